@@ -1,0 +1,303 @@
+//! What core asks of a memory: the [`Arena`] trait and the values that cross it.
+//!
+//! ```text
+//!   engine ──alloc / bind──▶ Arena ──▶ Block (storage, native handle)
+//!          ──map / unmap───▶       ──▶ MapReport (who may touch it now; authoritative)
+//!          ──copy_in / copy_out / fill──▶ Fence (waited for by the engine)
+//! ```
+//!
+//! An arena validates nothing: core never asks it for what the abstract machine forbids. An arena that is asked for
+//! something impossible has found a bug in core and panics saying so; it reports as errors only what core cannot
+//! foresee (out of memory, device lost, a copy that failed).
+
+use crate::error::{AllocError, AttachError, TransferError};
+use crate::host::{HostOwner, HostSpan};
+use crate::id::{DeviceId, DeviceSet};
+use crate::range::Span;
+use crate::state::MapState;
+use crate::{Cost, sync::Arc};
+use std::any::Any;
+use std::fmt;
+
+/// The sort of memory an arena wraps, such as `main_mem` or `opencl`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ArenaKind(pub &'static str);
+
+impl fmt::Display for ArenaKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// Who may touch one storage at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Concurrency {
+    /// The native device or remote devices, never both (a plain OpenCL buffer).
+    Exclusive,
+    /// The native device and remote devices may all read at once.
+    BimapRead,
+    /// Fully coherent: everyone at once, as far as their ranges do not conflict (main memory).
+    BimapFull,
+}
+
+/// The fixed facts about an arena.
+///
+/// # Source
+/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ArenaDesc {
+    /// The name shown to people, unique in a platform (`main_mem`, `opencl:0`).
+    pub name: Arc<str>,
+    /// The sort of memory.
+    pub kind: ArenaKind,
+    /// The device whose kernels run on this memory.
+    pub native: DeviceId,
+    /// The devices that can reach this memory without another device's help; may include the native one, which
+    /// makes the arena always bimapped.
+    pub remotes: DeviceSet,
+    /// Who may touch one storage at the same time.
+    pub concurrency: Concurrency,
+    /// The alignment of every internal allocation, in bytes; a power of two.
+    pub alloc_align: u64,
+    /// What an allocation is estimated to take, counted when a path would allocate here.
+    pub alloc_cost: Cost,
+}
+
+impl ArenaDesc {
+    /// An exclusive arena of `native`'s own memory, reachable by no other device.
+    #[must_use]
+    pub fn new(name: &str, kind: ArenaKind, native: DeviceId) -> Self {
+        Self {
+            name: name.into(),
+            kind,
+            native,
+            remotes: DeviceSet::EMPTY,
+            concurrency: Concurrency::Exclusive,
+            alloc_align: 64,
+            alloc_cost: Cost::from_ns(1_000),
+        }
+    }
+
+    /// Sets the remote devices.
+    #[must_use]
+    pub fn with_remotes(mut self, remotes: DeviceSet) -> Self {
+        self.remotes = remotes;
+        self
+    }
+
+    /// Sets who may touch one storage at the same time.
+    #[must_use]
+    pub fn with_concurrency(mut self, concurrency: Concurrency) -> Self {
+        self.concurrency = concurrency;
+        self
+    }
+
+    /// Sets the alignment of internal allocations.
+    #[must_use]
+    pub fn with_alloc_align(mut self, bytes: u64) -> Self {
+        self.alloc_align = bytes;
+        self
+    }
+
+    /// Sets the estimated time of one allocation.
+    #[must_use]
+    pub fn with_alloc_cost(mut self, cost: Cost) -> Self {
+        self.alloc_cost = cost;
+        self
+    }
+
+    /// Whether native and remote device are the same, so that the storage is accessible to it in every map state.
+    #[must_use]
+    pub fn is_always_bimapped(&self) -> bool {
+        self.remotes.contains(self.native)
+    }
+}
+
+/// A framework's own handle for a storage: `cl_mem`, a CUDA device pointer, the address of host memory.
+///
+/// Core carries it and never interprets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NativeHandle(pub usize);
+
+/// One contiguous allocation of an arena, owned through a [`BlockRef`]; dropping the last reference frees it.
+pub trait Block: Any + Send + Sync + fmt::Debug {
+    /// The size in bytes.
+    fn len(&self) -> u64;
+
+    /// Whether the block has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The whole block as host memory, where the native device is the host; `None` elsewhere.
+    fn host(&self) -> Option<HostSpan>;
+
+    /// The framework's own handle.
+    fn native(&self) -> NativeHandle;
+}
+
+/// A shared reference to a block.
+pub type BlockRef = Arc<dyn Block>;
+
+impl dyn Block {
+    /// The block as its concrete type, where it is of that type.
+    #[must_use]
+    pub fn downcast_ref<B: Block>(&self) -> Option<&B> {
+        (self as &dyn Any).downcast_ref()
+    }
+}
+
+/// What an arena answers to a map-state change: the state that now holds, whatever was asked.
+#[derive(Clone, Debug)]
+pub struct MapReport {
+    /// The map state now. Core checks it: a report that takes the storage from a device still using it wedges the
+    /// buffer ([`AcquireError::ArenaContract`](crate::AcquireError::ArenaContract)).
+    pub state: MapState,
+    /// Where the host now sees the whole block, if the change gave the host access.
+    pub host: Option<HostSpan>,
+}
+
+type Completion = Box<dyn FnOnce() -> Result<u64, TransferError> + Send>;
+
+/// Work an arena has started and the engine will wait for.
+///
+/// Dropping a fence without waiting still waits, so the memory under a transfer stays alive until it is done.
+#[must_use = "an unwaited fence hides whether the transfer worked"]
+pub struct Fence(Option<Pending>);
+
+enum Pending {
+    Done(u64),
+    Running(Completion),
+}
+
+impl Fence {
+    /// Work that is already done and moved `bytes` bytes.
+    pub const fn done(bytes: u64) -> Self {
+        Self(Some(Pending::Done(bytes)))
+    }
+
+    /// Work still under way: `wait` blocks until it ends and returns how many bytes it moved.
+    pub fn running(wait: impl FnOnce() -> Result<u64, TransferError> + Send + 'static) -> Self {
+        Self(Some(Pending::Running(Box::new(wait))))
+    }
+
+    /// Blocks until the work ends and returns how many bytes it moved.
+    ///
+    /// # Errors
+    /// Whatever the framework reports of the transfer.
+    pub fn wait(mut self) -> Result<u64, TransferError> {
+        match self.0.take() {
+            Some(Pending::Done(bytes)) => Ok(bytes),
+            Some(Pending::Running(wait)) => wait(),
+            None => Ok(0),
+        }
+    }
+}
+
+impl Drop for Fence {
+    fn drop(&mut self) {
+        if let Some(Pending::Running(wait)) = self.0.take() {
+            // Nobody is left to hear the outcome; the memory under the transfer must still outlive it.
+            let _ = wait();
+        }
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Some(Pending::Running(_)) => "Fence(running)",
+            _ => "Fence(done)",
+        })
+    }
+}
+
+/// One memory, or one memory framework.
+///
+/// Every method is called without any lock of core held, from any thread, and never for something the abstract
+/// machine forbids: a block is mapped only when nobody loses access by it, copied only while the device that does it
+/// has access, and freed once, after its last user.
+///
+/// # Panics
+/// An implementation may panic when asked for the impossible; core turns a panic into a failed operation.
+pub trait Arena: Any + Send + Sync + fmt::Debug {
+    /// The fixed facts.
+    fn desc(&self) -> &ArenaDesc;
+
+    /// Allocates `len` bytes aligned to [`ArenaDesc::alloc_align`]. The contents are unspecified but readable.
+    ///
+    /// # Errors
+    /// [`AllocError`] where the memory cannot be had.
+    fn alloc(&self, len: u64) -> Result<BlockRef, AllocError>;
+
+    /// Takes over host storage of the application as a block.
+    ///
+    /// # Errors
+    /// [`AttachError`] with the storage inside where this arena cannot use it.
+    fn attach(&self, storage: Box<dyn HostOwner>) -> Result<BlockRef, AttachError> {
+        Err(AttachError { cause: AllocError::unsupported(self.desc(), "external storage"), storage })
+    }
+
+    /// Gives back the storage of a block that came from [`Arena::attach`].
+    ///
+    /// # Errors
+    /// The block itself where it did not come from `attach`, or is still referenced elsewhere.
+    fn detach(&self, block: BlockRef) -> Result<Box<dyn HostOwner>, BlockRef> {
+        Err(block)
+    }
+
+    /// Makes a block of this arena over the storage of `root`, a block of another arena.
+    ///
+    /// # Errors
+    /// [`AllocError`] where the framework refuses the storage.
+    fn bind(&self, root: &BlockRef) -> Result<BlockRef, AllocError> {
+        let _ = root;
+        Err(AllocError::unsupported(self.desc(), "bound storage"))
+    }
+
+    /// Returns a block to the memory it came from. By default the last reference frees it.
+    fn free(&self, block: BlockRef) {
+        drop(block);
+    }
+
+    /// Takes the block to the map state `target`, so that `device`, one of the remotes, has access. Who is not in
+    /// `target` must not keep access where `target` is not bimapped: `device` is to write then, and the others must ask
+    /// again to see what it wrote.
+    ///
+    /// # Errors
+    /// [`TransferError`] where the framework fails; the map state is then as before.
+    fn map(&self, block: &BlockRef, device: DeviceId, target: MapState) -> Result<MapReport, TransferError>;
+
+    /// Takes the block to the map state `target`, so that the native device has access again.
+    ///
+    /// # Errors
+    /// [`TransferError`] where the framework fails; the map state is then as before.
+    fn unmap(&self, block: &BlockRef, target: MapState) -> Result<MapReport, TransferError>;
+
+    /// Starts copying host memory into the block at `offset`, without a change of map state.
+    ///
+    /// # Errors
+    /// [`TransferError`] where the copy could not be started.
+    fn copy_in(&self, block: &BlockRef, offset: u64, from: &HostSpan) -> Result<Fence, TransferError>;
+
+    /// Starts copying from the block at `offset` into host memory, without a change of map state.
+    ///
+    /// # Errors
+    /// [`TransferError`] where the copy could not be started.
+    fn copy_out(&self, block: &BlockRef, offset: u64, to: &HostSpan) -> Result<Fence, TransferError>;
+
+    /// Starts setting every byte of `span` to `byte`.
+    ///
+    /// # Errors
+    /// [`TransferError`] where it could not be started.
+    fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError>;
+}
+
+impl dyn Arena {
+    /// The arena as its concrete type, where it is of that type.
+    #[must_use]
+    pub fn downcast_ref<A: Arena>(&self) -> Option<&A> {
+        (self as &dyn Any).downcast_ref()
+    }
+}

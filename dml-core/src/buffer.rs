@@ -1,0 +1,571 @@
+//! A buffer of bytes: one lock, one state, one queue.
+//!
+//! Lock ranks (I-22): the registry of buffers, then one buffer, then the path cache, the recorder or a waiter's slot.
+//! No arena call and no user code runs under any of them: what a change of state makes necessary (waking, freeing) is
+//! collected under the lock and done after it.
+
+use crate::access::Claim;
+use crate::acquire;
+use crate::arena::BlockRef;
+use crate::engine;
+use crate::error::{AcquireError, ArenaName, BindRefusal, BusyReason, ConfigError};
+use crate::grant::Grants;
+use crate::host::{HostOwner, HostSpan};
+use crate::id::{ArenaId, BufferId, DeviceId, GrantId, KernelId, Ticket};
+use crate::platform::Platform;
+use crate::range::Span;
+use crate::record::EventKind;
+use crate::state::{Begin, BufferState, Initial, Lifecycle, Outcome, Refusal, Request, Routes};
+use crate::sync::{Arc, Condvar, Mutex};
+use crate::wait::{Waiter, Waiters, Wakes};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// When a storage is freed among those of its buffer (I-10, I-24).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum FreeOrder {
+    /// First: it uses the storage of another.
+    Member,
+    /// Then: its own.
+    Root,
+    /// Last: the application's.
+    External,
+}
+
+/// One arena's storage.
+#[derive(Debug)]
+pub(crate) struct Storage {
+    pub(crate) block: BlockRef,
+    /// Where the host sees it while it is mapped for the host.
+    pub(crate) mapped: Option<HostSpan>,
+    order: FreeOrder,
+}
+
+/// Everything behind the buffer's lock.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) state: BufferState,
+    storages: SmallVec<[(ArenaId, Storage); 1]>,
+    waiters: Waiters,
+    next_ticket: u64,
+    next_grant: u64,
+    /// The arena whose storage the application gets back when the buffer closes; then that storage.
+    keep: Option<ArenaId>,
+    kept: Option<BlockRef>,
+}
+
+impl Core {
+    pub(crate) fn storage(&mut self, arena: ArenaId) -> Option<&mut Storage> {
+        self.storages.iter_mut().find(|(id, _)| *id == arena).map(|(_, storage)| storage)
+    }
+
+    pub(crate) fn put(&mut self, arena: ArenaId, block: BlockRef, order: FreeOrder) {
+        self.storages.push((arena, Storage { block, mapped: None, order }));
+    }
+
+    pub(crate) fn new_grant(&mut self) -> GrantId {
+        self.next_grant += 1;
+        GrantId(self.next_grant)
+    }
+
+    /// The storage a grant of `claims` hands out: none where no bytes were asked for.
+    pub(crate) fn block(&self, arena: ArenaId, claims: &[Claim]) -> Option<BlockRef> {
+        if claims.is_empty() {
+            return None;
+        }
+        self.storages.iter().find(|(id, _)| *id == arena).map(|(_, storage)| storage.block.clone())
+    }
+
+    fn remove_storage(&mut self, arena: ArenaId) -> Option<BlockRef> {
+        let index = self.storages.iter().position(|(id, _)| *id == arena)?;
+        Some(self.storages.remove(index).1.block)
+    }
+
+    /// All storages, in the order in which they are to be freed.
+    fn take_storages(&mut self) -> Vec<(ArenaId, BlockRef)> {
+        let mut storages: Vec<_> = std::mem::take(&mut self.storages).into_vec();
+        storages.sort_by_key(|(_, storage)| storage.order);
+        storages.into_iter().map(|(arena, storage)| (arena, storage.block)).collect()
+    }
+}
+
+pub(crate) struct BufferInner {
+    pub(crate) id: BufferId,
+    pub(crate) len: u64,
+    pub(crate) platform: Platform,
+    core: Mutex<Core>,
+    closed: Condvar,
+}
+
+/// What has to happen once the lock is given up.
+#[derive(Default)]
+struct Aftermath {
+    wakes: Wakes,
+    freed: Vec<(ArenaId, BlockRef)>,
+    closed: bool,
+}
+
+/// What became of a request put to a buffer.
+pub(crate) enum Asked {
+    /// It has access now.
+    Granted(GrantId, Option<BlockRef>),
+    /// Any other answer of the machine; [`Begin::Busy`] only if nobody was to wait.
+    Answered(Begin, GrantId),
+    /// It waits.
+    Queued(Ticket, Arc<Waiter>, GrantId),
+}
+
+impl BufferInner {
+    /// Changes the state under the lock, lets in whom the change lets in, and tells them after the lock is given up.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Core, &dyn Routes) -> R) -> R {
+        let routes: &dyn Routes = &self.platform.0.topology;
+        let mut core = self.core.lock();
+        let result = change(&mut core, routes);
+        let aftermath = self.aftermath(&mut core, routes);
+        drop(core);
+        self.act(aftermath);
+        result
+    }
+
+    fn aftermath(&self, core: &mut Core, routes: &dyn Routes) -> Aftermath {
+        let mut aftermath = Aftermath::default();
+        let admitted = core.state.pump(routes);
+        for admission in &admitted {
+            self.record_begin(&admission.request, &admission.begin);
+        }
+        core.waiters.admit(admitted, &mut aftermath.wakes);
+        if core.state.lifecycle() == Lifecycle::Closed {
+            aftermath.closed = true;
+            aftermath.freed = core.take_storages();
+            if let Some(index) = aftermath.freed.iter().position(|(arena, _)| Some(*arena) == core.keep) {
+                core.kept = Some(aftermath.freed.remove(index).1);
+            }
+        }
+        if cfg!(debug_assertions) {
+            if let Err(violation) = core.state.check_invariants(routes) {
+                panic!("{}: {violation}\n{:#?}", self.id, core.state);
+            }
+        }
+        aftermath
+    }
+
+    fn act(&self, aftermath: Aftermath) {
+        aftermath.wakes.fire();
+        for (arena, block) in aftermath.freed {
+            self.record(|| EventKind::Freed { arena });
+            self.platform.arena(arena).free(block);
+        }
+        if aftermath.closed {
+            self.closed.notify_all();
+        }
+    }
+
+    /// Puts a request; with `queue`, it waits where it cannot be granted now.
+    pub(crate) fn ask(&self, kernel: KernelId, arena: ArenaId, claims: crate::Claims, queue: bool) -> Asked {
+        self.change(|core, routes| {
+            let grant = core.new_grant();
+            let request = Request { kernel, grant, arena, claims };
+            match core.state.begin(routes, &request) {
+                Begin::Busy { .. } if queue => {
+                    core.next_ticket += 1;
+                    let ticket = Ticket(core.next_ticket);
+                    self.record(|| EventKind::Queued { ticket, kernel });
+                    core.state.enqueue(ticket, request);
+                    Asked::Queued(ticket, core.waiters.add(ticket), grant)
+                }
+                begin => {
+                    self.record_begin(&request, &begin);
+                    match begin {
+                        Begin::Granted(_) => Asked::Granted(grant, core.block(arena, &request.claims)),
+                        begin => Asked::Answered(begin, grant),
+                    }
+                }
+            }
+        })
+    }
+
+    /// Completes a plan, and returns the storage of its grant.
+    pub(crate) fn finish(&self, grant: GrantId) -> Result<Option<BlockRef>, AcquireError> {
+        let finished = self.change(|core, _| {
+            core.state.finish(grant)?;
+            let entry =
+                core.state.requestors().iter().find(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
+            self.record(|| granted(entry));
+            Ok(core.block(entry.arena, &entry.claims))
+        });
+        finished.map_err(|refusal| self.refused(refusal, None))
+    }
+
+    /// Gives a waiting request up; what it had been granted already and had not heard of is given back.
+    pub(crate) fn cancel(&self, ticket: Ticket, waiter: &Waiter, grant: GrantId) {
+        let waiting = self.change(|core, _| {
+            core.waiters.remove(ticket);
+            let waiting = core.state.cancel(ticket);
+            self.record(|| EventKind::Cancelled { ticket });
+            waiting
+        });
+        if waiting {
+            return;
+        }
+        // It was let in: whoever did it delivers the answer right after giving the lock up.
+        match waiter.wait(None) {
+            Some(Begin::Granted(_)) => drop(self.release(grant, Outcome::NotStarted)),
+            Some(Begin::Plan(plan)) => self.change(|core, _| {
+                core.state.abort(plan.owner);
+                self.record(|| EventKind::Aborted { owner: plan.owner });
+            }),
+            _ => {}
+        }
+    }
+
+    /// Ends a grant.
+    pub(crate) fn release(&self, grant: GrantId, outcome: Outcome) -> Result<(), AcquireError> {
+        let released = self.change(|core, routes| {
+            let arena =
+                core.state.requestors().iter().find(|entry| entry.grant == grant).map(|entry| entry.arena);
+            let released = core.state.release(routes, grant, outcome);
+            if let Ok(release) = released {
+                self.record(|| EventKind::Released {
+                    grant,
+                    outcome: release.outcome,
+                    commit: release.commit,
+                });
+            }
+            released.map(|release| (release, arena))
+        });
+        match released {
+            Ok((release, Some(arena))) if release.outcome != outcome => {
+                Err(AcquireError::DeviceLost { buffer: self.id, arena: self.arena_name(arena) })
+            }
+            Ok(_) => Ok(()),
+            Err(refusal) => Err(self.refused(refusal, None)),
+        }
+    }
+
+    /// What a refusal of the machine means to a caller.
+    pub(crate) fn refused(&self, refusal: Refusal, asker: Option<(KernelId, ArenaId)>) -> AcquireError {
+        let buffer = self.id;
+        let (kernel, arena) = asker.unwrap_or_default();
+        match refusal {
+            Refusal::Closed => AcquireError::Closed { buffer },
+            Refusal::Wedged => AcquireError::Wedged { buffer },
+            Refusal::AlreadyHeld { span } => AcquireError::AlreadyHeld { buffer, kernel, span },
+            Refusal::Uninitialized { span } => AcquireError::Uninitialized { buffer, span },
+            Refusal::Poisoned { span, restorable } => AcquireError::Poisoned { buffer, span, restorable },
+            Refusal::Unreachable { span } => {
+                AcquireError::Unreachable { buffer, arena: self.arena_name(arena), span }
+            }
+            Refusal::TooManyGrants => AcquireError::TooManyGrants { buffer, arena: self.arena_name(arena) },
+            Refusal::DeviceLost => AcquireError::DeviceLost { buffer, arena: self.arena_name(arena) },
+            Refusal::NotClean => AcquireError::NotClean { buffer },
+            Refusal::NotRestorable { span } => AcquireError::NotRestorable { buffer, span },
+        }
+    }
+
+    fn record_begin(&self, request: &Request, begin: &Begin) {
+        if let Begin::Granted(seq) = *begin {
+            self.record(|| EventKind::Granted {
+                grant: request.grant,
+                kernel: request.kernel,
+                arena: request.arena,
+                claims: request.claims.clone(),
+                seq,
+            });
+        }
+    }
+
+    pub(crate) fn record(&self, kind: impl FnOnce() -> EventKind) {
+        self.platform.0.recorder.record(self.id, kind);
+    }
+
+    pub(crate) fn arena_name(&self, id: ArenaId) -> ArenaName {
+        ArenaName { id, name: self.platform.arena(id).desc().name.clone() }
+    }
+
+    pub(crate) fn device_lost(&self, device: DeviceId) {
+        self.change(|core, routes| {
+            core.state.device_lost(routes, device);
+            self.record(|| EventKind::DeviceLost { device });
+        });
+    }
+
+    /// Refuses new requests and waits until the last grant and copy is gone.
+    fn close(&self, keep: Option<ArenaId>, before_waiting: impl FnOnce()) -> Option<BlockRef> {
+        let refused = self.change(|core, _| {
+            core.keep = keep.or(core.keep);
+            self.record(|| EventKind::Closed);
+            let refused = core.state.close();
+            let mut wakes = Wakes::default();
+            core.waiters.admit(refused, &mut wakes);
+            wakes
+        });
+        refused.fire();
+        before_waiting();
+        let mut core = self.core.lock();
+        while core.state.lifecycle() != Lifecycle::Closed {
+            core = self.closed.wait(core);
+        }
+        core.kept.take()
+    }
+}
+
+fn granted(entry: &crate::state::Requestor) -> EventKind {
+    EventKind::Granted {
+        grant: entry.grant,
+        kernel: entry.kernel,
+        arena: entry.arena,
+        claims: entry.claims.clone(),
+        seq: entry.seq_at_grant,
+    }
+}
+
+impl Drop for BufferInner {
+    fn drop(&mut self) {
+        self.platform.0.registry.forget(self.id);
+        for (arena, block) in self.core.get_mut().take_storages() {
+            self.platform.0.recorder.record(self.id, || EventKind::Freed { arena });
+            self.platform.arena(arena).free(block);
+        }
+    }
+}
+
+impl fmt::Debug for BufferInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes)", self.id, self.len)
+    }
+}
+
+/// The buffers of a platform that are alive, for what concerns them all.
+#[derive(Debug, Default)]
+pub(crate) struct Registry(Mutex<HashMap<BufferId, Weak<BufferInner>>>);
+
+impl Registry {
+    pub(crate) fn live(&self) -> Vec<Arc<BufferInner>> {
+        self.0.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    fn add(&self, buffer: &Arc<BufferInner>) {
+        self.0.lock().insert(buffer.id, Arc::downgrade(buffer));
+    }
+
+    fn forget(&self, id: BufferId) {
+        self.0.lock().remove(&id);
+    }
+}
+
+/// A buffer of bytes whose contents may be replicated in several arenas. Ranges are in bytes.
+///
+/// Cheap to clone: clones name the same buffer. Its storage is freed when the last clone, grant and copy are gone.
+#[derive(Clone, Debug)]
+pub struct RawBuffer(pub(crate) Arc<BufferInner>);
+
+impl RawBuffer {
+    pub(crate) fn create(
+        platform: &Platform,
+        len: u64,
+        initial: Initial,
+        external: Option<BlockRef>,
+    ) -> Result<Self, ConfigError> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        if isize::try_from(len).is_err() {
+            return Err(ConfigError::TooLarge { elements: len, element_bytes: 1 });
+        }
+        let mut core = Core {
+            state: BufferState::new(&platform.0.topology, len, initial),
+            storages: SmallVec::new(),
+            waiters: Waiters::default(),
+            next_ticket: 0,
+            next_grant: 0,
+            keep: None,
+            kept: None,
+        };
+        let data_in = match initial {
+            Initial::External(arena) => Some(arena),
+            _ => None,
+        };
+        if let (Some(arena), Some(block)) = (data_in, external) {
+            core.put(arena, block, FreeOrder::External);
+        }
+        let inner = Arc::new(BufferInner {
+            id: BufferId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            len,
+            platform: platform.clone(),
+            core: Mutex::new(core),
+            closed: Condvar::new(),
+        });
+        platform.0.registry.add(&inner);
+        inner.record(|| EventKind::Created { len, data_in, zeroed: initial == Initial::Zeroed });
+        Ok(Self(inner))
+    }
+
+    /// The buffer's id; its order is the canonical acquire order.
+    #[must_use]
+    pub fn id(&self) -> BufferId {
+        self.0.id
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.len
+    }
+
+    /// Whether the buffer has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// The platform it belongs to.
+    #[must_use]
+    pub fn platform(&self) -> &Platform {
+        &self.0.platform
+    }
+
+    /// Part of the buffer, for an acquire. The range is checked there.
+    #[must_use]
+    pub fn range(&self, bytes: Range<u64>) -> acquire::RawRange {
+        acquire::RawRange::new(self.clone(), bytes)
+    }
+
+    /// The state as it is now, for diagnostics and tests.
+    #[must_use]
+    pub fn snapshot(&self) -> BufferState {
+        self.0.change(|core, _| core.state.clone())
+    }
+
+    /// Makes bytes valid in a device's arena ahead of their use, on the calling thread, without granting anything.
+    ///
+    /// # Errors
+    /// As an acquire for reading that does not wait; [`AcquireError::Busy`] also while other requests wait.
+    pub fn prefetch(&self, device: DeviceId, bytes: Range<u64>) -> Result<(), AcquireError> {
+        let arena = self.0.platform.home(device).ok_or(AcquireError::NoArena { device })?;
+        let span = self.span(&bytes)?;
+        let (begin, owner) = self.0.change(|core, routes| {
+            let owner = core.new_grant();
+            (core.state.prefetch(routes, owner, arena, span), owner)
+        });
+        match begin {
+            Begin::Granted(_) => Ok(()),
+            Begin::Plan(plan) => {
+                engine::run(&self.0, &plan)?;
+                self.0.change(|core, _| {
+                    core.state.finish_prefetch(owner);
+                    self.0.record(|| EventKind::Prefetched { owner, arena });
+                });
+                Ok(())
+            }
+            Begin::Busy { reason, .. } => Err(AcquireError::Busy { buffer: self.0.id, reason }),
+            Begin::Refused(refusal) => Err(self.0.refused(refusal, Some((KernelId::default(), arena)))),
+        }
+    }
+
+    /// Gives poisoned bytes their last committed contents back.
+    ///
+    /// # Errors
+    /// [`AcquireError::NotRestorable`] where they are lost, [`AcquireError::Busy`] while a kernel holds some of the
+    /// bytes, [`AcquireError::OutOfRange`].
+    pub fn restore(&self, bytes: Range<u64>) -> Result<(), AcquireError> {
+        let span = self.span(&bytes)?;
+        let restored = self.0.change(|core, _| {
+            let restored = core.state.restore(span);
+            if restored == Ok(true) {
+                self.0.record(|| EventKind::Restored { span });
+            }
+            restored
+        });
+        match restored {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(AcquireError::Busy { buffer: self.0.id, reason: BusyReason::Conflict }),
+            Err(refusal) => Err(self.0.refused(refusal, None)),
+        }
+    }
+
+    /// Frees an arena's storage for this buffer.
+    ///
+    /// # Errors
+    /// [`AcquireError::NotFreeable`] while it is used, shared, or the only holder of some contents.
+    pub fn free(&self, arena: ArenaId) -> Result<(), AcquireError> {
+        let freed = self.0.change(|core, routes| {
+            core.state.free(routes, arena)?;
+            self.0.record(|| EventKind::Freed { arena });
+            Ok(core.remove_storage(arena))
+        });
+        let block = freed.map_err(|reason| {
+            let (buffer, arena) = (self.0.id, self.0.arena_name(arena));
+            AcquireError::NotFreeable { buffer, arena, reason }
+        })?;
+        if let Some(block) = block {
+            self.0.platform.arena(arena).free(block);
+        }
+        Ok(())
+    }
+
+    /// Lets `arena`, which has no storage, share that of `root`: data then moves between the two by a change of map
+    /// state alone.
+    ///
+    /// # Errors
+    /// [`AcquireError::NotBindable`] where no link binds the two or their state does not allow it,
+    /// [`AcquireError::Alloc`] where the arena refuses the storage.
+    pub fn bind(&self, arena: ArenaId, root: ArenaId) -> Result<(), AcquireError> {
+        let refused = |reason| AcquireError::NotBindable {
+            buffer: self.0.id,
+            arena: self.0.arena_name(arena),
+            root: self.0.arena_name(root),
+            reason,
+        };
+        let concurrency = self.0.platform.binding(arena, root).ok_or_else(|| refused(BindRefusal::NoLink))?;
+        let plan = self.0.change(|core, _| {
+            let owner = core.new_grant();
+            core.state.bind(owner, arena, root, concurrency)
+        });
+        let plan = plan.map_err(refused)?;
+        engine::run(&self.0, &plan)?;
+        self.0.change(|core, _| core.state.finish_prefetch(plan.owner));
+        Ok(())
+    }
+
+    /// Refuses new requests and those that wait, waits until the last grant and copy is gone, and frees all storage.
+    /// Dropping the last clone of a buffer does the same without waiting.
+    ///
+    /// A thread that closes a buffer of which it holds a grant waits for itself.
+    pub fn close(&self) {
+        self.0.close(None, || {});
+    }
+
+    /// Closes the buffer and gives the application's storage back, the latest contents in it: `reading` keeps them
+    /// there until everybody else has gone.
+    ///
+    /// # Errors
+    /// The storage as a block where the arena does not give it back, `None` where somebody else closed the buffer.
+    pub(crate) fn close_keeping(
+        &self,
+        arena: ArenaId,
+        reading: Grants,
+    ) -> Result<Box<dyn HostOwner>, Option<BlockRef>> {
+        let block = self.0.close(Some(arena), || drop(reading)).ok_or(None)?;
+        self.0.platform.arena(arena).detach(block).map_err(Some)
+    }
+
+    pub(crate) fn span(&self, bytes: &Range<u64>) -> Result<Span, AcquireError> {
+        let out = || AcquireError::OutOfRange {
+            buffer: self.0.id,
+            start: bytes.start,
+            end: bytes.end,
+            len: self.0.len,
+        };
+        Span::checked(bytes, self.0.len).ok_or_else(out)
+    }
+}
+
+impl PartialEq for RawBuffer {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for RawBuffer {}

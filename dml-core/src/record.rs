@@ -1,0 +1,350 @@
+//! What happened: counters that always run, and an event stream that runs when asked for.
+//!
+//! The events of one buffer are in the order in which its state changed: each is recorded under the buffer's lock.
+//! From the stream alone one can check that every reader saw the latest commit and that no copy was needless.
+
+use crate::access::{Access, Claims};
+use crate::id::{ArenaId, BufferId, DeviceId, GrantId, KernelId, LinkId, Seq, Ticket};
+use crate::range::Span;
+use crate::state::Outcome;
+use crate::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A call on an arena, as counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Storage allocated.
+    Alloc,
+    /// Storage bound to another arena's.
+    Bind,
+    /// A remote device given access.
+    Map,
+    /// The native device given access again.
+    Unmap,
+    /// A framework's read call (device to host).
+    Read,
+    /// A framework's write call (host to device).
+    Write,
+    /// A copy by the processor, or between two devices directly.
+    Copy,
+    /// A fill with zeros.
+    Fill,
+    /// A kernel launched.
+    Kernel,
+}
+
+/// Every operation, in the order of their counters.
+pub const OPERATIONS: [Operation; 9] = [
+    Operation::Alloc,
+    Operation::Bind,
+    Operation::Map,
+    Operation::Unmap,
+    Operation::Read,
+    Operation::Write,
+    Operation::Copy,
+    Operation::Fill,
+    Operation::Kernel,
+];
+
+impl Operation {
+    /// The operation's name in the command's JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alloc => "alloc",
+            Self::Bind => "bind",
+            Self::Map => "map",
+            Self::Unmap => "unmap",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Copy => "copy",
+            Self::Fill => "fill",
+            Self::Kernel => "kernel",
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct LinkCounter {
+    bytes: AtomicU64,
+    copies: AtomicU64,
+    ns: AtomicU64,
+}
+
+/// The counters of a platform. Counting is a relaxed addition; nothing is ordered by it.
+#[derive(Debug)]
+pub struct Counters {
+    operations: [AtomicU64; OPERATIONS.len()],
+    links: Vec<LinkCounter>,
+}
+
+/// What one link has carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The link.
+    pub link: LinkId,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Copies made.
+    pub copies: u64,
+    /// Time between start and completion, summed over the copies.
+    pub duration: Duration,
+}
+
+impl Counters {
+    pub(crate) fn new(links: usize) -> Self {
+        Self {
+            operations: std::array::from_fn(|_| AtomicU64::new(0)),
+            links: (0..links).map(|_| LinkCounter::default()).collect(),
+        }
+    }
+
+    /// Counts one operation.
+    pub fn count(&self, operation: Operation) {
+        self.operations[operation as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_transfer(&self, link: LinkId, bytes: u64, duration: Duration) {
+        let counter = &self.links[usize::from(link.0)];
+        counter.bytes.fetch_add(bytes, Ordering::Relaxed);
+        counter.copies.fetch_add(1, Ordering::Relaxed);
+        counter.ns.fetch_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How often each operation was called, in the order of [`OPERATIONS`].
+    #[must_use]
+    pub fn operations(&self) -> [(Operation, u64); OPERATIONS.len()] {
+        OPERATIONS.map(|operation| (operation, self.operation(operation)))
+    }
+
+    /// How often one operation was called.
+    #[must_use]
+    pub fn operation(&self, operation: Operation) -> u64 {
+        self.operations[operation as usize].load(Ordering::Relaxed)
+    }
+
+    /// What each link that carried anything has carried.
+    #[must_use]
+    pub fn transfers(&self) -> Vec<Transfer> {
+        (0..)
+            .map(LinkId)
+            .zip(&self.links)
+            .map(|(link, counter)| Transfer {
+                link,
+                bytes: counter.bytes.load(Ordering::Relaxed),
+                copies: counter.copies.load(Ordering::Relaxed),
+                duration: Duration::from_nanos(counter.ns.load(Ordering::Relaxed)),
+            })
+            .filter(|transfer| transfer.copies > 0)
+            .collect()
+    }
+
+    /// Sets every counter back to zero.
+    pub fn reset(&self) {
+        self.operations.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+        for link in &self.links {
+            for counter in [&link.bytes, &link.copies, &link.ns] {
+                counter.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// One thing that happened to one buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EventKind {
+    /// The buffer was made.
+    Created {
+        /// Its size in bytes.
+        len: u64,
+        /// Where its first contents are: an arena, or nowhere.
+        data_in: Option<ArenaId>,
+        /// Whether it begins as zeros.
+        zeroed: bool,
+    },
+    /// A request has to wait.
+    Queued {
+        /// Its place.
+        ticket: Ticket,
+        /// Who asks.
+        kernel: KernelId,
+    },
+    /// A waiting request was given up.
+    Cancelled {
+        /// Its place.
+        ticket: Ticket,
+    },
+    /// A kernel has access.
+    Granted {
+        /// The grant.
+        grant: GrantId,
+        /// Whose it is.
+        kernel: KernelId,
+        /// The arena it uses.
+        arena: ArenaId,
+        /// The bytes, and what it does with them.
+        claims: Claims,
+        /// The last commit it sees.
+        seq: Seq,
+    },
+    /// A grant ended.
+    Released {
+        /// The grant.
+        grant: GrantId,
+        /// How.
+        outcome: Outcome,
+        /// The commit this made, if it made one.
+        commit: Option<Seq>,
+    },
+    /// A writing grant became a reading one.
+    Downgraded {
+        /// The grant.
+        grant: GrantId,
+        /// The commit this made.
+        commit: Seq,
+    },
+    /// A prefetch ended, having made all the copies it was to make.
+    Prefetched {
+        /// The prefetch.
+        owner: GrantId,
+        /// The arena.
+        arena: ArenaId,
+    },
+    /// An arena has storage now.
+    Allocated {
+        /// The arena.
+        arena: ArenaId,
+        /// The arena whose storage it shares, if it shares one.
+        root: Option<ArenaId>,
+    },
+    /// An arena has no storage any more.
+    Freed {
+        /// The arena.
+        arena: ArenaId,
+    },
+    /// The map state changed for a device.
+    Mapped {
+        /// The arena.
+        arena: ArenaId,
+        /// Who has access now.
+        device: DeviceId,
+    },
+    /// Bytes are on their way.
+    CopyStarted {
+        /// For which grant or prefetch.
+        owner: GrantId,
+        /// From where; `None` is the source of zeros.
+        from: Option<ArenaId>,
+        /// To where.
+        to: ArenaId,
+        /// Which.
+        span: Span,
+    },
+    /// Bytes have arrived: the destination is valid.
+    CopyDone {
+        /// For which grant or prefetch.
+        owner: GrantId,
+        /// From where; `None` is the source of zeros.
+        from: Option<ArenaId>,
+        /// To where.
+        to: ArenaId,
+        /// Which.
+        span: Span,
+    },
+    /// A grant or prefetch was given up before it was complete; its reservations are gone.
+    Aborted {
+        /// Which.
+        owner: GrantId,
+    },
+    /// Poisoned bytes have their last committed contents back.
+    Restored {
+        /// Which bytes.
+        span: Span,
+    },
+    /// A device is gone.
+    DeviceLost {
+        /// Which device.
+        device: DeviceId,
+    },
+    /// The buffer is closed.
+    Closed,
+}
+
+impl EventKind {
+    /// Whether this granted access that reads.
+    #[must_use]
+    pub fn is_reading_grant(&self) -> bool {
+        matches!(self, Self::Granted { claims, .. } if claims.iter().any(|c| c.access != Access::WriteInvalidate))
+    }
+}
+
+/// An event, its buffer and its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Since the platform was built.
+    pub at: Duration,
+    /// The buffer.
+    pub buffer: BufferId,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// Collects events while it is on.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    on: AtomicBool,
+    since: Instant,
+    events: Mutex<Vec<Event>>,
+}
+
+impl Recorder {
+    pub(crate) fn new() -> Self {
+        Self { on: AtomicBool::new(false), since: Instant::now(), events: Mutex::new(Vec::new()) }
+    }
+
+    /// Records an event; `kind` is evaluated only when recording is on.
+    pub(crate) fn record(&self, buffer: BufferId, kind: impl FnOnce() -> EventKind) {
+        if self.on.load(Ordering::Relaxed) {
+            let event = Event { at: self.since.elapsed(), buffer, kind: kind() };
+            self.events.lock().push(event);
+        }
+    }
+
+    pub(crate) fn start(&self) {
+        self.on.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stop(&self) -> Vec<Event> {
+        self.on.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *self.events.lock())
+    }
+}
+
+/// A running recording of a platform; ends and yields its events with [`Recording::finish`].
+#[derive(Debug)]
+#[must_use = "a recording ends when it is dropped"]
+pub struct Recording(Option<Arc<Recorder>>);
+
+impl Recording {
+    pub(crate) fn start(recorder: Arc<Recorder>) -> Self {
+        recorder.start();
+        Self(Some(recorder))
+    }
+
+    /// Ends the recording: the events since it began, in order.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<Event> {
+        self.0.take().map(|recorder| recorder.stop()).unwrap_or_default()
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if let Some(recorder) = self.0.take() {
+            drop(recorder.stop());
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What holds in every state, recomputed from scratch.
+
+use super::{Alloc, BufferState, CopyKind, CopyPhase, Lifecycle, Phase, Remains, Routes, Status};
+use crate::arena::Concurrency;
+use crate::id::ArenaId;
+use std::fmt;
+
+/// An invariant that does not hold, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The invariant's number in docs/spec.md.
+    pub invariant: u8,
+    /// What contradicts it.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "I-{}: {}", self.invariant, self.what)
+    }
+}
+
+macro_rules! hold {
+    ($number:literal, $condition:expr, $($what:tt)+) => {
+        if !$condition {
+            return Err(Violation { invariant: $number, what: format!($($what)+) });
+        }
+    };
+}
+
+impl BufferState {
+    /// Checks every state invariant.
+    ///
+    /// # Errors
+    /// The first [`Violation`] found.
+    ///
+    /// # Complexity
+    /// O(segments + users²): for tests, models and debug builds.
+    pub fn check_invariants(&self, routes: &dyn Routes) -> Result<(), Violation> {
+        self.check_requestors()?;
+        self.check_copies()?;
+        self.check_arenas(routes)?;
+        self.check_access(routes)?;
+        self.check_segments()?;
+        self.check_queue()
+    }
+
+    fn check_requestors(&self) -> Result<(), Violation> {
+        for (index, entry) in self.requestors.iter().enumerate() {
+            for other in &self.requestors[index + 1..] {
+                hold!(1, !entry.conflicts(&other.claims), "{} and {} conflict", entry.grant, other.grant);
+                hold!(23, entry.grant != other.grant, "{} is there twice", entry.grant);
+            }
+            if entry.phase == Phase::Preparing || entry.claims.is_empty() {
+                continue;
+            }
+            let arena = self.arena(entry.arena);
+            hold!(
+                5,
+                arena.alloc.is_allocated(),
+                "{} uses {}, which has no storage",
+                entry.grant,
+                entry.arena
+            );
+            let root = self.arena(self.root(entry.arena));
+            hold!(
+                5,
+                root.alloc.is_allocated(),
+                "{} uses {}, whose root has no storage",
+                entry.grant,
+                entry.arena
+            );
+            for claim in entry.claims.iter().filter(|claim| claim.access.reads() && !arena.lost) {
+                for (span, content) in self.segments.in_span(claim.span) {
+                    let poisoned = matches!(content.status, Status::Poisoned(Remains::Lost));
+                    let valid = content.valid.contains(entry.arena) || poisoned;
+                    hold!(4, valid, "{} reads {span} in {}, not valid there", entry.grant, entry.arena);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_copies(&self) -> Result<(), Violation> {
+        for (index, copy) in self.copies.iter().enumerate() {
+            let group = self.group(copy.to);
+            for entry in self.requestors.iter().filter(|entry| entry.grant != copy.id.owner) {
+                for claim in entry.claims.iter().filter(|claim| claim.span.overlaps(copy.span)) {
+                    let (id, grant) = (copy.id, entry.grant);
+                    hold!(3, !claim.access.writes(), "{id:?} touches bytes that {grant} writes");
+                    let rewrites =
+                        !matches!(copy.kind, CopyKind::Refresh { .. }) && group.contains(entry.arena);
+                    hold!(9, !rewrites, "{id:?} writes storage that {grant} uses");
+                }
+            }
+            for other in &self.copies[index + 1..] {
+                let same_bytes = other.span.overlaps(copy.span) && group.contains(other.to);
+                let rival = same_bytes && other.id.owner != copy.id.owner;
+                hold!(18, !rival, "{:?} and {:?} fill the same bytes", copy.id, other.id);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_arenas(&self, routes: &dyn Routes) -> Result<(), Violation> {
+        for id in self.arena_ids() {
+            let (arena, desc) = (self.arena(id), routes.arena(id));
+            let granted = |entry: &&super::Requestor| entry.arena == id && entry.phase != Phase::Preparing;
+            let native = self.requestors.iter().filter(granted).count() as u64;
+            hold!(
+                8,
+                u64::from(arena.native_refs) == native,
+                "{id} counts {} kernels of {native}",
+                arena.native_refs
+            );
+            let ends = self.copies.iter().flat_map(|copy| copy.from().into_iter().chain([copy.to]));
+            let remote = ends.filter(|&end| end == id).count() as u64;
+            hold!(
+                8,
+                u64::from(arena.remote_refs) == remote,
+                "{id} counts {} copies of {remote}",
+                arena.remote_refs
+            );
+            hold!(19, arena.map.is_well_formed(desc), "{id} is {:?}", arena.map);
+            if let Alloc::Bound { root, .. } = arena.alloc {
+                let owner = self.arena(root).alloc;
+                let sound = matches!(owner, Alloc::Internal | Alloc::External);
+                hold!(10, sound, "{id} is bound to {root}, which is {owner:?}");
+            }
+        }
+        Ok(())
+    }
+
+    fn check_access(&self, routes: &dyn Routes) -> Result<(), Violation> {
+        if self.lifecycle == Lifecycle::Wedged {
+            return Ok(());
+        }
+        for entry in self.requestors.iter().filter(|entry| entry.phase != Phase::Preparing) {
+            if entry.claims.is_empty() {
+                continue;
+            }
+            let concurrency = self.group_concurrency(routes, entry.arena);
+            for member in self.group(entry.arena).iter() {
+                let (desc, device) = (routes.arena(member), routes.arena(entry.arena).native);
+                let concerns = member == entry.arena
+                    || (concurrency != Concurrency::BimapFull && desc.remotes.contains(device));
+                let map = self.arena(member).map;
+                hold!(
+                    6,
+                    !concerns || map.gives(desc, device),
+                    "{} lost {device}'s access to {member}",
+                    entry.grant
+                );
+            }
+        }
+        for copy in self.copies.iter().filter(|copy| copy.phase == CopyPhase::Running) {
+            if let CopyKind::Bytes { from, source_via, target_via, .. } = copy.kind {
+                for (end, via) in [(from, source_via), (copy.to, target_via)] {
+                    let gives = self.arena(end).map.gives(routes.arena(end), via);
+                    hold!(7, gives, "{:?} runs without {via}'s access to {end}", copy.id);
+                }
+            }
+        }
+        let users: Vec<_> = self.users(routes).collect();
+        for (index, user) in users.iter().enumerate() {
+            for other in &users[index + 1..] {
+                if user.owner == other.owner || user.device == other.device {
+                    continue;
+                }
+                if !self.group(user.arena).contains(other.arena) {
+                    continue;
+                }
+                let allowed = match self.group_concurrency(routes, user.arena) {
+                    Concurrency::Exclusive => false,
+                    Concurrency::BimapRead => !user.writes && !other.writes,
+                    Concurrency::BimapFull => true,
+                };
+                hold!(11, allowed, "{user:?} and {other:?} use one storage at once");
+            }
+        }
+        Ok(())
+    }
+
+    fn check_segments(&self) -> Result<(), Violation> {
+        let mut next = 0;
+        for (span, content) in self.segments.iter() {
+            hold!(12, span.start() == next && !span.is_empty(), "segment {span} after byte {next}");
+            next = span.end();
+            let nobody = content.valid.is_empty();
+            match content.status {
+                Status::Defined => hold!(13, !nobody, "{span} is defined and valid nowhere"),
+                Status::Undefined => {
+                    hold!(13, nobody, "{span} is undefined and valid in {:?}", content.valid)
+                }
+                Status::Poisoned(Remains::Lost) => {
+                    hold!(13, nobody, "{span} is lost, valid in {:?}", content.valid)
+                }
+                Status::Poisoned(Remains::Committed) => {
+                    hold!(13, !nobody, "{span} is restorable from nowhere")
+                }
+                Status::Zeroed | Status::Poisoned(Remains::Zeros) => {}
+            }
+            for arena in content.valid.iter() {
+                hold!(14, self.has_storage(arena), "{span} is valid in {arena}, which has no storage");
+            }
+        }
+        hold!(12, next == self.len(), "the segments end at {next} of {}", self.len());
+        Ok(())
+    }
+
+    fn has_storage(&self, arena: ArenaId) -> bool {
+        self.arena(arena).alloc.is_allocated()
+    }
+
+    fn check_queue(&self) -> Result<(), Violation> {
+        for (first, second) in self.queue.iter().zip(self.queue.iter().skip(1)) {
+            hold!(21, first.ticket < second.ticket, "{} before {}", first.ticket, second.ticket);
+        }
+        if self.lifecycle == Lifecycle::Closed {
+            hold!(25, self.is_idle() && self.queue.is_empty(), "closed with users");
+            hold!(25, self.arenas.iter().all(|arena| !arena.alloc.is_allocated()), "closed with storage");
+        }
+        // Somebody who waits while nobody uses the buffer would wait for ever.
+        hold!(21, self.queue.is_empty() || !self.is_idle(), "{:?} waits for nobody", self.queue.front());
+        Ok(())
+    }
+}

@@ -1,0 +1,201 @@
+//! The abstract machine of one buffer: pure transitions on a value.
+//!
+//! ```text
+//!            begin                     started / completed (per step)            finish
+//!   Request ──────▶ Granted                                            ┌───────────────▶ Granted ──release──▶ gone
+//!           ──────▶ Plan(SyncPlan) ──▶ Preparing, resources reserved ──┤
+//!           ──────▶ Busy / Refused                                     └──abort──▶ gone, copies made stay valid
+//! ```
+//! Nothing in this module does I/O, takes a lock, reads a clock or calls an arena. Production code, property tests,
+//! the fuzzer and the model checker all drive this one implementation. Which links exist and what they cost comes in
+//! through [`Routes`], which must answer deterministically.
+//!
+//! # Invariants
+//! [`BufferState::check_invariants`] recomputes from scratch what holds after every transition: I-1, I-3, I-5 to I-14,
+//! I-18, I-19, I-21 and I-25 of docs/spec.md.
+
+mod arena_state;
+mod invariant;
+mod plan;
+mod queue;
+mod requestors;
+mod segments;
+mod transition;
+mod users;
+
+pub use arena_state::{Alloc, ArenaState, MapState, Transition};
+pub use invariant::Violation;
+pub use plan::{Path, PathKey, Step, SyncPlan};
+pub use queue::{Admission, Waiting};
+pub use requestors::{CopyId, CopyKind, CopyOp, CopyPhase, Phase, Requestor};
+pub use segments::{Content, Remains, Segments, Status};
+pub use transition::{Begin, ContractBreach, Outcome, Refusal, Release, Request};
+
+use crate::arena::ArenaDesc;
+use crate::cost::Cost;
+use crate::cross_arena::{CopyQuery, Link};
+use crate::id::{ArenaId, ArenaSet, LinkId, Seq};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+/// What the machine needs to know of the platform. Every answer is deterministic.
+pub trait Routes {
+    /// The arenas, by id.
+    fn arenas(&self) -> &[ArenaDesc];
+
+    /// The links, by id.
+    fn links(&self) -> &[Link];
+
+    /// What a link would take for a query; `None` where its mechanism cannot do it.
+    fn cost(&self, link: LinkId, query: &CopyQuery) -> Option<Cost>;
+
+    /// The cheapest path from any of `sources` to `to` over the links for which `edge` gives a cost. Ties are broken
+    /// by the number of hops, then by the arena ids along the path.
+    fn cheapest(
+        &self,
+        sources: ArenaSet,
+        to: ArenaId,
+        edge: &mut dyn FnMut(LinkId) -> Option<Cost>,
+    ) -> Option<Path>;
+
+    /// As [`Routes::cheapest`], for a state in which every answer of `edge` is determined by `key`: an implementation
+    /// may remember it.
+    fn cheapest_idle(&self, key: PathKey, edge: &mut dyn FnMut(LinkId) -> Option<Cost>) -> Option<Path> {
+        self.cheapest(key.sources, key.to, edge)
+    }
+
+    /// One arena's description.
+    fn arena(&self, id: ArenaId) -> &ArenaDesc {
+        &self.arenas()[usize::from(id.0)]
+    }
+
+    /// One link.
+    fn link(&self, id: LinkId) -> &Link {
+        &self.links()[usize::from(id.0)]
+    }
+}
+
+/// Whether a buffer takes requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lifecycle {
+    /// It does.
+    Open,
+    /// It takes none, and what is granted or under way comes to its end.
+    Closing,
+    /// Nothing is left (I-25).
+    Closed,
+    /// An arena broke its contract: every request is refused, what is granted can be released.
+    Wedged,
+}
+
+/// How the contents of a buffer begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Initial {
+    /// With none: reading is an error until something was written.
+    Undefined,
+    /// With zeros, made where they are first needed.
+    Zeroed,
+    /// With the application's own storage in this arena.
+    External(ArenaId),
+}
+
+/// The state of one buffer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct BufferState {
+    segments: Segments,
+    arenas: SmallVec<[ArenaState; 2]>,
+    requestors: SmallVec<[Requestor; 1]>,
+    copies: Vec<CopyOp>,
+    queue: VecDeque<Waiting>,
+    commit_seq: Seq,
+    lifecycle: Lifecycle,
+}
+
+impl BufferState {
+    /// A buffer of `len` bytes without users. No arena has storage, except the one of [`Initial::External`].
+    #[must_use]
+    pub fn new(routes: &dyn Routes, len: u64, initial: Initial) -> Self {
+        let mut arenas: SmallVec<[ArenaState; 2]> = routes.arenas().iter().map(ArenaState::new).collect();
+        let content = match initial {
+            Initial::Undefined => Content { valid: ArenaSet::EMPTY, status: Status::Undefined },
+            Initial::Zeroed => Content { valid: ArenaSet::EMPTY, status: Status::Zeroed },
+            Initial::External(arena) => {
+                arenas[usize::from(arena.0)].alloc = Alloc::External;
+                Content { valid: ArenaSet::of(arena), status: Status::Defined }
+            }
+        };
+        Self {
+            segments: Segments::new(len, content),
+            arenas,
+            requestors: SmallVec::new(),
+            copies: Vec::new(),
+            queue: VecDeque::new(),
+            commit_seq: Seq(0),
+            lifecycle: Lifecycle::Open,
+        }
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.segments.len()
+    }
+
+    /// Whether the buffer has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// Which bytes are valid where.
+    #[must_use]
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// The state of one arena.
+    ///
+    /// # Panics
+    /// When the platform has no such arena.
+    #[must_use]
+    pub fn arena(&self, id: ArenaId) -> &ArenaState {
+        &self.arenas[usize::from(id.0)]
+    }
+
+    /// The requestor-set.
+    #[must_use]
+    pub fn requestors(&self) -> &[Requestor] {
+        &self.requestors
+    }
+
+    /// Copies reserved or running.
+    #[must_use]
+    pub fn copies(&self) -> &[CopyOp] {
+        &self.copies
+    }
+
+    /// Requests that wait, first come first.
+    pub fn queue(&self) -> impl ExactSizeIterator<Item = &Waiting> {
+        self.queue.iter()
+    }
+
+    /// The number of the last commit.
+    #[must_use]
+    pub fn commit_seq(&self) -> Seq {
+        self.commit_seq
+    }
+
+    /// Whether the buffer takes requests.
+    #[must_use]
+    pub fn lifecycle(&self) -> Lifecycle {
+        self.lifecycle
+    }
+
+    fn arena_mut(&mut self, id: ArenaId) -> &mut ArenaState {
+        &mut self.arenas[usize::from(id.0)]
+    }
+
+    fn arena_ids(&self) -> impl Iterator<Item = ArenaId> + use<> {
+        (0..self.arenas.len() as u8).map(ArenaId)
+    }
+}

@@ -1,0 +1,204 @@
+//! Which bytes are valid where: an interval map over `[0, len)`.
+//!
+//! The segments cover the buffer exactly, in order, none empty (I-12). Neighbours of equal content are one segment;
+//! neighbours of different content are never merged, because the intersection of their valid-sets could be empty,
+//! which would lose data.
+
+use crate::id::ArenaSet;
+use crate::range::Span;
+use rangemap::RangeMap;
+use smallvec::SmallVec;
+
+/// What is left of the bytes a failed writer touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Remains {
+    /// Nothing: only overwriting helps.
+    Lost,
+    /// The last committed contents, in the valid-set.
+    Committed,
+    /// The zeros the buffer began with.
+    Zeros,
+}
+
+/// What a segment holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Status {
+    /// Never written: no contents, nobody valid.
+    Undefined,
+    /// Zeros since creation: any arena can be filled with them, whether or not one is valid already.
+    Zeroed,
+    /// Committed contents, held by the valid-set.
+    Defined,
+    /// A writer failed on it.
+    Poisoned(Remains),
+}
+
+/// The content of one segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Content {
+    /// The arenas that hold the latest contents.
+    pub valid: ArenaSet,
+    /// What these contents are.
+    pub status: Status,
+}
+
+/// The segments of a buffer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Segments {
+    len: u64,
+    map: Map,
+}
+
+/// Most buffers are of one piece; only others pay for a tree.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Map {
+    One(Content),
+    Many(Box<RangeMap<u64, Content>>),
+}
+
+impl Segments {
+    /// One segment of `len` bytes; none if `len` is zero.
+    #[must_use]
+    pub fn new(len: u64, content: Content) -> Self {
+        Self { len, map: Map::One(content) }
+    }
+
+    /// The buffer's size in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the buffer has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many segments there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match &self.map {
+            Map::One(_) => usize::from(self.len > 0),
+            Map::Many(map) => map.len(),
+        }
+    }
+
+    /// All segments in order.
+    pub fn iter(&self) -> impl Iterator<Item = (Span, Content)> + '_ {
+        self.in_span(Span::new(0, self.len))
+    }
+
+    /// The parts of segments that lie in `span`, in order.
+    ///
+    /// # Complexity
+    /// O(log n) to the first, O(1) from each to the next.
+    pub fn in_span(&self, span: Span) -> impl Iterator<Item = (Span, Content)> + '_ {
+        let (one, many) = match &self.map {
+            Map::One(content) => (Some((span, *content)).filter(|_| !span.is_empty()), None),
+            Map::Many(map) if span.is_empty() => {
+                let _ = map;
+                (None, None)
+            }
+            Map::Many(map) => (None, Some(map.overlapping(span.to_range()))),
+        };
+        one.into_iter().chain(many.into_iter().flatten().filter_map(move |(range, content)| {
+            Span::new(range.start, range.end).intersection(span).map(|part| (part, *content))
+        }))
+    }
+
+    /// Replaces the content of every part of `span` by what `change` makes of it.
+    ///
+    /// # Complexity
+    /// O(k log n) for k segments touched.
+    pub fn update(&mut self, span: Span, mut change: impl FnMut(Content) -> Content) {
+        if span.is_empty() {
+            return;
+        }
+        match &mut self.map {
+            Map::One(content) => {
+                let new = change(*content);
+                if new == *content {
+                    return;
+                }
+                if span == Span::new(0, self.len) {
+                    *content = new;
+                } else {
+                    let mut map = RangeMap::new();
+                    map.insert(0..self.len, *content);
+                    map.insert(span.to_range(), new);
+                    self.map = Map::Many(Box::new(map));
+                }
+            }
+            Map::Many(_) => {
+                let parts: SmallVec<[(Span, Content); 4]> = self.in_span(span).collect();
+                let Map::Many(map) = &mut self.map else { unreachable!("just matched") };
+                for (part, content) in parts {
+                    let new = change(content);
+                    if new != content {
+                        map.insert(part.to_range(), new);
+                    }
+                }
+                if map.len() == 1 {
+                    let content = *map.iter().next().expect("there is one").1;
+                    self.map = Map::One(content);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::ArenaId;
+    use proptest::prelude::*;
+
+    fn content(arena: u8) -> Content {
+        Content { valid: ArenaSet::of(ArenaId(arena)), status: Status::Defined }
+    }
+
+    #[test]
+    fn i12_no_bytes_no_segments() {
+        let segments = Segments::new(0, content(0));
+        assert_eq!((segments.count(), segments.iter().count()), (0, 0));
+    }
+
+    #[test]
+    fn equal_neighbours_become_one_again() {
+        let mut segments = Segments::new(10, content(0));
+        segments.update(Span::new(3, 6), |_| content(1));
+        assert_eq!(segments.count(), 3);
+        segments.update(Span::new(3, 6), |_| content(0));
+        assert_eq!(segments, Segments::new(10, content(0)));
+    }
+
+    proptest! {
+        #[test]
+        fn i12_segments_partition_the_buffer_and_hold_what_was_put_there(
+            len in 1u64..40,
+            edits in prop::collection::vec((0u64..40, 0u64..40, 0u8..3), 0..30),
+        ) {
+            let mut segments = Segments::new(len, content(9));
+            let mut model = vec![9u8; len as usize];
+            for (a, b, arena) in edits {
+                let (start, end) = (a.min(b).min(len), a.max(b).min(len));
+                segments.update(Span::new(start, end), |_| content(arena));
+                model[start as usize..end as usize].fill(arena);
+                let mut next = 0;
+                let mut last = None;
+                for (span, value) in segments.iter() {
+                    prop_assert_eq!(span.start(), next);
+                    prop_assert!(!span.is_empty());
+                    prop_assert_ne!(last, Some(value));
+                    for byte in span.to_range() {
+                        prop_assert_eq!(value, content(model[byte as usize]));
+                    }
+                    next = span.end();
+                    last = Some(value);
+                }
+                prop_assert_eq!(next, len);
+            }
+        }
+    }
+}

@@ -1,0 +1,643 @@
+//! The transitions of the machine. Each names in its result what the caller does next.
+//!
+//! A plan is carried out in steps, each reported back as it completes: [`BufferState::allocated`],
+//! [`bound`](BufferState::bound), [`mapped`](BufferState::mapped), [`started`](BufferState::started) and
+//! [`copied`](BufferState::copied); then [`finish`](BufferState::finish), or [`abort`](BufferState::abort) at any point.
+//! An aborted plan leaves no trace but the allocations and copies it had completed (I-15).
+
+use super::plan::{NoPlan, Planner};
+use super::{
+    Admission, Alloc, BufferState, Content, CopyId, CopyPhase, Lifecycle, MapState, Phase, Remains,
+    Requestor, Routes, Status, Step, SyncPlan, Transition,
+};
+use crate::access::{Access, Claim, Claims, normalise};
+use crate::arena::Concurrency;
+use crate::error::{BindRefusal, BusyReason, FreeRefusal};
+use crate::id::{ArenaId, ArenaSet, DeviceId, GrantId, KernelId, Seq};
+use crate::range::Span;
+
+/// A request of one kernel on one buffer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// Who asks.
+    pub kernel: KernelId,
+    /// The grant it will be.
+    pub grant: GrantId,
+    /// The arena it will use.
+    pub arena: ArenaId,
+    /// The bytes and accesses, [normalised](crate::normalise) and within the buffer.
+    pub claims: Claims,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Begin {
+    /// It has access now, to the contents of this commit.
+    Granted(Seq),
+    /// It will have access once this plan has been carried out; its place is reserved.
+    Plan(SyncPlan),
+    /// Not now. Nothing changed.
+    Busy {
+        /// Who stands in the way.
+        reason: BusyReason,
+        /// The arenas that must lose users first, where that is the reason.
+        needs_idle: ArenaSet,
+    },
+    /// Never, or not before something other than a release happens. Nothing changed.
+    Refused(Refusal),
+}
+
+/// Why a request is refused rather than made to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// The buffer is closed or closing.
+    Closed,
+    /// An arena broke its contract.
+    Wedged,
+    /// The kernel has these bytes already.
+    AlreadyHeld {
+        /// Which.
+        span: Span,
+    },
+    /// These bytes were never written.
+    Uninitialized {
+        /// Which.
+        span: Span,
+    },
+    /// A writer failed on these bytes.
+    Poisoned {
+        /// Which.
+        span: Span,
+        /// Whether the last committed contents survive.
+        restorable: bool,
+    },
+    /// No path leads there, even if every user were gone.
+    Unreachable {
+        /// Which bytes cannot be brought.
+        span: Span,
+    },
+    /// More grants than can be counted.
+    TooManyGrants,
+    /// The arena's device is gone.
+    DeviceLost,
+    /// Bytes granted for overwriting cannot be released as clean.
+    NotClean,
+    /// These bytes cannot be restored.
+    NotRestorable {
+        /// Which.
+        span: Span,
+    },
+}
+
+/// How a grant ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outcome {
+    /// The kernel ran; what it wrote is committed.
+    Done,
+    /// The kernel never began; nothing was written.
+    NotStarted,
+    /// The kernel ran and asserts that it wrote nothing. Not for bytes granted for overwriting.
+    Clean,
+    /// The kernel failed; what it was to write is poisoned.
+    Failed,
+}
+
+/// What a release did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Release {
+    /// The outcome that counted: that of a lost device is always [`Outcome::Failed`].
+    pub outcome: Outcome,
+    /// The commit it made, if it made one.
+    pub commit: Option<Seq>,
+}
+
+/// An arena reported a map state that it must not have: the buffer is wedged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContractBreach {
+    /// The arena.
+    pub arena: ArenaId,
+    /// A device that needs access and does not have it.
+    pub device: DeviceId,
+}
+
+impl BufferState {
+    /// What a request would meet: access at once (`Ok(None)`), a plan, or a reason why not.
+    pub(super) fn examine(&self, routes: &dyn Routes, request: &Request) -> Result<Option<SyncPlan>, Begin> {
+        self.admits(request)?;
+        let arena = self.arena(request.arena);
+        if request.claims.is_empty() {
+            return Ok(None);
+        }
+        if arena.lost {
+            return Err(Begin::Refused(Refusal::DeviceLost));
+        }
+        if arena.native_refs == u32::MAX {
+            return Err(Begin::Refused(Refusal::TooManyGrants));
+        }
+        for claim in &request.claims {
+            if claim.access.reads() {
+                let mut parts = self.segments.in_span(claim.span);
+                if let Some(refusal) = parts.find_map(|(span, content)| content.unreadable(span)) {
+                    return Err(Begin::Refused(refusal));
+                }
+            }
+        }
+        let mut planner = Planner::new(self, routes, request.grant, request.arena);
+        let writes = request.claims.iter().any(|claim| claim.access.writes());
+        let native = routes.arena(request.arena).native;
+        request
+            .claims
+            .iter()
+            .try_for_each(|claim| planner.bring(claim))
+            .and_then(|()| planner.allocate(request.arena))
+            .and_then(|()| planner.give_access(request.arena, native, writes))
+            .map_err(|none| self.without_plan(none, request.claims[0].span))?;
+        let plan = planner.finish();
+        Ok(Some(plan).filter(|plan| !plan.steps.is_empty()))
+    }
+
+    /// The tests that come before any planning: is the buffer open, and is anybody in the way.
+    fn admits(&self, request: &Request) -> Result<(), Begin> {
+        match self.lifecycle {
+            Lifecycle::Open => {}
+            Lifecycle::Closing | Lifecycle::Closed => return Err(Begin::Refused(Refusal::Closed)),
+            Lifecycle::Wedged => return Err(Begin::Refused(Refusal::Wedged)),
+        }
+        for entry in self.requestors.iter().filter(|entry| entry.kernel == request.kernel) {
+            let mut pairs =
+                entry.claims.iter().flat_map(|held| request.claims.iter().map(move |new| (held, new)));
+            if let Some(span) = pairs.find_map(|(held, new)| held.span.intersection(new.span)) {
+                return Err(Begin::Refused(Refusal::AlreadyHeld { span }));
+            }
+        }
+        let busy = |reason| Begin::Busy { reason, needs_idle: ArenaSet::EMPTY };
+        if self.requestors.iter().any(|entry| entry.conflicts(&request.claims)) {
+            return Err(busy(BusyReason::Conflict));
+        }
+        let torn = |claim: &Claim| {
+            claim.access.writes() && self.copies.iter().any(|copy| copy.span.overlaps(claim.span))
+        };
+        if request.claims.iter().any(torn) {
+            return Err(busy(BusyReason::Copying));
+        }
+        Ok(())
+    }
+
+    fn without_plan(&self, none: NoPlan, span: Span) -> Begin {
+        match none {
+            NoPlan::Refused(refusal) => Begin::Refused(refusal),
+            // Nobody is there to wait for: waiting would never end.
+            NoPlan::Busy(..) if self.is_idle() => Begin::Refused(Refusal::Unreachable { span }),
+            NoPlan::Busy(reason, needs_idle) => Begin::Busy { reason, needs_idle },
+        }
+    }
+
+    /// Whether nobody uses the buffer and nothing is under way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.requestors.is_empty()
+            && self.copies.is_empty()
+            && self.arenas.iter().all(|arena| arena.transition.is_none())
+    }
+
+    /// Asks for access regardless of who waits; [`BufferState::begin`] minds the queue.
+    pub(super) fn begin_now(&mut self, routes: &dyn Routes, request: &Request) -> Begin {
+        let plan = match self.examine(routes, request) {
+            Ok(plan) => plan,
+            Err(begin) => return begin,
+        };
+        let mut entry = Requestor {
+            grant: request.grant,
+            kernel: request.kernel,
+            arena: request.arena,
+            claims: request.claims.clone(),
+            phase: Phase::Preparing,
+            seq_at_grant: self.commit_seq,
+        };
+        match plan {
+            None => {
+                entry.phase = Phase::Granted;
+                self.requestors.push(entry);
+                self.arena_mut(request.arena).native_refs += 1;
+                Begin::Granted(self.commit_seq)
+            }
+            Some(plan) => {
+                self.requestors.push(entry);
+                self.reserve(&plan);
+                Begin::Plan(plan)
+            }
+        }
+    }
+
+    /// Pins what a plan will use: its copies' ends, and the arenas it will allocate or map.
+    fn reserve(&mut self, plan: &SyncPlan) {
+        for step in &plan.steps {
+            match *step {
+                Step::Copy(copy) => {
+                    for end in copy.from().into_iter().chain([copy.to]) {
+                        self.arena_mut(end).remote_refs += 1;
+                    }
+                    self.copies.push(copy);
+                }
+                Step::Allocate { arena } | Step::Map { arena, .. } => self.mark(arena, plan.owner),
+                Step::Bind { arena, root, .. } => {
+                    self.mark(arena, plan.owner);
+                    self.mark(root, plan.owner);
+                }
+            }
+        }
+    }
+
+    fn mark(&mut self, arena: ArenaId, owner: GrantId) {
+        let transition = &mut self.arena_mut(arena).transition;
+        let steps = transition.map_or(0, |transition| transition.steps);
+        *transition = Some(Transition { owner, steps: steps + 1 });
+    }
+
+    fn unmark(&mut self, arena: ArenaId) {
+        let transition = &mut self.arena_mut(arena).transition;
+        *transition = transition
+            .filter(|transition| transition.steps > 1)
+            .map(|transition| Transition { steps: transition.steps - 1, ..transition });
+    }
+
+    /// A step allocated storage in `arena`.
+    pub fn allocated(&mut self, arena: ArenaId) {
+        self.arena_mut(arena).alloc = Alloc::Internal;
+        self.unmark(arena);
+    }
+
+    /// A step bound `arena` to the storage of `root`.
+    pub fn bound(&mut self, arena: ArenaId, root: ArenaId, concurrency: Concurrency) {
+        self.arena_mut(arena).alloc = Alloc::Bound { root, concurrency };
+        if concurrency == Concurrency::BimapFull {
+            // A coherent binding: valid wherever its root is, for as long as it lasts.
+            self.update_all(|content| match content.valid.contains(root) {
+                true => Content { valid: content.valid.with(arena), ..content },
+                false => content,
+            });
+        }
+        self.unmark(arena);
+        self.unmark(root);
+    }
+
+    /// A step asked for a change of an arena's map state for a device, to a target; the arena reports `state`.
+    ///
+    /// # Errors
+    /// [`ContractBreach`] when that state cuts off the device or anyone still using the storage, or lets others in whom
+    /// the target shuts out; the buffer is then wedged.
+    pub fn mapped(
+        &mut self,
+        routes: &dyn Routes,
+        owner: GrantId,
+        (arena, device, target): (ArenaId, DeviceId, MapState),
+        state: MapState,
+    ) -> Result<(), ContractBreach> {
+        let desc = routes.arena(arena);
+        let before = self.arena(arena).map;
+        let group = self.group(arena);
+        let cut_off = self
+            .users(routes)
+            .filter(|user| user.owner != owner && group.contains(user.arena))
+            .map(|user| user.device)
+            .find(|&device| before.gives(desc, device) && !state.gives(desc, device));
+        let unserved = Some(device).filter(|&device| !state.gives(desc, device));
+        let shared = matches!(state, MapState::Bimapped(_)) && !matches!(target, MapState::Bimapped(_));
+        let malformed = Some(device).filter(|_| shared || !state.is_well_formed(desc));
+        let breach = cut_off.or(unserved).or(malformed);
+        self.unmark(arena);
+        if let Some(device) = breach {
+            self.lifecycle = Lifecycle::Wedged;
+            return Err(ContractBreach { arena, device });
+        }
+        self.arena_mut(arena).map = state;
+        Ok(())
+    }
+
+    /// A copy begins.
+    pub fn started(&mut self, id: CopyId) {
+        if let Some(copy) = self.copies.iter_mut().find(|copy| copy.id == id) {
+            copy.phase = CopyPhase::Running;
+        }
+    }
+
+    /// A copy has moved all of its bytes: its destination is valid there.
+    pub fn copied(&mut self, routes: &dyn Routes, id: CopyId) {
+        let Some(index) = self.copies.iter().position(|copy| copy.id == id) else { return };
+        let copy = self.copies.swap_remove(index);
+        for end in copy.from().into_iter().chain([copy.to]) {
+            self.arena_mut(end).remote_refs -= 1;
+        }
+        if !self.arena(copy.to).lost {
+            let mirrors = self.mirrors(routes, copy.to);
+            self.segments
+                .update(copy.span, |content| Content { valid: content.valid.union(mirrors), ..content });
+        }
+    }
+
+    /// A plan is complete: its kernel has access, to the contents of the commit returned.
+    ///
+    /// # Errors
+    /// [`Refusal::Wedged`] or [`Refusal::DeviceLost`] where that happened meanwhile; the request is then aborted.
+    pub fn finish(&mut self, grant: GrantId) -> Result<Seq, Refusal> {
+        let seq = self.commit_seq;
+        let Some(entry) = self.requestors.iter_mut().find(|entry| entry.grant == grant) else {
+            return Err(Refusal::Closed);
+        };
+        let arena = entry.arena;
+        entry.phase = Phase::Granted;
+        entry.seq_at_grant = seq;
+        let refused = match self.lifecycle {
+            Lifecycle::Wedged => Some(Refusal::Wedged),
+            _ if self.arena(arena).lost => Some(Refusal::DeviceLost),
+            _ => None,
+        };
+        self.arena_mut(arena).native_refs += 1;
+        match refused {
+            None => Ok(seq),
+            Some(refusal) => {
+                self.arena_mut(arena).native_refs -= 1;
+                self.requestors.retain(|entry| entry.grant != grant);
+                self.settle();
+                Err(refusal)
+            }
+        }
+    }
+
+    /// A plan is given up: its entry, reservations and marks are gone. What its completed steps allocated or copied
+    /// stays (I-15).
+    pub fn abort(&mut self, owner: GrantId) {
+        let mut index = 0;
+        while index < self.copies.len() {
+            if self.copies[index].id.owner == owner {
+                let copy = self.copies.swap_remove(index);
+                for end in copy.from().into_iter().chain([copy.to]) {
+                    self.arena_mut(end).remote_refs -= 1;
+                }
+            } else {
+                index += 1;
+            }
+        }
+        for arena in &mut self.arenas {
+            arena.transition = arena.transition.filter(|transition| transition.owner != owner);
+        }
+        self.requestors.retain(|entry| entry.grant != owner);
+        self.settle();
+    }
+
+    /// The kernel of a grant begins to run.
+    pub fn start(&mut self, grant: GrantId) {
+        if let Some(entry) = self.requestors.iter_mut().find(|entry| entry.grant == grant) {
+            entry.phase = Phase::InFlight;
+        }
+    }
+
+    /// A grant ends.
+    ///
+    /// # Errors
+    /// [`Refusal::NotClean`] for [`Outcome::Clean`] on bytes granted for overwriting; nothing changed then.
+    /// [`Refusal::Closed`] when there is no such grant.
+    pub fn release(
+        &mut self,
+        routes: &dyn Routes,
+        grant: GrantId,
+        outcome: Outcome,
+    ) -> Result<Release, Refusal> {
+        let index = self.requestors.iter().position(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
+        let overwrites = |claim: &Claim| claim.access == Access::WriteInvalidate;
+        if outcome == Outcome::Clean && self.requestors[index].claims.iter().any(overwrites) {
+            return Err(Refusal::NotClean);
+        }
+        let entry = self.requestors.swap_remove(index);
+        let arena = self.arena_mut(entry.arena);
+        arena.native_refs -= 1;
+        let outcome = if arena.lost && outcome == Outcome::Done { Outcome::Failed } else { outcome };
+        let commit = match outcome {
+            Outcome::Done if entry.writes() => Some(self.commit(routes, entry.arena, &entry.claims)),
+            Outcome::Failed => {
+                self.poison(entry.arena, &entry.claims);
+                None
+            }
+            Outcome::Done | Outcome::NotStarted | Outcome::Clean => None,
+        };
+        self.settle();
+        Ok(Release { outcome, commit })
+    }
+
+    /// Makes what was written through `arena` the latest contents, of exactly the claims that write (I-17).
+    fn commit(&mut self, routes: &dyn Routes, arena: ArenaId, claims: &[Claim]) -> Seq {
+        let content = Content { valid: self.mirrors(routes, arena), status: Status::Defined };
+        for claim in claims.iter().filter(|claim| claim.access.writes()) {
+            self.segments.update(claim.span, |_| content);
+        }
+        self.commit_seq = Seq(self.commit_seq.0 + 1);
+        self.commit_seq
+    }
+
+    fn poison(&mut self, arena: ArenaId, claims: &[Claim]) {
+        let group = self.group(arena);
+        for claim in claims.iter().filter(|claim| claim.access.writes()) {
+            self.segments.update(claim.span, |content| {
+                let valid = content.valid.minus(group);
+                let remains = match content.status {
+                    Status::Zeroed | Status::Poisoned(Remains::Zeros) => Remains::Zeros,
+                    _ if valid.is_empty() => Remains::Lost,
+                    _ => Remains::Committed,
+                };
+                Content { valid, status: Status::Poisoned(remains) }
+            });
+        }
+    }
+
+    /// A writing grant becomes a reading one: what it wrote is committed, and it goes on reading it.
+    ///
+    /// # Errors
+    /// [`Refusal::DeviceLost`] where the arena's device is gone, [`Refusal::Closed`] when there is no such grant.
+    pub fn downgrade(&mut self, routes: &dyn Routes, grant: GrantId) -> Result<Seq, Refusal> {
+        let index = self.requestors.iter().position(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
+        let entry = &self.requestors[index];
+        let (arena, claims) = (entry.arena, entry.claims.clone());
+        if self.arena(arena).lost {
+            return Err(Refusal::DeviceLost);
+        }
+        let seq = if entry.writes() { self.commit(routes, arena, &claims) } else { self.commit_seq };
+        let reading = claims.iter().map(|claim| Claim { access: Access::ReadOnly, ..*claim });
+        let entry = &mut self.requestors[index];
+        entry.claims = normalise(reading);
+        entry.seq_at_grant = seq;
+        Ok(seq)
+    }
+
+    /// Gives poisoned bytes their last committed contents back. Bytes that are not poisoned stay as they are.
+    ///
+    /// # Errors
+    /// [`Refusal::NotRestorable`] where those contents are lost; nothing changed then. `Ok(false)` while a kernel
+    /// holds some of the bytes.
+    pub fn restore(&mut self, span: Span) -> Result<bool, Refusal> {
+        if self.requestors.iter().any(|entry| entry.claims.iter().any(|claim| claim.span.overlaps(span))) {
+            return Ok(false);
+        }
+        let lost = |(part, content): (Span, Content)| {
+            (content.status == Status::Poisoned(Remains::Lost)).then_some(part)
+        };
+        if let Some(span) = self.segments.in_span(span).find_map(lost) {
+            return Err(Refusal::NotRestorable { span });
+        }
+        self.segments.update(span, |content| match content.status {
+            Status::Poisoned(Remains::Committed) => Content { status: Status::Defined, ..content },
+            Status::Poisoned(Remains::Zeros) => Content { status: Status::Zeroed, ..content },
+            _ => content,
+        });
+        Ok(true)
+    }
+
+    /// Makes bytes valid in an arena before anybody asks, without a grant. [`Begin::Granted`] means that they are
+    /// already; a plan ends with [`BufferState::finish_prefetch`].
+    pub fn prefetch(&mut self, routes: &dyn Routes, owner: GrantId, arena: ArenaId, span: Span) -> Begin {
+        let request = Request {
+            kernel: KernelId(u64::MAX),
+            grant: owner,
+            arena,
+            claims: normalise([Claim { span, access: Access::ReadOnly }]),
+        };
+        if !self.queue.is_empty() {
+            return Begin::Busy { reason: BusyReason::Queue, needs_idle: ArenaSet::EMPTY };
+        }
+        if let Err(begin) = self.admits(&request) {
+            return begin;
+        }
+        if self.arena(arena).lost {
+            return Begin::Refused(Refusal::DeviceLost);
+        }
+        let unreadable = self.segments.in_span(span).find_map(|(span, content)| content.unreadable(span));
+        if let Some(refusal) = unreadable {
+            return Begin::Refused(refusal);
+        }
+        let mut planner = Planner::new(self, routes, owner, arena);
+        if let Err(none) = request.claims.iter().try_for_each(|claim| planner.bring(claim)) {
+            return self.without_plan(none, span);
+        }
+        let plan = planner.finish();
+        if plan.steps.is_empty() {
+            return Begin::Granted(self.commit_seq);
+        }
+        self.reserve(&plan);
+        Begin::Plan(plan)
+    }
+
+    /// A prefetch has made all of its copies.
+    pub fn finish_prefetch(&mut self, owner: GrantId) {
+        self.abort(owner);
+    }
+
+    /// Begins to bind `arena` to the storage of `root`; the plan has that one step and ends with
+    /// [`BufferState::finish_prefetch`].
+    ///
+    /// # Errors
+    /// [`BindRefusal`] with nothing changed.
+    pub fn bind(
+        &mut self,
+        owner: GrantId,
+        arena: ArenaId,
+        root: ArenaId,
+        concurrency: Concurrency,
+    ) -> Result<SyncPlan, BindRefusal> {
+        let (member, host) = (self.arena(arena), self.arena(root));
+        if member.alloc.is_allocated() {
+            return Err(BindRefusal::AlreadyAllocated);
+        }
+        if !matches!(host.alloc, Alloc::Internal | Alloc::External) {
+            return Err(BindRefusal::RootNotAllocated);
+        }
+        if member.transition.is_some() || host.transition.is_some() || host.users() > 0 {
+            return Err(BindRefusal::InTransition);
+        }
+        let steps = vec![Step::Bind { arena, root, concurrency }];
+        let plan = SyncPlan { owner, arena, steps, cost: crate::Cost::ZERO };
+        self.reserve(&plan);
+        Ok(plan)
+    }
+
+    /// Takes the storage of `arena` away; the caller returns it to the memory it came from.
+    ///
+    /// # Errors
+    /// [`FreeRefusal`] with nothing changed.
+    pub fn free(&mut self, routes: &dyn Routes, arena: ArenaId) -> Result<(), FreeRefusal> {
+        let state = self.arena(arena);
+        if state.users() > 0 || state.transition.is_some() || self.is_preparing(arena) {
+            return Err(FreeRefusal::InUse);
+        }
+        let bound_to_it =
+            |other: ArenaId| matches!(self.arena(other).alloc, Alloc::Bound { root, .. } if root == arena);
+        if self.arena_ids().any(bound_to_it) {
+            return Err(FreeRefusal::StillBound);
+        }
+        let holds_last = |(_, content): (Span, Content)| {
+            content.valid == ArenaSet::of(arena)
+                && matches!(content.status, Status::Defined | Status::Poisoned(Remains::Committed))
+        };
+        if self.segments.iter().any(holds_last) {
+            return Err(FreeRefusal::WouldLoseData);
+        }
+        self.update_all(|content| Content { valid: content.valid.without(arena), ..content });
+        let state = self.arena_mut(arena);
+        state.alloc = Alloc::Unallocated;
+        state.map = MapState::initial(routes.arena(arena));
+        Ok(())
+    }
+
+    fn is_preparing(&self, arena: ArenaId) -> bool {
+        self.requestors.iter().any(|entry| entry.arena == arena)
+    }
+
+    /// A device is gone, and with it every storage of the arenas that are native to it.
+    pub fn device_lost(&mut self, routes: &dyn Routes, device: DeviceId) {
+        let mut gone = ArenaSet::EMPTY;
+        for arena in self.arena_ids() {
+            if routes.arena(arena).native == device {
+                self.arena_mut(arena).lost = true;
+                let owns_storage = self.root(arena) == arena;
+                gone = gone.union(if owns_storage { self.group(arena) } else { ArenaSet::of(arena) });
+            }
+        }
+        self.update_all(|content| {
+            let valid = content.valid.minus(gone);
+            let status = match content.status {
+                Status::Defined | Status::Poisoned(Remains::Committed) if valid.is_empty() => {
+                    Status::Poisoned(Remains::Lost)
+                }
+                status => status,
+            };
+            Content { valid, status }
+        });
+    }
+
+    /// Stops taking requests; those who wait are refused. The buffer is closed as soon as nothing is granted or under
+    /// way.
+    #[must_use = "those refused wait to be told"]
+    pub fn close(&mut self) -> Vec<Admission> {
+        if self.lifecycle == Lifecycle::Open || self.lifecycle == Lifecycle::Wedged {
+            self.lifecycle = Lifecycle::Closing;
+        }
+        let refused = self.refuse_all(Refusal::Closed);
+        self.settle();
+        refused
+    }
+
+    /// A closing buffer without users is closed: it owns no storage any more (I-25), the caller returns it.
+    fn settle(&mut self) {
+        if self.lifecycle == Lifecycle::Closing && self.is_idle() {
+            self.lifecycle = Lifecycle::Closed;
+            self.update_all(|_| Content { valid: ArenaSet::EMPTY, status: Status::Undefined });
+            for arena in &mut self.arenas {
+                arena.alloc = Alloc::Unallocated;
+            }
+        }
+    }
+
+    fn update_all(&mut self, change: impl FnMut(Content) -> Content) {
+        self.segments.update(Span::new(0, self.segments.len()), change);
+    }
+}

@@ -1,0 +1,253 @@
+//! The graph of arenas and links, the cheapest path over it, and the path cache.
+//!
+//! Nodes are arenas, edges are links; the price of an edge comes from outside, because it depends on the state of one
+//! buffer. The search runs backwards from the destination, so that one run serves every source, and then walks
+//! forwards choosing the smallest arena id among equals: plans are the same on every run.
+
+use crate::arena::{Arena, ArenaDesc};
+use crate::cost::Cost;
+use crate::cross_arena::{CopyQuery, CrossArena, Link};
+use crate::id::{ArenaId, ArenaSet, LinkId};
+use crate::state::{Path, PathKey, Routes};
+use crate::sync::{Arc, Mutex};
+use petgraph::algo::dijkstra;
+use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::visit::{EdgeFiltered, EdgeRef, Reversed};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Add;
+
+/// How many paths are remembered; beyond it the cache starts again, as it does when a machine is used very
+/// differently from before.
+const CACHED_PATHS: usize = 4096;
+
+/// What a path is judged by: cost first, then hops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+struct Length {
+    cost: Cost,
+    hops: u32,
+}
+
+impl Add for Length {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { cost: self.cost + other.cost, hops: self.hops + other.hops }
+    }
+}
+
+/// The arenas and links of a platform.
+pub(crate) struct Topology {
+    arenas: Vec<Arc<dyn Arena>>,
+    descs: Vec<ArenaDesc>,
+    links: Vec<Link>,
+    cross_arenas: Vec<Arc<dyn CrossArena>>,
+    graph: DiGraph<ArenaId, LinkId>,
+    cache: Option<Mutex<HashMap<PathKey, Option<Path>>>>,
+}
+
+impl Topology {
+    pub(crate) fn new(
+        arenas: Vec<Arc<dyn Arena>>,
+        links: Vec<(Link, Arc<dyn CrossArena>)>,
+        cache_paths: bool,
+    ) -> Self {
+        let descs = arenas.iter().map(|arena| arena.desc().clone()).collect();
+        let (links, cross_arenas): (Vec<Link>, Vec<_>) = links.into_iter().unzip();
+        let graph = graph(arenas.len(), &links);
+        let cache = cache_paths.then(|| Mutex::new(HashMap::new()));
+        Self { arenas, descs, links, cross_arenas, graph, cache }
+    }
+
+    pub(crate) fn arena_objects(&self) -> &[Arc<dyn Arena>] {
+        &self.arenas
+    }
+
+    pub(crate) fn cross_arena(&self, link: LinkId) -> &Arc<dyn CrossArena> {
+        &self.cross_arenas[usize::from(link.0)]
+    }
+}
+
+fn graph(arenas: usize, links: &[Link]) -> DiGraph<ArenaId, LinkId> {
+    let mut graph = DiGraph::with_capacity(arenas, links.len());
+    for index in 0..arenas {
+        graph.add_node(ArenaId(index as u8));
+    }
+    for (id, link) in (0..).map(LinkId).zip(links) {
+        graph.add_edge(node(link.from), node(link.to), id);
+    }
+    graph
+}
+
+fn node(arena: ArenaId) -> NodeIndex {
+    NodeIndex::new(usize::from(arena.0))
+}
+
+/// The cheapest path in `graph` from any of `sources` to `to`: by cost, then hops, then arena ids.
+fn cheapest(
+    graph: &DiGraph<ArenaId, LinkId>,
+    sources: ArenaSet,
+    to: ArenaId,
+    edge: &mut dyn FnMut(LinkId) -> Option<Cost>,
+) -> Option<Path> {
+    let prices: Vec<Option<Cost>> = graph.edge_weights().map(|&link| edge(link)).collect();
+    let feasible = EdgeFiltered::from_fn(graph, |edge| prices[edge.id().index()].is_some());
+    let length = |price: usize| Length { cost: prices[price].unwrap_or(Cost::INFEASIBLE), hops: 1 };
+    let distance = dijkstra(Reversed(&feasible), node(to), None, |edge| length(edge.id().index()));
+    let nearest = |arena: &ArenaId| distance.get(&node(*arena)).map(|length| (*length, *arena));
+    let (total, mut at) = sources.iter().filter_map(|arena| nearest(&arena)).min()?;
+    let mut links = SmallVec::new();
+    while at != to {
+        let here = distance[&node(at)];
+        // Of the edges on a shortest path, the one to the smallest arena, and of parallel ones the first.
+        let next = graph
+            .edges(node(at))
+            .filter(|edge| prices[edge.id().index()].is_some())
+            .filter(|edge| {
+                let rest = distance.get(&edge.target());
+                rest.is_some_and(|rest| *rest + length(edge.id().index()) == here)
+            })
+            .map(|edge| (graph[edge.target()], *edge.weight()))
+            .min()
+            .expect("a node at a finite distance has an edge on a shortest path");
+        links.push(next.1);
+        at = next.0;
+    }
+    Some(Path { links, cost: total.cost })
+}
+
+impl Routes for Topology {
+    fn arenas(&self) -> &[ArenaDesc] {
+        &self.descs
+    }
+
+    fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    fn cost(&self, link: LinkId, query: &CopyQuery) -> Option<Cost> {
+        self.cross_arena(link).can_copy(query)
+    }
+
+    fn cheapest(
+        &self,
+        sources: ArenaSet,
+        to: ArenaId,
+        edge: &mut dyn FnMut(LinkId) -> Option<Cost>,
+    ) -> Option<Path> {
+        cheapest(&self.graph, sources, to, edge)
+    }
+
+    fn cheapest_idle(&self, key: PathKey, edge: &mut dyn FnMut(LinkId) -> Option<Cost>) -> Option<Path> {
+        let Some(cache) = &self.cache else {
+            return self.cheapest(key.sources, key.to, edge);
+        };
+        if let Some(path) = cache.lock().get(&key) {
+            return path.clone();
+        }
+        let path = self.cheapest(key.sources, key.to, edge);
+        let mut cache = cache.lock();
+        if cache.len() >= CACHED_PATHS {
+            cache.clear();
+        }
+        cache.insert(key, path.clone());
+        path
+    }
+}
+
+impl fmt::Debug for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Topology")
+            .field("arenas", &self.descs)
+            .field("links", &self.links)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cross_arena::Allocation;
+    use crate::id::DeviceId;
+    use proptest::prelude::*;
+
+    fn link(from: u8, to: u8) -> Link {
+        Link {
+            from: ArenaId(from),
+            to: ArenaId(to),
+            source_via: DeviceId(0),
+            target_via: DeviceId(0),
+            allocation: Allocation::Internal,
+        }
+    }
+
+    fn find(
+        arenas: usize,
+        links: &[(u8, u8, u64)],
+        sources: &[u8],
+        to: u8,
+    ) -> Option<(Vec<u16>, Option<u64>)> {
+        let graph = graph(arenas, &links.iter().map(|&(from, to, _)| link(from, to)).collect::<Vec<_>>());
+        let sources = sources.iter().map(|&source| ArenaId(source)).collect();
+        let mut price = |id: LinkId| {
+            let ns = links[usize::from(id.0)].2;
+            (ns != u64::MAX).then(|| Cost::from_ns(ns))
+        };
+        let path = cheapest(&graph, sources, ArenaId(to), &mut price)?;
+        Some((path.links.iter().map(|link| link.0).collect(), path.cost.as_ns()))
+    }
+
+    #[test]
+    fn two_hops_where_no_direct_link_exists() {
+        assert_eq!(find(3, &[(0, 1, 5), (1, 2, 6)], &[0], 2), Some((vec![0, 1], Some(11))));
+        assert_eq!(find(3, &[(0, 1, 5)], &[0], 2), None);
+    }
+
+    #[test]
+    fn ties_go_to_fewer_hops_then_to_smaller_arenas() {
+        let links = [(0, 2, 5), (2, 3, 5), (0, 1, 5), (1, 3, 5)];
+        assert_eq!(find(4, &links, &[0], 3), Some((vec![2, 3], Some(10))));
+        let direct = [(0, 1, 0), (1, 2, 10), (0, 2, 10)];
+        assert_eq!(find(3, &direct, &[0], 2), Some((vec![2], Some(10))));
+        assert_eq!(find(3, &[(1, 2, 3), (0, 2, 3)], &[0, 1], 2), Some((vec![1], Some(3))));
+    }
+
+    #[test]
+    fn zero_cost_cycles_and_saturated_costs_end() {
+        let cycle = [(0, 1, 0), (1, 0, 0), (1, 2, 0), (2, 1, 0)];
+        assert_eq!(find(3, &cycle, &[0], 2), Some((vec![0, 2], Some(0))));
+        let huge = [(0, 1, u64::MAX - 1), (1, 2, u64::MAX - 1)];
+        assert_eq!(find(3, &huge, &[0], 2), Some((vec![0, 1], Some(u64::MAX - 1))));
+    }
+
+    proptest! {
+        #[test]
+        fn o1_no_path_is_cheaper(
+            links in prop::collection::vec((0u8..6, 0u8..6, 0u64..20), 0..18),
+            sources in prop::collection::vec(0u8..6, 1..3),
+            to in 0u8..6,
+        ) {
+            let links: Vec<_> = links.into_iter().filter(|l| l.0 != l.1).collect();
+            prop_assume!(!sources.contains(&to));
+            // Bellman-Ford, written without the library.
+            let mut best = [u64::MAX; 6];
+            sources.iter().for_each(|&s| best[usize::from(s)] = 0);
+            for _ in 0..6 {
+                for &(from, to, ns) in &links {
+                    let through = best[usize::from(from)].saturating_add(ns);
+                    best[usize::from(to)] = best[usize::from(to)].min(through);
+                }
+            }
+            let found = find(6, &links, &sources, to);
+            prop_assert_eq!(found.as_ref().and_then(|(_, ns)| *ns).unwrap_or(u64::MAX), best[usize::from(to)]);
+            if let Some((path, ns)) = found {
+                let walked: u64 = path.iter().map(|&id| links[usize::from(id)].2).sum();
+                prop_assert_eq!(Some(walked), ns);
+                let ends: Vec<_> = path.iter().map(|&id| links[usize::from(id)]).collect();
+                prop_assert!(sources.contains(&ends[0].0) && ends.last().unwrap().1 == to);
+                prop_assert!(ends.windows(2).all(|pair| pair[0].1 == pair[1].0));
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Waiting: one slot per waiting request, filled by whoever lets it in.
+//!
+//! The thread whose change lets a request in (a release, a finished copy, a cancellation) evaluates the queue under
+//! the buffer's lock and hands the result to the request's own [`Waiter`]; it wakes it after the lock is given up.
+//! Each waiter has a condition variable and a waker of its own, so no wake-up can reach the wrong one (L-4).
+
+use crate::id::Ticket;
+use crate::state::{Admission, Begin};
+use crate::sync::{Arc, Condvar, Mutex};
+use std::fmt;
+use std::task::{Poll, Waker};
+use std::time::Instant;
+
+/// Where a waiting request learns what became of it.
+pub(crate) struct Waiter {
+    slot: Mutex<Slot>,
+    arrived: Condvar,
+}
+
+enum Slot {
+    Waiting(Option<Waker>),
+    Arrived(Begin),
+    Taken,
+}
+
+impl Waiter {
+    pub(crate) fn new() -> Self {
+        Self { slot: Mutex::new(Slot::Waiting(None)), arrived: Condvar::new() }
+    }
+
+    /// Sleeps until it is known, or until `deadline`.
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Option<Begin> {
+        let mut slot = self.slot.lock();
+        loop {
+            if let Some(begin) = take(&mut slot) {
+                return Some(begin);
+            }
+            match deadline {
+                None => slot = self.arrived.wait(slot),
+                Some(deadline) => {
+                    let (guard, timed_out) = self.arrived.wait_until(slot, deadline);
+                    slot = guard;
+                    if timed_out {
+                        return take(&mut slot);
+                    }
+                }
+            }
+        }
+    }
+
+    /// As a future: the result, or `waker` is called when it is there.
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Begin> {
+        let mut slot = self.slot.lock();
+        if let Some(begin) = take(&mut slot) {
+            return Poll::Ready(begin);
+        }
+        let replaced = std::mem::replace(&mut *slot, Slot::Waiting(Some(waker.clone())));
+        drop(slot);
+        // A waker runs foreign code when it is dropped: never under a lock.
+        drop(replaced);
+        Poll::Pending
+    }
+
+    fn deliver(&self, begin: Begin) {
+        let before = std::mem::replace(&mut *self.slot.lock(), Slot::Arrived(begin));
+        self.arrived.notify_all();
+        if let Slot::Waiting(Some(waker)) = before {
+            waker.wake();
+        }
+    }
+}
+
+fn take(slot: &mut Slot) -> Option<Begin> {
+    match slot {
+        Slot::Arrived(_) => match std::mem::replace(slot, Slot::Taken) {
+            Slot::Arrived(begin) => Some(begin),
+            _ => unreachable!("just matched"),
+        },
+        Slot::Waiting(_) | Slot::Taken => None,
+    }
+}
+
+impl fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waiter")
+    }
+}
+
+/// Waiters by ticket.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters(Vec<(Ticket, Arc<Waiter>)>);
+
+impl Waiters {
+    pub(crate) fn add(&mut self, ticket: Ticket) -> Arc<Waiter> {
+        let waiter = Arc::new(Waiter::new());
+        self.0.push((ticket, waiter.clone()));
+        waiter
+    }
+
+    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Arc<Waiter>> {
+        let index = self.0.iter().position(|(waiting, _)| *waiting == ticket)?;
+        Some(self.0.remove(index).1)
+    }
+
+    /// Pairs those let in with their waiters; they are woken when the result is [fired](Wakes::fire).
+    pub(crate) fn admit(&mut self, admissions: Vec<Admission>, wakes: &mut Wakes) {
+        for admission in admissions {
+            if let Some(waiter) = self.remove(admission.ticket) {
+                wakes.0.push((waiter, admission.begin));
+            }
+        }
+    }
+}
+
+/// Requests let in, to be told once the buffer's lock is given up.
+#[derive(Debug, Default)]
+#[must_use = "a waiter that is not told sleeps for ever"]
+pub(crate) struct Wakes(Vec<(Arc<Waiter>, Begin)>);
+
+impl Wakes {
+    pub(crate) fn fire(self) {
+        for (waiter, begin) in self.0 {
+            waiter.deliver(begin);
+        }
+    }
+}
