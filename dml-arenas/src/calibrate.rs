@@ -1,0 +1,110 @@
+//! Measures what each link of a platform takes.
+//!
+//! Each link is measured through DML itself, on a platform of the same arenas and that link alone: bytes are declared
+//! written at one end and acquired at the other, so that what is timed is what a kernel there waits for.
+
+use dml_core::{
+    AcquireError, ArenaId, ConfigError, DeviceId, LinkSpeed, Platform, PlatformBuilder, RawBuffer,
+};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// The size of the copy that shows the bandwidth, in bytes.
+const LONG_BYTES: u64 = 16 << 20;
+/// The size of the copy that shows the latency, in bytes.
+const SHORT_BYTES: u64 = 4;
+/// How often each is timed; the median counts.
+const RUNS: usize = 7;
+
+/// What was measured of one link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// The source.
+    pub from: ArenaId,
+    /// The destination.
+    pub to: ArenaId,
+    /// The mechanism's name.
+    pub mechanism: String,
+    /// Its latency and bandwidth, or why it could not be measured.
+    pub speed: Result<LinkSpeed, CalibrateError>,
+}
+
+/// Why a link could not be measured.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CalibrateError {
+    /// A platform of this link alone cannot be made.
+    #[error(transparent)]
+    Platform(#[from] ConfigError),
+    /// Copying over it failed.
+    #[error(transparent)]
+    Copy(#[from] AcquireError),
+}
+
+/// Measures every link of a platform whose ends are their devices' home arenas, in the order of the links.
+///
+/// # Shape and units
+/// The latency is the median time of a copy of 4 bytes, the bandwidth comes from that of 16 MiB, less the latency; a
+/// change of map state that the mechanism needs is part of both.
+///
+/// # Complexity
+/// Some 130 MiB are copied over each link.
+#[must_use]
+pub fn measure(platform: &Platform) -> Vec<Measured> {
+    let at_home = |arena: ArenaId| platform.home(platform.arena(arena).desc().native) == Some(arena);
+    let links = (0..).map(dml_core::LinkId).zip(platform.links());
+    links
+        .filter(|(_, link)| at_home(link.from) && at_home(link.to))
+        .map(|(id, link)| Measured {
+            from: link.from,
+            to: link.to,
+            mechanism: platform.cross_arena(id).name().to_owned(),
+            speed: measure_one(platform, id),
+        })
+        .collect()
+}
+
+fn measure_one(platform: &Platform, id: dml_core::LinkId) -> Result<LinkSpeed, CalibrateError> {
+    let link = platform.links()[usize::from(id.0)];
+    let mut builder = PlatformBuilder::default().without_default_links();
+    for device in platform.devices() {
+        builder.add_device(device.clone());
+    }
+    for arena in platform.arenas() {
+        builder.add_arena(Arc::clone(arena));
+    }
+    builder.add_link(link, Arc::clone(platform.cross_arena(id)));
+    let alone = builder.build()?;
+    let native = |arena: ArenaId| alone.arena(arena).desc().native;
+    let time = |bytes| median_copy(&alone, native(link.from), native(link.to), bytes);
+    let (short, long) = (time(SHORT_BYTES)?, time(LONG_BYTES)?);
+    let moving = long.saturating_sub(short).as_nanos().max(1);
+    let bytes_per_s = u128::from(LONG_BYTES - SHORT_BYTES) * 1_000_000_000 / moving;
+    Ok(LinkSpeed {
+        latency_ns: u64::try_from(short.as_nanos()).unwrap_or(u64::MAX),
+        bytes_per_s: u64::try_from(bytes_per_s).unwrap_or(u64::MAX),
+        remap_ns: 0,
+    })
+}
+
+fn median_copy(
+    platform: &Platform,
+    from: DeviceId,
+    to: DeviceId,
+    bytes: u64,
+) -> Result<Duration, CalibrateError> {
+    let buffer: RawBuffer = platform.raw_buffer(bytes).build()?;
+    let mut times = Vec::with_capacity(RUNS);
+    for _ in 0..=RUNS {
+        platform.acquire(from).write(&buffer).wait()?.release()?;
+        let begun = Instant::now();
+        let read = platform.acquire(to).read(&buffer).wait()?;
+        times.push(begun.elapsed());
+        drop(read);
+    }
+    // The first copy also allocates.
+    times.remove(0);
+    times.sort_unstable();
+    Ok(times[RUNS / 2])
+}

@@ -1,0 +1,150 @@
+//! Finding the memories of this machine.
+
+use crate::main_mem;
+#[cfg(feature = "opencl")]
+use crate::opencl::discover::Candidates;
+use dml_core::PlatformBuilder;
+use std::collections::{BTreeMap, BTreeSet};
+use thiserror::Error;
+
+/// What to look for, and how much of it to use.
+///
+/// # Examples
+/// ```
+/// use dml_arenas::DiscoverOptions;
+/// let options = DiscoverOptions::default().limit("cpu", 1).only(["cpu"]);
+/// # let _ = options;
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct DiscoverOptions {
+    limits: BTreeMap<String, u32>,
+    only: Option<BTreeSet<String>>,
+}
+
+impl DiscoverOptions {
+    /// Lets a device use `units` of its compute units and no more: threads of `cpu`, a sub-device of an OpenCL device.
+    pub fn limit(mut self, device: impl Into<String>, units: u32) -> Self {
+        self.limits.insert(device.into(), units);
+        self
+    }
+
+    /// Opens these devices and no others. The device `cpu` and its main memory are there in any case: every platform
+    /// begins with them.
+    pub fn only<N: Into<String>>(mut self, devices: impl IntoIterator<Item = N>) -> Self {
+        self.only = Some(devices.into_iter().map(Into::into).collect());
+        self
+    }
+
+    pub(crate) fn limit_of(&self, device: &str) -> Option<u32> {
+        self.limits.get(device).copied()
+    }
+
+    /// Whether the device is to be opened.
+    #[cfg(feature = "opencl")]
+    pub(crate) fn wants(&self, device: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only.contains(device))
+    }
+
+    /// Whether the device was asked for by its name, so that doing without it is no choice.
+    #[cfg(feature = "opencl")]
+    pub(crate) fn names(&self, device: &str) -> bool {
+        self.limits.contains_key(device) || self.only.as_ref().is_some_and(|only| only.contains(device))
+    }
+
+    fn check_names(&self, known: &[String]) -> Result<(), DiscoverError> {
+        let mut named = self.limits.keys().chain(self.only.iter().flatten());
+        match named.find(|name| !known.contains(name)) {
+            Some(name) => Err(DiscoverError::UnknownDevice { name: name.clone(), known: known.to_vec() }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why the devices asked for cannot be had. A backend that is merely missing is no error: see
+/// [`Platform::unavailable`](dml_core::Platform::unavailable).
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DiscoverError {
+    /// The options name a device that this machine does not have.
+    #[error("unknown device {name}: there are {}", known.join(", "))]
+    UnknownDevice {
+        /// The name.
+        name: String,
+        /// The devices there are.
+        known: Vec<String>,
+    },
+    /// The device cannot be limited to so many compute units.
+    #[error("{device} cannot be limited to {units} compute units: {reason}")]
+    BadLimit {
+        /// The device.
+        device: String,
+        /// The limit asked for.
+        units: u32,
+        /// Why.
+        reason: String,
+    },
+    /// A device that was asked for by name exists and does not work.
+    #[error("{device} cannot be used: {reason}")]
+    Unusable {
+        /// The device.
+        device: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Adds what is found on this machine to a platform that is being built.
+///
+/// The processor and main memory come first, as device 0 and arena 0 of an empty builder; then the devices of each
+/// backend, in an order that is the same in every run. What is missing is noted with its reason.
+///
+/// # Examples
+/// ```
+/// use dml_arenas::{Discover, DiscoverOptions};
+/// use dml_core::PlatformBuilder;
+///
+/// let builder = PlatformBuilder::default().discover_with(&DiscoverOptions::default().limit("cpu", 1))?;
+/// assert_eq!(&*builder.devices()[0].name, "cpu");
+/// assert_eq!(builder.devices()[0].units, 1);
+/// # Ok::<(), dml_arenas::DiscoverError>(())
+/// ```
+pub trait Discover: Sized {
+    /// Adds everything.
+    ///
+    /// # Errors
+    /// None today; the type leaves room for what cannot be an [`Unavailable`](dml_core::Unavailable).
+    fn discover(self) -> Result<Self, DiscoverError> {
+        self.discover_with(&DiscoverOptions::default())
+    }
+
+    /// Adds what the options ask for.
+    ///
+    /// # Errors
+    /// [`DiscoverError::UnknownDevice`] for a name that no device has, [`DiscoverError::BadLimit`] for a limit that
+    /// cannot be kept, [`DiscoverError::Unusable`] for a named device that does not work.
+    fn discover_with(self, options: &DiscoverOptions) -> Result<Self, DiscoverError>;
+}
+
+impl Discover for PlatformBuilder {
+    fn discover_with(mut self, options: &DiscoverOptions) -> Result<Self, DiscoverError> {
+        #[cfg(feature = "opencl")]
+        let opencl = Candidates::find();
+        let known = std::iter::once(main_mem::discover::CPU.to_owned());
+        #[cfg(feature = "opencl")]
+        let known = known.chain(opencl.names());
+        let known: Vec<_> = known.collect();
+        options.check_names(&known)?;
+
+        let host = main_mem::discover::discover(&mut self, options)?;
+        #[cfg(feature = "opencl")]
+        opencl.add(&mut self, host, options)?;
+        #[cfg(not(feature = "opencl"))]
+        {
+            let _ = host;
+            let reason = "this program was built without the feature `opencl`".to_owned();
+            self.add_unavailable(dml_core::Unavailable { backend: "opencl", reason });
+        }
+        Ok(self)
+    }
+}

@@ -1,0 +1,40 @@
+//! The memories that [`dml_core`] keeps coherent: one folder for each kind of memory, and how to find them.
+//!
+//! ```text
+//!   PlatformBuilder ──discover()──▶ main_mem  device 0 `cpu`,      arena 0 `main_mem`
+//!                                   opencl    device n `opencl:k`, arena n `opencl:k`, links to and from main_mem
+//!                                   ...       or a note of what is missing, and why
+//! ```
+//!
+//! | folder | native device | remotes | concurrency | for |
+//! |---|---|---|---|---|
+//! | [`main_mem`] | cpu | cpu | everybody at once | host kernels, the application's own storage |
+//! | `opencl` | one OpenCL device | cpu, by mapping | one side at a time | OpenCL kernels |
+//! | [`null`] | any | any | any | tests: records calls and polices the contract |
+//! | [`faulty`] | as the arena inside | | | tests: fails, shortens, delays the n-th call |
+//!
+//! Every folder has the same rooms: `arena.rs` implements [`Arena`](dml_core::Arena), `cross.rs` registers or
+//! implements copies to and from other arenas, `discover.rs` finds the devices of this machine.
+//!
+//! # What holds here
+//! 1. An arena validates nothing that core guarantees. What core must never ask for ends in a panic that names the bug;
+//!    what core cannot foresee (out of memory, a lost device, a failed copy) is an error value.
+//! 2. A backend that is missing is an ordinary value, [`Unavailable`](dml_core::Unavailable), with a sentence a person
+//!    can act on. Nothing has to be installed to compile or to start.
+//! 3. `unsafe` is confined to calls into the operating system and the frameworks; each block names what makes it so.
+
+pub mod calibrate;
+pub mod discover;
+pub mod faulty;
+mod join;
+pub mod main_mem;
+pub mod null;
+#[cfg(feature = "opencl")]
+pub mod opencl;
+
+pub use discover::{Discover, DiscoverError, DiscoverOptions};
+pub use faulty::{Faulty, FaultyCross, Script};
+pub use main_mem::MainMem;
+pub use null::Null;
+#[cfg(feature = "opencl")]
+pub use opencl::OpenClArena;

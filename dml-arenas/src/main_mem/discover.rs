@@ -1,0 +1,61 @@
+//! The processor and its memory: what every machine has.
+
+use super::MainMem;
+use crate::discover::{DiscoverError, DiscoverOptions};
+use crate::join::End;
+use dml_core::sync::Arc;
+use dml_core::{DeviceDesc, DeviceKind, PlatformBuilder};
+
+/// The name of the processor as a device.
+pub(crate) const CPU: &str = "cpu";
+
+/// Adds the device `cpu` and the arena `main_mem`.
+///
+/// # Errors
+/// [`DiscoverError::BadLimit`] where the options limit `cpu` to no thread or to more than the machine has.
+pub(crate) fn discover(
+    builder: &mut PlatformBuilder,
+    options: &DiscoverOptions,
+) -> Result<End, DiscoverError> {
+    let threads = std::thread::available_parallelism()
+        .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX));
+    let units = match options.limit_of(CPU) {
+        None => threads,
+        Some(units) if (1..=threads).contains(&units) => units,
+        Some(units) => {
+            let reason = format!("this process may use {threads} threads");
+            return Err(DiscoverError::BadLimit { device: CPU.to_owned(), units, reason });
+        }
+    };
+    let desc = DeviceDesc::new(CPU, DeviceKind::Cpu).with_description(description()).with_units(units);
+    let native = builder.add_device(desc);
+    let arena = builder.add_arena(Arc::new(MainMem::new(native)));
+    Ok(End { arena, native })
+}
+
+/// What the vendor calls the processor.
+fn description() -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    model_name(&cpuinfo).map_or_else(|| format!("{} processor", std::env::consts::ARCH), str::to_owned)
+}
+
+fn model_name(cpuinfo: &str) -> Option<&str> {
+    let (_, name) = cpuinfo
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(key, _)| key.trim() == "model name")?;
+    Some(name.trim()).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_name_is_found() {
+        let cpuinfo = "processor\t: 0\nvendor_id\t: X\nmodel name\t: Some CPU @ 2.60GHz\n";
+        assert_eq!(model_name(cpuinfo), Some("Some CPU @ 2.60GHz"));
+        assert_eq!(model_name("processor : 0\nmodel name :\n"), None);
+        assert!(!description().is_empty());
+    }
+}

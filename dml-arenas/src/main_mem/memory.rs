@@ -1,0 +1,175 @@
+//! Zeroed host memory that reports a lack of memory instead of aborting. Also the backing of the test arenas.
+
+use dml_core::HostSpan;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+
+/// The alignment of every allocation, in bytes: a cache line, and the widest vector register.
+pub(crate) const ALIGN_BYTES: u64 = 64;
+/// Above this size an allocation gets pages of its own.
+const OWN_PAGES_ABOVE_BYTES: usize = 4 << 20;
+/// The size, and so the alignment, of a huge page.
+#[cfg(target_os = "linux")]
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// The most bytes one allocation may have: what a pointer offset can express, less room to align.
+pub(crate) const MAX_BYTES: u64 = isize::MAX as u64 - (4 << 20);
+
+/// Owned zeroed host memory at a fixed address.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    ptr: NonNull<u8>,
+    len: usize,
+    origin: Origin,
+}
+
+#[derive(Debug)]
+enum Origin {
+    /// Nothing was allocated, for there are no bytes.
+    Nothing,
+    /// The global allocator, with this layout.
+    Heap(Layout),
+    /// A mapping of its own.
+    #[cfg(target_os = "linux")]
+    Pages { base: NonNull<u8>, mapped_bytes: usize },
+}
+
+// SAFETY: the memory is owned and reached only by address; who may touch which bytes when is decided by the abstract
+// machine, not by which thread owns this value.
+unsafe impl Send for Memory {}
+// SAFETY: as above; no method of `&Memory` reads or writes the bytes.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// `len` zero bytes, or `None` where they cannot be had. Large memory is zeroed by the operating system when it is
+    /// first touched, by the thread that touches it.
+    pub(crate) fn zeroed(len: usize) -> Option<Self> {
+        if len == 0 {
+            return Some(Self { ptr: dangling(), len, origin: Origin::Nothing });
+        }
+        if len as u64 > MAX_BYTES {
+            return None;
+        }
+        if len > OWN_PAGES_ABOVE_BYTES {
+            return Self::pages(len);
+        }
+        Self::heap(len)
+    }
+
+    fn heap(len: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(len, ALIGN_BYTES as usize).ok()?;
+        // SAFETY: the layout is of `len` bytes, and `zeroed` handled a length of zero.
+        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { ptr, len, origin: Origin::Heap(layout) })
+    }
+
+    #[cfg(target_os = "linux")]
+    fn pages(len: usize) -> Option<Self> {
+        // Address space for the alignment as well; what is never touched costs no memory.
+        let mapped_bytes = len.checked_add(HUGE_PAGE_BYTES)?;
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return None;
+        }
+        let base = NonNull::new(base.cast::<u8>())?;
+        let padding = base.as_ptr().align_offset(HUGE_PAGE_BYTES);
+        // SAFETY: the padding is less than a huge page, by which the mapping is longer than `len`.
+        let ptr = unsafe { base.add(padding) };
+        // SAFETY: the range lies in the mapping just made and begins at a page. The advice may be refused (a kernel
+        // without huge pages), which changes the speed and nothing else.
+        let _ = unsafe { libc::madvise(ptr.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        Some(Self { ptr, len, origin: Origin::Pages { base, mapped_bytes } })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn pages(len: usize) -> Option<Self> {
+        Self::heap(len)
+    }
+
+    /// The memory as a span, live as long as this owner.
+    pub(crate) fn span(&self) -> HostSpan {
+        // SAFETY: `len` zeroed bytes are owned at `ptr` until this value is dropped (1), and the owner hands out their
+        // address only in spans (2).
+        unsafe { HostSpan::from_raw(self.ptr, self.len) }
+    }
+}
+
+/// An aligned address for memory without bytes.
+fn dangling() -> NonNull<u8> {
+    #[repr(align(64))]
+    struct Line;
+    NonNull::<Line>::dangling().cast()
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        match self.origin {
+            Origin::Nothing => {}
+            // SAFETY: allocated with this very layout in `heap`, and freed once, here.
+            Origin::Heap(layout) => unsafe { dealloc(self.ptr.as_ptr(), layout) },
+            #[cfg(target_os = "linux")]
+            Origin::Pages { base, mapped_bytes } => {
+                // SAFETY: exactly the mapping made in `pages`, unmapped once, here.
+                let _ = unsafe { libc::munmap(base.as_ptr().cast(), mapped_bytes) };
+            }
+        }
+    }
+}
+
+/// Copies all of `from` to the start of `to`.
+///
+/// # Panics
+/// When `to` is shorter.
+pub(crate) fn copy(from: &HostSpan, to: &HostSpan) {
+    assert!(from.len() <= to.len(), "copy of {} bytes into {}", from.len(), to.len());
+    // SAFETY: both spans are live for their lengths (`HostSpan::from_raw`), and core schedules a copy only while nobody
+    // writes the source and nobody touches the destination (I-3, I-9). `copy` allows an overlap.
+    unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), from.len() as usize) }
+}
+
+/// Sets every byte of `to`.
+pub(crate) fn fill(to: &HostSpan, byte: u8) {
+    // SAFETY: the span is live for its length, and core schedules a fill only while nobody else touches it (I-9).
+    unsafe { std::ptr::write_bytes(to.as_ptr(), byte, to.len() as usize) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn byte_at(span: &HostSpan, index: u64) -> u8 {
+        assert!(index < span.len());
+        // SAFETY: in range, of memory that this test alone owns.
+        unsafe { *span.as_ptr().add(index as usize) }
+    }
+
+    #[test]
+    fn memory_of_every_size_class_is_aligned_and_zero() {
+        for len in [0, 1, 63, 65, 4096, OWN_PAGES_ABOVE_BYTES, OWN_PAGES_ABOVE_BYTES + 1, 33 << 20] {
+            let memory = Memory::zeroed(len).unwrap();
+            let span = memory.span();
+            assert_eq!(span.len(), len as u64);
+            assert!((span.as_ptr() as u64).is_multiple_of(ALIGN_BYTES), "{len} bytes");
+            for index in (0..len as u64).step_by(4093).chain((len as u64).checked_sub(1)) {
+                assert_eq!(byte_at(&span, index), 0, "byte {index} of {len}");
+            }
+            fill(&span, 0xA5);
+            assert!(len == 0 || byte_at(&span, len as u64 - 1) == 0xA5);
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn large_memory_begins_at_a_huge_page() {
+        let memory = Memory::zeroed(OWN_PAGES_ABOVE_BYTES + 1).unwrap();
+        assert!((memory.span().as_ptr() as usize).is_multiple_of(HUGE_PAGE_BYTES));
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_none() {
+        assert!(Memory::zeroed(usize::MAX).is_none());
+        assert!(Memory::zeroed(MAX_BYTES as usize).is_none());
+    }
+}

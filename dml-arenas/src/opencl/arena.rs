@@ -1,0 +1,164 @@
+//! The arena: what core asks of an OpenCL device's memory.
+
+use super::block::OpenClBlock;
+use super::error::alloc_error;
+use super::handle::Program;
+use super::session::Session;
+use dml_core::state::MapState;
+use dml_core::sync::{Arc, Mutex, MutexGuard};
+use dml_core::{
+    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Concurrency, Cost, DeviceId, DeviceSet, Fence,
+    HostSpan, MapReport, NativeHandle, Span, TransferError,
+};
+use opencl3::command_queue::{enqueue_fill_buffer, enqueue_read_buffer, enqueue_write_buffer};
+use opencl3::types::CL_NON_BLOCKING;
+use std::collections::HashMap;
+
+const KIND: ArenaKind = ArenaKind("opencl");
+
+/// Programs built so far, by source and options.
+pub(super) type Programs = HashMap<(String, String), Arc<Program>>;
+
+/// The memory of one OpenCL device, or of a part of one.
+///
+/// # Source
+/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the OpenCL arena, exclusive because
+/// OpenCL calls concurrent use of a buffer by host and device undefined.
+#[derive(Debug)]
+pub struct OpenClArena {
+    desc: ArenaDesc,
+    host: DeviceId,
+    pub(super) session: Arc<Session>,
+    pub(super) programs: Mutex<Programs>,
+}
+
+impl OpenClArena {
+    /// The arena named `name` of the device `native`, mapped for the processor `host`.
+    pub(super) fn new(session: Session, name: &str, native: DeviceId, host: DeviceId) -> Self {
+        let desc = ArenaDesc::new(name, KIND, native)
+            .with_remotes(DeviceSet::of(host))
+            .with_concurrency(Concurrency::Exclusive)
+            .with_alloc_align(session.facts.align_bytes)
+            .with_alloc_cost(Cost::from_ns(20_000));
+        Self { desc, host, session: Arc::new(session), programs: Mutex::new(Programs::new()) }
+    }
+
+    /// The `cl_context`, valid while the arena lives.
+    #[must_use]
+    pub fn context(&self) -> NativeHandle {
+        NativeHandle(self.session.context.raw().addr())
+    }
+
+    /// The `cl_command_queue`, in order, valid while the arena lives. What is enqueued here runs after every transfer
+    /// that core has started.
+    #[must_use]
+    pub fn queue(&self) -> NativeHandle {
+        NativeHandle(self.session.queue.raw().addr())
+    }
+
+    /// The most bytes one block may have.
+    #[must_use]
+    pub fn max_alloc_bytes(&self) -> u64 {
+        self.session.facts.max_alloc_bytes
+    }
+
+    fn own<'a>(&self, block: &'a BlockRef) -> &'a OpenClBlock {
+        block.downcast_ref::<OpenClBlock>().filter(|block| block.is_of(&self.session)).unwrap_or_else(|| {
+            panic!("core bug: {} was handed a block of another arena: {block:?}", self.desc.name)
+        })
+    }
+
+    /// The block, known to be the device's and to have these bytes while the guard lives.
+    fn ready<'a>(
+        &self,
+        block: &'a BlockRef,
+        span: Span,
+    ) -> (&'a OpenClBlock, MutexGuard<'a, Option<HostSpan>>) {
+        let name = &self.desc.name;
+        assert!(
+            span.end() <= block.len(),
+            "core bug: {name} was asked for bytes {span} of a block of {} bytes",
+            block.len()
+        );
+        let own = self.own(block);
+        let mapping = own.mapping();
+        assert!(
+            mapping.is_none(),
+            "core bug: {name} was asked to touch bytes {span} of a block mapped for the host"
+        );
+        (own, mapping)
+    }
+}
+
+impl Arena for OpenClArena {
+    fn desc(&self) -> &ArenaDesc {
+        &self.desc
+    }
+
+    fn alloc(&self, len: u64) -> Result<BlockRef, AllocError> {
+        let limit_bytes = self.max_alloc_bytes();
+        let too_large = || AllocError::TooLarge { arena: self.desc.name.clone(), bytes: len, limit_bytes };
+        if len > limit_bytes {
+            return Err(too_large());
+        }
+        let size = usize::try_from(len).map_err(|_| too_large())?;
+        let block = OpenClBlock::alloc(&self.session, size)
+            .map_err(|(call, code)| alloc_error(&self.desc.name, call, code, len, limit_bytes))?;
+        Ok(Arc::new(block))
+    }
+
+    fn map(&self, block: &BlockRef, device: DeviceId, _target: MapState) -> Result<MapReport, TransferError> {
+        assert!(device == self.host, "core bug: {} cannot be mapped for device {device}", self.desc.name);
+        let span = self.own(block).map()?;
+        Ok(MapReport { state: MapState::Mapped(DeviceSet::of(device)), host: Some(span) })
+    }
+
+    fn unmap(&self, block: &BlockRef, _target: MapState) -> Result<MapReport, TransferError> {
+        self.own(block).unmap()?;
+        Ok(MapReport { state: MapState::Unmapped, host: None })
+    }
+
+    fn copy_in(&self, block: &BlockRef, offset: u64, from: &HostSpan) -> Result<Fence, TransferError> {
+        let (own, _unmapped) = self.ready(block, Span::new(offset, offset + from.len()));
+        if from.is_empty() {
+            return Ok(Fence::done(0));
+        }
+        let queue = self.session.queue.raw();
+        let (start, size, source) = (offset as usize, from.len() as usize, from.as_ptr().cast_const().cast());
+        // SAFETY: a live queue and a buffer of its context, bytes within the buffer (`ready`), and a source that is
+        // live and not written until the fence was waited for: the fence keeps the span, the engine its block.
+        let enqueued = unsafe {
+            enqueue_write_buffer(queue, own.mem(), CL_NON_BLOCKING, start, size, source, 0, std::ptr::null())
+        };
+        self.session.fence("clEnqueueWriteBuffer", enqueued, from.len(), (from.clone(), block.clone()))
+    }
+
+    fn copy_out(&self, block: &BlockRef, offset: u64, to: &HostSpan) -> Result<Fence, TransferError> {
+        let (own, _unmapped) = self.ready(block, Span::new(offset, offset + to.len()));
+        if to.is_empty() {
+            return Ok(Fence::done(0));
+        }
+        let queue = self.session.queue.raw();
+        let (start, size, target) = (offset as usize, to.len() as usize, to.as_ptr().cast());
+        // SAFETY: as in `copy_in`, with a target that nobody else touches until the fence was waited for.
+        let enqueued = unsafe {
+            enqueue_read_buffer(queue, own.mem(), CL_NON_BLOCKING, start, size, target, 0, std::ptr::null())
+        };
+        self.session.fence("clEnqueueReadBuffer", enqueued, to.len(), (to.clone(), block.clone()))
+    }
+
+    fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError> {
+        let (own, _unmapped) = self.ready(block, span);
+        if span.is_empty() {
+            return Ok(Fence::done(0));
+        }
+        let queue = self.session.queue.raw();
+        let pattern = (&raw const byte).cast();
+        let (start, size) = (span.start() as usize, span.len() as usize);
+        // SAFETY: a live queue and a buffer of its context, bytes within the buffer (`ready`); the call copies the
+        // pattern.
+        let enqueued =
+            unsafe { enqueue_fill_buffer(queue, own.mem(), pattern, 1, start, size, 0, std::ptr::null()) };
+        self.session.fence("clEnqueueFillBuffer", enqueued, span.len(), block.clone())
+    }
+}

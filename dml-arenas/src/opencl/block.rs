@@ -1,0 +1,165 @@
+//! A buffer object as a block: how it is made, mapped and given up.
+
+use super::handle::Mem;
+use super::session::{Reservation, Session};
+use dml_core::sync::{Arc, Mutex, MutexGuard};
+use dml_core::{Block, HostSpan, NativeHandle, TransferError};
+use opencl3::command_queue::{enqueue_fill_buffer, enqueue_map_buffer, enqueue_unmap_mem_object};
+use opencl3::error_codes::{CL_MAP_FAILURE, CL_MEM_OBJECT_ALLOCATION_FAILURE};
+use opencl3::memory::{CL_MAP_READ, CL_MAP_WRITE, CL_MEM_READ_WRITE, create_buffer};
+use opencl3::types::{CL_BLOCKING, cl_mem};
+use std::ptr::NonNull;
+
+/// A `cl_mem`. It is usable by the device while it is not mapped, and by the host while it is.
+#[derive(Debug)]
+pub(super) struct OpenClBlock {
+    mem: Mem,
+    len: u64,
+    /// Where the host sees the block, while it is mapped.
+    mapping: Mutex<Option<HostSpan>>,
+    session: Arc<Session>,
+    _reservation: Reservation,
+}
+
+impl OpenClBlock {
+    /// Allocates `len` bytes on the device, now.
+    ///
+    /// # Errors
+    /// The call that failed and its code.
+    pub(super) fn alloc(session: &Arc<Session>, len: usize) -> Result<Self, (&'static str, i32)> {
+        // OpenCL has no buffer without bytes.
+        let size = len.max(1);
+        let reservation =
+            session.reserve(size as u64).ok_or(("clCreateBuffer", CL_MEM_OBJECT_ALLOCATION_FAILURE))?;
+        // SAFETY: a live context, and no host pointer to be valid.
+        let mem =
+            unsafe { create_buffer(session.context.raw(), CL_MEM_READ_WRITE, size, std::ptr::null_mut()) }
+                .map_err(|code| ("clCreateBuffer", code))?;
+        // SAFETY: the buffer just made, whose one reference is ours.
+        let mem = unsafe { Mem::own(mem) };
+        let mapping = Mutex::new(None);
+        let block =
+            Self { mem, len: len as u64, mapping, session: session.clone(), _reservation: reservation };
+        block.touch()?;
+        Ok(block)
+    }
+
+    /// Writes one byte, because a driver allocates a buffer when it is first used.
+    fn touch(&self) -> Result<(), (&'static str, i32)> {
+        let call = "clEnqueueFillBuffer";
+        let zero = 0_u8;
+        let pattern = (&raw const zero).cast();
+        // SAFETY: a live queue and a buffer of its context of at least one byte; the pattern is copied by the call.
+        let enqueued = unsafe {
+            enqueue_fill_buffer(
+                self.session.queue.raw(),
+                self.mem.raw(),
+                pattern,
+                1,
+                0,
+                1,
+                0,
+                std::ptr::null(),
+            )
+        };
+        self.session.complete(call, enqueued).map_err(|error| match error {
+            TransferError::Framework { call, code, .. } => (call, i32::try_from(code).unwrap_or(i32::MIN)),
+            _ => (call, opencl3::error_codes::CL_DEVICE_NOT_AVAILABLE),
+        })
+    }
+
+    pub(super) fn mem(&self) -> cl_mem {
+        self.mem.raw()
+    }
+
+    /// Whether the block's buffer belongs to this session.
+    pub(super) fn is_of(&self, session: &Arc<Session>) -> bool {
+        Arc::ptr_eq(&self.session, session)
+    }
+
+    /// The mapping, locked: while it is held the block is neither mapped nor unmapped.
+    pub(super) fn mapping(&self) -> MutexGuard<'_, Option<HostSpan>> {
+        self.mapping.lock()
+    }
+
+    /// Maps the whole block for reading and writing by the host.
+    ///
+    /// # Panics
+    /// When it is mapped already.
+    pub(super) fn map(&self) -> Result<HostSpan, TransferError> {
+        let mut mapping = self.mapping();
+        assert!(mapping.is_none(), "core bug: a mapped block was to be mapped: {self:?}");
+        let call = "clEnqueueMapBuffer";
+        let mut address: cl_mem = std::ptr::null_mut();
+        // SAFETY: a live queue and a buffer of its context, of this many bytes (one where the block has none).
+        let enqueued = unsafe {
+            enqueue_map_buffer(
+                self.session.queue.raw(),
+                self.mem.raw(),
+                CL_BLOCKING,
+                CL_MAP_READ | CL_MAP_WRITE,
+                0,
+                (self.len as usize).max(1),
+                &mut address,
+                0,
+                std::ptr::null(),
+            )
+        };
+        self.session.complete(call, enqueued)?;
+        let address = NonNull::new(address.cast::<u8>())
+            .ok_or_else(|| super::error::transfer_error(call, CL_MAP_FAILURE))?;
+        // SAFETY: the driver maps `len` bytes, initialised as far as memory goes, at this address until the unmap (1).
+        // The device does not touch them meanwhile: launches and transfers of a mapped block are refused (2).
+        let span = unsafe { HostSpan::from_raw(address, self.len as usize) };
+        *mapping = Some(span.clone());
+        Ok(span)
+    }
+
+    /// Ends the mapping; what the host wrote is the device's when this returns.
+    ///
+    /// # Panics
+    /// When it is not mapped.
+    pub(super) fn unmap(&self) -> Result<(), TransferError> {
+        let mut mapping = self.mapping();
+        let span = mapping
+            .clone()
+            .unwrap_or_else(|| panic!("core bug: an unmapped block was to be unmapped: {self:?}"));
+        self.enqueue_unmap(&span)?;
+        *mapping = None;
+        self.session.finish()
+    }
+
+    fn enqueue_unmap(&self, span: &HostSpan) -> Result<(), TransferError> {
+        // SAFETY: a live queue, a buffer of its context, and the address its mapping returned; it is unmapped once,
+        // for the mapping is forgotten right after.
+        let enqueued = unsafe {
+            let address = span.as_ptr().cast();
+            enqueue_unmap_mem_object(self.session.queue.raw(), self.mem.raw(), address, 0, std::ptr::null())
+        };
+        self.session.complete("clEnqueueUnmapMemObject", enqueued)
+    }
+}
+
+impl Drop for OpenClBlock {
+    fn drop(&mut self) {
+        if let Some(span) = self.mapping.get_mut().take() {
+            let _ = self.enqueue_unmap(&span);
+        }
+        // A failure here has nobody to hear it, and the buffer is released either way.
+        let _ = self.session.finish();
+    }
+}
+
+impl Block for OpenClBlock {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn host(&self) -> Option<HostSpan> {
+        None
+    }
+
+    fn native(&self) -> NativeHandle {
+        NativeHandle(self.mem.raw().addr())
+    }
+}

@@ -1,0 +1,45 @@
+//! How an OpenCL arena and main memory exchange bytes.
+//!
+//! Two mechanisms each way. Read/write: the driver's calls, which leave the map state alone, so other readers of the
+//! block go on. Map: the host reaches the block itself and the processor copies; cheap where device and host share
+//! their memory, and it excludes the device meanwhile.
+
+use super::device::Sort;
+use crate::join::{self, End};
+use dml_core::{LinkSpeed, PlatformBuilder};
+
+/// The speeds of the two mechanisms, by the sort of device. Guesses, in the right order of magnitude, until `calibrate`
+/// has measured the machine.
+struct Speeds {
+    staged: LinkSpeed,
+    mapped: LinkSpeed,
+}
+
+impl Speeds {
+    fn of(sort: Sort) -> Self {
+        let speed = |latency_ns, bytes_per_s, remap_ns| LinkSpeed { latency_ns, bytes_per_s, remap_ns };
+        match sort {
+            // The device is the processor: a read or write is a copy in memory, and mapping costs nothing.
+            Sort::Cpu => Self {
+                staged: speed(20_000, 10_000_000_000, 10_000),
+                mapped: speed(5_000, 10_000_000_000, 10_000),
+            },
+            // Across PCI Express; a map moves the whole block there and back, which its rate has to carry.
+            Sort::Gpu => Self {
+                staged: speed(20_000, 8_000_000_000, 20_000),
+                mapped: speed(30_000, 4_000_000_000, 20_000),
+            },
+            Sort::Other => Self {
+                staged: speed(30_000, 4_000_000_000, 30_000),
+                mapped: speed(40_000, 2_000_000_000, 30_000),
+            },
+        }
+    }
+}
+
+/// Joins an OpenCL arena with main memory: both mechanisms, both directions.
+pub(super) fn join(builder: &mut PlatformBuilder, host: End, device: End, sort: Sort) {
+    let speeds = Speeds::of(sort);
+    join::staged(builder, host, device, speeds.staged);
+    join::mapped(builder, host, device, speeds.mapped);
+}

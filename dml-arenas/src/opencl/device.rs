@@ -1,0 +1,235 @@
+//! The OpenCL devices of this machine, in one order for everybody, and parts of them.
+//!
+//! ```text
+//!   list() ──▶ [Found]  platforms by (name, vendor, version), each one's devices as its driver lists them;
+//!                       the index is the N of `opencl:N`
+//!          ──▶ [Broken] drivers that failed, by name
+//!   Found::part(units) ──▶ Part   the whole device, or a sub-device of so many compute units
+//! ```
+
+use super::error::words;
+use super::handle::SubDevice;
+use opencl3::device::{
+    CL_DEVICE_PARTITION_BY_COUNTS, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, CL_DEVICE_PARTITION_EQUALLY,
+    CL_DEVICE_TYPE_ALL, CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU, Device, create_sub_devices,
+};
+use opencl3::error_codes::{CL_DEVICE_NOT_FOUND, ClError};
+use opencl3::platform::{Platform, get_platforms};
+use opencl3::types::cl_device_id;
+use std::collections::HashSet;
+use std::sync::OnceLock;
+
+/// The sort of an OpenCL device, as its driver has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// The host's processor, driven through OpenCL.
+    Cpu,
+    /// A graphics processor.
+    Gpu,
+    /// Anything else.
+    Other,
+}
+
+/// A device the machine has.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    device: Device,
+    /// What the vendor calls it, with its platform.
+    pub(super) description: String,
+    pub(super) sort: Sort,
+    pub(super) units: u32,
+    /// Why it cannot be used, if it cannot.
+    pub(super) defect: Option<String>,
+}
+
+/// A driver, or a device, that could not be asked.
+#[derive(Clone, Debug)]
+pub(super) struct Broken {
+    pub(super) reason: String,
+}
+
+/// All OpenCL devices of the machine.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    pub(super) found: Vec<Found>,
+    pub(super) broken: Vec<Broken>,
+}
+
+/// Every device of every platform. The order is the same in every run on one machine.
+///
+/// The drivers are asked once in a process: PoCL 3.1 lists no devices to a thread that asks while another's first
+/// question is being answered.
+///
+/// # Errors
+/// The OpenCL code, where the loader is missing or has no platform at all.
+pub(super) fn list() -> Result<&'static Listing, i32> {
+    static LISTING: OnceLock<Result<Listing, i32>> = OnceLock::new();
+    LISTING.get_or_init(find).as_ref().map_err(|code| *code)
+}
+
+fn find() -> Result<Listing, i32> {
+    let mut platforms: Vec<(String, Platform)> = get_platforms()
+        .map_err(|error| error.0)?
+        .into_iter()
+        .map(|platform| (title(&platform), platform))
+        .collect();
+    platforms.sort_by(|a, b| a.0.cmp(&b.0));
+    let mut listing = Listing::default();
+    let mut seen = HashSet::new();
+    for (title, platform) in platforms {
+        let ids = match platform.get_devices(CL_DEVICE_TYPE_ALL) {
+            Ok(ids) if !ids.is_empty() => ids,
+            Ok(_) | Err(ClError(CL_DEVICE_NOT_FOUND)) => {
+                listing.broken.push(Broken { reason: format!("platform {title} has no devices") });
+                continue;
+            }
+            Err(error) => {
+                let reason = format!("platform {title} does not list its devices: {}", words(error.0));
+                listing.broken.push(Broken { reason });
+                continue;
+            }
+        };
+        // One driver registered twice gives the same handles twice.
+        for id in ids.into_iter().filter(|&id| seen.insert(id.addr())) {
+            let name = platform.name().map_or_else(|_| title.clone(), |name| clean(&name));
+            listing.found.push(Found::new(Device::new(id), &name));
+        }
+    }
+    Ok(listing)
+}
+
+/// Platform name, vendor and version; whatever of it the driver tells.
+fn title(platform: &Platform) -> String {
+    let parts = [platform.name(), platform.vendor(), platform.version()];
+    let parts: Vec<String> = parts.into_iter().flatten().map(|part| clean(&part)).collect();
+    parts.join(", ")
+}
+
+/// Text from a driver, without what does not belong on a line.
+fn clean(text: &str) -> String {
+    text.split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+impl Found {
+    fn new(device: Device, platform: &str) -> Self {
+        let mut found = Self {
+            device,
+            description: format!("unnamed device of {platform}"),
+            sort: Sort::Other,
+            units: 1,
+            defect: None,
+        };
+        found.defect = found
+            .inspect(platform)
+            .unwrap_or_else(|error| Some(format!("its driver does not describe it: {}", words(error.0))));
+        found
+    }
+
+    /// Reads the facts; yields what stands against using the device.
+    fn inspect(&mut self, platform: &str) -> Result<Option<String>, ClError> {
+        self.description = format!("{} ({platform})", clean(&self.device.name()?));
+        self.units = self.device.max_compute_units()?.max(1);
+        self.sort = match self.device.dev_type()? {
+            kind if kind & CL_DEVICE_TYPE_CPU != 0 => Sort::Cpu,
+            kind if kind & CL_DEVICE_TYPE_GPU != 0 => Sort::Gpu,
+            _ => Sort::Other,
+        };
+        let version = self.device.version()?;
+        Ok(if !self.device.available()? {
+            Some("its driver says that it is not available".into())
+        } else if !self.device.compiler_available()? {
+            Some("its driver has no compiler".into())
+        } else if version_of(&version) < (1, 2) {
+            Some(format!("it offers {}, and OpenCL 1.2 is needed", clean(&version)))
+        } else {
+            None
+        })
+    }
+
+    /// The device, or a sub-device of `limit` compute units where that is fewer than all.
+    ///
+    /// # Errors
+    /// A sentence that says why the limit cannot be kept.
+    pub(super) fn part(&self, limit: Option<u32>) -> Result<Part, String> {
+        let units = limit.unwrap_or(self.units);
+        if units == 0 || units > self.units {
+            return Err(format!("it has {} compute units", self.units));
+        }
+        if units == self.units {
+            return Ok(Part { device: self.device, units, sub_device: None });
+        }
+        let sub_device = self.sub_device(units)?;
+        let device = Device::new(sub_device.raw());
+        let got = device.max_compute_units().map_err(|error| words(error.0))?;
+        if got != units {
+            return Err(format!("its driver made a sub-device of {got} compute units"));
+        }
+        Ok(Part { device, units, sub_device: Some(sub_device) })
+    }
+
+    fn sub_device(&self, units: u32) -> Result<SubDevice, String> {
+        let count = isize::try_from(units).map_err(|_| "the number is too large".to_owned())?;
+        let by_counts = [CL_DEVICE_PARTITION_BY_COUNTS, count, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, 0];
+        let equally = [CL_DEVICE_PARTITION_EQUALLY, count, 0];
+        let ids = create_sub_devices(self.device.id(), &by_counts)
+            .or_else(|_| create_sub_devices(self.device.id(), &equally))
+            .map_err(|code| format!("its driver cannot split it: {}", words(code)))?;
+        // SAFETY: sub-devices just made by a call that hands over one reference to each.
+        let mut parts = ids.into_iter().map(|id| unsafe { SubDevice::own(id) });
+        parts.next().ok_or_else(|| "its driver split it into nothing".to_owned())
+    }
+}
+
+/// A device, or a part of one, that a context can be made of.
+#[derive(Debug)]
+pub(super) struct Part {
+    device: Device,
+    pub(super) units: u32,
+    /// Keeps the sub-device while it is used; `None` where this is the whole device.
+    sub_device: Option<SubDevice>,
+}
+
+impl Part {
+    /// The device's queries.
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The device's handle, valid while the part lives.
+    pub(super) fn id(&self) -> cl_device_id {
+        self.device.id()
+    }
+
+    /// Whether this is less than the whole device.
+    pub(super) fn is_sub_device(&self) -> bool {
+        self.sub_device.is_some()
+    }
+}
+
+/// The numbers in `OpenCL <major>.<minor> <anything>`.
+fn version_of(text: &str) -> (u32, u32) {
+    let number = text.split_whitespace().nth(1).unwrap_or_default();
+    let mut parts = number.split('.').map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_numbers() {
+        assert_eq!(version_of("OpenCL 1.2 CUDA 12.2"), (1, 2));
+        assert_eq!(version_of("OpenCL 3.0 PoCL HSTR: pthread"), (3, 0));
+        assert!(version_of("OpenCL 1.1 Mesa") < (1, 2));
+        assert_eq!(version_of("nonsense"), (0, 0));
+    }
+
+    #[test]
+    fn text_of_drivers_fits_a_line() {
+        assert_eq!(clean("  Intel(R)\tXeon \n\0"), "Intel(R) Xeon");
+    }
+}

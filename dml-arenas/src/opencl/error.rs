@@ -1,0 +1,155 @@
+//! OpenCL's error codes, in DML's errors and in words.
+
+use dml_core::sync::Arc;
+use dml_core::{AllocError, TransferError};
+use opencl3::error_codes::{
+    CL_DEVICE_NOT_AVAILABLE, CL_DEVICE_NOT_FOUND, CL_INVALID_BUFFER_SIZE, CL_INVALID_COMMAND_QUEUE,
+    CL_INVALID_DEVICE, CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_HOST_MEMORY, CL_OUT_OF_RESOURCES,
+    DLOPEN_FUNCTION_NOT_AVAILABLE, DLOPEN_RUNTIME_LOAD_FAILED, error_text,
+};
+use thiserror::Error;
+
+/// The loader found no platform (of the loader's extension `cl_khr_icd`).
+const CL_PLATFORM_NOT_FOUND_KHR: i32 = -1001;
+
+/// Why a kernel could not be made from its source.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The compiler refused the source.
+    #[error("building kernel {kernel} for {arena} failed:\n{log}")]
+    Compile {
+        /// The arena's name.
+        arena: Arc<str>,
+        /// The kernel asked for.
+        kernel: String,
+        /// What the compiler said.
+        log: String,
+    },
+    /// The source has no kernel of this name.
+    #[error("the source built for {arena} has no kernel {kernel}")]
+    NoKernel {
+        /// The arena's name.
+        arena: Arc<str>,
+        /// The kernel asked for.
+        kernel: String,
+    },
+    /// A name, an option or the source contains a zero character, which OpenCL cannot express.
+    #[error("{what} of kernel {kernel:?} for {arena} contains a zero character")]
+    ZeroCharacter {
+        /// The arena's name.
+        arena: Arc<str>,
+        /// The kernel asked for.
+        kernel: String,
+        /// Where: `the name`, `the options` or `the source`.
+        what: &'static str,
+    },
+    /// A call failed for another reason.
+    #[error("{call} failed in {arena} for kernel {kernel}: {message} (code {code})")]
+    Framework {
+        /// The arena's name.
+        arena: Arc<str>,
+        /// The kernel asked for.
+        kernel: String,
+        /// The framework's call.
+        call: &'static str,
+        /// The framework's error code.
+        code: i64,
+        /// The code in words.
+        message: Arc<str>,
+    },
+}
+
+/// An OpenCL error code in words a person can act on.
+pub(super) fn words(code: i32) -> String {
+    match code {
+        DLOPEN_RUNTIME_LOAD_FAILED => {
+            "no OpenCL loader was found (libOpenCL.so.1): install one, such as ocl-icd, or \
+            name it in OPENCL_DYLIB_PATH"
+                .into()
+        }
+        DLOPEN_FUNCTION_NOT_AVAILABLE => {
+            "the OpenCL loader lacks a function: the library found as libOpenCL.so.1, or \
+            named in OPENCL_DYLIB_PATH, is no OpenCL 1.2 loader"
+                .into()
+        }
+        CL_PLATFORM_NOT_FOUND_KHR => {
+            "the OpenCL loader knows no driver: install one, such as pocl-opencl-icd or the \
+            device vendor's; drivers register in /etc/OpenCL/vendors, or where OCL_ICD_VENDORS says"
+                .into()
+        }
+        code => match error_text(code) {
+            text if text.starts_with("CL_") => text.into(),
+            _ => format!("unknown OpenCL error {code}"),
+        },
+    }
+}
+
+/// Whether the code says that the device is gone: a queue or device that was valid and is no longer has no other reason.
+fn is_lost(code: i32) -> bool {
+    matches!(
+        code,
+        CL_DEVICE_NOT_AVAILABLE | CL_DEVICE_NOT_FOUND | CL_INVALID_DEVICE | CL_INVALID_COMMAND_QUEUE
+    )
+}
+
+/// The error of a transfer, a change of map state or a launch.
+pub(super) fn transfer_error(call: &'static str, code: i32) -> TransferError {
+    if is_lost(code) {
+        return TransferError::DeviceLost;
+    }
+    TransferError::Framework { call, code: code.into(), message: words(code).into() }
+}
+
+/// The error of a launch that was refused before anything was done.
+pub(super) fn refused(call: &'static str, code: i32, reason: String) -> TransferError {
+    TransferError::Framework { call, code: code.into(), message: reason.into() }
+}
+
+/// The error of an allocation of `bytes` bytes, where the device takes at most `limit_bytes` at once.
+pub(super) fn alloc_error(
+    arena: &Arc<str>,
+    call: &'static str,
+    code: i32,
+    bytes: u64,
+    limit_bytes: u64,
+) -> AllocError {
+    let arena = arena.clone();
+    match code {
+        CL_INVALID_BUFFER_SIZE => AllocError::TooLarge { arena, bytes, limit_bytes },
+        CL_MEM_OBJECT_ALLOCATION_FAILURE | CL_OUT_OF_RESOURCES | CL_OUT_OF_HOST_MEMORY => {
+            AllocError::OutOfMemory { arena, bytes }
+        }
+        code if is_lost(code) => AllocError::DeviceLost { arena },
+        code => AllocError::Framework { arena, call, code: code.into(), message: words(code).into() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_words() {
+        assert!(words(-2000).contains("OPENCL_DYLIB_PATH"));
+        assert!(words(-1001).contains("/etc/OpenCL/vendors"));
+        assert_eq!(words(-5), "CL_OUT_OF_RESOURCES");
+        assert_eq!(words(-987_654), "unknown OpenCL error -987654");
+    }
+
+    #[test]
+    fn codes_become_the_errors_a_caller_acts_on() {
+        let arena: Arc<str> = "opencl:0".into();
+        let error = |code| alloc_error(&arena, "clCreateBuffer", code, 100, 50);
+        assert_eq!(error(-61), AllocError::TooLarge { arena: arena.clone(), bytes: 100, limit_bytes: 50 });
+        assert!([-4, -5, -6].into_iter().all(|code| error(code).is_out_of_memory()));
+        assert!(error(-2).is_device_lost());
+        assert!(error(-30).to_string().contains("CL_INVALID_VALUE"));
+        assert!(transfer_error("clFlush", -36).is_device_lost());
+        assert!(
+            transfer_error("clFlush", -59)
+                .to_string()
+                .contains("clFlush failed: CL_INVALID_OPERATION (code -59)")
+        );
+    }
+}

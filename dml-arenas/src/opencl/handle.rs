@@ -1,0 +1,79 @@
+//! Owned OpenCL objects: released once, in silence.
+//!
+//! opencl3's own owners panic when a release fails, which a lost device can cause in the middle of an unwinding; these
+//! ignore it, for there is nothing left to do. They also let several threads share a buffer, which opencl3's
+//! `&mut Buffer` parameters do not.
+
+use opencl3::command_queue::release_command_queue;
+use opencl3::context::context::release_context;
+use opencl3::device::release_device;
+use opencl3::event::release_event;
+use opencl3::kernel::release_kernel;
+use opencl3::memory::release_mem_object;
+use opencl3::program::release_program;
+use opencl3::types::{cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem, cl_program};
+
+macro_rules! handle {
+    ($(#[$doc:meta])* $name:ident($raw:ty), $release:path) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub(super) struct $name($raw);
+
+        // SAFETY: an OpenCL object is not tied to the thread that made it (OpenCL 1.2, appendix A.2).
+        unsafe impl Send for $name {}
+
+        impl $name {
+            /// Owns an object.
+            ///
+            /// # Safety
+            /// `raw` is a valid object, one reference to which is handed over.
+            pub(super) unsafe fn own(raw: $raw) -> Self {
+                Self(raw)
+            }
+
+            /// The object, valid while the handle lives.
+            pub(super) fn raw(&self) -> $raw {
+                self.0
+            }
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: the one reference owned since `own`, given up once, here.
+                let _ = unsafe { $release(self.0) };
+            }
+        }
+    };
+}
+
+macro_rules! shared_handle {
+    ($(#[$doc:meta])* $name:ident($raw:ty), $release:path) => {
+        handle!($(#[$doc])* $name($raw), $release);
+
+        // SAFETY: OpenCL calls on this sort of object are thread-safe (OpenCL 1.2, appendix A.2: all API calls except
+        // clSetKernelArg).
+        unsafe impl Sync for $name {}
+    };
+}
+
+shared_handle!(
+    /// A sub-device made for this program.
+    SubDevice(cl_device_id), release_device);
+shared_handle!(
+    /// A context.
+    Context(cl_context), release_context);
+shared_handle!(
+    /// A command queue.
+    Queue(cl_command_queue), release_command_queue);
+shared_handle!(
+    /// A buffer object.
+    Mem(cl_mem), release_mem_object);
+shared_handle!(
+    /// The completion of one command.
+    Event(cl_event), release_event);
+shared_handle!(
+    /// A program, built or not.
+    Program(cl_program), release_program);
+handle!(
+    /// A kernel with its arguments; used by one thread at a time, for setting an argument is not thread-safe.
+    Kernel(cl_kernel), release_kernel);

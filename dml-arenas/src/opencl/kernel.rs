@@ -1,0 +1,367 @@
+//! Kernels: OpenCL C source, built once for each arena, launched on its queue.
+
+use super::arena::OpenClArena;
+use super::block::OpenClBlock;
+use super::error::{BuildError, refused, transfer_error, words};
+use super::handle::{Kernel, Program};
+use super::session::Session;
+use dml_core::sync::{Arc, Mutex};
+use dml_core::{Arena, BlockRef, Fence, TransferError};
+use opencl3::command_queue::enqueue_nd_range_kernel;
+use opencl3::error_codes::{
+    CL_BUILD_PROGRAM_FAILURE, CL_INVALID_ARG_INDEX, CL_INVALID_ARG_VALUE, CL_INVALID_GLOBAL_WORK_SIZE,
+    CL_INVALID_KERNEL_NAME, CL_INVALID_MEM_OBJECT,
+};
+use opencl3::kernel::{
+    CL_KERNEL_ARG_ADDRESS_CONSTANT, CL_KERNEL_ARG_ADDRESS_GLOBAL, CL_KERNEL_ARG_ADDRESS_PRIVATE,
+    CL_KERNEL_ARG_ADDRESS_QUALIFIER, CL_KERNEL_ARG_TYPE_NAME, CL_KERNEL_NUM_ARGS, CL_KERNEL_WORK_GROUP_SIZE,
+    create_kernel, get_kernel_arg_info, get_kernel_info, get_kernel_work_group_info, set_kernel_arg,
+};
+use opencl3::program::{
+    CL_PROGRAM_BUILD_LOG, build_program, create_program_with_source, get_program_build_info,
+};
+use opencl3::types::cl_mem;
+use std::ffi::{CString, c_void};
+
+/// One argument of a kernel.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum KernelArg<'a> {
+    /// A `__global` or `__constant` pointer: a whole block of the kernel's arena.
+    Block(&'a BlockRef),
+    /// A `uint`.
+    U32(u32),
+    /// A `ulong`.
+    U64(u64),
+    /// An `int`.
+    I32(i32),
+    /// A `float`.
+    F32(f32),
+}
+
+impl KernelArg<'_> {
+    /// What OpenCL C calls the type of a scalar; `None` for a block.
+    fn type_name(&self) -> Option<&'static str> {
+        match self {
+            Self::Block(_) => None,
+            Self::U32(_) => Some("uint"),
+            Self::U64(_) => Some("ulong"),
+            Self::I32(_) => Some("int"),
+            Self::F32(_) => Some("float"),
+        }
+    }
+}
+
+/// How many work-items a launch has, along one dimension.
+///
+/// # Shape and units
+/// All three in work-items. `get_global_id(0)` runs from `offset`; the number of work-items is padded to a multiple of
+/// the group size, so a kernel takes its end as an argument and returns where `get_global_id(0)` reaches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The first work-item.
+    pub offset: u64,
+    /// How many there are; zero launches nothing.
+    pub items: u64,
+    /// The size of a work-group. More than the kernel allows on this device becomes the most it allows; zero leaves
+    /// the choice to the driver, which then launches exactly `items`.
+    pub local: u64,
+}
+
+impl OpenClArena {
+    /// Builds a kernel from OpenCL C source. A program is compiled once for each source and options; each call makes
+    /// a kernel of its own, so that callers on different threads do not wait for each other.
+    ///
+    /// The source is trusted as the program's own code is: nothing checks what memory a kernel touches.
+    ///
+    /// # Errors
+    /// [`BuildError`]: [`Compile`](BuildError::Compile) with the compiler's log where it refuses the source,
+    /// [`NoKernel`](BuildError::NoKernel) where the source has no kernel of this name.
+    pub fn kernel(&self, source: &str, name: &str, options: &str) -> Result<OpenClKernel, BuildError> {
+        let zero = |what| BuildError::ZeroCharacter {
+            arena: self.desc().name.clone(),
+            kernel: name.to_owned(),
+            what,
+        };
+        let framework = |call| {
+            move |code: i32| BuildError::Framework {
+                arena: self.desc().name.clone(),
+                kernel: name.to_owned(),
+                call,
+                code: code.into(),
+                message: words(code).into(),
+            }
+        };
+        let kernel_name = CString::new(name).map_err(|_| zero("the name"))?;
+        let program = self.program(source, name, options)?;
+        let kernel = create_kernel(program.raw(), &kernel_name).map_err(|code| match code {
+            CL_INVALID_KERNEL_NAME => {
+                BuildError::NoKernel { arena: self.desc().name.clone(), kernel: name.to_owned() }
+            }
+            code => framework("clCreateKernel")(code),
+        })?;
+        // SAFETY: the kernel just made, whose one reference is ours.
+        let kernel = unsafe { Kernel::own(kernel) };
+        let count: u32 =
+            get_kernel_info(kernel.raw(), CL_KERNEL_NUM_ARGS).map_err(framework("clGetKernelInfo"))?.into();
+        let max_local: usize =
+            get_kernel_work_group_info(kernel.raw(), self.session.part.id(), CL_KERNEL_WORK_GROUP_SIZE)
+                .map_err(framework("clGetKernelWorkGroupInfo"))?
+                .into();
+        Ok(OpenClKernel {
+            name: name.into(),
+            parameters: (0..count).map(|index| Parameter::of(&kernel, index)).collect(),
+            max_local: max_local.min(self.session.facts.max_local).max(1),
+            kernel: Mutex::new(kernel),
+            session: self.session.clone(),
+        })
+    }
+
+    /// The built program of this source, from the cache or the compiler.
+    fn program(&self, source: &str, kernel: &str, options: &str) -> Result<Arc<Program>, BuildError> {
+        let arena = &self.desc().name;
+        let zero = |what| BuildError::ZeroCharacter { arena: arena.clone(), kernel: kernel.to_owned(), what };
+        let framework = |call, code: i32| BuildError::Framework {
+            arena: arena.clone(),
+            kernel: kernel.to_owned(),
+            call,
+            code: code.into(),
+            message: words(code).into(),
+        };
+        if source.contains('\0') {
+            return Err(zero("the source"));
+        }
+        // Argument information is what lets a launch refuse an argument that does not fit.
+        let all_options =
+            CString::new(format!("-cl-kernel-arg-info {options}")).map_err(|_| zero("the options"))?;
+        let mut programs = self.programs.lock();
+        let key = (source.to_owned(), options.to_owned());
+        if let Some(program) = programs.get(&key) {
+            return Ok(program.clone());
+        }
+        let program = create_program_with_source(self.session.context.raw(), &[source])
+            .map_err(|code| framework("clCreateProgramWithSource", code))?;
+        // SAFETY: the program just made, whose one reference is ours.
+        let program = unsafe { Program::own(program) };
+        let device = self.session.part.id();
+        build_program(program.raw(), &[device], &all_options, None, std::ptr::null_mut()).map_err(
+            |code| {
+                let log = get_program_build_info(program.raw(), device, CL_PROGRAM_BUILD_LOG);
+                let log =
+                    log.map(String::from).unwrap_or_default().trim_matches(['\0', '\n', ' ']).to_owned();
+                if code == CL_BUILD_PROGRAM_FAILURE || !log.is_empty() {
+                    BuildError::Compile { arena: arena.clone(), kernel: kernel.to_owned(), log }
+                } else {
+                    framework("clBuildProgram", code)
+                }
+            },
+        )?;
+        let program = Arc::new(program);
+        programs.insert(key, program.clone());
+        Ok(program)
+    }
+}
+
+/// What is known of one parameter of a kernel; nothing, where the driver does not tell.
+#[derive(Clone, Debug, Default)]
+struct Parameter {
+    address: Option<u32>,
+    type_name: Option<String>,
+}
+
+impl Parameter {
+    fn of(kernel: &Kernel, index: u32) -> Self {
+        let info = |what| get_kernel_arg_info(kernel.raw(), index, what).ok();
+        Self {
+            address: info(CL_KERNEL_ARG_ADDRESS_QUALIFIER).map(u32::from),
+            type_name: info(CL_KERNEL_ARG_TYPE_NAME)
+                .map(|name| String::from(name).trim_end_matches('\0').to_owned())
+                .filter(|name| !name.is_empty()),
+        }
+    }
+
+    /// Why `arg` does not fit, if it does not. What the driver does not describe is left to it.
+    fn mismatch(&self, arg: &KernelArg<'_>) -> Option<String> {
+        let address = self.address?;
+        let type_name = self.type_name.as_deref().unwrap_or("a type");
+        let is_pointer = matches!(address, CL_KERNEL_ARG_ADDRESS_GLOBAL | CL_KERNEL_ARG_ADDRESS_CONSTANT);
+        match arg.type_name() {
+            None if is_pointer => None,
+            None => Some(format!("takes {type_name}, not a block")),
+            Some(given) if address != CL_KERNEL_ARG_ADDRESS_PRIVATE => {
+                Some(format!("takes a pointer, not {given}"))
+            }
+            Some(given) => {
+                let is_other = ["uint", "int", "ulong", "long", "float", "double"].contains(&type_name)
+                    && type_name != given;
+                is_other.then(|| format!("takes {type_name}, not {given}"))
+            }
+        }
+    }
+}
+
+/// A kernel of one arena, ready to be launched.
+#[derive(Debug)]
+pub struct OpenClKernel {
+    name: Box<str>,
+    parameters: Vec<Parameter>,
+    max_local: usize,
+    /// Setting the arguments and enqueueing them is one step, under this lock.
+    kernel: Mutex<Kernel>,
+    session: Arc<Session>,
+}
+
+impl OpenClKernel {
+    /// The kernel's name in its source.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The largest work-group the kernel can have on its device, in work-items.
+    #[must_use]
+    pub fn max_local(&self) -> u64 {
+        self.max_local as u64
+    }
+
+    /// Starts the kernel; the fence waits for its end and reports zero bytes.
+    ///
+    /// # Errors
+    /// [`TransferError::Framework`], with the argument's index in its message, where the number, the type or the arena
+    /// of the arguments does not fit; whatever the driver reports otherwise.
+    ///
+    /// # Panics
+    /// When a block is mapped for the host, which core rules out for a block that a device's grant names.
+    pub fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
+        let blocks = self.check(args)?;
+        if launch.items == 0 {
+            return Ok(Fence::done(0));
+        }
+        let size = self.size(launch)?;
+        let kernel = self.kernel.lock();
+        for (index, arg) in (0..).zip(args) {
+            set(&kernel, index, arg).map_err(|code| self.misfit(index, args.len(), code, &words(code)))?;
+        }
+        let local = size.local.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let (offset, global) = (&raw const size.offset, &raw const size.global);
+        // SAFETY: a live queue and a kernel of its context, with every argument set under the lock held; the sizes are
+        // of one dimension each and outlive the call. What the kernel does is trusted (see `OpenClArena::kernel`).
+        let enqueued = unsafe {
+            enqueue_nd_range_kernel(
+                self.session.queue.raw(),
+                kernel.raw(),
+                1,
+                offset,
+                global,
+                local,
+                0,
+                std::ptr::null(),
+            )
+        };
+        drop(kernel);
+        self.session.fence("clEnqueueNDRangeKernel", enqueued, 0, blocks)
+    }
+
+    /// Checks number, types and arena of the arguments; yields the blocks, to be kept while the kernel runs.
+    fn check(&self, args: &[KernelArg<'_>]) -> Result<Vec<BlockRef>, TransferError> {
+        if args.len() != self.parameters.len() {
+            let (takes, given) = (self.parameters.len(), args.len());
+            let reason = format!("kernel {} takes {takes} arguments, not {given}", self.name);
+            return Err(refused("clSetKernelArg", CL_INVALID_ARG_INDEX, reason));
+        }
+        let mut blocks = Vec::new();
+        for (index, (arg, parameter)) in (0..).zip(args.iter().zip(&self.parameters)) {
+            if let Some(reason) = parameter.mismatch(arg) {
+                return Err(self.misfit(index, args.len(), CL_INVALID_ARG_VALUE, &reason));
+            }
+            if let KernelArg::Block(block) = arg {
+                let own = block.downcast_ref::<OpenClBlock>().filter(|block| block.is_of(&self.session));
+                let Some(own) = own else {
+                    let reason = "the block belongs to another arena";
+                    return Err(self.misfit(index, args.len(), CL_INVALID_MEM_OBJECT, reason));
+                };
+                assert!(
+                    own.mapping().is_none(),
+                    "core bug: kernel {} was given a block mapped for the host",
+                    self.name
+                );
+                blocks.push((*block).clone());
+            }
+        }
+        Ok(blocks)
+    }
+
+    fn size(&self, launch: Launch) -> Result<Size, TransferError> {
+        let word = |value: u64| usize::try_from(value).ok();
+        let size = || {
+            let (offset, items) = (word(launch.offset)?, word(launch.items)?);
+            let local =
+                (launch.local > 0).then(|| word(launch.local).unwrap_or(usize::MAX).min(self.max_local));
+            let global = items.checked_next_multiple_of(local.unwrap_or(1))?;
+            offset.checked_add(global)?;
+            Some(Size { offset, global, local })
+        };
+        size().ok_or_else(|| {
+            let reason = format!("kernel {}: {launch:?} exceeds what can be counted", self.name);
+            refused("clEnqueueNDRangeKernel", CL_INVALID_GLOBAL_WORK_SIZE, reason)
+        })
+    }
+
+    fn misfit(&self, index: u32, count: usize, code: i32, reason: &str) -> TransferError {
+        let error = transfer_error("clSetKernelArg", code);
+        if error.is_device_lost() {
+            return error;
+        }
+        refused(
+            "clSetKernelArg",
+            code,
+            format!("argument {index} of {count} of kernel {}: {reason}", self.name),
+        )
+    }
+}
+
+/// A launch as the driver takes it.
+struct Size {
+    offset: usize,
+    global: usize,
+    local: Option<usize>,
+}
+
+fn set(kernel: &Kernel, index: u32, arg: &KernelArg<'_>) -> Result<(), i32> {
+    fn set_value<T: Copy>(kernel: &Kernel, index: u32, value: T) -> Result<(), i32> {
+        let address = (&raw const value).cast::<c_void>();
+        // SAFETY: a live kernel, which this thread has for itself (it is borrowed from its lock); the call copies the
+        // value, whose size and address these are.
+        unsafe { set_kernel_arg(kernel.raw(), index, size_of::<T>(), address) }
+    }
+    match *arg {
+        KernelArg::Block(block) => {
+            let block = block.downcast_ref::<OpenClBlock>().expect("checked before: a block of this arena");
+            set_value::<cl_mem>(kernel, index, block.mem())
+        }
+        KernelArg::U32(value) => set_value(kernel, index, value),
+        KernelArg::U64(value) => set_value(kernel, index, value),
+        KernelArg::I32(value) => set_value(kernel, index, value),
+        KernelArg::F32(value) => set_value(kernel, index, value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_must_fit_its_parameter() {
+        let scalar = |name: &str| Parameter {
+            address: Some(CL_KERNEL_ARG_ADDRESS_PRIVATE),
+            type_name: Some(name.to_owned()),
+        };
+        let pointer =
+            Parameter { address: Some(CL_KERNEL_ARG_ADDRESS_GLOBAL), type_name: Some("float*".to_owned()) };
+        assert_eq!(scalar("uint").mismatch(&KernelArg::U32(1)), None);
+        assert_eq!(scalar("float").mismatch(&KernelArg::U32(1)).unwrap(), "takes float, not uint");
+        assert_eq!(scalar("my_type").mismatch(&KernelArg::U32(1)), None);
+        assert_eq!(pointer.mismatch(&KernelArg::U64(1)).unwrap(), "takes a pointer, not ulong");
+        assert_eq!(Parameter::default().mismatch(&KernelArg::F32(0.0)), None);
+    }
+}

@@ -1,0 +1,217 @@
+//! The same work written by hand against OpenCL, to measure what the data layer adds. Nothing of DML is used here
+//! beyond the order in which devices are numbered.
+
+use super::device::{Part, list};
+use super::error::words;
+use opencl3::command_queue::CommandQueue;
+use opencl3::context::Context;
+use opencl3::error_codes::ClError;
+use opencl3::kernel::{CL_KERNEL_WORK_GROUP_SIZE, Kernel, get_kernel_work_group_info};
+use opencl3::memory::{Buffer, CL_MEM_READ_ONLY, CL_MEM_READ_WRITE, ClMem};
+use opencl3::program::Program;
+use opencl3::types::CL_NON_BLOCKING;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// One argument of the kernel, with its data.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum BaselineArg {
+    /// A buffer written before every run.
+    Input(Vec<u8>),
+    /// A buffer of so many bytes, read after every run.
+    Output(usize),
+    /// A `uint`.
+    U32(u32),
+    /// A `ulong`.
+    U64(u64),
+    /// A `float`.
+    F32(f32),
+}
+
+/// What the baseline runs, and where.
+#[derive(Clone, Debug)]
+pub struct BaselineSpec<'a> {
+    /// The N of `opencl:N`.
+    pub device: usize,
+    /// The compute units to use, if not all.
+    pub limit: Option<u32>,
+    /// OpenCL C.
+    pub source: &'a str,
+    /// The kernel's name in it.
+    pub kernel: &'a str,
+    /// The compiler's options.
+    pub options: &'a str,
+    /// The arguments in order.
+    pub args: Vec<BaselineArg>,
+    /// The work-items; padded to a multiple of `local`, so the kernel bounds itself.
+    pub items: usize,
+    /// The size of a work-group, at most; zero leaves it to the driver.
+    pub local: usize,
+}
+
+/// Why the baseline could not be made or run.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BaselineError {
+    /// The device cannot be used.
+    #[error("opencl:{device} cannot be used: {reason}")]
+    Device {
+        /// The device's number.
+        device: usize,
+        /// Why.
+        reason: String,
+    },
+    /// The compiler refused the source.
+    #[error("building kernel {kernel} failed:\n{log}")]
+    Build {
+        /// The kernel.
+        kernel: String,
+        /// What the compiler said.
+        log: String,
+    },
+    /// A call failed.
+    #[error("OpenCL failed: {message} (code {code})")]
+    Call {
+        /// The code.
+        code: i32,
+        /// The code in words.
+        message: String,
+    },
+}
+
+impl From<ClError> for BaselineError {
+    fn from(error: ClError) -> Self {
+        Self::Call { code: error.0, message: words(error.0) }
+    }
+}
+
+/// A kernel with its buffers, ready to be run and timed. The fields are released in this order.
+#[derive(Debug)]
+pub struct Baseline {
+    slots: Vec<Slot>,
+    kernel: Kernel,
+    queue: CommandQueue,
+    _program: Program,
+    _context: Context,
+    _part: Part,
+    global: usize,
+    local: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    buffer: Buffer<u8>,
+    data: Vec<u8>,
+    is_output: bool,
+}
+
+impl Baseline {
+    /// Opens the device, builds the program, allocates the buffers and sets the arguments, once.
+    ///
+    /// # Errors
+    /// [`BaselineError`] of the step that failed.
+    pub fn new(spec: BaselineSpec<'_>) -> Result<Self, BaselineError> {
+        let part = open(spec.device, spec.limit)?;
+        let context = Context::from_device(part.device())?;
+        // `CommandQueue::create` alone works on OpenCL 1.2; the newer call needs 2.0.
+        // SAFETY: a live context and its own device.
+        let queue = unsafe { CommandQueue::create(&context, part.id(), 0) }?;
+        let program = Program::create_and_build_from_source(&context, spec.source, spec.options)
+            .map_err(|log| BaselineError::Build { kernel: spec.kernel.to_owned(), log })?;
+        let kernel = Kernel::create(&program, spec.kernel)?;
+        let mut slots = Vec::new();
+        for (index, arg) in (0..).zip(spec.args) {
+            let (data, is_output) = match arg {
+                BaselineArg::Input(data) => (data, false),
+                BaselineArg::Output(len) => (vec![0; len], true),
+                BaselineArg::U32(value) => {
+                    set_scalar(&kernel, index, value)?;
+                    continue;
+                }
+                BaselineArg::U64(value) => {
+                    set_scalar(&kernel, index, value)?;
+                    continue;
+                }
+                BaselineArg::F32(value) => {
+                    set_scalar(&kernel, index, value)?;
+                    continue;
+                }
+            };
+            let flags = if is_output { CL_MEM_READ_WRITE } else { CL_MEM_READ_ONLY };
+            // SAFETY: no host pointer is passed.
+            let buffer =
+                unsafe { Buffer::<u8>::create(&context, flags, data.len().max(1), std::ptr::null_mut()) }?;
+            // SAFETY: the caller's kernel takes a pointer here; the buffer lives as long as the kernel does.
+            unsafe { kernel.set_arg(index, &buffer.get()) }?;
+            slots.push(Slot { buffer, data, is_output });
+        }
+        let most: usize = get_kernel_work_group_info(kernel.get(), part.id(), CL_KERNEL_WORK_GROUP_SIZE)
+            .map_err(ClError)?
+            .into();
+        let local = (spec.local > 0).then(|| spec.local.min(most.max(1)));
+        let global = spec.items.next_multiple_of(local.unwrap_or(1));
+        Ok(Self { slots, kernel, queue, _program: program, _context: context, _part: part, global, local })
+    }
+
+    /// Writes the inputs, runs the kernel over all work-items, reads the outputs, and waits once, for all of it.
+    ///
+    /// # Errors
+    /// [`BaselineError::Call`] where a call fails.
+    pub fn run(&mut self) -> Result<Duration, BaselineError> {
+        let start = Instant::now();
+        let enqueued = self.enqueue();
+        // Whatever was enqueued uses the data: wait for it even if a later call failed.
+        let finished = self.queue.finish();
+        enqueued?;
+        finished?;
+        Ok(start.elapsed())
+    }
+
+    fn enqueue(&mut self) -> Result<(), ClError> {
+        for slot in self.slots.iter_mut().filter(|slot| !slot.is_output && !slot.data.is_empty()) {
+            // SAFETY: the buffer has as many bytes as the data, which nobody touches until `run` finished the queue.
+            unsafe {
+                self.queue.enqueue_write_buffer(&mut slot.buffer, CL_NON_BLOCKING, 0, &slot.data, &[])
+            }?;
+        }
+        if self.global > 0 {
+            let local = self.local.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            let (kernel, global) = (self.kernel.get(), &raw const self.global);
+            // SAFETY: every argument was set in `new`; the sizes are of one dimension.
+            unsafe { self.queue.enqueue_nd_range_kernel(kernel, 1, std::ptr::null(), global, local, &[]) }?;
+        }
+        for slot in self.slots.iter_mut().filter(|slot| slot.is_output && !slot.data.is_empty()) {
+            // SAFETY: as for the inputs.
+            unsafe { self.queue.enqueue_read_buffer(&slot.buffer, CL_NON_BLOCKING, 0, &mut slot.data, &[]) }?;
+        }
+        Ok(())
+    }
+
+    /// The bytes of the `index`-th buffer among the arguments' outputs, as of the last run.
+    ///
+    /// # Panics
+    /// When there are fewer outputs.
+    #[must_use]
+    pub fn output(&self, index: usize) -> &[u8] {
+        let mut outputs = self.slots.iter().filter(|slot| slot.is_output);
+        &outputs.nth(index).unwrap_or_else(|| panic!("the kernel has no output {index}")).data
+    }
+}
+
+fn set_scalar<T: Copy>(kernel: &Kernel, index: u32, value: T) -> Result<(), ClError> {
+    // SAFETY: the kernel is this thread's alone, and takes a scalar of this type here, as the caller of `new` says.
+    unsafe { kernel.set_arg(index, &value) }
+}
+
+fn open(device: usize, limit: Option<u32>) -> Result<Part, BaselineError> {
+    let unusable = |reason| BaselineError::Device { device, reason };
+    let listing = list().map_err(|code| unusable(words(code)))?;
+    let count = listing.found.len();
+    let found =
+        listing.found.get(device).ok_or_else(|| unusable(format!("there are {count} OpenCL devices")))?;
+    match &found.defect {
+        Some(defect) => Err(unusable(defect.clone())),
+        None => found.part(limit).map_err(unusable),
+    }
+}

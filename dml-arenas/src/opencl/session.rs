@@ -1,0 +1,154 @@
+//! One device ready for use: its context, its queue, and what both need to stay alive.
+
+use super::device::Part;
+use super::error::{transfer_error, words};
+use super::handle::{Context, Event, Queue};
+use dml_core::sync::Arc;
+use dml_core::{Fence, TransferError};
+use opencl3::command_queue::{create_command_queue, finish, flush};
+use opencl3::context::context::create_context;
+use opencl3::error_codes::CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST;
+use opencl3::event::{CL_EVENT_COMMAND_EXECUTION_STATUS, get_event_info, wait_for_events};
+use opencl3::types::cl_event;
+use std::any::Any;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A device's context and queue. Blocks and kernels hold it, so it goes last. The fields are released in this order.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) queue: Queue,
+    pub(super) context: Context,
+    pub(super) part: Part,
+    pub(super) facts: Facts,
+    /// Bytes of all live buffers.
+    reserved_bytes: AtomicU64,
+}
+
+/// Room for one buffer in the device's memory, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Reservation {
+    session: Arc<Session>,
+    bytes: u64,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.session.reserved_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// What the device says of itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    /// The most bytes one buffer may have.
+    pub(super) max_alloc_bytes: u64,
+    /// The size of the device's memory.
+    pub(super) memory_bytes: u64,
+    /// The most work-items of one group along its first dimension.
+    pub(super) max_local: usize,
+    /// The alignment of every buffer, in bytes.
+    pub(super) align_bytes: u64,
+}
+
+impl Session {
+    /// Opens a device, or a part of one.
+    ///
+    /// # Errors
+    /// A sentence that says which call failed, and how.
+    pub(super) fn open(part: Part) -> Result<Self, String> {
+        let failed = |call: &'static str| move |code: i32| format!("{call} failed: {}", words(code));
+        let device = part.device();
+        let facts = Facts {
+            max_alloc_bytes: device
+                .max_mem_alloc_size()
+                .map_err(|error| failed("clGetDeviceInfo")(error.0))?,
+            memory_bytes: device.global_mem_size().map_err(|error| failed("clGetDeviceInfo")(error.0))?,
+            max_local: device
+                .max_work_item_sizes()
+                .ok()
+                .and_then(|sizes| sizes.first().copied())
+                .unwrap_or(1)
+                .max(1),
+            align_bytes: device
+                .mem_base_addr_align()
+                .map_or(64, |bits| u64::from(bits / 8).max(1).next_power_of_two()),
+        };
+        let context = create_context(&[part.id()], std::ptr::null(), None, std::ptr::null_mut())
+            .map_err(failed("clCreateContext"))?;
+        // SAFETY: the context just made, whose one reference is ours.
+        let context = unsafe { Context::own(context) };
+        // SAFETY: a live context and its own device; no properties, so the queue is in order.
+        let queue = unsafe { create_command_queue(context.raw(), part.id(), 0) }
+            .map_err(failed("clCreateCommandQueue"))?;
+        // SAFETY: the queue just made, whose one reference is ours.
+        let queue = unsafe { Queue::own(queue) };
+        Ok(Self { queue, context, part, facts, reserved_bytes: AtomicU64::new(0) })
+    }
+
+    /// Room for `bytes` bytes, or `None` where the device's memory has less left. A driver that hands out the host's
+    /// memory (PoCL) never says no, and the operating system ends the process when the memory is used.
+    pub(super) fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
+        let add = |reserved: u64| reserved.checked_add(bytes).filter(|&sum| sum <= self.facts.memory_bytes);
+        // A count orders nothing: the driver has the last word on the memory itself.
+        self.reserved_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
+        Some(Reservation { session: self.clone(), bytes })
+    }
+
+    /// Waits until everything asked for is done.
+    pub(super) fn finish(&self) -> Result<(), TransferError> {
+        finish(self.queue.raw()).map_err(|code| transfer_error("clFinish", code))
+    }
+
+    /// The fence of a command just enqueued, which moves `bytes` bytes. `keep` lives until the command is done.
+    pub(super) fn fence(
+        self: &Arc<Self>,
+        call: &'static str,
+        enqueued: Result<cl_event, i32>,
+        bytes: u64,
+        keep: impl Any + Send,
+    ) -> Result<Fence, TransferError> {
+        let event = self.event(call, enqueued)?;
+        if let Err(code) = flush(self.queue.raw()) {
+            // The command may still run: wait for it while `keep` is alive.
+            let _ = wait(call, &event);
+            return Err(transfer_error("clFlush", code));
+        }
+        let session = self.clone();
+        Ok(Fence::running(move || {
+            let outcome = wait(call, &event);
+            drop((event, session, keep));
+            outcome.map(|()| bytes)
+        }))
+    }
+
+    /// Waits for a command just enqueued.
+    pub(super) fn complete(
+        &self,
+        call: &'static str,
+        enqueued: Result<cl_event, i32>,
+    ) -> Result<(), TransferError> {
+        let event = self.event(call, enqueued)?;
+        wait(call, &event)
+    }
+
+    fn event(&self, call: &'static str, enqueued: Result<cl_event, i32>) -> Result<Event, TransferError> {
+        let event = enqueued.map_err(|code| transfer_error(call, code))?;
+        // SAFETY: the event of a command just enqueued, one reference to which the call hands over.
+        Ok(unsafe { Event::own(event) })
+    }
+}
+
+/// Waits for a command and asks how it ended: a wait that returns says only that it did.
+fn wait(call: &'static str, event: &Event) -> Result<(), TransferError> {
+    let waited = wait_for_events(&[event.raw()]);
+    let status = get_event_info(event.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).map(i32::from);
+    match (waited, status) {
+        (_, Ok(code)) if code < 0 => Err(transfer_error(call, code)),
+        (Err(code), _) if code == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST => {
+            Err(transfer_error(call, code))
+        }
+        (Err(code), _) => Err(transfer_error("clWaitForEvents", code)),
+        (Ok(()), Err(code)) => Err(transfer_error("clGetEventInfo", code)),
+        (Ok(()), Ok(_)) => Ok(()),
+    }
+}

@@ -1,0 +1,151 @@
+//! Discovery on this machine, and on machines that lack something: child processes whose environment hides it.
+
+#![cfg(not(dml_loom))]
+
+mod common;
+
+use common::with_opencl;
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions};
+use dml_core::{DeviceKind, Platform};
+use std::process::Command;
+
+#[test]
+fn the_processor_and_main_memory_come_first() {
+    let platform = Platform::builder().discover().unwrap().build().unwrap();
+    let cpu = &platform.devices()[0];
+    assert_eq!((&*cpu.name, cpu.kind), ("cpu", DeviceKind::Cpu));
+    assert!(cpu.units >= 1 && !cpu.description.is_empty());
+    assert_eq!(&*platform.arenas()[0].desc().name, "main_mem");
+    assert!(platform.arenas()[0].desc().is_always_bimapped());
+}
+
+#[test]
+fn two_discoveries_find_the_same() {
+    let find = || Platform::builder().discover().unwrap().build().unwrap();
+    let (first, second) = (find(), find());
+    assert_eq!(first.devices(), second.devices());
+    assert_eq!(first.links(), second.links());
+    assert_eq!(first.unavailable(), second.unavailable());
+}
+
+#[test]
+fn limits_and_names_that_cannot_be_are_refused() {
+    let refusal = |options: DiscoverOptions| Platform::builder().discover_with(&options).unwrap_err();
+    let options = DiscoverOptions::default;
+    assert!(matches!(refusal(options().limit("cpu", 0)), DiscoverError::BadLimit { units: 0, .. }));
+    assert!(matches!(refusal(options().limit("cpu", 1 << 30)), DiscoverError::BadLimit { .. }));
+    let DiscoverError::UnknownDevice { name, known } = refusal(options().only(["cpu", "warp:7"])) else {
+        panic!()
+    };
+    assert_eq!((name.as_str(), known[0].as_str()), ("warp:7", "cpu"));
+    assert!(
+        refusal(options().limit("warp:7", 1)).to_string().contains("unknown device warp:7: there are cpu")
+    );
+}
+
+#[test]
+fn only_the_named_devices_are_opened() {
+    let platform = Platform::builder()
+        .discover_with(&DiscoverOptions::default().only(["cpu"]))
+        .unwrap()
+        .build()
+        .unwrap();
+    assert_eq!(platform.devices().len(), 1);
+    let platform = Platform::builder()
+        .discover_with(&DiscoverOptions::default().limit("cpu", 1))
+        .unwrap()
+        .build()
+        .unwrap();
+    assert_eq!(platform.devices()[0].units, 1);
+}
+
+#[test]
+fn an_opencl_device_is_joined_with_main_memory_both_ways_twice() {
+    let Some((platform, device)) = with_opencl("an_opencl_device_is_joined_with_main_memory") else { return };
+    let arena = platform.home(device).unwrap();
+    let touching = platform.links().iter().filter(|link| [link.from, link.to].contains(&arena));
+    let of_main = touching.filter(|link| link.from.0 == 0 || link.to.0 == 0);
+    assert_eq!(of_main.count(), 4);
+}
+
+#[test]
+fn a_limit_makes_a_sub_device() {
+    let Some((platform, device)) = with_opencl("a_limit_makes_a_sub_device") else { return };
+    let units = platform.devices()[usize::from(device.0)].units;
+    let limited =
+        |units| Platform::builder().discover_with(&DiscoverOptions::default().limit("opencl:0", units));
+    for impossible in [0, units + 1] {
+        let error = limited(impossible).unwrap_err();
+        assert!(matches!(&error, DiscoverError::BadLimit { device, .. } if device == "opencl:0"), "{error}");
+    }
+    match limited(1) {
+        Ok(builder) => {
+            let platform = builder.build().unwrap();
+            assert_eq!(platform.devices()[usize::from(platform.device("opencl:0").unwrap().0)].units, 1);
+        }
+        Err(error) => assert!(error.to_string().contains("cannot split"), "{error}"),
+    }
+}
+
+const CHILD: &str = "DML_ARENAS_CHILD";
+
+/// Runs in a child process only: says what is missing.
+#[test]
+fn child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let platform = Platform::builder().discover().unwrap().build().unwrap();
+    println!("devices: {}", platform.devices().len());
+    for missing in platform.unavailable() {
+        println!("missing {missing}");
+    }
+}
+
+/// What discovery says in a process with this environment.
+fn discover_with(variables: &[(&str, &str)]) -> String {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child", "--nocapture"]).env_remove("OPENCL_DYLIB_PATH").env(CHILD, "1");
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+#[cfg(all(feature = "opencl", target_os = "linux"))]
+#[test]
+fn without_a_loader_opencl_is_unavailable() {
+    // A file of the loader's name that is no library hides the real one.
+    let folder = std::env::temp_dir().join(format!("dml-arenas-no-loader-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("libOpenCL.so.1"), "no library").unwrap();
+    let text = discover_with(&[("LD_LIBRARY_PATH", folder.to_str().unwrap())]);
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(text.contains("devices: 1"), "{text}");
+    assert!(text.contains("missing opencl: no OpenCL loader was found"), "{text}");
+}
+
+#[cfg(all(feature = "opencl", target_os = "linux"))]
+#[test]
+fn a_library_that_is_no_loader_is_unavailable() {
+    let text = discover_with(&[("OPENCL_DYLIB_PATH", "libc.so.6")]);
+    assert!(text.contains("missing opencl: the OpenCL loader lacks a function"), "{text}");
+}
+
+#[cfg(all(feature = "opencl", target_os = "linux"))]
+#[test]
+fn without_a_driver_opencl_is_unavailable() {
+    let text = discover_with(&[("OCL_ICD_VENDORS", "/nonexistent")]);
+    assert!(text.contains("devices: 1") && text.contains("missing opencl: "), "{text}");
+    // Where there is no loader either, that is what is said.
+    let no_driver = text.contains("knows no driver") || text.contains("lists no platforms");
+    assert!(no_driver || text.contains("no OpenCL loader was found"), "{text}");
+}
+
+#[cfg(not(feature = "opencl"))]
+#[test]
+fn a_feature_that_is_off_is_said() {
+    assert!(
+        discover_with(&[]).contains("missing opencl: this program was built without the feature `opencl`")
+    );
+}

@@ -1,0 +1,324 @@
+//! OpenCL arenas on a real device. Without one the tests say so and pass, unless `DML_EXPECT=opencl`.
+
+#![cfg(all(feature = "opencl", not(dml_loom)))]
+
+mod common;
+
+use common::{host, pattern, read, with_opencl, write};
+use dml_arenas::OpenClArena;
+use dml_arenas::opencl::native::{Baseline, BaselineArg, BaselineError, BaselineSpec};
+use dml_arenas::opencl::{BuildError, KernelArg, Launch};
+use dml_core::state::MapState;
+use dml_core::sync::Arc;
+use dml_core::{AllocError, Arena, BlockRef, DeviceId, DeviceSet, HostSpan, Platform, Span};
+
+/// The arena of `opencl:0`, or nothing and a word about it.
+fn arena(test: &str) -> Option<Arc<dyn Arena>> {
+    let (platform, device) = with_opencl(test)?;
+    arena_of(&platform, device)
+}
+
+fn arena_of(platform: &Platform, device: DeviceId) -> Option<Arc<dyn Arena>> {
+    platform.home(device).map(|arena| platform.arena(arena).clone())
+}
+
+fn opencl(arena: &Arc<dyn Arena>) -> &OpenClArena {
+    (**arena).downcast_ref().expect("an OpenCL device has an OpenCL arena")
+}
+
+fn put(arena: &Arc<dyn Arena>, block: &BlockRef, offset: u64, bytes: &[u8]) {
+    assert_eq!(arena.copy_in(block, offset, &host(bytes)).unwrap().wait(), Ok(bytes.len() as u64));
+}
+
+fn take(arena: &Arc<dyn Arena>, block: &BlockRef, span: Span) -> Vec<u8> {
+    let to = HostSpan::scratch(span.len()).unwrap();
+    assert_eq!(arena.copy_out(block, span.start(), &to).unwrap().wait(), Ok(span.len()));
+    read(&to)
+}
+
+#[test]
+fn bytes_come_back_from_odd_offsets() {
+    let Some(arena) = arena("bytes_come_back_from_odd_offsets") else { return };
+    let block = arena.alloc(10_007).unwrap();
+    assert_eq!(block.len(), 10_007);
+    assert!(block.host().is_none());
+    let mut expected = pattern(10_007, 0);
+    put(&arena, &block, 0, &expected);
+    for (offset, len, seed) in [(1, 3, 0x11), (1021, 2055, 0x5A), (10_006, 1, 0xFF), (10_007, 0, 1)] {
+        let bytes = pattern(len, seed);
+        put(&arena, &block, offset as u64, &bytes);
+        expected[offset..offset + len].copy_from_slice(&bytes);
+    }
+    assert_eq!(arena.fill(&block, Span::new(333, 999), 0xC3).unwrap().wait(), Ok(666));
+    expected[333..999].fill(0xC3);
+    assert_eq!(take(&arena, &block, Span::new(0, 10_007)), expected);
+    assert_eq!(take(&arena, &block, Span::new(997, 5003)), expected[997..5003]);
+}
+
+#[test]
+fn a_mapping_shows_the_block_and_takes_changes_back() {
+    let Some(arena) = arena("a_mapping_shows_the_block_and_takes_changes_back") else { return };
+    let cpu = DeviceId(0);
+    let block = arena.alloc(4099).unwrap();
+    let before = pattern(4099, 1);
+    put(&arena, &block, 0, &before);
+    let report = arena.map(&block, cpu, MapState::Mapped(DeviceSet::of(cpu))).unwrap();
+    assert_eq!(report.state, MapState::Mapped(DeviceSet::of(cpu)));
+    let span = report.host.expect("a mapping for the host shows it the block");
+    assert_eq!(read(&span), before);
+    let after = pattern(4099, 0x77);
+    write(&span, &after);
+    let report = arena.unmap(&block, MapState::Unmapped).unwrap();
+    assert_eq!((report.state, report.host.is_none()), (MapState::Unmapped, true));
+    assert_eq!(take(&arena, &block, Span::new(0, 4099)), after);
+    // A block that is still mapped can be given up.
+    let _ = arena.map(&block, cpu, MapState::Mapped(DeviceSet::of(cpu))).unwrap();
+    arena.free(block);
+}
+
+#[test]
+#[should_panic(expected = "core bug")]
+fn a_copy_into_a_mapped_block_is_a_bug_of_core() {
+    let Some(arena) = arena("a_copy_into_a_mapped_block_is_a_bug_of_core") else {
+        panic!("core bug: not run")
+    };
+    let block = arena.alloc(8).unwrap();
+    let _ = arena.map(&block, DeviceId(0), MapState::Mapped(DeviceSet::of(DeviceId(0)))).unwrap();
+    let _ = arena.copy_in(&block, 0, &host(&[1]));
+}
+
+#[test]
+#[should_panic(expected = "another arena")]
+fn a_block_of_another_arena_is_a_bug_of_core() {
+    let Some((platform, device)) = with_opencl("a_block_of_another_arena_is_a_bug_of_core") else {
+        panic!("not run: another arena")
+    };
+    let block = platform.arenas()[0].alloc(8).unwrap();
+    let _ = arena_of(&platform, device).unwrap().copy_in(&block, 0, &host(&[1]));
+}
+
+const SCALE: &str = "
+    __kernel void scale(__global const uint* in, __global uint* out, uint factor, ulong end) {
+        size_t i = get_global_id(0);
+        if (i < end) out[i] = in[i] * factor + (uint)i;
+    }";
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect()
+}
+
+#[test]
+fn a_kernel_covers_its_items_and_no_others() {
+    let Some(arena) = arena("a_kernel_covers_its_items_and_no_others") else { return };
+    let kernel = opencl(&arena).kernel(SCALE, "scale", "").unwrap();
+    assert_eq!(kernel.name(), "scale");
+    let input = pattern(4 * 5000, 9);
+    let (from, to) = (arena.alloc(20_000).unwrap(), arena.alloc(20_000).unwrap());
+    put(&arena, &from, 0, &input);
+    for (offset, items, local) in
+        [(0, 5000, 64), (17, 1001, 64), (4999, 1, 128), (3, 7, 0), (100, 900, 1 << 40), (5, 0, 8)]
+    {
+        put(&arena, &to, 0, &pattern(20_000, 3));
+        let mut expected = words(&pattern(20_000, 3));
+        for (index, word) in expected.iter_mut().enumerate().skip(offset).take(items) {
+            *word = words(&input)[index].wrapping_mul(7).wrapping_add(index as u32);
+        }
+        let (offset, items) = (offset as u64, items as u64);
+        let args = [
+            KernelArg::Block(&from),
+            KernelArg::Block(&to),
+            KernelArg::U32(7),
+            KernelArg::U64(offset + items),
+        ];
+        let fence = kernel.launch(&args, Launch { offset, items, local }).unwrap();
+        assert_eq!(fence.wait(), Ok(0));
+        assert_eq!(words(&take(&arena, &to, Span::new(0, 20_000))), expected, "{offset} {items} {local}");
+    }
+}
+
+#[test]
+fn transfers_and_kernels_happen_in_the_order_asked_for() {
+    let Some(arena) = arena("transfers_and_kernels_happen_in_the_order_asked_for") else { return };
+    let kernel = opencl(&arena).kernel(SCALE, "scale", "").unwrap();
+    let len = 4 << 20;
+    let (from, to) = (arena.alloc(len).unwrap(), arena.alloc(len).unwrap());
+    let (input, output) = (host(&pattern(len as usize, 5)), HostSpan::scratch(len).unwrap());
+    let written = arena.copy_in(&from, 0, &input).unwrap();
+    let args = [KernelArg::Block(&from), KernelArg::Block(&to), KernelArg::U32(3), KernelArg::U64(len / 4)];
+    let run = kernel.launch(&args, Launch { offset: 0, items: len / 4, local: 64 }).unwrap();
+    let back = arena.copy_out(&to, 0, &output).unwrap();
+    assert_eq!((back.wait(), run.wait(), written.wait()), (Ok(len), Ok(0), Ok(len)));
+    let expected =
+        words(&read(&input)).into_iter().zip(0_u32..).map(|(word, i)| word.wrapping_mul(3).wrapping_add(i));
+    assert!(words(&read(&output)).into_iter().eq(expected));
+}
+
+#[test]
+fn threads_that_share_a_kernel_keep_their_own_arguments() {
+    let Some(arena) = arena("threads_that_share_a_kernel_keep_their_own_arguments") else { return };
+    let kernel = opencl(&arena).kernel(SCALE, "scale", "").unwrap();
+    let from = arena.alloc(4096).unwrap();
+    let input = pattern(4096, 2);
+    put(&arena, &from, 0, &input);
+    std::thread::scope(|scope| {
+        for factor in 1..5 {
+            let (arena, kernel, from, input) = (&arena, &kernel, &from, &input);
+            scope.spawn(move || {
+                let to = arena.alloc(4096).unwrap();
+                for _ in 0..500 {
+                    let args = [
+                        KernelArg::Block(from),
+                        KernelArg::Block(&to),
+                        KernelArg::U32(factor),
+                        KernelArg::U64(1024),
+                    ];
+                    kernel
+                        .launch(&args, Launch { offset: 0, items: 1024, local: 32 })
+                        .unwrap()
+                        .wait()
+                        .unwrap();
+                    let got = words(&take(arena, &to, Span::new(0, 4096)));
+                    let wanted = words(input)
+                        .into_iter()
+                        .zip(0..)
+                        .map(|(word, i)| word.wrapping_mul(factor).wrapping_add(i));
+                    assert!(got.into_iter().eq(wanted), "factor {factor}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn scalars_of_every_type_arrive() {
+    let Some(arena) = arena("scalars_of_every_type_arrive") else { return };
+    let source = "__kernel void put(__global double* o, int a, uint b, ulong c, float d) {
+        if (get_global_id(0) == 0) { o[0] = a; o[1] = b; o[2] = c; o[3] = d; } }";
+    let kernel = opencl(&arena).kernel(source, "put", "").unwrap();
+    let block = arena.alloc(32).unwrap();
+    let args = [
+        KernelArg::Block(&block),
+        KernelArg::I32(-3),
+        KernelArg::U32(4_000_000_000),
+        KernelArg::U64(1 << 40),
+        KernelArg::F32(0.5),
+    ];
+    kernel.launch(&args, Launch { offset: 0, items: 1, local: 1 }).unwrap().wait().unwrap();
+    let bytes = take(&arena, &block, Span::new(0, 32));
+    let got: Vec<_> =
+        bytes.chunks_exact(8).map(|eight| f64::from_ne_bytes(eight.try_into().unwrap())).collect();
+    assert_eq!(got, [-3.0, 4e9, (1_u64 << 40) as f64, 0.5]);
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_refused_by_index() {
+    let Some((platform, device)) = with_opencl("arguments_that_do_not_fit_are_refused_by_index") else {
+        return;
+    };
+    let arena = arena_of(&platform, device).unwrap();
+    let kernel = opencl(&arena).kernel(SCALE, "scale", "").unwrap();
+    let block = arena.alloc(64).unwrap();
+    let foreign = platform.arenas()[0].alloc(64).unwrap();
+    let launch = Launch { offset: 0, items: 1, local: 1 };
+    let (b, u, l) = (KernelArg::Block(&block), KernelArg::U32(1), KernelArg::U64(1));
+    let refusal = |args: &[KernelArg<'_>]| kernel.launch(args, launch).unwrap_err().to_string();
+    assert!(refusal(&[b, b, u]).contains("kernel scale takes 4 arguments, not 3"));
+    assert!(refusal(&[b, l, u, l]).contains("argument 1 of 4 of kernel scale: takes a pointer, not ulong"));
+    assert!(
+        refusal(&[b, b, KernelArg::F32(1.0), l])
+            .contains("argument 2 of 4 of kernel scale: takes uint, not float")
+    );
+    assert!(refusal(&[b, b, u, b]).contains("argument 3 of 4 of kernel scale: takes ulong, not a block"));
+    assert!(refusal(&[KernelArg::Block(&foreign), b, u, l]).contains("argument 0 of 4"));
+    let endless = Launch { offset: 1, items: u64::MAX, local: 8 };
+    assert!(
+        kernel
+            .launch(&[b, b, u, l], endless)
+            .unwrap_err()
+            .to_string()
+            .contains("exceeds what can be counted")
+    );
+}
+
+#[test]
+fn a_source_that_does_not_compile_shows_the_log() {
+    let Some(arena) = arena("a_source_that_does_not_compile_shows_the_log") else { return };
+    let arena = opencl(&arena);
+    let error =
+        arena.kernel("__kernel void k(__global int* x) { x[0] = undeclared_name; }", "k", "").unwrap_err();
+    let BuildError::Compile { kernel, log, .. } = &error else { panic!("{error}") };
+    assert_eq!(kernel, "k");
+    assert!(log.contains("undeclared_name"), "{log}");
+    let missing = arena.kernel(SCALE, "stretch", "").unwrap_err();
+    assert!(matches!(missing, BuildError::NoKernel { .. }), "{missing}");
+    assert!(matches!(
+        arena.kernel("a\0b", "k", ""),
+        Err(BuildError::ZeroCharacter { what: "the source", .. })
+    ));
+    assert!(arena.kernel(SCALE, "scale", "-DUNUSED=1").is_ok());
+}
+
+#[test]
+fn lack_of_memory_is_an_error_of_alloc() {
+    let Some(arena) = arena("lack_of_memory_is_an_error_of_alloc") else { return };
+    let limit = opencl(&arena).max_alloc_bytes();
+    let error = arena.alloc(limit + 1).unwrap_err();
+    assert!(
+        matches!(error, AllocError::TooLarge { bytes, limit_bytes, .. } if bytes == limit + 1 && limit_bytes == limit)
+    );
+    // Largest blocks until the device is full; the standard makes such a block at least a quarter of the memory.
+    let mut blocks = Vec::new();
+    let error = (0..64).find_map(|_| arena.alloc(limit).map(|block| blocks.push(block)).err());
+    let error = error.expect("the device is full at some point");
+    assert!(error.is_out_of_memory(), "{error}");
+    assert!(!blocks.is_empty());
+    drop(blocks);
+    assert!(arena.alloc(limit).is_ok(), "the memory is there again");
+}
+
+#[test]
+fn a_block_without_bytes_is_legal() {
+    let Some(arena) = arena("a_block_without_bytes_is_legal") else { return };
+    let block = arena.alloc(0).unwrap();
+    assert!(block.is_empty());
+    put(&arena, &block, 0, &[]);
+    assert_eq!(
+        arena
+            .map(&block, DeviceId(0), MapState::Mapped(DeviceSet::of(DeviceId(0))))
+            .unwrap()
+            .host
+            .unwrap()
+            .len(),
+        0
+    );
+    arena.unmap(&block, MapState::Unmapped).unwrap();
+}
+
+#[test]
+fn the_baseline_does_the_same_by_hand() {
+    if with_opencl("the_baseline_does_the_same_by_hand").is_none() {
+        return;
+    }
+    let input = pattern(4000, 8);
+    let spec = |source, limit| BaselineSpec {
+        device: 0,
+        limit,
+        source,
+        kernel: "scale",
+        options: "",
+        args: vec![
+            BaselineArg::Input(input.clone()),
+            BaselineArg::Output(4000),
+            BaselineArg::U32(11),
+            BaselineArg::U64(1000),
+        ],
+        items: 1000,
+        local: 64,
+    };
+    let mut baseline = Baseline::new(spec(SCALE, None)).unwrap();
+    assert!(baseline.run().unwrap().as_nanos() > 0);
+    let expected = words(&input).into_iter().zip(0..).map(|(word, i)| word.wrapping_mul(11).wrapping_add(i));
+    assert!(words(baseline.output(0)).into_iter().eq(expected));
+    assert!(matches!(Baseline::new(spec("nonsense", None)), Err(BaselineError::Build { .. })));
+    assert!(matches!(Baseline::new(spec(SCALE, Some(0))), Err(BaselineError::Device { .. })));
+}
