@@ -1,0 +1,186 @@
+//! What is co-executed: a data-parallel kernel, its buffers, and how each device runs it.
+
+use crate::package::Package;
+use dml_core::{Access, DeviceId, Fence, Grants, RawBuffer, Region};
+use std::error::Error;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Why a kernel could not be launched or did not end well.
+pub type KernelError = Box<dyn Error + Send + Sync>;
+
+/// Which bytes of a buffer a package touches.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum Footprint {
+    /// All of them, whatever the package. Not for buffers that are written: packages run side by side.
+    Whole,
+    /// A fixed number of bytes per item, item 0 at byte 0; the last item may reach past the buffer's end.
+    PerItem {
+        /// How many.
+        bytes: u64,
+    },
+    /// Those that a function names for a range of items, in bytes.
+    Of(Arc<dyn Fn(Range<u64>) -> Range<u64> + Send + Sync>),
+}
+
+impl Footprint {
+    /// The bytes that the items touch, within a buffer of `len` bytes.
+    #[must_use]
+    pub fn bytes(&self, items: Range<u64>, len: u64) -> Range<u64> {
+        match self {
+            Self::Whole => 0..len,
+            Self::PerItem { bytes } => {
+                items.start.saturating_mul(*bytes).min(len)..items.end.saturating_mul(*bytes).min(len)
+            }
+            Self::Of(map) => map(items),
+        }
+    }
+}
+
+impl fmt::Debug for Footprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str("Whole"),
+            Self::PerItem { bytes } => write!(f, "PerItem({bytes} bytes)"),
+            Self::Of(_) => f.write_str("Of(function)"),
+        }
+    }
+}
+
+/// One buffer of a kernel: what it does with it, and with which part.
+#[derive(Clone, Debug)]
+pub struct Argument {
+    buffer: RawBuffer,
+    access: Access,
+    footprint: Footprint,
+}
+
+impl Argument {
+    /// A buffer that every package reads all of.
+    #[must_use]
+    pub fn whole(region: &impl Region) -> Self {
+        Self { buffer: region.buffer().clone(), access: Access::ReadOnly, footprint: Footprint::Whole }
+    }
+
+    /// A buffer of which a package uses the part its footprint names.
+    #[must_use]
+    pub fn part(region: &impl Region, access: Access, footprint: Footprint) -> Self {
+        Self { buffer: region.buffer().clone(), access, footprint }
+    }
+
+    /// The buffer.
+    #[must_use]
+    pub fn buffer(&self) -> &RawBuffer {
+        &self.buffer
+    }
+
+    /// What is done with it.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// How packages share it.
+    #[must_use]
+    pub fn footprint(&self) -> &Footprint {
+        &self.footprint
+    }
+
+    /// The bytes that a package's items touch.
+    #[must_use]
+    pub fn bytes(&self, items: Range<u64>) -> Range<u64> {
+        self.footprint.bytes(items, self.buffer.len())
+    }
+}
+
+/// How one kind of device runs a kernel.
+pub trait Variant: Send + Sync {
+    /// Computes the package's items. `grants` holds the kernel's arguments in their order, each for the bytes of its
+    /// footprint. A host kernel computes here and returns a fence that is done; a device kernel is started here and
+    /// waited for through the fence.
+    ///
+    /// # Errors
+    /// Whatever keeps the kernel from running. The package then goes to another unit.
+    fn launch(&self, package: &Package, grants: &mut Grants) -> Result<Fence, KernelError>;
+}
+
+impl<F> Variant for F
+where
+    F: Fn(&Package, &mut Grants) -> Result<Fence, KernelError> + Send + Sync,
+{
+    fn launch(&self, package: &Package, grants: &mut Grants) -> Result<Fence, KernelError> {
+        self(package, grants)
+    }
+}
+
+/// A data-parallel kernel over items `0..n`: its arguments and a variant for each device that can run it.
+#[derive(Clone)]
+pub struct Kernel {
+    name: String,
+    local_size: u64,
+    arguments: Vec<Argument>,
+    variants: Vec<(DeviceId, Arc<dyn Variant>)>,
+}
+
+impl Kernel {
+    /// A kernel without arguments or variants. Packages are multiples of `local_size` items, but for the last.
+    #[must_use]
+    pub fn new(name: impl Into<String>, local_size: u64) -> Self {
+        Self { name: name.into(), local_size, arguments: Vec::new(), variants: Vec::new() }
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn argument(mut self, argument: Argument) -> Self {
+        self.arguments.push(argument);
+        self
+    }
+
+    /// Says how a device runs it; the last word for a device counts.
+    #[must_use]
+    pub fn variant(mut self, device: DeviceId, variant: impl Variant + 'static) -> Self {
+        self.variants.retain(|(other, _)| *other != device);
+        self.variants.push((device, Arc::new(variant)));
+        self
+    }
+
+    /// The name, for reports.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The local work size in items.
+    #[must_use]
+    pub fn local_size(&self) -> u64 {
+        self.local_size
+    }
+
+    /// The arguments.
+    #[must_use]
+    pub fn arguments(&self) -> &[Argument] {
+        &self.arguments
+    }
+
+    /// The devices that can run it.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        self.variants.iter().map(|(device, _)| *device)
+    }
+
+    pub(crate) fn variant_for(&self, device: DeviceId) -> Option<&Arc<dyn Variant>> {
+        self.variants.iter().find(|(other, _)| *other == device).map(|(_, variant)| variant)
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel")
+            .field("name", &self.name)
+            .field("local_size", &self.local_size)
+            .field("arguments", &self.arguments)
+            .field("devices", &self.devices().collect::<Vec<_>>())
+            .finish()
+    }
+}

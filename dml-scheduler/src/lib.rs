@@ -1,0 +1,50 @@
+//! The co-execution scheduler: splits one data-parallel kernel over every device of the machine.
+//!
+//! ```text
+//!  PolicySpec --build--> Policy ---lengths---> Splitter ---packages---> one unit per device
+//!  "hguided:2"           pure, deterministic   places, rounds,     <--  complete, give_back, retire
+//!                                              hands out once
+//! ```
+//!
+//! A [`Policy`] says how many items a unit gets next and nothing else. The [`Splitter`] turns those numbers into
+//! [`Package`]s and is alone responsible for every item being computed exactly once, whatever the policy answers and
+//! whichever unit fails. Both are free of clocks, threads and devices; [`metrics`] turns the measured times into the
+//! figures that the papers report.
+//!
+//! ```
+//! use dml_scheduler::{Assignment, PolicySpec, UnitId};
+//!
+//! let spec: PolicySpec = "hguided:2".parse()?;
+//! let mut splitter = spec.splitter(&[1.0, 0.35], 1_000_000, 256)?;
+//! let mut next_unit = 0;
+//! while !splitter.is_finished() {
+//!     if let Assignment::Package(package) = splitter.assign(UnitId(next_unit)) {
+//!         // ... compute items package.range() on that unit's device ...
+//!         let _progress = splitter.complete(&package)?;
+//!     }
+//!     next_unit = 1 - next_unit;
+//! }
+//! assert_eq!(splitter.completed(), 1_000_000);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod coexecutor;
+mod commander;
+mod director;
+mod kernel;
+pub mod metrics;
+mod package;
+pub mod policy;
+mod report;
+mod unit;
+
+pub use coexecutor::{Coexecutor, Hooks, NoHooks};
+pub use kernel::{Argument, Footprint, Kernel, KernelError, Variant};
+pub use package::{Package, UnitId};
+pub use policy::{
+    Assignment, Dynamic, HGuided, NotInFlight, ParsePolicyError, Policy, PolicyError, PolicySpec, Progress,
+    Retirement, Splitter, Static,
+};
+pub use report::{DeviceReport, PackageRecord, Report, RunError, UnitFailure};

@@ -1,0 +1,142 @@
+//! Load-balancing policies: how much of the work each unit gets next.
+//!
+//! ```text
+//!            assign(unit)            next(unit, remaining)
+//!   unit ------------------> Splitter ------------------> Policy
+//!        <------------------          <------------------
+//!             Package                  Some(length) | None
+//! ```
+//!
+//! A policy proposes lengths; the [`Splitter`] disposes. Nothing that a policy answers can lose an item, hand one out
+//! twice, or keep a run from ending:
+//!
+//! - **P-1** The work is, at every moment, exactly the completed items, the items in flight and the items not yet
+//!   assigned; no item is in two of them.
+//! - **P-2** Every piece of unassigned work starts at a multiple of the local work size, and ends at one or at the end
+//!   of the work. So does every package.
+//! - **P-3** A unit that asks while nothing is in flight and every unit left has been turned away gets work, whatever
+//!   the policy says.
+//! - **P-4** Work that came back is handed out before work that nobody had yet.
+//!
+//! Three published policies stand here, [`Static`], [`Dynamic`] and [`HGuided`]; [`PolicySpec`] names them on the
+//! command line. Other policies are other implementations of [`Policy`].
+
+mod dynamic;
+mod hguided;
+mod powers;
+mod spec;
+mod splitter;
+mod static_split;
+#[cfg(test)]
+mod tests;
+
+pub use dynamic::Dynamic;
+pub use hguided::HGuided;
+pub use spec::{ParsePolicyError, PolicySpec};
+pub use splitter::{Assignment, NotInFlight, Progress, Retirement, Splitter};
+pub use static_split::Static;
+
+use crate::UnitId;
+use std::fmt::Debug;
+use thiserror::Error;
+
+/// Decides how many items a unit gets next.
+///
+/// A policy is a pure function of its construction and of the calls made to it: no clock, no randomness, no device.
+/// The same calls get the same answers, so that a run can be replayed from its trace.
+///
+/// Only [`next`](Policy::next) has to be written. It need not be careful: the [`Splitter`] clamps and rounds every
+/// answer and never strands work.
+///
+/// ```
+/// use dml_scheduler::{Assignment, Policy, Splitter, UnitId};
+///
+/// /// Half of what is left, to whoever asks.
+/// #[derive(Debug)]
+/// struct Halves;
+///
+/// impl Policy for Halves {
+///     fn next(&mut self, _unit: UnitId, remaining: u64) -> Option<u64> {
+///         Some(remaining / 2)
+///     }
+/// }
+///
+/// let mut splitter = Splitter::new(Box::new(Halves), 2, 1000, 64)?;
+/// let Assignment::Package(package) = splitter.assign(UnitId(1)) else { unreachable!() };
+/// assert_eq!(package.range(), 0..512); // 500, rounded up to a multiple of 64
+/// # Ok::<(), dml_scheduler::PolicyError>(())
+/// ```
+pub trait Policy: Send + Debug {
+    /// The length of the unit's next package, or `None` when it is to get nothing for now.
+    ///
+    /// `None` is not for ever: the unit is asked about again when it next wants work.
+    ///
+    /// # Shape and units
+    /// `remaining` counts the unassigned items that this unit could be given, at least 1: all of them, or, where the
+    /// policy [sets work aside](Policy::set_aside), those set aside for the unit and those set aside for nobody. The
+    /// answer counts items; it is raised to at least 1, rounded up to a multiple of the local work size and cut off at
+    /// the end of the piece of work that it is taken from.
+    fn next(&mut self, unit: UnitId, remaining: u64) -> Option<u64>;
+
+    /// How many items of a stretch of work are set aside for each unit, or `None` (the default) when all of it goes to
+    /// whoever asks first.
+    ///
+    /// Called once for the whole work, before any package; and again for every stretch that comes back from a failed
+    /// package or a retired unit, with the units that are left. Shares are laid out in the order of `units`, so that
+    /// it does not matter which unit asks first.
+    ///
+    /// # Shape and units
+    /// `units` is not empty and ascends. Element i of the answer counts the items of `units[i]`; each is rounded up to
+    /// a multiple of the local work size and cut off at the stretch's end. What is left over is set aside for nobody.
+    fn set_aside(&mut self, items: u64, units: &[UnitId]) -> Option<Vec<u64>> {
+        let _ = (items, units);
+        None
+    }
+
+    /// Learns that a unit is gone for good; from now on only the others are asked about.
+    fn retire(&mut self, unit: UnitId) {
+        let _ = unit;
+    }
+}
+
+/// Why a policy, or the splitting of work by it, could not be set up.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// There is nobody to give work to.
+    #[error("no units: a policy needs at least one unit to give work to")]
+    NoUnits,
+    /// A relative power is zero, negative, infinite or not a number.
+    #[error("bad power: {unit} has relative power {power}, which is not positive and finite")]
+    BadPower {
+        /// The unit.
+        unit: UnitId,
+        /// The power it was given.
+        power: f64,
+    },
+    /// The work cannot be split into no packages.
+    #[error("bad number of packages: dynamic was given 0, needs at least 1")]
+    ZeroPackages,
+    /// The divisor of HGuided is below 1, infinite or not a number.
+    #[error("bad divisor: hguided was given k = {k}, needs a finite number of at least 1")]
+    BadDivisor {
+        /// The divisor it was given.
+        k: f64,
+    },
+    /// There is not one minimum package size per unit.
+    #[error("bad minimums: hguided was given {minimums} minimum package sizes for {units} units")]
+    MinimumCount {
+        /// The number of minimum package sizes.
+        minimums: usize,
+        /// The number of units.
+        units: usize,
+    },
+    /// A kernel's work-groups cannot be empty.
+    #[error("bad local work size: 0 items, needs at least 1")]
+    ZeroLocalSize,
+}
+
+/// The smallest legal package: checks that a local work size is one.
+const fn checked_local_size(local_size: u64) -> Result<u64, PolicyError> {
+    if local_size == 0 { Err(PolicyError::ZeroLocalSize) } else { Ok(local_size) }
+}

@@ -1,0 +1,398 @@
+//! The splitter: turns the lengths that a policy proposes into packages, and keeps the books.
+//!
+//! ```text
+//!                 assign                  complete
+//!   unassigned -----------> in flight --------------> completed
+//!       ^                       |
+//!       +-----------------------+
+//!         give_back, retire
+//! ```
+//!
+//! It upholds P-1 to P-4 of the [module above](super).
+
+use super::{Policy, PolicyError, checked_local_size};
+use crate::{Package, UnitId};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use thiserror::Error;
+
+/// What a unit that asked for work does next.
+#[must_use]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Assignment {
+    /// Compute this, then [`complete`](Splitter::complete) it or [`give it back`](Splitter::give_back).
+    Package(Package),
+    /// Nothing for now: ask again when another package was completed or given back, or another unit retired.
+    Wait,
+    /// Stop: the work is finished, or this unit is retired (or was never part of the run).
+    NoMore,
+}
+
+/// What is to be done after a package was completed.
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Some items are not computed yet: its unit asks for more.
+    Unfinished,
+    /// It was the last one: every item is computed, every unit can stop.
+    Finished,
+}
+
+/// What is to be done after a unit was retired.
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retirement {
+    /// The others can finish the work, or it is finished already: those that wait ask again.
+    Continue,
+    /// No unit is left.
+    Stranded {
+        /// The number of items that nobody will compute.
+        items: u64,
+    },
+}
+
+/// A package was completed or given back that no unit has: it was before, or its unit was retired, or it belongs to
+/// another run.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("not in flight: {package}")]
+pub struct NotInFlight {
+    /// The package.
+    pub package: Package,
+}
+
+/// Hands out every item of the work exactly once, in the lengths that a policy proposes.
+///
+/// It is the one place that knows which items are unassigned, in flight and completed; it does no locking and reads no
+/// clock. One thread (the commander) drives it.
+///
+/// # Shape and units
+/// Work and lengths count items. Packages start at multiples of the local work size; only one that ends the work can
+/// be of another length than a multiple of it. Any work size is legal, also 0.
+///
+/// # Complexity
+/// Assigning costs one call of the policy and O(units + pieces that came back); completing O(log packages in flight).
+///
+/// ```
+/// use dml_scheduler::{Assignment, PolicySpec, Progress, UnitId};
+///
+/// let mut splitter = PolicySpec::Static.splitter(&[1.0, 0.5], 300, 1)?;
+/// let Assignment::Package(second) = splitter.assign(UnitId(1)) else { unreachable!() };
+/// assert_eq!(second.range(), 200..300); // unit 0 asks later, and gets 0..200 all the same
+/// splitter.give_back(&second)?; // it failed: both share it
+/// let Assignment::Package(again) = splitter.assign(UnitId(0)) else { unreachable!() };
+/// assert_eq!(again.range(), 200..266);
+/// assert_eq!(splitter.complete(&again)?, Progress::Unfinished);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Splitter {
+    policy: Box<dyn Policy>,
+    work: u64,
+    local_size: u64,
+    units: Vec<Unit>,
+    /// Unassigned work that is set aside for nobody.
+    common: Pool,
+    in_flight: BTreeMap<u64, Package>,
+    completed: u64,
+    handed_out: u64,
+}
+
+/// What the splitter knows of one unit.
+#[derive(Debug, Default)]
+struct Unit {
+    set_aside: Pool,
+    standing: Standing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Standing {
+    /// Has work, or has not asked for any since the last change.
+    #[default]
+    Willing,
+    /// Asked and was turned away.
+    TurnedAway,
+    Retired,
+}
+
+impl Splitter {
+    /// Splits `work` items among `units` units by a policy; `local_size` is the local work size in items.
+    ///
+    /// # Errors
+    /// [`NoUnits`](PolicyError::NoUnits), [`ZeroLocalSize`](PolicyError::ZeroLocalSize).
+    pub fn new(
+        policy: Box<dyn Policy>,
+        units: usize,
+        work: u64,
+        local_size: u64,
+    ) -> Result<Self, PolicyError> {
+        if units == 0 {
+            return Err(PolicyError::NoUnits);
+        }
+        let mut splitter = Self {
+            policy,
+            work,
+            local_size: checked_local_size(local_size)?,
+            units: std::iter::repeat_with(Unit::default).take(units).collect(),
+            common: Pool::default(),
+            in_flight: BTreeMap::new(),
+            completed: 0,
+            handed_out: 0,
+        };
+        splitter.share_out(0..work, Origin::Fresh);
+        Ok(splitter)
+    }
+
+    /// Hands the unit its next package, if there is one for it.
+    pub fn assign(&mut self, unit: UnitId) -> Assignment {
+        if self.is_finished() || !self.is_active(unit) {
+            return Assignment::NoMore;
+        }
+        let available = self.units[unit.0].set_aside.items() + self.common.items();
+        let length = if available == 0 { None } else { self.policy.next(unit, available) };
+        match length.and_then(|length| self.cut(unit, length)) {
+            Some(package) => Assignment::Package(package),
+            None => self.turn_away(unit),
+        }
+    }
+
+    /// Records that a package's items are computed.
+    ///
+    /// # Errors
+    /// [`NotInFlight`] when no unit has this package; nothing changes.
+    pub fn complete(&mut self, package: &Package) -> Result<Progress, NotInFlight> {
+        self.completed += self.take_back(package)?.items();
+        Ok(if self.is_finished() { Progress::Finished } else { Progress::Unfinished })
+    }
+
+    /// Takes back a package that failed: its items are handed out again, before work that nobody had yet.
+    ///
+    /// Its unit stays in the run, and can be handed the same items again; one that is not to be is
+    /// [retired](Self::retire). Units that wait should ask again.
+    ///
+    /// # Errors
+    /// [`NotInFlight`] when no unit has this package; nothing changes.
+    pub fn give_back(&mut self, package: &Package) -> Result<(), NotInFlight> {
+        let range = self.take_back(package)?.range();
+        self.share_out(range, Origin::CameBack);
+        Ok(())
+    }
+
+    /// Takes a unit out of the run: what it has in flight and what was set aside for it goes to the others.
+    ///
+    /// Its packages cannot be completed any more; complete first what it did finish. Retiring a unit again changes
+    /// nothing. Units that wait should ask again.
+    pub fn retire(&mut self, unit: UnitId) -> Retirement {
+        if self.is_active(unit) {
+            self.units[unit.0].standing = Standing::Retired;
+            self.policy.retire(unit);
+            let mut pieces = std::mem::take(&mut self.units[unit.0].set_aside).into_pieces();
+            let failed = self.in_flight.extract_if(.., |_, package| package.unit() == unit);
+            pieces.extend(failed.map(|(_, package)| package.range()));
+            for piece in joined(pieces) {
+                self.share_out(piece, Origin::CameBack);
+            }
+        }
+        let unfinished = self.work - self.completed;
+        if unfinished == 0 || self.units.iter().any(|unit| unit.standing != Standing::Retired) {
+            Retirement::Continue
+        } else {
+            Retirement::Stranded { items: unfinished }
+        }
+    }
+
+    /// Whether every item is computed.
+    #[must_use]
+    pub const fn is_finished(&self) -> bool {
+        self.completed == self.work
+    }
+
+    /// Whether the unit takes part and is not retired.
+    #[must_use]
+    pub fn is_active(&self, unit: UnitId) -> bool {
+        self.units.get(unit.0).is_some_and(|unit| unit.standing != Standing::Retired)
+    }
+
+    /// The items of the whole work.
+    #[must_use]
+    pub const fn work(&self) -> u64 {
+        self.work
+    }
+
+    /// The local work size, in items.
+    #[must_use]
+    pub const fn local_size(&self) -> u64 {
+        self.local_size
+    }
+
+    /// The items that are computed.
+    #[must_use]
+    pub const fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// The items that no unit has, and that are not computed.
+    #[must_use]
+    pub fn unassigned(&self) -> u64 {
+        self.common.items() + self.units.iter().map(|unit| unit.set_aside.items()).sum::<u64>()
+    }
+
+    /// The packages that units have, in the order in which they were handed out.
+    pub fn in_flight(&self) -> impl Iterator<Item = &Package> {
+        self.in_flight.values()
+    }
+
+    /// The number of packages handed out so far, those that came back included.
+    #[must_use]
+    pub const fn handed_out(&self) -> u64 {
+        self.handed_out
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &dyn Policy {
+        &*self.policy
+    }
+
+    /// Cuts a package of about this length off the first piece of work that the unit may have (P-2, P-4).
+    fn cut(&mut self, unit: UnitId, length: u64) -> Option<Package> {
+        // Saturation is right: the cut ends with the piece anyway.
+        let length = length.max(1).div_ceil(self.local_size).saturating_mul(self.local_size);
+        let Unit { set_aside, standing } = &mut self.units[unit.0];
+        let range = set_aside
+            .cut_returned(length)
+            .or_else(|| self.common.cut_returned(length))
+            .or_else(|| set_aside.cut_fresh(length))
+            .or_else(|| self.common.cut_fresh(length))?;
+        *standing = Standing::Willing;
+        let package = Package::new(range, unit, self.handed_out);
+        self.handed_out += 1;
+        self.in_flight.insert(package.index(), package.clone());
+        Some(package)
+    }
+
+    /// Lets the unit wait, unless nobody would ever ask successfully again (P-3).
+    fn turn_away(&mut self, unit: UnitId) -> Assignment {
+        self.units[unit.0].standing = Standing::TurnedAway;
+        // A unit with work in flight asks again once it is done with that.
+        let hope =
+            !self.in_flight.is_empty() || self.units.iter().any(|unit| unit.standing == Standing::Willing);
+        if hope {
+            return Assignment::Wait;
+        }
+        // The policy wants nobody to have the rest. It must be computed: whoever asks has it, also what was set aside
+        // for others, who were turned away too.
+        for owner in &mut self.units {
+            let set_aside = std::mem::take(&mut owner.set_aside);
+            self.common.absorb(set_aside);
+        }
+        match self.cut(unit, u64::MAX) {
+            Some(package) => Assignment::Package(package),
+            None => unreachable!("P-1: unfinished work that is not in flight is unassigned"),
+        }
+    }
+
+    /// Ends a package's flight and returns the splitter's own copy of it.
+    fn take_back(&mut self, package: &Package) -> Result<Package, NotInFlight> {
+        match self.in_flight.get(&package.index()) {
+            Some(known) if known == package => {}
+            _ => return Err(NotInFlight { package: package.clone() }),
+        }
+        self.in_flight.remove(&package.index()).ok_or_else(|| NotInFlight { package: package.clone() })
+    }
+
+    /// Makes a piece of work available, to the units for which the policy sets it aside and otherwise to all.
+    fn share_out(&mut self, piece: Range<u64>, origin: Origin) {
+        let active: Vec<UnitId> =
+            (0..self.units.len()).map(UnitId).filter(|unit| self.is_active(*unit)).collect();
+        for unit in &active {
+            self.units[unit.0].standing = Standing::Willing;
+        }
+        let items = piece.end - piece.start;
+        let lengths =
+            if items == 0 || active.is_empty() { None } else { self.policy.set_aside(items, &active) };
+        let mut rest = piece;
+        for (unit, length) in active.iter().zip(lengths.unwrap_or_default()) {
+            let length = length.div_ceil(self.local_size).saturating_mul(self.local_size);
+            if let Some(share) = cut_front(&mut rest, length) {
+                self.units[unit.0].set_aside.put(share, origin);
+            }
+        }
+        self.common.put(rest, origin);
+    }
+}
+
+/// Whether a piece of work was handed out before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Fresh,
+    CameBack,
+}
+
+/// Unassigned pieces of work; none is empty.
+#[derive(Debug, Default)]
+struct Pool {
+    returned: VecDeque<Range<u64>>,
+    fresh: VecDeque<Range<u64>>,
+}
+
+impl Pool {
+    fn items(&self) -> u64 {
+        self.returned.iter().chain(&self.fresh).map(|piece| piece.end - piece.start).sum()
+    }
+
+    fn put(&mut self, piece: Range<u64>, origin: Origin) {
+        if !piece.is_empty() {
+            match origin {
+                Origin::Fresh => self.fresh.push_back(piece),
+                Origin::CameBack => self.returned.push_back(piece),
+            }
+        }
+    }
+
+    fn cut_returned(&mut self, length: u64) -> Option<Range<u64>> {
+        cut_first(&mut self.returned, length)
+    }
+
+    fn cut_fresh(&mut self, length: u64) -> Option<Range<u64>> {
+        cut_first(&mut self.fresh, length)
+    }
+
+    fn absorb(&mut self, other: Self) {
+        self.returned.extend(other.returned);
+        self.fresh.extend(other.fresh);
+    }
+
+    fn into_pieces(self) -> Vec<Range<u64>> {
+        self.returned.into_iter().chain(self.fresh).collect()
+    }
+}
+
+/// Cuts at most `length` items off the first piece, which goes when nothing is left of it.
+fn cut_first(pieces: &mut VecDeque<Range<u64>>, length: u64) -> Option<Range<u64>> {
+    let first = pieces.front_mut()?;
+    let cut = cut_front(first, length);
+    if first.is_empty() {
+        pieces.pop_front();
+    }
+    cut
+}
+
+/// Cuts at most `length` items off the front of a piece.
+fn cut_front(piece: &mut Range<u64>, length: u64) -> Option<Range<u64>> {
+    let start = piece.start;
+    piece.start = start.saturating_add(length).min(piece.end);
+    (piece.start > start).then_some(start..piece.start)
+}
+
+/// The same items in ascending order and as few pieces as they make.
+fn joined(mut pieces: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    pieces.sort_unstable_by_key(|piece| piece.start);
+    let mut joined: Vec<Range<u64>> = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        match joined.last_mut() {
+            Some(last) if last.end == piece.start => last.end = piece.end,
+            _ => joined.push(piece),
+        }
+    }
+    joined
+}
