@@ -1,0 +1,398 @@
+//! Gaussian: a picture blurred with a large square filter, the regular workload that is bound by arithmetic.
+//!
+//! ```text
+//!   package of items (= pixels of out, row-major)
+//!        │ input_pixels: its rows, and `radius` more above and below
+//!        ▼
+//!   image part ──┐
+//!   weights ─────┴─▶ full square convolution, f32, edges clamped ──▶ out[items]
+//! ```
+//!
+//! Invariants:
+//!
+//! 1. **The filter has an odd edge**, `2 * radius + 1`, so that it has a middle.
+//! 2. **A pixel's sum has one order**, row by row and left to right, whatever package it is in.
+//! 3. **The convolution is not separated** into a horizontal and a vertical one: the workload is meant to be heavy.
+//!    Only the check separates it.
+//!
+//! # Source
+//! The benchmark of the co-execution papers (RGBA picture 5120 x 5120, filter 61); sigma is a sixth of the filter.
+
+use crate::check::{Mismatch, Value};
+use crate::picture::Picture;
+use crate::scene;
+use rayon::prelude::*;
+use std::ops::Range;
+use thiserror::Error;
+
+mod reference;
+
+/// Work-items of one OpenCL work-group.
+pub const LOCAL_SIZE: u64 = 128;
+
+/// The OpenCL C 1.2 program.
+///
+/// # Shape and units
+/// Kernel arguments: `global const uchar4* image`, `global const float* weights`, `global uchar4* out`, `uint width`,
+/// `uint height`, `uint radius`, `ulong end` (items from `end` on are left alone). The buffers are whole, the global
+/// offset is the first item of the package.
+pub const OPENCL_SOURCE: &str = include_str!("kernels/gaussian.cl");
+
+/// The name of the kernel in [`OPENCL_SOURCE`].
+pub const OPENCL_KERNEL: &str = "gaussian";
+
+/// How large a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Size {
+    /// The picture's width in pixels.
+    pub width: u32,
+    /// The picture's height in pixels.
+    pub height: u32,
+    /// The edge of the filter in pixels, odd.
+    pub filter: u32,
+}
+
+/// For tests: milliseconds, and no multiple of the local size.
+pub const TINY: Size = Size { width: 67, height: 45, filter: 9 };
+/// About a second alone on one core.
+pub const SMALL: Size = Size { width: 1200, height: 900, filter: 61 };
+/// The published size.
+pub const PAPER: Size = Size { width: 5120, height: 5120, filter: 61 };
+
+/// Pixels that the host kernel sums side by side: eight vector registers of sums, whether four or eight wide.
+const TILE: usize = if cfg!(target_feature = "avx") { 16 } else { 8 };
+
+/// Pixels of one job of the host kernel: a row of them in single precision, with its halo, stays in the first cache.
+const PIXELS_PER_JOB: usize = 256;
+
+/// Why a problem cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum GaussianError {
+    /// A filter with an even edge has no middle.
+    #[error("a gaussian filter of edge {filter} has no middle: the edge must be odd")]
+    EvenFilter {
+        /// The edge in pixels.
+        filter: u32,
+    },
+    /// The filter is so large that sums in single precision lose what the check looks for.
+    #[error("a gaussian filter of edge {filter} is too large: at most {largest_filter}")]
+    FilterTooLarge {
+        /// The edge in pixels.
+        filter: u32,
+        /// The limit, [`Problem::LARGEST_FILTER`].
+        largest_filter: u32,
+    },
+    /// The picture is larger than one that can be read or drawn.
+    #[error("a gaussian picture of {width} x {height} pixels is too large: at most {largest_pixels} pixels")]
+    PictureTooLarge {
+        /// The width in pixels.
+        width: u32,
+        /// The height in pixels.
+        height: u32,
+        /// The limit, [`Picture::LARGEST_PIXELS`].
+        largest_pixels: u64,
+    },
+}
+
+/// The picture and the filter of one blur.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    picture: Picture,
+    radius: u32,
+    weights: Vec<f32>,
+}
+
+impl Problem {
+    /// The largest edge of a filter, in pixels.
+    pub const LARGEST_FILTER: u32 = 255;
+
+    /// Blurs a given picture.
+    ///
+    /// # Errors
+    /// [`GaussianError::EvenFilter`], [`GaussianError::FilterTooLarge`] and [`GaussianError::PictureTooLarge`].
+    pub fn from_picture(picture: Picture, filter: u32) -> Result<Self, GaussianError> {
+        expect_pixels(picture.width(), picture.height())?;
+        Ok(Self { weights: weights(filter)?, radius: filter / 2, picture })
+    }
+
+    /// Blurs a picture that is drawn from a seed.
+    ///
+    /// ```
+    /// use dml_workloads::gaussian::{self, Problem};
+    ///
+    /// let problem = Problem::generate(64, 48, 7, 42)?;
+    /// let mut out = vec![[0; 4]; 10];
+    /// let package = 100..110;
+    /// let input = gaussian::input_pixels(package.clone(), 64, 48, problem.radius());
+    /// gaussian::host(
+    ///     package,
+    ///     problem.width(),
+    ///     problem.height(),
+    ///     problem.radius(),
+    ///     problem.weights(),
+    ///     &problem.image()[input.start as usize..input.end as usize],
+    ///     input.start,
+    ///     &mut out,
+    /// );
+    /// # Ok::<(), gaussian::GaussianError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`GaussianError::EvenFilter`], [`GaussianError::FilterTooLarge`] and [`GaussianError::PictureTooLarge`].
+    pub fn generate(width: u32, height: u32, filter: u32, seed: u64) -> Result<Self, GaussianError> {
+        expect_pixels(width, height)?;
+        let weights = weights(filter)?;
+        let picture = Picture::new(width, height, scene::draw(width, height, seed))
+            .expect("a scene has as many pixels as it was asked for");
+        Ok(Self { picture, radius: filter / 2, weights })
+    }
+
+    /// Blurs a picture that is drawn from a seed, in a given size.
+    ///
+    /// # Errors
+    /// Those of [`Problem::generate`].
+    pub fn of_size(size: Size, seed: u64) -> Result<Self, GaussianError> {
+        Self::generate(size.width, size.height, size.filter, seed)
+    }
+
+    /// The number of items: one per pixel.
+    #[must_use]
+    pub fn items(&self) -> u64 {
+        self.picture.pixels().len() as u64
+    }
+
+    /// The picture that is blurred.
+    #[must_use]
+    pub fn picture(&self) -> &Picture {
+        &self.picture
+    }
+
+    /// The pixels that are blurred, row-major.
+    #[must_use]
+    pub fn image(&self) -> &[[u8; 4]] {
+        self.picture.pixels()
+    }
+
+    /// The picture's width in pixels.
+    #[must_use]
+    pub fn width(&self) -> u32 {
+        self.picture.width()
+    }
+
+    /// The picture's height in pixels.
+    #[must_use]
+    pub fn height(&self) -> u32 {
+        self.picture.height()
+    }
+
+    /// The pixels of the filter on each side of its middle.
+    #[must_use]
+    pub fn radius(&self) -> u32 {
+        self.radius
+    }
+
+    /// The weights of the filter, row-major, `(2 * radius + 1)^2` of them; they sum up to one.
+    #[must_use]
+    pub fn weights(&self) -> &[f32] {
+        &self.weights
+    }
+
+    /// Compares a whole output with a separated blur in double precision, in the current rayon pool.
+    ///
+    /// A channel may be off by one: sums in single precision are rounded in another order everywhere.
+    ///
+    /// # Errors
+    /// A [`Mismatch`] with the first wrong pixel, or with the lengths where they differ.
+    pub fn check(&self, out: &[[u8; 4]]) -> Result<(), Mismatch> {
+        Mismatch::of_length("length of the gaussian output", self.image().len(), out.len(), 1)?;
+        reference::first_difference(self, out).map_or(Ok(()), |difference| {
+            Err(Mismatch {
+                item: difference.pixel as u64,
+                expected: Value::Pixel(difference.expected),
+                found: Value::Pixel(out[difference.pixel]),
+                what: "blurred pixel (1 more or less is right)",
+            })
+        })
+    }
+}
+
+fn expect_pixels(width: u32, height: u32) -> Result<(), GaussianError> {
+    let largest_pixels = Picture::LARGEST_PIXELS;
+    if u64::from(width) * u64::from(height) > largest_pixels {
+        return Err(GaussianError::PictureTooLarge { width, height, largest_pixels });
+    }
+    Ok(())
+}
+
+/// The weights of a square filter, row-major, normalised in double precision.
+///
+/// # Errors
+/// [`GaussianError::EvenFilter`] and [`GaussianError::FilterTooLarge`].
+pub fn weights(filter: u32) -> Result<Vec<f32>, GaussianError> {
+    if filter.is_multiple_of(2) {
+        return Err(GaussianError::EvenFilter { filter });
+    }
+    let largest_filter = Problem::LARGEST_FILTER;
+    if filter > largest_filter {
+        return Err(GaussianError::FilterTooLarge { filter, largest_filter });
+    }
+    let sigma = f64::from(filter) / 6.0;
+    let radius = i64::from(filter / 2);
+    let densities: Vec<f64> = (-radius..=radius)
+        .flat_map(|down| (-radius..=radius).map(move |across| (down * down + across * across) as f64))
+        .map(|distance_squared| (-distance_squared / (2.0 * sigma * sigma)).exp())
+        .collect();
+    let sum: f64 = densities.iter().sum();
+    Ok(densities.iter().map(|density| (density / sum) as f32).collect())
+}
+
+/// The pixels of the picture that a package reads: the rows of its items and `radius` rows above and below, as far as
+/// there are any.
+///
+/// # Shape and units
+/// Global pixel numbers, whole rows; empty for a package without items.
+#[must_use]
+pub fn input_pixels(items: Range<u64>, width: u32, height: u32, radius: u32) -> Range<u64> {
+    if items.is_empty() || width == 0 || height == 0 {
+        return 0..0;
+    }
+    let width = u64::from(width);
+    let first_row = (items.start / width).saturating_sub(u64::from(radius));
+    let last_row = ((items.end - 1) / width + u64::from(radius)).min(u64::from(height) - 1);
+    first_row * width..(last_row + 1) * width
+}
+
+/// Computes one package on the host, in the current rayon pool.
+///
+/// # Shape and units
+/// `items` are global item numbers, and `out` holds the pixels of just these. `image` is a part of the picture in whole
+/// rows, which begins at pixel `image_first_pixel` and holds at least [`input_pixels`].
+///
+/// # Panics
+/// When a slice is not as long as said above, `items` ends beyond the picture, or `image` begins inside a row.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the argument list of the OpenCL kernel, and where the parts begin"
+)]
+pub fn host(
+    items: Range<u64>,
+    width: u32,
+    height: u32,
+    radius: u32,
+    weights: &[f32],
+    image: &[[u8; 4]],
+    image_first_pixel: u64,
+    out: &mut [[u8; 4]],
+) {
+    let count = items.end.saturating_sub(items.start);
+    assert!(
+        out.len() as u64 == count,
+        "gaussian of items {items:?}: out has {} pixels, not {count}",
+        out.len()
+    );
+    if count == 0 {
+        return;
+    }
+    let edge = 2 * radius as usize + 1;
+    let input = input_pixels(items.clone(), width, height, radius);
+    let image_end = image_first_pixel + image.len() as u64;
+    assert!(
+        items.end <= u64::from(width) * u64::from(height)
+            && weights.len() == edge * edge
+            && image_first_pixel.is_multiple_of(u64::from(width))
+            && image_first_pixel <= input.start
+            && input.end <= image_end,
+        "gaussian of items {items:?} of {width} x {height} pixels, radius {radius}: it reads pixels {input:?} and has \
+         {image_first_pixel}..{image_end}, and {} weights",
+        weights.len()
+    );
+    let view = View {
+        width: width as usize,
+        last_row: height as usize - 1,
+        radius: radius as usize,
+        weights,
+        image,
+        first_row: (image_first_pixel / u64::from(width)) as usize,
+    };
+    out.par_chunks_mut(PIXELS_PER_JOB).enumerate().for_each_init(
+        Scratch::default,
+        |scratch, (job, mut out)| {
+            let mut pixel = items.start as usize + job * PIXELS_PER_JOB;
+            while !out.is_empty() {
+                let (row, column) = (pixel / view.width, pixel % view.width);
+                let (segment, rest) = out.split_at_mut(out.len().min(view.width - column));
+                pixel += segment.len();
+                view.blur(row, column, segment, scratch);
+                out = rest;
+            }
+        },
+    );
+}
+
+/// What a job keeps between segments, to allocate once.
+#[derive(Default)]
+struct Scratch {
+    /// The pixels of one row that a segment reads, clamped at the edges.
+    row: Vec<[f32; 4]>,
+    /// The sums of a segment.
+    sums: Vec<[[f32; 4]; TILE]>,
+}
+
+/// The part of the picture that a package has.
+struct View<'a> {
+    width: usize,
+    last_row: usize,
+    radius: usize,
+    weights: &'a [f32],
+    image: &'a [[u8; 4]],
+    /// The row of the picture that `image` begins with.
+    first_row: usize,
+}
+
+impl View<'_> {
+    /// Blurs the pixels of one row from `column` on.
+    fn blur(&self, row: usize, column: usize, out: &mut [[u8; 4]], scratch: &mut Scratch) {
+        let edge = 2 * self.radius + 1;
+        let tiles = out.len().div_ceil(TILE);
+        let Scratch { row: pixels, sums } = scratch;
+        sums.clear();
+        sums.resize(tiles, [[0.0; 4]; TILE]);
+        for (down, weights) in self.weights.chunks_exact(edge).enumerate() {
+            let input_row = (row + down).saturating_sub(self.radius).min(self.last_row);
+            self.load(input_row, column, tiles * TILE + edge - 1, pixels);
+            for (tile, sums) in sums.iter_mut().enumerate() {
+                let mut tile_sums = *sums;
+                let window = &pixels[tile * TILE..tile * TILE + TILE + edge - 1];
+                for (window, weight) in window.array_windows::<TILE>().zip(weights) {
+                    for (sums, pixel) in tile_sums.iter_mut().zip(window) {
+                        for (sum, channel) in sums.iter_mut().zip(pixel) {
+                            *sum += weight * channel;
+                        }
+                    }
+                }
+                *sums = tile_sums;
+            }
+        }
+        for (pixel, sum) in out.iter_mut().zip(sums.as_flattened()) {
+            // The conversion saturates.
+            *pixel = sum.map(|channel| (channel + 0.5) as u8);
+        }
+    }
+
+    /// Converts `count` pixels of a row, from `radius` left of `column` on, clamped at the edges.
+    fn load(&self, row: usize, column: usize, count: usize, pixels: &mut Vec<[f32; 4]>) {
+        let row = &self.image[(row - self.first_row) * self.width..][..self.width];
+        let before = self.radius.saturating_sub(column).min(count);
+        let first = column.saturating_sub(self.radius);
+        let inside = &row[first..self.width.min(first + count - before)];
+        let convert = |pixel: &[u8; 4]| pixel.map(f32::from);
+        pixels.clear();
+        pixels.resize(before, convert(&row[0]));
+        pixels.extend(inside.iter().map(convert));
+        pixels.resize(count, convert(&row[self.width - 1]));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! gaussian over buffers.
+
+use super::variants::{self, Parts, Slot};
+use super::{
+    Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, only_on_host, scribble,
+};
+use crate::check::Mismatch;
+use crate::gaussian::{
+    LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, TINY, host, input_pixels,
+};
+use crate::picture::Picture;
+use dml_core::{Access, AcquireError, Buffer, DeviceId, Platform};
+use dml_scheduler::{Argument, Footprint, Kernel};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The seed of the drawn picture; any other would do.
+const SEED: u64 = 0x6A_55;
+/// The published filter's edge.
+const FILTER: u32 = 61;
+const PIXEL_BYTES: u64 = 4;
+
+/// A prepared blur.
+#[derive(Debug)]
+pub(super) struct Gaussian {
+    problem: Problem,
+    image: Buffer<[u8; 4]>,
+    weights: Buffer<f32>,
+    out: Buffer<[u8; 4]>,
+    kernel: Kernel,
+}
+
+fn problem(input: &Input<'_>) -> Result<Problem, PrepareError> {
+    Ok(match *input {
+        Input::Tiny => Problem::of_size(TINY, SEED)?,
+        Input::Small => Problem::of_size(SMALL, SEED)?,
+        Input::Paper => Problem::of_size(PAPER, SEED)?,
+        Input::Size(edge) => {
+            let workload = Workload::Gaussian;
+            let limit = (Picture::LARGEST_PIXELS as f64).sqrt() as u64;
+            if edge > limit {
+                return Err(PrepareError::Size { workload, size: edge, limit });
+            }
+            super::memory_for(workload, edge * edge * PIXEL_BYTES * 4)?;
+            Problem::generate(edge as u32, edge as u32, FILTER, SEED)?
+        }
+        Input::Picture(path) => Problem::from_picture(Picture::read(path)?, FILTER)?,
+    })
+}
+
+impl Gaussian {
+    pub(super) fn prepare(
+        platform: &Platform,
+        devices: &[DeviceId],
+        input: &Input<'_>,
+    ) -> Result<Self, PrepareError> {
+        let problem = problem(input)?;
+        let (width, height, radius) = (problem.width(), problem.height(), problem.radius());
+        let image = platform.buffer_from(problem.image().to_vec())?;
+        let weights = platform.buffer_from(problem.weights().to_vec())?;
+        let out = platform.buffer::<[u8; 4]>(problem.items()).build()?;
+        // A package reads its own rows and those the filter reaches above and below.
+        let rows = Footprint::Of(Arc::new(move |items| {
+            let pixels = input_pixels(items, width, height, radius);
+            pixels.start * PIXEL_BYTES..pixels.end * PIXEL_BYTES
+        }));
+        let pixel = Footprint::PerItem { bytes: PIXEL_BYTES };
+        let kernel = Kernel::new(Workload::Gaussian.name(), LOCAL_SIZE)
+            .argument(Argument::part(&image, Access::ReadOnly, rows))
+            .argument(Argument::whole(&weights))
+            .argument(Argument::part(&out, Access::WriteInvalidate, pixel));
+        let parts = Parts {
+            workload: Workload::Gaussian,
+            host: Arc::new(move |items, views| {
+                let [image, weights, out] = views else { unreachable!("gaussian has three buffers") };
+                let first_pixel = image.span().start() / PIXEL_BYTES;
+                let (weights, image) = (weights.slice()?, image.slice()?);
+                host(items, width, height, radius, weights, image, first_pixel, out.slice_mut()?);
+                Ok(())
+            }),
+            source: OPENCL_SOURCE,
+            name: OPENCL_KERNEL,
+            slots: vec![
+                Slot::Buffer(0),
+                Slot::Buffer(1),
+                Slot::Buffer(2),
+                Slot::U32(width),
+                Slot::U32(height),
+                Slot::U32(radius),
+            ],
+        };
+        let kernel = variants::add(kernel, platform, devices, &parts)?;
+        Ok(Self { problem, image, weights, out, kernel })
+    }
+}
+
+impl Prepared for Gaussian {
+    fn size(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("items", self.problem.items()),
+            ("width", self.problem.width().into()),
+            ("height", self.problem.height().into()),
+            ("filter", u64::from(self.problem.radius()) * 2 + 1),
+        ]
+    }
+
+    fn items(&self) -> u64 {
+        self.problem.items()
+    }
+
+    fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    fn reset(&self) -> Result<(), AcquireError> {
+        only_on_host(&self.image)?;
+        only_on_host(&self.weights)?;
+        scribble(&self.out)
+    }
+
+    fn collect(&self) -> Result<(), AcquireError> {
+        bring(&self.out)
+    }
+
+    fn verify(&self) -> Result<(), VerifyError> {
+        Ok(self.problem.check(&self.out.read()?)?)
+    }
+
+    fn write_picture(&self, path: &Path) -> Result<(), VerifyError> {
+        let pixels = self.out.read()?.to_vec();
+        Ok(Picture::new(self.problem.width(), self.problem.height(), pixels)?.write(path)?)
+    }
+
+    fn plain(&self) -> Plain {
+        let problem = &self.problem;
+        Plain {
+            source: OPENCL_SOURCE,
+            kernel: OPENCL_KERNEL,
+            arguments: vec![
+                PlainArgument::Input(bytemuck::cast_slice(problem.image()).to_vec()),
+                PlainArgument::Input(bytemuck::cast_slice(problem.weights()).to_vec()),
+                PlainArgument::Output(self.out.raw().len()),
+                PlainArgument::U32(problem.width()),
+                PlainArgument::U32(problem.height()),
+                PlainArgument::U32(problem.radius()),
+                PlainArgument::U64(problem.items()),
+            ],
+            local_size: LOCAL_SIZE,
+        }
+    }
+
+    fn verify_plain(&self, output: &[u8]) -> Result<(), Mismatch> {
+        self.problem.check(bytemuck::cast_slice(output))
+    }
+}

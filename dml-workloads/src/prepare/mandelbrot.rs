@@ -1,0 +1,128 @@
+//! mandelbrot over a buffer.
+
+use super::variants::{self, Parts, Slot};
+use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, scribble};
+use crate::check::Mismatch;
+use crate::mandelbrot::{
+    LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, PIXELS_PER_ITEM, Problem, SMALL, TINY, host,
+};
+use dml_core::{Access, AcquireError, Buffer, DeviceId, Platform};
+use dml_scheduler::{Argument, Footprint, Kernel};
+use std::path::Path;
+use std::sync::Arc;
+
+const ITEM_BYTES: u64 = PIXELS_PER_ITEM * 4;
+
+/// A prepared drawing.
+#[derive(Debug)]
+pub(super) struct Mandelbrot {
+    problem: Arc<Problem>,
+    out: Buffer<[u8; 4]>,
+    kernel: Kernel,
+}
+
+impl Mandelbrot {
+    pub(super) fn prepare(
+        platform: &Platform,
+        devices: &[DeviceId],
+        input: &Input<'_>,
+    ) -> Result<Self, PrepareError> {
+        let workload = Workload::Mandelbrot;
+        let problem = match *input {
+            Input::Tiny => Problem::of_size(TINY)?,
+            Input::Small => Problem::of_size(SMALL)?,
+            Input::Paper => Problem::of_size(PAPER)?,
+            Input::Size(items) => Problem::of_items(items)?,
+            Input::Picture(_) => return Err(PrepareError::NoPicture { workload }),
+        };
+        super::memory_for(workload, problem.items().saturating_mul(ITEM_BYTES * 2))?;
+        let problem = Arc::new(problem);
+        let out = platform.buffer::<[u8; 4]>(problem.items() * PIXELS_PER_ITEM).build()?;
+        let pixels = Footprint::PerItem { bytes: ITEM_BYTES };
+        let kernel = Kernel::new(workload.name(), LOCAL_SIZE).argument(Argument::part(
+            &out,
+            Access::WriteInvalidate,
+            pixels,
+        ));
+        let drawn = problem.clone();
+        let parts = Parts {
+            workload,
+            host: Arc::new(move |items, views| {
+                let [out] = views else { unreachable!("mandelbrot has one buffer") };
+                host(items, &drawn, out.slice_mut()?);
+                Ok(())
+            }),
+            source: OPENCL_SOURCE,
+            name: OPENCL_KERNEL,
+            slots: vec![
+                Slot::Buffer(0),
+                Slot::U32(problem.width()),
+                Slot::U32(problem.height()),
+                Slot::U32(problem.max_iterations()),
+                Slot::F32(problem.left()),
+                Slot::F32(problem.top()),
+                Slot::F32(problem.step()),
+            ],
+        };
+        let kernel = variants::add(kernel, platform, devices, &parts)?;
+        Ok(Self { problem, out, kernel })
+    }
+}
+
+impl Prepared for Mandelbrot {
+    fn size(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("items", self.problem.items()),
+            ("width", self.problem.width().into()),
+            ("height", self.problem.height().into()),
+            ("max_iterations", self.problem.max_iterations().into()),
+        ]
+    }
+
+    fn items(&self) -> u64 {
+        self.problem.items()
+    }
+
+    fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    fn reset(&self) -> Result<(), AcquireError> {
+        scribble(&self.out)
+    }
+
+    fn collect(&self) -> Result<(), AcquireError> {
+        bring(&self.out)
+    }
+
+    fn verify(&self) -> Result<(), VerifyError> {
+        Ok(self.problem.check(&self.out.read()?)?)
+    }
+
+    fn write_picture(&self, path: &Path) -> Result<(), VerifyError> {
+        Ok(self.problem.picture(&self.out.read()?).write(path)?)
+    }
+
+    fn plain(&self) -> Plain {
+        let problem = &self.problem;
+        Plain {
+            source: OPENCL_SOURCE,
+            kernel: OPENCL_KERNEL,
+            arguments: vec![
+                PlainArgument::Output(self.out.raw().len()),
+                PlainArgument::U32(problem.width()),
+                PlainArgument::U32(problem.height()),
+                PlainArgument::U32(problem.max_iterations()),
+                PlainArgument::F32(problem.left()),
+                PlainArgument::F32(problem.top()),
+                PlainArgument::F32(problem.step()),
+                PlainArgument::U64(problem.items()),
+            ],
+            local_size: LOCAL_SIZE,
+        }
+    }
+
+    fn verify_plain(&self, output: &[u8]) -> Result<(), Mismatch> {
+        self.problem.check(bytemuck::cast_slice(output))
+    }
+}

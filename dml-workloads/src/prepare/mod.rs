@@ -1,0 +1,312 @@
+//! Workloads ready to be co-executed: a problem, its buffers on a platform, and a variant of its kernel per device.
+//!
+//! ```text
+//!   Workload::prepare ──▶ Prepared ──kernel()──▶ Coexecutor::run ──▶ collect ──▶ verify, write_picture
+//!                            ▲ └── reset: inputs valid on the host only, outputs scribbled over
+//!                            └──────────────── once before every run ─────────────────┘
+//! ```
+
+mod gaussian;
+mod mandelbrot;
+mod saxpy;
+mod variants;
+
+use crate::check::Mismatch;
+use crate::gaussian::GaussianError;
+use crate::mandelbrot::MandelbrotError;
+use crate::picture::PictureError;
+use dml_core::{AcquireError, Buffer, ConfigError, DeviceId, Platform};
+use dml_scheduler::Kernel;
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// A benchmark workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Workload {
+    /// a·x + y.
+    Saxpy,
+    /// Blurs a picture with a square filter.
+    Gaussian,
+    /// Draws the Mandelbrot set.
+    Mandelbrot,
+}
+
+impl Workload {
+    /// Every workload, in the order of the suite.
+    pub const ALL: [Self; 3] = [Self::Saxpy, Self::Gaussian, Self::Mandelbrot];
+
+    /// The name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Saxpy => "saxpy",
+            Self::Gaussian => "gaussian",
+            Self::Mandelbrot => "mandelbrot",
+        }
+    }
+
+    /// Whether it can work on a picture of the user's.
+    #[must_use]
+    pub const fn takes_picture(self) -> bool {
+        matches!(self, Self::Gaussian)
+    }
+
+    /// Whether its result is a picture.
+    #[must_use]
+    pub const fn makes_picture(self) -> bool {
+        matches!(self, Self::Gaussian | Self::Mandelbrot)
+    }
+
+    /// Makes the problem, its buffers, and a variant of the kernel for each of `devices`.
+    ///
+    /// # Errors
+    /// [`PrepareError`] for an impossible size, an unreadable picture, or a device that cannot run the kernel.
+    pub fn prepare(
+        self,
+        platform: &Platform,
+        devices: &[DeviceId],
+        input: &Input<'_>,
+    ) -> Result<Box<dyn Prepared>, PrepareError> {
+        if let (Input::Picture(_), false) = (input, self.takes_picture()) {
+            return Err(PrepareError::NoPicture { workload: self });
+        }
+        Ok(match self {
+            Self::Saxpy => Box::new(saxpy::Saxpy::prepare(platform, devices, input)?),
+            Self::Gaussian => Box::new(gaussian::Gaussian::prepare(platform, devices, input)?),
+            Self::Mandelbrot => Box::new(mandelbrot::Mandelbrot::prepare(platform, devices, input)?),
+        })
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// No workload has this name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("unknown workload {name}: there are {}", Workload::ALL.map(Workload::name).join(", "))]
+pub struct UnknownWorkload {
+    /// The name asked for.
+    pub name: String,
+}
+
+impl FromStr for Workload {
+    type Err = UnknownWorkload;
+
+    fn from_str(name: &str) -> Result<Self, UnknownWorkload> {
+        let found = Self::ALL.into_iter().find(|workload| workload.name() == name);
+        found.ok_or_else(|| UnknownWorkload { name: name.to_owned() })
+    }
+}
+
+/// What a workload works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Input<'a> {
+    /// Milliseconds of work.
+    Tiny,
+    /// About a second on one core.
+    Small,
+    /// As published.
+    Paper,
+    /// So many items; for a picture to be blurred, the length of its edges.
+    Size(u64),
+    /// A picture of the user's.
+    Picture(&'a Path),
+}
+
+/// Why a workload could not be prepared.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PrepareError {
+    /// The workload does not work on pictures.
+    #[error("{workload} does not take a picture")]
+    NoPicture {
+        /// The workload.
+        workload: Workload,
+    },
+    /// The size is more than the workload can express.
+    #[error("impossible size {size} for {workload}: at most {limit}")]
+    Size {
+        /// The workload.
+        workload: Workload,
+        /// The size asked for.
+        size: u64,
+        /// The largest there is.
+        limit: u64,
+    },
+    /// The memory for the problem cannot be had.
+    #[error("{workload} needs {bytes} bytes of main memory")]
+    Memory {
+        /// The workload.
+        workload: Workload,
+        /// How much.
+        bytes: u64,
+    },
+    /// No variant of the kernel is for this kind of device.
+    #[error("{workload} has no kernel for device {device}")]
+    NoKernel {
+        /// The workload.
+        workload: Workload,
+        /// The device's name.
+        device: String,
+    },
+    /// The kernel could not be built for the device.
+    #[error("building {workload} for {device} failed: {cause}")]
+    Build {
+        /// The workload.
+        workload: Workload,
+        /// The device's name.
+        device: String,
+        /// What the compiler said.
+        cause: String,
+    },
+    /// No threads for the host's kernel.
+    #[error("cannot start {threads} threads: {cause}")]
+    Threads {
+        /// How many.
+        threads: u32,
+        /// Why.
+        cause: String,
+    },
+    /// The picture cannot be used.
+    #[error(transparent)]
+    Picture(#[from] PictureError),
+    /// The filter or the picture's size cannot be used.
+    #[error(transparent)]
+    Gaussian(#[from] GaussianError),
+    /// The picture to be drawn is impossible.
+    #[error(transparent)]
+    Mandelbrot(#[from] MandelbrotError),
+    /// The buffers cannot be made.
+    #[error(transparent)]
+    Buffers(#[from] ConfigError),
+}
+
+/// Why a result is not accepted.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum VerifyError {
+    /// An item is wrong.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// The result cannot be read.
+    #[error(transparent)]
+    Acquire(#[from] AcquireError),
+    /// The picture cannot be written.
+    #[error(transparent)]
+    Picture(#[from] PictureError),
+    /// The workload's result is no picture.
+    #[error("{workload} does not make a picture")]
+    NoPicture {
+        /// The workload.
+        workload: Workload,
+    },
+}
+
+/// One argument of a kernel as a hand-written program would pass it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum PlainArgument {
+    /// A buffer with contents.
+    Input(Vec<u8>),
+    /// A buffer of so many bytes, for the result.
+    Output(u64),
+    /// A `uint`.
+    U32(u32),
+    /// A `ulong`.
+    U64(u64),
+    /// A `float`.
+    F32(f32),
+}
+
+/// A kernel and its arguments without any of DML, for a baseline.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Plain {
+    /// OpenCL C.
+    pub source: &'static str,
+    /// The kernel's name.
+    pub kernel: &'static str,
+    /// The arguments in order.
+    pub arguments: Vec<PlainArgument>,
+    /// The local work size.
+    pub local_size: u64,
+}
+
+/// A workload ready to run.
+pub trait Prepared: fmt::Debug + Send + Sync {
+    /// The sizes that describe it, by name.
+    fn size(&self) -> Vec<(&'static str, u64)>;
+
+    /// The number of work-items.
+    fn items(&self) -> u64;
+
+    /// The kernel with its arguments and variants.
+    fn kernel(&self) -> &Kernel;
+
+    /// Before a run: the inputs' latest contents are on the host alone, and whatever an earlier run left in the outputs
+    /// is overwritten, so that only this run can make them right.
+    ///
+    /// # Errors
+    /// Whatever keeps the host from writing.
+    fn reset(&self) -> Result<(), AcquireError>;
+
+    /// After a run: brings the outputs to the host.
+    ///
+    /// # Errors
+    /// Whatever keeps the host from reading.
+    fn collect(&self) -> Result<(), AcquireError>;
+
+    /// Checks every item of the outputs against an independent computation.
+    ///
+    /// # Errors
+    /// [`VerifyError::Mismatch`] naming the first wrong item.
+    fn verify(&self) -> Result<(), VerifyError>;
+
+    /// Writes the result as a picture, for workloads that make one.
+    ///
+    /// # Errors
+    /// [`VerifyError::Picture`] where the file cannot be written.
+    fn write_picture(&self, path: &Path) -> Result<(), VerifyError>;
+
+    /// The same kernel and data for a hand-written program.
+    fn plain(&self) -> Plain;
+
+    /// Checks the output of a hand-written program, given as bytes.
+    ///
+    /// # Errors
+    /// The first wrong item.
+    fn verify_plain(&self, output: &[u8]) -> Result<(), Mismatch>;
+}
+
+/// Refuses a problem that main memory cannot hold, before the operating system promises it and breaks the promise.
+fn memory_for(workload: Workload, bytes: u64) -> Result<(), PrepareError> {
+    let mut probe = Vec::<u8>::new();
+    let fits = usize::try_from(bytes).is_ok_and(|bytes| probe.try_reserve_exact(bytes).is_ok());
+    if fits { Ok(()) } else { Err(PrepareError::Memory { workload, bytes }) }
+}
+
+/// Makes the host the only holder of a buffer's latest contents.
+fn only_on_host<T: bytemuck::Pod>(buffer: &Buffer<T>) -> Result<(), AcquireError> {
+    if buffer.is_empty() { Ok(()) } else { buffer.read_write()?.release() }
+}
+
+/// Overwrites an output with what no workload produces everywhere.
+fn scribble<T: bytemuck::Pod>(buffer: &Buffer<T>) -> Result<(), AcquireError> {
+    let mut view = buffer.write()?;
+    bytemuck::cast_slice_mut::<T, u8>(&mut view).fill(0xA5);
+    view.release()
+}
+
+/// Brings a buffer to the host.
+fn bring<T: bytemuck::Pod>(buffer: &Buffer<T>) -> Result<(), AcquireError> {
+    let platform = buffer.raw().platform();
+    let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
+    platform.acquire(host).read(buffer).wait()?.release()
+}

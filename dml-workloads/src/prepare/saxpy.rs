@@ -1,0 +1,123 @@
+//! saxpy over buffers.
+
+use super::variants::{self, Parts, Slot};
+use super::{
+    Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, only_on_host, scribble,
+};
+use crate::check::Mismatch;
+use crate::saxpy::{LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, Size, TINY, host};
+use dml_core::{Access, AcquireError, Buffer, DeviceId, Platform};
+use dml_scheduler::{Argument, Footprint, Kernel};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The seed of the inputs; any other would do.
+const SEED: u64 = 0x5A_C9;
+/// The most items: three vectors of them still fit an address.
+const LARGEST_ITEMS: u64 = 1 << 40;
+
+/// A prepared saxpy.
+#[derive(Debug)]
+pub(super) struct Saxpy {
+    problem: Problem,
+    x: Buffer<f32>,
+    y: Buffer<f32>,
+    out: Buffer<f32>,
+    kernel: Kernel,
+}
+
+impl Saxpy {
+    pub(super) fn prepare(
+        platform: &Platform,
+        devices: &[DeviceId],
+        input: &Input<'_>,
+    ) -> Result<Self, PrepareError> {
+        let workload = Workload::Saxpy;
+        let size = match *input {
+            Input::Tiny => TINY,
+            Input::Small => SMALL,
+            Input::Paper => PAPER,
+            Input::Size(items) if items > LARGEST_ITEMS => {
+                return Err(PrepareError::Size { workload, size: items, limit: LARGEST_ITEMS });
+            }
+            Input::Size(items) => Size { items },
+            Input::Picture(_) => return Err(PrepareError::NoPicture { workload }),
+        };
+        super::memory_for(workload, size.items.saturating_mul(5 * size_of::<f32>() as u64))?;
+        let problem = Problem::generate(size, SEED);
+        let x = platform.buffer_from(problem.x().to_vec())?;
+        let y = platform.buffer_from(problem.y().to_vec())?;
+        let out = platform.buffer::<f32>(problem.items()).build()?;
+        let per_item = || Footprint::PerItem { bytes: size_of::<f32>() as u64 };
+        let kernel = Kernel::new(workload.name(), LOCAL_SIZE)
+            .argument(Argument::part(&x, Access::ReadOnly, per_item()))
+            .argument(Argument::part(&y, Access::ReadOnly, per_item()))
+            .argument(Argument::part(&out, Access::WriteInvalidate, per_item()));
+        let alpha = problem.alpha();
+        let parts = Parts {
+            workload,
+            host: Arc::new(move |items, views| {
+                let [x, y, out] = views else { unreachable!("saxpy has three buffers") };
+                host(items, alpha, x.slice()?, y.slice()?, out.slice_mut()?);
+                Ok(())
+            }),
+            source: OPENCL_SOURCE,
+            name: OPENCL_KERNEL,
+            slots: vec![Slot::F32(alpha), Slot::Buffer(0), Slot::Buffer(1), Slot::Buffer(2)],
+        };
+        let kernel = variants::add(kernel, platform, devices, &parts)?;
+        Ok(Self { problem, x, y, out, kernel })
+    }
+}
+
+impl Prepared for Saxpy {
+    fn size(&self) -> Vec<(&'static str, u64)> {
+        vec![("items", self.problem.items())]
+    }
+
+    fn items(&self) -> u64 {
+        self.problem.items()
+    }
+
+    fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    fn reset(&self) -> Result<(), AcquireError> {
+        only_on_host(&self.x)?;
+        only_on_host(&self.y)?;
+        scribble(&self.out)
+    }
+
+    fn collect(&self) -> Result<(), AcquireError> {
+        bring(&self.out)
+    }
+
+    fn verify(&self) -> Result<(), VerifyError> {
+        Ok(self.problem.check(&self.out.read()?)?)
+    }
+
+    fn write_picture(&self, _path: &Path) -> Result<(), VerifyError> {
+        Err(VerifyError::NoPicture { workload: Workload::Saxpy })
+    }
+
+    fn plain(&self) -> Plain {
+        let bytes = |values: &[f32]| PlainArgument::Input(bytemuck::cast_slice(values).to_vec());
+        Plain {
+            source: OPENCL_SOURCE,
+            kernel: OPENCL_KERNEL,
+            arguments: vec![
+                PlainArgument::F32(self.problem.alpha()),
+                bytes(self.problem.x()),
+                bytes(self.problem.y()),
+                PlainArgument::Output(self.out.raw().len()),
+                PlainArgument::U64(self.problem.items()),
+            ],
+            local_size: LOCAL_SIZE,
+        }
+    }
+
+    fn verify_plain(&self, output: &[u8]) -> Result<(), Mismatch> {
+        self.problem.check(&bytemuck::pod_collect_to_vec::<u8, f32>(output))
+    }
+}

@@ -1,0 +1,234 @@
+//! Saxpy: `out[i] = alpha * x[i] + y[i]`, the regular workload that is bound by memory.
+//!
+//! ```text
+//!   x[items] ─┐
+//!   y[items] ─┴─▶ alpha * x + y ──▶ out[items]        one item = one element
+//! ```
+//!
+//! # Source
+//! Level 1 of the Basic Linear Algebra Subprograms; the published sizes are 1e7 and 1e8 elements.
+
+use crate::check::{Mismatch, Value};
+use crate::random;
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Work-items of one OpenCL work-group.
+pub const LOCAL_SIZE: u64 = 128;
+
+/// The OpenCL C 1.2 program.
+///
+/// # Shape and units
+/// Kernel arguments: `float alpha`, `global const float* x`, `global const float* y`, `global float* out`, `ulong end`
+/// (items from `end` on are left alone). The buffers are whole, the global offset is the first item of the package.
+pub const OPENCL_SOURCE: &str = include_str!("kernels/saxpy.cl");
+
+/// The name of the kernel in [`OPENCL_SOURCE`].
+pub const OPENCL_KERNEL: &str = "saxpy";
+
+/// Elements of one job of the host kernel: three slices of 64 KiB.
+const ELEMENTS_PER_JOB: usize = 16 * 1024;
+
+/// How large a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Size {
+    /// Elements of each vector.
+    pub items: u64,
+}
+
+/// For tests: milliseconds, and no multiple of the local size.
+pub const TINY: Size = Size { items: 10_007 };
+/// The smaller published size, 120 MB in three vectors.
+///
+/// A second of saxpy on one core would need vectors of several gigabytes, so this one stays far below a second.
+pub const SMALL: Size = Size { items: 10_000_000 };
+/// The larger published size, 1.2 GB in three vectors.
+pub const PAPER: Size = Size { items: 100_000_000 };
+
+/// The inputs of one saxpy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    alpha: f32,
+    x: Vec<f32>,
+    y: Vec<f32>,
+}
+
+impl Problem {
+    /// Draws `alpha` and two vectors of `size.items` elements in `-1.0..1.0`, in parallel.
+    ///
+    /// ```
+    /// use dml_workloads::saxpy::{self, Problem};
+    ///
+    /// let problem = Problem::generate(saxpy::TINY, 42);
+    /// let mut out = vec![0.0; problem.x().len()];
+    /// saxpy::host(0..problem.items(), problem.alpha(), problem.x(), problem.y(), &mut out);
+    /// problem.check(&out)?;
+    /// # Ok::<(), dml_workloads::check::Mismatch>(())
+    /// ```
+    #[must_use]
+    pub fn generate(size: Size, seed: u64) -> Self {
+        let vector = |stream| {
+            let seed = random::stream(seed, stream);
+            (0..size.items).into_par_iter().map(|index| random::signed_unit(seed, index)).collect()
+        };
+        Self { alpha: 1.25 + random::unit(seed, 0), x: vector(1), y: vector(2) }
+    }
+
+    /// The number of items: one per element.
+    #[must_use]
+    pub fn items(&self) -> u64 {
+        self.x.len() as u64
+    }
+
+    /// The factor.
+    #[must_use]
+    pub fn alpha(&self) -> f32 {
+        self.alpha
+    }
+
+    /// The vector that is scaled.
+    #[must_use]
+    pub fn x(&self) -> &[f32] {
+        &self.x
+    }
+
+    /// The vector that is added.
+    #[must_use]
+    pub fn y(&self) -> &[f32] {
+        &self.y
+    }
+
+    /// Compares a whole output with a reference in double precision.
+    ///
+    /// An element may be off by the rounding of one product and one sum in single precision, with or without their
+    /// contraction into one operation, and by what a device loses that has no subnormal numbers.
+    ///
+    /// # Errors
+    /// A [`Mismatch`] with the first wrong element, or with the lengths where they differ.
+    pub fn check(&self, out: &[f32]) -> Result<(), Mismatch> {
+        Mismatch::of_length("length of the saxpy output", self.x.len(), out.len(), 1)?;
+        let wrong = (0..out.len()).into_par_iter().with_min_len(ELEMENTS_PER_JOB).find_map_first(|index| {
+            let product = f64::from(self.alpha) * f64::from(self.x[index]);
+            let expected = product + f64::from(self.y[index]);
+            let found = f64::from(out[index]);
+            let is_right = (found - expected).abs() <= rounding_bound(product, expected);
+            (!is_right).then_some((index, expected, found))
+        });
+        wrong.map_or(Ok(()), |(index, expected, found)| {
+            Err(Mismatch {
+                item: index as u64,
+                expected: Value::Real(expected),
+                found: Value::Real(found),
+                what: "saxpy output",
+            })
+        })
+    }
+}
+
+/// How far a single-precision `product + y` may be from the exact `sum`.
+fn rounding_bound(product: f64, sum: f64) -> f64 {
+    // Half a unit in the last place, relative; the factor covers the second-order terms and the reference's own error.
+    let unit = f64::from(f32::EPSILON) / 2.0;
+    let smallest_normal = f64::from(f32::MIN_POSITIVE);
+    1.000_001 * unit * (product.abs() + sum.abs()) + smallest_normal
+}
+
+/// Computes one package on the host, in the current rayon pool.
+///
+/// # Shape and units
+/// `items` are global item numbers; `x`, `y` and `out` hold the elements of just these items.
+///
+/// # Panics
+/// When a slice does not have one element per item.
+pub fn host(items: Range<u64>, alpha: f32, x: &[f32], y: &[f32], out: &mut [f32]) {
+    let count = items.end.saturating_sub(items.start);
+    assert!(
+        [x.len(), y.len(), out.len()].iter().all(|length| *length as u64 == count),
+        "saxpy of items {items:?}: x has {}, y {} and out {} elements, not {count}",
+        x.len(),
+        y.len(),
+        out.len()
+    );
+    out.par_chunks_mut(ELEMENTS_PER_JOB)
+        .zip(x.par_chunks(ELEMENTS_PER_JOB))
+        .zip(y.par_chunks(ELEMENTS_PER_JOB))
+        .for_each(|((out, x), y)| {
+            for ((out, x), y) in out.iter_mut().zip(x).zip(y) {
+                *out = alpha * x + y;
+            }
+        });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packages;
+    use proptest::prelude::*;
+
+    fn solve(problem: &Problem) -> Vec<f32> {
+        let mut out = vec![f32::NAN; problem.x.len()];
+        host(0..problem.items(), problem.alpha, &problem.x, &problem.y, &mut out);
+        out
+    }
+
+    #[test]
+    fn host_output_passes_the_check_at_every_awkward_size() {
+        for items in [0, 1, 127, 128, 129, 16 * 1024 + 1, TINY.items] {
+            let problem = Problem::generate(Size { items }, items);
+            problem.check(&solve(&problem)).unwrap();
+        }
+    }
+
+    #[test]
+    fn contracted_output_passes_the_check() {
+        let problem = Problem::generate(TINY, 3);
+        let out: Vec<f32> =
+            problem.x.iter().zip(&problem.y).map(|(x, y)| problem.alpha.mul_add(*x, *y)).collect();
+        problem.check(&out).unwrap();
+    }
+
+    #[test]
+    fn check_names_the_first_wrong_item() {
+        let problem = Problem::generate(TINY, 5);
+        let right = solve(&problem);
+        for broken in [f32::NAN, f32::INFINITY, right[77] + 1e-5, 0.0] {
+            let mut out = right.clone();
+            out[9_000] = 10.0;
+            out[77] = broken;
+            assert_eq!(problem.check(&out).unwrap_err().item, 77, "{broken}");
+        }
+        let mut shifted = right.clone();
+        shifted.rotate_left(1);
+        assert_eq!(problem.check(&shifted).unwrap_err().item, 0);
+        assert_eq!(problem.check(&right[1..]).unwrap_err().item, TINY.items - 1);
+    }
+
+    #[test]
+    fn seeds_and_vectors_differ() {
+        let problem = Problem::generate(TINY, 1);
+        assert_ne!(problem.x, problem.y);
+        assert_ne!(problem, Problem::generate(TINY, 2));
+        assert_eq!(problem, Problem::generate(TINY, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn packages_give_the_bytes_of_the_whole(items in 0_u64..50_000, seed: u64, cuts in packages::cuts()) {
+            let problem = Problem::generate(Size { items }, seed);
+            let whole = solve(&problem);
+            problem.check(&whole).unwrap();
+            let mut out = vec![f32::NAN; whole.len()];
+            for package in packages::split(items, &cuts) {
+                let elements = package.start as usize..package.end as usize;
+                host(
+                    package.clone(),
+                    problem.alpha,
+                    &problem.x[elements.clone()],
+                    &problem.y[elements],
+                    packages::part(&mut out, &package, 1),
+                );
+            }
+            prop_assert!(out.iter().zip(&whole).all(|(left, right)| left.to_bits() == right.to_bits()));
+        }
+    }
+}
