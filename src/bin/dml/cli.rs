@@ -1,0 +1,150 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use dml::scheduler::PolicySpec;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Keeps buffers coherent over every memory of the machine, and runs one kernel over all of its devices.
+#[derive(Debug, Parser)]
+#[command(name = "dml", version, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Lists devices, arenas and links with their measured speed, and what is missing and why.
+    Devices(DevicesOptions),
+    /// Co-executes a workload: each device alone, then all together; checks every result.
+    Bench(BenchOptions),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DevicesOptions {
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchOptions {
+    /// Workloads: saxpy, gaussian, mandelbrot, or all.
+    #[arg(required = true, value_name = "WORKLOAD")]
+    pub(crate) workloads: Vec<String>,
+
+    /// Devices to use, such as cpu,opencl:0; all that there are by default.
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) devices: Vec<String>,
+
+    /// Caps a device's compute units: threads of cpu, a sub-device of opencl. May be given once per device.
+    ///
+    /// Without it, devices that share the processor's cores divide them evenly.
+    #[arg(long, value_name = "DEVICE=N", value_parser = PerDevice::<u32>::from_str)]
+    pub(crate) limit: Vec<PerDevice<u32>>,
+
+    /// How the work is split: static, dynamic:N, hguided, hguided:K or hguided:K:MIN.
+    #[arg(long, default_value = "hguided", value_parser = PolicySpec::from_str)]
+    pub(crate) policy: PolicySpec,
+
+    /// A device's relative power, instead of the one measured in this run. May be given once per device.
+    #[arg(long, value_name = "DEVICE=P", value_parser = PerDevice::<f64>::from_str)]
+    pub(crate) powers: Vec<PerDevice<f64>>,
+
+    /// tiny, small, paper, or a number: of items, for gaussian the length of the picture's edges.
+    #[arg(long, default_value = "small", value_parser = SizeSpec::from_str)]
+    pub(crate) size: SizeSpec,
+
+    /// Runs that count, after one that does not.
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: u32,
+
+    /// A PNG picture to work on, where the workload takes one.
+    #[arg(long, value_name = "FILE", conflicts_with = "size")]
+    pub(crate) input: Option<PathBuf>,
+
+    /// Where the result goes as a PNG, where the workload makes one; WORKLOAD.png by default.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Also times the same kernel written by hand against the framework, in the same run.
+    #[arg(long)]
+    pub(crate) native: bool,
+
+    /// Print one JSON object instead of a table; a list of them for several workloads.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A value for one device, as `DEVICE=VALUE`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PerDevice<T> {
+    pub(crate) device: String,
+    pub(crate) value: T,
+}
+
+impl<T: FromStr> FromStr for PerDevice<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (device, value) = text.split_once('=').ok_or("expected DEVICE=VALUE, such as cpu=1")?;
+        if device.is_empty() {
+            return Err("no device before the equals sign".to_owned());
+        }
+        let value = value.parse().map_err(|_| format!("{value:?} is not a number that fits"))?;
+        Ok(Self { device: device.to_owned(), value })
+    }
+}
+
+/// How large a workload is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SizeSpec {
+    Tiny,
+    Small,
+    Paper,
+    Number(u64),
+}
+
+impl FromStr for SizeSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "tiny" => Ok(Self::Tiny),
+            "small" => Ok(Self::Small),
+            "paper" => Ok(Self::Paper),
+            _ => text
+                .parse()
+                .map(Self::Number)
+                .map_err(|_| "expected tiny, small, paper, or a whole number that fits 64 bits".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn values_for_devices_parse() {
+        assert_eq!("opencl:0=2".parse(), Ok(PerDevice { device: "opencl:0".to_owned(), value: 2u32 }));
+        assert!("cpu".parse::<PerDevice<u32>>().is_err());
+        assert!("cpu=-1".parse::<PerDevice<u32>>().is_err());
+        assert!("=1".parse::<PerDevice<u32>>().is_err());
+    }
+
+    #[test]
+    fn sizes_parse() {
+        assert_eq!("0".parse(), Ok(SizeSpec::Number(0)));
+        assert_eq!("paper".parse(), Ok(SizeSpec::Paper));
+        assert!("1e6".parse::<SizeSpec>().is_err());
+        assert!("99999999999999999999".parse::<SizeSpec>().is_err());
+    }
+}

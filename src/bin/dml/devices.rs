@@ -1,0 +1,111 @@
+//! `dml devices`: what this machine has.
+
+use crate::cli::DevicesOptions;
+use crate::failure::Failure;
+use crate::{json, table};
+use dml::arenas::calibrate;
+use dml::core::DeviceId;
+use dml::prelude::*;
+
+/// Finds, measures and prints.
+pub(crate) fn run(options: &DevicesOptions) -> Result<(), Failure> {
+    let platform = Platform::builder().discover().map_err(Failure::work)?.build().map_err(Failure::work)?;
+    let found = describe(&platform);
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&found).map_err(Failure::work)?);
+    } else {
+        print(&found);
+    }
+    Ok(())
+}
+
+fn describe(platform: &Platform) -> json::Devices {
+    let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
+    let arena_name = |arena| platform.arena(arena).desc().name.to_string();
+    let measured = calibrate::measure(platform);
+    json::Devices {
+        devices: platform
+            .devices()
+            .iter()
+            .map(|device| json::Device {
+                name: device.name.to_string(),
+                kind: device.kind.to_string(),
+                description: device.description.clone(),
+                units: device.units,
+            })
+            .collect(),
+        arenas: platform
+            .arenas()
+            .iter()
+            .map(|arena| json::Arena {
+                name: arena.desc().name.to_string(),
+                kind: arena.desc().kind.to_string(),
+                native: name(arena.desc().native),
+                remotes: arena.desc().remotes.iter().map(name).collect(),
+            })
+            .collect(),
+        links: measured
+            .into_iter()
+            .map(|link| json::Link {
+                from: arena_name(link.from),
+                to: arena_name(link.to),
+                mechanism: link.mechanism,
+                latency_ns: link.speed.as_ref().ok().map(|speed| speed.latency_ns),
+                bytes_per_s: link.speed.as_ref().ok().map(|speed| speed.bytes_per_s),
+                error: link.speed.err().map(|error| error.to_string()),
+            })
+            .collect(),
+        unavailable: platform
+            .unavailable()
+            .iter()
+            .map(|missing| json::Unavailable {
+                backend: missing.backend.to_owned(),
+                reason: missing.reason.clone(),
+            })
+            .collect(),
+    }
+}
+
+fn print(found: &json::Devices) {
+    let mut rows = vec![["device", "kind", "units", "description"].map(str::to_owned).to_vec()];
+    for device in &found.devices {
+        let units = device.units.to_string();
+        rows.push(vec![device.name.clone(), device.kind.clone(), units, device.description.clone()]);
+    }
+    print_table(&rows);
+    let mut rows = vec![["arena", "kind", "native", "remotes"].map(str::to_owned).to_vec()];
+    for arena in &found.arenas {
+        rows.push(vec![
+            arena.name.clone(),
+            arena.kind.clone(),
+            arena.native.clone(),
+            arena.remotes.join(" "),
+        ]);
+    }
+    print_table(&rows);
+    let mut rows = vec![["link", "mechanism", "latency", "bandwidth"].map(str::to_owned).to_vec()];
+    for link in &found.links {
+        let (latency, bandwidth) = match (link.latency_ns, link.bytes_per_s, &link.error) {
+            (Some(ns), Some(rate), _) => {
+                (format!("{:.1} us", ns as f64 / 1e3), format!("{:.2} GB/s", rate as f64 / 1e9))
+            }
+            (_, _, error) => ("-".to_owned(), error.clone().unwrap_or_default()),
+        };
+        rows.push(vec![format!("{} -> {}", link.from, link.to), link.mechanism.clone(), latency, bandwidth]);
+    }
+    if found.links.is_empty() {
+        println!("links: none, there is one memory only\n");
+    } else {
+        print_table(&rows);
+    }
+    for missing in &found.unavailable {
+        println!("unavailable: {}: {}", missing.backend, missing.reason);
+    }
+}
+
+fn print_table(rows: &[Vec<String>]) {
+    for line in table::lines(rows) {
+        println!("{line}");
+    }
+    println!();
+}

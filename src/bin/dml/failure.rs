@@ -1,0 +1,53 @@
+//! How the command fails: what was asked for is wrong, or the work failed.
+
+use std::error::Error;
+use std::fmt;
+use std::process::ExitCode;
+
+/// A failure, for people and for the exit code.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The request makes no sense on this machine: exit code 2.
+    Usage(String),
+    /// The work was begun and failed: exit code 1.
+    Work(String),
+}
+
+impl Failure {
+    pub(crate) fn usage(error: impl Error) -> Self {
+        Self::Usage(chain(&error))
+    }
+
+    pub(crate) fn work(error: impl Error) -> Self {
+        Self::Work(chain(&error))
+    }
+
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Usage(_) => ExitCode::from(2),
+            Self::Work(_) => ExitCode::from(1),
+        }
+    }
+}
+
+/// An error and what caused it, on one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(text) | Self::Work(text) => f.write_str(text),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What `--json` prints; the schema is in docs/json.md.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// One workload's result.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Bench {
+    pub(crate) workload: String,
+    pub(crate) size: BTreeMap<&'static str, u64>,
+    pub(crate) policy: String,
+    pub(crate) memory: &'static str,
+    pub(crate) runs: u32,
+    pub(crate) verified: bool,
+    pub(crate) devices: Vec<BenchDevice>,
+    pub(crate) coexec_s: f64,
+    pub(crate) coexec_min_s: f64,
+    pub(crate) coexec_max_s: f64,
+    pub(crate) speedup: f64,
+    pub(crate) s_max: f64,
+    pub(crate) efficiency: f64,
+    pub(crate) balance: f64,
+    pub(crate) native_s: BTreeMap<String, f64>,
+    pub(crate) transfers: Vec<BenchTransfer>,
+    pub(crate) operations: BTreeMap<&'static str, u64>,
+    pub(crate) failures: Vec<String>,
+    pub(crate) energy_j: Option<f64>,
+    pub(crate) picture: Option<String>,
+}
+
+/// One device of a result.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct BenchDevice {
+    pub(crate) name: String,
+    pub(crate) arena: String,
+    pub(crate) units: u32,
+    pub(crate) alone_s: f64,
+    pub(crate) power: f64,
+    pub(crate) busy_s: f64,
+    pub(crate) end_s: f64,
+    pub(crate) packages: u64,
+    pub(crate) items: u64,
+}
+
+/// What one pair of arenas exchanged.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct BenchTransfer {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) bytes: u64,
+    pub(crate) copies: u64,
+    pub(crate) seconds: f64,
+}
+
+/// What `dml devices` found.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Devices {
+    pub(crate) devices: Vec<Device>,
+    pub(crate) arenas: Vec<Arena>,
+    pub(crate) links: Vec<Link>,
+    pub(crate) unavailable: Vec<Unavailable>,
+}
+
+/// A device.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) description: String,
+    pub(crate) units: u32,
+}
+
+/// An arena.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Arena {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) native: String,
+    pub(crate) remotes: Vec<String>,
+}
+
+/// A link and its speed; no speed where it could not be measured, and then why.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Link {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) mechanism: String,
+    pub(crate) latency_ns: Option<u64>,
+    pub(crate) bytes_per_s: Option<u64>,
+    pub(crate) error: Option<String>,
+}
+
+/// A backend that is missing.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Unavailable {
+    pub(crate) backend: String,
+    pub(crate) reason: String,
+}

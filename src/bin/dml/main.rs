@@ -1,0 +1,29 @@
+//! The `dml` command: what this machine has, and what one kernel gains from all of it.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod cli;
+mod devices;
+mod failure;
+mod json;
+mod progress;
+mod table;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = cli::Arguments::parse();
+    let outcome = match &arguments.command {
+        cli::Command::Devices(options) => devices::run(options),
+        cli::Command::Bench(options) => bench::run(options),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("dml: {failure}");
+            failure.exit_code()
+        }
+    }
+}

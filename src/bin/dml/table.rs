@@ -1,0 +1,66 @@
+//! Columns of text.
+
+/// Lines of cells, the first line a heading; every column as wide as its widest cell, numbers to the right.
+pub(crate) fn lines(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let numeric = |column: usize| {
+        let mut cells = rows.iter().skip(1).filter_map(|row| row.get(column)).filter(|cell| !cell.is_empty());
+        cells.all(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'))
+    };
+    let right: Vec<bool> = (0..columns).map(numeric).collect();
+    rows.iter()
+        .map(|row| {
+            let cells = row.iter().enumerate().map(|(column, cell)| {
+                let width = widths[column];
+                if right[column] { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+            });
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        })
+        .collect()
+}
+
+/// Seconds with four significant digits.
+pub(crate) fn seconds(value: f64) -> String {
+    match value {
+        v if v >= 100.0 => format!("{v:.1} s"),
+        v if v >= 1.0 => format!("{v:.3} s"),
+        v if v >= 1e-3 => format!("{:.2} ms", v * 1e3),
+        v => format!("{:.1} us", v * 1e6),
+    }
+}
+
+/// Bytes in the unit that suits them.
+pub(crate) fn bytes(value: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut scaled = value as f64;
+    let mut unit = 0;
+    while scaled >= 1024.0 && unit + 1 < UNITS.len() {
+        scaled /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{value} B") } else { format!("{scaled:.1} {}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        let table = lines(&[row(["device", "n"]), row(["cpu", "7"]), row(["opencl:0", "120"])]);
+        assert_eq!(table, ["device      n", "cpu         7", "opencl:0  120"]);
+    }
+
+    #[test]
+    fn quantities_read_well() {
+        assert_eq!(seconds(0.012_34), "12.34 ms");
+        assert_eq!(seconds(1.5), "1.500 s");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(4 << 20), "4.0 MiB");
+    }
+}
