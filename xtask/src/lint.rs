@@ -1,0 +1,32 @@
+//! `cargo xtask lint`: what the compiler's companions find without running anything.
+//!
+//! Formatting, clippy, rustdoc, and the licences, sources and advisories of the dependencies. Every step runs even
+//! when an earlier one fails.
+
+use crate::Failure;
+use crate::shell::{Outcome, Report, cargo, has_cargo_subcommand};
+
+/// Runs every lint.
+///
+/// # Errors
+/// [`Failure::Work`] if one fails, [`Failure::Usage`] if there are arguments.
+pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
+    if let Some(argument) = arguments.first() {
+        return Err(Failure::Usage(format!("lint takes no arguments, not `{argument}`")));
+    }
+    let mut report = Report::default();
+    report.command("format", cargo(["fmt", "--all", "--check"]));
+    report.command("format (fuzz)", cargo(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]));
+    report.command("clippy", cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
+    let mut doc = cargo(["doc", "--workspace", "--no-deps"]);
+    doc.env("RUSTDOCFLAGS", "-D warnings");
+    report.command("rustdoc", doc);
+    if has_cargo_subcommand("deny") {
+        report.command("deny", cargo(["deny", "--workspace", "check"]));
+    } else {
+        report.step("deny", || Outcome::Skipped("cargo-deny is not installed".to_owned()));
+        report
+            .note("cargo-deny: licences, sources and advisories were not checked (cargo install cargo-deny)");
+    }
+    report.finish()
+}

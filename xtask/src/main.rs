@@ -1,0 +1,143 @@
+//! The developer commands of this workspace: `cargo xtask <command>`.
+//!
+//! ```text
+//! main ── test ──┬── shell   runs commands, times steps, prints the summary
+//!      ├─ lint ──┤
+//!      ├─ checkers (loom, tsan, asan)
+//!      └─ tidy           the architecture invariants, read off the source text
+//! ```
+//!
+//! Nothing here depends on anything but `std`, so that a fresh checkout has its commands in seconds. What a command
+//! would like to have but does without is listed in its summary; it never passes for something that was checked.
+
+mod checkers;
+mod lint;
+mod shell;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+/// Why a command did not succeed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Something it checked is wrong; what, has been printed. Exit code 1.
+    Work,
+    /// It was called in a way it does not understand. Exit code 2.
+    Usage(String),
+}
+
+/// One developer command.
+struct Task {
+    name: &'static str,
+    arguments: &'static str,
+    covers: &'static str,
+    run: fn(&[String]) -> Result<(), Failure>,
+}
+
+const TASKS: &[Task] = &[
+    Task {
+        name: "test",
+        arguments: "[--no-install] [-- ARGS]",
+        covers: "every test and doc test, installing an OpenCL platform first where allowed, then tidy; ARGS go to nextest",
+        run: test::run,
+    },
+    Task {
+        name: "lint",
+        arguments: "",
+        covers: "formatting, clippy and rustdoc with warnings denied, cargo deny where installed",
+        run: lint::run,
+    },
+    Task {
+        name: "tidy",
+        arguments: "",
+        covers: "the architecture invariants that can be read off the source text",
+        run: tidy::run,
+    },
+    Task {
+        name: "loom",
+        arguments: "[FILTER]",
+        covers: "tests/loom.rs under loom, every interleaving up to LOOM_MAX_PREEMPTIONS (3), one process a test",
+        run: checkers::models,
+    },
+    Task {
+        name: "tsan",
+        arguments: "[FILTER]",
+        covers: "the threaded tests under ThreadSanitizer (x86_64 Linux)",
+        run: checkers::thread_sanitizer,
+    },
+    Task {
+        name: "asan",
+        arguments: "[FILTER]",
+        covers: "the unit tests of every crate under AddressSanitizer (x86_64 Linux)",
+        run: checkers::address_sanitizer,
+    },
+    Task { name: "help", arguments: "", covers: "this list", run: help },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Work) => ExitCode::FAILURE,
+        Err(Failure::Usage(problem)) => {
+            eprintln!("xtask: {problem}\n\n{}", overview());
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn dispatch(arguments: &[String]) -> Result<(), Failure> {
+    let Some((name, rest)) = arguments.split_first() else {
+        return Err(Failure::Usage("which command?".to_owned()));
+    };
+    let name = if matches!(name.as_str(), "-h" | "--help") { "help" } else { name.as_str() };
+    match TASKS.iter().find(|task| task.name == name) {
+        Some(task) => (task.run)(rest),
+        None => Err(Failure::Usage(format!("no command is called `{name}`"))),
+    }
+}
+
+fn help(_: &[String]) -> Result<(), Failure> {
+    println!("{}", overview());
+    Ok(())
+}
+
+/// The commands, one line each.
+fn overview() -> String {
+    let call = |task: &Task| format!("{} {}", task.name, task.arguments).trim_end().to_owned();
+    let width = TASKS.iter().map(|task| call(task).len()).max().unwrap_or(0);
+    let mut text = String::from("cargo xtask COMMAND\n");
+    for task in TASKS {
+        text += &format!("\n  {:width$}  {}", call(task), task.covers);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_command_and_unknown_commands_are_usage_errors() {
+        assert!(matches!(dispatch(&[]), Err(Failure::Usage(_))));
+        let Err(Failure::Usage(problem)) = dispatch(&["tset".to_owned()]) else { panic!("accepted") };
+        assert!(problem.contains("`tset`"));
+    }
+
+    #[test]
+    fn a_command_without_arguments_refuses_some() {
+        for name in ["lint", "tidy"] {
+            let call = [name.to_owned(), "--fast".to_owned()];
+            assert!(matches!(dispatch(&call), Err(Failure::Usage(_))), "{name} ran");
+        }
+    }
+
+    #[test]
+    fn the_overview_has_one_line_for_each_command() {
+        let text = overview();
+        for task in TASKS {
+            assert_eq!(text.lines().filter(|line| line.trim_start().starts_with(task.name)).count(), 1);
+        }
+    }
+}
