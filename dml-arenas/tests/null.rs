@@ -42,8 +42,8 @@ fn calls_are_recorded_in_order() {
     let arena = Null::new(desc(Concurrency::Exclusive));
     let (a, b) = (arena.alloc(10).unwrap(), arena.alloc(20).unwrap());
     assert_eq!(arena.copy_in(&b, 3, &host(&[1, 2])).unwrap().wait(), Ok(2));
-    arena.map(&b, CPU).unwrap();
-    arena.unmap(&b).unwrap();
+    arena.map(&b, CPU, mapped()).unwrap();
+    arena.unmap(&b, MapState::Unmapped).unwrap();
     arena.touch(&b, GPU);
     assert_eq!(arena.number_of(&a), 0);
     arena.free(a);

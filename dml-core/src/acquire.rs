@@ -277,15 +277,22 @@ impl Future for AcquireFuture {
             Ok(steps) => steps,
             Err(error) => return Poll::Ready(Err(error.clone())),
         };
-        loop {
-            match steps.advance(true)? {
-                Progress::Granted => return Poll::Ready(Ok(steps.take_grants())),
-                Progress::Waiting(waiter) => match waiter.poll(context.waker()) {
-                    Poll::Ready(begin) => steps.answered(begin)?,
+        let error = loop {
+            let answered = match steps.advance(true) {
+                Ok(Progress::Granted) => return Poll::Ready(Ok(steps.take_grants())),
+                Ok(Progress::Waiting(waiter)) => match waiter.poll(context.waker()) {
+                    Poll::Ready(begin) => steps.answered(begin),
                     Poll::Pending => return Poll::Pending,
                 },
+                Err(error) => Err(error),
+            };
+            if let Err(error) = answered {
+                break error;
             }
-        }
+        };
+        // What was granted on the way is given back now, not when the future is dropped.
+        self.0 = Err(error.clone());
+        Poll::Ready(Err(error))
     }
 }
 
@@ -362,7 +369,7 @@ impl Steps {
             Begin::Granted(_) => buffer.0.change(|core, _| core.block(self.arena, &claims)),
             Begin::Plan(plan) => {
                 engine::run(&buffer.0, &plan)?;
-                buffer.0.finish(grant)?
+                buffer.0.finish(grant, self.arena)?
             }
             Begin::Busy { reason, .. } => return Err(AcquireError::Busy { buffer: buffer.id(), reason }),
             Begin::Refused(refusal) => {
@@ -436,33 +443,69 @@ pub(crate) mod held {
     use crate::id::{BufferId, GrantId};
     use crate::sync::{StaticMutex, thread_local};
     use std::cell::RefCell;
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::sync::atomic::{AtomicU64, Ordering};
 
     /// A thread that has acquired something.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Holder(u64);
 
+    type Entry = (BufferId, GrantId);
+
+    /// Notes for each living thread that holds something: what others have released of it.
+    static RELEASED_ELSEWHERE: StaticMutex<BTreeMap<u64, BTreeSet<Entry>>> =
+        StaticMutex::new(BTreeMap::new());
+    static NEXT_HOLDER: AtomicU64 = AtomicU64::new(0);
+    /// A list shorter than this is not worth tidying.
+    const TIDY_AT: usize = 64;
+
     struct Held {
         holder: Holder,
-        grants: RefCell<Vec<(BufferId, GrantId)>>,
+        list: RefCell<List>,
     }
 
-    static NEXT_HOLDER: AtomicU64 = AtomicU64::new(0);
+    #[derive(Default)]
+    struct List {
+        entries: Vec<Entry>,
+        tidy_at: usize,
+    }
+
+    impl Held {
+        fn new() -> Self {
+            let holder = Holder(NEXT_HOLDER.fetch_add(1, Ordering::Relaxed));
+            RELEASED_ELSEWHERE.with(|notes| notes.insert(holder.0, BTreeSet::new()));
+            Self { holder, list: RefCell::new(List { entries: Vec::new(), tidy_at: TIDY_AT }) }
+        }
+
+        /// Strikes off what others have released.
+        fn tidy(&self, list: &mut List) {
+            RELEASED_ELSEWHERE.with(|notes| {
+                let released = notes.entry(self.holder.0).or_default();
+                list.entries.retain(|entry| !released.remove(entry));
+                released.clear();
+            });
+            list.tidy_at = TIDY_AT.max(list.entries.len() * 2);
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            RELEASED_ELSEWHERE.with(|notes| notes.remove(&self.holder.0));
+        }
+    }
 
     thread_local! {
-        static HELD: Held = Held {
-            holder: Holder(NEXT_HOLDER.fetch_add(1, Ordering::Relaxed)),
-            grants: RefCell::new(Vec::new()),
-        };
+        static HELD: Held = Held::new();
     }
-
-    static RELEASED_ELSEWHERE: StaticMutex<BTreeSet<(BufferId, GrantId)>> = StaticMutex::new(BTreeSet::new());
 
     /// Notes that this thread holds a grant.
     pub(crate) fn add(buffer: BufferId, grant: GrantId) -> Holder {
         HELD.with(|held| {
-            held.grants.borrow_mut().push((buffer, grant));
+            let mut list = held.list.borrow_mut();
+            if list.entries.len() >= list.tidy_at {
+                held.tidy(&mut list);
+            }
+            list.entries.push((buffer, grant));
             held.holder
         })
     }
@@ -474,26 +517,31 @@ pub(crate) mod held {
             if held.holder != by {
                 return false;
             }
-            let mut grants = held.grants.borrow_mut();
-            if let Some(index) = grants.iter().rposition(|entry| *entry == (buffer, grant)) {
-                grants.swap_remove(index);
+            let entries = &mut held.list.borrow_mut().entries;
+            if let Some(index) = entries.iter().rposition(|entry| *entry == (buffer, grant)) {
+                entries.swap_remove(index);
             }
             true
         });
-        if matches!(here, Ok(false)) {
-            RELEASED_ELSEWHERE.with(|released| released.insert((buffer, grant)));
+        if !matches!(here, Ok(true)) {
+            RELEASED_ELSEWHERE.with(|notes| {
+                // A thread that has ended waits for nothing any more.
+                if let Some(released) = notes.get_mut(&by.0) {
+                    released.insert((buffer, grant));
+                }
+            });
         }
     }
 
     /// The highest buffer this thread holds.
     pub(crate) fn highest() -> Option<BufferId> {
         HELD.with(|held| {
-            let mut grants = held.grants.borrow_mut();
-            if grants.is_empty() {
+            let mut list = held.list.borrow_mut();
+            if list.entries.is_empty() {
                 return None;
             }
-            RELEASED_ELSEWHERE.with(|released| grants.retain(|entry| !released.remove(entry)));
-            grants.iter().map(|(buffer, _)| *buffer).max()
+            held.tidy(&mut list);
+            list.entries.iter().map(|(buffer, _)| *buffer).max()
         })
     }
 }

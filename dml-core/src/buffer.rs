@@ -56,6 +56,19 @@ pub(crate) struct Core {
     /// The arena whose storage the application gets back when the buffer closes; then that storage.
     keep: Option<ArenaId>,
     kept: Option<BlockRef>,
+    /// How far closing has come: its storage is being freed by somebody, then all of it is.
+    ending: Ending,
+}
+
+/// What is left to do for a closed buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// It is not closed, or nobody has noticed yet.
+    Open,
+    /// Its storage is being freed.
+    Freeing,
+    /// Its storage is free.
+    Freed,
 }
 
 impl Core {
@@ -80,14 +93,20 @@ impl Core {
         self.storages.iter().find(|(id, _)| *id == arena).map(|(_, storage)| storage.block.clone())
     }
 
-    fn remove_storage(&mut self, arena: ArenaId) -> Option<BlockRef> {
-        let index = self.storages.iter().position(|(id, _)| *id == arena)?;
-        Some(self.storages.remove(index).1.block)
+    /// Storages that the state does not know of any more, in the order in which they are to be freed.
+    fn take_unused(&mut self) -> Vec<(ArenaId, BlockRef)> {
+        let state = &self.state;
+        let unused = |(id, _): &(ArenaId, Storage)| !state.arena(*id).alloc.is_allocated();
+        if !self.storages.iter().any(unused) {
+            return Vec::new();
+        }
+        let (unused, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.storages).into_iter().partition(unused);
+        self.storages = kept.into();
+        Self::in_order(unused)
     }
 
-    /// All storages, in the order in which they are to be freed.
-    fn take_storages(&mut self) -> Vec<(ArenaId, BlockRef)> {
-        let mut storages: Vec<_> = std::mem::take(&mut self.storages).into_vec();
+    fn in_order(mut storages: Vec<(ArenaId, Storage)>) -> Vec<(ArenaId, BlockRef)> {
         storages.sort_by_key(|(_, storage)| storage.order);
         storages.into_iter().map(|(arena, storage)| (arena, storage.block)).collect()
     }
@@ -106,7 +125,7 @@ pub(crate) struct BufferInner {
 struct Aftermath {
     wakes: Wakes,
     freed: Vec<(ArenaId, BlockRef)>,
-    closed: bool,
+    closes: bool,
 }
 
 /// What became of a request put to a buffer.
@@ -138,30 +157,32 @@ impl BufferInner {
             self.record_begin(&admission.request, &admission.begin);
         }
         core.waiters.admit(admitted, &mut aftermath.wakes);
-        if core.state.lifecycle() == Lifecycle::Closed {
-            aftermath.closed = true;
-            aftermath.freed = core.take_storages();
+        aftermath.freed = core.take_unused();
+        if core.state.lifecycle() == Lifecycle::Closed && core.ending == Ending::Open {
+            core.ending = Ending::Freeing;
+            aftermath.closes = true;
             if let Some(index) = aftermath.freed.iter().position(|(arena, _)| Some(*arena) == core.keep) {
                 core.kept = Some(aftermath.freed.remove(index).1);
             }
         }
-        if cfg!(debug_assertions) {
-            if let Err(violation) = core.state.check_invariants(routes) {
-                panic!("{}: {violation}\n{:#?}", self.id, core.state);
-            }
+        #[cfg(debug_assertions)]
+        if let (Err(violation), false) = (core.state.check_invariants(routes), std::thread::panicking()) {
+            panic!("{}: {violation}\n{:#?}", self.id, core.state);
         }
         aftermath
     }
 
     fn act(&self, aftermath: Aftermath) {
-        aftermath.wakes.fire();
         for (arena, block) in aftermath.freed {
             self.record(|| EventKind::Freed { arena });
-            self.platform.arena(arena).free(block);
+            engine::free(&self.platform, arena, block);
         }
-        if aftermath.closed {
+        if aftermath.closes {
+            self.core.lock().ending = Ending::Freed;
             self.closed.notify_all();
         }
+        // Last, because a waker runs foreign code.
+        aftermath.wakes.fire();
     }
 
     /// Puts a request; with `queue`, it waits where it cannot be granted now.
@@ -189,15 +210,17 @@ impl BufferInner {
     }
 
     /// Completes a plan, and returns the storage of its grant.
-    pub(crate) fn finish(&self, grant: GrantId) -> Result<Option<BlockRef>, AcquireError> {
-        let finished = self.change(|core, _| {
-            core.state.finish(grant)?;
-            let entry =
-                core.state.requestors().iter().find(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
+    pub(crate) fn finish(&self, grant: GrantId, arena: ArenaId) -> Result<Option<BlockRef>, AcquireError> {
+        let finished = self.change(|core, routes| {
+            let finished = core.state.finish(routes, grant);
+            let Some(entry) = core.state.requestors().iter().find(|entry| entry.grant == grant) else {
+                self.record(|| EventKind::Aborted { owner: grant });
+                return Err(finished.err().unwrap_or(Refusal::Closed));
+            };
             self.record(|| granted(entry));
             Ok(core.block(entry.arena, &entry.claims))
         });
-        finished.map_err(|refusal| self.refused(refusal, None))
+        finished.map_err(|refusal| self.refused(refusal, Some((KernelId::default(), arena))))
     }
 
     /// Gives a waiting request up; what it had been granted already and had not heard of is given back.
@@ -214,8 +237,8 @@ impl BufferInner {
         // It was let in: whoever did it delivers the answer right after giving the lock up.
         match waiter.wait(None) {
             Some(Begin::Granted(_)) => drop(self.release(grant, Outcome::NotStarted)),
-            Some(Begin::Plan(plan)) => self.change(|core, _| {
-                core.state.abort(plan.owner);
+            Some(Begin::Plan(plan)) => self.change(|core, routes| {
+                core.state.abort(routes, plan.owner);
                 self.record(|| EventKind::Aborted { owner: plan.owner });
             }),
             _ => {}
@@ -295,10 +318,10 @@ impl BufferInner {
 
     /// Refuses new requests and waits until the last grant and copy is gone.
     fn close(&self, keep: Option<ArenaId>, before_waiting: impl FnOnce()) -> Option<BlockRef> {
-        let refused = self.change(|core, _| {
+        let refused = self.change(|core, routes| {
             core.keep = keep.or(core.keep);
             self.record(|| EventKind::Closed);
-            let refused = core.state.close();
+            let refused = core.state.close(routes);
             let mut wakes = Wakes::default();
             core.waiters.admit(refused, &mut wakes);
             wakes
@@ -306,7 +329,7 @@ impl BufferInner {
         refused.fire();
         before_waiting();
         let mut core = self.core.lock();
-        while core.state.lifecycle() != Lifecycle::Closed {
+        while core.ending != Ending::Freed {
             core = self.closed.wait(core);
         }
         core.kept.take()
@@ -326,9 +349,10 @@ fn granted(entry: &crate::state::Requestor) -> EventKind {
 impl Drop for BufferInner {
     fn drop(&mut self) {
         self.platform.0.registry.forget(self.id);
-        for (arena, block) in self.core.get_mut().take_storages() {
+        let storages = std::mem::take(&mut self.core.get_mut().storages).into_vec();
+        for (arena, block) in Core::in_order(storages) {
             self.platform.0.recorder.record(self.id, || EventKind::Freed { arena });
-            self.platform.arena(arena).free(block);
+            engine::free(&self.platform, arena, block);
         }
     }
 }
@@ -364,16 +388,20 @@ impl Registry {
 pub struct RawBuffer(pub(crate) Arc<BufferInner>);
 
 impl RawBuffer {
-    pub(crate) fn create(
-        platform: &Platform,
-        len: u64,
-        initial: Initial,
-        external: Option<BlockRef>,
-    ) -> Result<Self, ConfigError> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+    pub(crate) fn create(platform: &Platform, len: u64, initial: Initial) -> Result<Self, ConfigError> {
         if isize::try_from(len).is_err() {
             return Err(ConfigError::TooLarge { elements: len, element_bytes: 1 });
         }
+        Ok(Self::make(platform, len, initial, None))
+    }
+
+    /// A buffer over storage of the application's, which holds its first contents.
+    pub(crate) fn with_storage(platform: &Platform, len: u64, arena: ArenaId, block: BlockRef) -> Self {
+        Self::make(platform, len, Initial::External(arena), Some(block))
+    }
+
+    fn make(platform: &Platform, len: u64, initial: Initial, external: Option<BlockRef>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let mut core = Core {
             state: BufferState::new(&platform.0.topology, len, initial),
             storages: SmallVec::new(),
@@ -382,6 +410,7 @@ impl RawBuffer {
             next_grant: 0,
             keep: None,
             kept: None,
+            ending: Ending::Open,
         };
         let data_in = match initial {
             Initial::External(arena) => Some(arena),
@@ -397,9 +426,13 @@ impl RawBuffer {
             core: Mutex::new(core),
             closed: Condvar::new(),
         });
-        platform.0.registry.add(&inner);
         inner.record(|| EventKind::Created { len, data_in, zeroed: initial == Initial::Zeroed });
-        Ok(Self(inner))
+        platform.0.registry.add(&inner);
+        // A loss declared before the buffer was registered has passed it by.
+        for device in platform.lost_devices().iter() {
+            inner.device_lost(device);
+        }
+        Self(inner)
     }
 
     /// The buffer's id; its order is the canonical acquire order.
@@ -453,8 +486,8 @@ impl RawBuffer {
             Begin::Granted(_) => Ok(()),
             Begin::Plan(plan) => {
                 engine::run(&self.0, &plan)?;
-                self.0.change(|core, _| {
-                    core.state.finish_prefetch(owner);
+                self.0.change(|core, routes| {
+                    core.state.finish_prefetch(routes, owner);
                     self.0.record(|| EventKind::Prefetched { owner, arena });
                 });
                 Ok(())
@@ -488,21 +521,16 @@ impl RawBuffer {
     /// Frees an arena's storage for this buffer.
     ///
     /// # Errors
-    /// [`AcquireError::NotFreeable`] while it is used, shared, or the only holder of some contents.
+    /// [`AcquireError::NotFreeable`] while it is used, shared, or the only holder of some contents;
+    /// [`AcquireError::NoSuchArena`].
     pub fn free(&self, arena: ArenaId) -> Result<(), AcquireError> {
-        let freed = self.0.change(|core, routes| {
-            core.state.free(routes, arena)?;
-            self.0.record(|| EventKind::Freed { arena });
-            Ok(core.remove_storage(arena))
-        });
-        let block = freed.map_err(|reason| {
+        self.0.platform.knows(arena)?;
+        // The block goes with what follows every change: storage that the state does not know of is freed.
+        let freed = self.0.change(|core, routes| core.state.free(routes, arena));
+        freed.map_err(|reason| {
             let (buffer, arena) = (self.0.id, self.0.arena_name(arena));
             AcquireError::NotFreeable { buffer, arena, reason }
-        })?;
-        if let Some(block) = block {
-            self.0.platform.arena(arena).free(block);
-        }
-        Ok(())
+        })
     }
 
     /// Lets `arena`, which has no storage, share that of `root`: data then moves between the two by a change of map
@@ -512,6 +540,8 @@ impl RawBuffer {
     /// [`AcquireError::NotBindable`] where no link binds the two or their state does not allow it,
     /// [`AcquireError::Alloc`] where the arena refuses the storage.
     pub fn bind(&self, arena: ArenaId, root: ArenaId) -> Result<(), AcquireError> {
+        self.0.platform.knows(arena)?;
+        self.0.platform.knows(root)?;
         let refused = |reason| AcquireError::NotBindable {
             buffer: self.0.id,
             arena: self.0.arena_name(arena),
@@ -525,7 +555,7 @@ impl RawBuffer {
         });
         let plan = plan.map_err(refused)?;
         engine::run(&self.0, &plan)?;
-        self.0.change(|core, _| core.state.finish_prefetch(plan.owner));
+        self.0.change(|core, routes| core.state.finish_prefetch(routes, plan.owner));
         Ok(())
     }
 
@@ -535,6 +565,11 @@ impl RawBuffer {
     /// A thread that closes a buffer of which it holds a grant waits for itself.
     pub fn close(&self) {
         self.0.close(None, || {});
+    }
+
+    /// Closes the buffer while `reading` still holds it, so that nobody comes in between.
+    pub(crate) fn close_after(&self, reading: Grants) {
+        self.0.close(None, || drop(reading));
     }
 
     /// Closes the buffer and gives the application's storage back, the latest contents in it: `reading` keeps them

@@ -22,6 +22,8 @@ pub enum Allocation {
     /// The destination is bound to the source's storage, which both then share under this concurrency; data moves
     /// by a change of map state alone.
     Bound(Concurrency),
+    /// None: the link serves only while the two share their storage, through a binding the other way round.
+    Shared,
 }
 
 /// One directed way to bring data from one arena to another; pure data.
@@ -173,7 +175,7 @@ impl LinkSpeed {
     pub fn cost(&self, query: &CopyQuery) -> Cost {
         let remaps = u64::from(query.remap_source) + u64::from(query.remap_target);
         Cost::of_transfer(
-            self.latency_ns.saturating_add(self.remap_ns * remaps),
+            self.latency_ns.saturating_add(self.remap_ns.saturating_mul(remaps)),
             query.bytes,
             self.bytes_per_s,
         )

@@ -10,6 +10,7 @@ use crate::cross_arena::{CopyEnd, CopyJob};
 use crate::error::{AcquireError, AllocError, BusyReason, TransferError};
 use crate::host::HostSpan;
 use crate::id::{ArenaId, DeviceId};
+use crate::platform::Platform;
 use crate::record::{EventKind, Operation};
 use crate::state::{CopyKind, CopyOp, MapState, Step, SyncPlan};
 use crate::sync::Arc;
@@ -25,8 +26,8 @@ pub(crate) fn run(buffer: &BufferInner, plan: &SyncPlan) -> Result<(), AcquireEr
         while !run.pending.is_empty() {
             let _ = run.wait_all();
         }
-        buffer.change(|core, _| {
-            core.state.abort(plan.owner);
+        buffer.change(|core, routes| {
+            core.state.abort(routes, plan.owner);
             buffer.record(|| EventKind::Aborted { owner: plan.owner });
         });
     })
@@ -109,8 +110,11 @@ impl Run<'_> {
         let panicked = |message| Err(AllocError::Panicked { arena: name.name.clone(), message });
         let result = result.unwrap_or_else(panicked).and_then(|block| {
             let bytes = block.len();
-            let short = AllocError::OutOfMemory { arena: name.name.clone(), bytes: self.buffer.len };
-            if bytes < self.buffer.len { Err(short) } else { Ok(block) }
+            if bytes >= self.buffer.len {
+                return Ok(block);
+            }
+            free(&self.buffer.platform, arena, block);
+            Err(AllocError::OutOfMemory { arena: name.name.clone(), bytes: self.buffer.len })
         });
         result.map_err(|cause| AcquireError::Alloc { buffer: self.buffer.id, arena: name, cause })
     }
@@ -128,17 +132,18 @@ impl Run<'_> {
                 let (buffer, arena) = (self.buffer.id, self.buffer.arena_name(arena));
                 AcquireError::MapFailed { buffer, arena, device, cause }
             })?;
-        self.buffer.change(|core, routes| {
+        let accepted = self.buffer.change(|core, routes| {
             let accepted = core.state.mapped(routes, self.plan.owner, (arena, device, target), report.state);
             if let Some(storage) = core.storage(arena) {
                 storage.mapped = report.host;
             }
             self.buffer.record(|| EventKind::Mapped { arena, device });
-            accepted.map_err(|breach| AcquireError::ArenaContract {
-                buffer: self.buffer.id,
-                arena: self.buffer.arena_name(breach.arena),
-                device: breach.device,
-            })
+            accepted
+        });
+        accepted.map_err(|breach| AcquireError::ArenaContract {
+            buffer: self.buffer.id,
+            arena: self.buffer.arena_name(breach.arena),
+            device: breach.device,
         })
     }
 
@@ -240,6 +245,12 @@ impl Core {
         let Storage { block, mapped, .. } = storage;
         End { block: block.clone(), host: mapped.clone().or_else(|| block.host()) }
     }
+}
+
+/// Returns a block to its arena. One that panics over it has lost the block; the buffer goes on without it, and whoever
+/// released the last grant is not to blame.
+pub(crate) fn free(platform: &Platform, arena: ArenaId, block: BlockRef) {
+    let _ = guard(|| platform.arena(arena).free(block));
 }
 
 /// Runs code of an arena; a panic becomes its message.

@@ -48,22 +48,6 @@ pub enum AllocError {
         /// The most it can be asked for at once.
         limit_bytes: u64,
     },
-    /// Storage of the application does not fit the buffer.
-    #[error(
-        "external storage of {bytes} bytes aligned to {align} does not fit {arena}: needs {needed_bytes} bytes aligned to {needed_align}"
-    )]
-    BadExternal {
-        /// The arena's name.
-        arena: Arc<str>,
-        /// The storage's size.
-        bytes: u64,
-        /// The storage's alignment in bytes.
-        align: u64,
-        /// The size it should have.
-        needed_bytes: u64,
-        /// The alignment it should have, in bytes.
-        needed_align: u64,
-    },
     /// The arena does not offer this kind of allocation.
     #[error("{arena} does not offer {what}")]
     Unsupported {
@@ -356,16 +340,6 @@ pub enum AcquireError {
         /// A held buffer that comes at or after it.
         held: BufferId,
     },
-    /// One kernel names the same buffer through two arenas.
-    #[error("one kernel names {buffer} through both {first} and {second}")]
-    AliasConflict {
-        /// The buffer.
-        buffer: BufferId,
-        /// One arena.
-        first: ArenaName,
-        /// The other.
-        second: ArenaName,
-    },
     /// The arena's device is gone.
     #[error("the device of {arena} is lost")]
     DeviceLost {
@@ -436,12 +410,6 @@ pub enum AcquireError {
         /// Why.
         cause: ViewError,
     },
-    /// Storage that holds data was to replace contents that exist.
-    #[error("external storage with data would replace the contents of {buffer}")]
-    WouldClobber {
-        /// The buffer.
-        buffer: BufferId,
-    },
 }
 
 /// Why an arena's storage cannot be freed.
@@ -454,6 +422,9 @@ pub enum FreeRefusal {
     /// Another arena shares its storage.
     #[error("another arena is bound to it")]
     StillBound,
+    /// It is the application's own, which gets it back by `into_vec`.
+    #[error("it is the application's own")]
+    External,
     /// It holds the only valid copy of some bytes.
     #[error("it holds the only valid copy")]
     WouldLoseData,
@@ -475,6 +446,12 @@ pub enum BindRefusal {
     /// One of them is being allocated, mapped or freed.
     #[error("one of them is in transition")]
     InTransition,
+    /// A kernel or a copy uses the storage.
+    #[error("the storage is in use")]
+    InUse,
+    /// The buffer is closed or wedged, or a device is lost.
+    #[error("the buffer does not serve any more")]
+    NotOpen,
 }
 
 impl AcquireError {
@@ -622,6 +599,16 @@ pub enum TopologyError {
         /// The device.
         device: DeviceId,
     },
+    /// A link binds two arenas of which one could never take the storage back.
+    #[error("a link binds {to} to {from}, but no other device has access to {arena}")]
+    Unbindable {
+        /// The root's name.
+        from: Arc<str>,
+        /// The member's name.
+        to: Arc<str>,
+        /// The arena without remote devices.
+        arena: Arc<str>,
+    },
     /// The alignment is no power of two.
     #[error("arena {arena} allocates with alignment {align}, which is no power of two")]
     BadAlign {
@@ -630,6 +617,16 @@ pub enum TopologyError {
         /// The alignment in bytes.
         align: u64,
     },
+}
+
+/// A buffer could not be made of an application's storage; the storage is inside, nothing is lost.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{cause}")]
+pub struct Unstored<S: std::fmt::Debug> {
+    /// Why.
+    pub cause: ConfigError,
+    /// The storage as it was given.
+    pub storage: S,
 }
 
 /// What is wrong with a configuration: a platform's parts or a buffer's.

@@ -217,13 +217,13 @@ mod sealed {
 /// # Safety
 /// 1. `parts` returns the address and number of live, initialised elements, exclusively owned by the container.
 /// 2. Moving the container does not move the elements.
-pub unsafe trait Storage<T: Pod>: sealed::Sealed + Send + Sync + 'static {
+pub unsafe trait Storage<T: Pod>: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// Address and number of the elements.
     fn parts(&mut self) -> (NonNull<T>, usize);
 }
 
 // SAFETY: a vector owns its elements in a heap allocation that does not move with the vector.
-unsafe impl<T: Pod + Send + Sync> Storage<T> for Vec<T> {
+unsafe impl<T: Pod + fmt::Debug + Send + Sync> Storage<T> for Vec<T> {
     fn parts(&mut self) -> (NonNull<T>, usize) {
         let len = self.len();
         (NonNull::from(self.as_mut_slice()).cast(), len)
@@ -231,7 +231,7 @@ unsafe impl<T: Pod + Send + Sync> Storage<T> for Vec<T> {
 }
 
 // SAFETY: a boxed slice owns its elements in a heap allocation that does not move with the box.
-unsafe impl<T: Pod + Send + Sync> Storage<T> for Box<[T]> {
+unsafe impl<T: Pod + fmt::Debug + Send + Sync> Storage<T> for Box<[T]> {
     fn parts(&mut self) -> (NonNull<T>, usize) {
         let len = self.len();
         (NonNull::from(&mut **self).cast(), len)

@@ -60,7 +60,7 @@ pub use cross_arena::{
 };
 pub use error::{
     AcquireError, AllocError, ArenaName, AttachError, BindRefusal, BusyReason, ConfigError, FreeRefusal,
-    TopologyError, TransferError, ViewError,
+    TopologyError, TransferError, Unstored, ViewError,
 };
 pub use grant::{Grants, InFlight, ReadView, View, WriteView};
 pub use host::HostSpan;

@@ -1,11 +1,11 @@
 //! A platform: the devices, arenas and links of one machine, fixed once built.
 
 use crate::acquire::Acquire;
-use crate::arena::{Arena, Concurrency};
+use crate::arena::{Arena, ArenaDesc, Concurrency};
 use crate::buffer::{RawBuffer, Registry};
 use crate::cross_arena::{Allocation, CrossArena, HostStaged, Link};
-use crate::error::{AcquireError, ConfigError, TopologyError};
-use crate::id::{ArenaId, DeviceId, LinkId, MAX_ARENAS};
+use crate::error::{AcquireError, ConfigError, TopologyError, Unstored};
+use crate::id::{ArenaId, DeviceId, DeviceSet, LinkId, MAX_ARENAS};
 use crate::record::{Counters, Recorder, Recording};
 use crate::state::Routes;
 use crate::sync::Arc;
@@ -13,6 +13,7 @@ use crate::topology::Topology;
 use crate::typed::{Buffer, BufferBuilder, RawBufferBuilder};
 use bytemuck::Pod;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The sort of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -160,6 +161,7 @@ impl PlatformBuilder {
         if !self.no_default_links {
             self.add_default_links();
         }
+        self.add_ways_back();
         let counters = Counters::new(self.links.len());
         let topology = Topology::new(self.arenas, self.links, !self.no_path_cache);
         Ok(Platform(Arc::new(PlatformInner {
@@ -169,6 +171,7 @@ impl PlatformBuilder {
             counters,
             recorder: Arc::new(Recorder::new()),
             registry: Registry::default(),
+            lost: AtomicU64::new(0),
         })))
     }
 
@@ -177,7 +180,7 @@ impl PlatformBuilder {
         let count = self.arenas.len() as u8;
         for from in (0..count).map(ArenaId) {
             for to in (0..count).map(ArenaId).filter(|&to| to != from) {
-                if !self.links.iter().any(|(link, _)| link.from == from && link.to == to) {
+                if !self.copies(from, to) {
                     let native = |id: ArenaId| self.arenas[usize::from(id.0)].desc().native;
                     let link = Link {
                         from,
@@ -190,6 +193,31 @@ impl PlatformBuilder {
                 }
             }
         }
+    }
+
+    /// Lets data come back from every binding: where the pair has none the other way round, by a change of map state
+    /// alone.
+    fn add_ways_back(&mut self) {
+        let shares = |link: &Link| link.allocation != Allocation::Internal;
+        for (link, cross_arena) in self.links.clone() {
+            let back = |other: &Link| other.from == link.to && other.to == link.from && shares(other);
+            if shares(&link) && !self.links.iter().any(|(other, _)| back(other)) {
+                let back = Link {
+                    from: link.to,
+                    to: link.from,
+                    source_via: link.target_via,
+                    target_via: link.source_via,
+                    allocation: Allocation::Shared,
+                };
+                self.links.push((back, cross_arena));
+            }
+        }
+    }
+
+    /// Whether a link moves bytes between the two; one that only binds them does not.
+    fn copies(&self, from: ArenaId, to: ArenaId) -> bool {
+        let moves = |link: &Link| link.allocation == Allocation::Internal;
+        self.links.iter().any(|(link, _)| link.from == from && link.to == to && moves(link))
     }
 
     fn problems(&self) -> Vec<TopologyError> {
@@ -233,6 +261,17 @@ impl PlatformBuilder {
         if link.from == link.to {
             return Some(TopologyError::BadLink { from: link.from, to: link.to });
         }
+        if let Allocation::Bound(concurrency) = link.allocation {
+            // Either end must be able to take the storage from the other's device.
+            let stuck = |end: &ArenaDesc| end.remotes.is_empty() && concurrency != Concurrency::BimapFull;
+            if let Some(end) = [from, to].into_iter().find(|end| stuck(end)) {
+                return Some(TopologyError::Unbindable {
+                    from: from.name.clone(),
+                    to: to.name.clone(),
+                    arena: end.name.clone(),
+                });
+            }
+        }
         [(from, link.source_via), (to, link.target_via)]
             .into_iter()
             .find(|(end, via)| *via != end.native && !end.remotes.contains(*via))
@@ -264,6 +303,8 @@ pub(crate) struct PlatformInner {
     pub(crate) counters: Counters,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) registry: Registry,
+    /// Devices declared lost, one bit each.
+    lost: AtomicU64,
 }
 
 /// The memories and devices of one machine. Immutable, cheap to clone, shared by its buffers.
@@ -356,13 +397,11 @@ impl Platform {
     }
 
     /// Starts a buffer of `elements` elements of `T`, with no storage yet.
-    #[must_use]
     pub fn buffer<T: Pod>(&self, elements: u64) -> BufferBuilder<T> {
         BufferBuilder::new(self.clone(), elements)
     }
 
     /// Starts a buffer of `len` bytes, with no storage yet.
-    #[must_use]
     pub fn raw_buffer(&self, len: u64) -> RawBufferBuilder {
         RawBufferBuilder::new(self.clone(), len)
     }
@@ -370,11 +409,11 @@ impl Platform {
     /// A buffer over the application's own storage, moved in. Nothing is copied.
     ///
     /// # Errors
-    /// [`ConfigError::NoHostArena`] where no arena of the platform takes host storage.
-    pub fn buffer_from<T: Pod + Send + Sync, S: crate::host::Storage<T>>(
+    /// [`Unstored`] with the storage inside, where no arena of the platform takes it.
+    pub fn buffer_from<T: Pod + fmt::Debug + Send + Sync, S: crate::host::Storage<T>>(
         &self,
         storage: S,
-    ) -> Result<Buffer<T>, ConfigError> {
+    ) -> Result<Buffer<T>, Unstored<S>> {
         Buffer::from_storage(self, storage)
     }
 
@@ -387,6 +426,10 @@ impl Platform {
     /// Declares a device gone, for every buffer of the platform: its memories hold nothing valid any more, bytes
     /// that lived only there are poisoned, and its outstanding grants will count as failed.
     pub fn device_lost(&self, device: DeviceId) {
+        if usize::from(device.0) >= self.devices().len() {
+            return;
+        }
+        self.0.lost.fetch_or(1 << device.0, Ordering::SeqCst);
         for buffer in self.0.registry.live() {
             buffer.device_lost(device);
         }
@@ -400,16 +443,24 @@ impl Platform {
     }
 
     /// Starts an acquire for kernels of a device.
-    #[must_use]
     pub fn acquire(&self, device: DeviceId) -> Acquire {
         Acquire::new(self.clone(), self.home(device).ok_or(AcquireError::NoArena { device }))
     }
 
     /// Starts an acquire through a certain arena, where a device has several.
-    #[must_use]
     pub fn acquire_in(&self, arena: ArenaId) -> Acquire {
+        Acquire::new(self.clone(), self.knows(arena).map(|()| arena))
+    }
+
+    pub(crate) fn lost_devices(&self) -> DeviceSet {
+        let lost = self.0.lost.load(Ordering::SeqCst);
+        (0..MAX_ARENAS as u16).filter(|bit| lost & (1 << bit) != 0).map(DeviceId).collect()
+    }
+
+    /// Checks an arena's id that came from outside.
+    pub(crate) fn knows(&self, arena: ArenaId) -> Result<(), AcquireError> {
         let known = usize::from(arena.0) < self.arenas().len();
-        Acquire::new(self.clone(), if known { Ok(arena) } else { Err(AcquireError::NoSuchArena { arena }) })
+        if known { Ok(()) } else { Err(AcquireError::NoSuchArena { arena }) }
     }
 
     /// Links that bind `arena` to the storage of `root`.

@@ -292,59 +292,77 @@ pub struct Event {
     pub kind: EventKind,
 }
 
-/// Collects events while it is on.
+/// Collects events while a recording runs.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     on: AtomicBool,
     since: Instant,
-    events: Mutex<Vec<Event>>,
+    tape: Mutex<Tape>,
+}
+
+/// What is being recorded, and for which recording.
+#[derive(Debug, Default)]
+struct Tape {
+    recording: u64,
+    events: Vec<Event>,
 }
 
 impl Recorder {
     pub(crate) fn new() -> Self {
-        Self { on: AtomicBool::new(false), since: Instant::now(), events: Mutex::new(Vec::new()) }
+        Self { on: AtomicBool::new(false), since: Instant::now(), tape: Mutex::new(Tape::default()) }
     }
 
     /// Records an event; `kind` is evaluated only when recording is on.
     pub(crate) fn record(&self, buffer: BufferId, kind: impl FnOnce() -> EventKind) {
         if self.on.load(Ordering::Relaxed) {
             let event = Event { at: self.since.elapsed(), buffer, kind: kind() };
-            self.events.lock().push(event);
+            self.tape.lock().events.push(event);
         }
     }
 
-    pub(crate) fn start(&self) {
+    /// Begins a recording with an empty tape and returns its number.
+    fn start(&self) -> u64 {
+        let mut tape = self.tape.lock();
+        tape.recording += 1;
+        tape.events.clear();
         self.on.store(true, Ordering::Relaxed);
+        tape.recording
     }
 
-    pub(crate) fn stop(&self) -> Vec<Event> {
+    /// Ends a recording, unless another has taken over: then this one has no events left.
+    fn stop(&self, recording: u64) -> Vec<Event> {
+        let mut tape = self.tape.lock();
+        if tape.recording != recording {
+            return Vec::new();
+        }
         self.on.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *self.events.lock())
+        std::mem::take(&mut tape.events)
     }
 }
 
 /// A running recording of a platform; ends and yields its events with [`Recording::finish`].
 #[derive(Debug)]
 #[must_use = "a recording ends when it is dropped"]
-pub struct Recording(Option<Arc<Recorder>>);
+pub struct Recording {
+    recorder: Arc<Recorder>,
+    number: u64,
+}
 
 impl Recording {
     pub(crate) fn start(recorder: Arc<Recorder>) -> Self {
-        recorder.start();
-        Self(Some(recorder))
+        let number = recorder.start();
+        Self { recorder, number }
     }
 
-    /// Ends the recording: the events since it began, in order.
+    /// Ends the recording: the events since it began, in order; none if a later recording took over.
     #[must_use]
-    pub fn finish(mut self) -> Vec<Event> {
-        self.0.take().map(|recorder| recorder.stop()).unwrap_or_default()
+    pub fn finish(self) -> Vec<Event> {
+        self.recorder.stop(self.number)
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        if let Some(recorder) = self.0.take() {
-            drop(recorder.stop());
-        }
+        drop(self.recorder.stop(self.number));
     }
 }

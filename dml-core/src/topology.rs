@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Add;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How many paths are remembered; beyond it the cache starts again, as it does when a machine is used very
 /// differently from before.
@@ -127,7 +128,8 @@ impl Routes for Topology {
     }
 
     fn cost(&self, link: LinkId, query: &CopyQuery) -> Option<Cost> {
-        self.cross_arena(link).can_copy(query)
+        // Foreign code under the buffer's lock: it is pure by contract, and one that panics cannot do the copy.
+        catch_unwind(AssertUnwindSafe(|| self.cross_arena(link).can_copy(query))).unwrap_or(None)
     }
 
     fn cheapest(

@@ -2,7 +2,7 @@
 
 use crate::acquire::{Acquire, RangeOf};
 use crate::buffer::RawBuffer;
-use crate::error::{AcquireError, ConfigError};
+use crate::error::{AcquireError, ConfigError, Unstored};
 use crate::grant::{ReadView, WriteView};
 use crate::host::{HostOwner, HostSpan, Lease, Owned, Storage};
 use crate::id::{ArenaId, DeviceId};
@@ -97,7 +97,7 @@ impl<T: Pod> Buffer<T> {
     }
 }
 
-impl<T: Pod + Send + Sync> Buffer<T> {
+impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
     /// Closes the buffer and returns its latest contents: the application's own vector where the buffer was made from
     /// one, a copy otherwise. Waits until every other grant is gone.
     ///
@@ -106,7 +106,9 @@ impl<T: Pod + Send + Sync> Buffer<T> {
     pub fn into_vec(self) -> Result<Vec<T>, AcquireError> {
         let view = self.read()?;
         let Some(home) = self.external_home() else {
-            return Ok(view.to_vec());
+            let contents = view.to_vec();
+            self.raw.close_after(view.into_grants());
+            return Ok(contents);
         };
         match self.raw.close_keeping(home, view.into_grants()) {
             Ok(owner) => Ok(vec_of(owner)),
@@ -122,21 +124,28 @@ impl<T: Pod + Send + Sync> Buffer<T> {
         (self.raw.snapshot().arena(home).alloc == Alloc::External).then_some(home)
     }
 
-    pub(crate) fn from_storage<S: Storage<T>>(platform: &Platform, storage: S) -> Result<Self, ConfigError> {
+    pub(crate) fn from_storage<S: Storage<T>>(platform: &Platform, storage: S) -> Result<Self, Unstored<S>> {
         if size_of::<T>() == 0 {
-            return Err(ConfigError::ZeroSized);
+            return Err(Unstored { cause: ConfigError::ZeroSized, storage });
         }
-        let owner: Box<dyn HostOwner> = Box::new(Owned::new(storage));
+        let Some(home) = platform.host().and_then(|host| platform.home(host)) else {
+            return Err(Unstored { cause: ConfigError::NoHostArena, storage });
+        };
+        let owner = Box::new(Owned::<T, S>::new(storage));
         let len = owner.span().len();
-        let home = platform.host().and_then(|host| platform.home(host)).ok_or(ConfigError::NoHostArena)?;
-        let block = platform.arena(home).attach(owner).map_err(|error| error.cause)?;
-        let raw = RawBuffer::create(platform, len, Initial::External(home), Some(block))?;
+        let block = platform.arena(home).attach(owner).map_err(|error| {
+            let owned = error.storage.into_any().downcast::<Owned<T, S>>();
+            let owned =
+                owned.unwrap_or_else(|_| unreachable!("an arena gives back the storage it was given"));
+            Unstored { cause: error.cause.into(), storage: (*owned).into_inner() }
+        })?;
+        let raw = RawBuffer::with_storage(platform, len, home, block);
         Ok(Self { raw, elements: len / size_of::<T>() as u64, _element: PhantomData })
     }
 }
 
 /// The application's container as a vector, without a copy.
-fn vec_of<T: Pod + Send + Sync>(owner: Box<dyn HostOwner>) -> Vec<T> {
+fn vec_of<T: Pod + fmt::Debug + Send + Sync>(owner: Box<dyn HostOwner>) -> Vec<T> {
     let span = owner.span();
     match owner.into_any().downcast::<Owned<T, Vec<T>>>() {
         Ok(owned) => (*owned).into_inner(),
@@ -195,7 +204,7 @@ impl RawBufferBuilder {
     /// # Errors
     /// [`ConfigError::TooLarge`] beyond what an address can reach.
     pub fn build(self) -> Result<RawBuffer, ConfigError> {
-        RawBuffer::create(&self.platform, self.len, self.contents.into(), None)
+        RawBuffer::create(&self.platform, self.len, self.contents.into())
     }
 }
 
@@ -233,7 +242,7 @@ impl<T: Pod> BufferBuilder<T> {
         }
         let too_large = ConfigError::TooLarge { elements: self.elements, element_bytes };
         let len = self.elements.checked_mul(element_bytes).filter(|&len| isize::try_from(len).is_ok());
-        let raw = RawBuffer::create(&self.platform, len.ok_or(too_large)?, self.contents.into(), None)?;
+        let raw = RawBuffer::create(&self.platform, len.ok_or(too_large)?, self.contents.into())?;
         Ok(Buffer { raw, elements: self.elements, _element: PhantomData })
     }
 }

@@ -8,6 +8,7 @@ use crate::id::Ticket;
 use crate::state::{Admission, Begin};
 use crate::sync::{Arc, Condvar, Mutex};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
@@ -50,13 +51,15 @@ impl Waiter {
 
     /// As a future: the result, or `waker` is called when it is there.
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<Begin> {
+        // A waker runs foreign code when it is cloned or dropped: never under a lock.
+        let waker = waker.clone();
         let mut slot = self.slot.lock();
         if let Some(begin) = take(&mut slot) {
+            drop(slot);
             return Poll::Ready(begin);
         }
-        let replaced = std::mem::replace(&mut *slot, Slot::Waiting(Some(waker.clone())));
+        let replaced = std::mem::replace(&mut *slot, Slot::Waiting(Some(waker)));
         drop(slot);
-        // A waker runs foreign code when it is dropped: never under a lock.
         drop(replaced);
         Poll::Pending
     }
@@ -119,8 +122,14 @@ pub(crate) struct Wakes(Vec<(Arc<Waiter>, Begin)>);
 
 impl Wakes {
     pub(crate) fn fire(self) {
+        let mut first_panic = None;
         for (waiter, begin) in self.0 {
-            waiter.deliver(begin);
+            // A waker is foreign code; one that panics must not keep the others asleep.
+            let delivered = catch_unwind(AssertUnwindSafe(|| waiter.deliver(begin)));
+            first_panic = first_panic.or(delivered.err());
+        }
+        if let Some(panic) = first_panic.filter(|_| !std::thread::panicking()) {
+            resume_unwind(panic);
         }
     }
 }

@@ -116,6 +116,34 @@ impl Null {
         self.books.on(number, Call::Touch { block: number, device }, |entry| self.needs(entry, device));
     }
 
+    /// What a kernel of `device` finds in `span` of a backed block.
+    ///
+    /// # Panics
+    /// As [`Null::touch`], and when the arena is not backed or the block ends before `span` does.
+    #[must_use]
+    pub fn read(&self, block: &BlockRef, device: DeviceId, span: Span) -> Vec<u8> {
+        self.touch(block, device);
+        let bytes = self.own(block).span.as_ref().expect("the arena is backed").slice(span);
+        let mut out = vec![0; bytes.len() as usize];
+        // SAFETY: the block's bytes are live and initialised, `slice` has checked their number, and `out` is as long. A
+        // kernel calls this under a grant, so nobody writes them meanwhile (I-1).
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.as_mut_ptr(), out.len()) };
+        out
+    }
+
+    /// A kernel of `device` writes `bytes` into a backed block at `offset`.
+    ///
+    /// # Panics
+    /// As [`Null::read`].
+    pub fn write(&self, block: &BlockRef, device: DeviceId, offset: u64, bytes: &[u8]) {
+        self.touch(block, device);
+        let span = Span::new(offset, offset + bytes.len() as u64);
+        let target = self.own(block).span.as_ref().expect("the arena is backed").slice(span);
+        // SAFETY: the block's bytes are live, `slice` has checked their number, and `bytes` is as long. A kernel calls
+        // this under a grant for writing, so nobody else touches them meanwhile (I-1).
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
+    }
+
     fn own<'a>(&self, block: &'a BlockRef) -> &'a NullBlock {
         block
             .downcast_ref::<NullBlock>()

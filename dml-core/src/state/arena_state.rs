@@ -136,6 +136,18 @@ pub struct Transition {
     pub steps: u32,
 }
 
+/// What of an arena is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Loss {
+    /// Nothing.
+    None,
+    /// The storage, which belonged to a root whose device is gone. Once its last user has left, the arena can have
+    /// storage again.
+    Storage,
+    /// The native device. Nothing here is ever valid again.
+    Device,
+}
+
 /// One arena of one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ArenaState {
@@ -149,8 +161,8 @@ pub struct ArenaState {
     pub remote_refs: u32,
     /// A plan about to change storage or map state.
     pub transition: Option<Transition>,
-    /// The native device is gone; nothing here is ever valid again.
-    pub lost: bool,
+    /// Whether the storage, or the device, is gone.
+    pub loss: Loss,
 }
 
 impl ArenaState {
@@ -163,8 +175,14 @@ impl ArenaState {
             native_refs: 0,
             remote_refs: 0,
             transition: None,
-            lost: false,
+            loss: Loss::None,
         }
+    }
+
+    /// Whether nothing here is valid any more.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.loss != Loss::None
     }
 
     /// How many kernels and copies use it.

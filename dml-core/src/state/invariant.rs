@@ -62,7 +62,7 @@ impl BufferState {
                 entry.grant,
                 entry.arena
             );
-            let root = self.arena(self.root(entry.arena));
+            let root = self.arena(super::users::root(&self.arenas, entry.arena));
             hold!(
                 5,
                 root.alloc.is_allocated(),
@@ -70,7 +70,7 @@ impl BufferState {
                 entry.grant,
                 entry.arena
             );
-            for claim in entry.claims.iter().filter(|claim| claim.access.reads() && !arena.lost) {
+            for claim in entry.claims.iter().filter(|claim| claim.access.reads() && !arena.is_lost()) {
                 for (span, content) in self.segments.in_span(claim.span) {
                     let poisoned = matches!(content.status, Status::Poisoned(Remains::Lost));
                     let valid = content.valid.contains(entry.arena) || poisoned;
@@ -139,11 +139,13 @@ impl BufferState {
             if entry.claims.is_empty() {
                 continue;
             }
-            let concurrency = self.group_concurrency(routes, entry.arena);
+            let concurrency = self.tenancy(routes).concurrency(entry.arena);
             for member in self.group(entry.arena).iter() {
                 let (desc, device) = (routes.arena(member), routes.arena(entry.arena).native);
-                let concerns = member == entry.arena
-                    || (concurrency != Concurrency::BimapFull && desc.remotes.contains(device));
+                // A peer that a plan has just bound is mapped before the plan's kernel starts.
+                let settled = self.arena(member).transition.is_none();
+                let shares = concurrency != Concurrency::BimapFull && desc.remotes.contains(device);
+                let concerns = member == entry.arena || (shares && settled);
                 let map = self.arena(member).map;
                 hold!(
                     6,
@@ -161,7 +163,7 @@ impl BufferState {
                 }
             }
         }
-        let users: Vec<_> = self.users(routes).collect();
+        let users: Vec<_> = self.tenancy(routes).users().collect();
         for (index, user) in users.iter().enumerate() {
             for other in &users[index + 1..] {
                 if user.owner == other.owner || user.device == other.device {
@@ -170,7 +172,7 @@ impl BufferState {
                 if !self.group(user.arena).contains(other.arena) {
                     continue;
                 }
-                let allowed = match self.group_concurrency(routes, user.arena) {
+                let allowed = match self.tenancy(routes).concurrency(user.arena) {
                     Concurrency::Exclusive => false,
                     Concurrency::BimapRead => !user.writes && !other.writes,
                     Concurrency::BimapFull => true,

@@ -11,8 +11,8 @@
 //! through [`Routes`], which must answer deterministically.
 //!
 //! # Invariants
-//! [`BufferState::check_invariants`] recomputes from scratch what holds after every transition: I-1, I-3, I-5 to I-14,
-//! I-18, I-19, I-21 and I-25 of docs/spec.md.
+//! [`BufferState::check_invariants`] recomputes from scratch what holds after every transition: I-1, I-3 to I-14,
+//! I-18, I-19, I-21, I-23 and I-25 of docs/spec.md.
 
 mod arena_state;
 mod invariant;
@@ -23,7 +23,7 @@ mod segments;
 mod transition;
 mod users;
 
-pub use arena_state::{Alloc, ArenaState, MapState, Transition};
+pub use arena_state::{Alloc, ArenaState, Loss, MapState, Transition};
 pub use invariant::Violation;
 pub use plan::{Path, PathKey, Step, SyncPlan};
 pub use queue::{Admission, Waiting};
@@ -80,12 +80,12 @@ pub trait Routes {
 pub enum Lifecycle {
     /// It does.
     Open,
+    /// An arena broke its contract: every request is refused, what is granted can be released.
+    Wedged,
     /// It takes none, and what is granted or under way comes to its end.
     Closing,
     /// Nothing is left (I-25).
     Closed,
-    /// An arena broke its contract: every request is refused, what is granted can be released.
-    Wedged,
 }
 
 /// How the contents of a buffer begin.

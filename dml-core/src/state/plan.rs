@@ -5,6 +5,7 @@
 //! missing bytes is the cheapest of those feasible now (O-1), nothing is copied that is valid already, and nothing at
 //! all for bytes that will be overwritten (O-2).
 
+use super::users::Tenancy;
 use super::{
     Alloc, ArenaState, BufferState, Content, CopyId, CopyKind, CopyOp, CopyPhase, MapState, Refusal, Remains,
     Routes, Status,
@@ -12,7 +13,7 @@ use super::{
 use crate::access::Claim;
 use crate::arena::Concurrency;
 use crate::cost::Cost;
-use crate::cross_arena::{Allocation, CopyQuery};
+use crate::cross_arena::{Allocation, CopyQuery, Link};
 use crate::error::BusyReason;
 use crate::id::{ArenaId, ArenaSet, DeviceId, GrantId, LinkId};
 use crate::range::Span;
@@ -67,6 +68,8 @@ pub struct PathKey {
     pub to: ArenaId,
     /// The size class: bytes rounded up to a power of two. Costs are those of the class.
     pub class_bytes: u64,
+    /// Whether the kernel will write what it is brought.
+    pub writes: bool,
     /// The arenas that have storage.
     pub allocated: ArenaSet,
     /// Every arena's map state.
@@ -121,12 +124,17 @@ pub(super) enum NoPlan {
     Refused(Refusal),
 }
 
-/// A plan being made: the map and allocation states as they will be after the steps so far.
+/// Map-state changes to be made: of which arena, for which device, to which state.
+type MapChanges = SmallVec<[(ArenaId, DeviceId, MapState); 2]>;
+
+/// A plan being made: the arenas as they will be after the steps so far.
 pub(super) struct Planner<'a> {
     state: &'a BufferState,
     routes: &'a dyn Routes,
     owner: GrantId,
     to: ArenaId,
+    /// Whether the kernel will write what it is brought.
+    writes: bool,
     arenas: SmallVec<[ArenaState; 4]>,
     steps: Vec<Step>,
     copies: u32,
@@ -134,12 +142,19 @@ pub(super) struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    pub(super) fn new(state: &'a BufferState, routes: &'a dyn Routes, owner: GrantId, to: ArenaId) -> Self {
+    pub(super) fn new(
+        state: &'a BufferState,
+        routes: &'a dyn Routes,
+        owner: GrantId,
+        to: ArenaId,
+        writes: bool,
+    ) -> Self {
         Self {
             state,
             routes,
             owner,
             to,
+            writes,
             arenas: state.arenas.iter().copied().collect(),
             steps: Vec::new(),
             copies: 0,
@@ -151,6 +166,12 @@ impl<'a> Planner<'a> {
         SyncPlan { owner: self.owner, arena: self.to, steps: self.steps, cost: self.cost }
     }
 
+    /// Those who use the arenas as they will be.
+    fn tenancy(&self) -> Tenancy<'_> {
+        let BufferState { requestors, copies, .. } = self.state;
+        Tenancy { routes: self.routes, arenas: &self.arenas, requestors, copies }
+    }
+
     /// Plans what `claim` needs to be valid in the destination before its kernel starts.
     pub(super) fn bring(&mut self, claim: &Claim) -> Result<(), NoPlan> {
         if !claim.access.reads() {
@@ -158,26 +179,35 @@ impl<'a> Planner<'a> {
         }
         let state = self.state;
         for (span, content) in state.segments.in_span(claim.span) {
-            if !content.valid.contains(self.to) {
+            if !self.will_be_valid(content).contains(self.to) {
                 self.bring_run(span, content)?;
             }
         }
         Ok(())
     }
 
+    /// Where a segment's contents will be valid, coherent bindings of this plan included.
+    fn will_be_valid(&self, content: Content) -> ArenaSet {
+        content.valid.iter().fold(content.valid, |valid, arena| valid.union(self.tenancy().mirrors(arena)))
+    }
+
     fn bring_run(&mut self, span: Span, content: Content) -> Result<(), NoPlan> {
+        let group = self.tenancy().group(self.to);
         if self.being_filled(self.to, span) {
-            return Err(NoPlan::Busy(BusyReason::Copying, self.state.group(self.to)));
+            return Err(NoPlan::Busy(BusyReason::Copying, group));
         }
-        let group = self.state.group(self.to);
-        if content.status == Status::Zeroed && content.valid.intersection(group).is_empty() {
+        let valid = self.will_be_valid(content);
+        if content.status == Status::Zeroed && valid.intersection(group).is_empty() {
+            if !self.destination_free(self.to, span, false) {
+                return Err(self.busy(BusyReason::ArenaInUse, self.to));
+            }
             let native = self.routes.arena(self.to).native;
             self.allocate(self.to)?;
             self.give_access(self.to, native, true)?;
             self.copy(CopyKind::Fill, self.to, span);
             return Ok(());
         }
-        let path = self.path(span, content, false).ok_or_else(|| self.no_path(span, content))?;
+        let path = self.path(span, valid, false).ok_or_else(|| self.no_path(span, valid))?;
         self.cost = self.cost + path.cost;
         for link in path.links {
             self.hop(link, span)?;
@@ -185,113 +215,118 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    fn no_path(&self, span: Span, content: Content) -> NoPlan {
-        match self.path(span, content, true) {
-            Some(path) => {
-                let on_path = path.links.iter().flat_map(|&link| {
-                    let link = self.routes.link(link);
-                    [link.from, link.to]
-                });
-                let needs =
-                    on_path.fold(self.state.group(self.to), |set, arena| set.union(self.state.group(arena)));
-                let moving = needs.iter().any(|arena| self.in_transition(arena));
-                NoPlan::Busy(if moving { BusyReason::InTransition } else { BusyReason::ArenaInUse }, needs)
-            }
-            None => NoPlan::Refused(Refusal::Unreachable { span }),
-        }
+    fn no_path(&self, span: Span, valid: ArenaSet) -> NoPlan {
+        let Some(path) = self.path(span, valid, true) else {
+            return NoPlan::Refused(Refusal::Unreachable { span });
+        };
+        let tenancy = self.tenancy();
+        let on_path = path.links.iter().flat_map(|&link| {
+            let link = self.routes.link(link);
+            [link.from, link.to]
+        });
+        let needs = on_path.fold(tenancy.group(self.to), |set, arena| set.union(tenancy.group(arena)));
+        let moving = needs.iter().any(|arena| self.in_transition(arena));
+        NoPlan::Busy(if moving { BusyReason::InTransition } else { BusyReason::ArenaInUse }, needs)
     }
 
     /// The cheapest path for a run of missing bytes; with `assume_idle`, as if every user were gone.
-    fn path(&self, span: Span, content: Content, assume_idle: bool) -> Option<Path> {
+    fn path(&self, span: Span, valid: ArenaSet, assume_idle: bool) -> Option<Path> {
         let class_bytes = span.len().checked_next_power_of_two().unwrap_or(u64::MAX);
         let state = self.state;
         let quiet = state.requestors.is_empty() && state.copies.is_empty();
         let simple = self.arenas.iter().all(|arena| {
-            !arena.lost && arena.transition.is_none() && !matches!(arena.alloc, Alloc::Bound { .. })
+            !arena.is_lost() && arena.transition.is_none() && !matches!(arena.alloc, Alloc::Bound { .. })
         });
-        let mut edge = |link| self.edge(link, span, class_bytes, content.valid, assume_idle);
+        let mut edge = |link| self.edge(link, span, class_bytes, valid, assume_idle);
         if (quiet || assume_idle) && simple {
             let ids = state.arena_ids();
             let key = PathKey {
-                sources: content.valid,
+                sources: valid,
                 to: self.to,
                 class_bytes,
-                allocated: ids.filter(|&id| self.arenas[usize::from(id.0)].alloc.is_allocated()).collect(),
+                writes: self.writes,
+                allocated: ids.filter(|&id| self.at(id).alloc.is_allocated()).collect(),
                 maps: self.arenas.iter().map(|arena| arena.map).collect(),
             };
             self.routes.cheapest_idle(key, &mut edge)
         } else {
-            self.routes.cheapest(content.valid, self.to, &mut edge)
+            self.routes.cheapest(valid, self.to, &mut edge)
+        }
+    }
+
+    /// How data would cross a link now; `None` where its storage does not allow it.
+    fn crossing(&self, link: &Link, valid: ArenaSet) -> Option<Crossing> {
+        let tenancy = self.tenancy();
+        let (from, to) = (self.at(link.from), self.at(link.to));
+        let group = tenancy.group(link.to);
+        let shared = group.contains(link.from);
+        match link.allocation {
+            Allocation::Bound(_) | Allocation::Shared if shared => Some(Crossing::Refresh),
+            // A member never becomes a root: the source must own its storage already (I-10).
+            Allocation::Bound(concurrency)
+                if !to.alloc.is_allocated() && matches!(from.alloc, Alloc::Internal | Alloc::External) =>
+            {
+                Some(Crossing::Bind(concurrency))
+            }
+            Allocation::Bound(_) | Allocation::Shared => None,
+            Allocation::Internal if shared => None,
+            // A byte copy over a valid peer's storage would shrink the valid-set if it failed: only a refresh is legal.
+            Allocation::Internal => valid.intersection(group).is_empty().then_some(Crossing::Bytes),
         }
     }
 
     /// What a link would cost for these bytes in the state as it will be; `None` where it is not feasible.
     fn edge(&self, id: LinkId, span: Span, bytes: u64, valid: ArenaSet, assume_idle: bool) -> Option<Cost> {
         let link = self.routes.link(id);
-        let (from, to) = (self.at(link.from), self.at(link.to));
-        if from.lost || to.lost || valid.contains(link.to) {
+        if self.at(link.from).is_lost() || self.at(link.to).is_lost() || valid.contains(link.to) {
             return None;
         }
-        let busy = |arena| !assume_idle && self.in_transition(arena);
-        if busy(link.from) || busy(link.to) {
-            return None;
-        }
-        let group = self.state.group(link.to);
-        let refresh = group.contains(link.from) && link.from != link.to;
-        let binds = match link.allocation {
-            Allocation::Bound(_) => {
-                // A root never becomes a member: the source must own its storage.
-                let can_bind = !to.alloc.is_allocated() && !matches!(from.alloc, Alloc::Bound { .. });
-                if !refresh && !can_bind {
-                    return None;
-                }
-                !refresh
-            }
-            Allocation::Internal if refresh => return None,
-            Allocation::Internal => false,
-        };
-        if !refresh && !binds && !valid.intersection(group).is_empty() {
-            // A byte copy over a valid peer's storage would shrink the valid-set if it failed: only a refresh is legal.
-            return None;
-        }
-        if !assume_idle && !self.destination_free(link.to, span, refresh) {
-            return None;
-        }
+        let crossing = self.crossing(link, valid)?;
+        let writes = crossing == Crossing::Bytes || (self.writes && link.to == self.to);
         let native = self.routes.arena(link.to).native;
-        if let (Allocation::Bound(concurrency), true, false) = (link.allocation, binds, assume_idle) {
-            let shared = concurrency.min(self.state.group_concurrency(self.routes, link.from));
-            if !self.state.coexists_under(self.routes, link.from, shared, native, false, self.owner) {
+        let (source_via, target_via) = match crossing {
+            Crossing::Bytes => (Some(link.source_via), link.target_via),
+            Crossing::Refresh | Crossing::Bind(_) => (None, native),
+        };
+        if !assume_idle {
+            let free = self.destination_free(link.to, span, crossing != Crossing::Bytes);
+            let still = !self.in_transition(link.from) && !self.in_transition(link.to);
+            let reachable = match crossing {
+                Crossing::Bytes => {
+                    self.reachable(link.from, link.source_via, false)
+                        && self.reachable(link.to, link.target_via, true)
+                }
+                Crossing::Refresh => self.reachable(link.to, native, writes),
+                Crossing::Bind(concurrency) => {
+                    let tenancy = self.tenancy();
+                    let shared = concurrency.min(tenancy.concurrency(link.from));
+                    tenancy.coexists(link.from, shared, native, writes, self.owner)
+                }
+            };
+            if !(free && still && reachable) {
                 return None;
             }
         }
-        let (source_via, target_via) =
-            if refresh || binds { (None, native) } else { (Some(link.source_via), link.target_via) };
-        let reachable = |arena, device, writes| assume_idle || self.reachable(arena, device, writes);
-        if source_via.is_some_and(|via| !reachable(link.from, via, false))
-            || !reachable(link.to, target_via, !refresh)
-        {
-            return None;
-        }
         let served = |arena: ArenaId, device, writes| {
             let desc = self.routes.arena(arena);
-            self.at(arena).map.serves(desc, self.state.group_concurrency(self.routes, arena), device, writes)
+            self.at(arena).map.serves(desc, self.tenancy().concurrency(arena), device, writes)
         };
-        let allocates = !to.alloc.is_allocated();
+        let allocates = !self.at(link.to).alloc.is_allocated();
         let query = CopyQuery {
             bytes,
             remap_source: source_via.is_some_and(|via| !served(link.from, via, false)),
-            remap_target: !served(link.to, target_via, !refresh),
+            remap_target: !served(link.to, target_via, writes),
             allocates,
         };
         let cost = self.routes.cost(id, &query).filter(|cost| cost.is_feasible())?;
         Some(if allocates { cost + self.routes.arena(link.to).alloc_cost } else { cost })
     }
 
-    /// Whether no other kernel's bytes and no other copy's destination in the group of `to` overlap `span`. A refresh
-    /// moves no bytes, so peers may go on reading them.
-    fn destination_free(&self, to: ArenaId, span: Span, refresh: bool) -> bool {
-        let group = self.state.group(to);
-        let clear_of_kernels = refresh
+    /// Whether no other kernel's bytes and no other copy's destination in the group of `to` overlap `span`. What moves no
+    /// bytes does not disturb peers that read them.
+    fn destination_free(&self, to: ArenaId, span: Span, moves_nothing: bool) -> bool {
+        let group = self.tenancy().group(to);
+        let clear_of_kernels = moves_nothing
             || !self.state.requestors.iter().any(|entry| {
                 group.contains(entry.arena) && entry.claims.iter().any(|claim| claim.span.overlaps(span))
             });
@@ -299,8 +334,8 @@ impl<'a> Planner<'a> {
     }
 
     fn being_filled(&self, to: ArenaId, span: Span) -> bool {
-        let state = self.state;
-        state.copies.iter().any(|copy| copy.span.overlaps(span) && state.root(copy.to) == state.root(to))
+        let group = self.tenancy().group(to);
+        self.state.copies.iter().any(|copy| copy.span.overlaps(span) && group.contains(copy.to))
     }
 
     fn in_transition(&self, arena: ArenaId) -> bool {
@@ -309,29 +344,31 @@ impl<'a> Planner<'a> {
 
     /// Whether `device` can be given the access it needs to `arena` and its group beside all other users.
     fn reachable(&self, arena: ArenaId, device: DeviceId, writes: bool) -> bool {
-        self.state.coexists(self.routes, arena, device, writes, self.owner)
-            && self.access_changes(arena, device, writes).is_ok()
+        self.access_changes(arena, device, writes).is_ok()
     }
 
-    /// The map-state changes that give `device` access to `arena`'s storage, in the arena itself and in the peers
-    /// that share it.
+    /// The map-state changes that give `device` access to `arena`'s storage beside everyone else: in the arena itself
+    /// and in the peers that share it, for the device and for those who work there already.
     fn access_changes(
         &self,
         arena: ArenaId,
         device: DeviceId,
         writes: bool,
-    ) -> Result<SmallVec<[(ArenaId, DeviceId, MapState); 2]>, BusyReason> {
-        let group = self.state.group(arena);
-        let concurrency = self.state.group_concurrency(self.routes, arena);
-        let mut changes = SmallVec::new();
-        for member in group.iter() {
+    ) -> Result<MapChanges, BusyReason> {
+        let tenancy = self.tenancy();
+        let concurrency = tenancy.concurrency(arena);
+        if !tenancy.coexists(arena, concurrency, device, writes, self.owner) {
+            return Err(BusyReason::ArenaInUse);
+        }
+        let root_device = self.routes.arena(tenancy.root(arena)).native;
+        let mut changes = MapChanges::new();
+        for member in tenancy.group(arena).iter() {
             let desc = self.routes.arena(member);
             if desc.is_always_bimapped() || (member != arena && concurrency == Concurrency::BimapFull) {
                 continue;
             }
-            // A peer through which the device has no way in only has to let go of its own device's access.
-            let root_device = self.routes.arena(self.state.root(arena)).native;
             let reaches = |candidate: DeviceId| candidate == desc.native || desc.remotes.contains(candidate);
+            // A peer through which the device has no way in only has to let go of its own device's access.
             let via = if member == arena || reaches(device) {
                 device
             } else if desc.remotes.contains(root_device) {
@@ -339,31 +376,38 @@ impl<'a> Planner<'a> {
             } else {
                 desc.remotes.iter().next().ok_or(BusyReason::ArenaInUse)?
             };
-            let now = self.at(member).map;
-            if now.serves(desc, concurrency, via, writes) {
-                continue;
+            let before = self.at(member).map;
+            let mut now = before;
+            let others = tenancy.others(arena, self.owner).map(|user| (user.device, user.writes));
+            let others = others.filter(|(other, _)| *other != via && reaches(*other));
+            for (served, serves_writer) in std::iter::once((via, writes)).chain(others) {
+                if now.serves(desc, concurrency, served, serves_writer) {
+                    continue;
+                }
+                if self.in_transition(member) {
+                    return Err(BusyReason::InTransition);
+                }
+                now = now.serving(desc, concurrency, served, serves_writer);
+                changes.push((member, served, now));
             }
-            if self.in_transition(member) {
-                return Err(BusyReason::InTransition);
-            }
-            let target = now.serving(desc, concurrency, via, writes);
-            if !self.state.map_ok(self.routes, member, now, target, Some(self.owner)) {
+            if !now.gives(desc, via) || !tenancy.map_ok(member, before, now, self.owner) {
                 return Err(BusyReason::ArenaInUse);
             }
-            changes.push((member, via, target));
         }
         Ok(changes)
     }
 
     fn hop(&mut self, id: LinkId, span: Span) -> Result<(), NoPlan> {
         let link = *self.routes.link(id);
-        if let Allocation::Bound(concurrency) = link.allocation {
-            if !self.at(link.to).alloc.is_allocated() {
+        if link.allocation != Allocation::Internal {
+            if let (Allocation::Bound(concurrency), false) =
+                (link.allocation, self.at(link.to).alloc.is_allocated())
+            {
                 self.steps.push(Step::Bind { arena: link.to, root: link.from, concurrency });
                 self.at_mut(link.to).alloc = Alloc::Bound { root: link.from, concurrency };
             }
             let native = self.routes.arena(link.to).native;
-            self.give_bound_access(link.from, link.to, native, concurrency)?;
+            self.give_access(link.to, native, self.writes && link.to == self.to)?;
             self.copy(CopyKind::Refresh { from: link.from }, link.to, span);
             return Ok(());
         }
@@ -377,34 +421,6 @@ impl<'a> Planner<'a> {
             target_via: link.target_via,
         };
         self.copy(kind, link.to, span);
-        Ok(())
-    }
-
-    /// Access through a binding that the state may not know yet: the member is mapped for the other end's device, or
-    /// handed back to its own.
-    fn give_bound_access(
-        &mut self,
-        from: ArenaId,
-        to: ArenaId,
-        device: DeviceId,
-        concurrency: Concurrency,
-    ) -> Result<(), NoPlan> {
-        if self.state.group(to).contains(from) {
-            return self.give_access(to, device, false);
-        }
-        for member in [from, to] {
-            let desc = self.routes.arena(member);
-            let reaches = device == desc.native || desc.remotes.contains(device);
-            let now = self.at(member).map;
-            if desc.is_always_bimapped() || !reaches || now.serves(desc, concurrency, device, false) {
-                continue;
-            }
-            let target = now.serving(desc, concurrency, device, false);
-            if !self.state.map_ok(self.routes, member, now, target, Some(self.owner)) {
-                return Err(self.busy(BusyReason::ArenaInUse, member));
-            }
-            self.change_map(member, device, target);
-        }
         Ok(())
     }
 
@@ -428,20 +444,13 @@ impl<'a> Planner<'a> {
         device: DeviceId,
         writes: bool,
     ) -> Result<(), NoPlan> {
-        if !self.state.coexists(self.routes, arena, device, writes, self.owner) {
-            return Err(self.busy(BusyReason::ArenaInUse, arena));
-        }
         let changes =
             self.access_changes(arena, device, writes).map_err(|reason| self.busy(reason, arena))?;
-        for (member, via, target) in changes {
-            self.change_map(member, via, target);
+        for (arena, device, target) in changes {
+            self.steps.push(Step::Map { arena, device, target });
+            self.at_mut(arena).map = target;
         }
         Ok(())
-    }
-
-    fn change_map(&mut self, arena: ArenaId, device: DeviceId, target: MapState) {
-        self.steps.push(Step::Map { arena, device, target });
-        self.at_mut(arena).map = target;
     }
 
     fn copy(&mut self, kind: CopyKind, to: ArenaId, span: Span) {
@@ -451,7 +460,7 @@ impl<'a> Planner<'a> {
     }
 
     fn busy(&self, reason: BusyReason, arena: ArenaId) -> NoPlan {
-        NoPlan::Busy(reason, self.state.group(arena).union(self.state.group(self.to)))
+        NoPlan::Busy(reason, self.tenancy().group(arena).union(self.tenancy().group(self.to)))
     }
 
     fn at(&self, arena: ArenaId) -> &ArenaState {
@@ -461,6 +470,17 @@ impl<'a> Planner<'a> {
     fn at_mut(&mut self, arena: ArenaId) -> &mut ArenaState {
         &mut self.arenas[usize::from(arena.0)]
     }
+}
+
+/// How data crosses a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Crossing {
+    /// As bytes, into storage of the destination's own.
+    Bytes,
+    /// Not at all: the ends share their storage, and its map state changes.
+    Refresh,
+    /// Not at all, once the destination shares the source's storage.
+    Bind(Concurrency),
 }
 
 impl Content {

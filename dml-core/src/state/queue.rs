@@ -4,7 +4,7 @@
 //! earlier: it conflicts with no earlier waiting request (so a stream of readers does not starve a writer), and it adds
 //! no users to an arena that an earlier request needs idle (so map states are not starved either).
 
-use super::{Begin, BufferState, Refusal, Request, Routes};
+use super::{Begin, BufferState, Refusal, Request, Routes, Step};
 use crate::error::BusyReason;
 use crate::id::{ArenaSet, Ticket};
 
@@ -35,31 +35,50 @@ struct Earlier<'a> {
     needs_idle: ArenaSet,
 }
 
-impl Earlier<'_> {
+impl<'a> Earlier<'a> {
+    /// One more that waits, and what it met if it was its turn.
+    fn add(&mut self, request: &'a Request, met: Option<&Begin>) {
+        if let Some(Begin::Busy { reason: BusyReason::ArenaInUse, needs_idle }) = met {
+            self.needs_idle = self.needs_idle.union(*needs_idle);
+        }
+        self.waiting.push(request);
+    }
+
     /// Whether letting `request` go first would disturb any of them.
-    fn bars(&self, state: &BufferState, request: &Request) -> bool {
+    fn bars(&self, state: &BufferState, routes: &dyn Routes, request: &Request) -> bool {
         let conflicts = self.waiting.iter().any(|earlier| {
             earlier.claims.iter().any(|theirs| request.claims.iter().any(|ours| ours.conflicts(theirs)))
         });
-        conflicts || !state.group(request.arena).intersection(self.needs_idle).is_empty()
+        if conflicts || self.needs_idle.is_empty() {
+            return conflicts;
+        }
+        let mut uses = state.group(request.arena);
+        if let Ok(Some(plan)) = state.examine(routes, request) {
+            for step in &plan.steps {
+                if let Step::Copy(copy) = step {
+                    uses =
+                        copy.from().into_iter().chain([copy.to]).fold(uses, |uses, arena| uses.with(arena));
+                }
+            }
+        }
+        !uses.intersection(self.needs_idle).is_empty()
     }
 }
 
 impl BufferState {
     /// Asks for access on behalf of someone who has not waited: those who wait already come first.
     pub fn begin(&mut self, routes: &dyn Routes, request: &Request) -> Begin {
+        if let Err(refused) = self.refuses(request) {
+            return refused;
+        }
         if !self.queue.is_empty() {
             let queue = std::mem::take(&mut self.queue);
             let mut earlier = Earlier::default();
             for waiting in &queue {
-                if let Begin::Busy { reason, needs_idle } = self.probe(routes, &waiting.request) {
-                    if reason == BusyReason::ArenaInUse {
-                        earlier.needs_idle = earlier.needs_idle.union(needs_idle);
-                    }
-                }
-                earlier.waiting.push(&waiting.request);
+                let met = self.examine(routes, &waiting.request);
+                earlier.add(&waiting.request, met.err().as_ref());
             }
-            let barred = earlier.bars(self, request);
+            let barred = earlier.bars(self, routes, request);
             self.queue = queue;
             if barred {
                 return Begin::Busy { reason: BusyReason::Queue, needs_idle: ArenaSet::EMPTY };
@@ -100,17 +119,14 @@ impl BufferState {
         let mut stays = vec![false; queue.len()];
         let mut earlier = Earlier::default();
         for (waiting, stays) in queue.iter().zip(&mut stays) {
-            if earlier.bars(self, &waiting.request) {
-                earlier.waiting.push(&waiting.request);
+            if earlier.bars(self, routes, &waiting.request) {
+                earlier.add(&waiting.request, None);
                 *stays = true;
                 continue;
             }
             match self.begin_now(routes, &waiting.request) {
-                Begin::Busy { reason, needs_idle } => {
-                    if reason == BusyReason::ArenaInUse {
-                        earlier.needs_idle = earlier.needs_idle.union(needs_idle);
-                    }
-                    earlier.waiting.push(&waiting.request);
+                busy @ Begin::Busy { .. } => {
+                    earlier.add(&waiting.request, Some(&busy));
                     *stays = true;
                 }
                 begin => admitted.push(Admission {
@@ -123,14 +139,6 @@ impl BufferState {
         let mut stays = stays.into_iter();
         self.queue = queue.into_iter().filter(|_| stays.next() == Some(true)).collect();
         admitted
-    }
-
-    /// What a request would meet now, without a change.
-    fn probe(&self, routes: &dyn Routes, request: &Request) -> Begin {
-        match self.examine(routes, request) {
-            Ok(plan) => plan.map_or(Begin::Granted(self.commit_seq), Begin::Plan),
-            Err(begin) => begin,
-        }
     }
 
     /// Refuses everyone who waits.

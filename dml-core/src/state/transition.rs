@@ -7,7 +7,7 @@
 
 use super::plan::{NoPlan, Planner};
 use super::{
-    Admission, Alloc, BufferState, Content, CopyId, CopyPhase, Lifecycle, MapState, Phase, Remains,
+    Admission, Alloc, BufferState, Content, CopyId, CopyPhase, Lifecycle, Loss, MapState, Phase, Remains,
     Requestor, Routes, Status, Step, SyncPlan, Transition,
 };
 use crate::access::{Access, Claim, Claims, normalise};
@@ -125,14 +125,13 @@ pub struct ContractBreach {
 impl BufferState {
     /// What a request would meet: access at once (`Ok(None)`), a plan, or a reason why not.
     pub(super) fn examine(&self, routes: &dyn Routes, request: &Request) -> Result<Option<SyncPlan>, Begin> {
-        self.admits(request)?;
+        self.refuses(request)?;
+        self.conflicts(request)?;
         let arena = self.arena(request.arena);
         if request.claims.is_empty() {
             return Ok(None);
         }
-        if arena.lost {
-            return Err(Begin::Refused(Refusal::DeviceLost));
-        }
+        self.has_arena(request.arena)?;
         if arena.native_refs == u32::MAX {
             return Err(Begin::Refused(Refusal::TooManyGrants));
         }
@@ -144,8 +143,8 @@ impl BufferState {
                 }
             }
         }
-        let mut planner = Planner::new(self, routes, request.grant, request.arena);
         let writes = request.claims.iter().any(|claim| claim.access.writes());
+        let mut planner = Planner::new(self, routes, request.grant, request.arena, writes);
         let native = routes.arena(request.arena).native;
         request
             .claims
@@ -158,8 +157,8 @@ impl BufferState {
         Ok(Some(plan).filter(|plan| !plan.steps.is_empty()))
     }
 
-    /// The tests that come before any planning: is the buffer open, and is anybody in the way.
-    fn admits(&self, request: &Request) -> Result<(), Begin> {
+    /// Whether waiting could not help: the buffer is closed, or the kernel would wait for itself.
+    pub(super) fn refuses(&self, request: &Request) -> Result<(), Begin> {
         match self.lifecycle {
             Lifecycle::Open => {}
             Lifecycle::Closing | Lifecycle::Closed => return Err(Begin::Refused(Refusal::Closed)),
@@ -172,6 +171,11 @@ impl BufferState {
                 return Err(Begin::Refused(Refusal::AlreadyHeld { span }));
             }
         }
+        Ok(())
+    }
+
+    /// Whether anybody is in the way.
+    fn conflicts(&self, request: &Request) -> Result<(), Begin> {
         let busy = |reason| Begin::Busy { reason, needs_idle: ArenaSet::EMPTY };
         if self.requestors.iter().any(|entry| entry.conflicts(&request.claims)) {
             return Err(busy(BusyReason::Conflict));
@@ -183,6 +187,18 @@ impl BufferState {
             return Err(busy(BusyReason::Copying));
         }
         Ok(())
+    }
+
+    /// Whether the arena can have storage.
+    fn has_arena(&self, arena: ArenaId) -> Result<(), Begin> {
+        match self.arena(arena).loss {
+            Loss::None => Ok(()),
+            Loss::Device => Err(Begin::Refused(Refusal::DeviceLost)),
+            // Its users are on their way out.
+            Loss::Storage => {
+                Err(Begin::Busy { reason: BusyReason::InTransition, needs_idle: ArenaSet::EMPTY })
+            }
+        }
     }
 
     fn without_plan(&self, none: NoPlan, span: Span) -> Begin {
@@ -298,18 +314,25 @@ impl BufferState {
         let desc = routes.arena(arena);
         let before = self.arena(arena).map;
         let group = self.group(arena);
-        let cut_off = self
-            .users(routes)
-            .filter(|user| user.owner != owner && group.contains(user.arena))
+        let users = || self.tenancy(routes).users().filter(|user| group.contains(user.arena));
+        // Others keep what they have; its own kernel and copies get what the target promises.
+        let cut_off = users()
+            .filter(|user| {
+                let had = if user.owner == owner { target } else { before };
+                had.gives(desc, user.device) && !state.gives(desc, user.device)
+            })
             .map(|user| user.device)
-            .find(|&device| before.gives(desc, device) && !state.gives(desc, device));
+            .next();
         let unserved = Some(device).filter(|&device| !state.gives(desc, device));
         let shared = matches!(state, MapState::Bimapped(_)) && !matches!(target, MapState::Bimapped(_));
         let malformed = Some(device).filter(|_| shared || !state.is_well_formed(desc));
         let breach = cut_off.or(unserved).or(malformed);
         self.unmark(arena);
         if let Some(device) = breach {
-            self.lifecycle = Lifecycle::Wedged;
+            // A closing buffer refuses service already, and still has to come to its end.
+            if self.lifecycle == Lifecycle::Open {
+                self.lifecycle = Lifecycle::Wedged;
+            }
             return Err(ContractBreach { arena, device });
         }
         self.arena_mut(arena).map = state;
@@ -330,8 +353,8 @@ impl BufferState {
         for end in copy.from().into_iter().chain([copy.to]) {
             self.arena_mut(end).remote_refs -= 1;
         }
-        if !self.arena(copy.to).lost {
-            let mirrors = self.mirrors(routes, copy.to);
+        if !self.arena(copy.to).is_lost() {
+            let mirrors = self.tenancy(routes).mirrors(copy.to);
             self.segments
                 .update(copy.span, |content| Content { valid: content.valid.union(mirrors), ..content });
         }
@@ -341,7 +364,7 @@ impl BufferState {
     ///
     /// # Errors
     /// [`Refusal::Wedged`] or [`Refusal::DeviceLost`] where that happened meanwhile; the request is then aborted.
-    pub fn finish(&mut self, grant: GrantId) -> Result<Seq, Refusal> {
+    pub fn finish(&mut self, routes: &dyn Routes, grant: GrantId) -> Result<Seq, Refusal> {
         let seq = self.commit_seq;
         let Some(entry) = self.requestors.iter_mut().find(|entry| entry.grant == grant) else {
             return Err(Refusal::Closed);
@@ -349,18 +372,23 @@ impl BufferState {
         let arena = entry.arena;
         entry.phase = Phase::Granted;
         entry.seq_at_grant = seq;
+        let served = self.arena(arena).map.gives(routes.arena(arena), routes.arena(arena).native);
         let refused = match self.lifecycle {
+            _ if !served => Some(Refusal::Wedged),
             Lifecycle::Wedged => Some(Refusal::Wedged),
-            _ if self.arena(arena).lost => Some(Refusal::DeviceLost),
+            _ if self.arena(arena).is_lost() => Some(Refusal::DeviceLost),
             _ => None,
         };
+        if !served {
+            self.lifecycle = self.lifecycle.max(Lifecycle::Wedged);
+        }
         self.arena_mut(arena).native_refs += 1;
         match refused {
             None => Ok(seq),
             Some(refusal) => {
                 self.arena_mut(arena).native_refs -= 1;
                 self.requestors.retain(|entry| entry.grant != grant);
-                self.settle();
+                self.settle(routes);
                 Err(refusal)
             }
         }
@@ -368,7 +396,7 @@ impl BufferState {
 
     /// A plan is given up: its entry, reservations and marks are gone. What its completed steps allocated or copied
     /// stays (I-15).
-    pub fn abort(&mut self, owner: GrantId) {
+    pub fn abort(&mut self, routes: &dyn Routes, owner: GrantId) {
         let mut index = 0;
         while index < self.copies.len() {
             if self.copies[index].id.owner == owner {
@@ -384,7 +412,7 @@ impl BufferState {
             arena.transition = arena.transition.filter(|transition| transition.owner != owner);
         }
         self.requestors.retain(|entry| entry.grant != owner);
-        self.settle();
+        self.settle(routes);
     }
 
     /// The kernel of a grant begins to run.
@@ -413,7 +441,7 @@ impl BufferState {
         let entry = self.requestors.swap_remove(index);
         let arena = self.arena_mut(entry.arena);
         arena.native_refs -= 1;
-        let outcome = if arena.lost && outcome == Outcome::Done { Outcome::Failed } else { outcome };
+        let outcome = if arena.is_lost() && outcome == Outcome::Done { Outcome::Failed } else { outcome };
         let commit = match outcome {
             Outcome::Done if entry.writes() => Some(self.commit(routes, entry.arena, &entry.claims)),
             Outcome::Failed => {
@@ -422,13 +450,13 @@ impl BufferState {
             }
             Outcome::Done | Outcome::NotStarted | Outcome::Clean => None,
         };
-        self.settle();
+        self.settle(routes);
         Ok(Release { outcome, commit })
     }
 
     /// Makes what was written through `arena` the latest contents, of exactly the claims that write (I-17).
     fn commit(&mut self, routes: &dyn Routes, arena: ArenaId, claims: &[Claim]) -> Seq {
-        let content = Content { valid: self.mirrors(routes, arena), status: Status::Defined };
+        let content = Content { valid: self.tenancy(routes).mirrors(arena), status: Status::Defined };
         for claim in claims.iter().filter(|claim| claim.access.writes()) {
             self.segments.update(claim.span, |_| content);
         }
@@ -459,7 +487,7 @@ impl BufferState {
         let index = self.requestors.iter().position(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
         let entry = &self.requestors[index];
         let (arena, claims) = (entry.arena, entry.claims.clone());
-        if self.arena(arena).lost {
+        if self.arena(arena).is_lost() {
             return Err(Refusal::DeviceLost);
         }
         let seq = if entry.writes() { self.commit(routes, arena, &claims) } else { self.commit_seq };
@@ -505,17 +533,15 @@ impl BufferState {
         if !self.queue.is_empty() {
             return Begin::Busy { reason: BusyReason::Queue, needs_idle: ArenaSet::EMPTY };
         }
-        if let Err(begin) = self.admits(&request) {
+        let admitted = self.refuses(&request).and_then(|()| self.conflicts(&request));
+        if let Err(begin) = admitted.and_then(|()| self.has_arena(arena)) {
             return begin;
-        }
-        if self.arena(arena).lost {
-            return Begin::Refused(Refusal::DeviceLost);
         }
         let unreadable = self.segments.in_span(span).find_map(|(span, content)| content.unreadable(span));
         if let Some(refusal) = unreadable {
             return Begin::Refused(refusal);
         }
-        let mut planner = Planner::new(self, routes, owner, arena);
+        let mut planner = Planner::new(self, routes, owner, arena, false);
         if let Err(none) = request.claims.iter().try_for_each(|claim| planner.bring(claim)) {
             return self.without_plan(none, span);
         }
@@ -528,8 +554,8 @@ impl BufferState {
     }
 
     /// A prefetch has made all of its copies.
-    pub fn finish_prefetch(&mut self, owner: GrantId) {
-        self.abort(owner);
+    pub fn finish_prefetch(&mut self, routes: &dyn Routes, owner: GrantId) {
+        self.abort(routes, owner);
     }
 
     /// Begins to bind `arena` to the storage of `root`; the plan has that one step and ends with
@@ -545,14 +571,22 @@ impl BufferState {
         concurrency: Concurrency,
     ) -> Result<SyncPlan, BindRefusal> {
         let (member, host) = (self.arena(arena), self.arena(root));
+        if self.lifecycle != Lifecycle::Open || member.is_lost() || host.is_lost() {
+            return Err(BindRefusal::NotOpen);
+        }
         if member.alloc.is_allocated() {
             return Err(BindRefusal::AlreadyAllocated);
         }
         if !matches!(host.alloc, Alloc::Internal | Alloc::External) {
             return Err(BindRefusal::RootNotAllocated);
         }
-        if member.transition.is_some() || host.transition.is_some() || host.users() > 0 {
+        if member.transition.is_some() || host.transition.is_some() {
             return Err(BindRefusal::InTransition);
+        }
+        // The binding may narrow who can use the storage at once, so nobody may be using it.
+        let in_use = |member| self.arena(member).users() > 0 || self.is_preparing(member);
+        if self.group(root).iter().any(in_use) {
+            return Err(BindRefusal::InUse);
         }
         let steps = vec![Step::Bind { arena, root, concurrency }];
         let plan = SyncPlan { owner, arena, steps, cost: crate::Cost::ZERO };
@@ -568,6 +602,9 @@ impl BufferState {
         let state = self.arena(arena);
         if state.users() > 0 || state.transition.is_some() || self.is_preparing(arena) {
             return Err(FreeRefusal::InUse);
+        }
+        if state.alloc == Alloc::External {
+            return Err(FreeRefusal::External);
         }
         let bound_to_it =
             |other: ArenaId| matches!(self.arena(other).alloc, Alloc::Bound { root, .. } if root == arena);
@@ -588,6 +625,7 @@ impl BufferState {
         Ok(())
     }
 
+    /// Whether a kernel uses the arena, or will as soon as its plan is carried out.
     fn is_preparing(&self, arena: ArenaId) -> bool {
         self.requestors.iter().any(|entry| entry.arena == arena)
     }
@@ -595,12 +633,17 @@ impl BufferState {
     /// A device is gone, and with it every storage of the arenas that are native to it.
     pub fn device_lost(&mut self, routes: &dyn Routes, device: DeviceId) {
         let mut gone = ArenaSet::EMPTY;
-        for arena in self.arena_ids() {
-            if routes.arena(arena).native == device {
-                self.arena_mut(arena).lost = true;
-                let owns_storage = self.root(arena) == arena;
-                gone = gone.union(if owns_storage { self.group(arena) } else { ArenaSet::of(arena) });
+        for arena in self.arena_ids().filter(|&arena| routes.arena(arena).native == device) {
+            let owns_storage = !matches!(self.arena(arena).alloc, Alloc::Bound { .. });
+            if owns_storage {
+                for member in self.group(arena).without(arena).iter() {
+                    let loss = &mut self.arena_mut(member).loss;
+                    *loss = (*loss).max(Loss::Storage);
+                    gone = gone.with(member);
+                }
             }
+            self.arena_mut(arena).loss = Loss::Device;
+            gone = gone.with(arena);
         }
         self.update_all(|content| {
             let valid = content.valid.minus(gone);
@@ -612,22 +655,34 @@ impl BufferState {
             };
             Content { valid, status }
         });
+        self.settle(routes);
     }
 
     /// Stops taking requests; those who wait are refused. The buffer is closed as soon as nothing is granted or under
     /// way.
     #[must_use = "those refused wait to be told"]
-    pub fn close(&mut self) -> Vec<Admission> {
+    pub fn close(&mut self, routes: &dyn Routes) -> Vec<Admission> {
         if self.lifecycle == Lifecycle::Open || self.lifecycle == Lifecycle::Wedged {
             self.lifecycle = Lifecycle::Closing;
         }
         let refused = self.refuse_all(Refusal::Closed);
-        self.settle();
+        self.settle(routes);
         refused
     }
 
-    /// A closing buffer without users is closed: it owns no storage any more (I-25), the caller returns it.
-    fn settle(&mut self) {
+    /// What follows when users leave: storage of a lost root is let go once nobody uses it, and a closing buffer
+    /// without users is closed. An arena without storage has none for the caller to keep either (I-25).
+    fn settle(&mut self, routes: &dyn Routes) {
+        for id in self.arena_ids() {
+            let arena = self.arena(id);
+            if arena.loss == Loss::Storage
+                && arena.users() == 0
+                && arena.transition.is_none()
+                && !self.is_preparing(id)
+            {
+                *self.arena_mut(id) = super::ArenaState::new(routes.arena(id));
+            }
+        }
         if self.lifecycle == Lifecycle::Closing && self.is_idle() {
             self.lifecycle = Lifecycle::Closed;
             self.update_all(|_| Content { valid: ArenaSet::EMPTY, status: Status::Undefined });

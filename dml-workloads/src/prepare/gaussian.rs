@@ -56,8 +56,8 @@ impl Gaussian {
     ) -> Result<Self, PrepareError> {
         let problem = problem(input)?;
         let (width, height, radius) = (problem.width(), problem.height(), problem.radius());
-        let image = platform.buffer_from(problem.image().to_vec())?;
-        let weights = platform.buffer_from(problem.weights().to_vec())?;
+        let image = platform.buffer_from(problem.image().to_vec()).map_err(|error| error.cause)?;
+        let weights = platform.buffer_from(problem.weights().to_vec()).map_err(|error| error.cause)?;
         let out = platform.buffer::<[u8; 4]>(problem.items()).build()?;
         // A package reads its own rows and those the filter reaches above and below.
         let rows = Footprint::Of(Arc::new(move |items| {

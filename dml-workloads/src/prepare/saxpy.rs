@@ -45,8 +45,8 @@ impl Saxpy {
         };
         super::memory_for(workload, size.items.saturating_mul(5 * size_of::<f32>() as u64))?;
         let problem = Problem::generate(size, SEED);
-        let x = platform.buffer_from(problem.x().to_vec())?;
-        let y = platform.buffer_from(problem.y().to_vec())?;
+        let x = platform.buffer_from(problem.x().to_vec()).map_err(|error| error.cause)?;
+        let y = platform.buffer_from(problem.y().to_vec()).map_err(|error| error.cause)?;
         let out = platform.buffer::<f32>(problem.items()).build()?;
         let per_item = || Footprint::PerItem { bytes: size_of::<f32>() as u64 };
         let kernel = Kernel::new(workload.name(), LOCAL_SIZE)

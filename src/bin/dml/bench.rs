@@ -5,14 +5,14 @@
 //! configuration is checked item by item.
 
 use crate::cli::{BenchOptions, SizeSpec};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::progress::Progress;
 use crate::{json, table};
 use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
 use dml::core::{DeviceId, DeviceKind, Operation, record::OPERATIONS};
 use dml::prelude::*;
 use dml::scheduler::{Report, metrics};
-use dml_workloads::prepare::{Input, Plain, PlainArgument, PrepareError, Prepared, Workload};
+use dml_workloads::prepare::{Input, PlainArgument, PrepareError, Prepared, Workload};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -26,16 +26,16 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     for workload in workloads {
         let result = bench(options, &platform, &devices, workload)?;
         if !options.json {
-            print(&result, note.as_deref(), &platform);
+            failure::print(&text(&result, note.as_deref(), &platform))?;
         }
         results.push(result);
     }
     if options.json {
-        let text = match &results[..] {
+        let json = match &results[..] {
             [one] => serde_json::to_string_pretty(one),
             many => serde_json::to_string_pretty(many),
         };
-        println!("{}", text.map_err(Failure::work)?);
+        failure::print(&(json.map_err(Failure::work)? + "\n"))?;
     }
     Ok(())
 }
@@ -98,12 +98,10 @@ fn platform(options: &BenchOptions) -> Result<(Platform, Vec<DeviceId>, Option<S
     } else {
         options.devices.clone()
     };
-    if options.limit.is_empty() {
-        if let Some((shares, text)) = share_cores(&platform, &names) {
-            let shared = shares.iter().fold(wanted, |wanted, (name, units)| wanted.limit(name, *units));
-            platform = discover(&shared)?;
-            note = Some(text);
-        }
+    if let (true, Some((shares, text))) = (options.limit.is_empty(), share_cores(&platform, &names)) {
+        let shared = shares.iter().fold(wanted, |wanted, (name, units)| wanted.limit(name, *units));
+        platform = discover(&shared)?;
+        note = Some(text);
     }
     let device = |name: &String| platform.device(name).map_err(Failure::usage);
     let mut devices = Vec::new();
@@ -209,7 +207,7 @@ fn bench(
         })?;
         bench.verify(&name)?;
         if let Some(baseline) = baseline {
-            native_s.insert(name, baseline.summary(&prepared.plain(), &*prepared)?);
+            native_s.insert(name, baseline.summary(&*prepared)?);
         }
         alone.push(timed.summary().median);
     }
@@ -303,7 +301,6 @@ struct Bench<'a> {
 /// The hand-written program and its times.
 struct Native {
     baseline: Baseline,
-    output: usize,
     seconds: Vec<f64>,
 }
 
@@ -395,7 +392,6 @@ impl Bench<'_> {
         let id = self.platform.device(device).map_err(Failure::usage)?;
         let limit = self.options.limit.iter().find(|limit| limit.device == device).map(|limit| limit.value);
         let args: Vec<BaselineArg> = plain.arguments.iter().map(baseline_arg).collect();
-        let output = plain.arguments.iter().position(|argument| matches!(argument, PlainArgument::Output(_)));
         let spec = BaselineSpec {
             device: number,
             limit: limit.or_else(|| self.is_limited(id)),
@@ -407,7 +403,7 @@ impl Bench<'_> {
             local: plain.local_size as usize,
         };
         let baseline = Baseline::new(spec).map_err(Failure::work)?;
-        Ok(Some(Native { baseline, output: output.unwrap_or_default(), seconds: Vec::new() }))
+        Ok(Some(Native { baseline, seconds: Vec::new() }))
     }
 
     /// The units of a device that shares the processor's cores, whether or not the user said so.
@@ -427,10 +423,10 @@ impl Native {
     }
 
     /// The median time, once the result has been checked.
-    fn summary(&self, _plain: &Plain, prepared: &dyn Prepared) -> Result<f64, Failure> {
+    fn summary(&self, prepared: &dyn Prepared) -> Result<f64, Failure> {
         let wrong =
             |error| Failure::Work(format!("the result of the hand-written program is wrong: {error}"));
-        prepared.verify_plain(self.baseline.output(self.output)).map_err(wrong)?;
+        prepared.verify_plain(self.baseline.output(0)).map_err(wrong)?;
         Ok(metrics::Summary::of(&self.seconds).map_or(0.0, |summary| summary.median))
     }
 }
@@ -446,15 +442,20 @@ fn baseline_arg(argument: &PlainArgument) -> BaselineArg {
     }
 }
 
-fn print(result: &json::Bench, note: Option<&str>, platform: &Platform) {
+/// The result as a table for people.
+fn text(result: &json::Bench, note: Option<&str>, platform: &Platform) -> String {
+    let mut lines: Vec<String> = Vec::new();
     let size =
         result.size.iter().map(|(name, value)| format!("{value} {name}")).collect::<Vec<_>>().join(", ");
-    println!("{}: {size}; policy {}; median of {} runs", result.workload, result.policy, result.runs);
+    lines.push(format!(
+        "{}: {size}; policy {}; median of {} runs",
+        result.workload, result.policy, result.runs
+    ));
     if let Some(note) = note {
-        println!("{note}");
+        lines.push(note.to_owned());
     }
     for missing in platform.unavailable() {
-        println!("unavailable: {missing}");
+        lines.push(format!("unavailable: {missing}"));
     }
     let heading = ["device", "units", "alone", "power", "packages", "items", "busy", "end"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
@@ -470,38 +471,38 @@ fn print(result: &json::Bench, note: Option<&str>, platform: &Platform) {
             table::seconds(device.end_s),
         ]);
     }
-    println!();
+    lines.push(String::new());
     for line in table::lines(&rows) {
-        println!("  {line}");
+        lines.push(format!("  {line}"));
     }
-    println!();
-    println!(
+    lines.push(String::new());
+    lines.push(format!(
         "together    {} ({} to {})",
         table::seconds(result.coexec_s),
         table::seconds(result.coexec_min_s),
         table::seconds(result.coexec_max_s)
-    );
-    println!(
+    ));
+    lines.push(format!(
         "speedup     {:.3} of {:.3}: efficiency {:.3}, balance {:.3}",
         result.speedup, result.s_max, result.efficiency, result.balance
-    );
+    ));
     for (device, seconds) in &result.native_s {
         let alone = result.devices.iter().find(|row| row.name == *device).map_or(0.0, |row| row.alone_s);
-        println!(
+        lines.push(format!(
             "by hand     {} on {device}: dml takes {:.3} of it",
             table::seconds(*seconds),
             alone / seconds
-        );
+        ));
     }
     for transfer in &result.transfers {
-        println!(
+        lines.push(format!(
             "transfers   {} -> {}: {} in {} copies, {}",
             transfer.from,
             transfer.to,
             table::bytes(transfer.bytes),
             transfer.copies,
             table::seconds(transfer.seconds)
-        );
+        ));
     }
     let counts: Vec<_> = result
         .operations
@@ -509,13 +510,15 @@ fn print(result: &json::Bench, note: Option<&str>, platform: &Platform) {
         .filter(|(_, count)| **count > 0)
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
-    println!("operations  {}", counts.join(", "));
+    lines.push(format!("operations  {}", counts.join(", ")));
     for failure in &result.failures {
-        println!("failed      {failure}; others finished its work");
+        lines.push(format!("failed      {failure}; others finished its work"));
     }
-    println!("verified    every item, each device alone and all together");
+    lines.push("verified    every item, each device alone and all together".to_owned());
     if let Some(picture) = &result.picture {
-        println!("picture     {picture}");
+        lines.push(format!("picture     {picture}"));
     }
-    println!();
+    lines.push(String::new());
+    lines.push(String::new());
+    lines.join("\n")
 }

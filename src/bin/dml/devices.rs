@@ -1,7 +1,7 @@
 //! `dml devices`: what this machine has.
 
 use crate::cli::DevicesOptions;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::{json, table};
 use dml::arenas::calibrate;
 use dml::core::DeviceId;
@@ -12,11 +12,10 @@ pub(crate) fn run(options: &DevicesOptions) -> Result<(), Failure> {
     let platform = Platform::builder().discover().map_err(Failure::work)?.build().map_err(Failure::work)?;
     let found = describe(&platform);
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&found).map_err(Failure::work)?);
+        failure::print(&(serde_json::to_string_pretty(&found).map_err(Failure::work)? + "\n"))
     } else {
-        print(&found);
+        failure::print(&text(&found))
     }
-    Ok(())
 }
 
 fn describe(platform: &Platform) -> json::Devices {
@@ -66,13 +65,15 @@ fn describe(platform: &Platform) -> json::Devices {
     }
 }
 
-fn print(found: &json::Devices) {
+/// The findings as tables for people.
+fn text(found: &json::Devices) -> String {
+    let mut lines = Vec::new();
     let mut rows = vec![["device", "kind", "units", "description"].map(str::to_owned).to_vec()];
     for device in &found.devices {
         let units = device.units.to_string();
         rows.push(vec![device.name.clone(), device.kind.clone(), units, device.description.clone()]);
     }
-    print_table(&rows);
+    lines.extend(paragraph(&rows));
     let mut rows = vec![["arena", "kind", "native", "remotes"].map(str::to_owned).to_vec()];
     for arena in &found.arenas {
         rows.push(vec![
@@ -82,7 +83,7 @@ fn print(found: &json::Devices) {
             arena.remotes.join(" "),
         ]);
     }
-    print_table(&rows);
+    lines.extend(paragraph(&rows));
     let mut rows = vec![["link", "mechanism", "latency", "bandwidth"].map(str::to_owned).to_vec()];
     for link in &found.links {
         let (latency, bandwidth) = match (link.latency_ns, link.bytes_per_s, &link.error) {
@@ -94,18 +95,20 @@ fn print(found: &json::Devices) {
         rows.push(vec![format!("{} -> {}", link.from, link.to), link.mechanism.clone(), latency, bandwidth]);
     }
     if found.links.is_empty() {
-        println!("links: none, there is one memory only\n");
+        lines.extend(["links: none, there is one memory only".to_owned(), String::new()]);
     } else {
-        print_table(&rows);
+        lines.extend(paragraph(&rows));
     }
     for missing in &found.unavailable {
-        println!("unavailable: {}: {}", missing.backend, missing.reason);
+        lines.push(format!("unavailable: {}: {}", missing.backend, missing.reason));
     }
+    lines.push(String::new());
+    lines.join("\n")
 }
 
-fn print_table(rows: &[Vec<String>]) {
-    for line in table::lines(rows) {
-        println!("{line}");
-    }
-    println!();
+/// A table and an empty line.
+fn paragraph(rows: &[Vec<String>]) -> Vec<String> {
+    let mut lines = table::lines(rows);
+    lines.push(String::new());
+    lines
 }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// A failure, for people and for the exit code.
@@ -42,6 +43,17 @@ fn chain(error: &dyn Error) -> String {
         source = cause.source();
     }
     text
+}
+
+/// Prints to standard output. A reader that has heard enough is no failure; a full disk is.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::Work(format!("cannot write the result: {error}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 impl fmt::Display for Failure {

@@ -1,0 +1,57 @@
+//! Acquire and release by hand: the host fills a buffer, every other device doubles its half, the host reads it all.
+//!
+//! Run with `cargo run --example acquire`. On a machine with nothing but a processor, the host does all of it.
+
+use dml::arenas::OpenClArena;
+use dml::arenas::opencl::{KernelArg, Launch};
+use dml::prelude::*;
+use std::error::Error;
+
+const ITEMS: u64 = 1_000_000;
+const DOUBLE: &str = "kernel void twice(global float* data, ulong end) {
+    size_t i = get_global_id(0);
+    if (i < end) data[i] = 2.0f * data[i];
+}";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let platform = Platform::builder().discover()?.build()?;
+    let cpu = platform.device("cpu")?;
+    let data = platform.buffer_from((0..ITEMS).map(|i| i as f32).collect::<Vec<_>>())?;
+
+    // The first half on the host.
+    let half = data.range(0..ITEMS / 2);
+    let mut grants = platform.acquire(cpu).read_write(&half).wait()?;
+    grants.slice_mut::<f32>(&half)?.iter_mut().for_each(|value| *value *= 2.0);
+    grants.release()?;
+
+    // The second half on the first OpenCL device, if there is one: only its bytes travel there.
+    let rest = data.range(ITEMS / 2..ITEMS);
+    match platform.device("opencl:0") {
+        Ok(device) => {
+            let grants = platform.acquire(device).read_write(&rest).wait()?;
+            let arena = platform.arena(grants.arena(&rest)?).clone();
+            let arena = arena.downcast_ref::<OpenClArena>().ok_or("opencl:0 has an OpenCL arena")?;
+            let kernel = arena.kernel(DOUBLE, "twice", "")?;
+            let block = grants.block(&rest)?.ok_or("bytes were asked for")?;
+            let launch = Launch { offset: ITEMS / 2, items: ITEMS / 2, local: 64 };
+            let running = kernel.launch(&[KernelArg::Block(block), KernelArg::U64(ITEMS)], launch)?;
+            grants.in_flight(running).wait()?.release()?;
+        }
+        Err(missing) => {
+            println!("{missing}: the host does all of it");
+            let mut grants = platform.acquire(cpu).read_write(&rest).wait()?;
+            grants.slice_mut::<f32>(&rest)?.iter_mut().for_each(|value| *value *= 2.0);
+            grants.release()?;
+        }
+    }
+
+    // The host reads all of it: what the device wrote is brought back, and nothing else.
+    let wrong = data.read()?.iter().enumerate().filter(|(i, value)| **value != 2.0 * *i as f32).count();
+    for transfer in platform.counters().transfers() {
+        let link = platform.links()[usize::from(transfer.link.0)];
+        let name = |arena| &platform.arena(arena).desc().name;
+        println!("{} -> {}: {} bytes", name(link.from), name(link.to), transfer.bytes);
+    }
+    println!("{wrong} of {ITEMS} values are wrong");
+    if wrong == 0 { Ok(()) } else { Err("the result is wrong".into()) }
+}
