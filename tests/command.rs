@@ -1,0 +1,276 @@
+//! The `dml` command as people meet it: exit codes, messages, JSON, pictures.
+
+#![cfg(not(dml_loom))]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder of this test's own, empty at the start.
+fn folder(test: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("the target folder is writable");
+    folder
+}
+
+fn dml(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dml"));
+    command.current_dir(folder).args(arguments).output().expect("the command was built")
+}
+
+fn ok(folder: &Path, arguments: &[&str]) -> Value {
+    let output = dml(folder, arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    serde_json::from_slice(&output.stdout).expect("--json prints one JSON value")
+}
+
+/// What a failing command says, having checked its exit code.
+fn fails(code: i32, arguments: &[&str]) -> String {
+    let output = dml(Path::new(env!("CARGO_TARGET_TMPDIR")), arguments);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
+    assert!(output.stdout.is_empty(), "{arguments:?} printed a result as well");
+    errors
+}
+
+/// Whether this run was told that OpenCL is there. Where it was not, and is not, device tests have nothing to do.
+fn has_opencl(test: &str) -> bool {
+    let found = ok(&folder(&format!("{test}_devices")), &["devices", "--json"]);
+    let there =
+        found["devices"].as_array().expect("a list").iter().any(|device| device["name"] == "opencl:0");
+    let expected = std::env::var("DML_EXPECT").is_ok_and(|all| all.split(',').any(|one| one == "opencl"));
+    assert!(there || !expected, "DML_EXPECT says that OpenCL is there: {}", found["unavailable"]);
+    if !there {
+        println!("skipped: no OpenCL device: {}", found["unavailable"]);
+    }
+    there
+}
+
+#[test]
+fn bad_usage_is_named_and_exits_with_2() {
+    for (arguments, named) in [
+        (&["bench", "mandelbrot", "--devices", "cpu,tpu:3"][..], "tpu:3"),
+        (&["bench", "mandelbrot", "--policy", "guided"], "guided"),
+        (&["bench", "mandelbrot", "--policy", "dynamic:0", "--size", "tiny"], "package"),
+        (&["bench", "mandelbrot", "--size", "-4"], "-4"),
+        (&["bench", "mandelbrot", "--size", "huge"], "huge"),
+        (&["bench", "mandelbrot", "--size", "18446744073709551615"], "18446744073709551615"),
+        (&["bench", "saxpy", "--size", "99999999999999"], "99999999999999"),
+        (&["bench", "gaussian", "--size", "4000000000"], "4000000000"),
+        (&["bench", "gaussian", "--input", "no/such/picture.png"], "no/such/picture.png"),
+        (&["bench", "gaussian", "--input", env!("CARGO_MANIFEST_PATH")], "not a PNG"),
+        (&["bench", "saxpy", "--input", "x.png"], "saxpy does not take a picture"),
+        (&["bench", "saxpy", "--output", "x.png"], "saxpy does not make a picture"),
+        (&["bench", "all", "--output", "x.png"], "one file"),
+        (&["bench", "raytracer"], "raytracer"),
+        (&["bench", "saxpy", "--limit", "cpu=0"], "cpu"),
+        (&["bench", "saxpy", "--limit", "cpu=1000000"], "1000000"),
+        (&["bench", "saxpy", "--limit", "cpu"], "DEVICE=VALUE"),
+        (&["bench", "saxpy", "--powers", "cpu=-1"], "-1"),
+        (&["bench", "saxpy", "--powers", "opencl:9=1"], "opencl:9"),
+        (&["bench", "saxpy", "--devices", "cpu,cpu"], "twice"),
+        (&["bench", "saxpy", "--runs", "0"], "0"),
+        (&["bench"], "WORKLOAD"),
+        (&["benchmark"], "benchmark"),
+    ] {
+        let said = fails(2, arguments);
+        assert!(said.contains(named), "{arguments:?} does not name {named:?}: {said}");
+    }
+}
+
+#[test]
+fn an_unwritable_picture_is_failed_work() {
+    let arguments = [
+        "bench",
+        "mandelbrot",
+        "--size",
+        "tiny",
+        "--runs",
+        "1",
+        "--devices",
+        "cpu",
+        "--output",
+        "no/such/folder.png",
+    ];
+    assert!(fails(1, &arguments).contains("no/such/folder.png"));
+}
+
+#[test]
+fn any_size_works_on_the_host() {
+    let folder = folder("any_size");
+    for workload in ["saxpy", "gaussian", "mandelbrot"] {
+        for size in ["0", "1", "37"] {
+            for policy in ["static", "dynamic:5", "hguided:2"] {
+                let arguments = [
+                    "bench",
+                    workload,
+                    "--devices",
+                    "cpu",
+                    "--limit",
+                    "cpu=1",
+                    "--size",
+                    size,
+                    "--policy",
+                    policy,
+                    "--runs",
+                    "1",
+                    "--json",
+                ];
+                let result = ok(&folder, &arguments);
+                assert_eq!(result["verified"], true, "{arguments:?}");
+                assert_eq!(result["devices"][0]["items"], result["size"]["items"], "{arguments:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn any_size_works_together_with_opencl() {
+    if !has_opencl("together") {
+        return;
+    }
+    let folder = folder("together");
+    for workload in ["saxpy", "gaussian", "mandelbrot"] {
+        for size in ["0", "1", "131", "tiny"] {
+            for policy in ["static", "dynamic:7", "hguided:2"] {
+                let arguments = [
+                    "bench",
+                    workload,
+                    "--devices",
+                    "cpu,opencl:0",
+                    "--limit",
+                    "cpu=1",
+                    "--limit",
+                    "opencl:0=1",
+                    "--size",
+                    size,
+                    "--policy",
+                    policy,
+                    "--runs",
+                    "1",
+                    "--json",
+                ];
+                let result = ok(&folder, &arguments);
+                let devices = result["devices"].as_array().expect("a list");
+                let items: u64 =
+                    devices.iter().map(|device| device["items"].as_u64().expect("a number")).sum();
+                assert_eq!(Some(items), result["size"]["items"].as_u64(), "{arguments:?}");
+                assert_eq!((&result["verified"], devices.len()), (&Value::Bool(true), 2), "{arguments:?}");
+                for figure in ["coexec_s", "speedup", "s_max", "efficiency", "balance"] {
+                    let value = result[figure].as_f64().expect("a number");
+                    assert!(value.is_finite() && value >= 0.0, "{arguments:?}: {figure} is {value}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_hand_written_program_runs_beside() {
+    if !has_opencl("native") {
+        return;
+    }
+    let folder = folder("native");
+    for workload in ["saxpy", "gaussian", "mandelbrot"] {
+        let arguments = [
+            "bench",
+            workload,
+            "--devices",
+            "opencl:0",
+            "--limit",
+            "opencl:0=1",
+            "--size",
+            "tiny",
+            "--runs",
+            "1",
+            "--native",
+            "--json",
+        ];
+        let result = ok(&folder, &arguments);
+        assert!(result["native_s"]["opencl:0"].as_f64().expect("a time") > 0.0, "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_picture_goes_in_and_comes_out() {
+    let folder = folder("picture");
+    let drawn =
+        ok(&folder, &["bench", "mandelbrot", "--size", "tiny", "--devices", "cpu", "--runs", "1", "--json"]);
+    assert_eq!(drawn["picture"], "mandelbrot.png");
+    let arguments = [
+        "bench",
+        "gaussian",
+        "--input",
+        "mandelbrot.png",
+        "--devices",
+        "cpu",
+        "--output",
+        "soft.png",
+        "--runs",
+        "1",
+        "--json",
+    ];
+    let blurred = ok(&folder, &arguments);
+    assert_eq!(blurred["size"]["width"], drawn["size"]["width"]);
+    let (sharp, soft) =
+        (std::fs::read(folder.join("mandelbrot.png")), std::fs::read(folder.join("soft.png")));
+    assert_ne!(sharp.expect("written"), soft.expect("written"));
+}
+
+#[test]
+fn the_json_has_every_documented_field() {
+    let result = ok(
+        &folder("fields"),
+        &["bench", "saxpy", "--size", "tiny", "--devices", "cpu", "--runs", "2", "--json"],
+    );
+    for field in [
+        "workload",
+        "size",
+        "policy",
+        "memory",
+        "runs",
+        "verified",
+        "devices",
+        "coexec_s",
+        "coexec_min_s",
+        "coexec_max_s",
+        "speedup",
+        "s_max",
+        "efficiency",
+        "balance",
+        "native_s",
+        "transfers",
+        "operations",
+        "failures",
+        "energy_j",
+        "picture",
+    ] {
+        assert!(result.get(field).is_some(), "{field} is missing");
+    }
+    for field in ["name", "arena", "units", "alone_s", "power", "busy_s", "end_s", "packages", "items"] {
+        assert!(result["devices"][0].get(field).is_some(), "devices[].{field} is missing");
+    }
+    let several = ok(
+        &folder("several"),
+        &["bench", "saxpy", "mandelbrot", "--size", "tiny", "--devices", "cpu", "--runs", "1", "--json"],
+    );
+    assert_eq!(several.as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn the_table_names_what_is_missing() {
+    let folder = folder("missing");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dml"));
+    let output = command
+        .current_dir(&folder)
+        .env("OCL_ICD_VENDORS", folder.join("nowhere"))
+        .args(["bench", "saxpy", "--size", "tiny", "--runs", "1"])
+        .output()
+        .expect("the command was built");
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success());
+    assert!(table.contains("unavailable: opencl"), "{table}");
+    assert!(table.contains("efficiency"), "{table}");
+}

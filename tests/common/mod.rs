@@ -1,0 +1,405 @@
+//! Platforms of test arenas, and kernels that run on them.
+//!
+//! Every arena is a [`Rig`]'s own: a backed `Null` (it moves real bytes and panics when core breaks the contract), in a
+//! `Faulty` (it fails on cue), behind a hook that a test may set to stop a call half way. Kernels reach the bytes through
+//! the block of their grant and as the arena's native device, so that a kernel without access is caught.
+
+#![allow(dead_code)]
+
+use dml::arenas::faulty::{CallKind, Faulty, Script};
+use dml::arenas::null::{Null, join_bound, join_mapped, join_staged};
+use dml::core::host::HostOwner;
+use dml::core::state::{BufferState, MapState, Status};
+use dml::core::sync::{Arc, Mutex};
+use dml::core::{
+    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, ArenaSet, AttachError, BlockRef,
+    Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Event, EventKind, Fence, Grants, HostSpan,
+    HostStaged, Link, LinkSpeed, MapReport, Platform, PlatformBuilder, RawBuffer, Region, Span,
+    TransferError,
+};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+pub(crate) const CPU: DeviceId = DeviceId(0);
+pub(crate) const GPU: DeviceId = DeviceId(1);
+pub(crate) const GPU2: DeviceId = DeviceId(2);
+pub(crate) const GPU3: DeviceId = DeviceId(3);
+pub(crate) const MAIN_ARENA: ArenaId = ArenaId(0);
+pub(crate) const GPU_ARENA: ArenaId = ArenaId(1);
+pub(crate) const GPU2_ARENA: ArenaId = ArenaId(2);
+pub(crate) const GPU3_ARENA: ArenaId = ArenaId(3);
+
+type Hook = Arc<dyn Fn(CallKind) + Send + Sync>;
+
+/// The arena of every test platform.
+pub(crate) struct TestArena {
+    inner: Faulty<Null>,
+    hook: Mutex<Option<Hook>>,
+}
+
+impl TestArena {
+    fn call(&self, kind: CallKind) -> &Faulty<Null> {
+        let hook = self.hook.lock().clone();
+        if let Some(hook) = hook {
+            hook(kind);
+        }
+        &self.inner
+    }
+
+    /// Calls `hook` before every call of core.
+    pub(crate) fn hook(&self, hook: impl Fn(CallKind) + Send + Sync + 'static) {
+        *self.hook.lock() = Some(Arc::new(hook));
+    }
+
+    /// Stops the first call of a kind until the gate is opened.
+    pub(crate) fn gate(&self, kind: CallKind) -> Gate {
+        let (arrive, arrived) = channel();
+        let (open, opened) = channel::<()>();
+        let once = Mutex::new(Some((arrive, opened)));
+        self.hook(move |call| {
+            if call == kind {
+                let taken = once.lock().take();
+                if let Some((arrive, opened)) = taken {
+                    let _ = arrive.send(());
+                    let _ = opened.recv();
+                }
+            }
+        });
+        Gate { arrived, open }
+    }
+
+    pub(crate) fn null(&self) -> &Null {
+        self.inner.inner()
+    }
+
+    pub(crate) fn faulty(&self) -> &Faulty<Null> {
+        &self.inner
+    }
+}
+
+/// A call stopped half way.
+pub(crate) struct Gate {
+    arrived: Receiver<()>,
+    open: Sender<()>,
+}
+
+impl Gate {
+    /// Waits until the call has come.
+    pub(crate) fn arrived(&self) {
+        self.arrived.recv().expect("the call comes");
+    }
+
+    /// Lets it go on.
+    pub(crate) fn open(self) {
+        let _ = self.open.send(());
+    }
+}
+
+impl fmt::Debug for TestArena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Arena for TestArena {
+    fn desc(&self) -> &ArenaDesc {
+        self.inner.desc()
+    }
+
+    fn alloc(&self, len: u64) -> Result<BlockRef, AllocError> {
+        self.call(CallKind::Alloc).alloc(len)
+    }
+
+    fn attach(&self, storage: Box<dyn HostOwner>) -> Result<BlockRef, AttachError> {
+        self.call(CallKind::Attach).attach(storage)
+    }
+
+    fn detach(&self, block: BlockRef) -> Result<Box<dyn HostOwner>, BlockRef> {
+        self.call(CallKind::Detach).detach(block)
+    }
+
+    fn bind(&self, root: &BlockRef) -> Result<BlockRef, AllocError> {
+        self.call(CallKind::Bind).bind(root)
+    }
+
+    fn free(&self, block: BlockRef) {
+        self.call(CallKind::Free).free(block);
+    }
+
+    fn map(&self, block: &BlockRef, device: DeviceId, target: MapState) -> Result<MapReport, TransferError> {
+        self.call(CallKind::Map).map(block, device, target)
+    }
+
+    fn unmap(&self, block: &BlockRef, target: MapState) -> Result<MapReport, TransferError> {
+        self.call(CallKind::Unmap).unmap(block, target)
+    }
+
+    fn copy_in(&self, block: &BlockRef, offset: u64, from: &HostSpan) -> Result<Fence, TransferError> {
+        self.call(CallKind::CopyIn).copy_in(block, offset, from)
+    }
+
+    fn copy_out(&self, block: &BlockRef, offset: u64, to: &HostSpan) -> Result<Fence, TransferError> {
+        self.call(CallKind::CopyOut).copy_out(block, offset, to)
+    }
+
+    fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError> {
+        self.call(CallKind::Fill).fill(block, span, byte)
+    }
+}
+
+/// A platform being made.
+pub(crate) struct Rig {
+    builder: PlatformBuilder,
+}
+
+impl Rig {
+    /// The host and its main memory: device 0, arena 0.
+    pub(crate) fn new() -> Self {
+        Self::with_main(Script::new())
+    }
+
+    pub(crate) fn with_main(script: Script) -> Self {
+        let mut rig = Self { builder: PlatformBuilder::default().without_default_links() };
+        rig.builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+        let desc = ArenaDesc::new("main", ArenaKind("main"), CPU)
+            .with_remotes(DeviceSet::of(CPU))
+            .with_concurrency(Concurrency::BimapFull);
+        rig.add(desc, script);
+        rig
+    }
+
+    fn add(&mut self, desc: ArenaDesc, script: Script) -> ArenaId {
+        let inner = Faulty::new(Null::backed(desc), script);
+        self.builder.add_arena(Arc::new(TestArena { inner, hook: Mutex::new(None) }))
+    }
+
+    /// A further device with a memory that the host can map.
+    pub(crate) fn gpu(self, concurrency: Concurrency) -> Self {
+        self.gpu_with(concurrency, Script::new())
+    }
+
+    pub(crate) fn gpu_with(mut self, concurrency: Concurrency, script: Script) -> Self {
+        let index = self.builder.devices().len();
+        let device = self.builder.add_device(DeviceDesc::new(&format!("gpu{index}"), DeviceKind::Gpu));
+        let desc = ArenaDesc::new(&format!("gpu{index}"), ArenaKind("gpu"), device)
+            .with_remotes(DeviceSet::of(CPU))
+            .with_concurrency(concurrency);
+        self.add(desc, script);
+        self
+    }
+
+    /// Copies by read and write calls in both directions; the map state stays.
+    pub(crate) fn staged(mut self, a: ArenaId, b: ArenaId) -> Self {
+        join_staged(&mut self.builder, a, b, LinkSpeed::default());
+        self
+    }
+
+    /// Copies by mapping `device` for the host.
+    pub(crate) fn mapped(mut self, device: ArenaId) -> Self {
+        join_mapped(&mut self.builder, MAIN_ARENA, device, LinkSpeed::default());
+        self
+    }
+
+    /// One storage for both.
+    pub(crate) fn bound(mut self, a: ArenaId, b: ArenaId, concurrency: Concurrency) -> Self {
+        join_bound(&mut self.builder, a, b, concurrency, LinkSpeed::default());
+        self
+    }
+
+    /// Copies by read and write calls in one direction only.
+    pub(crate) fn one_way(mut self, from: ArenaId, to: ArenaId) -> Self {
+        let native = |id: ArenaId| self.builder.arenas()[usize::from(id.0)].desc().native;
+        let link = Link {
+            from,
+            to,
+            source_via: native(from),
+            target_via: native(to),
+            allocation: Allocation::Internal,
+        };
+        self.builder.add_link(link, Arc::new(HostStaged::default()));
+        self
+    }
+
+    pub(crate) fn build(self) -> Platform {
+        self.builder.build().expect("a platform without problems")
+    }
+}
+
+/// Main memory and one exclusive gpu, joined by read and write calls.
+pub(crate) fn pair() -> Platform {
+    Rig::new().gpu(Concurrency::Exclusive).staged(MAIN_ARENA, GPU_ARENA).build()
+}
+
+/// Main memory and one gpu whose data the host reaches by mapping alone.
+pub(crate) fn mapped_pair(concurrency: Concurrency) -> Platform {
+    Rig::new().gpu(concurrency).mapped(GPU_ARENA).build()
+}
+
+/// Main memory and two gpus, each joined to main memory only: between the gpus there are two hops.
+pub(crate) fn star() -> Platform {
+    Rig::new()
+        .gpu(Concurrency::Exclusive)
+        .gpu(Concurrency::Exclusive)
+        .staged(MAIN_ARENA, GPU_ARENA)
+        .staged(MAIN_ARENA, GPU2_ARENA)
+        .build()
+}
+
+/// Main memory and one gpu that can share storage, and do nothing else.
+pub(crate) fn bound_pair(concurrency: Concurrency) -> Platform {
+    Rig::new().gpu(concurrency).bound(MAIN_ARENA, GPU_ARENA, concurrency).build()
+}
+
+pub(crate) fn test_arena(platform: &Platform, id: ArenaId) -> &TestArena {
+    platform.arena(id).downcast_ref::<TestArena>().expect("every arena is a test arena")
+}
+
+pub(crate) fn null(platform: &Platform, id: ArenaId) -> &Null {
+    test_arena(platform, id).null()
+}
+
+/// How many blocks are alive in all arenas.
+pub(crate) fn live_blocks(platform: &Platform) -> usize {
+    (0..platform.arenas().len()).map(|id| null(platform, ArenaId(id as u8)).live_blocks()).sum()
+}
+
+/// A byte that depends on everything, and is never zero.
+pub(crate) fn byte(seed: u64, offset: u64) -> u8 {
+    let mut x =
+        seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ offset.wrapping_add(1).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    x ^= x >> 32;
+    x = x.wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    x ^= x >> 29;
+    (x % 255) as u8 + 1
+}
+
+/// The bytes of a range in the pattern of a seed.
+pub(crate) fn bytes(seed: u64, range: std::ops::Range<u64>) -> Vec<u8> {
+    range.map(|offset| byte(seed, offset)).collect()
+}
+
+fn host_span(bytes: &mut [u8]) -> HostSpan {
+    // SAFETY: the span is used for one call that returns before the borrow ends.
+    unsafe { HostSpan::from_raw(NonNull::from(&mut *bytes).cast(), bytes.len()) }
+}
+
+/// A kernel that writes `bytes` at `offset` of the buffer, on the arena of its grant.
+pub(crate) fn put(grants: &Grants, region: &impl Region, offset: u64, bytes: &[u8]) {
+    if bytes.is_empty() {
+        return;
+    }
+    let arena = grants.arena(region).expect("granted");
+    let block = grants.block(region).expect("granted").expect("bytes were asked for");
+    let mut bytes = bytes.to_vec();
+    let fence = null(region.buffer().platform(), arena).copy_in(block, offset, &host_span(&mut bytes));
+    fence.and_then(Fence::wait).expect("kernels work");
+}
+
+/// A kernel that reads a range of the buffer, on the arena of its grant.
+pub(crate) fn get(grants: &Grants, region: &impl Region, range: std::ops::Range<u64>) -> Vec<u8> {
+    if range.is_empty() {
+        return Vec::new();
+    }
+    let arena = grants.arena(region).expect("granted");
+    let block = grants.block(region).expect("granted").expect("bytes were asked for");
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    let fence = null(region.buffer().platform(), arena).copy_out(block, range.start, &host_span(&mut bytes));
+    fence.and_then(Fence::wait).expect("kernels work");
+    bytes
+}
+
+/// Overwrites a range in an arena with the pattern of `seed`.
+pub(crate) fn write(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>, seed: u64) {
+    let region = buffer.range(range.clone());
+    let grants = buffer.platform().acquire_in(arena).write(&region).try_now().expect("free to be written");
+    put(&grants, buffer, range.start, &bytes(seed, range.clone()));
+    grants.release().expect("committed");
+}
+
+/// Changes a range in an arena to the pattern of `seed`, by read-write access.
+pub(crate) fn change(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>, seed: u64) {
+    let region = buffer.range(range.clone());
+    let grants =
+        buffer.platform().acquire_in(arena).read_write(&region).try_now().expect("free to be changed");
+    put(&grants, buffer, range.start, &bytes(seed, range.clone()));
+    grants.release().expect("committed");
+}
+
+/// Reads a range in an arena.
+pub(crate) fn read(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>) -> Vec<u8> {
+    let region = buffer.range(range.clone());
+    let grants = buffer.platform().acquire_in(arena).read(&region).try_now().expect("free to be read");
+    get(&grants, buffer, range)
+}
+
+pub(crate) fn raw(platform: &Platform, len: u64) -> RawBuffer {
+    platform.raw_buffer(len).build().expect("not too large")
+}
+
+/// Checks every state invariant.
+pub(crate) fn check(buffer: &RawBuffer) -> BufferState {
+    let state = buffer.snapshot();
+    if let Err(violation) = state.check_invariants(buffer.platform().routes()) {
+        panic!("{violation}\n{state:#?}");
+    }
+    state
+}
+
+/// The segments as range, valid-set and status.
+pub(crate) fn segments(buffer: &RawBuffer) -> Vec<(std::ops::Range<u64>, ArenaSet, Status)> {
+    let state = check(buffer);
+    state.segments().iter().map(|(span, content)| (span.to_range(), content.valid, content.status)).collect()
+}
+
+pub(crate) fn arenas(ids: impl IntoIterator<Item = ArenaId>) -> ArenaSet {
+    ids.into_iter().collect()
+}
+
+/// The copies among events, as source, destination and range.
+pub(crate) fn copies(events: &[Event]) -> Vec<(Option<ArenaId>, ArenaId, std::ops::Range<u64>)> {
+    let copy = |event: &Event| match event.kind {
+        EventKind::CopyStarted { from, to, span, .. } => Some((from, to, span.to_range())),
+        _ => None,
+    };
+    events.iter().filter_map(copy).collect()
+}
+
+/// How many copies of bytes (not fills, not refreshes) the arenas were asked for.
+pub(crate) fn byte_copies(platform: &Platform) -> u64 {
+    platform.counters().transfers().iter().map(|transfer| transfer.copies).sum()
+}
+
+/// Polls a future once, with a waker that does nothing.
+pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Runs `act` on a thread of its own. A hang becomes a failure; nothing else depends on the time.
+pub(crate) fn watched<R: Send + 'static>(what: &str, act: impl FnOnce() -> R + Send + 'static) -> Watched<R> {
+    let (done, ended) = channel();
+    std::thread::spawn(move || {
+        let _ = done.send(std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)));
+    });
+    Watched { what: what.to_owned(), ended }
+}
+
+/// A thread that must end.
+pub(crate) struct Watched<R> {
+    what: String,
+    ended: Receiver<std::thread::Result<R>>,
+}
+
+impl<R> Watched<R> {
+    pub(crate) fn join(self) -> R {
+        match self.ended.recv_timeout(Duration::from_secs(20)) {
+            Ok(Ok(result)) => result,
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(_) => panic!("{} hangs", self.what),
+        }
+    }
+}
