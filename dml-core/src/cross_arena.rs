@@ -12,6 +12,7 @@ use crate::host::HostSpan;
 use crate::id::{ArenaId, DeviceId};
 use crate::range::Span;
 use crate::record::{Counters, Operation};
+use crate::sync::Arc;
 use std::fmt;
 
 /// How a link's destination gets its storage when it has none.
@@ -196,16 +197,42 @@ const STAGE_BYTES: u64 = 4 << 20;
 ///
 /// Where one end is host memory it is read or written in place; where neither is, the data passes through scratch
 /// memory in pieces of 4 MiB. No map state changes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct HostStaged {
-    speed: LinkSpeed,
+    price: Price,
 }
+
+/// Where the cost of a staged copy comes from.
+#[derive(Clone, Debug)]
+enum Price {
+    /// A speed of its own.
+    Speed(LinkSpeed),
+    /// The two mechanisms by which the bytes reach the host and leave it.
+    Halves(Arc<dyn CrossArena>, Arc<dyn CrossArena>),
+}
+
+/// What staging through scratch memory costs more than two copies with main memory between them, which leave the
+/// contents valid there too.
+const SCRATCH_COST: Cost = Cost::from_ns(1_000);
 
 impl HostStaged {
     /// The mechanism at a given speed.
     #[must_use]
     pub fn new(speed: LinkSpeed) -> Self {
-        Self { speed }
+        Self { price: Price::Speed(speed) }
+    }
+
+    /// The mechanism between two arenas that are not the host's, at the price of the copies to the host and from it.
+    #[must_use]
+    pub fn of_halves(to_host: Arc<dyn CrossArena>, from_host: Arc<dyn CrossArena>) -> Self {
+        Self { price: Price::Halves(to_host, from_host) }
+    }
+}
+
+impl Default for HostStaged {
+    /// At the speed of a link that was never measured.
+    fn default() -> Self {
+        Self::new(LinkSpeed::default())
     }
 }
 
@@ -215,7 +242,14 @@ impl CrossArena for HostStaged {
     }
 
     fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
-        Some(self.speed.cost(query))
+        match &self.price {
+            Price::Speed(speed) => Some(speed.cost(query)),
+            Price::Halves(to_host, from_host) => {
+                let out = to_host.can_copy(&CopyQuery { remap_target: false, allocates: false, ..*query })?;
+                let back = from_host.can_copy(&CopyQuery { remap_source: false, ..*query })?;
+                Some(out + back + SCRATCH_COST)
+            }
+        }
     }
 
     fn copy(&self, job: &CopyJob<'_>) -> Result<Fence, TransferError> {

@@ -177,22 +177,41 @@ impl PlatformBuilder {
 
     /// Joins every pair that has no link of its own by staged copies through the host.
     fn add_default_links(&mut self) {
-        let count = self.arenas.len() as u8;
-        for from in (0..count).map(ArenaId) {
-            for to in (0..count).map(ArenaId).filter(|&to| to != from) {
-                if !self.copies(from, to) {
-                    let native = |id: ArenaId| self.arenas[usize::from(id.0)].desc().native;
-                    let link = Link {
-                        from,
-                        to,
-                        source_via: native(from),
-                        target_via: native(to),
-                        allocation: Allocation::Internal,
-                    };
-                    self.links.push((link, Arc::new(HostStaged::default())));
-                }
-            }
+        let ids = || (0..self.arenas.len() as u8).map(ArenaId);
+        let mut pairs: Vec<_> = ids().flat_map(|from| ids().map(move |to| (from, to))).collect();
+        pairs.retain(|&(from, to)| from != to && !self.copies(from, to));
+        // Pairs with a processor's memory first: the others are priced by them.
+        let is_cpu = |arena| self.devices[usize::from(self.native(arena).0)].kind == DeviceKind::Cpu;
+        pairs.sort_by_key(|&(from, to)| (!is_cpu(from) && !is_cpu(to), from, to));
+        for (from, to) in pairs {
+            let (source_via, target_via) = (self.native(from), self.native(to));
+            let link = Link { from, to, source_via, target_via, allocation: Allocation::Internal };
+            let staged = self.staged(from, to);
+            self.links.push((link, Arc::new(staged)));
         }
+    }
+
+    /// A staged copy between two arenas, priced by the ways to the host and from it where both are known.
+    fn staged(&self, from: ArenaId, to: ArenaId) -> HostStaged {
+        let is_cpu = |device: DeviceId| self.devices[usize::from(device.0)].kind == DeviceKind::Cpu;
+        let host = self.arenas.iter().position(|arena| is_cpu(arena.desc().native));
+        let host = host.map(|index| ArenaId(index as u8)).filter(|&host| host != from && host != to);
+        let way = |from: ArenaId, to: ArenaId| {
+            let moves =
+                |link: &Link| link.from == from && link.to == to && link.allocation == Allocation::Internal;
+            let direct = |link: &Link| {
+                moves(link) && link.source_via == self.native(from) && link.target_via == self.native(to)
+            };
+            self.links.iter().find(|(link, _)| direct(link)).map(|(_, cross_arena)| cross_arena.clone())
+        };
+        match host.and_then(|host| Some((way(from, host)?, way(host, to)?))) {
+            Some((to_host, from_host)) => HostStaged::of_halves(to_host, from_host),
+            None => HostStaged::default(),
+        }
+    }
+
+    fn native(&self, arena: ArenaId) -> DeviceId {
+        self.arenas[usize::from(arena.0)].desc().native
     }
 
     /// Lets data come back from every binding: where the pair has none the other way round, by a change of map state

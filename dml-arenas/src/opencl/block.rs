@@ -115,7 +115,8 @@ impl OpenClBlock {
         Ok(span)
     }
 
-    /// Ends the mapping; what the host wrote is the device's when this returns.
+    /// Ends the mapping. What the host wrote is there for every later command: the queue keeps their order, so nobody
+    /// waits here.
     ///
     /// # Panics
     /// When it is not mapped.
@@ -126,7 +127,7 @@ impl OpenClBlock {
             .unwrap_or_else(|| panic!("core bug: an unmapped block was to be unmapped: {self:?}"));
         self.enqueue_unmap(&span)?;
         *mapping = None;
-        self.session.finish()
+        self.session.flush()
     }
 
     fn enqueue_unmap(&self, span: &HostSpan) -> Result<(), TransferError> {
@@ -136,7 +137,7 @@ impl OpenClBlock {
             let address = span.as_ptr().cast();
             enqueue_unmap_mem_object(self.session.queue.raw(), self.mem.raw(), address, 0, std::ptr::null())
         };
-        self.session.complete("clEnqueueUnmapMemObject", enqueued)
+        self.session.started("clEnqueueUnmapMemObject", enqueued)
     }
 }
 

@@ -19,10 +19,11 @@ impl Speeds {
     fn of(sort: Sort) -> Self {
         let speed = |latency_ns, bytes_per_s, remap_ns| LinkSpeed { latency_ns, bytes_per_s, remap_ns };
         match sort {
-            // The device is the processor: a read or write is a copy in memory, and mapping costs nothing.
+            // The device is the processor: a read or write is a copy in memory by the driver's thread, which has to be
+            // woken; mapping costs nothing, and the copy is the caller's.
             Sort::Cpu => Self {
-                staged: speed(20_000, 10_000_000_000, 10_000),
-                mapped: speed(5_000, 10_000_000_000, 10_000),
+                staged: speed(60_000, 13_500_000_000, 10_000),
+                mapped: speed(15_000, 12_000_000_000, 10_000),
             },
             // Across PCI Express; a map moves the whole block there and back, which its rate has to carry.
             Sort::Gpu => Self {

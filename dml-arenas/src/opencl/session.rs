@@ -99,6 +99,20 @@ impl Session {
         finish(self.queue.raw()).map_err(|code| transfer_error("clFinish", code))
     }
 
+    /// Hands the commands enqueued so far to the device.
+    pub(super) fn flush(&self) -> Result<(), TransferError> {
+        flush(self.queue.raw()).map_err(|code| transfer_error("clFlush", code))
+    }
+
+    /// Notes that a command was enqueued which nobody waits for.
+    pub(super) fn started(
+        &self,
+        call: &'static str,
+        enqueued: Result<cl_event, i32>,
+    ) -> Result<(), TransferError> {
+        self.event(call, enqueued).map(drop)
+    }
+
     /// The fence of a command just enqueued, which moves `bytes` bytes. `keep` lives until the command is done.
     pub(super) fn fence(
         self: &Arc<Self>,

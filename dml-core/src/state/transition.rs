@@ -135,6 +135,10 @@ impl BufferState {
         if arena.native_refs == u32::MAX {
             return Err(Begin::Refused(Refusal::TooManyGrants));
         }
+        let writes = request.claims.iter().any(|claim| claim.access.writes());
+        if self.is_ready(routes, request, writes) {
+            return Ok(None);
+        }
         for claim in &request.claims {
             if claim.access.reads() {
                 let mut parts = self.segments.in_span(claim.span);
@@ -143,7 +147,6 @@ impl BufferState {
                 }
             }
         }
-        let writes = request.claims.iter().any(|claim| claim.access.writes());
         let mut planner = Planner::new(self, routes, request.grant, request.arena, writes);
         let native = routes.arena(request.arena).native;
         request
@@ -155,6 +158,24 @@ impl BufferState {
             .map_err(|none| self.without_plan(none, request.claims[0].span))?;
         let plan = planner.finish();
         Ok(Some(plan).filter(|plan| !plan.steps.is_empty()))
+    }
+
+    /// Whether the kernel could begin at once: the common case, found without planning. It is sufficient, not
+    /// necessary: a plan without steps says the same.
+    fn is_ready(&self, routes: &dyn Routes, request: &Request, writes: bool) -> bool {
+        let (arena, desc) = (self.arena(request.arena), routes.arena(request.arena));
+        let shared = |other: &super::ArenaState| matches!(other.alloc, Alloc::Bound { .. });
+        let alone = self.copies.is_empty() && self.requestors.iter().all(|entry| entry.arena == request.arena);
+        alone
+            && arena.alloc.is_allocated()
+            && arena.transition.is_none()
+            && arena.map.serves(desc, desc.concurrency, desc.native, writes)
+            && !self.arenas.iter().any(shared)
+            && request.claims.iter().filter(|claim| claim.access.reads()).all(|claim| {
+                self.segments.in_span(claim.span).all(|(span, content)| {
+                    content.valid.contains(request.arena) && content.unreadable(span).is_none()
+                })
+            })
     }
 
     /// Whether waiting could not help: the buffer is closed, or the kernel would wait for itself.
