@@ -6,6 +6,9 @@
 
 #![allow(dead_code)]
 
+pub(crate) mod history;
+pub(crate) mod stress;
+
 use dml::arenas::faulty::{CallKind, Faulty, Script};
 use dml::arenas::null::{Null, join_bound, join_mapped, join_staged};
 use dml::core::host::HostOwner;
@@ -20,7 +23,6 @@ use dml::core::{
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::ptr::NonNull;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -283,11 +285,6 @@ pub(crate) fn bytes(seed: u64, range: std::ops::Range<u64>) -> Vec<u8> {
     range.map(|offset| byte(seed, offset)).collect()
 }
 
-fn host_span(bytes: &mut [u8]) -> HostSpan {
-    // SAFETY: the span is used for one call that returns before the borrow ends.
-    unsafe { HostSpan::from_raw(NonNull::from(&mut *bytes).cast(), bytes.len()) }
-}
-
 /// A kernel that writes `bytes` at `offset` of the buffer, on the arena of its grant.
 pub(crate) fn put(grants: &Grants, region: &impl Region, offset: u64, bytes: &[u8]) {
     if bytes.is_empty() {
@@ -295,9 +292,8 @@ pub(crate) fn put(grants: &Grants, region: &impl Region, offset: u64, bytes: &[u
     }
     let arena = grants.arena(region).expect("granted");
     let block = grants.block(region).expect("granted").expect("bytes were asked for");
-    let mut bytes = bytes.to_vec();
-    let fence = null(region.buffer().platform(), arena).copy_in(block, offset, &host_span(&mut bytes));
-    fence.and_then(Fence::wait).expect("kernels work");
+    let arena = test_arena(region.buffer().platform(), arena);
+    arena.null().write(block, arena.desc().native, offset, bytes);
 }
 
 /// A kernel that reads a range of the buffer, on the arena of its grant.
@@ -307,10 +303,8 @@ pub(crate) fn get(grants: &Grants, region: &impl Region, range: std::ops::Range<
     }
     let arena = grants.arena(region).expect("granted");
     let block = grants.block(region).expect("granted").expect("bytes were asked for");
-    let mut bytes = vec![0; (range.end - range.start) as usize];
-    let fence = null(region.buffer().platform(), arena).copy_out(block, range.start, &host_span(&mut bytes));
-    fence.and_then(Fence::wait).expect("kernels work");
-    bytes
+    let arena = test_arena(region.buffer().platform(), arena);
+    arena.null().read(block, arena.desc().native, Span::new(range.start, range.end))
 }
 
 /// Overwrites a range in an arena with the pattern of `seed`.
@@ -377,6 +371,23 @@ pub(crate) fn byte_copies(platform: &Platform) -> u64 {
 /// Polls a future once, with a waker that does nothing.
 pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Runs a future to its end on this thread, which sleeps while there is nothing to do.
+pub(crate) fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
+    loop {
+        if let Poll::Ready(output) = Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        std::thread::park();
+    }
 }
 
 /// Runs `act` on a thread of its own. A hang becomes a failure; nothing else depends on the time.
