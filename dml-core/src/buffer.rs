@@ -11,7 +11,7 @@ use crate::engine;
 use crate::error::{AcquireError, ArenaName, BindRefusal, BusyReason, ConfigError};
 use crate::grant::Grants;
 use crate::host::{HostOwner, HostSpan};
-use crate::id::{ArenaId, BufferId, DeviceId, GrantId, KernelId, Ticket};
+use crate::id::{ArenaId, ArenaSet, BufferId, DeviceId, GrantId, KernelId, Ticket};
 use crate::platform::Platform;
 use crate::range::Span;
 use crate::record::EventKind;
@@ -56,19 +56,12 @@ pub(crate) struct Core {
     /// The arena whose storage the application gets back when the buffer closes; then that storage.
     keep: Option<ArenaId>,
     kept: Option<BlockRef>,
-    /// How far closing has come: its storage is being freed by somebody, then all of it is.
-    ending: Ending,
-}
-
-/// What is left to do for a closed buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
-    /// It is not closed, or nobody has noticed yet.
-    Open,
-    /// Its storage is being freed.
-    Freeing,
-    /// Its storage is free.
-    Freed,
+    /// Blocks to be freed by whoever frees some already, so that members go before their roots.
+    to_free: Vec<(ArenaId, Storage)>,
+    /// Whether somebody is freeing blocks of this buffer.
+    is_freeing: bool,
+    /// Whether the buffer is closed and all of its storage free.
+    is_ended: bool,
 }
 
 impl Core {
@@ -93,17 +86,25 @@ impl Core {
         self.storages.iter().find(|(id, _)| *id == arena).map(|(_, storage)| storage.block.clone())
     }
 
-    /// Storages that the state does not know of any more, in the order in which they are to be freed.
-    fn take_unused(&mut self) -> Vec<(ArenaId, BlockRef)> {
+    /// Moves storages that the state does not know of any more to those to be freed; which arenas' they were.
+    fn drop_unused(&mut self) -> ArenaSet {
         let state = &self.state;
         let unused = |(id, _): &(ArenaId, Storage)| !state.arena(*id).alloc.is_allocated();
         if !self.storages.iter().any(unused) {
-            return Vec::new();
+            return ArenaSet::EMPTY;
         }
-        let (unused, kept): (Vec<_>, Vec<_>) =
+        let (unused, used): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.storages).into_iter().partition(unused);
-        self.storages = kept.into();
-        Self::in_order(unused)
+        self.storages = used.into();
+        let arenas = unused.iter().map(|(arena, _)| *arena).collect();
+        for (arena, storage) in unused {
+            if Some(arena) == self.keep && self.state.lifecycle() == Lifecycle::Closed {
+                self.kept = Some(storage.block);
+            } else {
+                self.to_free.push((arena, storage));
+            }
+        }
+        arenas
     }
 
     fn in_order(mut storages: Vec<(ArenaId, Storage)>) -> Vec<(ArenaId, BlockRef)> {
@@ -124,8 +125,8 @@ pub(crate) struct BufferInner {
 #[derive(Default)]
 struct Aftermath {
     wakes: Wakes,
-    freed: Vec<(ArenaId, BlockRef)>,
-    closes: bool,
+    /// Whether this thread is to free what is to be freed.
+    frees: bool,
 }
 
 /// What became of a request put to a buffer.
@@ -157,13 +158,13 @@ impl BufferInner {
             self.record_begin(&admission.request, &admission.begin);
         }
         core.waiters.admit(admitted, &mut aftermath.wakes);
-        aftermath.freed = core.take_unused();
-        if core.state.lifecycle() == Lifecycle::Closed && core.ending == Ending::Open {
-            core.ending = Ending::Freeing;
-            aftermath.closes = true;
-            if let Some(index) = aftermath.freed.iter().position(|(arena, _)| Some(*arena) == core.keep) {
-                core.kept = Some(aftermath.freed.remove(index).1);
-            }
+        for arena in core.drop_unused().iter() {
+            self.record(|| EventKind::Freed { arena });
+        }
+        let ends = core.state.lifecycle() == Lifecycle::Closed && !core.is_ended;
+        if (ends || !core.to_free.is_empty()) && !core.is_freeing {
+            core.is_freeing = true;
+            aftermath.frees = true;
         }
         #[cfg(debug_assertions)]
         if let (Err(violation), false) = (core.state.check_invariants(routes), std::thread::panicking()) {
@@ -173,16 +174,30 @@ impl BufferInner {
     }
 
     fn act(&self, aftermath: Aftermath) {
-        for (arena, block) in aftermath.freed {
-            self.record(|| EventKind::Freed { arena });
-            engine::free(&self.platform, arena, block);
-        }
-        if aftermath.closes {
-            self.core.lock().ending = Ending::Freed;
-            self.closed.notify_all();
+        if aftermath.frees {
+            self.free_all();
         }
         // Last, because a waker runs foreign code.
         aftermath.wakes.fire();
+    }
+
+    /// Frees blocks until there are none left to free, those that other threads add meanwhile too.
+    fn free_all(&self) {
+        loop {
+            let mut core = self.core.lock();
+            let blocks = Core::in_order(std::mem::take(&mut core.to_free));
+            if blocks.is_empty() {
+                core.is_freeing = false;
+                core.is_ended = core.state.lifecycle() == Lifecycle::Closed;
+                drop(core);
+                self.closed.notify_all();
+                return;
+            }
+            drop(core);
+            for (arena, block) in blocks {
+                engine::free(&self.platform, arena, block);
+            }
+        }
     }
 
     /// Puts a request; with `queue`, it waits where it cannot be granted now.
@@ -329,7 +344,7 @@ impl BufferInner {
         refused.fire();
         before_waiting();
         let mut core = self.core.lock();
-        while core.ending != Ending::Freed {
+        while !core.is_ended {
             core = self.closed.wait(core);
         }
         core.kept.take()
@@ -349,8 +364,9 @@ fn granted(entry: &crate::state::Requestor) -> EventKind {
 impl Drop for BufferInner {
     fn drop(&mut self) {
         self.platform.0.registry.forget(self.id);
-        let storages = std::mem::take(&mut self.core.get_mut().storages).into_vec();
-        for (arena, block) in Core::in_order(storages) {
+        let core = self.core.get_mut();
+        let storages = std::mem::take(&mut core.storages).into_iter().chain(core.to_free.drain(..));
+        for (arena, block) in Core::in_order(storages.collect()) {
             self.platform.0.recorder.record(self.id, || EventKind::Freed { arena });
             engine::free(&self.platform, arena, block);
         }
@@ -410,7 +426,9 @@ impl RawBuffer {
             next_grant: 0,
             keep: None,
             kept: None,
-            ending: Ending::Open,
+            to_free: Vec::new(),
+            is_freeing: false,
+            is_ended: false,
         };
         let data_in = match initial {
             Initial::External(arena) => Some(arena),
@@ -583,7 +601,8 @@ impl RawBuffer {
         reading: Grants,
     ) -> Result<Box<dyn HostOwner>, Option<BlockRef>> {
         let block = self.0.close(Some(arena), || drop(reading)).ok_or(None)?;
-        self.0.platform.arena(arena).detach(block).map_err(Some)
+        let detached = engine::guard(|| self.0.platform.arena(arena).detach(block));
+        detached.map_err(|_| None)?.map_err(Some)
     }
 
     pub(crate) fn span(&self, bytes: &Range<u64>) -> Result<Span, AcquireError> {

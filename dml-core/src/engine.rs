@@ -93,9 +93,9 @@ impl Run<'_> {
         self.buffer.platform.counters().count(Operation::Bind);
         let bound = guard(|| object.bind(&root_block));
         let block = self.storage_result(arena, bound)?;
-        self.buffer.change(|core, _| {
+        self.buffer.change(|core, routes| {
             core.put(arena, block, FreeOrder::Member);
-            core.state.bound(arena, root, concurrency);
+            core.state.bound(routes, arena, root, concurrency);
             self.buffer.record(|| EventKind::Allocated { arena, root: Some(root) });
         });
         Ok(())
@@ -254,7 +254,7 @@ pub(crate) fn free(platform: &Platform, arena: ArenaId, block: BlockRef) {
 }
 
 /// Runs code of an arena; a panic becomes its message.
-fn guard<R>(call: impl FnOnce() -> R) -> Result<R, Arc<str>> {
+pub(crate) fn guard<R>(call: impl FnOnce() -> R) -> Result<R, Arc<str>> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());

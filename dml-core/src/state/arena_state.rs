@@ -134,6 +134,8 @@ pub struct Transition {
     pub owner: GrantId,
     /// How many steps of the plan still will.
     pub steps: u32,
+    /// Whether one of them lets another arena share the storage: until then nobody can say who may use it beside whom.
+    pub binds: bool,
 }
 
 /// What of an arena is gone.

@@ -94,7 +94,10 @@ impl BufferState {
                 }
             }
             for other in &self.copies[index + 1..] {
-                let same_bytes = other.span.overlaps(copy.span) && group.contains(other.to);
+                // Two refreshes of different members fill nothing: no byte of the storage they share changes.
+                let fills = |copy: &super::CopyOp| !matches!(copy.kind, CopyKind::Refresh { .. });
+                let fills = other.to == copy.to || fills(copy) || fills(other);
+                let same_bytes = fills && other.span.overlaps(copy.span) && group.contains(other.to);
                 let rival = same_bytes && other.id.owner != copy.id.owner;
                 hold!(18, !rival, "{:?} and {:?} fill the same bytes", copy.id, other.id);
             }
@@ -142,10 +145,12 @@ impl BufferState {
             let concurrency = self.tenancy(routes).concurrency(entry.arena);
             for member in self.group(entry.arena).iter() {
                 let (desc, device) = (routes.arena(member), routes.arena(entry.arena).native);
-                // A peer that a plan has just bound is mapped before the plan's kernel starts.
+                // A peer concerns others only while its own device uses it: one just bound may not be mapped yet.
+                let used =
+                    self.tenancy(routes).others(member, entry.grant).any(|user| user.device == desc.native);
                 let settled = self.arena(member).transition.is_none();
                 let shares = concurrency != Concurrency::BimapFull && desc.remotes.contains(device);
-                let concerns = member == entry.arena || (shares && settled);
+                let concerns = member == entry.arena || (shares && settled && used);
                 let map = self.arena(member).map;
                 hold!(
                     6,

@@ -165,7 +165,8 @@ impl BufferState {
     fn is_ready(&self, routes: &dyn Routes, request: &Request, writes: bool) -> bool {
         let (arena, desc) = (self.arena(request.arena), routes.arena(request.arena));
         let shared = |other: &super::ArenaState| matches!(other.alloc, Alloc::Bound { .. });
-        let alone = self.copies.is_empty() && self.requestors.iter().all(|entry| entry.arena == request.arena);
+        let alone =
+            self.copies.is_empty() && self.requestors.iter().all(|entry| entry.arena == request.arena);
         alone
             && arena.alloc.is_allocated()
             && arena.transition.is_none()
@@ -210,13 +211,14 @@ impl BufferState {
         Ok(())
     }
 
-    /// Whether the arena can have storage.
+    /// Whether the arena can have storage, and it is known who shares it.
     fn has_arena(&self, arena: ArenaId) -> Result<(), Begin> {
+        let binds = |member| self.arena(member).transition.is_some_and(|transition| transition.binds);
         match self.arena(arena).loss {
-            Loss::None => Ok(()),
             Loss::Device => Err(Begin::Refused(Refusal::DeviceLost)),
-            // Its users are on their way out.
-            Loss::Storage => {
+            Loss::None if !self.group(arena).iter().any(binds) => Ok(()),
+            // The binding is on its way, or the users of the lost storage are on their way out.
+            Loss::None | Loss::Storage => {
                 Err(Begin::Busy { reason: BusyReason::InTransition, needs_idle: ArenaSet::EMPTY })
             }
         }
@@ -278,19 +280,19 @@ impl BufferState {
                     }
                     self.copies.push(copy);
                 }
-                Step::Allocate { arena } | Step::Map { arena, .. } => self.mark(arena, plan.owner),
+                Step::Allocate { arena } | Step::Map { arena, .. } => self.mark(arena, plan.owner, false),
                 Step::Bind { arena, root, .. } => {
-                    self.mark(arena, plan.owner);
-                    self.mark(root, plan.owner);
+                    self.mark(arena, plan.owner, true);
+                    self.mark(root, plan.owner, true);
                 }
             }
         }
     }
 
-    fn mark(&mut self, arena: ArenaId, owner: GrantId) {
+    fn mark(&mut self, arena: ArenaId, owner: GrantId, binds: bool) {
         let transition = &mut self.arena_mut(arena).transition;
-        let steps = transition.map_or(0, |transition| transition.steps);
-        *transition = Some(Transition { owner, steps: steps + 1 });
+        let before = transition.unwrap_or(Transition { owner, steps: 0, binds: false });
+        *transition = Some(Transition { owner, steps: before.steps + 1, binds: before.binds || binds });
     }
 
     fn unmark(&mut self, arena: ArenaId) {
@@ -307,9 +309,12 @@ impl BufferState {
     }
 
     /// A step bound `arena` to the storage of `root`.
-    pub fn bound(&mut self, arena: ArenaId, root: ArenaId, concurrency: Concurrency) {
+    pub fn bound(&mut self, routes: &dyn Routes, arena: ArenaId, root: ArenaId, concurrency: Concurrency) {
         self.arena_mut(arena).alloc = Alloc::Bound { root, concurrency };
-        if concurrency == Concurrency::BimapFull {
+        if self.arena(root).is_lost() {
+            let loss = &mut self.arena_mut(arena).loss;
+            *loss = (*loss).max(Loss::Storage);
+        } else if concurrency == Concurrency::BimapFull {
             // A coherent binding: valid wherever its root is, for as long as it lasts.
             self.update_all(|content| match content.valid.contains(root) {
                 true => Content { valid: content.valid.with(arena), ..content },
@@ -318,6 +323,7 @@ impl BufferState {
         }
         self.unmark(arena);
         self.unmark(root);
+        self.settle(routes);
     }
 
     /// A step asked for a change of an arena's map state for a device, to a target; the arena reports `state`.
@@ -376,29 +382,34 @@ impl BufferState {
         }
         if !self.arena(copy.to).is_lost() {
             let mirrors = self.tenancy(routes).mirrors(copy.to);
-            self.segments
-                .update(copy.span, |content| Content { valid: content.valid.union(mirrors), ..content });
+            self.segments.update(copy.span, |content| match content.status {
+                // The contents were lost while they were on their way: what arrived is nobody's.
+                Status::Undefined | Status::Poisoned(Remains::Lost) => content,
+                _ => Content { valid: content.valid.union(mirrors), ..content },
+            });
         }
+        self.settle(routes);
     }
 
     /// A plan is complete: its kernel has access, to the contents of the commit returned.
     ///
     /// # Errors
-    /// [`Refusal::Wedged`] or [`Refusal::DeviceLost`] where that happened meanwhile; the request is then aborted.
+    /// [`Refusal::Wedged`] or [`Refusal::DeviceLost`] where that happened meanwhile, [`Refusal::Poisoned`] where the
+    /// contents were lost on their way; the request is then aborted.
     pub fn finish(&mut self, routes: &dyn Routes, grant: GrantId) -> Result<Seq, Refusal> {
         let seq = self.commit_seq;
-        let Some(entry) = self.requestors.iter_mut().find(|entry| entry.grant == grant) else {
-            return Err(Refusal::Closed);
-        };
+        let index = self.requestors.iter().position(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
+        let entry = &mut self.requestors[index];
         let arena = entry.arena;
         entry.phase = Phase::Granted;
         entry.seq_at_grant = seq;
+        let missing = self.missing(&self.requestors[index].claims, arena);
         let served = self.arena(arena).map.gives(routes.arena(arena), routes.arena(arena).native);
         let refused = match self.lifecycle {
             _ if !served => Some(Refusal::Wedged),
             Lifecycle::Wedged => Some(Refusal::Wedged),
             _ if self.arena(arena).is_lost() => Some(Refusal::DeviceLost),
-            _ => None,
+            _ => missing,
         };
         if !served {
             self.lifecycle = self.lifecycle.max(Lifecycle::Wedged);
@@ -413,6 +424,15 @@ impl BufferState {
                 Err(refusal)
             }
         }
+    }
+
+    /// Why a kernel cannot read its bytes in `arena` after all: they were lost while they were being brought.
+    fn missing(&self, claims: &[Claim], arena: ArenaId) -> Option<Refusal> {
+        let reading = claims.iter().filter(|claim| claim.access.reads());
+        reading.flat_map(|claim| self.segments.in_span(claim.span)).find_map(|(span, content)| {
+            let valid = content.valid.contains(arena);
+            content.unreadable(span).or((!valid).then_some(Refusal::Unreachable { span }))
+        })
     }
 
     /// A plan is given up: its entry, reservations and marks are gone. What its completed steps allocated or copied
