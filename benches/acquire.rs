@@ -21,7 +21,13 @@ fn platform() -> Platform {
 
 fn written(platform: &Platform) -> RawBuffer {
     let buffer = platform.raw_buffer(4096).build().expect("a small buffer");
-    platform.acquire(CPU).write(&buffer).wait().expect("nobody else is there").release().expect("nothing is lost");
+    platform
+        .acquire(CPU)
+        .write(&buffer)
+        .wait()
+        .expect("nobody else is there")
+        .release()
+        .expect("nothing is lost");
     buffer
 }
 

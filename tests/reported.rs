@@ -113,7 +113,7 @@ fn i06_an_explicit_binding_waits_for_a_root_being_prepared() {
     state.allocated(MAIN_ARENA);
     // The plan is done and its grant is not complete.
     if let Ok(plan) = state.bind(GrantId(2), GPU_ARENA, MAIN_ARENA, Concurrency::Exclusive) {
-        state.bound(GPU_ARENA, MAIN_ARENA, Concurrency::Exclusive);
+        state.bound(routes, GPU_ARENA, MAIN_ARENA, Concurrency::Exclusive);
         state.finish_prefetch(routes, plan.owner);
     }
     state.finish(routes, GrantId(1)).unwrap();

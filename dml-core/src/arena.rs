@@ -220,7 +220,8 @@ impl fmt::Debug for Fence {
 /// has access, and freed once, after its last user.
 ///
 /// # Panics
-/// An implementation may panic when asked for the impossible; core turns a panic into a failed operation.
+/// An implementation may panic when asked for the impossible; core turns a panic into a failed operation, save in
+/// [`attach`](Arena::attach), where it reaches the application that made the buffer.
 pub trait Arena: Any + Send + Sync + fmt::Debug {
     /// The fixed facts.
     fn desc(&self) -> &ArenaDesc;

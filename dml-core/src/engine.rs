@@ -55,7 +55,11 @@ impl Run<'_> {
     fn step(&mut self, step: &Step) -> Result<(), AcquireError> {
         match *step {
             Step::Allocate { arena } => self.allocate(arena),
-            Step::Bind { arena, root, .. } => self.bind(arena, root, step),
+            Step::Bind { arena, root, .. } => {
+                // A copy still running may not be allowed beside others under the rules that come with the binding.
+                self.wait_all()?;
+                self.bind(arena, root, step)
+            }
             Step::Map { arena, device, target } => {
                 // A copy still running may need the access that is about to change.
                 self.wait_all()?;

@@ -67,7 +67,8 @@ impl Grant {
     fn downgrade(&mut self) -> Result<(), AcquireError> {
         let downgraded = self.buffer.0.change(|core, routes| {
             let downgraded = core.state.downgrade(routes, self.id);
-            if let Ok(commit) = downgraded {
+            let wrote = self.claims.iter().any(|claim| claim.access.writes());
+            if let (Ok(commit), true) = (downgraded, wrote) {
                 self.buffer.0.record(|| EventKind::Downgraded { grant: self.id, commit });
             }
             downgraded

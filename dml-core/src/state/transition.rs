@@ -644,6 +644,13 @@ impl BufferState {
         if state.users() > 0 || state.transition.is_some() || self.is_preparing(arena) {
             return Err(FreeRefusal::InUse);
         }
+        // A group without this member may have other rules: not while a plan made under the present ones is under way.
+        let group = self.group(arena).without(arena);
+        let planned = |member| self.arena(member).transition.is_some() || self.arena(member).remote_refs > 0;
+        let awaited = |entry: &Requestor| entry.phase == Phase::Preparing && group.contains(entry.arena);
+        if group.iter().any(planned) || self.requestors.iter().any(awaited) {
+            return Err(FreeRefusal::InUse);
+        }
         if state.alloc == Alloc::External {
             return Err(FreeRefusal::External);
         }
@@ -663,6 +670,13 @@ impl BufferState {
         let state = self.arena_mut(arena);
         state.alloc = Alloc::Unallocated;
         state.map = MapState::initial(routes.arena(arena));
+        // Those who go on sharing may do so coherently now: then all of them are valid where one is.
+        if let Some(mirrors) = group.iter().next().map(|member| self.tenancy(routes).mirrors(member)) {
+            self.update_all(|content| match content.valid.intersection(mirrors).is_empty() {
+                true => content,
+                false => Content { valid: content.valid.union(mirrors), ..content },
+            });
+        }
         Ok(())
     }
 

@@ -1,0 +1,254 @@
+//! What a caller may ask for, what it is told otherwise, and what it sees of what it was granted.
+
+#![cfg(not(dml_loom))]
+
+mod common;
+
+use common::{
+    CPU, GPU, GPU_ARENA, MAIN_ARENA, bytes, change, check, copies, get, pair, poll_once, put, raw, read,
+    star, watched, write,
+};
+use dml::core::{
+    Access, AcquireError, BusyReason, ConfigError, DeviceId, KernelId, RawBuffer, Region, Span, ViewError,
+};
+use std::future::IntoFuture;
+use std::task::Poll;
+
+fn written(platform: &dml::core::Platform, seed: u64) -> RawBuffer {
+    let buffer = raw(platform, 96);
+    write(&buffer, MAIN_ARENA, 0..96, seed);
+    buffer
+}
+
+#[test]
+fn i01_a_kernel_does_not_come_in_twice() {
+    let platform = star();
+    let buffer = written(&platform, 1);
+    let me = KernelId(42);
+    let held = platform.acquire(CPU).kernel(me).read(&buffer.range(10..20)).try_now().unwrap();
+    for (device, access) in
+        [(CPU, Access::ReadOnly), (GPU, Access::ReadWrite), (CPU, Access::WriteInvalidate)]
+    {
+        let region = buffer.range(19..30);
+        let again = platform.acquire(device).kernel(me).access(&region, access);
+        let told = again.try_now();
+        let expected = AcquireError::AlreadyHeld { buffer: buffer.id(), kernel: me, span: Span::new(19, 20) };
+        assert_eq!(told.map(drop), Err(expected));
+    }
+    // Waiting for oneself would be for ever: another thread, another order, the same answer.
+    let other = buffer.clone();
+    let told = watched("a kernel that waits for itself", move || {
+        other.platform().acquire(CPU).kernel(me).write(&other).wait().map(drop)
+    });
+    assert!(matches!(told.join(), Err(AcquireError::AlreadyHeld { .. })));
+    // Beside what it has it may have more, and others may read what it reads.
+    let beside = platform.acquire(CPU).kernel(me).write(&buffer.range(20..30)).try_now().unwrap();
+    let reader = platform.acquire(GPU).kernel(KernelId(43)).read(&buffer.range(10..20)).try_now().unwrap();
+    drop((held, beside, reader));
+}
+
+#[test]
+fn ranges_are_checked_before_anything_is_acquired() {
+    let platform = pair();
+    let (first, second) = (written(&platform, 1), written(&platform, 2));
+    for (start, end) in [(0, 97), (97, 97), (5, 4), (u64::MAX, u64::MAX), (0, u64::MAX)] {
+        let told = platform.acquire(GPU).read(&first).write(&second.range(start..end)).try_now();
+        let expected = AcquireError::OutOfRange { buffer: second.id(), start, end, len: 96 };
+        assert_eq!(told.map(drop), Err(expected.clone()));
+        assert_eq!(second.prefetch(GPU, start..end), Err(expected.clone()));
+        assert_eq!(second.restore(start..end), Err(expected));
+    }
+    // A range of elements that overflows in bytes lies outside as well.
+    let typed = platform.buffer::<u32>(24).build().unwrap();
+    for elements in [0..25, 0..u64::MAX / 2, u64::MAX / 4..u64::MAX / 4 + 2] {
+        let told = platform.acquire(CPU).write(&typed.range(elements)).try_now();
+        assert!(matches!(told, Err(AcquireError::OutOfRange { .. })), "{told:?}");
+    }
+    assert!(check(&first).requestors().is_empty());
+}
+
+#[test]
+fn a_buffer_of_another_platform_is_refused() {
+    let (here, there) = (pair(), pair());
+    let foreign = written(&there, 1);
+    let told = here.acquire(CPU).read(&foreign).try_now();
+    assert_eq!(told.map(drop), Err(AcquireError::ForeignBuffer { buffer: foreign.id() }));
+    let told = here.acquire(DeviceId(9)).read(&foreign).try_now();
+    assert_eq!(told.map(drop), Err(AcquireError::NoArena { device: DeviceId(9) }));
+}
+
+#[test]
+fn buffers_that_cannot_be_are_refused() {
+    let platform = pair();
+    for len in [u64::MAX, 1 << 63] {
+        assert!(matches!(platform.raw_buffer(len).build(), Err(ConfigError::TooLarge { .. })));
+    }
+    assert!(matches!(platform.buffer::<u64>(1 << 60).build(), Err(ConfigError::TooLarge { .. })));
+    assert!(matches!(platform.buffer::<u64>(u64::MAX).build(), Err(ConfigError::TooLarge { .. })));
+    assert!(matches!(platform.buffer::<()>(3).build(), Err(ConfigError::ZeroSized)));
+    let refused = platform.buffer_from(vec![(); 3]).unwrap_err();
+    assert_eq!((refused.cause, refused.storage.len()), (ConfigError::ZeroSized, 3));
+}
+
+#[test]
+fn l01_waiting_against_the_order_is_refused_and_trying_is_not() {
+    let platform = star();
+    let (low, high) = (written(&platform, 1), written(&platform, 2));
+    let held = platform.acquire(CPU).read(&high.range(0..1)).wait().unwrap();
+    let expected = AcquireError::OrderViolation { buffer: low.id(), held: high.id() };
+    let ask = || platform.acquire(GPU).read(&low);
+    assert_eq!(ask().wait().map(drop), Err(expected.clone()));
+    assert_eq!(ask().wait_timeout(std::time::Duration::MAX).map(drop), Err(expected));
+    let tried = ask().try_now().unwrap();
+    drop(tried);
+    // The same buffer counts too: another range of it may be held by somebody who waits for this thread.
+    let same = platform.acquire(CPU).read(&high.range(1..2)).wait();
+    assert!(matches!(same, Err(AcquireError::OrderViolation { .. })), "{same:?}");
+    // A future is not checked, and what another thread has released for this one does not count.
+    assert!(matches!(poll_once(&mut ask().into_future()), Poll::Ready(Ok(_))));
+    std::thread::spawn(move || drop(held)).join().unwrap();
+    let now = ask().wait().unwrap();
+    let next = platform.acquire(CPU).write(&high).wait().unwrap();
+    drop((now, next));
+}
+
+#[test]
+fn l02_trying_is_all_or_nothing_and_names_the_busy_buffer() {
+    let platform = star();
+    let buffers = [written(&platform, 1), written(&platform, 2), written(&platform, 3)];
+    let writer = platform.acquire(GPU).write(&buffers[1].range(95..96)).try_now().unwrap();
+    let [a, b, c] = &buffers;
+    let told = platform.acquire(CPU).write(c).read(b).read_write(a).try_now();
+    let expected = AcquireError::Busy { buffer: b.id(), reason: BusyReason::Conflict };
+    assert!(told.as_ref().is_err_and(AcquireError::is_busy));
+    assert_eq!(told.map(drop), Err(expected));
+    assert!(check(a).requestors().is_empty() && check(c).requestors().is_empty());
+    assert_eq!(read(a, GPU_ARENA, 0..96), bytes(1, 0..96));
+    drop(writer);
+    let all = platform.acquire(CPU).write(c).read(b).read_write(a).try_now().unwrap();
+    assert!(buffers.iter().all(|buffer| check(buffer).requestors().len() == 1));
+    drop(all);
+}
+
+#[test]
+fn i04_a_byte_named_for_reading_and_for_overwriting_is_brought() {
+    let platform = pair();
+    let recording = platform.record();
+    let buffer = written(&platform, 1);
+    let (reads, writes) = (buffer.range(10..41), buffer.range(31..60));
+    let kernel = platform.acquire(GPU).write(&writes).read(&reads).try_now().unwrap();
+    assert_eq!(get(&kernel, &buffer, 10..41), bytes(1, 10..41));
+    let accesses: Vec<_> = check(&buffer).requestors()[0]
+        .claims
+        .iter()
+        .map(|claim| (claim.span.to_range(), claim.access))
+        .collect();
+    let expected =
+        [(10..31, Access::ReadOnly), (31..41, Access::ReadWrite), (41..60, Access::WriteInvalidate)];
+    assert_eq!(accesses, expected);
+    put(&kernel, &buffer, 31, &bytes(2, 31..60));
+    kernel.release().unwrap();
+    let brought: Vec<_> = copies(&recording.finish()).into_iter().map(|(_, _, range)| range).collect();
+    assert_eq!(brought.iter().map(|range| range.end - range.start).sum::<u64>(), 31, "{brought:?}");
+    let whole = [bytes(1, 0..31), bytes(2, 31..60), bytes(1, 60..96)].concat();
+    assert_eq!(read(&buffer, MAIN_ARENA, 0..96), whole);
+}
+
+#[test]
+fn views_are_in_the_order_in_which_they_were_asked_for() {
+    let platform = pair();
+    let (a, b) = (written(&platform, 1), written(&platform, 2));
+    let asked = platform.acquire(CPU).write(&b.range(8..24)).read(&a.range(3..19)).read(&b.range(40..41));
+    let mut kernel = asked.try_now().unwrap();
+    let mut views = kernel.views().unwrap();
+    let spans: Vec<_> = views.iter().map(|view| view.span().to_range()).collect();
+    assert_eq!(spans, [8..24, 3..19, 40..41]);
+    let [target, source, last] = &mut views[..] else { unreachable!("three were asked for") };
+    target.slice_mut::<u8>().unwrap().copy_from_slice(source.slice::<u8>().unwrap());
+    assert_eq!(last.slice::<u8>().unwrap(), bytes(2, 40..41));
+    assert_eq!(
+        last.slice_mut::<u8>().unwrap_err(),
+        ViewError::NotWritable { buffer: b.id(), span: Span::new(40, 41) }
+    );
+    drop(views);
+    kernel.release().unwrap();
+    assert_eq!(read(&b, GPU_ARENA, 8..24), bytes(1, 3..19));
+}
+
+#[test]
+fn i01_views_that_would_alias_are_refused() {
+    let platform = pair();
+    let buffer = written(&platform, 1);
+    let both = |first: Access, second: Access| {
+        let asked = platform.acquire(CPU).access(&buffer.range(0..20), first);
+        let mut kernel = asked.access(&buffer.range(12..30), second).try_now().unwrap();
+        kernel.views().map(|views| views.len())
+    };
+    let aliased = Err(ViewError::Aliased { buffer: buffer.id(), span: Span::new(12, 20) });
+    assert_eq!(both(Access::ReadOnly, Access::ReadOnly), Ok(2));
+    assert_eq!(both(Access::ReadOnly, Access::WriteInvalidate), aliased);
+    assert_eq!(both(Access::ReadWrite, Access::ReadOnly), aliased);
+    assert_eq!(both(Access::WriteInvalidate, Access::WriteInvalidate), aliased);
+}
+
+#[test]
+fn slices_are_of_granted_aligned_whole_elements() {
+    let platform = pair();
+    let (buffer, other) = (written(&platform, 1), written(&platform, 2));
+    let id = buffer.id();
+    let (reads, writes) = (buffer.range(0..32), buffer.range(32..64));
+    let mut kernel = platform.acquire(CPU).read(&reads).read_write(&writes).try_now().unwrap();
+    // What was granted in pieces is seen in one.
+    assert_eq!(kernel.slice::<u8>(&buffer.range(5..60)).unwrap(), bytes(1, 5..60));
+    assert_eq!(kernel.slice::<u64>(&buffer.range(8..40)).unwrap().len(), 4);
+    assert_eq!(kernel.slice::<u8>(&buffer.range(64..64)).unwrap(), [0u8; 0]);
+    let size = ViewError::Size { buffer: id, bytes: 30, element_bytes: 8 };
+    assert_eq!(kernel.slice::<u64>(&buffer.range(8..38)).unwrap_err(), size);
+    let align = ViewError::Alignment { buffer: id, span: Span::new(4, 12), element_align: 8 };
+    assert_eq!(kernel.slice::<u64>(&buffer.range(4..12)).unwrap_err(), align);
+    let zero = ViewError::Size { buffer: id, bytes: 8, element_bytes: 0 };
+    assert_eq!(kernel.slice::<()>(&buffer.range(0..8)).unwrap_err(), zero);
+    let outside = |span| ViewError::OutsideGrant { buffer: id, span };
+    assert_eq!(kernel.slice::<u8>(&buffer).unwrap_err(), outside(Span::new(0, 96)));
+    assert_eq!(kernel.slice::<u8>(&buffer.range(63..65)).unwrap_err(), outside(Span::new(63, 65)));
+    assert_eq!(kernel.slice::<u8>(&buffer.range(0..97)).unwrap_err(), outside(Span::default()));
+    assert_eq!(kernel.slice::<u8>(&other).unwrap_err(), ViewError::NotGranted { buffer: other.id() });
+    let fixed = ViewError::NotWritable { buffer: id, span: Span::new(31, 33) };
+    assert_eq!(kernel.slice_mut::<u8>(&buffer.range(31..33)).unwrap_err(), fixed);
+    kernel.slice_mut::<u16>(&writes).unwrap()[3] = 0xABCD;
+    assert_eq!(kernel.slice::<u16>(&buffer.range(38..40)).unwrap(), [0xABCD]);
+    kernel.release().unwrap();
+    let far = platform.acquire(GPU).read(&buffer).try_now().unwrap();
+    assert_eq!(far.slice::<u8>(&buffer).unwrap_err(), ViewError::NotHost { buffer: id });
+    assert_eq!(far.slice::<u8>(&buffer.range(7..7)).unwrap(), [0u8; 0]);
+}
+
+#[test]
+fn views_of_a_device_are_refused() {
+    let platform = pair();
+    let buffer = written(&platform, 1);
+    let mut far = platform.acquire(GPU).read(&buffer).read(&buffer.range(3..3)).try_now().unwrap();
+    assert_eq!(far.views().unwrap_err(), ViewError::NotHost { buffer: buffer.id() });
+    drop(far);
+    // A region names bytes and keeps no access.
+    let region = buffer.range(3..9);
+    assert_eq!((region.bytes(), region.buffer().id()), (3..9, buffer.id()));
+    change(&buffer, GPU_ARENA, 3..9, 2);
+}
+
+#[test]
+fn typed_views_commit_when_they_are_dropped() {
+    let platform = pair();
+    let buffer = platform.buffer::<[u8; 3]>(11).build().unwrap();
+    {
+        let mut view = buffer.write().unwrap();
+        view.iter_mut().zip(0..).for_each(|(element, i)| *element = [i, i + 1, i + 2]);
+    }
+    assert_eq!(read(buffer.raw(), GPU_ARENA, 30..33), [10, 11, 12]);
+    change(buffer.raw(), GPU_ARENA, 3..6, 1);
+    let mut view = buffer.read_write().unwrap();
+    assert_eq!(view[1], bytes(1, 3..6)[..]);
+    view[0] = [7; 3];
+    view.release().unwrap();
+    assert_eq!(buffer.read().unwrap()[..2], [[7; 3], bytes(1, 3..6).try_into().unwrap()]);
+}

@@ -1,0 +1,368 @@
+//! Checks a recorded history: what the machine says it did, replayed on a model of bytes.
+//!
+//! ```text
+//!   events of one buffer, in order ──▶ replay: valid-sets, last commits, grants, copies ──▶ what contradicts them
+//! ```
+//! The checker knows the events and the fixed facts of the platform (devices, what may be bound to what), and nothing of
+//! `BufferState`. It holds every byte by itself, so that no arithmetic on ranges can be wrong in the same way twice.
+
+use super::arenas;
+use dml::core::state::Outcome;
+use dml::core::{
+    Access, Allocation, ArenaId, ArenaSet, BufferId, Claims, Concurrency, DeviceSet, Event, EventKind,
+    GrantId, Platform, Seq, Span,
+};
+use std::collections::BTreeMap;
+
+/// Panics unless the events tell a history that may happen, from the making of every buffer to the last release.
+pub(crate) fn assert_history(platform: &Platform, events: &[Event]) {
+    let found = violations(platform, events);
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+/// Everything in the events that must not be.
+pub(crate) fn violations(platform: &Platform, events: &[Event]) -> Vec<String> {
+    let mut buffers: BTreeMap<BufferId, Replay<'_>> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (index, Event { buffer, kind, .. }) in events.iter().enumerate() {
+        if let EventKind::Created { len, data_in, zeroed } = *kind {
+            buffers.insert(*buffer, Replay::new(platform, len, data_in, zeroed));
+            continue;
+        }
+        let Some(replay) = buffers.get_mut(buffer) else {
+            found.push(format!("{index}: {buffer} was never made"));
+            continue;
+        };
+        replay.step(kind);
+        found.extend(replay.found.drain(..).map(|what| format!("{index}: {buffer} {kind:?}: {what}")));
+    }
+    for (buffer, replay) in buffers {
+        found.extend(replay.grants.keys().map(|grant| format!("{buffer}: {grant} was never released")));
+        found.extend(replay.copies.iter().map(|copy| format!("{buffer}: {copy:?} never ended")));
+    }
+    found
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Contents {
+    Undefined,
+    Zeroed,
+    Defined,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Byte {
+    valid: ArenaSet,
+    /// What it holds, or held before a writer failed.
+    contents: Contents,
+    poisoned: bool,
+    commit: Seq,
+}
+
+#[derive(Clone, Debug)]
+struct Holding {
+    arena: ArenaId,
+    claims: Claims,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Copy {
+    owner: GrantId,
+    from: Option<ArenaId>,
+    to: ArenaId,
+    span: Span,
+}
+
+struct Replay<'a> {
+    platform: &'a Platform,
+    bytes: Vec<Byte>,
+    /// Arenas with storage, and whose it is.
+    storage: BTreeMap<ArenaId, ArenaId>,
+    lost: ArenaSet,
+    lost_devices: DeviceSet,
+    grants: BTreeMap<GrantId, Holding>,
+    copies: Vec<Copy>,
+    /// Copies made for a request that is not granted yet.
+    made_for: BTreeMap<GrantId, Vec<Copy>>,
+    commit: Seq,
+    found: Vec<String>,
+}
+
+impl<'a> Replay<'a> {
+    fn new(platform: &'a Platform, len: u64, data_in: Option<ArenaId>, zeroed: bool) -> Self {
+        let contents = match (data_in, zeroed) {
+            (Some(_), _) => Contents::Defined,
+            (None, true) => Contents::Zeroed,
+            (None, false) => Contents::Undefined,
+        };
+        let byte = Byte { valid: arenas(data_in), contents, poisoned: false, commit: Seq(0) };
+        Self {
+            platform,
+            bytes: vec![byte; len as usize],
+            storage: data_in.into_iter().map(|arena| (arena, arena)).collect(),
+            lost: ArenaSet::EMPTY,
+            lost_devices: DeviceSet::EMPTY,
+            grants: BTreeMap::new(),
+            copies: Vec::new(),
+            made_for: BTreeMap::new(),
+            commit: Seq(0),
+            found: Vec::new(),
+        }
+    }
+
+    fn expect(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds {
+            self.found.push(what());
+        }
+    }
+
+    fn at(&self, span: Span) -> &[Byte] {
+        &self.bytes[span.start() as usize..span.end() as usize]
+    }
+
+    fn change(&mut self, span: Span, mut change: impl FnMut(&mut Byte)) {
+        self.bytes[span.start() as usize..span.end() as usize].iter_mut().for_each(&mut change);
+    }
+
+    fn everything(&self) -> Span {
+        Span::new(0, self.bytes.len() as u64)
+    }
+
+    fn root(&self, arena: ArenaId) -> ArenaId {
+        self.storage.get(&arena).copied().unwrap_or(arena)
+    }
+
+    fn group(&self, arena: ArenaId) -> ArenaSet {
+        let root = self.root(arena);
+        let members = self.storage.iter().filter(|(_, of)| **of == root).map(|(member, _)| *member);
+        members.fold(ArenaSet::of(arena), ArenaSet::with)
+    }
+
+    /// How a binding of `arena` to `root` shares.
+    fn binding(&self, arena: ArenaId, root: ArenaId) -> Option<Concurrency> {
+        self.platform.links().iter().find_map(|link| match link.allocation {
+            Allocation::Bound(concurrency) if (link.from, link.to) == (root, arena) => Some(concurrency),
+            _ => None,
+        })
+    }
+
+    /// The arenas that hold what this one holds, at once.
+    fn mirrors(&self, arena: ArenaId) -> ArenaSet {
+        let (group, root) = (self.group(arena), self.root(arena));
+        let members = group.iter().filter(|&member| member != root);
+        let bound = members.filter_map(|member| self.binding(member, root));
+        let narrowest = bound.fold(self.platform.arena(root).desc().concurrency, Ord::min);
+        match narrowest {
+            Concurrency::BimapFull => group.minus(self.lost),
+            _ => ArenaSet::of(arena),
+        }
+    }
+
+    fn step(&mut self, kind: &EventKind) {
+        match *kind {
+            EventKind::Granted { grant, arena, ref claims, seq, .. } => {
+                self.granted(grant, arena, claims, seq)
+            }
+            EventKind::Released { grant, outcome, commit } => self.released(grant, outcome, commit),
+            EventKind::Downgraded { grant, commit } => self.downgraded(grant, commit),
+            EventKind::CopyStarted { owner, from, to, span } => self.started(Copy { owner, from, to, span }),
+            EventKind::CopyDone { owner, from, to, span } => self.copied(Copy { owner, from, to, span }),
+            EventKind::Prefetched { owner, .. } => {
+                self.made_for.remove(&owner);
+            }
+            EventKind::Aborted { owner } => {
+                self.copies.retain(|copy| copy.owner != owner);
+                self.made_for.remove(&owner);
+            }
+            EventKind::Allocated { arena, root } => self.allocated(arena, root),
+            EventKind::Freed { arena } => {
+                let had = self.storage.remove(&arena).is_some();
+                self.expect(had, || format!("{arena} had no storage"));
+                // New storage of a member of a lost root is as good as any.
+                if !self.lost_devices.contains(self.platform.arena(arena).desc().native) {
+                    self.lost = self.lost.without(arena);
+                }
+                let all = self.everything();
+                self.change(all, |byte| byte.valid = byte.valid.without(arena));
+            }
+            EventKind::Restored { span } => {
+                let gone =
+                    |byte: &Byte| byte.poisoned && byte.contents != Contents::Zeroed && byte.valid.is_empty();
+                let lost = self.at(span).iter().any(gone);
+                self.expect(!lost, || "restored what nobody holds".to_owned());
+                self.change(span, |byte| byte.poisoned = false);
+            }
+            EventKind::DeviceLost { device } => {
+                let native = |arena: &ArenaId| self.platform.arena(*arena).desc().native == device;
+                let gone: Vec<_> =
+                    (0..self.platform.arenas().len() as u8).map(ArenaId).filter(native).collect();
+                let owned = gone.iter().filter(|arena| self.root(**arena) == **arena);
+                let groups =
+                    owned.fold(arenas(gone.iter().copied()), |set, arena| set.union(self.group(*arena)));
+                self.lost = self.lost.union(groups);
+                self.lost_devices = self.lost_devices.with(device);
+                let all = self.everything();
+                self.change(all, |byte| {
+                    byte.valid = byte.valid.minus(groups);
+                    byte.poisoned |= byte.valid.is_empty() && byte.contents == Contents::Defined;
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn granted(&mut self, grant: GrantId, arena: ArenaId, claims: &Claims, seq: Seq) {
+        let now = self.commit;
+        self.expect(seq == now, || format!("sees commit {seq:?}, the last is {now:?}"));
+        let has_storage = claims.is_empty() || self.storage.contains_key(&arena);
+        self.expect(has_storage, || format!("{arena} has no storage"));
+        for claim in claims {
+            if claim.access.reads() {
+                let newest = self.at(claim.span).iter().map(|byte| byte.commit).max().unwrap_or_default();
+                self.expect(newest <= seq, || format!("{} was committed by {newest:?}", claim.span));
+                let stale = self.at(claim.span).iter().any(|byte| {
+                    !byte.valid.contains(arena) || byte.poisoned || byte.contents == Contents::Undefined
+                });
+                self.expect(!stale, || format!("{} is not valid in {arena}", claim.span));
+            }
+            let torn = claim.access.writes() && self.copies.iter().any(|copy| copy.span.overlaps(claim.span));
+            self.expect(!torn, || format!("{} is being copied", claim.span));
+            let held = |of: &Holding| of.claims.iter().any(|other| other.conflicts(claim));
+            let rivals: Vec<_> = self.grants.iter().filter(|(_, of)| held(of)).map(|(id, _)| *id).collect();
+            self.expect(rivals.is_empty(), || format!("{rivals:?} hold {}", claim.span));
+        }
+        for copy in self.made_for.remove(&grant).unwrap_or_default() {
+            let reads = claims.iter().filter(|claim| claim.access.reads());
+            let wanted =
+                reads.filter_map(|claim| claim.span.intersection(copy.span)).map(Span::len).sum::<u64>();
+            self.expect(wanted == copy.span.len(), || format!("{copy:?} brought what nobody asked to read"));
+        }
+        let twice = self.grants.insert(grant, Holding { arena, claims: claims.clone() }).is_some();
+        self.expect(!twice, || "granted twice".to_owned());
+    }
+
+    /// Takes over what a writer wrote; whether it wrote anything.
+    fn commit(&mut self, holding: &Holding) -> bool {
+        let writes: Vec<Span> =
+            holding.claims.iter().filter(|claim| claim.access.writes()).map(|claim| claim.span).collect();
+        if writes.is_empty() {
+            return false;
+        }
+        self.commit = Seq(self.commit.0 + 1);
+        let (valid, commit) = (self.mirrors(holding.arena), self.commit);
+        for span in writes {
+            self.change(span, |byte| {
+                *byte = Byte { valid, contents: Contents::Defined, poisoned: false, commit }
+            });
+        }
+        true
+    }
+
+    fn released(&mut self, grant: GrantId, outcome: Outcome, commit: Option<Seq>) {
+        let Some(holding) = self.grants.remove(&grant) else {
+            self.found.push("released what was not granted".to_owned());
+            return;
+        };
+        let committed = outcome == Outcome::Done && self.commit(&holding);
+        let now = self.commit;
+        self.expect(commit == committed.then_some(now), || format!("the next commit is {now:?}"));
+        if outcome == Outcome::Failed {
+            let group = self.group(holding.arena);
+            for claim in holding.claims.iter().filter(|claim| claim.access.writes()) {
+                self.change(claim.span, |byte| {
+                    byte.valid = byte.valid.minus(group);
+                    byte.poisoned = true;
+                    // What was never written, or is nowhere any more, does not come back.
+                    if byte.contents == Contents::Undefined {
+                        byte.contents = Contents::Defined;
+                    }
+                });
+            }
+        }
+        let clean_overwrite = outcome == Outcome::Clean
+            && holding.claims.iter().any(|claim| claim.access == Access::WriteInvalidate);
+        self.expect(!clean_overwrite, || "an overwriter cannot be clean".to_owned());
+    }
+
+    fn downgraded(&mut self, grant: GrantId, commit: Seq) {
+        let Some(mut holding) = self.grants.get(&grant).cloned() else {
+            self.found.push("downgraded what was not granted".to_owned());
+            return;
+        };
+        self.commit(&holding);
+        let now = self.commit;
+        self.expect(commit == now, || format!("the commit is {now:?}"));
+        holding.claims.iter_mut().for_each(|claim| claim.access = Access::ReadOnly);
+        self.grants.insert(grant, holding);
+    }
+
+    fn started(&mut self, copy: Copy) {
+        let Copy { owner, from, to, span } = copy;
+        let refresh = from.is_some_and(|from| self.root(from) == self.root(to));
+        let group = self.group(to);
+        for arena in from.into_iter().chain([to]) {
+            let there = self.storage.contains_key(&arena);
+            self.expect(there, || format!("{arena} has no storage"));
+        }
+        // On the last hop into coherent storage a refresh may say what the hop before has brought about.
+        let coherent = from.is_some_and(|from| self.mirrors(from).contains(to));
+        let already = !coherent && self.at(span).iter().any(|byte| byte.valid.contains(to));
+        self.expect(!already, || format!("{to} is valid there already"));
+        match from {
+            Some(from) => {
+                let stale = self.at(span).iter().any(|byte| !byte.valid.contains(from));
+                self.expect(!stale || self.lost.contains(from), || format!("{from} is not valid there"));
+            }
+            None => {
+                let written =
+                    self.at(span).iter().any(|byte| byte.contents != Contents::Zeroed || byte.poisoned);
+                self.expect(!written, || "zeros over what was written".to_owned());
+            }
+        }
+        let twice = self
+            .copies
+            .iter()
+            .any(|other| group.contains(other.to) && other.span.overlaps(span) && other.owner != owner);
+        self.expect(!twice && !self.copies.contains(&copy), || {
+            "the bytes are being filled already".to_owned()
+        });
+        for (id, holding) in self.grants.clone() {
+            for claim in holding.claims.iter().filter(|claim| claim.span.overlaps(span)) {
+                let beneath = !refresh && group.contains(holding.arena);
+                self.expect(!claim.access.writes() && !beneath, || format!("{id} holds {}", claim.span));
+            }
+        }
+        self.copies.push(copy);
+    }
+
+    fn copied(&mut self, copy: Copy) {
+        let Some(index) = self.copies.iter().position(|other| *other == copy) else {
+            self.found.push("this copy was not started".to_owned());
+            return;
+        };
+        self.copies.swap_remove(index);
+        self.made_for.entry(copy.owner).or_default().push(copy);
+        let from_nowhere = copy.from.is_some_and(|from| self.lost.contains(from));
+        if !from_nowhere && !self.lost.contains(copy.to) {
+            let mirrors = self.mirrors(copy.to);
+            self.change(copy.span, |byte| byte.valid = byte.valid.union(mirrors));
+        }
+    }
+
+    fn allocated(&mut self, arena: ArenaId, root: Option<ArenaId>) {
+        let twice = self.storage.insert(arena, root.unwrap_or(arena)).is_some();
+        self.expect(!twice, || format!("{arena} had storage"));
+        if let Some(root) = root {
+            let owns = self.storage.get(&root) == Some(&root);
+            self.expect(owns, || format!("{root} has no storage of its own"));
+            if self.binding(arena, root) == Some(Concurrency::BimapFull) {
+                let all = self.everything();
+                self.change(all, |byte| {
+                    if byte.valid.contains(root) {
+                        byte.valid = byte.valid.with(arena);
+                    }
+                });
+            }
+        }
+    }
+}
