@@ -15,6 +15,7 @@ pub(super) type HostKernel = Arc<dyn Fn(Range<u64>, &mut [View<'_>]) -> Result<(
 
 /// One argument of the OpenCL kernel; the end of the package's items is added as the last one.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "opencl"), allow(dead_code, reason = "as for `Parts`"))]
 pub(super) enum Slot {
     /// The kernel's buffer of this number.
     Buffer(usize),
@@ -23,6 +24,10 @@ pub(super) enum Slot {
 }
 
 /// The parts of a workload's kernel.
+#[cfg_attr(
+    not(feature = "opencl"),
+    allow(dead_code, reason = "without OpenCL the host's part is all there is")
+)]
 pub(super) struct Parts {
     pub(super) workload: Workload,
     pub(super) host: HostKernel,
