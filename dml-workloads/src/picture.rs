@@ -144,12 +144,6 @@ impl Picture {
         &self.pixels
     }
 
-    /// The pixels, row-major, without a copy.
-    #[must_use]
-    pub fn into_pixels(self) -> Vec<[u8; 4]> {
-        self.pixels
-    }
-
     /// Reads a PNG of any colour type and depth, interlaced or not; of an animation, the first frame.
     ///
     /// # Errors

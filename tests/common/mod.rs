@@ -4,7 +4,7 @@
 //! `Faulty` (it fails on cue), behind a hook that a test may set to stop a call half way. Kernels reach the bytes through
 //! the block of their grant and as the arena's native device, so that a kernel without access is caught.
 
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod history;
 pub(crate) mod stress;
