@@ -2,14 +2,12 @@
 
 #![cfg(not(dml_loom))]
 
-mod common;
-
-use common::{
-    CPU, GPU, GPU_ARENA, MAIN_ARENA, bytes, change, check, copies, get, pair, poll_once, put, raw, read,
-    star, watched, write,
-};
 use dml::core::{
     Access, AcquireError, BusyReason, ConfigError, DeviceId, KernelId, RawBuffer, Region, Span, ViewError,
+};
+use dml_verify::{
+    CPU, GPU, GPU_ARENA, MAIN_ARENA, bytes, change, check, copies, get, pair, poll_once, put, raw, read,
+    star, watched, write,
 };
 use std::future::IntoFuture;
 use std::task::Poll;

@@ -11,6 +11,7 @@ use dml::core::{
 use dml::scheduler::{
     Argument, Coexecutor, Footprint, Hooks, Kernel, KernelError, Package, PolicySpec, RunError, UnitId,
 };
+use dml_verify::Audited;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +19,7 @@ const DEVICES: u16 = 3;
 const ITEM_BYTES: u64 = 4;
 
 /// Main memory and two devices with memories of their own.
-fn platform() -> Platform {
+fn platform() -> Audited {
     let mut builder = Platform::builder();
     for (name, kind) in [("cpu", DeviceKind::Cpu), ("gpu:0", DeviceKind::Gpu), ("gpu:1", DeviceKind::Gpu)] {
         builder.add_device(DeviceDesc::new(name, kind));
@@ -33,7 +34,7 @@ fn platform() -> Platform {
         let arena = builder.add_arena(Arc::new(Null::backed(video)));
         null::join_staged(&mut builder, ArenaId(0), arena, LinkSpeed::default());
     }
-    builder.build().expect("a sound platform")
+    Audited::new(builder.build().expect("a sound platform"))
 }
 
 /// out[i] = in[i] * 3 + i, in whatever memory the device has.

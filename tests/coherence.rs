@@ -2,18 +2,16 @@
 
 #![cfg(not(dml_loom))]
 
-mod common;
-
-use common::history::assert_history;
-use common::{
-    CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, GPU3_ARENA, MAIN_ARENA, Rig, arenas, byte_copies, bytes, change,
-    check, copies, get, live_blocks, mapped_pair, null, pair, put, raw, read, segments, star, write,
-};
 use dml::arenas::null::Call;
 use dml::core::state::{Begin, Phase, Request, Status, Step};
 use dml::core::{
     Access, AcquireError, BusyReason, Claim, Concurrency, EventKind, GrantId, KernelId, Operation, Seq, Span,
     normalise,
+};
+use dml_verify::history::assert_history;
+use dml_verify::{
+    CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, GPU3_ARENA, MAIN_ARENA, Rig, arenas, byte_copies, bytes, change,
+    check, copies, get, live_blocks, mapped_pair, null, pair, put, raw, read, segments, star, write,
 };
 
 #[test]

@@ -2,11 +2,9 @@
 
 #![cfg(not(dml_loom))]
 
-mod common;
-
-use common::stress::{Mix, run};
-use common::{GPU_ARENA, GPU2_ARENA, MAIN_ARENA, Rig, bytes, change, get, live_blocks, raw, star, write};
 use dml::core::{AcquireError, ArenaId, Concurrency, Platform};
+use dml_verify::stress::{Mix, run};
+use dml_verify::{GPU_ARENA, GPU2_ARENA, MAIN_ARENA, Rig, bytes, change, get, live_blocks, raw, star, write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
@@ -55,13 +53,13 @@ fn i01_every_increment_counts() {
                 let grants = buffer.platform().acquire_in(arena).read_write(&buffer).wait().unwrap();
                 let mut count: [u8; 8] = get(&grants, &buffer, 0..8).try_into().unwrap();
                 count = (u64::from_le_bytes(count) + 1).to_le_bytes();
-                common::put(&grants, &buffer, 0, &count);
+                dml_verify::put(&grants, &buffer, 0, &count);
                 grants.release().unwrap();
             }
         })
     });
     join(threads.collect());
-    let count: [u8; 8] = common::read(&buffer, MAIN_ARENA, 0..8).try_into().unwrap();
+    let count: [u8; 8] = dml_verify::read(&buffer, MAIN_ARENA, 0..8).try_into().unwrap();
     assert_eq!(u64::from_le_bytes(count), THREADS * ROUNDS);
 }
 
@@ -80,7 +78,7 @@ fn i01_writers_of_disjoint_ranges_keep_to_their_own() {
                 let grants = buffer.platform().acquire_in(arena).read_write(&region).wait().unwrap();
                 let before = if round == 0 { 7 } else { thread * 1000 + round - 1 };
                 assert_eq!(get(&grants, &buffer, range.clone()), bytes(before, range.clone()));
-                common::put(&grants, &buffer, range.start, &bytes(thread * 1000 + round, range.clone()));
+                dml_verify::put(&grants, &buffer, range.start, &bytes(thread * 1000 + round, range.clone()));
                 grants.release().unwrap();
             }
         })
@@ -88,7 +86,7 @@ fn i01_writers_of_disjoint_ranges_keep_to_their_own() {
     join(threads.collect());
     for thread in 0..4 {
         let range = thread * 33..(thread + 1) * 33;
-        assert_eq!(common::read(&buffer, MAIN_ARENA, range.clone()), bytes(thread * 1000 + 99, range));
+        assert_eq!(dml_verify::read(&buffer, MAIN_ARENA, range.clone()), bytes(thread * 1000 + 99, range));
     }
 }
 
@@ -128,7 +126,7 @@ fn l03_timeouts_take_nobody_else_along() {
     });
     let granted = join(threads.collect());
     assert!(granted.iter().all(|&granted| granted >= 100), "{granted:?}");
-    let state = common::check(&buffer);
+    let state = dml_verify::check(&buffer);
     assert!(state.requestors().is_empty() && state.copies().is_empty() && state.queue().len() == 0);
     change(&buffer, MAIN_ARENA, 0..100, 2);
 }

@@ -6,18 +6,14 @@
 
 #![cfg(not(dml_loom))]
 
-mod common;
-
-use common::{
-    CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Rig, byte, bytes, check, get, live_blocks,
-    mapped_pair, poll_once, put, raw, read, test_arena, write,
-};
 use dml::arenas::Script;
 use dml::arenas::faulty::{CallKind, Fault};
 use dml::core::state::{BufferState, Lifecycle, MapState};
 use dml::core::sync::{Arc, Mutex};
-use dml::core::{
-    AcquireError, AllocError, ArenaId, Concurrency, DeviceSet, Platform, RawBuffer, TransferError,
+use dml::core::{AcquireError, AllocError, ArenaId, Concurrency, DeviceSet, RawBuffer, TransferError};
+use dml_verify::{
+    Audited, CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Rig, byte, bytes, check, get, live_blocks,
+    mapped_pair, poll_once, put, raw, read, test_arena, write,
 };
 use std::future::IntoFuture;
 use std::ops::Range;
@@ -37,7 +33,7 @@ enum Op {
 }
 
 /// One platform with a fault in it, by the scripts of its arenas.
-type Make = fn([Script; 3]) -> Platform;
+type Make = fn([Script; 3]) -> Audited;
 
 fn faults() -> Vec<Fault> {
     vec![
@@ -52,7 +48,7 @@ fn faults() -> Vec<Fault> {
 }
 
 struct Trial {
-    platform: Platform,
+    platform: Audited,
     buffer: RawBuffer,
     /// What every byte holds.
     model: Vec<Option<u8>>,
@@ -85,7 +81,7 @@ fn enumerate(make: Make, zeroed: bool, ops: &[Op]) -> usize {
 }
 
 impl Trial {
-    fn new(platform: Platform, zeroed: bool, faulty: ArenaId, fault: Fault) -> Self {
+    fn new(platform: Audited, zeroed: bool, faulty: ArenaId, fault: Fault) -> Self {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let noted = calls.clone();
         test_arena(&platform, faulty).hook(move |kind| noted.lock().push(kind));
@@ -220,7 +216,7 @@ fn no_trace(before: &BufferState, after: &BufferState) {
     }
 }
 
-fn staged(scripts: [Script; 3]) -> Platform {
+fn staged(scripts: [Script; 3]) -> Audited {
     let [main, gpu, gpu2] = scripts;
     Rig::with_main(main)
         .gpu_with(Concurrency::Exclusive, gpu)
@@ -279,7 +275,7 @@ fn i15_mapped_copies() {
     }
 }
 
-fn mapped([main, gpu, gpu2]: [Script; 3], concurrency: Concurrency) -> Platform {
+fn mapped([main, gpu, gpu2]: [Script; 3], concurrency: Concurrency) -> Audited {
     let rig = Rig::with_main(main).gpu_with(concurrency, gpu).gpu_with(Concurrency::Exclusive, gpu2);
     rig.mapped(GPU_ARENA).mapped(GPU2_ARENA).build()
 }
@@ -296,7 +292,7 @@ fn i15_zeros_made_where_they_are_needed() {
     assert!(enumerate(staged, true, &ops) > 50);
 }
 
-fn bound([main, gpu, gpu2]: [Script; 3], concurrency: Concurrency) -> Platform {
+fn bound([main, gpu, gpu2]: [Script; 3], concurrency: Concurrency) -> Audited {
     let rig = Rig::with_main(main).gpu_with(concurrency, gpu).gpu_with(Concurrency::Exclusive, gpu2);
     rig.bound(MAIN_ARENA, GPU_ARENA, concurrency).staged(MAIN_ARENA, GPU2_ARENA).build()
 }

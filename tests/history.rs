@@ -2,16 +2,14 @@
 
 #![cfg(not(dml_loom))]
 
-mod common;
-
-use common::history::{assert_history, violations};
-use common::stress::{Mix, run};
-use common::{
-    CPU, GPU, GPU_ARENA, GPU2_ARENA, MAIN_ARENA, Rig, bytes, change, get, live_blocks, put, raw, read, star,
-    write,
-};
 use dml::core::state::Outcome;
 use dml::core::{Concurrency, DeviceId, Event, EventKind, Platform, Seq};
+use dml_verify::history::{assert_history, violations};
+use dml_verify::stress::{Mix, run};
+use dml_verify::{
+    Audited, CPU, GPU, GPU_ARENA, GPU2_ARENA, MAIN_ARENA, Rig, bytes, change, get, live_blocks, put, raw,
+    read, star, write,
+};
 use std::sync::atomic::Ordering;
 
 fn stressed(platform: &Platform) {
@@ -57,7 +55,7 @@ fn i11_threads_over_storage_that_is_handed_over() {
 }
 
 /// A history with every sort of event: copies over two hops, commits, a failed kernel, a restore, a prefetch.
-fn story() -> (Platform, Vec<Event>) {
+fn story() -> (Audited, Vec<Event>) {
     let platform = star();
     let recording = platform.record();
     let buffer = raw(&platform, 100);

@@ -7,9 +7,6 @@
 
 #![cfg(not(dml_loom))]
 
-mod common;
-
-use common::{GPU_ARENA, GPU2_ARENA, GPU3_ARENA, MAIN_ARENA, Rig, star};
 use dml::core::state::{
     Admission, Begin, BufferState, CopyKind, CopyOp, Initial, Lifecycle, MapState, Outcome, Refusal, Request,
     Step, SyncPlan,
@@ -17,6 +14,7 @@ use dml::core::state::{
 use dml::core::{
     Access, Allocation, ArenaId, Claim, Concurrency, GrantId, KernelId, Platform, Span, Ticket, normalise,
 };
+use dml_verify::{GPU_ARENA, GPU2_ARENA, GPU3_ARENA, MAIN_ARENA, Rig, star};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -313,13 +311,13 @@ fn config() -> ProptestConfig {
 
 fn every_way() -> Platform {
     let rig = Rig::new().gpu(Concurrency::Exclusive).gpu(Concurrency::BimapRead).gpu(Concurrency::BimapFull);
-    rig.mapped(GPU_ARENA).mapped(GPU2_ARENA).staged(MAIN_ARENA, GPU_ARENA).mapped(GPU3_ARENA).build()
+    rig.mapped(GPU_ARENA).mapped(GPU2_ARENA).staged(MAIN_ARENA, GPU_ARENA).mapped(GPU3_ARENA).plain()
 }
 
 fn bound(concurrency: Concurrency) -> Platform {
     let rig = Rig::new().gpu(concurrency).gpu(Concurrency::Exclusive);
     let rig = rig.bound(MAIN_ARENA, GPU_ARENA, concurrency).staged(MAIN_ARENA, GPU_ARENA);
-    rig.staged(MAIN_ARENA, GPU2_ARENA).build()
+    rig.staged(MAIN_ARENA, GPU2_ARENA).plain()
 }
 
 /// Two gpus that can share main memory's storage, each under rules of its own.
@@ -327,7 +325,7 @@ fn two_members() -> Platform {
     let rig = Rig::new().gpu(Concurrency::BimapRead).gpu(Concurrency::Exclusive).gpu(Concurrency::BimapFull);
     let rig = rig.bound(MAIN_ARENA, GPU_ARENA, Concurrency::BimapRead).staged(MAIN_ARENA, GPU_ARENA);
     let rig = rig.bound(MAIN_ARENA, GPU2_ARENA, Concurrency::Exclusive).mapped(GPU2_ARENA);
-    rig.bound(MAIN_ARENA, GPU3_ARENA, Concurrency::BimapFull).build()
+    rig.bound(MAIN_ARENA, GPU3_ARENA, Concurrency::BimapFull).plain()
 }
 
 proptest! {
@@ -335,7 +333,7 @@ proptest! {
 
     #[test]
     fn i01_staged_copies_step_by_step(ops in ops(0, 0), zeroed: bool) {
-        run(star(), zeroed, &ops);
+        run(star().clone(), zeroed, &ops);
     }
 
     #[test]
@@ -360,7 +358,7 @@ proptest! {
 
     #[test]
     fn i13_staged_copies_and_lost_devices(ops in ops(0, 1), zeroed: bool) {
-        run(star(), zeroed, &ops);
+        run(star().clone(), zeroed, &ops);
     }
 
     #[test]

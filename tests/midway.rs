@@ -2,24 +2,22 @@
 
 #![cfg(not(dml_loom))]
 
-mod common;
-
-use common::history::assert_history;
-use common::{
-    CPU, GPU, GPU_ARENA, GPU2_ARENA, GPU3, GPU3_ARENA, MAIN_ARENA, Rig, bound_pair, bytes, check, get,
-    live_blocks, null, pair, poll_once, put, raw, read, test_arena, watched, write,
-};
 use dml::arenas::Script;
 use dml::arenas::faulty::{CallKind, Fault};
 use dml::arenas::null::Call;
 use dml::core::state::Lifecycle;
 use dml::core::sync::{Arc, Mutex};
 use dml::core::{AcquireError, ArenaId, Concurrency, EventKind, Platform, RawBuffer};
+use dml_verify::history::assert_history;
+use dml_verify::{
+    Audited, CPU, GPU, GPU_ARENA, GPU2_ARENA, GPU3, GPU3_ARENA, MAIN_ARENA, Rig, bound_pair, bytes, check,
+    get, live_blocks, null, pair, poll_once, put, raw, read, test_arena, watched, write,
+};
 use std::future::IntoFuture;
 use std::task::Poll;
 
 /// Reads all of a buffer in an arena, on a thread of its own.
-fn reader(buffer: &RawBuffer, arena: ArenaId) -> common::Watched<Result<Vec<u8>, AcquireError>> {
+fn reader(buffer: &RawBuffer, arena: ArenaId) -> dml_verify::Watched<Result<Vec<u8>, AcquireError>> {
     let buffer = buffer.clone();
     watched("reader", move || {
         let grants = buffer.platform().acquire_in(arena).read(&buffer).try_now()?;
@@ -157,7 +155,7 @@ fn i06_a_free_does_not_change_the_rules_for_a_plan_under_way() {
     gate.open();
     let seen = reader.join();
     assert!(
-        matches!(&seen, Ok(bytes) if *bytes == common::bytes(1, 0..100)),
+        matches!(&seen, Ok(bytes) if *bytes == dml_verify::bytes(1, 0..100)),
         "{seen:?}, {freed:?}, {host:?}"
     );
     assert_eq!(buffer.snapshot().lifecycle(), Lifecycle::Open, "wedged, and every arena kept its contract");
@@ -198,7 +196,7 @@ fn i06_a_binding_given_up_half_way_leaves_the_readers_of_its_root_their_access()
 }
 
 /// Main memory, a gpu bound to it, and a second gpu that holds a copy of its own.
-fn root_member_and_copy() -> (Platform, RawBuffer) {
+fn root_member_and_copy() -> (Audited, RawBuffer) {
     let rig = Rig::new().gpu(Concurrency::Exclusive).gpu(Concurrency::Exclusive);
     let rig = rig.bound(MAIN_ARENA, GPU_ARENA, Concurrency::Exclusive);
     let platform = rig.staged(MAIN_ARENA, GPU2_ARENA).build();

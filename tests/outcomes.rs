@@ -2,16 +2,12 @@
 
 #![cfg(not(dml_loom))]
 
-mod common;
-
-use common::history::assert_history;
-use common::{
-    CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Rig, arenas, bytes, change, check, get, pair,
-    poll_once, put, raw, read, segments, star, write,
-};
 use dml::core::state::{Remains, Status};
-use dml::core::{
-    AcquireError, ArenaSet, Concurrency, EventKind, Fence, Platform, RawBuffer, Seq, Span, TransferError,
+use dml::core::{AcquireError, ArenaSet, Concurrency, EventKind, Fence, RawBuffer, Seq, Span, TransferError};
+use dml_verify::history::assert_history;
+use dml_verify::{
+    Audited, CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Rig, arenas, bytes, change, check, get, pair,
+    poll_once, put, raw, read, segments, star, write,
 };
 use std::future::IntoFuture;
 use std::task::Poll;
@@ -133,7 +129,7 @@ fn a_panicking_writer_poisons_and_a_panicking_reader_does_not() {
             let asked = buffer.platform().acquire(GPU);
             let asked = if writes { asked.read_write(&region) } else { asked.read(&region) };
             let kernel = asked.try_now().unwrap();
-            assert_eq!(get(&kernel, &buffer, 10..20), [], "this kernel goes wrong");
+            assert_eq!(get(&kernel, &buffer, 10..20), [0u8; 0], "this kernel goes wrong");
         });
         assert!(thread.join().is_err());
     };
@@ -225,7 +221,7 @@ fn a_downgraded_view_shows_and_does_not_change() {
     assert!(kernel.views().unwrap()[0].slice_mut::<u8>().is_err());
 }
 
-fn three() -> Platform {
+fn three() -> Audited {
     Rig::new()
         .gpu(Concurrency::Exclusive)
         .gpu(Concurrency::Exclusive)

@@ -3,14 +3,13 @@
 //! Whatever the platform, whatever was copied where: every grant that reads sees the model's bytes, every refusal is one
 //! that the model understands, and every state invariant holds after every operation.
 
-mod common;
-
-use common::{
-    CPU, GPU_ARENA, GPU2_ARENA, GPU3_ARENA, MAIN_ARENA, Rig, byte, check, get, live_blocks, put, raw, star,
-};
 use dml::core::{
-    Access, AcquireError, ArenaId, BusyReason, Claim, Claims, Concurrency, Grants, KernelId, Platform,
-    RawBuffer, Span, normalise,
+    Access, AcquireError, ArenaId, BusyReason, Claim, Claims, Concurrency, Grants, KernelId, RawBuffer, Span,
+    normalise,
+};
+use dml_verify::{
+    Audited, CPU, GPU_ARENA, GPU2_ARENA, GPU3_ARENA, MAIN_ARENA, Rig, byte, check, get, live_blocks, put,
+    raw, star,
 };
 use proptest::prelude::*;
 
@@ -97,7 +96,7 @@ struct Held {
 }
 
 struct World {
-    platform: Platform,
+    platform: Audited,
     buffers: Vec<RawBuffer>,
     cells: Vec<Vec<Cell>>,
     held: Vec<Held>,
@@ -105,7 +104,7 @@ struct World {
 }
 
 impl World {
-    fn new(platform: Platform, zeroed: bool) -> Self {
+    fn new(platform: Audited, zeroed: bool) -> Self {
         let mut buffers = vec![raw(&platform, LEN), raw(&platform, LEN)];
         buffers.push(platform.raw_buffer(LEN).zeroed().build().unwrap());
         let mut cells = vec![vec![Cell { committed: None, poisoned: false }; LEN as usize]; 2];
@@ -426,7 +425,7 @@ impl World {
     }
 }
 
-fn run(platform: Platform, zeroed: bool, ops: &[Op]) {
+fn run(platform: Audited, zeroed: bool, ops: &[Op]) {
     let mut world = World::new(platform, zeroed);
     for op in ops {
         world.step(op);
@@ -448,7 +447,7 @@ fn config() -> ProptestConfig {
 }
 
 /// One gpu shares the host's storage or the host shares the gpu's, another gpu is joined by copies.
-fn bound(concurrency: Concurrency) -> Platform {
+fn bound(concurrency: Concurrency) -> Audited {
     Rig::new()
         .gpu(concurrency)
         .gpu(Concurrency::Exclusive)

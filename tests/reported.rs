@@ -1,18 +1,16 @@
 //! One test per fault that was found in core by reading it: each was red when it was written.
 
-mod common;
-
-use common::{
-    CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, GPU3_ARENA, MAIN_ARENA, Rig, arenas, bound_pair, byte_copies,
-    bytes, change, check, copies, get, live_blocks, null, pair, poll_once, raw, read, segments, test_arena,
-    watched, write,
-};
 use dml::arenas::Script;
 use dml::arenas::faulty::{CallKind, Fault};
 use dml::core::state::{Begin, BufferState, Initial, Lifecycle, MapState, Request, Status};
 use dml::core::{
     Access, AcquireError, ArenaId, BusyReason, Claim, Concurrency, DeviceDesc, DeviceKind, DeviceSet,
     EventKind, GrantId, KernelId, Platform, Span, normalise,
+};
+use dml_verify::{
+    CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, GPU3_ARENA, MAIN_ARENA, Rig, arenas, bound_pair, byte_copies,
+    bytes, change, check, copies, get, live_blocks, null, pair, poll_once, raw, read, segments, test_arena,
+    watched, write,
 };
 use std::future::IntoFuture;
 use std::task::Poll;
@@ -203,7 +201,7 @@ fn l03_nobody_adds_users_to_an_arena_that_the_head_needs_idle() {
 }
 
 #[test]
-fn a_second_recording_takes_over_from_the_first() {
+fn a_second_recording_outlives_the_first() {
     let platform = pair();
     let first = platform.record();
     let buffer = raw(&platform, 100);
@@ -214,6 +212,25 @@ fn a_second_recording_takes_over_from_the_first() {
     let events = second.finish();
     assert!(events.iter().any(|event| event.kind.is_reading_grant()), "{events:?}");
     assert!(!events.iter().any(|event| matches!(event.kind, EventKind::Created { .. })));
+}
+
+#[test]
+fn recordings_that_overlap_have_their_own_events() {
+    let platform = pair();
+    let first = platform.record();
+    let buffer = raw(&platform, 100);
+    let second = platform.record();
+    write(&buffer, MAIN_ARENA, 0..100, 1);
+    let outer = first.finish();
+    let _ = read(&buffer, GPU_ARENA, 0..100);
+    let inner = second.finish();
+    let kinds = |events: &[dml::core::Event]| -> Vec<EventKind> {
+        events.iter().map(|event| event.kind.clone()).collect()
+    };
+    assert!(matches!(kinds(&outer)[0], EventKind::Created { .. }));
+    // What both saw is the same; only the second saw the copy.
+    assert_eq!(kinds(&outer)[1..], kinds(&inner)[..outer.len() - 1]);
+    assert!(dml_verify::copies(&outer).is_empty() && dml_verify::copies(&inner).len() == 1);
 }
 
 #[test]

@@ -2,19 +2,17 @@
 
 #![cfg(not(dml_loom))]
 
-mod common;
-
-use common::history::assert_history;
-use common::{
-    CPU, GPU, GPU_ARENA, GPU2_ARENA, MAIN_ARENA, Rig, arenas, bound_pair, byte_copies, bytes, change, check,
-    copies, get, live_blocks, mapped_pair, null, pair, poll_once, put, raw, read, segments, star, test_arena,
-    watched, write,
-};
 use dml::arenas::faulty::CallKind;
 use dml::arenas::null::Call;
 use dml::core::state::{Alloc, Lifecycle, Status};
 use dml::core::{
     AcquireError, ArenaId, BindRefusal, Concurrency, FreeRefusal, Operation, Platform, RawBuffer,
+};
+use dml_verify::history::assert_history;
+use dml_verify::{
+    CPU, GPU, GPU_ARENA, GPU2_ARENA, MAIN_ARENA, Rig, arenas, bound_pair, byte_copies, bytes, change, check,
+    copies, get, live_blocks, mapped_pair, null, pair, poll_once, put, raw, read, segments, star, test_arena,
+    watched, write,
 };
 use std::future::IntoFuture;
 use std::sync::mpsc::channel;
@@ -314,7 +312,7 @@ fn l06_close_refuses_those_who_wait_and_waits_for_those_who_hold() {
     assert_history(&platform, &recording.finish());
 }
 
-const GPU2_DEVICE: dml::core::DeviceId = common::GPU2;
+const GPU2_DEVICE: dml::core::DeviceId = dml_verify::GPU2;
 
 #[test]
 fn i25_a_grant_keeps_the_storage_of_a_dropped_buffer() {

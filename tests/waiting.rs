@@ -2,17 +2,15 @@
 
 #![cfg(not(dml_loom))]
 
-mod common;
-
-use common::history::assert_history;
-use common::{
-    CPU, GPU, GPU_ARENA, GPU2, MAIN_ARENA, Rig, block_on, bytes, check, get, mapped_pair, pair, poll_once,
-    put, raw, read, star, watched, write,
-};
 use dml::arenas::Script;
 use dml::arenas::faulty::{CallKind, Fault};
 use dml::core::{
     AcquireError, AcquireFuture, BusyReason, Concurrency, DeviceId, Grants, Platform, RawBuffer,
+};
+use dml_verify::history::assert_history;
+use dml_verify::{
+    CPU, GPU, GPU_ARENA, GPU2, MAIN_ARENA, Rig, block_on, bytes, check, get, mapped_pair, pair, poll_once,
+    put, raw, read, star, watched, write,
 };
 use std::future::{Future, IntoFuture};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -112,7 +110,7 @@ fn l03_a_stream_of_readers_does_not_starve_a_writer() {
         held.release().unwrap();
     });
     writer.join();
-    readers.into_iter().for_each(common::Watched::join);
+    readers.into_iter().for_each(dml_verify::Watched::join);
     assert_eq!(read(&buffer, MAIN_ARENA, 0..100), bytes(2, 0..100));
     assert!(is_quiet(&buffer));
 }
@@ -199,7 +197,7 @@ fn l01_opposite_orders_come_to_an_end_and_never_overlap() {
             })
         })
         .collect();
-    threads.into_iter().for_each(common::Watched::join);
+    threads.into_iter().for_each(dml_verify::Watched::join);
     assert!(buffers.iter().all(is_quiet));
 }
 
@@ -433,6 +431,6 @@ fn l03_a_stream_of_kernels_does_not_starve_the_host() {
         done.store(true, Ordering::Release);
     });
     host.join();
-    kernels.into_iter().for_each(common::Watched::join);
+    kernels.into_iter().for_each(dml_verify::Watched::join);
     assert!(is_quiet(&buffer));
 }

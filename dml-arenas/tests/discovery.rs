@@ -7,11 +7,12 @@ mod common;
 use common::with_opencl;
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions};
 use dml_core::{DeviceKind, Platform};
+use dml_verify::Audited;
 use std::process::Command;
 
 #[test]
 fn the_processor_and_main_memory_come_first() {
-    let platform = Platform::builder().discover().unwrap().build().unwrap();
+    let platform = Audited::new(Platform::builder().discover().unwrap().build().unwrap());
     let cpu = &platform.devices()[0];
     assert_eq!((&*cpu.name, cpu.kind), ("cpu", DeviceKind::Cpu));
     assert!(cpu.units >= 1 && !cpu.description.is_empty());
@@ -21,7 +22,7 @@ fn the_processor_and_main_memory_come_first() {
 
 #[test]
 fn two_discoveries_find_the_same() {
-    let find = || Platform::builder().discover().unwrap().build().unwrap();
+    let find = || Audited::new(Platform::builder().discover().unwrap().build().unwrap());
     let (first, second) = (find(), find());
     assert_eq!(first.devices(), second.devices());
     assert_eq!(first.links(), second.links());
@@ -95,7 +96,7 @@ fn child() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    let platform = Platform::builder().discover().unwrap().build().unwrap();
+    let platform = Audited::new(Platform::builder().discover().unwrap().build().unwrap());
     println!("devices: {}", platform.devices().len());
     for missing in platform.unavailable() {
         println!("missing {missing}");

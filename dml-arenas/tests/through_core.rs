@@ -12,6 +12,7 @@ use dml_core::{
     AcquireError, Arena, ArenaDesc, ArenaKind, DeviceDesc, DeviceId, DeviceKind, DeviceSet, LinkSpeed,
     Platform, PlatformBuilder, TransferError,
 };
+use dml_verify::Audited;
 
 const CPU: DeviceId = DeviceId(0);
 const GPU: DeviceId = DeviceId(1);
@@ -24,14 +25,14 @@ fn speed(latency_ns: u64) -> LinkSpeed {
 fn platform(
     device: Arc<dyn Arena>,
     join: impl FnOnce(&mut PlatformBuilder, dml_core::ArenaId, dml_core::ArenaId),
-) -> Platform {
+) -> Audited {
     let mut builder = Platform::builder();
     builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
     builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu));
     let main = builder.add_arena(Arc::new(MainMem::new(CPU)));
     let gpu = builder.add_arena(device);
     join(&mut builder, main, gpu);
-    builder.build().unwrap()
+    Audited::new(builder.build().unwrap())
 }
 
 fn gpu_desc() -> ArenaDesc {

@@ -409,8 +409,7 @@ impl Platform {
         &self.0.counters
     }
 
-    /// Starts recording the events of every buffer of the platform. One recording runs at a time: a second one
-    /// takes over from the first.
+    /// Starts recording the events of every buffer of the platform. Several recordings may run at once.
     pub fn record(&self) -> Recording {
         Recording::start(self.0.recorder.clone())
     }

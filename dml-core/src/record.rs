@@ -300,10 +300,12 @@ pub(crate) struct Recorder {
     tape: Mutex<Tape>,
 }
 
-/// What is being recorded, and for which recording.
+/// The events since the oldest recording that runs began.
 #[derive(Debug, Default)]
 struct Tape {
-    recording: u64,
+    next: u64,
+    /// The recordings that run: their numbers, and where in `events` each began.
+    running: Vec<(u64, usize)>,
     events: Vec<Event>,
 }
 
@@ -320,23 +322,31 @@ impl Recorder {
         }
     }
 
-    /// Begins a recording with an empty tape and returns its number.
+    /// Begins a recording and returns its number.
     fn start(&self) -> u64 {
         let mut tape = self.tape.lock();
-        tape.recording += 1;
-        tape.events.clear();
+        tape.next += 1;
+        let entry = (tape.next, tape.events.len());
+        tape.running.push(entry);
         self.on.store(true, Ordering::Relaxed);
-        tape.recording
+        tape.next
     }
 
-    /// Ends a recording, unless another has taken over: then this one has no events left.
+    /// Ends a recording; what it recorded, where it is still running. The tape goes with the last one.
     fn stop(&self, recording: u64) -> Vec<Event> {
         let mut tape = self.tape.lock();
-        if tape.recording != recording {
+        let Some(index) = tape.running.iter().position(|(number, _)| *number == recording) else {
             return Vec::new();
+        };
+        let (_, from) = tape.running.remove(index);
+        if tape.running.is_empty() {
+            self.on.store(false, Ordering::Relaxed);
+            let mut events = std::mem::take(&mut tape.events);
+            events.drain(..from);
+            events
+        } else {
+            tape.events[from..].to_vec()
         }
-        self.on.store(false, Ordering::Relaxed);
-        std::mem::take(&mut tape.events)
     }
 }
 
@@ -354,7 +364,7 @@ impl Recording {
         Self { recorder, number }
     }
 
-    /// Ends the recording: the events since it began, in order; none if a later recording took over.
+    /// Ends the recording: the events since it began, in order. Several may run at once; each has its own.
     #[must_use]
     pub fn finish(self) -> Vec<Event> {
         self.recorder.stop(self.number)

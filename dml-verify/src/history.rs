@@ -6,22 +6,65 @@
 //! The checker knows the events and the fixed facts of the platform (devices, what may be bound to what), and nothing of
 //! `BufferState`. It holds every byte by itself, so that no arithmetic on ranges can be wrong in the same way twice.
 
-use super::arenas;
-use dml::core::state::Outcome;
-use dml::core::{
+use crate::rig::arenas;
+use dml_core::state::Outcome;
+use dml_core::{
     Access, Allocation, ArenaId, ArenaSet, BufferId, Claims, Concurrency, DeviceSet, Event, EventKind,
-    GrantId, Platform, Seq, Span,
+    GrantId, Platform, Recording, Seq, Span,
 };
 use std::collections::BTreeMap;
+use std::ops::Deref;
 
-/// Panics unless the events tell a history that may happen, from the making of every buffer to the last release.
-pub(crate) fn assert_history(platform: &Platform, events: &[Event]) {
+/// Holds a history, from the making of every buffer to the last release, to be one that may happen.
+///
+/// # Panics
+/// When it is not, with everything that contradicts it.
+pub fn assert_history(platform: &Platform, events: &[Event]) {
     let found = violations(platform, events);
     assert!(found.is_empty(), "{found:#?}");
 }
 
+/// A platform whose whole history is checked when this is dropped: every test that makes one runs under the checker.
+///
+/// Declared first in a test it is dropped last, when its buffers and grants are gone. It is a [`Platform`] for every use;
+/// a clone of the platform inside may outlive it, but nothing may be granted then.
+#[derive(Debug)]
+pub struct Audited {
+    platform: Platform,
+    recording: Option<Recording>,
+}
+
+impl Audited {
+    /// Records everything that happens on a platform from now on.
+    #[must_use]
+    pub fn new(platform: Platform) -> Self {
+        let recording = Some(platform.record());
+        Self { platform, recording }
+    }
+}
+
+impl Deref for Audited {
+    type Target = Platform;
+
+    fn deref(&self) -> &Platform {
+        &self.platform
+    }
+}
+
+impl Drop for Audited {
+    /// # Panics
+    /// When the history contradicts itself, unless the thread is panicking already.
+    fn drop(&mut self) {
+        let events = self.recording.take().map_or_else(Vec::new, Recording::finish);
+        if !std::thread::panicking() {
+            assert_history(&self.platform, &events);
+        }
+    }
+}
+
 /// Everything in the events that must not be.
-pub(crate) fn violations(platform: &Platform, events: &[Event]) -> Vec<String> {
+#[must_use]
+pub fn violations(platform: &Platform, events: &[Event]) -> Vec<String> {
     let mut buffers: BTreeMap<BufferId, Replay<'_>> = BTreeMap::new();
     let mut found = Vec::new();
     for (index, Event { buffer, kind, .. }) in events.iter().enumerate() {
@@ -184,6 +227,12 @@ impl<'a> Replay<'a> {
                 }
                 let all = self.everything();
                 self.change(all, |byte| byte.valid = byte.valid.without(arena));
+                // Who went may have been the one who kept the others from sharing coherently.
+                let left: Vec<_> = self.storage.keys().map(|&left| self.mirrors(left)).collect();
+                self.change(all, |byte| {
+                    let held = left.iter().filter(|mirrors| !byte.valid.intersection(**mirrors).is_empty());
+                    byte.valid = held.fold(byte.valid, |valid, mirrors| valid.union(*mirrors));
+                });
             }
             EventKind::Restored { span } => {
                 let gone =

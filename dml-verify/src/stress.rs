@@ -3,8 +3,8 @@
 //! A *shadow* holds the latest contents of every byte. Who writes a byte changes its shadow too, under the same grant; who
 //! reads it compares. Nothing but the grants orders these accesses: where one is granted too much, bytes differ.
 
-use super::{block_on, bytes, get, put};
-use dml::core::{Access, AcquireError, ArenaId, Grants, Platform, RawBuffer};
+use crate::rig::{block_on, bytes, get, put};
+use dml_core::{Access, AcquireError, ArenaId, Grants, Platform, RawBuffer};
 use std::future::IntoFuture;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,20 +15,26 @@ const LEN: u64 = 97;
 
 /// What threads may do beside acquiring and releasing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mix {
-    pub(crate) threads: u64,
-    pub(crate) rounds: u64,
+pub struct Mix {
+    /// How many.
+    pub threads: u64,
+    /// How many requests each of them makes.
+    pub rounds: u64,
     /// Whether kernels fail now and then.
-    pub(crate) failures: bool,
+    pub failures: bool,
 }
 
 /// What came of it all.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) granted: AtomicU64,
-    pub(crate) given_up: AtomicU64,
-    pub(crate) failed: AtomicU64,
-    pub(crate) repaired: AtomicU64,
+pub struct Tally {
+    /// Requests granted.
+    pub granted: AtomicU64,
+    /// Requests that were busy, or given up while they waited.
+    pub given_up: AtomicU64,
+    /// Kernels that failed on purpose.
+    pub failed: AtomicU64,
+    /// Buffers overwritten or restored after that.
+    pub repaired: AtomicU64,
 }
 
 struct Shared {
@@ -40,7 +46,7 @@ struct Shared {
 }
 
 /// Three buffers, one of which begins as zeros; everything is released and dropped when this returns.
-pub(crate) fn run(platform: &Platform, mix: Mix) -> Tally {
+pub fn run(platform: &Platform, mix: Mix) -> Tally {
     let buffers: Vec<RawBuffer> = [false, true, false]
         .map(|zeroed| {
             let builder = platform.raw_buffer(LEN);
@@ -177,7 +183,7 @@ impl Worker {
             3 => {
                 // Given up at the first wait.
                 let mut future = asked.into_future();
-                match super::poll_once(&mut future) {
+                match crate::rig::poll_once(&mut future) {
                     std::task::Poll::Ready(result) => result,
                     std::task::Poll::Pending => {
                         std::thread::yield_now();

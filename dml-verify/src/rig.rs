@@ -4,17 +4,13 @@
 //! `Faulty` (it fails on cue), behind a hook that a test may set to stop a call half way. Kernels reach the bytes through
 //! the block of their grant and as the arena's native device, so that a kernel without access is caught.
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
-
-pub(crate) mod history;
-pub(crate) mod stress;
-
-use dml::arenas::faulty::{CallKind, Faulty, Script};
-use dml::arenas::null::{Null, join_bound, join_mapped, join_staged};
-use dml::core::host::HostOwner;
-use dml::core::state::{BufferState, MapState, Status};
-use dml::core::sync::{Arc, Mutex};
-use dml::core::{
+use crate::history::Audited;
+use dml_arenas::faulty::{CallKind, Faulty, Script};
+use dml_arenas::null::{Null, join_bound, join_mapped, join_staged};
+use dml_core::host::HostOwner;
+use dml_core::state::{BufferState, MapState, Status};
+use dml_core::sync::{Arc, Mutex};
+use dml_core::{
     AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, ArenaSet, AttachError, BlockRef,
     Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Event, EventKind, Fence, Grants, HostSpan,
     HostStaged, Link, LinkSpeed, MapReport, Platform, PlatformBuilder, RawBuffer, Region, Span,
@@ -27,19 +23,27 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-pub(crate) const CPU: DeviceId = DeviceId(0);
-pub(crate) const GPU: DeviceId = DeviceId(1);
-pub(crate) const GPU2: DeviceId = DeviceId(2);
-pub(crate) const GPU3: DeviceId = DeviceId(3);
-pub(crate) const MAIN_ARENA: ArenaId = ArenaId(0);
-pub(crate) const GPU_ARENA: ArenaId = ArenaId(1);
-pub(crate) const GPU2_ARENA: ArenaId = ArenaId(2);
-pub(crate) const GPU3_ARENA: ArenaId = ArenaId(3);
+/// The host.
+pub const CPU: DeviceId = DeviceId(0);
+/// The first further device.
+pub const GPU: DeviceId = DeviceId(1);
+/// The second further device.
+pub const GPU2: DeviceId = DeviceId(2);
+/// The third further device.
+pub const GPU3: DeviceId = DeviceId(3);
+/// Main memory.
+pub const MAIN_ARENA: ArenaId = ArenaId(0);
+/// The first further device's memory.
+pub const GPU_ARENA: ArenaId = ArenaId(1);
+/// The second further device's memory.
+pub const GPU2_ARENA: ArenaId = ArenaId(2);
+/// The third further device's memory.
+pub const GPU3_ARENA: ArenaId = ArenaId(3);
 
 type Hook = Arc<dyn Fn(CallKind) + Send + Sync>;
 
 /// The arena of every test platform.
-pub(crate) struct TestArena {
+pub struct TestArena {
     inner: Faulty<Null>,
     hook: Mutex<Option<Hook>>,
 }
@@ -54,12 +58,12 @@ impl TestArena {
     }
 
     /// Calls `hook` before every call of core.
-    pub(crate) fn hook(&self, hook: impl Fn(CallKind) + Send + Sync + 'static) {
+    pub fn hook(&self, hook: impl Fn(CallKind) + Send + Sync + 'static) {
         *self.hook.lock() = Some(Arc::new(hook));
     }
 
     /// Stops the first call of a kind until the gate is opened.
-    pub(crate) fn gate(&self, kind: CallKind) -> Gate {
+    pub fn gate(&self, kind: CallKind) -> Gate {
         let (arrive, arrived) = channel();
         let (open, opened) = channel::<()>();
         let once = Mutex::new(Some((arrive, opened)));
@@ -75,29 +79,32 @@ impl TestArena {
         Gate { arrived, open }
     }
 
-    pub(crate) fn null(&self) -> &Null {
+    /// The arena inside that records and polices.
+    pub fn null(&self) -> &Null {
         self.inner.inner()
     }
 
-    pub(crate) fn faulty(&self) -> &Faulty<Null> {
+    /// The arena inside that fails on cue.
+    pub fn faulty(&self) -> &Faulty<Null> {
         &self.inner
     }
 }
 
 /// A call stopped half way.
-pub(crate) struct Gate {
+#[derive(Debug)]
+pub struct Gate {
     arrived: Receiver<()>,
     open: Sender<()>,
 }
 
 impl Gate {
     /// Waits until the call has come.
-    pub(crate) fn arrived(&self) {
+    pub fn arrived(&self) {
         self.arrived.recv().expect("the call comes");
     }
 
     /// Lets it go on.
-    pub(crate) fn open(self) {
+    pub fn open(self) {
         let _ = self.open.send(());
     }
 }
@@ -155,17 +162,25 @@ impl Arena for TestArena {
 }
 
 /// A platform being made.
-pub(crate) struct Rig {
+#[derive(Debug)]
+pub struct Rig {
     builder: PlatformBuilder,
+}
+
+impl Default for Rig {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Rig {
     /// The host and its main memory: device 0, arena 0.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self::with_main(Script::new())
     }
 
-    pub(crate) fn with_main(script: Script) -> Self {
+    /// As [`Rig::new`], with a script for main memory.
+    pub fn with_main(script: Script) -> Self {
         let mut rig = Self { builder: PlatformBuilder::default().without_default_links() };
         rig.builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
         let desc = ArenaDesc::new("main", ArenaKind("main"), CPU)
@@ -181,11 +196,12 @@ impl Rig {
     }
 
     /// A further device with a memory that the host can map.
-    pub(crate) fn gpu(self, concurrency: Concurrency) -> Self {
+    pub fn gpu(self, concurrency: Concurrency) -> Self {
         self.gpu_with(concurrency, Script::new())
     }
 
-    pub(crate) fn gpu_with(mut self, concurrency: Concurrency, script: Script) -> Self {
+    /// As [`Rig::gpu`], with a script for its memory.
+    pub fn gpu_with(mut self, concurrency: Concurrency, script: Script) -> Self {
         let index = self.builder.devices().len();
         let device = self.builder.add_device(DeviceDesc::new(&format!("gpu{index}"), DeviceKind::Gpu));
         let desc = ArenaDesc::new(&format!("gpu{index}"), ArenaKind("gpu"), device)
@@ -196,25 +212,25 @@ impl Rig {
     }
 
     /// Copies by read and write calls in both directions; the map state stays.
-    pub(crate) fn staged(mut self, a: ArenaId, b: ArenaId) -> Self {
+    pub fn staged(mut self, a: ArenaId, b: ArenaId) -> Self {
         join_staged(&mut self.builder, a, b, LinkSpeed::default());
         self
     }
 
     /// Copies by mapping `device` for the host.
-    pub(crate) fn mapped(mut self, device: ArenaId) -> Self {
+    pub fn mapped(mut self, device: ArenaId) -> Self {
         join_mapped(&mut self.builder, MAIN_ARENA, device, LinkSpeed::default());
         self
     }
 
     /// One storage for both.
-    pub(crate) fn bound(mut self, a: ArenaId, b: ArenaId, concurrency: Concurrency) -> Self {
+    pub fn bound(mut self, a: ArenaId, b: ArenaId, concurrency: Concurrency) -> Self {
         join_bound(&mut self.builder, a, b, concurrency, LinkSpeed::default());
         self
     }
 
     /// Copies by read and write calls in one direction only.
-    pub(crate) fn one_way(mut self, from: ArenaId, to: ArenaId) -> Self {
+    pub fn one_way(mut self, from: ArenaId, to: ArenaId) -> Self {
         let native = |id: ArenaId| self.builder.arenas()[usize::from(id.0)].desc().native;
         let link = Link {
             from,
@@ -227,23 +243,40 @@ impl Rig {
         self
     }
 
-    pub(crate) fn build(self) -> Platform {
+    /// The platform, under the history checker.
+    ///
+    /// # Panics
+    /// When a link or an arena does not fit the others.
+    #[must_use]
+    pub fn build(self) -> Audited {
+        Audited::new(self.plain())
+    }
+
+    /// The platform, with nothing recorded: for those who drive the pure machine, or check by themselves.
+    ///
+    /// # Panics
+    /// As [`Rig::build`].
+    #[must_use]
+    pub fn plain(self) -> Platform {
         self.builder.build().expect("a platform without problems")
     }
 }
 
 /// Main memory and one exclusive gpu, joined by read and write calls.
-pub(crate) fn pair() -> Platform {
+#[must_use]
+pub fn pair() -> Audited {
     Rig::new().gpu(Concurrency::Exclusive).staged(MAIN_ARENA, GPU_ARENA).build()
 }
 
 /// Main memory and one gpu whose data the host reaches by mapping alone.
-pub(crate) fn mapped_pair(concurrency: Concurrency) -> Platform {
+#[must_use]
+pub fn mapped_pair(concurrency: Concurrency) -> Audited {
     Rig::new().gpu(concurrency).mapped(GPU_ARENA).build()
 }
 
 /// Main memory and two gpus, each joined to main memory only: between the gpus there are two hops.
-pub(crate) fn star() -> Platform {
+#[must_use]
+pub fn star() -> Audited {
     Rig::new()
         .gpu(Concurrency::Exclusive)
         .gpu(Concurrency::Exclusive)
@@ -253,25 +286,31 @@ pub(crate) fn star() -> Platform {
 }
 
 /// Main memory and one gpu that can share storage, and do nothing else.
-pub(crate) fn bound_pair(concurrency: Concurrency) -> Platform {
+#[must_use]
+pub fn bound_pair(concurrency: Concurrency) -> Audited {
     Rig::new().gpu(concurrency).bound(MAIN_ARENA, GPU_ARENA, concurrency).build()
 }
 
-pub(crate) fn test_arena(platform: &Platform, id: ArenaId) -> &TestArena {
+/// An arena of a rig.
+///
+/// # Panics
+/// When the platform is not a rig's.
+pub fn test_arena(platform: &Platform, id: ArenaId) -> &TestArena {
     platform.arena(id).downcast_ref::<TestArena>().expect("every arena is a test arena")
 }
 
-pub(crate) fn null(platform: &Platform, id: ArenaId) -> &Null {
+/// The arena that records and polices.
+pub fn null(platform: &Platform, id: ArenaId) -> &Null {
     test_arena(platform, id).null()
 }
 
 /// How many blocks are alive in all arenas.
-pub(crate) fn live_blocks(platform: &Platform) -> usize {
+pub fn live_blocks(platform: &Platform) -> usize {
     (0..platform.arenas().len()).map(|id| null(platform, ArenaId(id as u8)).live_blocks()).sum()
 }
 
 /// A byte that depends on everything, and is never zero.
-pub(crate) fn byte(seed: u64, offset: u64) -> u8 {
+pub fn byte(seed: u64, offset: u64) -> u8 {
     let mut x =
         seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ offset.wrapping_add(1).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     x ^= x >> 32;
@@ -281,12 +320,12 @@ pub(crate) fn byte(seed: u64, offset: u64) -> u8 {
 }
 
 /// The bytes of a range in the pattern of a seed.
-pub(crate) fn bytes(seed: u64, range: std::ops::Range<u64>) -> Vec<u8> {
+pub fn bytes(seed: u64, range: std::ops::Range<u64>) -> Vec<u8> {
     range.map(|offset| byte(seed, offset)).collect()
 }
 
 /// A kernel that writes `bytes` at `offset` of the buffer, on the arena of its grant.
-pub(crate) fn put(grants: &Grants, region: &impl Region, offset: u64, bytes: &[u8]) {
+pub fn put(grants: &Grants, region: &impl Region, offset: u64, bytes: &[u8]) {
     if bytes.is_empty() {
         return;
     }
@@ -297,7 +336,7 @@ pub(crate) fn put(grants: &Grants, region: &impl Region, offset: u64, bytes: &[u
 }
 
 /// A kernel that reads a range of the buffer, on the arena of its grant.
-pub(crate) fn get(grants: &Grants, region: &impl Region, range: std::ops::Range<u64>) -> Vec<u8> {
+pub fn get(grants: &Grants, region: &impl Region, range: std::ops::Range<u64>) -> Vec<u8> {
     if range.is_empty() {
         return Vec::new();
     }
@@ -308,7 +347,7 @@ pub(crate) fn get(grants: &Grants, region: &impl Region, range: std::ops::Range<
 }
 
 /// Overwrites a range in an arena with the pattern of `seed`.
-pub(crate) fn write(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>, seed: u64) {
+pub fn write(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>, seed: u64) {
     let region = buffer.range(range.clone());
     let grants = buffer.platform().acquire_in(arena).write(&region).try_now().expect("free to be written");
     put(&grants, buffer, range.start, &bytes(seed, range.clone()));
@@ -316,7 +355,7 @@ pub(crate) fn write(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u
 }
 
 /// Changes a range in an arena to the pattern of `seed`, by read-write access.
-pub(crate) fn change(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>, seed: u64) {
+pub fn change(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>, seed: u64) {
     let region = buffer.range(range.clone());
     let grants =
         buffer.platform().acquire_in(arena).read_write(&region).try_now().expect("free to be changed");
@@ -325,18 +364,19 @@ pub(crate) fn change(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<
 }
 
 /// Reads a range in an arena.
-pub(crate) fn read(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>) -> Vec<u8> {
+pub fn read(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>) -> Vec<u8> {
     let region = buffer.range(range.clone());
     let grants = buffer.platform().acquire_in(arena).read(&region).try_now().expect("free to be read");
     get(&grants, buffer, range)
 }
 
-pub(crate) fn raw(platform: &Platform, len: u64) -> RawBuffer {
+/// A buffer of so many bytes, with nothing in them.
+pub fn raw(platform: &Platform, len: u64) -> RawBuffer {
     platform.raw_buffer(len).build().expect("not too large")
 }
 
 /// Checks every state invariant.
-pub(crate) fn check(buffer: &RawBuffer) -> BufferState {
+pub fn check(buffer: &RawBuffer) -> BufferState {
     let state = buffer.snapshot();
     if let Err(violation) = state.check_invariants(buffer.platform().routes()) {
         panic!("{violation}\n{state:#?}");
@@ -345,17 +385,18 @@ pub(crate) fn check(buffer: &RawBuffer) -> BufferState {
 }
 
 /// The segments as range, valid-set and status.
-pub(crate) fn segments(buffer: &RawBuffer) -> Vec<(std::ops::Range<u64>, ArenaSet, Status)> {
+pub fn segments(buffer: &RawBuffer) -> Vec<(std::ops::Range<u64>, ArenaSet, Status)> {
     let state = check(buffer);
     state.segments().iter().map(|(span, content)| (span.to_range(), content.valid, content.status)).collect()
 }
 
-pub(crate) fn arenas(ids: impl IntoIterator<Item = ArenaId>) -> ArenaSet {
+/// A set of arenas.
+pub fn arenas(ids: impl IntoIterator<Item = ArenaId>) -> ArenaSet {
     ids.into_iter().collect()
 }
 
 /// The copies among events, as source, destination and range.
-pub(crate) fn copies(events: &[Event]) -> Vec<(Option<ArenaId>, ArenaId, std::ops::Range<u64>)> {
+pub fn copies(events: &[Event]) -> Vec<(Option<ArenaId>, ArenaId, std::ops::Range<u64>)> {
     let copy = |event: &Event| match event.kind {
         EventKind::CopyStarted { from, to, span, .. } => Some((from, to, span.to_range())),
         _ => None,
@@ -364,17 +405,17 @@ pub(crate) fn copies(events: &[Event]) -> Vec<(Option<ArenaId>, ArenaId, std::op
 }
 
 /// How many copies of bytes (not fills, not refreshes) the arenas were asked for.
-pub(crate) fn byte_copies(platform: &Platform) -> u64 {
+pub fn byte_copies(platform: &Platform) -> u64 {
     platform.counters().transfers().iter().map(|transfer| transfer.copies).sum()
 }
 
 /// Polls a future once, with a waker that does nothing.
-pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+pub fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
 /// Runs a future to its end on this thread, which sleeps while there is nothing to do.
-pub(crate) fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+pub fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {
         fn wake(self: std::sync::Arc<Self>) {
@@ -391,7 +432,7 @@ pub(crate) fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
 }
 
 /// Runs `act` on a thread of its own. A hang becomes a failure; nothing else depends on the time.
-pub(crate) fn watched<R: Send + 'static>(what: &str, act: impl FnOnce() -> R + Send + 'static) -> Watched<R> {
+pub fn watched<R: Send + 'static>(what: &str, act: impl FnOnce() -> R + Send + 'static) -> Watched<R> {
     let (done, ended) = channel();
     std::thread::spawn(move || {
         let _ = done.send(std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)));
@@ -400,13 +441,18 @@ pub(crate) fn watched<R: Send + 'static>(what: &str, act: impl FnOnce() -> R + S
 }
 
 /// A thread that must end.
-pub(crate) struct Watched<R> {
+#[derive(Debug)]
+pub struct Watched<R> {
     what: String,
     ended: Receiver<std::thread::Result<R>>,
 }
 
 impl<R> Watched<R> {
-    pub(crate) fn join(self) -> R {
+    /// Its result.
+    ///
+    /// # Panics
+    /// When it panicked, or does not end within 20 seconds.
+    pub fn join(self) -> R {
         match self.ended.recv_timeout(Duration::from_secs(20)) {
             Ok(Ok(result)) => result,
             Ok(Err(panic)) => std::panic::resume_unwind(panic),

@@ -1,0 +1,15 @@
+//! What checks DML: test platforms, generators, oracles. For the tests, the fuzz targets and `cargo xtask`; nothing that
+//! DML ships depends on it.
+//!
+//! ```text
+//!   rig       platforms of arenas that record, police, fail and stop on cue
+//!   history   replays recorded events and says what contradicts them
+//!   stress    threads that use the same buffers in every way, with shadows of what must be in them
+//! ```
+
+pub mod history;
+pub mod rig;
+pub mod stress;
+
+pub use history::Audited;
+pub use rig::*;
