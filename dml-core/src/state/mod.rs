@@ -18,8 +18,10 @@ mod arena_state;
 mod invariant;
 mod plan;
 mod queue;
+mod release;
 mod requestors;
 mod segments;
+mod storage;
 mod transition;
 mod users;
 
@@ -29,7 +31,8 @@ pub use plan::{Path, PathKey, Step, SyncPlan};
 pub use queue::{Admission, Waiting};
 pub use requestors::{CopyId, CopyKind, CopyOp, CopyPhase, Phase, Requestor};
 pub use segments::{Content, Remains, Segments, Status};
-pub use transition::{Begin, ContractBreach, Outcome, Refusal, Release, Request};
+pub use release::{Outcome, Release};
+pub use transition::{Begin, ContractBreach, Refusal, Request};
 
 use crate::arena::ArenaDesc;
 use crate::cost::Cost;

@@ -7,12 +7,11 @@
 
 use super::plan::{NoPlan, Planner};
 use super::{
-    Admission, Alloc, BufferState, Content, CopyId, CopyPhase, Lifecycle, Loss, MapState, Phase, Remains,
-    Requestor, Routes, Status, Step, SyncPlan, Transition,
+    Alloc, BufferState, Content, CopyId, CopyPhase, Lifecycle, Loss, MapState, Phase, Remains, Requestor,
+    Routes, Status, Step, SyncPlan, Transition,
 };
 use crate::access::{Access, Claim, Claims, normalise};
-use crate::arena::Concurrency;
-use crate::error::{BindRefusal, BusyReason, FreeRefusal};
+use crate::error::BusyReason;
 use crate::id::{ArenaId, ArenaSet, DeviceId, GrantId, KernelId, Seq};
 use crate::range::Span;
 
@@ -88,29 +87,6 @@ pub enum Refusal {
         /// Which.
         span: Span,
     },
-}
-
-/// How a grant ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Outcome {
-    /// The kernel ran; what it wrote is committed.
-    Done,
-    /// The kernel never began; nothing was written.
-    NotStarted,
-    /// The kernel ran and asserts that it wrote nothing. Not for bytes granted for overwriting.
-    Clean,
-    /// The kernel failed; what it was to write is poisoned.
-    Failed,
-}
-
-/// What a release did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub struct Release {
-    /// The outcome that counted: that of a lost device is always [`Outcome::Failed`].
-    pub outcome: Outcome,
-    /// The commit it made, if it made one.
-    pub commit: Option<Seq>,
 }
 
 /// An arena reported a map state that it must not have: the buffer is wedged.
@@ -271,7 +247,7 @@ impl BufferState {
     }
 
     /// Pins what a plan will use: its copies' ends, and the arenas it will allocate or map.
-    fn reserve(&mut self, plan: &SyncPlan) {
+    pub(super) fn reserve(&mut self, plan: &SyncPlan) {
         for step in &plan.steps {
             match *step {
                 Step::Copy(copy) => {
@@ -295,7 +271,7 @@ impl BufferState {
         *transition = Some(Transition { owner, steps: before.steps + 1, binds: before.binds || binds });
     }
 
-    fn unmark(&mut self, arena: ArenaId) {
+    pub(super) fn unmark(&mut self, arena: ArenaId) {
         let transition = &mut self.arena_mut(arena).transition;
         *transition = transition
             .filter(|transition| transition.steps > 1)
@@ -306,24 +282,6 @@ impl BufferState {
     pub fn allocated(&mut self, arena: ArenaId) {
         self.arena_mut(arena).alloc = Alloc::Internal;
         self.unmark(arena);
-    }
-
-    /// A step bound `arena` to the storage of `root`.
-    pub fn bound(&mut self, routes: &dyn Routes, arena: ArenaId, root: ArenaId, concurrency: Concurrency) {
-        self.arena_mut(arena).alloc = Alloc::Bound { root, concurrency };
-        if self.arena(root).is_lost() {
-            let loss = &mut self.arena_mut(arena).loss;
-            *loss = (*loss).max(Loss::Storage);
-        } else if concurrency == Concurrency::BimapFull {
-            // A coherent binding: valid wherever its root is, for as long as it lasts.
-            self.update_all(|content| match content.valid.contains(root) {
-                true => Content { valid: content.valid.with(arena), ..content },
-                false => content,
-            });
-        }
-        self.unmark(arena);
-        self.unmark(root);
-        self.settle(routes);
     }
 
     /// A step asked for a change of an arena's map state for a device, to a target; the arena reports `state`.
@@ -456,112 +414,6 @@ impl BufferState {
         self.settle(routes);
     }
 
-    /// The kernel of a grant begins to run.
-    pub fn start(&mut self, grant: GrantId) {
-        if let Some(entry) = self.requestors.iter_mut().find(|entry| entry.grant == grant) {
-            entry.phase = Phase::InFlight;
-        }
-    }
-
-    /// A grant ends.
-    ///
-    /// # Errors
-    /// [`Refusal::NotClean`] for [`Outcome::Clean`] on bytes granted for overwriting; nothing changed then.
-    /// [`Refusal::Closed`] when there is no such grant.
-    pub fn release(
-        &mut self,
-        routes: &dyn Routes,
-        grant: GrantId,
-        outcome: Outcome,
-    ) -> Result<Release, Refusal> {
-        let index = self.requestors.iter().position(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
-        let overwrites = |claim: &Claim| claim.access == Access::WriteInvalidate;
-        if outcome == Outcome::Clean && self.requestors[index].claims.iter().any(overwrites) {
-            return Err(Refusal::NotClean);
-        }
-        let entry = self.requestors.swap_remove(index);
-        let arena = self.arena_mut(entry.arena);
-        arena.native_refs -= 1;
-        let outcome = if arena.is_lost() && outcome == Outcome::Done { Outcome::Failed } else { outcome };
-        let commit = match outcome {
-            Outcome::Done if entry.writes() => Some(self.commit(routes, entry.arena, &entry.claims)),
-            Outcome::Failed => {
-                self.poison(entry.arena, &entry.claims);
-                None
-            }
-            Outcome::Done | Outcome::NotStarted | Outcome::Clean => None,
-        };
-        self.settle(routes);
-        Ok(Release { outcome, commit })
-    }
-
-    /// Makes what was written through `arena` the latest contents, of exactly the claims that write (I-17).
-    fn commit(&mut self, routes: &dyn Routes, arena: ArenaId, claims: &[Claim]) -> Seq {
-        let content = Content { valid: self.tenancy(routes).mirrors(arena), status: Status::Defined };
-        for claim in claims.iter().filter(|claim| claim.access.writes()) {
-            self.segments.update(claim.span, |_| content);
-        }
-        self.commit_seq = Seq(self.commit_seq.0 + 1);
-        self.commit_seq
-    }
-
-    fn poison(&mut self, arena: ArenaId, claims: &[Claim]) {
-        let group = self.group(arena);
-        for claim in claims.iter().filter(|claim| claim.access.writes()) {
-            self.segments.update(claim.span, |content| {
-                let valid = content.valid.minus(group);
-                let remains = match content.status {
-                    Status::Zeroed | Status::Poisoned(Remains::Zeros) => Remains::Zeros,
-                    _ if valid.is_empty() => Remains::Lost,
-                    _ => Remains::Committed,
-                };
-                Content { valid, status: Status::Poisoned(remains) }
-            });
-        }
-    }
-
-    /// A writing grant becomes a reading one: what it wrote is committed, and it goes on reading it.
-    ///
-    /// # Errors
-    /// [`Refusal::DeviceLost`] where the arena's device is gone, [`Refusal::Closed`] when there is no such grant.
-    pub fn downgrade(&mut self, routes: &dyn Routes, grant: GrantId) -> Result<Seq, Refusal> {
-        let index = self.requestors.iter().position(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
-        let entry = &self.requestors[index];
-        let (arena, claims) = (entry.arena, entry.claims.clone());
-        if self.arena(arena).is_lost() {
-            return Err(Refusal::DeviceLost);
-        }
-        let seq = if entry.writes() { self.commit(routes, arena, &claims) } else { self.commit_seq };
-        let reading = claims.iter().map(|claim| Claim { access: Access::ReadOnly, ..*claim });
-        let entry = &mut self.requestors[index];
-        entry.claims = normalise(reading);
-        entry.seq_at_grant = seq;
-        Ok(seq)
-    }
-
-    /// Gives poisoned bytes their last committed contents back. Bytes that are not poisoned stay as they are.
-    ///
-    /// # Errors
-    /// [`Refusal::NotRestorable`] where those contents are lost; nothing changed then. `Ok(false)` while a kernel
-    /// holds some of the bytes.
-    pub fn restore(&mut self, span: Span) -> Result<bool, Refusal> {
-        if self.requestors.iter().any(|entry| entry.claims.iter().any(|claim| claim.span.overlaps(span))) {
-            return Ok(false);
-        }
-        let lost = |(part, content): (Span, Content)| {
-            (content.status == Status::Poisoned(Remains::Lost)).then_some(part)
-        };
-        if let Some(span) = self.segments.in_span(span).find_map(lost) {
-            return Err(Refusal::NotRestorable { span });
-        }
-        self.segments.update(span, |content| match content.status {
-            Status::Poisoned(Remains::Committed) => Content { status: Status::Defined, ..content },
-            Status::Poisoned(Remains::Zeros) => Content { status: Status::Zeroed, ..content },
-            _ => content,
-        });
-        Ok(true)
-    }
-
     /// Makes bytes valid in an arena before anybody asks, without a grant. [`Begin::Granted`] means that they are
     /// already; a plan ends with [`BufferState::finish_prefetch`].
     pub fn prefetch(&mut self, routes: &dyn Routes, owner: GrantId, arena: ArenaId, span: Span) -> Begin {
@@ -597,157 +449,5 @@ impl BufferState {
     /// A prefetch has made all of its copies.
     pub fn finish_prefetch(&mut self, routes: &dyn Routes, owner: GrantId) {
         self.abort(routes, owner);
-    }
-
-    /// Begins to bind `arena` to the storage of `root`; the plan has that one step and ends with
-    /// [`BufferState::finish_prefetch`].
-    ///
-    /// # Errors
-    /// [`BindRefusal`] with nothing changed.
-    pub fn bind(
-        &mut self,
-        owner: GrantId,
-        arena: ArenaId,
-        root: ArenaId,
-        concurrency: Concurrency,
-    ) -> Result<SyncPlan, BindRefusal> {
-        let (member, host) = (self.arena(arena), self.arena(root));
-        if self.lifecycle != Lifecycle::Open || member.is_lost() || host.is_lost() {
-            return Err(BindRefusal::NotOpen);
-        }
-        if member.alloc.is_allocated() {
-            return Err(BindRefusal::AlreadyAllocated);
-        }
-        if !matches!(host.alloc, Alloc::Internal | Alloc::External) {
-            return Err(BindRefusal::RootNotAllocated);
-        }
-        if member.transition.is_some() || host.transition.is_some() {
-            return Err(BindRefusal::InTransition);
-        }
-        // The binding may narrow who can use the storage at once, so nobody may be using it.
-        let in_use = |member| self.arena(member).users() > 0 || self.is_preparing(member);
-        if self.group(root).iter().any(in_use) {
-            return Err(BindRefusal::InUse);
-        }
-        let steps = vec![Step::Bind { arena, root, concurrency }];
-        let plan = SyncPlan { owner, arena, steps, cost: crate::Cost::ZERO };
-        self.reserve(&plan);
-        Ok(plan)
-    }
-
-    /// Takes the storage of `arena` away; the caller returns it to the memory it came from.
-    ///
-    /// # Errors
-    /// [`FreeRefusal`] with nothing changed.
-    pub fn free(&mut self, routes: &dyn Routes, arena: ArenaId) -> Result<(), FreeRefusal> {
-        let state = self.arena(arena);
-        if state.users() > 0 || state.transition.is_some() || self.is_preparing(arena) {
-            return Err(FreeRefusal::InUse);
-        }
-        // A group without this member may have other rules: not while a plan made under the present ones is under way.
-        let group = self.group(arena).without(arena);
-        let planned = |member| self.arena(member).transition.is_some() || self.arena(member).remote_refs > 0;
-        let awaited = |entry: &Requestor| entry.phase == Phase::Preparing && group.contains(entry.arena);
-        if group.iter().any(planned) || self.requestors.iter().any(awaited) {
-            return Err(FreeRefusal::InUse);
-        }
-        if state.alloc == Alloc::External {
-            return Err(FreeRefusal::External);
-        }
-        let bound_to_it =
-            |other: ArenaId| matches!(self.arena(other).alloc, Alloc::Bound { root, .. } if root == arena);
-        if self.arena_ids().any(bound_to_it) {
-            return Err(FreeRefusal::StillBound);
-        }
-        let holds_last = |(_, content): (Span, Content)| {
-            content.valid == ArenaSet::of(arena)
-                && matches!(content.status, Status::Defined | Status::Poisoned(Remains::Committed))
-        };
-        if self.segments.iter().any(holds_last) {
-            return Err(FreeRefusal::WouldLoseData);
-        }
-        self.update_all(|content| Content { valid: content.valid.without(arena), ..content });
-        let state = self.arena_mut(arena);
-        state.alloc = Alloc::Unallocated;
-        state.map = MapState::initial(routes.arena(arena));
-        // Those who go on sharing may do so coherently now: then all of them are valid where one is.
-        if let Some(mirrors) = group.iter().next().map(|member| self.tenancy(routes).mirrors(member)) {
-            self.update_all(|content| match content.valid.intersection(mirrors).is_empty() {
-                true => content,
-                false => Content { valid: content.valid.union(mirrors), ..content },
-            });
-        }
-        Ok(())
-    }
-
-    /// Whether a kernel uses the arena, or will as soon as its plan is carried out.
-    fn is_preparing(&self, arena: ArenaId) -> bool {
-        self.requestors.iter().any(|entry| entry.arena == arena)
-    }
-
-    /// A device is gone, and with it every storage of the arenas that are native to it.
-    pub fn device_lost(&mut self, routes: &dyn Routes, device: DeviceId) {
-        let mut gone = ArenaSet::EMPTY;
-        for arena in self.arena_ids().filter(|&arena| routes.arena(arena).native == device) {
-            let owns_storage = !matches!(self.arena(arena).alloc, Alloc::Bound { .. });
-            if owns_storage {
-                for member in self.group(arena).without(arena).iter() {
-                    let loss = &mut self.arena_mut(member).loss;
-                    *loss = (*loss).max(Loss::Storage);
-                    gone = gone.with(member);
-                }
-            }
-            self.arena_mut(arena).loss = Loss::Device;
-            gone = gone.with(arena);
-        }
-        self.update_all(|content| {
-            let valid = content.valid.minus(gone);
-            let status = match content.status {
-                Status::Defined | Status::Poisoned(Remains::Committed) if valid.is_empty() => {
-                    Status::Poisoned(Remains::Lost)
-                }
-                status => status,
-            };
-            Content { valid, status }
-        });
-        self.settle(routes);
-    }
-
-    /// Stops taking requests; those who wait are refused. The buffer is closed as soon as nothing is granted or under
-    /// way.
-    #[must_use = "those refused wait to be told"]
-    pub fn close(&mut self, routes: &dyn Routes) -> Vec<Admission> {
-        if self.lifecycle == Lifecycle::Open || self.lifecycle == Lifecycle::Wedged {
-            self.lifecycle = Lifecycle::Closing;
-        }
-        let refused = self.refuse_all(Refusal::Closed);
-        self.settle(routes);
-        refused
-    }
-
-    /// What follows when users leave: storage of a lost root is let go once nobody uses it, and a closing buffer
-    /// without users is closed. An arena without storage has none for the caller to keep either (I-25).
-    fn settle(&mut self, routes: &dyn Routes) {
-        for id in self.arena_ids() {
-            let arena = self.arena(id);
-            if arena.loss == Loss::Storage
-                && arena.users() == 0
-                && arena.transition.is_none()
-                && !self.is_preparing(id)
-            {
-                *self.arena_mut(id) = super::ArenaState::new(routes.arena(id));
-            }
-        }
-        if self.lifecycle == Lifecycle::Closing && self.is_idle() {
-            self.lifecycle = Lifecycle::Closed;
-            self.update_all(|_| Content { valid: ArenaSet::EMPTY, status: Status::Undefined });
-            for arena in &mut self.arenas {
-                arena.alloc = Alloc::Unallocated;
-            }
-        }
-    }
-
-    fn update_all(&mut self, change: impl FnMut(Content) -> Content) {
-        self.segments.update(Span::new(0, self.segments.len()), change);
     }
 }

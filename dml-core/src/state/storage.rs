@@ -1,0 +1,182 @@
+//! Storage that comes to be shared, and that goes: bindings, frees, lost devices, the end of the buffer.
+
+use super::{
+    Admission, Alloc, ArenaState, BufferState, Content, Lifecycle, Loss, MapState, Phase, Refusal, Remains,
+    Requestor, Routes, Status, Step, SyncPlan,
+};
+use crate::arena::Concurrency;
+use crate::error::{BindRefusal, FreeRefusal};
+use crate::id::{ArenaId, ArenaSet, DeviceId, GrantId};
+use crate::range::Span;
+
+impl BufferState {
+    /// A step bound `arena` to the storage of `root`.
+    pub fn bound(&mut self, routes: &dyn Routes, arena: ArenaId, root: ArenaId, concurrency: Concurrency) {
+        self.arena_mut(arena).alloc = Alloc::Bound { root, concurrency };
+        if self.arena(root).is_lost() {
+            let loss = &mut self.arena_mut(arena).loss;
+            *loss = (*loss).max(Loss::Storage);
+        } else if concurrency == Concurrency::BimapFull {
+            // A coherent binding: valid wherever its root is, for as long as it lasts.
+            self.update_all(|content| match content.valid.contains(root) {
+                true => Content { valid: content.valid.with(arena), ..content },
+                false => content,
+            });
+        }
+        self.unmark(arena);
+        self.unmark(root);
+        self.settle(routes);
+    }
+
+    /// Begins to bind `arena` to the storage of `root`; the plan has that one step and ends with
+    /// [`BufferState::finish_prefetch`].
+    ///
+    /// # Errors
+    /// [`BindRefusal`] with nothing changed.
+    pub fn bind(
+        &mut self,
+        owner: GrantId,
+        arena: ArenaId,
+        root: ArenaId,
+        concurrency: Concurrency,
+    ) -> Result<SyncPlan, BindRefusal> {
+        let (member, host) = (self.arena(arena), self.arena(root));
+        if self.lifecycle != Lifecycle::Open || member.is_lost() || host.is_lost() {
+            return Err(BindRefusal::NotOpen);
+        }
+        if member.alloc.is_allocated() {
+            return Err(BindRefusal::AlreadyAllocated);
+        }
+        if !matches!(host.alloc, Alloc::Internal | Alloc::External) {
+            return Err(BindRefusal::RootNotAllocated);
+        }
+        if member.transition.is_some() || host.transition.is_some() {
+            return Err(BindRefusal::InTransition);
+        }
+        // The binding may narrow who can use the storage at once, so nobody may be using it.
+        let in_use = |member| self.arena(member).users() > 0 || self.is_preparing(member);
+        if self.group(root).iter().any(in_use) {
+            return Err(BindRefusal::InUse);
+        }
+        let steps = vec![Step::Bind { arena, root, concurrency }];
+        let plan = SyncPlan { owner, arena, steps, cost: crate::Cost::ZERO };
+        self.reserve(&plan);
+        Ok(plan)
+    }
+
+    /// Takes the storage of `arena` away; the caller returns it to the memory it came from.
+    ///
+    /// # Errors
+    /// [`FreeRefusal`] with nothing changed.
+    pub fn free(&mut self, routes: &dyn Routes, arena: ArenaId) -> Result<(), FreeRefusal> {
+        let state = self.arena(arena);
+        if state.users() > 0 || state.transition.is_some() || self.is_preparing(arena) {
+            return Err(FreeRefusal::InUse);
+        }
+        // A group without this member may have other rules: not while a plan made under the present ones is under way.
+        let group = self.group(arena).without(arena);
+        let planned = |member| self.arena(member).transition.is_some() || self.arena(member).remote_refs > 0;
+        let awaited = |entry: &Requestor| entry.phase == Phase::Preparing && group.contains(entry.arena);
+        if group.iter().any(planned) || self.requestors.iter().any(awaited) {
+            return Err(FreeRefusal::InUse);
+        }
+        if state.alloc == Alloc::External {
+            return Err(FreeRefusal::External);
+        }
+        let bound_to_it =
+            |other: ArenaId| matches!(self.arena(other).alloc, Alloc::Bound { root, .. } if root == arena);
+        if self.arena_ids().any(bound_to_it) {
+            return Err(FreeRefusal::StillBound);
+        }
+        let holds_last = |(_, content): (Span, Content)| {
+            content.valid == ArenaSet::of(arena)
+                && matches!(content.status, Status::Defined | Status::Poisoned(Remains::Committed))
+        };
+        if self.segments.iter().any(holds_last) {
+            return Err(FreeRefusal::WouldLoseData);
+        }
+        self.update_all(|content| Content { valid: content.valid.without(arena), ..content });
+        let state = self.arena_mut(arena);
+        state.alloc = Alloc::Unallocated;
+        state.map = MapState::initial(routes.arena(arena));
+        // Those who go on sharing may do so coherently now: then all of them are valid where one is.
+        if let Some(mirrors) = group.iter().next().map(|member| self.tenancy(routes).mirrors(member)) {
+            self.update_all(|content| match content.valid.intersection(mirrors).is_empty() {
+                true => content,
+                false => Content { valid: content.valid.union(mirrors), ..content },
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether a kernel uses the arena, or will as soon as its plan is carried out.
+    pub(super) fn is_preparing(&self, arena: ArenaId) -> bool {
+        self.requestors.iter().any(|entry| entry.arena == arena)
+    }
+
+    /// A device is gone, and with it every storage of the arenas that are native to it.
+    pub fn device_lost(&mut self, routes: &dyn Routes, device: DeviceId) {
+        let mut gone = ArenaSet::EMPTY;
+        for arena in self.arena_ids().filter(|&arena| routes.arena(arena).native == device) {
+            let owns_storage = !matches!(self.arena(arena).alloc, Alloc::Bound { .. });
+            if owns_storage {
+                for member in self.group(arena).without(arena).iter() {
+                    let loss = &mut self.arena_mut(member).loss;
+                    *loss = (*loss).max(Loss::Storage);
+                    gone = gone.with(member);
+                }
+            }
+            self.arena_mut(arena).loss = Loss::Device;
+            gone = gone.with(arena);
+        }
+        self.update_all(|content| {
+            let valid = content.valid.minus(gone);
+            let status = match content.status {
+                Status::Defined | Status::Poisoned(Remains::Committed) if valid.is_empty() => {
+                    Status::Poisoned(Remains::Lost)
+                }
+                status => status,
+            };
+            Content { valid, status }
+        });
+        self.settle(routes);
+    }
+
+    /// Stops taking requests; those who wait are refused. The buffer is closed as soon as nothing is granted or under
+    /// way.
+    #[must_use = "those refused wait to be told"]
+    pub fn close(&mut self, routes: &dyn Routes) -> Vec<Admission> {
+        if self.lifecycle == Lifecycle::Open || self.lifecycle == Lifecycle::Wedged {
+            self.lifecycle = Lifecycle::Closing;
+        }
+        let refused = self.refuse_all(Refusal::Closed);
+        self.settle(routes);
+        refused
+    }
+
+    /// What follows when users leave: storage of a lost root is let go once nobody uses it, and a closing buffer
+    /// without users is closed. An arena without storage has none for the caller to keep either (I-25).
+    pub(super) fn settle(&mut self, routes: &dyn Routes) {
+        for id in self.arena_ids() {
+            let arena = self.arena(id);
+            if arena.loss == Loss::Storage
+                && arena.users() == 0
+                && arena.transition.is_none()
+                && !self.is_preparing(id)
+            {
+                *self.arena_mut(id) = ArenaState::new(routes.arena(id));
+            }
+        }
+        if self.lifecycle == Lifecycle::Closing && self.is_idle() {
+            self.lifecycle = Lifecycle::Closed;
+            self.update_all(|_| Content { valid: ArenaSet::EMPTY, status: Status::Undefined });
+            for arena in &mut self.arenas {
+                arena.alloc = Alloc::Unallocated;
+            }
+        }
+    }
+
+    pub(super) fn update_all(&mut self, change: impl FnMut(Content) -> Content) {
+        self.segments.update(Span::new(0, self.segments.len()), change);
+    }
+}
