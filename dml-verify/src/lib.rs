@@ -3,11 +3,13 @@
 //!
 //! ```text
 //!   rig       platforms of arenas that record, police, fail and stop on cue
+//!   machine   the pure machine, its engine step by step, and what the storages really hold
 //!   history   replays recorded events and says what contradicts them
 //!   stress    threads that use the same buffers in every way, with shadows of what must be in them
 //! ```
 
 pub mod history;
+pub mod machine;
 pub mod rig;
 pub mod stress;
 

@@ -22,6 +22,8 @@ mod release;
 mod requestors;
 mod segments;
 mod storage;
+#[cfg(test)]
+mod testbed;
 mod transition;
 mod users;
 
@@ -37,7 +39,7 @@ pub use transition::{Begin, ContractBreach, Refusal, Request};
 use crate::arena::ArenaDesc;
 use crate::cost::Cost;
 use crate::cross_arena::{CopyQuery, Link};
-use crate::id::{ArenaId, ArenaSet, LinkId, Seq};
+use crate::id::{ArenaId, ArenaSet, LinkId, Seq, Ticket};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -192,6 +194,22 @@ impl BufferState {
     #[must_use]
     pub fn lifecycle(&self) -> Lifecycle {
         self.lifecycle
+    }
+
+    /// The same state with commits and tickets counted from the start, and users in the order of their grants.
+    ///
+    /// Two states that differ only in these behave alike: a model checker that explores canonical states ends, though
+    /// buffers are written without end.
+    #[must_use]
+    pub fn canonical(mut self) -> Self {
+        self.commit_seq = Seq(0);
+        self.requestors.sort_by_key(|entry| entry.grant);
+        self.requestors.iter_mut().for_each(|entry| entry.seq_at_grant = Seq(0));
+        self.copies.sort_by_key(|copy| copy.id);
+        for (waiting, ticket) in self.queue.iter_mut().zip(1..) {
+            waiting.ticket = Ticket(ticket);
+        }
+        self
     }
 
     fn arena_mut(&mut self, id: ArenaId) -> &mut ArenaState {
