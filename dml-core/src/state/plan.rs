@@ -362,7 +362,8 @@ impl<'a> Planner<'a> {
         }
         let root_device = self.routes.arena(tenancy.root(arena)).native;
         let mut changes = MapChanges::new();
-        for member in tenancy.group(arena).iter() {
+        // The arena itself last: its peers let go, or share, before it is taken over.
+        for member in tenancy.group(arena).without(arena).iter().chain([arena]) {
             let desc = self.routes.arena(member);
             if desc.is_always_bimapped() || (member != arena && concurrency == Concurrency::BimapFull) {
                 continue;
@@ -400,14 +401,22 @@ impl<'a> Planner<'a> {
     fn hop(&mut self, id: LinkId, span: Span) -> Result<(), NoPlan> {
         let link = *self.routes.link(id);
         if link.allocation != Allocation::Internal {
-            if let (Allocation::Bound(concurrency), false) =
-                (link.allocation, self.at(link.to).alloc.is_allocated())
-            {
-                self.steps.push(Step::Bind { arena: link.to, root: link.from, concurrency });
+            let binding = match link.allocation {
+                Allocation::Bound(concurrency) if !self.at(link.to).alloc.is_allocated() => Some(concurrency),
+                _ => None,
+            };
+            if let Some(concurrency) = binding {
                 self.at_mut(link.to).alloc = Alloc::Bound { root: link.from, concurrency };
             }
-            let native = self.routes.arena(link.to).native;
+            let (native, planned) = (self.routes.arena(link.to).native, self.steps.len());
             self.give_access(link.to, native, self.writes && link.to == self.to)?;
+            if let Some(concurrency) = binding {
+                // Those who use the storage already get the access that the new rules ask for before these hold: a plan
+                // that is given up in between leaves everybody theirs (I-6).
+                let own = |step: &Step| matches!(step, Step::Map { arena, .. } if *arena == link.to);
+                let at = self.steps[planned..].iter().position(own).map_or(self.steps.len(), |own| planned + own);
+                self.steps.insert(at, Step::Bind { arena: link.to, root: link.from, concurrency });
+            }
             self.copy(CopyKind::Refresh { from: link.from }, link.to, span);
             return Ok(());
         }
