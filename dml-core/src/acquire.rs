@@ -33,7 +33,7 @@ use std::future::{Future, IntoFuture};
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// A buffer, or a part of one, that an acquire can name.
@@ -180,9 +180,11 @@ impl Acquire {
     /// [`AcquireError`].
     pub fn try_now(self) -> Result<Grants, AcquireError> {
         let mut steps = self.steps()?;
-        match steps.advance(false)? {
+        match steps.advance(false, None)? {
             Progress::Granted => Ok(steps.into_grants()),
-            Progress::Waiting(_) => unreachable!("nothing was queued"),
+            Progress::Waiting(_) | Progress::Copying => {
+                unreachable!("nothing was queued, copies were waited for")
+            }
         }
     }
 
@@ -209,8 +211,9 @@ impl Acquire {
         steps.check_order()?;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
-            match steps.advance(true)? {
+            match steps.advance(true, None)? {
                 Progress::Granted => return Ok(steps.into_grants()),
+                Progress::Copying => unreachable!("copies were waited for"),
                 Progress::Waiting(waiter) => match waiter.wait(deadline) {
                     Some(begin) => steps.answered(begin)?,
                     None => {
@@ -249,7 +252,15 @@ impl Acquire {
             step.claims = normalise(step.claims.drain(..));
         }
         let count = steps.len();
-        Ok(Steps { kernel, arena, steps, granted: Vec::with_capacity(count), waiting: None, items })
+        Ok(Steps {
+            kernel,
+            arena,
+            steps,
+            granted: Vec::with_capacity(count),
+            waiting: None,
+            copying: None,
+            items,
+        })
     }
 }
 
@@ -264,7 +275,7 @@ impl IntoFuture for Acquire {
 
 /// An acquire in progress, for any executor. Dropping it gives everything back.
 ///
-/// Copies run on the thread that polls, so a poll takes as long as they do. What the thread holds already is not
+/// Copies are awaited where their arena can tell of their end; where it can only be waited for, a poll takes as long. What the thread holds already is not
 /// checked for order: a task may hold nothing while it awaits buffers of lower ids.
 #[derive(Debug)]
 pub struct AcquireFuture(Result<Steps, AcquireError>);
@@ -278,8 +289,9 @@ impl Future for AcquireFuture {
             Err(error) => return Poll::Ready(Err(error.clone())),
         };
         let error = loop {
-            let answered = match steps.advance(true) {
+            let answered = match steps.advance(true, Some(context.waker())) {
                 Ok(Progress::Granted) => return Poll::Ready(Ok(steps.take_grants())),
+                Ok(Progress::Copying) => return Poll::Pending,
                 Ok(Progress::Waiting(waiter)) => match waiter.poll(context.waker()) {
                     Poll::Ready(begin) => steps.answered(begin),
                     Poll::Pending => return Poll::Pending,
@@ -320,19 +332,38 @@ struct Steps {
     steps: SmallVec<[Step; 3]>,
     granted: Vec<Grant>,
     waiting: Option<Queued>,
+    copying: Option<Copying>,
     items: SmallVec<[Item; 3]>,
+}
+
+/// A step whose plan is being carried out.
+#[derive(Debug)]
+struct Copying {
+    run: engine::Run,
+    buffer: RawBuffer,
+    claims: Claims,
+    grant: crate::GrantId,
 }
 
 #[must_use]
 enum Progress {
     Granted,
     Waiting(Arc<Waiter>),
+    /// The waker is told when to go on.
+    Copying,
 }
 
 impl Steps {
-    /// Goes as far as it can without sleeping.
-    fn advance(&mut self, queue: bool) -> Result<Progress, AcquireError> {
+    /// Goes as far as it can without sleeping: with `waker`, copies are awaited.
+    fn advance(&mut self, queue: bool, waker: Option<&Waker>) -> Result<Progress, AcquireError> {
         loop {
+            if let Some(copying) = &mut self.copying {
+                let Poll::Ready(ended) = copying.run.advance(waker) else { return Ok(Progress::Copying) };
+                let Some(Copying { buffer, claims, grant, .. }) = self.copying.take() else { continue };
+                ended?;
+                let block = buffer.0.finish(grant, self.arena)?;
+                self.granted.push(Grant::new(buffer, grant, self.arena, claims, block));
+            }
             if let Some(queued) = &self.waiting {
                 return Ok(Progress::Waiting(queued.waiter.clone()));
             }
@@ -368,8 +399,9 @@ impl Steps {
         let block = match begin {
             Begin::Granted(_) => buffer.0.change(|core, _| core.block(self.arena, &claims)),
             Begin::Plan(plan) => {
-                engine::run(&buffer.0, &plan)?;
-                buffer.0.finish(grant, self.arena)?
+                let run = engine::Run::new(&buffer, plan);
+                self.copying = Some(Copying { run, buffer, claims, grant });
+                return Ok(());
             }
             Begin::Busy { reason, .. } => return Err(AcquireError::Busy { buffer: buffer.id(), reason }),
             Begin::Refused(refusal) => {
@@ -409,6 +441,7 @@ impl Drop for Steps {
         if let Some(queued) = self.waiting.take() {
             queued.buffer.0.cancel(queued.ticket, &queued.waiter, queued.grant);
         }
+        self.copying = None;
         while let Some(grant) = self.granted.pop() {
             drop(grant);
         }
@@ -544,9 +577,57 @@ pub(crate) mod held {
             list.entries.iter().map(|(buffer, _)| *buffer).max()
         })
     }
+
+    #[cfg(all(test, not(dml_loom)))]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn a_thread_that_has_ended_leaves_nothing_behind() {
+            let entry = (BufferId(1), GrantId(1));
+            let holder = std::thread::spawn(move || add(entry.0, entry.1)).join().expect("it ends");
+            let noted = || RELEASED_ELSEWHERE.with(|notes| notes.contains_key(&holder.0));
+            assert!(!noted());
+            remove(entry.0, entry.1, holder);
+            assert!(!noted());
+        }
+
+        /// A thread that hands all of its grants to others never hears of their release.
+        #[test]
+        fn the_list_does_not_outgrow_what_is_held() {
+            let elsewhere = |buffer: u64, holder| {
+                std::thread::spawn(move || remove(BufferId(buffer), GrantId(1), holder))
+                    .join()
+                    .expect("it ends");
+            };
+            let length = || HELD.with(|held| held.list.borrow().entries.len());
+            let holders: Vec<_> =
+                (0..200).map(|buffer| (buffer, add(BufferId(buffer), GrantId(1)))).collect();
+            assert_eq!(length(), 200);
+            holders.into_iter().for_each(|(buffer, holder)| elsewhere(buffer, holder));
+            (200..300).for_each(|buffer| _ = add(BufferId(buffer), GrantId(1)));
+            assert_eq!(length(), 100);
+            assert_eq!(highest(), Some(BufferId(299)));
+        }
+    }
 }
 
 /// The part of a region that `Span` names, for views.
 pub(crate) fn span_of(region: &impl Region) -> Option<Span> {
     Span::checked(&region.bytes(), region.buffer().len())
+}
+
+#[cfg(all(test, not(dml_loom)))]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn i01_no_two_threads_are_one_kernel() {
+        // More than one block each.
+        let many = || (0..70_000).map(|_| fresh_kernel().0).collect::<Vec<_>>();
+        let ids: Vec<_> = (0..3).flat_map(|_| std::thread::spawn(many).join().expect("it ends")).collect();
+        assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
+        assert!(ids.iter().all(|&id| id >= 1 << 47), "those below are the application's");
+    }
 }

@@ -18,6 +18,7 @@ use crate::state::MapState;
 use crate::{Cost, sync::Arc};
 use std::any::Any;
 use std::fmt;
+use std::task::{Poll, Waker};
 
 /// The sort of memory an arena wraps, such as `main_mem` or `opencl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -158,7 +159,19 @@ pub struct MapReport {
     pub host: Option<HostSpan>,
 }
 
-type Completion = Box<dyn FnOnce() -> Result<u64, TransferError> + Send>;
+/// The end of work that an arena has started, for those who can be told of it.
+pub trait Completion: Send {
+    /// Blocks until the work ends and returns how many bytes it moved.
+    ///
+    /// # Errors
+    /// Whatever the framework reports of the transfer.
+    fn wait(self: Box<Self>) -> Result<u64, TransferError>;
+
+    /// Whether the work has ended, and how; if it has not, `waker` is called when it has. Not called again after that.
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>>;
+}
+
+type Blocking = Box<dyn FnOnce() -> Result<u64, TransferError> + Send>;
 
 /// Work an arena has started and the engine will wait for.
 ///
@@ -168,7 +181,18 @@ pub struct Fence(Option<Pending>);
 
 enum Pending {
     Done(u64),
-    Running(Completion),
+    Running(Blocking),
+    Awaited(Box<dyn Completion>),
+}
+
+impl Pending {
+    fn wait(self) -> Result<u64, TransferError> {
+        match self {
+            Self::Done(bytes) => Ok(bytes),
+            Self::Running(wait) => wait(),
+            Self::Awaited(completion) => completion.wait(),
+        }
+    }
 }
 
 impl Fence {
@@ -177,9 +201,15 @@ impl Fence {
         Self(Some(Pending::Done(bytes)))
     }
 
-    /// Work still under way: `wait` blocks until it ends and returns how many bytes it moved.
+    /// Work still under way, of a framework that can only be waited for: `wait` blocks until it ends and returns how many
+    /// bytes it moved. A future that meets such a fence blocks its thread as long.
     pub fn running(wait: impl FnOnce() -> Result<u64, TransferError> + Send + 'static) -> Self {
         Self(Some(Pending::Running(Box::new(wait))))
+    }
+
+    /// Work still under way whose end wakes whoever awaits it.
+    pub fn awaited(completion: impl Completion + 'static) -> Self {
+        Self(Some(Pending::Awaited(Box::new(completion))))
     }
 
     /// Blocks until the work ends and returns how many bytes it moved.
@@ -187,19 +217,31 @@ impl Fence {
     /// # Errors
     /// Whatever the framework reports of the transfer.
     pub fn wait(mut self) -> Result<u64, TransferError> {
-        match self.0.take() {
-            Some(Pending::Done(bytes)) => Ok(bytes),
-            Some(Pending::Running(wait)) => wait(),
-            None => Ok(0),
+        self.0.take().map_or(Ok(0), Pending::wait)
+    }
+
+    /// Whether the work has ended, and how; if it has not, `waker` is called when it has. Work that can only be waited for
+    /// is waited for.
+    ///
+    /// # Errors
+    /// Whatever the framework reports of the transfer.
+    pub fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
+        let ended = match &mut self.0 {
+            Some(Pending::Awaited(completion)) => completion.poll(waker),
+            _ => return Poll::Ready(self.0.take().map_or(Ok(0), Pending::wait)),
+        };
+        if ended.is_ready() {
+            self.0 = None;
         }
+        ended
     }
 }
 
 impl Drop for Fence {
     fn drop(&mut self) {
-        if let Some(Pending::Running(wait)) = self.0.take() {
+        if let Some(pending) = self.0.take() {
             // Nobody is left to hear the outcome; the memory under the transfer must still outlive it.
-            let _ = wait();
+            let _ = pending.wait();
         }
     }
 }
@@ -207,7 +249,7 @@ impl Drop for Fence {
 impl fmt::Debug for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            Some(Pending::Running(_)) => "Fence(running)",
+            Some(Pending::Running(_) | Pending::Awaited(_)) => "Fence(running)",
             _ => "Fence(done)",
         })
     }

@@ -19,7 +19,7 @@ use crate::state::{Begin, BufferState, Initial, Lifecycle, Outcome, Refusal, Req
 use crate::sync::{Arc, Condvar, Mutex};
 use crate::wait::{Waiter, Waiters, Wakes};
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Weak;
@@ -381,7 +381,7 @@ impl fmt::Debug for BufferInner {
 
 /// The buffers of a platform that are alive, for what concerns them all.
 #[derive(Debug, Default)]
-pub(crate) struct Registry(Mutex<HashMap<BufferId, Weak<BufferInner>>>);
+pub(crate) struct Registry(Mutex<BTreeMap<BufferId, Weak<BufferInner>>>);
 
 impl Registry {
     pub(crate) fn live(&self) -> Vec<Arc<BufferInner>> {
@@ -503,7 +503,7 @@ impl RawBuffer {
         match begin {
             Begin::Granted(_) => Ok(()),
             Begin::Plan(plan) => {
-                engine::run(&self.0, &plan)?;
+                engine::Run::new(self, plan).wait()?;
                 self.0.change(|core, routes| {
                     core.state.finish_prefetch(routes, owner);
                     self.0.record(|| EventKind::Prefetched { owner, arena });
@@ -572,8 +572,9 @@ impl RawBuffer {
             core.state.bind(owner, arena, root, concurrency)
         });
         let plan = plan.map_err(refused)?;
-        engine::run(&self.0, &plan)?;
-        self.0.change(|core, routes| core.state.finish_prefetch(routes, plan.owner));
+        let owner = plan.owner;
+        engine::Run::new(self, plan).wait()?;
+        self.0.change(|core, routes| core.state.finish_prefetch(routes, owner));
         Ok(())
     }
 

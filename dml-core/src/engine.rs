@@ -1,11 +1,11 @@
 //! Carries plans out on the arenas. The only caller of allocations, map changes and copies.
 //!
 //! Runs without the buffer's lock; what it may touch is reserved by the plan. Copies are started in order and waited
-//! for once, except where a later step depends on an earlier copy. A failure, a short copy or a panic in arena code
+//! for once, except where a later step depends on an earlier copy; a future awaits them where their arena can tell. A failure, a short copy or a panic in arena code
 //! ends the plan: the bytes that were to arrive stay invalid, everything completed stays, reservations are undone.
 
-use crate::arena::{BlockRef, Fence};
-use crate::buffer::{BufferInner, Core, FreeOrder, Storage};
+use crate::arena::{BlockRef, Concurrency, Fence};
+use crate::buffer::{BufferInner, Core, FreeOrder, RawBuffer, Storage};
 use crate::cross_arena::{CopyEnd, CopyJob};
 use crate::error::{AcquireError, AllocError, BusyReason, TransferError};
 use crate::host::HostSpan;
@@ -14,29 +14,23 @@ use crate::platform::Platform;
 use crate::record::{EventKind, Operation};
 use crate::state::{CopyKind, CopyOp, MapState, Step, SyncPlan};
 use crate::sync::Arc;
+use std::collections::VecDeque;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::{Poll, Waker};
 use std::time::Instant;
 
-/// Carries out `plan`; on an error the plan has been aborted.
-pub(crate) fn run(buffer: &BufferInner, plan: &SyncPlan) -> Result<(), AcquireError> {
-    let mut run = Run { buffer, plan, pending: Vec::new() };
-    let outcome = plan.steps.iter().try_for_each(|step| run.step(step)).and_then(|()| run.wait_all());
-    outcome.inspect_err(|_| {
-        // Copies already under way must end before their arenas are unpinned; those that succeed count.
-        while !run.pending.is_empty() {
-            let _ = run.wait_all();
-        }
-        buffer.change(|core, routes| {
-            core.state.abort(routes, plan.owner);
-            buffer.record(|| EventKind::Aborted { owner: plan.owner });
-        });
-    })
-}
-
-struct Run<'a> {
-    buffer: &'a BufferInner,
-    plan: &'a SyncPlan,
-    pending: Vec<Pending>,
+/// A plan being carried out. One that is dropped half way is given up: what is under way ends first.
+pub(crate) struct Run {
+    buffer: RawBuffer,
+    plan: SyncPlan,
+    /// The step to come.
+    next: usize,
+    pending: VecDeque<Pending>,
+    /// The first thing that went wrong.
+    failed: Option<AcquireError>,
+    /// Whether the machine knows how it ended.
+    is_over: bool,
 }
 
 struct Pending {
@@ -51,56 +45,115 @@ struct End {
     host: Option<HostSpan>,
 }
 
-impl Run<'_> {
-    fn step(&mut self, step: &Step) -> Result<(), AcquireError> {
-        match *step {
-            Step::Allocate { arena } => self.allocate(arena),
-            Step::Bind { arena, root, .. } => {
-                // A copy still running may not be allowed beside others under the rules that come with the binding.
-                self.wait_all()?;
-                self.bind(arena, root, step)
-            }
-            Step::Map { arena, device, target } => {
-                // A copy still running may need the access that is about to change.
-                self.wait_all()?;
-                self.map(arena, device, target)
-            }
-            Step::Copy(copy) => {
-                let depends = |pending: &Pending| {
-                    Some(pending.copy.to) == copy.from() && pending.copy.span.overlaps(copy.span)
+impl Run {
+    pub(crate) fn new(buffer: &RawBuffer, plan: SyncPlan) -> Self {
+        let (buffer, pending) = (buffer.clone(), VecDeque::new());
+        Self { buffer, plan, next: 0, pending, failed: None, is_over: false }
+    }
+
+    /// Carries the plan out on this thread; on an error it has been aborted.
+    pub(crate) fn wait(mut self) -> Result<(), AcquireError> {
+        match self.advance(None) {
+            Poll::Ready(result) => result,
+            Poll::Pending => unreachable!("without a waker every copy is waited for"),
+        }
+    }
+
+    /// Goes on until a copy has to be awaited, of whose end `waker` is told; on an error the plan has been aborted. Without
+    /// a waker copies are waited for.
+    pub(crate) fn advance(&mut self, waker: Option<&Waker>) -> Poll<Result<(), AcquireError>> {
+        loop {
+            let step = self.plan.steps.get(self.next).copied().filter(|_| self.failed.is_none());
+            if self.waits_for_copies(step)
+                && let Some(pending) = self.pending.front_mut()
+            {
+                // Copies already under way end before their arenas are unpinned; those that succeed count.
+                let ended = guard(|| pending.end(waker));
+                let ended = match ended
+                    .unwrap_or_else(|message| Poll::Ready(Err(TransferError::Panicked { message })))
+                {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(ended) => ended,
                 };
-                if self.pending.iter().any(depends) {
-                    self.wait_all()?;
+                if let Some(Pending { copy, begun, .. }) = self.pending.pop_front() {
+                    self.ended(&copy, begun, ended);
                 }
-                self.copy(copy)
+                continue;
+            }
+            let Some(step) = step else { break };
+            self.next += 1;
+            if let Err(error) = self.step(&step) {
+                self.failed = Some(error);
+            }
+        }
+        self.is_over = true;
+        match self.failed.take() {
+            None => Poll::Ready(Ok(())),
+            Some(error) => {
+                self.abort();
+                Poll::Ready(Err(error))
             }
         }
     }
 
+    /// Whether the copies under way have to end before `step`; before the end of the plan, and once something has failed,
+    /// they have to.
+    fn waits_for_copies(&self, step: Option<Step>) -> bool {
+        match step {
+            // A copy still running may need the access that is about to change, or may not be allowed beside others under
+            // the rules that come with a binding.
+            None | Some(Step::Map { .. } | Step::Bind { .. }) => true,
+            Some(Step::Copy(copy)) => self
+                .pending
+                .iter()
+                .any(|pending| Some(pending.copy.to) == copy.from() && pending.copy.span.overlaps(copy.span)),
+            Some(Step::Allocate { .. }) => false,
+        }
+    }
+
+    fn abort(&self) {
+        self.core().change(|core, routes| {
+            core.state.abort(routes, self.plan.owner);
+            self.core().record(|| EventKind::Aborted { owner: self.plan.owner });
+        });
+    }
+
+    fn core(&self) -> &BufferInner {
+        &self.buffer.0
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), AcquireError> {
+        match *step {
+            Step::Allocate { arena } => self.allocate(arena),
+            Step::Bind { arena, root, concurrency } => self.bind(arena, root, concurrency),
+            Step::Map { arena, device, target } => self.map(arena, device, target),
+            Step::Copy(copy) => self.copy(copy),
+        }
+    }
+
     fn allocate(&mut self, arena: ArenaId) -> Result<(), AcquireError> {
-        let object = self.buffer.platform.arena(arena);
-        self.buffer.platform.counters().count(Operation::Alloc);
-        let allocated = guard(|| object.alloc(self.buffer.len));
+        let object = self.core().platform.arena(arena);
+        self.core().platform.counters().count(Operation::Alloc);
+        let allocated = guard(|| object.alloc(self.core().len));
         let block = self.storage_result(arena, allocated)?;
-        self.buffer.change(|core, _| {
+        self.core().change(|core, _| {
             core.put(arena, block, FreeOrder::Root);
             core.state.allocated(arena);
-            self.buffer.record(|| EventKind::Allocated { arena, root: None });
+            self.core().record(|| EventKind::Allocated { arena, root: None });
         });
         Ok(())
     }
 
-    fn bind(&mut self, arena: ArenaId, root: ArenaId, step: &Step) -> Result<(), AcquireError> {
-        let Step::Bind { concurrency, .. } = *step else { unreachable!("called for a bind step") };
+    fn bind(&mut self, arena: ArenaId, root: ArenaId, concurrency: Concurrency) -> Result<(), AcquireError> {
         let root_block = self.end(root).block;
-        let object = self.buffer.platform.arena(arena);
-        self.buffer.platform.counters().count(Operation::Bind);
+        let object = self.core().platform.arena(arena);
+        self.core().platform.counters().count(Operation::Bind);
         let bound = guard(|| object.bind(&root_block));
         let block = self.storage_result(arena, bound)?;
-        self.buffer.change(|core, routes| {
+        self.core().change(|core, routes| {
             core.put(arena, block, FreeOrder::Member);
             core.state.bound(routes, arena, root, concurrency);
-            self.buffer.record(|| EventKind::Allocated { arena, root: Some(root) });
+            self.core().record(|| EventKind::Allocated { arena, root: Some(root) });
         });
         Ok(())
     }
@@ -110,21 +163,21 @@ impl Run<'_> {
         arena: ArenaId,
         result: Result<Result<BlockRef, AllocError>, Arc<str>>,
     ) -> Result<BlockRef, AcquireError> {
-        let name = self.buffer.arena_name(arena);
+        let name = self.core().arena_name(arena);
         let panicked = |message| Err(AllocError::Panicked { arena: name.name.clone(), message });
         let result = result.unwrap_or_else(panicked).and_then(|block| {
             let bytes = block.len();
-            if bytes >= self.buffer.len {
+            if bytes >= self.core().len {
                 return Ok(block);
             }
-            free(&self.buffer.platform, arena, block);
-            Err(AllocError::OutOfMemory { arena: name.name.clone(), bytes: self.buffer.len })
+            free(&self.core().platform, arena, block);
+            Err(AllocError::OutOfMemory { arena: name.name.clone(), bytes: self.core().len })
         });
-        result.map_err(|cause| AcquireError::Alloc { buffer: self.buffer.id, arena: name, cause })
+        result.map_err(|cause| AcquireError::Alloc { buffer: self.core().id, arena: name, cause })
     }
 
     fn map(&mut self, arena: ArenaId, device: DeviceId, target: MapState) -> Result<(), AcquireError> {
-        let platform = &self.buffer.platform;
+        let platform = &self.core().platform;
         let object = platform.arena(arena);
         let block = self.end(arena).block;
         let native = device == object.desc().native;
@@ -133,28 +186,28 @@ impl Run<'_> {
             guard(|| if native { object.unmap(&block, target) } else { object.map(&block, device, target) });
         let report =
             report.unwrap_or_else(|message| Err(TransferError::Panicked { message })).map_err(|cause| {
-                let (buffer, arena) = (self.buffer.id, self.buffer.arena_name(arena));
+                let (buffer, arena) = (self.core().id, self.core().arena_name(arena));
                 AcquireError::MapFailed { buffer, arena, device, cause }
             })?;
-        let accepted = self.buffer.change(|core, routes| {
+        let accepted = self.core().change(|core, routes| {
             let accepted = core.state.mapped(routes, self.plan.owner, (arena, device, target), report.state);
             if let Some(storage) = core.storage(arena) {
                 storage.mapped = report.host;
             }
-            self.buffer.record(|| EventKind::Mapped { arena, device });
+            self.core().record(|| EventKind::Mapped { arena, device });
             accepted
         });
         accepted.map_err(|breach| AcquireError::ArenaContract {
-            buffer: self.buffer.id,
-            arena: self.buffer.arena_name(breach.arena),
+            buffer: self.core().id,
+            arena: self.core().arena_name(breach.arena),
             device: breach.device,
         })
     }
 
     fn copy(&mut self, copy: CopyOp) -> Result<(), AcquireError> {
-        let (platform, span) = (&self.buffer.platform, copy.span);
+        let (platform, span) = (&self.core().platform, copy.span);
         if matches!(copy.kind, CopyKind::Refresh { .. }) {
-            self.buffer.change(|core, routes| {
+            self.core().change(|core, routes| {
                 core.state.started(copy.id);
                 core.state.copied(routes, copy.id);
                 self.record_copy(&copy, false);
@@ -162,7 +215,7 @@ impl Run<'_> {
             });
             return Ok(());
         }
-        let (from, to) = self.buffer.change(|core, _| {
+        let (from, to) = self.core().change(|core, _| {
             core.state.started(copy.id);
             self.record_copy(&copy, false);
             (copy.from().map(|from| core.end(from)), core.end(copy.to))
@@ -187,58 +240,91 @@ impl Run<'_> {
             }
         });
         let fence = started.unwrap_or_else(|message| Err(TransferError::Panicked { message }));
-        self.pending.push(Pending { copy, fence: fence.map_err(|cause| self.failure(&copy, cause))?, begun });
+        self.pending.push_back(Pending {
+            copy,
+            fence: fence.map_err(|cause| self.failure(&copy, cause))?,
+            begun,
+        });
         Ok(())
     }
 
-    /// Waits for every copy under way; the first failure is the result, the others still count.
-    fn wait_all(&mut self) -> Result<(), AcquireError> {
-        let mut result = Ok(());
-        for Pending { copy, fence, begun } in std::mem::take(&mut self.pending) {
-            let waited =
-                guard(|| fence.wait()).unwrap_or_else(|message| Err(TransferError::Panicked { message }));
-            let requested_bytes = copy.span.len();
-            let arrived = waited.and_then(|done_bytes| {
-                let short = TransferError::Short { requested_bytes, done_bytes };
-                if done_bytes < requested_bytes { Err(short) } else { Ok(()) }
-            });
-            match arrived {
-                Ok(()) => {
-                    if let CopyKind::Bytes { link, .. } = copy.kind {
-                        let counters = self.buffer.platform.counters();
-                        counters.count_transfer(link, requested_bytes, begun.elapsed());
-                    }
-                    self.buffer.change(|core, routes| {
-                        core.state.copied(routes, copy.id);
-                        self.record_copy(&copy, true);
-                    });
+    /// A copy has ended, well or not.
+    fn ended(&mut self, copy: &CopyOp, begun: Instant, ended: Result<u64, TransferError>) {
+        let requested_bytes = copy.span.len();
+        let arrived = ended.and_then(|done_bytes| {
+            let short = TransferError::Short { requested_bytes, done_bytes };
+            if done_bytes < requested_bytes { Err(short) } else { Ok(()) }
+        });
+        match arrived {
+            Ok(()) => {
+                if let CopyKind::Bytes { link, .. } = copy.kind {
+                    let counters = self.core().platform.counters();
+                    counters.count_transfer(link, requested_bytes, begun.elapsed());
                 }
-                Err(cause) => result = result.and(Err(self.failure(&copy, cause))),
+                self.core().change(|core, routes| {
+                    core.state.copied(routes, copy.id);
+                    self.record_copy(copy, true);
+                });
+            }
+            Err(cause) => {
+                let error = self.failure(copy, cause);
+                self.failed.get_or_insert(error);
             }
         }
-        result
     }
 
     fn failure(&self, copy: &CopyOp, cause: TransferError) -> AcquireError {
-        let buffer = self.buffer.id;
+        let buffer = self.core().id;
         if cause == TransferError::Infeasible {
             return AcquireError::Busy { buffer, reason: BusyReason::ArenaInUse };
         }
-        let to = self.buffer.arena_name(copy.to);
-        let from = copy.from().map_or_else(|| to.clone(), |from| self.buffer.arena_name(from));
+        let to = self.core().arena_name(copy.to);
+        let from = copy.from().map_or_else(|| to.clone(), |from| self.core().arena_name(from));
         AcquireError::CopyFailed { buffer, from, to, span: copy.span, cause }
     }
 
     fn record_copy(&self, copy: &CopyOp, done: bool) {
         let (owner, from, to, span) = (copy.id.owner, copy.from(), copy.to, copy.span);
-        self.buffer.record(|| match done {
+        self.core().record(|| match done {
             true => EventKind::CopyDone { owner, from, to, span },
             false => EventKind::CopyStarted { owner, from, to, span },
         });
     }
 
     fn end(&self, arena: ArenaId) -> End {
-        self.buffer.change(|core, _| core.end(arena))
+        self.core().change(|core, _| core.end(arena))
+    }
+}
+
+impl Pending {
+    fn end(&mut self, waker: Option<&Waker>) -> Poll<Result<u64, TransferError>> {
+        match waker {
+            Some(waker) => self.fence.poll(waker),
+            None => Poll::Ready(std::mem::replace(&mut self.fence, Fence::done(0)).wait()),
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        for Pending { copy, fence, begun } in std::mem::take(&mut self.pending) {
+            let ended = guard(|| fence.wait());
+            self.ended(
+                &copy,
+                begun,
+                ended.unwrap_or_else(|message| Err(TransferError::Panicked { message })),
+            );
+        }
+        self.abort();
+    }
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step {} of {}", self.next, self.plan)
     }
 }
 

@@ -52,7 +52,9 @@ mod wait;
 
 pub use access::{Access, Claim, Claims, normalise};
 pub use acquire::{Acquire, AcquireFuture, RangeOf, RawRange, Region};
-pub use arena::{Arena, ArenaDesc, ArenaKind, Block, BlockRef, Concurrency, Fence, MapReport, NativeHandle};
+pub use arena::{
+    Arena, ArenaDesc, ArenaKind, Block, BlockRef, Completion, Concurrency, Fence, MapReport, NativeHandle,
+};
 pub use buffer::RawBuffer;
 pub use cost::Cost;
 pub use cross_arena::{
