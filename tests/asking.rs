@@ -3,10 +3,11 @@
 #![cfg(not(dml_loom))]
 
 use dml::core::{
-    Access, AcquireError, BusyReason, ConfigError, DeviceId, KernelId, RawBuffer, Region, Span, ViewError,
+    Access, AcquireError, BusyReason, Concurrency, ConfigError, DeviceId, KernelId, RawBuffer, Region, Span,
+    TopologyError, ViewError,
 };
 use dml_verify::{
-    CPU, GPU, GPU_ARENA, MAIN_ARENA, bytes, change, check, copies, get, pair, poll_once, put, raw, read,
+    CPU, GPU, GPU_ARENA, MAIN_ARENA, Rig, bytes, change, check, copies, get, pair, poll_once, put, raw, read,
     star, watched, write,
 };
 use std::future::IntoFuture;
@@ -249,4 +250,25 @@ fn typed_views_commit_when_they_are_dropped() {
     view[0] = [7; 3];
     view.release().unwrap();
     assert_eq!(buffer.read().unwrap()[..2], [[7; 3], bytes(1, 3..6).try_into().unwrap()]);
+}
+
+#[test]
+fn i19_a_binding_wider_than_one_of_its_arenas_is_refused() {
+    for (own, link) in [
+        (Concurrency::Exclusive, Concurrency::BimapRead),
+        (Concurrency::Exclusive, Concurrency::BimapFull),
+        (Concurrency::BimapRead, Concurrency::BimapFull),
+    ] {
+        let refused = Rig::new().gpu(own).bound(MAIN_ARENA, GPU_ARENA, link).try_plain();
+        let Err(ConfigError::Topology(problems)) = refused else { panic!("{own:?} as {link:?}") };
+        // Once for each direction.
+        assert_eq!(problems.len(), 2);
+        for problem in &problems {
+            let TopologyError::WiderBinding { arena, own: theirs, link: of_link, .. } = problem else {
+                panic!("{problem}")
+            };
+            assert_eq!((&**arena, *theirs, *of_link), ("gpu1", own, link));
+        }
+        assert!(Rig::new().gpu(link).bound(MAIN_ARENA, GPU_ARENA, own).try_plain().is_ok());
+    }
 }

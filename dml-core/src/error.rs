@@ -3,7 +3,7 @@
 //! Every message reads "what failed: on which object, with which sizes". Values are fields, so that a caller can act
 //! on them; predicates answer the questions a caller usually has.
 
-use crate::arena::ArenaDesc;
+use crate::arena::{ArenaDesc, Concurrency};
 use crate::host::HostOwner;
 use crate::id::{ArenaId, BufferId, DeviceId, KernelId};
 use crate::range::Span;
@@ -608,6 +608,20 @@ pub enum TopologyError {
         to: Arc<str>,
         /// The arena without remote devices.
         arena: Arc<str>,
+    },
+    /// A link lets more devices share a storage at once than one of its arenas can grant access to.
+    #[error("a link binds {to} to {from} as {link:?}, but {arena} itself is {own:?}")]
+    WiderBinding {
+        /// The root's name.
+        from: Arc<str>,
+        /// The member's name.
+        to: Arc<str>,
+        /// The arena that allows less.
+        arena: Arc<str>,
+        /// What the link allows.
+        link: Concurrency,
+        /// What the arena allows.
+        own: Concurrency,
     },
     /// The alignment is no power of two.
     #[error("arena {arena} allocates with alignment {align}, which is no power of two")]

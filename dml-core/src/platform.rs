@@ -290,6 +290,16 @@ impl PlatformBuilder {
                     arena: end.name.clone(),
                 });
             }
+            // An arena whose map states cannot express the sharing cannot take part in it.
+            if let Some(end) = [from, to].into_iter().find(|end| end.concurrency < concurrency) {
+                return Some(TopologyError::WiderBinding {
+                    from: from.name.clone(),
+                    to: to.name.clone(),
+                    arena: end.name.clone(),
+                    link: concurrency,
+                    own: end.concurrency,
+                });
+            }
         }
         [(from, link.source_via), (to, link.target_via)]
             .into_iter()

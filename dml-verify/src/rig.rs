@@ -12,8 +12,8 @@ use dml_core::state::{BufferState, MapState, Status};
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{
     AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, ArenaSet, AttachError, BlockRef,
-    Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Event, EventKind, Fence, Grants, HostSpan,
-    HostStaged, Link, LinkSpeed, MapReport, Platform, PlatformBuilder, RawBuffer, Region, Span,
+    Concurrency, ConfigError, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Event, EventKind, Fence, Grants,
+    HostSpan, HostStaged, Link, LinkSpeed, MapReport, Platform, PlatformBuilder, RawBuffer, Region, Span,
     TransferError,
 };
 use std::fmt;
@@ -258,7 +258,15 @@ impl Rig {
     /// As [`Rig::build`].
     #[must_use]
     pub fn plain(self) -> Platform {
-        self.builder.build().expect("a platform without problems")
+        self.try_plain().expect("a platform without problems")
+    }
+
+    /// As [`Rig::plain`].
+    ///
+    /// # Errors
+    /// Whatever does not fit.
+    pub fn try_plain(self) -> Result<Platform, ConfigError> {
+        self.builder.build()
     }
 }
 
