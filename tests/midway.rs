@@ -10,8 +10,8 @@ use dml::core::sync::{Arc, Mutex};
 use dml::core::{AcquireError, ArenaId, Concurrency, EventKind, Platform, RawBuffer};
 use dml_verify::history::assert_history;
 use dml_verify::{
-    Audited, CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, GPU3, GPU3_ARENA, MAIN_ARENA, Rig, bound_pair, bytes,
-    check, get, live_blocks, null, pair, poll_once, put, raw, read, test_arena, watched, write,
+    Audited, CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, GPU3, GPU3_ARENA, MAIN_ARENA, Rig, arenas, bound_pair,
+    bytes, check, get, live_blocks, null, pair, poll_once, put, raw, read, star, test_arena, watched, write,
 };
 use std::future::IntoFuture;
 use std::task::Poll;
@@ -50,6 +50,23 @@ fn i13_a_source_lost_during_its_copy_leaves_no_bytes_that_are_lost_and_valid() {
             assert!(matches!(again, Err(AcquireError::Poisoned { .. })), "{error}, then {again:?}");
         }
     }
+}
+
+#[test]
+fn i02_bytes_do_not_pass_through_a_memory_that_is_lost() {
+    let platform = star();
+    let buffer = raw(&platform, 100);
+    write(&buffer, GPU_ARENA, 0..100, 1);
+    let gate = test_arena(&platform, GPU_ARENA).gate(CallKind::CopyOut);
+    let reader = reader(&buffer, GPU2_ARENA);
+    // On the way to main memory, from where the second gpu would get them.
+    gate.arrived();
+    platform.device_lost(CPU);
+    gate.open();
+    let result = reader.join();
+    assert!(matches!(result, Err(AcquireError::DeviceLost { .. })), "{result:?}");
+    let state = check(&buffer);
+    assert!(state.segments().iter().all(|(_, content)| content.valid == arenas([GPU_ARENA])));
 }
 
 #[test]

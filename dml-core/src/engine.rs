@@ -9,7 +9,7 @@ use crate::buffer::{BufferInner, Core, FreeOrder, RawBuffer, Storage};
 use crate::cross_arena::{CopyEnd, CopyJob};
 use crate::error::{AcquireError, AllocError, BusyReason, TransferError};
 use crate::host::HostSpan;
-use crate::id::{ArenaId, DeviceId};
+use crate::id::{ArenaId, DeviceId, KernelId};
 use crate::platform::Platform;
 use crate::record::{EventKind, Operation};
 use crate::state::{CopyKind, CopyOp, MapState, Step, SyncPlan};
@@ -206,20 +206,22 @@ impl Run {
 
     fn copy(&mut self, copy: CopyOp) -> Result<(), AcquireError> {
         let (platform, span) = (&self.core().platform, copy.span);
-        if matches!(copy.kind, CopyKind::Refresh { .. }) {
-            self.core().change(|core, routes| {
-                core.state.started(copy.id);
+        let refresh = matches!(copy.kind, CopyKind::Refresh { .. });
+        let ends = self.core().change(|core, routes| {
+            core.state.started(copy.id)?;
+            self.record_copy(&copy, false);
+            if refresh {
                 core.state.copied(routes, copy.id);
-                self.record_copy(&copy, false);
                 self.record_copy(&copy, true);
-            });
+            }
+            Ok((copy.from().map(|from| core.end(from)), core.end(copy.to)))
+        });
+        let (from, to) = ends.map_err(|refusal| {
+            self.core().refused(refusal, Some((KernelId::default(), self.lost_end(&copy))))
+        })?;
+        if refresh {
             return Ok(());
         }
-        let (from, to) = self.core().change(|core, _| {
-            core.state.started(copy.id);
-            self.record_copy(&copy, false);
-            (copy.from().map(|from| core.end(from)), core.end(copy.to))
-        });
         let begun = Instant::now();
         let target = platform.arena(copy.to);
         let started = guard(|| match (copy.kind, &from) {
@@ -246,6 +248,12 @@ impl Run {
             begun,
         });
         Ok(())
+    }
+
+    /// The end of a copy that is lost, for people to read.
+    fn lost_end(&self, copy: &CopyOp) -> ArenaId {
+        let is_lost = |arena: &ArenaId| self.core().change(|core, _| core.state.arena(*arena).is_lost());
+        copy.from().filter(is_lost).unwrap_or(copy.to)
     }
 
     /// A copy has ended, well or not.

@@ -4,13 +4,20 @@
 //! ```text
 //!   rig       platforms of arenas that record, police, fail and stop on cue
 //!   machine   the pure machine, its engine step by step, and what the storages really hold
+//!   model     explores every state of a small configuration of it
+//!   simulate  the production engine on one thread, in virtual time
 //!   history   replays recorded events and says what contradicts them
 //!   stress    threads that use the same buffers in every way, with shadows of what must be in them
 //! ```
 
 pub mod history;
 pub mod machine;
+#[cfg(not(dml_loom))]
+pub mod model;
+pub mod random;
 pub mod rig;
+#[cfg(not(dml_loom))]
+pub mod simulate;
 pub mod stress;
 
 pub use history::Audited;

@@ -3,6 +3,7 @@
 //! A *shadow* holds the latest contents of every byte. Who writes a byte changes its shadow too, under the same grant; who
 //! reads it compares. Nothing but the grants orders these accesses: where one is granted too much, bytes differ.
 
+use crate::random::Random;
 use crate::rig::{block_on, bytes, get, put};
 use dml_core::{Access, AcquireError, ArenaId, Grants, Platform, RawBuffer};
 use std::future::IntoFuture;
@@ -58,12 +59,13 @@ pub fn run(platform: &Platform, mix: Mix) -> Tally {
     let shared =
         Arc::new(Shared { platform: platform.clone(), buffers, shadows, tally: Tally::default(), mix });
     for index in [0, 2] {
-        let worker = Worker { shared: shared.clone(), random: Random(index as u64), seed: 0 };
+        let worker = Worker { shared: shared.clone(), random: Random::new(index as u64), seed: 0 };
         worker.overwrite(index, 0..LEN, index as u64);
     }
     let threads: Vec<_> = (0..mix.threads)
         .map(|thread| {
-            let worker = Worker { shared: shared.clone(), random: Random(thread + 1), seed: thread << 32 };
+            let worker =
+                Worker { shared: shared.clone(), random: Random::new(thread + 1), seed: thread << 32 };
             std::thread::spawn(move || worker.work())
         })
         .collect();
@@ -90,18 +92,6 @@ impl Shared {
         let shadow = &self.shadows[index][range.start as usize..range.end as usize];
         let expected: Vec<u8> = shadow.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
         assert_eq!(seen, expected, "buffer {index}, bytes {range:?}");
-    }
-}
-
-/// Numbers that look like chance and are the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (x ^ (x >> 31)) % bound
     }
 }
 

@@ -325,10 +325,18 @@ impl BufferState {
     }
 
     /// A copy begins.
-    pub fn started(&mut self, id: CopyId) {
-        if let Some(copy) = self.copies.iter_mut().find(|copy| copy.id == id) {
-            copy.phase = CopyPhase::Running;
+    ///
+    /// # Errors
+    /// [`Refusal::DeviceLost`] where one of its ends is lost by now: nothing is fetched from there, and nothing kept. The
+    /// plan is then to be aborted. [`Refusal::Closed`] when there is no such copy.
+    pub fn started(&mut self, id: CopyId) -> Result<(), Refusal> {
+        let index = self.copies.iter().position(|copy| copy.id == id).ok_or(Refusal::Closed)?;
+        let copy = self.copies[index];
+        if copy.from().into_iter().chain([copy.to]).any(|end| self.arena(end).is_lost()) {
+            return Err(Refusal::DeviceLost);
         }
+        self.copies[index].phase = CopyPhase::Running;
+        Ok(())
     }
 
     /// A copy has moved all of its bytes: its destination is valid there.
@@ -451,3 +459,6 @@ impl BufferState {
         self.abort(routes, owner);
     }
 }
+
+#[cfg(test)]
+mod tests;

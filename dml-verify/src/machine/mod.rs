@@ -78,6 +78,7 @@ pub struct Machine {
     running: Vec<Running>,
     holding: Vec<Holding>,
     ghost: Ghost,
+    arenas: u8,
     /// The first thing that went against the contract with the engine.
     complaint: Option<String>,
 }
@@ -89,7 +90,8 @@ impl Machine {
         let initial = if zeroed { Initial::Zeroed } else { Initial::Undefined };
         let state = BufferState::new(routes, len, initial);
         let ghost = Ghost::new(len, zeroed);
-        Self { state, running: Vec::new(), holding: Vec::new(), ghost, complaint: None }
+        let arenas = routes.arenas().len() as u8;
+        Self { state, running: Vec::new(), holding: Vec::new(), ghost, arenas, complaint: None }
     }
 
     /// The machine itself.
@@ -125,6 +127,29 @@ impl Machine {
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.running.is_empty() && self.holding.is_empty() && self.state.queue().len() == 0
+    }
+
+    /// How many arenas the platform has.
+    #[must_use]
+    pub fn arenas(&self) -> u8 {
+        self.arenas
+    }
+
+    /// Lets every plan and every kernel come to its end, and closes the buffer: whether everybody was served, and nothing
+    /// contradicts the specification on the way.
+    #[must_use]
+    pub fn comes_to_rest(mut self, routes: &dyn Routes) -> bool {
+        while !self.is_at_rest() {
+            let (running, holding) = (self.running().next(), self.holding().next());
+            match (running, holding) {
+                (Some((owner, _)), _) => self.advance(routes, owner),
+                (None, Some(grant)) => self.release(routes, grant, Outcome::NotStarted),
+                (None, None) => return false,
+            }
+        }
+        let idle = self.state.is_idle();
+        self.close(routes);
+        idle && self.state.lifecycle() == Lifecycle::Closed && self.check(routes).is_ok()
     }
 
     /// The same machine with commits and tickets counted from the start and users in the order of their grants: two that
@@ -301,13 +326,13 @@ impl Machine {
         waits && !underway.is_empty()
     }
 
-    /// Whether a step needs a storage that is lost: no arena carries it out then.
+    /// Whether a step asks something of a memory that is lost: no arena does it then. Copies are the machine's to refuse.
     fn cannot(&self, step: Step) -> bool {
         let lost = |arena: ArenaId| self.state.arena(arena).is_lost();
         match step {
             Step::Allocate { arena } | Step::Map { arena, .. } => lost(arena),
             Step::Bind { arena, root, .. } => lost(arena) || lost(root),
-            Step::Copy(copy) => lost(copy.to) || copy.from().is_some_and(lost),
+            Step::Copy(_) => false,
         }
     }
 
@@ -345,7 +370,10 @@ impl Machine {
                     let there = self.state.arena(end).alloc.is_allocated();
                     self.expect(there, || format!("I-5: {end} is copied and has no storage"));
                 }
-                self.state.started(copy.id);
+                if self.state.started(copy.id).is_err() {
+                    self.running[index].failed = true;
+                    return;
+                }
                 let underway = self.ghost.started(&self.state, copy);
                 match copy.kind {
                     CopyKind::Refresh { .. } => self.copied(routes, &underway),

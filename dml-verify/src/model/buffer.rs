@@ -1,0 +1,371 @@
+//! One buffer, a few kernels.
+
+use super::Explain;
+use crate::machine::{Machine, Purpose, request};
+use dml_core::state::{Alloc, CopyKind, CopyPhase, Outcome, Remains, Status};
+use dml_core::{Access, ArenaId, Claim, DeviceId, GrantId, Platform, Span, Ticket, normalise};
+use stateright::{Model, Property};
+
+/// What a kernel may ask for: everything in it at once.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// The arena.
+    pub arena: ArenaId,
+    /// The bytes and accesses.
+    pub claims: Vec<(Span, Access)>,
+}
+
+impl Wish {
+    /// One range.
+    #[must_use]
+    pub fn new(arena: ArenaId, span: Span, access: Access) -> Self {
+        Self { arena, claims: vec![(span, access)] }
+    }
+}
+
+/// What must be possible, so that an over-cautious machine fails too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is its own sentence")]
+pub enum Happens {
+    TwoDisjointWritersAtOnce,
+    TwoReadersInDifferentArenasAtOnce,
+    AReaderBesideACopy,
+    AReaderBesideAPrefetch,
+    TwoCopiesToDifferentArenasAtOnce,
+    APathOfTwoHops,
+    APathOfThreeHops,
+    AMemberBoundToMainMemory,
+    MainMemoryBoundToADevice,
+    TwoUsersOfOneStorageAtOnce,
+    PoisonedAndRestorable,
+    PoisonedForGood,
+    SomebodyWaits,
+    TwoWait,
+    ValidInEveryArena,
+}
+
+/// One buffer with kernels that ask, run, fail and give up, again and again.
+#[derive(Debug)]
+pub struct BufferModel {
+    /// Arenas and links.
+    pub platform: Platform,
+    /// The bytes.
+    pub len: u64,
+    /// Whether they begin as zeros.
+    pub zeroed: bool,
+    /// What each kernel may ask for.
+    pub kernels: Vec<Vec<Wish>>,
+    /// How kernels may end.
+    pub outcomes: Vec<Outcome>,
+    /// What may be prefetched.
+    pub prefetches: Vec<(ArenaId, Span)>,
+    /// Whether allocations, map changes and copies may fail.
+    pub faults: bool,
+    /// Whether waiting requests may be given up.
+    pub cancels: bool,
+    /// Whether writers may go on as readers.
+    pub downgrades: bool,
+    /// What may be restored.
+    pub restores: Vec<Span>,
+    /// Which arenas may be bound to which, beside the bindings made on the way.
+    pub binds: Vec<(ArenaId, ArenaId)>,
+    /// Which arenas may be freed.
+    pub frees: Vec<ArenaId>,
+    /// Which devices may be lost.
+    pub losses: Vec<DeviceId>,
+    /// What must be possible.
+    pub happens: Vec<Happens>,
+}
+
+/// One thing that happens.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// A kernel asks for one of its wishes, and waits where it cannot have it now.
+    Ask(usize, usize),
+    /// The next thing of a plan is done.
+    Advance(GrantId),
+    /// The next thing of a plan goes wrong.
+    Fail(GrantId),
+    /// A kernel ends.
+    Release(GrantId, Outcome),
+    /// A writer goes on as a reader.
+    Downgrade(GrantId),
+    /// A request is given up.
+    Cancel(Ticket),
+    /// Bytes are brought before anybody asks.
+    Prefetch(ArenaId, Span),
+    /// Poisoned bytes are restored.
+    Restore(Span),
+    /// An arena comes to share another's storage.
+    Bind(ArenaId, ArenaId),
+    /// Storage is freed.
+    Free(ArenaId),
+    /// A device is lost.
+    Lose(DeviceId),
+}
+
+/// The owner of a prefetch, and of a binding: no kernel's.
+const PREFETCH: GrantId = GrantId(100);
+const BINDING: GrantId = GrantId(101);
+
+impl BufferModel {
+    /// A model in which nothing goes wrong.
+    #[must_use]
+    pub fn new(platform: Platform, len: u64, kernels: Vec<Vec<Wish>>) -> Self {
+        Self {
+            platform,
+            len,
+            zeroed: false,
+            kernels,
+            outcomes: vec![Outcome::Done],
+            prefetches: Vec::new(),
+            faults: false,
+            cancels: false,
+            downgrades: false,
+            restores: Vec::new(),
+            binds: Vec::new(),
+            frees: Vec::new(),
+            losses: Vec::new(),
+            happens: Vec::new(),
+        }
+    }
+
+    fn is_idle(machine: &Machine, owner: GrantId) -> bool {
+        !machine.is_waiting(owner)
+            && machine.running().all(|(running, _)| running != owner)
+            && machine.holding().all(|holding| holding != owner)
+    }
+}
+
+fn grant(kernel: usize) -> GrantId {
+    GrantId(kernel as u64 + 1)
+}
+
+impl Model for BufferModel {
+    type State = Machine;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<Machine> {
+        vec![Machine::new(self.platform.routes(), self.len, self.zeroed)]
+    }
+
+    fn actions(&self, machine: &Machine, actions: &mut Vec<Action>) {
+        for (kernel, wishes) in self.kernels.iter().enumerate() {
+            if Self::is_idle(machine, grant(kernel)) {
+                actions.extend((0..wishes.len()).map(|wish| Action::Ask(kernel, wish)));
+            }
+        }
+        for (owner, _) in machine.running() {
+            actions.push(Action::Advance(owner));
+            if self.faults && machine.can_fail(owner) {
+                actions.push(Action::Fail(owner));
+            }
+        }
+        for holding in machine.holding() {
+            // How a reader ends makes no difference.
+            let ways = if machine.writes(holding) { &*self.outcomes } else { &[Outcome::Done] };
+            actions.extend(ways.iter().map(|&outcome| Action::Release(holding, outcome)));
+            if self.downgrades && machine.writes(holding) {
+                actions.push(Action::Downgrade(holding));
+            }
+        }
+        if self.cancels {
+            actions.extend(machine.state().queue().map(|waiting| Action::Cancel(waiting.ticket)));
+        }
+        if Self::is_idle(machine, PREFETCH) {
+            actions.extend(self.prefetches.iter().map(|&(arena, span)| Action::Prefetch(arena, span)));
+        }
+        if Self::is_idle(machine, BINDING) {
+            actions.extend(self.binds.iter().map(|&(arena, root)| Action::Bind(arena, root)));
+        }
+        actions.extend(self.restores.iter().map(|&span| Action::Restore(span)));
+        actions.extend(self.frees.iter().map(|&arena| Action::Free(arena)));
+        actions.extend(self.losses.iter().map(|&device| Action::Lose(device)));
+    }
+
+    fn next_state(&self, machine: &Machine, action: Action) -> Option<Machine> {
+        let (routes, mut next) = (self.platform.routes(), machine.clone());
+        match action {
+            Action::Ask(kernel, wish) => {
+                let Wish { arena, claims } = &self.kernels[kernel][wish];
+                let claims = normalise(claims.iter().map(|&(span, access)| Claim { span, access }));
+                let ticket = Ticket(machine.state().queue().len() as u64 + 1);
+                let _ = next.ask(routes, request(grant(kernel), *arena, claims), Some(ticket));
+            }
+            Action::Advance(owner) => next.advance(routes, owner),
+            Action::Fail(owner) => next.fail(routes, owner),
+            Action::Release(grant, outcome) => next.release(routes, grant, outcome),
+            Action::Downgrade(grant) => next.downgrade(routes, grant),
+            Action::Cancel(ticket) => {
+                next.cancel(routes, ticket);
+            }
+            Action::Prefetch(arena, span) => {
+                let _ = next.prefetch(routes, PREFETCH, arena, span);
+            }
+            Action::Restore(span) => {
+                let _ = next.restore(routes, span);
+            }
+            Action::Bind(arena, root) => {
+                next.bind(routes, BINDING, arena, root);
+            }
+            Action::Free(arena) => {
+                next.free(routes, arena);
+            }
+            Action::Lose(device) => next.lose(routes, device),
+        }
+        let next = next.canonical();
+        (next != *machine).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = vec![
+            Property::always("the specification holds", |model: &Self, machine: &Machine| {
+                machine.check(model.platform.routes()).is_ok()
+            }),
+            Property::always("everyone is served if kernels end", |model: &Self, machine: &Machine| {
+                machine.clone().comes_to_rest(model.platform.routes())
+            }),
+        ];
+        properties.extend(self.happens.iter().map(|&what| possible(what)));
+        properties
+    }
+}
+
+impl Explain for BufferModel {
+    fn explain(&self, machine: &Machine) -> Option<String> {
+        machine.check(self.platform.routes()).err()
+    }
+}
+
+/// Two kernels of which something holds.
+fn pair(
+    machine: &Machine,
+    holds: impl Fn(&dml_core::state::Requestor, &dml_core::state::Requestor) -> bool,
+) -> bool {
+    let entry = |grant: GrantId| machine.state().requestors().iter().find(move |entry| entry.grant == grant);
+    let entries: Vec<_> = machine.holding().filter_map(entry).collect();
+    entries.iter().enumerate().any(|(index, one)| entries[..index].iter().any(|other| holds(one, other)))
+}
+
+fn copying(machine: &Machine, purpose: Purpose) -> bool {
+    machine.running().any(|(owner, of)| {
+        let mine =
+            |copy: &&dml_core::state::CopyOp| copy.id.owner == owner && copy.phase == CopyPhase::Running;
+        of == purpose && machine.state().copies().iter().any(|copy| mine(&copy))
+    })
+}
+
+/// The longest chain of copies of one plan, each from where the one before leads.
+fn hops(machine: &Machine) -> usize {
+    let copies = machine.state().copies();
+    let bytes = |copy: &&dml_core::state::CopyOp| matches!(copy.kind, CopyKind::Bytes { .. });
+    let mut longest = 0;
+    for first in copies.iter().filter(bytes) {
+        let (mut length, mut last) = (1, first);
+        while let Some(next) = copies.iter().filter(bytes).find(|next| {
+            next.id.owner == last.id.owner && next.from() == Some(last.to) && next.span.overlaps(last.span)
+        }) {
+            (length, last) = (length + 1, next);
+        }
+        longest = longest.max(length);
+    }
+    longest
+}
+
+fn bound(machine: &Machine, main: bool) -> bool {
+    let main_memory = ArenaId(0);
+    let root = |arena: ArenaId| match machine.state().arena(arena).alloc {
+        Alloc::Bound { root, .. } => Some(root),
+        _ => None,
+    };
+    // Arenas are few; those that are not there are not bound.
+    let arenas = machine.arenas();
+    match main {
+        true => root(main_memory).is_some(),
+        false => (1..arenas).any(|arena| root(ArenaId(arena)) == Some(main_memory)),
+    }
+}
+
+fn possible(what: Happens) -> Property<BufferModel> {
+    type Of = BufferModel;
+    match what {
+        Happens::TwoDisjointWritersAtOnce => {
+            Property::sometimes("two disjoint writers at once", |_: &Of, machine: &Machine| {
+                pair(machine, |one, other| one.writes() && other.writes())
+            })
+        }
+        Happens::TwoReadersInDifferentArenasAtOnce => {
+            Property::sometimes("two readers in different arenas at once", |_: &Of, machine: &Machine| {
+                pair(machine, |one, other| !one.writes() && !other.writes() && one.arena != other.arena)
+            })
+        }
+        Happens::AReaderBesideACopy => {
+            Property::sometimes("a reader beside a copy", |_: &Of, machine: &Machine| {
+                machine.holding().len() > 0 && copying(machine, Purpose::Kernel)
+            })
+        }
+        Happens::AReaderBesideAPrefetch => {
+            Property::sometimes("a reader beside a prefetch", |_: &Of, machine: &Machine| {
+                machine.holding().len() > 0 && copying(machine, Purpose::Prefetch)
+            })
+        }
+        Happens::TwoCopiesToDifferentArenasAtOnce => {
+            Property::sometimes("two copies to different arenas at once", |_: &Of, machine: &Machine| {
+                let copies = machine.state().copies();
+                let runs = |copy: &dml_core::state::CopyOp| copy.phase == CopyPhase::Running;
+                copies.iter().any(|one| {
+                    copies.iter().any(|other| {
+                        runs(one) && runs(other) && one.to != other.to && one.id.owner != other.id.owner
+                    })
+                })
+            })
+        }
+        Happens::APathOfTwoHops => {
+            Property::sometimes("a path of two hops", |_: &Of, machine: &Machine| hops(machine) >= 2)
+        }
+        Happens::APathOfThreeHops => {
+            Property::sometimes("a path of three hops", |_: &Of, machine: &Machine| hops(machine) >= 3)
+        }
+        Happens::AMemberBoundToMainMemory => {
+            Property::sometimes("a member bound to main memory", |_: &Of, machine: &Machine| {
+                bound(machine, false)
+            })
+        }
+        Happens::MainMemoryBoundToADevice => {
+            Property::sometimes("main memory bound to a device", |_: &Of, machine: &Machine| {
+                bound(machine, true)
+            })
+        }
+        Happens::TwoUsersOfOneStorageAtOnce => {
+            Property::sometimes("two users of one storage at once", |_: &Of, machine: &Machine| {
+                pair(machine, |one, other| {
+                    one.arena != other.arena && machine.state().group(one.arena).contains(other.arena)
+                })
+            })
+        }
+        Happens::PoisonedAndRestorable => {
+            Property::sometimes("poisoned and restorable", |_: &Of, machine: &Machine| {
+                has(machine, Status::Poisoned(Remains::Committed))
+            })
+        }
+        Happens::PoisonedForGood => Property::sometimes("poisoned for good", |_: &Of, machine: &Machine| {
+            has(machine, Status::Poisoned(Remains::Lost))
+        }),
+        Happens::SomebodyWaits => Property::sometimes("somebody waits", |_: &Of, machine: &Machine| {
+            machine.state().queue().len() > 0
+        }),
+        Happens::TwoWait => {
+            Property::sometimes("two wait", |_: &Of, machine: &Machine| machine.state().queue().len() > 1)
+        }
+        Happens::ValidInEveryArena => {
+            Property::sometimes("valid in every arena", |_: &Of, machine: &Machine| {
+                let arenas = usize::from(machine.arenas());
+                machine.state().segments().iter().any(|(_, content)| content.valid.len() == arenas)
+            })
+        }
+    }
+}
+
+fn has(machine: &Machine, status: Status) -> bool {
+    machine.state().segments().iter().any(|(_, content)| content.status == status)
+}

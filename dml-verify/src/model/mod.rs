@@ -1,0 +1,81 @@
+//! Model checking: every state that the production machine can reach in a small configuration.
+//!
+//! [`BufferModel`] is one buffer with a few kernels, a prefetcher and failures, [`ProtocolModel`] several buffers acquired
+//! at once. Both explore `dml_core::state` itself through [`Machine`](crate::machine::Machine), one micro-step of one
+//! plan at a time, and hold every state against the specification. What must be possible is checked as well as what must
+//! not happen: a machine that refuses everything is safe and fails here.
+
+mod buffer;
+mod protocol;
+
+pub use buffer::{BufferModel, Happens, Wish};
+pub use protocol::{Order, ProtocolModel, Want};
+
+use stateright::{Checker, HasDiscoveries, Model};
+use std::fmt;
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+/// What an exploration found.
+#[derive(Clone, Debug)]
+pub struct Explored {
+    /// States that differ.
+    pub unique: usize,
+    /// States reached, each as often as it was reached.
+    pub reached: usize,
+    /// Actions on the longest of the shortest ways to a state.
+    pub depth: usize,
+    /// How long it took.
+    pub took: Duration,
+    /// Properties that do not hold, with the actions that lead there; and states that must be possible and are not.
+    pub wrong: Vec<String>,
+}
+
+impl fmt::Display for Explored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { unique, reached, depth, took, .. } = self;
+        write!(f, "{unique} states ({reached} reached), depth {depth}, {:.1} s", took.as_secs_f64())
+    }
+}
+
+/// A model that can say what is wrong with a state.
+pub trait Explain: Model {
+    /// What contradicts the specification in this state, if anything does.
+    fn explain(&self, state: &Self::State) -> Option<String>;
+}
+
+/// Visits every state of a model; stops early only at a state that must not be.
+pub fn explore<M>(model: M) -> Explored
+where
+    M: Explain + Send + Sync + 'static,
+    M::State: Clone + fmt::Debug + Hash + Send + Sync + PartialEq + 'static,
+    M::Action: Clone + fmt::Debug + Send + Sync + PartialEq,
+{
+    let begun = Instant::now();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let checker =
+        model.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let found = checker.discoveries();
+    let mut wrong = Vec::new();
+    for property in checker.model().properties() {
+        match (property.expectation.discovery_is_failure(), found.get(property.name)) {
+            (true, Some(path)) => {
+                let state = path.last_state().clone();
+                let actions: Vec<String> =
+                    path.clone().into_actions().iter().map(|action| format!("{action:?}")).collect();
+                let why = checker.model().explain(&state).unwrap_or_default();
+                let actions = actions.join("\n  ");
+                wrong.push(format!("{}: {why}\n  {actions}\n{state:#?}", property.name));
+            }
+            (false, None) => wrong.push(format!("never: {}", property.name)),
+            _ => {}
+        }
+    }
+    Explored {
+        unique: checker.unique_state_count(),
+        reached: checker.state_count(),
+        depth: checker.max_depth(),
+        took: begun.elapsed(),
+        wrong,
+    }
+}

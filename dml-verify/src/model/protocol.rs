@@ -1,0 +1,282 @@
+//! Several buffers acquired at once: hold and wait in one order.
+
+use super::Explain;
+use crate::machine::{Asked, Machine, request};
+use dml_core::state::{Outcome, Routes};
+use dml_core::{Access, ArenaId, Claim, GrantId, Platform, Span, Ticket, normalise};
+use stateright::{Model, Property};
+
+/// A part of what a kernel acquires.
+#[derive(Clone, Debug)]
+pub struct Want {
+    /// The buffer, by its place in the canonical order.
+    pub buffer: usize,
+    /// The arena.
+    pub arena: ArenaId,
+    /// The bytes and accesses.
+    pub claims: Vec<(Span, Access)>,
+}
+
+impl Want {
+    /// One range of a buffer.
+    #[must_use]
+    pub fn new(buffer: usize, arena: ArenaId, span: Span, access: Access) -> Self {
+        Self { buffer, arena, claims: vec![(span, access)] }
+    }
+}
+
+/// In which order a kernel acquires what it wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// By buffer, all ranges of one buffer at once: what DML does.
+    Canonical,
+    /// As it named them, each by itself. It can deadlock; that the model finds it shows that it would.
+    AsNamed,
+}
+
+/// Buffers and kernels, each of which acquires one of several lists of wants, runs, and releases them in reverse.
+#[derive(Debug)]
+pub struct ProtocolModel {
+    /// Arenas and links.
+    pub platform: Platform,
+    /// How many buffers there are.
+    pub buffers: usize,
+    /// The bytes of each.
+    pub len: u64,
+    /// The lists that each kernel may acquire.
+    pub kernels: Vec<Vec<Vec<Want>>>,
+    /// In which order.
+    pub order: Order,
+    /// Whether an acquire may be given up while it waits.
+    pub cancels: bool,
+    /// Whether plans may fail; the acquire then gives back what it has.
+    pub faults: bool,
+}
+
+/// How far a kernel is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Kernel {
+    /// Which of its lists, while it is at one.
+    list: Option<usize>,
+    /// How many steps are granted.
+    granted: usize,
+    /// Whether it gives back what it has.
+    leaving: bool,
+}
+
+/// Every buffer's machine and every kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct World {
+    buffers: Vec<Machine>,
+    kernels: Vec<Kernel>,
+}
+
+/// One thing that happens.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// A kernel begins to acquire one of its lists.
+    Begin(usize, usize),
+    /// A kernel asks for its next buffer, and waits where it cannot have it now.
+    Ask(usize),
+    /// The next thing of a plan on a buffer is done.
+    Advance(usize, GrantId),
+    /// The next thing of a plan goes wrong.
+    Fail(usize, GrantId),
+    /// A kernel that waits gives up.
+    Cancel(usize),
+    /// A kernel that has everything, or has given up, releases the last buffer that it holds.
+    Release(usize),
+}
+
+impl ProtocolModel {
+    /// The steps of a kernel's list, in the order in which they are taken.
+    fn steps(&self, kernel: usize, list: usize) -> Vec<Want> {
+        let wants = &self.kernels[kernel][list];
+        match self.order {
+            Order::AsNamed => wants.clone(),
+            Order::Canonical => {
+                let mut steps: Vec<Want> = Vec::new();
+                for want in wants {
+                    match steps.iter_mut().find(|step| step.buffer == want.buffer) {
+                        Some(step) => step.claims.extend(&want.claims),
+                        None => steps.push(want.clone()),
+                    }
+                }
+                steps.sort_by_key(|step| step.buffer);
+                steps
+            }
+        }
+    }
+
+    /// The grant of a kernel's step: the same each time, so that the states repeat.
+    fn grant(kernel: usize, step: usize) -> GrantId {
+        GrantId((kernel * 10 + step) as u64 + 1)
+    }
+
+    fn routes(&self) -> &dyn Routes {
+        self.platform.routes()
+    }
+
+    /// The step that a kernel is at, if it is acquiring, and whether that step is asked for already.
+    fn at(&self, world: &World, kernel: usize) -> Option<(Want, GrantId, bool)> {
+        let Kernel { list, granted, leaving } = world.kernels[kernel];
+        let list = list.filter(|_| !leaving)?;
+        let want = self.steps(kernel, list).get(granted)?.clone();
+        let (grant, machine) = (Self::grant(kernel, granted), &world.buffers[want.buffer]);
+        let asked = machine.is_waiting(grant) || machine.running().any(|(owner, _)| owner == grant);
+        Some((want, grant, asked))
+    }
+
+    /// What became of steps under way: a kernel whose plan is complete has one more buffer, one whose plan failed leaves.
+    fn follow(&self, world: &mut World, engaged: &[Option<(Want, GrantId)>]) {
+        for (kernel, was) in engaged.iter().enumerate() {
+            let Some((want, grant)) = was else { continue };
+            let machine = &world.buffers[want.buffer];
+            if machine.holding().any(|holding| holding == *grant) {
+                world.kernels[kernel].granted += 1;
+            } else if !machine.is_waiting(*grant) && machine.running().all(|(owner, _)| owner != *grant) {
+                Self::leave(&mut world.kernels[kernel]);
+            }
+        }
+    }
+
+    fn leave(kernel: &mut Kernel) {
+        kernel.leaving = true;
+        if kernel.granted == 0 {
+            *kernel = Kernel { list: None, granted: 0, leaving: false };
+        }
+    }
+
+    /// Whether a kernel has everything it asked for.
+    fn has_all(&self, world: &World, kernel: usize) -> bool {
+        let Kernel { list, granted, leaving } = world.kernels[kernel];
+        list.is_some_and(|list| !leaving && granted == self.steps(kernel, list).len())
+    }
+
+    /// Whether everybody who is at something waits for somebody who does too.
+    fn is_deadlocked(&self, world: &World) -> bool {
+        let mut engaged =
+            (0..self.kernels.len()).filter(|&kernel| world.kernels[kernel].list.is_some()).peekable();
+        engaged.peek().is_some()
+            && world.buffers.iter().all(|machine| machine.running().len() == 0)
+            && engaged.all(|kernel| {
+                let waits = self
+                    .at(world, kernel)
+                    .map(|(want, grant, _)| world.buffers[want.buffer].is_waiting(grant));
+                waits == Some(true)
+            })
+    }
+}
+
+impl Model for ProtocolModel {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        let machine = Machine::new(self.routes(), self.len, true);
+        let kernel = Kernel { list: None, granted: 0, leaving: false };
+        vec![World { buffers: vec![machine; self.buffers], kernels: vec![kernel; self.kernels.len()] }]
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+        for (kernel, lists) in self.kernels.iter().enumerate() {
+            if world.kernels[kernel].list.is_none() {
+                actions.extend((0..lists.len()).map(|list| Action::Begin(kernel, list)));
+            }
+            match self.at(world, kernel) {
+                Some((_, _, false)) => actions.push(Action::Ask(kernel)),
+                Some((want, grant, true)) if self.cancels && world.buffers[want.buffer].is_waiting(grant) => {
+                    actions.push(Action::Cancel(kernel));
+                }
+                _ => {}
+            }
+            if world.kernels[kernel].leaving || self.has_all(world, kernel) {
+                actions.push(Action::Release(kernel));
+            }
+        }
+        for (buffer, machine) in world.buffers.iter().enumerate() {
+            for (owner, _) in machine.running() {
+                actions.push(Action::Advance(buffer, owner));
+                if self.faults && machine.can_fail(owner) {
+                    actions.push(Action::Fail(buffer, owner));
+                }
+            }
+        }
+    }
+
+    fn next_state(&self, world: &World, action: Action) -> Option<World> {
+        let (routes, mut next) = (self.routes(), world.clone());
+        let engaged: Vec<_> = (0..self.kernels.len())
+            .map(|kernel| {
+                self.at(world, kernel).filter(|(.., asked)| *asked).map(|(want, grant, _)| (want, grant))
+            })
+            .collect();
+        match action {
+            Action::Begin(kernel, list) => next.kernels[kernel].list = Some(list),
+            Action::Ask(kernel) => {
+                let (want, grant, _) = self.at(world, kernel)?;
+                let machine = &mut next.buffers[want.buffer];
+                let claims = normalise(want.claims.iter().map(|&(span, access)| Claim { span, access }));
+                let ticket = Ticket(machine.state().queue().len() as u64 + 1);
+                match machine.ask(routes, request(grant, want.arena, claims), Some(ticket)) {
+                    Asked::Granted => next.kernels[kernel].granted += 1,
+                    Asked::Running | Asked::Queued => {}
+                    Asked::Busy | Asked::Refused(_) => Self::leave(&mut next.kernels[kernel]),
+                }
+            }
+            Action::Advance(buffer, owner) => next.buffers[buffer].advance(routes, owner),
+            Action::Fail(buffer, owner) => next.buffers[buffer].fail(routes, owner),
+            Action::Cancel(kernel) => {
+                let (want, grant, _) = self.at(world, kernel)?;
+                let machine = &mut next.buffers[want.buffer];
+                let waiting = machine.state().queue().find(|waiting| waiting.request.grant == grant)?;
+                let ticket = waiting.ticket;
+                machine.cancel(routes, ticket);
+            }
+            Action::Release(kernel) => {
+                let list = world.kernels[kernel].list?;
+                let last = world.kernels[kernel].granted.checked_sub(1)?;
+                let step = &self.steps(kernel, list)[last];
+                // An acquire that is given up never began to use what it has.
+                let began = self.has_all(world, kernel) || !world.kernels[kernel].leaving;
+                let outcome = if began { Outcome::Done } else { Outcome::NotStarted };
+                next.buffers[step.buffer].release(routes, Self::grant(kernel, last), outcome);
+                next.kernels[kernel].granted = last;
+                Self::leave(&mut next.kernels[kernel]);
+            }
+        }
+        self.follow(&mut next, &engaged);
+        for machine in &mut next.buffers {
+            *machine = machine.clone().canonical();
+        }
+        (next != *world).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("the specification holds", |model: &Self, world: &World| {
+                world.buffers.iter().all(|machine| machine.check(model.routes()).is_ok())
+            }),
+            Property::always("L-1: nobody is deadlocked", |model: &Self, world: &World| {
+                !model.is_deadlocked(world)
+            }),
+            Property::sometimes("two kernels have everything at once", |model: &Self, world: &World| {
+                (0..model.kernels.len()).filter(|&kernel| model.has_all(world, kernel)).count() > 1
+            }),
+            Property::sometimes("one holds while it waits", |model: &Self, world: &World| {
+                (0..model.kernels.len()).any(|kernel| {
+                    let waits = |(want, grant, _): (Want, GrantId, bool)| {
+                        world.buffers[want.buffer].is_waiting(grant)
+                    };
+                    world.kernels[kernel].granted > 0 && model.at(world, kernel).is_some_and(waits)
+                })
+            }),
+        ]
+    }
+}
+
+impl Explain for ProtocolModel {
+    fn explain(&self, world: &World) -> Option<String> {
+        world.buffers.iter().find_map(|machine| machine.check(self.routes()).err())
+    }
+}

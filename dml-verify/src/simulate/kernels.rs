@@ -1,0 +1,319 @@
+//! What the tasks of a simulation do, and what must be in the buffers while they do it.
+//!
+//! A *shadow* holds the latest contents of every byte. Who writes a byte changes its shadow with the release that commits
+//! it; who reads it compares. Nothing but the grants orders these accesses.
+
+use super::executor::{below, pass, sleep, within};
+use super::sim_arena;
+use crate::random::Random;
+use crate::rig::bytes;
+use dml_core::{Access, AcquireError, ArenaId, DeviceId, Grants, Platform, RawBuffer, Span};
+use std::cell::{Cell, RefCell};
+use std::future::{Future, IntoFuture};
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// One buffer and what must be in it.
+struct Shadowed {
+    buffer: RawBuffer,
+    shadow: RefCell<Vec<u8>>,
+}
+
+/// What all tasks share.
+pub(super) struct Scene(Rc<Stage>);
+
+struct Stage {
+    platform: Platform,
+    buffers: Vec<Shadowed>,
+    /// Of the pattern written last; every write has one of its own.
+    seed: Cell<u64>,
+    /// Whether a device was lost.
+    lost: Cell<bool>,
+}
+
+#[derive(Clone, Debug)]
+struct Want {
+    buffer: usize,
+    range: Range<u64>,
+    access: Access,
+}
+
+impl Scene {
+    pub(super) fn new(platform: &Platform, random: &mut Random) -> Self {
+        let buffers = (0..1 + random.below(3)).map(|_| {
+            let len = if random.once_in(12) { 0 } else { 1 + random.below(24) };
+            let builder = platform.raw_buffer(len);
+            let buffer =
+                if random.once_in(3) { builder.zeroed() } else { builder }.build().expect("a small buffer");
+            Shadowed { buffer, shadow: RefCell::new(vec![0; len as usize]) }
+        });
+        let buffers = buffers.collect();
+        Self(Rc::new(Stage {
+            platform: platform.clone(),
+            buffers,
+            seed: Cell::new(0),
+            lost: Cell::new(false),
+        }))
+    }
+
+    pub(super) fn tasks(&self, random: &mut Random) -> Vec<Pin<Box<dyn Future<Output = ()>>>> {
+        let mut tasks: Vec<Pin<Box<dyn Future<Output = ()>>>> = Vec::new();
+        for _ in 0..2 + random.below(5) {
+            let (stage, rounds) = (self.0.clone(), 3 + random.below(15));
+            tasks.push(Box::pin(async move {
+                for _ in 0..rounds {
+                    stage.round().await;
+                }
+            }));
+        }
+        // Now and then a device is lost on the way.
+        if random.once_in(5) {
+            let (stage, after_ns) = (self.0.clone(), random.below(60_000));
+            let device = random.below(self.0.platform.devices().len() as u64) as u16;
+            tasks.push(Box::pin(async move {
+                sleep(after_ns).await;
+                stage.lose(DeviceId(device));
+            }));
+        }
+        tasks
+    }
+
+    /// Nobody is left: what can be read is read everywhere, and the buffers go.
+    pub(super) fn finish(self) {
+        let stage = Rc::into_inner(self.0).expect("every task has ended");
+        for (index, shadowed) in stage.buffers.iter().enumerate() {
+            let state = shadowed.buffer.snapshot();
+            assert!(state.is_idle() && state.queue().len() == 0, "{state:#?}");
+            for at in 0..shadowed.buffer.len() {
+                let arena = ArenaId(((index as u64 + at) % stage.platform.arenas().len() as u64) as u8);
+                let region = shadowed.buffer.range(at..at + 1);
+                let want = Want { buffer: index, range: at..at + 1, access: Access::ReadOnly };
+                match stage.platform.acquire_in(arena).read(&region).try_now() {
+                    Ok(grants) => stage.compare(&grants, arena, &want),
+                    // Nobody wrote it, a writer failed on it, or a device took it along; faults go on to the end.
+                    Err(
+                        AcquireError::Uninitialized { .. }
+                        | AcquireError::Poisoned { .. }
+                        | AcquireError::DeviceLost { .. }
+                        | AcquireError::Unreachable { .. },
+                    ) => {}
+                    Err(error) => panic!("{want:?} in {arena}: {error}"),
+                }
+            }
+            shadowed.buffer.close();
+        }
+    }
+}
+
+impl Stage {
+    fn arena(&self) -> ArenaId {
+        ArenaId(below(self.platform.arenas().len() as u64) as u8)
+    }
+
+    fn range(&self, buffer: usize) -> Range<u64> {
+        let len = self.buffers[buffer].buffer.len();
+        if len == 0 || below(3) == 0 {
+            return 0..len;
+        }
+        let start = below(len);
+        start..start + below(len - start + 1)
+    }
+
+    /// Some ranges of some buffers, in any order.
+    fn wants(&self) -> Vec<Want> {
+        let count = 1 + below(3);
+        let want = |_| {
+            let buffer = below(self.buffers.len() as u64) as usize;
+            let access = match below(5) {
+                0 => Access::WriteInvalidate,
+                1 => Access::ReadWrite,
+                _ => Access::ReadOnly,
+            };
+            Want { buffer, range: self.range(buffer), access }
+        };
+        (0..count).map(want).collect()
+    }
+
+    /// One thing that a task does.
+    async fn round(&self) {
+        match below(16) {
+            0 => self.prefetch(),
+            1 => self.storage(),
+            2 => sleep(below(10_000)).await,
+            _ => {
+                let (arena, wants) = (self.arena(), self.wants());
+                match self.acquire(arena, &wants).await {
+                    Some(Ok(grants)) => self.kernel(arena, grants, wants).await,
+                    Some(Err(error)) => self.refused(arena, &error).await,
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// Asks and waits, for a while or for as long as it takes, or asks without waiting.
+    async fn acquire(&self, arena: ArenaId, wants: &[Want]) -> Option<Result<Grants, AcquireError>> {
+        let asked = wants.iter().fold(self.platform.acquire_in(arena), |asked, want| {
+            asked.access(&self.buffers[want.buffer].buffer.range(want.range.clone()), want.access)
+        });
+        match below(6) {
+            0 => Some(asked.try_now()),
+            1 => within(below(8_000), asked.into_future()).await,
+            _ => Some(asked.await),
+        }
+    }
+
+    /// A kernel on the arena of its grant: it reads, takes its time, reads again, writes, and ends in one of the ways there
+    /// are.
+    async fn kernel(&self, arena: ArenaId, grants: Grants, wants: Vec<Want>) {
+        self.compare_all(&grants, arena, &wants);
+        match below(3) {
+            0 => sleep(below(6_000)).await,
+            1 => pass(below(3_000)),
+            _ => {}
+        }
+        self.compare_all(&grants, arena, &wants);
+        let written = match below(5) {
+            0 => Vec::new(),
+            _ => self.write(&grants, arena, &wants),
+        };
+        let overwrites =
+            wants.iter().any(|want| want.access == Access::WriteInvalidate && !want.range.is_empty());
+        // What is committed with the device gone is not committed.
+        let lost = |want: &Want| self.buffers[want.buffer].buffer.snapshot().arena(arena).is_lost();
+        let survives = !wants.iter().any(lost);
+        if written.is_empty() {
+            let ended = if overwrites { grants.failed() } else { grants.clean() };
+            return ended.expect("nothing was written");
+        }
+        match below(6) {
+            0 => grants.failed().expect("a failure has no further consequence"),
+            1 if survives => {
+                self.note(&written);
+                let grants = grants.downgrade().expect("no device is lost");
+                let reads = |want: &Want| Want { access: Access::ReadOnly, ..want.clone() };
+                let wants: Vec<Want> = wants.iter().map(reads).collect();
+                sleep(below(4_000)).await;
+                self.compare_all(&grants, arena, &wants);
+            }
+            _ if survives => {
+                self.note(&written);
+                grants.release().expect("no device is lost");
+            }
+            _ => {
+                // Buffers whose storage is another device's are committed all the same.
+                let (kept, _) = written.into_iter().partition::<Vec<_>, _>(|(buffer, ..)| {
+                    !self.buffers[*buffer].buffer.snapshot().arena(arena).is_lost()
+                });
+                self.note(&kept);
+                let released = grants.release();
+                assert!(released.is_err_and(|error| error.is_device_lost()), "the device is lost");
+            }
+        }
+    }
+
+    /// Whether a kernel may still trust its memory.
+    fn is_usable(&self, arena: ArenaId, want: &Want) -> bool {
+        !want.range.is_empty() && !self.buffers[want.buffer].buffer.snapshot().arena(arena).is_lost()
+    }
+
+    fn compare_all(&self, grants: &Grants, arena: ArenaId, wants: &[Want]) {
+        for want in wants.iter().filter(|want| want.access.reads() && self.is_usable(arena, want)) {
+            self.compare(grants, arena, want);
+        }
+    }
+
+    fn compare(&self, grants: &Grants, arena: ArenaId, want: &Want) {
+        let Shadowed { buffer, shadow } = &self.buffers[want.buffer];
+        let Some(block) = grants.block(buffer).expect("granted") else { return };
+        let device = self.platform.arena(arena).desc().native;
+        let span = Span::new(want.range.start, want.range.end);
+        let seen = sim_arena(&self.platform, arena).null().read(block, device, span);
+        let expected = shadow.borrow()[span.start() as usize..span.end() as usize].to_vec();
+        assert_eq!(seen, expected, "I-2: {} bytes {span} in {arena}", buffer.id());
+    }
+
+    /// Writes everything that was granted for writing.
+    fn write(&self, grants: &Grants, arena: ArenaId, wants: &[Want]) -> Vec<(usize, u64, Vec<u8>)> {
+        let mut written = Vec::new();
+        for want in wants.iter().filter(|want| want.access.writes() && self.is_usable(arena, want)) {
+            self.seed.set(self.seed.get() + 1);
+            let data = bytes(self.seed.get(), want.range.clone());
+            let Some(block) = grants.block(&self.buffers[want.buffer].buffer).expect("granted") else {
+                continue;
+            };
+            let device = self.platform.arena(arena).desc().native;
+            sim_arena(&self.platform, arena).null().write(block, device, want.range.start, &data);
+            written.push((want.buffer, want.range.start, data));
+        }
+        written
+    }
+
+    fn note(&self, written: &[(usize, u64, Vec<u8>)]) {
+        for (buffer, start, data) in written {
+            let start = *start as usize;
+            self.buffers[*buffer].shadow.borrow_mut()[start..start + data.len()].copy_from_slice(data);
+        }
+    }
+
+    /// What a kernel that was refused does about it.
+    async fn refused(&self, arena: ArenaId, error: &AcquireError) {
+        match *error {
+            AcquireError::Uninitialized { buffer, .. } | AcquireError::Poisoned { buffer, .. } => {
+                let mine = |shadowed: &Shadowed| shadowed.buffer.id() == buffer;
+                let index = self.buffers.iter().position(mine).expect("one of ours");
+                let buffer = &self.buffers[index].buffer;
+                let restored = buffer.restore(0..buffer.len()).is_ok();
+                if !restored || below(3) == 0 {
+                    let want =
+                        Want { buffer: index, range: 0..buffer.len(), access: Access::WriteInvalidate };
+                    let asked = self.platform.acquire_in(arena).write(buffer);
+                    if let Ok(grants) = asked.await {
+                        let written = self.write(&grants, arena, std::slice::from_ref(&want));
+                        if !buffer.snapshot().arena(arena).is_lost() {
+                            self.note(&written);
+                        }
+                        let _ = grants.release();
+                    }
+                }
+            }
+            AcquireError::Busy { .. }
+            | AcquireError::CopyFailed { .. }
+            | AcquireError::MapFailed { .. }
+            | AcquireError::Alloc { .. }
+            | AcquireError::DeviceLost { .. } => sleep(below(3_000)).await,
+            // A way may lead only through a memory that is lost.
+            AcquireError::Unreachable { .. }
+                if self.lost.get() => {}
+            ref error => panic!("{arena}: {error}"),
+        }
+    }
+
+    fn prefetch(&self) {
+        let index = below(self.buffers.len() as u64) as usize;
+        let device = self.platform.arena(self.arena()).desc().native;
+        // Whatever it answers, those who read find what must be there.
+        let _ = self.buffers[index].buffer.prefetch(device, self.range(index));
+    }
+
+    fn storage(&self) {
+        let buffer = &self.buffers[below(self.buffers.len() as u64) as usize].buffer;
+        let (arena, root) = (self.arena(), self.arena());
+        match below(3) {
+            0 if arena != root => drop(buffer.bind(arena, root)),
+            1 => drop(buffer.restore(0..buffer.len())),
+            _ => drop(buffer.free(arena)),
+        }
+    }
+
+    fn lose(&self, device: DeviceId) {
+        self.lost.set(true);
+        for (arena, object) in (0..).map(ArenaId).zip(self.platform.arenas()) {
+            if object.desc().native == device {
+                sim_arena(&self.platform, arena).lose();
+            }
+        }
+        self.platform.device_lost(device);
+    }
+}
