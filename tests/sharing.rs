@@ -194,6 +194,20 @@ fn i10_a_buffer_that_goes_frees_its_members_first() {
 }
 
 #[test]
+fn i02_a_coherent_member_of_a_group_that_is_not_is_valid_only_when_refreshed() {
+    let rig = Rig::new().gpu(Concurrency::BimapRead).gpu(Concurrency::BimapFull);
+    let rig = rig.bound(MAIN_ARENA, GPU_ARENA, Concurrency::BimapRead);
+    let platform = rig.bound(MAIN_ARENA, GPU2_ARENA, Concurrency::BimapFull).build();
+    let buffer = raw(&platform, 100);
+    write(&buffer, MAIN_ARENA, 0..100, 1);
+    buffer.bind(GPU_ARENA, MAIN_ARENA).unwrap();
+    buffer.bind(GPU2_ARENA, MAIN_ARENA).unwrap();
+    assert_eq!(segments(&buffer), [(0..100, arenas([MAIN_ARENA]), Status::Defined)]);
+    assert_eq!(read(&buffer, GPU2_ARENA, 0..100), bytes(1, 0..100));
+    assert_eq!(segments(&buffer), [(0..100, arenas([MAIN_ARENA, GPU2_ARENA]), Status::Defined)]);
+}
+
+#[test]
 fn i04_a_free_that_makes_shared_storage_coherent_makes_nobody_valid_by_itself() {
     // Two gpus share main memory's storage, one of them only for reading together: so all three hand it over.
     let rig = Rig::new().gpu(Concurrency::BimapRead).gpu(Concurrency::BimapFull);

@@ -360,7 +360,7 @@ impl<'a> Replay<'a> {
         match from {
             Some(from) => {
                 let stale = self.at(span).iter().any(|byte| !byte.valid.contains(from));
-                self.expect(!stale || self.lost.contains(from), || format!("{from} is not valid there"));
+                self.expect(!stale, || format!("{from} is not valid there"));
             }
             None => {
                 let written =
@@ -391,10 +391,15 @@ impl<'a> Replay<'a> {
         };
         self.copies.swap_remove(index);
         self.made_for.entry(copy.owner).or_default().push(copy);
-        let from_nowhere = copy.from.is_some_and(|from| self.lost.contains(from));
-        if !from_nowhere && !self.lost.contains(copy.to) {
+        if !self.lost.contains(copy.to) {
             let mirrors = self.mirrors(copy.to);
-            self.change(copy.span, |byte| byte.valid = byte.valid.union(mirrors));
+            self.change(copy.span, |byte| {
+                // What was lost on its way is nobody's when it arrives; what was read before its memory was lost is.
+                let lost = byte.poisoned && byte.valid.is_empty() && byte.contents == Contents::Defined;
+                if !lost {
+                    byte.valid = byte.valid.union(mirrors);
+                }
+            });
         }
     }
 
@@ -404,7 +409,7 @@ impl<'a> Replay<'a> {
         if let Some(root) = root {
             let owns = self.storage.get(&root) == Some(&root);
             self.expect(owns, || format!("{root} has no storage of its own"));
-            if self.binding(arena, root) == Some(Concurrency::BimapFull) {
+            if self.mirrors(root).contains(arena) {
                 let all = self.everything();
                 self.change(all, |byte| {
                     if byte.valid.contains(root) {

@@ -6,6 +6,7 @@
 //!   machine   the pure machine, its engine step by step, and what the storages really hold
 //!   model     explores every state of a small configuration of it
 //!   simulate  the production engine on one thread, in virtual time
+//!   reference sequences of operations, and a model that says what may be answered
 //!   history   replays recorded events and says what contradicts them
 //!   stress    threads that use the same buffers in every way, with shadows of what must be in them
 //! ```
@@ -15,6 +16,8 @@ pub mod machine;
 #[cfg(not(dml_loom))]
 pub mod model;
 pub mod random;
+#[cfg(not(dml_loom))]
+pub mod reference;
 pub mod rig;
 #[cfg(not(dml_loom))]
 pub mod simulate;

@@ -228,6 +228,63 @@ mod tests {
         assert_eq!(both.serving(&desc, desc.concurrency, CPU, true), MapState::Mapped(DeviceSet::of(CPU)));
     }
 
+    const TPU: DeviceId = DeviceId(2);
+
+    /// Every state that an arena of these devices can be in.
+    fn states(desc: &ArenaDesc) -> impl Iterator<Item = MapState> {
+        let sets = [CPU, TPU].map(DeviceSet::of).into_iter().chain([[CPU, TPU].into_iter().collect()]);
+        let all = sets.flat_map(|set| [MapState::Mapped(set), MapState::Bimapped(set)]);
+        all.chain([MapState::Unmapped])
+            .filter(|state| state.is_well_formed(desc))
+            .collect::<Vec<_>>()
+            .into_iter()
+    }
+
+    fn with_access(state: MapState, desc: &ArenaDesc) -> DeviceSet {
+        [CPU, GPU, TPU].into_iter().filter(|&device| state.gives(desc, device)).collect()
+    }
+
+    /// Told in sets of devices with access, what every state has to be when one of them asks.
+    #[test]
+    fn i06_a_state_serves_whom_it_is_asked_for_and_shuts_out_no_more_than_that_takes() {
+        for concurrency in [Concurrency::Exclusive, Concurrency::BimapRead, Concurrency::BimapFull] {
+            let desc = desc(concurrency).with_remotes([CPU, TPU].into_iter().collect());
+            assert_eq!(states(&desc).count(), if concurrency == Concurrency::Exclusive { 4 } else { 7 });
+            for (state, device) in
+                states(&desc).flat_map(|state| [CPU, GPU, TPU].map(|device| (state, device)))
+            {
+                for writes in [false, true] {
+                    let alone = writes && concurrency == Concurrency::BimapRead;
+                    let now = with_access(state, &desc);
+                    let served = if alone { now == DeviceSet::of(device) } else { now.contains(device) };
+                    assert_eq!(
+                        state.serves(&desc, concurrency, device, writes),
+                        served,
+                        "{state:?} {device}"
+                    );
+                    let next = state.serving(&desc, concurrency, device, writes);
+                    let expected = match concurrency {
+                        Concurrency::BimapRead if writes => DeviceSet::of(device),
+                        Concurrency::Exclusive if device == GPU => DeviceSet::of(GPU),
+                        Concurrency::Exclusive => state.remotes().with(device),
+                        Concurrency::BimapRead | Concurrency::BimapFull if device == GPU => {
+                            state.remotes().with(GPU)
+                        }
+                        Concurrency::BimapRead | Concurrency::BimapFull => {
+                            state.remotes().with(GPU).with(device)
+                        }
+                    };
+                    assert_eq!(
+                        with_access(next, &desc),
+                        expected,
+                        "{state:?} for {device} under {concurrency:?}"
+                    );
+                    assert!(next.is_well_formed(&desc) && next.serves(&desc, concurrency, device, writes));
+                }
+            }
+        }
+    }
+
     #[test]
     fn i19_main_memory_is_always_bimapped() {
         let desc = ArenaDesc::new("main", ArenaKind("test"), CPU)
@@ -238,5 +295,8 @@ mod tests {
         assert!(map.is_well_formed(&desc));
         assert!(!MapState::Unmapped.is_well_formed(&desc));
         assert!(map.serves(&desc, Concurrency::Exclusive, CPU, true));
+        assert!(map.serves(&desc, Concurrency::BimapRead, CPU, true));
+        assert!(!map.serves(&desc, Concurrency::BimapFull, GPU, false));
+        assert_eq!(map.serving(&desc, Concurrency::BimapRead, CPU, true), map);
     }
 }

@@ -5,6 +5,9 @@ use crate::arena::Concurrency;
 use crate::id::ArenaId;
 use std::fmt;
 
+#[cfg(test)]
+mod tests;
+
 /// An invariant that does not hold, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {

@@ -31,9 +31,9 @@ pub use arena_state::{Alloc, ArenaState, Loss, MapState, Transition};
 pub use invariant::Violation;
 pub use plan::{Path, PathKey, Step, SyncPlan};
 pub use queue::{Admission, Waiting};
+pub use release::{Outcome, Release};
 pub use requestors::{CopyId, CopyKind, CopyOp, CopyPhase, Phase, Requestor};
 pub use segments::{Content, Remains, Segments, Status};
-pub use release::{Outcome, Release};
 pub use transition::{Begin, ContractBreach, Refusal, Request};
 
 use crate::arena::ArenaDesc;

@@ -414,7 +414,8 @@ impl<'a> Planner<'a> {
                 // Those who use the storage already get the access that the new rules ask for before these hold: a plan
                 // that is given up in between leaves everybody theirs (I-6).
                 let own = |step: &Step| matches!(step, Step::Map { arena, .. } if *arena == link.to);
-                let at = self.steps[planned..].iter().position(own).map_or(self.steps.len(), |own| planned + own);
+                let at =
+                    self.steps[planned..].iter().position(own).map_or(self.steps.len(), |own| planned + own);
                 self.steps.insert(at, Step::Bind { arena: link.to, root: link.from, concurrency });
             }
             self.copy(CopyKind::Refresh { from: link.from }, link.to, span);
@@ -504,3 +505,6 @@ impl Content {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

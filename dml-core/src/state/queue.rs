@@ -150,3 +150,6 @@ impl BufferState {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

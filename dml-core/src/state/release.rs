@@ -2,7 +2,7 @@
 //!
 //! A commit, a failure and a restore change exactly the claims they are about (I-16, I-17).
 
-use super::{BufferState, Content, Phase, Refusal, Remains, Routes, Status};
+use super::{BufferState, Content, Lifecycle, Phase, Refusal, Remains, Routes, Status};
 use crate::access::{Access, Claim, normalise};
 use crate::id::{ArenaId, GrantId, Seq};
 use crate::range::Span;
@@ -117,9 +117,12 @@ impl BufferState {
     /// Gives poisoned bytes their last committed contents back. Bytes that are not poisoned stay as they are.
     ///
     /// # Errors
-    /// [`Refusal::NotRestorable`] where those contents are lost; nothing changed then. `Ok(false)` while a kernel
-    /// holds some of the bytes.
+    /// [`Refusal::Closed`] once nobody can read them again, [`Refusal::NotRestorable`] where those contents are lost;
+    /// nothing changed then. `Ok(false)` while a kernel holds some of the bytes.
     pub fn restore(&mut self, span: Span) -> Result<bool, Refusal> {
+        if matches!(self.lifecycle, Lifecycle::Closing | Lifecycle::Closed) {
+            return Err(Refusal::Closed);
+        }
         if self.requestors.iter().any(|entry| entry.claims.iter().any(|claim| claim.span.overlaps(span))) {
             return Ok(false);
         }
@@ -137,3 +140,6 @@ impl BufferState {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -149,6 +149,17 @@ impl Segments {
 }
 
 #[cfg(test)]
+impl Segments {
+    /// Leaves bytes without a segment, for the tests of the invariant that forbids it.
+    pub(super) fn punch(&mut self, span: Span) {
+        let mut map: RangeMap<u64, Content> =
+            self.iter().map(|(part, content)| (part.to_range(), content)).collect();
+        map.remove(span.to_range());
+        self.map = Map::Many(Box::new(map));
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::id::ArenaId;

@@ -16,8 +16,8 @@ impl BufferState {
         if self.arena(root).is_lost() {
             let loss = &mut self.arena_mut(arena).loss;
             *loss = (*loss).max(Loss::Storage);
-        } else if concurrency == Concurrency::BimapFull {
-            // A coherent binding: valid wherever its root is, for as long as it lasts.
+        } else if self.tenancy(routes).mirrors(root).contains(arena) {
+            // A coherent binding, in a group without a narrower one: valid wherever its root is, for as long as it lasts.
             self.update_all(|content| match content.valid.contains(root) {
                 true => Content { valid: content.valid.with(arena), ..content },
                 false => content,
@@ -180,3 +180,6 @@ impl BufferState {
         self.segments.update(Span::new(0, self.segments.len()), change);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -327,13 +327,24 @@ impl BufferState {
     /// A copy begins.
     ///
     /// # Errors
-    /// [`Refusal::DeviceLost`] where one of its ends is lost by now: nothing is fetched from there, and nothing kept. The
-    /// plan is then to be aborted. [`Refusal::Closed`] when there is no such copy.
+    /// [`Refusal::DeviceLost`] where one of its ends is lost by now, [`Refusal::Poisoned`] where the contents are, and
+    /// [`Refusal::Unreachable`] where its source has not got them: nothing is fetched from there, and the plan is to be
+    /// aborted. [`Refusal::Closed`] when there is no such copy.
     pub fn started(&mut self, id: CopyId) -> Result<(), Refusal> {
         let index = self.copies.iter().position(|copy| copy.id == id).ok_or(Refusal::Closed)?;
         let copy = self.copies[index];
         if copy.from().into_iter().chain([copy.to]).any(|end| self.arena(end).is_lost()) {
             return Err(Refusal::DeviceLost);
+        }
+        let missing = self.segments.in_span(copy.span).find_map(|(span, content)| {
+            let there = match copy.from() {
+                Some(from) => content.valid.contains(from),
+                None => content.status == Status::Zeroed,
+            };
+            content.unreadable(span).or((!there).then_some(Refusal::Unreachable { span }))
+        });
+        if let Some(refusal) = missing {
+            return Err(refusal);
         }
         self.copies[index].phase = CopyPhase::Running;
         Ok(())

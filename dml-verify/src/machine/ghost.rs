@@ -5,7 +5,7 @@
 //! may see it late: until it is refreshed, a peer of the writer is *stale*.
 
 use dml_core::state::{Alloc, BufferState, CopyKind, CopyOp};
-use dml_core::{ArenaId, ArenaSet, Claim, Concurrency, Span};
+use dml_core::{ArenaId, ArenaSet, Claim, Span};
 
 /// One byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,12 +54,10 @@ impl Ghost {
         }
     }
 
-    /// Who shares a storage from now on has not looked at it yet, unless the sharing is coherent.
-    pub(super) fn bound(&mut self, arena: ArenaId, concurrency: Concurrency) {
+    /// Who shares a storage from now on has not looked at it yet.
+    pub(super) fn bound(&mut self, arena: ArenaId) {
         self.allocated(arena);
-        if concurrency != Concurrency::BimapFull {
-            self.0.iter_mut().for_each(|cell| cell.stale = cell.stale.with(arena));
-        }
+        self.0.iter_mut().for_each(|cell| cell.stale = cell.stale.with(arena));
     }
 
     /// Those who share a storage coherently see it as it is.

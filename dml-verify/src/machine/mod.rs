@@ -352,7 +352,7 @@ impl Machine {
                 });
                 self.expect(there.is_allocated(), || format!("{root} is to be shared and has no storage"));
                 self.state.bound(routes, arena, root, concurrency);
-                self.ghost.bound(arena, concurrency);
+                self.ghost.bound(arena);
                 self.clear_coherent(routes);
             }
             Step::Map { arena, device, target } => {

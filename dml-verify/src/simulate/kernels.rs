@@ -98,6 +98,7 @@ impl Scene {
                         | AcquireError::DeviceLost { .. }
                         | AcquireError::Unreachable { .. },
                     ) => {}
+                    Err(error) if error.is_device_lost() && stage.lost.get() => {}
                     Err(error) => panic!("{want:?} in {arena}: {error}"),
                 }
             }

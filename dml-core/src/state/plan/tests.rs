@@ -1,0 +1,343 @@
+//! Plans, as they are printed.
+
+use super::super::testbed::{
+    ALLOC_NS, Bench, CPU, Driver, GPU, GPU_ARENA, GPU2, GPU2_ARENA, LEN, MAIN_ARENA, REMAP_NS, claim,
+};
+use super::super::{Begin, Outcome};
+use super::*;
+use crate::access::Access::{self, ReadOnly, ReadWrite, WriteInvalidate};
+use crate::id::DeviceSet;
+use Concurrency::{BimapFull, BimapRead, Exclusive};
+
+/// The steps of a plan for a request, one after the other.
+#[track_caller]
+fn steps(driver: &Driver, arena: ArenaId, span: (u64, u64), access: Access) -> String {
+    let plan = driver.clone().plan(arena, span, access);
+    let text = plan.to_string();
+    let (_, steps) = text.split_once("): ").expect("there are steps");
+    steps.to_owned()
+}
+
+#[track_caller]
+fn cost_ns(driver: &Driver, arena: ArenaId, span: (u64, u64), access: Access) -> u64 {
+    driver.clone().plan(arena, span, access).cost.as_ns().expect("it is feasible")
+}
+
+fn asked(driver: &Driver, arena: ArenaId, span: (u64, u64), access: Access) -> Begin {
+    driver.clone().ask(arena, span, access).1
+}
+
+fn busy<const N: usize>(reason: BusyReason, arenas: [ArenaId; N]) -> Begin {
+    Begin::Busy { reason, needs_idle: arenas.into_iter().collect() }
+}
+
+/// A kernel's plan as far as its last step, which is left out.
+#[track_caller]
+fn nearly(driver: &mut Driver, arena: ArenaId, span: (u64, u64), access: Access) -> SyncPlan {
+    let plan = driver.plan(arena, span, access);
+    let (_, before) = plan.steps.split_last().expect("there are steps");
+    before.iter().for_each(|&step| driver.step(plan.owner, step));
+    plan
+}
+
+#[test]
+fn a_plan_is_printed_in_one_line_or_in_one_for_each_step() {
+    let copy = |kind| {
+        let id = CopyId { owner: GrantId(7), index: 0 };
+        Step::Copy(CopyOp { id, kind, to: GPU_ARENA, span: Span::new(3, 9), phase: CopyPhase::Reserved })
+    };
+    let bytes = CopyKind::Bytes { from: MAIN_ARENA, link: LinkId(4), source_via: CPU, target_via: GPU };
+    let plan = SyncPlan {
+        owner: GrantId(7),
+        arena: GPU_ARENA,
+        steps: vec![
+            Step::Allocate { arena: GPU_ARENA },
+            Step::Bind { arena: GPU_ARENA, root: MAIN_ARENA, concurrency: BimapFull },
+            Step::Map { arena: GPU_ARENA, device: CPU, target: MapState::Unmapped },
+            copy(bytes),
+            copy(CopyKind::Refresh { from: MAIN_ARENA }),
+            copy(CopyKind::Fill),
+        ],
+        cost: Cost::ZERO,
+    };
+    let head = format!("g7 -> a1 ({}):", Cost::ZERO);
+    let steps = [
+        "allocate a1",
+        "bind a1 = a0",
+        "map a1 for d0",
+        "copy a0 ==3..9==> a1 by l4",
+        "refresh a0 ~~3..9~~> a1",
+        "fill 0 ==3..9==> a1",
+    ];
+    assert_eq!(format!("{plan}"), format!("{head} {};", steps.join("; ")));
+    assert_eq!(format!("{plan:#}"), format!("{head}\n  {}", steps.join("\n  ")));
+}
+
+#[test]
+fn o1_the_way_with_the_least_cost_is_taken() {
+    let bench = Bench::star().link(GPU_ARENA, GPU2_ARENA, 1_000);
+    let mut driver = Driver::new(bench);
+    driver.write(GPU_ARENA, (0, LEN));
+    // By main memory there would be two allocations.
+    assert_eq!(steps(&driver, GPU2_ARENA, (0, 9), ReadOnly), "allocate a2; copy a1 ==0..9==> a2 by l4;");
+    // Bytes are priced by the next power of two.
+    assert_eq!(cost_ns(&driver, GPU2_ARENA, (0, 9), ReadOnly), 1_000 + 16 + ALLOC_NS);
+    assert_eq!(cost_ns(&driver, GPU2_ARENA, (0, 8), ReadOnly), 1_000 + 8 + ALLOC_NS);
+    driver.write(MAIN_ARENA, (20, LEN));
+    let by_main = "copy a1 ==0..9==> a0 by l1; allocate a2; copy a0 ==0..9==> a2 by l2;";
+    assert_eq!(steps(&driver, GPU2_ARENA, (0, 9), ReadOnly), by_main);
+    assert_eq!(cost_ns(&driver, GPU2_ARENA, (0, 9), ReadOnly), 2 * (10 + 16) + ALLOC_NS);
+    // From where it is already.
+    driver.read(MAIN_ARENA, (0, 5));
+    assert_eq!(steps(&driver, GPU2_ARENA, (0, 5), ReadOnly), "allocate a2; copy a0 ==0..5==> a2 by l2;");
+}
+
+#[test]
+fn o1_changes_of_map_state_have_their_price() {
+    let staged = 500;
+    let bench = Bench::new().gpu(Exclusive).link(MAIN_ARENA, GPU_ARENA, staged);
+    let mapped = bench.link_via((MAIN_ARENA, CPU), (GPU_ARENA, CPU), Allocation::Internal, 10);
+    let mapped = mapped.link_via((GPU_ARENA, CPU), (MAIN_ARENA, CPU), Allocation::Internal, 10);
+    let mut driver = Driver::new(mapped);
+    driver.write(MAIN_ARENA, (0, LEN));
+    // Mapping for the host costs more than copying by calls, unless it is mapped already.
+    assert_eq!(steps(&driver, GPU_ARENA, (0, 8), ReadOnly), "allocate a1; copy a0 ==0..8==> a1 by l0;");
+    assert_eq!(cost_ns(&driver, GPU_ARENA, (0, 8), ReadOnly), staged + 8 + ALLOC_NS);
+    driver.write(GPU_ARENA, (20, LEN));
+    assert_eq!(
+        steps(&driver, MAIN_ARENA, (20, LEN), ReadOnly),
+        "map a1 for d0; copy a1 ==20..30==> a0 by l2;"
+    );
+    assert_eq!(cost_ns(&driver, MAIN_ARENA, (20, LEN), ReadOnly), 10 + 16 + REMAP_NS);
+    driver.read(MAIN_ARENA, (20, LEN));
+    let back = "copy a0 ==0..8==> a1 by l1; map a1 for d1;";
+    assert_eq!(steps(&driver, GPU_ARENA, (0, 8), ReadOnly), back);
+    assert_eq!(cost_ns(&driver, GPU_ARENA, (0, 8), ReadOnly), 10 + 8);
+}
+
+#[test]
+fn o2_only_what_is_missing_is_brought() {
+    let mut driver = Driver::new(Bench::star());
+    driver.write(MAIN_ARENA, (0, LEN));
+    driver.read(GPU_ARENA, (5, 10));
+    let around = "copy a0 ==3..5==> a1 by l0; copy a0 ==10..12==> a1 by l0;";
+    assert_eq!(steps(&driver, GPU_ARENA, (3, 12), ReadOnly), around);
+    assert_eq!(steps(&driver, GPU_ARENA, (3, 12), ReadWrite), around);
+    assert_eq!(asked(&driver, GPU_ARENA, (5, 10), ReadWrite), Begin::Granted(crate::Seq(1)));
+    assert_eq!(asked(&driver, GPU_ARENA, (0, LEN), WriteInvalidate), Begin::Granted(crate::Seq(1)));
+    let request = driver.request(GPU2_ARENA, &[claim(0, 5, WriteInvalidate), claim(7, 9, ReadOnly)]);
+    let Begin::Plan(plan) = driver.act(|state, bench| state.begin(bench, &request)) else {
+        panic!("missing")
+    };
+    assert!(plan.to_string().ends_with(": allocate a2; copy a0 ==7..9==> a2 by l2;"), "{plan}");
+    // The cost is that of all copies.
+    assert_eq!(plan.cost.as_ns(), Some(10 + 2 + ALLOC_NS));
+    driver.act(|state, bench| state.abort(bench, plan.owner));
+    assert_eq!(cost_ns(&driver, GPU_ARENA, (3, 12), ReadOnly), 2 * (10 + 2));
+    let indices: Vec<_> = driver
+        .plan(GPU_ARENA, (3, 12), ReadOnly)
+        .steps
+        .iter()
+        .map(|step| match step {
+            Step::Copy(copy) => copy.id.index,
+            _ => u32::MAX,
+        })
+        .collect();
+    assert_eq!(indices, [0, 1]);
+}
+
+#[test]
+fn zeros_are_filled_in_where_nobody_in_the_group_holds_them() {
+    let mut driver = Driver::zeroed(Bench::star());
+    let fill = "allocate a1; fill 0 ==3..9==> a1;";
+    assert_eq!(steps(&driver, GPU_ARENA, (3, 9), ReadOnly), fill);
+    // Even where somebody else has them.
+    driver.read(MAIN_ARENA, (0, LEN));
+    assert_eq!(steps(&driver, GPU_ARENA, (3, 9), ReadOnly), fill);
+    // Through the arena's own device.
+    driver.write(GPU_ARENA, (20, LEN));
+    driver.state.arena_mut(GPU_ARENA).map = MapState::Mapped(DeviceSet::of(CPU));
+    assert_eq!(steps(&driver, GPU_ARENA, (3, 9), ReadOnly), "map a1 for d1; fill 0 ==3..9==> a1;");
+    let mut driver = Driver::zeroed(Bench::bound(Exclusive));
+    driver.read(MAIN_ARENA, (0, LEN));
+    driver.bind(GPU_ARENA, MAIN_ARENA, Exclusive);
+    assert_eq!(steps(&driver, GPU_ARENA, (3, 9), ReadOnly), "refresh a0 ~~3..9~~> a1;");
+    // Not where another device works meanwhile, and not twice.
+    let mut driver = Driver::zeroed(Bench::bound(Exclusive));
+    driver.write(MAIN_ARENA, (20, LEN));
+    driver.bind(GPU_ARENA, MAIN_ARENA, Exclusive);
+    let kernel = driver.acquire(MAIN_ARENA, (20, 25), ReadOnly);
+    let both = [MAIN_ARENA, GPU_ARENA];
+    assert_eq!(asked(&driver, GPU_ARENA, (3, 9), ReadOnly), busy(BusyReason::ArenaInUse, both));
+    driver.end(kernel, Outcome::Done);
+    let _ = nearly(&mut driver, GPU_ARENA, (3, 9), ReadOnly);
+    assert_eq!(asked(&driver, MAIN_ARENA, (8, 12), ReadOnly), busy(BusyReason::Copying, both));
+    assert_eq!(asked(&driver, GPU_ARENA, (8, 12), ReadOnly), busy(BusyReason::Copying, both));
+}
+
+#[test]
+fn storage_is_shared_where_a_link_says_so_and_then_nothing_is_copied() {
+    let mut driver = Driver::new(Bench::bound(BimapFull));
+    driver.write(MAIN_ARENA, (0, LEN));
+    let bind = "bind a1 = a0; refresh a0 ~~3..9~~> a1;";
+    assert_eq!(steps(&driver, GPU_ARENA, (3, 9), ReadOnly), bind);
+    // Coherent from then on, whoever writes.
+    driver.read(GPU_ARENA, (3, 9));
+    assert_eq!(driver.segments(), [(LEN, vec![0, 1], Status::Defined)]);
+    driver.write(GPU_ARENA, (3, 9));
+    assert_eq!(asked(&driver, MAIN_ARENA, (0, LEN), ReadOnly), Begin::Granted(crate::Seq(2)));
+    // Where the destination has storage of its own the link does not serve.
+    let mut driver = Driver::new(Bench::bound(BimapFull));
+    driver.write(GPU_ARENA, (0, 5));
+    driver.write(MAIN_ARENA, (5, LEN));
+    let unreachable = |span| Begin::Refused(Refusal::Unreachable { span });
+    assert_eq!(asked(&driver, GPU_ARENA, (5, 9), ReadOnly), unreachable(Span::new(5, 9)));
+    assert_eq!(asked(&driver, MAIN_ARENA, (0, 5), ReadOnly), unreachable(Span::new(0, 5)));
+}
+
+#[test]
+fn i10_bindings_do_not_chain() {
+    // Main memory would have to become a root by the same path.
+    let shared = Allocation::Bound(BimapFull);
+    let chain = Bench::new().gpu(BimapFull).gpu(BimapFull);
+    let chain = chain.link_via((GPU_ARENA, GPU), (MAIN_ARENA, CPU), shared, 10);
+    let chain = chain.link_via((MAIN_ARENA, CPU), (GPU2_ARENA, GPU2), shared, 10);
+    let mut driver = Driver::new(chain);
+    driver.write(GPU_ARENA, (0, LEN));
+    let unreachable = Begin::Refused(Refusal::Unreachable { span: Span::new(3, 9) });
+    assert_eq!(asked(&driver, GPU2_ARENA, (3, 9), ReadOnly), unreachable);
+    driver.read(MAIN_ARENA, (0, 5));
+    assert_eq!(asked(&driver, GPU2_ARENA, (3, 9), ReadOnly), unreachable);
+}
+
+#[test]
+fn i06_shared_storage_is_handed_over_by_every_member() {
+    // Two gpus whose storage the host can map; the second is bound to the first.
+    let bench = |concurrency| {
+        let bench = Bench::new().gpu(concurrency).gpu(concurrency);
+        let bench = bench.link_via((GPU_ARENA, GPU), (GPU2_ARENA, GPU2), Allocation::Bound(concurrency), 10);
+        bench.link_via((GPU2_ARENA, GPU2), (GPU_ARENA, GPU), Allocation::Shared, 10)
+    };
+    let shared = |concurrency| {
+        let mut driver = Driver::new(bench(concurrency));
+        driver.write(GPU_ARENA, (0, LEN));
+        driver
+    };
+    let mut driver = shared(Exclusive);
+    // The peer's own device must lose its access.
+    let hand_over = "map a1 for d0; bind a2 = a1; refresh a1 ~~3..9~~> a2;";
+    let at_once = steps(&driver, GPU2_ARENA, (3, 9), ReadOnly);
+    assert!(
+        at_once == hand_over || at_once == "bind a2 = a1; map a1 for d0; refresh a1 ~~3..9~~> a2;",
+        "{at_once}"
+    );
+    driver.read(GPU2_ARENA, (3, 9));
+    let maps = |driver: &Driver| [GPU_ARENA, GPU2_ARENA].map(|arena| driver.state.arena(arena).map);
+    let host = DeviceSet::of(CPU);
+    assert_eq!(maps(&driver), [MapState::Mapped(host), MapState::Unmapped]);
+    driver.write(GPU_ARENA, (3, 5));
+    assert_eq!(maps(&driver), [MapState::Unmapped, MapState::Mapped(host)]);
+    let mut coherent = shared(BimapFull);
+    coherent.read(GPU2_ARENA, (3, 9));
+    assert_eq!(maps(&coherent), [MapState::Unmapped; 2]);
+    // Readers together, a writer alone.
+    let mut reading = shared(BimapRead);
+    reading.read(GPU2_ARENA, (3, 9));
+    let reader = reading.acquire(GPU_ARENA, (0, 5), ReadOnly);
+    assert!(!matches!(asked(&reading, GPU2_ARENA, (3, 9), ReadOnly), Begin::Busy { .. }));
+    let both = [GPU_ARENA, GPU2_ARENA];
+    assert_eq!(asked(&reading, GPU2_ARENA, (10, 15), WriteInvalidate), busy(BusyReason::ArenaInUse, both));
+    reading.end(reader, Outcome::Done);
+    reading.write(GPU2_ARENA, (10, 15));
+    assert!(!reading.state.arena(GPU_ARENA).map.gives(reading.bench.arena(GPU_ARENA), GPU));
+}
+
+#[test]
+fn what_stands_in_the_way_is_named() {
+    // The host maps the gpu's storage to copy.
+    let bench = Bench::new().gpu(Exclusive).gpu(Exclusive);
+    let bench = bench.link_via((GPU_ARENA, CPU), (MAIN_ARENA, CPU), Allocation::Internal, 10);
+    let bench = bench.link(MAIN_ARENA, GPU2_ARENA, 10);
+    let mut driver = Driver::new(bench);
+    driver.write(GPU_ARENA, (0, LEN));
+    let kernel = driver.acquire(GPU_ARENA, (20, LEN), ReadOnly);
+    let to_main = [MAIN_ARENA, GPU_ARENA];
+    let all = [MAIN_ARENA, GPU_ARENA, GPU2_ARENA];
+    assert_eq!(asked(&driver, MAIN_ARENA, (0, 5), ReadOnly), busy(BusyReason::ArenaInUse, to_main));
+    assert_eq!(asked(&driver, GPU2_ARENA, (0, 5), ReadOnly), busy(BusyReason::ArenaInUse, all));
+    driver.end(kernel, Outcome::Done);
+    // Then main memory is being allocated, and the gpu's map state changes.
+    let first = driver.plan(MAIN_ARENA, (0, 5), ReadOnly);
+    assert_eq!(asked(&driver, GPU2_ARENA, (5, 9), ReadOnly), busy(BusyReason::InTransition, all));
+    assert_eq!(asked(&driver, MAIN_ARENA, (10, 12), ReadOnly), busy(BusyReason::InTransition, to_main));
+    assert_eq!(asked(&driver, MAIN_ARENA, (3, 9), ReadOnly), busy(BusyReason::Copying, [MAIN_ARENA]));
+    // Once both are as they should be, a second copy runs beside the first.
+    first.steps[..2].iter().for_each(|&step| driver.step(first.owner, step));
+    assert_eq!(steps(&driver, MAIN_ARENA, (10, 12), ReadOnly), "copy a1 ==10..12==> a0 by l0;");
+    // A kernel on the gpu would cut it off.
+    assert_eq!(asked(&driver, GPU_ARENA, (10, 12), ReadOnly), busy(BusyReason::ArenaInUse, [GPU_ARENA]));
+}
+
+#[test]
+fn lost_arenas_are_no_way() {
+    let mut driver = Driver::new(Bench::star());
+    driver.write(GPU_ARENA, (0, LEN));
+    driver.act(|state, bench| state.device_lost(bench, CPU));
+    let unreachable = Begin::Refused(Refusal::Unreachable { span: Span::new(0, 5) });
+    assert_eq!(asked(&driver, GPU2_ARENA, (0, 5), ReadOnly), unreachable);
+    let mut driver = Driver::new(Bench::star().link(GPU_ARENA, GPU2_ARENA, 900_000));
+    driver.write(GPU_ARENA, (0, LEN));
+    driver.act(|state, bench| state.device_lost(bench, CPU));
+    assert_eq!(steps(&driver, GPU2_ARENA, (0, 5), ReadOnly), "allocate a2; copy a1 ==0..5==> a2 by l4;");
+}
+
+#[test]
+fn i09_bytes_of_a_valid_peer_are_not_copied_over() {
+    // Main memory and the gpu share storage; the second gpu has newer bytes of the rest.
+    let bench = Bench::new().gpu(BimapRead).gpu(Exclusive).link(MAIN_ARENA, GPU2_ARENA, 10);
+    let bench = bench.link_via((MAIN_ARENA, CPU), (GPU_ARENA, GPU), Allocation::Bound(BimapRead), 10);
+    let mut driver = Driver::new(bench.link(GPU2_ARENA, GPU_ARENA, 1));
+    driver.write(MAIN_ARENA, (0, LEN));
+    driver.bind(GPU_ARENA, MAIN_ARENA, BimapRead);
+    driver.read(GPU2_ARENA, (0, 10));
+    // The second gpu could give the bytes, over what main memory holds.
+    assert_eq!(steps(&driver, GPU_ARENA, (0, 10), ReadOnly), "refresh a0 ~~0..10~~> a1;");
+    driver.write(GPU2_ARENA, (0, 5));
+    let one_each = "map a1 for d1; copy a2 ==0..5==> a1 by l2; refresh a0 ~~5..10~~> a1;";
+    assert_eq!(steps(&driver, GPU_ARENA, (0, 10), ReadOnly), one_each);
+}
+
+#[test]
+fn i18_bytes_are_filled_by_one_plan_at_a_time() {
+    let mut driver = Driver::new(Bench::star());
+    driver.write(MAIN_ARENA, (0, LEN));
+    driver.read(GPU_ARENA, (20, LEN));
+    let first = driver.plan(GPU_ARENA, (0, 5), ReadOnly);
+    assert_eq!(asked(&driver, GPU_ARENA, (4, 9), ReadOnly), busy(BusyReason::Copying, [GPU_ARENA]));
+    assert_eq!(steps(&driver, GPU_ARENA, (5, 9), ReadOnly), "copy a0 ==5..9==> a1 by l0;");
+    assert_eq!(steps(&driver, GPU2_ARENA, (4, 9), ReadOnly), "allocate a2; copy a0 ==4..9==> a2 by l2;");
+    driver.act(|state, bench| state.abort(bench, first.owner));
+    assert_eq!(steps(&driver, GPU_ARENA, (4, 9), ReadOnly), "copy a0 ==4..9==> a1 by l0;");
+}
+
+/// A kernel that will write what it is brought needs the storage for itself where only reading is shared.
+#[test]
+fn writing_is_part_of_the_price() {
+    let bench = Bench::new().gpu(BimapRead).link(MAIN_ARENA, GPU_ARENA, 10);
+    let mut driver = Driver::new(bench);
+    driver.write(GPU_ARENA, (0, LEN));
+    driver.write(MAIN_ARENA, (0, 10));
+    driver.state.arena_mut(GPU_ARENA).map = MapState::Bimapped(DeviceSet::of(CPU));
+    // Being written by the copy itself counts in any case.
+    assert_eq!(cost_ns(&driver, GPU_ARENA, (0, 8), ReadOnly), 10 + 8 + REMAP_NS);
+    let bound = Bench::new().gpu(BimapRead);
+    let bound = bound.link_via((GPU_ARENA, GPU), (MAIN_ARENA, CPU), Allocation::Bound(BimapRead), 10);
+    let bound = bound.link_via((MAIN_ARENA, CPU), (GPU_ARENA, GPU), Allocation::Shared, 10);
+    let mut driver = Driver::new(bound);
+    driver.write(GPU_ARENA, (0, LEN));
+    driver.read(MAIN_ARENA, (0, LEN));
+    driver.write(MAIN_ARENA, (0, 8));
+    driver.state.arena_mut(GPU_ARENA).map = MapState::Bimapped(DeviceSet::of(CPU));
+    assert_eq!(cost_ns(&driver, GPU_ARENA, (0, 8), ReadOnly), 10 + 8);
+    assert_eq!(cost_ns(&driver, GPU_ARENA, (0, 8), ReadWrite), 10 + 8 + REMAP_NS);
+}

@@ -1,0 +1,136 @@
+//! Who is let in before whom.
+
+use super::super::Outcome;
+use super::super::testbed::{Bench, CPU, Driver, GPU_ARENA, GPU2_ARENA, LEN, MAIN_ARENA, claim};
+use super::*;
+use crate::access::Access::{ReadOnly, ReadWrite, WriteInvalidate};
+use crate::arena::Concurrency::Exclusive;
+use crate::cross_arena::Allocation;
+use crate::id::{GrantId, Seq};
+
+/// Everything is valid in main memory and in the first gpu.
+fn written() -> Driver {
+    let mut driver = Driver::new(Bench::star());
+    driver.write(MAIN_ARENA, (0, LEN));
+    driver.read(GPU_ARENA, (0, LEN));
+    driver
+}
+
+/// Ends a grant, and says who is let in.
+fn leave(driver: &mut Driver, grant: GrantId) -> Vec<Ticket> {
+    driver.act(|state, bench| {
+        assert!(state.release(bench, grant, Outcome::NotStarted).is_ok());
+        state.pump(bench).into_iter().map(|admission| admission.ticket).collect()
+    })
+}
+
+fn tickets(driver: &Driver) -> Vec<Ticket> {
+    driver.state.queue().map(|waiting| waiting.ticket).collect()
+}
+
+#[test]
+fn l03_nobody_passes_whom_he_would_keep_waiting() {
+    let mut driver = written();
+    let reader = driver.acquire(MAIN_ARENA, (0, 10), ReadOnly);
+    let writer = driver.wait(MAIN_ARENA, (5, 15), ReadWrite);
+    let queue = Begin::Busy { reason: BusyReason::Queue, needs_idle: ArenaSet::EMPTY };
+    // What the writer wants is left to it, what it does not want is not.
+    for (span, access, expected) in [
+        ((5, 6), ReadOnly, queue.clone()),
+        ((10, 15), WriteInvalidate, queue.clone()),
+        ((0, 5), ReadOnly, Begin::Granted(Seq(1))),
+        ((15, 20), WriteInvalidate, Begin::Granted(Seq(1))),
+        ((14, 20), ReadOnly, queue),
+    ] {
+        assert_eq!(driver.clone().ask(GPU_ARENA, span, access).1, expected, "{span:?} {access:?}");
+    }
+    // Those who wait behind it are looked at the same way.
+    let request = driver.request(MAIN_ARENA, &[claim(14, 20, ReadOnly)]);
+    let behind = Ticket(request.grant.0);
+    driver.act(|state, _| state.enqueue(behind, request));
+    assert_eq!(driver.act(|state, bench| state.pump(bench)), []);
+    assert_eq!(tickets(&driver), [writer, behind]);
+    assert_eq!(leave(&mut driver, reader), [writer]);
+    assert_eq!(tickets(&driver), [behind]);
+    let grant = driver.state.requestors()[0].grant;
+    assert_eq!(leave(&mut driver, grant), [behind]);
+}
+
+#[test]
+fn readers_are_let_in_together() {
+    let mut driver = written();
+    let writer = driver.acquire(MAIN_ARENA, (0, 10), ReadWrite);
+    let first = driver.wait(MAIN_ARENA, (0, 5), ReadOnly);
+    let second = driver.wait(MAIN_ARENA, (3, 10), ReadOnly);
+    let third = driver.wait(MAIN_ARENA, (9, 10), WriteInvalidate);
+    let fourth = driver.wait(MAIN_ARENA, (9, 10), ReadOnly);
+    assert_eq!(leave(&mut driver, writer), [first, second]);
+    assert_eq!(tickets(&driver), [third, fourth]);
+    let begun = driver.state.requestors().len();
+    assert_eq!(begun, 2);
+}
+
+#[test]
+fn l03_nobody_takes_an_arena_that_an_earlier_one_needs_idle() {
+    let bench = Bench::new().gpu(Exclusive).gpu(Exclusive).link(MAIN_ARENA, GPU_ARENA, 10);
+    let bench = bench.link_via((GPU_ARENA, CPU), (MAIN_ARENA, CPU), Allocation::Internal, 10);
+    let bench = bench.link(GPU_ARENA, GPU2_ARENA, 10);
+    let mut driver = Driver::new(bench);
+    driver.write(GPU_ARENA, (0, LEN));
+    driver.read(GPU2_ARENA, (20, LEN));
+    let kernel = driver.acquire(GPU_ARENA, (0, 5), ReadOnly);
+    // The host has to map the gpu's storage, where a kernel runs.
+    let host = driver.wait(MAIN_ARENA, (10, 15), ReadOnly);
+    let queue = Begin::Busy { reason: BusyReason::Queue, needs_idle: ArenaSet::EMPTY };
+    assert_eq!(driver.clone().ask(GPU_ARENA, (0, 5), ReadOnly).1, queue);
+    // Nor as the end of a copy; elsewhere it does not matter.
+    assert_eq!(driver.clone().ask(GPU2_ARENA, (0, 5), ReadOnly).1, queue);
+    assert!(matches!(driver.clone().ask(GPU2_ARENA, (20, 25), ReadOnly).1, Begin::Granted(_)));
+    let request = driver.request(GPU_ARENA, &[claim(0, 5, ReadOnly)]);
+    let behind = Ticket(request.grant.0);
+    driver.act(|state, _| state.enqueue(behind, request));
+    assert_eq!(driver.act(|state, bench| state.pump(bench)), []);
+    let admitted = driver.act(|state, bench| {
+        assert!(state.release(bench, kernel, Outcome::Done).is_ok());
+        state.pump(bench)
+    });
+    assert_eq!(admitted.iter().map(|admission| admission.ticket).collect::<Vec<_>>(), [host]);
+    assert!(matches!(admitted[0].begin, Begin::Plan(_)));
+    assert_eq!(tickets(&driver), [behind]);
+}
+
+#[test]
+fn i21_a_ticket_leaves_the_queue_once() {
+    let mut driver = written();
+    let _ = driver.acquire(MAIN_ARENA, (0, 10), ReadWrite);
+    let waiting = [0, 1, 2].map(|start| driver.wait(MAIN_ARENA, (start, 5), ReadOnly));
+    assert!(driver.act(|state, _| state.cancel(waiting[1])));
+    assert_eq!(tickets(&driver), [waiting[0], waiting[2]]);
+    driver.refuses(false, |state, _| state.cancel(waiting[1]));
+    assert!(driver.act(|state, _| state.cancel(waiting[0])));
+    assert_eq!(tickets(&driver), [waiting[2]]);
+}
+
+#[test]
+#[should_panic(expected = "I-21")]
+fn i21_tickets_do_not_come_twice() {
+    let mut driver = written();
+    let _ = driver.acquire(MAIN_ARENA, (0, 10), ReadWrite);
+    let ticket = driver.wait(MAIN_ARENA, (0, 5), ReadOnly);
+    let request = driver.request(MAIN_ARENA, &[claim(0, 5, ReadOnly)]);
+    driver.state.enqueue(ticket, request);
+}
+
+#[test]
+fn who_waits_for_what_can_never_be_is_told() {
+    let mut driver = written();
+    let writer = driver.acquire(MAIN_ARENA, (0, 10), ReadWrite);
+    let ticket = driver.wait(GPU2_ARENA, (0, 10), ReadOnly);
+    let admitted = driver.act(|state, bench| {
+        assert!(state.release(bench, writer, Outcome::Failed).is_ok());
+        state.pump(bench)
+    });
+    let refusal = Refusal::Poisoned { span: crate::Span::new(0, 10), restorable: true };
+    assert_eq!((admitted[0].ticket, &admitted[0].begin), (ticket, &Begin::Refused(refusal)));
+    assert_eq!(admitted[0].request.arena, GPU2_ARENA);
+}

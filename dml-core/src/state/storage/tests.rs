@@ -1,0 +1,391 @@
+//! Storage that is shared, freed and lost; the end of the buffer.
+
+use super::super::testbed::{Bench, CPU, Driver, GPU, GPU_ARENA, GPU2, GPU2_ARENA, LEN, MAIN_ARENA};
+use super::super::{Begin, Initial, Outcome};
+use super::*;
+use crate::access::Access::{ReadOnly, ReadWrite, WriteInvalidate};
+use crate::error::BusyReason;
+use Concurrency::{BimapFull, BimapRead, Exclusive};
+use Status::{Defined, Poisoned, Undefined, Zeroed};
+
+const OWNER: GrantId = GrantId(77);
+
+/// Written in main memory; the gpu can share that storage.
+fn written(concurrency: Concurrency) -> Driver {
+    let mut driver = Driver::new(Bench::bound(concurrency));
+    driver.write(MAIN_ARENA, (0, LEN));
+    driver
+}
+
+fn fresh(driver: &Driver, arena: ArenaId) -> ArenaState {
+    ArenaState::new(driver.bench.arena(arena))
+}
+
+/// Carries out every copy of the buffer, of whatever plan.
+fn all_copied(driver: &mut Driver) {
+    let copies: Vec<_> = driver.state.copies().iter().map(|copy| copy.id).collect();
+    for id in copies {
+        driver.act(|state, _| state.started(id)).unwrap();
+        driver.act(|state, bench| state.copied(bench, id));
+    }
+}
+
+#[test]
+fn a_binding_makes_coherent_arenas_valid_together_and_others_not() {
+    for (concurrency, valid) in [(Exclusive, vec![0]), (BimapRead, vec![0]), (BimapFull, vec![0, 1])] {
+        let mut driver = Driver::new(Bench::bound(concurrency));
+        driver.write(MAIN_ARENA, (0, 10));
+        driver.write(GPU2_ARENA, (10, 20));
+        driver.bind(GPU_ARENA, MAIN_ARENA, concurrency);
+        assert_eq!(driver.state.arena(GPU_ARENA).alloc, Alloc::Bound { root: MAIN_ARENA, concurrency });
+        assert_eq!(
+            driver.segments(),
+            [(10, valid, Defined), (20, vec![2], Defined), (LEN, vec![], Undefined)]
+        );
+        assert!(driver.state.is_idle());
+    }
+}
+
+#[test]
+fn i10_only_storage_of_its_own_is_shared_and_only_with_who_has_none() {
+    let bind = |arena, root, expected| {
+        move |driver: &mut Driver| {
+            driver.refuses(Err(expected), |state, _| state.bind(OWNER, arena, root, BimapFull));
+        }
+    };
+    let mut driver = Driver::new(Bench::bound(BimapFull));
+    bind(GPU_ARENA, MAIN_ARENA, BindRefusal::RootNotAllocated)(&mut driver);
+    driver.write(MAIN_ARENA, (0, LEN));
+    driver.bind(GPU_ARENA, MAIN_ARENA, BimapFull);
+    bind(GPU2_ARENA, GPU_ARENA, BindRefusal::RootNotAllocated)(&mut driver);
+    bind(GPU_ARENA, MAIN_ARENA, BindRefusal::AlreadyAllocated)(&mut driver);
+    driver.write(GPU2_ARENA, (0, 5));
+    bind(GPU2_ARENA, MAIN_ARENA, BindRefusal::AlreadyAllocated)(&mut driver);
+    // The application's storage can be shared like any other.
+    let mut driver = Driver::new(Bench::bound(BimapFull));
+    driver.state = BufferState::new(&driver.bench, LEN, Initial::External(MAIN_ARENA));
+    driver.bind(GPU_ARENA, MAIN_ARENA, BimapFull);
+}
+
+#[test]
+fn nothing_is_bound_where_something_is_gone() {
+    let refused = |driver: &mut Driver| {
+        driver.refuses(Err(BindRefusal::NotOpen), |state, _| {
+            state.bind(OWNER, GPU_ARENA, MAIN_ARENA, BimapFull)
+        });
+    };
+    for device in [CPU, GPU] {
+        let mut driver = written(BimapFull);
+        driver.act(|state, bench| state.device_lost(bench, device));
+        refused(&mut driver);
+    }
+    let mut driver = written(BimapFull);
+    let holder = driver.acquire(GPU2_ARENA, (0, 5), WriteInvalidate);
+    driver.act(|state, bench| state.close(bench));
+    refused(&mut driver);
+    driver.end(holder, Outcome::Done);
+    refused(&mut driver);
+    let mut driver = written(BimapFull);
+    driver.state.lifecycle = Lifecycle::Wedged;
+    refused(&mut driver);
+    driver.state.lifecycle = Lifecycle::Open;
+    driver.act(|state, bench| state.device_lost(bench, GPU2));
+    driver.bind(GPU_ARENA, MAIN_ARENA, BimapFull);
+}
+
+#[test]
+fn nothing_is_bound_beside_a_plan_or_a_user() {
+    let bind = |arena, expected| {
+        move |driver: &mut Driver| {
+            driver.refuses(Err(expected), |state, _| state.bind(OWNER, arena, MAIN_ARENA, BimapFull));
+        }
+    };
+    // The arena is being allocated; the root is being shared.
+    let mut driver = written(BimapFull);
+    let _ = driver.plan(GPU2_ARENA, (0, 5), WriteInvalidate);
+    bind(GPU2_ARENA, BindRefusal::InTransition)(&mut driver);
+    let mut driver = written(BimapFull);
+    let owner = driver.next();
+    driver.act(|state, _| state.bind(owner, GPU_ARENA, MAIN_ARENA, BimapFull)).unwrap();
+    bind(GPU2_ARENA, BindRefusal::InTransition)(&mut driver);
+    // A kernel uses the root; its peer; a copy reads it.
+    let mut driver = written(BimapFull);
+    let holder = driver.acquire(MAIN_ARENA, (0, 5), ReadOnly);
+    bind(GPU_ARENA, BindRefusal::InUse)(&mut driver);
+    driver.end(holder, Outcome::Done);
+    driver.bind(GPU_ARENA, MAIN_ARENA, BimapFull);
+    let _ = driver.acquire(GPU_ARENA, (0, 5), ReadOnly);
+    bind(GPU2_ARENA, BindRefusal::InUse)(&mut driver);
+    let mut driver = written(BimapFull);
+    driver.read(GPU2_ARENA, (0, 5));
+    let _ = driver.plan(GPU2_ARENA, (5, 9), ReadOnly);
+    bind(GPU_ARENA, BindRefusal::InUse)(&mut driver);
+    // All has been brought for a kernel of the root that does not yet have its grant.
+    let mut driver = written(BimapFull);
+    driver.write(GPU2_ARENA, (0, 5));
+    let _ = driver.plan(MAIN_ARENA, (0, 5), ReadOnly);
+    all_copied(&mut driver);
+    assert_eq!(driver.state.arena(MAIN_ARENA).users(), 0);
+    bind(GPU_ARENA, BindRefusal::InUse)(&mut driver);
+}
+
+#[test]
+fn what_is_bound_to_lost_storage_is_let_go_once_nobody_wants_it() {
+    let mut driver = written(BimapFull);
+    let owner = driver.next();
+    let plan = driver.act(|state, _| state.bind(owner, GPU_ARENA, MAIN_ARENA, BimapFull)).unwrap();
+    driver.act(|state, bench| state.device_lost(bench, CPU));
+    driver.step(owner, plan.steps[0]);
+    assert_eq!(*driver.state.arena(GPU_ARENA), fresh(&driver, GPU_ARENA));
+    // A kernel that came for it holds it for as long as its plan is under way.
+    let mut driver = written(BimapFull);
+    let plan = driver.plan(GPU_ARENA, (0, 5), ReadOnly);
+    driver.act(|state, bench| state.device_lost(bench, CPU));
+    driver.step(plan.owner, plan.steps[0]);
+    assert_eq!(driver.state.arena(GPU_ARENA).loss, Loss::Storage);
+    driver.act(|state, bench| state.abort(bench, plan.owner));
+    assert_eq!(*driver.state.arena(GPU_ARENA), fresh(&driver, GPU_ARENA));
+}
+
+#[test]
+fn storage_in_use_is_not_freed() {
+    let refused = |driver: &mut Driver, arena| {
+        driver.refuses(Err(FreeRefusal::InUse), |state, bench| state.free(bench, arena));
+    };
+    let both = || {
+        let mut driver = Driver::new(Bench::star());
+        driver.write(MAIN_ARENA, (0, LEN));
+        driver.read(GPU_ARENA, (0, 5));
+        driver
+    };
+    let mut driver = both();
+    let holder = driver.acquire(GPU_ARENA, (0, 5), ReadOnly);
+    refused(&mut driver, GPU_ARENA);
+    driver.end(holder, Outcome::Done);
+    assert_eq!(driver.free(GPU_ARENA), Ok(()));
+    // Both ends of a copy, and an arena to be allocated.
+    let mut driver = both();
+    let plan = driver.plan(GPU2_ARENA, (0, 5), ReadOnly);
+    for arena in [MAIN_ARENA, GPU2_ARENA] {
+        refused(&mut driver, arena);
+    }
+    driver.act(|state, bench| state.abort(bench, plan.owner));
+    let plan = driver.plan(GPU2_ARENA, (0, 5), WriteInvalidate);
+    refused(&mut driver, GPU2_ARENA);
+    driver.act(|state, bench| state.abort(bench, plan.owner));
+    // Everything has been brought, and the grant is still to come.
+    let _ = driver.plan(GPU_ARENA, (5, 9), ReadOnly);
+    all_copied(&mut driver);
+    assert_eq!(driver.state.arena(GPU_ARENA).users(), 0);
+    refused(&mut driver, GPU_ARENA);
+    assert_eq!(driver.free(GPU2_ARENA), Ok(()));
+}
+
+/// Two members share the storage of main memory, and neither root nor peers can be planned with while one leaves.
+#[test]
+fn i11_a_member_does_not_leave_under_a_plan_of_its_group() {
+    let group = || {
+        let mut driver = written(BimapFull);
+        driver.write(GPU2_ARENA, (20, LEN));
+        driver.bind(GPU_ARENA, MAIN_ARENA, BimapFull);
+        driver
+    };
+    let refused = |driver: &mut Driver| {
+        driver.refuses(Err(FreeRefusal::InUse), |state, bench| state.free(bench, GPU_ARENA));
+    };
+    // A copy from main memory; a copy that has arrived there for a kernel to come.
+    let mut driver = group();
+    let plan = driver.plan(GPU2_ARENA, (0, 5), ReadOnly);
+    refused(&mut driver);
+    driver.act(|state, bench| state.abort(bench, plan.owner));
+    let plan = driver.plan(MAIN_ARENA, (20, 25), ReadOnly);
+    refused(&mut driver);
+    all_copied(&mut driver);
+    assert_eq!(driver.state.arena(MAIN_ARENA).users(), 0);
+    refused(&mut driver);
+    driver.act(|state, bench| state.finish(bench, plan.owner)).unwrap();
+    // A kernel that works in main memory is no plan.
+    assert_eq!(driver.free(GPU_ARENA), Ok(()));
+    // A third member being bound.
+    let mut driver = written(BimapFull);
+    driver.bind(GPU_ARENA, MAIN_ARENA, BimapFull);
+    let owner = driver.next();
+    driver.act(|state, _| state.bind(owner, GPU2_ARENA, MAIN_ARENA, BimapFull)).unwrap();
+    refused(&mut driver);
+    // A plan elsewhere does not matter.
+    let mut driver = written(BimapFull);
+    driver.bind(GPU_ARENA, MAIN_ARENA, BimapFull);
+    let _ = driver.plan(GPU2_ARENA, (0, 5), WriteInvalidate);
+    assert_eq!(driver.free(GPU_ARENA), Ok(()));
+}
+
+#[test]
+fn roots_and_the_applications_storage_are_not_freed() {
+    let mut driver = written(BimapFull);
+    driver.read(GPU2_ARENA, (0, LEN));
+    driver.bind(GPU_ARENA, MAIN_ARENA, BimapFull);
+    driver.refuses(Err(FreeRefusal::StillBound), |state, bench| state.free(bench, MAIN_ARENA));
+    assert_eq!(driver.free(GPU2_ARENA), Ok(()));
+    assert_eq!(driver.free(GPU_ARENA), Ok(()));
+    let mut driver = Driver::new(Bench::star());
+    driver.state = BufferState::new(&driver.bench, LEN, Initial::External(MAIN_ARENA));
+    driver.read(GPU_ARENA, (0, LEN));
+    driver.refuses(Err(FreeRefusal::External), |state, bench| state.free(bench, MAIN_ARENA));
+    assert_eq!(driver.free(GPU_ARENA), Ok(()));
+}
+
+#[test]
+fn i13_the_last_copy_is_not_freed() {
+    let mut driver = Driver::new(Bench::star());
+    driver.write(MAIN_ARENA, (0, 10));
+    driver.write(GPU_ARENA, (10, 20));
+    driver.read(GPU2_ARENA, (0, 20));
+    for arena in [MAIN_ARENA, GPU_ARENA] {
+        assert_eq!(driver.clone().free(arena), Ok(()), "{arena}");
+    }
+    assert_eq!(driver.free(GPU2_ARENA), Ok(()));
+    // Main memory was on the way and holds everything.
+    assert_eq!(driver.free(GPU_ARENA), Ok(()));
+    assert_eq!(driver.segments(), [(20, vec![0], Defined), (LEN, vec![], Undefined)]);
+    driver.refuses(Err(FreeRefusal::WouldLoseData), |state, bench| state.free(bench, MAIN_ARENA));
+    // What can be restored counts, what is lost and what is zero does not.
+    let failed = driver.acquire(GPU_ARENA, (0, 20), ReadWrite);
+    driver.end(failed, Outcome::Failed);
+    driver.refuses(Err(FreeRefusal::WouldLoseData), |state, bench| state.free(bench, MAIN_ARENA));
+    let failed = driver.acquire(MAIN_ARENA, (0, 20), WriteInvalidate);
+    driver.end(failed, Outcome::Failed);
+    assert_eq!(driver.free(MAIN_ARENA), Ok(()));
+    let mut driver = Driver::zeroed(Bench::star());
+    driver.read(GPU_ARENA, (0, 10));
+    assert_eq!(driver.segments(), [(10, vec![1], Zeroed), (LEN, vec![], Zeroed)]);
+    assert_eq!(driver.free(GPU_ARENA), Ok(()));
+    assert_eq!(driver.segments(), [(LEN, vec![], Zeroed)]);
+    assert_eq!(*driver.state.arena(GPU_ARENA), fresh(&driver, GPU_ARENA));
+}
+
+#[test]
+fn freed_storage_is_mapped_like_fresh_storage() {
+    let mut driver = Driver::new(Bench::star());
+    driver.write(GPU_ARENA, (0, 10));
+    driver.read(MAIN_ARENA, (0, 10));
+    driver.state.arena_mut(GPU_ARENA).map = MapState::Mapped(crate::DeviceSet::of(CPU));
+    assert_eq!(driver.free(GPU_ARENA), Ok(()));
+    assert_eq!(*driver.state.arena(GPU_ARENA), fresh(&driver, GPU_ARENA));
+}
+
+#[test]
+fn i02_those_who_go_on_sharing_coherently_are_valid_together() {
+    let mut driver = Driver::new(Bench::bound(BimapFull));
+    driver.write(MAIN_ARENA, (0, 20));
+    driver.bind(GPU_ARENA, MAIN_ARENA, BimapFull);
+    driver.bind(GPU2_ARENA, MAIN_ARENA, BimapRead);
+    // Not coherent with three of them: a write in one is not valid in the others.
+    driver.write(MAIN_ARENA, (0, 10));
+    assert_eq!(
+        driver.segments(),
+        [(10, vec![0], Defined), (20, vec![0, 1], Defined), (LEN, vec![], Undefined)]
+    );
+    assert_eq!(driver.free(GPU2_ARENA), Ok(()));
+    assert_eq!(driver.segments(), [(20, vec![0, 1], Defined), (LEN, vec![], Undefined)]);
+}
+
+#[test]
+fn i16_a_lost_device_takes_its_copies_and_no_others() {
+    let mut driver = Driver::new(Bench::star());
+    driver.write(MAIN_ARENA, (0, 10));
+    driver.write(GPU_ARENA, (5, 20));
+    driver.read(GPU2_ARENA, (0, 10));
+    let before = [
+        (5, vec![0, 2], Defined),
+        (10, vec![0, 1, 2], Defined),
+        (20, vec![1], Defined),
+        (LEN, vec![], Undefined),
+    ];
+    assert_eq!(driver.segments(), before);
+    driver.act(|state, bench| state.device_lost(bench, GPU));
+    let after = [(10, vec![0, 2], Defined), (20, vec![], Poisoned(Remains::Lost)), (LEN, vec![], Undefined)];
+    assert_eq!(driver.segments(), after);
+    let losses =
+        |driver: &Driver| [MAIN_ARENA, GPU_ARENA, GPU2_ARENA].map(|arena| driver.state.arena(arena).loss);
+    assert_eq!(losses(&driver), [Loss::None, Loss::Device, Loss::None]);
+    let (_, begin) = driver.ask(GPU_ARENA, (0, 5), WriteInvalidate);
+    assert_eq!(begin, Begin::Refused(Refusal::DeviceLost));
+    // What could be restored cannot, what was zero is.
+    let failed = driver.acquire(GPU2_ARENA, (0, 5), ReadWrite);
+    driver.end(failed, Outcome::Failed);
+    driver.act(|state, bench| state.device_lost(bench, CPU));
+    assert_eq!(driver.segments()[0], (5, vec![], Poisoned(Remains::Lost)));
+    let mut driver = Driver::zeroed(Bench::star());
+    driver.read(GPU_ARENA, (0, 5));
+    driver.act(|state, bench| state.device_lost(bench, GPU));
+    assert_eq!(driver.segments(), [(LEN, vec![], Zeroed)]);
+}
+
+#[test]
+fn i05_a_lost_root_takes_its_members_along_once_they_are_free() {
+    let mut driver = written(BimapFull);
+    driver.bind(GPU_ARENA, MAIN_ARENA, BimapFull);
+    let holder = driver.acquire(GPU_ARENA, (0, 5), ReadOnly);
+    driver.act(|state, bench| state.device_lost(bench, CPU));
+    assert_eq!(driver.segments(), [(LEN, vec![], Poisoned(Remains::Lost))]);
+    assert_eq!(driver.state.arena(GPU_ARENA).loss, Loss::Storage);
+    let (_, begin) = driver.ask(GPU_ARENA, (5, 9), WriteInvalidate);
+    let waits = Begin::Busy { reason: BusyReason::InTransition, needs_idle: ArenaSet::EMPTY };
+    assert_eq!(begin, waits);
+    assert_eq!(driver.release(holder, Outcome::Done).map(|release| release.outcome), Ok(Outcome::Failed));
+    assert_eq!(*driver.state.arena(GPU_ARENA), fresh(&driver, GPU_ARENA));
+    driver.write(GPU_ARENA, (0, 5));
+    // A member's device takes nothing from the root, and its loss is for ever.
+    let mut driver = written(BimapFull);
+    driver.bind(GPU_ARENA, MAIN_ARENA, BimapFull);
+    driver.act(|state, bench| state.device_lost(bench, GPU));
+    assert_eq!(driver.segments(), [(LEN, vec![0], Defined)]);
+    assert_eq!(driver.state.arena(MAIN_ARENA).loss, Loss::None);
+    driver.act(|state, bench| state.device_lost(bench, CPU));
+    assert_eq!(driver.state.arena(GPU_ARENA).loss, Loss::Device);
+}
+
+#[test]
+fn i25_a_buffer_closes_when_the_last_one_leaves() {
+    for wedged in [false, true] {
+        let mut driver = written(BimapFull);
+        let holder = driver.acquire(MAIN_ARENA, (0, 5), ReadWrite);
+        let ticket = driver.wait(MAIN_ARENA, (0, 5), ReadOnly);
+        if wedged {
+            driver.state.lifecycle = Lifecycle::Wedged;
+        }
+        let refused = driver.act(|state, bench| state.close(bench));
+        let told: Vec<_> = refused.into_iter().map(|admission| (admission.ticket, admission.begin)).collect();
+        assert_eq!(told, [(ticket, Begin::Refused(Refusal::Closed))]);
+        assert_eq!((driver.state.lifecycle(), driver.state.queue().len()), (Lifecycle::Closing, 0));
+        let (_, begin) = driver.ask(MAIN_ARENA, (20, 25), ReadOnly);
+        assert_eq!(begin, Begin::Refused(Refusal::Closed));
+        driver.end(holder, Outcome::Done);
+        assert_eq!(driver.state.lifecycle(), Lifecycle::Closed);
+        assert_eq!(driver.segments(), [(LEN, vec![], Undefined)]);
+        assert!(driver.state.arenas.iter().all(|arena| arena.alloc == Alloc::Unallocated));
+        // Closed it stays.
+        assert_eq!(driver.act(|state, bench| state.close(bench)), []);
+        assert_eq!(driver.state.lifecycle(), Lifecycle::Closed);
+    }
+    let mut driver = written(BimapFull);
+    assert_eq!(driver.act(|state, bench| state.close(bench)), []);
+    assert_eq!(driver.state.lifecycle(), Lifecycle::Closed);
+    // A copy, too, is somebody.
+    let mut driver = written(BimapFull);
+    let owner = driver.next();
+    let begin = driver.act(|state, bench| state.prefetch(bench, owner, GPU2_ARENA, Span::new(0, 5)));
+    assert!(matches!(begin, Begin::Plan(_)));
+    let _ = driver.act(|state, bench| state.close(bench));
+    assert_eq!(driver.state.lifecycle(), Lifecycle::Closing);
+    driver.act(|state, bench| state.abort(bench, owner));
+    assert_eq!(driver.state.lifecycle(), Lifecycle::Closed);
+}
+
+#[test]
+fn a_gpu_is_not_lost_with_another() {
+    let mut driver = written(Exclusive);
+    driver.act(|state, bench| state.device_lost(bench, GPU2));
+    driver.read(GPU_ARENA, (0, 5));
+    assert_eq!(driver.state.arena(GPU2_ARENA).loss, Loss::Device);
+}
