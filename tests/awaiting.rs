@@ -1,0 +1,181 @@
+//! An acquire that is awaited gives its thread back while copies run.
+
+#![cfg(not(dml_loom))]
+
+use dml::arenas::Null;
+use dml::core::sync::{Arc, Mutex};
+use dml::core::{
+    AcquireError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Completion, Concurrency, CopyJob,
+    CopyQuery, Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet, EventKind, Fence, HostStaged,
+    Link, Platform, RawBuffer, TransferError,
+};
+use dml_verify::{Audited, poll_once};
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+const CPU: DeviceId = DeviceId(0);
+const GPU: DeviceId = DeviceId(1);
+
+/// Copies that end when they are told to.
+#[derive(Debug, Default)]
+struct Held {
+    ends: Mutex<Ends>,
+}
+
+#[derive(Debug, Default)]
+struct Ends {
+    result: Option<Result<u64, TransferError>>,
+    wakers: Vec<Waker>,
+    begun: usize,
+    waited_for: usize,
+}
+
+impl Held {
+    fn end(&self, result: Result<u64, TransferError>) {
+        let wakers = {
+            let mut ends = self.ends.lock();
+            ends.result = Some(result);
+            std::mem::take(&mut ends.wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+struct Ending(Arc<Held>);
+
+impl Completion for Ending {
+    fn wait(self: Box<Self>) -> Result<u64, TransferError> {
+        // Who cannot wait any longer ends it himself.
+        let mut ends = self.0.ends.lock();
+        ends.waited_for += 1;
+        ends.result.clone().unwrap_or(Ok(0))
+    }
+
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
+        let mut ends = self.0.ends.lock();
+        match ends.result.clone() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                ends.wakers.push(waker.clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// Staged copies whose ends are held back.
+#[derive(Debug)]
+struct Slow {
+    held: Arc<Held>,
+    inner: HostStaged,
+}
+
+impl CrossArena for Slow {
+    fn name(&self) -> &str {
+        "slow"
+    }
+
+    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
+        self.inner.can_copy(query)
+    }
+
+    fn copy(&self, job: &CopyJob<'_>) -> Result<Fence, TransferError> {
+        self.inner.copy(job)?.wait()?;
+        self.held.ends.lock().begun += 1;
+        Ok(Fence::awaited(Ending(self.held.clone())))
+    }
+}
+
+/// Main memory with 100 bytes in it, and a gpu whose copies are held back.
+fn held_back() -> (Audited, Arc<Held>, RawBuffer) {
+    let mut builder = Platform::builder().without_default_links();
+    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu));
+    let main = ArenaDesc::new("main", ArenaKind("test"), CPU)
+        .with_remotes(DeviceSet::of(CPU))
+        .with_concurrency(Concurrency::BimapFull);
+    let arenas: [Arc<dyn Arena>; 2] =
+        [Arc::new(Null::backed(main)), Arc::new(Null::backed(ArenaDesc::new("gpu", ArenaKind("test"), GPU)))];
+    let ids = arenas.map(|arena| builder.add_arena(arena));
+    let held = Arc::new(Held::default());
+    for (from, to) in [(ids[0], ids[1]), (ids[1], ids[0])] {
+        let native = |id: ArenaId| if id == ids[0] { CPU } else { GPU };
+        let (source_via, target_via) = (native(from), native(to));
+        let link = Link { from, to, source_via, target_via, allocation: Allocation::Internal };
+        builder.add_link(link, Arc::new(Slow { held: held.clone(), inner: HostStaged::default() }));
+    }
+    let platform = Audited::new(builder.build().expect("a sound platform"));
+    let buffer = platform.raw_buffer(100).build().expect("a small buffer");
+    platform.acquire(CPU).write(&buffer).try_now().unwrap().release().unwrap();
+    (platform, held, buffer)
+}
+
+/// Counts how often it was woken.
+#[derive(Default)]
+struct Counter(AtomicUsize);
+
+impl Wake for Counter {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_poll_does_not_wait_for_a_copy() {
+    let (platform, held, buffer) = held_back();
+    let mut reading = platform.acquire(GPU).read(&buffer).into_future();
+    let counter = std::sync::Arc::new(Counter::default());
+    let waker = Waker::from(counter.clone());
+    for _ in 0..3 {
+        assert!(Pin::new(&mut reading).poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    // Begun once; others go on meanwhile, on this very thread.
+    assert_eq!((held.ends.lock().begun, counter.0.load(Ordering::Relaxed)), (1, 0));
+    let host = platform.acquire(CPU).read(&buffer).try_now().unwrap();
+    assert!(matches!(platform.acquire(CPU).write(&buffer).try_now(), Err(AcquireError::Busy { .. })));
+    held.end(Ok(100));
+    assert!(counter.0.load(Ordering::Relaxed) > 0, "nobody was told");
+    let Poll::Ready(Ok(grants)) = poll_once(&mut reading) else { panic!("the copy has ended") };
+    grants.release().unwrap();
+    drop(host);
+    assert_eq!(held.ends.lock().waited_for, 0, "nobody blocked");
+}
+
+#[test]
+fn i15_an_awaited_copy_that_fails_or_is_short_is_an_error_as_any() {
+    for result in [Err(TransferError::DeviceLost), Ok(99)] {
+        let (platform, held, buffer) = held_back();
+        let mut reading = platform.acquire(GPU).read(&buffer).into_future();
+        assert!(poll_once(&mut reading).is_pending());
+        held.end(result.clone());
+        let Poll::Ready(Err(AcquireError::CopyFailed { cause, .. })) = poll_once(&mut reading) else {
+            panic!("{result:?}")
+        };
+        let short = TransferError::Short { requested_bytes: 100, done_bytes: 99 };
+        assert_eq!(cause, result.err().unwrap_or(short));
+        assert!(buffer.snapshot().is_idle());
+        platform.acquire(CPU).write(&buffer).try_now().expect("nothing is left of it").release().unwrap();
+    }
+}
+
+#[test]
+fn i15_an_acquire_dropped_during_a_copy_waits_for_it_and_leaves_nothing() {
+    let (platform, held, buffer) = held_back();
+    let recording = platform.record();
+    let mut reading = platform.acquire(GPU).read(&buffer).into_future();
+    assert!(poll_once(&mut reading).is_pending());
+    held.end(Ok(100));
+    drop(reading);
+    assert_eq!(held.ends.lock().waited_for, 1, "the memory under a copy outlives it");
+    assert!(buffer.snapshot().is_idle());
+    let events = recording.finish();
+    let has = |of: fn(&EventKind) -> bool| events.iter().any(|event| of(&event.kind));
+    assert!(has(|kind| matches!(kind, EventKind::CopyDone { .. })), "what has arrived counts");
+    assert!(has(|kind| matches!(kind, EventKind::Aborted { .. })), "nobody is granted anything");
+    // The bytes are there already.
+    let again = platform.acquire(GPU).read(&buffer).try_now().unwrap();
+    assert_eq!(held.ends.lock().begun, 1);
+    drop(again);
+}
