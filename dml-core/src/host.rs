@@ -9,7 +9,7 @@
 
 use crate::error::TransferError;
 use crate::range::Span;
-use crate::sync::Arc;
+use crate::sync::{Arc, Lent, Tracker};
 use bytemuck::Pod;
 use std::any::Any;
 use std::fmt;
@@ -26,6 +26,8 @@ pub struct HostSpan {
     len: usize,
     /// Scratch memory is owned by its spans; everything else by its block.
     _scratch: Option<Arc<Scratch>>,
+    /// In a model, who touches the bytes.
+    tracker: Tracker,
 }
 
 // SAFETY: a span is an address and a length. Reading and writing through it is governed by the machine's grants and
@@ -51,7 +53,24 @@ impl HostSpan {
     /// 2. Nobody reads or writes these bytes except through spans and views that core hands out.
     #[must_use]
     pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize) -> Self {
-        Self { ptr, len, _scratch: None }
+        Self { ptr, len, _scratch: None, tracker: Tracker::default() }
+    }
+
+    /// The same bytes, tracked: in a model, every access through the span and its clones and parts is checked against
+    /// all others of the same tracker. Whoever makes storage for a model calls it once, before the span is cloned.
+    #[must_use]
+    pub fn tracked_by(self, tracker: &Tracker) -> Self {
+        Self { tracker: tracker.clone(), ..self }
+    }
+
+    /// Says that all bytes are about to be read by other means than a view, for models.
+    pub fn note_read(&self) {
+        self.tracker.read(self.len);
+    }
+
+    /// Says that all bytes are about to be written by other means than a view, for models.
+    pub fn note_write(&self) {
+        self.tracker.write(self.len);
     }
 
     /// Fresh zeroed memory, freed with its last span.
@@ -67,7 +86,7 @@ impl HostSpan {
         let owner = Arc::new(Scratch(bytes.into_boxed_slice()));
         // An `UnsafeCell<u8>` has the layout of a `u8` and lets its content change behind a shared reference.
         let ptr = NonNull::from(&*owner.0).cast();
-        Ok(Self { ptr, len: len_usize, _scratch: Some(owner) })
+        Ok(Self { ptr, len: len_usize, _scratch: Some(owner), tracker: Tracker::new(len_usize) })
     }
 
     /// The number of bytes.
@@ -97,7 +116,8 @@ impl HostSpan {
         assert!(span.end() <= self.len(), "span {span} of host memory of {} bytes", self.len);
         // SAFETY: the offset is within the allocation, as just checked.
         let ptr = unsafe { self.ptr.add(span.start() as usize) };
-        Self { ptr, len: span.len() as usize, _scratch: self._scratch.clone() }
+        let tracker = self.tracker.part(span.start() as usize);
+        Self { ptr, len: span.len() as usize, _scratch: self._scratch.clone(), tracker }
     }
 
     /// Copies all bytes of `from` to the start of this span.
@@ -105,6 +125,8 @@ impl HostSpan {
     /// Only the engine's scheduled copies call this, through [`CopyJob::memcpy`](crate::CopyJob::memcpy).
     pub(crate) fn copy_from(&self, from: &Self) {
         assert!(from.len <= self.len, "copy of {} bytes into {}", from.len, self.len);
+        from.note_read();
+        self.tracker.write(from.len);
         // SAFETY: both are live for their lengths (contract of `from_raw`); the machine scheduled this copy, so nobody
         // writes the source and nobody touches the destination's bytes (I-3, I-9). `copy` allows an overlap.
         unsafe { std::ptr::copy(from.ptr.as_ptr(), self.ptr.as_ptr(), from.len) }
@@ -119,6 +141,7 @@ impl HostSpan {
         if count == 0 {
             return Ok(&[]);
         }
+        self.note_read();
         // SAFETY: the span is live and initialised (contract of `from_raw`), aligned for T and long enough (cast_len),
         // and not written meanwhile (this function's contract); T is Pod.
         Ok(unsafe { std::slice::from_raw_parts(self.ptr.cast::<T>().as_ptr(), count) })
@@ -133,6 +156,7 @@ impl HostSpan {
         if count == 0 {
             return Ok(&mut []);
         }
+        self.note_write();
         // SAFETY: as in `as_slice`, and alone on the bytes (this function's contract).
         Ok(unsafe { std::slice::from_raw_parts_mut(self.ptr.cast::<T>().as_ptr(), count) })
     }
@@ -163,25 +187,36 @@ impl fmt::Debug for HostSpan {
 #[derive(Debug)]
 pub(crate) struct Lease {
     span: HostSpan,
+    /// In a model, the bytes of which there are views.
+    lent: Lent<HostSpan>,
 }
 
 impl Lease {
     /// A lease of `span`, which must be granted to the caller for as long as the lease lives: shared slices may be
     /// taken of bytes granted for reading or writing, changeable ones only of bytes granted for writing.
     pub(crate) fn new(span: HostSpan) -> Self {
-        Self { span }
+        Self { span, lent: Lent::default() }
     }
 
     pub(crate) fn slice<T: Pod>(&self, span: Span) -> Result<&[T], CastError> {
+        self.lent.add(|| self.span.slice(span));
         // SAFETY: the bytes are granted to the holder of this lease (contract of `new`), so nobody else writes them
         // (I-1, I-4), and the holder cannot while `self` is borrowed.
         unsafe { self.span.slice(span).as_slice() }
     }
 
     pub(crate) fn slice_mut<T: Pod>(&mut self, span: Span) -> Result<&mut [T], CastError> {
+        self.lent.add(|| self.span.slice(span));
         // SAFETY: the bytes are granted to the holder of this lease for writing (contract of `new`), so nobody else
         // touches them (I-1), and the holder cannot while `self` is borrowed.
         unsafe { self.span.slice(span).as_mut_slice() }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // A view for writing may have become one for reading (downgrade), so that is all that is known of its end.
+        self.lent.end(HostSpan::note_read);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Zeroed host memory that reports a lack of memory instead of aborting. Also the backing of the test arenas.
 
 use dml_core::HostSpan;
+use dml_core::sync::Tracker;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
@@ -20,6 +21,8 @@ pub(crate) struct Memory {
     ptr: NonNull<u8>,
     len: usize,
     origin: Origin,
+    /// In a model, who touches the bytes.
+    tracker: Tracker,
 }
 
 #[derive(Debug)]
@@ -44,7 +47,7 @@ impl Memory {
     /// first touched, by the thread that touches it.
     pub(crate) fn zeroed(len: usize) -> Option<Self> {
         if len == 0 {
-            return Some(Self { ptr: dangling(), len, origin: Origin::Nothing });
+            return Some(Self::new(dangling(), len, Origin::Nothing));
         }
         if len as u64 > MAX_BYTES {
             return None;
@@ -55,11 +58,15 @@ impl Memory {
         Self::heap(len)
     }
 
+    fn new(ptr: NonNull<u8>, len: usize, origin: Origin) -> Self {
+        Self { ptr, len, origin, tracker: Tracker::new(len) }
+    }
+
     fn heap(len: usize) -> Option<Self> {
         let layout = Layout::from_size_align(len, ALIGN_BYTES as usize).ok()?;
         // SAFETY: the layout is of `len` bytes, and `zeroed` handled a length of zero.
         let ptr = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Self { ptr, len, origin: Origin::Heap(layout) })
+        Some(Self::new(ptr, len, Origin::Heap(layout)))
     }
 
     #[cfg(target_os = "linux")]
@@ -80,7 +87,7 @@ impl Memory {
         // SAFETY: the range lies in the mapping just made and begins at a page. The advice may be refused (a kernel
         // without huge pages), which changes the speed and nothing else.
         let _ = unsafe { libc::madvise(ptr.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
-        Some(Self { ptr, len, origin: Origin::Pages { base, mapped_bytes } })
+        Some(Self::new(ptr, len, Origin::Pages { base, mapped_bytes }))
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -92,7 +99,7 @@ impl Memory {
     pub(crate) fn span(&self) -> HostSpan {
         // SAFETY: `len` zeroed bytes are owned at `ptr` until this value is dropped (1), and the owner hands out their
         // address only in spans (2).
-        unsafe { HostSpan::from_raw(self.ptr, self.len) }
+        unsafe { HostSpan::from_raw(self.ptr, self.len) }.tracked_by(&self.tracker)
     }
 }
 
@@ -105,6 +112,7 @@ fn dangling() -> NonNull<u8> {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        self.tracker.free();
         match self.origin {
             Origin::Nothing => {}
             // SAFETY: allocated with this very layout in `heap`, and freed once, here.
@@ -124,6 +132,8 @@ impl Drop for Memory {
 /// When `to` is shorter.
 pub(crate) fn copy(from: &HostSpan, to: &HostSpan) {
     assert!(from.len() <= to.len(), "copy of {} bytes into {}", from.len(), to.len());
+    from.note_read();
+    to.note_write();
     // SAFETY: both spans are live for their lengths (`HostSpan::from_raw`), and core schedules a copy only while nobody
     // writes the source and nobody touches the destination (I-3, I-9). `copy` allows an overlap.
     unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), from.len() as usize) }
@@ -131,6 +141,7 @@ pub(crate) fn copy(from: &HostSpan, to: &HostSpan) {
 
 /// Sets every byte of `to`.
 pub(crate) fn fill(to: &HostSpan, byte: u8) {
+    to.note_write();
     // SAFETY: the span is live for its length, and core schedules a fill only while nobody else touches it (I-9).
     unsafe { std::ptr::write_bytes(to.as_ptr(), byte, to.len() as usize) }
 }

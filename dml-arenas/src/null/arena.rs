@@ -4,7 +4,7 @@ use super::block::{Books, Entry, NullBlock, Storage};
 use crate::main_mem::{Memory, copy, fill};
 use dml_core::host::HostOwner;
 use dml_core::state::MapState;
-use dml_core::sync::Arc;
+use dml_core::sync::{Arc, Tracker};
 use dml_core::{
     AllocError, Arena, ArenaDesc, AttachError, BlockRef, DeviceId, Fence, HostSpan, MapReport, Span,
     TransferError,
@@ -125,6 +125,7 @@ impl Null {
         self.touch(block, device);
         let bytes = self.own(block).span.as_ref().expect("the arena is backed").slice(span);
         let mut out = vec![0; bytes.len() as usize];
+        bytes.note_read();
         // SAFETY: the block's bytes are live and initialised, `slice` has checked their number, and `out` is as long. A
         // kernel calls this under a grant, so nobody writes them meanwhile (I-1).
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.as_mut_ptr(), out.len()) };
@@ -139,6 +140,7 @@ impl Null {
         self.touch(block, device);
         let span = Span::new(offset, offset + bytes.len() as u64);
         let target = self.own(block).span.as_ref().expect("the arena is backed").slice(span);
+        target.note_write();
         // SAFETY: the block's bytes are live, `slice` has checked their number, and `bytes` is as long. A kernel calls
         // this under a grant for writing, so nobody else touches them meanwhile (I-1).
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
@@ -236,7 +238,8 @@ impl Arena for Null {
                 storage,
             });
         }
-        let (span, len) = (storage.span(), storage.span().len());
+        let len = storage.span().len();
+        let span = storage.span().tracked_by(&Tracker::new(len as usize));
         let call = |block| Call::Attach { block, len };
         Ok(self.enter(len, Some(span), Storage::External(Some(storage)), call))
     }
@@ -246,7 +249,11 @@ impl Arena for Null {
         let taken = Arc::get_mut(&mut block).and_then(|block| {
             let block = (block as &mut dyn std::any::Any).downcast_mut::<NullBlock>()?;
             match &mut block.storage {
-                Storage::External(storage) => storage.take(),
+                Storage::External(storage) => {
+                    // The application may do with its bytes what it likes.
+                    block.span.iter().for_each(HostSpan::note_write);
+                    storage.take()
+                }
                 _ => None,
             }
         });

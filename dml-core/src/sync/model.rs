@@ -1,8 +1,11 @@
 //! The same interface on loom, which explores every interleaving of a small model.
 
+use loom::cell::UnsafeCell;
 pub use loom::sync::MutexGuard;
 pub use loom::sync::atomic;
 pub use loom::thread_local;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// A mutual exclusion lock without poisoning.
@@ -75,5 +78,91 @@ impl<T> StaticMutex<T> {
     /// Runs `act` on the value. It must not take another lock.
     pub fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
         act(&mut self.0.lock().expect("no critical section of a static panics"))
+    }
+}
+
+/// Who touches which bytes of one storage, one cell a byte: loom fails a model in which two accesses to a cell, one of
+/// them a write, are not ordered by the locks of the code under test.
+///
+/// Clones and [parts](Tracker::part) are of the same bytes.
+#[derive(Clone, Default)]
+pub struct Tracker {
+    storage: Option<super::Arc<Tracked>>,
+    start: usize,
+}
+
+struct Tracked {
+    cells: Box<[UnsafeCell<()>]>,
+    /// Not one of loom's: who frees is ordered by reference counts, which the models do not see.
+    is_freed: AtomicBool,
+}
+
+impl Tracker {
+    /// Of fresh storage of so many bytes.
+    pub fn new(bytes: usize) -> Self {
+        let cells = (0..bytes).map(|_| UnsafeCell::new(())).collect();
+        let tracked = Tracked { cells, is_freed: AtomicBool::new(false) };
+        Self { storage: Some(super::Arc::new(tracked)), start: 0 }
+    }
+
+    /// Of the bytes from `start` on.
+    pub fn part(&self, start: usize) -> Self {
+        Self { storage: self.storage.clone(), start: self.start + start }
+    }
+
+    /// The first `bytes` bytes are read.
+    pub fn read(&self, bytes: usize) {
+        self.touched(bytes).iter().for_each(|cell| cell.with(|_| ()));
+    }
+
+    /// The first `bytes` bytes are written.
+    pub fn write(&self, bytes: usize) {
+        self.touched(bytes).iter().for_each(|cell| cell.with_mut(|_| ()));
+    }
+
+    /// The storage goes: nobody may touch it from now on.
+    pub fn free(&self) {
+        if let Some(storage) = &self.storage {
+            storage.is_freed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn touched(&self, bytes: usize) -> &[UnsafeCell<()>] {
+        let Some(storage) = &self.storage else { return &[] };
+        assert!(
+            !storage.is_freed.load(Ordering::Relaxed),
+            "{bytes} bytes touched after their storage was freed"
+        );
+        &storage.cells[self.start..self.start + bytes]
+    }
+}
+
+impl fmt::Debug for Tracker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tracker")
+    }
+}
+
+/// What was lent and may be in use until whoever lent it ends.
+#[derive(Debug)]
+pub struct Lent<T>(std::sync::Mutex<Vec<T>>);
+
+impl<T> Default for Lent<T> {
+    fn default() -> Self {
+        Self(std::sync::Mutex::default())
+    }
+}
+
+impl<T> Lent<T> {
+    /// One more.
+    pub fn add(&self, lent: impl FnOnce() -> T) {
+        self.0.lock().expect("nothing panics here").push(lent());
+    }
+
+    /// The end, up to which all of it was in use. A thread that unwinds has its model fail already.
+    pub fn end(&mut self, last_use: impl Fn(&T)) {
+        if !std::thread::panicking() {
+            self.0.get_mut().expect("nothing panics here").drain(..).for_each(|lent| last_use(&lent));
+        }
     }
 }

@@ -1,0 +1,157 @@
+//! Copies that end in a thread of their own, as a device's do, while a future awaits them (I-3, I-15, L-4).
+
+use crate::rig::{ALL, CPU, GPU, MAIN, Machine, Shared, VIDEO, explore, explore_all, thread};
+use dml::arenas::Null;
+use dml::core::sync::{Arc, Condvar, Mutex};
+use dml::core::{
+    Allocation, Arena, BlockRef, Completion, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostSpan, Link,
+    TransferError,
+};
+use loom::future::block_on;
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+/// A mechanism that leaves its copy to whoever calls [`Engine::serve`].
+struct Engine {
+    video: Arc<Null>,
+    due: Mutex<Option<Due>>,
+    arrived: Condvar,
+}
+
+struct Due {
+    from: HostSpan,
+    block: BlockRef,
+    start: u64,
+    end: Arc<End>,
+}
+
+impl Engine {
+    /// Waits for a copy, carries it out and says so.
+    fn serve(&self) {
+        let mut due = self.due.lock();
+        let copy = loop {
+            match due.take() {
+                Some(copy) => break copy,
+                None => due = self.arrived.wait(due),
+            }
+        };
+        drop(due);
+        let copied = self.video.copy_in(&copy.block, copy.start, &copy.from).expect("started");
+        copy.end.reach(copied.wait().expect("copied"));
+    }
+}
+
+impl CrossArena for Engine {
+    fn name(&self) -> &'static str {
+        "engine"
+    }
+
+    fn can_copy(&self, _query: &CopyQuery) -> Option<Cost> {
+        Some(Cost::from_ns(1))
+    }
+
+    fn copy(&self, job: &CopyJob<'_>) -> Result<Fence, TransferError> {
+        let (from, block) = (job.source_host().expect("main memory"), job.to().block.clone());
+        let end = Arc::new(End::default());
+        *self.due.lock() = Some(Due { from, block, start: job.span().start(), end: end.clone() });
+        self.arrived.notify_all();
+        Ok(Fence::awaited(Awaited(end)))
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Engine")
+    }
+}
+
+/// The end of one copy: how many bytes there were, or who wants to know.
+#[derive(Default)]
+struct End {
+    state: Mutex<(Option<u64>, Option<Waker>)>,
+    reached: Condvar,
+}
+
+impl End {
+    fn reach(&self, bytes: u64) {
+        let mut state = self.state.lock();
+        state.0 = Some(bytes);
+        let waker = state.1.take();
+        drop(state);
+        self.reached.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+struct Awaited(Arc<End>);
+
+impl Completion for Awaited {
+    fn wait(self: Box<Self>) -> Result<u64, TransferError> {
+        let mut state = self.0.state.lock();
+        loop {
+            match state.0 {
+                Some(bytes) => return Ok(bytes),
+                None => state = self.0.reached.wait(state),
+            }
+        }
+    }
+
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
+        let mut state = self.0.state.lock();
+        match state.0 {
+            Some(bytes) => Poll::Ready(Ok(bytes)),
+            None => {
+                state.1 = Some(waker.clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// A buffer that the host has written, and what copies it to the device.
+fn with_engine() -> (Shared, Arc<Engine>) {
+    let mut made = None;
+    let machine = Machine::joined(1, |builder, nulls| {
+        let video = nulls[usize::from(VIDEO.0)].clone();
+        let engine = Arc::new(Engine { video, due: Mutex::new(None), arrived: Condvar::new() });
+        let (from, to, allocation) = (MAIN, VIDEO, Allocation::Internal);
+        builder.add_link(Link { from, to, source_via: CPU, target_via: GPU, allocation }, engine.clone());
+        made = Some(engine);
+    });
+    (Shared::new(&machine), made.expect("made with the machine"))
+}
+
+#[test]
+fn l04_a_copy_that_ends_wakes_the_future_that_awaits_it() {
+    explore_all(|| {
+        let (mine, engine) = with_engine();
+        let device = thread::spawn(move || engine.serve());
+        let grants = block_on(mine.ask(GPU).read(&mine.buffer).into_future()).expect("granted in the end");
+        assert_eq!(mine.seen(&grants, GPU, &mine.buffer), 0);
+        drop(grants);
+        device.join().expect("the device's thread ends");
+        mine.end();
+    });
+}
+
+/// Nobody wants the bytes any more, but they are on their way: a writer of their source waits for them all the same.
+#[test]
+fn i15_a_future_dropped_while_its_copy_runs_keeps_writers_off() {
+    explore(|| {
+        let (mine, engine) = with_engine();
+        let device = thread::spawn(move || engine.serve());
+        let mut future = mine.ask(GPU).read(&mine.buffer).into_future();
+        let polled = Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop()));
+        let theirs = mine.clone();
+        let writer = thread::spawn(move || theirs.write(CPU, ALL, 1));
+        drop((polled, future));
+        device.join().expect("the device's thread ends");
+        writer.join().expect("the writer ends");
+        assert_eq!(mine.read(CPU, ALL), 1);
+        mine.end();
+    });
+}
