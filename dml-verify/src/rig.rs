@@ -5,16 +5,16 @@
 //! the block of their grant and as the arena's native device, so that a kernel without access is caught.
 
 use crate::history::Audited;
-use dml_arenas::faulty::{CallKind, Faulty, Script};
-use dml_arenas::null::{Null, join_bound, join_mapped, join_staged};
+use dml_arenas::faulty::{CallKind, Faulty, FaultyCross, Script};
+use dml_arenas::null::Null;
 use dml_core::host::HostOwner;
 use dml_core::state::{BufferState, MapState, Status};
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{
-    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, ArenaSet, AttachError, BlockRef,
-    Concurrency, ConfigError, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Event, EventKind, Fence, Grants,
-    HostSpan, HostStaged, Link, LinkSpeed, MapReport, Platform, PlatformBuilder, RawBuffer, Region, Span,
-    TransferError,
+    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, ArenaSet, AttachError, Binding, BlockRef,
+    Concurrency, ConfigError, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Event, EventKind,
+    Fence, Grants, HostMapped, HostSpan, HostStaged, Link, LinkId, MapReport, Platform, PlatformBuilder,
+    RawBuffer, Region, Span, TransferError,
 };
 use std::fmt;
 use std::future::Future;
@@ -165,6 +165,10 @@ impl Arena for TestArena {
 #[derive(Debug)]
 pub struct Rig {
     builder: PlatformBuilder,
+    /// How many links there are.
+    links: u16,
+    /// What goes wrong on a link to come.
+    link_script: Option<(LinkId, Script)>,
 }
 
 impl Default for Rig {
@@ -181,7 +185,8 @@ impl Rig {
 
     /// As [`Rig::new`], with a script for main memory.
     pub fn with_main(script: Script) -> Self {
-        let mut rig = Self { builder: PlatformBuilder::default().without_default_links() };
+        let builder = PlatformBuilder::default().without_default_links();
+        let mut rig = Self { builder, links: 0, link_script: None };
         rig.builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
         let desc = ArenaDesc::new("main", ArenaKind("main"), CPU)
             .with_remotes(DeviceSet::of(CPU))
@@ -211,36 +216,69 @@ impl Rig {
         self
     }
 
+    /// Lets the mechanism of one link go wrong as `script` says. The links that are added after this count: they are
+    /// numbered in the order in which they are added, a pair that is joined in both directions having two.
+    pub fn with_link_script(mut self, link: LinkId, script: Script) -> Self {
+        self.link_script = Some((link, script));
+        self
+    }
+
     /// Copies by read and write calls in both directions; the map state stays.
     pub fn staged(mut self, a: ArenaId, b: ArenaId) -> Self {
-        join_staged(&mut self.builder, a, b, LinkSpeed::default());
+        let ends = [(a, self.native(a)), (b, self.native(b))];
+        self.join(ends, Allocation::Internal, &HostStaged::default());
         self
     }
 
     /// Copies by mapping `device` for the host.
     pub fn mapped(mut self, device: ArenaId) -> Self {
-        join_mapped(&mut self.builder, MAIN_ARENA, device, LinkSpeed::default());
+        self.join([(MAIN_ARENA, CPU), (device, CPU)], Allocation::Internal, &HostMapped::default());
         self
     }
 
     /// One storage for both.
     pub fn bound(mut self, a: ArenaId, b: ArenaId, concurrency: Concurrency) -> Self {
-        join_bound(&mut self.builder, a, b, concurrency, LinkSpeed::default());
+        let ends = [(a, self.native(a)), (b, self.native(b))];
+        self.join(ends, Allocation::Bound(concurrency), &Binding::default());
         self
     }
 
     /// Copies by read and write calls in one direction only.
     pub fn one_way(mut self, from: ArenaId, to: ArenaId) -> Self {
-        let native = |id: ArenaId| self.builder.arenas()[usize::from(id.0)].desc().native;
-        let link = Link {
-            from,
-            to,
-            source_via: native(from),
-            target_via: native(to),
-            allocation: Allocation::Internal,
-        };
-        self.builder.add_link(link, Arc::new(HostStaged::default()));
+        let ends = [(from, self.native(from)), (to, self.native(to))];
+        self.link(ends, Allocation::Internal, &HostStaged::default());
         self
+    }
+
+    fn native(&self, arena: ArenaId) -> DeviceId {
+        self.builder.arenas()[usize::from(arena.0)].desc().native
+    }
+
+    /// Joins two arenas in both directions, each reached through the device beside it.
+    fn join<C: CrossArena + Clone + 'static>(
+        &mut self,
+        [a, b]: [(ArenaId, DeviceId); 2],
+        allocation: Allocation,
+        mechanism: &C,
+    ) {
+        self.link([a, b], allocation, mechanism);
+        self.link([b, a], allocation, mechanism);
+    }
+
+    fn link<C: CrossArena + Clone + 'static>(
+        &mut self,
+        [(from, source_via), (to, target_via)]: [(ArenaId, DeviceId); 2],
+        allocation: Allocation,
+        mechanism: &C,
+    ) {
+        let id = LinkId(self.links);
+        self.links += 1;
+        let script = self.link_script.take_if(|(link, _)| *link == id);
+        let mechanism: Arc<dyn CrossArena> = match script {
+            Some((_, script)) => Arc::new(FaultyCross::new(mechanism.clone(), script)),
+            None => Arc::new(mechanism.clone()),
+        };
+        self.builder.add_link(Link { from, to, source_via, target_via, allocation }, mechanism);
     }
 
     /// The platform, under the history checker.

@@ -1,0 +1,93 @@
+//! Sequences of operations against a reference model that knows nothing of arenas.
+//!
+//! ```text
+//!   proptest │ fuzzer's bytes ──▶ Setup, [Op] ──▶ World ──each op──▶ platform ──answer──┐
+//!                                                   └───── told what was done ──▶ Model ◀┘ may that be answered?
+//! ```
+//! The same sequences serve three times: as a state machine that proptest shrinks (`tests/reference.rs`), with a fault in
+//! every call (`tests/exhaustive.rs`), and from a fuzzer's bytes ([`from_bytes`]). The model says of every answer whether
+//! it may be given, as exactly as the documented contract determines it, and in the end what every byte holds.
+
+mod expect;
+mod fault;
+mod model;
+mod op;
+mod request;
+mod shape;
+mod storage;
+mod world;
+
+pub use fault::Armed;
+pub use op::{Beginning, Bytes, End, KERNELS, Make, Mix, NONE, Op, Setup, Want, Way, op, setup};
+pub use shape::{Place, Shape};
+pub use world::{Tally, World};
+
+use crate::history::Audited;
+use dml_core::Access;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+/// The bytes of a fuzzer's input that make one operation, about.
+const BYTES_PER_OP: usize = 88;
+/// The most operations made of one input.
+const MOST_OPS: usize = 400;
+
+/// Runs a sequence from its beginning to its end, where everything is given back and every byte read in every arena.
+///
+/// # Panics
+/// When any answer, byte, invariant or the history is not as the model says.
+pub fn run(platform: Audited, buffers: &[Make], ops: &[Op]) -> Tally {
+    let mut world = World::new(platform, buffers, None);
+    ops.iter().for_each(|op| world.step(op));
+    world.finish()
+}
+
+/// The sequence that a fuzzer's bytes stand for, made by the same strategies as every other; `None` where they stand for
+/// none.
+#[must_use]
+pub fn from_bytes(bytes: &[u8]) -> Option<(Setup, Vec<Op>)> {
+    let rng = TestRng::from_seed(RngAlgorithm::PassThrough, bytes);
+    let config = Config { failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let setup = setup(&Shape::ALL, 4).new_tree(&mut runner).ok()?.current();
+    let strategy = op(Mix::All);
+    let count = (bytes.len() / BYTES_PER_OP).clamp(1, MOST_OPS);
+    let ops =
+        (0..count).map(|_| Some(strategy.new_tree(&mut runner).ok()?.current())).collect::<Option<_>>()?;
+    Some((setup, ops))
+}
+
+/// The short sequence of a number, 6 to 12 operations on one buffer or two: the same in every run. Every second one opens
+/// with a writer behind whom others wait, in arenas that the number chooses.
+#[must_use]
+pub fn from_seed(shapes: &'static [Shape], seed: u64) -> (Setup, Vec<Op>) {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let config = Config { failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let opening = if seed % 2 == 1 { crowd(seed / 2) } else { Vec::new() };
+    let (least, most) = (6 - opening.len(), 13 - opening.len());
+    let count = least + (seed / 2) as usize % (most - least);
+    let strategy = (setup(shapes, 2), proptest::collection::vec(op(Mix::Short), count));
+    let (setup, ops) = strategy.new_tree(&mut runner).expect("nothing is filtered").current();
+    (setup, [opening, ops].concat())
+}
+
+/// A writer, one that reads and one that changes what it wrote, and the writer's release.
+fn crowd(number: u64) -> Vec<Op> {
+    let digit = |place: u32| (number / 6u64.pow(place) % 6) as u8;
+    let ask = |way, arena, access| Op::Acquire {
+        way,
+        kernel: KERNELS,
+        arena,
+        wants: vec![Want { buffer: 0, bytes: Bytes::All, access }],
+        looks: true,
+    };
+    vec![
+        ask(Way::Try, digit(0), Access::WriteInvalidate),
+        ask(Way::Eager, digit(0) + 1 + digit(1) % 2, Access::ReadOnly),
+        ask(Way::Eager, digit(2), Access::ReadWrite),
+        Op::Release { which: 0, end: End::Done, skip: 0 },
+    ]
+}

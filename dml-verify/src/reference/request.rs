@@ -1,0 +1,211 @@
+//! Requests on a real platform: as they are made, while they wait, and once they are granted.
+
+use super::fault::Scope;
+use super::model::{AskId, Model, Part};
+use super::op::Way;
+use crate::rig::{byte, get, put};
+use dml_core::{
+    Access, Acquire, AcquireError, AcquireFuture, ArenaId, BufferId, Grants, KernelId, Platform, RawBuffer,
+    Ticket,
+};
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// One range of one buffer.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    /// Its index in the model; none for a buffer of another platform.
+    pub(super) index: Option<usize>,
+    pub(super) raw: RawBuffer,
+    pub(super) range: Range<u64>,
+    pub(super) access: Access,
+}
+
+/// A request, as it can be made again.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    pub(super) way: Way,
+    pub(super) kernel: Option<u64>,
+    pub(super) arena: ArenaId,
+    pub(super) items: Vec<Item>,
+    pub(super) looks: bool,
+}
+
+impl Request {
+    /// The request as the interface takes it.
+    pub(super) fn ask(&self, platform: &Platform) -> Acquire {
+        let asked = platform.acquire_in(self.arena);
+        let asked = match self.kernel {
+            Some(kernel) => asked.kernel(KernelId(kernel)),
+            None => asked,
+        };
+        let add =
+            |asked: Acquire, item: &Item| asked.access(&item.raw.range(item.range.clone()), item.access);
+        self.items.iter().fold(asked, add)
+    }
+
+    /// What it hears where it names something that there is not: of all that, the first.
+    pub(super) fn refused(&self, arenas: u8) -> Option<AcquireError> {
+        if self.arena.0 >= arenas {
+            return Some(AcquireError::NoSuchArena { arena: self.arena });
+        }
+        self.items.iter().find_map(|Item { index, raw, range, .. }| {
+            let (buffer, len) = (raw.id(), raw.len());
+            let Range { start, end } = *range;
+            let inside = start <= end && end <= len;
+            match index {
+                None => Some(AcquireError::ForeignBuffer { buffer }),
+                Some(_) if !inside => Some(AcquireError::OutOfRange { buffer, start, end, len }),
+                Some(_) => None,
+            }
+        })
+    }
+
+    /// What it wants of each buffer, in their order.
+    pub(super) fn parts(&self) -> Vec<Part> {
+        let mut parts: Vec<Part> = Vec::new();
+        for item in &self.items {
+            let Some(index) = item.index else { continue };
+            let known = parts.iter().position(|part| part.buffer == index);
+            let at = known.unwrap_or_else(|| {
+                parts.push(Part::new(index, item.raw.len()));
+                parts.len() - 1
+            });
+            parts[at].add(item.range.clone(), item.access);
+        }
+        parts.sort_by_key(|part| part.buffer);
+        parts
+    }
+
+    pub(super) fn raw(&self, index: usize) -> &RawBuffer {
+        let item = self.items.iter().find(|item| item.index == Some(index));
+        &item.expect("it was asked for").raw
+    }
+
+    /// What errors of copies made for it may name.
+    pub(super) fn scope(&self) -> Scope {
+        let parts = self.parts();
+        let id = |part: &Part| self.raw(part.buffer).id();
+        let reads = parts.iter().flat_map(|part| {
+            let runs = part.runs().into_iter().filter(|(_, access)| access.reads());
+            runs.map(move |(run, _)| (id(part), run))
+        });
+        Scope {
+            kernel: self.kernel.map(KernelId),
+            reads: reads.collect(),
+            buffers: parts.iter().map(|part| (id(part), self.raw(part.buffer).len())).collect(),
+        }
+    }
+}
+
+/// Whether a future was woken.
+#[derive(Debug, Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A request that waits.
+pub(super) struct Waiting {
+    pub(super) id: AskId,
+    pub(super) future: AcquireFuture,
+    pub(super) request: Request,
+    /// The buffer it waits for.
+    pub(super) at: Option<BufferId>,
+    flag: Arc<Flag>,
+}
+
+impl Waiting {
+    pub(super) fn new(id: AskId, future: AcquireFuture, request: Request) -> Self {
+        Self { id, future, request, at: None, flag: Arc::default() }
+    }
+
+    pub(super) fn poll(&mut self) -> Poll<Result<Grants, AcquireError>> {
+        let waker = Waker::from(self.flag.clone());
+        Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
+    }
+
+    /// Its id, if it has been woken since this was last asked.
+    pub(super) fn has_been_woken(&mut self) -> Option<AskId> {
+        self.flag.0.swap(false, Ordering::SeqCst).then_some(self.id)
+    }
+
+    /// Waits for another thread to wake it.
+    pub(super) fn wait_until_woken(&self) {
+        for _ in 0..20_000_000 {
+            if self.flag.0.load(Ordering::SeqCst) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        panic!("the buffer is closed, and {:?} was not told", self.request);
+    }
+
+    /// The last place in each of its buffers' queues.
+    pub(super) fn tickets(&self) -> Vec<Option<Ticket>> {
+        self.request.items.iter().map(|item| last_ticket(&item.raw)).collect()
+    }
+
+    /// The buffer in whose queue there is a new place since then: its own, for only it has moved.
+    pub(super) fn queued_since(&self, before: &[Option<Ticket>]) -> Option<BufferId> {
+        let items = self.request.items.iter().zip(before);
+        items.filter(|(item, before)| last_ticket(&item.raw) > **before).map(|(item, _)| item.raw.id()).next()
+    }
+}
+
+fn last_ticket(raw: &RawBuffer) -> Option<Ticket> {
+    raw.snapshot().queue().last().map(|waiting| waiting.ticket)
+}
+
+/// A granted request.
+pub(super) struct Held {
+    pub(super) id: AskId,
+    pub(super) grants: Grants,
+    pub(super) request: Request,
+}
+
+impl Held {
+    /// A kernel that reads everything it may, and finds what the model says.
+    pub(super) fn look(&self, model: &Model) {
+        for part in &model.asks[&self.id].parts {
+            for (run, _) in part.runs().into_iter().filter(|(_, access)| access.reads()) {
+                let seen = get(&self.grants, self.request.raw(part.buffer), run.clone());
+                let expected: Vec<u8> = run
+                    .clone()
+                    .map(|at| value(model.version_at(part.buffer, at).expect("granted, so written"), at))
+                    .collect();
+                assert_eq!(seen, expected, "buffer {} bytes {run:?} of {:?}", part.buffer, self.request);
+            }
+        }
+    }
+
+    /// A kernel that writes: all of what it overwrites, and of what it changes all but the first bytes of every range.
+    pub(super) fn scribble(&self, model: &mut Model, skip: u8) -> Vec<(usize, Range<u64>, u64)> {
+        let mut written = Vec::new();
+        for part in model.asks[&self.id].parts.clone() {
+            for (run, access) in part.runs().into_iter().filter(|(_, access)| access.writes()) {
+                let version = model.new_version();
+                let run = match access {
+                    Access::ReadWrite => run.start + u64::from(skip) % (run.end - run.start)..run.end,
+                    _ => run,
+                };
+                let data: Vec<u8> = run.clone().map(|at| byte(version, at)).collect();
+                put(&self.grants, self.request.raw(part.buffer), run.start, &data);
+                written.push((part.buffer, run, version));
+            }
+        }
+        written
+    }
+}
+
+/// What a byte of a version is; version zero is zeros.
+fn value(version: u64, at: u64) -> u8 {
+    if version == 0 { 0 } else { byte(version, at) }
+}

@@ -1,0 +1,690 @@
+//! Carries operations out on a real platform, and holds every answer against the model.
+
+use super::expect::{Outcome, about};
+use super::fault::{Armed, Scope, no_trace};
+use super::model::{Ask, AskId, Model, Part, Sure, Waits};
+use super::op::{Beginning, End, Make, NONE, Op, Way};
+use super::request::{Held, Item, Request, Waiting};
+use crate::history::Audited;
+use crate::rig::{MAIN_ARENA, Rig, Watched, byte, check, live_blocks, watched};
+use dml_core::state::{BufferState, Lifecycle};
+use dml_core::{
+    Access, AcquireError, ArenaId, ArenaSet, BufferId, DeviceId, Fence, Grants, Platform, RawBuffer,
+    TransferError,
+};
+use std::collections::BTreeMap;
+use std::future::IntoFuture;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Poll;
+use std::time::Duration;
+
+/// What came of a sequence: whether it was worth running.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Operations carried out, those at the end included.
+    pub operations: u64,
+    /// Requests granted.
+    pub granted: u64,
+    /// Requests refused for good, and other operations refused.
+    pub refused: u64,
+    /// Requests that found someone in the way.
+    pub busy: u64,
+    /// Requests that waited and were let in.
+    pub let_in: u64,
+    /// Requests that waited and were given up.
+    pub given_up: u64,
+    /// Operations that failed by a scripted fault.
+    pub faults: u64,
+    /// Requests that waited while a fault struck.
+    pub waited_through_faults: u64,
+}
+
+impl Tally {
+    /// Adds another.
+    pub fn add(&mut self, other: Self) {
+        self.operations += other.operations;
+        self.granted += other.granted;
+        self.refused += other.refused;
+        self.busy += other.busy;
+        self.let_in += other.let_in;
+        self.given_up += other.given_up;
+        self.faults += other.faults;
+        self.waited_through_faults += other.waited_through_faults;
+    }
+}
+
+/// A platform with buffers, what is held and waited for of them, and the model of it all.
+pub struct World {
+    pub(super) platform: Audited,
+    pub(super) model: Model,
+    /// The buffers that operations name, by their index in the model.
+    slots: Vec<(usize, RawBuffer)>,
+    foreign: Option<RawBuffer>,
+    held: Vec<Held>,
+    waiting: Vec<Waiting>,
+    closing: Vec<(usize, Watched<()>)>,
+    armed: Option<Armed>,
+    /// Whether the fault has struck.
+    is_spent: bool,
+    /// Whether the operation that it struck is to be done again.
+    again: bool,
+    /// What this operation held for a moment.
+    during: Vec<(u64, Part)>,
+    tally: Tally,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World")
+            .field("model", &self.model)
+            .field("tally", &self.tally)
+            .finish_non_exhaustive()
+    }
+}
+
+fn must<T>(result: Result<T, String>) -> T {
+    result.unwrap_or_else(|why| panic!("{why}"))
+}
+
+impl World {
+    /// Makes the buffers. With `armed`, one call of the platform will go wrong as it says.
+    #[must_use]
+    pub fn new(platform: Audited, buffers: &[Make], armed: Option<Armed>) -> Self {
+        let model = Model::new(&platform);
+        let mut world = Self {
+            platform,
+            model,
+            slots: Vec::new(),
+            foreign: None,
+            held: Vec::new(),
+            waiting: Vec::new(),
+            closing: Vec::new(),
+            armed,
+            is_spent: false,
+            again: false,
+            during: Vec::new(),
+            tally: Tally::default(),
+        };
+        for make in buffers {
+            let made = world.make(*make);
+            world.slots.push(made);
+        }
+        world
+    }
+
+    fn make(&mut self, make: Make) -> (usize, RawBuffer) {
+        let version = self.model.new_version();
+        let buffer = match make.beginning {
+            Beginning::Unwritten => self.platform.raw_buffer(make.len).build().expect("a small buffer"),
+            Beginning::Zeros => self.platform.raw_buffer(make.len).zeroed().build().expect("a small buffer"),
+            Beginning::External => self.attach((0..make.len).map(|at| byte(version, at)).collect()),
+        };
+        (self.model.add_buffer(buffer.id(), make, version, MAIN_ARENA), buffer)
+    }
+
+    /// A buffer over storage of the application's. A fault gives the storage back.
+    fn attach(&mut self, storage: Vec<u8>) -> RawBuffer {
+        let kept = storage.clone();
+        let made = catch_unwind(AssertUnwindSafe(|| self.platform.buffer_from(storage)));
+        let again = match made {
+            Ok(Ok(buffer)) => return buffer.raw().clone(),
+            Ok(Err(unstored)) => unstored.storage,
+            // What an arena that panics was given is gone with it.
+            Err(_) => kept.clone(),
+        };
+        assert!(self.armed.is_some() && !self.is_spent, "the storage was refused without a reason");
+        assert_eq!(again, kept, "the storage comes back as it was");
+        self.strike();
+        self.platform.buffer_from(again).expect("works the second time").raw().clone()
+    }
+
+    fn strike(&mut self) {
+        self.is_spent = true;
+        self.tally.faults += 1;
+        self.tally.waited_through_faults += u64::from(!self.waiting.is_empty());
+    }
+
+    /// Carries an operation out; one that fails by a scripted fault is done again, and then works.
+    ///
+    /// # Panics
+    /// When any answer, or what is left behind, is not as the model says.
+    pub fn step(&mut self, op: &Op) {
+        self.tally.operations += 1;
+        self.apply(op);
+        self.settle();
+        if std::mem::take(&mut self.again) {
+            self.apply(op);
+            self.settle();
+        }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Acquire { way, kernel, arena, ref wants, looks } => {
+                let items =
+                    wants.iter().map(|want| self.item(want.buffer, want.bytes, want.access)).collect();
+                let kernel = (kernel < super::op::KERNELS).then_some(u64::from(kernel));
+                self.request(Request { way, kernel, arena: self.arena(arena), items, looks });
+            }
+            Op::Poll { which } => {
+                if let Some(index) = around(which, self.waiting.len()) {
+                    self.poll(index);
+                }
+            }
+            Op::Cancel { which } => {
+                if let Some(index) = around(which, self.waiting.len()) {
+                    let waiting = self.waiting.swap_remove(index);
+                    drop(waiting.future);
+                    self.model.give_up(waiting.id);
+                    self.tally.given_up += 1;
+                }
+            }
+            Op::Release { which, end, skip } => {
+                if let Some(index) = around(which, self.held.len()) {
+                    let held = self.held.swap_remove(index);
+                    self.release(held, end, skip);
+                }
+            }
+            Op::Downgrade { which } => {
+                if let Some(index) = around(which, self.held.len()) {
+                    let held = self.held.swap_remove(index);
+                    self.downgrade(held);
+                }
+            }
+            Op::Prefetch { buffer, arena, bytes } => {
+                let (index, raw) = self.slot(buffer);
+                self.prefetch(index, &raw, self.arena(arena), &bytes.of(raw.len()));
+            }
+            Op::Restore { buffer, bytes } => {
+                let (index, raw) = self.slot(buffer);
+                let range = bytes.of(raw.len());
+                let result = raw.restore(range.clone());
+                if let Some(expected) = out_of_range(&raw, &range) {
+                    assert_eq!(result, Err(expected));
+                } else {
+                    must(self.model.judge_restore(index, &range, &result));
+                }
+            }
+            Op::Free { buffer, arena } => {
+                let (index, raw) = self.slot(buffer);
+                let arena = self.arena(arena);
+                let result = raw.free(arena);
+                if arena.0 >= self.model.arenas {
+                    assert_eq!(result, Err(AcquireError::NoSuchArena { arena }));
+                } else {
+                    must(self.model.judge_free(index, arena, &result));
+                }
+            }
+            Op::Bind { buffer, arena, root } => {
+                let (index, raw) = self.slot(buffer);
+                self.bind(index, &raw, self.arena(arena), self.arena(root));
+            }
+            Op::Close { buffer } => {
+                let (index, raw) = self.slot(buffer);
+                self.close(index, &raw);
+            }
+            Op::Renew { buffer, make } => {
+                let slot = around(buffer, self.slots.len()).expect("there are buffers");
+                let made = self.make(make);
+                self.slots[slot] = made;
+            }
+            Op::Lose { arena } => self.lose(self.arena(arena)),
+        }
+    }
+
+    fn arena(&self, drawn: u8) -> ArenaId {
+        if drawn == NONE { ArenaId(self.model.arenas) } else { ArenaId(drawn % self.model.arenas) }
+    }
+
+    fn slot(&self, drawn: u8) -> (usize, RawBuffer) {
+        self.slots[around(drawn, self.slots.len()).expect("there are buffers")].clone()
+    }
+
+    fn item(&mut self, drawn: u8, bytes: super::op::Bytes, access: Access) -> Item {
+        let (index, raw) = if drawn == NONE {
+            let foreign = || {
+                let platform: Platform = Rig::new().plain();
+                platform.raw_buffer(9).build().expect("a small buffer")
+            };
+            (None, self.foreign.get_or_insert_with(foreign).clone())
+        } else {
+            let (index, raw) = self.slot(drawn);
+            (Some(index), raw)
+        };
+        let range = bytes.of(raw.len());
+        Item { index, raw, range, access }
+    }
+
+    /// Notes an answer; a scripted fault is taken for what it is. Yields whether that is what it was.
+    fn answered(&mut self, id: AskId, request: &Request, before: &Before, outcome: Outcome<'_>) -> bool {
+        let ask = &self.model.asks[&id];
+        let momentary = ask.parts.iter().map(|part| (ask.kernel, part.clone()));
+        self.during.extend(momentary);
+        let mut is_fault = false;
+        let outcome = match outcome {
+            Outcome::Error(error) if Armed::is_fault(error) => {
+                is_fault = true;
+                Outcome::Fault(self.explained(&request.scope(), before, error))
+            }
+            other => other,
+        };
+        match &outcome {
+            Outcome::Granted => self.tally.granted += 1,
+            Outcome::Error(error) if error.is_busy() => self.tally.busy += 1,
+            Outcome::Waits(_) => self.tally.busy += 1,
+            Outcome::Error(_) => self.tally.refused += 1,
+            Outcome::Fault(_) => {}
+        }
+        must(self.model.answered(id, &outcome).map_err(|why| format!("{request:?}: {why}")));
+        is_fault
+    }
+
+    /// Checks that an error is that of the armed fault, and that nothing is left of what failed.
+    fn explained(&mut self, scope: &Scope, before: &Before, error: &AcquireError) -> BufferId {
+        let armed = self.armed.clone().unwrap_or_else(|| panic!("nothing was to fail: {error:?}"));
+        assert!(!self.is_spent, "the fault has struck already: {error:?}");
+        must(armed.explains(&self.platform, scope, error));
+        self.strike();
+        self.again = true;
+        for (raw, before) in before {
+            let trace = no_trace(before, &raw.snapshot(), scope);
+            must(trace.map_err(|why| format!("{why}: call {}, {error}", armed.calls(&self.platform))));
+        }
+        about(error).expect("such errors name a buffer")
+    }
+
+    /// The states as they are, where they will be needed.
+    fn before(&self) -> Before {
+        let raws = self.slots.iter().filter(|_| self.armed.is_some() && !self.is_spent);
+        raws.map(|(_, raw)| (raw.clone(), raw.snapshot())).collect()
+    }
+
+    pub(super) fn request(&mut self, request: Request) {
+        let before = self.before();
+        let asked = request.ask(&self.platform);
+        let refused = request.refused(self.model.arenas);
+        let order = || (request.way == Way::Timeout).then(|| self.order_violation(&request)).flatten();
+        if let Some(expected) = refused.or_else(order) {
+            let answered = match request.way {
+                Way::Try => asked.try_now(),
+                Way::Timeout => asked.wait_timeout(Duration::ZERO),
+                Way::Lazy | Way::Eager => match crate::rig::poll_once(&mut asked.into_future()) {
+                    Poll::Ready(result) => result,
+                    Poll::Pending => panic!("{request:?} waits"),
+                },
+            };
+            self.tally.refused += 1;
+            assert_eq!(answered.err(), Some(expected), "{request:?}");
+            return;
+        }
+        let id = self.model.ask(request.kernel, request.arena, request.parts());
+        let result = match request.way {
+            Way::Try => asked.try_now(),
+            Way::Timeout => asked.wait_timeout(Duration::ZERO),
+            Way::Lazy | Way::Eager => {
+                self.waiting.push(Waiting::new(id, asked.into_future(), request));
+                self.poll(self.waiting.len() - 1);
+                return;
+            }
+        };
+        match result {
+            Ok(grants) => {
+                self.answered(id, &request, &before, Outcome::Granted);
+                self.hold(id, request, grants);
+            }
+            Err(AcquireError::Timeout { buffer, waited }) if request.way == Way::Timeout => {
+                assert_eq!(waited, Duration::ZERO);
+                self.answered(id, &request, &before, Outcome::Waits(buffer));
+                self.model.give_up(id);
+            }
+            Err(error) => {
+                assert!(request.way == Way::Try || !error.is_busy(), "{error} of one that would have waited");
+                self.answered(id, &request, &before, Outcome::Error(&error));
+            }
+        }
+    }
+
+    /// What a request that blocks hears where this thread holds later buffers, or the same.
+    fn order_violation(&self, request: &Request) -> Option<AcquireError> {
+        let first = request.parts().first()?.buffer;
+        let granted = |ask: &Ask| ask.parts[..ask.granted].iter().map(|part| part.buffer).max();
+        let held = self.model.asks.values().filter_map(granted).max()?;
+        let id = |index: usize| self.model.buffers[index].id;
+        (held >= first).then(|| AcquireError::OrderViolation { buffer: id(first), held: id(held) })
+    }
+
+    fn hold(&mut self, id: AskId, request: Request, grants: Grants) {
+        let held = Held { id, grants, request };
+        if held.request.looks {
+            held.look(&self.model);
+        }
+        self.held.push(held);
+    }
+
+    fn poll(&mut self, index: usize) {
+        let before = self.before();
+        let mut waiting = self.waiting.swap_remove(index);
+        let tickets = waiting.tickets();
+        let was_new = self.model.asks[&waiting.id].waits.is_none();
+        match waiting.poll() {
+            Poll::Pending => {
+                let at = match self.model.asks[&waiting.id].waits {
+                    Some(Waits::Queued) => waiting.at,
+                    _ => waiting.queued_since(&tickets),
+                };
+                let at = at.expect("it waits for one of its buffers");
+                waiting.at = Some(at);
+                let request = waiting.request.clone();
+                self.answered(waiting.id, &request, &before, Outcome::Waits(at));
+                self.waiting.push(waiting);
+            }
+            Poll::Ready(Ok(grants)) => {
+                let Waiting { id, request, .. } = waiting;
+                self.answered(id, &request, &before, Outcome::Granted);
+                self.tally.let_in += u64::from(!was_new);
+                self.hold(id, request, grants);
+            }
+            Poll::Ready(Err(error)) => {
+                let Waiting { id, request, future, .. } = waiting;
+                let is_fault = self.answered(id, &request, &before, Outcome::Error(&error));
+                drop(future);
+                if is_fault {
+                    // It is asked for again at once; the fault strikes no more.
+                    self.again = false;
+                    self.settle();
+                    self.request(request);
+                }
+            }
+        }
+    }
+
+    /// Tells the model who was woken, and polls those who ask for it, until nobody is.
+    fn settle(&mut self) {
+        loop {
+            // Looking at the state lets in whom a change before has made room for only while it let in others.
+            for (_, raw) in &self.slots {
+                check(raw);
+            }
+            let woken: Vec<AskId> =
+                self.waiting.iter_mut().filter_map(|waiting| waiting.has_been_woken()).collect();
+            let during = std::mem::take(&mut self.during);
+            must(self.model.woken(&woken, &during));
+            must(self.model.stuck());
+            let eager = self.waiting.iter().position(|waiting| {
+                let is_woken = matches!(self.model.asks[&waiting.id].waits, Some(Waits::Woken(..)));
+                is_woken && waiting.request.way == Way::Eager
+            });
+            match eager {
+                Some(index) => self.poll(index),
+                None if woken.is_empty() => break,
+                None => {}
+            }
+        }
+        let model = &self.model;
+        let is_over = |(index, _): &mut (usize, Watched<()>)| model.is_quiet(*index);
+        self.closing.extract_if(.., is_over).for_each(|(_, closing)| closing.join());
+    }
+
+    fn release(&mut self, held: Held, end: End, skip: u8) {
+        let id = held.id;
+        let ask = self.model.asks[&id].clone();
+        if held.request.looks {
+            // I-4: still what it was when granted.
+            held.look(&self.model);
+        }
+        match end {
+            End::Done | End::Flown => {
+                let written = held.scribble(&mut self.model, skip);
+                let grants = match end {
+                    End::Flown => held.grants.in_flight(Fence::done(0)).wait().expect("the kernel ends"),
+                    _ => held.grants,
+                };
+                self.heard(&ask, ask.parts.iter().rev(), &grants.release());
+                self.model.commit(id, &written, |_| true);
+            }
+            End::Drop if held.request.looks => {
+                let written = held.scribble(&mut self.model, skip);
+                drop(held.grants);
+                self.model.commit(id, &written, |_| true);
+            }
+            End::Drop => drop(held.grants),
+            End::Failed => {
+                let _ = held.scribble(&mut self.model, skip);
+                assert_eq!(held.grants.failed(), Ok(()));
+                self.model.fail(id, |_| true);
+            }
+            End::Crashed => {
+                let _ = held.scribble(&mut self.model, skip);
+                let fence = Fence::running(|| Err(TransferError::DeviceLost));
+                let ended = held.grants.in_flight(fence).wait();
+                assert_eq!(ended.err(), Some(TransferError::DeviceLost));
+                self.model.fail(id, |_| true);
+            }
+            End::Clean => {
+                let overwrites = |part: &Part| part.bytes.contains(&Some(Access::WriteInvalidate));
+                let last = ask.parts.iter().rev().find(|part| overwrites(part));
+                let refused =
+                    last.map(|part| AcquireError::NotClean { buffer: self.model.buffers[part.buffer].id });
+                assert_eq!(held.grants.clean(), refused.map_or(Ok(()), Err));
+                self.model.fail(id, overwrites);
+            }
+        }
+        self.model.give_up(id);
+    }
+
+    fn downgrade(&mut self, mut held: Held) {
+        let ask = self.model.asks[&held.id].clone();
+        let written = held.scribble(&mut self.model, 0);
+        let result = held.grants.downgrade();
+        let first = self.heard(&ask, ask.parts.iter(), &result);
+        match (result, first) {
+            (Ok(grants), _) => {
+                self.model.commit(held.id, &written, |_| true);
+                self.model.downgrade(held.id);
+                held.grants = grants;
+                held.request.looks = true;
+                held.look(&self.model);
+                self.held.push(held);
+            }
+            (Err(_), first) => {
+                let first = first.expect("an error names a buffer");
+                self.model.commit(held.id, &written, |part| part.buffer < first);
+                self.model.fail(held.id, |part| part.buffer >= first);
+                self.model.give_up(held.id);
+            }
+        }
+    }
+
+    /// Checks what a grant hears of lost devices when its parts end in this order; the buffer that it hears of.
+    fn heard<'a, T>(
+        &self,
+        ask: &Ask,
+        parts: impl Iterator<Item = &'a Part>,
+        result: &Result<T, AcquireError>,
+    ) -> Option<usize> {
+        let hears = self.model.hears_of_loss(ask);
+        for part in parts {
+            let Some((index, sure)) = hears.iter().find(|(index, _)| *index == part.buffer) else { continue };
+            let heard = match result {
+                Err(AcquireError::DeviceLost { buffer, arena }) => {
+                    *buffer == self.model.buffers[*index].id && arena.id == ask.arena
+                }
+                _ => false,
+            };
+            if heard {
+                return Some(*index);
+            }
+            assert!(*sure != Sure::Yes, "{ask:?} did not hear of a lost device: {:?}", result.as_ref().err());
+        }
+        assert!(result.is_ok(), "{:?} of {ask:?}", result.as_ref().err());
+        None
+    }
+
+    fn prefetch(&mut self, index: usize, raw: &RawBuffer, arena: ArenaId, range: &Range<u64>) {
+        let before = self.before();
+        let known = arena.0 < self.model.arenas;
+        // No arena belongs to a device that there is not.
+        let device = if known { self.platform.arena(arena).desc().native } else { DeviceId(63) };
+        let result = raw.prefetch(device, range.clone());
+        if !known {
+            assert_eq!(result, Err(AcquireError::NoArena { device }));
+            return;
+        }
+        if let Some(expected) = out_of_range(raw, range) {
+            assert_eq!(result, Err(expected));
+            return;
+        }
+        let scope = Scope {
+            kernel: None,
+            reads: vec![(raw.id(), range.clone())],
+            buffers: vec![(raw.id(), raw.len())],
+        };
+        let outcome = self.outcome(&scope, &before, &result);
+        must(self.model.prefetched(index, arena, range, &outcome));
+    }
+
+    fn bind(&mut self, index: usize, raw: &RawBuffer, arena: ArenaId, root: ArenaId) {
+        let before = self.before();
+        let result = raw.bind(arena, root);
+        if let Some(&unknown) = [arena, root].iter().find(|arena| arena.0 >= self.model.arenas) {
+            assert_eq!(result, Err(AcquireError::NoSuchArena { arena: unknown }));
+            return;
+        }
+        let scope = Scope { buffers: vec![(raw.id(), raw.len())], ..Scope::default() };
+        let outcome = self.outcome(&scope, &before, &result);
+        must(self.model.judge_bind(index, (arena, root), &outcome));
+    }
+
+    fn outcome<'a>(
+        &mut self,
+        scope: &Scope,
+        before: &Before,
+        result: &'a Result<(), AcquireError>,
+    ) -> Outcome<'a> {
+        match result {
+            Ok(()) => Outcome::Granted,
+            Err(error) if Armed::is_fault(error) => Outcome::Fault(self.explained(scope, before, error)),
+            Err(error) => Outcome::Error(error),
+        }
+    }
+
+    /// Closes a buffer, on a thread of its own where somebody still holds it.
+    fn close(&mut self, index: usize, raw: &RawBuffer) {
+        if self.closing.iter().any(|(closing, _)| *closing == index) {
+            return;
+        }
+        let is_used = self.model.users(index).next().is_some() || self.model.is_admitting(index);
+        self.model.buffers[index].is_closed = true;
+        if !is_used {
+            raw.close();
+            assert_eq!(raw.snapshot().lifecycle(), Lifecycle::Closed);
+            return;
+        }
+        let closing = raw.clone();
+        self.closing.push((index, watched("close()", move || closing.close())));
+        // The others hear of it before anything else happens, as they would if one thread did it all.
+        while raw.snapshot().lifecycle() == Lifecycle::Open {
+            std::thread::yield_now();
+        }
+        for waiting in
+            self.waiting.iter().filter(|waiting| self.model.buffers[index].queue.contains(&waiting.id))
+        {
+            waiting.wait_until_woken();
+        }
+    }
+
+    fn lose(&mut self, arena: ArenaId) {
+        if arena.0 >= self.model.arenas {
+            // No such device: nothing happens.
+            self.platform.device_lost(DeviceId(u16::from(arena.0)));
+            return;
+        }
+        self.platform.device_lost(self.platform.arena(arena).desc().native);
+        let mut storage = BTreeMap::new();
+        let arenas = self.model.arenas;
+        let mut note = |index: usize, raw: &RawBuffer| {
+            let state = raw.snapshot();
+            let lost = (0..arenas).map(ArenaId).filter(|arena| state.arena(*arena).is_lost());
+            storage.insert(index, lost.collect::<ArenaSet>());
+        };
+        self.slots.iter().for_each(|(index, raw)| note(*index, raw));
+        let requests = self.held.iter().map(|held| &held.request);
+        for request in requests.chain(self.waiting.iter().map(|waiting| &waiting.request)) {
+            request.items.iter().for_each(|item| note(item.index.expect("it was not refused"), &item.raw));
+        }
+        must(self.model.lose(arena, &storage));
+    }
+
+    /// Everything is given back, everyone who waits is let in, and every byte that can be read is read in every arena.
+    ///
+    /// # Panics
+    /// When anything of that is not as the model says, or something is left.
+    pub fn finish(mut self) -> Tally {
+        while !(self.held.is_empty() && self.waiting.is_empty()) {
+            for held in std::mem::take(&mut self.held) {
+                self.release(held, End::Done, 0);
+                self.settle();
+            }
+            let lazy = self
+                .waiting
+                .iter()
+                .position(|waiting| matches!(self.model.asks[&waiting.id].waits, Some(Waits::Woken(..))));
+            if let Some(index) = lazy {
+                self.poll(index);
+                self.settle();
+            }
+            assert!(
+                lazy.is_some() || !self.held.is_empty() || self.waiting.is_empty(),
+                "nobody holds anything, and {} wait for ever",
+                self.waiting.len()
+            );
+        }
+        for (index, raw) in self.slots.clone().iter().filter(|(_, raw)| !raw.is_empty()) {
+            for arena in (0..self.model.arenas).map(ArenaId) {
+                for range in self.model.alike(*index) {
+                    self.read(*index, raw, arena, range);
+                }
+            }
+        }
+        let Self { platform, slots, closing, foreign, tally, armed, .. } = self;
+        assert!(closing.is_empty(), "close() has not returned");
+        drop((slots, foreign));
+        let left = live_blocks(&platform);
+        let may_leak = armed.is_some_and(|armed| armed.may_leak());
+        assert!(left == 0 || may_leak, "{left} blocks are left");
+        tally
+    }
+
+    /// Reads some bytes and lets them go again; where the device is lost, there is no way to them.
+    fn read(&mut self, index: usize, raw: &RawBuffer, arena: ArenaId, range: Range<u64>) {
+        self.tally.operations += 1;
+        let item =
+            Item { index: Some(index), raw: raw.clone(), range: range.clone(), access: Access::ReadOnly };
+        self.request(Request { way: Way::Try, kernel: None, arena, items: vec![item], looks: true });
+        self.settle();
+        if let Some(held) = self.held.pop() {
+            self.release(held, End::Done, 0);
+            self.settle();
+        } else if std::mem::take(&mut self.again) {
+            self.read(index, raw, arena, range);
+        }
+    }
+}
+
+/// States before an operation.
+type Before = Vec<(RawBuffer, BufferState)>;
+
+fn around(drawn: u8, count: usize) -> Option<usize> {
+    (count > 0).then(|| usize::from(drawn) % count.max(1))
+}
+
+fn out_of_range(raw: &RawBuffer, range: &Range<u64>) -> Option<AcquireError> {
+    let inside = range.start <= range.end && range.end <= raw.len();
+    (!inside).then(|| AcquireError::OutOfRange {
+        buffer: raw.id(),
+        start: range.start,
+        end: range.end,
+        len: raw.len(),
+    })
+}
