@@ -105,7 +105,7 @@ prop_state_machine! {
 
 /// Whatever a fuzzer comes upon stands for a sequence, which runs to its end.
 fn stands_for_something(bytes: &[u8]) -> usize {
-    let (setup, ops) = from_bytes(bytes).expect("nothing is filtered");
+    let (setup, ops) = from_bytes(Mix::All, bytes).expect("nothing is filtered");
     let _ = run(setup.shape.build(), &setup.buffers, &ops);
     ops.len()
 }
@@ -131,6 +131,6 @@ proptest! {
 
     #[test]
     fn the_same_bytes_are_the_same_sequence(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
-        prop_assert_eq!(from_bytes(&bytes), from_bytes(&bytes));
+        prop_assert_eq!(from_bytes(Mix::All, &bytes), from_bytes(Mix::All, &bytes));
     }
 }

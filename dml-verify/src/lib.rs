@@ -8,9 +8,12 @@
 //!   simulate  the production engine on one thread, in virtual time
 //!   reference sequences of operations, and a model that says what may be answered
 //!   history   replays recorded events and says what contradicts them
+//!   fuzz      what the fuzz targets do with an input
 //!   stress    threads that use the same buffers in every way, with shadows of what must be in them
 //! ```
 
+#[cfg(not(dml_loom))]
+pub mod fuzz;
 pub mod history;
 pub mod machine;
 #[cfg(not(dml_loom))]

@@ -3,7 +3,8 @@
 //! ```text
 //! main ── test ──┬── shell   runs commands, times steps, prints the summary
 //!      ├─ lint ──┤
-//!      ├─ checkers (loom, tsan, asan)
+//!      ├─ checkers (loom, tsan, asan), explorers (model, simulate, fuzz), mutants
+//!      ├─ mutants
 //!      └─ tidy           the architecture invariants, read off the source text
 //! ```
 //!
@@ -11,7 +12,9 @@
 //! would like to have but does without is listed in its summary; it never passes for something that was checked.
 
 mod checkers;
+mod explorers;
 mod lint;
+mod mutants;
 mod shell;
 mod test;
 mod tidy;
@@ -39,7 +42,7 @@ const TASKS: &[Task] = &[
     Task {
         name: "test",
         arguments: "[--no-install] [-- ARGS]",
-        covers: "every test and doc test, installing an OpenCL platform first where allowed, then tidy; ARGS go to nextest",
+        covers: "every test, doc test and loom model, installing an OpenCL platform first where allowed, then tidy; ARGS go to nextest",
         run: test::run,
     },
     Task {
@@ -57,7 +60,7 @@ const TASKS: &[Task] = &[
     Task {
         name: "loom",
         arguments: "[FILTER]",
-        covers: "tests/loom.rs under loom, every interleaving up to LOOM_MAX_PREEMPTIONS (3), one process a test",
+        covers: "the models in tests/loom, every interleaving up to LOOM_MAX_PREEMPTIONS (3), one process a model",
         run: checkers::models,
     },
     Task {
@@ -71,6 +74,30 @@ const TASKS: &[Task] = &[
         arguments: "[FILTER]",
         covers: "the unit tests of every crate under AddressSanitizer (x86_64 Linux)",
         run: checkers::address_sanitizer,
+    },
+    Task {
+        name: "mutants",
+        arguments: "[--tool NAME] [FILTER] | --generated [ARGS]",
+        covers: "which kind of test notices each patch of tests/mutants, or what cargo-mutants makes up",
+        run: mutants::run,
+    },
+    Task {
+        name: "model",
+        arguments: "[FILTER]",
+        covers: "every reachable state of the machine in every configuration, the large ones too",
+        run: explorers::model,
+    },
+    Task {
+        name: "simulate",
+        arguments: "[FIRST..END]",
+        covers: "the deterministic simulation of these seeds, or of 200,000",
+        run: explorers::simulate,
+    },
+    Task {
+        name: "fuzz",
+        arguments: "SECONDS [TARGET]",
+        covers: "libFuzzer on sequences of operations (x86_64 Linux); what it finds joins fuzz/corpus",
+        run: explorers::fuzz,
     },
     Task { name: "help", arguments: "", covers: "this list", run: help },
 ];

@@ -8,13 +8,14 @@
 //!      |               listed as missing <-------------------------'
 //!      '----------------------'
 //!                 v
-//!      nextest (or cargo test) --> doc tests --> tidy --> summary
+//!      nextest (or cargo test) --> doc tests --> loom --> tidy --> summary
 //! ```
 //!
 //! With `DML_EXPECT=opencl` a test that finds no OpenCL device fails; without it the test says that it checked nothing.
 //! So a device that is there cannot silently drop out of the tests. What the caller already expects is kept.
 
 use crate::Failure;
+use crate::checkers;
 use crate::shell::{
     self, Outcome, Report, cargo, find_program, has_cargo_subcommand, output_of, succeeds_quietly,
 };
@@ -62,6 +63,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     }
     report.command("tests", tests);
     report.command("doc tests", doc_tests);
+    checkers::all_models(&mut report);
     report.step("tidy", || match tidy::print_violations() {
         Ok(0) => Outcome::Passed,
         Ok(count) => Outcome::Failed(format!("{count} violations")),

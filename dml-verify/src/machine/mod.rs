@@ -14,7 +14,7 @@ mod ghost;
 mod op;
 pub mod shapes;
 
-pub use op::{LEN, Mix, Op, ops, run};
+pub use op::{LEN, Mix, Op, from_bytes, ops, run};
 
 use dml_core::state::{
     Admission, Alloc, Begin, BufferState, CopyKind, Initial, Lifecycle, Outcome, Refusal, Request, Routes,

@@ -4,6 +4,8 @@ use super::{Machine, request};
 use dml_core::state::{Lifecycle, Outcome, Routes};
 use dml_core::{Access, ArenaId, Claim, GrantId, Platform, Span, Ticket, normalise};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 /// The bytes of the buffer.
 pub const LEN: u64 = 12;
@@ -48,49 +50,93 @@ pub struct Mix {
     pub losses: u32,
 }
 
-fn span() -> impl Strategy<Value = Span> {
-    prop_oneof![
-        Just(Span::new(0, LEN)),
-        (0..LEN, 1..7u64).prop_map(|(at, len)| Span::new(at, (at + len).min(LEN)))
-    ]
+/// What the bytes are that an operation is made of. Everything is made of whole bytes, cut to size, because a fuzzer's
+/// bytes come to an end, and numbers drawn from a range of another size are then drawn for ever.
+type Drawn = [u8; 8];
+
+fn span(form: u8, at: u8) -> Span {
+    let at = u64::from(at) % LEN;
+    match form {
+        0..128 => Span::new(0, LEN),
+        _ => Span::new(at, (at + 1 + u64::from(form % 6)).min(LEN)),
+    }
 }
 
-fn access() -> impl Strategy<Value = Access> {
-    prop_oneof![4 => Just(Access::ReadOnly), 2 => Just(Access::WriteInvalidate), 2 => Just(Access::ReadWrite)]
+fn access(drawn: u8) -> Access {
+    match drawn % 8 {
+        0..4 => Access::ReadOnly,
+        4..6 => Access::WriteInvalidate,
+        _ => Access::ReadWrite,
+    }
+}
+
+fn outcome(drawn: u8) -> Outcome {
+    match drawn % 8 {
+        0..5 => Outcome::Done,
+        5 => Outcome::NotStarted,
+        6 => Outcome::Clean,
+        _ => Outcome::Failed,
+    }
+}
+
+/// How often each sort of operation comes, in the order in which [`made`] makes them.
+fn weights(mix: Mix) -> [u32; 12] {
+    [12, 24, 1, 8, 1, 3, 1, 1, mix.binds, 2, mix.losses, 1]
+}
+
+fn made(mix: Mix, [kind, which, arena, form, at, drawn, more, last]: Drawn) -> Op {
+    let weights = weights(mix);
+    let mut left = u32::from(kind) * weights.iter().sum::<u32>() / 256;
+    let sort = weights.iter().position(|&weight| {
+        let here = left < weight;
+        left = left.saturating_sub(weight);
+        here
+    });
+    let (span, pick) = (span(form, at), usize::from(which));
+    match sort.unwrap_or(0) {
+        0 => {
+            // One in five names a second range.
+            let and = (more < 52).then(|| (self::span(last, more), access(last)));
+            Op::Ask { arena, span, access: access(drawn), and, waits: which % 2 == 0 }
+        }
+        1 => Op::Advance { which: pick },
+        2 => Op::Fail { which: pick },
+        3 => Op::Release { which: pick, outcome: outcome(drawn) },
+        4 => Op::Downgrade { which: pick },
+        5 => Op::Prefetch { arena, span },
+        6 => Op::Cancel { which: pick },
+        7 => Op::Restore { span },
+        8 => Op::Bind { arena, root: which },
+        9 => Op::Free { arena },
+        10 => Op::Lose { arena },
+        // A closed buffer is the end of it all, so it comes seldom.
+        _ if drawn < 26 => Op::Close,
+        _ => Op::Restore { span },
+    }
 }
 
 fn op(mix: Mix) -> impl Strategy<Value = Op> {
-    let outcome = prop_oneof![
-        4 => Just(Outcome::Done),
-        1 => Just(Outcome::NotStarted),
-        1 => Just(Outcome::Clean),
-        1 => Just(Outcome::Failed)
-    ];
-    let and = prop::option::weighted(0.2, (span(), access()));
-    // A weight of zero is not allowed; what must not happen is replaced.
-    let restore = || span().prop_map(|span| Op::Restore { span });
-    let bind = (0..4u8, 0..4u8).prop_map(|(arena, root)| Op::Bind { arena, root });
-    let lose = (0..4u8).prop_map(|arena| Op::Lose { arena });
-    let bind = if mix.binds > 0 { bind.boxed() } else { restore().boxed() };
-    let lose = if mix.losses > 0 { lose.boxed() } else { restore().boxed() };
-    prop_oneof![
-        12 => (0..4u8, span(), access(), and, any::<bool>())
-            .prop_map(|(arena, span, access, and, waits)| Op::Ask { arena, span, access, and, waits }),
-        24 => (0..6usize).prop_map(|which| Op::Advance { which }),
-        1 => (0..6usize).prop_map(|which| Op::Fail { which }),
-        8 => (0..6usize, outcome).prop_map(|(which, outcome)| Op::Release { which, outcome }),
-        1 => (0..6usize).prop_map(|which| Op::Downgrade { which }),
-        3 => (0..4u8, span()).prop_map(|(arena, span)| Op::Prefetch { arena, span }),
-        1 => (0..6usize).prop_map(|which| Op::Cancel { which }),
-        1 => restore(),
-        mix.binds.max(1) => bind,
-        2 => (0..4u8).prop_map(|arena| Op::Free { arena }),
-        mix.losses.max(1) => lose,
-        1 => prop::bool::weighted(0.1).prop_map(|closes| match closes {
-            true => Op::Close,
-            false => Op::Restore { span: Span::new(0, LEN) },
-        }),
-    ]
+    any::<Drawn>().prop_map(move |drawn| made(mix, drawn))
+}
+
+/// The bytes of a fuzzer's input that make one operation, about.
+const BYTES_PER_OP: usize = 32;
+/// The most operations made of one input.
+const MOST_OPS: usize = 400;
+
+/// What a fuzzer's bytes stand for: which platform of [`shapes::all`](super::shapes::all), whether the buffer begins as
+/// zeros, and the operations; made by the generators of the property tests, whose random numbers the bytes are.
+#[must_use]
+pub fn from_bytes(bytes: &[u8]) -> Option<(usize, bool, Vec<Op>)> {
+    let rng = TestRng::from_seed(RngAlgorithm::PassThrough, bytes);
+    let config = Config { failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let (shape, zeroed) = any::<(u8, u8)>().new_tree(&mut runner).ok()?.current();
+    let strategy = op(Mix { binds: 3, losses: 1 });
+    let count = (bytes.len() / BYTES_PER_OP).clamp(1, MOST_OPS);
+    let ops =
+        (0..count).map(|_| Some(strategy.new_tree(&mut runner).ok()?.current())).collect::<Option<_>>()?;
+    Some((usize::from(shape), zeroed % 2 == 1, ops))
 }
 
 /// Up to `most` operations.

@@ -45,12 +45,12 @@ pub fn run(platform: Audited, buffers: &[Make], ops: &[Op]) -> Tally {
 /// The sequence that a fuzzer's bytes stand for, made by the same strategies as every other; `None` where they stand for
 /// none.
 #[must_use]
-pub fn from_bytes(bytes: &[u8]) -> Option<(Setup, Vec<Op>)> {
+pub fn from_bytes(mix: Mix, bytes: &[u8]) -> Option<(Setup, Vec<Op>)> {
     let rng = TestRng::from_seed(RngAlgorithm::PassThrough, bytes);
     let config = Config { failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, rng);
     let setup = setup(&Shape::ALL, 4).new_tree(&mut runner).ok()?.current();
-    let strategy = op(Mix::All);
+    let strategy = op(mix);
     let count = (bytes.len() / BYTES_PER_OP).clamp(1, MOST_OPS);
     let ops =
         (0..count).map(|_| Some(strategy.new_tree(&mut runner).ok()?.current())).collect::<Option<_>>()?;

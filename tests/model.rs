@@ -1,0 +1,331 @@
+//! Every reachable state of the machine in small configurations. `cargo xtask model` runs the large ones too.
+//!
+//! The numbers of states are pinned: a change of them is a change of the machine's behaviour, or of what is explored, and
+//! is to be understood before the number is changed.
+
+#![cfg(not(dml_loom))]
+
+use dml::core::state::Outcome;
+use dml::core::{Access, ArenaId, Concurrency, Platform, Span};
+use dml_verify::machine::shapes;
+use dml_verify::model::{BufferModel, Explored, Happens, Order, ProtocolModel, Want, Wish, explore};
+use dml_verify::{CPU, GPU, GPU_ARENA, GPU2_ARENA, GPU3_ARENA, MAIN_ARENA, Rig};
+
+use Access::{ReadOnly, ReadWrite, WriteInvalidate};
+
+const GPU4_ARENA: ArenaId = ArenaId(4);
+const ALL: Span = Span::new(0, 1);
+
+/// Explores a model, and holds the number of its states to be the one known.
+#[track_caller]
+fn expect(name: &str, explored: &Explored, states: usize) {
+    eprintln!("model {name}: {explored}");
+    assert!(explored.wrong.is_empty(), "{name}: {}", explored.wrong.join("\n"));
+    assert_eq!(explored.unique, states, "{name}: the number of states");
+}
+
+const ANY: [Access; 3] = [ReadOnly, WriteInvalidate, ReadWrite];
+
+/// Everything that can be asked of the whole buffer in some arenas.
+fn whole(arenas: &[ArenaId]) -> Vec<Wish> {
+    arenas.iter().flat_map(|&arena| ANY.map(|access| Wish::new(arena, ALL, access))).collect()
+}
+
+/// A whole buffer and kernels, each of which may ask anything of its arenas; everything may go wrong.
+fn buffer(platform: Platform, kernels: &[&[ArenaId]]) -> BufferModel {
+    let wishes = kernels.iter().map(|arenas| whole(arenas)).collect();
+    BufferModel {
+        outcomes: vec![Outcome::Done, Outcome::Failed],
+        faults: true,
+        restores: vec![ALL],
+        ..BufferModel::new(platform, 1, wishes)
+    }
+}
+
+const FIVE: [ArenaId; 5] = [MAIN_ARENA, GPU_ARENA, GPU2_ARENA, GPU3_ARENA, GPU4_ARENA];
+
+/// Main memory and four devices in a chain: from one end to the other there are four hops.
+fn chain() -> Platform {
+    let rig = (0..4).fold(Rig::new(), |rig, _| rig.gpu(Concurrency::Exclusive));
+    FIVE.windows(2).fold(rig, |rig, pair| rig.staged(pair[0], pair[1])).plain()
+}
+
+/// Five arenas, two of which can share main memory's storage or lend it theirs, one of which is mapped.
+fn mixed() -> Platform {
+    let rig = Rig::new().gpu(Concurrency::Exclusive).gpu(Concurrency::BimapRead);
+    let rig = rig.gpu(Concurrency::Exclusive).gpu(Concurrency::BimapFull);
+    let rig = rig.bound(MAIN_ARENA, GPU_ARENA, Concurrency::Exclusive).mapped(GPU2_ARENA);
+    let rig = rig.staged(GPU2_ARENA, GPU3_ARENA);
+    rig.bound(MAIN_ARENA, GPU4_ARENA, Concurrency::BimapFull).plain()
+}
+
+#[test]
+fn whole_buffer_on_a_star_of_three() {
+    let model = BufferModel {
+        cancels: true,
+        downgrades: true,
+        outcomes: vec![Outcome::Done, Outcome::Failed, Outcome::NotStarted],
+        prefetches: vec![(MAIN_ARENA, ALL), (GPU_ARENA, ALL)],
+        frees: vec![MAIN_ARENA, GPU_ARENA, GPU2_ARENA],
+        happens: vec![
+            Happens::TwoReadersInDifferentArenasAtOnce,
+            Happens::AReaderBesideACopy,
+            Happens::AReaderBesideAPrefetch,
+            Happens::TwoCopiesToDifferentArenasAtOnce,
+            Happens::APathOfTwoHops,
+            Happens::PoisonedAndRestorable,
+            Happens::PoisonedForGood,
+            Happens::TwoWait,
+            Happens::ValidInEveryArena,
+        ],
+        ..buffer(shapes::star(), &[&[MAIN_ARENA], &[GPU_ARENA], &[GPU2_ARENA]])
+    };
+    expect("star of 3, 3 kernels", &explore(model), 49_775);
+}
+
+#[test]
+fn whole_buffer_on_a_chain_of_five() {
+    let model = BufferModel {
+        happens: vec![Happens::APathOfThreeHops, Happens::ValidInEveryArena, Happens::TwoWait],
+        ..buffer(chain(), &[&[MAIN_ARENA, GPU_ARENA], &[GPU2_ARENA], &[GPU3_ARENA, GPU4_ARENA]])
+    };
+    expect("chain of 5, 3 kernels", &explore(model), 420_842);
+}
+
+#[test]
+fn whole_buffer_over_mappings() {
+    let model = BufferModel {
+        cancels: true,
+        prefetches: vec![(MAIN_ARENA, ALL), (GPU2_ARENA, ALL)],
+        happens: vec![
+            Happens::TwoReadersInDifferentArenasAtOnce,
+            Happens::AReaderBesideAPrefetch,
+            Happens::APathOfTwoHops,
+            Happens::TwoWait,
+        ],
+        ..buffer(shapes::every_way(), &[&[MAIN_ARENA], &[GPU_ARENA, GPU2_ARENA], &[GPU3_ARENA]])
+    };
+    expect("mapped 4, 3 kernels", &explore(model), 615_149);
+}
+
+#[test]
+fn whole_buffer_with_a_bound_pair() {
+    let states = [176_089, 254_041, 84_233];
+    let kinds = [Concurrency::Exclusive, Concurrency::BimapRead, Concurrency::BimapFull];
+    for (concurrency, states) in kinds.into_iter().zip(states) {
+        let mut happens = vec![
+            Happens::AMemberBoundToMainMemory,
+            Happens::MainMemoryBoundToADevice,
+            Happens::PoisonedAndRestorable,
+            Happens::ValidInEveryArena,
+        ];
+        if concurrency != Concurrency::Exclusive {
+            happens.push(Happens::TwoUsersOfOneStorageAtOnce);
+        }
+        let model = BufferModel {
+            cancels: true,
+            binds: vec![(MAIN_ARENA, GPU_ARENA), (GPU_ARENA, MAIN_ARENA)],
+            frees: vec![MAIN_ARENA, GPU_ARENA],
+            happens,
+            ..buffer(shapes::bound(concurrency), &[&[MAIN_ARENA], &[GPU_ARENA], &[GPU2_ARENA]])
+        };
+        expect(&format!("bound pair {concurrency:?}, 3 kernels"), &explore(model), states);
+    }
+}
+
+/// Three arenas that can share main memory's storage, each under rules of its own.
+fn members(kernels: &[&[ArenaId]]) -> BufferModel {
+    BufferModel {
+        happens: vec![
+            Happens::AMemberBoundToMainMemory,
+            Happens::MainMemoryBoundToADevice,
+            Happens::TwoUsersOfOneStorageAtOnce,
+        ],
+        ..buffer(shapes::two_members(), kernels)
+    }
+}
+
+#[test]
+fn whole_buffer_with_three_members() {
+    let model = members(&[&[MAIN_ARENA], &[GPU_ARENA], &[GPU3_ARENA]]);
+    expect("three members, 3 kernels", &explore(model), 81_469);
+}
+
+#[test]
+#[ignore = "large: cargo xtask model"]
+fn whole_buffer_with_three_members_and_one_kernel_in_two() {
+    let model = members(&[&[MAIN_ARENA], &[GPU_ARENA, GPU2_ARENA], &[GPU3_ARENA]]);
+    expect("three members, 3 kernels, one in 2 arenas", &explore(model), 0);
+}
+
+/// Arenas of every kind: shared, mapped, reached over another.
+fn five(kernels: &[&[ArenaId]]) -> BufferModel {
+    BufferModel {
+        happens: vec![
+            Happens::AMemberBoundToMainMemory,
+            Happens::MainMemoryBoundToADevice,
+            Happens::TwoUsersOfOneStorageAtOnce,
+            Happens::APathOfTwoHops,
+        ],
+        ..buffer(mixed(), kernels)
+    }
+}
+
+#[test]
+fn whole_buffer_in_five_arenas_of_every_kind() {
+    let model = five(&[&[MAIN_ARENA], &[GPU4_ARENA], &[GPU3_ARENA]]);
+    expect("mixed 5, 3 kernels", &explore(model), 91_981);
+}
+
+#[test]
+#[ignore = "large: cargo xtask model"]
+fn whole_buffer_in_five_arenas_of_every_kind_and_kernels_in_all() {
+    let model = five(&[&[MAIN_ARENA], &[GPU_ARENA, GPU2_ARENA], &[GPU3_ARENA, GPU4_ARENA]]);
+    expect("mixed 5, 3 kernels in all", &explore(model), 0);
+}
+
+#[test]
+fn whole_buffer_with_lost_devices() {
+    let states = [50_532, 563_926, 183_241];
+    let platforms =
+        [shapes::star(), shapes::bound(Concurrency::BimapRead), shapes::bound(Concurrency::BimapFull)];
+    for (platform, states) in platforms.into_iter().zip(states) {
+        let model = BufferModel {
+            losses: vec![GPU, CPU],
+            binds: vec![(MAIN_ARENA, GPU_ARENA), (GPU_ARENA, MAIN_ARENA)],
+            happens: vec![Happens::PoisonedForGood, Happens::TwoWait],
+            ..buffer(platform, &[&[MAIN_ARENA], &[GPU_ARENA], &[GPU2_ARENA]])
+        };
+        expect("lost devices, 3 kernels", &explore(model), states);
+    }
+}
+
+/// What can be asked of two segments: either of them or both, to read and to change; and to read one and overwrite the
+/// other.
+fn ranges(arena: ArenaId) -> Vec<Wish> {
+    let (first, second, both) = (Span::new(0, 1), Span::new(1, 2), Span::new(0, 2));
+    let mut wishes: Vec<Wish> =
+        [(first, ReadWrite), (second, ReadWrite), (both, ReadOnly), (second, ReadOnly)]
+            .map(|(span, access)| Wish::new(arena, span, access))
+            .into();
+    wishes.push(Wish { arena, claims: vec![(first, ReadOnly), (second, WriteInvalidate)] });
+    wishes
+}
+
+/// As [`ranges`], and to change both, and to overwrite one.
+fn all_ranges(arena: ArenaId) -> Vec<Wish> {
+    let (first, both) = (Span::new(0, 1), Span::new(0, 2));
+    let more = [(both, ReadWrite), (first, WriteInvalidate)];
+    ranges(arena).into_iter().chain(more.map(|(span, access)| Wish::new(arena, span, access))).collect()
+}
+
+/// Two segments, three kernels, each in an arena of its own.
+fn segments(platform: Platform, wishes: fn(ArenaId) -> Vec<Wish>) -> BufferModel {
+    BufferModel {
+        happens: vec![
+            Happens::TwoDisjointWritersAtOnce,
+            Happens::TwoReadersInDifferentArenasAtOnce,
+            Happens::AReaderBesideACopy,
+        ],
+        faults: true,
+        zeroed: true,
+        ..BufferModel::new(platform, 2, [MAIN_ARENA, GPU_ARENA, GPU2_ARENA].map(wishes).into())
+    }
+}
+
+/// The first gpu's memory is mapped by the host, the second one's is read and written.
+fn mapped(concurrency: Concurrency) -> Platform {
+    let rig = Rig::new().gpu(concurrency).gpu(Concurrency::Exclusive);
+    rig.mapped(GPU_ARENA).staged(MAIN_ARENA, GPU2_ARENA).plain()
+}
+
+#[test]
+fn two_segments_on_a_star_of_three() {
+    expect("2 segments, star of 3, 3 kernels", &explore(segments(shapes::star(), ranges)), 1_115_619);
+}
+
+#[test]
+fn two_segments_with_a_bound_pair() {
+    let model = segments(shapes::bound(Concurrency::BimapFull), ranges);
+    expect("2 segments, bound coherently, 3 kernels", &explore(model), 1_786_378);
+}
+
+#[test]
+#[ignore = "large: cargo xtask model"]
+fn two_segments_everywhere_and_writers_that_fail() {
+    let states = [0, 0, 0, 0, 0];
+    let platforms = [
+        ("star", shapes::star()),
+        ("mapped exclusively", mapped(Concurrency::Exclusive)),
+        ("mapped for reading", mapped(Concurrency::BimapRead)),
+        ("mapped coherently", mapped(Concurrency::BimapFull)),
+        ("bound for reading", shapes::bound(Concurrency::BimapRead)),
+    ];
+    for ((name, platform), states) in platforms.into_iter().zip(states) {
+        let model = BufferModel {
+            outcomes: vec![Outcome::Done, Outcome::Failed],
+            restores: vec![Span::new(0, 2)],
+            ..segments(platform, all_ranges)
+        };
+        expect(&format!("2 segments, {name}, 3 kernels, all accesses"), &explore(model), states);
+    }
+}
+
+/// Each kernel names the buffers in an order of its own.
+fn lists(arenas: [ArenaId; 3]) -> Vec<Vec<Vec<Want>>> {
+    let orders = [[0, 1, 2], [1, 2, 0], [2, 0, 1]];
+    let list = |order: [usize; 3], arena, accesses: [Access; 3]| -> Vec<Want> {
+        order
+            .into_iter()
+            .zip(accesses)
+            .map(|(buffer, access)| Want::new(buffer, arena, ALL, access))
+            .collect()
+    };
+    orders
+        .into_iter()
+        .zip(arenas)
+        .map(|(order, arena)| {
+            vec![
+                list(order, arena, [ReadWrite; 3]),
+                list(order, arena, [ReadOnly, ReadWrite, ReadOnly]),
+                list(order, arena, [ReadOnly; 3]),
+            ]
+        })
+        .collect()
+}
+
+fn protocol(order: Order, kernels: Vec<Vec<Vec<Want>>>, len: u64) -> ProtocolModel {
+    ProtocolModel { platform: shapes::star(), buffers: 3, len, kernels, order, cancels: true, faults: true }
+}
+
+#[test]
+fn l01_three_kernels_and_three_buffers() {
+    let model = protocol(Order::Canonical, lists([MAIN_ARENA, MAIN_ARENA, GPU_ARENA]), 1);
+    expect("protocol 3 x 3", &explore(model), 284_823);
+}
+
+#[test]
+fn l01_in_the_order_in_which_they_are_named_they_would_deadlock() {
+    let explored = explore(protocol(Order::AsNamed, lists([MAIN_ARENA; 3]), 1));
+    assert!(explored.wrong[0].starts_with("L-1"), "{:?}", explored.wrong);
+}
+
+/// Both kernels want both halves of one buffer, and the other kernel's half first.
+fn halves() -> Vec<Vec<Vec<Want>>> {
+    let half = |start| Want::new(0, MAIN_ARENA, Span::new(start, start + 1), ReadWrite);
+    vec![vec![vec![half(0), half(1)]], vec![vec![half(1), half(0)]]]
+}
+
+#[test]
+fn l01_ranges_of_one_buffer_are_one_step() {
+    let explored = explore(protocol(Order::Canonical, halves(), 2));
+    // They exclude each other: never do both have everything.
+    assert_eq!(explored.wrong.len(), 2, "{:?}", explored.wrong);
+    assert!(explored.wrong.iter().all(|wrong| wrong.starts_with("never: ")), "{:?}", explored.wrong);
+}
+
+#[test]
+fn l01_as_separate_steps_they_would_deadlock() {
+    let explored = explore(protocol(Order::AsNamed, halves(), 2));
+    assert!(explored.wrong[0].starts_with("L-1"), "{:?}", explored.wrong);
+}

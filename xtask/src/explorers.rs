@@ -1,0 +1,179 @@
+//! `cargo xtask model`, `simulate` and `fuzz`: the checks that explore, each of which can go on for as long as one likes.
+//!
+//! | command | explores | in CI |
+//! |---|---|---|
+//! | model | every state of the machine in small configurations | all but the large ones (tests/model.rs) |
+//! | simulate | seeds of the deterministic simulation | 10,000 seeds (tests/simulation.rs) |
+//! | fuzz | inputs that reach new code, from a corpus that grows | the corpus is replayed (tests/corpus.rs) |
+
+use crate::Failure;
+use crate::shell::{Outcome, Report, cargo, repository_root, run};
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The fuzz targets, with what each drives.
+const TARGETS: &[&str] = &["machine", "reference"];
+
+/// The only target the fuzzers are built for.
+const FUZZED_TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// What makes the compiler instrument the code for libFuzzer, and AddressSanitizer with it.
+const FUZZER_FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Zsanitizer=address \
+    -Cunsafe-allow-abi-mismatch=sanitizer";
+
+/// The seeds that `cargo xtask simulate` runs when it is not told which.
+const SEEDS: &str = "0..200000";
+
+/// `cargo xtask model [FILTER]`: every configuration, the large ones too, with the numbers of states.
+///
+/// What it covers: the production transitions, every interleaving of their steps, in configurations of up to five arenas,
+/// three kernels, two segments and three buffers. What it cannot: larger ones, and everything outside the pure machine.
+///
+/// # Errors
+/// [`Failure::Work`] if a state contradicts the specification or a number of states is not the one known,
+/// [`Failure::Usage`] if there is more than one filter.
+pub(crate) fn model(arguments: &[String]) -> Result<(), Failure> {
+    let filter = match arguments {
+        [] => None,
+        [filter] if !filter.starts_with('-') => Some(filter),
+        _ => return Err(Failure::Usage(format!("at most one filter, not `{}`", arguments.join(" ")))),
+    };
+    let mut command = cargo(["test", "--release", "--package", "dml", "--test", "model", "--"]);
+    // One after the other: each uses all processors.
+    command.args(["--include-ignored", "--nocapture", "--test-threads=1"]).args(filter);
+    let mut report = Report::default();
+    report.command("model", command);
+    report.finish()
+}
+
+/// `cargo xtask simulate [FIRST..END]`: the simulations of these seeds. One that fails prints its story.
+///
+/// What it covers: the engine, the queue, the futures and the machine together, every arena call half way while others go
+/// on, faults, reordering, lost devices. What it cannot: two threads at once, and real time.
+///
+/// # Errors
+/// [`Failure::Work`] if a seed fails, [`Failure::Usage`] for anything but one range of seeds.
+pub(crate) fn simulate(arguments: &[String]) -> Result<(), Failure> {
+    let seeds = seeds(arguments)?;
+    // The profile of the tests: its debug assertions check every invariant after every change.
+    let mut command = cargo(["test", "--package", "dml", "--test", "simulation", "--", "--nocapture"]);
+    command.env("DML_SIMULATE_SEEDS", seeds).arg("seed");
+    let mut report = Report::default();
+    report.command(&format!("simulate {seeds}"), command);
+    report.finish()
+}
+
+fn seeds(arguments: &[String]) -> Result<&str, Failure> {
+    let asked = match arguments {
+        [] => return Ok(SEEDS),
+        [asked] => asked.as_str(),
+        _ => return Err(Failure::Usage("one range of seeds: FIRST..END".to_owned())),
+    };
+    let ends = asked.split_once("..").map(|(from, to)| (from.parse::<u64>(), to.parse::<u64>()));
+    match ends {
+        Some((Ok(from), Ok(to))) if from < to => Ok(asked),
+        _ => Err(Failure::Usage(format!("seeds are FIRST..END, not `{asked}`"))),
+    }
+}
+
+/// `cargo xtask fuzz SECONDS [TARGET]`: libFuzzer with AddressSanitizer on every target in turn, or on one. Inputs that
+/// reach new code join the corpus in fuzz/corpus; one that fails is left in fuzz/artifacts.
+///
+/// What it covers: long sequences of operations that no generator thought of. What it cannot: tell how much is left.
+///
+/// # Errors
+/// [`Failure::Work`] if it cannot be built or an input fails, [`Failure::Usage`] if the arguments are not understood.
+pub(crate) fn fuzz(arguments: &[String]) -> Result<(), Failure> {
+    let (seconds, targets) = fuzzing(arguments)?;
+    let mut report = Report::default();
+    let folder = target_folder();
+    let mut build =
+        cargo(["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", FUZZED_TARGET]);
+    build.arg("--target-dir").arg(&folder).env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FUZZER_FLAGS);
+    report.command("build", build);
+    for target in &targets {
+        let share = (seconds / targets.len() as u64).max(1);
+        let program = folder.join(FUZZED_TARGET).join("release").join(target);
+        report.step(&format!("fuzz {target}, {share} s"), || one_target(&program, target, share));
+    }
+    report.finish()
+}
+
+fn fuzzing(arguments: &[String]) -> Result<(u64, Vec<&'static str>), Failure> {
+    let usage =
+        || Failure::Usage(format!("fuzz SECONDS [TARGET], where TARGET is one of {}", TARGETS.join(", ")));
+    let seconds = arguments.first().and_then(|seconds| seconds.parse().ok()).ok_or_else(usage)?;
+    let targets = match &arguments[1..] {
+        [] => TARGETS.to_vec(),
+        [one] => TARGETS.iter().copied().filter(|target| target == one).collect(),
+        _ => return Err(usage()),
+    };
+    if targets.is_empty() { Err(usage()) } else { Ok((seconds, targets)) }
+}
+
+fn one_target(program: &Path, target: &str, seconds: u64) -> Outcome {
+    let root = repository_root();
+    let (kept, grown) = (root.join("fuzz/corpus").join(target), target_folder().join("corpus").join(target));
+    let artifacts = root.join("fuzz/artifacts").join(target);
+    for folder in [&kept, &grown, &artifacts] {
+        if let Err(error) = fs::create_dir_all(folder) {
+            return Outcome::Failed(format!("{}: {error}", folder.display()));
+        }
+    }
+    let artifact = format!("-artifact_prefix={}/", artifacts.display());
+    let mut explore = Command::new(program);
+    // Long inputs from the start: what is wrong shows after many operations.
+    explore.args([&artifact, "-max_len=4096", "-len_control=0", "-print_final_stats=1"]);
+    // What is found goes to the first folder; the second is where it starts from as well.
+    explore.args([&grown, &kept]);
+    explore.arg(format!("-max_total_time={seconds}"));
+    let mut merge = Command::new(program);
+    merge.args(["-set_cover_merge=1", &artifact]).args([&kept, &grown]);
+    match run(&mut explore).and_then(|()| run(&mut merge)) {
+        Ok(()) => Outcome::Passed,
+        Err(reason) => Outcome::Failed(reason),
+    }
+}
+
+fn target_folder() -> PathBuf {
+    let base = env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    repository_root().join(base).join("fuzz")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owned(words: &[&str]) -> Vec<String> {
+        words.iter().map(|&word| word.to_owned()).collect()
+    }
+
+    #[test]
+    fn seeds_are_a_range() {
+        assert_eq!(seeds(&[]), Ok(SEEDS));
+        assert_eq!(seeds(&owned(&["7..8"])), Ok("7..8"));
+        for wrong in ["7", "8..8", "a..b", "..", "-1..3"] {
+            assert!(matches!(seeds(&owned(&[wrong])), Err(Failure::Usage(_))), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn fuzzing_needs_a_time_and_may_name_a_target() {
+        assert_eq!(fuzzing(&owned(&["60"])), Ok((60, TARGETS.to_vec())));
+        assert_eq!(fuzzing(&owned(&["60", "machine"])), Ok((60, vec!["machine"])));
+        for wrong in [&[][..], &["soon"], &["60", "nothing"], &["60", "machine", "reference"]] {
+            assert!(matches!(fuzzing(&owned(wrong)), Err(Failure::Usage(_))), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn every_target_has_its_file() {
+        for target in TARGETS {
+            assert!(repository_root().join(format!("fuzz/fuzz_targets/{target}.rs")).is_file(), "{target}");
+        }
+    }
+}
