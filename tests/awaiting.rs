@@ -30,6 +30,8 @@ struct Ends {
     wakers: Vec<Waker>,
     begun: usize,
     waited_for: usize,
+    /// Whether nobody can learn of the end.
+    breaks: bool,
 }
 
 impl Held {
@@ -58,7 +60,7 @@ impl Completion for Ending {
         match ends.result.clone() {
             Some(result) => Poll::Ready(result),
             None => {
-                ends.wakers.push(waker.clone());
+                ends.wakers = vec![waker.clone()];
                 Poll::Pending
             }
         }
@@ -83,8 +85,9 @@ impl CrossArena for Slow {
 
     fn copy(&self, job: &CopyJob<'_>) -> Result<Fence, TransferError> {
         self.inner.copy(job)?.wait()?;
-        self.held.ends.lock().begun += 1;
-        Ok(Fence::awaited(Ending(self.held.clone())))
+        let mut ends = self.held.ends.lock();
+        ends.begun += 1;
+        Ok(if ends.breaks { Fence::awaited(Broken) } else { Fence::awaited(Ending(self.held.clone())) })
     }
 }
 
@@ -178,4 +181,69 @@ fn i15_an_acquire_dropped_during_a_copy_waits_for_it_and_leaves_nothing() {
     let again = platform.acquire(GPU).read(&buffer).try_now().unwrap();
     assert_eq!(held.ends.lock().begun, 1);
     drop(again);
+}
+
+/// A waker that breaks.
+struct Breaks;
+
+impl Wake for Breaks {
+    fn wake(self: std::sync::Arc<Self>) {
+        panic!("this waker breaks");
+    }
+}
+
+#[test]
+fn i15_an_acquire_dropped_during_a_copy_is_given_up_though_a_waker_panics() {
+    let (platform, held, buffer) = held_back();
+    let mut fetching = platform.acquire(GPU).read(&buffer).into_future();
+    assert!(poll_once(&mut fetching).is_pending());
+    // Waits for the same bytes, and is let in when they have come.
+    let mut waiting = platform.acquire(GPU).read(&buffer).into_future();
+    let waker = Waker::from(std::sync::Arc::new(Breaks));
+    assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
+    held.end(Ok(100));
+    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(fetching)));
+    assert!(dropped.is_err(), "the waker's panic is the application's to hear");
+    drop(waiting);
+    assert!(buffer.snapshot().is_idle(), "{:#?}", buffer.snapshot());
+    buffer.close();
+}
+
+#[test]
+fn the_last_waker_is_the_one_that_is_called() {
+    let (platform, held, buffer) = held_back();
+    let mut reading = platform.acquire(GPU).read(&buffer).into_future();
+    let counters = [(); 2].map(|()| std::sync::Arc::new(Counter::default()));
+    for counter in &counters {
+        let waker = Waker::from(counter.clone());
+        assert!(Pin::new(&mut reading).poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    held.end(Ok(100));
+    let woken = counters.each_ref().map(|counter| counter.0.load(Ordering::Relaxed));
+    assert_eq!(woken, [0, 1], "tasks move between executors");
+}
+
+/// Work whose end cannot be learnt.
+struct Broken;
+
+impl Completion for Broken {
+    fn wait(self: Box<Self>) -> Result<u64, TransferError> {
+        panic!("waiting breaks too");
+    }
+
+    fn poll(&mut self, _: &Waker) -> Poll<Result<u64, TransferError>> {
+        panic!("polling breaks");
+    }
+}
+
+#[test]
+fn i15_a_completion_that_panics_is_a_failed_copy() {
+    let (platform, held, buffer) = held_back();
+    held.ends.lock().breaks = true;
+    let mut reading = platform.acquire(GPU).read(&buffer).into_future();
+    let Poll::Ready(Err(AcquireError::CopyFailed { cause, .. })) = poll_once(&mut reading) else {
+        panic!("a panic in arena code is a failure of that copy")
+    };
+    assert!(matches!(cause, TransferError::Panicked { .. }), "{cause:?}");
+    assert!(buffer.snapshot().is_idle());
 }

@@ -2,9 +2,13 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::core::{AcquireError, Concurrency};
+use dml::arenas::Script;
+use dml::arenas::faulty::Fault;
+use dml::core::state::Status;
+use dml::core::{AcquireError, Concurrency, LinkId, TransferError};
 use dml_verify::{
-    GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Rig, arenas, bytes, get, poll_once, raw, segments, star, write,
+    GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Rig, arenas, bytes, get, poll_once, raw, read, segments, star,
+    write,
 };
 use std::future::IntoFuture;
 use std::task::Poll;
@@ -66,4 +70,17 @@ fn i02_what_passed_a_lost_memory_is_valid_nowhere() {
 fn i16_a_lost_arena_is_not_made_valid_by_a_binding() {
     let rig = Rig::new().gpu(Concurrency::BimapFull).gpu(Concurrency::Exclusive);
     lost_on_the_way(rig.bound(MAIN_ARENA, GPU_ARENA, Concurrency::BimapFull));
+}
+
+#[test]
+fn a_mechanism_that_refuses_what_it_offered_is_busy_and_leaves_nothing() {
+    let script = Script::new().at(1, Fault::Fail(TransferError::Infeasible));
+    let rig = Rig::new().gpu(Concurrency::Exclusive).with_link_script(LinkId(0), script);
+    let platform = rig.staged(MAIN_ARENA, GPU_ARENA).build();
+    let buffer = raw(&platform, 50);
+    write(&buffer, MAIN_ARENA, 0..50, 1);
+    let refused = platform.acquire_in(GPU_ARENA).read(&buffer).try_now();
+    assert!(matches!(refused, Err(AcquireError::Busy { .. })), "{refused:?}");
+    assert_eq!(segments(&buffer), [(0..50, arenas([MAIN_ARENA]), Status::Defined)]);
+    assert_eq!(read(&buffer, GPU_ARENA, 0..50), bytes(1, 0..50));
 }

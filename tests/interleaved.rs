@@ -7,9 +7,11 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::core::state::MapState;
 use dml::core::Concurrency;
-use dml_verify::machine::shapes::{bound, every_way, star, two_members};
+use dml::core::state::MapState;
+use dml_verify::machine::shapes::{
+    bound, bound_one_way, direct, every_way, peers, star, two_homes, two_members,
+};
 use dml_verify::machine::{Mix, Op, ops, run};
 use proptest::prelude::*;
 
@@ -18,7 +20,7 @@ fn some(binds: u32, losses: u32) -> impl Strategy<Value = Vec<Op>> {
 }
 
 fn config() -> ProptestConfig {
-    ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() }
+    ProptestConfig { cases: 6_000, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {
@@ -82,6 +84,39 @@ proptest! {
     #[test]
     fn i13_coherent_bindings_and_lost_devices(ops in some(3, 1), zeroed: bool) {
         run(&bound(Concurrency::BimapFull), zeroed, &ops);
+    }
+
+    #[test]
+    fn i07_a_device_copies_from_the_hosts_memory_by_itself(ops in some(0, 1), zeroed: bool) {
+        run(&direct(), zeroed, &ops);
+    }
+
+    #[test]
+    fn i07_devices_copy_from_each_others_memory(ops in some(0, 1), zeroed: bool) {
+        for concurrency in [Concurrency::Exclusive, Concurrency::BimapRead, Concurrency::BimapFull] {
+            run(&peers(concurrency, false), zeroed, &ops);
+        }
+    }
+
+    #[test]
+    fn i11_devices_share_storage_past_the_host(ops in some(4, 1), zeroed: bool) {
+        for concurrency in [Concurrency::Exclusive, Concurrency::BimapRead, Concurrency::BimapFull] {
+            run(&peers(concurrency, true), zeroed, &ops);
+        }
+    }
+
+    #[test]
+    fn i10_bindings_of_one_direction(ops in some(4, 1), zeroed: bool) {
+        for concurrency in [Concurrency::Exclusive, Concurrency::BimapRead, Concurrency::BimapFull] {
+            run(&bound_one_way(concurrency), zeroed, &ops);
+        }
+    }
+
+    #[test]
+    fn i11_two_arenas_of_one_device(ops in some(4, 1), zeroed: bool) {
+        for concurrency in [Concurrency::Exclusive, Concurrency::BimapRead, Concurrency::BimapFull] {
+            run(&two_homes(concurrency), zeroed, &ops);
+        }
     }
 }
 

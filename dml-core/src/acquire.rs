@@ -273,10 +273,12 @@ impl IntoFuture for Acquire {
     }
 }
 
-/// An acquire in progress, for any executor. Dropping it gives everything back.
+/// An acquire in progress, for any executor. Dropping it gives everything back; while a copy runs, that waits for its end,
+/// because the memory under a copy must outlive it.
 ///
-/// Copies are awaited where their arena can tell of their end; where it can only be waited for, a poll takes as long. What the thread holds already is not
-/// checked for order: a task may hold nothing while it awaits buffers of lower ids.
+/// Copies are awaited where their arena can tell of their end ([`Fence::awaited`](crate::Fence::awaited)); where it can only
+/// be waited for, a poll takes as long. What the thread holds already is not checked for order: a task may hold nothing
+/// while it awaits buffers of lower ids.
 #[derive(Debug)]
 pub struct AcquireFuture(Result<Steps, AcquireError>);
 

@@ -167,7 +167,8 @@ pub trait Completion: Send {
     /// Whatever the framework reports of the transfer.
     fn wait(self: Box<Self>) -> Result<u64, TransferError>;
 
-    /// Whether the work has ended, and how; if it has not, `waker` is called when it has. Not called again after that.
+    /// Whether the work has ended, and how; if it has not, the `waker` of the last call is called when it has. Not called
+    /// again once it has ended; [`wait`](Completion::wait) may follow where it has not.
     fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>>;
 }
 
@@ -221,7 +222,7 @@ impl Fence {
     }
 
     /// Whether the work has ended, and how; if it has not, `waker` is called when it has. Work that can only be waited for
-    /// is waited for.
+    /// is waited for. Not to be polled again once it has ended.
     ///
     /// # Errors
     /// Whatever the framework reports of the transfer.

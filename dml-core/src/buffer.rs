@@ -518,7 +518,7 @@ impl RawBuffer {
     /// Gives poisoned bytes their last committed contents back.
     ///
     /// # Errors
-    /// [`AcquireError::NotRestorable`] where they are lost, [`AcquireError::Busy`] while a kernel holds some of the
+    /// [`AcquireError::Closed`], [`AcquireError::NotRestorable`] where they are lost, [`AcquireError::Busy`] while a kernel holds some of the
     /// bytes, [`AcquireError::OutOfRange`].
     pub fn restore(&self, bytes: Range<u64>) -> Result<(), AcquireError> {
         let span = self.span(&bytes)?;
@@ -581,7 +581,7 @@ impl RawBuffer {
     /// Refuses new requests and those that wait, waits until the last grant and copy is gone, and frees all storage.
     /// Dropping the last clone of a buffer does the same without waiting.
     ///
-    /// A thread that closes a buffer of which it holds a grant waits for itself.
+    /// A thread that closes a buffer of which it holds a grant, or a future that has begun to fetch it, waits for itself.
     pub fn close(&self) {
         self.0.close(None, || {});
     }

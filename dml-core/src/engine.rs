@@ -9,7 +9,7 @@ use crate::buffer::{BufferInner, Core, FreeOrder, RawBuffer, Storage};
 use crate::cross_arena::{CopyEnd, CopyJob};
 use crate::error::{AcquireError, AllocError, BusyReason, TransferError};
 use crate::host::HostSpan;
-use crate::id::{ArenaId, DeviceId, KernelId};
+use crate::id::{ArenaId, DeviceId, GrantId, KernelId};
 use crate::platform::Platform;
 use crate::record::{EventKind, Operation};
 use crate::state::{CopyKind, CopyOp, MapState, Step, SyncPlan};
@@ -75,7 +75,9 @@ impl Run {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(ended) => ended,
                 };
-                if let Some(Pending { copy, begun, .. }) = self.pending.pop_front() {
+                if let Some(Pending { copy, begun, fence }) = self.pending.pop_front() {
+                    // One that panicked when it was polled may do so again.
+                    let _ = guard(|| drop(fence));
                     self.ended(&copy, begun, ended);
                 }
                 continue;
@@ -90,7 +92,7 @@ impl Run {
         match self.failed.take() {
             None => Poll::Ready(Ok(())),
             Some(error) => {
-                self.abort();
+                drop(GivenUp(self.buffer.clone(), self.plan.owner));
                 Poll::Ready(Err(error))
             }
         }
@@ -109,13 +111,6 @@ impl Run {
                 .any(|pending| Some(pending.copy.to) == copy.from() && pending.copy.span.overlaps(copy.span)),
             Some(Step::Allocate { .. }) => false,
         }
-    }
-
-    fn abort(&self) {
-        self.core().change(|core, routes| {
-            core.state.abort(routes, self.plan.owner);
-            self.core().record(|| EventKind::Aborted { owner: self.plan.owner });
-        });
     }
 
     fn core(&self) -> &BufferInner {
@@ -250,7 +245,7 @@ impl Run {
         Ok(())
     }
 
-    /// The end of a copy that is lost, for people to read.
+    /// The end of a copy that is lost, for people to read; the destination where none is.
     fn lost_end(&self, copy: &CopyOp) -> ArenaId {
         let is_lost = |arena: &ArenaId| self.core().change(|core, _| core.state.arena(*arena).is_lost());
         copy.from().filter(is_lost).unwrap_or(copy.to)
@@ -313,11 +308,25 @@ impl Pending {
     }
 }
 
+/// Gives a plan up when it is dropped, whatever panics before.
+struct GivenUp(RawBuffer, GrantId);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        let Self(buffer, owner) = self;
+        buffer.0.change(|core, routes| {
+            core.state.abort(routes, *owner);
+            buffer.0.record(|| EventKind::Aborted { owner: *owner });
+        });
+    }
+}
+
 impl Drop for Run {
     fn drop(&mut self) {
         if self.is_over {
             return;
         }
+        let _given_up = GivenUp(self.buffer.clone(), self.plan.owner);
         for Pending { copy, fence, begun } in std::mem::take(&mut self.pending) {
             let ended = guard(|| fence.wait());
             self.ended(
@@ -326,7 +335,6 @@ impl Drop for Run {
                 ended.unwrap_or_else(|message| Err(TransferError::Panicked { message })),
             );
         }
-        self.abort();
     }
 }
 

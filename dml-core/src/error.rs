@@ -340,7 +340,8 @@ pub enum AcquireError {
         /// A held buffer that comes at or after it.
         held: BufferId,
     },
-    /// The arena's device is gone.
+    /// The device of an arena is gone: of the one asked for, or of one on the way there; asked again, another way may be
+    /// found.
     #[error("the device of {arena} is lost")]
     DeviceLost {
         /// The buffer.

@@ -345,7 +345,12 @@ impl Recorder {
             events.drain(..from);
             events
         } else {
-            tape.events[from..].to_vec()
+            let events = tape.events[from..].to_vec();
+            // What came before the oldest of those that go on is nobody's any more.
+            let oldest = tape.running.iter().map(|(_, from)| *from).min().unwrap_or_default();
+            tape.events.drain(..oldest);
+            tape.running.iter_mut().for_each(|(_, from)| *from -= oldest);
+            events
         }
     }
 }

@@ -52,10 +52,11 @@ pub enum MapState {
 }
 
 impl MapState {
-    /// The state of fresh storage: native access alone, or both where native and remote device are the same.
+    /// The state of fresh storage: native access alone; or, where native and remote device are the same, that of every
+    /// remote device for good.
     #[must_use]
     pub fn initial(desc: &ArenaDesc) -> Self {
-        if desc.is_always_bimapped() { Self::Bimapped(DeviceSet::of(desc.native)) } else { Self::Unmapped }
+        if desc.is_always_bimapped() { Self::Bimapped(desc.remotes) } else { Self::Unmapped }
     }
 
     /// The remote devices that have access.

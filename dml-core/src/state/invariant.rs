@@ -212,6 +212,7 @@ impl BufferState {
             }
             for arena in content.valid.iter() {
                 hold!(14, self.has_storage(arena), "{span} is valid in {arena}, which has no storage");
+                hold!(16, !self.arena(arena).is_lost(), "{span} is valid in {arena}, which is lost");
             }
         }
         hold!(12, next == self.len(), "the segments end at {next} of {}", self.len());

@@ -176,6 +176,17 @@ mod tests {
     }
 
     #[test]
+    fn segments_are_counted_and_an_empty_span_has_none() {
+        let mut segments = Segments::new(10, content(0));
+        assert_eq!((segments.len(), segments.is_empty(), segments.count()), (10, false, 1));
+        segments.update(Span::new(3, 6), |_| content(1));
+        assert_eq!((segments.count(), segments.iter().count()), (3, 3));
+        for at in [0, 3, 4, 10] {
+            assert_eq!(segments.in_span(Span::new(at, at)).count(), 0);
+        }
+    }
+
+    #[test]
     fn equal_neighbours_become_one_again() {
         let mut segments = Segments::new(10, content(0));
         segments.update(Span::new(3, 6), |_| content(1));

@@ -1,8 +1,8 @@
 //! A platform of descriptions and prices, without memories, for the unit tests of the machine.
 
 use super::{
-    Begin, BufferState, Content, Initial, Outcome, Path, Refusal, Release, Request, Routes, Status, Step,
-    SyncPlan,
+    Begin, BufferState, Content, Initial, Outcome, Path, PathKey, Refusal, Release, Request, Routes, Status,
+    Step, SyncPlan,
 };
 use crate::access::{Access, Claim, normalise};
 use crate::arena::{ArenaDesc, ArenaKind, Concurrency};
@@ -11,6 +11,9 @@ use crate::cross_arena::{Allocation, CopyQuery, Link};
 use crate::error::FreeRefusal;
 use crate::id::{ArenaId, ArenaSet, DeviceId, DeviceSet, GrantId, KernelId, LinkId, Ticket};
 use crate::range::Span;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
 
 /// The host, to which main memory is native.
 pub(super) const CPU: DeviceId = DeviceId(0);
@@ -37,6 +40,8 @@ pub(super) struct Bench {
     arenas: Vec<ArenaDesc>,
     links: Vec<Link>,
     prices_ns: Vec<u64>,
+    /// What was answered to keys before, in any clone.
+    remembered: Rc<RefCell<HashMap<PathKey, Option<Path>>>>,
 }
 
 impl Bench {
@@ -46,7 +51,7 @@ impl Bench {
             .with_remotes(DeviceSet::of(CPU))
             .with_concurrency(Concurrency::BimapFull)
             .with_alloc_cost(Cost::from_ns(ALLOC_NS));
-        Self { arenas: vec![main], links: Vec::new(), prices_ns: Vec::new() }
+        Self { arenas: vec![main], links: Vec::new(), prices_ns: Vec::new(), remembered: Rc::default() }
     }
 
     /// Main memory and two exclusive gpus, each joined to main memory by read and write calls.
@@ -102,6 +107,11 @@ impl Bench {
         self
     }
 
+    /// How many paths an implementation could remember.
+    pub(super) fn remembered(&self) -> usize {
+        self.remembered.borrow().len()
+    }
+
     /// A buffer of this platform that was never written.
     pub(super) fn buffer(&self, len: u64) -> BufferState {
         BufferState::new(self, len, Initial::Undefined)
@@ -151,6 +161,14 @@ impl Routes for Bench {
         }
         let (cost, _, _, links) = complete.into_iter().min()?;
         Some(Path { links: links.into(), cost })
+    }
+
+    /// Remembers nothing, and sees to it that others may: the same key has the same answer.
+    fn cheapest_idle(&self, key: PathKey, edge: &mut dyn FnMut(LinkId) -> Option<Cost>) -> Option<Path> {
+        let path = self.cheapest(key.sources, key.to, edge);
+        let before = self.remembered.borrow_mut().insert(key.clone(), path.clone());
+        assert!(before.is_none_or(|before| before == path), "{key:?} does not determine {path:?}");
+        path
     }
 }
 

@@ -328,11 +328,14 @@ impl BufferState {
     ///
     /// # Errors
     /// [`Refusal::DeviceLost`] where one of its ends is lost by now, [`Refusal::Poisoned`] where the contents are, and
-    /// [`Refusal::Unreachable`] where its source has not got them: nothing is fetched from there, and the plan is to be
-    /// aborted. [`Refusal::Closed`] when there is no such copy.
+    /// [`Refusal::Unreachable`] where its source has not got them, [`Refusal::Wedged`] where an arena took somebody's access
+    /// away: nothing is fetched, and the plan is to be aborted. [`Refusal::Closed`] when there is no such copy.
     pub fn started(&mut self, id: CopyId) -> Result<(), Refusal> {
         let index = self.copies.iter().position(|copy| copy.id == id).ok_or(Refusal::Closed)?;
         let copy = self.copies[index];
+        if self.lifecycle == Lifecycle::Wedged {
+            return Err(Refusal::Wedged);
+        }
         if copy.from().into_iter().chain([copy.to]).any(|end| self.arena(end).is_lost()) {
             return Err(Refusal::DeviceLost);
         }

@@ -97,7 +97,7 @@ impl Ghost {
     pub(super) fn copied(&mut self, state: &BufferState, underway: &Underway) {
         let Underway { copy, fresh } = underway;
         let now = self.source(state, *copy);
-        let to = owner(state, copy.to);
+        let (to, group) = (owner(state, copy.to), state.group(copy.to));
         let moves = !matches!(copy.kind, CopyKind::Refresh { .. });
         // Bytes that were read before their storage was lost have arrived.
         let lost = copy.from().is_some_and(|from| state.arena(from).is_lost());
@@ -105,7 +105,8 @@ impl Ghost {
             if moves && *before && (now || lost) {
                 cell.fresh = cell.fresh.with(to);
             }
-            cell.stale = cell.stale.without(copy.to);
+            // What was moved into a storage is seen by who moved it; its peers have to look again.
+            cell.stale = if moves { cell.stale.union(group) } else { cell.stale }.without(copy.to);
         }
     }
 

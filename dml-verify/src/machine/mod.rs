@@ -385,6 +385,7 @@ impl Machine {
 
     fn copied(&mut self, routes: &dyn Routes, underway: &Underway) {
         self.ghost.copied(&self.state, underway);
+        self.clear_coherent(routes);
         self.state.copied(routes, underway.copy.id);
     }
 

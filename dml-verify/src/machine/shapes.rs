@@ -1,7 +1,12 @@
 //! The platforms on which the pure machine is checked: every way in which arenas can be joined.
 
 use crate::rig::{GPU_ARENA, GPU2_ARENA, GPU3_ARENA, MAIN_ARENA, Rig};
-use dml_core::{Concurrency, Platform};
+use dml_arenas::Null;
+use dml_core::sync::Arc;
+use dml_core::{
+    Allocation, ArenaDesc, ArenaId, ArenaKind, Binding, Concurrency, DeviceDesc, DeviceId, DeviceKind,
+    HostStaged, Link, Platform, PlatformBuilder,
+};
 
 /// Main memory and two gpus joined to it by read and write calls: between the gpus there are two hops.
 #[must_use]
@@ -34,6 +39,105 @@ pub fn two_members() -> Platform {
     rig.bound(MAIN_ARENA, GPU3_ARENA, Concurrency::BimapFull).plain()
 }
 
+/// A platform of arenas and links named one by one.
+struct Parts(PlatformBuilder);
+
+/// A device and its arena in [`Parts`]: both have the same number, save that a second arena of a device comes later.
+const HOST: DeviceId = DeviceId(0);
+const ONE: DeviceId = DeviceId(1);
+const TWO: DeviceId = DeviceId(2);
+
+impl Parts {
+    /// The host, whose memory these devices reach as well as itself, and two more.
+    fn new(reached_by: &[DeviceId]) -> Self {
+        let mut builder = PlatformBuilder::default().without_default_links();
+        for (name, kind) in [("cpu", DeviceKind::Cpu), ("one", DeviceKind::Gpu), ("two", DeviceKind::Gpu)] {
+            builder.add_device(DeviceDesc::new(name, kind));
+        }
+        Self(builder).arena("main", HOST, reached_by, Concurrency::BimapFull)
+    }
+
+    fn arena(mut self, name: &str, native: DeviceId, remotes: &[DeviceId], concurrency: Concurrency) -> Self {
+        let desc = ArenaDesc::new(name, ArenaKind("test"), native)
+            .with_remotes(remotes.iter().copied().collect())
+            .with_concurrency(concurrency);
+        self.0.add_arena(Arc::new(Null::backed(desc)));
+        self
+    }
+
+    /// Copies in both directions, each end reached through a device.
+    fn copies(mut self, one: (ArenaId, DeviceId), other: (ArenaId, DeviceId)) -> Self {
+        for ((from, source_via), (to, target_via)) in [(one, other), (other, one)] {
+            let link = Link { from, to, source_via, target_via, allocation: Allocation::Internal };
+            self.0.add_link(link, Arc::new(HostStaged::default()));
+        }
+        self
+    }
+
+    /// One arena may be bound to the other's storage, in this direction only.
+    fn binds(
+        mut self,
+        root: (ArenaId, DeviceId),
+        member: (ArenaId, DeviceId),
+        concurrency: Concurrency,
+    ) -> Self {
+        let ((from, source_via), (to, target_via)) = (root, member);
+        let link = Link { from, to, source_via, target_via, allocation: Allocation::Bound(concurrency) };
+        self.0.add_link(link, Arc::new(Binding::default()));
+        self
+    }
+
+    fn build(self) -> Platform {
+        self.0.build().expect("a platform without problems")
+    }
+}
+
+/// A device that reaches main memory itself and copies to and from its own: the host takes no part.
+#[must_use]
+pub fn direct() -> Platform {
+    let parts = Parts::new(&[HOST, ONE]).arena("one", ONE, &[HOST], Concurrency::Exclusive);
+    parts.copies((MAIN_ARENA, ONE), (GPU_ARENA, ONE)).build()
+}
+
+/// Two devices that reach each other's memory, one of which does the copies between the two; with a concurrency, they can
+/// share storage as well.
+#[must_use]
+pub fn peers(concurrency: Concurrency, bound: bool) -> Platform {
+    let parts = Parts::new(&[HOST])
+        .arena("one", ONE, &[HOST, TWO], concurrency)
+        .arena("two", TWO, &[HOST, ONE], concurrency)
+        .copies((GPU_ARENA, TWO), (GPU2_ARENA, TWO))
+        .copies((MAIN_ARENA, HOST), (GPU_ARENA, HOST))
+        .copies((MAIN_ARENA, HOST), (GPU2_ARENA, TWO));
+    let (one, two) = ((GPU_ARENA, ONE), (GPU2_ARENA, TWO));
+    let parts = if bound { parts.binds(one, two, concurrency).binds(two, one, concurrency) } else { parts };
+    parts.build()
+}
+
+/// A gpu may be bound to main memory, and main memory never to the gpu; back there is only a change of map state.
+#[must_use]
+pub fn bound_one_way(concurrency: Concurrency) -> Platform {
+    let parts = Parts::new(&[HOST])
+        .arena("one", ONE, &[HOST], concurrency)
+        .arena("two", TWO, &[HOST], Concurrency::Exclusive)
+        .copies((MAIN_ARENA, HOST), (GPU2_ARENA, TWO));
+    parts.binds((MAIN_ARENA, HOST), (GPU_ARENA, ONE), concurrency).build()
+}
+
+/// Two arenas of one device, one of which shares storage with the host.
+#[must_use]
+pub fn two_homes(concurrency: Concurrency) -> Platform {
+    let (main, first, second) = ((MAIN_ARENA, HOST), (GPU_ARENA, ONE), (GPU2_ARENA, ONE));
+    Parts::new(&[HOST])
+        .arena("one", ONE, &[HOST], concurrency)
+        .arena("another", ONE, &[HOST], Concurrency::BimapFull)
+        .binds(main, first, concurrency)
+        .binds(first, main, concurrency)
+        .copies(main, second)
+        .copies(first, second)
+        .build()
+}
+
 /// All of them, with names.
 #[must_use]
 pub fn all() -> Vec<(&'static str, Platform)> {
@@ -44,5 +148,10 @@ pub fn all() -> Vec<(&'static str, Platform)> {
         ("bound_for_reading", bound(Concurrency::BimapRead)),
         ("bound_coherently", bound(Concurrency::BimapFull)),
         ("two_members", two_members()),
+        ("direct", direct()),
+        ("peers", peers(Concurrency::BimapRead, false)),
+        ("peers_bound", peers(Concurrency::Exclusive, true)),
+        ("bound_one_way", bound_one_way(Concurrency::BimapRead)),
+        ("two_homes", two_homes(Concurrency::Exclusive)),
     ]
 }

@@ -73,6 +73,8 @@ pub struct BufferModel {
     pub frees: Vec<ArenaId>,
     /// Which devices may be lost.
     pub losses: Vec<DeviceId>,
+    /// Whether the buffer may be closed at any time.
+    pub closes: bool,
     /// What must be possible.
     pub happens: Vec<Happens>,
 }
@@ -102,6 +104,8 @@ pub enum Action {
     Free(ArenaId),
     /// A device is lost.
     Lose(DeviceId),
+    /// No more requests are taken.
+    Close,
 }
 
 /// The owner of a prefetch, and of a binding: no kernel's.
@@ -126,6 +130,7 @@ impl BufferModel {
             binds: Vec::new(),
             frees: Vec::new(),
             losses: Vec::new(),
+            closes: false,
             happens: Vec::new(),
         }
     }
@@ -181,6 +186,9 @@ impl Model for BufferModel {
         actions.extend(self.restores.iter().map(|&span| Action::Restore(span)));
         actions.extend(self.frees.iter().map(|&arena| Action::Free(arena)));
         actions.extend(self.losses.iter().map(|&device| Action::Lose(device)));
+        if self.closes {
+            actions.push(Action::Close);
+        }
     }
 
     fn next_state(&self, machine: &Machine, action: Action) -> Option<Machine> {
@@ -212,6 +220,7 @@ impl Model for BufferModel {
                 next.free(routes, arena);
             }
             Action::Lose(device) => next.lose(routes, device),
+            Action::Close => next.close(routes),
         }
         let next = next.canonical();
         (next != *machine).then_some(next)

@@ -2,7 +2,7 @@
 
 use super::Explain;
 use crate::machine::{Asked, Machine, request};
-use dml_core::state::{Outcome, Routes};
+use dml_core::state::{Outcome, Routes, Status};
 use dml_core::{Access, ArenaId, Claim, GrantId, Platform, Span, Ticket, normalise};
 use stateright::{Model, Property};
 
@@ -60,8 +60,8 @@ struct Kernel {
     list: Option<usize>,
     /// How many steps are granted.
     granted: usize,
-    /// Whether it gives back what it has.
-    leaving: bool,
+    /// Whether it gives back what it has, and how: it has run, or could not.
+    leaving: Option<Outcome>,
 }
 
 /// Every buffer's machine and every kernel.
@@ -120,7 +120,7 @@ impl ProtocolModel {
     /// The step that a kernel is at, if it is acquiring, and whether that step is asked for already.
     fn at(&self, world: &World, kernel: usize) -> Option<(Want, GrantId, bool)> {
         let Kernel { list, granted, leaving } = world.kernels[kernel];
-        let list = list.filter(|_| !leaving)?;
+        let list = list.filter(|_| leaving.is_none())?;
         let want = self.steps(kernel, list).get(granted)?.clone();
         let (grant, machine) = (Self::grant(kernel, granted), &world.buffers[want.buffer]);
         let asked = machine.is_waiting(grant) || machine.running().any(|(owner, _)| owner == grant);
@@ -135,22 +135,22 @@ impl ProtocolModel {
             if machine.holding().any(|holding| holding == *grant) {
                 world.kernels[kernel].granted += 1;
             } else if !machine.is_waiting(*grant) && machine.running().all(|(owner, _)| owner != *grant) {
-                Self::leave(&mut world.kernels[kernel]);
+                Self::leave(&mut world.kernels[kernel], Outcome::NotStarted);
             }
         }
     }
 
-    fn leave(kernel: &mut Kernel) {
-        kernel.leaving = true;
+    fn leave(kernel: &mut Kernel, outcome: Outcome) {
+        kernel.leaving = Some(outcome);
         if kernel.granted == 0 {
-            *kernel = Kernel { list: None, granted: 0, leaving: false };
+            *kernel = Kernel { list: None, granted: 0, leaving: None };
         }
     }
 
     /// Whether a kernel has everything it asked for.
     fn has_all(&self, world: &World, kernel: usize) -> bool {
         let Kernel { list, granted, leaving } = world.kernels[kernel];
-        list.is_some_and(|list| !leaving && granted == self.steps(kernel, list).len())
+        list.is_some_and(|list| leaving.is_none() && granted == self.steps(kernel, list).len())
     }
 
     /// Whether everybody who is at something waits for somebody who does too.
@@ -174,7 +174,7 @@ impl Model for ProtocolModel {
 
     fn init_states(&self) -> Vec<World> {
         let machine = Machine::new(self.routes(), self.len, true);
-        let kernel = Kernel { list: None, granted: 0, leaving: false };
+        let kernel = Kernel { list: None, granted: 0, leaving: None };
         vec![World { buffers: vec![machine; self.buffers], kernels: vec![kernel; self.kernels.len()] }]
     }
 
@@ -190,7 +190,7 @@ impl Model for ProtocolModel {
                 }
                 _ => {}
             }
-            if world.kernels[kernel].leaving || self.has_all(world, kernel) {
+            if world.kernels[kernel].leaving.is_some() || self.has_all(world, kernel) {
                 actions.push(Action::Release(kernel));
             }
         }
@@ -221,7 +221,9 @@ impl Model for ProtocolModel {
                 match machine.ask(routes, request(grant, want.arena, claims), Some(ticket)) {
                     Asked::Granted => next.kernels[kernel].granted += 1,
                     Asked::Running | Asked::Queued => {}
-                    Asked::Busy | Asked::Refused(_) => Self::leave(&mut next.kernels[kernel]),
+                    Asked::Busy | Asked::Refused(_) => {
+                        Self::leave(&mut next.kernels[kernel], Outcome::NotStarted)
+                    }
                 }
             }
             Action::Advance(buffer, owner) => next.buffers[buffer].advance(routes, owner),
@@ -238,11 +240,10 @@ impl Model for ProtocolModel {
                 let last = world.kernels[kernel].granted.checked_sub(1)?;
                 let step = &self.steps(kernel, list)[last];
                 // An acquire that is given up never began to use what it has.
-                let began = self.has_all(world, kernel) || !world.kernels[kernel].leaving;
-                let outcome = if began { Outcome::Done } else { Outcome::NotStarted };
+                let outcome = world.kernels[kernel].leaving.unwrap_or(Outcome::Done);
                 next.buffers[step.buffer].release(routes, Self::grant(kernel, last), outcome);
                 next.kernels[kernel].granted = last;
-                Self::leave(&mut next.kernels[kernel]);
+                Self::leave(&mut next.kernels[kernel], outcome);
             }
         }
         self.follow(&mut next, &engaged);
@@ -262,6 +263,12 @@ impl Model for ProtocolModel {
             }),
             Property::sometimes("two kernels have everything at once", |model: &Self, world: &World| {
                 (0..model.kernels.len()).filter(|&kernel| model.has_all(world, kernel)).count() > 1
+            }),
+            Property::sometimes("every buffer is written", |_: &Self, world: &World| {
+                let written = |machine: &Machine| {
+                    machine.state().segments().iter().any(|(_, content)| content.status == Status::Defined)
+                };
+                world.buffers.iter().all(written)
             }),
             Property::sometimes("one holds while it waits", |model: &Self, world: &World| {
                 (0..model.kernels.len()).any(|kernel| {

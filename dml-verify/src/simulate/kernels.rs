@@ -18,6 +18,8 @@ use std::rc::Rc;
 struct Shadowed {
     buffer: RawBuffer,
     shadow: RefCell<Vec<u8>>,
+    /// Which bytes were ever written, or began as zeros.
+    written: RefCell<Vec<bool>>,
 }
 
 /// What all tasks share.
@@ -30,6 +32,8 @@ struct Stage {
     seed: Cell<u64>,
     /// Whether a device was lost.
     lost: Cell<bool>,
+    /// Whether calls of arenas fail.
+    faults: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -40,21 +44,17 @@ struct Want {
 }
 
 impl Scene {
-    pub(super) fn new(platform: &Platform, random: &mut Random) -> Self {
+    pub(super) fn new(platform: &Platform, random: &mut Random, faults: bool) -> Self {
         let buffers = (0..1 + random.below(3)).map(|_| {
             let len = if random.once_in(12) { 0 } else { 1 + random.below(24) };
-            let builder = platform.raw_buffer(len);
-            let buffer =
-                if random.once_in(3) { builder.zeroed() } else { builder }.build().expect("a small buffer");
-            Shadowed { buffer, shadow: RefCell::new(vec![0; len as usize]) }
+            let (builder, zeroed) = (platform.raw_buffer(len), random.once_in(3));
+            let buffer = if zeroed { builder.zeroed() } else { builder }.build().expect("a small buffer");
+            let (shadow, written) = (vec![0; len as usize], vec![zeroed; len as usize]);
+            Shadowed { buffer, shadow: RefCell::new(shadow), written: RefCell::new(written) }
         });
         let buffers = buffers.collect();
-        Self(Rc::new(Stage {
-            platform: platform.clone(),
-            buffers,
-            seed: Cell::new(0),
-            lost: Cell::new(false),
-        }))
+        let (seed, lost) = (Cell::new(0), Cell::new(false));
+        Self(Rc::new(Stage { platform: platform.clone(), buffers, seed, lost, faults }))
     }
 
     pub(super) fn tasks(&self, random: &mut Random) -> Vec<Pin<Box<dyn Future<Output = ()>>>> {
@@ -91,13 +91,12 @@ impl Scene {
                 let want = Want { buffer: index, range: at..at + 1, access: Access::ReadOnly };
                 match stage.platform.acquire_in(arena).read(&region).try_now() {
                     Ok(grants) => stage.compare(&grants, arena, &want),
-                    // Nobody wrote it, a writer failed on it, or a device took it along; faults go on to the end.
-                    Err(
-                        AcquireError::Uninitialized { .. }
-                        | AcquireError::Poisoned { .. }
-                        | AcquireError::DeviceLost { .. }
-                        | AcquireError::Unreachable { .. },
-                    ) => {}
+                    Err(AcquireError::Uninitialized { .. }) => {
+                        assert!(!shadowed.written.borrow()[at as usize], "{want:?} was written");
+                    }
+                    // A writer failed on it, or a device took it along.
+                    Err(AcquireError::Poisoned { .. }) => {}
+                    Err(AcquireError::Unreachable { .. }) if stage.lost.get() => {}
                     Err(error) if error.is_device_lost() && stage.lost.get() => {}
                     Err(error) => panic!("{want:?} in {arena}: {error}"),
                 }
@@ -144,9 +143,10 @@ impl Stage {
             2 => sleep(below(10_000)).await,
             _ => {
                 let (arena, wants) = (self.arena(), self.wants());
-                match self.acquire(arena, &wants).await {
+                let waits = below(6) > 0;
+                match self.acquire(arena, &wants, waits).await {
                     Some(Ok(grants)) => self.kernel(arena, grants, wants).await,
-                    Some(Err(error)) => self.refused(arena, &error).await,
+                    Some(Err(error)) => self.refused(arena, &error, waits).await,
                     None => {}
                 }
             }
@@ -154,13 +154,18 @@ impl Stage {
     }
 
     /// Asks and waits, for a while or for as long as it takes, or asks without waiting.
-    async fn acquire(&self, arena: ArenaId, wants: &[Want]) -> Option<Result<Grants, AcquireError>> {
+    async fn acquire(
+        &self,
+        arena: ArenaId,
+        wants: &[Want],
+        waits: bool,
+    ) -> Option<Result<Grants, AcquireError>> {
         let asked = wants.iter().fold(self.platform.acquire_in(arena), |asked, want| {
             asked.access(&self.buffers[want.buffer].buffer.range(want.range.clone()), want.access)
         });
-        match below(6) {
-            0 => Some(asked.try_now()),
-            1 => within(below(8_000), asked.into_future()).await,
+        match below(5) {
+            _ if !waits => Some(asked.try_now()),
+            0 => within(below(8_000), asked.into_future()).await,
             _ => Some(asked.await),
         }
     }
@@ -226,7 +231,7 @@ impl Stage {
     }
 
     fn compare(&self, grants: &Grants, arena: ArenaId, want: &Want) {
-        let Shadowed { buffer, shadow } = &self.buffers[want.buffer];
+        let Shadowed { buffer, shadow, .. } = &self.buffers[want.buffer];
         let Some(block) = grants.block(buffer).expect("granted") else { return };
         let device = self.platform.arena(arena).desc().native;
         let span = Span::new(want.range.start, want.range.end);
@@ -253,13 +258,14 @@ impl Stage {
 
     fn note(&self, written: &[(usize, u64, Vec<u8>)]) {
         for (buffer, start, data) in written {
-            let start = *start as usize;
-            self.buffers[*buffer].shadow.borrow_mut()[start..start + data.len()].copy_from_slice(data);
+            let (start, shadowed) = (*start as usize, &self.buffers[*buffer]);
+            shadowed.shadow.borrow_mut()[start..start + data.len()].copy_from_slice(data);
+            shadowed.written.borrow_mut()[start..start + data.len()].fill(true);
         }
     }
 
-    /// What a kernel that was refused does about it.
-    async fn refused(&self, arena: ArenaId, error: &AcquireError) {
+    /// What a kernel that was refused does about it. Nobody is refused without a reason.
+    async fn refused(&self, arena: ArenaId, error: &AcquireError, waited: bool) {
         match *error {
             AcquireError::Uninitialized { buffer, .. } | AcquireError::Poisoned { buffer, .. } => {
                 let mine = |shadowed: &Shadowed| shadowed.buffer.id() == buffer;
@@ -279,14 +285,15 @@ impl Stage {
                     }
                 }
             }
-            AcquireError::Busy { .. }
-            | AcquireError::CopyFailed { .. }
-            | AcquireError::MapFailed { .. }
-            | AcquireError::Alloc { .. }
-            | AcquireError::DeviceLost { .. } => sleep(below(3_000)).await,
+            AcquireError::Busy { .. } if !waited => sleep(below(3_000)).await,
+            AcquireError::CopyFailed { .. } | AcquireError::MapFailed { .. } | AcquireError::Alloc { .. }
+                if self.faults || self.lost.get() =>
+            {
+                sleep(below(3_000)).await;
+            }
+            AcquireError::DeviceLost { .. } if self.lost.get() => sleep(below(3_000)).await,
             // A way may lead only through a memory that is lost.
-            AcquireError::Unreachable { .. }
-                if self.lost.get() => {}
+            AcquireError::Unreachable { .. } if self.lost.get() => {}
             ref error => panic!("{arena}: {error}"),
         }
     }

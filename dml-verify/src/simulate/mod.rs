@@ -66,12 +66,12 @@ impl fmt::Display for Tally {
 /// When anything contradicts the specification.
 pub fn run(seed: u64) -> (Tally, Vec<Event>) {
     let mut random = Random::new(seed);
-    // One in three has fair weather: then nothing may be refused that need not be.
+    // One in three has fair weather: then no call fails, and no acquire either.
     let faults = (!random.once_in(3)).then(|| 5 + random.below(60));
     let sky = Arc::new(Sky { weather: Weather { faults }, ..Sky::default() });
     let platform = shape::platform(&mut random, &sky);
     let story = Story(Some(platform.record()));
-    let scene = kernels::Scene::new(&platform, &mut random);
+    let scene = kernels::Scene::new(&platform, &mut random, faults.is_some());
     let leaves = Leave;
     executor::run(random.below(u64::MAX), || scene.tasks(&mut random));
     drop(leaves);

@@ -198,7 +198,8 @@ fn i04_a_reader_without_its_bytes() {
     // It may still be on its way, and nobody has to bring what is lost.
     gone.clone().arena(GPU_ARENA, |arena| arena.native_refs = 0).phase(1, Phase::Preparing).is_sound();
     reader.clone().content((9, 10), &[], Status::Poisoned(Remains::Lost)).is_sound();
-    gone.arena(GPU_ARENA, |arena| arena.loss = Loss::Device).is_sound();
+    let lost = gone.content((0, LEN), &[MAIN_ARENA], Status::Defined);
+    lost.arena(GPU_ARENA, |arena| arena.loss = Loss::Device).is_sound();
     // A kernel that overwrites needs nothing brought.
     let writer = Broken::exclusive().holds(1, GPU_ARENA, (5, 10), WriteInvalidate);
     writer.content((9, 10), &[MAIN_ARENA], Status::Defined).is_sound();
@@ -382,6 +383,13 @@ fn i14_a_valid_arena_without_storage() {
     let bare = Broken::exclusive().without_storage(GPU_ARENA);
     bare.is_sound();
     bare.content((5, 10), &[GPU_ARENA, GPU2_ARENA], Status::Defined).breaks(14);
+}
+
+#[test]
+fn i16_a_lost_arena_that_is_valid() {
+    for loss in [Loss::Storage, Loss::Device] {
+        Broken::exclusive().arena(GPU_ARENA, |arena| arena.loss = loss).breaks(16);
+    }
 }
 
 #[test]

@@ -224,13 +224,9 @@ fn i06_shared_storage_is_handed_over_by_every_member() {
         driver
     };
     let mut driver = shared(Exclusive);
-    // The peer's own device must lose its access.
+    // The peer's own device loses its access before the rules that come with the binding hold.
     let hand_over = "map a1 for d0; bind a2 = a1; refresh a1 ~~3..9~~> a2;";
-    let at_once = steps(&driver, GPU2_ARENA, (3, 9), ReadOnly);
-    assert!(
-        at_once == hand_over || at_once == "bind a2 = a1; map a1 for d0; refresh a1 ~~3..9~~> a2;",
-        "{at_once}"
-    );
+    assert_eq!(steps(&driver, GPU2_ARENA, (3, 9), ReadOnly), hand_over);
     driver.read(GPU2_ARENA, (3, 9));
     let maps = |driver: &Driver| [GPU_ARENA, GPU2_ARENA].map(|arena| driver.state.arena(arena).map);
     let host = DeviceSet::of(CPU);
@@ -244,7 +240,7 @@ fn i06_shared_storage_is_handed_over_by_every_member() {
     let mut reading = shared(BimapRead);
     reading.read(GPU2_ARENA, (3, 9));
     let reader = reading.acquire(GPU_ARENA, (0, 5), ReadOnly);
-    assert!(!matches!(asked(&reading, GPU2_ARENA, (3, 9), ReadOnly), Begin::Busy { .. }));
+    assert_eq!(steps(&reading, GPU2_ARENA, (0, 3), ReadOnly), "refresh a1 ~~0..3~~> a2;");
     let both = [GPU_ARENA, GPU2_ARENA];
     assert_eq!(asked(&reading, GPU2_ARENA, (10, 15), WriteInvalidate), busy(BusyReason::ArenaInUse, both));
     reading.end(reader, Outcome::Done);
@@ -289,6 +285,127 @@ fn lost_arenas_are_no_way() {
     driver.write(GPU_ARENA, (0, LEN));
     driver.act(|state, bench| state.device_lost(bench, CPU));
     assert_eq!(steps(&driver, GPU2_ARENA, (0, 5), ReadOnly), "allocate a2; copy a1 ==0..5==> a2 by l4;");
+}
+
+/// The host reads main memory while the gpu comes to share it: the gpu's arena has to give the host access, too.
+#[test]
+fn i06_a_binding_serves_those_who_are_there_already() {
+    let mut driver = Driver::new(Bench::bound(BimapRead));
+    driver.write(MAIN_ARENA, (5, LEN));
+    driver.write(GPU2_ARENA, (0, 5));
+    let _ = driver.acquire(MAIN_ARENA, (20, LEN), ReadOnly);
+    let shared = "bind a1 = a0; map a1 for d0; refresh a0 ~~5..9~~> a1;";
+    assert_eq!(steps(&driver, GPU_ARENA, (5, 9), ReadOnly), shared);
+    let brought_first = "copy a2 ==0..5==> a0 by l3; bind a1 = a0; map a1 for d0; refresh a0 ~~0..5~~> a1;";
+    assert_eq!(steps(&driver, GPU_ARENA, (0, 5), ReadOnly), brought_first);
+}
+
+/// Two devices reach a peer. The one that works in the group is the one that it is mapped for.
+#[test]
+fn i06_a_peer_is_mapped_for_the_device_that_reaches_it() {
+    let other = DeviceId(3);
+    let remotes = [CPU, other].into_iter().collect();
+    let bench = Bench::new().memory(GPU, remotes, Exclusive).memory(other, DeviceSet::of(CPU), Exclusive);
+    let mut driver = Driver::new(bench);
+    driver.write(GPU2_ARENA, (0, LEN));
+    driver.bind(GPU_ARENA, GPU2_ARENA, Exclusive);
+    driver.bind(MAIN_ARENA, GPU2_ARENA, Exclusive);
+    driver.write(MAIN_ARENA, (0, 5));
+    assert_eq!(driver.state.arena(GPU_ARENA).map, MapState::Mapped(DeviceSet::of(CPU)));
+    driver.write(GPU2_ARENA, (0, 5));
+    assert_eq!(driver.state.arena(GPU_ARENA).map, MapState::Mapped(remotes));
+}
+
+#[test]
+fn only_paths_of_idle_buffers_are_remembered() {
+    let bench = Bench::new().gpu(Exclusive).gpu(Exclusive);
+    let bench = bench.link_via((GPU_ARENA, CPU), (MAIN_ARENA, CPU), Allocation::Internal, 10);
+    let bench = bench.link(GPU_ARENA, MAIN_ARENA, 100_000).link(GPU_ARENA, GPU2_ARENA, 10);
+    let mut driver = Driver::new(bench);
+    driver.write(GPU_ARENA, (0, LEN));
+    driver.write(MAIN_ARENA, (0, 5));
+    driver.read(GPU2_ARENA, (20, LEN));
+    let before = driver.bench.remembered();
+    let mapped = "map a1 for d0; copy a1 ==5..9==> a0 by l0;";
+    assert_eq!(steps(&driver, MAIN_ARENA, (5, 9), ReadOnly), mapped);
+    assert_eq!(driver.bench.remembered(), before + 1);
+    // Beside a kernel, and beside a copy, it goes another way.
+    let staged = "copy a1 ==5..9==> a0 by l1;";
+    let kernel = driver.acquire(GPU_ARENA, (20, LEN), ReadOnly);
+    assert_eq!(steps(&driver, MAIN_ARENA, (5, 9), ReadOnly), staged);
+    driver.end(kernel, Outcome::Done);
+    let owner = driver.next();
+    let begin = driver.act(|state, bench| state.prefetch(bench, owner, GPU2_ARENA, Span::new(10, 12)));
+    assert!(matches!(begin, Begin::Plan(_)));
+    let before = driver.bench.remembered();
+    assert_eq!(steps(&driver, MAIN_ARENA, (5, 9), ReadOnly), staged);
+    driver.act(|state, bench| state.abort(bench, owner));
+    assert_eq!(driver.bench.remembered(), before);
+    assert_eq!(steps(&driver, MAIN_ARENA, (5, 9), ReadOnly), mapped);
+    // Where storage is shared the key does not say by whom.
+    let mut driver = Driver::new(Bench::bound(Exclusive));
+    driver.write(MAIN_ARENA, (0, LEN));
+    driver.bind(GPU_ARENA, MAIN_ARENA, Exclusive);
+    assert_eq!(steps(&driver, GPU_ARENA, (3, 9), ReadOnly), "refresh a0 ~~3..9~~> a1;");
+    assert_eq!(driver.bench.remembered(), 0);
+}
+
+#[test]
+fn o1_a_copy_elsewhere_in_the_arena_keeps_nobody_out() {
+    let mut driver = Driver::new(Bench::star());
+    driver.write(MAIN_ARENA, (0, LEN));
+    driver.read(GPU_ARENA, (20, LEN));
+    let _ = driver.acquire(GPU_ARENA, (20, LEN), ReadOnly);
+    assert_eq!(steps(&driver, GPU_ARENA, (0, 5), ReadOnly), "copy a0 ==0..5==> a1 by l0;");
+}
+
+#[test]
+fn i18_an_arena_on_the_way_is_filled_by_one_plan_at_a_time() {
+    let third = ArenaId(3);
+    let bench = Bench::star().gpu(Exclusive).link(MAIN_ARENA, third, 10);
+    let mut driver = Driver::new(bench);
+    driver.write(GPU_ARENA, (0, LEN));
+    driver.write(MAIN_ARENA, (20, LEN));
+    let _ = driver.plan(GPU2_ARENA, (0, 5), ReadOnly);
+    let in_use = busy(BusyReason::ArenaInUse, [MAIN_ARENA, GPU_ARENA, third]);
+    assert_eq!(asked(&driver, third, (4, 9), ReadOnly), in_use);
+    let beside = "copy a1 ==5..9==> a0 by l1; allocate a3; copy a0 ==5..9==> a3 by l4;";
+    assert_eq!(steps(&driver, third, (5, 9), ReadOnly), beside);
+}
+
+#[test]
+fn no_bytes_are_copied_between_those_who_share_them() {
+    let mut driver = Driver::new(Bench::bound(BimapRead).link(MAIN_ARENA, GPU_ARENA, 1));
+    driver.write(MAIN_ARENA, (0, LEN));
+    driver.bind(GPU_ARENA, MAIN_ARENA, BimapRead);
+    assert_eq!(steps(&driver, GPU_ARENA, (0, 5), ReadOnly), "refresh a0 ~~0..5~~> a1;");
+    // Not even where neither has them yet.
+    driver.write(GPU2_ARENA, (0, 5));
+    let steps = steps(&driver, GPU_ARENA, (0, 5), ReadOnly);
+    assert!(
+        steps.starts_with("copy a2 ==0..5==> a0 by l3;") || steps.contains("; copy a2 ==0..5==> a0 by l3;")
+    );
+    assert!(steps.ends_with("refresh a0 ~~0..5~~> a1;"), "{steps}");
+}
+
+#[test]
+fn an_end_in_transition_keeps_others_out_until_it_is_over() {
+    let bench = Bench::star().link(GPU_ARENA, GPU2_ARENA, 10);
+    let mut driver = Driver::new(bench);
+    driver.write(MAIN_ARENA, (0, LEN));
+    let first = driver.plan(GPU_ARENA, (20, LEN), WriteInvalidate);
+    let moving = busy(BusyReason::InTransition, [MAIN_ARENA, GPU_ARENA]);
+    assert_eq!(asked(&driver, GPU_ARENA, (0, 5), ReadOnly), moving);
+    driver.act(|state, bench| state.abort(bench, first.owner));
+    // The source's map state is about to change.
+    let bench = Bench::new().gpu(Exclusive).gpu(Exclusive).link(GPU_ARENA, GPU2_ARENA, 10);
+    let bench = bench.link_via((GPU_ARENA, CPU), (MAIN_ARENA, CPU), Allocation::Internal, 10);
+    let mut driver = Driver::new(bench);
+    driver.write(GPU_ARENA, (0, LEN));
+    driver.write(MAIN_ARENA, (20, LEN));
+    let _ = driver.plan(MAIN_ARENA, (0, 5), ReadOnly);
+    let moving = busy(BusyReason::InTransition, [GPU_ARENA, GPU2_ARENA]);
+    assert_eq!(asked(&driver, GPU2_ARENA, (10, 15), ReadOnly), moving);
 }
 
 #[test]
@@ -340,4 +457,5 @@ fn writing_is_part_of_the_price() {
     driver.state.arena_mut(GPU_ARENA).map = MapState::Bimapped(DeviceSet::of(CPU));
     assert_eq!(cost_ns(&driver, GPU_ARENA, (0, 8), ReadOnly), 10 + 8);
     assert_eq!(cost_ns(&driver, GPU_ARENA, (0, 8), ReadWrite), 10 + 8 + REMAP_NS);
+    assert_eq!(steps(&driver, GPU_ARENA, (0, 8), ReadWrite), "map a1 for d1; refresh a0 ~~0..8~~> a1;");
 }

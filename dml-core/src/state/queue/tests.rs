@@ -83,7 +83,8 @@ fn l03_nobody_takes_an_arena_that_an_earlier_one_needs_idle() {
     let host = driver.wait(MAIN_ARENA, (10, 15), ReadOnly);
     let queue = Begin::Busy { reason: BusyReason::Queue, needs_idle: ArenaSet::EMPTY };
     assert_eq!(driver.clone().ask(GPU_ARENA, (0, 5), ReadOnly).1, queue);
-    // Nor as the end of a copy; elsewhere it does not matter.
+    // Nor its bytes anywhere, nor as the end of a copy; else it does not matter.
+    assert_eq!(driver.clone().ask(GPU2_ARENA, (10, 15), WriteInvalidate).1, queue);
     assert_eq!(driver.clone().ask(GPU2_ARENA, (0, 5), ReadOnly).1, queue);
     assert!(matches!(driver.clone().ask(GPU2_ARENA, (20, 25), ReadOnly).1, Begin::Granted(_)));
     let request = driver.request(GPU_ARENA, &[claim(0, 5, ReadOnly)]);

@@ -389,3 +389,17 @@ fn a_gpu_is_not_lost_with_another() {
     driver.read(GPU_ARENA, (0, 5));
     assert_eq!(driver.state.arena(GPU2_ARENA).loss, Loss::Device);
 }
+
+#[test]
+fn a_group_is_as_wide_as_its_own_bindings() {
+    let third = ArenaId(3);
+    let mut driver = Driver::new(Bench::bound(BimapFull).gpu(Exclusive));
+    driver.write(MAIN_ARENA, (0, 20));
+    driver.write(GPU2_ARENA, (20, LEN));
+    driver.bind(GPU_ARENA, MAIN_ARENA, BimapFull);
+    driver.bind(third, GPU2_ARENA, Exclusive);
+    driver.write(GPU_ARENA, (0, 5));
+    driver.write(third, (20, 25));
+    let expected = [(20, vec![0, 1], Defined), (25, vec![3], Defined), (LEN, vec![2], Defined)];
+    assert_eq!(driver.segments(), expected);
+}

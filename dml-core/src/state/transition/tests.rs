@@ -3,11 +3,11 @@
 use super::super::testbed::{
     ALLOC_NS, Bench, CPU, Driver, GPU, GPU_ARENA, GPU2, GPU2_ARENA, LEN, MAIN_ARENA, claim,
 };
-use super::super::{CopyKind, Initial, Outcome, Path, PathKey};
+use super::super::{CopyKind, Initial, Outcome};
 use super::*;
 use crate::arena::Concurrency::{BimapFull, BimapRead, Exclusive};
 use crate::cross_arena::Allocation;
-use crate::id::{DeviceSet, LinkId};
+use crate::id::DeviceSet;
 use Access::{ReadOnly, ReadWrite, WriteInvalidate};
 use Status::{Defined, Poisoned, Undefined, Zeroed};
 
@@ -32,18 +32,6 @@ fn a_buffer_tells_what_is_in_it() {
         driver.state.copies().iter().map(|copy| (copy.id.owner, copy.from(), copy.to)).collect();
     assert_eq!(copies, [(plan.owner, Some(MAIN_ARENA), GPU_ARENA)]);
     assert_eq!(driver.state.requestors().len(), 1);
-    let sources = ArenaSet::of(MAIN_ARENA);
-    let key = PathKey {
-        sources,
-        to: GPU_ARENA,
-        class_bytes: 1,
-        writes: false,
-        allocated: sources,
-        maps: [].into_iter().collect(),
-    };
-    let mut price = |_| Some(crate::Cost::from_ns(3));
-    let path = Path { links: [LinkId(0)].into_iter().collect(), cost: crate::Cost::from_ns(3) };
-    assert_eq!(driver.bench.cheapest_idle(key, &mut price), Some(path));
 }
 
 #[test]
@@ -474,6 +462,12 @@ fn what_nobody_could_free_is_unreachable_and_what_somebody_can_is_busy() {
     let owner = driver.next();
     let prefetched = driver.act(|state, bench| state.prefetch(bench, owner, GPU2_ARENA, Span::new(3, 5)));
     assert_eq!(prefetched, unreachable);
+    // Shared storage that nobody uses, and that the peer's device has access to for ever.
+    let clinging = Bench::new().gpu(Exclusive).memory(GPU2, DeviceSet::EMPTY, Exclusive);
+    let mut driver = Driver::new(clinging);
+    driver.write(GPU_ARENA, (0, LEN));
+    driver.bind(GPU2_ARENA, GPU_ARENA, Exclusive);
+    assert_eq!(driver.ask(GPU_ARENA, (3, 5), ReadOnly).1, unreachable);
 }
 
 #[test]
