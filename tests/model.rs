@@ -81,7 +81,7 @@ fn whole_buffer_on_a_star_of_three() {
         ],
         ..buffer(shapes::star(), &[&[MAIN_ARENA], &[GPU_ARENA], &[GPU2_ARENA]])
     };
-    expect("star of 3, 3 kernels", &explore(model), 49_775);
+    expect("star of 3, 3 kernels", &explore(model), 52_748);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn whole_buffer_over_mappings() {
 
 #[test]
 fn whole_buffer_with_a_bound_pair() {
-    let states = [176_089, 254_041, 84_233];
+    let states = [151_709, 217_655, 84_233];
     let kinds = [Concurrency::Exclusive, Concurrency::BimapRead, Concurrency::BimapFull];
     for (concurrency, states) in kinds.into_iter().zip(states) {
         let mut happens = vec![
@@ -187,7 +187,7 @@ fn whole_buffer_in_five_arenas_of_every_kind_and_kernels_in_all() {
 
 #[test]
 fn whole_buffer_with_lost_devices() {
-    let states = [50_532, 563_926, 183_241];
+    let states = [50_532, 520_164, 183_241];
     let platforms =
         [shapes::star(), shapes::bound(Concurrency::BimapRead), shapes::bound(Concurrency::BimapFull)];
     for (platform, states) in platforms.into_iter().zip(states) {
@@ -302,7 +302,7 @@ fn protocol(order: Order, kernels: Vec<Vec<Vec<Want>>>, len: u64) -> ProtocolMod
 #[test]
 fn l01_three_kernels_and_three_buffers() {
     let model = protocol(Order::Canonical, lists([MAIN_ARENA, MAIN_ARENA, GPU_ARENA]), 1);
-    expect("protocol 3 x 3", &explore(model), 284_823);
+    expect("protocol 3 x 3", &explore(model), 538_774);
 }
 
 #[test]
