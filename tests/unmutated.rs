@@ -2,8 +2,11 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::core::{EventKind, Region, ViewError};
-use dml_verify::{CPU, GPU, GPU_ARENA, MAIN_ARENA, bytes, pair, raw, write};
+use dml::arenas::Script;
+use dml::arenas::faulty::{CallKind, Fault};
+use dml::core::state::Status;
+use dml::core::{AcquireError, BusyReason, Concurrency, EventKind, Region, TransferError, ViewError};
+use dml_verify::{CPU, GPU, GPU_ARENA, MAIN_ARENA, Rig, arenas, bytes, pair, raw, read, segments, write};
 
 #[test]
 fn a_range_is_shown_with_its_buffer_and_its_elements() {
@@ -69,4 +72,28 @@ fn grants_that_are_dropped_go_in_the_reverse_of_the_order_in_which_they_came() {
     };
     assert_eq!(went(|kind| matches!(kind, EventKind::Granted { .. })), [first.id(), second.id()]);
     assert_eq!(went(|kind| matches!(kind, EventKind::Released { .. })), [second.id(), first.id()]);
+}
+
+/// A mechanism may see at its end that it could not copy. Nothing is valid then, and the same may be asked again.
+#[test]
+fn i02_a_copy_that_turns_out_infeasible_brings_nothing() {
+    let script = Script::new().at_kind(CallKind::CopyIn, 1, Fault::FailInFence(TransferError::Infeasible));
+    let rig = Rig::new().gpu_with(Concurrency::Exclusive, script);
+    let platform = rig.staged(MAIN_ARENA, GPU_ARENA).build();
+    let buffer = raw(&platform, 40);
+    write(&buffer, MAIN_ARENA, 0..40, 1);
+    let told = platform.acquire(GPU).read(&buffer).try_now().map(drop);
+    assert_eq!(told, Err(AcquireError::Busy { buffer: buffer.id(), reason: BusyReason::ArenaInUse }));
+    assert_eq!(segments(&buffer), [(0..40, arenas([MAIN_ARENA]), Status::Defined)]);
+    assert_eq!(read(&buffer, GPU_ARENA, 0..40), bytes(1, 0..40));
+}
+
+#[test]
+fn the_end_of_a_view_says_what_became_of_it() {
+    let platform = pair();
+    let buffer = platform.buffer::<u32>(4).build().unwrap();
+    let mut view = buffer.write().unwrap();
+    view.copy_from_slice(&[1, 2, 3, 4]);
+    platform.device_lost(CPU);
+    assert!(matches!(view.release(), Err(AcquireError::DeviceLost { .. })));
 }
