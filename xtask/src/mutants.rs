@@ -123,6 +123,8 @@ fn generated(arguments: &[String]) -> Result<(), Failure> {
     if has_cargo_subcommand("mutants") {
         let mut command = cargo(["mutants", "--workspace"]);
         command.args(arguments).env("NEXTEST_PROFILE", PROFILE);
+        // Cargo does not tell a copy of a workspace from the workspace itself: they must not share what they build.
+        command.env("CARGO_TARGET_DIR", folder_of(&repository_root()).join("generated"));
         without_debug_information(&mut command);
         report.command("cargo-mutants", command);
     } else {
@@ -287,6 +289,12 @@ fn patches_of(folder: &Path, filter: Option<&str>) -> io::Result<Vec<PathBuf>> {
     Ok(patches)
 }
 
+/// Where everything lies that mutants need.
+fn folder_of(root: &Path) -> PathBuf {
+    let base = env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    root.join(base).join("mutants")
+}
+
 /// A copy of the repository to be broken.
 struct Copy {
     tree: PathBuf,
@@ -296,8 +304,7 @@ struct Copy {
 impl Copy {
     /// Brings the copy up to date. Only files that differ are written, so that what is built stays built.
     fn of(root: &Path) -> io::Result<Self> {
-        let base = env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-        let folder = root.join(base).join("mutants");
+        let folder = folder_of(root);
         let copy = Self { tree: folder.join("tree"), build: folder.join("build") };
         let mut list = Command::new("git");
         list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root);

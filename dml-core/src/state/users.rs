@@ -139,7 +139,8 @@ impl<'a> Tenancy<'a> {
     }
 
     /// Whether taking `arena` from map state `now` to `target` leaves access to every device with users in its group,
-    /// those of `owner` excepted: it changes map states only between its own copies.
+    /// those of `owner` excepted: it changes map states only between its own copies. A second line of defence: whoever asks
+    /// has made room for everyone already.
     pub(super) fn map_ok(self, arena: ArenaId, now: MapState, target: MapState, owner: GrantId) -> bool {
         let desc = self.routes.arena(arena);
         now == target
