@@ -11,6 +11,7 @@ use dml::arenas::faulty::{CallKind, Fault};
 use dml::core::state::{BufferState, Lifecycle, MapState};
 use dml::core::sync::{Arc, Mutex};
 use dml::core::{AcquireError, AllocError, ArenaId, Concurrency, DeviceSet, RawBuffer, TransferError};
+use dml_verify::reference::is_told;
 use dml_verify::{
     Audited, CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Rig, byte, bytes, check, get, live_blocks,
     mapped_pair, poll_once, put, raw, read, test_arena, write,
@@ -140,16 +141,7 @@ impl Trial {
 
     /// The error names the arena that failed, the bytes, and the fault.
     fn understands(&self, op: &Op, error: &AcquireError) {
-        let as_scripted = |cause: &TransferError| match (&self.fault, cause) {
-            (Fault::Fail(told) | Fault::FailInFence(told), _) => told == cause,
-            (Fault::Short(bytes), TransferError::Short { done_bytes, requested_bytes }) => {
-                done_bytes == bytes && bytes < requested_bytes
-            }
-            (Fault::Panic | Fault::PanicInFence, TransferError::Panicked { message }) => {
-                message.contains("scripted panic")
-            }
-            _ => false,
-        };
+        let as_scripted = |cause: &TransferError| is_told(&self.fault, cause);
         let understood = match error {
             AcquireError::CopyFailed { buffer, from, to, span, cause } => {
                 let (Op::Read(_, range) | Op::Change(_, range) | Op::Prefetch(_, range)) = op else {

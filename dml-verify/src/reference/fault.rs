@@ -59,10 +59,10 @@ impl Armed {
                         (from.id, to.id) == (link.from, link.to)
                     }
                 };
-                !span.is_empty() && scope.reads.iter().any(reads) && here && self.is_cause(cause)
+                !span.is_empty() && scope.reads.iter().any(reads) && here && is_told(&self.fault, cause)
             }
             AcquireError::MapFailed { buffer, arena, cause, .. } => {
-                len(buffer).is_some() && is_here(arena) && self.is_cause(cause)
+                len(buffer).is_some() && is_here(arena) && is_told(&self.fault, cause)
             }
             AcquireError::Alloc { buffer, arena, cause } => {
                 let cause = match (cause, &self.fault) {
@@ -82,19 +82,6 @@ impl Armed {
         if explained { Ok(()) } else { Err(format!("{self:?} is not what this says: {error:?}")) }
     }
 
-    fn is_cause(&self, cause: &TransferError) -> bool {
-        match (&self.fault, cause) {
-            (Fault::Fail(told) | Fault::FailInFence(told), _) => told == cause,
-            (Fault::Short(bytes), TransferError::Short { done_bytes, requested_bytes }) => {
-                done_bytes == bytes && bytes < requested_bytes
-            }
-            (Fault::Panic | Fault::PanicInFence, TransferError::Panicked { message }) => {
-                message.contains("scripted panic")
-            }
-            _ => false,
-        }
-    }
-
     /// Whether a block may be left: an arena that panics when it is to free one has kept it, and those that share it.
     pub(super) fn may_leak(&self) -> bool {
         self.kind == CallKind::Free && matches!(self.fault, Fault::Panic | Fault::PanicInFence)
@@ -106,6 +93,21 @@ impl Armed {
             Place::Arena(arena) => test_arena(platform, arena).faulty().calls_made(),
             Place::Link(_) => 0,
         }
+    }
+}
+
+/// Whether an arena's error is that of a scripted fault.
+#[must_use]
+pub fn is_told(fault: &Fault, cause: &TransferError) -> bool {
+    match (fault, cause) {
+        (Fault::Fail(told) | Fault::FailInFence(told), _) => told == cause,
+        (Fault::Short(bytes), TransferError::Short { done_bytes, requested_bytes }) => {
+            done_bytes == bytes && bytes < requested_bytes
+        }
+        (Fault::Panic | Fault::PanicInFence, TransferError::Panicked { message }) => {
+            message.contains("scripted panic")
+        }
+        _ => false,
     }
 }
 

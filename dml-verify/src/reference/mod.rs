@@ -17,7 +17,7 @@ mod shape;
 mod storage;
 mod world;
 
-pub use fault::Armed;
+pub use fault::{Armed, is_told};
 pub use op::{Beginning, Bytes, End, KERNELS, Make, Mix, NONE, Op, Setup, Want, Way, op, setup};
 pub use shape::{Place, Shape};
 pub use world::{Tally, World};
