@@ -1,10 +1,14 @@
 //! Finding the memories of this machine.
 
 use crate::main_mem;
+#[cfg(all(feature = "offload", target_os = "linux"))]
+use crate::offload::discover::Candidates as Workers;
 #[cfg(feature = "opencl")]
 use crate::opencl::discover::Candidates;
 use dml_core::PlatformBuilder;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
 use thiserror::Error;
 
 /// What to look for, and how much of it to use.
@@ -20,10 +24,32 @@ use thiserror::Error;
 pub struct DiscoverOptions {
     limits: BTreeMap<String, u32>,
     only: Option<BTreeSet<String>>,
+    pub(crate) offload: OffloadWishes,
+}
+
+/// What is asked of coprocessors that are processes.
+#[derive(Clone, Debug)]
+#[cfg_attr(
+    not(all(feature = "offload", target_os = "linux")),
+    allow(dead_code, reason = "asked of a build that has none")
+)]
+pub(crate) struct OffloadWishes {
+    pub(crate) workers: u32,
+    pub(crate) program: Option<PathBuf>,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) time_limit: Option<Option<Duration>>,
+    pub(crate) pins: BTreeMap<String, Vec<u32>>,
+}
+
+impl Default for OffloadWishes {
+    fn default() -> Self {
+        Self { workers: 1, program: None, memory_bytes: None, time_limit: None, pins: BTreeMap::new() }
+    }
 }
 
 impl DiscoverOptions {
-    /// Lets a device use `units` of its compute units and no more: threads of `cpu`, a sub-device of an OpenCL device.
+    /// Lets a device use `units` of its compute units and no more: threads of `cpu` and of a worker, a sub-device of an
+    /// OpenCL device.
     pub fn limit(mut self, device: impl Into<String>, units: u32) -> Self {
         self.limits.insert(device.into(), units);
         self
@@ -36,24 +62,57 @@ impl DiscoverOptions {
         self
     }
 
+    /// Starts so many workers as coprocessors, `offload:0` and on; one, without a word. None where it is zero.
+    pub fn offload(mut self, workers: u32) -> Self {
+        self.offload.workers = workers;
+        self
+    }
+
+    /// The program that workers are started from. Without it that is this program, where it calls `offload::hook`, and
+    /// otherwise `dml-offload-worker`, beside this program or on the `PATH`.
+    pub fn offload_program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.offload.program = Some(program.into());
+        self
+    }
+
+    /// The size of each worker's memory in bytes; without it, half of the machine's, shared evenly.
+    pub fn offload_memory(mut self, bytes: u64) -> Self {
+        self.offload.memory_bytes = Some(bytes);
+        self
+    }
+
+    /// How long a run on a worker may take before the worker counts as hung; `None` for as long as it likes.
+    pub fn offload_time_limit(mut self, limit: Option<Duration>) -> Self {
+        self.offload.time_limit = Some(limit);
+        self
+    }
+
+    /// Keeps the threads of a worker on these cores, as the operating system numbers them.
+    pub fn pin(mut self, device: impl Into<String>, cores: impl IntoIterator<Item = u32>) -> Self {
+        self.offload.pins.insert(device.into(), cores.into_iter().collect());
+        self
+    }
+
     pub(crate) fn limit_of(&self, device: &str) -> Option<u32> {
         self.limits.get(device).copied()
     }
 
     /// Whether the device is to be opened.
-    #[cfg(feature = "opencl")]
+    #[cfg(any(feature = "offload", feature = "opencl"))]
     pub(crate) fn wants(&self, device: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only.contains(device))
     }
 
     /// Whether the device was asked for by its name, so that doing without it is no choice.
-    #[cfg(feature = "opencl")]
+    #[cfg(any(feature = "offload", feature = "opencl"))]
     pub(crate) fn names(&self, device: &str) -> bool {
-        self.limits.contains_key(device) || self.only.as_ref().is_some_and(|only| only.contains(device))
+        self.limits.contains_key(device)
+            || self.offload.pins.contains_key(device)
+            || self.only.as_ref().is_some_and(|only| only.contains(device))
     }
 
     fn check_names(&self, known: &[String]) -> Result<(), DiscoverError> {
-        let mut named = self.limits.keys().chain(self.only.iter().flatten());
+        let mut named = self.limits.keys().chain(self.offload.pins.keys()).chain(self.only.iter().flatten());
         match named.find(|name| !known.contains(name)) {
             Some(name) => Err(DiscoverError::UnknownDevice { name: name.clone(), known: known.to_vec() }),
             None => Ok(()),
@@ -81,6 +140,16 @@ pub enum DiscoverError {
         device: String,
         /// The limit asked for.
         units: u32,
+        /// Why.
+        reason: String,
+    },
+    /// The device cannot be kept on these cores.
+    #[error("{device} cannot be kept on cores {cores:?}: {reason}")]
+    BadPin {
+        /// The device.
+        device: String,
+        /// The cores asked for.
+        cores: Vec<u32>,
         /// Why.
         reason: String,
     },
@@ -121,8 +190,9 @@ pub trait Discover: Sized {
     /// Adds what the options ask for.
     ///
     /// # Errors
-    /// [`DiscoverError::UnknownDevice`] for a name that no device has, [`DiscoverError::BadLimit`] for a limit that
-    /// cannot be kept, [`DiscoverError::Unusable`] for a named device that does not work.
+    /// [`DiscoverError::UnknownDevice`] for a name that no device has, [`DiscoverError::BadLimit`] and
+    /// [`DiscoverError::BadPin`] for a limit or cores that cannot be kept, [`DiscoverError::Unusable`] for a named device
+    /// that does not work.
     fn discover_with(self, options: &DiscoverOptions) -> Result<Self, DiscoverError>;
 }
 
@@ -130,21 +200,35 @@ impl Discover for PlatformBuilder {
     fn discover_with(mut self, options: &DiscoverOptions) -> Result<Self, DiscoverError> {
         #[cfg(feature = "opencl")]
         let opencl = Candidates::find();
+        #[cfg(all(feature = "offload", target_os = "linux"))]
+        let workers = Workers::find(options);
         let known = std::iter::once(main_mem::discover::CPU.to_owned());
         #[cfg(feature = "opencl")]
         let known = known.chain(opencl.names());
+        #[cfg(all(feature = "offload", target_os = "linux"))]
+        let known = known.chain(workers.names());
         let known: Vec<_> = known.collect();
         options.check_names(&known)?;
 
         let host = main_mem::discover::discover(&mut self, options)?;
         #[cfg(feature = "opencl")]
         opencl.add(&mut self, host, options)?;
+        #[cfg(all(feature = "offload", target_os = "linux"))]
+        workers.add(&mut self, host, options)?;
         #[cfg(not(feature = "opencl"))]
         {
-            let _ = host;
             let reason = "this program was built without the feature `opencl`".to_owned();
             self.add_unavailable(dml_core::Unavailable { backend: "opencl", reason });
         }
+        #[cfg(not(all(feature = "offload", target_os = "linux")))]
+        {
+            let reason = match cfg!(feature = "offload") {
+                true => "workers need the memory files of Linux".to_owned(),
+                false => "this program was built without the feature `offload`".to_owned(),
+            };
+            self.add_unavailable(dml_core::Unavailable { backend: "offload", reason });
+        }
+        let _ = host;
         Ok(self)
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //!   PlatformBuilder ──discover()──▶ main_mem  device 0 `cpu`,      arena 0 `main_mem`
 //!                                   opencl    device n `opencl:k`, arena n `opencl:k`, links to and from main_mem
+//!                                   offload   device n `offload:k`, arena n `offload:k`, links to and from main_mem
 //!                                   ...       or a note of what is missing, and why
 //! ```
 //!
@@ -10,6 +11,7 @@
 //! |---|---|---|---|---|
 //! | [`main_mem`] | cpu | cpu | everybody at once | host kernels, the application's own storage |
 //! | `opencl` | one OpenCL device | cpu, by mapping | one side at a time | OpenCL kernels |
+//! | `offload` | one worker process | none, by transfer | kernels there alone | host kernels in an address space of their own |
 //! | [`null`] | any | any | any | tests: records calls and polices the contract |
 //! | [`faulty`] | as the arena inside | | | tests: fails, shortens, delays the n-th call |
 //!
@@ -29,6 +31,8 @@ pub mod faulty;
 mod join;
 pub mod main_mem;
 pub mod null;
+#[cfg(all(feature = "offload", target_os = "linux"))]
+pub mod offload;
 #[cfg(feature = "opencl")]
 pub mod opencl;
 
@@ -36,5 +40,7 @@ pub use discover::{Discover, DiscoverError, DiscoverOptions};
 pub use faulty::{Faulty, FaultyCross, Script};
 pub use main_mem::MainMem;
 pub use null::Null;
+#[cfg(all(feature = "offload", target_os = "linux"))]
+pub use offload::OffloadArena;
 #[cfg(feature = "opencl")]
 pub use opencl::OpenClArena;

@@ -207,6 +207,20 @@ impl Problem {
         Ok(Self { max_iterations: size.max_iterations, ..Self::of_items(size.items)? })
     }
 
+    /// A view by its numbers, as a kernel is given them: width and height in pixels, the iterations after which a point
+    /// counts as inside, real part of the leftmost and imaginary part of the topmost points, the distance between two.
+    ///
+    /// # Errors
+    /// Those of [`Problem::new`].
+    pub fn of_view(
+        (width, height): (u32, u32),
+        max_iterations: u32,
+        (left, top): (f32, f32),
+        step: f32,
+    ) -> Result<Self, MandelbrotError> {
+        Ok(Self { left, top, step, ..Self::new(width, height, max_iterations)? })
+    }
+
     /// The number of items, four pixels each.
     #[must_use]
     pub fn items(&self) -> u64 {

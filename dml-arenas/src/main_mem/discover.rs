@@ -17,8 +17,7 @@ pub(crate) fn discover(
     builder: &mut PlatformBuilder,
     options: &DiscoverOptions,
 ) -> Result<End, DiscoverError> {
-    let threads = std::thread::available_parallelism()
-        .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX));
+    let threads = threads();
     let units = match options.limit_of(CPU) {
         None => threads,
         Some(units) if (1..=threads).contains(&units) => units,
@@ -33,8 +32,13 @@ pub(crate) fn discover(
     Ok(End { arena, native })
 }
 
+/// How many threads this process may use at once.
+pub(crate) fn threads() -> u32 {
+    std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
+}
+
 /// What the vendor calls the processor.
-fn description() -> String {
+pub(crate) fn description() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     model_name(&cpuinfo).map_or_else(|| format!("{} processor", std::env::consts::ARCH), str::to_owned)
 }

@@ -1,6 +1,6 @@
 //! gaussian over buffers.
 
-use super::variants::{self, Parts, Slot};
+use super::variants::{self, HostView, Parts, Slot};
 use super::{
     Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, only_on_host, scribble,
 };
@@ -10,7 +10,8 @@ use crate::gaussian::{
 };
 use crate::picture::Picture;
 use dml_core::{Access, AcquireError, Buffer, DeviceId, Platform};
-use dml_scheduler::{Argument, Footprint, Kernel};
+use dml_scheduler::{Argument, Footprint, Kernel, KernelError};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -48,6 +49,24 @@ fn problem(input: &Input<'_>) -> Result<Problem, PrepareError> {
     })
 }
 
+/// The kernel on buffers, in the host's memory or in a worker's.
+pub(super) fn compute<V: HostView>(
+    items: Range<u64>,
+    views: &mut [V],
+    scalars: &[Slot],
+) -> Result<(), KernelError> {
+    let count = views.len();
+    let [image, weights, out] = views else {
+        return Err(variants::wrong_buffers(Workload::Gaussian, count));
+    };
+    let scalar = |index| variants::scalar_u32(scalars, index);
+    let (width, height, radius) = (scalar(0)?, scalar(1)?, scalar(2)?);
+    let first_pixel = image.start() / PIXEL_BYTES;
+    let (weights, image) = (weights.slice()?, image.slice()?);
+    host(items, width, height, radius, weights, image, first_pixel, out.slice_mut()?);
+    Ok(())
+}
+
 impl Gaussian {
     pub(super) fn prepare(
         platform: &Platform,
@@ -71,13 +90,7 @@ impl Gaussian {
             .argument(Argument::part(&out, Access::WriteInvalidate, pixel));
         let parts = Parts {
             workload: Workload::Gaussian,
-            host: Arc::new(move |items, views| {
-                let [image, weights, out] = views else { unreachable!("gaussian has three buffers") };
-                let first_pixel = image.span().start() / PIXEL_BYTES;
-                let (weights, image) = (weights.slice()?, image.slice()?);
-                host(items, width, height, radius, weights, image, first_pixel, out.slice_mut()?);
-                Ok(())
-            }),
+            host: |items, views, scalars| compute(items, views, scalars),
             source: OPENCL_SOURCE,
             name: OPENCL_KERNEL,
             slots: vec![

@@ -1,24 +1,39 @@
 //! mandelbrot over a buffer.
 
-use super::variants::{self, Parts, Slot};
+use super::variants::{self, HostView, Parts, Slot};
 use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, scribble};
 use crate::check::Mismatch;
 use crate::mandelbrot::{
     LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, PIXELS_PER_ITEM, Problem, SMALL, TINY, host,
 };
 use dml_core::{Access, AcquireError, Buffer, DeviceId, Platform};
-use dml_scheduler::{Argument, Footprint, Kernel};
+use dml_scheduler::{Argument, Footprint, Kernel, KernelError};
+use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
 const ITEM_BYTES: u64 = PIXELS_PER_ITEM * 4;
 
 /// A prepared drawing.
 #[derive(Debug)]
 pub(super) struct Mandelbrot {
-    problem: Arc<Problem>,
+    problem: Problem,
     out: Buffer<[u8; 4]>,
     kernel: Kernel,
+}
+
+/// The kernel on buffers, in the host's memory or in a worker's.
+pub(super) fn compute<V: HostView>(
+    items: Range<u64>,
+    views: &mut [V],
+    scalars: &[Slot],
+) -> Result<(), KernelError> {
+    let count = views.len();
+    let [out] = views else { return Err(variants::wrong_buffers(Workload::Mandelbrot, count)) };
+    let size = |index| variants::scalar_u32(scalars, index);
+    let place = |index| variants::scalar_f32(scalars, index);
+    let problem = Problem::of_view((size(0)?, size(1)?), size(2)?, (place(3)?, place(4)?), place(5)?)?;
+    host(items, &problem, out.slice_mut()?);
+    Ok(())
 }
 
 impl Mandelbrot {
@@ -36,7 +51,6 @@ impl Mandelbrot {
             Input::Picture(_) => return Err(PrepareError::NoPicture { workload }),
         };
         super::memory_for(workload, problem.items().saturating_mul(ITEM_BYTES * 2))?;
-        let problem = Arc::new(problem);
         let out = platform.buffer::<[u8; 4]>(problem.items() * PIXELS_PER_ITEM).build()?;
         let pixels = Footprint::PerItem { bytes: ITEM_BYTES };
         let kernel = Kernel::new(workload.name(), LOCAL_SIZE).argument(Argument::part(
@@ -44,14 +58,9 @@ impl Mandelbrot {
             Access::WriteInvalidate,
             pixels,
         ));
-        let drawn = problem.clone();
         let parts = Parts {
             workload,
-            host: Arc::new(move |items, views| {
-                let [out] = views else { unreachable!("mandelbrot has one buffer") };
-                host(items, &drawn, out.slice_mut()?);
-                Ok(())
-            }),
+            host: |items, views, scalars| compute(items, views, scalars),
             source: OPENCL_SOURCE,
             name: OPENCL_KERNEL,
             slots: vec![

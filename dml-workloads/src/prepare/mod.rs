@@ -22,6 +22,25 @@ use std::path::Path;
 use std::str::FromStr;
 use thiserror::Error;
 
+/// The workloads' host kernels by their names, for workers that run them.
+#[cfg(all(feature = "offload", target_os = "linux"))]
+#[must_use]
+pub fn registry() -> dml_arenas::offload::Registry {
+    dml_arenas::offload::Registry::new()
+        .with(
+            Workload::Saxpy.name(),
+            variants::in_worker(|items, views, scalars| saxpy::compute(items, views, scalars)),
+        )
+        .with(
+            Workload::Gaussian.name(),
+            variants::in_worker(|items, views, scalars| gaussian::compute(items, views, scalars)),
+        )
+        .with(
+            Workload::Mandelbrot.name(),
+            variants::in_worker(|items, views, scalars| mandelbrot::compute(items, views, scalars)),
+        )
+}
+
 /// A benchmark workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]

@@ -1,15 +1,15 @@
 //! saxpy over buffers.
 
-use super::variants::{self, Parts, Slot};
+use super::variants::{self, HostView, Parts, Slot};
 use super::{
     Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, only_on_host, scribble,
 };
 use crate::check::Mismatch;
 use crate::saxpy::{LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, Size, TINY, host};
 use dml_core::{Access, AcquireError, Buffer, DeviceId, Platform};
-use dml_scheduler::{Argument, Footprint, Kernel};
+use dml_scheduler::{Argument, Footprint, Kernel, KernelError};
+use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
 /// The seed of the inputs; any other would do.
 const SEED: u64 = 0x5A_C9;
@@ -24,6 +24,18 @@ pub(super) struct Saxpy {
     y: Buffer<f32>,
     out: Buffer<f32>,
     kernel: Kernel,
+}
+
+/// The kernel on buffers, in the host's memory or in a worker's.
+pub(super) fn compute<V: HostView>(
+    items: Range<u64>,
+    views: &mut [V],
+    scalars: &[Slot],
+) -> Result<(), KernelError> {
+    let count = views.len();
+    let [x, y, out] = views else { return Err(variants::wrong_buffers(Workload::Saxpy, count)) };
+    host(items, variants::scalar_f32(scalars, 0)?, x.slice()?, y.slice()?, out.slice_mut()?);
+    Ok(())
 }
 
 impl Saxpy {
@@ -56,11 +68,7 @@ impl Saxpy {
         let alpha = problem.alpha();
         let parts = Parts {
             workload,
-            host: Arc::new(move |items, views| {
-                let [x, y, out] = views else { unreachable!("saxpy has three buffers") };
-                host(items, alpha, x.slice()?, y.slice()?, out.slice_mut()?);
-                Ok(())
-            }),
+            host: |items, views, scalars| compute(items, views, scalars),
             source: OPENCL_SOURCE,
             name: OPENCL_KERNEL,
             slots: vec![Slot::F32(alpha), Slot::Buffer(0), Slot::Buffer(1), Slot::Buffer(2)],

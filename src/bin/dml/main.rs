@@ -14,6 +14,9 @@ use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // Started as a worker by another of us, this does not return.
+    #[cfg(all(feature = "offload", target_os = "linux"))]
+    dml::arenas::offload::hook(dml_workloads::prepare::registry());
     let arguments = cli::Arguments::parse();
     let outcome = match &arguments.command {
         cli::Command::Devices(options) => devices::run(options),

@@ -1,0 +1,69 @@
+/*
+ * Functions for a coprocessor's worker: what a shared library has to export.
+ *
+ *     int32_t scale(const dml_call *call)
+ *     {
+ *         float *data = call->views[0].data;
+ *         for (uint64_t i = 0; i < call->end - call->first; i++)
+ *             data[i] *= call->scalars[0].value.f32;
+ *         return 0;
+ *     }
+ *
+ * The worker loads the library (OffloadDevice::load) and looks functions up by their names (OffloadDevice::function).
+ * A function may be called from several threads at once, each time with buffers of its own. It returns 0 when it has
+ * done its work. Another number is its own code for what went wrong; it may put a text into `message`, ended by a zero.
+ */
+#ifndef DML_OFFLOAD_H
+#define DML_OFFLOAD_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Part of a buffer, in the worker's memory. */
+typedef struct dml_view {
+    void *data;        /* the first byte */
+    uint64_t bytes;    /* how many there are */
+    uint64_t start;    /* where the first byte is in its buffer */
+    uint32_t writable; /* 1 where the function may write, 0 where it may only read */
+    uint32_t reserved; /* 0 */
+} dml_view;
+
+enum { DML_U32 = 0, DML_I32 = 1, DML_U64 = 2, DML_I64 = 3, DML_F32 = 4, DML_F64 = 5 };
+
+typedef struct dml_scalar {
+    uint32_t kind;     /* which member of `value` was given */
+    uint32_t reserved; /* 0 */
+    union {
+        uint32_t u32;
+        int32_t i32;
+        uint64_t u64;
+        int64_t i64;
+        float f32;
+        double f64;
+    } value;
+} dml_scalar;
+
+/* One call. */
+typedef struct dml_call {
+    uint32_t size;    /* of this structure in bytes; later versions add members at its end */
+    uint32_t threads; /* how many the function may use */
+    uint64_t first;   /* the first item to compute */
+    uint64_t end;     /* the item after the last one */
+    const dml_view *views;
+    uint64_t view_count;
+    const dml_scalar *scalars;
+    uint64_t scalar_count;
+    char *message; /* room for what the function has to say where it fails */
+    uint64_t message_bytes;
+} dml_call;
+
+typedef int32_t (*dml_function)(const dml_call *call);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

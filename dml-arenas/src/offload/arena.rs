@@ -1,0 +1,153 @@
+//! The arena: what core asks of a worker's memory.
+
+use super::block::OffloadBlock;
+use super::device::OffloadDevice;
+use super::error::OffloadError;
+use super::function::{Argument, Function};
+use super::heap::Heap;
+use super::pipeline::{Pipeline, Transfer};
+use dml_core::state::MapState;
+use dml_core::sync::Arc;
+use dml_core::{
+    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Concurrency, Cost, DeviceId, Fence, HostSpan,
+    MapReport, Span, TransferError,
+};
+use std::ops::Range;
+
+const KIND: ArenaKind = ArenaKind("offload");
+
+/// Transfers up to this size are made by whoever asks: to wake another thread would take longer.
+const AT_ONCE_BYTES: u64 = 1 << 20;
+
+/// The memory of one coprocessor.
+///
+/// No other device reaches it: the host's bytes are brought in and out by transfers, each a single copy.
+///
+/// # Source
+/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.1, for the arena; "Algorithmic scheme for hybrid computing with
+/// CPU, Xeon-Phi/MIC and GPU devices on a single machine", section 3.2, for the offload model.
+#[derive(Debug)]
+pub struct OffloadArena {
+    desc: ArenaDesc,
+    device: Arc<OffloadDevice>,
+    heap: Arc<Heap>,
+    /// Kernels, and long transfers each way.
+    runs: Pipeline,
+    inward: Pipeline,
+    outward: Pipeline,
+}
+
+impl OffloadArena {
+    /// The arena of `device`, which the platform knows as `native`. Of one device there is one arena.
+    #[must_use]
+    pub fn new(device: Arc<OffloadDevice>, native: DeviceId) -> Self {
+        let desc = ArenaDesc::new(device.name(), KIND, native)
+            .with_concurrency(Concurrency::Exclusive)
+            .with_alloc_align(super::heap::PAGE_BYTES)
+            .with_alloc_cost(Cost::from_ns(5_000));
+        let heap = Arc::new(Heap::new(device.memory_bytes()));
+        let (runs, inward, outward) = (device.pipeline(), device.pipeline(), device.pipeline());
+        Self { desc, device, heap, runs, inward, outward }
+    }
+
+    /// The device: its functions, its pipelines, whether it is lost and why.
+    #[must_use]
+    pub fn device(&self) -> &Arc<OffloadDevice> {
+        &self.device
+    }
+
+    /// Runs a function over the items, after those launched before. The fence waits for its end and reports zero bytes.
+    ///
+    /// # Errors
+    /// [`OffloadError`] of a call that cannot be, or of a device that is lost; as the fence's error it becomes a
+    /// [`TransferError`].
+    pub fn launch(
+        &self,
+        function: &Function,
+        items: Range<u64>,
+        arguments: &[Argument<'_>],
+    ) -> Result<Fence, OffloadError> {
+        Ok(self.runs.run(function, items, arguments, &[])?.fence(()))
+    }
+
+    fn place(&self, block: &BlockRef, span: Span) -> Span {
+        let name = &self.desc.name;
+        let own = block.downcast_ref::<OffloadBlock>().filter(|own| own.is_of(&self.device));
+        let own =
+            own.unwrap_or_else(|| panic!("core bug: {name} was handed a block of another arena: {block:?}"));
+        own.place(span).unwrap_or_else(|| {
+            panic!("core bug: {name} was asked for bytes {span} of a block of {} bytes", block.len())
+        })
+    }
+
+    fn transfer(
+        &self,
+        pipeline: &Pipeline,
+        transfer: Transfer,
+        bytes: u64,
+        block: &BlockRef,
+    ) -> Result<Fence, TransferError> {
+        if bytes <= AT_ONCE_BYTES {
+            return Ok(Fence::done(self.device.transfer(&transfer)?));
+        }
+        Ok(pipeline.transfer(transfer, block.clone())?.fence(()))
+    }
+}
+
+impl Drop for OffloadArena {
+    fn drop(&mut self) {
+        // Nobody can need the worker any more: every block of every buffer went before its platform.
+        self.device.stop();
+    }
+}
+
+impl Arena for OffloadArena {
+    fn desc(&self) -> &ArenaDesc {
+        &self.desc
+    }
+
+    fn alloc(&self, len: u64) -> Result<BlockRef, AllocError> {
+        let arena = &self.desc.name;
+        self.device.expect_there().map_err(|error| error.of_alloc(arena))?;
+        let limit_bytes = self.device.memory_bytes();
+        if len > limit_bytes {
+            return Err(AllocError::TooLarge { arena: arena.clone(), bytes: len, limit_bytes });
+        }
+        let out_of_memory = || AllocError::OutOfMemory { arena: arena.clone(), bytes: len };
+        let pages = self.heap.take(len).ok_or_else(out_of_memory)?;
+        let block = OffloadBlock::new(self.device.clone(), self.heap.clone(), pages, len);
+        // Where this fails the block gives back what it got.
+        self.device.transport().reserve(pages).map_err(|_| out_of_memory())?;
+        Ok(Arc::new(block))
+    }
+
+    fn map(
+        &self,
+        _block: &BlockRef,
+        device: DeviceId,
+        _target: MapState,
+    ) -> Result<MapReport, TransferError> {
+        panic!("core bug: map of {} for device {device}: no other device reaches it", self.desc.name)
+    }
+
+    fn unmap(&self, _block: &BlockRef, _target: MapState) -> Result<MapReport, TransferError> {
+        panic!("core bug: unmap of {}: no other device reaches it", self.desc.name)
+    }
+
+    fn copy_in(&self, block: &BlockRef, offset: u64, from: &HostSpan) -> Result<Fence, TransferError> {
+        let place = self.place(block, Span::new(offset, offset + from.len()));
+        let transfer = Transfer::In { offset: place.start(), from: from.clone() };
+        self.transfer(&self.inward, transfer, from.len(), block)
+    }
+
+    fn copy_out(&self, block: &BlockRef, offset: u64, to: &HostSpan) -> Result<Fence, TransferError> {
+        let place = self.place(block, Span::new(offset, offset + to.len()));
+        let transfer = Transfer::Out { offset: place.start(), to: to.clone() };
+        self.transfer(&self.outward, transfer, to.len(), block)
+    }
+
+    fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError> {
+        let transfer = Transfer::Fill { place: self.place(block, span), byte };
+        self.transfer(&self.inward, transfer, span.len(), block)
+    }
+}

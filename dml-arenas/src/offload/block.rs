@@ -1,0 +1,56 @@
+//! A block: some pages of a worker's memory.
+
+use super::device::OffloadDevice;
+use super::heap::Heap;
+use dml_core::sync::Arc;
+use dml_core::{Block, HostSpan, NativeHandle, Span};
+
+/// Pages of a worker's memory, given back when nobody refers to them any more.
+#[derive(Debug)]
+pub(super) struct OffloadBlock {
+    device: Arc<OffloadDevice>,
+    heap: Arc<Heap>,
+    /// The pages.
+    pages: Span,
+    len: u64,
+}
+
+impl OffloadBlock {
+    /// A block over pages taken from `heap` and reserved.
+    pub(super) fn new(device: Arc<OffloadDevice>, heap: Arc<Heap>, pages: Span, len: u64) -> Self {
+        Self { device, heap, pages, len }
+    }
+
+    /// Whether the block is in this device's memory.
+    pub(super) fn is_of(&self, device: &Arc<OffloadDevice>) -> bool {
+        Arc::ptr_eq(&self.device, device)
+    }
+
+    /// Where in the worker's memory the bytes of a span are; nothing where it reaches past the end.
+    pub(super) fn place(&self, span: Span) -> Option<Span> {
+        let start = self.pages.start();
+        (span.end() <= self.len).then(|| Span::new(start + span.start(), start + span.end()))
+    }
+}
+
+impl Drop for OffloadBlock {
+    fn drop(&mut self) {
+        self.device.transport().give_back(self.pages);
+        self.heap.give_back(self.pages);
+    }
+}
+
+impl Block for OffloadBlock {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn host(&self) -> Option<HostSpan> {
+        None
+    }
+
+    /// The address in the worker's memory, counted from its start.
+    fn native(&self) -> NativeHandle {
+        NativeHandle(self.pages.start() as usize)
+    }
+}

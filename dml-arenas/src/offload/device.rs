@@ -1,0 +1,344 @@
+//! A coprocessor: one worker, what it can run, and whether it is still there.
+//!
+//! ```text
+//!   start ──▶ there ──▶ lost      by its own end, a time limit, a malformed reply, a broken connection, stop
+//! ```
+//! 1. A device is lost once and for good: a new worker is a new device.
+//! 2. When it is lost its worker is ended, and everybody who waits for it hears so.
+//! 3. Nothing that a worker sends is believed: a reply is decoded, compared with what was asked, and means nothing to
+//!    memory. Where payload goes is decided here.
+
+use super::error::{Loss, OffloadError};
+use super::function::Function;
+use super::message::{Command, LIMIT_BYTES, Reply};
+use super::pipeline::{Pipeline, Transfer};
+use super::transport::{Channel, ChannelError, Transport};
+use super::unix::{CONTROL_LIMIT, Start, UnixTransport};
+use dml_core::sync::{Arc, Condvar, Mutex};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a run may take unless the options say otherwise.
+pub const TIME_LIMIT: Duration = Duration::from_secs(300);
+/// How long the end of a process may come after that of its connection.
+const END_DELAY: Duration = Duration::from_millis(500);
+
+/// How a worker is to be started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerOptions {
+    /// The program: one that calls [`hook`](super::hook) first thing in `main`, or `dml-offload-worker`.
+    pub program: PathBuf,
+    /// How many threads its functions may use, at least 1. They are told so; what a function does is its own.
+    pub threads: u32,
+    /// The cores its threads are kept on, as the operating system numbers them; empty for any.
+    pub pins: Vec<u32>,
+    /// The size of its memory, in bytes. Pages are taken when they are allocated.
+    pub memory_bytes: u64,
+    /// How long a run may take before its worker counts as hung; `None` for as long as it likes.
+    pub time_limit: Option<Duration>,
+}
+
+impl WorkerOptions {
+    /// One thread, 1 GiB, [`TIME_LIMIT`], on any core.
+    pub fn new(program: impl Into<PathBuf>) -> Self {
+        let (memory_bytes, time_limit) = (1 << 30, Some(TIME_LIMIT));
+        Self { program: program.into(), threads: 1, pins: Vec::new(), memory_bytes, time_limit }
+    }
+}
+
+/// A coprocessor: a worker with a memory and functions of its own.
+///
+/// Dropping the last reference ends the worker. So does the end of this process, however it ends.
+pub struct OffloadDevice {
+    name: Arc<str>,
+    threads: u32,
+    time_limit: Option<Duration>,
+    life: Arc<Life>,
+    /// One question at a time.
+    asking: Mutex<()>,
+    pipelines: AtomicU64,
+    transport: Box<dyn Transport>,
+}
+
+/// Whether a device is still there.
+struct Life {
+    is_lost: AtomicBool,
+    loss: Mutex<Option<Loss>>,
+    changed: Condvar,
+    /// To be closed when it is lost, so that those who wait in them hear of it.
+    channels: Mutex<Vec<Weak<dyn Channel>>>,
+}
+
+impl Life {
+    fn lose(&self, loss: Loss) {
+        self.loss.lock().get_or_insert(loss);
+        // Set before the channels are closed: whoever finds one closed finds the reason too.
+        self.is_lost.store(true, Ordering::SeqCst);
+        self.changed.notify_all();
+        let channels = std::mem::take(&mut *self.channels.lock());
+        channels.iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());
+    }
+}
+
+impl OffloadDevice {
+    /// Starts a worker process of this machine.
+    ///
+    /// # Errors
+    /// [`OffloadError::Start`] with the program and what is wrong with it.
+    pub fn start(name: &str, options: &WorkerOptions) -> Result<Arc<Self>, OffloadError> {
+        let WorkerOptions { program, threads, pins, memory_bytes, time_limit } = options;
+        let start = Start { device: name, program, threads: *threads, pins, memory_bytes: *memory_bytes };
+        let transport = UnixTransport::start(&start)
+            .map_err(|reason| OffloadError::Start { device: name.into(), reason: reason.into() })?;
+        Ok(Self::over(name, *threads, *time_limit, Box::new(transport)))
+    }
+
+    /// A device whose worker is reached by another transport, and listens.
+    pub fn over(
+        name: &str,
+        threads: u32,
+        time_limit: Option<Duration>,
+        transport: Box<dyn Transport>,
+    ) -> Arc<Self> {
+        let life = Arc::new(Life {
+            is_lost: AtomicBool::new(false),
+            loss: Mutex::new(None),
+            changed: Condvar::new(),
+            channels: Mutex::new(Vec::new()),
+        });
+        let watched = life.clone();
+        transport.watch(Box::new(move |status| watched.lose(Loss::Ended { status })));
+        let (asking, pipelines) = (Mutex::new(()), AtomicU64::new(0));
+        Arc::new(Self { name: name.into(), threads, time_limit, life, asking, pipelines, transport })
+    }
+
+    /// The device's name, such as `offload:0`.
+    #[must_use]
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// How many threads its functions may use.
+    #[must_use]
+    pub fn threads(&self) -> u32 {
+        self.threads
+    }
+
+    /// How long a run may take.
+    #[must_use]
+    pub fn time_limit(&self) -> Option<Duration> {
+        self.time_limit
+    }
+
+    /// The size of its memory, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.transport.memory_bytes()
+    }
+
+    /// The worker's number as a process, where it is one of this machine.
+    #[must_use]
+    pub fn process(&self) -> Option<u32> {
+        self.transport.process()
+    }
+
+    /// Why the device is lost, if it is.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        self.life.loss.lock().clone()
+    }
+
+    /// Whether the device is lost.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.life.is_lost.load(Ordering::SeqCst)
+    }
+
+    /// Ends the worker. What it does is not waited for, and fails.
+    pub fn stop(&self) {
+        self.lose(Loss::Stopped);
+    }
+
+    /// Looks a function up by name: in the worker's registry, then in the libraries it has loaded, the first one first.
+    ///
+    /// # Errors
+    /// [`OffloadError::UnknownFunction`], [`OffloadError::TooLong`], [`OffloadError::Lost`].
+    pub fn function(self: &Arc<Self>, name: &str) -> Result<Function, OffloadError> {
+        let reply = self.ask("a lookup", &Command::Find { name: name.to_owned() })?;
+        match reply {
+            Reply::Found { function } => Ok(Function::new(self.clone(), name.into(), function)),
+            Reply::NotFound => {
+                Err(OffloadError::UnknownFunction { device: self.name.clone(), function: name.into() })
+            }
+            other => Err(self.unexpected(&other, "a lookup")),
+        }
+    }
+
+    /// Has the worker load a shared library, whose functions can be looked up from then on. A path without a slash is
+    /// searched for as the worker's loader searches.
+    ///
+    /// The library is trusted with the worker, not with this process: what it breaks there is a lost device here.
+    ///
+    /// # Errors
+    /// [`OffloadError::Library`] with what the loader said, [`OffloadError::TooLong`], [`OffloadError::Lost`].
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<(), OffloadError> {
+        let path = path.as_ref();
+        let reply = self.ask("a library", &Command::Load { path: path.as_os_str().as_bytes().to_vec() })?;
+        match reply {
+            Reply::Loaded => Ok(()),
+            Reply::Failed { message } => Err(OffloadError::Library {
+                device: self.name.clone(),
+                path: path.display().to_string().into(),
+                reason: message.into(),
+            }),
+            other => Err(self.unexpected(&other, "a library")),
+        }
+    }
+
+    /// A new pipeline: what is put in it is done in order, beside what other pipelines do.
+    #[must_use]
+    pub fn pipeline(self: &Arc<Self>) -> Pipeline {
+        let number = self.pipelines.fetch_add(1, Ordering::Relaxed);
+        Pipeline::new(self.clone(), number)
+    }
+
+    /// One command and its reply on the control channel.
+    fn ask(&self, what: &'static str, command: &Command) -> Result<Reply, OffloadError> {
+        let message = self.message(what, command)?;
+        let _one = self.asking.lock();
+        self.expect_there()?;
+        let deadline = Instant::now() + CONTROL_LIMIT;
+        let control = self.transport.control();
+        let answer = control.send(&message, Some(deadline)).and_then(|()| control.receive(Some(deadline)));
+        let answer = answer.map_err(|error| self.broken(error, what, CONTROL_LIMIT))?;
+        Reply::decode(&answer).map_err(|what| self.protocol(what))
+    }
+
+    /// A command as a message, if it is not too long for one.
+    pub(super) fn message(&self, what: &str, command: &Command) -> Result<Vec<u8>, OffloadError> {
+        let message = command.encode();
+        if message.len() > LIMIT_BYTES {
+            return Err(OffloadError::TooLong {
+                device: self.name.clone(),
+                what: what.into(),
+                bytes: message.len(),
+                limit_bytes: LIMIT_BYTES,
+            });
+        }
+        Ok(message)
+    }
+
+    /// A channel of the caller's own, closed when the device is lost.
+    pub(super) fn open(&self) -> Result<Arc<dyn Channel>, OffloadError> {
+        self.expect_there()?;
+        let channel = self.transport.open().map_err(|error| match error {
+            ChannelError::Failed(cause) => self.resource("a channel", &cause),
+            error => self.broken(error, "a new channel", CONTROL_LIMIT),
+        })?;
+        self.life.channels.lock().push(Arc::downgrade(&channel));
+        // A loss meanwhile may have passed it by.
+        if self.is_lost() {
+            channel.close();
+        }
+        Ok(channel)
+    }
+
+    pub(super) fn transport(&self) -> &dyn Transport {
+        &*self.transport
+    }
+
+    /// Carries a transfer out, on this thread. One that ends after the device was lost counts as lost with it.
+    pub(super) fn transfer(&self, transfer: &Transfer) -> Result<u64, OffloadError> {
+        self.expect_there()?;
+        let (bytes, moved) = match transfer {
+            Transfer::In { offset, from } => (from.len(), self.transport.copy_in(*offset, from)),
+            Transfer::Out { offset, to } => (to.len(), self.transport.copy_out(*offset, to)),
+            Transfer::Fill { place, byte } => (place.len(), self.transport.fill(*place, *byte)),
+        };
+        if let Err(cause) = moved {
+            return Err(self.broken(ChannelError::Failed(cause), "a transfer", CONTROL_LIMIT));
+        }
+        self.expect_there().map(|()| bytes)
+    }
+
+    /// Whether somebody may still be served.
+    pub(super) fn expect_there(&self) -> Result<(), OffloadError> {
+        if self.is_lost() { Err(self.lost()) } else { Ok(()) }
+    }
+
+    /// The error of a device that is lost.
+    pub(super) fn lost(&self) -> OffloadError {
+        let loss = self.loss().unwrap_or(Loss::Stopped);
+        OffloadError::Lost { device: self.name.clone(), loss }
+    }
+
+    pub(super) fn resource(&self, what: &'static str, cause: &std::io::Error) -> OffloadError {
+        OffloadError::Resource { device: self.name.clone(), what, cause: cause.to_string().into() }
+    }
+
+    fn lose(&self, loss: Loss) {
+        self.life.lose(loss);
+        self.transport.kill();
+    }
+
+    /// A channel failed while `command` was to be done: the device is lost. Yields why.
+    pub(super) fn broken(&self, error: ChannelError, command: &str, limit: Duration) -> OffloadError {
+        let cause = match error {
+            ChannelError::TimedOut => {
+                self.lose(Loss::Hung { command: command.into(), limit });
+                return self.lost();
+            }
+            ChannelError::Failed(cause) => cause.to_string(),
+            ChannelError::Closed => {
+                // The end of a process closes its channels a little before it is told.
+                self.wait_for_loss(Instant::now() + END_DELAY);
+                "the worker closed it".to_owned()
+            }
+        };
+        self.lose(Loss::Connection { cause: cause.into() });
+        self.lost()
+    }
+
+    /// The worker sent what it must not: the device is lost. Yields why.
+    pub(super) fn protocol(&self, what: impl Into<Arc<str>>) -> OffloadError {
+        self.lose(Loss::Protocol { what: what.into() });
+        self.lost()
+    }
+
+    fn unexpected(&self, reply: &Reply, to: &str) -> OffloadError {
+        self.protocol(format!("{reply:?} in reply to {to}"))
+    }
+
+    fn wait_for_loss(&self, deadline: Instant) {
+        let mut loss = self.life.loss.lock();
+        while loss.is_none() {
+            let (guard, timed_out) = self.life.changed.wait_until(loss, deadline);
+            loss = guard;
+            if timed_out {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for OffloadDevice {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl fmt::Debug for OffloadDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OffloadDevice")
+            .field("name", &self.name)
+            .field("threads", &self.threads)
+            .field("process", &self.process())
+            .field("loss", &self.loss())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,141 @@
+//! Workers of this machine, as devices and arenas of a platform.
+
+use super::arena::OffloadArena;
+use super::cross;
+use super::device::{OffloadDevice, TIME_LIMIT, WorkerOptions};
+use super::process::WORKER;
+use super::worker::is_hooked;
+use crate::discover::{DiscoverError, DiscoverOptions};
+use crate::join::End;
+use crate::main_mem::discover::{description, threads};
+use dml_core::sync::Arc;
+use dml_core::{DeviceDesc, DeviceKind, PlatformBuilder, Unavailable};
+use std::path::{Path, PathBuf};
+
+const BACKEND: &str = "offload";
+/// Where a process finds its own program, also after the file was replaced.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// The workers there can be, before any is started.
+pub(crate) struct Candidates {
+    workers: u32,
+    program: Result<PathBuf, String>,
+}
+
+impl Candidates {
+    /// Looks for a program to start workers from.
+    pub(crate) fn find(options: &DiscoverOptions) -> Self {
+        let wishes = &options.offload;
+        let program = wishes.program.clone().map_or_else(find_program, Ok);
+        Self { workers: wishes.workers, program }
+    }
+
+    /// The names of the devices, in order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = String> {
+        (0..self.workers).map(name_of)
+    }
+
+    /// Starts the wanted workers and adds them, each with its arena and its links to main memory. One that cannot be
+    /// started is noted, unless it was asked for by name.
+    ///
+    /// # Errors
+    /// [`DiscoverError::BadLimit`], [`DiscoverError::BadPin`] and [`DiscoverError::Unusable`], of devices named in the
+    /// options.
+    pub(crate) fn add(
+        self,
+        builder: &mut PlatformBuilder,
+        host: End,
+        options: &DiscoverOptions,
+    ) -> Result<(), DiscoverError> {
+        let memory_bytes =
+            options.offload.memory_bytes.unwrap_or_else(|| default_memory() / u64::from(self.workers.max(1)));
+        for name in (0..self.workers).map(name_of).filter(|name| options.wants(name)) {
+            let threads = limit(&name, options)?;
+            let pins = pins(&name, options)?;
+            let time_limit = options.offload.time_limit.unwrap_or(Some(TIME_LIMIT));
+            let started = self.program.clone().and_then(|program| {
+                let options = WorkerOptions { program, threads, pins, memory_bytes, time_limit };
+                OffloadDevice::start(&name, &options).map_err(|error| error.to_string())
+            });
+            match started {
+                Ok(device) => add_device(builder, host, &device),
+                Err(reason) if options.names(&name) => {
+                    return Err(DiscoverError::Unusable { device: name, reason });
+                }
+                Err(reason) => {
+                    builder.add_unavailable(Unavailable { backend: BACKEND, reason });
+                    // What keeps one from starting keeps the others.
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn name_of(index: u32) -> String {
+    format!("{BACKEND}:{index}")
+}
+
+fn limit(name: &str, options: &DiscoverOptions) -> Result<u32, DiscoverError> {
+    let most = threads();
+    match options.limit_of(name) {
+        None => Ok(most),
+        Some(units) if (1..=most).contains(&units) => Ok(units),
+        Some(units) => {
+            let reason = format!("this process may use {most} threads");
+            Err(DiscoverError::BadLimit { device: name.to_owned(), units, reason })
+        }
+    }
+}
+
+fn pins(name: &str, options: &DiscoverOptions) -> Result<Vec<u32>, DiscoverError> {
+    let Some(cores) = options.offload.pins.get(name) else { return Ok(Vec::new()) };
+    let bad =
+        |reason: String| DiscoverError::BadPin { device: name.to_owned(), cores: cores.clone(), reason };
+    if cores.is_empty() {
+        return Err(bad("there are none".to_owned()));
+    }
+    let allowed = rustix::thread::sched_getaffinity(None).map_err(|error| bad(error.to_string()))?;
+    let is_allowed =
+        |core: u32| (core as usize) < rustix::thread::CpuSet::MAX_CPU && allowed.is_set(core as usize);
+    match cores.iter().find(|&&core| !is_allowed(core)) {
+        Some(core) => Err(bad(format!("this process may not use core {core}"))),
+        None => Ok(cores.clone()),
+    }
+}
+
+fn add_device(builder: &mut PlatformBuilder, host: End, device: &Arc<OffloadDevice>) {
+    // The host's cores, in a process with a memory of its own.
+    let desc = DeviceDesc::new(device.name(), DeviceKind::Cpu)
+        .with_description(format!("worker process on {}", description()))
+        .with_units(device.threads());
+    let native = builder.add_device(desc);
+    let arena = builder.add_arena(Arc::new(OffloadArena::new(device.clone(), native)));
+    cross::join(builder, host, End { arena, native });
+}
+
+/// The program to start workers from, or what could be done to have one.
+fn find_program() -> Result<PathBuf, String> {
+    if is_hooked() {
+        return Ok(PathBuf::from(OWN_PROGRAM));
+    }
+    let own = std::env::current_exe().ok();
+    // Beside the program, or, for tests and examples, in the folder above theirs.
+    let beside = own.iter().flat_map(|own| own.ancestors().skip(1).take(2)).map(Path::to_path_buf);
+    let on_path = std::env::var_os("PATH");
+    let on_path = on_path.iter().flat_map(std::env::split_paths);
+    let found = beside.chain(on_path).map(|folder| folder.join(WORKER)).find(|program| program.is_file());
+    found.ok_or_else(|| {
+        format!("no program for workers: this one does not call offload::hook, and {WORKER} is neither beside it nor on the PATH")
+    })
+}
+
+/// Half of the memory that this process may use, in bytes.
+fn default_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    let machine = u64::from(info.mem_unit).saturating_mul(info.totalram);
+    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let group = group.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
+    machine.min(group) / 2
+}

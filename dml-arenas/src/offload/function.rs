@@ -1,0 +1,103 @@
+//! A function of a worker, and what it is called with.
+
+use super::block::OffloadBlock;
+use super::device::OffloadDevice;
+use super::error::OffloadError;
+use super::message::{Call, Command, Part, Scalar};
+use dml_core::sync::Arc;
+use dml_core::{BlockRef, Span};
+use std::fmt;
+use std::ops::Range;
+
+/// A function that a worker can run, found by its name.
+#[derive(Clone)]
+pub struct Function {
+    device: Arc<OffloadDevice>,
+    name: Arc<str>,
+    /// The worker's number for it.
+    number: u32,
+}
+
+/// One argument of a function. Buffers and scalars are numbered apart from each other, in their order.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Argument<'a> {
+    /// Part of a block, to be read.
+    Read(&'a BlockRef, Span),
+    /// Part of a block, to be read and written.
+    Write(&'a BlockRef, Span),
+    /// Anything else.
+    Scalar(Scalar),
+}
+
+impl Function {
+    pub(super) fn new(device: Arc<OffloadDevice>, name: Arc<str>, number: u32) -> Self {
+        Self { device, name, number }
+    }
+
+    /// The name it was found by.
+    #[must_use]
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The device whose function it is.
+    #[must_use]
+    pub fn device(&self) -> &Arc<OffloadDevice> {
+        &self.device
+    }
+
+    /// The call as a message, and the blocks to be kept until it has ended.
+    pub(super) fn message(
+        &self,
+        ticket: u64,
+        items: &Range<u64>,
+        arguments: &[Argument<'_>],
+    ) -> Result<(Vec<u8>, Vec<BlockRef>), OffloadError> {
+        let (mut parts, mut scalars, mut blocks) = (Vec::<Part>::new(), Vec::new(), Vec::new());
+        for (index, argument) in arguments.iter().enumerate() {
+            let (block, span, writes) = match *argument {
+                Argument::Read(block, span) => (block, span, false),
+                Argument::Write(block, span) => (block, span, true),
+                Argument::Scalar(scalar) => {
+                    scalars.push(scalar);
+                    continue;
+                }
+            };
+            let part = self.part(block, span, writes).map_err(|reason| self.misfit(index, &reason))?;
+            let ends = |part: &Part| part.offset + part.bytes;
+            let clash = parts.iter().position(|other| {
+                (other.writes || writes) && other.offset < ends(&part) && part.offset < ends(other)
+            });
+            if let Some(other) = clash {
+                let reason = format!("shares bytes with buffer {other}, and one of them is written");
+                return Err(self.misfit(index, &reason));
+            }
+            parts.push(part);
+            blocks.push(block.clone());
+        }
+        let call = Call { function: self.number, first: items.start, end: items.end, parts, scalars };
+        let what = format!("a call of {}", self.name);
+        Ok((self.device.message(&what, &Command::Run { ticket, call })?, blocks))
+    }
+
+    fn part(&self, block: &BlockRef, span: Span, writes: bool) -> Result<Part, String> {
+        let own = block.downcast_ref::<OffloadBlock>().filter(|own| own.is_of(&self.device));
+        let own = own.ok_or("the block belongs to another arena")?;
+        let place = own
+            .place(span)
+            .ok_or_else(|| format!("bytes {span} of a block of {} bytes", dml_core::Block::len(own)))?;
+        Ok(Part { offset: place.start(), bytes: place.len(), start: span.start(), writes })
+    }
+
+    fn misfit(&self, index: usize, reason: &str) -> OffloadError {
+        let (device, function) = (self.device.name().clone(), self.name.clone());
+        OffloadError::Argument { device, function, index, reason: reason.into() }
+    }
+}
+
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.name, self.device.name())
+    }
+}

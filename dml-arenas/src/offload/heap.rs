@@ -1,0 +1,54 @@
+//! Which parts of a worker's memory are taken.
+
+use dml_core::Span;
+use dml_core::sync::Mutex;
+use range_alloc::RangeAllocator;
+
+/// Blocks begin and end at pages, so that each has pages of its own to reserve and to give back.
+pub(super) const PAGE_BYTES: u64 = 4096;
+
+/// The addresses of one worker's memory.
+#[derive(Debug)]
+pub(super) struct Heap {
+    free_pages: Mutex<RangeAllocator<u64>>,
+}
+
+impl Heap {
+    /// All of `bytes` bytes free, down to whole pages.
+    pub(super) fn new(bytes: u64) -> Self {
+        Self { free_pages: Mutex::new(RangeAllocator::new(0..bytes / PAGE_BYTES)) }
+    }
+
+    /// Addresses for `bytes` bytes, in whole pages; none where no free stretch is long enough.
+    pub(super) fn take(&self, bytes: u64) -> Option<Span> {
+        if bytes == 0 {
+            return Some(Span::default());
+        }
+        let pages = self.free_pages.lock().allocate_range(bytes.div_ceil(PAGE_BYTES)).ok()?;
+        Some(Span::new(pages.start * PAGE_BYTES, pages.end * PAGE_BYTES))
+    }
+
+    /// Takes back what [`take`](Self::take) gave.
+    pub(super) fn give_back(&self, span: Span) {
+        if !span.is_empty() {
+            self.free_pages.lock().free_range(span.start() / PAGE_BYTES..span.end() / PAGE_BYTES);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fragments_are_joined() {
+        let heap = Heap::new(10 * PAGE_BYTES + 1);
+        let spans: Vec<_> = (0..10).map(|_| heap.take(1).unwrap()).collect();
+        assert!(heap.take(1).is_none());
+        for span in spans.iter().step_by(2).chain(spans.iter().skip(1).step_by(2)) {
+            heap.give_back(*span);
+        }
+        assert_eq!(heap.take(10 * PAGE_BYTES).unwrap(), Span::new(0, 10 * PAGE_BYTES));
+        assert_eq!(heap.take(0), Some(Span::default()));
+    }
+}

@@ -1,0 +1,183 @@
+//! What owner and worker say to each other: one command, then its one reply, in order, on each channel.
+//!
+//! ```text
+//!   control    owner ─ Hello + memory ─▶ worker ─ Ready ─▶     Find ─▶ Found | NotFound      Load ─▶ Loaded | Failed
+//!              owner ─ Pipeline + channel ─▶ worker            (no reply: the channel is served from then on)
+//!   pipeline   owner ─ Run ─▶ worker ─ Ended ─▶                several runs may be sent before the first has ended
+//! ```
+//! Payload never travels here: a run names places in the worker's memory, which both sides see.
+
+use serde::{Deserialize, Serialize};
+
+/// The version of this protocol. Owner and worker must have the same.
+pub(super) const VERSION: u32 = 1;
+/// The most bytes of one message.
+pub(super) const LIMIT_BYTES: usize = 64 << 10;
+/// The most bytes of a text that a worker sends back.
+const TEXT_LIMIT_BYTES: usize = 4 << 10;
+
+/// What the owner asks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Command {
+    /// The first message; the descriptor of the worker's memory comes with it.
+    Hello { version: u32, memory_bytes: u64, threads: u32, pins: Vec<u32> },
+    /// A channel comes with it, to be served by a thread of its own.
+    Pipeline,
+    /// Looks a function up.
+    Find { name: String },
+    /// Loads a shared library, named as the operating system names files.
+    Load { path: Vec<u8> },
+    /// Runs a function.
+    Run { ticket: u64, call: Call },
+}
+
+/// One call of a function.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Call {
+    /// The function, as the worker numbered it.
+    pub(super) function: u32,
+    /// The items to compute.
+    pub(super) first: u64,
+    /// The item after the last one.
+    pub(super) end: u64,
+    /// The parts of buffers it works on.
+    pub(super) parts: Vec<Part>,
+    /// Its other arguments.
+    pub(super) scalars: Vec<Scalar>,
+}
+
+/// Part of a buffer in the worker's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Part {
+    /// Where it begins in the worker's memory.
+    pub(super) offset: u64,
+    /// How long it is.
+    pub(super) bytes: u64,
+    /// Where it begins in its buffer.
+    pub(super) start: u64,
+    /// Whether the function may write it.
+    pub(super) writes: bool,
+}
+
+/// An argument that is no buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "each is the Rust type of its name")]
+pub enum Scalar {
+    U32(u32),
+    I32(i32),
+    U64(u64),
+    I64(i64),
+    F32(f32),
+    F64(f64),
+}
+
+/// What the worker answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Reply {
+    /// It has mapped its memory and listens.
+    Ready { version: u32 },
+    /// It cannot do what Hello or Load asked.
+    Failed { message: String },
+    /// The function's number.
+    Found { function: u32 },
+    /// There is no such function.
+    NotFound,
+    /// The library is loaded.
+    Loaded,
+    /// The run has ended.
+    Ended { ticket: u64, outcome: Outcome },
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Outcome {
+    Done,
+    Failed { code: i32, message: String },
+}
+
+impl Command {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    pub(super) fn decode(message: &[u8]) -> Result<Self, String> {
+        decode(message)
+    }
+}
+
+impl Reply {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// The reply that a message is; what is wrong with the message otherwise.
+    pub(super) fn decode(message: &[u8]) -> Result<Self, String> {
+        decode(message)
+    }
+}
+
+/// A text of the worker's, short enough to be sent.
+pub(super) fn text(mut text: String) -> String {
+    if text.len() > TEXT_LIMIT_BYTES {
+        text.truncate(text.floor_char_boundary(TEXT_LIMIT_BYTES));
+        text.push_str(" ...");
+    }
+    text
+}
+
+fn encode(message: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(message).expect("every message has a length when it is made, and a vector grows")
+}
+
+fn decode<'a, M: Deserialize<'a>>(message: &'a [u8]) -> Result<M, String> {
+    match postcard::take_from_bytes(message) {
+        Ok((decoded, [])) => Ok(decoded),
+        Ok((_, rest)) => Err(format!("{} bytes too many in a message of {}", rest.len(), message.len())),
+        Err(error) => Err(format!("a message of {} bytes that is none: {error}", message.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_back_as_they_were() {
+        let parts = vec![Part { offset: 4096, bytes: 12, start: 4, writes: true }];
+        let scalars = vec![Scalar::F32(1.5), Scalar::U64(u64::MAX), Scalar::I32(-1), Scalar::F64(-0.0)];
+        let call = Call { function: 3, first: 7, end: u64::MAX, parts, scalars };
+        for command in [
+            Command::Hello { version: VERSION, memory_bytes: 1 << 40, threads: 2, pins: vec![0, 3] },
+            Command::Pipeline,
+            Command::Find { name: "saxpy".to_owned() },
+            Command::Load { path: b"/lib/\xFF.so".to_vec() },
+            Command::Run { ticket: 1 << 50, call },
+        ] {
+            assert_eq!(Command::decode(&command.encode()), Ok(command));
+        }
+        let outcome = Outcome::Failed { code: -3, message: "no".to_owned() };
+        for reply in [
+            Reply::Ready { version: VERSION },
+            Reply::Found { function: 9 },
+            Reply::Ended { ticket: 4, outcome },
+        ] {
+            assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_said_to_be_none() {
+        let reply = Reply::Ended { ticket: 300, outcome: Outcome::Done }.encode();
+        assert!(Reply::decode(&[]).is_err() && Reply::decode(&[200]).is_err());
+        assert!(Reply::decode(&reply[..reply.len() - 1]).is_err());
+        assert!(Reply::decode(&[reply, vec![0]].concat()).unwrap_err().contains("too many"));
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        let cut = text("ä".repeat(TEXT_LIMIT_BYTES));
+        assert!(cut.len() <= TEXT_LIMIT_BYTES + 4 && cut.ends_with("ä ..."));
+        assert_eq!(text("short".to_owned()), "short");
+    }
+}

@@ -1,0 +1,209 @@
+//! Signal and wait: how the end of a run or a transfer is heard of.
+//!
+//! ```text
+//!   Signaller ──end(result)──▶ Signal ──▶ wait, poll, is_ended       any number of clones, any number of waiters
+//! ```
+//! 1. A signal ends once. A signaller that is dropped without a word ends it as an error, so nobody waits for ever.
+//! 2. Whoever waits, or polled and was told to wait, is woken by the end.
+
+use super::error::OffloadError;
+use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::{Completion, Fence, TransferError};
+use std::any::Any;
+use std::fmt;
+use std::task::{Poll, Waker};
+
+/// The end of a run or a transfer, to be waited for by whoever wants to know; clones name the same end.
+#[derive(Clone)]
+pub struct Signal(Arc<State>);
+
+/// Whoever does the work, and says how it ended.
+#[must_use = "dropping it reports a failure"]
+pub struct Signaller(Arc<State>);
+
+struct State {
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+enum Progress {
+    /// Who polled, by number, to be woken.
+    Running {
+        wakers: Vec<(u64, Waker)>,
+        next_number: u64,
+    },
+    Ended(Result<u64, OffloadError>),
+}
+
+impl Signal {
+    /// A signal and the right to end it.
+    pub fn new() -> (Self, Signaller) {
+        let progress = Mutex::new(Progress::Running { wakers: Vec::new(), next_number: 0 });
+        let state = Arc::new(State { progress, changed: Condvar::new() });
+        (Self(state.clone()), Signaller(state))
+    }
+
+    /// A signal that has ended.
+    #[must_use]
+    pub fn ended(result: Result<u64, OffloadError>) -> Self {
+        let (signal, signaller) = Self::new();
+        signaller.end(result);
+        signal
+    }
+
+    /// Blocks until the work ends; the bytes a transfer moved, zero of a run.
+    ///
+    /// # Errors
+    /// Whatever kept the work from ending well.
+    pub fn wait(&self) -> Result<u64, OffloadError> {
+        let mut progress = self.0.progress.lock();
+        loop {
+            match &*progress {
+                Progress::Ended(result) => return result.clone(),
+                Progress::Running { .. } => progress = self.0.changed.wait(progress),
+            }
+        }
+    }
+
+    /// Whether the work has ended, well or not.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        matches!(&*self.0.progress.lock(), Progress::Ended(_))
+    }
+
+    /// The signal as a fence, which keeps `keep` until it has ended and was waited for.
+    pub fn fence(self, keep: impl Any + Send) -> Fence {
+        Fence::awaited(Awaited { signal: self, number: None, _keep: keep })
+    }
+
+    /// How the work ended; while it runs, `waker` takes the place of whatever was registered under the number.
+    fn poll(&self, number: &mut Option<u64>, waker: &Waker) -> Poll<Result<u64, OffloadError>> {
+        match &mut *self.0.progress.lock() {
+            Progress::Ended(result) => Poll::Ready(result.clone()),
+            Progress::Running { wakers, next_number } => {
+                let number = *number.get_or_insert_with(|| {
+                    *next_number += 1;
+                    *next_number
+                });
+                match wakers.iter_mut().find(|(other, _)| *other == number) {
+                    Some((_, old)) => old.clone_from(waker),
+                    None => wakers.push((number, waker.clone())),
+                }
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0.progress.lock() {
+            Progress::Running { .. } => f.write_str("Signal(running)"),
+            Progress::Ended(result) => write!(f, "Signal({result:?})"),
+        }
+    }
+}
+
+impl Signaller {
+    /// Says how the work ended and wakes everybody.
+    pub fn end(self, result: Result<u64, OffloadError>) {
+        self.finish(result);
+    }
+
+    fn finish(&self, result: Result<u64, OffloadError>) {
+        let mut progress = self.0.progress.lock();
+        let Progress::Running { wakers, .. } = &mut *progress else { return };
+        let wakers = std::mem::take(wakers);
+        *progress = Progress::Ended(result);
+        drop(progress);
+        self.0.changed.notify_all();
+        // Not under the lock: a waker is code of somebody else's.
+        wakers.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+}
+
+impl Drop for Signaller {
+    fn drop(&mut self) {
+        let (device, cause) = ("offload".into(), "the thread that did it panicked".into());
+        self.finish(Err(OffloadError::Resource { device, what: "the work", cause }));
+    }
+}
+
+impl fmt::Debug for Signaller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Signaller")
+    }
+}
+
+/// A signal that a fence waits for, and what has to live as long.
+struct Awaited<K> {
+    signal: Signal,
+    /// Under which its waker is registered.
+    number: Option<u64>,
+    _keep: K,
+}
+
+impl<K: Send> Completion for Awaited<K> {
+    fn wait(self: Box<Self>) -> Result<u64, TransferError> {
+        self.signal.wait().map_err(TransferError::from)
+    }
+
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
+        self.signal.poll(&mut self.number, waker).map_err(TransferError::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn every_waiter_hears_the_same_end() {
+        let (signal, signaller) = Signal::new();
+        assert!(!signal.is_ended());
+        let waiters: Vec<_> = (0..3)
+            .map(|_| {
+                let signal = signal.clone();
+                std::thread::spawn(move || signal.wait())
+            })
+            .collect();
+        signaller.end(Ok(7));
+        assert!(waiters.into_iter().all(|waiter| waiter.join().unwrap() == Ok(7)));
+        assert!(signal.is_ended());
+        assert_eq!(signal.wait(), Ok(7));
+    }
+
+    #[test]
+    fn the_last_waker_of_each_fence_is_woken_once() {
+        let (signal, signaller) = Signal::new();
+        let (old, new, other) =
+            (Arc::new(Count::default()), Arc::new(Count::default()), Arc::new(Count::default()));
+        let (mut one, mut two) = (signal.clone().fence(()), signal.fence(()));
+        assert!(one.poll(&old.clone().into()).is_pending());
+        assert!(one.poll(&new.clone().into()).is_pending());
+        assert!(two.poll(&other.clone().into()).is_pending());
+        signaller.end(Ok(3));
+        let woken = |count: &Count| count.0.load(Ordering::SeqCst);
+        assert_eq!((woken(&old), woken(&new), woken(&other)), (0, 1, 1));
+        assert_eq!(one.poll(&new.into()), Poll::Ready(Ok(3)));
+        assert_eq!(two.wait(), Ok(3));
+    }
+
+    #[test]
+    fn work_that_nobody_ends_has_failed() {
+        let (signal, signaller) = Signal::new();
+        drop(signaller);
+        assert!(matches!(signal.wait(), Err(OffloadError::Resource { .. })));
+    }
+}

@@ -1,0 +1,277 @@
+//! The transport there is: a process on this machine, a socket for commands, a window into its memory for payload.
+//!
+//! ```text
+//!   owner                                   worker
+//!   SocketChannel ── Unix socket, SEQPACKET ── SocketChannel      messages arrive whole; the end of either side shows
+//!   Window ───────── one sealed memory file ── Window             a transfer is one copy, made by the owner
+//! ```
+
+use super::message::{Command, LIMIT_BYTES, Reply, VERSION};
+use super::process::Process;
+use super::transport::{Channel, ChannelError, Transport};
+use super::window::{Window, memory};
+use crate::main_mem;
+use dml_core::sync::Arc;
+use dml_core::{HostSpan, Span};
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, sendmsg, shutdown,
+    socketpair,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a worker may take to start, and to accept a message.
+pub(super) const CONTROL_LIMIT: Duration = Duration::from_secs(10);
+
+/// One end of a socket that keeps messages apart.
+#[derive(Debug)]
+pub(super) struct SocketChannel {
+    socket: OwnedFd,
+}
+
+impl SocketChannel {
+    /// A channel and its other end.
+    pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
+        let (socket, other) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Self { socket }, other))
+    }
+
+    /// A channel over an end that another process made.
+    ///
+    /// # Errors
+    /// Something that is no such socket.
+    pub(super) fn over(socket: OwnedFd) -> io::Result<Self> {
+        if rustix::net::sockopt::socket_type(&socket)? != SocketType::SEQPACKET {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket of another type"));
+        }
+        Ok(Self { socket })
+    }
+
+    /// Sends a message, with a descriptor where there is one.
+    pub(super) fn send_with(
+        &self,
+        message: &[u8],
+        descriptor: Option<BorrowedFd<'_>>,
+        deadline: Option<Instant>,
+    ) -> Result<(), ChannelError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let descriptors = descriptor.map(|descriptor| [descriptor]);
+        loop {
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            if let Some(descriptors) = &descriptors {
+                let fits = ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+                assert!(fits, "the space is for one descriptor");
+            }
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match sendmsg(&self.socket, &[IoSlice::new(message)], &mut ancillary, flags) {
+                Ok(_) => return Ok(()),
+                Err(Errno::AGAIN) => self.ready(PollFlags::OUT, deadline)?,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(failure(error)),
+            }
+        }
+    }
+
+    /// Receives a message and the descriptor that came with it. Only a worker does: what it sends back is bytes.
+    pub(super) fn receive_with(&self) -> Result<(Vec<u8>, Option<OwnedFd>), ChannelError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut buffer = vec![0; LIMIT_BYTES];
+        loop {
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+            let slice = &mut [IoSliceMut::new(&mut buffer)];
+            match recvmsg(&self.socket, slice, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+                Ok(received) if received.bytes == 0 => return Err(ChannelError::Closed),
+                Ok(received) => {
+                    let bytes = received.bytes;
+                    let mut descriptors = ancillary.drain().filter_map(|message| match message {
+                        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+                        _ => None,
+                    });
+                    let descriptor = descriptors.next().and_then(|mut descriptors| descriptors.next());
+                    drop(descriptors);
+                    buffer.truncate(bytes);
+                    return Ok((buffer, descriptor));
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(failure(error)),
+            }
+        }
+    }
+
+    /// Waits until the socket can be written or read.
+    fn ready(&self, what: PollFlags, deadline: Option<Instant>) -> Result<(), ChannelError> {
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let timeout = left.map(|left| Timespec {
+                tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            });
+            match poll(&mut [PollFd::new(&self.socket, what)], timeout.as_ref()) {
+                Ok(0) if left.is_some_and(|left| left.is_zero()) => return Err(ChannelError::TimedOut),
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(failure(error)),
+            }
+        }
+    }
+}
+
+fn failure(error: Errno) -> ChannelError {
+    match error {
+        Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => ChannelError::Closed,
+        error => ChannelError::Failed(error.into()),
+    }
+}
+
+impl Channel for SocketChannel {
+    fn send(&self, message: &[u8], deadline: Option<Instant>) -> Result<(), ChannelError> {
+        self.send_with(message, None, deadline)
+    }
+
+    fn receive(&self, deadline: Option<Instant>) -> Result<Vec<u8>, ChannelError> {
+        // One byte more than a message may have, to see that it has.
+        let mut buffer = Vec::with_capacity(LIMIT_BYTES + 1);
+        loop {
+            if deadline.is_some() {
+                self.ready(PollFlags::IN, deadline)?;
+            }
+            match recv(&self.socket, spare_capacity(&mut buffer), RecvFlags::empty()) {
+                Ok((0, _)) => return Err(ChannelError::Closed),
+                Ok(_) => return Ok(buffer),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(error) => return Err(failure(error)),
+            }
+        }
+    }
+
+    fn close(&self) {
+        // Of a socket whose other end is gone there is nothing to shut.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+}
+
+/// A worker process of this machine. The fields are released in this order.
+#[derive(Debug)]
+pub(super) struct UnixTransport {
+    control: SocketChannel,
+    process: Process,
+    window: Window,
+}
+
+/// What a worker is started with.
+#[derive(Debug)]
+pub(super) struct Start<'a> {
+    pub(super) device: &'a str,
+    pub(super) program: &'a Path,
+    pub(super) threads: u32,
+    pub(super) pins: &'a [u32],
+    pub(super) memory_bytes: u64,
+}
+
+impl UnixTransport {
+    /// Starts a worker and waits until it listens.
+    ///
+    /// # Errors
+    /// A sentence that says what failed.
+    pub(super) fn start(start: &Start<'_>) -> Result<Self, String> {
+        let no_memory = |error: io::Error| format!("no memory of {} bytes: {error}", start.memory_bytes);
+        let file = memory(start.device, start.memory_bytes).map_err(no_memory)?;
+        let window = Window::map(file, start.memory_bytes).map_err(no_memory)?;
+        let (control, other) = SocketChannel::pair().map_err(|error| format!("no socket: {error}"))?;
+        let process = Process::start(start.program, start.device, start.threads, other)
+            .map_err(|error| format!("{} does not start: {error}", start.program.display()))?;
+        let transport = Self { control, process, window };
+        transport.greet(start).map_err(|reason| format!("{} {reason}", start.program.display()))?;
+        Ok(transport)
+    }
+
+    fn greet(&self, start: &Start<'_>) -> Result<(), String> {
+        let deadline = Some(Instant::now() + CONTROL_LIMIT);
+        let hello = Command::Hello {
+            version: VERSION,
+            memory_bytes: start.memory_bytes,
+            threads: start.threads,
+            pins: start.pins.to_vec(),
+        };
+        let silent = |error| match error {
+            ChannelError::Closed => {
+                "ended instead of working: is it a program that calls `offload::hook` first \
+                thing in main, or dml-offload-worker?"
+                    .to_owned()
+            }
+            ChannelError::TimedOut => format!("did not answer within {CONTROL_LIMIT:?}"),
+            ChannelError::Failed(error) => format!("cannot be talked to: {error}"),
+        };
+        self.control.send_with(&hello.encode(), Some(self.window.file()), deadline).map_err(silent)?;
+        let answer = self.control.receive(deadline).map_err(silent)?;
+        match Reply::decode(&answer) {
+            Ok(Reply::Ready { version: VERSION }) => Ok(()),
+            Ok(Reply::Ready { version }) => {
+                Err(format!("speaks version {version} of the protocol, not {VERSION}"))
+            }
+            Ok(Reply::Failed { message }) => Err(format!("refused: {message}")),
+            Ok(other) => Err(format!("answered {other:?} to the greeting")),
+            Err(what) => Err(format!("answered {what} to the greeting")),
+        }
+    }
+}
+
+impl Transport for UnixTransport {
+    fn control(&self) -> &dyn Channel {
+        &self.control
+    }
+
+    fn open(&self) -> Result<Arc<dyn Channel>, ChannelError> {
+        let (channel, other) = SocketChannel::pair().map_err(ChannelError::Failed)?;
+        let deadline = Some(Instant::now() + CONTROL_LIMIT);
+        self.control.send_with(&Command::Pipeline.encode(), Some(other.as_fd()), deadline)?;
+        Ok(Arc::new(channel))
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.window.bytes()
+    }
+
+    fn reserve(&self, span: Span) -> io::Result<()> {
+        self.window.reserve(span)
+    }
+
+    fn give_back(&self, span: Span) {
+        self.window.give_back(span);
+    }
+
+    fn copy_in(&self, offset: u64, from: &HostSpan) -> io::Result<()> {
+        main_mem::copy(from, &self.window.host(Span::new(offset, offset + from.len())));
+        Ok(())
+    }
+
+    fn copy_out(&self, offset: u64, to: &HostSpan) -> io::Result<()> {
+        main_mem::copy(&self.window.host(Span::new(offset, offset + to.len())), to);
+        Ok(())
+    }
+
+    fn fill(&self, span: Span, byte: u8) -> io::Result<()> {
+        main_mem::fill(&self.window.host(span), byte);
+        Ok(())
+    }
+
+    fn kill(&self) {
+        self.process.kill();
+    }
+
+    fn watch(&self, on_end: Box<dyn FnOnce(Arc<str>) + Send>) {
+        self.process.watch(on_end);
+    }
+
+    fn process(&self) -> Option<u32> {
+        Some(self.process.number())
+    }
+}

@@ -1,0 +1,167 @@
+//! The worker's memory, as both processes see it: an anonymous file mapped in each.
+//!
+//! 1. The owner makes the file, at its full size, and seals the size before the worker ever sees it. Whatever the
+//!    worker does to it, no address within it can stop being valid: it cannot be shrunk.
+//! 2. Pages are reserved when a block is allocated, so that a lack of memory is an error there and not a signal later.
+
+use dml_core::{HostSpan, Span};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
+    memfd_create,
+};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// What keeps the size as it is.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// A file of memory.
+pub(super) fn memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, bytes)?;
+    fcntl_add_seals(&file, SEALS)?;
+    Ok(file)
+}
+
+/// A mapping of the whole file.
+#[derive(Debug)]
+pub(super) struct Window {
+    file: OwnedFd,
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is reached only by address; who may touch which bytes when is decided by the abstract machine in
+// the owner, and by the call that is being served in the worker, not by which thread holds this value.
+unsafe impl Send for Window {}
+// SAFETY: as above.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// Maps the file.
+    ///
+    /// # Errors
+    /// A file that is not sealed or not of this size, or what the operating system reports.
+    pub(super) fn map(file: OwnedFd, bytes: u64) -> io::Result<Self> {
+        let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
+        let seals = fcntl_get_seals(&file)?;
+        if !seals.contains(SEALS) {
+            return Err(invalid(format!("memory whose size is not sealed: {seals:?}")));
+        }
+        let size = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
+        let len = usize::try_from(bytes).ok().filter(|&len| size == bytes && len > 0);
+        let len = len.ok_or_else(|| invalid(format!("memory of {size} bytes, not of {bytes}")))?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED | MapFlags::NORESERVE, &file, 0)
+        }?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        // SAFETY: the mapping just made. A core file need not hold the memory of another process; the advice may be
+        // refused, which harms nothing.
+        let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontDump) };
+        Ok(Self { file, base, bytes: len })
+    }
+
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// The bytes that a span names, or nothing where it reaches past the end.
+    pub(super) fn at(&self, span: Span) -> Option<NonNull<u8>> {
+        // SAFETY: within the mapping, as just checked.
+        (span.end() <= self.bytes()).then(|| unsafe { self.base.add(span.start() as usize) })
+    }
+
+    /// The bytes as a span of host memory for a transfer.
+    ///
+    /// # Panics
+    /// When they are not within the window: the device has checked.
+    pub(super) fn host(&self, span: Span) -> HostSpan {
+        let at = self
+            .at(span)
+            .unwrap_or_else(|| panic!("bug of the device: bytes {span} of a memory of {} bytes", self.bytes));
+        // SAFETY: mapped until the window goes, which outlives the transfer that this span is made for (1). Others
+        // touch these bytes only through the device, for what core has scheduled (2).
+        unsafe { HostSpan::from_raw(at, span.len() as usize) }
+    }
+
+    pub(super) fn reserve(&self, span: Span) -> io::Result<()> {
+        if span.is_empty() {
+            return Ok(());
+        }
+        loop {
+            match fallocate(&self.file, FallocateFlags::empty(), span.start(), span.len()) {
+                Err(Errno::INTR) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    pub(super) fn give_back(&self, span: Span) {
+        if !span.is_empty() {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // Where the kernel refuses, the pages stay with the window and are used again by a later block.
+            while fallocate(&self.file, hole, span.start(), span.len()) == Err(Errno::INTR) {}
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping made in `map`, unmapped once, here.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_windows_show_one_memory() {
+        let file = memory("dml-test", 1 << 20).unwrap();
+        let other = file.try_clone().unwrap();
+        let (one, two) = (Window::map(file, 1 << 20).unwrap(), Window::map(other, 1 << 20).unwrap());
+        let span = Span::new(4096, 4100);
+        one.reserve(span).unwrap();
+        crate::main_mem::fill(&one.host(span), 0x5A);
+        let seen = HostSpan::scratch(4).unwrap();
+        crate::main_mem::copy(&two.host(span), &seen);
+        // SAFETY: scratch of this test's own.
+        assert_eq!(unsafe { std::slice::from_raw_parts(seen.as_ptr(), 4) }, [0x5A; 4]);
+        assert!(one.at(Span::new(0, (1 << 20) + 1)).is_none());
+    }
+
+    #[test]
+    fn the_size_is_out_of_the_workers_hands() {
+        let file = memory("dml-test", 8192).unwrap();
+        assert!(ftruncate(&file, 0).is_err() && ftruncate(&file, 1 << 20).is_err());
+        let unsealed = memfd_create("dml-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&unsealed, 8192).unwrap();
+        assert!(Window::map(unsealed, 8192).unwrap_err().to_string().contains("not sealed"));
+        assert!(Window::map(file, 4096).unwrap_err().to_string().contains("of 8192 bytes, not of 4096"));
+    }
+
+    #[test]
+    fn memory_given_back_is_zero_when_it_is_had_again() {
+        let window = Window::map(memory("dml-test", 1 << 20).unwrap(), 1 << 20).unwrap();
+        let span = Span::new(8192, 16384);
+        let blocks = |window: &Window| fstat(window.file()).unwrap().st_blocks;
+        window.reserve(span).unwrap();
+        assert_eq!(blocks(&window), 16);
+        crate::main_mem::fill(&window.host(span), 1);
+        window.give_back(span);
+        assert_eq!(blocks(&window), 0);
+        window.reserve(span).unwrap();
+        // SAFETY: within the window, which this test alone uses.
+        assert_eq!(unsafe { *window.at(span).unwrap().as_ptr() }, 0);
+    }
+}

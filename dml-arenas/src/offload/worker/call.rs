@@ -1,0 +1,259 @@
+//! What a function is called with.
+
+use crate::offload::message::{Part, Scalar};
+use crate::offload::window::Window;
+use bytemuck::Pod;
+use dml_core::Span;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+/// Why a function did not do its work: any error, or a sentence.
+pub type CallError = Box<dyn std::error::Error + Send + Sync>;
+
+/// One call: the items to compute, parts of buffers, and scalars.
+#[derive(Debug)]
+pub struct Call<'a> {
+    items: Range<u64>,
+    threads: u32,
+    views: Vec<View<'a>>,
+    scalars: Vec<Scalar>,
+}
+
+/// Part of a buffer, in the worker's memory.
+pub struct View<'a> {
+    data: NonNull<u8>,
+    bytes: usize,
+    start: u64,
+    writes: bool,
+    _window: PhantomData<&'a mut Window>,
+}
+
+// SAFETY: a view is the only way to its bytes while its call lasts (see `Call::new`), so it can be used from any one
+// thread at a time, or read from several.
+unsafe impl Send for View<'_> {}
+// SAFETY: as above; `&View` only reads.
+unsafe impl Sync for View<'_> {}
+
+impl<'a> Call<'a> {
+    /// A call on parts of a window.
+    ///
+    /// # Errors
+    /// A part that is not within the window, or that shares bytes with another while one of them is written.
+    ///
+    /// # Safety
+    /// While the call lasts, nobody outside of it writes bytes of its parts, nor reads those it may write.
+    pub(super) unsafe fn new(
+        window: &'a Window,
+        items: Range<u64>,
+        threads: u32,
+        parts: &[Part],
+        scalars: Vec<Scalar>,
+    ) -> Result<Self, CallError> {
+        let mut places: Vec<(Span, bool)> = Vec::with_capacity(parts.len());
+        let mut views = Vec::with_capacity(parts.len());
+        for (index, part) in parts.iter().enumerate() {
+            let end = part.offset.checked_add(part.bytes);
+            let place = end.map(|end| Span::new(part.offset, end));
+            let place = place.and_then(|place| Some((place, window.at(place)?)));
+            let (place, data) =
+                place.ok_or_else(|| format!("buffer {index} is outside the worker's memory"))?;
+            let clashes = |other: &(Span, bool)| (other.1 || part.writes) && other.0.overlaps(place);
+            if let Some(other) = places.iter().position(clashes) {
+                return Err(format!("buffers {other} and {index} share bytes that are written").into());
+            }
+            places.push((place, part.writes));
+            let (start, writes) = (part.start, part.writes);
+            views.push(View { data, bytes: part.bytes as usize, start, writes, _window: PhantomData });
+        }
+        Ok(Self { items, threads, views, scalars })
+    }
+
+    /// The items to compute, by their global numbers.
+    #[must_use]
+    pub fn items(&self) -> Range<u64> {
+        self.items.clone()
+    }
+
+    /// How many threads the function may use.
+    #[must_use]
+    pub fn threads(&self) -> u32 {
+        self.threads
+    }
+
+    /// The buffers.
+    pub fn views(&mut self) -> &mut [View<'a>] {
+        &mut self.views
+    }
+
+    /// One buffer.
+    ///
+    /// # Errors
+    /// Where the call has fewer.
+    pub fn view(&mut self, index: usize) -> Result<&mut View<'a>, CallError> {
+        let count = self.views.len();
+        self.views.get_mut(index).ok_or_else(|| format!("no buffer {index}: the call has {count}").into())
+    }
+
+    /// The scalars.
+    #[must_use]
+    pub fn scalars(&self) -> &[Scalar] {
+        &self.scalars
+    }
+
+    /// A scalar, which must be a `u32`.
+    ///
+    /// # Errors
+    /// Where there is none, or one of another type.
+    pub fn u32(&self, index: usize) -> Result<u32, CallError> {
+        match self.scalars.get(index) {
+            Some(Scalar::U32(value)) => Ok(*value),
+            other => Err(mismatch(index, "a u32", other)),
+        }
+    }
+
+    /// A scalar, which must be a `u64`.
+    ///
+    /// # Errors
+    /// Where there is none, or one of another type.
+    pub fn u64(&self, index: usize) -> Result<u64, CallError> {
+        match self.scalars.get(index) {
+            Some(Scalar::U64(value)) => Ok(*value),
+            other => Err(mismatch(index, "a u64", other)),
+        }
+    }
+
+    /// A scalar, which must be an `f32`.
+    ///
+    /// # Errors
+    /// Where there is none, or one of another type.
+    pub fn f32(&self, index: usize) -> Result<f32, CallError> {
+        match self.scalars.get(index) {
+            Some(Scalar::F32(value)) => Ok(*value),
+            other => Err(mismatch(index, "an f32", other)),
+        }
+    }
+
+    /// A scalar, which must be an `f64`.
+    ///
+    /// # Errors
+    /// Where there is none, or one of another type.
+    pub fn f64(&self, index: usize) -> Result<f64, CallError> {
+        match self.scalars.get(index) {
+            Some(Scalar::F64(value)) => Ok(*value),
+            other => Err(mismatch(index, "an f64", other)),
+        }
+    }
+}
+
+fn mismatch(index: usize, wanted: &str, found: Option<&Scalar>) -> CallError {
+    match found {
+        Some(found) => format!("scalar {index} is {found:?}, not {wanted}").into(),
+        None => format!("no scalar {index}, which is to be {wanted}").into(),
+    }
+}
+
+impl View<'_> {
+    /// Which bytes of its buffer the view shows.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        Span::new(self.start, self.start.saturating_add(self.bytes as u64))
+    }
+
+    /// Whether the function may write it.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writes
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// Bytes that do not make whole aligned elements.
+    pub fn slice<T: Pod>(&self) -> Result<&[T], CallError> {
+        // SAFETY: within the window, which outlives the call, and initialised as all mapped memory is; nobody writes
+        // these bytes meanwhile (contract of `Call::new`), and this view cannot while it is borrowed.
+        let bytes = unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.bytes) };
+        bytemuck::try_cast_slice(bytes).map_err(|error| self.misfit::<T>(&error))
+    }
+
+    /// The elements, to be changed.
+    ///
+    /// # Errors
+    /// A buffer that was passed to be read, or bytes that do not make whole aligned elements.
+    pub fn slice_mut<T: Pod>(&mut self) -> Result<&mut [T], CallError> {
+        if !self.writes {
+            return Err(
+                format!("bytes {} of a buffer were passed to be read, not written", self.span()).into()
+            );
+        }
+        // SAFETY: as in `slice`; and no other view of the call shares these bytes, and nobody outside touches them
+        // (contract and check of `Call::new`).
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.bytes) };
+        bytemuck::try_cast_slice_mut(bytes).map_err(|error| self.misfit::<T>(&error))
+    }
+
+    /// The first byte, for functions that take pointers.
+    pub(super) fn data(&self) -> NonNull<u8> {
+        self.data
+    }
+
+    fn misfit<T>(&self, error: &bytemuck::PodCastError) -> CallError {
+        format!("bytes {} of a buffer are no whole {}s: {error}", self.span(), std::any::type_name::<T>())
+            .into()
+    }
+}
+
+impl fmt::Debug for View<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "View({}, {})", self.span(), if self.writes { "written" } else { "read" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::offload::window::memory;
+
+    fn window() -> Window {
+        Window::map(memory("dml-test", 8192).unwrap(), 8192).unwrap()
+    }
+
+    fn part(offset: u64, bytes: u64, writes: bool) -> Part {
+        Part { offset, bytes, start: 100, writes }
+    }
+
+    #[test]
+    fn views_are_as_the_parts_say() {
+        let window = window();
+        let parts = [part(0, 16, true), part(4096, 7, false)];
+        // SAFETY: the window is this test's alone.
+        let mut call = unsafe { Call::new(&window, 3..9, 2, &parts, vec![Scalar::F32(0.5)]) }.unwrap();
+        call.view(0).unwrap().slice_mut::<u32>().unwrap().copy_from_slice(&[1, 2, 3, 4]);
+        assert_eq!(call.view(0).unwrap().slice::<u32>().unwrap(), [1, 2, 3, 4]);
+        assert_eq!((call.items(), call.threads(), call.f32(0).unwrap()), (3..9, 2, 0.5));
+        assert_eq!(call.views()[1].span(), Span::new(100, 107));
+        assert!(call.view(1).unwrap().slice_mut::<u8>().unwrap_err().to_string().contains("to be read"));
+        assert!(call.view(1).unwrap().slice::<u16>().unwrap_err().to_string().contains("100..107"));
+        assert!(call.view(2).unwrap_err().to_string().contains("no buffer 2"));
+        assert!(call.u32(0).unwrap_err().to_string().contains("F32(0.5), not a u32"));
+        assert!(call.f32(1).unwrap_err().to_string().contains("no scalar 1"));
+    }
+
+    #[test]
+    fn no_part_is_outside_the_window_or_shared_with_a_writer() {
+        let window = window();
+        let made = |parts: &[Part]| {
+            // SAFETY: the window is this test's alone.
+            unsafe { Call::new(&window, 0..1, 1, parts, Vec::new()) }
+                .map(drop)
+                .map_err(|error| error.to_string())
+        };
+        assert!(made(&[part(8192, 0, true), part(0, 8192, false)]).is_ok());
+        assert!(made(&[part(8192, 1, false)]).unwrap_err().contains("outside"));
+        assert!(made(&[part(u64::MAX, 2, false)]).unwrap_err().contains("outside"));
+        assert!(made(&[part(0, 8, false), part(4, 8, false)]).is_ok());
+        assert!(made(&[part(0, 8, false), part(4, 8, true)]).unwrap_err().contains("0 and 1 share"));
+    }
+}

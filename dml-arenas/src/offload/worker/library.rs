@@ -1,0 +1,193 @@
+//! Functions of shared libraries, by a C interface: `include/dml_offload.h` says the same in C.
+
+use super::call::{Call, CallError, View};
+use crate::offload::message::Scalar;
+use libloading::Library;
+use std::ffi::{OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+
+/// The room for what a function has to say, in bytes.
+const MESSAGE_BYTES: usize = 1024;
+
+/// Part of a buffer: `dml_view`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CView {
+    /// The first byte.
+    pub data: *mut c_void,
+    /// How many there are.
+    pub bytes: u64,
+    /// Where the first byte is in its buffer.
+    pub start: u64,
+    /// 1 where the function may write, 0 where it may only read.
+    pub writable: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// A scalar: `dml_scalar`. The member to be read is the one that `kind` names.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct CScalar {
+    /// 0 `u32`, 1 `i32`, 2 `u64`, 3 `i64`, 4 `f32`, 5 `f64`.
+    pub kind: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// The value.
+    pub value: CScalarValue,
+}
+
+/// The value of a scalar.
+#[derive(Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "each is the type of its name")]
+pub union CScalarValue {
+    pub u32: u32,
+    pub i32: i32,
+    pub u64: u64,
+    pub i64: i64,
+    pub f32: f32,
+    pub f64: f64,
+}
+
+impl std::fmt::Debug for CScalar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CScalar(kind {})", self.kind)
+    }
+}
+
+impl std::fmt::Debug for CScalarValue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CScalarValue")
+    }
+}
+
+/// One call: `dml_call`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct CCall {
+    /// The size of this structure in bytes; a later version may add members at its end.
+    pub size: u32,
+    /// How many threads the function may use.
+    pub threads: u32,
+    /// The first item.
+    pub first: u64,
+    /// The item after the last one.
+    pub end: u64,
+    /// The buffers, in order.
+    pub views: *const CView,
+    /// How many there are.
+    pub view_count: u64,
+    /// The scalars, in order.
+    pub scalars: *const CScalar,
+    /// How many there are.
+    pub scalar_count: u64,
+    /// Room for what the function has to say where it fails: text ended by a zero.
+    pub message: *mut c_char,
+    /// How much room, in bytes.
+    pub message_bytes: u64,
+}
+
+/// A function of a library: zero where it did its work, a code of its own otherwise.
+pub(super) type CFunction = unsafe extern "C" fn(call: *const CCall) -> i32;
+
+/// Loads a library. It stays loaded for as long as the worker lives, for its functions and threads may.
+///
+/// # Errors
+/// What the loader says.
+pub(super) fn load(path: &[u8]) -> Result<Library, String> {
+    // SAFETY: loading runs the library's own initialisers, which its user trusts with this process, the worker's; the
+    // owner's is another.
+    unsafe { Library::new(OsStr::from_bytes(path)) }.map_err(|error| chain(&error))
+}
+
+/// An error and what caused it, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// A function of a library that was loaded, if it has one of that name.
+pub(super) fn find(library: &Library, name: &str) -> Option<CFunction> {
+    // SAFETY: a symbol that is asked for by name has the type that the interface documents; the library is never
+    // unloaded, so the function is there for good.
+    unsafe { library.get::<CFunction>(name.as_bytes()) }.ok().map(|symbol| *symbol)
+}
+
+/// Calls a function of a library.
+///
+/// # Errors
+/// The code and what the function said of it.
+pub(super) fn call(function: CFunction, call: &mut Call<'_>) -> Result<(), (i32, CallError)> {
+    let views: Vec<CView> = call.views().iter().map(c_view).collect();
+    let scalars: Vec<CScalar> = call.scalars().iter().map(|scalar| c_scalar(*scalar)).collect();
+    let mut message = [0_u8; MESSAGE_BYTES];
+    let items = call.items();
+    let c_call = CCall {
+        size: size_of::<CCall>() as u32,
+        threads: call.threads(),
+        first: items.start,
+        end: items.end,
+        views: views.as_ptr(),
+        view_count: views.len() as u64,
+        scalars: scalars.as_ptr(),
+        scalar_count: scalars.len() as u64,
+        message: message.as_mut_ptr().cast(),
+        message_bytes: MESSAGE_BYTES as u64,
+    };
+    // SAFETY: a function of the documented type, whose library is loaded; everything the call points to lives until it
+    // returns, and `call`, borrowed for changing, keeps everybody else from the buffers meanwhile. What the function
+    // does beyond that is its user's to answer for.
+    let code = unsafe { function(&raw const c_call) };
+    if code == 0 {
+        return Ok(());
+    }
+    let said = message.split(|byte| *byte == 0).next().unwrap_or_default();
+    let text = match String::from_utf8_lossy(said).trim() {
+        "" => format!("it returned {code}"),
+        text => text.to_owned(),
+    };
+    Err((code, text.into()))
+}
+
+fn c_view(view: &View<'_>) -> CView {
+    CView {
+        data: view.data().as_ptr().cast(),
+        bytes: view.span().len(),
+        start: view.span().start(),
+        writable: view.is_writable().into(),
+        reserved: 0,
+    }
+}
+
+fn c_scalar(scalar: Scalar) -> CScalar {
+    // All eight bytes are set first, so that a function that reads a wider member than it was given reads zeros.
+    let mut value = CScalarValue { u64: 0 };
+    let kind = match scalar {
+        Scalar::U32(given) => {
+            value.u32 = given;
+            0
+        }
+        Scalar::I32(given) => {
+            value.i32 = given;
+            1
+        }
+        Scalar::U64(given) => {
+            value.u64 = given;
+            2
+        }
+        Scalar::I64(given) => {
+            value.i64 = given;
+            3
+        }
+        Scalar::F32(given) => {
+            value.f32 = given;
+            4
+        }
+        Scalar::F64(given) => {
+            value.f64 = given;
+            5
+        }
+    };
+    CScalar { kind, reserved: 0, value }
+}

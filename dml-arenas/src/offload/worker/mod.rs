@@ -1,0 +1,68 @@
+//! The worker: what the process at the other end does.
+//!
+//! ```text
+//!   main ── hook ─┬─ started by a person ──▶ returns, and the program goes on
+//!                 └─ started as a worker ──▶ greeting ──▶ control: Find, Load, Pipeline ──▶ the owner's end: exit
+//!                                                               └─ thread per pipeline: Run ──▶ function ──▶ Ended
+//! ```
+//! 1. A worker ends when its owner's end of the control channel does, whatever its functions are doing then.
+//! 2. A function that returns an error or panics is an answer; the worker goes on.
+//! 3. It sleeps when there is nothing to do.
+
+mod call;
+mod library;
+mod registry;
+mod serve;
+
+pub use call::{Call, CallError, View};
+pub use library::{CCall, CScalar, CScalarValue, CView};
+pub use registry::Registry;
+
+use super::process::{DEVICE, WORKER};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static IS_HOOKED: AtomicBool = AtomicBool::new(false);
+
+/// Makes a program its own worker: to be called first thing in `main`, before threads, arguments or output.
+///
+/// In the program as it is started by people this returns at once. In the process that DML starts from the same program
+/// it serves the registry's functions and does not return.
+///
+/// # Examples
+/// ```no_run
+/// use dml_arenas::offload::{self, Call, CallError, Registry};
+///
+/// fn scale(call: &mut Call<'_>) -> Result<(), CallError> {
+///     let factor = call.f32(0)?;
+///     call.view(0)?.slice_mut::<f32>()?.iter_mut().for_each(|value| *value *= factor);
+///     Ok(())
+/// }
+///
+/// fn main() {
+///     offload::hook(Registry::new().with("scale", scale));
+///     // ... the program
+/// }
+/// ```
+pub fn hook(registry: Registry) {
+    if is_worker() {
+        serve::serve(registry);
+    }
+    IS_HOOKED.store(true, Ordering::Relaxed);
+}
+
+/// Serves as a worker; for the program that is nothing else.
+pub fn serve(registry: Registry) -> ! {
+    serve::serve(registry)
+}
+
+/// Whether this program can be started again as a worker.
+pub(super) fn is_hooked() -> bool {
+    IS_HOOKED.load(Ordering::Relaxed)
+}
+
+/// Whether this process was started as a worker: by its name, which people do not give, and its one argument.
+fn is_worker() -> bool {
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().is_some_and(|name| name == WORKER);
+    name && arguments.next().is_some_and(|device| device.to_string_lossy().starts_with(DEVICE))
+}

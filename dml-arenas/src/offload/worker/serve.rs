@@ -1,0 +1,215 @@
+//! A worker's life, from its greeting to its owner's end.
+
+use super::call::{Call, CallError};
+use super::library::{self, CFunction};
+use super::registry::{Native, Registry};
+use crate::offload::error::NO_CODE;
+use crate::offload::message::{self, Command, Outcome, Reply, VERSION};
+use crate::offload::transport::Channel;
+use crate::offload::unix::SocketChannel;
+use crate::offload::window::Window;
+use dml_core::sync::{Arc, Mutex};
+use libloading::Library;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::exit;
+
+/// The exit code of a program that was not started by DML.
+const NOT_STARTED_BY_DML: i32 = 2;
+
+/// What all pipelines share.
+struct Worker {
+    window: Window,
+    threads: u32,
+    functions: Mutex<Functions>,
+}
+
+/// Functions by name, and by the number that the owner was told.
+struct Functions {
+    registry: BTreeMap<String, Arc<Native>>,
+    libraries: Vec<Library>,
+    numbers: BTreeMap<String, u32>,
+    found: Vec<Found>,
+}
+
+#[derive(Clone)]
+enum Found {
+    Native(Arc<Native>),
+    Library(CFunction),
+}
+
+/// Serves until the owner goes.
+pub(super) fn serve(registry: Registry) -> ! {
+    let control = match control() {
+        Ok(control) => control,
+        Err(reason) => {
+            eprintln!("dml-offload-worker is started by DML, not by hand: {reason}");
+            exit(NOT_STARTED_BY_DML);
+        }
+    };
+    // Also where the owner is killed while this process is stopped and cannot see its channel end.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    match greet(&control, registry) {
+        Ok(worker) => answer(&control, &Arc::new(worker)),
+        Err(reason) => {
+            let reply = Reply::Failed { message: message::text(reason) };
+            let _ = control.send(&reply.encode(), None);
+        }
+    }
+    // SAFETY: ends the process. Not by way of exit handlers, for functions may still be running.
+    unsafe { libc::_exit(0) }
+}
+
+/// The channel that came as standard input; functions find an empty one in its place.
+fn control() -> Result<SocketChannel, String> {
+    let failed = |error: rustix::io::Errno| format!("its standard input cannot be used: {error}");
+    let input = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).map_err(failed)?;
+    let control = SocketChannel::over(input).map_err(|error| format!("its standard input: {error}"))?;
+    let nothing = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty());
+    rustix::stdio::dup2_stdin(nothing.map_err(failed)?).map_err(failed)?;
+    Ok(control)
+}
+
+/// Takes over the memory and everything else the greeting says.
+fn greet(control: &SocketChannel, registry: Registry) -> Result<Worker, String> {
+    let (greeting, memory) = control.receive_with().map_err(|error| format!("no greeting: {error:?}"))?;
+    let Command::Hello { version, memory_bytes, threads, pins } = Command::decode(&greeting)? else {
+        return Err("the first message is no greeting".to_owned());
+    };
+    if version != VERSION {
+        return Err(format!("version {version} of the protocol, where the worker has {VERSION}"));
+    }
+    let memory = memory.ok_or("no memory came with the greeting")?;
+    let window = Window::map(memory, memory_bytes).map_err(|error| format!("its memory: {error}"))?;
+    pin(&pins).map_err(|error| format!("its threads cannot be kept on cores {pins:?}: {error}"))?;
+    let registry = registry.into_functions().into_iter().map(|(name, function)| (name, Arc::new(function)));
+    let functions = Functions {
+        registry: registry.collect(),
+        libraries: Vec::new(),
+        numbers: BTreeMap::new(),
+        found: Vec::new(),
+    };
+    let ready = Reply::Ready { version: VERSION };
+    control.send(&ready.encode(), None).map_err(|error| format!("the owner is gone: {error:?}"))?;
+    Ok(Worker { window, threads, functions: Mutex::new(functions) })
+}
+
+/// Keeps this thread, and all that it will start, on these cores.
+fn pin(cores: &[u32]) -> std::io::Result<()> {
+    if cores.is_empty() {
+        return Ok(());
+    }
+    let mut set = CpuSet::new();
+    for &core in cores {
+        let core = core as usize;
+        if core >= CpuSet::MAX_CPU {
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, format!("no core {core}")));
+        }
+        set.set(core);
+    }
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Answers on the control channel until the owner closes it.
+fn answer(control: &SocketChannel, worker: &Arc<Worker>) {
+    while let Ok((command, descriptor)) = control.receive_with() {
+        let reply = match Command::decode(&command) {
+            Ok(Command::Find { name }) => {
+                worker.find(&name).map_or(Reply::NotFound, |function| Reply::Found { function })
+            }
+            Ok(Command::Load { path }) => worker.load(&path),
+            Ok(Command::Pipeline) => {
+                open(worker, descriptor);
+                continue;
+            }
+            // An owner of the same version says nothing else.
+            Ok(Command::Hello { .. } | Command::Run { .. }) | Err(_) => return,
+        };
+        if control.send(&reply.encode(), None).is_err() {
+            return;
+        }
+    }
+}
+
+/// Serves one more channel. Where that cannot be, it is closed, and the owner sees that.
+fn open(worker: &Arc<Worker>, descriptor: Option<OwnedFd>) {
+    let Some(Ok(channel)) = descriptor.map(SocketChannel::over) else { return };
+    let worker = worker.clone();
+    let _ =
+        std::thread::Builder::new().name("dml-pipeline".to_owned()).spawn(move || worker.run_all(&channel));
+}
+
+impl Worker {
+    fn find(&self, name: &str) -> Option<u32> {
+        let mut functions = self.functions.lock();
+        if let Some(number) = functions.numbers.get(name) {
+            return Some(*number);
+        }
+        let native = functions.registry.get(name).cloned().map(Found::Native);
+        let mut libraries = functions.libraries.iter();
+        let found = native
+            .or_else(|| libraries.find_map(|library| library::find(library, name)).map(Found::Library))?;
+        let number = u32::try_from(functions.found.len()).ok()?;
+        functions.found.push(found);
+        functions.numbers.insert(name.to_owned(), number);
+        Some(number)
+    }
+
+    fn load(&self, path: &[u8]) -> Reply {
+        match library::load(path) {
+            Ok(library) => {
+                self.functions.lock().libraries.push(library);
+                Reply::Loaded
+            }
+            Err(reason) => Reply::Failed { message: message::text(reason) },
+        }
+    }
+
+    /// A pipeline's life.
+    fn run_all(&self, channel: &SocketChannel) {
+        while let Ok(command) = channel.receive(None) {
+            let Ok(Command::Run { ticket, call }) = Command::decode(&command) else { return };
+            let outcome = self.run(call);
+            if channel.send(&Reply::Ended { ticket, outcome }.encode(), None).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn run(&self, call: message::Call) -> Outcome {
+        let function = self.functions.lock().found.get(call.function as usize).cloned();
+        let failed = |(code, error): (i32, CallError)| Outcome::Failed {
+            code,
+            message: message::text(error.to_string()),
+        };
+        let Some(function) = function else {
+            return failed((NO_CODE, format!("there is no function number {}", call.function).into()));
+        };
+        // SAFETY: the owner names only bytes that core has granted to this run, and for as long as it lasts.
+        let made =
+            unsafe { Call::new(&self.window, call.first..call.end, self.threads, &call.parts, call.scalars) };
+        let mut made = match made {
+            Ok(made) => made,
+            Err(error) => return failed((NO_CODE, error)),
+        };
+        let ended = catch_unwind(AssertUnwindSafe(|| match function {
+            Found::Native(native) => (**native)(&mut made).map_err(|error| (NO_CODE, error)),
+            Found::Library(function) => library::call(function, &mut made),
+        }));
+        match ended {
+            Ok(Ok(())) => Outcome::Done,
+            Ok(Err(error)) => failed(error),
+            Err(panic) => failed((NO_CODE, panic_text(&*panic).into())),
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("it panicked: {}", text.unwrap_or_else(|| "without a message".to_owned()))
+}
