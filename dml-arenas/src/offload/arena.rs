@@ -9,15 +9,16 @@ use super::pipeline::{Pipeline, Transfer};
 use dml_core::state::MapState;
 use dml_core::sync::Arc;
 use dml_core::{
-    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Concurrency, Cost, DeviceId, Fence, HostSpan,
-    MapReport, Span, TransferError,
+    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Completion, Concurrency, Cost, DeviceId, Fence,
+    HostSpan, MapReport, Span, TransferError,
 };
 use std::ops::Range;
+use std::task::{Poll, Waker};
 
 const KIND: ArenaKind = ArenaKind("offload");
 
-/// Transfers up to this size are made by whoever asks: to wake another thread would take longer.
-const AT_ONCE_BYTES: u64 = 1 << 20;
+/// Transfers up to this size are made by whoever asks: anything else would take longer.
+const AT_ONCE_BYTES: u64 = 64 << 10;
 
 /// The memory of one coprocessor.
 ///
@@ -31,10 +32,10 @@ pub struct OffloadArena {
     desc: ArenaDesc,
     device: Arc<OffloadDevice>,
     heap: Arc<Heap>,
-    /// Kernels, and long transfers each way.
+    /// Kernels, and long transfers each way that are awaited.
     runs: Pipeline,
-    inward: Pipeline,
-    outward: Pipeline,
+    inward: Arc<Pipeline>,
+    outward: Arc<Pipeline>,
 }
 
 impl OffloadArena {
@@ -46,7 +47,7 @@ impl OffloadArena {
             .with_alloc_align(super::heap::PAGE_BYTES)
             .with_alloc_cost(Cost::from_ns(5_000));
         let heap = Arc::new(Heap::new(device.memory_bytes()));
-        let (runs, inward, outward) = (device.pipeline(), device.pipeline(), device.pipeline());
+        let (runs, inward, outward) = (device.pipeline(), device.pipeline().into(), device.pipeline().into());
         Self { desc, device, heap, runs, inward, outward }
     }
 
@@ -67,7 +68,7 @@ impl OffloadArena {
         items: Range<u64>,
         arguments: &[Argument<'_>],
     ) -> Result<Fence, OffloadError> {
-        Ok(self.runs.run(function, items, arguments, &[])?.fence(()))
+        Ok(self.runs.run(function, items, arguments, &[])?.fence())
     }
 
     fn place(&self, block: &BlockRef, span: Span) -> Span {
@@ -82,15 +83,55 @@ impl OffloadArena {
 
     fn transfer(
         &self,
-        pipeline: &Pipeline,
+        pipeline: &Arc<Pipeline>,
         transfer: Transfer,
         bytes: u64,
         block: &BlockRef,
     ) -> Result<Fence, TransferError> {
+        self.device.expect_there()?;
         if bytes <= AT_ONCE_BYTES {
             return Ok(Fence::done(self.device.transfer(&transfer)?));
         }
-        Ok(pipeline.transfer(transfer, block.clone())?.fence(()))
+        let (pipeline, block) = (pipeline.clone(), block.clone());
+        Ok(Fence::awaited(Long::Asked(Asked { pipeline, transfer, block })))
+    }
+}
+
+/// A long transfer. Whoever blocks for it makes it itself, for waking another thread to do it would only take longer;
+/// for whoever awaits it, a pipeline does.
+enum Long {
+    Asked(Asked),
+    Begun(Box<dyn Completion>),
+}
+
+struct Asked {
+    pipeline: Arc<Pipeline>,
+    transfer: Transfer,
+    /// Keeps the pages of the worker's end.
+    block: BlockRef,
+}
+
+impl Completion for Long {
+    fn wait(self: Box<Self>) -> Result<u64, TransferError> {
+        match *self {
+            Self::Asked(Asked { pipeline, transfer, block: _block }) => {
+                Ok(pipeline.device().transfer(&transfer)?)
+            }
+            Self::Begun(completion) => completion.wait(),
+        }
+    }
+
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
+        if let Self::Asked(Asked { pipeline, transfer, block }) = self {
+            match pipeline.transfer(transfer.clone(), block.clone()) {
+                Ok(signal) => *self = Self::Begun(Box::new(signal.awaited())),
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+        match self {
+            Self::Begun(completion) => completion.poll(waker),
+            Self::Asked(_) => unreachable!("it has just been begun"),
+        }
     }
 }
 

@@ -111,6 +111,7 @@ struct Running {
 }
 
 /// A transfer by places in the two memories.
+#[derive(Clone)]
 pub(super) enum Transfer {
     In { offset: u64, from: HostSpan },
     Out { offset: u64, to: HostSpan },

@@ -9,7 +9,6 @@
 use super::error::OffloadError;
 use dml_core::sync::{Arc, Condvar, Mutex};
 use dml_core::{Completion, Fence, TransferError};
-use std::any::Any;
 use std::fmt;
 use std::task::{Poll, Waker};
 
@@ -71,9 +70,14 @@ impl Signal {
         matches!(&*self.0.progress.lock(), Progress::Ended(_))
     }
 
-    /// The signal as a fence, which keeps `keep` until it has ended and was waited for.
-    pub fn fence(self, keep: impl Any + Send) -> Fence {
-        Fence::awaited(Awaited { signal: self, number: None, _keep: keep })
+    /// The signal as a fence.
+    pub fn fence(self) -> Fence {
+        Fence::awaited(self.awaited())
+    }
+
+    /// The signal as what a fence is made of.
+    pub(super) fn awaited(self) -> Awaited {
+        Awaited { signal: self, number: None }
     }
 
     /// How the work ended; while it runs, `waker` takes the place of whatever was registered under the number.
@@ -135,15 +139,14 @@ impl fmt::Debug for Signaller {
     }
 }
 
-/// A signal that a fence waits for, and what has to live as long.
-struct Awaited<K> {
+/// A signal that a fence waits for.
+pub(super) struct Awaited {
     signal: Signal,
     /// Under which its waker is registered.
     number: Option<u64>,
-    _keep: K,
 }
 
-impl<K: Send> Completion for Awaited<K> {
+impl Completion for Awaited {
     fn wait(self: Box<Self>) -> Result<u64, TransferError> {
         self.signal.wait().map_err(TransferError::from)
     }
@@ -189,7 +192,7 @@ mod tests {
         let (signal, signaller) = Signal::new();
         let (old, new, other) =
             (Arc::new(Count::default()), Arc::new(Count::default()), Arc::new(Count::default()));
-        let (mut one, mut two) = (signal.clone().fence(()), signal.fence(()));
+        let (mut one, mut two) = (signal.clone().fence(), signal.fence());
         assert!(one.poll(&old.clone().into()).is_pending());
         assert!(one.poll(&new.clone().into()).is_pending());
         assert!(two.poll(&other.clone().into()).is_pending());

@@ -6,6 +6,8 @@
 
 use crate::cli::{BenchOptions, SizeSpec};
 use crate::failure::{self, Failure};
+use crate::machine::Machine;
+use crate::offload;
 use crate::progress::Progress;
 use crate::{json, table};
 use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
@@ -19,9 +21,12 @@ use std::time::Instant;
 
 /// Runs every workload asked for and prints its result.
 pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
+    if options.workloads.iter().any(|name| name == offload::NAME) {
+        return offload::run(options);
+    }
     let workloads = workloads(&options.workloads)?;
     check(options, &workloads)?;
-    let (platform, devices, note) = platform(options)?;
+    let Machine { platform, devices, note } = Machine::of(options)?;
     let mut results = Vec::new();
     for workload in workloads {
         let result = bench(options, &platform, &devices, workload)?;
@@ -30,14 +35,11 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         }
         results.push(result);
     }
-    if options.json {
-        let json = match &results[..] {
-            [one] => serde_json::to_string_pretty(one),
-            many => serde_json::to_string_pretty(many),
-        };
-        failure::print(&(json.map_err(Failure::work)? + "\n"))?;
+    match &results[..] {
+        _ if !options.json => Ok(()),
+        [one] => json::print(one),
+        many => json::print(&many),
     }
-    Ok(())
 }
 
 fn workloads(names: &[String]) -> Result<Vec<Workload>, Failure> {
@@ -76,75 +78,6 @@ fn check(options: &BenchOptions, workloads: &[Workload]) -> Result<(), Failure> 
         }
     }
     Ok(())
-}
-
-/// The platform with every limit kept, and the devices to use on it.
-fn platform(options: &BenchOptions) -> Result<(Platform, Vec<DeviceId>, Option<String>), Failure> {
-    let discover = |options: &DiscoverOptions| {
-        let builder = Platform::builder().discover_with(options).map_err(Failure::usage)?;
-        builder.build().map_err(Failure::work)
-    };
-    let mut wanted = DiscoverOptions::default();
-    if !options.devices.is_empty() {
-        wanted = wanted.only(&options.devices);
-    }
-    for limit in &options.limit {
-        wanted = wanted.limit(&limit.device, limit.value);
-    }
-    let mut platform = discover(&wanted)?;
-    let mut note = None;
-    let names = if options.devices.is_empty() {
-        platform.devices().iter().map(|device| device.name.to_string()).collect()
-    } else {
-        options.devices.clone()
-    };
-    if let (true, Some((shares, text))) = (options.limit.is_empty(), share_cores(&platform, &names)) {
-        let shared = shares.iter().fold(wanted, |wanted, (name, units)| wanted.limit(name, *units));
-        platform = discover(&shared)?;
-        note = Some(text);
-    }
-    let device = |name: &String| platform.device(name).map_err(Failure::usage);
-    let mut devices = Vec::new();
-    for name in &names {
-        let id = device(name)?;
-        if devices.contains(&id) {
-            return Err(Failure::Usage(format!("device {name} is named twice")));
-        }
-        devices.push(id);
-    }
-    for name in options
-        .powers
-        .iter()
-        .map(|power| &power.device)
-        .chain(options.limit.iter().map(|limit| &limit.device))
-    {
-        if !names.contains(name) {
-            return Err(Failure::Usage(format!(
-                "device {name} is not among those to be used: {}",
-                names.join(", ")
-            )));
-        }
-    }
-    Ok((platform, devices, note))
-}
-
-/// Limits for devices that would otherwise compute on the same cores.
-fn share_cores(platform: &Platform, names: &[String]) -> Option<(Vec<(String, u32)>, String)> {
-    let on_cores: Vec<_> = platform
-        .devices()
-        .iter()
-        .filter(|device| device.kind == DeviceKind::Cpu && names.iter().any(|name| **name == *device.name))
-        .collect();
-    let cores = on_cores.first()?.units;
-    let sharers = on_cores.len() as u32;
-    if sharers < 2 || cores < sharers {
-        return None;
-    }
-    let share = |index: u32| cores / sharers + u32::from(index < cores % sharers);
-    let shares: Vec<_> =
-        (0..).zip(&on_cores).map(|(index, device)| (device.name.to_string(), share(index))).collect();
-    let text = shares.iter().map(|(name, units)| format!("{name}={units}")).collect::<Vec<_>>().join(", ");
-    Some((shares, format!("devices on the same {cores} cores share them: {text} (--limit says otherwise)")))
 }
 
 /// One configuration's runs.

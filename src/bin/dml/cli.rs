@@ -1,9 +1,11 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand};
+use dml::prelude::DiscoverOptions;
 use dml::scheduler::PolicySpec;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Keeps buffers coherent over every memory of the machine, and runs one kernel over all of its devices.
 #[derive(Debug, Parser)]
@@ -23,14 +25,47 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct DevicesOptions {
+    #[command(flatten)]
+    pub(crate) workers: WorkerOptions,
+
     /// Print one JSON object instead of tables.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
+/// Coprocessors that are processes.
+#[derive(Debug, Args)]
+pub(crate) struct WorkerOptions {
+    /// Starts N worker processes as coprocessors, offload:0 and on.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=32))]
+    pub(crate) offload: u32,
+
+    /// Keeps a worker's threads on these cores, such as offload:0=0,2-3. May be given once per worker.
+    #[arg(long, value_name = "DEVICE=CORES", value_parser = PerDevice::<Cores>::from_str)]
+    pub(crate) pin: Vec<PerDevice<Cores>>,
+
+    /// How long one run on a worker may take before the worker counts as hung.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) time_limit: Option<u64>,
+}
+
+impl WorkerOptions {
+    /// The options as discovery takes them.
+    pub(crate) fn discover_options(&self) -> DiscoverOptions {
+        let mut options = DiscoverOptions::default().offload(self.offload);
+        for pin in &self.pin {
+            options = options.pin(&pin.device, pin.value.0.iter().copied());
+        }
+        if let Some(seconds) = self.time_limit {
+            options = options.offload_time_limit(Some(Duration::from_secs(seconds)));
+        }
+        options
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct BenchOptions {
-    /// Workloads: saxpy, gaussian, mandelbrot, or all.
+    /// Workloads: saxpy, gaussian, mandelbrot, or all. By itself: offload, what transfers to a worker and calls of it take.
     #[arg(required = true, value_name = "WORKLOAD")]
     pub(crate) workloads: Vec<String>,
 
@@ -38,11 +73,14 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) devices: Vec<String>,
 
-    /// Caps a device's compute units: threads of cpu, a sub-device of opencl. May be given once per device.
+    /// Caps a device's compute units: threads of cpu and offload, a sub-device of opencl. May be given once per device.
     ///
-    /// Without it, devices that share the processor's cores divide them evenly.
+    /// Devices without it that compute on the processor's cores divide the rest of them evenly.
     #[arg(long, value_name = "DEVICE=N", value_parser = PerDevice::<u32>::from_str)]
     pub(crate) limit: Vec<PerDevice<u32>>,
+
+    #[command(flatten)]
+    pub(crate) workers: WorkerOptions,
 
     /// How the work is split: static, dynamic:N, hguided, hguided:K or hguided:K:MIN.
     #[arg(long, default_value = "hguided", value_parser = PolicySpec::from_str)]
@@ -92,8 +130,31 @@ impl<T: FromStr> FromStr for PerDevice<T> {
         if device.is_empty() {
             return Err("no device before the equals sign".to_owned());
         }
-        let value = value.parse().map_err(|_| format!("{value:?} is not a number that fits"))?;
+        let value = value.parse().map_err(|_| format!("{value:?} is not what fits"))?;
         Ok(Self { device: device.to_owned(), value })
+    }
+}
+
+/// Cores as lists of them are written: `0,2-3`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cores(pub(crate) Vec<u32>);
+
+impl FromStr for Cores {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        /// More cores than any machine has.
+        const MOST: usize = 4096;
+        let mut cores = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last): (u32, u32) = (first.parse().map_err(drop)?, last.parse().map_err(drop)?);
+            if first > last || (last - first) as usize >= MOST - cores.len().min(MOST) {
+                return Err(());
+            }
+            cores.extend(first..=last);
+        }
+        Ok(Self(cores))
     }
 }
 
@@ -138,6 +199,17 @@ mod tests {
         assert!("cpu".parse::<PerDevice<u32>>().is_err());
         assert!("cpu=-1".parse::<PerDevice<u32>>().is_err());
         assert!("=1".parse::<PerDevice<u32>>().is_err());
+    }
+
+    #[test]
+    fn lists_of_cores_parse() {
+        assert_eq!(
+            "offload:0=0,2-4".parse(),
+            Ok(PerDevice { device: "offload:0".to_owned(), value: Cores(vec![0, 2, 3, 4]) })
+        );
+        for wrong in ["", "1,", "3-1", "a", "-1", "0-4294967295", "0-4000,0-4000"] {
+            assert!(wrong.parse::<Cores>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -9,13 +9,11 @@ use dml::prelude::*;
 
 /// Finds, measures and prints.
 pub(crate) fn run(options: &DevicesOptions) -> Result<(), Failure> {
-    let platform = Platform::builder().discover().map_err(Failure::work)?.build().map_err(Failure::work)?;
+    let wanted = options.workers.discover_options();
+    let builder = Platform::builder().discover_with(&wanted).map_err(Failure::usage)?;
+    let platform = builder.build().map_err(Failure::work)?;
     let found = describe(&platform);
-    if options.json {
-        failure::print(&(serde_json::to_string_pretty(&found).map_err(Failure::work)? + "\n"))
-    } else {
-        failure::print(&text(&found))
-    }
+    if options.json { json::print(&found) } else { failure::print(&text(&found)) }
 }
 
 fn describe(platform: &Platform) -> json::Devices {

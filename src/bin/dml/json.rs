@@ -1,7 +1,13 @@
 //! What `--json` prints; the schema is in docs/json.md.
 
+use crate::failure::{self, Failure};
 use serde::Serialize;
 use std::collections::BTreeMap;
+
+/// Prints one JSON value and nothing else.
+pub(crate) fn print(value: &impl Serialize) -> Result<(), Failure> {
+    failure::print(&(serde_json::to_string_pretty(value).map_err(Failure::work)? + "\n"))
+}
 
 /// One workload's result.
 #[derive(Clone, Debug, Serialize)]
@@ -95,4 +101,22 @@ pub(crate) struct Link {
 pub(crate) struct Unavailable {
     pub(crate) backend: String,
     pub(crate) reason: String,
+}
+
+/// What moving bytes to a worker and calling it takes.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Offload {
+    pub(crate) device: String,
+    pub(crate) runs: u32,
+    pub(crate) bytes: u64,
+    pub(crate) memcpy_bytes_per_s: u64,
+    pub(crate) to_worker_bytes_per_s: u64,
+    pub(crate) from_worker_bytes_per_s: u64,
+    pub(crate) to_worker_over_memcpy: f64,
+    pub(crate) from_worker_over_memcpy: f64,
+    pub(crate) short_bytes: u64,
+    pub(crate) short_to_worker_ns: u64,
+    pub(crate) short_from_worker_ns: u64,
+    pub(crate) empty_run_ns: u64,
+    pub(crate) start_ns: u64,
 }

@@ -7,6 +7,8 @@ mod cli;
 mod devices;
 mod failure;
 mod json;
+mod machine;
+mod offload;
 mod progress;
 mod table;
 
@@ -16,7 +18,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // Started as a worker by another of us, this does not return.
     #[cfg(all(feature = "offload", target_os = "linux"))]
-    dml::arenas::offload::hook(dml_workloads::prepare::registry());
+    dml::arenas::offload::hook(dml_workloads::prepare::registry().with(offload::EMPTY, |_| Ok(())));
     let arguments = cli::Arguments::parse();
     let outcome = match &arguments.command {
         cli::Command::Devices(options) => devices::run(options),

@@ -29,7 +29,8 @@ pub(crate) fn seconds(value: f64) -> String {
         v if v >= 100.0 => format!("{v:.1} s"),
         v if v >= 1.0 => format!("{v:.3} s"),
         v if v >= 1e-3 => format!("{:.2} ms", v * 1e3),
-        v => format!("{:.1} us", v * 1e6),
+        v if v >= 1e-6 => format!("{:.1} us", v * 1e6),
+        v => format!("{:.0} ns", v * 1e9),
     }
 }
 

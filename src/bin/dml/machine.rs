@@ -1,0 +1,185 @@
+//! The devices a benchmark uses, and how those on the same cores share them.
+
+use crate::cli::BenchOptions;
+use crate::failure::Failure;
+use dml::core::{DeviceId, DeviceKind};
+use dml::prelude::*;
+
+/// A platform with every limit kept, and the devices to use on it.
+pub(crate) struct Machine {
+    pub(crate) platform: Platform,
+    pub(crate) devices: Vec<DeviceId>,
+    /// What people should know of the choice.
+    pub(crate) note: Option<String>,
+}
+
+impl Machine {
+    /// What the options ask for; all that the machine has, where they name no devices.
+    ///
+    /// # Errors
+    /// Devices and limits that cannot be had.
+    pub(crate) fn of(options: &BenchOptions) -> Result<Self, Failure> {
+        let mut wanted = options.workers.discover_options();
+        if !options.devices.is_empty() {
+            wanted = wanted.only(&options.devices);
+        }
+        for limit in &options.limit {
+            wanted = wanted.limit(&limit.device, limit.value);
+        }
+        let discover = |options: &DiscoverOptions| {
+            let builder = Platform::builder().discover_with(options).map_err(Failure::usage)?;
+            builder.build().map_err(Failure::work)
+        };
+        let mut platform = discover(&wanted)?;
+        let mut names = match options.devices.is_empty() {
+            true => platform.devices().iter().map(|device| device.name.to_string()).collect(),
+            false => options.devices.clone(),
+        };
+        if let Some(index) = (1..names.len()).find(|&index| names[..index].contains(&names[index])) {
+            return Err(Failure::Usage(format!("device {} is named twice", names[index])));
+        }
+        let mut note = None;
+        if let Some(shares) =
+            Shares::of(&on_cores(&platform, &names, options), cores(), !options.devices.is_empty())
+        {
+            note = Some(shares.to_string());
+            names.retain(|name| !shares.left_out.contains(name));
+            for (name, units) in &shares.given {
+                wanted = wanted.limit(name, *units);
+            }
+            // Before the next ones are started, the workers go.
+            drop(platform);
+            platform = discover(&wanted.only(&names))?;
+        }
+        let devices = names
+            .iter()
+            .map(|name| platform.device(name).map_err(Failure::usage))
+            .collect::<Result<_, _>>()?;
+        let powered = options.powers.iter().map(|power| &power.device);
+        for name in powered.chain(options.limit.iter().map(|limit| &limit.device)) {
+            if !names.contains(name) {
+                let used = names.join(", ");
+                return Err(Failure::Usage(format!("device {name} is not among those to be used: {used}")));
+            }
+        }
+        Ok(Self { platform, devices, note })
+    }
+}
+
+/// How many threads this process may use at once.
+fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
+}
+
+/// A device that computes on the processor's cores, and the limit it was given.
+type OnCores = (String, Option<u32>);
+
+fn on_cores(platform: &Platform, names: &[String], options: &BenchOptions) -> Vec<OnCores> {
+    let limit = |name: &String| {
+        options.limit.iter().rev().find(|limit| limit.device == *name).map(|limit| limit.value)
+    };
+    let is_on_cores = |name: &&String| {
+        let device = platform.devices().iter().find(|device| *device.name == ***name);
+        device.is_some_and(|device| device.kind == DeviceKind::Cpu)
+    };
+    names.iter().filter(is_on_cores).map(|name| (name.clone(), limit(name))).collect()
+}
+
+/// How devices on the same cores share them.
+#[derive(Debug, PartialEq, Eq)]
+struct Shares {
+    cores: u32,
+    /// The units of those that had no limit.
+    given: Vec<(String, u32)>,
+    /// Devices that nobody asked for by name and for which there are too few cores.
+    left_out: Vec<String>,
+}
+
+impl Shares {
+    /// Divides the cores, less those that limits have given away, evenly among the devices without a limit, a unit each
+    /// at least. Unless people named the devices, only as many are used as there are fewer units than twice the cores.
+    /// Nothing where no two devices share, or all have limits.
+    fn of(devices: &[OnCores], cores: u32, are_named: bool) -> Option<Self> {
+        let mut used: Vec<&OnCores> = Vec::new();
+        let mut left_out = Vec::new();
+        let mut least = 0_u32;
+        for device in devices {
+            let more = least.saturating_add(device.1.unwrap_or(1));
+            if are_named || used.is_empty() || device.1.is_some() || more < cores.saturating_mul(2) {
+                used.push(device);
+                least = more;
+            } else {
+                left_out.push(device.0.clone());
+            }
+        }
+        let without: Vec<_> = used.iter().filter(|(_, limit)| limit.is_none()).collect();
+        if left_out.is_empty() && (used.len() < 2 || without.is_empty()) {
+            return None;
+        }
+        let limited: u32 = used.iter().filter_map(|(_, limit)| *limit).fold(0, u32::saturating_add);
+        let (free, sharers) = (cores.saturating_sub(limited), without.len() as u32);
+        let share = |index: u32| (free / sharers.max(1) + u32::from(index < free % sharers.max(1))).max(1);
+        let given = (0..).zip(without).map(|(index, (name, _))| (name.clone(), share(index))).collect();
+        Some(Self { cores, given, left_out })
+    }
+}
+
+impl std::fmt::Display for Shares {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let given: Vec<_> = self.given.iter().map(|(name, units)| format!("{name}={units}")).collect();
+        let cores = self.cores;
+        write!(
+            f,
+            "devices on the same {cores} cores share them: {} (--limit says otherwise)",
+            given.join(", ")
+        )?;
+        if !self.left_out.is_empty() {
+            write!(f, "; too few cores for {} (--devices says otherwise)", self.left_out.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(cores: u32, are_named: bool, devices: &[(&str, Option<u32>)]) -> Option<(Vec<u32>, usize)> {
+        let devices: Vec<_> = devices.iter().map(|(name, limit)| ((*name).to_owned(), *limit)).collect();
+        let shares = Shares::of(&devices, cores, are_named)?;
+        Some((shares.given.iter().map(|(_, units)| *units).collect(), shares.left_out.len()))
+    }
+
+    const THREE: [(&str, Option<u32>); 3] = [("cpu", None), ("opencl:0", None), ("offload:0", None)];
+
+    #[test]
+    fn cores_are_divided_evenly() {
+        assert_eq!(shares(2, false, &THREE[..2]), Some((vec![1, 1], 0)));
+        assert_eq!(shares(8, false, &THREE), Some((vec![3, 3, 2], 0)));
+        assert_eq!(
+            shares(7, false, &[("cpu", Some(4)), ("opencl:0", None), ("offload:0", None)]),
+            Some((vec![2, 1], 0))
+        );
+        assert_eq!(shares(4, false, &THREE[..1]), None);
+        assert_eq!(shares(4, false, &[("cpu", Some(1)), ("offload:0", Some(4))]), None);
+    }
+
+    #[test]
+    fn never_twice_as_many_units_as_cores_unless_devices_are_named() {
+        assert_eq!(shares(2, false, &THREE), Some((vec![1, 1, 1], 0)));
+        assert_eq!(shares(1, false, &THREE), Some((vec![1], 2)));
+        assert_eq!(shares(1, true, &THREE), Some((vec![1, 1, 1], 0)));
+        for cores in 1..20 {
+            for count in 1..30 {
+                let devices = vec![("one", None); count];
+                if let Some((given, left_out)) = shares(cores, false, &devices) {
+                    assert!(
+                        given.iter().sum::<u32>() < 2 * cores,
+                        "{cores} cores, {count} devices: {given:?}"
+                    );
+                    assert_eq!(given.len() + left_out, count);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! `dml bench offload`: what moving bytes to a worker and calling it takes, beside a copy within main memory.
+
+use crate::cli::BenchOptions;
+use crate::failure::{self, Failure};
+use crate::{json, table};
+
+/// What the benchmark is called among the workloads.
+pub(crate) const NAME: &str = "offload";
+/// The worker's function that does nothing.
+#[cfg_attr(
+    not(all(feature = "offload", target_os = "linux")),
+    allow(dead_code, reason = "there is no worker")
+)]
+pub(crate) const EMPTY: &str = "empty";
+
+/// Measures and prints.
+pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
+    if options.workloads.len() > 1 {
+        return Err(Failure::Usage(format!("{NAME} is a benchmark by itself: give it alone")));
+    }
+    let result = measure(options)?;
+    if options.json { json::print(&result) } else { failure::print(&text(&result)) }
+}
+
+#[cfg(not(all(feature = "offload", target_os = "linux")))]
+fn measure(_options: &BenchOptions) -> Result<json::Offload, Failure> {
+    Err(Failure::Usage("this program has no workers: they need Linux and the feature `offload`".to_owned()))
+}
+
+#[cfg(all(feature = "offload", target_os = "linux"))]
+use with_workers::measure;
+
+#[cfg(all(feature = "offload", target_os = "linux"))]
+mod with_workers {
+    use super::{EMPTY, json};
+    use crate::cli::BenchOptions;
+    use crate::failure::Failure;
+    use dml::arenas::offload::OffloadArena;
+    use dml::core::{Arena, Fence, TransferError};
+    use dml::prelude::*;
+    use dml::scheduler::metrics;
+    use std::time::{Duration, Instant};
+
+    const DEVICE: &str = "offload:0";
+    /// The size of the long transfers.
+    const LONG_BYTES: u64 = 256 << 20;
+    /// The size of the short ones.
+    const SHORT_BYTES: u64 = 4;
+    /// How many short things are done for each long one: each is over in microseconds.
+    const SHORT_PER_RUN: u32 = 100;
+
+    /// Times each thing in turn, so that all meet the same weather; medians count.
+    pub(super) fn measure(options: &BenchOptions) -> Result<json::Offload, Failure> {
+        let mut wanted = options.workers.discover_options().only([DEVICE]);
+        for limit in &options.limit {
+            wanted = wanted.limit(&limit.device, limit.value);
+        }
+        let begun = Instant::now();
+        let builder = Platform::builder().discover_with(&wanted).map_err(Failure::usage)?;
+        let start = begun.elapsed();
+        let platform = builder.build().map_err(Failure::work)?;
+        let arena = |name: &str| {
+            let device = platform.device(name).map_err(Failure::usage)?;
+            let home = platform.home(device).ok_or_else(|| Failure::Work(format!("{name} has no memory")))?;
+            Ok(platform.arena(home).clone())
+        };
+        let (main, worker) = (arena("cpu")?, arena(DEVICE)?);
+        let offload: &OffloadArena =
+            worker.downcast_ref().ok_or_else(|| Failure::Work(format!("{DEVICE} is no worker")))?;
+        let empty = offload.device().function(EMPTY).map_err(Failure::work)?;
+        let block = |arena: &dyn Arena| arena.alloc(LONG_BYTES).map_err(Failure::work);
+        let (from, to, there) = (block(&*main)?, block(&*main)?, block(&*worker)?);
+        let host = |block: &dml::core::BlockRef| {
+            block.host().ok_or_else(|| Failure::Work("main memory that the host does not see".to_owned()))
+        };
+        let (source, target) = (host(&from)?, host(&to)?);
+        let short = source.slice(dml::core::Span::new(0, SHORT_BYTES));
+        // Pages are there, and hold more than zeros, before anything is timed.
+        for (arena, block) in [(&main, &from), (&main, &to), (&worker, &there)] {
+            let whole = dml::core::Span::new(0, LONG_BYTES);
+            arena.fill(block, whole, 0x5A).and_then(Fence::wait).map_err(Failure::work)?;
+        }
+        let mut times: [Vec<f64>; 6] = Default::default();
+        for run in 0..=options.runs {
+            let mut time = |index: usize, begin: &dyn Fn() -> Result<Fence, TransferError>| {
+                let took = timed(begin)?;
+                if run > 0 {
+                    times[index].push(took.as_secs_f64());
+                }
+                Ok::<(), Failure>(())
+            };
+            time(0, &|| main.copy_in(&to, 0, &source))?;
+            time(1, &|| worker.copy_in(&there, 0, &source))?;
+            time(2, &|| worker.copy_out(&there, 0, &target))?;
+            for _ in 0..SHORT_PER_RUN {
+                time(3, &|| worker.copy_in(&there, 0, &short))?;
+                time(4, &|| worker.copy_out(&there, 0, &short))?;
+                time(5, &|| Ok(offload.launch(&empty, 0..1, &[])?))?;
+            }
+        }
+        let median = |index: usize| metrics::Summary::of(&times[index]).map_or(0.0, |summary| summary.median);
+        let rate = |index: usize| (LONG_BYTES as f64 / median(index)) as u64;
+        let ns = |index: usize| (median(index) * 1e9) as u64;
+        Ok(json::Offload {
+            device: DEVICE.to_owned(),
+            runs: options.runs,
+            bytes: LONG_BYTES,
+            memcpy_bytes_per_s: rate(0),
+            to_worker_bytes_per_s: rate(1),
+            from_worker_bytes_per_s: rate(2),
+            to_worker_over_memcpy: median(0) / median(1),
+            from_worker_over_memcpy: median(0) / median(2),
+            short_bytes: SHORT_BYTES,
+            short_to_worker_ns: ns(3),
+            short_from_worker_ns: ns(4),
+            empty_run_ns: ns(5),
+            start_ns: u64::try_from(start.as_nanos()).unwrap_or(u64::MAX),
+        })
+    }
+
+    fn timed(begin: &dyn Fn() -> Result<Fence, TransferError>) -> Result<Duration, Failure> {
+        let begun = Instant::now();
+        begin().and_then(Fence::wait).map_err(Failure::work)?;
+        Ok(begun.elapsed())
+    }
+}
+
+fn text(result: &json::Offload) -> String {
+    let rate = |bytes_per_s: u64| format!("{:.2} GB/s", bytes_per_s as f64 / 1e9);
+    let us = |ns: u64| table::seconds(ns as f64 / 1e9);
+    let rows = [
+        ("memcpy", rate(result.memcpy_bytes_per_s), String::new()),
+        (
+            "to worker",
+            rate(result.to_worker_bytes_per_s),
+            format!("{:.3} of memcpy", result.to_worker_over_memcpy),
+        ),
+        (
+            "from worker",
+            rate(result.from_worker_bytes_per_s),
+            format!("{:.3} of memcpy", result.from_worker_over_memcpy),
+        ),
+        ("4 bytes to worker", us(result.short_to_worker_ns), String::new()),
+        ("4 bytes from worker", us(result.short_from_worker_ns), String::new()),
+        ("empty run", us(result.empty_run_ns), String::new()),
+        ("start of the worker", us(result.start_ns), String::new()),
+    ];
+    let rows: Vec<_> =
+        rows.into_iter().map(|(name, value, note)| vec![name.to_owned(), value, note]).collect();
+    let mut lines = vec![
+        format!(
+            "{}: transfers of {}; medians of {} runs",
+            result.device,
+            table::bytes(result.bytes),
+            result.runs
+        ),
+        String::new(),
+    ];
+    lines.extend(table::lines(&rows).into_iter().map(|line| format!("  {}", line.trim_end())));
+    lines.push(String::new());
+    lines.join("\n")
+}
