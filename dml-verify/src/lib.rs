@@ -2,16 +2,19 @@
 //! DML ships depends on it.
 //!
 //! ```text
-//!   rig       platforms of arenas that record, police, fail and stop on cue
-//!   machine   the pure machine, its engine step by step, and what the storages really hold
-//!   model     explores every state of a small configuration of it
-//!   simulate  the production engine on one thread, in virtual time
-//!   reference sequences of operations, and a model that says what may be answered
-//!   history   replays recorded events and says what contradicts them
-//!   fuzz      what the fuzz targets do with an input
-//!   stress    threads that use the same buffers in every way, with shadows of what must be in them
+//!   rig         platforms of arenas that record, police, fail and stop on cue
+//!   machine     the pure machine, its engine step by step, and what the storages really hold
+//!   model       explores every state of a small configuration of it
+//!   simulate    the production engine on one thread, in virtual time
+//!   reference   sequences of operations, and a model that says what may be answered
+//!   conformance what every arena has to do, as one list of checks
+//!   history     replays recorded events and says what contradicts them
+//!   fuzz        what the fuzz targets do with an input
+//!   stress      threads that use the same buffers in every way, with shadows of what must be in them
 //! ```
 
+#[cfg(not(dml_loom))]
+pub mod conformance;
 #[cfg(not(dml_loom))]
 pub mod fuzz;
 pub mod history;

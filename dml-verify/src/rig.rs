@@ -499,7 +499,15 @@ impl<R> Watched<R> {
     /// # Panics
     /// When it panicked, or does not end within 20 seconds.
     pub fn join(self) -> R {
-        match self.ended.recv_timeout(Duration::from_secs(20)) {
+        self.join_within(Duration::from_secs(20))
+    }
+
+    /// As [`Watched::join`], with another limit.
+    ///
+    /// # Panics
+    /// When it panicked, or does not end within `limit`.
+    pub fn join_within(self, limit: Duration) -> R {
+        match self.ended.recv_timeout(limit) {
             Ok(Ok(result)) => result,
             Ok(Err(panic)) => std::panic::resume_unwind(panic),
             Err(_) => panic!("{} hangs", self.what),

@@ -39,9 +39,7 @@ impl MainMem {
     }
 
     fn span_of(&self, block: &BlockRef, span: Span) -> HostSpan {
-        let host = block.host().unwrap_or_else(|| {
-            panic!("core bug: {} was asked to copy a block that is no host memory: {block:?}", self.desc.name)
-        });
+        let host = &self.own(block).span;
         assert!(
             span.end() <= host.len(),
             "core bug: {} was asked for bytes {span} of a block of {} bytes",
@@ -50,6 +48,17 @@ impl MainMem {
         );
         host.slice(span)
     }
+
+    fn own<'a>(&self, block: &'a BlockRef) -> &'a MainMemBlock {
+        let is_own = |block: &&MainMemBlock| Arc::ptr_eq(&block.arena, &self.desc.name);
+        block.downcast_ref::<MainMemBlock>().filter(is_own).unwrap_or_else(|| {
+            panic!("core bug: {} was handed a block of another arena: {block:?}", self.desc.name)
+        })
+    }
+
+    fn block(&self, span: HostSpan, storage: Storage) -> BlockRef {
+        Arc::new(MainMemBlock { span, storage, arena: self.desc.name.clone() })
+    }
 }
 
 /// A block of main memory.
@@ -57,6 +66,8 @@ impl MainMem {
 struct MainMemBlock {
     span: HostSpan,
     storage: Storage,
+    /// The name of the arena that made it: the very same, so that it tells arenas of one name apart.
+    arena: Arc<str>,
 }
 
 #[derive(Debug)]
@@ -97,11 +108,11 @@ impl Arena for MainMem {
         let memory = usize::try_from(len).ok().and_then(Memory::zeroed);
         let memory =
             memory.ok_or_else(|| AllocError::OutOfMemory { arena: self.desc.name.clone(), bytes: len })?;
-        Ok(Arc::new(MainMemBlock { span: memory.span(), storage: Storage::Internal { _memory: memory } }))
+        Ok(self.block(memory.span(), Storage::Internal { _memory: memory }))
     }
 
     fn attach(&self, storage: Box<dyn HostOwner>) -> Result<BlockRef, AttachError> {
-        Ok(Arc::new(MainMemBlock { span: storage.span(), storage: Storage::External(Some(storage)) }))
+        Ok(self.block(storage.span(), Storage::External(Some(storage))))
     }
 
     fn detach(&self, mut block: BlockRef) -> Result<Box<dyn HostOwner>, BlockRef> {
@@ -232,6 +243,13 @@ mod tests {
         let arena = arena();
         let block = arena.alloc(8).unwrap();
         let _ = arena.map(&block, DeviceId(0), MapState::Unmapped);
+    }
+
+    #[test]
+    #[should_panic(expected = "core bug: main_mem was handed a block of another arena")]
+    fn a_block_of_another_main_memory_is_a_bug_of_core() {
+        let foreign = arena().alloc(8).unwrap();
+        let _ = arena().copy_in(&foreign, 0, &pattern(5));
     }
 
     #[test]

@@ -62,6 +62,12 @@ impl OpenClArena {
         self.session.facts.max_alloc_bytes
     }
 
+    /// The most bytes all blocks together may have.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        self.session.facts.memory_bytes
+    }
+
     fn own<'a>(&self, block: &'a BlockRef) -> &'a OpenClBlock {
         block.downcast_ref::<OpenClBlock>().filter(|block| block.is_of(&self.session)).unwrap_or_else(|| {
             panic!("core bug: {} was handed a block of another arena: {block:?}", self.desc.name)
@@ -109,12 +115,12 @@ impl Arena for OpenClArena {
 
     fn map(&self, block: &BlockRef, device: DeviceId, _target: MapState) -> Result<MapReport, TransferError> {
         assert!(device == self.host, "core bug: {} cannot be mapped for device {device}", self.desc.name);
-        let span = self.own(block).map()?;
+        let span = self.own(block).map(&self.desc.name)?;
         Ok(MapReport { state: MapState::Mapped(DeviceSet::of(device)), host: Some(span) })
     }
 
     fn unmap(&self, block: &BlockRef, _target: MapState) -> Result<MapReport, TransferError> {
-        self.own(block).unmap()?;
+        self.own(block).unmap(&self.desc.name)?;
         Ok(MapReport { state: MapState::Unmapped, host: None })
     }
 

@@ -82,13 +82,13 @@ impl OpenClBlock {
         self.mapping.lock()
     }
 
-    /// Maps the whole block for reading and writing by the host.
+    /// Maps the whole block for reading and writing by the host. `arena` is whom a panic names.
     ///
     /// # Panics
     /// When it is mapped already.
-    pub(super) fn map(&self) -> Result<HostSpan, TransferError> {
+    pub(super) fn map(&self, arena: &str) -> Result<HostSpan, TransferError> {
         let mut mapping = self.mapping();
-        assert!(mapping.is_none(), "core bug: a mapped block was to be mapped: {self:?}");
+        assert!(mapping.is_none(), "core bug: {arena} was to map a block that is mapped: {self:?}");
         let call = "clEnqueueMapBuffer";
         let mut address: cl_mem = std::ptr::null_mut();
         // SAFETY: a live queue and a buffer of its context, of this many bytes (one where the block has none).
@@ -116,15 +116,15 @@ impl OpenClBlock {
     }
 
     /// Ends the mapping. What the host wrote is there for every later command: the queue keeps their order, so nobody
-    /// waits here.
+    /// waits here. `arena` is whom a panic names.
     ///
     /// # Panics
     /// When it is not mapped.
-    pub(super) fn unmap(&self) -> Result<(), TransferError> {
+    pub(super) fn unmap(&self, arena: &str) -> Result<(), TransferError> {
         let mut mapping = self.mapping();
         let span = mapping
             .clone()
-            .unwrap_or_else(|| panic!("core bug: an unmapped block was to be unmapped: {self:?}"));
+            .unwrap_or_else(|| panic!("core bug: {arena} was to unmap a block that is not mapped: {self:?}"));
         self.enqueue_unmap(&span)?;
         *mapping = None;
         self.session.flush()

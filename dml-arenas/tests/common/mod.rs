@@ -10,8 +10,13 @@ use dml_core::{DeviceId, HostSpan, Platform};
 /// Without one the test is skipped, out loud, unless the environment variable `DML_EXPECT` names `opencl`: then the run
 /// was told that there is a device, and the test fails.
 pub(crate) fn with_opencl(test: &str) -> Option<(Platform, DeviceId)> {
+    with_opencl_options(test, &DiscoverOptions::default())
+}
+
+/// As [`with_opencl`], of what the options leave; they ask for nothing that the machine lacks.
+pub(crate) fn with_opencl_options(test: &str, options: &DiscoverOptions) -> Option<(Platform, DeviceId)> {
     let builder =
-        Platform::builder().discover_with(&DiscoverOptions::default()).expect("no option asks for anything");
+        Platform::builder().discover_with(options).expect("the machine has what the options ask for");
     let platform = builder.build().expect("what discovery adds fits together");
     match platform.device("opencl:0") {
         Ok(device) => Some((platform, device)),

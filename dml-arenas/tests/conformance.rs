@@ -1,0 +1,133 @@
+//! The one list of checks, for every arena there is.
+//!
+//! A new arena is one more function that says how to make it and what it offers, and one more line of `checks!`.
+
+#![cfg(not(dml_loom))]
+
+mod broken;
+mod common;
+
+use broken::pool::Pool;
+use dml_arenas::{Faulty, MainMem, Null, Script};
+use dml_core::{ArenaDesc, ArenaKind, Concurrency, DeviceId, DeviceSet};
+use dml_verify::conformance::{self, External, Subject};
+use std::sync::Arc;
+
+fn main_mem(_test: &str) -> Option<Subject> {
+    Some(Subject::main(|cpu| Arc::new(MainMem::new(cpu))).with_external(External::Offered))
+}
+
+fn faulty(_test: &str) -> Option<Subject> {
+    let subject = Subject::main(|cpu| Arc::new(Faulty::new(MainMem::new(cpu), Script::new())));
+    Some(subject.with_external(External::Offered))
+}
+
+fn null(concurrency: Concurrency) -> Option<Subject> {
+    Some(Subject::beside_main(|native, host| {
+        let desc = ArenaDesc::new("null", ArenaKind("null"), native)
+            .with_remotes(DeviceSet::of(host))
+            .with_concurrency(concurrency);
+        Arc::new(Null::backed(desc).with_host(host))
+    }))
+}
+
+fn null_exclusive(_test: &str) -> Option<Subject> {
+    null(Concurrency::Exclusive)
+}
+
+fn null_bimapped_for_reading(_test: &str) -> Option<Subject> {
+    null(Concurrency::BimapRead)
+}
+
+fn null_bimapped(_test: &str) -> Option<Subject> {
+    null(Concurrency::BimapFull)
+}
+
+/// Nobody but the device reaches it.
+fn null_apart(_test: &str) -> Option<Subject> {
+    Some(Subject::beside_main(|native, _| {
+        Arc::new(Null::backed(ArenaDesc::new("null", ArenaKind("null"), native)))
+    }))
+}
+
+/// The host's own memory.
+fn null_main(_test: &str) -> Option<Subject> {
+    let make = |cpu: DeviceId| {
+        let desc = ArenaDesc::new("null", ArenaKind("null"), cpu)
+            .with_remotes(DeviceSet::of(cpu))
+            .with_concurrency(Concurrency::BimapFull);
+        Arc::new(Null::backed(desc).with_host(cpu)) as Arc<dyn dml_core::Arena>
+    };
+    Some(Subject::main(make).with_external(External::Offered))
+}
+
+/// A heap of limited size behind a thread that does the copies.
+fn pool(_test: &str) -> Option<Subject> {
+    let subject = Subject::beside_main(|native, _| Arc::new(Pool::new(native, Pool::CAPACITY_BYTES)));
+    Some(subject.with_capacity(Pool::CAPACITY_BYTES))
+}
+
+conformance::checks!(of_main_mem, main_mem);
+conformance::checks!(of_faulty, faulty);
+conformance::checks!(of_null_exclusive, null_exclusive);
+conformance::checks!(of_null_bimapped_for_reading, null_bimapped_for_reading);
+conformance::checks!(of_null_bimapped, null_bimapped);
+conformance::checks!(of_null_apart, null_apart);
+conformance::checks!(of_null_main, null_main);
+conformance::checks!(of_pool, pool);
+
+#[cfg(feature = "opencl")]
+mod opencl {
+    use crate::common::{with_opencl, with_opencl_options};
+    use dml_arenas::{DiscoverOptions, OpenClArena};
+    use dml_core::{DeviceId, Platform};
+    use dml_verify::conformance::{self, Subject};
+
+    fn subject((platform, device): (Platform, DeviceId)) -> Subject {
+        let id = platform.home(device).expect("every OpenCL device has an arena");
+        let arena = platform.arena(id).downcast_ref::<OpenClArena>().expect("an OpenCL device's own");
+        let (capacity, max_alloc) = (arena.capacity_bytes(), arena.max_alloc_bytes());
+        Subject::new(platform, id).with_capacity(capacity).with_max_alloc(max_alloc)
+    }
+
+    fn whole(test: &str) -> Option<Subject> {
+        with_opencl(test).map(subject)
+    }
+
+    /// One compute unit of a device that can be divided.
+    fn part(test: &str) -> Option<Subject> {
+        let (platform, device) = with_opencl(test)?;
+        if platform.devices()[usize::from(device.0)].units < 2 {
+            eprintln!("SKIPPED {test}: opencl:0 has one compute unit");
+            return None;
+        }
+        let options = DiscoverOptions::default().only(["opencl:0"]).limit("opencl:0", 1);
+        with_opencl_options(test, &options).map(subject)
+    }
+
+    conformance::checks!(of_a_device, whole);
+    conformance::checks!(of_part_of_a_device, part);
+}
+
+#[cfg(all(feature = "offload", target_os = "linux"))]
+mod offload {
+    use dml_arenas::{Discover, DiscoverOptions};
+    use dml_core::Platform;
+    use dml_verify::conformance::{self, Subject};
+
+    const CAPACITY_BYTES: u64 = 48 << 20;
+
+    fn worker(_test: &str) -> Option<Subject> {
+        let options = DiscoverOptions::default()
+            .only(["offload:0"])
+            .offload_program(env!("CARGO_BIN_EXE_dml-offload-worker"))
+            .offload_memory(CAPACITY_BYTES);
+        let builder = Platform::builder().discover_with(&options).expect("the worker was built");
+        let platform = builder.build().expect("what discovery adds fits together");
+        let device = platform.device("offload:0").expect("it was asked for");
+        let id = platform.home(device).expect("every worker has an arena");
+        Some(Subject::new(platform, id).with_capacity(CAPACITY_BYTES))
+    }
+
+    conformance::checks!(of_a_worker, worker);
+}

@@ -1,0 +1,149 @@
+//! The conformance suite can fail: every check notices arenas that are broken on purpose.
+
+#![cfg(not(dml_loom))]
+
+mod broken;
+mod common;
+
+use broken::pool::{Defect as PoolDefect, Pool};
+use broken::wrapper::{Broken, Defect};
+use dml_arenas::{MainMem, Null};
+use dml_core::{Arena, ArenaDesc, ArenaKind, DeviceSet};
+use dml_verify::conformance::{CHECKS, External, Subject};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An arena that the host can map, with a defect.
+fn mapped(defect: Defect) -> Subject {
+    Subject::beside_main(|native, host| {
+        let desc = ArenaDesc::new("mapped", ArenaKind("null"), native).with_remotes(DeviceSet::of(host));
+        Arc::new(Broken::new(Arc::new(Null::backed(desc).with_host(host)), defect))
+    })
+}
+
+/// An arena that nobody else reaches, with a defect.
+fn apart(defect: Defect) -> Subject {
+    Subject::beside_main(|native, _| {
+        let desc = ArenaDesc::new("apart", ArenaKind("null"), native);
+        Arc::new(Broken::new(Arc::new(Null::backed(desc)), defect))
+    })
+}
+
+/// Main memory, with a defect.
+fn main(defect: Defect) -> Subject {
+    let make = |cpu| Arc::new(Broken::new(Arc::new(MainMem::new(cpu)), defect)) as Arc<dyn Arena>;
+    Subject::main(make).with_external(External::Offered)
+}
+
+fn pool(defect: PoolDefect) -> Subject {
+    let make = |native, _| Arc::new(Pool::with(native, 16 << 20, defect)) as Arc<dyn Arena>;
+    Subject::beside_main(make).with_capacity(16 << 20)
+}
+
+/// Which check has to notice which defect, and what it has to say of it.
+fn broken() -> Vec<(String, Subject, &'static str, &'static str)> {
+    let mapped_ones = [
+        (Defect::Nameless, "the_description_is_consistent", "no name"),
+        (Defect::AllocShort, "blocks_are_as_asked_for", "4096 bytes instead of 4097"),
+        (Defect::AllocNotEmpty, "blocks_are_as_asked_for", "0 bytes cannot be had"),
+        (Defect::InShifted, "copies_hit_their_bytes_alone", "bytes differ"),
+        (Defect::OutShort, "copies_hit_their_bytes_alone", "bytes differ"),
+        (Defect::OutMiscounted, "copies_hit_their_bytes_alone", "bytes copied out"),
+        (Defect::InLate, "copies_hit_their_bytes_alone", "bytes differ"),
+        (Defect::FillWide, "fills_hit_their_bytes_alone", "bytes differ"),
+        (Defect::FillZero, "fills_hit_their_bytes_alone", "bytes differ"),
+        (Defect::InSplit, "transfers_agree_with_a_model", "bytes differ"),
+        (Defect::InLate, "fences_dropped_unwaited_have_done_their_work", "bytes differ"),
+        (Defect::InStagedOnce, "fences_end_in_any_order", "bytes differ"),
+        (Defect::FenceBoundToThread, "fences_end_on_other_threads", "waited for elsewhere"),
+        (Defect::BoundToThread, "threads_share_a_block", "bytes differ"),
+        (Defect::BlocksShared, "threads_have_blocks_of_their_own", "bytes differ"),
+        (Defect::AllocMisnamed, "too_much_is_an_error", "where and how much"),
+        (Defect::MapStale, "mappings_show_the_bytes_and_keep_the_changes", "what a mapping shows"),
+        (Defect::MapLosesWrites, "mappings_show_the_bytes_and_keep_the_changes", "bytes differ"),
+        (Defect::MapMisreported, "mappings_show_the_bytes_and_keep_the_changes", "no use to device"),
+        (Defect::MapHidden, "mappings_show_the_bytes_and_keep_the_changes", "shows it the bytes"),
+        (Defect::MapsAnything, "map_states_out_of_turn_are_bugs_of_core", "was carried out"),
+        (Defect::DeclineSwaps, "external_storage_comes_back", "declined storage comes back"),
+        (Defect::Clips, "bytes_past_the_end_are_bugs_of_core", "was carried out"),
+        (Defect::PanicsNameless, "bytes_past_the_end_are_bugs_of_core", "does not name mapped"),
+        (Defect::TakesForeign, "blocks_of_other_arenas_are_bugs_of_core", "was carried out"),
+        (Defect::InShifted, "buffers_agree_with_a_model", "bytes differ"),
+        (Defect::OutMiscounted, "buffers_agree_with_a_model", "bytes copied out"),
+        (Defect::MapStale, "buffers_agree_with_a_model", "bytes differ"),
+    ];
+    let main_ones = [
+        (Defect::Misaligned, "blocks_are_as_asked_for", "are not aligned"),
+        (Defect::AttachCopies, "external_storage_comes_back", "in place"),
+        (Defect::DetachTakes, "external_storage_comes_back", "somebody else holds"),
+        (Defect::MapsAnything, "mappings_show_the_bytes_and_keep_the_changes", "was carried out"),
+        (Defect::BoundToThread, "buffers_of_two_threads_keep_apart", "bytes differ"),
+    ];
+    let apart_ones =
+        [(Defect::MapsAnything, "mappings_show_the_bytes_and_keep_the_changes", "was carried out")];
+    let pool_ones = [
+        (PoolDefect::Overlap, "blocks_share_no_bytes", "bytes differ"),
+        (PoolDefect::Bottomless, "fullness_is_an_error", "were had of"),
+        (PoolDefect::Overlap, "fullness_is_an_error", "of a full arena"),
+        (PoolDefect::Fragments, "fullness_is_an_error", "cannot be had"),
+        (PoolDefect::DropLeaks, "freed_memory_can_be_had_again", "cannot be had"),
+        (PoolDefect::NeverWakes, "fences_wake_whoever_polls_last", "hangs"),
+        (PoolDefect::WakesTheFirst, "fences_wake_whoever_polls_last", "hangs"),
+    ];
+    let wrapped =
+        |prefix: &str, make: fn(Defect) -> Subject, ones: &[(Defect, &'static str, &'static str)]| {
+            let entry = |&(defect, check, says)| (format!("{prefix}, {defect:?}"), make(defect), check, says);
+            ones.iter().map(entry).collect::<Vec<_>>()
+        };
+    let pools = pool_ones.into_iter().map(|(defect, check, says)| {
+        // What never wakes anybody need not be waited for.
+        let hangs = matches!(defect, PoolDefect::NeverWakes | PoolDefect::WakesTheFirst);
+        let patience = Duration::from_millis(if hangs { 300 } else { 20_000 });
+        (format!("pool, {defect:?}"), pool(defect).with_patience(patience), check, says)
+    });
+    [
+        wrapped("mapped", mapped, &mapped_ones),
+        wrapped("main", main, &main_ones),
+        wrapped("apart", apart, &apart_ones),
+        pools.collect(),
+    ]
+    .concat()
+}
+
+fn run(check: &str, subject: &Subject) -> Result<(), String> {
+    let (_, run) = CHECKS.iter().find(|(name, _)| *name == check).expect("a check of this name");
+    catch_unwind(AssertUnwindSafe(|| run(subject))).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+    })
+}
+
+#[test]
+fn every_defect_is_noticed() {
+    let mut unnoticed = Vec::new();
+    for (defect, subject, check, says) in broken() {
+        match run(check, &subject) {
+            Ok(()) => unnoticed.push(format!("{check} does not notice: {defect}")),
+            Err(said) if said.contains(says) => eprintln!("{check}, {defect}: {said}"),
+            Err(said) => unnoticed.push(format!("{check} notices something else of {defect}: {said}")),
+        }
+    }
+    assert!(unnoticed.is_empty(), "{unnoticed:#?}");
+}
+
+#[test]
+fn every_check_notices_something() {
+    let noticing: Vec<_> = broken().into_iter().map(|(_, _, check, _)| check).collect();
+    let blind: Vec<_> = CHECKS.iter().filter(|(name, _)| !noticing.contains(name)).collect();
+    assert!(blind.is_empty(), "nothing is known that these notice: {blind:?}");
+}
+
+#[test]
+fn what_is_not_broken_passes() {
+    let subjects = [mapped(Defect::None), main(Defect::None), apart(Defect::None), pool(PoolDefect::None)];
+    for (subject, (check, _)) in subjects.iter().flat_map(|subject| CHECKS.iter().map(move |c| (subject, c)))
+    {
+        assert_eq!(run(check, subject), Ok(()), "{check} of {subject:?}");
+    }
+}

@@ -1,0 +1,152 @@
+//! Lack of memory: an error that says what and where, after which the arena goes on.
+
+use super::Subject;
+use super::desk::{Known, assert_same, pattern};
+use dml_core::{AllocError, BlockRef};
+
+/// How many blocks fill an arena whose capacity is known.
+const BLOCKS: u64 = 8;
+/// How much of a block's beginning and end is written where blocks are large.
+const EDGE_BYTES: u64 = 5003;
+
+#[track_caller]
+fn refused(subject: &Subject, bytes: u64) {
+    let error = subject.arena().alloc(bytes).expect_err("so much memory cannot be had");
+    assert!(error.is_out_of_memory(), "{bytes} bytes: {error}");
+    let (AllocError::OutOfMemory { arena, bytes: asked } | AllocError::TooLarge { arena, bytes: asked, .. }) =
+        &error
+    else {
+        panic!("{bytes} bytes: {error:?}")
+    };
+    assert_eq!((arena, *asked), (&subject.desc().name, bytes), "the error says where and how much: {error}");
+}
+
+/// More than any memory has is an error that names the arena and the bytes, and changes nothing.
+///
+/// # Panics
+/// Where it is not.
+pub fn too_much_is_an_error(subject: &Subject) {
+    let known = Known::new(subject, 4099, 11);
+    let limit = subject.max_alloc_bytes().map(|limit| limit + 1);
+    let capacity = subject.capacity_bytes().map(|capacity| capacity + 1);
+    for bytes in [u64::MAX, u64::MAX - 4095, 1 << 60].into_iter().chain(limit).chain(capacity) {
+        refused(subject, bytes);
+        known.check();
+        Known::new(subject, 4099, 12).check();
+    }
+}
+
+/// The size of the blocks that fill an arena, and the edges to be written in each.
+fn unit_bytes(subject: &Subject, capacity: u64) -> u64 {
+    subject.max_alloc_bytes().unwrap_or(u64::MAX).min(capacity / BLOCKS)
+}
+
+/// Blocks of `unit` bytes until no more can be had.
+fn fill_up(subject: &Subject, capacity: u64, unit: u64) -> Vec<BlockRef> {
+    let mut blocks = Vec::new();
+    let error = loop {
+        match subject.arena().alloc(unit) {
+            Ok(block) => blocks.push(block),
+            Err(error) => break error,
+        }
+        let had = blocks.len() as u64 * unit;
+        assert!(had <= capacity, "{had} bytes were had of {capacity}");
+    };
+    assert!(error.is_out_of_memory(), "{error}");
+    assert!(error.to_string().contains(&*subject.desc().name), "{error} names the arena");
+    assert!(!blocks.is_empty(), "not even {unit} bytes of {capacity} can be had");
+    blocks
+}
+
+/// An arena of limited capacity says so when it is full; the blocks before that are whole, and what is freed can be had
+/// again, also in one piece.
+///
+/// # Panics
+/// Where it does not, or they are not.
+pub fn fullness_is_an_error(subject: &Subject) {
+    let Some(capacity) = subject.capacity_bytes() else { return };
+    let unit = unit_bytes(subject, capacity);
+    let edge = EDGE_BYTES.min(unit / 2);
+    let edges = |seed: usize| {
+        let (edge, unit) = (edge as usize, unit as usize);
+        [(0, pattern(seed as u64, edge)), (unit - edge, pattern(seed as u64 + 1000, edge))]
+    };
+    let check = |blocks: &[BlockRef], every: usize| {
+        for (seed, block) in blocks.iter().enumerate().step_by(every) {
+            for (start, bytes) in edges(seed) {
+                let found = subject.take(block, start, start + bytes.len());
+                assert_same(&found, &bytes, format_args!("block {seed} of a full arena, from {start}"));
+            }
+        }
+    };
+    let mut blocks = fill_up(subject, capacity, unit);
+    let count = blocks.len();
+    for (seed, block) in blocks.iter().enumerate() {
+        edges(seed).iter().for_each(|(start, bytes)| subject.put(block, *start, bytes));
+    }
+    assert!(subject.arena().alloc(unit).is_err(), "a full arena stays full");
+    check(&blocks, 1);
+    blocks.drain(..).for_each(|block| subject.arena().free(block));
+    // The same again, and every second one goes first.
+    blocks = fill_up(subject, capacity, unit);
+    assert_eq!(blocks.len(), count, "blocks of {unit} bytes after all were freed");
+    for (seed, block) in blocks.iter().enumerate() {
+        edges(seed).iter().for_each(|(start, bytes)| subject.put(block, *start, bytes));
+    }
+    let (first, second): (Vec<_>, Vec<_>) =
+        blocks.into_iter().enumerate().partition(|(index, _)| index % 2 == 0);
+    first.into_iter().for_each(|(_, block)| subject.arena().free(block));
+    for (seed, block) in &second {
+        for (start, bytes) in edges(*seed) {
+            let found = subject.take(block, start, start + bytes.len());
+            assert_same(&found, &bytes, format_args!("block {seed} beside freed ones"));
+        }
+    }
+    second.into_iter().for_each(|(_, block)| subject.arena().free(block));
+    let whole = (count as u64 * unit).min(subject.max_alloc_bytes().unwrap_or(u64::MAX));
+    let block = subject.alloc(whole);
+    subject.put(&block, (whole - edge) as usize, &pattern(3, edge as usize));
+    drop(block);
+    assert_eq!(fill_up(subject, capacity, unit).len(), count, "blocks after one large one was dropped");
+}
+
+/// However often blocks come and go, what is freed or dropped can be had again; a block goes with its last reference.
+///
+/// # Panics
+/// Where it cannot.
+pub fn freed_memory_can_be_had_again(subject: &Subject) {
+    let capacity = subject.capacity_bytes().unwrap_or(8 << 20);
+    let unit = unit_bytes(subject, capacity);
+    for round in 0..3 * BLOCKS as usize {
+        let block = subject.alloc(unit);
+        let other = block.clone();
+        subject.put(&block, round, &pattern(round as u64, 77));
+        match round % 3 {
+            0 => drop(block),
+            1 => subject.arena().free(block),
+            _ => {
+                // A copy under way holds what it needs, and no longer than it takes.
+                let sheet = super::desk::Sheet::scrap(77);
+                let fence = subject.arena().copy_out(&block, round as u64, &sheet.span());
+                let _ = fence.expect("a copy starts").wait();
+                assert_same(&sheet.bytes(), &pattern(round as u64, 77), "a block about to go");
+                drop(block);
+            }
+        }
+        if round % 3 != 1 {
+            assert_same(
+                &subject.take(&other, round, round + 77),
+                &pattern(round as u64, 77),
+                "the last reference",
+            );
+        }
+        drop(other);
+    }
+    if subject.capacity_bytes().is_some() {
+        let before = fill_up(subject, capacity, unit).len();
+        for round in 0..3 {
+            let count = fill_up(subject, capacity, unit).len();
+            assert_eq!(count, before, "blocks of {unit} bytes in round {round}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What core must never ask for: the one room that breaks the contract, to see that it is noticed.
+
+use super::Subject;
+use super::desk::{Known, Sheet, desk};
+use dml_core::{Arena, BlockRef, Span, TransferError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Asks for something impossible.
+///
+/// # Panics
+/// Where it is done, or declined by an error, or the panic says nothing of the arena.
+pub(super) fn expect_core_bug(
+    subject: &Subject,
+    what: &str,
+    ask: impl FnOnce() -> Result<(), TransferError>,
+) {
+    match catch_unwind(AssertUnwindSafe(ask)) {
+        Ok(Ok(())) => panic!("{what} was carried out"),
+        Ok(Err(error)) => panic!("{what} is a bug of core, not an error: {error}"),
+        Err(panic) => {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            let name = &subject.desc().name;
+            assert!(text.contains("core bug"), "{what}: the panic does not say whose bug it is: {text}");
+            assert!(text.contains(&**name), "{what}: the panic does not name {name}: {text}");
+        }
+    }
+}
+
+/// A copy in, a copy out and a fill of `span`.
+fn touch(subject: &Subject, what: &str, block: &BlockRef, span: Span) {
+    let (arena, sheet) = (subject.arena(), Sheet::scrap(span.len() as usize));
+    let host = sheet.span();
+    expect_core_bug(subject, &format!("a copy into {what}"), || {
+        arena.copy_in(block, span.start(), &host)?.wait().map(drop)
+    });
+    expect_core_bug(subject, &format!("a copy out of {what}"), || {
+        arena.copy_out(block, span.start(), &host)?.wait().map(drop)
+    });
+    expect_core_bug(subject, &format!("a fill of {what}"), || {
+        arena.fill(block, span, 0xBD)?.wait().map(drop)
+    });
+}
+
+/// A transfer that reaches past the end of its block panics, names the arena, and leaves all blocks as they were.
+///
+/// # Panics
+/// Where it does not.
+pub fn bytes_past_the_end_are_bugs_of_core(subject: &Subject) {
+    let before = Known::new(subject, 4096, 1);
+    let known = Known::new(subject, 4096, 2);
+    let after = Known::new(subject, 4096, 3);
+    let end = known.block.len();
+    for span in
+        [(0, end + 1), (end - 1, end + 1), (end, end + 1), (end + 64, end + 65), (1 << 40, 1 << 40 | 1)]
+    {
+        let span = Span::new(span.0, span.1);
+        touch(subject, &format!("bytes {span} of {end}"), &known.block, span);
+    }
+    [before, known, after].iter().for_each(Known::check);
+}
+
+/// A block that another arena has made panics in every transfer, and the panic names the arena that was asked; the block
+/// is left as it was.
+///
+/// # Panics
+/// Where it does not.
+pub fn blocks_of_other_arenas_are_bugs_of_core(subject: &Subject) {
+    let known = Known::new(subject, 512, 4);
+    // Host memory, so that an arena of host memory could touch it by mistake.
+    let desk = desk();
+    let foreign = desk.alloc(512).expect("memory for a test");
+    let host = dml_core::DeviceId(0);
+    let bytes = super::desk::pattern(5, 512);
+    desk.write(&foreign, host, 0, &bytes);
+    touch(subject, "a block of another arena", &foreign, Span::new(0, 512));
+    assert!(desk.read(&foreign, host, Span::new(0, 512)) == bytes, "a block of another arena was written");
+    // Nor do blocks of the other arenas of the platform do.
+    for arena in subject.platform().arenas().iter().filter(|arena| arena.desc() != subject.desc()) {
+        if let Ok(foreign) = arena.alloc(512) {
+            let what = format!("a block of {}", arena.desc().name);
+            touch(subject, &what, &foreign, Span::new(3, 400));
+        }
+    }
+    known.check();
+}

@@ -1,0 +1,138 @@
+//! What every arena has to do, whatever memory it wraps: one list of checks for all of them.
+//!
+//! ```text
+//!   Subject (platform, arena, facts) ──▶ storage   what it says of itself, blocks of every size, their bytes apart
+//!                                    ──▶ transfer  copies and fills hit their bytes and no others
+//!                                    ──▶ fences    waited for, polled, dropped, on other threads, in any order
+//!                                    ──▶ threads   that share a block, and that have blocks of their own
+//!                                    ──▶ memory    too much is an error, and what is freed can be had again
+//!                                    ──▶ maps      who is let in sees the bytes, and what it writes stays
+//!                                    ──▶ external  storage of the application comes back as it was
+//!                                    ──▶ misuse    what core never asks for is a panic that names the arena
+//!                                    ──▶ layer     buffers over it, as an application uses them
+//! ```
+//! A check panics where the arena breaks its contract, and returns otherwise; where an arena does not offer what a check
+//! is about, the check looks at how it declines. [`checks!`](crate::conformance_checks) makes a test of every check for a
+//! subject, so that the name of a test that fails says which arena and which rule.
+//!
+//! # What holds here
+//! 1. A check asks for nothing that core would not, except where it says that it does (`misuse`).
+//! 2. Contents depend on their position, so that bytes in the wrong place show. Memory around what is copied out is
+//!    looked at too.
+//! 3. No check depends on the time, except that one that hangs ends as a failure.
+
+mod desk;
+mod external;
+mod fences;
+mod layer;
+mod maps;
+mod memory;
+mod misuse;
+mod storage;
+mod subject;
+mod threads;
+mod transfer;
+
+pub use crate::conformance_checks as checks;
+pub use external::external_storage_comes_back;
+pub use fences::{
+    fences_dropped_unwaited_have_done_their_work, fences_end_in_any_order, fences_end_on_other_threads,
+    fences_wake_whoever_polls_last,
+};
+pub use layer::{buffers_agree_with_a_model, buffers_of_two_threads_keep_apart};
+pub use maps::{map_states_out_of_turn_are_bugs_of_core, mappings_show_the_bytes_and_keep_the_changes};
+pub use memory::{freed_memory_can_be_had_again, fullness_is_an_error, too_much_is_an_error};
+pub use misuse::{blocks_of_other_arenas_are_bugs_of_core, bytes_past_the_end_are_bugs_of_core};
+pub use storage::{blocks_are_as_asked_for, blocks_share_no_bytes, the_description_is_consistent};
+pub use subject::{External, Subject};
+pub use threads::{threads_have_blocks_of_their_own, threads_share_a_block};
+pub use transfer::{copies_hit_their_bytes_alone, fills_hit_their_bytes_alone, transfers_agree_with_a_model};
+
+/// Hands the names of all checks to a macro of this crate: the one list there is.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_list {
+    ($then:ident $with:tt) => {
+        $crate::$then! { $with
+            the_description_is_consistent
+            blocks_are_as_asked_for
+            blocks_share_no_bytes
+            copies_hit_their_bytes_alone
+            fills_hit_their_bytes_alone
+            transfers_agree_with_a_model
+            fences_wake_whoever_polls_last
+            fences_dropped_unwaited_have_done_their_work
+            fences_end_in_any_order
+            fences_end_on_other_threads
+            threads_share_a_block
+            threads_have_blocks_of_their_own
+            too_much_is_an_error
+            fullness_is_an_error
+            freed_memory_can_be_had_again
+            mappings_show_the_bytes_and_keep_the_changes
+            map_states_out_of_turn_are_bugs_of_core
+            external_storage_comes_back
+            bytes_past_the_end_are_bugs_of_core
+            blocks_of_other_arenas_are_bugs_of_core
+            buffers_agree_with_a_model
+            buffers_of_two_threads_keep_apart
+        }
+    };
+}
+
+/// Makes a module of tests, one for each check.
+///
+/// `subject` is called with the name of the test and yields the [`Subject`](crate::conformance::Subject), or nothing
+/// where the machine lacks the device; it is then up to `subject` to say so.
+///
+/// # Examples
+/// ```
+/// use dml_arenas::MainMem;
+/// use dml_verify::conformance::{self, External, Subject};
+/// use std::sync::Arc;
+///
+/// fn main_mem(_test: &str) -> Option<Subject> {
+///     Some(Subject::main(|cpu| Arc::new(MainMem::new(cpu))).with_external(External::Offered))
+/// }
+/// conformance::checks!(main_memory, main_mem);
+/// ```
+#[macro_export]
+macro_rules! conformance_checks {
+    ($module:ident, $subject:path) => {
+        mod $module {
+            #[allow(unused_imports, reason = "the path of the subject may be absolute")]
+            use super::*;
+
+            $crate::conformance_list! { conformance_tests ($subject) }
+        }
+    };
+}
+
+/// The tests of [`conformance_checks!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_tests {
+    (($subject:path) $($check:ident)*) => {$(
+        #[test]
+        fn $check() {
+            if let Some(subject) = $subject(concat!(module_path!(), "::", stringify!($check))) {
+                $crate::conformance::$check(&subject);
+            }
+        }
+    )*};
+}
+
+/// The entries of [`CHECKS`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_entries {
+    (() $($check:ident)*) => {
+        &[$((stringify!($check), $check as Check)),*]
+    };
+}
+
+/// A check: it panics where the subject breaks the rule.
+pub type Check = fn(&Subject);
+
+/// Every check with its name, for those who run them by name.
+pub const CHECKS: &[(&str, Check)] = crate::conformance_list! { conformance_entries () };

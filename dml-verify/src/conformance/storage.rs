@@ -1,0 +1,117 @@
+//! What an arena says of itself, and the blocks that it makes.
+
+use super::Subject;
+use super::desk::{assert_same, pattern, seen};
+use dml_core::state::MapState;
+use dml_core::{BlockRef, Concurrency};
+
+/// Around the sizes at which allocators change their ways, and none that is round.
+const SIZES: [u64; 8] = [0, 1, 63, 64, 4095, 4097, (1 << 20) + 3, (33 << 20) + 1];
+
+/// The fixed facts fit each other and the platform, and stay as they are.
+///
+/// # Panics
+/// Where they do not.
+pub fn the_description_is_consistent(subject: &Subject) {
+    let desc = subject.desc();
+    assert!(!desc.name.is_empty(), "the arena has no name");
+    assert!(!desc.kind.0.is_empty(), "{} is of no kind", desc.name);
+    assert!(desc.alloc_align.is_power_of_two(), "{} aligns to {} bytes", desc.name, desc.alloc_align);
+    let is_known = |device: dml_core::DeviceId| usize::from(device.0) < subject.platform().devices().len();
+    assert!(is_known(desc.native) && desc.remotes.iter().all(is_known), "{desc:?} names an unknown device");
+    assert!(
+        desc.concurrency == Concurrency::Exclusive || !desc.remotes.is_empty(),
+        "{} is {:?} with nobody",
+        desc.name,
+        desc.concurrency
+    );
+    assert!(
+        !desc.is_always_bimapped() || desc.concurrency != Concurrency::Exclusive,
+        "{} is always bimapped and exclusive",
+        desc.name
+    );
+    assert!(
+        MapState::initial(desc).is_well_formed(desc),
+        "{} begins in a map state it cannot have",
+        desc.name
+    );
+    let before = desc.clone();
+    drop(subject.alloc(100));
+    assert_eq!(&before, subject.desc(), "the description changes");
+}
+
+/// A block of any size is as long as asked for, aligned, visible to the host if it is the host's, and readable at once.
+///
+/// # Panics
+/// Where it is not.
+pub fn blocks_are_as_asked_for(subject: &Subject) {
+    let desc = subject.desc();
+    for len in SIZES.into_iter().filter(|&len| subject.fits_twice(len)) {
+        let block = subject.alloc(len);
+        // Core asks for at least as much as it needs and takes more.
+        let had = block.len();
+        assert!(had >= len, "{had} bytes instead of {len}");
+        assert_eq!(block.is_empty(), had == 0, "a block of {had} bytes is empty or not");
+        let is_host = desc.native == subject.host();
+        assert_eq!(block.host().is_some(), is_host, "the host is native, and so sees a block: {len} bytes");
+        // Unspecified but readable.
+        let fresh = subject.take(&block, 0, len as usize);
+        if let Some(span) = block.host() {
+            assert_eq!(span.len(), block.len(), "the host sees the whole block");
+            let is_aligned = (span.as_ptr().addr() as u64).is_multiple_of(desc.alloc_align);
+            assert!(
+                len == 0 || is_aligned,
+                "{len} bytes at {span:?} are not aligned to {}",
+                desc.alloc_align
+            );
+            assert_same(&seen(&span)[..len as usize], &fresh, "a fresh block as the host sees it");
+        }
+        let bytes = pattern(len, len as usize);
+        subject.put(&block, 0, &bytes);
+        assert_same(&subject.take(&block, 0, len as usize), &bytes, format_args!("a block of {len}"));
+        if let Some(span) = block.host() {
+            assert_same(&seen(&span)[..len as usize], &bytes, "what the host sees");
+        }
+        subject.arena().free(block);
+    }
+}
+
+/// Blocks that live at the same time share no bytes, nor do the ones that came between.
+///
+/// # Panics
+/// Where they do.
+pub fn blocks_share_no_bytes(subject: &Subject) {
+    // Two of every size in turn, with the first of each size still there when the second is written; the largest are
+    // there once, for the time that it takes.
+    let small =
+        || SIZES.into_iter().filter(|&len| len <= 2 << 20 && subject.fits_twice(len.saturating_mul(4)));
+    let large = SIZES.into_iter().filter(|&len| len > 2 << 20 && subject.fits_twice(len));
+    let lens: Vec<u64> = small().chain(small().rev()).collect();
+    let mut blocks: Vec<_> = lens.iter().map(|&len| (subject.alloc(len), len as usize)).collect();
+    for round in 0..2 {
+        written_apart(subject, &blocks, 100 * round);
+        // The second round has every other block where one was freed.
+        for (block, len) in blocks.iter_mut().skip(1).step_by(2) {
+            let fresh = subject.alloc(*len as u64);
+            subject.arena().free(std::mem::replace(block, fresh));
+        }
+    }
+    for len in large {
+        written_apart(
+            subject,
+            &[subject.alloc(len), subject.alloc(len)].map(|block| (block, len as usize)),
+            7,
+        );
+    }
+}
+
+/// Writes all blocks, and looks at each of them then.
+fn written_apart(subject: &Subject, blocks: &[(BlockRef, usize)], base: u64) {
+    for (seed, (block, len)) in (base..).zip(blocks) {
+        subject.put(block, 0, &pattern(seed, *len));
+    }
+    for (seed, (block, len)) in (base..).zip(blocks) {
+        let what = format_args!("block {seed} of {len} bytes after the others were written");
+        assert_same(&subject.take(block, 0, *len), &pattern(seed, *len), what);
+    }
+}

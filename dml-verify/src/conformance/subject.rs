@@ -1,0 +1,196 @@
+//! The arena under test, and what the checks have to know of it.
+
+use super::desk::Sheet;
+use crate::rig::watched;
+use dml_arenas::MainMem;
+use dml_arenas::null::{join_mapped, join_staged};
+use dml_core::{
+    Arena, ArenaDesc, ArenaId, BlockRef, DeviceDesc, DeviceId, DeviceKind, LinkSpeed, Platform,
+    PlatformBuilder,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Whether an arena takes over storage of the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum External {
+    /// It does: [`Arena::attach`] and [`Arena::detach`] work.
+    Offered,
+    /// It declines, and gives the storage back.
+    Declined,
+}
+
+/// An arena to be checked, in a platform of its own.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    platform: Platform,
+    id: ArenaId,
+    external: External,
+    capacity_bytes: Option<u64>,
+    max_alloc_bytes: Option<u64>,
+    patience: Duration,
+}
+
+impl Subject {
+    /// The arena `id` of a platform that has a host.
+    ///
+    /// # Panics
+    /// When the platform has no such arena, or no device of kind [`DeviceKind::Cpu`].
+    #[must_use]
+    pub fn new(platform: Platform, id: ArenaId) -> Self {
+        assert!(usize::from(id.0) < platform.arenas().len(), "{platform:?} has no arena {id}");
+        assert!(platform.host().is_some(), "{platform:?} has no host");
+        Self {
+            platform,
+            id,
+            external: External::Declined,
+            capacity_bytes: None,
+            max_alloc_bytes: None,
+            patience: Duration::from_secs(20),
+        }
+    }
+
+    /// An arena that is the host's own memory, alone in its platform. It is made for the host's id.
+    ///
+    /// # Panics
+    /// When the arena does not fit the platform.
+    #[must_use]
+    pub fn main(make: impl FnOnce(DeviceId) -> Arc<dyn Arena>) -> Self {
+        let mut builder = Platform::builder();
+        let host = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+        let id = builder.add_arena(make(host));
+        Self::new(built(builder), id)
+    }
+
+    /// An arena of another device beside main memory, joined to it as discovery joins a device: by read and write calls,
+    /// and by mapping where the host is among its remotes. It is made for the ids of its device and of the host.
+    ///
+    /// # Panics
+    /// When the arena does not fit the platform.
+    #[must_use]
+    pub fn beside_main(make: impl FnOnce(DeviceId, DeviceId) -> Arc<dyn Arena>) -> Self {
+        let mut builder = Platform::builder();
+        let host = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+        let native = builder.add_device(DeviceDesc::new("device", DeviceKind::Gpu));
+        let main = builder.add_arena(Arc::new(MainMem::new(host)));
+        let arena = make(native, host);
+        let is_mapped = arena.desc().remotes.contains(host);
+        let id = builder.add_arena(arena);
+        // Mapping is the cheaper way for some hundred kilobytes, so that buffers go both ways.
+        let staged = LinkSpeed { latency_ns: 20_000, bytes_per_s: 8_000_000_000, remap_ns: 0 };
+        let mapped = LinkSpeed { latency_ns: 5_000, bytes_per_s: 4_000_000_000, remap_ns: 1_000 };
+        join_staged(&mut builder, main, id, staged);
+        if is_mapped {
+            join_mapped(&mut builder, main, id, mapped);
+        }
+        Self::new(built(builder), id)
+    }
+
+    /// Says whether the arena takes over storage of the application; without it, it does not.
+    #[must_use]
+    pub fn with_external(mut self, external: External) -> Self {
+        self.external = external;
+        self
+    }
+
+    /// Says that all blocks together cannot have more bytes than this.
+    #[must_use]
+    pub fn with_capacity(mut self, bytes: u64) -> Self {
+        self.capacity_bytes = Some(bytes);
+        self
+    }
+
+    /// Says that one block cannot have more bytes than this.
+    #[must_use]
+    pub fn with_max_alloc(mut self, bytes: u64) -> Self {
+        self.max_alloc_bytes = Some(bytes);
+        self
+    }
+
+    /// Says how long to wait for what must come of itself, before its absence is a failure; 20 s without it. Shorter is
+    /// for arenas known never to do it.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    pub(super) fn platform(&self) -> &Platform {
+        &self.platform
+    }
+
+    pub(super) fn id(&self) -> ArenaId {
+        self.id
+    }
+
+    pub(super) fn arena(&self) -> &Arc<dyn Arena> {
+        self.platform.arena(self.id)
+    }
+
+    pub(super) fn desc(&self) -> &ArenaDesc {
+        self.arena().desc()
+    }
+
+    pub(super) fn host(&self) -> DeviceId {
+        self.platform.host().expect("checked when the subject was made")
+    }
+
+    pub(super) fn external(&self) -> External {
+        self.external
+    }
+
+    pub(super) fn capacity_bytes(&self) -> Option<u64> {
+        self.capacity_bytes
+    }
+
+    pub(super) fn max_alloc_bytes(&self) -> Option<u64> {
+        self.max_alloc_bytes
+    }
+
+    /// Whether two blocks of so many bytes can be had at once.
+    pub(super) fn fits_twice(&self, bytes: u64) -> bool {
+        self.capacity_bytes.is_none_or(|capacity| bytes <= capacity / 4)
+            && self.max_alloc_bytes.is_none_or(|limit| bytes <= limit)
+    }
+
+    /// A block.
+    ///
+    /// # Panics
+    /// When it cannot be had.
+    #[track_caller]
+    pub(super) fn alloc(&self, len: u64) -> BlockRef {
+        self.arena().alloc(len).unwrap_or_else(|error| panic!("{len} bytes cannot be had: {error}"))
+    }
+
+    /// Copies `bytes` into a block at `offset` and waits.
+    #[track_caller]
+    pub(super) fn put(&self, block: &BlockRef, offset: usize, bytes: &[u8]) {
+        let sheet = Sheet::of(bytes);
+        let fence = self.arena().copy_in(block, offset as u64, &sheet.span()).expect("a copy starts");
+        assert_eq!(fence.wait(), Ok(bytes.len() as u64), "bytes copied in at {offset}");
+        assert!(sheet.bytes() == bytes, "a copy in changed its source");
+    }
+
+    /// What is in `start..end` of a block.
+    #[track_caller]
+    pub(super) fn take(&self, block: &BlockRef, start: usize, end: usize) -> Vec<u8> {
+        let sheet = Sheet::scrap(end - start);
+        let fence = self.arena().copy_out(block, start as u64, &sheet.span()).expect("a copy starts");
+        assert_eq!(fence.wait(), Ok((end - start) as u64), "bytes copied out at {start}");
+        sheet.bytes()
+    }
+
+    /// Runs `act` on a thread of its own; where it hangs, that is a failure.
+    pub(super) fn or_hangs<R: Send + 'static>(
+        &self,
+        what: &str,
+        act: impl FnOnce(&Self) -> R + Send + 'static,
+    ) -> R {
+        let subject = self.clone();
+        watched(what, move || act(&subject)).join_within(self.patience)
+    }
+}
+
+fn built(builder: PlatformBuilder) -> Platform {
+    builder.build().unwrap_or_else(|error| panic!("the arena does not fit its platform: {error}"))
+}
