@@ -2,24 +2,35 @@
 
 #![cfg(not(dml_loom))]
 
+use dml::arenas::faulty::{Fault, FaultyCross, Script};
 use dml::arenas::{Null, null};
-use dml::core::sync::{Arc, Mutex};
+use dml::core::sync::{Arc, Condvar, Mutex};
 use dml::core::{
-    Access, ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence,
-    Grants, LinkSpeed, Platform, Span, TransferError,
+    Access, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind,
+    DeviceSet, Fence, Grants, HostStaged, Link, LinkSpeed, Platform, PlatformBuilder, Span, TransferError,
 };
 use dml::scheduler::{
-    Argument, Coexecutor, Footprint, Hooks, Kernel, KernelError, Package, PolicySpec, RunError, UnitId,
+    Argument, Coexecutor, Footprint, Hooks, Kernel, KernelError, Package, PolicySpec, Report, RunError,
+    UnitId,
 };
-use dml_verify::Audited;
+use dml_verify::{Audited, Death, Mortal, watched};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const DEVICES: u16 = 3;
 const ITEM_BYTES: u64 = 4;
+const CPU: DeviceId = DeviceId(0);
+const GPU: DeviceId = DeviceId(1);
+const GPU2: DeviceId = DeviceId(2);
+/// What the target holds before the run.
+const OLD: u32 = 7;
 
-/// Main memory and two devices with memories of their own.
+/// Main memory and two devices with memories of their own, joined to it by read and write calls.
 fn platform() -> Audited {
+    platform_with(|builder, arena| null::join_staged(builder, ArenaId(0), arena, LinkSpeed::default()))
+}
+
+fn platform_with(join: impl Fn(&mut PlatformBuilder, ArenaId)) -> Audited {
     let mut builder = Platform::builder();
     for (name, kind) in [("cpu", DeviceKind::Cpu), ("gpu:0", DeviceKind::Gpu), ("gpu:1", DeviceKind::Gpu)] {
         builder.add_device(DeviceDesc::new(name, kind));
@@ -28,35 +39,85 @@ fn platform() -> Audited {
     let main = ArenaDesc::new("main", ArenaKind("test"), DeviceId(0))
         .with_remotes(cpu)
         .with_concurrency(Concurrency::BimapFull);
-    builder.add_arena(Arc::new(Null::backed(main)));
+    builder.add_arena(Arc::new(Mortal::new(Null::backed(main))));
     for (device, name) in [(1, "video:0"), (2, "video:1")] {
         let video = ArenaDesc::new(name, ArenaKind("test"), DeviceId(device)).with_remotes(cpu);
-        let arena = builder.add_arena(Arc::new(Null::backed(video)));
-        null::join_staged(&mut builder, ArenaId(0), arena, LinkSpeed::default());
+        let arena = builder.add_arena(Arc::new(Mortal::new(Null::backed(video))));
+        join(&mut builder, arena);
     }
     Audited::new(builder.build().expect("a sound platform"))
 }
 
-/// out[i] = in[i] * 3 + i, in whatever memory the device has.
+/// The memory of a device, which may die.
+fn mortal(platform: &Platform, device: DeviceId) -> &Mortal<Null> {
+    let home = platform.home(device).expect("every device has one");
+    platform.arena(home).downcast_ref::<Mortal<Null>>().expect("all are mortal")
+}
+
+/// out[i] = in[i] * 3 + i, in whatever memory the device has; where the old contents are read, they are added.
 fn compute(
     platform: &Platform,
     device: DeviceId,
-    buffers: [&dml::RawBuffer; 2],
+    (buffers, access): ([&dml::RawBuffer; 2], Access),
     package: &Package,
     grants: &Grants,
 ) {
-    let arena = platform.arena(platform.home(device).expect("every device has one")).clone();
-    let arena = arena.downcast_ref::<Null>().expect("all are Null");
+    let arena = mortal(platform, device).inner();
     let block = |buffer| grants.block(buffer).expect("granted").expect("a package has bytes").clone();
     let span = Span::new(package.start() * ITEM_BYTES, package.end() * ITEM_BYTES);
-    let bytes = arena.read(&block(buffers[0]), device, span);
-    let input: &[u32] = &bytemuck::pod_collect_to_vec(&bytes);
-    let output: Vec<u32> = input
-        .iter()
+    let read =
+        |buffer| -> Vec<u32> { bytemuck::pod_collect_to_vec(&arena.read(&block(buffer), device, span)) };
+    let old = if access.reads() { read(buffers[1]) } else { vec![0; package.items() as usize] };
+    let output: Vec<u32> = read(buffers[0])
+        .into_iter()
+        .zip(old)
         .zip(package.range())
-        .map(|(value, item)| value.wrapping_mul(3).wrapping_add(item as u32))
+        .map(|((value, old), item)| triple(value, item).wrapping_add(old))
         .collect();
     arena.write(&block(buffers[1]), device, span.start(), bytemuck::cast_slice(&output));
+}
+
+fn triple(value: u32, item: u64) -> u32 {
+    value.wrapping_mul(3).wrapping_add(item as u32)
+}
+
+fn input(items: u64) -> Vec<u32> {
+    (0..items as u32).map(|i| i.wrapping_mul(2_654_435_761) | 1).collect()
+}
+
+/// The kernel on some devices, none of which is in trouble.
+fn sound_kernel(
+    platform: &Platform,
+    [source, target]: [&dml::Buffer<u32>; 2],
+    access: Access,
+    local: u64,
+    devices: impl IntoIterator<Item = DeviceId>,
+) -> Kernel {
+    let per_item = || Footprint::PerItem { bytes: ITEM_BYTES };
+    let kernel = Kernel::new("triple", local)
+        .argument(Argument::part(source, Access::ReadOnly, per_item()))
+        .argument(Argument::part(target, access, per_item()));
+    devices.into_iter().fold(kernel, |kernel, device| {
+        let (platform, buffers) = (platform.clone(), [source.raw().clone(), target.raw().clone()]);
+        kernel.variant(device, move |package: &Package, grants: &mut Grants| -> Result<Fence, KernelError> {
+            compute(&platform, device, (buffers.each_ref(), access), package, grants);
+            Ok(Fence::done(0))
+        })
+    })
+}
+
+/// Every item is in the report once, and in the target as if computed once.
+fn assert_complete(report: &Report, input: &[u32], target: &dml::Buffer<u32>, access: Access) {
+    let computed: u64 = report.devices.iter().map(|device| device.items).sum();
+    assert_eq!(computed, input.len() as u64);
+    let mut starts: Vec<_> = report.packages.iter().map(|record| record.package.range()).collect();
+    starts.sort_by_key(|range| range.start);
+    assert!(starts.windows(2).all(|pair| pair[0].end == pair[1].start), "a gap or an overlap: {starts:?}");
+    let old = if access.reads() { OLD } else { 0 };
+    for ((out, value), item) in target.read().expect("all is released").iter().zip(input).zip(0..) {
+        assert_eq!(*out, triple(*value, item).wrapping_add(old), "item {item}");
+    }
+    assert!(target.raw().snapshot().is_idle());
 }
 
 /// What a device does instead of its first so many packages.
@@ -78,11 +139,12 @@ struct Case {
 }
 
 /// Runs the case and checks every item; the run's own outcome is the result.
-fn run(case: &Case) -> Result<dml::scheduler::Report, RunError> {
+fn run(case: &Case) -> Result<Report, RunError> {
     let platform = platform();
-    let input: Vec<u32> = (0..case.items as u32).map(|i| i.wrapping_mul(2_654_435_761) | 1).collect();
+    let input = input(case.items);
     let source = platform.buffer_from(input.clone()).expect("a small buffer");
-    let target = platform.buffer_from(vec![7u32; case.items as usize]).expect("a small buffer");
+    let target = platform.buffer_from(vec![OLD; case.items as usize]).expect("a small buffer");
+    let access = case.access;
     let per_item = || Footprint::PerItem { bytes: ITEM_BYTES };
     let mut kernel = Kernel::new("triple", case.local)
         .argument(Argument::part(&source, Access::ReadOnly, per_item()))
@@ -103,7 +165,7 @@ fn run(case: &Case) -> Result<dml::scheduler::Report, RunError> {
                         }
                     }
                 }
-                compute(&platform, device, [&source, &target], package, grants);
+                compute(&platform, device, ([&source, &target], access), package, grants);
                 Ok(Fence::done(0))
             },
         );
@@ -112,15 +174,8 @@ fn run(case: &Case) -> Result<dml::scheduler::Report, RunError> {
         .policy(case.policy)
         .powers(case.powers.clone())
         .run(&kernel, case.items)?;
-    let computed: u64 = report.devices.iter().map(|device| device.items).sum();
-    assert_eq!(computed, case.items);
-    let mut starts: Vec<_> = report.packages.iter().map(|record| record.package.range()).collect();
-    starts.sort_by_key(|range| range.start);
-    assert!(starts.windows(2).all(|pair| pair[0].end == pair[1].start), "a gap or an overlap: {starts:?}");
-    for (item, (out, value)) in target.read().expect("all is released").iter().zip(&input).enumerate() {
-        assert_eq!(*out, value.wrapping_mul(3).wrapping_add(item as u32), "item {item}");
-    }
-    assert!(target.raw().snapshot().is_idle() && source.raw().snapshot().is_idle());
+    assert_complete(&report, &input, &target, access);
+    assert!(source.raw().snapshot().is_idle());
     Ok(report)
 }
 
@@ -252,4 +307,388 @@ fn hooks_see_every_turn() {
     let run = Coexecutor::new(&platform).policy(PolicySpec::Dynamic { packages: 2 });
     run.run_with(&kernel, 10, &log).expect("nothing fails");
     assert_eq!(*log.0.lock(), ["director start", "u0 start", "u0 done", "u0 done", "u0 end", "director end"]);
+}
+
+/// When the first device dies, as seen by the co-execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    BeforeItsFirstPackage,
+    /// The launch fails.
+    AtLaunch,
+    /// The launch panics.
+    InAPanic,
+    /// The kernel's fence fails.
+    DuringAKernel,
+    /// The kernel ends well, and what is asked of the memory next fails.
+    BeforeCollecting,
+    /// The package is complete.
+    AfterAPackage,
+    /// There is nothing more to do.
+    AfterItsLastPackage,
+}
+
+/// A run in which the first device dies at its n-th package.
+struct Dying {
+    moment: Moment,
+    package: u64,
+    policy: PolicySpec,
+    access: Access,
+    collect_on: Option<DeviceId>,
+}
+
+/// Kills a device at a turn of the run.
+struct Killer<'a> {
+    platform: &'a Platform,
+    dying: &'a Dying,
+    done: AtomicU64,
+}
+
+impl Hooks for Killer<'_> {
+    fn package_done(&self, _: &Package, device: DeviceId) {
+        if device == GPU
+            && self.done.fetch_add(1, Ordering::SeqCst) == self.dying.package
+            && self.dying.moment == Moment::AfterAPackage
+        {
+            mortal(self.platform, GPU).die();
+        }
+    }
+
+    fn unit_end(&self, _: UnitId, device: DeviceId) {
+        if device == GPU && self.dying.moment == Moment::AfterItsLastPackage {
+            mortal(self.platform, GPU).die();
+        }
+    }
+}
+
+/// A device's first launch, for which the others wait, so that it has work whatever the policy.
+#[derive(Default)]
+struct Head {
+    launched: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Head {
+    fn start(&self) {
+        *self.launched.lock() = true;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut launched = self.launched.lock();
+        while !*launched {
+            launched = self.changed.wait(launched);
+        }
+    }
+}
+
+const DYING_ITEMS: u64 = 600;
+
+/// The kernel over both buffers, in which the first device dies where `dying` says.
+fn dying_kernel(
+    platform: &Platform,
+    [source, target]: [&dml::Buffer<u32>; 2],
+    &Dying { moment, package: last, access, .. }: &Dying,
+) -> Kernel {
+    let per_item = || Footprint::PerItem { bytes: ITEM_BYTES };
+    let mut kernel = Kernel::new("triple", 10)
+        .argument(Argument::part(source, Access::ReadOnly, per_item()))
+        .argument(Argument::part(target, access, per_item()));
+    let head = Arc::new(Head::default());
+    if moment == Moment::BeforeItsFirstPackage {
+        head.start();
+    }
+    for device in (0..DEVICES).map(DeviceId) {
+        let (platform, head) = (platform.clone(), head.clone());
+        let buffers = [source.raw().clone(), target.raw().clone()];
+        let packages = AtomicU64::new(0);
+        let launch = move |package: &Package, grants: &mut Grants| -> Result<Fence, KernelError> {
+            if device != GPU {
+                head.wait();
+                compute(&platform, device, (buffers.each_ref(), access), package, grants);
+                return Ok(Fence::done(0));
+            }
+            head.start();
+            let dies = packages.fetch_add(1, Ordering::SeqCst) == last;
+            if dies && moment == Moment::AtLaunch {
+                mortal(&platform, GPU).die();
+                return Err("nobody answers".into());
+            }
+            if dies && moment == Moment::InAPanic {
+                mortal(&platform, GPU).die();
+                panic!("nobody answers");
+            }
+            compute(&platform, device, (buffers.each_ref(), access), package, grants);
+            if !dies {
+                return Ok(Fence::done(0));
+            }
+            let theirs = platform.clone();
+            Ok(match moment {
+                Moment::DuringAKernel => Fence::running(move || {
+                    mortal(&theirs, GPU).die();
+                    Err(TransferError::DeviceLost)
+                }),
+                Moment::BeforeCollecting => Fence::running(move || {
+                    mortal(&theirs, GPU).die_at(Death::Before(1));
+                    Ok(0)
+                }),
+                _ => Fence::done(0),
+            })
+        };
+        kernel = kernel.variant(device, launch);
+    }
+    kernel
+}
+
+fn run_dying(dying: &Dying) -> Result<Report, RunError> {
+    let platform = platform();
+    let input = input(DYING_ITEMS);
+    let source = platform.buffer_from(input.clone()).expect("a small buffer");
+    let target = platform.buffer_from(vec![OLD; input.len()]).expect("a small buffer");
+    let kernel = dying_kernel(&platform, [&source, &target], dying);
+    if dying.moment == Moment::BeforeItsFirstPackage {
+        mortal(&platform, GPU).die();
+    }
+    let killer = Killer { platform: &platform, dying, done: AtomicU64::new(0) };
+    let run = Coexecutor::new(&platform).policy(dying.policy).collect_on(dying.collect_on);
+    let report = run.run_with(&kernel, DYING_ITEMS, &killer)?;
+    assert_complete(&report, &input, &target, dying.access);
+    assert_eq!(
+        platform.lost_devices(),
+        mortal(&platform, GPU).is_lost().then_some(GPU).into_iter().collect()
+    );
+    Ok(report)
+}
+
+fn the_three() -> [PolicySpec; 3] {
+    [PolicySpec::Static, PolicySpec::Dynamic { packages: 12 }, PolicySpec::HGuided { k: 2.0, min: Some(20) }]
+}
+
+/// The failures of a report name the first device, and say that it was lost.
+fn assert_named(report: &Report, dying: &str) {
+    for failure in &report.failures {
+        assert_eq!(failure.device, GPU, "{dying}");
+        assert!(failure.message.contains("device gpu:0 was lost"), "{dying}: {}", failure.message);
+    }
+}
+
+#[test]
+fn a_device_that_dies_takes_nothing_along() {
+    use Moment::{
+        AfterAPackage, AfterItsLastPackage, AtLaunch, BeforeItsFirstPackage, DuringAKernel, InAPanic,
+    };
+    let moments =
+        [BeforeItsFirstPackage, AtLaunch, InAPanic, DuringAKernel, AfterAPackage, AfterItsLastPackage];
+    for policy in the_three() {
+        for moment in moments {
+            for collect_on in [Some(CPU), Some(GPU), Some(GPU2), None] {
+                let access = Access::WriteInvalidate;
+                let dying = Dying { moment, package: 0, policy, access, collect_on };
+                let what = format!("{moment:?}, {policy}, collected on {collect_on:?}");
+                let report = run_dying(&dying).unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert_named(&report, &what);
+                // What it computed last is not its own any more, unless somebody else had the results.
+                let kept = report.packages.iter().any(|record| record.device == GPU);
+                let collected = matches!(collect_on, Some(CPU | GPU2))
+                    && matches!(moment, AfterAPackage | AfterItsLastPackage);
+                assert_eq!(kept, collected, "{what}");
+                let noted = !collected && moment != BeforeItsFirstPackage;
+                assert!(!noted || report.failures.len() == 1, "{what}: {:?}", report.failures);
+                if noted && moment == AfterItsLastPackage {
+                    let message = &report.failures[0].message;
+                    assert!(message.contains("with the results of"), "{what}: {message}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn results_that_were_not_collected_in_time_are_computed_again() {
+    for policy in the_three() {
+        for collect_on in [CPU, GPU2] {
+            let (moment, access) = (Moment::BeforeCollecting, Access::WriteInvalidate);
+            let dying = Dying { moment, package: 0, policy, access, collect_on: Some(collect_on) };
+            let report = run_dying(&dying).unwrap_or_else(|error| panic!("{policy}: {error}"));
+            assert_eq!(report.failures.len(), 1, "{policy}");
+            assert_named(&report, "before collecting");
+            assert!(report.packages.iter().all(|record| record.device != GPU), "{policy}");
+        }
+    }
+}
+
+#[test]
+fn what_a_dead_device_was_to_change_is_given_back() {
+    for policy in the_three() {
+        for moment in
+            [Moment::BeforeItsFirstPackage, Moment::AtLaunch, Moment::InAPanic, Moment::DuringAKernel]
+        {
+            for collect_on in [Some(CPU), None] {
+                let dying = Dying { moment, package: 0, policy, access: Access::ReadWrite, collect_on };
+                let report =
+                    run_dying(&dying).unwrap_or_else(|error| panic!("{moment:?}, {policy}: {error}"));
+                assert_named(&report, "changed");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_changed_and_lost_is_missing_and_counted() {
+    for policy in the_three() {
+        let (moment, access) = (Moment::AfterItsLastPackage, Access::ReadWrite);
+        let dying = Dying { moment, package: 0, policy, access, collect_on: None };
+        let Err(RunError::Unfinished { missing, failures, .. }) = run_dying(&dying) else {
+            panic!("{policy}: the old contents are gone, and so are the new ones")
+        };
+        assert!(missing > 0 && missing < DYING_ITEMS, "{policy}: {missing}");
+        let [failure] = &*failures else { panic!("{policy}: {failures:?}") };
+        assert!(failure.message.contains("gpu:0 was lost with the results of"), "{}", failure.message);
+        // Collected, they are not lost.
+        let report = run_dying(&Dying { collect_on: Some(CPU), ..dying }).expect("all is collected");
+        assert!(report.failures.is_empty());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn nothing_computed_is_lost_whenever_devices_die(
+        items in 1u64..400,
+        local in 1u64..30,
+        policy in policies(),
+        powers in prop::collection::vec(0.01f64..1.0, 3),
+        deaths in prop::collection::vec(prop::option::of((any::<bool>(), 1u64..25)), 2),
+        collect_on in prop_oneof![Just(Some(CPU)), Just(Some(GPU)), Just(Some(GPU2)), Just(None)],
+        changes in any::<bool>(),
+    ) {
+        let platform = platform();
+        let access = if changes { Access::ReadWrite } else { Access::WriteInvalidate };
+        let input = input(items);
+        let source = platform.buffer_from(input.clone()).expect("a small buffer");
+        let target = platform.buffer_from(vec![OLD; input.len()]).expect("a small buffer");
+        let devices = (0..DEVICES).map(DeviceId);
+        let kernel = sound_kernel(&platform, [&source, &target], access, local, devices);
+        for (device, death) in [GPU, GPU2].into_iter().zip(deaths) {
+            if let Some((during, call)) = death {
+                let death = if during { Death::During(call) } else { Death::Before(call) };
+                mortal(&platform, device).die_at(death);
+            }
+        }
+        let run = Coexecutor::new(&platform).policy(policy).powers(powers).collect_on(collect_on);
+        let ended = run.run(&kernel, items);
+        // Whoever dies later is no matter of the run.
+        [GPU, GPU2].into_iter().for_each(|device| mortal(&platform, device).spare());
+        match ended {
+            Ok(report) => assert_complete(&report, &input, &target, access),
+            Err(RunError::Unfinished { missing, failures, .. }) => {
+                // What was to be changed and is lost cannot be made again; nothing else is ever missing.
+                prop_assert!(changes && missing > 0 && missing <= items && !failures.is_empty(), "{:?}", failures);
+                let lost = platform.lost_devices();
+                prop_assert!(failures.iter().any(|failure| lost.contains(failure.device)));
+                // What is left was changed once or not at all.
+                for (item, value) in (0..items).zip(&input) {
+                    let bytes = item * ITEM_BYTES..(item + 1) * ITEM_BYTES;
+                    if target.raw().is_readable(bytes) == Ok(true) {
+                        let part = target.range(item..item + 1);
+                        let seen = platform.acquire(CPU).read(&part).wait().expect("readable");
+                        let seen = seen.slice::<u32>(&part).expect("on the host")[0];
+                        let new = triple(*value, item).wrapping_add(OLD);
+                        prop_assert!(seen == OLD || seen == new, "item {}: {}", item, seen);
+                    }
+                }
+            }
+            Err(other) => prop_assert!(false, "{}", other),
+        }
+    }
+}
+
+#[test]
+fn a_package_is_complete_when_its_results_are_collected_however_busy_they_are() {
+    /// Looks whether what is done is where it was to be.
+    struct Looks(dml::RawBuffer, AtomicU64);
+    impl Hooks for Looks {
+        fn package_done(&self, package: &Package, _: DeviceId) {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            let span = Span::new(package.start() * ITEM_BYTES, package.end() * ITEM_BYTES);
+            let state = self.0.snapshot();
+            let collected =
+                state.segments().in_span(span).all(|(_, content)| content.valid.contains(ArenaId(0)));
+            assert!(collected, "{package} counts as complete and is not collected");
+        }
+    }
+    let join = |builder: &mut PlatformBuilder, arena| {
+        // No way round through the other device.
+        *builder = std::mem::take(builder).without_default_links();
+        null::join_mapped(builder, ArenaId(0), arena, LinkSpeed::default());
+    };
+    let platform = platform_with(join);
+    let items = 40u64;
+    let source = platform.buffer_from(input(items)).expect("a small buffer");
+    // One item more than the run has: a kernel of the application's works on it, in the same storage.
+    let target = platform.buffer::<u32>(items + 1).build().expect("a small buffer");
+    let theirs = platform.acquire(GPU).write(&target.range(items..items + 1)).try_now().expect("free");
+    let kernel = sound_kernel(&platform, [&source, &target], Access::WriteInvalidate, 10, [GPU]);
+    let looks = Arc::new(Looks(target.raw().clone(), AtomicU64::new(0)));
+    let run = Coexecutor::new(&platform).policy(PolicySpec::Dynamic { packages: 4 });
+    let seen = looks.clone();
+    let running = watched("the run", move || run.run_with(&kernel, items, &*seen));
+    // While its storage is in use on the device, the host cannot map it: the first package is not collected.
+    while target.raw().snapshot().queue().len() == 0 && looks.1.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(looks.1.load(Ordering::SeqCst), 0, "complete without being collected");
+    drop(theirs);
+    let report = running.join().expect("nothing fails");
+    assert_eq!((report.packages.len(), report.failures.len()), (4, 0));
+}
+
+#[test]
+fn results_that_cannot_be_collected_are_not_computed_twice() {
+    // What comes back from the device fails once; the device itself is well.
+    let platform = platform_with(|builder, arena| {
+        let native = builder.arenas()[usize::from(arena.0)].desc().native;
+        let allocation = Allocation::Internal;
+        let there = Link { from: ArenaId(0), to: arena, source_via: CPU, target_via: native, allocation };
+        let back = Link { from: arena, to: ArenaId(0), source_via: native, target_via: CPU, allocation };
+        let fails = Script::new().at(1, Fault::fail());
+        builder.add_link(there, Arc::new(HostStaged::default()));
+        builder.add_link(back, Arc::new(FaultyCross::new(HostStaged::default(), fails)));
+        *builder = std::mem::take(builder).without_default_links();
+    });
+    let (items, access) = (100, Access::ReadWrite);
+    let input = input(items);
+    let source = platform.buffer_from(input.clone()).expect("a small buffer");
+    let target = platform.buffer_from(vec![OLD; input.len()]).expect("a small buffer");
+    let kernel = sound_kernel(&platform, [&source, &target], access, 10, [GPU, CPU]);
+    let report = Coexecutor::new(&platform).policy(PolicySpec::Static).run(&kernel, items);
+    let report = report.expect("the host is left");
+    assert_complete(&report, &input, &target, access);
+    assert!(platform.lost_devices().is_empty());
+    // Its unit gives up, and its package counts.
+    let [failure] = &*report.failures else { panic!("{:?}", report.failures) };
+    assert!(report.packages.iter().any(|record| record.package == failure.package), "{failure:?}");
+}
+
+#[test]
+fn a_unit_whose_source_is_lost_takes_another() {
+    let platform = platform();
+    let (items, access) = (50u64, Access::WriteInvalidate);
+    let input = input(items);
+    let source = platform.buffer::<u32>(items).build().expect("a small buffer");
+    let target = platform.buffer::<u32>(items).build().expect("a small buffer");
+    // The input is on both devices, and not in main memory: the first one is asked, which is gone.
+    let all = Span::new(0, items * ITEM_BYTES);
+    let grants = platform.acquire(GPU).write(&source).try_now().expect("free");
+    let block = grants.block(&source).expect("granted").expect("not empty").clone();
+    mortal(&platform, GPU).inner().write(&block, GPU, 0, bytemuck::cast_slice(&input));
+    grants.release().expect("committed");
+    source.raw().prefetch(GPU2, all.to_range()).expect("a copy of it");
+    if source.raw().snapshot().arena(ArenaId(0)).alloc.is_allocated() {
+        source.raw().free(ArenaId(0)).expect("others have it");
+    }
+    mortal(&platform, GPU).die();
+    let kernel = sound_kernel(&platform, [&source, &target], access, 1, [CPU]);
+    let report = Coexecutor::new(&platform).run(&kernel, items).expect("the other device has it too");
+    assert!(report.failures.is_empty() && platform.lost_devices() == DeviceSet::of(GPU));
+    assert_complete(&report, &input, &target, access);
 }

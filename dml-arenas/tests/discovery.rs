@@ -96,7 +96,8 @@ fn child() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    let platform = Audited::new(Platform::builder().discover().unwrap().build().unwrap());
+    let builder = Platform::builder().discover_with(&DiscoverOptions::default().offload(0));
+    let platform = Audited::new(builder.unwrap().build().unwrap());
     println!("devices: {}", platform.devices().len());
     for missing in platform.unavailable() {
         println!("missing {missing}");

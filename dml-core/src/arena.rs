@@ -336,6 +336,20 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
     /// # Errors
     /// [`TransferError`] where it could not be started.
     fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError>;
+
+    /// Whether the native device is gone for good, as far as the arena knows. The arena has the last word on it: a copy
+    /// has two ends, and an error does not say which of them is gone.
+    ///
+    /// Asked whenever something failed, so it must be cheap: what earlier calls found out, not a call of the framework.
+    /// Once it is true it stays true. See [`Platform::notice_losses`](crate::Platform::notice_losses).
+    fn is_lost(&self) -> bool {
+        false
+    }
+
+    /// Why the device is gone, in words for people, where the arena knows more than that it is.
+    fn loss(&self) -> Option<Arc<str>> {
+        None
+    }
 }
 
 impl dyn Arena {

@@ -324,8 +324,12 @@ impl BufferInner {
         ArenaName { id, name: self.platform.arena(id).desc().name.clone() }
     }
 
+    /// A device is gone. A buffer that knows it already stays as it is: losses are declared by whoever meets them.
     pub(crate) fn device_lost(&self, device: DeviceId) {
         self.change(|core, routes| {
+            if core.state.knows_lost(routes, device) {
+                return;
+            }
             core.state.device_lost(routes, device);
             self.record(|| EventKind::DeviceLost { device });
         });
@@ -487,6 +491,16 @@ impl RawBuffer {
     #[must_use]
     pub fn snapshot(&self) -> BufferState {
         self.0.change(|core, _| core.state.clone())
+    }
+
+    /// Whether all of these bytes could be read by somebody: they were written, or are zeros from the start, and no loss or
+    /// failed writer has taken them since. It says nothing of who holds them now.
+    ///
+    /// # Errors
+    /// [`AcquireError::OutOfRange`].
+    pub fn is_readable(&self, bytes: Range<u64>) -> Result<bool, AcquireError> {
+        let span = self.span(&bytes)?;
+        Ok(self.0.change(|core, _| core.state.is_readable(span)))
     }
 
     /// Makes bytes valid in a device's arena ahead of their use, on the calling thread, without granting anything.

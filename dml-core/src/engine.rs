@@ -2,7 +2,8 @@
 //!
 //! Runs without the buffer's lock; what it may touch is reserved by the plan. Copies are started in order and waited
 //! for once, except where a later step depends on an earlier copy; a future awaits them where their arena can tell. A failure, a short copy or a panic in arena code
-//! ends the plan: the bytes that were to arrive stay invalid, everything completed stays, reservations are undone.
+//! ends the plan: the bytes that were to arrive stay invalid, everything completed stays, reservations are undone. The
+//! arenas are then asked whether a device is gone, which is declared before the requester hears of the failure.
 
 use crate::arena::{BlockRef, Concurrency, Fence};
 use crate::buffer::{BufferInner, Core, FreeOrder, RawBuffer, Storage};
@@ -85,7 +86,7 @@ impl Run {
             let Some(step) = step else { break };
             self.next += 1;
             if let Err(error) = self.step(&step) {
-                self.failed = Some(error);
+                self.fail(error);
             }
         }
         self.is_over = true;
@@ -271,9 +272,16 @@ impl Run {
             }
             Err(cause) => {
                 let error = self.failure(copy, cause);
-                self.failed.get_or_insert(error);
+                self.fail(error);
             }
         }
+    }
+
+    /// Something went wrong. Where that is because a device is gone, every buffer knows before anybody hears of it, and
+    /// before the plan is given up: who waits behind it is not let in to a memory that is gone.
+    fn fail(&mut self, error: AcquireError) {
+        self.core().platform.notice_losses();
+        self.failed.get_or_insert(error);
     }
 
     fn failure(&self, copy: &CopyOp, cause: TransferError) -> AcquireError {

@@ -256,6 +256,14 @@ impl Grants {
         self.end(Outcome::Clean)
     }
 
+    /// A kernel failed: where that is because its device is gone, every buffer knows before the grants end. Those who wait
+    /// for them are then not let in to a memory that is gone.
+    fn notice_losses(&self) {
+        if let Some(grant) = self.grants.first() {
+            grant.buffer.platform().notice_losses();
+        }
+    }
+
     fn end(mut self, outcome: Outcome) -> Result<(), AcquireError> {
         let mut result = Ok(());
         while let Some(mut grant) = self.grants.pop() {
@@ -382,6 +390,7 @@ impl InFlight {
         match ended {
             Ok(_) => Ok(grants),
             Err(error) => {
+                grants.notice_losses();
                 // The kernel's own error says more than that of the release.
                 let _ = grants.failed();
                 Err(error)
@@ -395,6 +404,9 @@ impl Drop for InFlight {
         if let Some(kernel) = self.kernel.take() {
             let ended = kernel.wait();
             if let Some(grants) = self.grants.take() {
+                if ended.is_err() {
+                    grants.notice_losses();
+                }
                 let _ = grants.end(if ended.is_ok() { Outcome::Done } else { Outcome::Failed });
             }
         }

@@ -4,6 +4,7 @@ use crate::acquire::Acquire;
 use crate::arena::{Arena, ArenaDesc, Concurrency};
 use crate::buffer::{RawBuffer, Registry};
 use crate::cross_arena::{Allocation, CrossArena, HostStaged, Link};
+use crate::engine::guard;
 use crate::error::{AcquireError, ConfigError, TopologyError, Unstored};
 use crate::id::{ArenaId, DeviceId, DeviceSet, LinkId, MAX_ARENAS};
 use crate::record::{Counters, Recorder, Recording};
@@ -454,13 +455,38 @@ impl Platform {
     /// Declares a device gone, for every buffer of the platform: its memories hold nothing valid any more, bytes
     /// that lived only there are poisoned, and its outstanding grants will count as failed.
     pub fn device_lost(&self, device: DeviceId) {
+        self.declare_lost(device);
+    }
+
+    /// Declares the device gone, to those buffers that do not know of it yet; whether nobody had declared it before.
+    fn declare_lost(&self, device: DeviceId) -> bool {
         if usize::from(device.0) >= self.devices().len() {
-            return;
+            return false;
         }
-        self.0.lost.fetch_or(1 << device.0, Ordering::SeqCst);
+        let before = self.0.lost.fetch_or(1 << device.0, Ordering::SeqCst);
         for buffer in self.0.registry.live() {
             buffer.device_lost(device);
         }
+        before & (1 << device.0) == 0
+    }
+
+    /// Asks every arena whether its device is gone, and [declares](Self::device_lost) those devices lost that are; which
+    /// of them nobody had declared before. An arena that panics over the question counts as being there.
+    ///
+    /// Core asks by itself whenever an allocation, a change of map state, a copy or a kernel has failed. Others ask where
+    /// a device may have gone while nobody used it.
+    pub fn notice_losses(&self) -> DeviceSet {
+        let gone = self.arenas().iter().filter(|arena| guard(|| arena.is_lost()).unwrap_or(false));
+        let gone: DeviceSet = gone.map(|arena| arena.desc().native).collect();
+        // Those declared already are declared again: whoever did it first may be half way, and on return all must know.
+        gone.iter().filter(|&device| self.declare_lost(device)).collect()
+    }
+
+    /// The devices declared lost so far.
+    #[must_use]
+    pub fn lost_devices(&self) -> DeviceSet {
+        let lost = self.0.lost.load(Ordering::SeqCst);
+        (0..MAX_ARENAS as u16).filter(|bit| lost & (1 << bit) != 0).map(DeviceId).collect()
     }
 
     /// The host processor: the first device of kind [`DeviceKind::Cpu`].
@@ -478,11 +504,6 @@ impl Platform {
     /// Starts an acquire through a certain arena, where a device has several.
     pub fn acquire_in(&self, arena: ArenaId) -> Acquire {
         Acquire::new(self.clone(), self.knows(arena).map(|()| arena))
-    }
-
-    pub(crate) fn lost_devices(&self) -> DeviceSet {
-        let lost = self.0.lost.load(Ordering::SeqCst);
-        (0..MAX_ARENAS as u16).filter(|bit| lost & (1 << bit) != 0).map(DeviceId).collect()
     }
 
     /// Checks an arena's id that came from outside.

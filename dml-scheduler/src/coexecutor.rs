@@ -16,17 +16,17 @@ pub trait Hooks: Sync {
     /// After every unit has ended.
     fn director_end(&self) {}
 
-    /// Before a unit takes its first package.
+    /// Before a unit takes its first package; again where it goes on because results were lost with another device.
     fn unit_start(&self, unit: UnitId, device: DeviceId) {
         let _ = (unit, device);
     }
 
-    /// After a unit's last package.
+    /// After a unit's last package; again where it went on.
     fn unit_end(&self, unit: UnitId, device: DeviceId) {
         let _ = (unit, device);
     }
 
-    /// After a package's results are where they were to be.
+    /// After a package's results are where they were to be. Items whose results are lost later come in another package.
     fn package_done(&self, package: &Package, device: DeviceId) {
         let _ = (package, device);
     }
@@ -85,8 +85,9 @@ impl Coexecutor {
         self
     }
 
-    /// Brings each package's results to this device as soon as they are there; `None` leaves them where they were
-    /// computed, to be brought when somebody asks.
+    /// Brings each package's results to this device before the package counts as computed; `None` leaves them where they
+    /// were computed, to be brought when somebody asks. If that device is lost before the run ends, they are computed
+    /// again, and so are those that were only on a collecting device that is lost.
     #[must_use]
     pub fn collect_on(mut self, device: Option<DeviceId>) -> Self {
         self.collect_on = device;
@@ -96,7 +97,8 @@ impl Coexecutor {
     /// Computes items `0..items` of the kernel and waits for all of them.
     ///
     /// # Errors
-    /// [`RunError`]. A unit that fails is no error while others can finish its work: the report names it.
+    /// [`RunError`]. A unit that fails is no error while others can finish its work: the report names it. Neither is a lost
+    /// device, as long as what it took along can be computed again.
     pub fn run(&self, kernel: &Kernel, items: u64) -> Result<Report, RunError> {
         self.run_with(kernel, items, &NoHooks)
     }

@@ -50,6 +50,18 @@ impl Commander {
         retirement
     }
 
+    /// A completed package's results were lost: its items are to be computed again.
+    pub(crate) fn reopen(&self, package: &Package) {
+        // One that is not completed has no results to lose: its items are somebody's already.
+        let _ = self.splitter.lock().reopen(package);
+        self.changed.notify_all();
+    }
+
+    /// Whether the unit is still part of the run.
+    pub(crate) fn is_active(&self, unit: UnitId) -> bool {
+        self.splitter.lock().is_active(unit)
+    }
+
     /// The items nobody computed.
     pub(crate) fn missing(&self) -> u64 {
         let splitter = self.splitter.lock();

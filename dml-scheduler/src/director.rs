@@ -1,12 +1,22 @@
 //! The Director: checks a run, sets its units up, and gathers what they did.
+//!
+//! ```text
+//!   check ──▶ round: every unit that is left works until there is nothing more for it ──▶ gather
+//!               ▲                                         │
+//!               └── results gone with a lost device: ─────┘
+//!                   reopened, for the units that are left
+//! ```
+//! A device can take results along that were complete and not collected. That shows when the units have ended, many of
+//! them because nothing was left to do; so those that are left work for another round. Every further round has lost a
+//! device, so there are at most as many as there are devices, and one.
 
 use crate::coexecutor::{Coexecutor, Hooks};
 use crate::commander::Commander;
 use crate::kernel::{Footprint, Kernel};
 use crate::package::UnitId;
-use crate::report::{DeviceReport, Report, RunError};
+use crate::report::{DeviceReport, PackageRecord, Report, RunError, UnitFailure};
 use crate::unit::{Unit, UnitRun};
-use dml_core::DeviceId;
+use dml_core::{DeviceId, DeviceSet};
 use std::time::Instant;
 
 /// Runs items `0..items` of `kernel` over the co-executor's devices.
@@ -35,10 +45,32 @@ pub(crate) fn direct(
         collect_on: coexecutor.collect_on,
         begun,
     };
-    let runs = run_units(devices.iter().enumerate().map(unit).collect());
+    let units: Vec<Unit<'_>> = devices.iter().enumerate().map(unit).collect();
+    let mut runs: Vec<UnitRun> = units.iter().map(|_| UnitRun::default()).collect();
+    let mut known = coexecutor.platform.lost_devices();
+    let mut given_up = 0;
+    loop {
+        run_round(&units, &mut runs, &commander);
+        // A device may have died idle, after its last package.
+        coexecutor.platform.notice_losses();
+        let lost = coexecutor.platform.lost_devices();
+        if lost == known {
+            break;
+        }
+        known = lost;
+        for unit in units.iter().filter(|unit| lost.contains(unit.device)) {
+            // Whether anybody is left shows in the next round.
+            let _ = commander.retire(unit.id);
+        }
+        given_up +=
+            units.iter().zip(&mut runs).map(|(unit, run)| take_back_lost(unit, run, lost)).sum::<u64>();
+        if commander.missing() == 0 {
+            break;
+        }
+    }
     hooks.director_end();
     let report = gather(&devices, runs);
-    match commander.missing() {
+    match commander.missing() + given_up {
         0 => Ok(report),
         missing => {
             Err(RunError::Unfinished { kernel: kernel.name().to_owned(), missing, failures: report.failures })
@@ -46,18 +78,52 @@ pub(crate) fn direct(
     }
 }
 
-/// One thread per unit; a single unit, or the last of several, works on the caller's.
-fn run_units(mut units: Vec<Unit<'_>>) -> Vec<UnitRun> {
+/// Every unit that is left works until there is nothing more for it: one thread each; a single unit, or the last of
+/// several, works on the caller's.
+fn run_round(units: &[Unit<'_>], runs: &mut [UnitRun], commander: &Commander) {
+    let mut left: Vec<_> = units.iter().zip(runs).filter(|(unit, _)| commander.is_active(unit.id)).collect();
     std::thread::scope(|scope| {
-        let last = units.pop();
-        let threads: Vec<_> = units.into_iter().map(|unit| scope.spawn(move || unit.run())).collect();
-        let last = last.map(Unit::run);
-        // A unit catches what its kernel panics with; a panic of its own is a bug that must not be swallowed.
-        let join = |thread: std::thread::ScopedJoinHandle<'_, UnitRun>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).chain(last).collect()
-    })
+        let last = left.pop();
+        let threads: Vec<_> =
+            left.into_iter().map(|(&unit, run)| scope.spawn(move || unit.run(run))).collect();
+        if let Some((unit, run)) = last {
+            unit.run(run);
+        }
+        for thread in threads {
+            // A unit catches what its kernel panics with; a panic of its own is a bug that must not be swallowed.
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    });
+}
+
+/// Takes back a unit's packages whose results nobody can read any more, to be computed again; returns the items of those
+/// that nobody can compute again, because what they read is gone too.
+fn take_back_lost(unit: &Unit<'_>, run: &mut UnitRun, lost_devices: DeviceSet) -> u64 {
+    let (kept, lost): (Vec<_>, Vec<_>) = std::mem::take(&mut run.packages)
+        .into_iter()
+        .partition(|record| unit.kernel.has_results(&record.package));
+    run.packages = kept;
+    let mut given_up = 0;
+    for PackageRecord { package, .. } in &lost {
+        if unit.kernel.has_inputs(package) {
+            unit.commander.reopen(package);
+        } else {
+            given_up += package.items();
+        }
+    }
+    if let Some(PackageRecord { package, .. }) = lost.last()
+        && lost_devices.contains(unit.device)
+    {
+        run.failure.get_or_insert_with(|| UnitFailure {
+            device: unit.device,
+            package: package.clone(),
+            message: {
+                let why = unit.loss().map_or_else(String::new, |loss| format!(": {loss}"));
+                format!("device {} was lost with the results of {} packages{why}", unit.name(), lost.len())
+            },
+        });
+    }
+    given_up
 }
 
 fn devices(coexecutor: &Coexecutor, kernel: &Kernel) -> Result<Vec<DeviceId>, RunError> {

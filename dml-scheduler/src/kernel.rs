@@ -93,6 +93,11 @@ impl Argument {
     pub fn bytes(&self, items: Range<u64>) -> Range<u64> {
         self.footprint.bytes(items, self.buffer.len())
     }
+
+    fn is_readable(&self, package: &Package) -> bool {
+        // A footprint that reaches past the buffer is for the acquire to refuse.
+        self.buffer.is_readable(self.bytes(package.range())).unwrap_or(true)
+    }
 }
 
 /// How one kind of device runs a kernel.
@@ -167,6 +172,22 @@ impl Kernel {
     /// The devices that can run it.
     pub fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
         self.variants.iter().map(|(device, _)| *device)
+    }
+
+    /// The arguments that it writes.
+    pub(crate) fn written(&self) -> impl Iterator<Item = &Argument> + '_ {
+        self.arguments.iter().filter(|argument| argument.access().writes())
+    }
+
+    /// Whether everything that a computed package wrote can be read, wherever it is.
+    pub(crate) fn has_results(&self, package: &Package) -> bool {
+        self.written().all(|argument| argument.is_readable(package))
+    }
+
+    /// Whether everything that a package reads can be read, wherever it is.
+    pub(crate) fn has_inputs(&self, package: &Package) -> bool {
+        let mut read = self.arguments.iter().filter(|argument| argument.access().reads());
+        read.all(|argument| argument.is_readable(package))
     }
 
     pub(crate) fn variant_for(&self, device: DeviceId) -> Option<&Arc<dyn Variant>> {

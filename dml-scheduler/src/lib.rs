@@ -44,7 +44,7 @@ pub use coexecutor::{Coexecutor, Hooks, NoHooks};
 pub use kernel::{Argument, Footprint, Kernel, KernelError, Variant};
 pub use package::{Package, UnitId};
 pub use policy::{
-    Assignment, Dynamic, HGuided, NotInFlight, ParsePolicyError, Policy, PolicyError, PolicySpec, Progress,
-    Retirement, Splitter, Static,
+    Assignment, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy, PolicyError,
+    PolicySpec, Progress, Retirement, Splitter, Static,
 };
 pub use report::{DeviceReport, PackageRecord, Report, RunError, UnitFailure};

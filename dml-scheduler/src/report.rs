@@ -27,25 +27,25 @@ pub struct PackageRecord {
 pub struct DeviceReport {
     /// The device.
     pub device: DeviceId,
-    /// Packages computed.
+    /// Packages computed, those whose results were lost with it not counted.
     pub packages: u64,
-    /// Items computed.
+    /// Items computed, counted likewise.
     pub items: u64,
-    /// The time it spent on packages, their transfers included.
+    /// The time it spent on packages, their transfers included, and those that were lost.
     pub busy: Duration,
     /// When its last package was done, since the run began; zero if it had none.
     pub end: Duration,
 }
 
-/// A unit that gave up, and its last package, which others computed.
+/// A unit that gave up, or whose device was lost with results that nobody else had; others computed the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnitFailure {
     /// The device.
     pub device: DeviceId,
-    /// The package it failed on.
+    /// The package it failed on, or the last one whose results were lost.
     pub package: Package,
-    /// What it failed of.
+    /// What it failed of. Where its device is gone, it says so.
     pub message: String,
 }
 
@@ -57,7 +57,7 @@ pub struct Report {
     pub duration: Duration,
     /// Every device, in the order given to the run.
     pub devices: Vec<DeviceReport>,
-    /// Every package, by device and time.
+    /// Every package, by device and time. One that had to be computed again is here once, as it was computed last.
     pub packages: Vec<PackageRecord>,
     /// Units that gave up on the way.
     pub failures: Vec<UnitFailure>,
@@ -115,7 +115,7 @@ pub enum RunError {
     /// The policy does not fit the devices.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// Every unit failed with items left.
+    /// Every unit failed with items left, or results were lost together with what they were computed from.
     #[error("kernel {kernel}: {missing} items were not computed, {}", failures.iter().map(|failure| failure.message.clone()).collect::<Vec<_>>().join("; "))]
     Unfinished {
         /// The kernel's name.

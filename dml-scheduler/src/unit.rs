@@ -1,5 +1,15 @@
 //! A Coexecution Unit: one device's thread. It takes packages, acquires their sub-buffers in canonical order, runs
 //! them, and has what they wrote brought to where it is collected.
+//!
+//! ```text
+//!   next ──▶ acquire, launch, wait, release ──▶ collect ──▶ complete
+//!                        │ fails                   │ fails
+//!                        ▼                         ├── results readable ──▶ complete; they stay where they are
+//!              losses noticed, old contents back ◀─┘ results lost
+//!                        ├── another device is gone ──▶ tried again
+//!                        └── else ──▶ retire: the package goes to the others
+//! ```
+//! A package whose results can be read is never computed again: what it changed would be changed twice.
 
 use crate::coexecutor::Hooks;
 use crate::commander::Commander;
@@ -32,35 +42,67 @@ pub(crate) struct UnitRun {
     pub(crate) failure: Option<UnitFailure>,
 }
 
+/// Why a unit gives up.
+struct GivesUp {
+    why: String,
+    /// Whether its last package is computed all the same.
+    is_computed: bool,
+}
+
 impl Unit<'_> {
-    /// Works until there is nothing more for it, or until it fails.
-    pub(crate) fn run(self) -> UnitRun {
-        let mut run = UnitRun::default();
+    /// Works until there is nothing more for it, or until it fails. Adds to what it did before.
+    pub(crate) fn run(self, run: &mut UnitRun) {
         self.hooks.unit_start(self.id, self.device);
         while let Some(package) = self.commander.next(self.id) {
             let start = self.begun.elapsed();
-            let outcome = catch_unwind(AssertUnwindSafe(|| self.compute(&package)));
+            let outcome = self.attempt(&package);
             let end = self.begun.elapsed();
-            let error: KernelError = match outcome {
-                Ok(Ok(())) => {
-                    self.hooks.package_done(&package, self.device);
-                    self.commander.complete(&package);
-                    run.busy += end - start;
-                    run.end = end;
-                    run.packages.push(PackageRecord { package, device: self.device, start, end });
-                    continue;
-                }
-                Ok(Err(error)) => error,
-                Err(panic) => panic_message(&*panic).into(),
-            };
-            self.undo(&package);
-            // Whether anybody is left to take its share shows when all units have ended.
-            let _ = self.commander.retire(self.id);
-            run.failure = Some(UnitFailure { device: self.device, package, message: error.to_string() });
-            break;
+            if outcome.as_ref().map_or_else(|failed| failed.is_computed, |()| true) {
+                self.hooks.package_done(&package, self.device);
+                self.commander.complete(&package);
+                run.busy += end - start;
+                run.end = end;
+                let package = package.clone();
+                run.packages.push(PackageRecord { package, device: self.device, start, end });
+            }
+            if let Err(GivesUp { why: message, .. }) = outcome {
+                // Whether anybody is left to take its share shows when all units have ended.
+                let _ = self.commander.retire(self.id);
+                run.failure = Some(UnitFailure { device: self.device, package, message });
+                break;
+            }
         }
         self.hooks.unit_end(self.id, self.device);
-        run
+    }
+
+    /// Computes a package and has its results collected. It is tried again where another device was lost on the way, once
+    /// for each: what was to come from there may come from elsewhere.
+    fn attempt(&self, package: &Package) -> Result<(), GivesUp> {
+        loop {
+            let known = self.platform.lost_devices();
+            let computed = caught(|| self.compute(package));
+            let is_computed = computed.is_ok();
+            let Err(error) = computed.and_then(|()| self.collect(package)) else { return Ok(()) };
+            self.platform.notice_losses();
+            let lost = self.platform.lost_devices();
+            let why = match lost.contains(self.device) {
+                true => {
+                    format!("device {} was lost: {}", self.name(), self.loss().unwrap_or(error.to_string()))
+                }
+                false => error.to_string(),
+            };
+            if is_computed && self.kernel.has_results(package) {
+                // The director looks after results that stay where they are.
+                return match self.stays(&*error) {
+                    true => Ok(()),
+                    false => Err(GivesUp { why, is_computed }),
+                };
+            }
+            self.undo(package);
+            if lost.contains(self.device) || lost == known {
+                return Err(GivesUp { why, is_computed: false });
+            }
+        }
     }
 
     fn compute(&self, package: &Package) -> Result<(), KernelError> {
@@ -74,30 +116,45 @@ impl Unit<'_> {
         let mut grants = acquire.wait()?;
         self.platform.counters().count(Operation::Kernel);
         match variant.launch(package, &mut grants) {
-            Ok(fence) => grants.in_flight(fence).wait()?.release()?,
+            Ok(fence) => Ok(grants.in_flight(fence).wait()?.release()?),
             Err(error) => {
+                // Before the grants end, so that nobody is let in to a memory that is gone.
+                self.platform.notice_losses();
                 // The launch's own error says more than that of the release.
                 let _ = grants.failed();
-                return Err(error);
+                Err(error)
             }
         }
-        self.collect(package)
     }
 
     /// Brings what the package wrote to the collecting device while other packages compute.
     fn collect(&self, package: &Package) -> Result<(), KernelError> {
         let Some(device) = self.collect_on.filter(|&device| device != self.device) else { return Ok(()) };
-        for argument in self.kernel.arguments().iter().filter(|argument| argument.access().writes()) {
-            match argument.buffer().prefetch(device, argument.bytes(package.range())) {
-                // Somebody needs the buffer more urgently; the final reader brings the bytes.
-                Err(AcquireError::Busy { .. }) | Ok(()) => {}
-                Err(error) => return Err(error.into()),
+        for argument in self.kernel.written() {
+            let (buffer, bytes) = (argument.buffer(), argument.bytes(package.range()));
+            match buffer.prefetch(device, bytes.clone()) {
+                // Somebody needs the buffer more urgently: wait for them, as a reader. Until the results are there, this
+                // device is the only one that has them.
+                Err(AcquireError::Busy { .. }) => {
+                    self.platform.acquire(device).read(&buffer.range(bytes)).wait()?.release()?;
+                }
+                brought => brought?,
             }
         }
         Ok(())
     }
 
-    /// After a failed package, gives what it was to change its old contents back, so that another unit finds them.
+    /// Whether results may stay where they were computed, though they were to be collected: there is no collecting device
+    /// any more, or its links refuse for now. The final reader brings them.
+    fn stays(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+        let is_busy = error.downcast_ref::<AcquireError>().is_some_and(AcquireError::is_busy);
+        let lost = self.platform.lost_devices();
+        let has_lost_its_goal = self.collect_on.is_some_and(|device| lost.contains(device));
+        !lost.contains(self.device) && (is_busy || has_lost_its_goal)
+    }
+
+    /// After a failed package, gives what it was to change its old contents back, so that another unit finds them. Losses
+    /// are declared by then: what another memory holds is known to be all that is left.
     fn undo(&self, package: &Package) {
         for argument in
             self.kernel.arguments().iter().filter(|argument| argument.access() == Access::ReadWrite)
@@ -106,6 +163,22 @@ impl Unit<'_> {
             let _ = argument.buffer().restore(argument.bytes(package.range()));
         }
     }
+
+    /// Why the device is gone, where its arena knows.
+    pub(crate) fn loss(&self) -> Option<String> {
+        let home = self.platform.home(self.device)?;
+        self.platform.arena(home).loss().map(|loss| loss.to_string())
+    }
+
+    /// The device's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.platform.devices()[usize::from(self.device.0)].name
+    }
+}
+
+/// Runs a kernel's code; a panic becomes its error.
+fn caught(compute: impl FnOnce() -> Result<(), KernelError>) -> Result<(), KernelError> {
+    catch_unwind(AssertUnwindSafe(compute)).unwrap_or_else(|panic| Err(panic_message(&*panic).into()))
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

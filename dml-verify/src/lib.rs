@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   rig         platforms of arenas that record, police, fail and stop on cue
+//!   mortal      an arena whose device dies
 //!   machine     the pure machine, its engine step by step, and what the storages really hold
 //!   model       explores every state of a small configuration of it
 //!   simulate    the production engine on one thread, in virtual time
@@ -21,6 +22,7 @@ pub mod history;
 pub mod machine;
 #[cfg(not(dml_loom))]
 pub mod model;
+pub mod mortal;
 pub mod random;
 #[cfg(not(dml_loom))]
 pub mod reference;
@@ -30,4 +32,5 @@ pub mod simulate;
 pub mod stress;
 
 pub use history::Audited;
+pub use mortal::{Death, Mortal};
 pub use rig::*;

@@ -1,10 +1,11 @@
 //! Platforms of test arenas, and kernels that run on them.
 //!
 //! Every arena is a [`Rig`]'s own: a backed `Null` (it moves real bytes and panics when core breaks the contract), in a
-//! `Faulty` (it fails on cue), behind a hook that a test may set to stop a call half way. Kernels reach the bytes through
+//! `Faulty` (it fails on cue) on a device that may die (`Mortal`), behind a hook that a test may set to stop a call half way. Kernels reach the bytes through
 //! the block of their grant and as the arena's native device, so that a kernel without access is caught.
 
 use crate::history::Audited;
+use crate::mortal::Mortal;
 use dml_arenas::faulty::{CallKind, Faulty, FaultyCross, Script};
 use dml_arenas::null::Null;
 use dml_core::host::HostOwner;
@@ -44,12 +45,12 @@ type Hook = Arc<dyn Fn(CallKind) + Send + Sync>;
 
 /// The arena of every test platform.
 pub struct TestArena {
-    inner: Faulty<Null>,
+    inner: Mortal<Faulty<Null>>,
     hook: Mutex<Option<Hook>>,
 }
 
 impl TestArena {
-    fn call(&self, kind: CallKind) -> &Faulty<Null> {
+    fn call(&self, kind: CallKind) -> &Mortal<Faulty<Null>> {
         let hook = self.hook.lock().clone();
         if let Some(hook) = hook {
             hook(kind);
@@ -81,11 +82,16 @@ impl TestArena {
 
     /// The arena inside that records and polices.
     pub fn null(&self) -> &Null {
-        self.inner.inner()
+        self.inner.inner().inner()
     }
 
     /// The arena inside that fails on cue.
     pub fn faulty(&self) -> &Faulty<Null> {
+        self.inner.inner()
+    }
+
+    /// The arena inside whose device dies on cue.
+    pub fn mortal(&self) -> &Mortal<Faulty<Null>> {
         &self.inner
     }
 }
@@ -159,6 +165,10 @@ impl Arena for TestArena {
     fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError> {
         self.call(CallKind::Fill).fill(block, span, byte)
     }
+
+    fn is_lost(&self) -> bool {
+        self.inner.is_lost()
+    }
 }
 
 /// A platform being made.
@@ -196,7 +206,7 @@ impl Rig {
     }
 
     fn add(&mut self, desc: ArenaDesc, script: Script) -> ArenaId {
-        let inner = Faulty::new(Null::backed(desc), script);
+        let inner = Mortal::new(Faulty::new(Null::backed(desc), script));
         self.builder.add_arena(Arc::new(TestArena { inner, hook: Mutex::new(None) }))
     }
 

@@ -65,6 +65,7 @@ const TOOLS: &[Tool] = &[
             "found",
             "unmutated",
             "coexecution",
+            "losing",
         ]),
     },
     Tool { name: "faults", runs: Runs::Tests(&["faults", "exhaustive"]) },

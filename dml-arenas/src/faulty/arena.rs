@@ -152,4 +152,12 @@ impl<A: Arena> Arena for Faulty<A> {
             self.inner.fill(block, Span::new(span.start(), span.start() + len), byte)
         })
     }
+
+    fn is_lost(&self) -> bool {
+        self.inner.is_lost()
+    }
+
+    fn loss(&self) -> Option<Arc<str>> {
+        self.inner.loss()
+    }
 }

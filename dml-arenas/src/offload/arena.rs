@@ -191,4 +191,12 @@ impl Arena for OffloadArena {
         let transfer = Transfer::Fill { place: self.place(block, span), byte };
         self.transfer(&self.inward, transfer, span.len(), block)
     }
+
+    fn is_lost(&self) -> bool {
+        self.device.is_lost()
+    }
+
+    fn loss(&self) -> Option<Arc<str>> {
+        self.device.loss().map(|loss| loss.to_string().into())
+    }
 }

@@ -108,8 +108,10 @@ impl Arena for OpenClArena {
             return Err(too_large());
         }
         let size = usize::try_from(len).map_err(|_| too_large())?;
-        let block = OpenClBlock::alloc(&self.session, size)
-            .map_err(|(call, code)| alloc_error(&self.desc.name, call, code, len, limit_bytes))?;
+        let block = OpenClBlock::alloc(&self.session, size).map_err(|(call, code)| {
+            self.session.note(code);
+            alloc_error(&self.desc.name, call, code, len, limit_bytes)
+        })?;
         Ok(Arc::new(block))
     }
 
@@ -166,5 +168,9 @@ impl Arena for OpenClArena {
         let enqueued =
             unsafe { enqueue_fill_buffer(queue, own.mem(), pattern, 1, start, size, 0, std::ptr::null()) };
         self.session.fence("clEnqueueFillBuffer", enqueued, span.len(), block.clone())
+    }
+
+    fn is_lost(&self) -> bool {
+        self.session.is_lost()
     }
 }

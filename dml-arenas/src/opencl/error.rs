@@ -86,7 +86,7 @@ pub(super) fn words(code: i32) -> String {
 }
 
 /// Whether the code says that the device is gone: a queue or device that was valid and is no longer has no other reason.
-fn is_lost(code: i32) -> bool {
+pub(super) fn is_lost(code: i32) -> bool {
     matches!(
         code,
         CL_DEVICE_NOT_AVAILABLE | CL_DEVICE_NOT_FOUND | CL_INVALID_DEVICE | CL_INVALID_COMMAND_QUEUE

@@ -2,7 +2,7 @@
 
 use super::arena::OpenClArena;
 use super::block::OpenClBlock;
-use super::error::{BuildError, refused, transfer_error, words};
+use super::error::{BuildError, refused, words};
 use super::handle::{Kernel, Program};
 use super::session::Session;
 use dml_core::sync::{Arc, Mutex};
@@ -308,7 +308,7 @@ impl OpenClKernel {
     }
 
     fn misfit(&self, index: u32, count: usize, code: i32, reason: &str) -> TransferError {
-        let error = transfer_error("clSetKernelArg", code);
+        let error = self.session.failed("clSetKernelArg", code);
         if error.is_device_lost() {
             return error;
         }

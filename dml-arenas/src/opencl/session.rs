@@ -1,7 +1,7 @@
 //! One device ready for use: its context, its queue, and what both need to stay alive.
 
 use super::device::Part;
-use super::error::{transfer_error, words};
+use super::error::{is_lost, transfer_error, words};
 use super::handle::{Context, Event, Queue};
 use dml_core::sync::Arc;
 use dml_core::{Fence, TransferError};
@@ -11,7 +11,7 @@ use opencl3::error_codes::CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST;
 use opencl3::event::{CL_EVENT_COMMAND_EXECUTION_STATUS, get_event_info, wait_for_events};
 use opencl3::types::cl_event;
 use std::any::Any;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A device's context and queue. Blocks and kernels hold it, so it goes last. The fields are released in this order.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(super) struct Session {
     pub(super) facts: Facts,
     /// Bytes of all live buffers.
     reserved_bytes: AtomicU64,
+    /// Whether a call has said that the device is gone.
+    lost: AtomicBool,
 }
 
 /// Room for one buffer in the device's memory, until it is dropped.
@@ -82,7 +84,14 @@ impl Session {
             .map_err(failed("clCreateCommandQueue"))?;
         // SAFETY: the queue just made, whose one reference is ours.
         let queue = unsafe { Queue::own(queue) };
-        Ok(Self { queue, context, part, facts, reserved_bytes: AtomicU64::new(0) })
+        Ok(Self {
+            queue,
+            context,
+            part,
+            facts,
+            reserved_bytes: AtomicU64::new(0),
+            lost: AtomicBool::new(false),
+        })
     }
 
     /// Room for `bytes` bytes, or `None` where the device's memory has less left. A driver that hands out the host's
@@ -94,14 +103,33 @@ impl Session {
         Some(Reservation { session: self.clone(), bytes })
     }
 
+    /// Whether a call has said that the device is gone. It does not come back.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Remembers a code that says that the device is gone.
+    pub(super) fn note(&self, code: i32) {
+        if is_lost(code) {
+            // A flag orders nothing: who acts on the loss asks after the call that met it.
+            self.lost.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The error of a call on this device's queue, which may say that the device is gone.
+    pub(super) fn failed(&self, call: &'static str, code: i32) -> TransferError {
+        self.note(code);
+        transfer_error(call, code)
+    }
+
     /// Waits until everything asked for is done.
     pub(super) fn finish(&self) -> Result<(), TransferError> {
-        finish(self.queue.raw()).map_err(|code| transfer_error("clFinish", code))
+        finish(self.queue.raw()).map_err(|code| self.failed("clFinish", code))
     }
 
     /// Hands the commands enqueued so far to the device.
     pub(super) fn flush(&self) -> Result<(), TransferError> {
-        flush(self.queue.raw()).map_err(|code| transfer_error("clFlush", code))
+        flush(self.queue.raw()).map_err(|code| self.failed("clFlush", code))
     }
 
     /// Notes that a command was enqueued which nobody waits for.
@@ -124,12 +152,12 @@ impl Session {
         let event = self.event(call, enqueued)?;
         if let Err(code) = flush(self.queue.raw()) {
             // The command may still run: wait for it while `keep` is alive.
-            let _ = wait(call, &event);
-            return Err(transfer_error("clFlush", code));
+            let _ = self.wait(call, &event);
+            return Err(self.failed("clFlush", code));
         }
         let session = self.clone();
         Ok(Fence::running(move || {
-            let outcome = wait(call, &event);
+            let outcome = session.wait(call, &event);
             drop((event, session, keep));
             outcome.map(|()| bytes)
         }))
@@ -142,27 +170,27 @@ impl Session {
         enqueued: Result<cl_event, i32>,
     ) -> Result<(), TransferError> {
         let event = self.event(call, enqueued)?;
-        wait(call, &event)
+        self.wait(call, &event)
     }
 
     fn event(&self, call: &'static str, enqueued: Result<cl_event, i32>) -> Result<Event, TransferError> {
-        let event = enqueued.map_err(|code| transfer_error(call, code))?;
+        let event = enqueued.map_err(|code| self.failed(call, code))?;
         // SAFETY: the event of a command just enqueued, one reference to which the call hands over.
         Ok(unsafe { Event::own(event) })
     }
-}
 
-/// Waits for a command and asks how it ended: a wait that returns says only that it did.
-fn wait(call: &'static str, event: &Event) -> Result<(), TransferError> {
-    let waited = wait_for_events(&[event.raw()]);
-    let status = get_event_info(event.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).map(i32::from);
-    match (waited, status) {
-        (_, Ok(code)) if code < 0 => Err(transfer_error(call, code)),
-        (Err(code), _) if code == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST => {
-            Err(transfer_error(call, code))
+    /// Waits for a command and asks how it ended: a wait that returns says only that it did.
+    fn wait(&self, call: &'static str, event: &Event) -> Result<(), TransferError> {
+        let waited = wait_for_events(&[event.raw()]);
+        let status = get_event_info(event.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).map(i32::from);
+        match (waited, status) {
+            (_, Ok(code)) if code < 0 => Err(self.failed(call, code)),
+            (Err(code), _) if code == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST => {
+                Err(self.failed(call, code))
+            }
+            (Err(code), _) => Err(self.failed("clWaitForEvents", code)),
+            (Ok(()), Err(code)) => Err(self.failed("clGetEventInfo", code)),
+            (Ok(()), Ok(_)) => Ok(()),
         }
-        (Err(code), _) => Err(transfer_error("clWaitForEvents", code)),
-        (Ok(()), Err(code)) => Err(transfer_error("clGetEventInfo", code)),
-        (Ok(()), Ok(_)) => Ok(()),
     }
 }

@@ -40,6 +40,7 @@ use crate::arena::ArenaDesc;
 use crate::cost::Cost;
 use crate::cross_arena::{CopyQuery, Link};
 use crate::id::{ArenaId, ArenaSet, LinkId, Seq, Ticket};
+use crate::range::Span;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -194,6 +195,12 @@ impl BufferState {
     #[must_use]
     pub fn lifecycle(&self) -> Lifecycle {
         self.lifecycle
+    }
+
+    /// Whether all of these bytes have contents that somebody could read.
+    #[must_use]
+    pub fn is_readable(&self, span: Span) -> bool {
+        self.segments.in_span(span).all(|(part, content)| content.unreadable(part).is_none())
     }
 
     /// The same state with commits and tickets counted from the start, and users in the order of their grants.

@@ -114,6 +114,13 @@ impl BufferState {
         self.requestors.iter().any(|entry| entry.arena == arena)
     }
 
+    /// Whether [`BufferState::device_lost`] has nothing more to change: every arena of the device is lost already.
+    #[must_use]
+    pub fn knows_lost(&self, routes: &dyn Routes, device: DeviceId) -> bool {
+        let native = |arena: &ArenaId| routes.arena(*arena).native == device;
+        self.arena_ids().filter(native).all(|arena| self.arena(arena).loss == Loss::Device)
+    }
+
     /// A device is gone, and with it every storage of the arenas that are native to it.
     pub fn device_lost(&mut self, routes: &dyn Routes, device: DeviceId) {
         let mut gone = ArenaSet::EMPTY;

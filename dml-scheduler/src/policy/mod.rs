@@ -33,7 +33,7 @@ mod tests;
 pub use dynamic::Dynamic;
 pub use hguided::HGuided;
 pub use spec::{ParsePolicyError, PolicySpec};
-pub use splitter::{Assignment, NotInFlight, Progress, Retirement, Splitter};
+pub use splitter::{Assignment, NotCompleted, NotInFlight, Progress, Retirement, Splitter};
 pub use static_split::Static;
 
 use crate::UnitId;
@@ -82,7 +82,7 @@ pub trait Policy: Send + Debug {
     /// whoever asks first.
     ///
     /// Called once for the whole work, before any package; and again for every stretch that comes back from a failed
-    /// package or a retired unit, with the units that are left. Shares are laid out in the order of `units`, so that
+    /// package, a lost one or a retired unit, with the units that are left. Shares are laid out in the order of `units`, so that
     /// it does not matter which unit asks first.
     ///
     /// # Shape and units

@@ -3,9 +3,11 @@
 //! ```text
 //!                 assign                  complete
 //!   unassigned -----------> in flight --------------> completed
-//!       ^                       |
-//!       +-----------------------+
-//!         give_back, retire
+//!       ^                       |                         |
+//!       +-----------------------+                         |
+//!       | give_back, retire                               |
+//!       +-------------------------------------------------+
+//!                              reopen
 //! ```
 //!
 //! It upholds P-1 to P-4 of the [module above](super).
@@ -60,7 +62,16 @@ pub struct NotInFlight {
     pub package: Package,
 }
 
-/// Hands out every item of the work exactly once, in the lengths that a policy proposes.
+/// A package was reopened that is not completed: it never was, or was reopened before, or it belongs to another run.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("not completed: {package}")]
+pub struct NotCompleted {
+    /// The package.
+    pub package: Package,
+}
+
+/// Hands out every item of the work exactly once, in the lengths that a policy proposes; those whose results were lost
+/// ([`reopen`](Splitter::reopen)) once more.
 ///
 /// It is the one place that knows which items are unassigned, in flight and completed; it does no locking and reads no
 /// clock. One thread (the commander) drives it.
@@ -70,7 +81,7 @@ pub struct NotInFlight {
 /// be of another length than a multiple of it. Any work size is legal, also 0.
 ///
 /// # Complexity
-/// Assigning costs one call of the policy and O(units + pieces that came back); completing O(log packages in flight).
+/// Assigning costs one call of the policy and O(units + pieces that came back); completing and reopening O(log packages).
 ///
 /// ```
 /// use dml_scheduler::{Assignment, PolicySpec, Progress, UnitId};
@@ -93,6 +104,8 @@ pub struct Splitter {
     /// Unassigned work that is set aside for nobody.
     common: Pool,
     in_flight: BTreeMap<u64, Package>,
+    done: BTreeMap<u64, Package>,
+    /// The items of all packages that are done.
     completed: u64,
     handed_out: u64,
 }
@@ -135,6 +148,7 @@ impl Splitter {
             units: std::iter::repeat_with(Unit::default).take(units).collect(),
             common: Pool::default(),
             in_flight: BTreeMap::new(),
+            done: BTreeMap::new(),
             completed: 0,
             handed_out: 0,
         };
@@ -160,7 +174,10 @@ impl Splitter {
     /// # Errors
     /// [`NotInFlight`] when no unit has this package; nothing changes.
     pub fn complete(&mut self, package: &Package) -> Result<Progress, NotInFlight> {
-        self.completed += self.take_back(package)?.items();
+        let package =
+            take(&mut self.in_flight, package).ok_or_else(|| NotInFlight { package: package.clone() })?;
+        self.completed += package.items();
+        self.done.insert(package.index(), package);
         Ok(if self.is_finished() { Progress::Finished } else { Progress::Unfinished })
     }
 
@@ -172,8 +189,24 @@ impl Splitter {
     /// # Errors
     /// [`NotInFlight`] when no unit has this package; nothing changes.
     pub fn give_back(&mut self, package: &Package) -> Result<(), NotInFlight> {
-        let range = self.take_back(package)?.range();
+        let range = take(&mut self.in_flight, package)
+            .ok_or_else(|| NotInFlight { package: package.clone() })?
+            .range();
         self.share_out(range, Origin::CameBack);
+        Ok(())
+    }
+
+    /// Takes back a completed package whose results were lost: its items are not computed any more, and are handed out
+    /// again like those of a package that failed.
+    ///
+    /// Units that wait, and those that were told to stop because the work was finished, should ask again.
+    ///
+    /// # Errors
+    /// [`NotCompleted`] when this package is not completed; nothing changes.
+    pub fn reopen(&mut self, package: &Package) -> Result<(), NotCompleted> {
+        let known = take(&mut self.done, package).ok_or_else(|| NotCompleted { package: package.clone() })?;
+        self.completed -= known.items();
+        self.share_out(known.range(), Origin::CameBack);
         Ok(())
     }
 
@@ -291,15 +324,6 @@ impl Splitter {
         }
     }
 
-    /// Ends a package's flight and returns the splitter's own copy of it.
-    fn take_back(&mut self, package: &Package) -> Result<Package, NotInFlight> {
-        match self.in_flight.get(&package.index()) {
-            Some(known) if known == package => {}
-            _ => return Err(NotInFlight { package: package.clone() }),
-        }
-        self.in_flight.remove(&package.index()).ok_or_else(|| NotInFlight { package: package.clone() })
-    }
-
     /// Makes a piece of work available, to the units for which the policy sets it aside and otherwise to all.
     fn share_out(&mut self, piece: Range<u64>, origin: Origin) {
         let active: Vec<UnitId> =
@@ -319,6 +343,12 @@ impl Splitter {
         }
         self.common.put(rest, origin);
     }
+}
+
+/// Takes a package out of those of its stage, the splitter's own copy of it; nothing where it is not among them.
+fn take(stage: &mut BTreeMap<u64, Package>, package: &Package) -> Option<Package> {
+    let known = stage.get(&package.index())?;
+    if known == package { stage.remove(&package.index()) } else { None }
 }
 
 /// Whether a piece of work was handed out before.

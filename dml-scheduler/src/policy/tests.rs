@@ -31,6 +31,7 @@ enum Event {
     Ask(usize),
     Complete(Index),
     GiveBack(Index),
+    Reopen(Index),
     Retire(usize),
 }
 
@@ -41,6 +42,7 @@ fn event() -> impl Strategy<Value = Event> {
         8 => (0..UNITS).prop_map(Event::Ask),
         5 => any::<Index>().prop_map(Event::Complete),
         3 => any::<Index>().prop_map(Event::GiveBack),
+        2 => any::<Index>().prop_map(Event::Reopen),
         1 => (0..UNITS).prop_map(Event::Retire),
     ]
 }
@@ -90,6 +92,7 @@ struct Witness {
     splitter: Splitter,
     units: usize,
     in_flight: Vec<Package>,
+    done: Vec<Package>,
     /// Ranges that are in flight or completed: start to end.
     taken: BTreeMap<u64, u64>,
     completed: u64,
@@ -98,8 +101,8 @@ struct Witness {
 
 impl Witness {
     fn new(splitter: Splitter, units: usize) -> Self {
-        let witness =
-            Self { splitter, units, in_flight: vec![], taken: BTreeMap::new(), completed: 0, next_index: 0 };
+        let (in_flight, done, taken) = (vec![], vec![], BTreeMap::new());
+        let witness = Self { splitter, units, in_flight, done, taken, completed: 0, next_index: 0 };
         witness.check_books();
         witness
     }
@@ -108,6 +111,7 @@ impl Witness {
         let in_flight: u64 = self.in_flight.iter().map(Package::items).sum();
         assert_eq!(self.splitter.completed(), self.completed);
         assert!(self.splitter.in_flight().eq(self.in_flight.iter()));
+        assert_eq!(self.done.iter().map(Package::items).sum::<u64>(), self.completed);
         assert_eq!(self.splitter.unassigned() + in_flight + self.completed, self.splitter.work(), "P-1");
         assert_eq!(self.splitter.is_finished(), self.completed == self.splitter.work());
         assert_eq!(self.splitter.handed_out(), self.next_index);
@@ -148,6 +152,20 @@ impl Witness {
         assert_eq!(progress == Progress::Finished, self.completed == self.splitter.work());
         assert_eq!(self.splitter.complete(&package).unwrap_err().package, package);
         assert_eq!(self.splitter.give_back(&package).unwrap_err().package, package);
+        self.done.push(package);
+        self.check_books();
+    }
+
+    fn reopen(&mut self, place: usize) {
+        let package = self.done.swap_remove(place);
+        self.completed -= package.items();
+        self.taken.remove(&package.start());
+        self.splitter.reopen(&package).unwrap();
+        assert_eq!(self.splitter.reopen(&package).unwrap_err().package, package);
+        assert_eq!(self.splitter.complete(&package).unwrap_err().package, package);
+        for package in &self.in_flight {
+            assert!(self.splitter.reopen(package).is_err(), "{package} was not completed");
+        }
         self.check_books();
     }
 
@@ -201,7 +219,10 @@ impl Witness {
                         self.retire(unit);
                     }
                 }
-                Event::Complete(_) | Event::GiveBack(_) => {}
+                Event::Reopen(which) if !self.done.is_empty() => {
+                    self.reopen(which.index(self.done.len()));
+                }
+                Event::Complete(_) | Event::GiveBack(_) | Event::Reopen(_) => {}
             }
         }
     }
@@ -420,6 +441,43 @@ fn a_static_share_of_a_unit_that_never_asked_is_shared_too() {
     assert_eq!(rest.range(), 0..500);
     assert_eq!(splitter.complete(&rest), Ok(Progress::Finished));
     assert_eq!(splitter.retire(UnitId(1)), Retirement::Continue);
+}
+
+#[test]
+fn p4_what_was_lost_is_computed_again_before_the_rest_and_by_those_left() {
+    let mut splitter = PolicySpec::Static.splitter(&[1.0, 1.0, 1.0], 900, 1).unwrap();
+    let lost = package(&mut splitter, 0);
+    assert_eq!(
+        splitter.reopen(&lost).unwrap_err().to_string(),
+        "not completed: package 0 of u0 (items 0..300)"
+    );
+    assert_eq!(splitter.complete(&lost), Ok(Progress::Unfinished));
+    assert_eq!(splitter.retire(UnitId(0)), Retirement::Continue);
+    assert_eq!((splitter.completed(), splitter.unassigned()), (300, 600));
+    splitter.reopen(&lost).unwrap();
+    assert_eq!((splitter.completed(), splitter.unassigned()), (0, 900));
+    assert!(splitter.complete(&lost).is_err() && splitter.reopen(&lost).is_err());
+    let order = [1, 2, 1, 2].map(|unit| package(&mut splitter, unit).range());
+    assert_eq!(order, [0..150, 150..300, 300..600, 600..900]);
+}
+
+#[test]
+fn p3_a_finished_run_goes_on_where_results_were_lost() {
+    let mut splitter = PolicySpec::Dynamic { packages: 2 }.splitter(&[1.0, 1.0], 100, 1).unwrap();
+    let [first, second] = [0, 1].map(|unit| package(&mut splitter, unit));
+    assert_eq!(splitter.complete(&first), Ok(Progress::Unfinished));
+    assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait);
+    assert_eq!(splitter.complete(&second), Ok(Progress::Finished));
+    assert_eq!(splitter.assign(UnitId(0)), Assignment::NoMore);
+    splitter.reopen(&first).unwrap();
+    assert!(!splitter.is_finished());
+    let again = package(&mut splitter, 0);
+    assert_eq!((again.range(), again.index()), (0..50, 2));
+    assert_eq!(splitter.complete(&again), Ok(Progress::Finished));
+    // Lost once more, with nobody left: it is counted as missing.
+    assert_eq!(splitter.retire(UnitId(1)), Retirement::Continue);
+    splitter.reopen(&again).unwrap();
+    assert_eq!(splitter.retire(UnitId(0)), Retirement::Stranded { items: 50 });
 }
 
 #[test]

@@ -572,8 +572,13 @@ impl Model {
         let gone = ArenaSet::of(arena);
         let kin = self.kin_of(self.lost);
         for buffer in &mut self.buffers {
-            for cell in buffer.cells.iter_mut().filter(|cell| cell.is_written()) {
+            for cell in &mut buffer.cells {
+                let kept = cell.kept;
                 cell.shrink(kin, gone);
+                if !cell.is_written() {
+                    // Zeros can be made again, but who had them filled in has its storage no more.
+                    cell.kept = kept;
+                }
             }
         }
         for (buffer, lost) in storage {

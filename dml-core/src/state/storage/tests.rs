@@ -403,3 +403,39 @@ fn a_group_is_as_wide_as_its_own_bindings() {
     let expected = [(20, vec![0, 1], Defined), (25, vec![3], Defined), (LEN, vec![2], Defined)];
     assert_eq!(driver.segments(), expected);
 }
+
+#[test]
+fn i15_a_loss_and_the_abort_of_the_plan_that_met_it_leave_the_same_in_either_order() {
+    let requests = [(MAIN_ARENA, ReadOnly), (GPU_ARENA, ReadWrite), (GPU2_ARENA, ReadOnly)];
+    for concurrency in [Exclusive, BimapRead, BimapFull] {
+        for (device, (arena, access)) in
+            [CPU, GPU, GPU2].into_iter().flat_map(|device| requests.map(|request| (device, request)))
+        {
+            for done in 0.. {
+                let given_up = |lost_first: bool| {
+                    let mut driver = written(concurrency);
+                    driver.write(GPU2_ARENA, (3, 9));
+                    let plan = driver.plan(arena, (0, 20), access);
+                    if done > plan.steps.len() {
+                        return None;
+                    }
+                    plan.steps[..done].iter().for_each(|&step| driver.step(plan.owner, step));
+                    if lost_first {
+                        driver.act(|state, bench| state.device_lost(bench, device));
+                    }
+                    driver.act(|state, bench| state.abort(bench, plan.owner));
+                    if !lost_first {
+                        driver.act(|state, bench| state.device_lost(bench, device));
+                    }
+                    assert!(driver.state.knows_lost(&driver.bench, device) && driver.state.is_idle());
+                    Some(driver.state)
+                };
+                let lost_first = given_up(true);
+                assert_eq!(lost_first, given_up(false), "{concurrency:?}, {device}, {arena}, {done} steps");
+                if lost_first.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+}
