@@ -68,15 +68,22 @@ pub struct OffloadDevice {
 /// Whether a device is still there.
 struct Life {
     is_lost: AtomicBool,
-    loss: Mutex<Option<Loss>>,
+    end: Mutex<End>,
     changed: Condvar,
     /// To be closed when it is lost, so that those who wait in them hear of it.
     channels: Mutex<Vec<Weak<dyn Channel>>>,
 }
 
+#[derive(Debug, Default)]
+struct End {
+    loss: Option<Loss>,
+    /// Whether the worker has ended, and not only been told to.
+    is_over: bool,
+}
+
 impl Life {
     fn lose(&self, loss: Loss) {
-        self.loss.lock().get_or_insert(loss);
+        self.end.lock().loss.get_or_insert(loss);
         // Set before the channels are closed: whoever finds one closed finds the reason too.
         self.is_lost.store(true, Ordering::SeqCst);
         self.changed.notify_all();
@@ -107,12 +114,15 @@ impl OffloadDevice {
     ) -> Arc<Self> {
         let life = Arc::new(Life {
             is_lost: AtomicBool::new(false),
-            loss: Mutex::new(None),
+            end: Mutex::new(End::default()),
             changed: Condvar::new(),
             channels: Mutex::new(Vec::new()),
         });
         let watched = life.clone();
-        transport.watch(Box::new(move |status| watched.lose(Loss::Ended { status })));
+        transport.watch(Box::new(move |status| {
+            watched.end.lock().is_over = true;
+            watched.lose(Loss::Ended { status });
+        }));
         let (asking, pipelines) = (Mutex::new(()), AtomicU64::new(0));
         Arc::new(Self { name: name.into(), threads, time_limit, life, asking, pipelines, transport })
     }
@@ -150,7 +160,7 @@ impl OffloadDevice {
     /// Why the device is lost, if it is.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
-        self.life.loss.lock().clone()
+        self.life.end.lock().loss.clone()
     }
 
     /// Whether the device is lost.
@@ -159,9 +169,11 @@ impl OffloadDevice {
         self.life.is_lost.load(Ordering::SeqCst)
     }
 
-    /// Ends the worker. What it does is not waited for, and fails.
+    /// Ends the worker, and waits until it has ended. What it does is not waited for, and fails.
     pub fn stop(&self) {
         self.lose(Loss::Stopped);
+        // A process that the kernel does not let go of is left to the kernel.
+        self.wait(Instant::now() + CONTROL_LIMIT, |end| end.is_over);
     }
 
     /// Looks a function up by name: in the worker's registry, then in the libraries it has loaded, the first one first.
@@ -296,7 +308,7 @@ impl OffloadDevice {
             ChannelError::Failed(cause) => cause.to_string(),
             ChannelError::Closed => {
                 // The end of a process closes its channels a little before it is told.
-                self.wait_for_loss(Instant::now() + END_DELAY);
+                self.wait(Instant::now() + END_DELAY, |end| end.loss.is_some());
                 "the worker closed it".to_owned()
             }
         };
@@ -314,11 +326,11 @@ impl OffloadDevice {
         self.protocol(format!("{reply:?} in reply to {to}"))
     }
 
-    fn wait_for_loss(&self, deadline: Instant) {
-        let mut loss = self.life.loss.lock();
-        while loss.is_none() {
-            let (guard, timed_out) = self.life.changed.wait_until(loss, deadline);
-            loss = guard;
+    fn wait(&self, deadline: Instant, is_so: impl Fn(&End) -> bool) {
+        let mut end = self.life.end.lock();
+        while !is_so(&end) {
+            let (guard, timed_out) = self.life.changed.wait_until(end, deadline);
+            end = guard;
             if timed_out {
                 return;
             }
