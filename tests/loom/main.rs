@@ -6,6 +6,7 @@
 //!   queue       who waits for whom: several waiters, several buffers
 //!   waiting     futures: polled, dropped, woken
 //!   awaited     copies that end in a thread of their own
+//!   signals     work of an offload device, waited for and awaited
 //!   lifetime    storage and devices that go while others come
 //! ```
 //! The bytes themselves are in the models: every view, copy and kernel is an access that loom checks, so that two that
@@ -23,4 +24,5 @@ mod exclusion;
 mod lifetime;
 mod queue;
 mod rig;
+mod signals;
 mod waiting;

@@ -39,6 +39,9 @@ mod unix;
 mod window;
 mod worker;
 
+#[cfg(test)]
+mod tests;
+
 pub use arena::OffloadArena;
 pub use device::{OffloadDevice, TIME_LIMIT, WorkerOptions};
 pub use error::{Loss, OffloadError};

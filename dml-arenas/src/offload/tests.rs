@@ -1,0 +1,402 @@
+//! The owner's side against a worker that does as it is told, and that is seldom what it should.
+
+use super::message::{Command, LIMIT_BYTES, Outcome, Reply};
+use super::*;
+use crate::main_mem::Memory;
+use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::{Arena, DeviceId, HostSpan, Span, TransferError};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a worker does on a message.
+#[derive(Clone, Debug)]
+enum Answer {
+    Reply(Reply),
+    Bytes(Vec<u8>),
+    Close,
+    /// Answers nothing; the time limit passes.
+    Silence,
+    Fail,
+}
+
+type OnEnd = Box<dyn FnOnce(Arc<str>) + Send>;
+type Script = Arc<dyn Fn(Command) -> Vec<Answer> + Send + Sync>;
+
+#[derive(Default)]
+struct Inbox {
+    answers: VecDeque<Answer>,
+    is_closed: bool,
+}
+
+struct FakeChannel {
+    script: Script,
+    inbox: Mutex<Inbox>,
+    changed: Condvar,
+}
+
+impl FakeChannel {
+    fn new(script: &Script) -> Self {
+        Self { script: script.clone(), inbox: Mutex::default(), changed: Condvar::new() }
+    }
+}
+
+impl std::fmt::Debug for FakeChannel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FakeChannel")
+    }
+}
+
+impl Channel for FakeChannel {
+    fn send(&self, message: &[u8], _deadline: Option<Instant>) -> Result<(), ChannelError> {
+        assert!(message.len() <= LIMIT_BYTES, "{} bytes were sent", message.len());
+        let answers = (self.script)(Command::decode(message).expect("the owner sends commands"));
+        let mut inbox = self.inbox.lock();
+        if inbox.is_closed {
+            return Err(ChannelError::Closed);
+        }
+        inbox.answers.extend(answers);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn receive(&self, _deadline: Option<Instant>) -> Result<Vec<u8>, ChannelError> {
+        let mut inbox = self.inbox.lock();
+        loop {
+            if inbox.is_closed {
+                return Err(ChannelError::Closed);
+            }
+            match inbox.answers.pop_front() {
+                Some(Answer::Reply(reply)) => return Ok(reply.encode()),
+                Some(Answer::Bytes(bytes)) => return Ok(bytes),
+                Some(Answer::Close) => return Err(ChannelError::Closed),
+                Some(Answer::Silence) => return Err(ChannelError::TimedOut),
+                Some(Answer::Fail) => return Err(ChannelError::Failed(io::Error::other("a cut wire"))),
+                None => inbox = self.changed.wait(inbox),
+            }
+        }
+    }
+
+    fn close(&self) {
+        self.inbox.lock().is_closed = true;
+        self.changed.notify_all();
+    }
+}
+
+/// What a test sees of its worker from outside.
+#[derive(Default)]
+struct Watch {
+    kills: AtomicU64,
+    transfers: AtomicU64,
+}
+
+struct FakeWorker {
+    script: Script,
+    control: FakeChannel,
+    memory: Memory,
+    watch: Arc<Watch>,
+    transfers_fail: bool,
+    on_end: Mutex<Option<OnEnd>>,
+}
+
+impl FakeWorker {
+    fn host(&self, span: Span) -> io::Result<HostSpan> {
+        self.watch.transfers.fetch_add(1, Ordering::Relaxed);
+        if self.transfers_fail {
+            Err(io::Error::other("a cut wire"))
+        } else {
+            Ok(self.memory.span().slice(span))
+        }
+    }
+}
+
+impl std::fmt::Debug for FakeWorker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FakeWorker")
+    }
+}
+
+impl Transport for FakeWorker {
+    fn control(&self) -> &dyn Channel {
+        &self.control
+    }
+
+    fn open(&self) -> Result<Arc<dyn Channel>, ChannelError> {
+        match &(self.script)(Command::Pipeline)[..] {
+            [] => Ok(Arc::new(FakeChannel::new(&self.script))),
+            _ => Err(ChannelError::Failed(io::Error::other("no more descriptors"))),
+        }
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory.span().len()
+    }
+
+    fn reserve(&self, span: Span) -> io::Result<()> {
+        if span.len() > self.memory_bytes() / 2 { Err(io::Error::other("no pages")) } else { Ok(()) }
+    }
+
+    fn give_back(&self, _span: Span) {}
+
+    fn copy_in(&self, offset: u64, from: &HostSpan) -> io::Result<()> {
+        crate::main_mem::copy(from, &self.host(Span::new(offset, offset + from.len()))?);
+        Ok(())
+    }
+
+    fn copy_out(&self, offset: u64, to: &HostSpan) -> io::Result<()> {
+        crate::main_mem::copy(&self.host(Span::new(offset, offset + to.len()))?, to);
+        Ok(())
+    }
+
+    fn fill(&self, span: Span, byte: u8) -> io::Result<()> {
+        crate::main_mem::fill(&self.host(span)?, byte);
+        Ok(())
+    }
+
+    fn kill(&self) {
+        self.watch.kills.fetch_add(1, Ordering::Relaxed);
+        if let Some(on_end) = self.on_end.lock().take() {
+            on_end("as it was told".into());
+        }
+    }
+
+    fn watch(&self, on_end: OnEnd) {
+        *self.on_end.lock() = Some(on_end);
+    }
+}
+
+const MEMORY_BYTES: u64 = 64 << 10;
+
+fn device(
+    transfers_fail: bool,
+    script: impl Fn(Command) -> Vec<Answer> + Send + Sync + 'static,
+) -> (Arc<OffloadDevice>, Arc<Watch>) {
+    let (script, watch): (Script, _) = (Arc::new(script), Arc::new(Watch::default()));
+    let worker = FakeWorker {
+        control: FakeChannel::new(&script),
+        script,
+        memory: Memory::zeroed(MEMORY_BYTES as usize).unwrap(),
+        watch: watch.clone(),
+        transfers_fail,
+        on_end: Mutex::new(None),
+    };
+    let limit = Some(Duration::from_secs(5));
+    (OffloadDevice::over("offload:7", 1, limit, Box::new(worker)), watch)
+}
+
+/// A worker that is right about everything but runs, which it answers as `run` says.
+fn runs(run: impl Fn(u64) -> Vec<Answer> + Send + Sync + 'static) -> (Arc<OffloadDevice>, Arc<Watch>) {
+    device(false, move |command| match command {
+        Command::Find { .. } => vec![Answer::Reply(Reply::Found { function: 3 })],
+        Command::Run { ticket, call } => {
+            assert_eq!(call.function, 3);
+            run(ticket)
+        }
+        Command::Pipeline => Vec::new(),
+        other => panic!("{other:?}"),
+    })
+}
+
+fn done(ticket: u64) -> Answer {
+    Answer::Reply(Reply::Ended { ticket, outcome: Outcome::Done })
+}
+
+#[test]
+fn a_reply_that_does_not_fit_its_run_loses_the_device() {
+    let too_long = vec![0; LIMIT_BYTES + 1];
+    let right = Reply::Ended { ticket: 0, outcome: Outcome::Done }.encode();
+    for wrong in [
+        Answer::Bytes(Vec::new()),
+        Answer::Bytes(vec![0xFF; 9]),
+        Answer::Bytes(right[..right.len() - 1].to_vec()),
+        Answer::Bytes([right, vec![0]].concat()),
+        Answer::Bytes(too_long),
+        Answer::Reply(Reply::Ended { ticket: 77, outcome: Outcome::Done }),
+        Answer::Reply(Reply::Found { function: 1 }),
+        Answer::Reply(Reply::Ready { version: 1 }),
+        Answer::Reply(Reply::Loaded),
+        Answer::Reply(Reply::NotFound),
+        Answer::Reply(Reply::Failed { message: "no".to_owned() }),
+    ] {
+        let answer = wrong.clone();
+        let (device, watch) = runs(move |_| vec![answer.clone()]);
+        let function = device.function("any").unwrap();
+        let pipeline = device.pipeline();
+        let run = pipeline.run(&function, 0..1, &[], &[]).unwrap();
+        let error = run.wait().unwrap_err();
+        assert!(error.is_device_lost(), "{wrong:?}: {error}");
+        assert!(matches!(device.loss(), Some(Loss::Protocol { .. })), "{wrong:?}: {:?}", device.loss());
+        assert!(watch.kills.load(Ordering::Relaxed) > 0, "{wrong:?}: it was left alive");
+        assert_eq!(pipeline.run(&function, 0..1, &[], &[]).unwrap_err(), error);
+        assert_eq!(run.fence().wait(), Err(TransferError::DeviceLost));
+    }
+}
+
+#[test]
+fn a_reply_too_many_is_not_taken_for_the_next_one() {
+    let (device, _) = runs(|ticket| vec![done(ticket), done(ticket)]);
+    let function = device.function("any").unwrap();
+    let pipeline = device.pipeline();
+    assert_eq!(pipeline.run(&function, 0..1, &[], &[]).unwrap().wait(), Ok(0));
+    assert!(pipeline.run(&function, 0..1, &[], &[]).unwrap().wait().unwrap_err().is_device_lost());
+    assert!(device.loss().unwrap().to_string().contains("in reply to run 1 of any"));
+}
+
+#[test]
+fn a_reply_that_does_not_fit_its_question_loses_the_device() {
+    for wrong in [Answer::Bytes(vec![9, 9, 9]), done(0), Answer::Reply(Reply::Ready { version: 1 })] {
+        for load in [false, true] {
+            let answer = wrong.clone();
+            let (device, watch) = device(false, move |_| vec![answer.clone()]);
+            let asked = if load { device.load("x.so") } else { device.function("x").map(drop) };
+            assert!(asked.unwrap_err().is_device_lost(), "{wrong:?}");
+            assert!(matches!(device.loss(), Some(Loss::Protocol { .. })), "{wrong:?}");
+            assert!(watch.kills.load(Ordering::Relaxed) > 0);
+        }
+    }
+}
+
+#[test]
+fn silence_an_end_and_a_broken_wire_each_say_what_they_are() {
+    type Is = fn(&Loss) -> bool;
+    let cases: [(Answer, Is); 3] = [
+        (Answer::Silence, |loss| matches!(loss, Loss::Hung { command, .. } if &**command == "any")),
+        (Answer::Close, |loss| matches!(loss, Loss::Connection { .. })),
+        (Answer::Fail, |loss| loss.to_string().contains("a cut wire")),
+    ];
+    for (answer, is) in cases {
+        let (device, watch) = runs(move |_| vec![answer.clone()]);
+        let function = device.function("any").unwrap();
+        let pipeline = device.pipeline();
+        let first = pipeline.run(&function, 0..1, &[], &[]).unwrap();
+        let after = pipeline.fill_nothing_after(&first);
+        assert!(first.wait().unwrap_err().is_device_lost());
+        assert!(after.is_none_or(|after| after.wait().unwrap_err().is_device_lost()));
+        assert!(is(&device.loss().unwrap()), "{:?}", device.loss());
+        assert!(watch.kills.load(Ordering::Relaxed) > 0);
+    }
+}
+
+impl Pipeline {
+    /// Something that cannot be begun before `signal` has ended well, if the device still takes it.
+    fn fill_nothing_after(&self, signal: &Signal) -> Option<Signal> {
+        let arena = OffloadArena::new(self.device().clone(), DeviceId(0));
+        let block = arena.alloc(1).ok()?;
+        let put = self.fill((&block, Span::new(0, 1)), 1, std::slice::from_ref(signal)).ok();
+        // Dropping it would stop the device.
+        std::mem::forget(arena);
+        put
+    }
+}
+
+#[test]
+fn a_transport_that_fails_a_transfer_is_a_lost_device() {
+    let (device, watch) = device(true, |command| panic!("{command:?}"));
+    let arena = OffloadArena::new(device.clone(), DeviceId(1));
+    let block = arena.alloc(16).unwrap();
+    let bytes = HostSpan::scratch(16).unwrap();
+    assert_eq!(arena.copy_in(&block, 0, &bytes).map(drop), Err(TransferError::DeviceLost));
+    assert!(arena.is_lost() && arena.loss().unwrap().contains("a cut wire"));
+    assert_eq!(watch.transfers.load(Ordering::Relaxed), 1);
+    assert_eq!(arena.fill(&block, Span::new(0, 16), 1).map(drop), Err(TransferError::DeviceLost));
+    assert_eq!(watch.transfers.load(Ordering::Relaxed), 1, "nothing is asked of a lost device");
+}
+
+#[test]
+fn a_channel_that_cannot_be_had_is_no_lost_device() {
+    let (device, _) = device(false, |command| match command {
+        Command::Find { .. } => vec![Answer::Reply(Reply::Found { function: 0 })],
+        _ => vec![Answer::Fail],
+    });
+    let function = device.function("any").unwrap();
+    let error = device.pipeline().run(&function, 0..1, &[], &[]).unwrap_err();
+    assert_eq!(error.to_string(), "a channel for offload:7 failed: no more descriptors");
+    assert!(!device.is_lost());
+}
+
+#[test]
+fn pages_that_cannot_be_had_leave_their_addresses_free() {
+    let (device, _) = device(false, |command| panic!("{command:?}"));
+    let arena = OffloadArena::new(device, DeviceId(1));
+    for _ in 0..100 {
+        assert!(arena.alloc(MEMORY_BYTES / 2 + 1).unwrap_err().is_out_of_memory());
+    }
+    let halves = [arena.alloc(MEMORY_BYTES / 2).unwrap(), arena.alloc(MEMORY_BYTES / 2).unwrap()];
+    assert!(arena.alloc(1).unwrap_err().is_out_of_memory());
+    drop(halves);
+}
+
+#[test]
+fn many_runs_are_sent_ahead_and_answered_in_order() {
+    let sent = Arc::new(AtomicU64::new(0));
+    let counted = sent.clone();
+    let (device, _) = runs(move |ticket| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        vec![done(ticket)]
+    });
+    let function = device.function("any").unwrap();
+    let pipeline = device.pipeline();
+    let big: Vec<_> = (0..5_000).map(|_| Argument::Scalar(Scalar::U64(u64::MAX))).collect();
+    let mut signals = Vec::new();
+    for run in 0..300 {
+        let arguments = if run % 7 == 0 { &big[..] } else { &big[..3] };
+        signals.push(pipeline.run(&function, 0..run, arguments, &[]).unwrap());
+    }
+    assert_eq!(signals.last().unwrap().wait(), Ok(0));
+    assert!(signals.iter().all(Signal::is_ended));
+    assert_eq!(sent.load(Ordering::SeqCst), 300);
+}
+
+fn replies() -> impl Strategy<Value = Vec<u8>> {
+    let outcome = prop_oneof![
+        Just(Outcome::Done),
+        (any::<i32>(), ".{0,20}").prop_map(|(code, message)| Outcome::Failed { code, message }),
+    ];
+    let valid = prop_oneof![
+        any::<u32>().prop_map(|function| Reply::Found { function }),
+        any::<u32>().prop_map(|version| Reply::Ready { version }),
+        (0..4_u64, outcome).prop_map(|(ticket, outcome)| Reply::Ended { ticket, outcome }),
+        ".{0,9}".prop_map(|message| Reply::Failed { message }),
+        Just(Reply::NotFound),
+        Just(Reply::Loaded),
+    ];
+    let mutated = (valid.prop_map(|reply| reply.encode()), any::<prop::sample::Index>(), any::<u8>());
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..40),
+        mutated.prop_map(|(mut bytes, place, flip)| {
+            let place = place.index(bytes.len());
+            bytes[place] ^= flip;
+            bytes
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn whatever_a_worker_says_moves_no_bytes_and_keeps_nobody_waiting(
+        found in replies(),
+        answers in prop::collection::vec(replies(), 4),
+    ) {
+        let (device, watch) = device(false, move |command| match command {
+            Command::Find { .. } => vec![Answer::Bytes(found.clone())],
+            Command::Run { ticket, .. } => {
+                vec![answers.get(ticket as usize).cloned().map_or(Answer::Close, Answer::Bytes)]
+            }
+            _ => Vec::new(),
+        });
+        if let Ok(function) = device.function("any") {
+            let pipeline = device.pipeline();
+            for run in 0..5 {
+                let Ok(signal) = pipeline.run(&function, 0..run, &[], &[]) else { break };
+                let ended = signal.wait();
+                let is_answer = matches!(ended, Ok(_) | Err(OffloadError::Function { .. }));
+                prop_assert!(is_answer || device.is_lost(), "{:?}", ended);
+            }
+        }
+        prop_assert_eq!(watch.transfers.load(Ordering::Relaxed), 0);
+        prop_assert_eq!(device.is_lost(), watch.kills.load(Ordering::Relaxed) > 0);
+    }
+}

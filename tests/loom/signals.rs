@@ -1,0 +1,51 @@
+//! Signal and wait of an offload device: the end of work done by another thread (L-4).
+
+#![cfg(all(feature = "offload", target_os = "linux"))]
+
+use crate::rig::{explore_all, thread};
+use dml::arenas::offload::{OffloadError, Signal};
+use dml::core::{Fence, TransferError};
+use loom::future::block_on;
+use std::future::poll_fn;
+
+fn awaited(mut fence: Fence) -> Result<u64, TransferError> {
+    block_on(poll_fn(|context| fence.poll(context.waker())))
+}
+
+#[test]
+fn l04_everybody_who_waits_for_a_signal_hears_its_end() {
+    explore_all(|| {
+        let (signal, signaller) = Signal::new();
+        let (one, two) = (signal.clone(), signal.clone());
+        let waiters = [thread(move || one.wait()), thread(move || two.wait())];
+        signaller.end(Ok(7));
+        assert!(signal.is_ended());
+        assert!(waiters.into_iter().all(|waiter| waiter.join().expect("no panic") == Ok(7)));
+    });
+}
+
+#[test]
+fn l04_whoever_awaits_a_signal_is_woken() {
+    explore_all(|| {
+        let (signal, signaller) = Signal::new();
+        let other = signal.clone();
+        let awaits = thread(move || awaited(other.fence()));
+        let ends = thread(move || signaller.end(Ok(3)));
+        assert_eq!(awaited(signal.fence()), Ok(3));
+        assert_eq!(awaits.join().expect("no panic"), Ok(3));
+        ends.join().expect("no panic");
+    });
+}
+
+#[test]
+fn l04_work_that_is_given_up_wakes_as_well() {
+    explore_all(|| {
+        let (signal, signaller) = Signal::new();
+        let waits = signal.clone();
+        let waiter = thread(move || waits.wait());
+        let gives_up = thread(move || drop(signaller));
+        assert!(awaited(signal.fence()).is_err());
+        assert!(matches!(waiter.join().expect("no panic"), Err(OffloadError::Resource { .. })));
+        gives_up.join().expect("no panic");
+    });
+}
