@@ -2,10 +2,11 @@
 
 #![cfg(all(feature = "offload", target_os = "linux"))]
 
-use crate::rig::{explore_all, thread};
+use crate::rig::explore_all;
 use dml::arenas::offload::{OffloadError, Signal};
 use dml::core::{Fence, TransferError};
 use loom::future::block_on;
+use loom::thread::spawn;
 use std::future::poll_fn;
 
 fn awaited(mut fence: Fence) -> Result<u64, TransferError> {
@@ -17,7 +18,7 @@ fn l04_everybody_who_waits_for_a_signal_hears_its_end() {
     explore_all(|| {
         let (signal, signaller) = Signal::new();
         let (one, two) = (signal.clone(), signal.clone());
-        let waiters = [thread(move || one.wait()), thread(move || two.wait())];
+        let waiters = [spawn(move || one.wait()), spawn(move || two.wait())];
         signaller.end(Ok(7));
         assert!(signal.is_ended());
         assert!(waiters.into_iter().all(|waiter| waiter.join().expect("no panic") == Ok(7)));
@@ -28,12 +29,10 @@ fn l04_everybody_who_waits_for_a_signal_hears_its_end() {
 fn l04_whoever_awaits_a_signal_is_woken() {
     explore_all(|| {
         let (signal, signaller) = Signal::new();
-        let other = signal.clone();
-        let awaits = thread(move || awaited(other.fence()));
-        let ends = thread(move || signaller.end(Ok(3)));
-        assert_eq!(awaited(signal.fence()), Ok(3));
-        assert_eq!(awaits.join().expect("no panic"), Ok(3));
-        ends.join().expect("no panic");
+        let (one, two) = (signal.clone(), signal);
+        let awaiting = [one, two].map(|signal| spawn(move || awaited(signal.fence())));
+        signaller.end(Ok(3));
+        assert!(awaiting.into_iter().all(|awaits| awaits.join().expect("no panic") == Ok(3)));
     });
 }
 
@@ -42,8 +41,8 @@ fn l04_work_that_is_given_up_wakes_as_well() {
     explore_all(|| {
         let (signal, signaller) = Signal::new();
         let waits = signal.clone();
-        let waiter = thread(move || waits.wait());
-        let gives_up = thread(move || drop(signaller));
+        let waiter = spawn(move || waits.wait());
+        let gives_up = spawn(move || drop(signaller));
         assert!(awaited(signal.fence()).is_err());
         assert!(matches!(waiter.join().expect("no panic"), Err(OffloadError::Resource { .. })));
         gives_up.join().expect("no panic");
