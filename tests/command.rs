@@ -72,6 +72,9 @@ fn bad_usage_is_named_and_exits_with_2() {
         (&["bench", "saxpy", "--powers", "opencl:9=1"], "opencl:9"),
         (&["bench", "saxpy", "--devices", "cpu,cpu"], "twice"),
         (&["bench", "saxpy", "--runs", "0"], "0"),
+        (&["bench", "offload", "saxpy"], "by itself"),
+        (&["devices", "--offload", "1000"], "1000"),
+        (&["bench", "saxpy", "--pin", "cpu"], "DEVICE=VALUE"),
         (&["bench"], "WORKLOAD"),
         (&["benchmark"], "benchmark"),
     ] {
@@ -273,4 +276,132 @@ fn the_table_names_what_is_missing() {
     assert!(output.status.success());
     assert!(table.contains("unavailable: opencl"), "{table}");
     assert!(table.contains("efficiency"), "{table}");
+}
+
+#[cfg(target_os = "linux")]
+mod workers {
+    use super::{dml, fails, folder, ok};
+    use serde_json::Value;
+    use std::path::Path;
+
+    #[test]
+    fn bad_usage_of_workers_is_named_and_exits_with_2() {
+        for (arguments, named) in [
+            (&["bench", "saxpy", "--limit", "offload:0=0"][..], "offload:0"),
+            (&["bench", "saxpy", "--limit", "offload:0=1000000"], "1000000"),
+            (&["bench", "saxpy", "--devices", "offload:1"], "offload:1"),
+            (&["bench", "saxpy", "--offload", "0", "--devices", "offload:0"], "offload:0"),
+            (&["bench", "saxpy", "--pin", "offload:0=1-"], "offload:0=1-"),
+            (&["bench", "saxpy", "--pin", "offload:0=4095"], "4095"),
+            (&["bench", "saxpy", "--pin", "cpu=0"], "cpu"),
+            (&["bench", "saxpy", "--time-limit", "0"], "0"),
+        ] {
+            let said = fails(2, arguments);
+            assert!(said.contains(named), "{arguments:?} does not name {named:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn any_size_works_together_with_a_worker() {
+        let folder = folder("with_worker");
+        for workload in ["saxpy", "gaussian", "mandelbrot"] {
+            for size in ["0", "1", "131", "tiny"] {
+                for policy in ["static", "dynamic:7", "hguided:2"] {
+                    let limits = ["--limit", "cpu=1", "--limit", "offload:0=1"];
+                    let arguments = ["bench", workload, "--devices", "cpu,offload:0", "--size", size];
+                    let rest = ["--policy", policy, "--runs", "1", "--json"];
+                    let arguments = [&arguments[..], &limits, &rest].concat();
+                    let result = ok(&folder, &arguments);
+                    let devices = result["devices"].as_array().expect("a list");
+                    let items: u64 =
+                        devices.iter().map(|device| device["items"].as_u64().expect("a number")).sum();
+                    assert_eq!(Some(items), result["size"]["items"].as_u64(), "{arguments:?}");
+                    assert_eq!(
+                        (&result["verified"], devices.len()),
+                        (&Value::Bool(true), 2),
+                        "{arguments:?}"
+                    );
+                    assert_eq!(result["failures"], Value::Array(Vec::new()), "{arguments:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_being_told_everything_is_used_and_cores_are_shared() {
+        let folder = folder("by_default");
+        let cores = std::thread::available_parallelism().expect("it is known").get() as u64;
+        let result = ok(&folder, &["bench", "mandelbrot", "--size", "tiny", "--runs", "1", "--json"]);
+        let devices = result["devices"].as_array().expect("a list");
+        let named = |name: &str| devices.iter().any(|device| device["name"] == name);
+        assert!(named("cpu") && (cores == 1 || named("offload:0")), "{devices:?}");
+        let on_cores = devices.iter().filter(|device| device["name"] != "cuda:0");
+        let units: u64 = on_cores.map(|device| device["units"].as_u64().expect("a number")).sum();
+        assert!(units < 2 * cores, "{units} units on {cores} cores");
+        let table = dml(&folder, &["bench", "saxpy", "--size", "tiny", "--runs", "1"]).stdout;
+        let table = String::from_utf8_lossy(&table);
+        assert!(cores == 1 || table.contains("share them"), "{table}");
+    }
+
+    #[test]
+    fn workers_are_listed_and_several_can_be_asked_for() {
+        let folder = folder("several_workers");
+        let found = ok(&folder, &["devices", "--offload", "2", "--json"]);
+        let names: Vec<_> = found["devices"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|device| device["name"].clone())
+            .collect();
+        assert!(names.contains(&"offload:0".into()) && names.contains(&"offload:1".into()), "{names:?}");
+        let links = found["links"].as_array().expect("a list");
+        let there = links.iter().find(|link| link["from"] == "main_mem" && link["to"] == "offload:1");
+        assert!(there.expect("joined")["bytes_per_s"].as_u64().expect("measured") > 0);
+        let arguments = ["bench", "gaussian", "--devices", "offload:1,offload:0", "--offload", "2"];
+        let rest = ["--pin", "offload:0=0", "--time-limit", "60", "--size", "60", "--runs", "1", "--json"];
+        let result = ok(&folder, &[&arguments[..], &rest].concat());
+        assert_eq!(result["devices"].as_array().map(Vec::len), Some(2));
+    }
+
+    #[test]
+    fn transfers_and_calls_are_measured() {
+        let result = ok(&folder("measured"), &["bench", "offload", "--runs", "1", "--json"]);
+        for field in [
+            "runs",
+            "bytes",
+            "memcpy_bytes_per_s",
+            "to_worker_bytes_per_s",
+            "from_worker_bytes_per_s",
+            "short_bytes",
+            "short_to_worker_ns",
+            "short_from_worker_ns",
+            "empty_run_ns",
+            "start_ns",
+        ] {
+            assert!(result[field].as_u64().expect(field) > 0, "{field}");
+        }
+        for field in ["to_worker_over_memcpy", "from_worker_over_memcpy"] {
+            assert!(result[field].as_f64().expect(field) > 0.0, "{field}");
+        }
+        assert_eq!(result["device"], "offload:0");
+    }
+
+    #[test]
+    fn a_worker_that_hangs_is_reported_and_others_finish() {
+        // A function of seconds under a limit of one: alone it fails, and says why.
+        let arguments =
+            ["bench", "gaussian", "--devices", "offload:0", "--limit", "offload:0=1", "--size", "2000"];
+        let said = fails(1, &[&arguments[..], &["--runs", "1", "--time-limit", "1"]].concat());
+        assert!(
+            said.contains("offload:0 was lost") && said.contains("did not answer to gaussian within 1s"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn the_programs_own_arguments_are_not_a_workers() {
+        let said = fails(2, &["--device=offload:0"]);
+        assert!(said.contains("--device"), "{said}");
+        assert!(Path::new(env!("CARGO_BIN_EXE_dml")).exists());
+    }
 }

@@ -111,6 +111,18 @@ impl DiscoverOptions {
             || self.only.as_ref().is_some_and(|only| only.contains(device))
     }
 
+    /// Only workers start their threads where they are told.
+    fn check_pins(&self) -> Result<(), DiscoverError> {
+        match self.offload.pins.iter().find(|(device, _)| !device.starts_with("offload:")) {
+            Some((device, cores)) => Err(DiscoverError::BadPin {
+                device: device.clone(),
+                cores: cores.clone(),
+                reason: "only the threads of offload devices can be".to_owned(),
+            }),
+            None => Ok(()),
+        }
+    }
+
     fn check_names(&self, known: &[String]) -> Result<(), DiscoverError> {
         let mut named = self.limits.keys().chain(self.offload.pins.keys()).chain(self.only.iter().flatten());
         match named.find(|name| !known.contains(name)) {
@@ -209,6 +221,7 @@ impl Discover for PlatformBuilder {
         let known = known.chain(workers.names());
         let known: Vec<_> = known.collect();
         options.check_names(&known)?;
+        options.check_pins()?;
 
         let host = main_mem::discover::discover(&mut self, options)?;
         #[cfg(feature = "opencl")]
