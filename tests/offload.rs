@@ -15,6 +15,10 @@ use std::time::{Duration, Instant};
 
 /// A platform of the processor and so many workers.
 fn platform(workers: u32) -> Platform {
+    platform_with(workers, |options| options)
+}
+
+fn platform_with(workers: u32, change: impl FnOnce(DiscoverOptions) -> DiscoverOptions) -> Platform {
     let names = (0..workers).map(|number| format!("offload:{number}"));
     let options = (0..workers)
         .fold(DiscoverOptions::default(), |options, number| options.limit(format!("offload:{number}"), 1))
@@ -23,7 +27,7 @@ fn platform(workers: u32) -> Platform {
         .offload(workers)
         .offload_program(env!("CARGO_BIN_EXE_dml"))
         .offload_memory(256 << 20);
-    let builder = Platform::builder().discover_with(&options).expect("the command is a worker too");
+    let builder = Platform::builder().discover_with(&change(options)).expect("the command is a worker too");
     builder.build().expect("what discovery adds fits together")
 }
 
@@ -42,7 +46,11 @@ fn process(platform: &Platform, name: &str) -> u32 {
 }
 
 fn kill(process: u32) {
-    let sent = Command::new("kill").args(["-KILL".to_owned(), process.to_string()]).status();
+    send("-KILL", process);
+}
+
+fn send(signal: &str, process: u32) {
+    let sent = Command::new("kill").args([signal.to_owned(), process.to_string()]).status();
     assert!(sent.expect("the system has kill").success());
 }
 
@@ -290,6 +298,28 @@ fn a_hundred_kills_at_random_moments_leave_a_right_result_or_a_clear_error() {
     println!("{right} right, {noticed} of them after the loss was noticed; {failed} clear errors");
     assert_eq!(right + failed, KILLS);
     assert!(noticed >= 10 && failed >= 3, "the kills met nothing: {noticed} noticed, {failed} failed");
+}
+
+#[test]
+fn a_worker_that_hangs_during_a_co_execution_is_given_up_and_others_finish() {
+    let limit = Duration::from_millis(400);
+    for policy in ["dynamic:20", "hguided", "static"] {
+        let platform = platform_with(1, |options| options.offload_time_limit(Some(limit)));
+        let platform = Audited::new(platform);
+        let prepared = prepare(&platform, &["cpu", "offload:0"], Workload::Mandelbrot, &Input::Size(30_000));
+        let process = process(&platform, "offload:0");
+        // From the start, so that its first package never ends.
+        send("-STOP", process);
+        let report = run(&platform, &*prepared, policy).expect("the processor is left");
+        prepared.collect().expect("the host can read");
+        prepared.verify().unwrap_or_else(|error| panic!("{policy}: {error}"));
+        let [failure] = &report.failures[..] else { panic!("{policy}: {:?}", report.failures) };
+        let expected =
+            format!("device offload:0 was lost: its worker did not answer to mandelbrot within {limit:?}");
+        assert_eq!(failure.message, expected);
+        drop((prepared, platform));
+        assert!(!is_there(process), "a stopped worker is left");
+    }
 }
 
 #[test]

@@ -43,6 +43,8 @@ struct Tool {
 enum Runs {
     /// The unit tests of dml-core.
     UnitTests,
+    /// All tests of this package.
+    Package(&'static str),
     /// Those of these integration tests that there are; a name may end in `*`.
     Tests(&'static [&'static str]),
     /// A command of xtask.
@@ -52,6 +54,7 @@ enum Runs {
 /// The columns of the table.
 const TOOLS: &[Tool] = &[
     Tool { name: "unit", runs: Runs::UnitTests },
+    Tool { name: "arenas", runs: Runs::Package("dml-arenas") },
     Tool {
         name: "scenarios",
         runs: Runs::Tests(&[
@@ -347,6 +350,9 @@ impl Copy {
         match tool.runs {
             Runs::UnitTests => {
                 command.args(["nextest", "run", "--profile", PROFILE, "--package", "dml-core", "--lib"]);
+            }
+            Runs::Package(package) => {
+                command.args(["nextest", "run", "--profile", PROFILE, "--package", package]);
             }
             Runs::Tests(names) => {
                 let targets = targets_of(&self.tree.join("tests"), names);

@@ -21,6 +21,9 @@ use std::process::exit;
 /// The exit code of a program that was not started by DML.
 const NOT_STARTED_BY_DML: i32 = 2;
 
+/// The stack of a function: what a main thread usually has, which libraries in C count on.
+const STACK_BYTES: usize = 8 << 20;
+
 /// What all pipelines share.
 struct Worker {
     window: Window,
@@ -139,8 +142,8 @@ fn answer(control: &SocketChannel, worker: &Arc<Worker>) {
 fn open(worker: &Arc<Worker>, descriptor: Option<OwnedFd>) {
     let Some(Ok(channel)) = descriptor.map(SocketChannel::over) else { return };
     let worker = worker.clone();
-    let _ =
-        std::thread::Builder::new().name("dml-pipeline".to_owned()).spawn(move || worker.run_all(&channel));
+    let thread = std::thread::Builder::new().name("dml-pipeline".to_owned()).stack_size(STACK_BYTES);
+    let _ = thread.spawn(move || worker.run_all(&channel));
 }
 
 impl Worker {
