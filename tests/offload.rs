@@ -201,14 +201,24 @@ fn a_killed_worker_takes_what_it_alone_had_and_nothing_else() {
 }
 
 /// What this process has that could leak.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Holdings {
     descriptors: usize,
     threads: usize,
     windows: usize,
     children: Vec<String>,
-    /// The names of the threads.
+    /// The names of the threads, for people.
     at_work: Vec<String>,
+}
+
+impl Holdings {
+    /// Whether there is no more than there was, and nothing at all of what only workers need.
+    fn is_within(&self, before: &Self) -> bool {
+        self.descriptors <= before.descriptors
+            && self.threads <= before.threads
+            && self.windows == 0
+            && self.children.is_empty()
+    }
 }
 
 fn holdings() -> Holdings {
@@ -305,11 +315,12 @@ fn a_hundred_kills_at_random_moments_leave_a_right_result_or_a_clear_error() {
     }
     let mut after = holdings();
     let begun = Instant::now();
-    while after != before && begun.elapsed() < Duration::from_secs(60) {
+    // Threads that were told to end take their time.
+    while !after.is_within(&before) && begun.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(1));
         after = holdings();
     }
-    assert_eq!(after, before, "something is left");
+    assert!(after.is_within(&before), "something is left: {after:?} where there was {before:?}");
     println!("{right} right, {noticed} of them after the loss was noticed; {failed} clear errors");
     assert_eq!(right + failed, KILLS);
     assert!(noticed >= 5 && failed >= 1, "the kills met nothing: {noticed} noticed, {failed} failed");
