@@ -279,6 +279,23 @@ fn silence_an_end_and_a_broken_wire_each_say_what_they_are() {
     }
 }
 
+#[test]
+fn whoever_waits_in_another_pipeline_hears_of_a_loss() {
+    // A run of no items is never answered, nor is its channel ever closed by the worker.
+    let (device, _) = device(false, |command| match command {
+        Command::Find { .. } => vec![Answer::Reply(Reply::Found { function: 3 })],
+        Command::Run { call, .. } if call.end == 0 => Vec::new(),
+        Command::Run { .. } => vec![done(77)],
+        _ => Vec::new(),
+    });
+    let function = device.function("any").unwrap();
+    let (quiet, wrong) = (device.pipeline(), device.pipeline());
+    let waits = quiet.run(&function, 0..0, &[], &[]).unwrap();
+    let behind = quiet.run(&function, 0..0, &[], std::slice::from_ref(&waits)).unwrap();
+    assert!(wrong.run(&function, 0..1, &[], &[]).unwrap().wait().unwrap_err().is_device_lost());
+    assert!(waits.wait().unwrap_err().is_device_lost() && behind.wait().unwrap_err().is_device_lost());
+}
+
 impl Pipeline {
     /// Something that cannot be begun before `signal` has ended well, if the device still takes it.
     fn fill_nothing_after(&self, signal: &Signal) -> Option<Signal> {
