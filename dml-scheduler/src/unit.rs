@@ -75,11 +75,10 @@ impl Unit<'_> {
         self.hooks.unit_end(self.id, self.device);
     }
 
-    /// Computes a package and has its results collected. It is tried again where another device was lost on the way, once
-    /// for each: what was to come from there may come from elsewhere.
+    /// Computes a package and has its results collected. It is tried again where other devices are lost, once for each: what
+    /// was to come from there may come from elsewhere.
     fn attempt(&self, package: &Package) -> Result<(), GivesUp> {
-        loop {
-            let known = self.platform.lost_devices();
+        for tries in 1.. {
             let computed = caught(|| self.compute(package));
             let is_computed = computed.is_ok();
             let Err(error) = computed.and_then(|()| self.collect(package)) else { return Ok(()) };
@@ -99,10 +98,12 @@ impl Unit<'_> {
                 };
             }
             self.undo(package);
-            if lost.contains(self.device) || lost == known {
+            // Not by what was lost meanwhile: a loss may be known before the buffers are, and be met only then.
+            if lost.contains(self.device) || tries > lost.len() {
                 return Err(GivesUp { why, is_computed: false });
             }
         }
+        unreachable!("there are more numbers than devices")
     }
 
     fn compute(&self, package: &Package) -> Result<(), KernelError> {

@@ -4,7 +4,6 @@ use super::block::OffloadBlock;
 use super::device::OffloadDevice;
 use super::error::OffloadError;
 use super::function::{Argument, Function};
-use super::heap::Heap;
 use super::pipeline::{Pipeline, Transfer};
 use dml_core::state::MapState;
 use dml_core::sync::Arc;
@@ -31,7 +30,6 @@ const AT_ONCE_BYTES: u64 = 64 << 10;
 pub struct OffloadArena {
     desc: ArenaDesc,
     device: Arc<OffloadDevice>,
-    heap: Arc<Heap>,
     /// Kernels, and long transfers each way that are awaited.
     runs: Pipeline,
     inward: Arc<Pipeline>,
@@ -39,16 +37,16 @@ pub struct OffloadArena {
 }
 
 impl OffloadArena {
-    /// The arena of `device`, which the platform knows as `native`. Of one device there is one arena.
+    /// The arena of `device`, which the platform knows as `native`. It takes the device over: when it is dropped the
+    /// device is stopped, whoever else refers to it.
     #[must_use]
     pub fn new(device: Arc<OffloadDevice>, native: DeviceId) -> Self {
         let desc = ArenaDesc::new(device.name(), KIND, native)
             .with_concurrency(Concurrency::Exclusive)
             .with_alloc_align(super::heap::PAGE_BYTES)
             .with_alloc_cost(Cost::from_ns(5_000));
-        let heap = Arc::new(Heap::new(device.memory_bytes()));
         let (runs, inward, outward) = (device.pipeline(), device.pipeline().into(), device.pipeline().into());
-        Self { desc, device, heap, runs, inward, outward }
+        Self { desc, device, runs, inward, outward }
     }
 
     /// The device: its functions, its pipelines, whether it is lost and why.
@@ -59,6 +57,9 @@ impl OffloadArena {
 
     /// Runs a function over the items, after those launched before. The fence waits for its end and reports zero bytes.
     ///
+    /// What the function does with its parts is trusted, as an OpenCL kernel is: they have to be granted to the caller,
+    /// for writing where it writes, until the fence was waited for.
+    ///
     /// # Errors
     /// [`OffloadError`] of a call that cannot be, or of a device that is lost; as the fence's error it becomes a
     /// [`TransferError`].
@@ -68,7 +69,7 @@ impl OffloadArena {
         items: Range<u64>,
         arguments: &[Argument<'_>],
     ) -> Result<Fence, OffloadError> {
-        Ok(self.runs.run(function, items, arguments, &[])?.fence())
+        Ok(self.runs.begin(function, items, arguments, &[])?.fence())
     }
 
     fn place(&self, block: &BlockRef, span: Span) -> Span {
@@ -137,7 +138,7 @@ impl Completion for Long {
 
 impl Drop for OffloadArena {
     fn drop(&mut self) {
-        // Nobody can need the worker any more: every block of every buffer went before its platform.
+        // Every block of every buffer went before its platform; a pipeline of somebody's may still hold the device.
         self.device.stop();
     }
 }
@@ -155,8 +156,8 @@ impl Arena for OffloadArena {
             return Err(AllocError::TooLarge { arena: arena.clone(), bytes: len, limit_bytes });
         }
         let out_of_memory = || AllocError::OutOfMemory { arena: arena.clone(), bytes: len };
-        let pages = self.heap.take(len).ok_or_else(out_of_memory)?;
-        let block = OffloadBlock::new(self.device.clone(), self.heap.clone(), pages, len);
+        let pages = self.device.heap().take(len).ok_or_else(out_of_memory)?;
+        let block = OffloadBlock::new(self.device.clone(), pages, len);
         // Where this fails the block gives back what it got.
         self.device.transport().reserve(pages).map_err(|_| out_of_memory())?;
         Ok(Arc::new(block))

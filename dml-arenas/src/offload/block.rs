@@ -1,7 +1,6 @@
 //! A block: some pages of a worker's memory.
 
 use super::device::OffloadDevice;
-use super::heap::Heap;
 use dml_core::sync::Arc;
 use dml_core::{Block, HostSpan, NativeHandle, Span};
 
@@ -9,16 +8,15 @@ use dml_core::{Block, HostSpan, NativeHandle, Span};
 #[derive(Debug)]
 pub(super) struct OffloadBlock {
     device: Arc<OffloadDevice>,
-    heap: Arc<Heap>,
     /// The pages.
     pages: Span,
     len: u64,
 }
 
 impl OffloadBlock {
-    /// A block over pages taken from `heap` and reserved.
-    pub(super) fn new(device: Arc<OffloadDevice>, heap: Arc<Heap>, pages: Span, len: u64) -> Self {
-        Self { device, heap, pages, len }
+    /// A block over pages taken from the device's heap.
+    pub(super) fn new(device: Arc<OffloadDevice>, pages: Span, len: u64) -> Self {
+        Self { device, pages, len }
     }
 
     /// Whether the block is in this device's memory.
@@ -36,7 +34,7 @@ impl OffloadBlock {
 impl Drop for OffloadBlock {
     fn drop(&mut self) {
         self.device.transport().give_back(self.pages);
-        self.heap.give_back(self.pages);
+        self.device.heap().give_back(self.pages);
     }
 }
 

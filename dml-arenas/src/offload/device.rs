@@ -10,6 +10,7 @@
 
 use super::error::{Loss, OffloadError};
 use super::function::Function;
+use super::heap::Heap;
 use super::message::{Command, LIMIT_BYTES, Reply};
 use super::pipeline::{Pipeline, Transfer};
 use super::transport::{Channel, ChannelError, Transport};
@@ -51,6 +52,23 @@ impl WorkerOptions {
     }
 }
 
+/// What a name is used for takes no more.
+const NAME_LIMIT_BYTES: usize = 200;
+
+impl WorkerOptions {
+    /// Says what cannot be, before it fails somewhere else under another name.
+    fn check(&self, name: &str) -> Result<(), OffloadError> {
+        let is_name = (1..=NAME_LIMIT_BYTES).contains(&name.len()) && !name.contains('\0');
+        let reason = match (is_name, self.threads, self.memory_bytes) {
+            (false, ..) => format!("a name has 1 to {NAME_LIMIT_BYTES} bytes and no zero, unlike {name:?}"),
+            (_, 0, _) => "no threads".to_owned(),
+            (.., 0) => "no memory".to_owned(),
+            _ => return Ok(()),
+        };
+        Err(OffloadError::Start { device: name.into(), reason: reason.into() })
+    }
+}
+
 /// A coprocessor: a worker with a memory and functions of its own.
 ///
 /// Dropping the last reference ends the worker. So does the end of this process, however it ends.
@@ -62,7 +80,14 @@ pub struct OffloadDevice {
     /// One question at a time.
     asking: Mutex<()>,
     pipelines: AtomicU64,
+    /// Which of the worker's memory is taken.
+    heap: Heap,
     transport: Box<dyn Transport>,
+}
+
+/// Somebody who waits for more than a channel, and has to know that the device is lost.
+pub(super) trait HearsOfLoss: Send + Sync {
+    fn lost(&self);
 }
 
 /// Whether a device is still there.
@@ -72,6 +97,9 @@ struct Life {
     changed: Condvar,
     /// To be closed when it is lost, so that those who wait in them hear of it.
     channels: Mutex<Vec<Weak<dyn Channel>>>,
+    pipelines: Mutex<Vec<Weak<dyn HearsOfLoss>>>,
+    /// The process whose device it is: a child that inherited the handle must leave the worker alone.
+    owner: u32,
 }
 
 #[derive(Debug, Default)]
@@ -87,8 +115,17 @@ impl Life {
         // Set before the channels are closed: whoever finds one closed finds the reason too.
         self.is_lost.store(true, Ordering::SeqCst);
         self.changed.notify_all();
-        let channels = std::mem::take(&mut *self.channels.lock());
-        channels.iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());
+        if self.is_ours() {
+            let channels = std::mem::take(&mut *self.channels.lock());
+            channels.iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());
+            let pipelines = std::mem::take(&mut *self.pipelines.lock());
+            pipelines.iter().filter_map(Weak::upgrade).for_each(|pipeline| pipeline.lost());
+        }
+    }
+
+    /// Whether this process started the worker, and is not a fork of the one that did.
+    fn is_ours(&self) -> bool {
+        std::process::id() == self.owner
     }
 }
 
@@ -99,6 +136,7 @@ impl OffloadDevice {
     /// [`OffloadError::Start`] with the program and what is wrong with it.
     pub fn start(name: &str, options: &WorkerOptions) -> Result<Arc<Self>, OffloadError> {
         let WorkerOptions { program, threads, pins, memory_bytes, time_limit } = options;
+        options.check(name)?;
         let start = Start { device: name, program, threads: *threads, pins, memory_bytes: *memory_bytes };
         let transport = UnixTransport::start(&start)
             .map_err(|reason| OffloadError::Start { device: name.into(), reason: reason.into() })?;
@@ -117,6 +155,8 @@ impl OffloadDevice {
             end: Mutex::new(End::default()),
             changed: Condvar::new(),
             channels: Mutex::new(Vec::new()),
+            pipelines: Mutex::new(Vec::new()),
+            owner: std::process::id(),
         });
         let watched = life.clone();
         transport.watch(Box::new(move |status| {
@@ -124,7 +164,8 @@ impl OffloadDevice {
             watched.lose(Loss::Ended { status });
         }));
         let (asking, pipelines) = (Mutex::new(()), AtomicU64::new(0));
-        Arc::new(Self { name: name.into(), threads, time_limit, life, asking, pipelines, transport })
+        let heap = Heap::new(transport.memory_bytes());
+        Arc::new(Self { name: name.into(), threads, time_limit, life, asking, pipelines, heap, transport })
     }
 
     /// The device's name, such as `offload:0`.
@@ -172,8 +213,10 @@ impl OffloadDevice {
     /// Ends the worker, and waits until it has ended. What it does is not waited for, and fails.
     pub fn stop(&self) {
         self.lose(Loss::Stopped);
-        // A process that the kernel does not let go of is left to the kernel.
-        self.wait(Instant::now() + CONTROL_LIMIT, |end| end.is_over);
+        if self.life.is_ours() {
+            // A process that the kernel does not let go of is left to the kernel.
+            self.wait(Instant::now() + CONTROL_LIMIT, |end| end.is_over);
+        }
     }
 
     /// Looks a function up by name: in the worker's registry, then in the libraries it has loaded, the first one first.
@@ -181,7 +224,8 @@ impl OffloadDevice {
     /// # Errors
     /// [`OffloadError::UnknownFunction`], [`OffloadError::TooLong`], [`OffloadError::Lost`].
     pub fn function(self: &Arc<Self>, name: &str) -> Result<Function, OffloadError> {
-        let reply = self.ask("a lookup", &Command::Find { name: name.to_owned() })?;
+        let find = Command::Find { name: name.to_owned() };
+        let reply = self.ask("a lookup", &find, Some(CONTROL_LIMIT))?;
         match reply {
             Reply::Found { function } => Ok(Function::new(self.clone(), name.into(), function)),
             Reply::NotFound => {
@@ -194,13 +238,15 @@ impl OffloadDevice {
     /// Has the worker load a shared library, whose functions can be looked up from then on. A path without a slash is
     /// searched for as the worker's loader searches.
     ///
-    /// The library is trusted with the worker, not with this process: what it breaks there is a lost device here.
+    /// The library is trusted with the worker, not with this process: what it breaks there is a lost device here. Loading
+    /// it runs its initialisers, which may take as long as a run may.
     ///
     /// # Errors
     /// [`OffloadError::Library`] with what the loader said, [`OffloadError::TooLong`], [`OffloadError::Lost`].
     pub fn load(&self, path: impl AsRef<Path>) -> Result<(), OffloadError> {
         let path = path.as_ref();
-        let reply = self.ask("a library", &Command::Load { path: path.as_os_str().as_bytes().to_vec() })?;
+        let load = Command::Load { path: path.as_os_str().as_bytes().to_vec() };
+        let reply = self.ask("a library", &load, self.time_limit)?;
         match reply {
             Reply::Loaded => Ok(()),
             Reply::Failed { message } => Err(OffloadError::Library {
@@ -220,14 +266,19 @@ impl OffloadDevice {
     }
 
     /// One command and its reply on the control channel.
-    fn ask(&self, what: &'static str, command: &Command) -> Result<Reply, OffloadError> {
+    fn ask(
+        &self,
+        what: &'static str,
+        command: &Command,
+        limit: Option<Duration>,
+    ) -> Result<Reply, OffloadError> {
         let message = self.message(what, command)?;
         let _one = self.asking.lock();
         self.expect_there()?;
-        let deadline = Instant::now() + CONTROL_LIMIT;
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let control = self.transport.control();
-        let answer = control.send(&message, Some(deadline)).and_then(|()| control.receive(Some(deadline)));
-        let answer = answer.map_err(|error| self.broken(error, what, CONTROL_LIMIT))?;
+        let answer = control.send(&message, deadline).and_then(|()| control.receive(deadline));
+        let answer = answer.map_err(|error| self.broken(error, what, limit.unwrap_or(Duration::MAX)))?;
         Reply::decode(&answer).map_err(|what| self.protocol(what))
     }
 
@@ -252,12 +303,21 @@ impl OffloadDevice {
             ChannelError::Failed(cause) => self.resource("a channel", &cause),
             error => self.broken(error, "a new channel", CONTROL_LIMIT),
         })?;
-        self.life.channels.lock().push(Arc::downgrade(&channel));
+        keep(&self.life.channels, Arc::downgrade(&channel));
         // A loss meanwhile may have passed it by.
         if self.is_lost() {
             channel.close();
         }
         Ok(channel)
+    }
+
+    /// Has `who` told when the device is lost.
+    pub(super) fn tell_of_loss(&self, who: Weak<dyn HearsOfLoss>) {
+        keep(&self.life.pipelines, who);
+    }
+
+    pub(super) fn heap(&self) -> &Heap {
+        &self.heap
     }
 
     pub(super) fn transport(&self) -> &dyn Transport {
@@ -295,7 +355,9 @@ impl OffloadDevice {
 
     fn lose(&self, loss: Loss) {
         self.life.lose(loss);
-        self.transport.kill();
+        if self.life.is_ours() {
+            self.transport.kill();
+        }
     }
 
     /// A channel failed while `command` was to be done: the device is lost. Yields why.
@@ -336,6 +398,13 @@ impl OffloadDevice {
             }
         }
     }
+}
+
+/// Adds one to those there are, without those that are gone.
+fn keep<T: ?Sized>(those: &Mutex<Vec<Weak<T>>>, one: Weak<T>) {
+    let mut those = those.lock();
+    those.retain(|one| one.strong_count() > 0);
+    those.push(one);
 }
 
 impl Drop for OffloadDevice {

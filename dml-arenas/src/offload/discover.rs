@@ -10,9 +10,13 @@ use crate::join::End;
 use crate::main_mem::discover::{description, threads};
 use dml_core::sync::Arc;
 use dml_core::{DeviceDesc, DeviceKind, PlatformBuilder, Unavailable};
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 const BACKEND: &str = "offload";
+/// More than the devices that a platform can have, so that it refuses them.
+const MOST_WORKERS: u32 = 65;
 /// Where a process finds its own program, also after the file was replaced.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
@@ -27,7 +31,7 @@ impl Candidates {
     pub(crate) fn find(options: &DiscoverOptions) -> Self {
         let wishes = &options.offload;
         let program = wishes.program.clone().map_or_else(find_program, Ok);
-        Self { workers: wishes.workers, program }
+        Self { workers: wishes.workers.min(MOST_WORKERS), program }
     }
 
     /// The names of the devices, in order.
@@ -49,11 +53,14 @@ impl Candidates {
     ) -> Result<(), DiscoverError> {
         let memory_bytes =
             options.offload.memory_bytes.unwrap_or_else(|| default_memory() / u64::from(self.workers.max(1)));
-        for name in (0..self.workers).map(name_of).filter(|name| options.wants(name)) {
-            let threads = limit(&name, options)?;
+        let mut missing: Option<String> = None;
+        for name in self.names().filter(|name| options.wants(name)) {
             let pins = pins(&name, options)?;
+            let threads = limit(&name, &pins, options)?;
             let time_limit = options.offload.time_limit.unwrap_or(Some(TIME_LIMIT));
-            let started = self.program.clone().and_then(|program| {
+            // What keeps one from starting keeps the others.
+            let program = missing.clone().map_or_else(|| self.program.clone(), Err);
+            let started = program.and_then(|program| {
                 let options = WorkerOptions { program, threads, pins, memory_bytes, time_limit };
                 OffloadDevice::start(&name, &options).map_err(|error| error.to_string())
             });
@@ -62,12 +69,11 @@ impl Candidates {
                 Err(reason) if options.names(&name) => {
                     return Err(DiscoverError::Unusable { device: name, reason });
                 }
-                Err(reason) => {
-                    builder.add_unavailable(Unavailable { backend: BACKEND, reason });
-                    // What keeps one from starting keeps the others.
-                    break;
-                }
+                Err(reason) => missing = Some(reason),
             }
+        }
+        if let Some(reason) = missing {
+            builder.add_unavailable(Unavailable { backend: BACKEND, reason });
         }
         Ok(())
     }
@@ -77,18 +83,23 @@ fn name_of(index: u32) -> String {
     format!("{BACKEND}:{index}")
 }
 
-fn limit(name: &str, options: &DiscoverOptions) -> Result<u32, DiscoverError> {
-    let most = threads();
+/// The threads of a worker: as many as it was limited to, else as there are cores for it.
+fn limit(name: &str, pins: &[u32], options: &DiscoverOptions) -> Result<u32, DiscoverError> {
+    let (most, why) = match pins.len() as u32 {
+        0 => (threads(), "this process may use"),
+        pins => (pins, "it is kept on cores for"),
+    };
     match options.limit_of(name) {
         None => Ok(most),
         Some(units) if (1..=most).contains(&units) => Ok(units),
         Some(units) => {
-            let reason = format!("this process may use {most} threads");
+            let reason = format!("{why} {most} threads");
             Err(DiscoverError::BadLimit { device: name.to_owned(), units, reason })
         }
     }
 }
 
+/// The cores to keep a worker on, each once.
 fn pins(name: &str, options: &DiscoverOptions) -> Result<Vec<u32>, DiscoverError> {
     let Some(cores) = options.offload.pins.get(name) else { return Ok(Vec::new()) };
     let bad =
@@ -101,7 +112,7 @@ fn pins(name: &str, options: &DiscoverOptions) -> Result<Vec<u32>, DiscoverError
         |core: u32| (core as usize) < rustix::thread::CpuSet::MAX_CPU && allowed.is_set(core as usize);
     match cores.iter().find(|&&core| !is_allowed(core)) {
         Some(core) => Err(bad(format!("this process may not use core {core}"))),
-        None => Ok(cores.clone()),
+        None => Ok(cores.iter().copied().collect::<BTreeSet<_>>().into_iter().collect()),
     }
 }
 
@@ -124,14 +135,17 @@ fn find_program() -> Result<PathBuf, String> {
     // Beside the program, or, for tests and examples, in the folder above theirs.
     let beside = own.iter().flat_map(|own| own.ancestors().skip(1).take(2)).map(Path::to_path_buf);
     let on_path = std::env::var_os("PATH");
-    let on_path = on_path.iter().flat_map(std::env::split_paths);
-    let found = beside.chain(on_path).map(|folder| folder.join(WORKER)).find(|program| program.is_file());
+    let on_path = on_path.iter().flat_map(std::env::split_paths).filter(|folder| folder.is_absolute());
+    let is_program = |path: &PathBuf| {
+        path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    let found = beside.chain(on_path).map(|folder| folder.join(WORKER)).find(is_program);
     found.ok_or_else(|| {
         format!("no program for workers: this one does not call offload::hook, and {WORKER} is neither beside it nor on the PATH")
     })
 }
 
-/// Half of the memory that this process may use, in bytes.
+/// Half of the machine's memory in bytes, or of what its control group is limited to.
 fn default_memory() -> u64 {
     let info = rustix::system::sysinfo();
     let machine = u64::from(info.mem_unit).saturating_mul(info.totalram);

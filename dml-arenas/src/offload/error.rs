@@ -90,6 +90,18 @@ pub enum OffloadError {
         /// What is wrong with it.
         reason: Arc<str>,
     },
+    /// The items begin after their end.
+    #[error("{function} on {device} was asked for items {first}..{end}")]
+    Items {
+        /// The device.
+        device: Arc<str>,
+        /// The function.
+        function: Arc<str>,
+        /// The first item asked for.
+        first: u64,
+        /// The item after the last one asked for.
+        end: u64,
+    },
     /// The call cannot be expressed: a name, a path or a list of arguments is too long.
     #[error("{what} for {device} is too long: {bytes} bytes, at most {limit_bytes}")]
     TooLong {
@@ -122,6 +134,9 @@ pub enum OffloadError {
         /// What failed.
         cause: Arc<OffloadError>,
     },
+    /// Whoever was to do it, and to say how it ended, gave it up without a word: it panicked, most likely.
+    #[error("the work was given up by whoever was to do it")]
+    GivenUp,
     /// No thread, descriptor or memory is left in this process to do it with.
     #[error("{what} for {device} failed: {cause}")]
     Resource {

@@ -54,6 +54,14 @@ impl Function {
         items: &Range<u64>,
         arguments: &[Argument<'_>],
     ) -> Result<(Vec<u8>, Vec<BlockRef>), OffloadError> {
+        if items.start > items.end {
+            return Err(OffloadError::Items {
+                device: self.device.name().clone(),
+                function: self.name.clone(),
+                first: items.start,
+                end: items.end,
+            });
+        }
         let (mut parts, mut scalars, mut blocks) = (Vec::<Part>::new(), Vec::new(), Vec::new());
         for (index, argument) in arguments.iter().enumerate() {
             let (block, span, writes) = match *argument {

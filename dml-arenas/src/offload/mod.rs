@@ -15,8 +15,8 @@
 //!
 //! # What holds here
 //! 1. Payload never passes through the socket. A transfer is one copy, into the memory that both processes see.
-//! 2. Nothing that a worker sends can make the owner touch memory out of bounds: replies carry no addresses, the size
-//!    of the shared memory is sealed, and what is mapped stays mapped until the owner lets it go.
+//! 2. Nothing that a worker sends or does can make the owner touch memory out of bounds: replies carry no addresses, the
+//!    size of the shared memory is sealed, and what is mapped stays mapped until the owner lets it go.
 //! 3. A worker that ends, hangs or breaks the protocol is a lost device: everybody who waits hears so, and nobody is
 //!    left waiting. It is never trusted again; a new one is a new device.
 //! 4. No worker outlives its owner, however that ends, and none uses the processor while it has nothing to do.

@@ -8,25 +8,27 @@
 //! ```
 //! 1. In each pipeline everything ends in the order in which it was put there.
 //! 2. Runs may follow each other to the worker before the first has ended; a transfer waits until they have.
-//! 3. What was put in ends, well or not, also when the pipeline is dropped or the device is lost.
+//! 3. What was put in ends, well or not, also when the pipeline is dropped or the device is lost, whatever it waits for.
 //! 4. The thread sleeps while there is nothing to do. It is started by the first thing it has to do.
 
 use super::block::OffloadBlock;
-use super::device::OffloadDevice;
+use super::device::{HearsOfLoss, OffloadDevice};
 use super::error::OffloadError;
 use super::function::{Argument, Function};
 use super::message::{Outcome, Reply};
 use super::signal::{Signal, Signaller};
-use super::transport::Channel;
+use super::transport::{Channel, ChannelError};
 use super::unix::CONTROL_LIMIT;
-use dml_core::sync::{Arc, Condvar, Mutex, MutexGuard};
+use dml_core::sync::{Arc, Condvar, Mutex};
 use dml_core::{Block, BlockRef, HostSpan, Span};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 /// Runs sent to a worker and not answered, at most.
@@ -38,17 +40,23 @@ const MOST_RUNNING_BYTES: usize = 64 << 10;
 ///
 /// # Examples
 /// ```no_run
-/// # use dml_arenas::offload::{Argument, OffloadDevice, OffloadError, WorkerOptions};
-/// # use dml_core::{BlockRef, Span};
-/// # fn example(host: BlockRef, there: BlockRef) -> Result<(), OffloadError> {
+/// # use dml_arenas::offload::{Argument, OffloadArena, OffloadDevice, WorkerOptions};
+/// # use dml_arenas::MainMem;
+/// # use dml_core::{Arena, DeviceId, Span};
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let device = OffloadDevice::start("offload:0", &WorkerOptions::new("dml-offload-worker"))?;
 /// device.load("libkernels.so")?;
 /// let scale = device.function("scale")?;
 /// let (transfers, runs) = (device.pipeline(), device.pipeline());
-/// let whole = Span::new(0, 4096);
-/// let copied = transfers.copy_in((&there, 0), (&host, whole), &[])?;
-/// let ran = runs.run(&scale, 0..1024, &[Argument::Write(&there, whole)], &[copied])?;
-/// transfers.copy_out((&there, 0), (&host, whole), &[ran])?.wait()?;
+/// let (here, there) = (MainMem::new(DeviceId(0)), OffloadArena::new(device, DeviceId(1)));
+/// let (host, block, whole) = (here.alloc(4096)?, there.alloc(4096)?, Span::new(0, 4096));
+/// // SAFETY: both blocks are this function's own, and each step waits for the one before.
+/// let back = unsafe {
+///     let copied = transfers.copy_in((&block, 0), (&host, whole), &[])?;
+///     let ran = runs.run(&scale, 0..1024, &[Argument::Write(&block, whole)], &[copied])?;
+///     transfers.copy_out((&block, 0), (&host, whole), &[ran])?
+/// };
+/// back.wait()?;
 /// # Ok(())
 /// # }
 /// ```
@@ -61,6 +69,8 @@ struct Shared {
     name: String,
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// To the worker; there once something was to be run.
+    channel: Mutex<Option<Arc<dyn Channel>>>,
     next_ticket: AtomicU64,
 }
 
@@ -72,8 +82,6 @@ struct Queue {
     is_busy: bool,
     /// Runs sent to the worker, in order.
     running: VecDeque<Running>,
-    /// To the worker; there once something was to be run.
-    channel: Option<Arc<dyn Channel>>,
     has_thread: bool,
     /// The handle is gone: the thread goes too when everything is done.
     is_closed: bool,
@@ -104,7 +112,7 @@ struct Running {
     ticket: u64,
     function: Arc<str>,
     signaller: Signaller,
-    _keep: Keep,
+    keep: Keep,
     message_bytes: usize,
     /// When it was sent, or the one before it ended.
     since: Instant,
@@ -120,10 +128,14 @@ pub(super) enum Transfer {
 
 impl Pipeline {
     pub(super) fn new(device: Arc<OffloadDevice>, number: u64) -> Self {
-        let name = format!("{}-{number}", device.name());
+        // What names a thread ends at a zero.
+        let name = format!("{}-{number}", device.name().replace('\0', " "));
         let (queue, changed) = (Mutex::new(Queue::default()), Condvar::new());
-        let next_ticket = AtomicU64::new(0);
-        Self { shared: Arc::new(Shared { device, name, queue, changed, next_ticket }) }
+        let (channel, next_ticket) = (Mutex::new(None), AtomicU64::new(0));
+        let shared = Arc::new(Shared { device, name, queue, changed, channel, next_ticket });
+        let hears: Weak<Shared> = Arc::downgrade(&shared);
+        shared.device.tell_of_loss(hears);
+        Self { shared }
     }
 
     /// The device.
@@ -136,11 +148,26 @@ impl Pipeline {
     ///
     /// Parts of blocks are numbered as the function's buffers, scalars as its scalars, each in their order.
     ///
+    /// # Safety
+    /// 1. Until the signal has ended, nobody writes the parts except the function, and nobody reads those it may write,
+    ///    but for runs and transfers that this one waits for or that wait for it. A grant of the blocks says so.
+    ///
     /// # Errors
-    /// [`OffloadError::Argument`] and [`OffloadError::TooLong`] of a call that cannot be, [`OffloadError::Lost`],
+    /// [`OffloadError::Argument`], [`OffloadError::Items`] and [`OffloadError::TooLong`] of a call that cannot be, [`OffloadError::Lost`],
     /// [`OffloadError::Resource`]. What goes wrong later is the signal's: [`OffloadError::Function`],
     /// [`OffloadError::Dependency`], [`OffloadError::Lost`].
-    pub fn run(
+    pub unsafe fn run(
+        &self,
+        function: &Function,
+        items: Range<u64>,
+        arguments: &[Argument<'_>],
+        after: &[Signal],
+    ) -> Result<Signal, OffloadError> {
+        self.begin(function, items, arguments, after)
+    }
+
+    /// As [`run`](Self::run), for callers that are trusted like it.
+    pub(super) fn begin(
         &self,
         function: &Function,
         items: Range<u64>,
@@ -151,7 +178,7 @@ impl Pipeline {
         if !Arc::ptr_eq(function.device(), self.device()) {
             return Err(OffloadError::UnknownFunction {
                 device: self.device().name().clone(),
-                function: format!("{function:?}").into(),
+                function: function.name().clone(),
             });
         }
         let (message, blocks) = function.message(ticket, &items, arguments)?;
@@ -161,9 +188,13 @@ impl Pipeline {
 
     /// Copies bytes of a host block into one of the device, from the byte `to.1` of it on.
     ///
+    /// # Safety
+    /// 1. Until the signal has ended, nobody writes these bytes of the host block, and nobody else touches those of the
+    ///    device's, but for runs and transfers that this one waits for or that wait for it.
+    ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub fn copy_in(
+    pub unsafe fn copy_in(
         &self,
         to: (&BlockRef, u64),
         from: (&BlockRef, Span),
@@ -175,9 +206,13 @@ impl Pipeline {
 
     /// Copies bytes of a block of the device, from the byte `from.1` of it on, into one of the host.
     ///
+    /// # Safety
+    /// 1. Until the signal has ended, nobody touches these bytes of the host block, and nobody writes those of the
+    ///    device's, but for runs and transfers that this one waits for or that wait for it.
+    ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub fn copy_out(
+    pub unsafe fn copy_out(
         &self,
         from: (&BlockRef, u64),
         to: (&BlockRef, Span),
@@ -189,9 +224,13 @@ impl Pipeline {
 
     /// Sets bytes of a block of the device.
     ///
+    /// # Safety
+    /// 1. Until the signal has ended, nobody else touches these bytes, but for runs and transfers that this one waits for
+    ///    or that wait for it.
+    ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub fn fill(
+    pub unsafe fn fill(
         &self,
         (block, span): (&BlockRef, Span),
         byte: u8,
@@ -250,18 +289,28 @@ impl fmt::Debug for Pipeline {
 impl Shared {
     fn put(self: &Arc<Self>, work: Work, after: &[Signal], keep: Keep) -> Result<Signal, OffloadError> {
         self.device.expect_there()?;
+        let channel = match &work {
+            Work::Run(_) => Some(self.channel()?),
+            Work::Transfer(_) => None,
+        };
         let (signal, signaller) = Signal::new();
+        let ended_well = |signal: &Signal| signal.is_ended() && signal.wait().is_ok();
+        let may_begin = after.iter().all(ended_well);
         let mut queue = self.queue.lock();
         self.start_thread(&mut queue)?;
-        let ended_well = |signal: &Signal| signal.is_ended() && signal.wait().is_ok();
-        match work {
-            Work::Run(run) if queue.takes(&run) && after.iter().all(ended_well) => {
-                self.send(&mut queue, run, signaller, keep).map_err(|(error, _)| error)?;
+        let sent = match (work, channel) {
+            (Work::Run(run), Some(channel)) if may_begin && queue.takes(&run) => {
+                queue.send(&*channel, run, signaller, keep)
             }
-            work => queue.waiting.push_back(Action { after: after.to_vec(), work, signaller, keep }),
-        }
+            (work, _) => {
+                queue.waiting.push_back(Action { after: after.to_vec(), work, signaller, keep });
+                Ok(())
+            }
+        };
         drop(queue);
         self.changed.notify_all();
+        // Only now: whoever loses the device tells every pipeline, which takes the queue's lock.
+        sent.map_err(|unsent| self.device.broken(unsent.error, &unsent.function, CONTROL_LIMIT))?;
         Ok(signal)
     }
 
@@ -277,34 +326,17 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends a run to the worker, to be answered after those sent before.
-    fn send(
-        &self,
-        queue: &mut MutexGuard<'_, Queue>,
-        run: Run,
-        signaller: Signaller,
-        keep: Keep,
-    ) -> Result<(), (OffloadError, Signaller)> {
-        let Run { ticket, function, message } = run;
-        let channel = match &queue.channel {
+    /// The channel to the worker, opened for the first run.
+    fn channel(&self) -> Result<Arc<dyn Channel>, OffloadError> {
+        let mut channel = self.channel.lock();
+        match &*channel {
             Some(channel) => Ok(channel.clone()),
-            None => self.device.open().map(|channel| queue.channel.insert(channel).clone()),
-        };
-        let sent = channel.and_then(|channel| {
-            let deadline = Some(Instant::now() + CONTROL_LIMIT);
-            let sent = channel.send(&message, deadline);
-            sent.map_err(|error| self.device.broken(error, &function, CONTROL_LIMIT))
-        });
-        if let Err(error) = sent {
-            return Err((error, signaller));
+            None => Ok(channel.insert(self.device.open()?).clone()),
         }
-        let (message_bytes, since) = (message.len(), Instant::now());
-        queue.running.push_back(Running { ticket, function, signaller, _keep: keep, message_bytes, since });
-        Ok(())
     }
 
     /// The thread's life.
-    fn serve(&self) {
+    fn serve(self: &Arc<Self>) {
         loop {
             let mut queue = self.queue.lock();
             if !queue.running.is_empty() {
@@ -326,19 +358,26 @@ impl Shared {
 
     /// Waits until the run sent first has ended.
     fn answer(&self) {
-        let (function, ticket, since, channel) = {
+        let (function, ticket, since) = {
             let queue = self.queue.lock();
-            let (Some(front), Some(channel)) = (queue.running.front(), &queue.channel) else { return };
-            (front.function.clone(), front.ticket, front.since, channel.clone())
+            let Some(front) = queue.running.front() else { return };
+            (front.function.clone(), front.ticket, front.since)
         };
         let limit = self.device.time_limit();
-        let received = channel.receive(limit.and_then(|limit| since.checked_add(limit)));
+        let received = self.channel().map(|channel| {
+            let deadline = limit.and_then(|limit| since.checked_add(limit));
+            channel.receive(deadline)
+        });
         let ended = match received {
-            Ok(message) => self.outcome(&message, ticket, &function),
-            Err(error) => Err(self.device.broken(error, &function, limit.unwrap_or(Duration::MAX))),
+            Ok(Ok(message)) => self.outcome(&message, ticket, &function),
+            Ok(Err(error)) => Err(self.device.broken(error, &function, limit.unwrap_or(Duration::MAX))),
+            Err(error) => Err(error),
         };
         let Some(front) = self.queue.lock().next_answered() else { return };
-        front.signaller.end(ended);
+        let Running { signaller, keep, .. } = front;
+        // Before anybody hears of the end: whoever does may need the memory.
+        drop(keep);
+        signaller.end(ended);
     }
 
     fn outcome(&self, message: &[u8], ticket: u64, function: &Arc<str>) -> Result<u64, OffloadError> {
@@ -359,22 +398,16 @@ impl Shared {
         }
     }
 
-    fn act(&self, action: Action) {
+    fn act(self: &Arc<Self>, action: Action) {
         let Action { after, work, signaller, keep } = action;
-        let failed = after.iter().find_map(|signal| signal.wait().err());
-        let ready = match failed {
-            None => self.device.expect_there(),
-            Some(cause) => {
-                let device = self.device.name().clone();
-                Err(OffloadError::Dependency { device, cause: Arc::new(cause) })
-            }
-        };
-        let done = match (ready, work) {
+        let ready = after.iter().try_for_each(|signal| self.await_end(signal));
+        let done = match (ready.and_then(|()| self.device.expect_there()), work) {
             (Err(error), _) => Err(error),
             (Ok(()), Work::Run(run)) => {
-                let sent = self.send(&mut self.queue.lock(), run, signaller, keep);
-                if let Err((error, signaller)) = sent {
-                    signaller.end(Err(error));
+                let Ok(channel) = self.channel() else { return signaller.end(Err(self.device.lost())) };
+                let sent = self.queue.lock().send(&*channel, run, signaller, keep);
+                if let Err(Unsent { error, function, signaller }) = sent {
+                    signaller.end(Err(self.device.broken(error, &function, CONTROL_LIMIT)));
                 }
                 return;
             }
@@ -383,6 +416,55 @@ impl Shared {
         drop(keep);
         signaller.end(done);
     }
+
+    /// Waits until what a signal is of has ended, or the device is lost, whichever is first.
+    fn await_end(self: &Arc<Self>, signal: &Signal) -> Result<(), OffloadError> {
+        let waker = Waker::from(Arc::new(Nudge(Arc::downgrade(self))));
+        let mut number = None;
+        loop {
+            if let Poll::Ready(ended) = signal.poll(&mut number, &waker) {
+                let device = || self.device.name().clone();
+                let failed = |cause| OffloadError::Dependency { device: device(), cause: Arc::new(cause) };
+                return ended.map(drop).map_err(failed);
+            }
+            let queue = self.queue.lock();
+            // Whatever happens from here on nudges, and that takes the lock that is held.
+            if !signal.is_ended() {
+                self.device.expect_there()?;
+                drop(self.changed.wait(queue));
+            }
+        }
+    }
+
+    /// Has the thread look again.
+    fn nudge(&self) {
+        drop(self.queue.lock());
+        self.changed.notify_all();
+    }
+}
+
+/// Wakes the thread of a pipeline, as long as there is one.
+struct Nudge(Weak<Shared>);
+
+impl Wake for Nudge {
+    fn wake(self: Arc<Self>) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.nudge();
+        }
+    }
+}
+
+impl HearsOfLoss for Shared {
+    fn lost(&self) {
+        self.nudge();
+    }
+}
+
+/// A run that could not be sent.
+struct Unsent {
+    error: ChannelError,
+    function: Arc<str>,
+    signaller: Signaller,
 }
 
 impl Queue {
@@ -392,6 +474,25 @@ impl Queue {
         let is_room = self.running.len() < MOST_RUNNING
             && (bytes == 0 || bytes + run.message.len() <= MOST_RUNNING_BYTES);
         self.waiting.is_empty() && !self.is_busy && is_room
+    }
+
+    /// Sends a run to the worker, to be answered after those sent before.
+    fn send(
+        &mut self,
+        channel: &dyn Channel,
+        run: Run,
+        signaller: Signaller,
+        keep: Keep,
+    ) -> Result<(), Unsent> {
+        let Run { ticket, function, message } = run;
+        match channel.send(&message, Some(Instant::now() + CONTROL_LIMIT)) {
+            Ok(()) => {
+                let (message_bytes, since) = (message.len(), Instant::now());
+                self.running.push_back(Running { ticket, function, signaller, keep, message_bytes, since });
+                Ok(())
+            }
+            Err(error) => Err(Unsent { error, function, signaller }),
+        }
     }
 
     /// Takes the first run out; the next one's time begins.

@@ -5,26 +5,35 @@
 //! ```
 //! 1. The keeper lives as long as the process does. The worker asks the kernel to be killed when the thread that
 //!    started it ends, so it ends with this process however that ends; the keeper sees to it that it is not earlier.
-//! 2. A process is signalled only while it is known not to be reaped, so never one that has taken over its number.
-//! 3. Dropping the handle ends the process and waits until it has.
+//! 2. A process is signalled by a descriptor of its own, or else while it is known not to be reaped: never one that has
+//!    taken over its number.
+//! 3. Dropping the handle ends the process and waits until it has, unless somebody else holds on to it. A fork of the
+//!    owner that drops what it inherited does nothing to it.
 
 use dml_core::sync::{Arc, Condvar, Mutex};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, pidfd_send_signal, waitid,
+};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// The name under which a worker runs, and by which a program that is its own worker knows that it is one.
 pub(super) const WORKER: &str = "dml-offload-worker";
 /// What comes before the device's name in a worker's one argument.
 pub(super) const DEVICE: &str = "--device=";
 
+/// How long a process that was killed may take to be gone before it is left to the kernel.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
 /// A running worker.
 pub(super) struct Process {
     number: u32,
+    owner: u32,
     state: Arc<State>,
     keeper: Option<JoinHandle<()>>,
 }
@@ -40,8 +49,30 @@ enum Progress {
     #[default]
     Starting,
     NotStarted(io::Error),
-    Running(Pid, Vec<OnEnd>),
+    Running(Target, Vec<OnEnd>),
     Ended(Arc<str>),
+}
+
+/// A process to be signalled.
+struct Target {
+    pid: Pid,
+    /// What names it and no successor; kernels before 5.3 have none.
+    descriptor: Option<OwnedFd>,
+}
+
+impl Target {
+    fn of(child: &Child) -> Self {
+        let pid = Pid::from_child(child);
+        Self { pid, descriptor: pidfd_open(pid, PidfdFlags::empty()).ok() }
+    }
+
+    fn kill(&self) {
+        // It may have ended already and not be reaped yet, which is as good.
+        let _ = match &self.descriptor {
+            Some(descriptor) => pidfd_send_signal(descriptor, Signal::KILL),
+            None => kill_process(self.pid, Signal::KILL),
+        };
+    }
 }
 
 type OnEnd = Box<dyn FnOnce(Arc<str>) + Send>;
@@ -80,14 +111,22 @@ impl Process {
                 return Err(error);
             }
             other => {
-                let number =
-                    if let Progress::Running(pid, _) = &other { pid.as_raw_pid().cast_unsigned() } else { 0 };
+                let number = if let Progress::Running(target, _) = &other {
+                    target.pid.as_raw_pid().cast_unsigned()
+                } else {
+                    0
+                };
                 *progress = other;
                 number
             }
         };
         drop(progress);
-        Ok(Self { number, state, keeper: Some(keeper) })
+        Ok(Self { number, owner: std::process::id(), state, keeper: Some(keeper) })
+    }
+
+    /// Whether it is this process's child, and this process not a fork of its owner.
+    fn is_ours(&self) -> bool {
+        std::process::id() == self.owner
     }
 
     /// Its number.
@@ -97,9 +136,8 @@ impl Process {
 
     /// Ends it at once.
     pub(super) fn kill(&self) {
-        if let Progress::Running(pid, _) = &*self.state.progress.lock() {
-            // It may have ended already and not be reaped yet, which is as good.
-            let _ = kill_process(*pid, Signal::KILL);
+        if let (Progress::Running(target, _), true) = (&*self.state.progress.lock(), self.is_ours()) {
+            target.kill();
         }
     }
 
@@ -118,13 +156,26 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        let Some(keeper) = self.keeper.take().filter(|_| self.is_ours()) else {
+            return;
+        };
         self.kill();
-        if let Some(keeper) =
-            self.keeper.take().filter(|keeper| keeper.thread().id() != std::thread::current().id())
-        {
-            // The keeper runs nothing that panics but a watcher, which has no one left to tell.
-            let _ = keeper.join();
+        if keeper.thread().id() == std::thread::current().id() {
+            return;
         }
+        let deadline = Instant::now() + END_LIMIT;
+        let mut progress = self.state.progress.lock();
+        while !matches!(*progress, Progress::Ended(_)) {
+            let (guard, timed_out) = self.state.changed.wait_until(progress, deadline);
+            progress = guard;
+            if timed_out {
+                // A debugger or the kernel holds on to it. The keeper has all it needs to see it off.
+                return;
+            }
+        }
+        drop(progress);
+        // The keeper runs nothing that panics but a watcher, which has no one left to tell.
+        let _ = keeper.join();
     }
 }
 
@@ -147,8 +198,9 @@ fn keep(mut command: Command, state: &State) {
             return;
         }
     };
-    let pid = Pid::from_child(&child);
-    *state.progress.lock() = Progress::Running(pid, Vec::new());
+    let target = Target::of(&child);
+    let pid = target.pid;
+    *state.progress.lock() = Progress::Running(target, Vec::new());
     state.changed.notify_all();
     // Without reaping it yet: its number is its own for as long as others may want to signal it.
     let not_reaping = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -163,6 +215,7 @@ fn keep(mut command: Command, state: &State) {
         };
         (watchers, status)
     };
+    state.changed.notify_all();
     watchers.into_iter().for_each(|on_end| on_end(status.clone()));
 }
 

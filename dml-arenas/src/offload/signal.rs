@@ -81,7 +81,7 @@ impl Signal {
     }
 
     /// How the work ended; while it runs, `waker` takes the place of whatever was registered under the number.
-    fn poll(&self, number: &mut Option<u64>, waker: &Waker) -> Poll<Result<u64, OffloadError>> {
+    pub(super) fn poll(&self, number: &mut Option<u64>, waker: &Waker) -> Poll<Result<u64, OffloadError>> {
         match &mut *self.0.progress.lock() {
             Progress::Ended(result) => Poll::Ready(result.clone()),
             Progress::Running { wakers, next_number } => {
@@ -128,8 +128,7 @@ impl Signaller {
 
 impl Drop for Signaller {
     fn drop(&mut self) {
-        let (device, cause) = ("offload".into(), "the thread that did it panicked".into());
-        self.finish(Err(OffloadError::Resource { device, what: "the work", cause }));
+        self.finish(Err(OffloadError::GivenUp));
     }
 }
 
@@ -207,6 +206,6 @@ mod tests {
     fn work_that_nobody_ends_has_failed() {
         let (signal, signaller) = Signal::new();
         drop(signaller);
-        assert!(matches!(signal.wait(), Err(OffloadError::Resource { .. })));
+        assert!(matches!(signal.wait(), Err(OffloadError::GivenUp)));
     }
 }

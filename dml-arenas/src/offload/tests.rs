@@ -224,12 +224,12 @@ fn a_reply_that_does_not_fit_its_run_loses_the_device() {
         let (device, watch) = runs(move |_| vec![answer.clone()]);
         let function = device.function("any").unwrap();
         let pipeline = device.pipeline();
-        let run = pipeline.run(&function, 0..1, &[], &[]).unwrap();
+        let run = pipeline.begin(&function, 0..1, &[], &[]).unwrap();
         let error = run.wait().unwrap_err();
         assert!(error.is_device_lost(), "{wrong:?}: {error}");
         assert!(matches!(device.loss(), Some(Loss::Protocol { .. })), "{wrong:?}: {:?}", device.loss());
         assert!(watch.kills.load(Ordering::Relaxed) > 0, "{wrong:?}: it was left alive");
-        assert_eq!(pipeline.run(&function, 0..1, &[], &[]).unwrap_err(), error);
+        assert_eq!(pipeline.begin(&function, 0..1, &[], &[]).unwrap_err(), error);
         assert_eq!(run.fence().wait(), Err(TransferError::DeviceLost));
     }
 }
@@ -239,8 +239,8 @@ fn a_reply_too_many_is_not_taken_for_the_next_one() {
     let (device, _) = runs(|ticket| vec![done(ticket), done(ticket)]);
     let function = device.function("any").unwrap();
     let pipeline = device.pipeline();
-    assert_eq!(pipeline.run(&function, 0..1, &[], &[]).unwrap().wait(), Ok(0));
-    assert!(pipeline.run(&function, 0..1, &[], &[]).unwrap().wait().unwrap_err().is_device_lost());
+    assert_eq!(pipeline.begin(&function, 0..1, &[], &[]).unwrap().wait(), Ok(0));
+    assert!(pipeline.begin(&function, 0..1, &[], &[]).unwrap().wait().unwrap_err().is_device_lost());
     assert!(device.loss().unwrap().to_string().contains("in reply to run 1 of any"));
 }
 
@@ -270,7 +270,7 @@ fn silence_an_end_and_a_broken_wire_each_say_what_they_are() {
         let (device, watch) = runs(move |_| vec![answer.clone()]);
         let function = device.function("any").unwrap();
         let pipeline = device.pipeline();
-        let first = pipeline.run(&function, 0..1, &[], &[]).unwrap();
+        let first = pipeline.begin(&function, 0..1, &[], &[]).unwrap();
         let after = pipeline.fill_nothing_after(&first);
         assert!(first.wait().unwrap_err().is_device_lost());
         assert!(after.is_none_or(|after| after.wait().unwrap_err().is_device_lost()));
@@ -290,9 +290,9 @@ fn whoever_waits_in_another_pipeline_hears_of_a_loss() {
     });
     let function = device.function("any").unwrap();
     let (quiet, wrong) = (device.pipeline(), device.pipeline());
-    let waits = quiet.run(&function, 0..0, &[], &[]).unwrap();
-    let behind = quiet.run(&function, 0..0, &[], std::slice::from_ref(&waits)).unwrap();
-    assert!(wrong.run(&function, 0..1, &[], &[]).unwrap().wait().unwrap_err().is_device_lost());
+    let waits = quiet.begin(&function, 0..0, &[], &[]).unwrap();
+    let behind = quiet.begin(&function, 0..0, &[], std::slice::from_ref(&waits)).unwrap();
+    assert!(wrong.begin(&function, 0..1, &[], &[]).unwrap().wait().unwrap_err().is_device_lost());
     assert!(waits.wait().unwrap_err().is_device_lost() && behind.wait().unwrap_err().is_device_lost());
 }
 
@@ -301,7 +301,8 @@ impl Pipeline {
     fn fill_nothing_after(&self, signal: &Signal) -> Option<Signal> {
         let arena = OffloadArena::new(self.device().clone(), DeviceId(0));
         let block = arena.alloc(1).ok()?;
-        let put = self.fill((&block, Span::new(0, 1)), 1, std::slice::from_ref(signal)).ok();
+        // SAFETY: the block is this function's own.
+        let put = unsafe { self.fill((&block, Span::new(0, 1)), 1, std::slice::from_ref(signal)) }.ok();
         // Dropping it would stop the device.
         std::mem::forget(arena);
         put
@@ -328,7 +329,7 @@ fn a_channel_that_cannot_be_had_is_no_lost_device() {
         _ => vec![Answer::Fail],
     });
     let function = device.function("any").unwrap();
-    let error = device.pipeline().run(&function, 0..1, &[], &[]).unwrap_err();
+    let error = device.pipeline().begin(&function, 0..1, &[], &[]).unwrap_err();
     assert_eq!(error.to_string(), "a channel for offload:7 failed: no more descriptors");
     assert!(!device.is_lost());
 }
@@ -359,7 +360,7 @@ fn many_runs_are_sent_ahead_and_answered_in_order() {
     let mut signals = Vec::new();
     for run in 0..300 {
         let arguments = if run % 7 == 0 { &big[..] } else { &big[..3] };
-        signals.push(pipeline.run(&function, 0..run, arguments, &[]).unwrap());
+        signals.push(pipeline.begin(&function, 0..run, arguments, &[]).unwrap());
     }
     assert_eq!(signals.last().unwrap().wait(), Ok(0));
     assert!(signals.iter().all(Signal::is_ended));
@@ -407,7 +408,7 @@ proptest! {
         if let Ok(function) = device.function("any") {
             let pipeline = device.pipeline();
             for run in 0..5 {
-                let Ok(signal) = pipeline.run(&function, 0..run, &[], &[]) else { break };
+                let Ok(signal) = pipeline.begin(&function, 0..run, &[], &[]) else { break };
                 let ended = signal.wait();
                 let is_answer = matches!(ended, Ok(_) | Err(OffloadError::Function { .. }));
                 prop_assert!(is_answer || device.is_lost(), "{:?}", ended);

@@ -23,7 +23,7 @@ pub enum ChannelError {
 
 /// An ordered two-way stream of messages of at most 64 KiB each.
 ///
-/// Messages arrive whole, in order, once, or the channel is closed. One thread sends and one receives at a time.
+/// Messages arrive whole, in order, once, or the channel is closed. Several threads may send, one receives at a time.
 pub trait Channel: Send + Sync + fmt::Debug {
     /// Sends a message; waits until `deadline` where the other side does not keep up.
     ///

@@ -9,7 +9,7 @@
 use super::message::{Command, LIMIT_BYTES, Reply, VERSION};
 use super::process::Process;
 use super::transport::{Channel, ChannelError, Transport};
-use super::window::{Window, memory};
+use super::window::{Window, above_standard_streams, memory};
 use crate::main_mem;
 use dml_core::sync::Arc;
 use dml_core::{HostSpan, Span};
@@ -41,7 +41,7 @@ impl SocketChannel {
     pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (socket, other) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((Self { socket }, other))
+        Ok((Self { socket: above_standard_streams(socket)? }, above_standard_streams(other)?))
     }
 
     /// A channel over an end that another process made.

@@ -3,6 +3,8 @@
 //! 1. The owner makes the file, at its full size, and seals the size before the worker ever sees it. Whatever the
 //!    worker does to it, no address within it can stop being valid: it cannot be shrunk.
 //! 2. Pages are reserved when a block is allocated, so that a lack of memory is an error there and not a signal later.
+//!    A worker can give pages of its own memory back behind the owner's; they are had again when they are touched, which
+//!    fails only where the machine has no memory left and the kernel counts it strictly.
 
 use dml_core::{HostSpan, Span};
 use rustix::fs::{
@@ -11,19 +13,36 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::process::{Resource, getrlimit};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+/// What is reserved at a time: where a signal interrupts it, only this begins anew.
+const PIECE_BYTES: u64 = 64 << 20;
 /// What keeps the size as it is.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A file of memory.
+///
+/// # Errors
+/// What the operating system reports; more than the limit on the size of files, which it would answer with a signal.
 pub(super) fn memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
-    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| limit < bytes) {
+        return Err(io::Error::other(format!("files are limited to {limit} bytes (ulimit -f)")));
+    }
+    let file = above_standard_streams(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?)?;
     ftruncate(&file, bytes)?;
     fcntl_add_seals(&file, SEALS)?;
     Ok(file)
+}
+
+/// The same descriptor, or a copy that is no standard stream: a program that has closed its own may still write to them.
+pub(super) fn above_standard_streams(descriptor: OwnedFd) -> io::Result<OwnedFd> {
+    match descriptor.as_raw_fd() {
+        0..=2 => Ok(rustix::io::fcntl_dupfd_cloexec(&descriptor, 3)?),
+        _ => Ok(descriptor),
+    }
 }
 
 /// A mapping of the whole file.
@@ -94,15 +113,16 @@ impl Window {
     }
 
     pub(super) fn reserve(&self, span: Span) -> io::Result<()> {
-        if span.is_empty() {
-            return Ok(());
-        }
-        loop {
-            match fallocate(&self.file, FallocateFlags::empty(), span.start(), span.len()) {
+        let mut start = span.start();
+        while start < span.end() {
+            let len = (span.end() - start).min(PIECE_BYTES);
+            match fallocate(&self.file, FallocateFlags::empty(), start, len) {
+                Ok(()) => start += len,
                 Err(Errno::INTR) => {}
-                result => return Ok(result?),
+                Err(error) => return Err(error.into()),
             }
         }
+        Ok(())
     }
 
     pub(super) fn give_back(&self, span: Span) {

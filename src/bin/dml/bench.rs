@@ -11,7 +11,7 @@ use crate::offload;
 use crate::progress::Progress;
 use crate::{json, table};
 use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
-use dml::core::{DeviceId, DeviceKind, Operation, record::OPERATIONS};
+use dml::core::{DeviceId, DeviceKind, Operation, Unavailable, record::OPERATIONS};
 use dml::prelude::*;
 use dml::scheduler::{Report, metrics};
 use dml_workloads::prepare::{Input, PlainArgument, PrepareError, Prepared, Workload};
@@ -26,12 +26,12 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     }
     let workloads = workloads(&options.workloads)?;
     check(options, &workloads)?;
-    let Machine { platform, devices, note } = Machine::of(options)?;
+    let Machine { platform, devices, note, unavailable } = Machine::of(options)?;
     let mut results = Vec::new();
     for workload in workloads {
         let result = bench(options, &platform, &devices, workload)?;
         if !options.json {
-            failure::print(&text(&result, note.as_deref(), &platform))?;
+            failure::print(&text(&result, note.as_deref(), &unavailable))?;
         }
         results.push(result);
     }
@@ -376,7 +376,7 @@ fn baseline_arg(argument: &PlainArgument) -> BaselineArg {
 }
 
 /// The result as a table for people.
-fn text(result: &json::Bench, note: Option<&str>, platform: &Platform) -> String {
+fn text(result: &json::Bench, note: Option<&str>, unavailable: &[Unavailable]) -> String {
     let mut lines: Vec<String> = Vec::new();
     let size =
         result.size.iter().map(|(name, value)| format!("{value} {name}")).collect::<Vec<_>>().join(", ");
@@ -387,7 +387,7 @@ fn text(result: &json::Bench, note: Option<&str>, platform: &Platform) -> String
     if let Some(note) = note {
         lines.push(note.to_owned());
     }
-    for missing in platform.unavailable() {
+    for missing in unavailable {
         lines.push(format!("unavailable: {missing}"));
     }
     let heading = ["device", "units", "alone", "power", "packages", "items", "busy", "end"];

@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 use dml::prelude::DiscoverOptions;
 use dml::scheduler::PolicySpec;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -36,9 +37,9 @@ pub(crate) struct DevicesOptions {
 /// Coprocessors that are processes.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerOptions {
-    /// Starts N worker processes as coprocessors, offload:0 and on.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=32))]
-    pub(crate) offload: u32,
+    /// Starts N worker processes as coprocessors, offload:0 and on; one by default, where it can be had.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=32))]
+    pub(crate) offload: Option<u32>,
 
     /// Keeps a worker's threads on these cores, such as offload:0=0,2-3. May be given once per worker.
     #[arg(long, value_name = "DEVICE=CORES", value_parser = PerDevice::<Cores>::from_str)]
@@ -52,7 +53,10 @@ pub(crate) struct WorkerOptions {
 impl WorkerOptions {
     /// The options as discovery takes them.
     pub(crate) fn discover_options(&self) -> DiscoverOptions {
-        let mut options = DiscoverOptions::default().offload(self.offload);
+        let mut options = DiscoverOptions::default();
+        if let Some(workers) = self.offload {
+            options = options.offload(workers);
+        }
         for pin in &self.pin {
             options = options.pin(&pin.device, pin.value.0.iter().copied());
         }
@@ -138,6 +142,13 @@ impl<T: FromStr> FromStr for PerDevice<T> {
 /// Cores as lists of them are written: `0,2-3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cores(pub(crate) Vec<u32>);
+
+impl Cores {
+    /// How many different ones.
+    pub(crate) fn count(&self) -> u32 {
+        self.0.iter().collect::<BTreeSet<_>>().len() as u32
+    }
+}
 
 impl FromStr for Cores {
     type Err = ();

@@ -2,7 +2,7 @@
 
 use crate::cli::BenchOptions;
 use crate::failure::Failure;
-use dml::core::{DeviceId, DeviceKind};
+use dml::core::{DeviceId, DeviceKind, Unavailable};
 use dml::prelude::*;
 
 /// A platform with every limit kept, and the devices to use on it.
@@ -11,6 +11,8 @@ pub(crate) struct Machine {
     pub(crate) devices: Vec<DeviceId>,
     /// What people should know of the choice.
     pub(crate) note: Option<String>,
+    /// What the machine lacks.
+    pub(crate) unavailable: Vec<Unavailable>,
 }
 
 impl Machine {
@@ -31,12 +33,20 @@ impl Machine {
             builder.build().map_err(Failure::work)
         };
         let mut platform = discover(&wanted)?;
+        let unavailable = platform.unavailable().to_vec();
         let mut names = match options.devices.is_empty() {
             true => platform.devices().iter().map(|device| device.name.to_string()).collect(),
             false => options.devices.clone(),
         };
         if let Some(index) = (1..names.len()).find(|&index| names[..index].contains(&names[index])) {
             return Err(Failure::Usage(format!("device {} is named twice", names[index])));
+        }
+        for worker in (0..options.workers.offload.unwrap_or(0)).map(|number| format!("offload:{number}")) {
+            // Where devices are named, those that are not to be used need not start.
+            if options.devices.is_empty() && !names.contains(&worker) {
+                let why: Vec<_> = unavailable.iter().map(ToString::to_string).collect();
+                return Err(Failure::Usage(format!("{worker} cannot be had: {}", why.join("; "))));
+            }
         }
         let mut note = None;
         if let Some(shares) =
@@ -62,7 +72,7 @@ impl Machine {
                 return Err(Failure::Usage(format!("device {name} is not among those to be used: {used}")));
             }
         }
-        Ok(Self { platform, devices, note })
+        Ok(Self { platform, devices, note, unavailable })
     }
 }
 
@@ -76,7 +86,10 @@ type OnCores = (String, Option<u32>);
 
 fn on_cores(platform: &Platform, names: &[String], options: &BenchOptions) -> Vec<OnCores> {
     let limit = |name: &String| {
-        options.limit.iter().rev().find(|limit| limit.device == *name).map(|limit| limit.value)
+        let limit = options.limit.iter().rev().find(|limit| limit.device == *name).map(|limit| limit.value);
+        // Threads on cores of their own are limited by these.
+        let pins = options.workers.pin.iter().rev().find(|pin| pin.device == *name);
+        limit.or_else(|| pins.map(|pin| pin.value.count()))
     };
     let is_on_cores = |name: &&String| {
         let device = platform.devices().iter().find(|device| *device.name == ***name);

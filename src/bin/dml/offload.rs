@@ -1,8 +1,9 @@
 //! `dml bench offload`: what moving bytes to a worker and calling it takes, beside a copy within main memory.
 
-use crate::cli::BenchOptions;
+use crate::cli::{BenchOptions, SizeSpec};
 use crate::failure::{self, Failure};
 use crate::{json, table};
+use dml::scheduler::PolicySpec;
 
 /// What the benchmark is called among the workloads.
 pub(crate) const NAME: &str = "offload";
@@ -17,6 +18,18 @@ pub(crate) const EMPTY: &str = "empty";
 pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     if options.workloads.len() > 1 {
         return Err(Failure::Usage(format!("{NAME} is a benchmark by itself: give it alone")));
+    }
+    let given = [
+        ("--devices", options.devices.iter().any(|device| device != "offload:0")),
+        ("--policy", options.policy != PolicySpec::default()),
+        ("--powers", !options.powers.is_empty()),
+        ("--size", options.size != SizeSpec::Small),
+        ("--input", options.input.is_some()),
+        ("--output", options.output.is_some()),
+        ("--native", options.native),
+    ];
+    if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {
+        return Err(Failure::Usage(format!("{option} means nothing to {NAME}")));
     }
     let result = measure(options)?;
     if options.json { json::print(&result) } else { failure::print(&text(&result)) }

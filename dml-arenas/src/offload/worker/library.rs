@@ -107,7 +107,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// A function of a library that was loaded, if it has one of that name.
+/// A function of a library that was loaded, or of one that it needs, if there is one of that name.
 pub(super) fn find(library: &Library, name: &str) -> Option<CFunction> {
     // SAFETY: a symbol that is asked for by name has the type that the interface documents; the library is never
     // unloaded, so the function is there for good.

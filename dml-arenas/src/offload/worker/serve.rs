@@ -56,6 +56,9 @@ pub(super) fn serve(registry: Registry) -> ! {
     };
     // Also where the owner is killed while this process is stopped and cannot see its channel end.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    // SAFETY: sets how a signal is treated, to be ignored; this is the only thread yet. A function that prints to a terminal
+    // is in the background there, and must not be stopped for it.
+    unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
     match greet(&control, registry) {
         Ok(worker) => answer(&control, &Arc::new(worker)),
         Err(reason) => {
