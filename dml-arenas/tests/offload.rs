@@ -768,3 +768,31 @@ fn owner_without_streams() {
     let _ = std::io::stderr().write_all(b"a complaint");
     assert!(matches!(device.function("none"), Err(OffloadError::UnknownFunction { .. })));
 }
+
+#[test]
+fn a_fork_leaves_the_owners_worker_alone() {
+    let rig = Rig::new();
+    let (waits, _keeps) = Signal::new();
+    let block = rig.block(&pattern(64, 5));
+    let line = rig.line();
+    let pending = line.fill((&block, Span::new(0, 64)), 1, &[waits]).unwrap();
+    // SAFETY: the child does nothing but drop what it inherited, and ends.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: ends a child that hangs; nothing else is of this process.
+        unsafe { libc::alarm(60) };
+        rig.device().stop();
+        drop((rig, line));
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for the child just made.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child was ended by its alarm, or panicked");
+    assert_eq!(rig.device().loss(), None);
+    assert!(!rig.text("describe", 0..1, &[]).is_empty());
+    assert!(!pending.is_ended());
+    assert_eq!(rig.take(&block, Span::new(0, 64)), pattern(64, 5));
+}

@@ -44,7 +44,7 @@ fn l04_work_that_is_given_up_wakes_as_well() {
         let waiter = spawn(move || waits.wait());
         let gives_up = spawn(move || drop(signaller));
         assert!(awaited(signal.fence()).is_err());
-        assert!(matches!(waiter.join().expect("no panic"), Err(OffloadError::Resource { .. })));
+        assert!(matches!(waiter.join().expect("no panic"), Err(OffloadError::GivenUp)));
         gives_up.join().expect("no panic");
     });
 }

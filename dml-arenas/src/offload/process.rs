@@ -27,8 +27,9 @@ pub(super) const WORKER: &str = "dml-offload-worker";
 /// What comes before the device's name in a worker's one argument.
 pub(super) const DEVICE: &str = "--device=";
 
-/// How long a process that was killed may take to be gone before it is left to the kernel.
-const END_LIMIT: Duration = Duration::from_secs(10);
+/// How long a process that was killed may take to be gone before it is left to the kernel. A device has waited longer by
+/// then.
+const END_LIMIT: Duration = Duration::from_secs(2);
 
 /// A running worker.
 pub(super) struct Process {
