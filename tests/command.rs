@@ -278,7 +278,7 @@ fn the_table_names_what_is_missing() {
     assert!(table.contains("efficiency"), "{table}");
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "offload", target_os = "linux"))]
 mod workers {
     use super::{dml, fails, folder, ok};
     use serde_json::Value;

@@ -11,6 +11,7 @@ use dml_core::{DeviceId, Fence, Grants, Platform, View};
 use dml_scheduler::{Kernel, KernelError, Package, Variant};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::ops::Range;
+#[cfg(all(feature = "offload", target_os = "linux"))]
 use std::sync::Arc;
 
 /// Part of a buffer as a host kernel sees it: in this process, or in a worker's memory.
