@@ -108,6 +108,19 @@ fn every_workload_is_co_executed_by_every_policy_with_workers() {
 }
 
 #[test]
+fn a_worker_computes_on_as_many_threads_as_it_is_limited_to() {
+    let cores = std::thread::available_parallelism().expect("it is known").get() as u32;
+    for limit in [1, cores] {
+        let platform = platform_with(1, |options| options.limit("offload:0", limit));
+        let prepared = prepare(&platform, &["offload:0"], Workload::Mandelbrot, &Input::Tiny);
+        run(&platform, &*prepared, "dynamic:3").expect("nothing fails");
+        let tasks = format!("/proc/{}/task", process(&platform, "offload:0"));
+        // Its first thread answers questions, one serves the pipeline, and both sleep while the others compute.
+        assert_eq!(std::fs::read_dir(tasks).expect("it runs").count() as u32, 2 + limit);
+    }
+}
+
+#[test]
 fn data_goes_from_worker_to_worker() {
     let platform = platform(2);
     let data: Vec<u32> = (0..3_000_000).map(|i: u32| i.wrapping_mul(2_654_435_761)).collect();

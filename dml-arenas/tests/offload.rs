@@ -507,15 +507,30 @@ fn an_idle_worker_uses_no_processor() {
     let rig = Rig::new();
     assert!(!rig.text("describe", 0..1, &[]).is_empty());
     let ticks = || {
-        let stat =
-            std::fs::read_to_string(format!("/proc/{}/stat", rig.device().process().unwrap())).unwrap();
-        let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().map(str::to_owned).collect();
-        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+        let of = |process: u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+            let fields: Vec<i64> = stat
+                .rsplit_once(')')
+                .unwrap()
+                .1
+                .split_whitespace()
+                .filter_map(|field| field.parse().ok())
+                .collect();
+            // User and system time, in hundredths of a second; the state, before them all, is no number.
+            fields[10] + fields[11]
+        };
+        [of(rig.device().process().unwrap()), of(std::process::id())]
     };
+    // A pipeline that has something to wait for is idle too.
+    let (waits, _never) = Signal::new();
+    let block = rig.block(&[1; 8]);
+    let _pending = rig.line().fill((&block, Span::new(0, 8)), 2, &[waits]).unwrap();
     let before = ticks();
     std::thread::sleep(Duration::from_millis(500));
+    let after = ticks();
     // One that spins would have used about fifty.
-    assert!(ticks() - before <= 2, "{} ticks", ticks() - before);
+    assert!(after[0] - before[0] <= 2, "{} ticks of the worker", after[0] - before[0]);
+    assert!(after[1] - before[1] <= 4, "{} ticks of the owner", after[1] - before[1]);
 }
 
 #[test]
