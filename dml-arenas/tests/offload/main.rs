@@ -1,0 +1,10 @@
+//! Offload devices with the worker that ships, and a library in C.
+
+#![cfg(all(feature = "offload", target_os = "linux", not(dml_loom)))]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod functions;
+mod losses;
+mod owner;
+mod rig;
