@@ -280,6 +280,8 @@ fn a_fork_leaves_the_owners_worker_alone() {
     let rig = Rig::new();
     let (waits, _keeps) = Signal::new();
     let block = rig.block(&pattern(64, 5));
+    // A channel that the child must not close.
+    assert!(!rig.text("describe", 0..1, &[]).is_empty());
     let line = rig.line();
     let pending = line.fill((&block, Span::new(0, 64)), 1, &[waits]).unwrap();
     // SAFETY: the child does nothing but drop what it inherited, and ends.
