@@ -8,7 +8,7 @@
 use crate::arena::{BlockRef, Concurrency, Fence};
 use crate::buffer::{BufferInner, Core, FreeOrder, RawBuffer, Storage};
 use crate::cross_arena::{CopyEnd, CopyJob};
-use crate::error::{AcquireError, AllocError, BusyReason, TransferError};
+use crate::error::{AcquireError, AllocError, BusyReason, TransferError, panic_text};
 use crate::host::HostSpan;
 use crate::id::{ArenaId, DeviceId, GrantId, KernelId};
 use crate::platform::Platform;
@@ -369,9 +369,5 @@ pub(crate) fn free(platform: &Platform, arena: ArenaId, block: BlockRef) {
 
 /// Runs code of an arena; a panic becomes its message.
 pub(crate) fn guard<R>(call: impl FnOnce() -> R) -> Result<R, Arc<str>> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-        text.unwrap_or_else(|| "a panic without a message".to_owned()).into()
-    })
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| panic_text(&*panic).into())
 }

@@ -8,6 +8,7 @@ use crate::host::HostOwner;
 use crate::id::{ArenaId, BufferId, DeviceId, KernelId};
 use crate::range::Span;
 use crate::sync::Arc;
+use std::any::Any;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -24,6 +25,14 @@ impl std::fmt::Display for ArenaName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.name)
     }
+}
+
+/// What a caught panic says, for errors that tell of it.
+#[must_use]
+pub fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
 /// Why an arena could not provide storage.

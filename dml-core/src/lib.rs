@@ -62,7 +62,7 @@ pub use cross_arena::{
 };
 pub use error::{
     AcquireError, AllocError, ArenaName, AttachError, BindRefusal, BusyReason, ConfigError, FreeRefusal,
-    TopologyError, TransferError, Unstored, ViewError,
+    TopologyError, TransferError, Unstored, ViewError, panic_text,
 };
 pub use grant::{Grants, InFlight, ReadView, View, WriteView};
 pub use host::HostSpan;

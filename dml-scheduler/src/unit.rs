@@ -16,7 +16,7 @@ use crate::commander::Commander;
 use crate::kernel::{Kernel, KernelError};
 use crate::package::{Package, UnitId};
 use crate::report::{PackageRecord, UnitFailure};
-use dml_core::{Access, AcquireError, DeviceId, Operation, Platform};
+use dml_core::{Access, AcquireError, DeviceId, Operation, Platform, panic_text};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -179,11 +179,6 @@ impl Unit<'_> {
 
 /// Runs a kernel's code; a panic becomes its error.
 fn caught(compute: impl FnOnce() -> Result<(), KernelError>) -> Result<(), KernelError> {
-    catch_unwind(AssertUnwindSafe(compute)).unwrap_or_else(|panic| Err(panic_message(&*panic).into()))
-}
-
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("the kernel panicked: {}", text.unwrap_or_else(|| "without a message".to_owned()))
+    catch_unwind(AssertUnwindSafe(compute))
+        .unwrap_or_else(|panic| Err(format!("the kernel panicked: {}", panic_text(&*panic)).into()))
 }

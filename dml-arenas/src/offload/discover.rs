@@ -9,14 +9,12 @@ use crate::discover::{DiscoverError, DiscoverOptions};
 use crate::join::End;
 use crate::main_mem::discover::{description, threads};
 use dml_core::sync::Arc;
-use dml_core::{DeviceDesc, DeviceKind, PlatformBuilder, Unavailable};
+use dml_core::{DeviceDesc, DeviceKind, MAX_ARENAS, PlatformBuilder, Unavailable};
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 const BACKEND: &str = "offload";
-/// More than the devices that a platform can have, so that it refuses them.
-const MOST_WORKERS: u32 = 65;
 /// Where a process finds its own program, also after the file was replaced.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
@@ -31,7 +29,8 @@ impl Candidates {
     pub(crate) fn find(options: &DiscoverOptions) -> Self {
         let wishes = &options.offload;
         let program = wishes.program.clone().map_or_else(find_program, Ok);
-        Self { workers: wishes.workers.min(MOST_WORKERS), program }
+        // With more than a platform can have, it says so when it is built.
+        Self { workers: wishes.workers.min(MAX_ARENAS as u32), program }
     }
 
     /// The names of the devices, in order.

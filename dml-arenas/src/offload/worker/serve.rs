@@ -8,11 +8,11 @@ use crate::offload::message::{self, Command, Outcome, Reply, VERSION};
 use crate::offload::transport::Channel;
 use crate::offload::unix::SocketChannel;
 use crate::offload::window::Window;
+use dml_core::panic_text;
 use dml_core::sync::{Arc, Mutex};
 use libloading::Library;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -209,13 +209,7 @@ impl Worker {
         match ended {
             Ok(Ok(())) => Outcome::Done,
             Ok(Err(error)) => failed(error),
-            Err(panic) => failed((NO_CODE, panic_text(&*panic).into())),
+            Err(panic) => failed((NO_CODE, format!("it panicked: {}", panic_text(&*panic)).into())),
         }
     }
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("it panicked: {}", text.unwrap_or_else(|| "without a message".to_owned()))
 }
