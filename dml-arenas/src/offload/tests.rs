@@ -270,10 +270,20 @@ fn silence_an_end_and_a_broken_wire_each_say_what_they_are() {
         let (device, watch) = runs(move |_| vec![answer.clone()]);
         let function = device.function("any").unwrap();
         let pipeline = device.pipeline();
+        // Dropped in the end, which stops the device.
+        let arena = OffloadArena::new(device.clone(), DeviceId(0));
+        let block = arena.alloc(1).unwrap();
         let first = pipeline.begin(&function, 0..1, &[], &[]).unwrap();
-        let after = pipeline.fill_nothing_after(&first);
+        // SAFETY: the block is this test's own.
+        let after = unsafe { pipeline.fill((&block, Span::new(0, 1)), 1, std::slice::from_ref(&first)) };
         assert!(first.wait().unwrap_err().is_device_lost());
-        assert!(after.is_none_or(|after| after.wait().unwrap_err().is_device_lost()));
+        // Nothing is put in any more where the loss was there before.
+        assert!(
+            after.map_or_else(
+                |error| error.is_device_lost(),
+                |after| after.wait().unwrap_err().is_device_lost()
+            )
+        );
         assert!(is(&device.loss().unwrap()), "{:?}", device.loss());
         assert!(watch.kills.load(Ordering::Relaxed) > 0);
     }
@@ -294,19 +304,6 @@ fn whoever_waits_in_another_pipeline_hears_of_a_loss() {
     let behind = quiet.begin(&function, 0..0, &[], std::slice::from_ref(&waits)).unwrap();
     assert!(wrong.begin(&function, 0..1, &[], &[]).unwrap().wait().unwrap_err().is_device_lost());
     assert!(waits.wait().unwrap_err().is_device_lost() && behind.wait().unwrap_err().is_device_lost());
-}
-
-impl Pipeline {
-    /// Something that cannot be begun before `signal` has ended well, if the device still takes it.
-    fn fill_nothing_after(&self, signal: &Signal) -> Option<Signal> {
-        let arena = OffloadArena::new(self.device().clone(), DeviceId(0));
-        let block = arena.alloc(1).ok()?;
-        // SAFETY: the block is this function's own.
-        let put = unsafe { self.fill((&block, Span::new(0, 1)), 1, std::slice::from_ref(signal)) }.ok();
-        // Dropping it would stop the device.
-        std::mem::forget(arena);
-        put
-    }
 }
 
 #[test]
