@@ -133,8 +133,8 @@ impl Pipeline {
         let (queue, changed) = (Mutex::new(Queue::default()), Condvar::new());
         let (channel, next_ticket) = (Mutex::new(None), AtomicU64::new(0));
         let shared = Arc::new(Shared { device, name, queue, changed, channel, next_ticket });
-        let hears: Weak<Shared> = Arc::downgrade(&shared);
-        shared.device.tell_of_loss(hears);
+        let this: Weak<Shared> = Arc::downgrade(&shared);
+        shared.device.tell_of_loss(this);
         Self { shared }
     }
 
@@ -153,9 +153,9 @@ impl Pipeline {
     ///    but for runs and transfers that this one waits for or that wait for it. A grant of the blocks says so.
     ///
     /// # Errors
-    /// [`OffloadError::Argument`], [`OffloadError::Items`] and [`OffloadError::TooLong`] of a call that cannot be, [`OffloadError::Lost`],
-    /// [`OffloadError::Resource`]. What goes wrong later is the signal's: [`OffloadError::Function`],
-    /// [`OffloadError::Dependency`], [`OffloadError::Lost`].
+    /// [`OffloadError::Argument`], [`OffloadError::Items`] and [`OffloadError::TooLong`] of a call that cannot be,
+    /// [`OffloadError::UnknownFunction`] of another device's, [`OffloadError::Lost`], [`OffloadError::Resource`]. What goes
+    /// wrong later is the signal's: [`OffloadError::Function`], [`OffloadError::Dependency`], [`OffloadError::Lost`].
     pub unsafe fn run(
         &self,
         function: &Function,
@@ -404,7 +404,10 @@ impl Shared {
         let done = match (ready.and_then(|()| self.device.expect_there()), work) {
             (Err(error), _) => Err(error),
             (Ok(()), Work::Run(run)) => {
-                let Ok(channel) = self.channel() else { return signaller.end(Err(self.device.lost())) };
+                let channel = match self.channel() {
+                    Ok(channel) => channel,
+                    Err(error) => return signaller.end(Err(error)),
+                };
                 let sent = self.queue.lock().send(&*channel, run, signaller, keep);
                 if let Err(Unsent { error, function, signaller }) = sent {
                     signaller.end(Err(self.device.broken(error, &function, CONTROL_LIMIT)));
