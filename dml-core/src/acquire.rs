@@ -13,12 +13,14 @@
 //! requests follow, or for an earlier place in the same queue. All ranges of one buffer are one step: as separate steps
 //! they could deadlock.
 
+pub(crate) mod held;
+
 use crate::access::{Access, Claim, Claims, normalise};
-use crate::buffer::{Asked, RawBuffer};
+use crate::buffer::{Asked, Handout, RawBuffer};
 use crate::engine;
-use crate::error::AcquireError;
+use crate::error::{AcquireError, BufferName};
 use crate::grant::{Grant, Grants, Item};
-use crate::id::{ArenaId, BufferId, KernelId, Ticket};
+use crate::id::{ArenaId, GrantId, KernelId, Ticket};
 use crate::platform::Platform;
 use crate::range::Span;
 use crate::state::Begin;
@@ -31,6 +33,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::ops::Range;
+use std::panic::Location;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -178,9 +181,10 @@ impl Acquire {
     /// # Errors
     /// [`AcquireError::Busy`] naming the buffer that could not be had at once; every other error is final: see
     /// [`AcquireError`].
+    #[track_caller]
     pub fn try_now(self) -> Result<Grants, AcquireError> {
-        let mut steps = self.steps()?;
-        match steps.advance(false, None)? {
+        let mut steps = self.steps(Manner::Try)?;
+        match steps.advance(None)? {
             Progress::Granted => Ok(steps.into_grants()),
             Progress::Waiting(_) | Progress::Copying => {
                 unreachable!("nothing was queued, copies were waited for")
@@ -192,8 +196,10 @@ impl Acquire {
     ///
     /// # Errors
     /// Never [`AcquireError::Busy`], save where a mechanism refuses a copy it had offered.
-    /// [`AcquireError::OrderViolation`] where waiting could deadlock with what this thread holds already; every other
-    /// error is final: see [`AcquireError`].
+    /// [`AcquireError::OrderViolation`] where it would have to wait for a buffer while the thread holds the same or a later one,
+    /// so that it could deadlock; what can be had at once is granted in any order. Every other error is final: see
+    /// [`AcquireError`].
+    #[track_caller]
     pub fn wait(self) -> Result<Grants, AcquireError> {
         self.block(None)
     }
@@ -202,16 +208,17 @@ impl Acquire {
     ///
     /// # Errors
     /// [`AcquireError::Timeout`] naming the buffer that was waited for; nothing is held then.
+    #[track_caller]
     pub fn wait_timeout(self, timeout: Duration) -> Result<Grants, AcquireError> {
         self.block(Some(timeout))
     }
 
+    #[track_caller]
     fn block(self, timeout: Option<Duration>) -> Result<Grants, AcquireError> {
-        let mut steps = self.steps()?;
-        steps.check_order()?;
+        let mut steps = self.steps(Manner::Block)?;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
-            match steps.advance(true, None)? {
+            match steps.advance(None)? {
                 Progress::Granted => return Ok(steps.into_grants()),
                 Progress::Copying => unreachable!("copies were waited for"),
                 Progress::Waiting(waiter) => match waiter.wait(deadline) {
@@ -226,28 +233,29 @@ impl Acquire {
     }
 
     /// Groups what is wanted into one step per buffer, in canonical order.
-    fn steps(self) -> Result<Steps, AcquireError> {
+    #[track_caller]
+    fn steps(self, manner: Manner) -> Result<Steps, AcquireError> {
         let arena = self.arena?;
         let kernel = self.kernel.unwrap_or_else(fresh_kernel);
-        let mut items = SmallVec::new();
-        let mut steps: SmallVec<[Step; 3]> = SmallVec::new();
-        for wanted in self.items {
-            if !self.platform.owns(&wanted.buffer) {
-                return Err(AcquireError::ForeignBuffer { buffer: wanted.buffer.id() });
+        let mut items: SmallVec<[Item; 3]> = SmallVec::with_capacity(self.items.len());
+        let mut wanted: SmallVec<[(RawBuffer, Claim); 3]> = SmallVec::with_capacity(self.items.len());
+        for Wanted { buffer, bytes, access } in self.items {
+            if !self.platform.owns(&buffer) {
+                return Err(AcquireError::ForeignBuffer { buffer: buffer.name() });
             }
-            let span = wanted.buffer.span(&wanted.bytes)?;
-            let claim = Claim { span, access: wanted.access };
-            items.push(Item { buffer: wanted.buffer.id(), claim });
-            match steps.iter_mut().find(|step| step.buffer == wanted.buffer) {
+            let claim = Claim { span: buffer.span(&bytes)?, access };
+            items.push(Item { buffer: buffer.id(), claim });
+            wanted.push((buffer, claim));
+        }
+        // The next step last.
+        wanted.sort_by_key(|(buffer, _)| std::cmp::Reverse(buffer.id()));
+        let mut steps: SmallVec<[Step; 3]> = SmallVec::new();
+        for (buffer, claim) in wanted {
+            match steps.last_mut().filter(|step| step.buffer == buffer) {
                 Some(step) => step.claims.push(claim),
-                None => {
-                    let claims = std::iter::once(claim).collect();
-                    steps.push(Step { buffer: wanted.buffer, claims });
-                }
+                None => steps.push(Step { buffer, claims: std::iter::once(claim).collect() }),
             }
         }
-        steps.sort_by_key(|step| step.buffer.id());
-        steps.reverse();
         for step in &mut steps {
             step.claims = normalise(step.claims.drain(..));
         }
@@ -255,6 +263,8 @@ impl Acquire {
         Ok(Steps {
             kernel,
             arena,
+            manner,
+            origin: Location::caller(),
             steps,
             granted: Vec::with_capacity(count),
             waiting: None,
@@ -264,12 +274,24 @@ impl Acquire {
     }
 }
 
+/// What a request does where it cannot be granted at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// It gives up.
+    Try,
+    /// It waits, and its thread with it, unless that could deadlock.
+    Block,
+    /// It waits as a future.
+    Await,
+}
+
 impl IntoFuture for Acquire {
     type Output = Result<Grants, AcquireError>;
     type IntoFuture = AcquireFuture;
 
+    #[track_caller]
     fn into_future(self) -> AcquireFuture {
-        AcquireFuture(self.steps())
+        AcquireFuture(self.steps(Manner::Await))
     }
 }
 
@@ -279,6 +301,8 @@ impl IntoFuture for Acquire {
 /// Copies are awaited where their arena can tell of their end ([`Fence::awaited`](crate::Fence::awaited)); where it can only
 /// be waited for, a poll takes as long. What the thread holds already is not checked for order: a task may hold nothing
 /// while it awaits buffers of lower ids.
+///
+/// Polled after its end, it answers [`AcquireError::Finished`], or the error that it ended with.
 #[derive(Debug)]
 pub struct AcquireFuture(Result<Steps, AcquireError>);
 
@@ -291,8 +315,12 @@ impl Future for AcquireFuture {
             Err(error) => return Poll::Ready(Err(error.clone())),
         };
         let error = loop {
-            let answered = match steps.advance(true, Some(context.waker())) {
-                Ok(Progress::Granted) => return Poll::Ready(Ok(steps.take_grants())),
+            let answered = match steps.advance(Some(context.waker())) {
+                Ok(Progress::Granted) => {
+                    let grants = steps.take_grants();
+                    self.0 = Err(AcquireError::Finished);
+                    return Poll::Ready(Ok(grants));
+                }
                 Ok(Progress::Copying) => return Poll::Pending,
                 Ok(Progress::Waiting(waiter)) => match waiter.poll(context.waker()) {
                     Poll::Ready(begin) => steps.answered(begin),
@@ -322,7 +350,7 @@ struct Queued {
     claims: Claims,
     ticket: Ticket,
     waiter: Arc<Waiter>,
-    grant: crate::GrantId,
+    grant: GrantId,
 }
 
 /// The steps of an acquire: those granted, the one that waits, those to come. Dropping it undoes all.
@@ -330,6 +358,9 @@ struct Queued {
 struct Steps {
     kernel: KernelId,
     arena: ArenaId,
+    manner: Manner,
+    /// Where in the program it was asked for.
+    origin: &'static Location<'static>,
     /// To come, the next one last.
     steps: SmallVec<[Step; 3]>,
     granted: Vec<Grant>,
@@ -344,7 +375,7 @@ struct Copying {
     run: engine::Run,
     buffer: RawBuffer,
     claims: Claims,
-    grant: crate::GrantId,
+    grant: GrantId,
 }
 
 #[must_use]
@@ -357,22 +388,30 @@ enum Progress {
 
 impl Steps {
     /// Goes as far as it can without sleeping: with `waker`, copies are awaited.
-    fn advance(&mut self, queue: bool, waker: Option<&Waker>) -> Result<Progress, AcquireError> {
+    fn advance(&mut self, waker: Option<&Waker>) -> Result<Progress, AcquireError> {
         loop {
             if let Some(copying) = &mut self.copying {
                 let Poll::Ready(ended) = copying.run.advance(waker) else { return Ok(Progress::Copying) };
                 let Some(Copying { buffer, claims, grant, .. }) = self.copying.take() else { continue };
                 ended?;
-                let block = buffer.0.finish(grant, self.arena)?;
-                self.granted.push(Grant::new(buffer, grant, self.arena, claims, block));
+                let handout = buffer.0.finish(grant, self.arena)?;
+                self.granted(buffer, grant, claims, handout);
             }
             if let Some(queued) = &self.waiting {
                 return Ok(Progress::Waiting(queued.waiter.clone()));
             }
             let Some(step) = self.steps.pop() else { return Ok(Progress::Granted) };
+            let later = match self.manner {
+                // Who holds it may be waited for by whoever is waited for here.
+                Manner::Block => held::at_or_after(step.buffer.id()),
+                Manner::Try | Manner::Await => None,
+            };
+            let queue = self.manner != Manner::Try && later.is_none();
             match step.buffer.0.ask(self.kernel, self.arena, step.claims.clone(), queue) {
-                Asked::Granted(grant, block) => {
-                    self.granted.push(Grant::new(step.buffer, grant, self.arena, step.claims, block));
+                Asked::Granted(grant, handout) => self.granted(step.buffer, grant, step.claims, handout),
+                Asked::Answered(Begin::Busy { .. }, _) if later.is_some() => {
+                    let held = step.buffer.platform().name_of(later.unwrap_or_default());
+                    return Err(AcquireError::OrderViolation { buffer: step.buffer.name(), held });
                 }
                 Asked::Answered(begin, grant) => self.settle(step.buffer, step.claims, begin, grant)?,
                 Asked::Queued(ticket, waiter, grant) => {
@@ -396,37 +435,31 @@ impl Steps {
         buffer: RawBuffer,
         claims: Claims,
         begin: Begin,
-        grant: crate::GrantId,
+        grant: GrantId,
     ) -> Result<(), AcquireError> {
-        let block = match begin {
-            Begin::Granted(_) => buffer.0.change(|core, _| core.block(self.arena, &claims)),
+        let handout = match begin {
+            Begin::Granted(_) => buffer.0.change(|core, _| core.handout(self.arena, &claims)),
             Begin::Plan(plan) => {
                 let run = engine::Run::new(&buffer, plan);
                 self.copying = Some(Copying { run, buffer, claims, grant });
                 return Ok(());
             }
-            Begin::Busy { reason, .. } => return Err(AcquireError::Busy { buffer: buffer.id(), reason }),
+            Begin::Busy { reason, .. } => return Err(AcquireError::Busy { buffer: buffer.name(), reason }),
             Begin::Refused(refusal) => {
                 return Err(buffer.0.refused(refusal, Some((self.kernel, self.arena))));
             }
         };
-        self.granted.push(Grant::new(buffer, grant, self.arena, claims, block));
+        self.granted(buffer, grant, claims, handout);
         Ok(())
     }
 
-    fn waiting_for(&self) -> Option<BufferId> {
-        self.waiting.as_ref().map(|queued| queued.buffer.id())
+    fn granted(&mut self, buffer: RawBuffer, grant: GrantId, claims: Claims, handout: Option<Handout>) {
+        buffer.0.note_origin(grant, self.origin);
+        self.granted.push(Grant::new(buffer, grant, self.arena, claims, handout));
     }
 
-    /// Whether waiting could close a circle with what this thread holds.
-    fn check_order(&self) -> Result<(), AcquireError> {
-        let Some(first) = self.steps.last() else { return Ok(()) };
-        match held::highest() {
-            Some(held) if held >= first.buffer.id() => {
-                Err(AcquireError::OrderViolation { buffer: first.buffer.id(), held })
-            }
-            _ => Ok(()),
-        }
+    fn waiting_for(&self) -> Option<BufferName> {
+        self.waiting.as_ref().map(|queued| queued.buffer.name())
     }
 
     fn take_grants(&mut self) -> Grants {
@@ -467,151 +500,6 @@ fn fresh_kernel() -> KernelId {
         next.set((id + 1, end));
         KernelId(id)
     })
-}
-
-pub(crate) mod held {
-    //! Which buffers the current thread holds: the ranks for [`AcquireError::OrderViolation`](super::AcquireError).
-    //!
-    //! A grant released by another thread than the one that acquired it cannot take itself off that thread's list; it
-    //! leaves a note, which the list is checked against before a violation is reported.
-
-    use crate::id::{BufferId, GrantId};
-    use crate::sync::{StaticMutex, thread_local};
-    use std::cell::RefCell;
-    use std::collections::{BTreeMap, BTreeSet};
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    /// A thread that has acquired something.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct Holder(u64);
-
-    type Entry = (BufferId, GrantId);
-
-    /// Notes for each living thread that holds something: what others have released of it.
-    static RELEASED_ELSEWHERE: StaticMutex<BTreeMap<u64, BTreeSet<Entry>>> =
-        StaticMutex::new(BTreeMap::new());
-    static NEXT_HOLDER: AtomicU64 = AtomicU64::new(0);
-    /// A list shorter than this is not worth tidying.
-    const TIDY_AT: usize = 64;
-
-    struct Held {
-        holder: Holder,
-        list: RefCell<List>,
-    }
-
-    #[derive(Default)]
-    struct List {
-        entries: Vec<Entry>,
-        tidy_at: usize,
-    }
-
-    impl Held {
-        fn new() -> Self {
-            let holder = Holder(NEXT_HOLDER.fetch_add(1, Ordering::Relaxed));
-            RELEASED_ELSEWHERE.with(|notes| notes.insert(holder.0, BTreeSet::new()));
-            Self { holder, list: RefCell::new(List { entries: Vec::new(), tidy_at: TIDY_AT }) }
-        }
-
-        /// Strikes off what others have released.
-        fn tidy(&self, list: &mut List) {
-            RELEASED_ELSEWHERE.with(|notes| {
-                let released = notes.entry(self.holder.0).or_default();
-                list.entries.retain(|entry| !released.remove(entry));
-                released.clear();
-            });
-            list.tidy_at = TIDY_AT.max(list.entries.len() * 2);
-        }
-    }
-
-    impl Drop for Held {
-        fn drop(&mut self) {
-            RELEASED_ELSEWHERE.with(|notes| notes.remove(&self.holder.0));
-        }
-    }
-
-    thread_local! {
-        static HELD: Held = Held::new();
-    }
-
-    /// Notes that this thread holds a grant.
-    pub(crate) fn add(buffer: BufferId, grant: GrantId) -> Holder {
-        HELD.with(|held| {
-            let mut list = held.list.borrow_mut();
-            if list.entries.len() >= list.tidy_at {
-                held.tidy(&mut list);
-            }
-            list.entries.push((buffer, grant));
-            held.holder
-        })
-    }
-
-    /// Notes that a grant acquired by `by` is gone.
-    pub(crate) fn remove(buffer: BufferId, grant: GrantId, by: Holder) {
-        // While a thread ends, its list may be gone already.
-        let here = HELD.try_with(|held| {
-            if held.holder != by {
-                return false;
-            }
-            let entries = &mut held.list.borrow_mut().entries;
-            if let Some(index) = entries.iter().rposition(|entry| *entry == (buffer, grant)) {
-                entries.swap_remove(index);
-            }
-            true
-        });
-        if !matches!(here, Ok(true)) {
-            RELEASED_ELSEWHERE.with(|notes| {
-                // A thread that has ended waits for nothing any more.
-                if let Some(released) = notes.get_mut(&by.0) {
-                    released.insert((buffer, grant));
-                }
-            });
-        }
-    }
-
-    /// The highest buffer this thread holds.
-    pub(crate) fn highest() -> Option<BufferId> {
-        HELD.with(|held| {
-            let mut list = held.list.borrow_mut();
-            if list.entries.is_empty() {
-                return None;
-            }
-            held.tidy(&mut list);
-            list.entries.iter().map(|(buffer, _)| *buffer).max()
-        })
-    }
-
-    #[cfg(all(test, not(dml_loom)))]
-    mod tests {
-        use super::*;
-
-        #[test]
-        fn a_thread_that_has_ended_leaves_nothing_behind() {
-            let entry = (BufferId(1), GrantId(1));
-            let holder = std::thread::spawn(move || add(entry.0, entry.1)).join().expect("it ends");
-            let noted = || RELEASED_ELSEWHERE.with(|notes| notes.contains_key(&holder.0));
-            assert!(!noted());
-            remove(entry.0, entry.1, holder);
-            assert!(!noted());
-        }
-
-        /// A thread that hands all of its grants to others never hears of their release.
-        #[test]
-        fn the_list_does_not_outgrow_what_is_held() {
-            let elsewhere = |buffer: u64, holder| {
-                std::thread::spawn(move || remove(BufferId(buffer), GrantId(1), holder))
-                    .join()
-                    .expect("it ends");
-            };
-            let length = || HELD.with(|held| held.list.borrow().entries.len());
-            let holders: Vec<_> =
-                (0..200).map(|buffer| (buffer, add(BufferId(buffer), GrantId(1)))).collect();
-            assert_eq!(length(), 200);
-            holders.into_iter().for_each(|(buffer, holder)| elsewhere(buffer, holder));
-            (200..300).for_each(|buffer| _ = add(BufferId(buffer), GrantId(1)));
-            assert_eq!(length(), 100);
-            assert_eq!(highest(), Some(BufferId(299)));
-        }
-    }
 }
 
 /// The part of a region that `Span` names, for views.

@@ -9,11 +9,28 @@
 //! An arena validates nothing: core never asks it for what the abstract machine forbids. An arena that is asked for
 //! something impossible has found a bug in core and panics saying so; it reports as errors only what core cannot
 //! foresee (out of memory, device lost, a copy that failed).
+//!
+//! # What an arena owes
+//! An arena may be safe code: nothing that it does, keeps or answers makes for undefined behaviour. What it owes beyond
+//! that, and what comes of it otherwise, each held by tests/hostile:
+//!
+//! - **A-1** A block has the bytes asked for, and so has the host memory that comes with it, aligned as the description
+//!   says. Otherwise the allocation fails as out of memory or as a broken contract.
+//! - **A-2** A fence reports the bytes that were moved. Fewer than asked is a failed copy, and so is more.
+//! - **A-3** A transfer is dropped before its fence ends. One that is kept breaks the contract: the buffer serves nobody
+//!   any more.
+//! - **A-4** A map report is true, serves the device it was asked for, takes access from nobody who has it, and names
+//!   the memory where the host is let in. Otherwise the contract is broken.
+//! - **A-5** Map states change when core asks, and not otherwise. An arena that can tell says so
+//!   ([`map_state`](Arena::map_state)), and core looks after every copy.
+//! - **A-6** Calls may panic, call back into core, and take their time: none is made under a lock of core. A panic is the
+//!   failure of what was asked, and nobody else's.
+//! - **A-7** The description is read once, when the arena is added to a platform.
 
-use crate::error::{AllocError, AttachError, TransferError};
-use crate::host::{HostOwner, HostSpan};
+use crate::error::{AllocError, TransferError};
+use crate::host::{HostMemory, HostSpan};
 use crate::id::{DeviceId, DeviceSet};
-use crate::range::Span;
+use crate::request::{CopyIn, CopyOut, Fill, MapRequest, UnmapRequest};
 use crate::state::MapState;
 use crate::{Cost, sync::Arc};
 use std::any::Any;
@@ -122,6 +139,8 @@ impl ArenaDesc {
 pub struct NativeHandle(pub usize);
 
 /// One contiguous allocation of an arena, owned through a [`BlockRef`]; dropping the last reference frees it.
+///
+/// References to it are lent to kernels, which may keep them: a block gives access to nothing by itself.
 pub trait Block: Any + Send + Sync + fmt::Debug {
     /// The size in bytes.
     fn len(&self) -> u64;
@@ -130,9 +149,6 @@ pub trait Block: Any + Send + Sync + fmt::Debug {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// The whole block as host memory, where the native device is the host; `None` elsewhere.
-    fn host(&self) -> Option<HostSpan>;
 
     /// The framework's own handle.
     fn native(&self) -> NativeHandle;
@@ -149,14 +165,40 @@ impl dyn Block {
     }
 }
 
+/// A block just made.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct NewBlock {
+    /// The block.
+    pub block: BlockRef,
+    /// The whole block as host memory, where the native device is the host; `None` elsewhere.
+    pub host: Option<HostMemory>,
+}
+
+impl NewBlock {
+    /// A block that the host does not see.
+    #[must_use]
+    pub fn new(block: BlockRef) -> Self {
+        Self { block, host: None }
+    }
+
+    /// A block that is host memory, all of it.
+    #[must_use]
+    pub fn with_host(mut self, memory: HostMemory) -> Self {
+        self.host = Some(memory);
+        self
+    }
+}
+
 /// What an arena answers to a map-state change: the state that now holds, whatever was asked.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct MapReport {
     /// The map state now. Core checks it: a report that takes the storage from a device still using it wedges the
     /// buffer ([`AcquireError::ArenaContract`](crate::AcquireError::ArenaContract)).
     pub state: MapState,
-    /// Where the host now sees the whole block, if the change gave the host access.
-    pub host: Option<HostSpan>,
+    /// Where the host now sees the whole block, if the change gave the host access. Nothing where the memory that core has
+    /// from an earlier report is still right.
+    pub host: Option<HostMemory>,
 }
 
 /// The end of work that an arena has started, for those who can be told of it.
@@ -263,79 +305,93 @@ impl fmt::Debug for Fence {
 /// has access, and freed once, after its last user.
 ///
 /// # Panics
-/// An implementation may panic when asked for the impossible; core turns a panic into a failed operation, save in
-/// [`attach`](Arena::attach), where it reaches the application that made the buffer.
+/// An implementation may panic when asked for the impossible; core turns a panic into a failed operation.
+///
+/// # Safety
+/// None is asked of it: see [what an arena owes](self#what-an-arena-owes). Requests that touch bytes or mappings are made by
+/// core alone ([`CopyIn`] and its siblings), so whoever else holds the arena cannot make it do anything to a block.
 pub trait Arena: Any + Send + Sync + fmt::Debug {
-    /// The fixed facts.
+    /// The fixed facts. Asked once, when the arena is added to a platform.
     fn desc(&self) -> &ArenaDesc;
 
     /// Allocates `len` bytes aligned to [`ArenaDesc::alloc_align`]. The contents are unspecified but readable.
     ///
     /// # Errors
     /// [`AllocError`] where the memory cannot be had.
-    fn alloc(&self, len: u64) -> Result<BlockRef, AllocError>;
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError>;
 
-    /// Takes over host storage of the application as a block.
+    /// Makes a block over storage of the application. Core keeps the storage, for longer than the block is used, and gives
+    /// it back to the application.
     ///
     /// # Errors
-    /// [`AttachError`] with the storage inside where this arena cannot use it.
-    fn attach(&self, storage: Box<dyn HostOwner>) -> Result<BlockRef, AttachError> {
-        Err(AttachError { cause: AllocError::unsupported(self.desc(), "external storage"), storage })
+    /// [`AllocError`] where this arena cannot use it.
+    fn attach(&self, storage: &HostMemory) -> Result<BlockRef, AllocError> {
+        let _ = storage;
+        Err(AllocError::unsupported(self.desc(), "external storage"))
     }
 
-    /// Gives back the storage of a block that came from [`Arena::attach`].
-    ///
-    /// # Errors
-    /// The block itself where it did not come from `attach`, or is still referenced elsewhere.
-    fn detach(&self, block: BlockRef) -> Result<Box<dyn HostOwner>, BlockRef> {
-        Err(block)
-    }
-
-    /// Makes a block of this arena over the storage of `root`, a block of another arena.
+    /// Makes a block of this arena over the storage of `root`, a block of another arena, which is used for longer; `host` is
+    /// where the host sees that, if it does. Where both arenas are native to one device, core goes on using the root's host
+    /// memory unless other is named.
     ///
     /// # Errors
     /// [`AllocError`] where the framework refuses the storage.
-    fn bind(&self, root: &BlockRef) -> Result<BlockRef, AllocError> {
-        let _ = root;
+    fn bind(&self, root: &BlockRef, host: Option<&HostSpan>) -> Result<NewBlock, AllocError> {
+        let _ = (root, host);
         Err(AllocError::unsupported(self.desc(), "bound storage"))
     }
 
-    /// Returns a block to the memory it came from. By default the last reference frees it.
+    /// Returns a block to the memory it came from. By default the last reference frees it, and no arena may free it before:
+    /// kernels may have kept theirs.
     fn free(&self, block: BlockRef) {
         drop(block);
     }
 
-    /// Takes the block to the map state `target`, so that `device`, one of the remotes, has access. Who is not in
-    /// `target` must not keep access where `target` is not bimapped: `device` is to write then, and the others must ask
-    /// again to see what it wrote.
+    /// Takes a block to a map state in which a remote device has access. Who is not in the target must not keep access where
+    /// it is not bimapped: the device is to write then, and the others must ask again to see what it wrote.
     ///
     /// # Errors
     /// [`TransferError`] where the framework fails; the map state is then as before.
-    fn map(&self, block: &BlockRef, device: DeviceId, target: MapState) -> Result<MapReport, TransferError>;
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError>;
 
-    /// Takes the block to the map state `target`, so that the native device has access again.
+    /// Takes a block to a map state in which the native device has access again.
     ///
     /// # Errors
     /// [`TransferError`] where the framework fails; the map state is then as before.
-    fn unmap(&self, block: &BlockRef, target: MapState) -> Result<MapReport, TransferError>;
+    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError>;
 
-    /// Starts copying host memory into the block at `offset`, without a change of map state.
+    /// The map state of a block, as far as the arena can tell without asking the framework.
+    fn map_state(&self, block: &BlockRef) -> Option<MapState> {
+        let _ = block;
+        None
+    }
+
+    /// Starts copying host memory into a block, without a change of map state.
     ///
     /// # Errors
     /// [`TransferError`] where the copy could not be started.
-    fn copy_in(&self, block: &BlockRef, offset: u64, from: &HostSpan) -> Result<Fence, TransferError>;
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError>;
 
-    /// Starts copying from the block at `offset` into host memory, without a change of map state.
+    /// Starts copying from a block into host memory, without a change of map state.
     ///
     /// # Errors
     /// [`TransferError`] where the copy could not be started.
-    fn copy_out(&self, block: &BlockRef, offset: u64, to: &HostSpan) -> Result<Fence, TransferError>;
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError>;
 
-    /// Starts setting every byte of `span` to `byte`.
+    /// Starts setting bytes of a block.
     ///
     /// # Errors
     /// [`TransferError`] where it could not be started.
-    fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError>;
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError>;
+
+    /// The end of everything that has been launched on the arena so far. Core waits for it before it takes storage back
+    /// that was handed out for writing and is not released in the regular way.
+    ///
+    /// # Errors
+    /// [`TransferError`] where the framework fails, which ends the wait.
+    fn tail(&self) -> Result<Fence, TransferError> {
+        Ok(Fence::done(0))
+    }
 
     /// Whether the native device is gone for good, as far as the arena knows. The arena has the last word on it: a copy
     /// has two ends, and an error does not say which of them is gone.

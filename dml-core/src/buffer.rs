@@ -8,22 +8,26 @@ use crate::access::Claim;
 use crate::acquire;
 use crate::arena::BlockRef;
 use crate::engine;
-use crate::error::{AcquireError, ArenaName, BindRefusal, BusyReason, ConfigError};
-use crate::grant::Grants;
-use crate::host::{HostOwner, HostSpan};
+use crate::error::{AcquireError, ArenaName, BindRefusal, BufferName, BusyReason, ConfigError};
+use crate::grant::{Grants, Outstanding};
+use crate::host::{HostMemory, Shared};
 use crate::id::{ArenaId, ArenaSet, BufferId, DeviceId, GrantId, KernelId, Ticket};
 use crate::platform::Platform;
 use crate::range::Span;
 use crate::record::EventKind;
-use crate::state::{Begin, BufferState, Initial, Lifecycle, Outcome, Refusal, Request, Routes};
+use crate::state::{Begin, BufferState, Initial, Lifecycle, Outcome, Refusal, Request, Requestor, Routes};
 use crate::sync::{Arc, Condvar, Mutex};
 use crate::wait::{Waiter, Waiters, Wakes};
 use smallvec::SmallVec;
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::panic::Location;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
 
 /// When a storage is freed among those of its buffer (I-10, I-24).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,9 +44,40 @@ pub(crate) enum FreeOrder {
 #[derive(Debug)]
 pub(crate) struct Storage {
     pub(crate) block: BlockRef,
+    /// The block as host memory, where it is.
+    host: Option<HostMemory>,
+    /// The root's host memory, for a member that belongs to the same device.
+    pub(crate) root_host: Option<Shared>,
     /// Where the host sees it while it is mapped for the host.
-    pub(crate) mapped: Option<HostSpan>,
+    pub(crate) mapped: Option<HostMemory>,
+    /// The same while the arena has the mapping's memory to change it.
+    pub(crate) shown: Option<Shared>,
     order: FreeOrder,
+}
+
+impl Storage {
+    pub(crate) fn new(block: BlockRef, host: Option<HostMemory>, order: FreeOrder) -> Self {
+        Self { block, host, root_host: None, mapped: None, shown: None, order }
+    }
+
+    /// The block as memory of its own device, where that is the host.
+    fn native_host(&self) -> Option<Shared> {
+        self.host.as_ref().map(HostMemory::share).or_else(|| self.root_host.clone())
+    }
+
+    /// The block as the host sees it now.
+    pub(crate) fn host_view(&self) -> Option<Shared> {
+        let mapped = self.mapped.as_ref().map(HostMemory::share);
+        mapped.or_else(|| self.shown.clone()).or_else(|| self.native_host())
+    }
+}
+
+/// What a grant hands out.
+#[derive(Debug)]
+pub(crate) struct Handout {
+    pub(crate) block: BlockRef,
+    /// The block as host memory, where its own device is the host.
+    pub(crate) host: Option<Shared>,
 }
 
 /// Everything behind the buffer's lock.
@@ -53,24 +88,30 @@ pub(crate) struct Core {
     waiters: Waiters,
     next_ticket: u64,
     next_grant: u64,
-    /// The arena whose storage the application gets back when the buffer closes; then that storage.
-    keep: Option<ArenaId>,
-    kept: Option<BlockRef>,
+    /// The application's storage, which whoever asked for it takes when the buffer has ended.
+    external: Option<External>,
     /// Blocks to be freed by whoever frees some already, so that members go before their roots.
     to_free: Vec<(ArenaId, Storage)>,
     /// Whether somebody is freeing blocks of this buffer.
     is_freeing: bool,
     /// Whether the buffer is closed and all of its storage free.
     is_ended: bool,
+    /// Where grants were acquired, while events are recorded.
+    origins: Origins,
 }
+
+/// An application's container.
+pub(crate) type External = Arc<dyn Any + Send + Sync>;
+
+type Origins = BTreeMap<GrantId, (&'static Location<'static>, ThreadId)>;
 
 impl Core {
     pub(crate) fn storage(&mut self, arena: ArenaId) -> Option<&mut Storage> {
         self.storages.iter_mut().find(|(id, _)| *id == arena).map(|(_, storage)| storage)
     }
 
-    pub(crate) fn put(&mut self, arena: ArenaId, block: BlockRef, order: FreeOrder) {
-        self.storages.push((arena, Storage { block, mapped: None, order }));
+    pub(crate) fn put(&mut self, arena: ArenaId, storage: Storage) {
+        self.storages.push((arena, storage));
     }
 
     pub(crate) fn new_grant(&mut self) -> GrantId {
@@ -79,11 +120,12 @@ impl Core {
     }
 
     /// The storage a grant of `claims` hands out: none where no bytes were asked for.
-    pub(crate) fn block(&self, arena: ArenaId, claims: &[Claim]) -> Option<BlockRef> {
+    pub(crate) fn handout(&self, arena: ArenaId, claims: &[Claim]) -> Option<Handout> {
         if claims.is_empty() {
             return None;
         }
-        self.storages.iter().find(|(id, _)| *id == arena).map(|(_, storage)| storage.block.clone())
+        let (_, storage) = self.storages.iter().find(|(id, _)| *id == arena)?;
+        Some(Handout { block: storage.block.clone(), host: storage.native_host() })
     }
 
     /// Moves storages that the state does not know of any more to those to be freed; which arenas' they were.
@@ -97,24 +139,21 @@ impl Core {
             std::mem::take(&mut self.storages).into_iter().partition(unused);
         self.storages = used.into();
         let arenas = unused.iter().map(|(arena, _)| *arena).collect();
-        for (arena, storage) in unused {
-            if Some(arena) == self.keep && self.state.lifecycle() == Lifecycle::Closed {
-                self.kept = Some(storage.block);
-            } else {
-                self.to_free.push((arena, storage));
-            }
-        }
+        self.to_free.extend(unused);
         arenas
     }
 
-    fn in_order(mut storages: Vec<(ArenaId, Storage)>) -> Vec<(ArenaId, BlockRef)> {
+    fn in_order(mut storages: Vec<(ArenaId, Storage)>) -> Vec<(ArenaId, Storage)> {
         storages.sort_by_key(|(_, storage)| storage.order);
-        storages.into_iter().map(|(arena, storage)| (arena, storage.block)).collect()
+        storages
     }
 }
 
 pub(crate) struct BufferInner {
     pub(crate) id: BufferId,
+    label: Option<Arc<str>>,
+    /// The size of an element, for people to read.
+    element_bytes: u64,
     pub(crate) len: u64,
     pub(crate) platform: Platform,
     core: Mutex<Core>,
@@ -132,7 +171,7 @@ struct Aftermath {
 /// What became of a request put to a buffer.
 pub(crate) enum Asked {
     /// It has access now.
-    Granted(GrantId, Option<BlockRef>),
+    Granted(GrantId, Option<Handout>),
     /// Any other answer of the machine; [`Begin::Busy`] only if nobody was to wait.
     Answered(Begin, GrantId),
     /// It waits.
@@ -185,8 +224,8 @@ impl BufferInner {
     fn free_all(&self) {
         loop {
             let mut core = self.core.lock();
-            let blocks = Core::in_order(std::mem::take(&mut core.to_free));
-            if blocks.is_empty() {
+            let storages = Core::in_order(std::mem::take(&mut core.to_free));
+            if storages.is_empty() {
                 core.is_freeing = false;
                 core.is_ended = core.state.lifecycle() == Lifecycle::Closed;
                 drop(core);
@@ -194,10 +233,18 @@ impl BufferInner {
                 return;
             }
             drop(core);
-            for (arena, block) in blocks {
-                engine::free(&self.platform, arena, block);
+            for (arena, storage) in storages {
+                self.free(arena, storage);
             }
         }
+    }
+
+    fn free(&self, arena: ArenaId, storage: Storage) {
+        let Storage { block, host, root_host, mapped, shown, .. } = storage;
+        // The memory first: a block may end a mapping when it goes.
+        [host, mapped].into_iter().for_each(engine::quietly);
+        [root_host, shown].into_iter().for_each(engine::quietly);
+        engine::free(&self.platform, arena, block);
     }
 
     /// Puts a request; with `queue`, it waits where it cannot be granted now.
@@ -216,7 +263,7 @@ impl BufferInner {
                 begin => {
                     self.record_begin(&request, &begin);
                     match begin {
-                        Begin::Granted(_) => Asked::Granted(grant, core.block(arena, &request.claims)),
+                        Begin::Granted(_) => Asked::Granted(grant, core.handout(arena, &request.claims)),
                         begin => Asked::Answered(begin, grant),
                     }
                 }
@@ -225,7 +272,7 @@ impl BufferInner {
     }
 
     /// Completes a plan, and returns the storage of its grant.
-    pub(crate) fn finish(&self, grant: GrantId, arena: ArenaId) -> Result<Option<BlockRef>, AcquireError> {
+    pub(crate) fn finish(&self, grant: GrantId, arena: ArenaId) -> Result<Option<Handout>, AcquireError> {
         let finished = self.change(|core, routes| {
             let finished = core.state.finish(routes, grant);
             let Some(entry) = core.state.requestors().iter().find(|entry| entry.grant == grant) else {
@@ -233,7 +280,7 @@ impl BufferInner {
                 return Err(finished.err().unwrap_or(Refusal::Closed));
             };
             self.record(|| granted(entry));
-            Ok(core.block(entry.arena, &entry.claims))
+            Ok(core.handout(entry.arena, &entry.claims))
         });
         finished.map_err(|refusal| self.refused(refusal, Some((KernelId::default(), arena))))
     }
@@ -266,6 +313,7 @@ impl BufferInner {
             let arena =
                 core.state.requestors().iter().find(|entry| entry.grant == grant).map(|entry| entry.arena);
             let released = core.state.release(routes, grant, outcome);
+            core.origins.remove(&grant);
             if let Ok(release) = released {
                 self.record(|| EventKind::Released {
                     grant,
@@ -277,7 +325,7 @@ impl BufferInner {
         });
         match released {
             Ok((release, Some(arena))) if release.outcome != outcome => {
-                Err(AcquireError::DeviceLost { buffer: self.id, arena: self.arena_name(arena) })
+                Err(self.lost(arena))
             }
             Ok(_) => Ok(()),
             Err(refusal) => Err(self.refused(refusal, None)),
@@ -286,7 +334,7 @@ impl BufferInner {
 
     /// What a refusal of the machine means to a caller.
     pub(crate) fn refused(&self, refusal: Refusal, asker: Option<(KernelId, ArenaId)>) -> AcquireError {
-        let buffer = self.id;
+        let buffer = self.name();
         let (kernel, arena) = asker.unwrap_or_default();
         match refusal {
             Refusal::Closed => AcquireError::Closed { buffer },
@@ -298,7 +346,7 @@ impl BufferInner {
                 AcquireError::Unreachable { buffer, arena: self.arena_name(arena), span }
             }
             Refusal::TooManyGrants => AcquireError::TooManyGrants { buffer, arena: self.arena_name(arena) },
-            Refusal::DeviceLost => AcquireError::DeviceLost { buffer, arena: self.arena_name(arena) },
+            Refusal::DeviceLost => self.lost(arena),
             Refusal::NotClean => AcquireError::NotClean { buffer },
             Refusal::NotRestorable { span } => AcquireError::NotRestorable { buffer, span },
         }
@@ -321,7 +369,23 @@ impl BufferInner {
     }
 
     pub(crate) fn arena_name(&self, id: ArenaId) -> ArenaName {
-        ArenaName { id, name: self.platform.arena(id).desc().name.clone() }
+        ArenaName { id, name: self.platform.desc(id).name.clone() }
+    }
+
+    /// The buffer's name, for people.
+    pub(crate) fn name(&self) -> BufferName {
+        BufferName::new(self.id, self.label.clone(), self.element_bytes)
+    }
+
+    /// The error of an arena whose device is gone.
+    fn lost(&self, arena: ArenaId) -> AcquireError {
+        let loss = engine::guard(|| self.platform.arena(arena).loss()).unwrap_or_default();
+        AcquireError::DeviceLost { buffer: self.name(), arena: self.arena_name(arena), loss }
+    }
+
+    /// An arena broke its contract: the buffer refuses service rather than return wrong bytes.
+    pub(crate) fn wedge(&self) {
+        self.change(|core, _| core.state.wedge());
     }
 
     /// A device is gone. A buffer that knows it already stays as it is: losses are declared by whoever meets them.
@@ -335,10 +399,9 @@ impl BufferInner {
         });
     }
 
-    /// Refuses new requests and waits until the last grant and copy is gone.
-    fn close(&self, keep: Option<ArenaId>, before_waiting: impl FnOnce()) -> Option<BlockRef> {
+    /// Refuses new requests and waits until the last grant and copy is gone, or until `deadline`; whether they are.
+    fn close(&self, deadline: Option<Instant>, before_waiting: impl FnOnce()) -> bool {
         let refused = self.change(|core, routes| {
-            core.keep = keep.or(core.keep);
             self.record(|| EventKind::Closed);
             let refused = core.state.close(routes);
             let mut wakes = Wakes::default();
@@ -349,9 +412,44 @@ impl BufferInner {
         before_waiting();
         let mut core = self.core.lock();
         while !core.is_ended {
-            core = self.closed.wait(core);
+            match deadline {
+                None => core = self.closed.wait(core),
+                Some(deadline) => {
+                    let (guard, timed_out) = self.closed.wait_until(core, deadline);
+                    core = guard;
+                    if timed_out {
+                        return core.is_ended;
+                    }
+                }
+            }
         }
-        core.kept.take()
+        true
+    }
+
+    /// The grants that have not ended.
+    pub(crate) fn outstanding(&self) -> Vec<Outstanding> {
+        let name = self.name();
+        let entries = self.change(|core, _| {
+            let with_origin = |entry: &Requestor| (entry.clone(), core.origins.get(&entry.grant).copied());
+            core.state.requestors().iter().map(with_origin).collect::<Vec<_>>()
+        });
+        let told = entries.into_iter().map(|(entry, origin)| Outstanding {
+            buffer: name.clone(),
+            grant: entry.grant,
+            kernel: entry.kernel,
+            arena: self.arena_name(entry.arena),
+            claims: entry.claims,
+            acquired_at: origin,
+        });
+        told.collect()
+    }
+
+    /// Notes where a grant was acquired, if anybody records.
+    pub(crate) fn note_origin(&self, grant: GrantId, origin: &'static Location<'static>) {
+        if self.platform.0.recorder.is_on() {
+            let origin = (origin, std::thread::current().id());
+            self.change(|core, _| core.origins.insert(grant, origin));
+        }
     }
 }
 
@@ -369,11 +467,14 @@ impl Drop for BufferInner {
     fn drop(&mut self) {
         self.platform.0.registry.forget(self.id);
         let core = self.core.get_mut();
-        let storages = std::mem::take(&mut core.storages).into_iter().chain(core.to_free.drain(..));
-        for (arena, block) in Core::in_order(storages.collect()) {
+        let storages: Vec<_> =
+            std::mem::take(&mut core.storages).into_iter().chain(core.to_free.drain(..)).collect();
+        let external = core.external.take();
+        for (arena, storage) in Core::in_order(storages) {
             self.platform.0.recorder.record(self.id, || EventKind::Freed { arena });
-            engine::free(&self.platform, arena, block);
+            self.free(arena, storage);
         }
+        drop(external);
     }
 }
 
@@ -401,6 +502,14 @@ impl Registry {
     }
 }
 
+/// How a buffer is made.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) len: u64,
+    pub(crate) label: Option<Arc<str>>,
+    pub(crate) element_bytes: u64,
+}
+
 /// A buffer of bytes whose contents may be replicated in several arenas. Ranges are in bytes.
 ///
 /// Cheap to clone: clones name the same buffer. Its storage is freed when the last clone, grant and copy are gone.
@@ -408,19 +517,28 @@ impl Registry {
 pub struct RawBuffer(pub(crate) Arc<BufferInner>);
 
 impl RawBuffer {
-    pub(crate) fn create(platform: &Platform, len: u64, initial: Initial) -> Result<Self, ConfigError> {
-        if isize::try_from(len).is_err() {
-            return Err(ConfigError::TooLarge { elements: len, element_bytes: 1 });
+    pub(crate) fn create(platform: &Platform, made: Made, initial: Initial) -> Result<Self, ConfigError> {
+        if isize::try_from(made.len).is_err() {
+            return Err(ConfigError::TooLarge { elements: made.len, element_bytes: 1 });
         }
-        Ok(Self::make(platform, len, initial, None))
+        Ok(Self::make(platform, made, initial, None))
     }
 
-    /// A buffer over storage of the application's, which holds its first contents.
-    pub(crate) fn with_storage(platform: &Platform, len: u64, arena: ArenaId, block: BlockRef) -> Self {
-        Self::make(platform, len, Initial::External(arena), Some(block))
+    /// A buffer over storage of the application's, which holds its first contents: the container, and its memory as an
+    /// arena's block.
+    pub(crate) fn with_storage(
+        platform: &Platform,
+        made: Made,
+        arena: ArenaId,
+        (container, memory, block): (External, HostMemory, BlockRef),
+    ) -> Self {
+        let storage = Storage::new(block, Some(memory), FreeOrder::External);
+        Self::make(platform, made, Initial::External(arena), Some((container, storage)))
     }
 
-    fn make(platform: &Platform, len: u64, initial: Initial, external: Option<BlockRef>) -> Self {
+    fn make(platform: &Platform, made: Made, initial: Initial, external: Option<(External, Storage)>) -> Self {
+        let Made { len, label, element_bytes } = made;
+        platform.0.topology.price_up_to(len);
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let mut core = Core {
             state: BufferState::new(&platform.0.topology, len, initial),
@@ -428,21 +546,24 @@ impl RawBuffer {
             waiters: Waiters::default(),
             next_ticket: 0,
             next_grant: 0,
-            keep: None,
-            kept: None,
+            external: None,
             to_free: Vec::new(),
             is_freeing: false,
             is_ended: false,
+            origins: Origins::new(),
         };
         let data_in = match initial {
             Initial::External(arena) => Some(arena),
             _ => None,
         };
-        if let (Some(arena), Some(block)) = (data_in, external) {
-            core.put(arena, block, FreeOrder::External);
+        if let (Some(arena), Some((container, storage))) = (data_in, external) {
+            core.put(arena, storage);
+            core.external = Some(container);
         }
         let inner = Arc::new(BufferInner {
             id: BufferId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            label,
+            element_bytes,
             len,
             platform: platform.clone(),
             core: Mutex::new(core),
@@ -461,6 +582,12 @@ impl RawBuffer {
     #[must_use]
     pub fn id(&self) -> BufferId {
         self.0.id
+    }
+
+    /// The buffer's name in errors: its id, and its label if it has one.
+    #[must_use]
+    pub fn name(&self) -> BufferName {
+        self.0.name()
     }
 
     /// The size in bytes.
@@ -524,7 +651,7 @@ impl RawBuffer {
                 });
                 Ok(())
             }
-            Begin::Busy { reason, .. } => Err(AcquireError::Busy { buffer: self.0.id, reason }),
+            Begin::Busy { reason, .. } => Err(AcquireError::Busy { buffer: self.0.name(), reason }),
             Begin::Refused(refusal) => Err(self.0.refused(refusal, Some((KernelId::default(), arena)))),
         }
     }
@@ -545,7 +672,7 @@ impl RawBuffer {
         });
         match restored {
             Ok(true) => Ok(()),
-            Ok(false) => Err(AcquireError::Busy { buffer: self.0.id, reason: BusyReason::Conflict }),
+            Ok(false) => Err(AcquireError::Busy { buffer: self.0.name(), reason: BusyReason::Conflict }),
             Err(refusal) => Err(self.0.refused(refusal, None)),
         }
     }
@@ -560,7 +687,7 @@ impl RawBuffer {
         // The block goes with what follows every change: storage that the state does not know of is freed.
         let freed = self.0.change(|core, routes| core.state.free(routes, arena));
         freed.map_err(|reason| {
-            let (buffer, arena) = (self.0.id, self.0.arena_name(arena));
+            let (buffer, arena) = (self.0.name(), self.0.arena_name(arena));
             AcquireError::NotFreeable { buffer, arena, reason }
         })
     }
@@ -575,7 +702,7 @@ impl RawBuffer {
         self.0.platform.knows(arena)?;
         self.0.platform.knows(root)?;
         let refused = |reason| AcquireError::NotBindable {
-            buffer: self.0.id,
+            buffer: self.0.name(),
             arena: self.0.arena_name(arena),
             root: self.0.arena_name(root),
             reason,
@@ -595,9 +722,29 @@ impl RawBuffer {
     /// Refuses new requests and those that wait, waits until the last grant and copy is gone, and frees all storage.
     /// Dropping the last clone of a buffer does the same without waiting.
     ///
-    /// A thread that closes a buffer of which it holds a grant, or a future that has begun to fetch it, waits for itself.
+    /// A thread that closes a buffer of which it holds a grant, or a future that has begun to fetch it, waits for itself, and
+    /// one that closes a buffer of which a grant was forgotten waits for ever: see [`close_timeout`](Self::close_timeout).
     pub fn close(&self) {
         self.0.close(None, || {});
+    }
+
+    /// As [`close`](Self::close), for a limited time. The buffer takes nobody any more, whether the time was enough or not.
+    ///
+    /// # Errors
+    /// [`AcquireError::StillHeld`] with the grants that have not ended.
+    pub fn close_timeout(&self, timeout: Duration) -> Result<(), AcquireError> {
+        if self.0.close(Instant::now().checked_add(timeout), || {}) {
+            return Ok(());
+        }
+        let (buffer, outstanding) = (self.0.name(), self.0.outstanding());
+        Err(AcquireError::StillHeld { buffer, waited: timeout, outstanding })
+    }
+
+    /// The grants of the buffer that have not ended: by whom, of which bytes, and, where events are
+    /// [recorded](Platform::record), where they were acquired. What is still here when it should not be was forgotten.
+    #[must_use]
+    pub fn leaked_grants(&self) -> Vec<Outstanding> {
+        self.0.outstanding()
     }
 
     /// Closes the buffer while `reading` still holds it, so that nobody comes in between.
@@ -605,24 +752,21 @@ impl RawBuffer {
         self.0.close(None, || drop(reading));
     }
 
-    /// Closes the buffer and gives the application's storage back, the latest contents in it: `reading` keeps them
-    /// there until everybody else has gone.
-    ///
-    /// # Errors
-    /// The storage as a block where the arena does not give it back, `None` where somebody else closed the buffer.
-    pub(crate) fn close_keeping(
-        &self,
-        arena: ArenaId,
-        reading: Grants,
-    ) -> Result<Box<dyn HostOwner>, Option<BlockRef>> {
-        let block = self.0.close(Some(arena), || drop(reading)).ok_or(None)?;
-        let detached = engine::guard(|| self.0.platform.arena(arena).detach(block));
-        detached.map_err(|_| None)?.map_err(Some)
+    /// Whether the buffer holds storage of the application.
+    pub(crate) fn has_external(&self) -> bool {
+        self.0.change(|core, _| core.external.is_some())
+    }
+
+    /// Closes the buffer and gives the application's container back, the latest contents in it: `reading` keeps them
+    /// there until everybody else has gone. Of several who ask, one gets it.
+    pub(crate) fn close_taking(&self, reading: Grants) -> Option<External> {
+        self.0.close(None, || drop(reading));
+        self.0.change(|core, _| core.external.take())
     }
 
     pub(crate) fn span(&self, bytes: &Range<u64>) -> Result<Span, AcquireError> {
         let out = || AcquireError::OutOfRange {
-            buffer: self.0.id,
+            buffer: self.0.name(),
             start: bytes.start,
             end: bytes.end,
             len: self.0.len,

@@ -8,10 +8,12 @@
 use crate::arena::{Arena, BlockRef, Concurrency, Fence};
 use crate::cost::Cost;
 use crate::error::TransferError;
-use crate::host::HostSpan;
+use crate::host::{HostMemory, HostSpan, Loan, Shared};
 use crate::id::{ArenaId, DeviceId};
+use crate::platform::Platform;
 use crate::range::Span;
-use crate::record::{Counters, Operation};
+use crate::record::Operation;
+use crate::request::{CopyIn, CopyOut};
 use crate::sync::Arc;
 use std::fmt;
 
@@ -59,6 +61,15 @@ pub struct CopyQuery {
 
 /// A mechanism that copies between two arenas.
 ///
+/// It may be safe code: the [`CopyJob`] that it is given reaches the bytes of one copy and no others.
+///
+/// # What a mechanism owes
+/// - **C-1** The price depends on the query alone. It is asked once for each size class and remembered.
+/// - **C-2** The fence reports the bytes that were moved. Fewer are a failed copy, and so are more.
+/// - **C-3** The job, and everything it was split into, is used up or dropped before the fence ends. Otherwise the contract
+///   is broken, and the buffer serves nobody any more.
+/// - **C-4** Calls may panic, call back into core, and take their time: none is made under a lock of core.
+///
 /// # Source
 /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2.
 pub trait CrossArena: Send + Sync + fmt::Debug {
@@ -66,7 +77,7 @@ pub trait CrossArena: Send + Sync + fmt::Debug {
     fn name(&self) -> &str;
 
     /// What the copy would take, or `None` where this mechanism cannot do it. Pure and deterministic: the answer
-    /// depends on the query alone, because paths are cached by it.
+    /// depends on the query alone, because it is remembered.
     fn can_copy(&self, query: &CopyQuery) -> Option<Cost>;
 
     /// Starts the copy. Success of the fence means that every byte of the job's span was written in the destination
@@ -74,33 +85,45 @@ pub trait CrossArena: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`TransferError`] where the copy could not be started.
-    fn copy(&self, job: &CopyJob<'_>) -> Result<Fence, TransferError>;
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError>;
 }
 
 /// One end of a copy.
+#[derive(Clone, Debug)]
+pub(crate) struct JobEnd {
+    pub(crate) arena: Arc<dyn Arena>,
+    pub(crate) name: Arc<str>,
+    pub(crate) block: BlockRef,
+    /// The whole block as the host sees it, if it is host memory or mapped for the host.
+    pub(crate) host: Option<Shared>,
+}
+
+/// One end of a copy, as a mechanism sees it.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct CopyEnd<'a> {
     /// The arena.
     pub arena: &'a dyn Arena,
     /// Its block.
     pub block: &'a BlockRef,
-    /// Where the host sees the whole block, if it is host memory or mapped for the host.
-    pub host: Option<&'a HostSpan>,
 }
 
-/// A copy to be carried out: the ends, the bytes, and the primitive operations, which are counted here so that a
-/// mechanism cannot forget to.
+/// A copy to be carried out: the ends, the bytes, and the ways to move them.
+///
+/// It is not `Clone`: its bytes are moved once. Parts may go different ways ([`split_at`](Self::split_at)). It may be kept
+/// until the fence ends, so a mechanism may move the bytes whenever it likes.
 #[derive(Debug)]
-pub struct CopyJob<'a> {
-    from: CopyEnd<'a>,
-    to: CopyEnd<'a>,
+pub struct CopyJob {
+    from: JobEnd,
+    to: JobEnd,
     span: Span,
-    counters: &'a Counters,
+    platform: Platform,
+    loan: Loan,
 }
 
-impl<'a> CopyJob<'a> {
-    pub(crate) fn new(from: CopyEnd<'a>, to: CopyEnd<'a>, span: Span, counters: &'a Counters) -> Self {
-        Self { from, to, span, counters }
+impl CopyJob {
+    pub(crate) fn new(from: JobEnd, to: JobEnd, span: Span, platform: &Platform, loan: &Loan) -> Self {
+        Self { from, to, span, platform: platform.clone(), loan: loan.clone() }
     }
 
     /// The bytes to copy; the same offsets in both blocks.
@@ -109,53 +132,137 @@ impl<'a> CopyJob<'a> {
         self.span
     }
 
+    /// How many bytes there are.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.span.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.span.is_empty()
+    }
+
     /// The source.
     #[must_use]
-    pub fn from(&self) -> CopyEnd<'a> {
-        self.from
+    pub fn from(&self) -> CopyEnd<'_> {
+        CopyEnd { arena: &*self.from.arena, block: &self.from.block }
     }
 
     /// The destination.
     #[must_use]
-    pub fn to(&self) -> CopyEnd<'a> {
-        self.to
+    pub fn to(&self) -> CopyEnd<'_> {
+        CopyEnd { arena: &*self.to.arena, block: &self.to.block }
     }
 
-    /// Host bytes of the job's span at the source, if the host sees it.
+    /// Where the host sees the job's bytes at the source, if it does. Unsafe code may read there while it holds the job.
     #[must_use]
     pub fn source_host(&self) -> Option<HostSpan> {
-        self.from.host.map(|host| host.slice(self.span))
+        self.from.host.as_ref().map(|host| host.span().slice(self.span))
     }
 
-    /// Host bytes of the job's span at the destination, if the host sees it.
+    /// Where the host sees the job's bytes at the destination, if it does. Unsafe code may write there while it holds the
+    /// job.
     #[must_use]
     pub fn target_host(&self) -> Option<HostSpan> {
-        self.to.host.map(|host| host.slice(self.span))
+        self.to.host.as_ref().map(|host| host.span().slice(self.span))
     }
 
-    /// Writes host memory into the destination at `offset` of the buffer (the framework's write call).
+    /// The first `at` bytes and the others.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[must_use]
+    pub fn split_at(self, at: u64) -> (Self, Self) {
+        assert!(at <= self.len(), "byte {at} of {}", self.len());
+        let cut = self.span.start() + at;
+        let (first, second) = (Span::new(self.span.start(), cut), Span::new(cut, self.span.end()));
+        let rest = Self::new(self.from.clone(), self.to.clone(), second, &self.platform, &self.loan);
+        (Self { span: first, ..self }, rest)
+    }
+
+    /// The first `at` bytes, or all where there are fewer; the others are not touched.
+    #[must_use]
+    pub fn first(self, at: u64) -> Self {
+        let at = at.min(self.len());
+        self.split_at(at).0
+    }
+
+    /// Writes the source, which the host sees, into the destination by the framework's write call.
     ///
     /// # Errors
-    /// Whatever [`Arena::copy_in`] reports.
-    pub fn write(&self, offset: u64, from: &HostSpan) -> Result<Fence, TransferError> {
-        self.counters.count(Operation::Write);
-        self.to.arena.copy_in(self.to.block, offset, from)
+    /// [`TransferError::NoAddress`] where the host does not see the source; whatever [`Arena::copy_in`] reports.
+    pub fn write(self) -> Result<Fence, TransferError> {
+        let source = host_of(&self.from)?.source(self.span, &self.loan);
+        self.platform.counters().count(Operation::Write);
+        self.to.arena.copy_in(CopyIn::scheduled(&self.to.block, self.span.start(), source))
     }
 
-    /// Reads the source at `offset` of the buffer into host memory (the framework's read call).
+    /// Reads the source into the destination, which the host sees, by the framework's read call.
     ///
     /// # Errors
-    /// Whatever [`Arena::copy_out`] reports.
-    pub fn read(&self, offset: u64, to: &HostSpan) -> Result<Fence, TransferError> {
-        self.counters.count(Operation::Read);
-        self.from.arena.copy_out(self.from.block, offset, to)
+    /// [`TransferError::NoAddress`] where the host does not see the destination; whatever [`Arena::copy_out`] reports.
+    pub fn read(self) -> Result<Fence, TransferError> {
+        let target = host_of(&self.to)?.target(self.span, &self.loan);
+        self.platform.counters().count(Operation::Read);
+        self.from.arena.copy_out(CopyOut::scheduled(&self.from.block, self.span.start(), target))
     }
 
-    /// Copies between two host spans with the processor, and is done when it returns.
-    pub fn memcpy(&self, from: &HostSpan, to: &HostSpan) -> Fence {
-        self.counters.count(Operation::Copy);
-        to.copy_from(from);
-        Fence::done(from.len())
+    /// Copies with the processor where the host sees both ends, and is done when it returns.
+    ///
+    /// # Errors
+    /// [`TransferError::NoAddress`] where the host does not see an end.
+    pub fn memcpy(self) -> Result<Fence, TransferError> {
+        let source = host_of(&self.from)?.source(self.span, &self.loan);
+        let mut target = host_of(&self.to)?.target(self.span, &self.loan);
+        self.platform.counters().count(Operation::Copy);
+        target.copy_from(&source);
+        Ok(Fence::done(self.span.len()))
+    }
+
+    /// Reads the source into scratch memory and writes the destination from there, in pieces; done when it returns.
+    ///
+    /// # Errors
+    /// [`TransferError::NoScratch`], [`TransferError::Short`], [`TransferError::StillLent`], and whatever the arenas report.
+    pub fn stage(self) -> Result<Fence, TransferError> {
+        let mut start = self.span.start();
+        while start < self.span.end() {
+            let len = (self.span.end() - start).min(STAGE_BYTES);
+            let (scratch, part, loan) = (HostMemory::zeroed(len)?, Span::new(0, len), Loan::default());
+            self.platform.counters().count(Operation::Read);
+            let target = scratch.share().target(part, &loan);
+            let read = self.from.arena.copy_out(CopyOut::scheduled(&self.from.block, start, target))?;
+            expect_all(read, len, &loan)?;
+            self.platform.counters().count(Operation::Write);
+            let source = scratch.share().source(part, &loan);
+            let written = self.to.arena.copy_in(CopyIn::scheduled(&self.to.block, start, source))?;
+            expect_all(written, len, &loan)?;
+            start += len;
+        }
+        Ok(Fence::done(self.span.len()))
+    }
+}
+
+fn host_of(end: &JobEnd) -> Result<&Shared, TransferError> {
+    end.host.as_ref().ok_or_else(|| TransferError::NoAddress { arena: end.name.clone() })
+}
+
+/// Waits for a piece, which must have moved all of its bytes and given back what it was lent.
+fn expect_all(fence: Fence, requested_bytes: u64, loan: &Loan) -> Result<(), TransferError> {
+    let done_bytes = fence.wait()?;
+    if loan.is_out() {
+        return Err(TransferError::StillLent);
+    }
+    moved_all(requested_bytes, done_bytes)
+}
+
+/// Whether a transfer moved what was asked for.
+pub(crate) fn moved_all(requested_bytes: u64, done_bytes: u64) -> Result<(), TransferError> {
+    match done_bytes {
+        _ if done_bytes < requested_bytes => Err(TransferError::Short { requested_bytes, done_bytes }),
+        _ if done_bytes > requested_bytes => Err(TransferError::Overrun { requested_bytes, done_bytes }),
+        _ => Ok(()),
     }
 }
 
@@ -252,32 +359,13 @@ impl CrossArena for HostStaged {
         }
     }
 
-    fn copy(&self, job: &CopyJob<'_>) -> Result<Fence, TransferError> {
-        let span = job.span();
-        match (job.source_host(), job.target_host()) {
-            (Some(from), Some(to)) => Ok(job.memcpy(&from, &to)),
-            (Some(from), None) => job.write(span.start(), &from),
-            (None, Some(to)) => job.read(span.start(), &to),
-            (None, None) => {
-                let mut start = span.start();
-                while start < span.end() {
-                    let len = (span.end() - start).min(STAGE_BYTES);
-                    let scratch = HostSpan::scratch(len)?;
-                    expect_all(job.read(start, &scratch)?.wait()?, len)?;
-                    expect_all(job.write(start, &scratch)?.wait()?, len)?;
-                    start += len;
-                }
-                Ok(Fence::done(span.len()))
-            }
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+        match (job.from.host.is_some(), job.to.host.is_some()) {
+            (true, true) => job.memcpy(),
+            (true, false) => job.write(),
+            (false, true) => job.read(),
+            (false, false) => job.stage(),
         }
-    }
-}
-
-fn expect_all(done_bytes: u64, requested_bytes: u64) -> Result<(), TransferError> {
-    if done_bytes == requested_bytes {
-        Ok(())
-    } else {
-        Err(TransferError::Short { requested_bytes, done_bytes })
     }
 }
 
@@ -304,11 +392,8 @@ impl CrossArena for HostMapped {
         Some(self.speed.cost(query))
     }
 
-    fn copy(&self, job: &CopyJob<'_>) -> Result<Fence, TransferError> {
-        match (job.source_host(), job.target_host()) {
-            (Some(from), Some(to)) => Ok(job.memcpy(&from, &to)),
-            _ => Err(TransferError::Infeasible),
-        }
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+        job.memcpy()
     }
 }
 
@@ -335,7 +420,7 @@ impl CrossArena for Binding {
         Some(self.speed.cost(&CopyQuery { bytes: 0, ..*query }))
     }
 
-    fn copy(&self, _job: &CopyJob<'_>) -> Result<Fence, TransferError> {
+    fn copy(&self, _job: CopyJob) -> Result<Fence, TransferError> {
         unreachable!("core refreshes a bound pair by its map state; it never copies between the two")
     }
 }

@@ -5,14 +5,15 @@
 //! ends the plan: the bytes that were to arrive stay invalid, everything completed stays, reservations are undone. The
 //! arenas are then asked whether a device is gone, which is declared before the requester hears of the failure.
 
-use crate::arena::{BlockRef, Concurrency, Fence};
+use crate::arena::{BlockRef, Concurrency, Fence, MapReport, NewBlock};
 use crate::buffer::{BufferInner, Core, FreeOrder, RawBuffer, Storage};
-use crate::cross_arena::{CopyEnd, CopyJob};
-use crate::error::{AcquireError, AllocError, BusyReason, TransferError, panic_text};
-use crate::host::HostSpan;
+use crate::cross_arena::{CopyJob, JobEnd, moved_all};
+use crate::error::{AcquireError, AllocError, Breach, BusyReason, TransferError, panic_text};
+use crate::host::{HostMemory, Loan, Shared};
 use crate::id::{ArenaId, DeviceId, GrantId, KernelId};
 use crate::platform::Platform;
 use crate::record::{EventKind, Operation};
+use crate::request::{Fill, MapRequest, UnmapRequest};
 use crate::state::{CopyKind, CopyOp, MapState, Step, SyncPlan};
 use crate::sync::Arc;
 use std::collections::VecDeque;
@@ -37,13 +38,15 @@ pub(crate) struct Run {
 struct Pending {
     copy: CopyOp,
     fence: Fence,
+    /// Out as long as somebody works on the copy, whatever the fence says.
+    loan: Loan,
     begun: Instant,
 }
 
 /// What a copy needs of the buffer's storage, taken under the lock.
 struct End {
     block: BlockRef,
-    host: Option<HostSpan>,
+    host: Option<Shared>,
 }
 
 impl Run {
@@ -76,10 +79,10 @@ impl Run {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(ended) => ended,
                 };
-                if let Some(Pending { copy, begun, fence }) = self.pending.pop_front() {
+                if let Some(Pending { copy, begun, fence, loan }) = self.pending.pop_front() {
                     // One that panicked when it was polled may do so again.
-                    let _ = guard(|| drop(fence));
-                    self.ended(&copy, begun, ended);
+                    quietly(fence);
+                    self.ended(&copy, begun, &loan, ended);
                 }
                 continue;
             }
@@ -131,9 +134,9 @@ impl Run {
         let object = self.core().platform.arena(arena);
         self.core().platform.counters().count(Operation::Alloc);
         let allocated = guard(|| object.alloc(self.core().len));
-        let block = self.storage_result(arena, allocated)?;
+        let NewBlock { block, host } = self.storage_result(arena, allocated)?;
         self.core().change(|core, _| {
-            core.put(arena, block, FreeOrder::Root);
+            core.put(arena, Storage::new(block, host, FreeOrder::Root));
             core.state.allocated(arena);
             self.core().record(|| EventKind::Allocated { arena, root: None });
         });
@@ -141,63 +144,120 @@ impl Run {
     }
 
     fn bind(&mut self, arena: ArenaId, root: ArenaId, concurrency: Concurrency) -> Result<(), AcquireError> {
-        let root_block = self.end(root).block;
-        let object = self.core().platform.arena(arena);
-        self.core().platform.counters().count(Operation::Bind);
-        let bound = guard(|| object.bind(&root_block));
-        let block = self.storage_result(arena, bound)?;
+        let End { block: root_block, host: root_host } = self.end(root);
+        let platform = &self.core().platform;
+        let object = platform.arena(arena);
+        platform.counters().count(Operation::Bind);
+        let bound = guard(|| object.bind(&root_block, root_host.as_ref().map(Shared::span)));
+        quietly(root_block);
+        let NewBlock { block, host } = self.storage_result(arena, bound)?;
+        let mut storage = Storage::new(block, host, FreeOrder::Member);
+        if platform.desc(arena).native == platform.desc(root).native {
+            storage.root_host = root_host;
+        }
         self.core().change(|core, routes| {
-            core.put(arena, block, FreeOrder::Member);
+            core.put(arena, storage);
             core.state.bound(routes, arena, root, concurrency);
             self.core().record(|| EventKind::Allocated { arena, root: Some(root) });
         });
         Ok(())
     }
 
+    /// The block that an arena has made, if it is what was asked for.
     fn storage_result(
         &self,
         arena: ArenaId,
-        result: Result<Result<BlockRef, AllocError>, Arc<str>>,
-    ) -> Result<BlockRef, AcquireError> {
+        result: Result<Result<NewBlock, AllocError>, Arc<str>>,
+    ) -> Result<NewBlock, AcquireError> {
         let name = self.core().arena_name(arena);
+        let (needed_bytes, align) = (self.core().len, self.core().platform.desc(arena).alloc_align);
         let panicked = |message| Err(AllocError::Panicked { arena: name.name.clone(), message });
-        let result = result.unwrap_or_else(panicked).and_then(|block| {
-            let bytes = block.len();
-            if bytes >= self.core().len {
-                return Ok(block);
+        let result = result.unwrap_or_else(panicked).and_then(|new| {
+            // The length is the arena's word, and asking for it its code.
+            if guard(|| new.block.len()).is_ok_and(|bytes| bytes >= needed_bytes) {
+                return Ok(new);
             }
-            free(&self.core().platform, arena, block);
-            Err(AllocError::OutOfMemory { arena: name.name.clone(), bytes: self.core().len })
+            self.give_back(arena, new);
+            Err(AllocError::OutOfMemory { arena: name.name.clone(), bytes: needed_bytes })
         });
-        result.map_err(|cause| AcquireError::Alloc { buffer: self.core().id, arena: name, cause })
+        let (buffer, arena_name) = (self.core().name(), name.clone());
+        let new = result.map_err(|cause| AcquireError::Alloc { buffer, arena: arena_name, cause })?;
+        let bytes = new.host.as_ref().map_or(needed_bytes, HostMemory::len);
+        let is_aligned =
+            new.host.as_ref().is_none_or(|host| (host.span().as_ptr().addr() as u64).is_multiple_of(align));
+        if bytes < needed_bytes || (!is_aligned && needed_bytes > 0 && !self.is_bind()) {
+            self.give_back(arena, new);
+            let (buffer, breach) = (self.core().name(), Breach::HostMemory { bytes, needed_bytes });
+            return Err(AcquireError::ArenaContract { buffer, arena: name, breach });
+        }
+        Ok(new)
+    }
+
+    /// Whether the step under way is a binding, whose storage is aligned as the root's is.
+    fn is_bind(&self) -> bool {
+        let under_way = self.next.checked_sub(1).and_then(|index| self.plan.steps.get(index));
+        matches!(under_way, Some(Step::Bind { .. }))
+    }
+
+    fn give_back(&self, arena: ArenaId, NewBlock { block, host }: NewBlock) {
+        quietly(host);
+        free(&self.core().platform, arena, block);
     }
 
     fn map(&mut self, arena: ArenaId, device: DeviceId, target: MapState) -> Result<(), AcquireError> {
         let platform = &self.core().platform;
-        let object = platform.arena(arena);
-        let block = self.end(arena).block;
-        let native = device == object.desc().native;
+        let (object, native) = (platform.arena(arena), device == platform.desc(arena).native);
+        let is_host_in = |state: MapState| platform.host().is_some_and(|host| state.remotes().contains(host));
+        let (block, mut host) = self.core().change(|core, _| core.lend_mapping(arena, is_host_in(target)));
         platform.counters().count(if native { Operation::Unmap } else { Operation::Map });
-        let report =
-            guard(|| if native { object.unmap(&block, target) } else { object.map(&block, device, target) });
-        let report =
-            report.unwrap_or_else(|message| Err(TransferError::Panicked { message })).map_err(|cause| {
-                let (buffer, arena) = (self.core().id, self.core().arena_name(arena));
-                AcquireError::MapFailed { buffer, arena, device, cause }
-            })?;
-        let accepted = self.core().change(|core, routes| {
-            let accepted = core.state.mapped(routes, self.plan.owner, (arena, device, target), report.state);
-            if let Some(storage) = core.storage(arena) {
-                storage.mapped = report.host;
-            }
-            self.core().record(|| EventKind::Mapped { arena, device });
-            accepted
+        let report = guard(|| match native {
+            true => object.unmap(UnmapRequest::scheduled(&block, target, &mut host)),
+            false => object.map(MapRequest::scheduled(&block, device, target, &mut host)),
         });
-        accepted.map_err(|breach| AcquireError::ArenaContract {
-            buffer: self.core().id,
-            arena: self.core().arena_name(breach.arena),
-            device: breach.device,
-        })
+        let report = report.unwrap_or_else(|message| Err(TransferError::Panicked { message }));
+        quietly(block);
+        let (state, error) = match report {
+            Ok(MapReport { state, host: shown }) => {
+                if shown.is_some() {
+                    quietly(std::mem::replace(&mut host, shown));
+                }
+                (Some(state), None)
+            }
+            Err(cause) => (None, Some(cause)),
+        };
+        if state.is_some_and(|state| !is_host_in(state)) {
+            quietly(host.take());
+        }
+        let bytes = host.as_ref().map_or(u64::MAX, HostMemory::len);
+        let (accepted, left_over) = self.core().change(|core, routes| {
+            let left_over = core.take_mapping(arena, host);
+            let accepted = state.map(|state| {
+                self.core().record(|| EventKind::Mapped { arena, device });
+                core.state.mapped(routes, self.plan.owner, (arena, device, target), state)
+            });
+            (accepted, left_over)
+        });
+        quietly(left_over);
+        let broken = |arena, breach| AcquireError::ArenaContract {
+            buffer: self.core().name(),
+            arena: self.core().arena_name(arena),
+            breach,
+        };
+        match (accepted, error) {
+            (Some(Ok(())), _) if bytes < self.core().len => {
+                let breach = Breach::HostMemory { bytes, needed_bytes: self.core().len };
+                self.core().wedge();
+                Err(broken(arena, breach))
+            }
+            (Some(Ok(())), _) => Ok(()),
+            (Some(Err(breach)), _) => Err(broken(breach.arena, Breach::Access { device: breach.device })),
+            (None, cause) => Err(AcquireError::MapFailed {
+                buffer: self.core().name(),
+                arena: self.core().arena_name(arena),
+                device,
+                cause: cause.unwrap_or(TransferError::Infeasible),
+            }),
+        }
     }
 
     fn copy(&mut self, copy: CopyOp) -> Result<(), AcquireError> {
@@ -218,32 +278,36 @@ impl Run {
         if refresh {
             return Ok(());
         }
-        let begun = Instant::now();
-        let target = platform.arena(copy.to);
-        let started = guard(|| match (copy.kind, &from) {
+        let (begun, loan) = (Instant::now(), Loan::default());
+        let job_end = |arena: ArenaId, end: End| JobEnd {
+            arena: platform.arena(arena).clone(),
+            name: platform.desc(arena).name.clone(),
+            block: end.block,
+            host: end.host,
+        };
+        let started = match (copy.kind, from) {
             (CopyKind::Bytes { from: source, link, .. }, Some(from)) => {
-                let ends = |arena: ArenaId, end: &End| (platform.arena(arena).clone(), end.block.clone());
-                let (source_arena, source_block) = ends(source, from);
-                let job = CopyJob::new(
-                    CopyEnd { arena: &*source_arena, block: &source_block, host: from.host.as_ref() },
-                    CopyEnd { arena: &**target, block: &to.block, host: to.host.as_ref() },
-                    span,
-                    platform.counters(),
-                );
-                platform.cross_arena(link).copy(&job)
+                let (from, to) = (job_end(source, from), job_end(copy.to, to));
+                let job = CopyJob::new(from, to, span, platform, &loan);
+                guard(|| platform.cross_arena(link).copy(job))
             }
             _ => {
                 platform.counters().count(Operation::Fill);
-                target.fill(&to.block, span, 0)
+                let fill = Fill::scheduled(&to.block, span, 0, &loan);
+                drop(to);
+                guard(|| platform.arena(copy.to).fill(fill))
             }
-        });
-        let fence = started.unwrap_or_else(|message| Err(TransferError::Panicked { message }));
-        self.pending.push_back(Pending {
-            copy,
-            fence: fence.map_err(|cause| self.failure(&copy, cause))?,
-            begun,
-        });
-        Ok(())
+        };
+        match started.unwrap_or_else(|message| Err(TransferError::Panicked { message })) {
+            Ok(fence) => {
+                self.pending.push_back(Pending { copy, fence, loan, begun });
+                Ok(())
+            }
+            Err(cause) => {
+                let cause = if loan.is_out() { TransferError::StillLent } else { cause };
+                Err(self.failure(&copy, cause))
+            }
+        }
     }
 
     /// The end of a copy that is lost, for people to read; the destination where none is.
@@ -253,12 +317,13 @@ impl Run {
     }
 
     /// A copy has ended, well or not.
-    fn ended(&mut self, copy: &CopyOp, begun: Instant, ended: Result<u64, TransferError>) {
+    fn ended(&mut self, copy: &CopyOp, begun: Instant, loan: &Loan, ended: Result<u64, TransferError>) {
         let requested_bytes = copy.span.len();
-        let arrived = ended.and_then(|done_bytes| {
-            let short = TransferError::Short { requested_bytes, done_bytes };
-            if done_bytes < requested_bytes { Err(short) } else { Ok(()) }
-        });
+        let mut arrived = ended.and_then(|done_bytes| moved_all(requested_bytes, done_bytes));
+        if loan.is_out() {
+            arrived = Err(TransferError::StillLent);
+        }
+        let arrived = arrived.map_err(|cause| self.failure(copy, cause)).and_then(|()| self.look_after(copy));
         match arrived {
             Ok(()) => {
                 if let CopyKind::Bytes { link, .. } = copy.kind {
@@ -270,11 +335,28 @@ impl Run {
                     self.record_copy(copy, true);
                 });
             }
-            Err(cause) => {
-                let error = self.failure(copy, cause);
-                self.fail(error);
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// A copy changes no map state: arenas that can tell are asked whether it did.
+    fn look_after(&self, copy: &CopyOp) -> Result<(), AcquireError> {
+        let platform = &self.core().platform;
+        for arena in copy.from().into_iter().chain([copy.to]) {
+            let block = self.end(arena).block;
+            let found = guard(|| platform.arena(arena).map_state(&block)).unwrap_or_default();
+            quietly(block);
+            let Some(found) = found else { continue };
+            // Another plan may be changing it now, by right.
+            let known = self.core().change(|core, _| core.settled_map(arena));
+            if let Some(known) = known.filter(|known| *known != found) {
+                self.core().wedge();
+                let (buffer, arena) = (self.core().name(), self.core().arena_name(arena));
+                let breach = Breach::MapChanged { known, found };
+                return Err(AcquireError::ArenaContract { buffer, arena, breach });
             }
         }
+        Ok(())
     }
 
     /// Something went wrong. Where that is because a device is gone, every buffer knows before anybody hears of it, and
@@ -284,13 +366,24 @@ impl Run {
         self.failed.get_or_insert(error);
     }
 
+    /// The error of a copy that failed. What breaks a contract wedges the buffer.
     fn failure(&self, copy: &CopyOp, cause: TransferError) -> AcquireError {
-        let buffer = self.core().id;
-        if cause == TransferError::Infeasible {
-            return AcquireError::Busy { buffer, reason: BusyReason::ArenaInUse };
-        }
+        let buffer = self.core().name();
         let to = self.core().arena_name(copy.to);
         let from = copy.from().map_or_else(|| to.clone(), |from| self.core().arena_name(from));
+        let breach = match &cause {
+            TransferError::Infeasible => {
+                return AcquireError::Busy { buffer, reason: BusyReason::ArenaInUse };
+            }
+            TransferError::StillLent => Some((to.clone(), Breach::StillLent)),
+            TransferError::NoAddress { arena } if *arena == from.name => Some((from.clone(), Breach::NoAddress)),
+            TransferError::NoAddress { .. } => Some((to.clone(), Breach::NoAddress)),
+            _ => None,
+        };
+        if let Some((arena, breach)) = breach {
+            self.core().wedge();
+            return AcquireError::ArenaContract { buffer, arena, breach };
+        }
         AcquireError::CopyFailed { buffer, from, to, span: copy.span, cause }
     }
 
@@ -335,13 +428,10 @@ impl Drop for Run {
             return;
         }
         let _given_up = GivenUp(self.buffer.clone(), self.plan.owner);
-        for Pending { copy, fence, begun } in std::mem::take(&mut self.pending) {
+        for Pending { copy, fence, begun, loan } in std::mem::take(&mut self.pending) {
             let ended = guard(|| fence.wait());
-            self.ended(
-                &copy,
-                begun,
-                ended.unwrap_or_else(|message| Err(TransferError::Panicked { message })),
-            );
+            let ended = ended.unwrap_or_else(|message| Err(TransferError::Panicked { message }));
+            self.ended(&copy, begun, &loan, ended);
         }
     }
 }
@@ -356,8 +446,30 @@ impl Core {
     /// The storage of an arena that a plan uses.
     fn end(&mut self, arena: ArenaId) -> End {
         let storage = self.storage(arena).expect("a plan uses only arenas with storage (I-5)");
-        let Storage { block, mapped, .. } = storage;
-        End { block: block.clone(), host: mapped.clone().or_else(|| block.host()) }
+        End { block: storage.block.clone(), host: storage.host_view() }
+    }
+
+    /// An arena's block, and the memory of its mapping, which the arena may need back. Where the host keeps its access, copies
+    /// that are under way go on seeing it.
+    fn lend_mapping(&mut self, arena: ArenaId, host_stays: bool) -> (BlockRef, Option<HostMemory>) {
+        let storage = self.storage(arena).expect("a plan uses only arenas with storage (I-5)");
+        let mapped = storage.mapped.take();
+        storage.shown = mapped.as_ref().filter(|_| host_stays).map(HostMemory::share);
+        (storage.block.clone(), mapped)
+    }
+
+    /// Takes the memory of a mapping over; what is not needed any more, to be dropped without the lock.
+    fn take_mapping(&mut self, arena: ArenaId, host: Option<HostMemory>) -> (Option<HostMemory>, Option<Shared>) {
+        match self.storage(arena) {
+            Some(storage) => (std::mem::replace(&mut storage.mapped, host), storage.shown.take()),
+            None => (host, None),
+        }
+    }
+
+    /// The map state of an arena, unless somebody changes it now.
+    fn settled_map(&self, arena: ArenaId) -> Option<MapState> {
+        let state = self.state.arena(arena);
+        (state.transition.is_none() && state.alloc.is_allocated() && !state.is_lost()).then_some(state.map)
     }
 }
 
@@ -367,7 +479,19 @@ pub(crate) fn free(platform: &Platform, arena: ArenaId, block: BlockRef) {
     let _ = guard(|| platform.arena(arena).free(block));
 }
 
-/// Runs code of an arena; a panic becomes its message.
+/// Drops what belongs to somebody else: a destructor that panics is its own failure and nobody's here.
+pub(crate) fn quietly<T>(theirs: T) {
+    let _ = guard(|| drop(theirs));
+}
+
+/// Runs code of somebody else; a panic becomes its message.
 pub(crate) fn guard<R>(call: impl FnOnce() -> R) -> Result<R, Arc<str>> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| panic_text(&*panic).into())
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
+        let text = panic_text(&*panic).into();
+        // What was panicked with may panic when it is dropped.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+            std::mem::forget(again);
+        }
+        text
+    })
 }

@@ -4,9 +4,10 @@
 //! on them; predicates answer the questions a caller usually has.
 
 use crate::arena::{ArenaDesc, Concurrency};
-use crate::host::HostOwner;
+use crate::grant::Outstanding;
 use crate::id::{ArenaId, BufferId, DeviceId, KernelId};
 use crate::range::Span;
+use crate::state::MapState;
 use crate::sync::Arc;
 use std::any::Any;
 use std::time::Duration;
@@ -24,6 +25,98 @@ pub struct ArenaName {
 impl std::fmt::Display for ArenaName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.name)
+    }
+}
+
+/// A buffer in an error: its id, and the label that the application gave it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct BufferName {
+    /// The buffer.
+    pub id: BufferId,
+    /// Its label, where it has one.
+    pub label: Option<Arc<str>>,
+    /// The size of its elements, in bytes; 1 for a buffer of bytes.
+    pub element_bytes: u64,
+}
+
+impl BufferName {
+    pub(crate) fn new(id: BufferId, label: Option<Arc<str>>, element_bytes: u64) -> Self {
+        Self { id, label, element_bytes }
+    }
+
+    /// Bytes of the buffer as people read them: as elements too, where it has any.
+    #[must_use]
+    pub fn bytes(&self, span: Span) -> String {
+        match self.element_bytes {
+            0 | 1 => format!("{self} bytes {span}"),
+            size => {
+                let (first, last) = (span.start() / size, span.end().div_ceil(size));
+                format!("{self} bytes {span} (elements {first}..{last})")
+            }
+        }
+    }
+}
+
+impl PartialEq<BufferId> for BufferName {
+    fn eq(&self, id: &BufferId) -> bool {
+        self.id == *id
+    }
+}
+
+impl std::fmt::Display for BufferName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.label {
+            Some(label) => write!(f, "{label:?} ({})", self.id),
+            None => self.id.fmt(f),
+        }
+    }
+}
+
+/// How an arena broke its contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Breach {
+    /// It reported a map state that does not give a device the access that it needs, or gives access to others.
+    Access {
+        /// The device.
+        device: DeviceId,
+    },
+    /// It reported that the host has access and not where the bytes are.
+    NoAddress,
+    /// The host memory of a block is shorter than the block has to be, or misaligned.
+    HostMemory {
+        /// The bytes that there are.
+        bytes: u64,
+        /// The bytes that there have to be.
+        needed_bytes: u64,
+    },
+    /// It keeps what it was lent for a transfer that it says has ended.
+    StillLent,
+    /// It changed a map state unasked.
+    MapChanged {
+        /// The state as core knows it.
+        known: MapState,
+        /// The state as the arena has it.
+        found: MapState,
+    },
+}
+
+impl std::fmt::Display for Breach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Access { device } => {
+                write!(f, "it reported a map state that does not fit the access of device {device}")
+            }
+            Self::NoAddress => f.write_str("it let the host in and did not say where the bytes are"),
+            Self::HostMemory { bytes, needed_bytes } => {
+                write!(f, "its host memory of {bytes} bytes is too short or misaligned: {needed_bytes} are needed")
+            }
+            Self::StillLent => f.write_str("it keeps what it was lent for a transfer that it says has ended"),
+            Self::MapChanged { known, found } => {
+                write!(f, "it changed a map state from {known:?} to {found:?} unasked")
+            }
+        }
     }
 }
 
@@ -71,6 +164,14 @@ pub enum AllocError {
         /// The arena's name.
         arena: Arc<str>,
     },
+    /// The device is gone, and why is known.
+    #[error("device lost: {arena}: {loss}")]
+    Lost {
+        /// The arena's name.
+        arena: Arc<str>,
+        /// Why, in words.
+        loss: Arc<str>,
+    },
     /// The framework refused for a reason of its own.
     #[error("{call} failed in {arena}: {message} (code {code})")]
     Framework {
@@ -109,18 +210,8 @@ impl AllocError {
     /// Whether the device is gone.
     #[must_use]
     pub fn is_device_lost(&self) -> bool {
-        matches!(self, Self::DeviceLost { .. })
+        matches!(self, Self::DeviceLost { .. } | Self::Lost { .. })
     }
-}
-
-/// An arena refused an application's storage; the storage is inside, nothing is lost.
-#[derive(Debug, Error)]
-#[error("{cause}")]
-pub struct AttachError {
-    /// Why.
-    pub cause: AllocError,
-    /// The storage as it was given.
-    pub storage: Box<dyn HostOwner>,
 }
 
 /// Why bytes could not be moved, or a map state not be changed.
@@ -145,9 +236,37 @@ pub enum TransferError {
         /// The bytes that were moved.
         done_bytes: u64,
     },
+    /// More bytes are said to have arrived than were sent: what else was overwritten nobody knows.
+    #[error("overrun copy: {done_bytes} bytes where {requested_bytes} were asked for")]
+    Overrun {
+        /// The bytes of the request.
+        requested_bytes: u64,
+        /// The bytes that are said to have been moved.
+        done_bytes: u64,
+    },
     /// The device is gone.
     #[error("device lost")]
     DeviceLost,
+    /// The device is gone, and why is known.
+    #[error("device lost: {device}: {loss}")]
+    Lost {
+        /// The device's name.
+        device: Arc<str>,
+        /// Why, in words.
+        loss: Arc<str>,
+    },
+    /// An end of the copy is mapped for the host, and its arena did not say where.
+    #[error("{arena} does not show the host its bytes")]
+    NoAddress {
+        /// The arena's name.
+        arena: Arc<str>,
+    },
+    /// The future of this work has ended already, and what it gave was handed out.
+    #[error("this work has ended: its future is polled once more")]
+    Finished,
+    /// Something of the transfer is still lent to somebody, who says that it has ended.
+    #[error("what was lent for the transfer has not come back")]
+    StillLent,
     /// The mechanism turned out not to be possible now, though it was when it was planned.
     #[error("the copy is not possible in the present state")]
     Infeasible,
@@ -169,7 +288,7 @@ impl TransferError {
     /// Whether the device is gone.
     #[must_use]
     pub fn is_device_lost(&self) -> bool {
-        matches!(self, Self::DeviceLost)
+        matches!(self, Self::DeviceLost | Self::Lost { .. })
     }
 }
 
@@ -209,7 +328,7 @@ pub enum AcquireError {
     #[error("{buffer} is busy: {reason}")]
     Busy {
         /// The buffer that could not be had; everything acquired before it was released.
-        buffer: BufferId,
+        buffer: BufferName,
         /// Who stands in the way.
         reason: BusyReason,
     },
@@ -217,25 +336,25 @@ pub enum AcquireError {
     #[error("{buffer} was not granted within {waited:?}")]
     Timeout {
         /// The buffer that was waited for.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The time allowed.
         waited: Duration,
     },
     /// No chain of copies leads to the arena, whatever is released.
-    #[error("{buffer} bytes {span} cannot reach {arena}: no sync path")]
+    #[error("{} cannot reach {arena}: no sync path", buffer.bytes(*span))]
     Unreachable {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The arena asked for.
         arena: ArenaName,
         /// The bytes that have no path.
         span: Span,
     },
     /// A copy on the way failed; nothing else changed.
-    #[error("copy of {buffer} bytes {span} from {from} to {to} failed: {cause}")]
+    #[error("copy of {} from {from} to {to} failed: {cause}", buffer.bytes(*span))]
     CopyFailed {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The copy's source.
         from: ArenaName,
         /// The copy's destination, which is not valid there.
@@ -249,7 +368,7 @@ pub enum AcquireError {
     #[error("giving device {device} access to {buffer} in {arena} failed: {cause}")]
     MapFailed {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The arena.
         arena: ArenaName,
         /// Who was to have access.
@@ -261,25 +380,25 @@ pub enum AcquireError {
     #[error("allocation for {buffer} failed: {cause}")]
     Alloc {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The arena.
         arena: ArenaName,
         /// What the arena reported.
         cause: AllocError,
     },
     /// The bytes were never written.
-    #[error("{buffer} bytes {span} were never written")]
+    #[error("{} were never written", buffer.bytes(*span))]
     Uninitialized {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The first such bytes.
         span: Span,
     },
     /// A kernel failed while it was writing the bytes.
-    #[error("{buffer} bytes {span} are poisoned by a failed writer ({})", if *restorable { "restore() brings the last committed contents back" } else { "overwrite them to go on" })]
+    #[error("{} are poisoned by a failed writer ({})", buffer.bytes(*span), if *restorable { "restore() brings the last committed contents back" } else { "overwrite them to go on" })]
     Poisoned {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The first such bytes.
         span: Span,
         /// Whether the last committed contents survive elsewhere.
@@ -289,31 +408,29 @@ pub enum AcquireError {
     #[error("{buffer} is closed")]
     Closed {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
     },
     /// An arena broke its contract earlier; the buffer refuses service rather than return wrong bytes.
     #[error("{buffer} is wedged: an arena broke its contract")]
     Wedged {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
     },
-    /// An arena reported a map state that cuts off a device still using the storage.
-    #[error(
-        "{arena} broke its contract on {buffer}: it took access from device {device}, which was using it"
-    )]
+    /// An arena broke its contract.
+    #[error("{arena} broke its contract on {buffer}: {breach}")]
     ArenaContract {
         /// The buffer, now wedged.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The arena.
         arena: ArenaName,
-        /// The device that lost access.
-        device: DeviceId,
+        /// How.
+        breach: Breach,
     },
     /// The same kernel holds an overlapping range already. There is no re-entry and no upgrade.
-    #[error("kernel {kernel} already holds {buffer} bytes {span}")]
+    #[error("kernel {kernel} already holds {}", buffer.bytes(*span))]
     AlreadyHeld {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The kernel.
         kernel: KernelId,
         /// The bytes it holds already.
@@ -323,7 +440,7 @@ pub enum AcquireError {
     #[error("range {start}..{end} of {buffer} is outside its {len} bytes")]
     OutOfRange {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// First byte asked for.
         start: u64,
         /// Byte after the last one asked for.
@@ -335,28 +452,48 @@ pub enum AcquireError {
     #[error("too many grants on {buffer} in {arena}")]
     TooManyGrants {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The arena.
         arena: ArenaName,
     },
-    /// The thread already holds a buffer that comes later in the canonical order, so waiting could deadlock.
+    /// The request would have to wait, and the thread holds a buffer that comes later in the canonical order, or the same
+    /// one: whoever is waited for may in turn wait for that.
     #[error(
-        "waiting for {buffer} while holding {held} could deadlock: acquire both at once, or try without waiting"
+        "waiting for {buffer} while holding {held} could deadlock: acquire both at once, in the order of their ids, or try \
+         without waiting"
     )]
     OrderViolation {
-        /// The buffer asked for.
-        buffer: BufferId,
+        /// The buffer that would have to be waited for.
+        buffer: BufferName,
         /// A held buffer that comes at or after it.
-        held: BufferId,
+        held: BufferName,
     },
     /// The device of an arena is gone: of the one asked for, or of one on the way there; asked again, another way may be
     /// found.
-    #[error("the device of {arena} is lost")]
+    #[error("the device of {arena} is lost{}", loss.as_ref().map_or_else(String::new, |loss| format!(": {loss}")))]
     DeviceLost {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The arena.
         arena: ArenaName,
+        /// Why, in words, where the arena knows.
+        loss: Option<Arc<str>>,
+    },
+    /// The future has ended already, and what it was granted was handed out.
+    #[error("this request has ended: its future is polled once more")]
+    Finished,
+    /// A buffer was closed, and is still held after the time allowed.
+    #[error(
+        "{buffer} is still in use after {waited:?}: {}",
+        outstanding.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    StillHeld {
+        /// The buffer, which takes nobody any more.
+        buffer: BufferName,
+        /// The time allowed.
+        waited: Duration,
+        /// The grants that have not ended.
+        outstanding: Vec<Outstanding>,
     },
     /// No arena of the platform belongs to the device.
     #[error("device {device} has no arena on this platform")]
@@ -374,19 +511,19 @@ pub enum AcquireError {
     #[error("{buffer} belongs to another platform")]
     ForeignBuffer {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
     },
     /// The release does not fit the grant: a `clean` release of bytes that were granted for overwriting.
     #[error("{buffer} was granted for overwriting: it cannot be released as clean")]
     NotClean {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
     },
     /// Bytes to be restored are not poisoned, or their last committed contents are lost.
-    #[error("{buffer} bytes {span} cannot be restored")]
+    #[error("{} cannot be restored", buffer.bytes(*span))]
     NotRestorable {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The first such bytes.
         span: Span,
     },
@@ -394,7 +531,7 @@ pub enum AcquireError {
     #[error("{arena} of {buffer} cannot be freed: {reason}")]
     NotFreeable {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The arena.
         arena: ArenaName,
         /// Why.
@@ -404,7 +541,7 @@ pub enum AcquireError {
     #[error("{arena} of {buffer} cannot be bound to {root}: {reason}")]
     NotBindable {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The arena that was to share.
         arena: ArenaName,
         /// The arena whose storage was to be shared.
@@ -416,7 +553,7 @@ pub enum AcquireError {
     #[error("{cause}")]
     View {
         /// The buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// Why.
         cause: ViewError,
     },
@@ -677,6 +814,16 @@ pub enum ConfigError {
     /// An arena refused the application's storage.
     #[error("{0}")]
     Storage(#[from] AllocError),
+    /// Elements need more alignment than the host's memory has: they could not be seen there.
+    #[error("elements aligned to {element_align} bytes cannot be seen in {arena}, which aligns to {arena_align}")]
+    OverAligned {
+        /// The alignment of an element, in bytes.
+        element_align: u64,
+        /// The host's arena.
+        arena: Arc<str>,
+        /// Its alignment, in bytes.
+        arena_align: u64,
+    },
     /// No device has this name.
     #[error("unknown device {name}: there are {}", known.join(", "))]
     UnknownDevice {

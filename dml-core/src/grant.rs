@@ -1,13 +1,18 @@
-//! Grants: access that lasts until it is released, and slices of it.
+//! Grants: access that lasts until it ends, and slices of it.
 //!
-//! Dropping a grant releases it: as not started where nothing was taken from it, as done otherwise, as failed where the
-//! thread is panicking and the grant writes.
+//! A grant is a transaction. [`release`](Grants::release) commits it. Dropped without that, it is rolled back:
+//!
+//! | of what it gives, was taken | what a drop does |
+//! |---|---|
+//! | nothing, or only for reading | nothing: the contents stay as they were |
+//! | storage for writing | once what was launched on it can no longer touch it, what it was to write is poisoned, and can be [restored](crate::RawBuffer::restore) where the old contents survive |
 
 use crate::access::{Access, Claim, Claims, normalise};
 use crate::acquire::{Region, held, span_of};
 use crate::arena::{BlockRef, Fence, NativeHandle};
-use crate::buffer::RawBuffer;
-use crate::error::{AcquireError, TransferError, ViewError};
+use crate::buffer::{Handout, RawBuffer};
+use crate::engine::{guard, quietly};
+use crate::error::{AcquireError, ArenaName, BufferName, TransferError, ViewError};
 use crate::host::{CastError, Lease};
 use crate::id::{ArenaId, BufferId, GrantId, KernelId};
 use crate::range::Span;
@@ -16,9 +21,46 @@ use crate::state::Outcome;
 use crate::typed::Buffer;
 use bytemuck::Pod;
 use smallvec::SmallVec;
+use std::fmt;
+use std::future::Future;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::panic::Location;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::thread::ThreadId;
+
+/// A grant that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Outstanding {
+    /// The buffer.
+    pub buffer: BufferName,
+    /// The grant.
+    pub grant: GrantId,
+    /// Who asked for it.
+    pub kernel: KernelId,
+    /// Through which arena.
+    pub arena: ArenaName,
+    /// Which bytes, for what.
+    pub claims: Claims,
+    /// Where in the program it was asked for, and by which thread, if events were [recorded](crate::Platform::record) then.
+    pub acquired_at: Option<(&'static Location<'static>, ThreadId)>,
+}
+
+impl fmt::Display for Outstanding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of kernel {} in {} holds {}", self.grant, self.kernel, self.arena, self.buffer)?;
+        for Claim { span, access } in &self.claims {
+            write!(f, " {span} {access:?}")?;
+        }
+        match self.acquired_at {
+            Some((at, thread)) => write!(f, ", acquired at {at} by {thread:?}"),
+            None => Ok(()),
+        }
+    }
+}
 
 /// One buffer's grant.
 #[derive(Debug)]
@@ -30,8 +72,11 @@ pub(crate) struct Grant {
     block: Option<BlockRef>,
     /// The block as host memory, where it is.
     lease: Option<Lease>,
-    started: AtomicBool,
-    held_by: held::Holder,
+    /// Whether storage was handed out that the holder may write.
+    is_written: AtomicBool,
+    /// Whether the block was handed out, so that something may have been launched on it.
+    is_launched_on: AtomicBool,
+    held_by: held::Holding,
     open: bool,
 }
 
@@ -41,33 +86,73 @@ impl Grant {
         id: GrantId,
         arena: ArenaId,
         claims: Claims,
-        block: Option<BlockRef>,
+        handout: Option<Handout>,
     ) -> Self {
-        let held_by = held::add(buffer.id(), id);
-        let lease = block.as_ref().and_then(|block| block.host()).map(Lease::new);
-        Self { buffer, id, arena, claims, block, lease, started: AtomicBool::new(false), held_by, open: true }
+        let held_by = match claims.is_empty() {
+            // Who holds no bytes keeps nobody waiting.
+            true => held::Holding::nobodys(),
+            false => held::Holding::new(buffer.id(), id),
+        };
+        let (block, host) = handout.map_or((None, None), |handout| (Some(handout.block), handout.host));
+        let lease = host.map(Lease::new);
+        let (is_written, is_launched_on) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { buffer, id, arena, claims, block, lease, is_written, is_launched_on, held_by, open: true }
     }
 
-    fn start(&self) {
-        self.started.store(true, Ordering::Relaxed);
+    fn writes(&self) -> bool {
+        self.claims.iter().any(|claim| claim.access.writes())
+    }
+
+    /// The holder looks at its storage.
+    fn used(&self) {
+        self.held_by.used_here(self.buffer.id(), self.id);
+    }
+
+    /// The holder may write its storage from now on.
+    fn written(&self) {
+        self.used();
+        self.is_written.store(true, Ordering::Relaxed);
+    }
+
+    /// The holder may launch something on its storage from now on.
+    fn launched_on(&self) {
+        self.used();
+        self.is_launched_on.store(true, Ordering::Relaxed);
+        if self.writes() {
+            self.is_written.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn is_launched_on(&self) -> bool {
+        self.is_launched_on.load(Ordering::Relaxed)
+    }
+
+    /// What becomes of it where nobody says so.
+    fn roll_back(&self) -> Outcome {
+        match self.is_written.load(Ordering::Relaxed) && self.writes() {
+            true => Outcome::Failed,
+            false => Outcome::NotStarted,
+        }
     }
 
     fn release(&mut self, outcome: Outcome) -> Result<(), AcquireError> {
+        let overwrites = |claim: &Claim| claim.access == Access::WriteInvalidate;
+        if outcome == Outcome::Clean && self.claims.iter().any(overwrites) {
+            return Err(AcquireError::NotClean { buffer: self.buffer.name() });
+        }
+        self.open = false;
         // The storage must be the buffer's alone again before the machine says so: closing hands it on (I-24).
         self.lease = None;
-        self.block = None;
-        let released = self.buffer.0.release(self.id, outcome);
-        if !matches!(released, Err(AcquireError::NotClean { .. })) {
-            self.open = false;
-            held::remove(self.buffer.id(), self.id, self.held_by);
-        }
-        released
+        quietly(self.block.take());
+        // Before anybody is woken: a waker may acquire.
+        self.held_by.ended(self.buffer.id(), self.id);
+        self.buffer.0.release(self.id, outcome)
     }
 
     fn downgrade(&mut self) -> Result<(), AcquireError> {
         let downgraded = self.buffer.0.change(|core, routes| {
             let downgraded = core.state.downgrade(routes, self.id);
-            let wrote = self.claims.iter().any(|claim| claim.access.writes());
+            let wrote = self.writes();
             if let (Ok(commit), true) = (downgraded, wrote) {
                 self.buffer.0.record(|| EventKind::Downgraded { grant: self.id, commit });
             }
@@ -84,7 +169,7 @@ impl Grant {
     fn granted_span(&self, region: &impl Region) -> Result<Span, ViewError> {
         let buffer = self.buffer.id();
         let span = span_of(region).ok_or(ViewError::OutsideGrant { buffer, span: Span::default() })?;
-        if covers(self.claims.iter(), span) {
+        if covers(&self.claims, span, |_| true) {
             Ok(span)
         } else {
             Err(ViewError::OutsideGrant { buffer, span })
@@ -94,19 +179,10 @@ impl Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        if !self.open {
-            return;
+        if self.open {
+            // Nobody is left to hear of a lost device; the poisoned bytes tell the next reader.
+            let _ = self.release(self.roll_back());
         }
-        let started = self.started.load(Ordering::Relaxed);
-        let outcome = match started {
-            true if std::thread::panicking() && self.claims.iter().any(|claim| claim.access.writes()) => {
-                Outcome::Failed
-            }
-            true => Outcome::Done,
-            false => Outcome::NotStarted,
-        };
-        // Nobody is left to hear of a lost device; the poisoned bytes tell the next reader.
-        let _ = self.release(outcome);
     }
 }
 
@@ -117,9 +193,13 @@ pub(crate) struct Item {
     pub(crate) claim: Claim,
 }
 
-/// Access to every buffer of one request, until released or dropped.
+/// Access to every buffer of one request: a transaction, [committed](Self::release) or rolled back.
+///
+/// Dropped without [`release`](Self::release), [`clean`](Self::clean) or [`failed`](Self::failed), it leaves everything as it
+/// was where nothing was taken from it for writing, and otherwise counts as failed, once whatever was launched on its storage
+/// can no longer touch it. So an early return commits nothing.
 #[derive(Debug)]
-#[must_use = "access ends when this is dropped"]
+#[must_use = "dropping it rolls back: nothing is committed without release()"]
 pub struct Grants {
     /// In canonical order.
     grants: Vec<Grant>,
@@ -133,7 +213,34 @@ impl Grants {
     }
 
     fn of(&self, buffer: BufferId) -> Result<&Grant, ViewError> {
-        self.grants.iter().find(|grant| grant.buffer.id() == buffer).ok_or(ViewError::NotGranted { buffer })
+        let found = self.grants.binary_search_by_key(&buffer, |grant| grant.buffer.id());
+        found.map(|index| &self.grants[index]).map_err(|_| ViewError::NotGranted { buffer })
+    }
+
+    /// The block and the bytes of a region, if they are granted, for writing where `access` writes: for those who launch work
+    /// on the storage. The block is `None` where no bytes were asked for.
+    ///
+    /// # Errors
+    /// [`ViewError::NotGranted`], [`ViewError::OutsideGrant`], [`ViewError::NotWritable`].
+    pub fn granted(
+        &self,
+        region: &impl Region,
+        access: Access,
+    ) -> Result<(Option<&BlockRef>, Span), ViewError> {
+        let grant = self.of(region.buffer().id())?;
+        let span = grant.granted_span(region)?;
+        if access.writes() && !covers(&grant.claims, span, Access::writes) {
+            return Err(ViewError::NotWritable { buffer: grant.buffer.id(), span });
+        }
+        grant.launched_on();
+        Ok((grant.block.as_ref(), span))
+    }
+
+    /// Says that another thread will hold the grants from now on: whoever uses them next does. Until then no thread counts as
+    /// holding them, so the one that hands them over may wait for any buffer.
+    pub fn hand_over(self) -> Self {
+        self.grants.iter().for_each(|grant| grant.held_by.ended(grant.buffer.id(), grant.id));
+        self
     }
 
     /// The storage granted for a buffer, as the arena's own block. `None` where no bytes were asked for.
@@ -142,7 +249,7 @@ impl Grants {
     /// [`ViewError::NotGranted`].
     pub fn block(&self, region: &impl Region) -> Result<Option<&BlockRef>, ViewError> {
         let grant = self.of(region.buffer().id())?;
-        grant.start();
+        grant.launched_on();
         Ok(grant.block.as_ref())
     }
 
@@ -170,7 +277,7 @@ impl Grants {
     pub fn slice<T: Pod>(&self, region: &impl Region) -> Result<&[T], ViewError> {
         let grant = self.of(region.buffer().id())?;
         let span = grant.granted_span(region)?;
-        grant.start();
+        grant.used();
         if span.is_empty() {
             return Ok(&[]);
         }
@@ -184,15 +291,18 @@ impl Grants {
     /// As [`Grants::slice`], and [`ViewError::NotWritable`].
     pub fn slice_mut<T: Pod>(&mut self, region: &impl Region) -> Result<&mut [T], ViewError> {
         let buffer = region.buffer().id();
-        let found = self.grants.iter_mut().find(|grant| grant.buffer.id() == buffer);
-        let grant = found.ok_or(ViewError::NotGranted { buffer })?;
+        let found = self.grants.binary_search_by_key(&buffer, |grant| grant.buffer.id());
+        let grant = &mut self.grants[found.map_err(|_| ViewError::NotGranted { buffer })?];
         let span = grant.granted_span(region)?;
-        grant.start();
+        grant.used();
         if span.is_empty() {
             return Ok(&mut []);
         }
-        if !covers(grant.claims.iter().filter(|claim| claim.access.writes()), span) {
+        if !covers(&grant.claims, span, Access::writes) {
             return Err(ViewError::NotWritable { buffer, span });
+        }
+        if grant.lease.is_some() {
+            grant.written();
         }
         let lease = grant.lease.as_mut().ok_or(ViewError::NotHost { buffer })?;
         lease.slice_mut(span).map_err(|error| cast_error(buffer, span, error))
@@ -204,28 +314,29 @@ impl Grants {
     /// # Errors
     /// [`ViewError::Aliased`] where two items share bytes and one of them writes, [`ViewError::NotHost`].
     pub fn views(&mut self) -> Result<Vec<View<'_>>, ViewError> {
+        if let Some((buffer, span)) = aliased(&self.items) {
+            return Err(ViewError::Aliased { buffer, span });
+        }
         let mut views = Vec::with_capacity(self.items.len());
-        for (index, item) in self.items.iter().enumerate() {
-            let rival = |other: &&Item| other.buffer == item.buffer && other.claim.conflicts(&item.claim);
-            if let Some(other) = self.items[..index].iter().find(rival) {
-                let span = other.claim.span.intersection(item.claim.span).unwrap_or_default();
-                return Err(ViewError::Aliased { buffer: item.buffer, span });
-            }
+        for item in &self.items {
             let grant = self.of(item.buffer)?;
-            grant.start();
-            let host = grant.block.as_ref().and_then(|block| block.host());
-            if host.is_none() && !item.claim.span.is_empty() {
+            let lease = grant.lease.as_ref().map(Lease::another);
+            if lease.is_none() && !item.claim.span.is_empty() {
                 return Err(ViewError::NotHost { buffer: item.buffer });
             }
-            views.push(View { item: *item, lease: host.map(Lease::new), _grants: PhantomData });
+            views.push(View { item: *item, lease, _grants: PhantomData });
+        }
+        for item in &self.items {
+            let grant = self.of(item.buffer)?;
+            if item.claim.access.writes() { grant.written() } else { grant.used() }
         }
         Ok(views)
     }
 
-    /// Ties the grants to a kernel that has been launched: they cannot be released before it ends.
+    /// Ties the grants to a kernel that has been launched: they do not end before it does.
     pub fn in_flight(self, kernel: Fence) -> InFlight {
         for grant in &self.grants {
-            grant.start();
+            grant.launched_on();
             grant.buffer.0.change(|core, _| core.state.start(grant.id));
         }
         InFlight { grants: Some(self), kernel: Some(kernel) }
@@ -265,6 +376,9 @@ impl Grants {
     }
 
     fn end(mut self, outcome: Outcome) -> Result<(), AcquireError> {
+        if outcome == Outcome::Failed {
+            self.wait_for_tail();
+        }
         let mut result = Ok(());
         while let Some(mut grant) = self.grants.pop() {
             let mut released = grant.release(outcome);
@@ -274,6 +388,15 @@ impl Grants {
             result = result.and(released);
         }
         result
+    }
+
+    /// Waits until nothing that was launched on the storage can touch it any more. The arena knows; what it fails with says
+    /// that it ends nothing later.
+    fn wait_for_tail(&self) {
+        if let Some(grant) = self.grants.iter().find(|grant| grant.is_launched_on()) {
+            let arena = grant.buffer.platform().arena(grant.arena);
+            let _ = guard(|| arena.tail().and_then(Fence::wait));
+        }
     }
 
     /// Goes on reading what was written: writes are committed now, and other readers are let in.
@@ -290,12 +413,14 @@ impl Grants {
         for item in &mut self.items {
             item.claim.access = Access::ReadOnly;
         }
+        self.grants.iter_mut().for_each(|grant| *grant.is_written.get_mut() = false);
         Ok(self)
     }
 }
 
 impl Drop for Grants {
     fn drop(&mut self) {
+        self.wait_for_tail();
         // In reverse canonical order.
         while let Some(grant) = self.grants.pop() {
             drop(grant);
@@ -303,14 +428,45 @@ impl Drop for Grants {
     }
 }
 
-fn covers<'a>(claims: impl Iterator<Item = &'a Claim>, span: Span) -> bool {
+/// Whether claims whose access `serves` name every byte of a span. Claims are sorted and disjoint.
+fn covers(claims: &[Claim], span: Span, serves: impl Fn(Access) -> bool) -> bool {
     let mut next = span.start();
-    for claim in claims {
-        if claim.span.start() <= next && next < claim.span.end() {
-            next = claim.span.end();
+    let first = claims.partition_point(|claim| claim.span.end() <= next);
+    for claim in &claims[first..] {
+        if next >= span.end() || claim.span.start() > next || !serves(claim.access) {
+            break;
         }
+        next = claim.span.end();
     }
     next >= span.end()
+}
+
+/// Bytes that two items name, of which one writes.
+fn aliased(items: &[Item]) -> Option<(BufferId, Span)> {
+    let mut sorted: SmallVec<[&Item; 3]> = items.iter().filter(|item| !item.claim.span.is_empty()).collect();
+    sorted.sort_by_key(|item| (item.buffer, item.claim.span));
+    // Of the items before, the one that reaches furthest, and of those that write, likewise.
+    let (mut any, mut writer): (Option<&Item>, Option<&Item>) = (None, None);
+    for item in sorted {
+        let rival = if item.claim.access.writes() { any } else { writer };
+        if let Some(rival) = rival.filter(|rival| rival.buffer == item.buffer)
+            && let Some(span) = rival.claim.span.intersection(item.claim.span)
+        {
+            return Some((item.buffer, span));
+        }
+        let further = |best: Option<&Item>| {
+            best.is_none_or(|best| {
+                best.buffer != item.buffer || best.claim.span.end() < item.claim.span.end()
+            })
+        };
+        if further(any) {
+            any = Some(item);
+        }
+        if item.claim.access.writes() && further(writer) {
+            writer = Some(item);
+        }
+    }
+    None
 }
 
 fn cast_error(buffer: BufferId, span: Span, error: CastError) -> ViewError {
@@ -371,9 +527,12 @@ impl View<'_> {
     }
 }
 
-/// Grants whose kernel runs. Dropping them waits for it.
+/// Grants whose kernel runs.
+///
+/// It is a future of the kernel's end, which gives the grants back, to be released. Dropping it waits for the kernel, so that
+/// nobody is let in before, and commits nothing: what the kernel was to write counts as failed.
 #[derive(Debug)]
-#[must_use = "dropping it waits for the kernel and hides whether it worked"]
+#[must_use = "dropping it waits for the kernel and commits nothing"]
 pub struct InFlight {
     grants: Option<Grants>,
     kernel: Option<Fence>,
@@ -385,8 +544,12 @@ impl InFlight {
     /// # Errors
     /// What the framework reports of the kernel; the grants are then released as failed.
     pub fn wait(mut self) -> Result<Grants, TransferError> {
-        let ended = self.kernel.take().map_or(Ok(0), Fence::wait);
-        let grants = self.grants.take().unwrap_or_else(|| Grants::new(Vec::new(), SmallVec::new()));
+        let ended = self.kernel.take().map_or(Ok(0), waited);
+        self.ended(ended)
+    }
+
+    fn ended(&mut self, ended: Result<u64, TransferError>) -> Result<Grants, TransferError> {
+        let grants = self.grants.take().ok_or(TransferError::Finished)?;
         match ended {
             Ok(_) => Ok(grants),
             Err(error) => {
@@ -399,16 +562,34 @@ impl InFlight {
     }
 }
 
+/// Waits for work of somebody else.
+fn waited(fence: Fence) -> Result<u64, TransferError> {
+    guard(|| fence.wait()).unwrap_or_else(|message| Err(TransferError::Panicked { message }))
+}
+
+impl Future for InFlight {
+    type Output = Result<Grants, TransferError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let ended = match &mut self.kernel {
+            Some(kernel) => guard(|| kernel.poll(context.waker()))
+                .unwrap_or_else(|message| Poll::Ready(Err(TransferError::Panicked { message }))),
+            None => Poll::Ready(Ok(0)),
+        };
+        ended.map(|ended| {
+            quietly(self.kernel.take());
+            self.ended(ended)
+        })
+    }
+}
+
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if let Some(kernel) = self.kernel.take() {
-            let ended = kernel.wait();
-            if let Some(grants) = self.grants.take() {
-                if ended.is_err() {
-                    grants.notice_losses();
-                }
-                let _ = grants.end(if ended.is_ok() { Outcome::Done } else { Outcome::Failed });
-            }
+        if let Some(kernel) = self.kernel.take()
+            && waited(kernel).is_err()
+            && let Some(grants) = &self.grants
+        {
+            grants.notice_losses();
         }
     }
 }
@@ -438,7 +619,7 @@ fn visible<T: Pod>(grants: &Grants, buffer: &Buffer<T>) -> Result<(), AcquireErr
     grants
         .slice::<T>(buffer)
         .map(|_| ())
-        .map_err(|cause| AcquireError::View { buffer: buffer.raw().id(), cause })
+        .map_err(|cause| AcquireError::View { buffer: buffer.raw().name(), cause })
 }
 
 impl<T: Pod> Deref for ReadView<T> {
@@ -449,8 +630,11 @@ impl<T: Pod> Deref for ReadView<T> {
     }
 }
 
-/// The contents of a buffer, on the host, to be changed. Dropping it commits them.
+/// The contents of a buffer, on the host, to be changed, and [committed](Self::release).
+///
+/// Dropped without that, it leaves the buffer as it was where nothing was changed through it, and poisoned otherwise.
 #[derive(Debug)]
+#[must_use = "dropping it rolls back: nothing is committed without release()"]
 pub struct WriteView<T: Pod> {
     grants: Grants,
     buffer: Buffer<T>,

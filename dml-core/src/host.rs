@@ -1,94 +1,48 @@
-//! Host memory, borrowed and owned: the one module of this crate with unsafe code.
+//! Host memory: whose it is, who may look at it, and what is lent of it for transfers. The one module of this crate with
+//! unsafe code.
 //!
-//! What makes it sound: a [`HostSpan`] is made only by an arena that promises the memory is live and that nobody but
-//! holders of grants (and copies the machine has scheduled) touches it; the abstract machine then guarantees that a
-//! writer is alone on its bytes (I-1, I-3, I-9) and that a reader's bytes stay constant (I-4). Typed views are handed
-//! out only by grants.
+//! ```text
+//!   arena ──alloc, map──▶ HostMemory ──moved into core──▶ leases of grants (slices), loans of transfers
+//!                         not Clone: whoever has it is alone with its bytes
+//! ```
+//! What makes it sound, whatever safe code an arena or a mechanism consists of:
+//!
+//! 1. [`HostMemory`] is unique. Safe code gets one only by making fresh memory, so two blocks never show the same bytes;
+//!    [`HostMemory::new`] is unsafe and says what its author owes.
+//! 2. Once an arena has handed it over, core alone derives access from it: slices under grants (I-1, I-4), and loans
+//!    ([`HostSource`], [`HostTarget`]) for transfers that the machine has scheduled (I-3, I-9).
+//! 3. A loan keeps the memory alive. Core looks whether every loan of a transfer came back before it believes in the
+//!    transfer's end; where one did not, the buffer serves nobody any more.
 
 #![allow(unsafe_code)]
 
 use crate::error::TransferError;
 use crate::range::Span;
 use crate::sync::{Arc, Lent, Tracker};
-use bytemuck::Pod;
+use bytemuck::{Pod, Zeroable};
 use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// A stretch of host memory that someone else keeps alive.
+/// Where some host memory is: an address and a length, which give no access by themselves.
 ///
-/// Whoever makes one promises that it stays live until its last use; whoever uses one for a transfer is the engine,
-/// which holds the block it belongs to until the transfer's fence was waited for.
+/// Whoever dereferences the address does so in unsafe code, and answers for it: the memory is live and nobody else's only
+/// for as long as whatever the span was taken of says.
 #[derive(Clone)]
 pub struct HostSpan {
     ptr: NonNull<u8>,
     len: usize,
-    /// Scratch memory is owned by its spans; everything else by its block.
-    _scratch: Option<Arc<Scratch>>,
     /// In a model, who touches the bytes.
     tracker: Tracker,
 }
 
-// SAFETY: a span is an address and a length. Reading and writing through it is governed by the machine's grants and
-// scheduled copies (I-1, I-3, I-4, I-9), not by which thread holds the address.
+// SAFETY: an address and a length. No safe method touches the memory.
 unsafe impl Send for HostSpan {}
-// SAFETY: as above; no method of `&HostSpan` touches the memory except `copy_from`, which the engine calls only for
-// copies the machine has scheduled.
+// SAFETY: as above.
 unsafe impl Sync for HostSpan {}
 
-struct Scratch(Box<[std::cell::UnsafeCell<u8>]>);
-
-// SAFETY: only one copy at a time uses a scratch area: it is made for that copy and shared with nobody.
-unsafe impl Send for Scratch {}
-// SAFETY: as above.
-unsafe impl Sync for Scratch {}
-
 impl HostSpan {
-    /// Names `len` bytes at `ptr`.
-    ///
-    /// # Safety
-    /// 1. `ptr` is valid for reads and writes of `len` initialised bytes for as long as the block that returns this
-    ///    span, or the mapping it was returned for, lives.
-    /// 2. Nobody reads or writes these bytes except through spans and views that core hands out.
-    #[must_use]
-    pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize) -> Self {
-        Self { ptr, len, _scratch: None, tracker: Tracker::default() }
-    }
-
-    /// The same bytes, tracked: in a model, every access through the span and its clones and parts is checked against
-    /// all others of the same tracker. Whoever makes storage for a model calls it once, before the span is cloned.
-    #[must_use]
-    pub fn tracked_by(self, tracker: &Tracker) -> Self {
-        Self { tracker: tracker.clone(), ..self }
-    }
-
-    /// Says that all bytes are about to be read by other means than a view, for models.
-    pub fn note_read(&self) {
-        self.tracker.read(self.len);
-    }
-
-    /// Says that all bytes are about to be written by other means than a view, for models.
-    pub fn note_write(&self) {
-        self.tracker.write(self.len);
-    }
-
-    /// Fresh zeroed memory, freed with its last span.
-    ///
-    /// # Errors
-    /// [`TransferError::NoScratch`] where the host has no `len` bytes left.
-    pub fn scratch(len: u64) -> Result<Self, TransferError> {
-        let no_scratch = |_| TransferError::NoScratch { bytes: len };
-        let len_usize = usize::try_from(len).map_err(|_| TransferError::NoScratch { bytes: len })?;
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(len_usize).map_err(no_scratch)?;
-        bytes.resize_with(len_usize, || std::cell::UnsafeCell::new(0));
-        let owner = Arc::new(Scratch(bytes.into_boxed_slice()));
-        // An `UnsafeCell<u8>` has the layout of a `u8` and lets its content change behind a shared reference.
-        let ptr = NonNull::from(&*owner.0).cast();
-        Ok(Self { ptr, len: len_usize, _scratch: Some(owner), tracker: Tracker::new(len_usize) })
-    }
-
     /// The number of bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -101,7 +55,7 @@ impl HostSpan {
         self.len == 0
     }
 
-    /// The address of the first byte. Dereferencing it is up to the caller's own unsafe code.
+    /// The address of the first byte.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
@@ -116,41 +70,44 @@ impl HostSpan {
         assert!(span.end() <= self.len(), "span {span} of host memory of {} bytes", self.len);
         // SAFETY: the offset is within the allocation, as just checked.
         let ptr = unsafe { self.ptr.add(span.start() as usize) };
-        let tracker = self.tracker.part(span.start() as usize);
-        Self { ptr, len: span.len() as usize, _scratch: self._scratch.clone(), tracker }
+        Self { ptr, len: span.len() as usize, tracker: self.tracker.part(span.start() as usize) }
     }
 
-    /// Copies all bytes of `from` to the start of this span.
-    ///
-    /// Only the engine's scheduled copies call this, through [`CopyJob::memcpy`](crate::CopyJob::memcpy).
-    pub(crate) fn copy_from(&self, from: &Self) {
-        assert!(from.len <= self.len, "copy of {} bytes into {}", from.len, self.len);
-        from.note_read();
-        self.tracker.write(from.len);
-        // SAFETY: both are live for their lengths (contract of `from_raw`); the machine scheduled this copy, so nobody
-        // writes the source and nobody touches the destination's bytes (I-3, I-9). `copy` allows an overlap.
-        unsafe { std::ptr::copy(from.ptr.as_ptr(), self.ptr.as_ptr(), from.len) }
+    /// In a model, who touches the bytes.
+    #[must_use]
+    pub fn tracker(&self) -> Tracker {
+        self.tracker.clone()
+    }
+
+    /// Tells models that all bytes are about to be read by other means than a view.
+    pub fn note_read(&self) {
+        self.tracker.read(self.len);
+    }
+
+    /// Tells models that all bytes are about to be written by other means than a view.
+    pub fn note_write(&self) {
+        self.tracker.write(self.len);
     }
 
     /// The bytes as values of `T`.
     ///
     /// # Safety
-    /// For the lifetime chosen, nobody writes these bytes.
+    /// For the lifetime chosen, the bytes are live and initialised, and nobody writes them.
     unsafe fn as_slice<'a, T: Pod>(&self) -> Result<&'a [T], CastError> {
         let count = self.cast_len::<T>()?;
         if count == 0 {
             return Ok(&[]);
         }
         self.note_read();
-        // SAFETY: the span is live and initialised (contract of `from_raw`), aligned for T and long enough (cast_len),
-        // and not written meanwhile (this function's contract); T is Pod.
+        // SAFETY: live, initialised and not written (this function's contract), aligned for T and long enough
+        // (`cast_len`); T is Pod.
         Ok(unsafe { std::slice::from_raw_parts(self.ptr.cast::<T>().as_ptr(), count) })
     }
 
     /// The bytes as changeable values of `T`.
     ///
     /// # Safety
-    /// For the lifetime chosen, nobody else reads or writes these bytes.
+    /// For the lifetime chosen, the bytes are live and initialised, and nobody else reads or writes them.
     unsafe fn as_mut_slice<'a, T: Pod>(&self) -> Result<&'a mut [T], CastError> {
         let count = self.cast_len::<T>()?;
         if count == 0 {
@@ -179,6 +136,349 @@ impl fmt::Debug for HostSpan {
     }
 }
 
+/// A cache line, which fresh memory is made of, so that it is aligned for every view.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// What keeps host memory alive.
+type Owner = Arc<dyn Any + Send + Sync>;
+
+/// Host memory and the right to all of its bytes.
+///
+/// An arena hands it to core with a block that is host memory ([`NewBlock`](crate::NewBlock)), or with the report of a
+/// mapping ([`MapReport`](crate::MapReport)). Until then it may read and write the bytes by safe means. It is not `Clone`:
+/// what has been handed over cannot be handed over again.
+pub struct HostMemory {
+    shared: Shared,
+}
+
+impl HostMemory {
+    /// Names `len` bytes at `ptr`, which live as long as `owner`.
+    ///
+    /// # Safety
+    /// 1. `ptr` is valid for reads and writes of `len` initialised bytes until `owner` is dropped.
+    /// 2. While this memory lives, nobody reads or writes the bytes except through it, and except the arena that hands it
+    ///    to core, where it carries out requests of core for the block that it belongs to.
+    /// 3. No other living `HostMemory` names any of the bytes, save those of blocks bound to each other's storage, of which
+    ///    each names the same bytes.
+    #[must_use]
+    pub unsafe fn new(ptr: NonNull<u8>, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        let span = HostSpan { ptr, len, tracker: Tracker::default() };
+        Self { shared: Shared { span, _owner: owner, loan: Loan::default() } }
+    }
+
+    /// Fresh zeroed memory.
+    ///
+    /// # Errors
+    /// [`TransferError::NoScratch`] where the host has no `len` bytes left.
+    pub fn zeroed(len: u64) -> Result<Self, TransferError> {
+        let no_scratch = |_| TransferError::NoScratch { bytes: len };
+        let len_usize = usize::try_from(len).map_err(|_| TransferError::NoScratch { bytes: len })?;
+        let lines_needed = len_usize.div_ceil(size_of::<Line>());
+        let mut lines = Vec::new();
+        lines.try_reserve_exact(lines_needed).map_err(no_scratch)?;
+        lines.resize(lines_needed, Line::zeroed());
+        let mut memory = Self::holding(lines);
+        memory.shared.span.len = len_usize;
+        Ok(memory)
+    }
+
+    /// The elements of an application's container, which is kept as it is.
+    pub fn holding<T: Pod + Send + Sync, S: Storage<T>>(container: S) -> Self {
+        Self::of(Arc::new(Owned::new(container)))
+    }
+
+    /// The elements of a container that core keeps for the application.
+    pub(crate) fn of<T: Pod + Send + Sync, S: Storage<T>>(owned: Arc<Owned<T, S>>) -> Self {
+        let len = owned.len * size_of::<T>();
+        // SAFETY: the container owns `len` initialised bytes there and does not move them while `owned` lives (contract of
+        // `Storage`) (1). Nobody else reaches a container that an `Owned` holds (2), and only the two callers, each with
+        // an `Owned` just made, call this (3).
+        unsafe { Self::new(owned.ptr.cast(), len, owned) }.tracked_by(&Tracker::new(len))
+    }
+
+    /// The same bytes, tracked: in a model, every access to them is checked against all others of the same tracker.
+    #[must_use]
+    pub fn tracked_by(mut self, tracker: &Tracker) -> Self {
+        self.shared.span.tracker = tracker.clone();
+        self
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn span(&self) -> &HostSpan {
+        &self.shared.span
+    }
+
+    /// The number of bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.shared.span.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.shared.span.is_empty()
+    }
+
+    /// Whether something of it is still lent. An arena that ends a mapping looks at it first.
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        self.shared.loan.is_out()
+    }
+
+    /// The bytes.
+    ///
+    /// # Panics
+    /// While something of them is lent.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        assert!(!self.is_lent(), "{self:?} is lent");
+        // SAFETY: live and initialised (contract of `new`). Whoever has the memory is alone with it: nothing of it is lent,
+        // and what core derives more from it counts as lent. Nobody writes while `self` is borrowed.
+        unsafe { self.shared.span.as_slice() }.unwrap_or_default()
+    }
+
+    /// The bytes, to be changed.
+    ///
+    /// # Panics
+    /// As [`bytes`](Self::bytes).
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        assert!(!self.is_lent(), "{self:?} is lent");
+        // SAFETY: as in `bytes`, borrowed exclusively.
+        unsafe { self.shared.span.as_mut_slice() }.unwrap_or_default()
+    }
+
+    /// Lends a part for a transfer out of it, for those who drive an arena by hand.
+    ///
+    /// # Safety
+    /// 1. Until the loan is dropped, nobody writes these bytes.
+    #[must_use]
+    pub unsafe fn source(&self, part: Span) -> HostSource {
+        HostSource(self.shared.lend(part, &Loan::default()))
+    }
+
+    /// Lends a part for a transfer into it, for those who drive an arena by hand.
+    ///
+    /// # Safety
+    /// 1. Until the loan is dropped, nobody else reads or writes these bytes.
+    #[must_use]
+    pub unsafe fn target(&self, part: Span) -> HostTarget {
+        HostTarget(self.shared.lend(part, &Loan::default()))
+    }
+
+    /// What core derives access from.
+    pub(crate) fn share(&self) -> Shared {
+        self.shared.clone()
+    }
+}
+
+impl fmt::Debug for HostMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostMemory({:p}, {} bytes)", self.shared.span.ptr, self.shared.span.len)
+    }
+}
+
+/// Host memory kept alive, as core passes it around. Only grants and scheduled copies take anything of it.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    span: HostSpan,
+    _owner: Owner,
+    /// Out as long as anything of the memory is.
+    loan: Loan,
+}
+
+impl Shared {
+    pub(crate) fn len(&self) -> u64 {
+        self.span.len()
+    }
+
+    pub(crate) fn span(&self) -> &HostSpan {
+        &self.span
+    }
+
+    /// A part, which is out until both of its loans have ended: that of the memory and that of the transfer.
+    fn lend(&self, part: Span, transfer: &Loan) -> LentPart {
+        LentPart { part: Self { span: self.span.slice(part), ..self.clone() }, _transfer: transfer.clone() }
+    }
+
+    /// Lends a part for a scheduled copy out of it.
+    pub(crate) fn source(&self, part: Span, transfer: &Loan) -> HostSource {
+        HostSource(self.lend(part, transfer))
+    }
+
+    /// Lends a part for a scheduled copy into it.
+    pub(crate) fn target(&self, part: Span, transfer: &Loan) -> HostTarget {
+        HostTarget(self.lend(part, transfer))
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.span.fmt(f)
+    }
+}
+
+/// Something lent, which comes back when its last part is dropped.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Loan(Arc<()>);
+
+impl Loan {
+    /// Whether some of it is still out. What its holders did before they dropped it has happened before a `false`.
+    pub(crate) fn is_out(&self) -> bool {
+        let is_out = Arc::strong_count(&self.0) > 1;
+        if !is_out {
+            // The count is read without ordering; dropping a reference releases.
+            std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        }
+        is_out
+    }
+}
+
+/// Part of somebody's memory, for as long as it is lent.
+struct LentPart {
+    part: Shared,
+    _transfer: Loan,
+}
+
+impl LentPart {
+    fn split_at(self, at: u64) -> (Self, Self) {
+        let (first, second) = (Span::new(0, at), Span::new(at, self.part.len()));
+        let part = |span| Self {
+            part: Shared { span: self.part.span.slice(span), ..self.part.clone() },
+            _transfer: self._transfer.clone(),
+        };
+        (part(first), part(second))
+    }
+
+    fn checked(&self, at: u64, bytes: usize) -> HostSpan {
+        let end = at.saturating_add(bytes as u64);
+        assert!(end <= self.part.len(), "bytes {at}..{end} of {} lent", self.part.len());
+        self.part.span.slice(Span::new(at, end))
+    }
+}
+
+/// Host memory lent for a transfer out of it: nobody writes it until this is dropped.
+///
+/// Whoever drops it says that the transfer does not read it any more. It has to be dropped before the transfer's fence
+/// ends; one that is not makes core give the buffer up.
+pub struct HostSource(LentPart);
+
+impl HostSource {
+    /// Where it is. Unsafe code may read there as long as it holds this.
+    #[must_use]
+    pub fn span(&self) -> &HostSpan {
+        &self.0.part.span
+    }
+
+    /// The number of bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.part.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies the bytes from `at` on into `to`.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn read(&self, at: u64, to: &mut [u8]) {
+        let from = self.0.checked(at, to.len());
+        from.note_read();
+        // SAFETY: lent, so live and not written; `checked` has compared the lengths, and `to` is the caller's alone.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) }
+    }
+
+    /// The first `at` bytes and the others.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[must_use]
+    pub fn split_at(self, at: u64) -> (Self, Self) {
+        let (first, second) = self.0.split_at(at);
+        (Self(first), Self(second))
+    }
+}
+
+impl fmt::Debug for HostSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostSource({:?})", self.span())
+    }
+}
+
+/// Host memory lent for a transfer into it: nobody else touches it until this is dropped.
+///
+/// As with [`HostSource`], dropping it says that the transfer is done with it.
+pub struct HostTarget(LentPart);
+
+impl HostTarget {
+    /// Where it is. Unsafe code may write there as long as it holds this.
+    #[must_use]
+    pub fn span(&self) -> &HostSpan {
+        &self.0.part.span
+    }
+
+    /// The number of bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.part.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies `from` to the bytes from `at` on.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn write(&mut self, at: u64, from: &[u8]) {
+        let to = self.0.checked(at, from.len());
+        to.note_write();
+        // SAFETY: lent for writing, so live and touched by nobody else; `checked` has compared the lengths.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) }
+    }
+
+    /// The first `at` bytes and the others.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[must_use]
+    pub fn split_at(self, at: u64) -> (Self, Self) {
+        let (first, second) = self.0.split_at(at);
+        (Self(first), Self(second))
+    }
+
+    /// Copies all bytes of `from` to the start of this memory, by the processor.
+    ///
+    /// # Panics
+    /// When `from` is longer.
+    pub fn copy_from(&mut self, from: &HostSource) {
+        let to = self.0.checked(0, from.0.part.span.len);
+        from.span().note_read();
+        to.note_write();
+        // SAFETY: both are lent, so live; nobody writes the source and nobody else touches the target. `copy` allows an
+        // overlap, which there is none of.
+        unsafe { std::ptr::copy(from.span().as_ptr(), to.as_ptr(), to.len) }
+    }
+}
+
+impl fmt::Debug for HostTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostTarget({:?})", self.span())
+    }
+}
+
 /// Host bytes that a grant lends out: the bridge from a grant to slices.
 ///
 /// A lease is made only by a grant, for bytes the machine has granted to it, and lives no longer than the grant. Its
@@ -186,30 +486,35 @@ impl fmt::Debug for HostSpan {
 /// the views of one lease apart; the machine keeps those of different grants apart (I-1).
 #[derive(Debug)]
 pub(crate) struct Lease {
-    span: HostSpan,
+    memory: Shared,
     /// In a model, the bytes of which there are views.
     lent: Lent<HostSpan>,
 }
 
 impl Lease {
-    /// A lease of `span`, which must be granted to the caller for as long as the lease lives: shared slices may be
+    /// A lease of memory, which must be granted to the caller for as long as the lease lives: shared slices may be
     /// taken of bytes granted for reading or writing, changeable ones only of bytes granted for writing.
-    pub(crate) fn new(span: HostSpan) -> Self {
-        Self { span, lent: Lent::default() }
+    pub(crate) fn new(memory: Shared) -> Self {
+        Self { memory, lent: Lent::default() }
+    }
+
+    /// Another lease of the same memory, of which the caller must take other bytes, or bytes for reading alone.
+    pub(crate) fn another(&self) -> Self {
+        Self::new(self.memory.clone())
     }
 
     pub(crate) fn slice<T: Pod>(&self, span: Span) -> Result<&[T], CastError> {
-        self.lent.add(|| self.span.slice(span));
-        // SAFETY: the bytes are granted to the holder of this lease (contract of `new`), so nobody else writes them
-        // (I-1, I-4), and the holder cannot while `self` is borrowed.
-        unsafe { self.span.slice(span).as_slice() }
+        self.lent.add(|| self.memory.span.slice(span));
+        // SAFETY: kept alive by the lease, initialised (contract of `HostMemory::new`), and granted to the holder of this
+        // lease (contract of `new`), so nobody else writes them (I-1, I-4), and the holder cannot while `self` is borrowed.
+        unsafe { self.memory.span.slice(span).as_slice() }
     }
 
     pub(crate) fn slice_mut<T: Pod>(&mut self, span: Span) -> Result<&mut [T], CastError> {
-        self.lent.add(|| self.span.slice(span));
-        // SAFETY: the bytes are granted to the holder of this lease for writing (contract of `new`), so nobody else
+        self.lent.add(|| self.memory.span.slice(span));
+        // SAFETY: as above, and granted to the holder of this lease for writing (contract of `new`), so nobody else
         // touches them (I-1), and the holder cannot while `self` is borrowed.
-        unsafe { self.span.slice(span).as_mut_slice() }
+        unsafe { self.memory.span.slice(span).as_mut_slice() }
     }
 }
 
@@ -227,27 +532,13 @@ pub(crate) enum CastError {
     Alignment { element_align: usize },
 }
 
-/// Host storage of an application, moved into a buffer and given back: `Vec<T>`, `Box<[T]>`.
-///
-/// Sealed by its constructor: [`Owned::new`] is the only implementation, so that the address is known to be stable.
-pub trait HostOwner: Any + Send + Sync + fmt::Debug {
-    /// The storage as a span, live as long as this owner.
-    fn span(&self) -> HostSpan;
-
-    /// The alignment the storage is known to have, in bytes.
-    fn align(&self) -> u64;
-
-    /// As [`Any`], to get the concrete owner back.
-    fn into_any(self: Box<Self>) -> Box<dyn Any>;
-}
-
 mod sealed {
     pub trait Sealed {}
     impl<T> Sealed for Vec<T> {}
     impl<T> Sealed for Box<[T]> {}
 }
 
-/// A container whose elements stay at one address while it is moved.
+/// A container whose elements stay at one address while it is moved: `Vec<T>`, `Box<[T]>`.
 ///
 /// # Safety
 /// 1. `parts` returns the address and number of live, initialised elements, exclusively owned by the container.
@@ -273,8 +564,8 @@ unsafe impl<T: Pod + fmt::Debug + Send + Sync> Storage<T> for Box<[T]> {
     }
 }
 
-/// An application's container, owned by a buffer for a while.
-pub struct Owned<T: Pod, S: Storage<T>> {
+/// An application's container, kept for a while.
+pub(crate) struct Owned<T: Pod, S: Storage<T>> {
     container: std::mem::ManuallyDrop<S>,
     ptr: NonNull<T>,
     len: usize,
@@ -288,15 +579,13 @@ unsafe impl<T: Pod, S: Storage<T>> Sync for Owned<T, S> {}
 
 impl<T: Pod, S: Storage<T>> Owned<T, S> {
     /// Takes the container over.
-    #[must_use]
-    pub fn new(mut container: S) -> Self {
+    pub(crate) fn new(mut container: S) -> Self {
         let (ptr, len) = container.parts();
         Self { container: std::mem::ManuallyDrop::new(container), ptr, len, _element: PhantomData }
     }
 
     /// Gives the container back.
-    #[must_use]
-    pub fn into_inner(self) -> S {
+    pub(crate) fn into_inner(self) -> S {
         let mut this = std::mem::ManuallyDrop::new(self);
         // SAFETY: `this` is never used or dropped again, so the container is taken exactly once.
         unsafe { std::mem::ManuallyDrop::take(&mut this.container) }
@@ -316,22 +605,6 @@ impl<T: Pod, S: Storage<T>> fmt::Debug for Owned<T, S> {
     }
 }
 
-impl<T: Pod + Send + Sync, S: Storage<T>> HostOwner for Owned<T, S> {
-    fn span(&self) -> HostSpan {
-        // SAFETY: the container owns `len` initialised elements at `ptr` and does not move them (contract of
-        // `Storage`); it is reachable only through this owner, which hands out nothing else.
-        unsafe { HostSpan::from_raw(self.ptr.cast(), self.len * size_of::<T>()) }
-    }
-
-    fn align(&self) -> u64 {
-        align_of::<T>() as u64
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -340,9 +613,9 @@ mod tests {
     fn i24_external_storage_comes_back_as_it_was() {
         let data: Vec<u32> = (0..100).map(|i| i * 7 + 1).collect();
         let address = data.as_ptr();
-        let owner = Owned::new(data);
-        assert_eq!(owner.span().len(), 400);
-        let back = owner.into_inner();
+        let owner = Arc::new(Owned::new(data));
+        assert_eq!(HostMemory::of(owner.clone()).len(), 400);
+        let back = Arc::into_inner(owner).expect("the memory has gone").into_inner();
         assert_eq!(back.as_ptr(), address);
         assert_eq!(back[99], 694);
         let boxed = Owned::new(back.into_boxed_slice());
@@ -350,21 +623,34 @@ mod tests {
     }
 
     #[test]
-    fn scratch_copies_and_slices() {
-        let from = HostSpan::scratch(16).unwrap();
-        let to = HostSpan::scratch(16).unwrap();
-        // SAFETY: the scratch is this test's alone.
-        unsafe { from.as_mut_slice::<u8>().unwrap() }
-            .copy_from_slice(&std::array::from_fn::<u8, 16, _>(|i| i as u8));
-        to.slice(Span::new(4, 8)).copy_from(&from.slice(Span::new(8, 12)));
+    fn loans_copy_their_bytes_and_come_back() {
+        let (mut from, to) = (HostMemory::zeroed(16).unwrap(), HostMemory::zeroed(16).unwrap());
+        from.bytes_mut().copy_from_slice(&std::array::from_fn::<u8, 16, _>(|i| i as u8));
+        // SAFETY: this test alone uses the memory, through these loans until they are dropped.
+        let (source, mut target) =
+            unsafe { (from.source(Span::new(8, 12)), to.target(Span::new(4, 8))) };
+        target.copy_from(&source);
+        assert!(from.is_lent() && to.is_lent());
+        let (first, second) = source.split_at(3);
+        drop(first);
+        assert!(from.is_lent());
+        drop((second, target));
+        assert!(!from.is_lent() && !to.is_lent());
+        assert_eq!(to.bytes(), [0, 0, 0, 0, 8, 9, 10, 11, 0, 0, 0, 0, 0, 0, 0, 0]);
         // SAFETY: as above.
-        let bytes = unsafe { to.as_slice::<u8>().unwrap() };
-        assert_eq!(bytes, [0, 0, 0, 0, 8, 9, 10, 11, 0, 0, 0, 0, 0, 0, 0, 0]);
-        // SAFETY: as above.
-        let misaligned = unsafe { from.slice(Span::new(1, 9)).as_slice::<u32>() };
+        let misaligned = unsafe { from.span().slice(Span::new(1, 9)).as_slice::<u32>() };
         assert_eq!(misaligned.unwrap_err(), CastError::Alignment { element_align: 4 });
         // SAFETY: as above.
-        let ragged = unsafe { from.slice(Span::new(0, 7)).as_slice::<u32>() };
+        let ragged = unsafe { from.span().slice(Span::new(0, 7)).as_slice::<u32>() };
         assert_eq!(ragged.unwrap_err(), CastError::Size { bytes: 7, element_bytes: 4 });
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes 3..5 of 4 lent")]
+    fn a_loan_reaches_no_further_than_it_goes() {
+        let memory = HostMemory::zeroed(16).unwrap();
+        // SAFETY: this test alone uses the memory.
+        let mut target = unsafe { memory.target(Span::new(4, 8)) };
+        target.write(3, &[1, 2]);
     }
 }

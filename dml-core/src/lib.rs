@@ -44,6 +44,7 @@ mod id;
 mod platform;
 mod range;
 pub mod record;
+mod request;
 pub mod state;
 pub mod sync;
 mod topology;
@@ -54,6 +55,7 @@ pub use access::{Access, Claim, Claims, normalise};
 pub use acquire::{Acquire, AcquireFuture, RangeOf, RawRange, Region};
 pub use arena::{
     Arena, ArenaDesc, ArenaKind, Block, BlockRef, Completion, Concurrency, Fence, MapReport, NativeHandle,
+    NewBlock,
 };
 pub use buffer::RawBuffer;
 pub use cost::Cost;
@@ -61,16 +63,17 @@ pub use cross_arena::{
     Allocation, Binding, CopyEnd, CopyJob, CopyQuery, CrossArena, HostMapped, HostStaged, Link, LinkSpeed,
 };
 pub use error::{
-    AcquireError, AllocError, ArenaName, AttachError, BindRefusal, BusyReason, ConfigError, FreeRefusal,
+    AcquireError, AllocError, ArenaName, BindRefusal, Breach, BufferName, BusyReason, ConfigError, FreeRefusal,
     TopologyError, TransferError, Unstored, ViewError, panic_text,
 };
-pub use grant::{Grants, InFlight, ReadView, View, WriteView};
-pub use host::HostSpan;
+pub use grant::{Grants, InFlight, Outstanding, ReadView, View, WriteView};
+pub use host::{HostMemory, HostSource, HostSpan, HostTarget};
 pub use id::{
     ArenaId, ArenaSet, BufferId, DeviceId, DeviceSet, GrantId, KernelId, LinkId, MAX_ARENAS, Seq, Ticket,
 };
 pub use platform::{DeviceDesc, DeviceKind, Platform, PlatformBuilder, Unavailable};
 pub use range::Span;
 pub use record::{Counters, Event, EventKind, Operation, Recording, Transfer};
+pub use request::{CopyIn, CopyOut, Fill, MapRequest, UnmapRequest};
 pub use state::SyncPlan;
 pub use typed::{Buffer, BufferBuilder, RawBufferBuilder};

@@ -5,8 +5,9 @@ use crate::arena::{Arena, ArenaDesc, Concurrency};
 use crate::buffer::{RawBuffer, Registry};
 use crate::cross_arena::{Allocation, CrossArena, HostStaged, Link};
 use crate::engine::guard;
-use crate::error::{AcquireError, ConfigError, TopologyError, Unstored};
-use crate::id::{ArenaId, DeviceId, DeviceSet, LinkId, MAX_ARENAS};
+use crate::error::{AcquireError, BufferName, ConfigError, TopologyError, Unstored};
+use crate::grant::Outstanding;
+use crate::id::{ArenaId, BufferId, DeviceId, DeviceSet, LinkId, MAX_ARENAS};
 use crate::record::{Counters, Recorder, Recording};
 use crate::state::Routes;
 use crate::sync::Arc;
@@ -94,6 +95,8 @@ impl fmt::Display for Unavailable {
 pub struct PlatformBuilder {
     devices: Vec<DeviceDesc>,
     arenas: Vec<Arc<dyn Arena>>,
+    /// What the arenas said of themselves when they were added.
+    descs: Vec<ArenaDesc>,
     links: Vec<(Link, Arc<dyn CrossArena>)>,
     unavailable: Vec<Unavailable>,
     no_default_links: bool,
@@ -110,6 +113,7 @@ impl PlatformBuilder {
     /// Adds an arena and returns its id. The first arena added for a native device is that device's home: the one
     /// its kernels use unless another is named.
     pub fn add_arena(&mut self, arena: Arc<dyn Arena>) -> ArenaId {
+        self.descs.push(arena.desc().clone());
         self.arenas.push(arena);
         ArenaId(u8::try_from(self.arenas.len() - 1).unwrap_or(u8::MAX))
     }
@@ -134,6 +138,12 @@ impl PlatformBuilder {
     #[must_use]
     pub fn arenas(&self) -> &[Arc<dyn Arena>] {
         &self.arenas
+    }
+
+    /// What the arenas added so far said of themselves.
+    #[must_use]
+    pub fn descs(&self) -> &[ArenaDesc] {
+        &self.descs
     }
 
     /// Leaves pairs of arenas without a link unconnected, instead of joining them by [`HostStaged`] copies.
@@ -163,8 +173,12 @@ impl PlatformBuilder {
             self.add_default_links();
         }
         self.add_ways_back();
+        // Those added here count as well: beyond the limit an id would name another link.
+        if let Some(problem) = too_many("links", self.links.len(), MAX_LINKS) {
+            return Err(ConfigError::Topology(vec![problem]));
+        }
         let counters = Counters::new(self.links.len());
-        let topology = Topology::new(self.arenas, self.links, !self.no_path_cache);
+        let topology = Topology::new(self.arenas, self.descs, self.links, !self.no_path_cache);
         Ok(Platform(Arc::new(PlatformInner {
             devices: self.devices,
             topology,
@@ -195,7 +209,7 @@ impl PlatformBuilder {
     /// A staged copy between two arenas, priced by the ways to the host and from it where both are known.
     fn staged(&self, from: ArenaId, to: ArenaId) -> HostStaged {
         let is_cpu = |device: DeviceId| self.devices[usize::from(device.0)].kind == DeviceKind::Cpu;
-        let host = self.arenas.iter().position(|arena| is_cpu(arena.desc().native));
+        let host = self.descs.iter().position(|desc| is_cpu(desc.native));
         let host = host.map(|index| ArenaId(index as u8)).filter(|&host| host != from && host != to);
         let way = |from: ArenaId, to: ArenaId| {
             let moves =
@@ -212,7 +226,7 @@ impl PlatformBuilder {
     }
 
     fn native(&self, arena: ArenaId) -> DeviceId {
-        self.arenas[usize::from(arena.0)].desc().native
+        self.descs[usize::from(arena.0)].native
     }
 
     /// Lets data come back from every binding: where the pair has none the other way round, by a change of map state
@@ -245,18 +259,13 @@ impl PlatformBuilder {
         let limits = [
             ("devices", self.devices.len(), MAX_ARENAS),
             ("arenas", self.arenas.len(), MAX_ARENAS),
-            ("links", self.links.len(), usize::from(u16::MAX)),
+            ("links", self.links.len(), MAX_LINKS),
         ];
-        for (what, count, limit) in limits {
-            if count > limit {
-                problems.push(TopologyError::TooMany { what, count, limit });
-            }
-        }
+        problems.extend(limits.into_iter().filter_map(|(what, count, limit)| too_many(what, count, limit)));
         let device_names = self.devices.iter().map(|device| &device.name);
-        let arena_names = self.arenas.iter().map(|arena| &arena.desc().name);
+        let arena_names = self.descs.iter().map(|desc| &desc.name);
         problems.extend(duplicates("devices", device_names).chain(duplicates("arenas", arena_names)));
-        for arena in &self.arenas {
-            let desc = arena.desc();
+        for desc in &self.descs {
             let known = |device: DeviceId| usize::from(device.0) < self.devices.len();
             for device in std::iter::once(desc.native).chain(desc.remotes.iter()) {
                 if !known(device) {
@@ -274,7 +283,7 @@ impl PlatformBuilder {
     }
 
     fn link_problem(&self, link: &Link) -> Option<TopologyError> {
-        let arena = |id: ArenaId| self.arenas.get(usize::from(id.0)).map(|arena| arena.desc());
+        let arena = |id: ArenaId| self.descs.get(usize::from(id.0));
         let (Some(from), Some(to)) = (arena(link.from), arena(link.to)) else {
             return Some(TopologyError::BadLink { from: link.from, to: link.to });
         };
@@ -312,6 +321,13 @@ impl PlatformBuilder {
                 device,
             })
     }
+}
+
+/// The most links that ids can tell apart.
+const MAX_LINKS: usize = u16::MAX as usize;
+
+fn too_many(what: &'static str, count: usize, limit: usize) -> Option<TopologyError> {
+    (count > limit).then_some(TopologyError::TooMany { what, count, limit })
 }
 
 fn duplicates<'a>(
@@ -381,10 +397,19 @@ impl Platform {
         &self.arenas()[usize::from(id.0)]
     }
 
+    /// What an arena said of itself when it was added.
+    ///
+    /// # Panics
+    /// When the id is not of this platform.
+    #[must_use]
+    pub fn desc(&self, id: ArenaId) -> &ArenaDesc {
+        self.routes().arena(id)
+    }
+
     /// The arena that the kernels of a device use unless another is named: the first one added for it.
     #[must_use]
     pub fn home(&self, device: DeviceId) -> Option<ArenaId> {
-        self.arenas().iter().position(|arena| arena.desc().native == device).map(|index| ArenaId(index as u8))
+        self.routes().arenas().iter().position(|desc| desc.native == device).map(|index| ArenaId(index as u8))
     }
 
     /// The links; a [`LinkId`] is an index here.
@@ -476,8 +501,9 @@ impl Platform {
     /// Core asks by itself whenever an allocation, a change of map state, a copy or a kernel has failed. Others ask where
     /// a device may have gone while nobody used it.
     pub fn notice_losses(&self) -> DeviceSet {
-        let gone = self.arenas().iter().filter(|arena| guard(|| arena.is_lost()).unwrap_or(false));
-        let gone: DeviceSet = gone.map(|arena| arena.desc().native).collect();
+        let arenas = self.arenas().iter().zip(self.routes().arenas());
+        let gone = arenas.filter(|(arena, _)| guard(|| arena.is_lost()).unwrap_or(false));
+        let gone: DeviceSet = gone.map(|(_, desc)| desc.native).collect();
         // Those declared already are declared again: whoever did it first may be half way, and on return all must know.
         gone.iter().filter(|&device| self.declare_lost(device)).collect()
     }
@@ -487,6 +513,18 @@ impl Platform {
     pub fn lost_devices(&self) -> DeviceSet {
         let lost = self.0.lost.load(Ordering::SeqCst);
         (0..MAX_ARENAS as u16).filter(|bit| lost & (1 << bit) != 0).map(DeviceId).collect()
+    }
+
+    /// The grants of all buffers that have not ended: see [`RawBuffer::leaked_grants`].
+    #[must_use]
+    pub fn leaked_grants(&self) -> Vec<Outstanding> {
+        self.0.registry.live().iter().flat_map(|buffer| buffer.outstanding()).collect()
+    }
+
+    /// The name of a buffer, as far as it is one of this platform's.
+    pub(crate) fn name_of(&self, id: BufferId) -> BufferName {
+        let found = self.0.registry.live().into_iter().find(|buffer| buffer.id == id);
+        found.map_or_else(|| BufferName::new(id, None, 1), |buffer| buffer.name())
     }
 
     /// The host processor: the first device of kind [`DeviceKind::Cpu`].
@@ -525,7 +563,7 @@ impl fmt::Debug for Platform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Platform")
             .field("devices", &self.0.devices.iter().map(|device| &*device.name).collect::<Vec<_>>())
-            .field("arenas", &self.arenas().iter().map(|arena| &*arena.desc().name).collect::<Vec<_>>())
+            .field("arenas", &self.routes().arenas().iter().map(|desc| &*desc.name).collect::<Vec<_>>())
             .field("links", &self.links().len())
             .finish()
     }

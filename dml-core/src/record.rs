@@ -315,6 +315,11 @@ impl Recorder {
     }
 
     /// Records an event; `kind` is evaluated only when recording is on.
+    /// Whether anybody records.
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     pub(crate) fn record(&self, buffer: BufferId, kind: impl FnOnce() -> EventKind) {
         if self.on.load(Ordering::Relaxed) {
             let event = Event { at: self.since.elapsed(), buffer, kind: kind() };

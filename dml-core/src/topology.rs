@@ -7,6 +7,7 @@
 use crate::arena::{Arena, ArenaDesc};
 use crate::cost::Cost;
 use crate::cross_arena::{CopyQuery, CrossArena, Link};
+use crate::engine::guard;
 use crate::id::{ArenaId, ArenaSet, LinkId};
 use crate::state::{Path, PathKey, Routes};
 use crate::sync::{Arc, Mutex};
@@ -17,7 +18,7 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Add;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 
 /// How many paths are remembered; beyond it the cache starts again, as it does when a machine is used very
 /// differently from before.
@@ -46,19 +47,83 @@ pub(crate) struct Topology {
     cross_arenas: Vec<Arc<dyn CrossArena>>,
     graph: DiGraph<ArenaId, LinkId>,
     cache: Option<Mutex<HashMap<PathKey, Option<Path>>>>,
+    prices: Prices,
+}
+
+/// What mechanisms ask for a copy, by size class, link, and whether ends are remapped or allocated (C-1).
+struct Prices([OnceLock<Box<[Option<Cost>]>>; SIZE_CLASSES]);
+
+/// Sizes are priced by the next power of two.
+const SIZE_CLASSES: usize = 64;
+/// What else a price depends on: remaps of either end, and an allocation.
+const SORTS: usize = 8;
+
+impl Default for Prices {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| OnceLock::new()))
+    }
+}
+
+impl Prices {
+    fn class(bytes: u64) -> usize {
+        (bytes.max(1).next_power_of_two().trailing_zeros() as usize).min(SIZE_CLASSES - 1)
+    }
+
+    fn sort(query: &CopyQuery) -> usize {
+        usize::from(query.remap_source)
+            | usize::from(query.remap_target) << 1
+            | usize::from(query.allocates) << 2
+    }
+
+    fn ask(&self, bytes: u64, links: usize, ask: impl Fn(LinkId, &CopyQuery) -> Option<Cost>) {
+        for (class, prices) in self.0.iter().enumerate().take(Self::class(bytes) + 1) {
+            if prices.get().is_some() {
+                continue;
+            }
+            let query = |sort: usize| CopyQuery {
+                bytes: 1 << class,
+                remap_source: sort & 1 != 0,
+                remap_target: sort & 2 != 0,
+                allocates: sort & 4 != 0,
+            };
+            let of_link = |link| (0..SORTS).map(move |sort| (LinkId(link as u16), query(sort)));
+            let asked = (0..links).flat_map(of_link).map(|(link, query)| ask(link, &query)).collect();
+            // Whoever asks at the same time gets the same answers, or none of them counts more than another.
+            let _ = prices.set(asked);
+        }
+    }
+
+    /// The price, where it has been asked for.
+    fn known(&self, link: LinkId, query: &CopyQuery) -> Option<Option<Cost>> {
+        let class = Self::class(query.bytes);
+        let is_of_class = query.bytes == 1 << class;
+        let prices = self.0[class].get().filter(|_| is_of_class)?;
+        Some(prices[usize::from(link.0) * SORTS + Self::sort(query)])
+    }
 }
 
 impl Topology {
     pub(crate) fn new(
         arenas: Vec<Arc<dyn Arena>>,
+        descs: Vec<ArenaDesc>,
         links: Vec<(Link, Arc<dyn CrossArena>)>,
         cache_paths: bool,
     ) -> Self {
-        let descs = arenas.iter().map(|arena| arena.desc().clone()).collect();
         let (links, cross_arenas): (Vec<Link>, Vec<_>) = links.into_iter().unzip();
         let graph = graph(arenas.len(), &links);
         let cache = cache_paths.then(|| Mutex::new(HashMap::new()));
-        Self { arenas, descs, links, cross_arenas, graph, cache }
+        Self { arenas, descs, links, cross_arenas, graph, cache, prices: Prices::default() }
+    }
+
+    /// Asks every mechanism for its prices up to a size, before anybody plans with them: planning happens under a buffer's
+    /// lock, and what a mechanism does there nobody knows.
+    pub(crate) fn price_up_to(&self, bytes: u64) {
+        self.prices.ask(bytes, self.links.len(), |link, query| self.asked(link, query));
+    }
+
+    /// The mechanism's own answer. One that panics cannot do the copy.
+    fn asked(&self, link: LinkId, query: &CopyQuery) -> Option<Cost> {
+        guard(|| self.cross_arena(link).can_copy(query)).unwrap_or(None)
     }
 
     pub(crate) fn arena_objects(&self) -> &[Arc<dyn Arena>] {
@@ -128,8 +193,8 @@ impl Routes for Topology {
     }
 
     fn cost(&self, link: LinkId, query: &CopyQuery) -> Option<Cost> {
-        // Foreign code under the buffer's lock: it is pure by contract, and one that panics cannot do the copy.
-        catch_unwind(AssertUnwindSafe(|| self.cross_arena(link).can_copy(query))).unwrap_or(None)
+        // Who drives the pure machine without a buffer has not had them asked for.
+        self.prices.known(link, query).unwrap_or_else(|| self.asked(link, query))
     }
 
     fn cheapest(

@@ -1,14 +1,15 @@
 //! Buffers of elements, and how buffers are made.
 
 use crate::acquire::{Acquire, RangeOf};
-use crate::buffer::RawBuffer;
-use crate::error::{AcquireError, ConfigError, Unstored};
+use crate::buffer::{External, Made, RawBuffer};
+use crate::engine::guard;
+use crate::error::{AcquireError, AllocError, ConfigError, Unstored};
 use crate::grant::{ReadView, WriteView};
-use crate::host::{HostOwner, HostSpan, Lease, Owned, Storage};
-use crate::id::{ArenaId, DeviceId};
+use crate::host::{HostMemory, Owned, Storage};
+use crate::id::DeviceId;
 use crate::platform::Platform;
-use crate::range::Span;
-use crate::state::{Alloc, Initial};
+use crate::state::Initial;
+use crate::sync::Arc;
 use bytemuck::Pod;
 use std::fmt;
 use std::marker::PhantomData;
@@ -70,24 +71,30 @@ impl<T: Pod> Buffer<T> {
     ///
     /// # Errors
     /// As [`Acquire::wait`](crate::Acquire::wait).
+    #[track_caller]
     pub fn read(&self) -> Result<ReadView<T>, AcquireError> {
-        self.host_acquire()?.read(self).wait().and_then(|grants| ReadView::new(grants, self.clone()))
+        let grants = self.host_acquire()?.read(self).wait()?;
+        ReadView::new(grants, self.clone())
     }
 
     /// Waits until nobody uses the buffer and lets the host overwrite all of it; the old contents are not brought.
     ///
     /// # Errors
     /// As [`Acquire::wait`](crate::Acquire::wait).
+    #[track_caller]
     pub fn write(&self) -> Result<WriteView<T>, AcquireError> {
-        self.host_acquire()?.write(self).wait().and_then(|grants| WriteView::new(grants, self.clone()))
+        let grants = self.host_acquire()?.write(self).wait()?;
+        WriteView::new(grants, self.clone())
     }
 
     /// Waits for the latest contents and lets the host change them.
     ///
     /// # Errors
     /// As [`Acquire::wait`](crate::Acquire::wait).
+    #[track_caller]
     pub fn read_write(&self) -> Result<WriteView<T>, AcquireError> {
-        self.host_acquire()?.read_write(self).wait().and_then(|grants| WriteView::new(grants, self.clone()))
+        let grants = self.host_acquire()?.read_write(self).wait()?;
+        WriteView::new(grants, self.clone())
     }
 
     fn host_acquire(&self) -> Result<Acquire, AcquireError> {
@@ -102,26 +109,19 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
     /// one, a copy otherwise. Waits until every other grant is gone.
     ///
     /// # Errors
-    /// As [`Buffer::read`]; the buffer is then as it was.
+    /// As [`Buffer::read`]; the buffer is then as it was. [`AcquireError::Closed`] where somebody else got the vector first.
+    #[track_caller]
     pub fn into_vec(self) -> Result<Vec<T>, AcquireError> {
         let view = self.read()?;
-        let Some(home) = self.external_home() else {
+        if !self.raw.has_external() {
             let contents = view.to_vec();
             self.raw.close_after(view.into_grants());
             return Ok(contents);
-        };
-        match self.raw.close_keeping(home, view.into_grants()) {
-            Ok(owner) => Ok(vec_of(owner)),
-            Err(Some(block)) => Ok(block.host().map(|host| copy_of(host)).unwrap_or_default()),
-            Err(None) => Err(AcquireError::Closed { buffer: self.raw.id() }),
         }
-    }
-
-    /// The host's arena, where it holds storage of the application.
-    fn external_home(&self) -> Option<ArenaId> {
-        let platform = self.raw.platform();
-        let home = platform.home(platform.host()?)?;
-        (self.raw.snapshot().arena(home).alloc == Alloc::External).then_some(home)
+        let name = self.raw.name();
+        let container = self.raw.close_taking(view.into_grants()).ok_or(AcquireError::Closed { buffer: name })?;
+        // Whoever still has a part of it on loan broke a contract, and the buffer was given up for it.
+        vec_of(container).ok_or_else(|| AcquireError::Wedged { buffer: self.raw.name() })
     }
 
     pub(crate) fn from_storage<S: Storage<T>>(platform: &Platform, storage: S) -> Result<Self, Unstored<S>> {
@@ -131,35 +131,40 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
         let Some(home) = platform.host().and_then(|host| platform.home(host)) else {
             return Err(Unstored { cause: ConfigError::NoHostArena, storage });
         };
-        let owner = Box::new(Owned::<T, S>::new(storage));
-        let len = owner.span().len();
-        let block = platform.arena(home).attach(owner).map_err(|error| {
-            let owned = error.storage.into_any().downcast::<Owned<T, S>>();
-            let owned =
-                owned.unwrap_or_else(|_| unreachable!("an arena gives back the storage it was given"));
-            Unstored { cause: error.cause.into(), storage: (*owned).into_inner() }
-        })?;
-        let raw = RawBuffer::with_storage(platform, len, home, block);
+        let container = Arc::new(Owned::<T, S>::new(storage));
+        let memory = HostMemory::of(container.clone());
+        let len = memory.len();
+        let arena = platform.desc(home).name.clone();
+        let attached = guard(|| platform.arena(home).attach(&memory))
+            .unwrap_or_else(|message| Err(AllocError::Panicked { arena: arena.clone(), message }));
+        // The block's length is the arena's word.
+        let block = attached.and_then(|block| {
+            let is_long_enough = guard(|| block.len()).is_ok_and(|bytes| bytes >= len);
+            if is_long_enough { Ok(block) } else { Err(AllocError::OutOfMemory { arena, bytes: len }) }
+        });
+        let block = match block {
+            Ok(block) => block,
+            Err(cause) => {
+                drop(memory);
+                let container = Arc::into_inner(container).expect("nothing of it was lent");
+                return Err(Unstored { cause: cause.into(), storage: container.into_inner() });
+            }
+        };
+        let made = Made { len, label: None, element_bytes: size_of::<T>() as u64 };
+        let raw = RawBuffer::with_storage(platform, made, home, (container, memory, block));
         Ok(Self { raw, elements: len / size_of::<T>() as u64, _element: PhantomData })
     }
 }
 
-/// The application's container as a vector, without a copy.
-fn vec_of<T: Pod + fmt::Debug + Send + Sync>(owner: Box<dyn HostOwner>) -> Vec<T> {
-    let span = owner.span();
-    match owner.into_any().downcast::<Owned<T, Vec<T>>>() {
-        Ok(owned) => (*owned).into_inner(),
-        Err(any) => match any.downcast::<Owned<T, Box<[T]>>>() {
-            Ok(owned) => (*owned).into_inner().into_vec(),
-            Err(_) => unreachable!("{span:?} was moved in as a Vec<T> or a Box<[T]>"),
-        },
+/// The application's container as a vector, without a copy. Nothing where something else refers to it.
+fn vec_of<T: Pod + fmt::Debug + Send + Sync>(container: External) -> Option<Vec<T>> {
+    match container.downcast::<Owned<T, Vec<T>>>() {
+        Ok(owned) => Arc::into_inner(owned).map(Owned::into_inner),
+        Err(other) => {
+            let owned = other.downcast::<Owned<T, Box<[T]>>>().ok()?;
+            Arc::into_inner(owned).map(|owned| owned.into_inner().into_vec())
+        }
     }
-}
-
-/// A copy of storage that nobody else uses any more.
-fn copy_of<T: Pod>(host: HostSpan) -> Vec<T> {
-    let whole = Span::new(0, host.len());
-    Lease::new(host).slice(whole).map(<[T]>::to_vec).unwrap_or_default()
 }
 
 /// How a buffer begins.
@@ -185,11 +190,12 @@ pub struct RawBufferBuilder {
     platform: Platform,
     len: u64,
     contents: Contents,
+    label: Option<Arc<str>>,
 }
 
 impl RawBufferBuilder {
     pub(crate) fn new(platform: Platform, len: u64) -> Self {
-        Self { platform, len, contents: Contents::Undefined }
+        Self { platform, len, contents: Contents::Undefined, label: None }
     }
 
     /// The buffer begins as zeros, made in whatever arena first needs them. Otherwise reading before writing is an
@@ -199,12 +205,19 @@ impl RawBufferBuilder {
         self
     }
 
+    /// Gives the buffer a label, by which errors name it.
+    pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
     /// Makes the buffer. No storage is allocated: that happens in the arenas that come to use it.
     ///
     /// # Errors
     /// [`ConfigError::TooLarge`] beyond what an address can reach.
     pub fn build(self) -> Result<RawBuffer, ConfigError> {
-        RawBuffer::create(&self.platform, self.len, self.contents.into())
+        let made = Made { len: self.len, label: self.label, element_bytes: 1 };
+        RawBuffer::create(&self.platform, made, self.contents.into())
     }
 }
 
@@ -215,12 +228,13 @@ pub struct BufferBuilder<T: Pod> {
     platform: Platform,
     elements: u64,
     contents: Contents,
+    label: Option<Arc<str>>,
     _element: PhantomData<fn() -> T>,
 }
 
 impl<T: Pod> BufferBuilder<T> {
     pub(crate) fn new(platform: Platform, elements: u64) -> Self {
-        Self { platform, elements, contents: Contents::Undefined, _element: PhantomData }
+        Self { platform, elements, contents: Contents::Undefined, label: None, _element: PhantomData }
     }
 
     /// The buffer begins as zeros, made in whatever arena first needs them. Otherwise reading before writing is an
@@ -230,11 +244,17 @@ impl<T: Pod> BufferBuilder<T> {
         self
     }
 
+    /// Gives the buffer a label, by which errors name it.
+    pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
     /// Makes the buffer. No storage is allocated: that happens in the arenas that come to use it.
     ///
     /// # Errors
     /// [`ConfigError::TooLarge`] beyond what an address can reach, [`ConfigError::ZeroSized`] for elements without a
-    /// size.
+    /// size, [`ConfigError::OverAligned`] for elements that the host's memory is not aligned for.
     pub fn build(self) -> Result<Buffer<T>, ConfigError> {
         let element_bytes = size_of::<T>() as u64;
         if element_bytes == 0 {
@@ -242,7 +262,21 @@ impl<T: Pod> BufferBuilder<T> {
         }
         let too_large = ConfigError::TooLarge { elements: self.elements, element_bytes };
         let len = self.elements.checked_mul(element_bytes).filter(|&len| isize::try_from(len).is_ok());
-        let raw = RawBuffer::create(&self.platform, len.ok_or(too_large)?, self.contents.into())?;
+        let len = len.ok_or(too_large)?;
+        self.expect_visible()?;
+        let made = Made { len, label: self.label, element_bytes };
+        let raw = RawBuffer::create(&self.platform, made, self.contents.into())?;
         Ok(Buffer { raw, elements: self.elements, _element: PhantomData })
+    }
+
+    /// Whether the host could see the elements: its memory is aligned for them.
+    fn expect_visible(&self) -> Result<(), ConfigError> {
+        let Some(home) = self.platform.host().and_then(|host| self.platform.home(host)) else { return Ok(()) };
+        let (desc, element_align) = (self.platform.desc(home), align_of::<T>() as u64);
+        if desc.alloc_align >= element_align {
+            return Ok(());
+        }
+        let (arena, arena_align) = (desc.name.clone(), desc.alloc_align);
+        Err(ConfigError::OverAligned { element_align, arena, arena_align })
     }
 }

@@ -4,11 +4,11 @@
 //! the buffer's lock and hands the result to the request's own [`Waiter`]; it wakes it after the lock is given up.
 //! Each waiter has a condition variable and a waker of its own, so no wake-up can reach the wrong one (L-4).
 
+use crate::engine::{guard, quietly};
 use crate::id::Ticket;
 use crate::state::{Admission, Begin};
 use crate::sync::{Arc, Condvar, Mutex};
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
@@ -60,7 +60,7 @@ impl Waiter {
         }
         let replaced = std::mem::replace(&mut *slot, Slot::Waiting(Some(waker)));
         drop(slot);
-        drop(replaced);
+        quietly(replaced);
         Poll::Pending
     }
 
@@ -68,7 +68,10 @@ impl Waiter {
         let before = std::mem::replace(&mut *self.slot.lock(), Slot::Arrived(begin));
         self.arrived.notify_all();
         if let Slot::Waiting(Some(waker)) = before {
-            waker.wake();
+            // By reference, so that one that panics is dropped under a guard of its own.
+            let woken = guard(|| waker.wake_by_ref());
+            quietly(waker);
+            let _ = woken;
         }
     }
 }
@@ -121,15 +124,11 @@ impl Waiters {
 pub(crate) struct Wakes(Vec<(Arc<Waiter>, Begin)>);
 
 impl Wakes {
+    /// Tells them. A waker is somebody else's code: a panic of one is its owner's, who has it on standard error, and reaches
+    /// neither the others nor the thread whose change let them in.
     pub(crate) fn fire(self) {
-        let mut first_panic = None;
         for (waiter, begin) in self.0 {
-            // A waker is foreign code; one that panics must not keep the others asleep.
-            let delivered = catch_unwind(AssertUnwindSafe(|| waiter.deliver(begin)));
-            first_panic = first_panic.or(delivered.err());
-        }
-        if let Some(panic) = first_panic.filter(|_| !std::thread::panicking()) {
-            resume_unwind(panic);
+            let _ = guard(|| waiter.deliver(begin));
         }
     }
 }

@@ -1,12 +1,11 @@
 //! An arena that follows a script.
 
 use super::script::{CallKind, Fault, Player, Script, meet, transfer};
-use dml_core::host::HostOwner;
 use dml_core::state::MapState;
 use dml_core::sync::Arc;
 use dml_core::{
-    AllocError, Arena, ArenaDesc, AttachError, BlockRef, DeviceId, Fence, HostSpan, MapReport, Span,
-    TransferError,
+    AllocError, Arena, ArenaDesc, BlockRef, CopyIn, CopyOut, Fence, Fill, HostMemory, HostSpan, MapReport,
+    MapRequest, NewBlock, TransferError, UnmapRequest,
 };
 
 /// Any arena, with faults.
@@ -79,17 +78,12 @@ impl<A: Arena> Faulty<A> {
     }
 }
 
-/// The first `bytes` bytes of a transfer of `len`, or all of them.
-fn part(bytes: Option<u64>, len: u64) -> Span {
-    Span::new(0, bytes.map_or(len, |bytes| bytes.min(len)))
-}
-
 impl<A: Arena> Arena for Faulty<A> {
     fn desc(&self) -> &ArenaDesc {
         self.inner.desc()
     }
 
-    fn alloc(&self, len: u64) -> Result<BlockRef, AllocError> {
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
         match self.meet(CallKind::Alloc) {
             Some(Fault::Fail(error) | Fault::FailInFence(error)) => Err(self.no_storage(&error, len)),
             Some(Fault::Short(bytes)) => self.inner.alloc(bytes.min(len)),
@@ -97,27 +91,19 @@ impl<A: Arena> Arena for Faulty<A> {
         }
     }
 
-    fn attach(&self, storage: Box<dyn HostOwner>) -> Result<BlockRef, AttachError> {
+    fn attach(&self, storage: &HostMemory) -> Result<BlockRef, AllocError> {
         match self.meet(CallKind::Attach) {
             Some(Fault::Fail(error) | Fault::FailInFence(error)) => {
-                let cause = self.no_storage(&error, storage.span().len());
-                Err(AttachError { cause, storage })
+                Err(self.no_storage(&error, storage.len()))
             }
             _ => self.inner.attach(storage),
         }
     }
 
-    fn detach(&self, block: BlockRef) -> Result<Box<dyn HostOwner>, BlockRef> {
-        match self.meet(CallKind::Detach) {
-            Some(Fault::Fail(_) | Fault::FailInFence(_)) => Err(block),
-            _ => self.inner.detach(block),
-        }
-    }
-
-    fn bind(&self, root: &BlockRef) -> Result<BlockRef, AllocError> {
+    fn bind(&self, root: &BlockRef, host: Option<&HostSpan>) -> Result<NewBlock, AllocError> {
         match self.meet(CallKind::Bind) {
             Some(Fault::Fail(error) | Fault::FailInFence(error)) => Err(self.no_storage(&error, root.len())),
-            _ => self.inner.bind(root),
+            _ => self.inner.bind(root, host),
         }
     }
 
@@ -126,31 +112,41 @@ impl<A: Arena> Arena for Faulty<A> {
         self.inner.free(block);
     }
 
-    fn map(&self, block: &BlockRef, device: DeviceId, target: MapState) -> Result<MapReport, TransferError> {
-        self.remap(CallKind::Map, || self.inner.map(block, device, target))
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.remap(CallKind::Map, || self.inner.map(request))
     }
 
-    fn unmap(&self, block: &BlockRef, target: MapState) -> Result<MapReport, TransferError> {
-        self.remap(CallKind::Unmap, || self.inner.unmap(block, target))
+    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.remap(CallKind::Unmap, || self.inner.unmap(request))
     }
 
-    fn copy_in(&self, block: &BlockRef, offset: u64, from: &HostSpan) -> Result<Fence, TransferError> {
-        self.transfer(CallKind::CopyIn, |bytes| {
-            self.inner.copy_in(block, offset, &from.slice(part(bytes, from.len())))
+    fn map_state(&self, block: &BlockRef) -> Option<MapState> {
+        self.inner.map_state(block)
+    }
+
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        self.transfer(CallKind::CopyIn, |bytes| match bytes {
+            Some(bytes) => self.inner.copy_in(copy.first(bytes)),
+            None => self.inner.copy_in(copy),
         })
     }
 
-    fn copy_out(&self, block: &BlockRef, offset: u64, to: &HostSpan) -> Result<Fence, TransferError> {
-        self.transfer(CallKind::CopyOut, |bytes| {
-            self.inner.copy_out(block, offset, &to.slice(part(bytes, to.len())))
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        self.transfer(CallKind::CopyOut, |bytes| match bytes {
+            Some(bytes) => self.inner.copy_out(copy.first(bytes)),
+            None => self.inner.copy_out(copy),
         })
     }
 
-    fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError> {
-        self.transfer(CallKind::Fill, |bytes| {
-            let len = part(bytes, span.len()).len();
-            self.inner.fill(block, Span::new(span.start(), span.start() + len), byte)
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        self.transfer(CallKind::Fill, |bytes| match bytes {
+            Some(bytes) => self.inner.fill(fill.first(bytes)),
+            None => self.inner.fill(fill),
         })
+    }
+
+    fn tail(&self) -> Result<Fence, TransferError> {
+        self.inner.tail()
     }
 
     fn is_lost(&self) -> bool {

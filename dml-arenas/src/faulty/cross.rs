@@ -2,7 +2,7 @@
 
 use super::script::{CallKind, Player, Script, transfer};
 use dml_core::sync::Arc;
-use dml_core::{CopyJob, CopyQuery, Cost, CrossArena, Fence, HostSpan, Span, TransferError};
+use dml_core::{CopyJob, CopyQuery, Cost, CrossArena, Fence, TransferError};
 
 /// Any copy mechanism, with faults. Prices are not calls: they are those of the mechanism inside.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl<C: CrossArena> CrossArena for FaultyCross<C> {
         self.inner.can_copy(query)
     }
 
-    fn copy(&self, job: &CopyJob<'_>) -> Result<Fence, TransferError> {
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
         transfer(self.player.next(CallKind::Copy), &self.name, CallKind::Copy, |bytes| match bytes {
             Some(bytes) => copy_first(job, bytes),
             None => self.inner.copy(job),
@@ -51,17 +51,12 @@ impl<C: CrossArena> CrossArena for FaultyCross<C> {
 }
 
 /// Copies the first `bytes` bytes of a job and no more, by whatever way the ends allow.
-fn copy_first(job: &CopyJob<'_>, bytes: u64) -> Result<Fence, TransferError> {
-    let len = bytes.min(job.span().len());
-    let (start, part) = (job.span().start(), Span::new(0, len));
-    match (job.source_host(), job.target_host()) {
-        (Some(from), Some(to)) => Ok(job.memcpy(&from.slice(part), &to.slice(part))),
-        (Some(from), None) => job.write(start, &from.slice(part)),
-        (None, Some(to)) => job.read(start, &to.slice(part)),
-        (None, None) => {
-            let scratch = HostSpan::scratch(len)?;
-            job.read(start, &scratch)?.wait()?;
-            job.write(start, &scratch)
-        }
+fn copy_first(job: CopyJob, bytes: u64) -> Result<Fence, TransferError> {
+    let job = job.first(bytes);
+    match (job.source_host().is_some(), job.target_host().is_some()) {
+        (true, true) => job.memcpy(),
+        (true, false) => job.write(),
+        (false, true) => job.read(),
+        (false, false) => job.stage(),
     }
 }

@@ -13,8 +13,6 @@ pub enum CallKind {
     Alloc,
     /// [`Arena::attach`](dml_core::Arena::attach).
     Attach,
-    /// [`Arena::detach`](dml_core::Arena::detach).
-    Detach,
     /// [`Arena::bind`](dml_core::Arena::bind).
     Bind,
     /// [`Arena::free`](dml_core::Arena::free).
@@ -40,7 +38,6 @@ const KINDS: usize = CallKind::Copy as usize + 1;
 #[non_exhaustive]
 pub enum Fault {
     /// The call reports an error and does nothing: out of memory for storage, this error for transfers and maps.
-    /// `detach` keeps its block.
     Fail(TransferError),
     /// The transfer is carried out, and its fence reports this error.
     FailInFence(TransferError),

@@ -1,12 +1,11 @@
 //! The arena and its blocks.
 
 use super::memory::{self, ALIGN_BYTES, MAX_BYTES, Memory};
-use dml_core::host::HostOwner;
-use dml_core::state::MapState;
 use dml_core::sync::Arc;
 use dml_core::{
-    AllocError, Arena, ArenaDesc, ArenaKind, AttachError, Block, BlockRef, Concurrency, Cost, DeviceId,
-    DeviceSet, Fence, HostSpan, MapReport, NativeHandle, Span, TransferError,
+    AllocError, Arena, ArenaDesc, ArenaKind, Block, BlockRef, Concurrency, CopyIn, CopyOut, Cost, DeviceId,
+    DeviceSet, Fence, Fill, HostMemory, HostSpan, MapReport, MapRequest, NativeHandle, NewBlock, Span,
+    TransferError, UnmapRequest,
 };
 
 /// The name of the one main memory of a platform.
@@ -56,8 +55,8 @@ impl MainMem {
         })
     }
 
-    fn block(&self, span: HostSpan, storage: Storage) -> BlockRef {
-        Arc::new(MainMemBlock { span, storage, arena: self.desc.name.clone() })
+    fn block(&self, span: &HostSpan, memory: Option<Arc<Memory>>) -> BlockRef {
+        Arc::new(MainMemBlock { span: span.clone(), _memory: memory, arena: self.desc.name.clone() })
     }
 }
 
@@ -65,26 +64,15 @@ impl MainMem {
 #[derive(Debug)]
 struct MainMemBlock {
     span: HostSpan,
-    storage: Storage,
+    /// Allocated by the arena; none where it is the application's, which core keeps.
+    _memory: Option<Arc<Memory>>,
     /// The name of the arena that made it: the very same, so that it tells arenas of one name apart.
     arena: Arc<str>,
-}
-
-#[derive(Debug)]
-enum Storage {
-    /// Allocated by the arena; held for its release alone.
-    Internal { _memory: Memory },
-    /// The application's. Empty once it was given back.
-    External(Option<Box<dyn HostOwner>>),
 }
 
 impl Block for MainMemBlock {
     fn len(&self) -> u64 {
         self.span.len()
-    }
-
-    fn host(&self) -> Option<HostSpan> {
-        Some(self.span.clone())
     }
 
     fn native(&self) -> NativeHandle {
@@ -97,7 +85,7 @@ impl Arena for MainMem {
         &self.desc
     }
 
-    fn alloc(&self, len: u64) -> Result<BlockRef, AllocError> {
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
         if len > MAX_BYTES {
             return Err(AllocError::TooLarge {
                 arena: self.desc.name.clone(),
@@ -108,103 +96,97 @@ impl Arena for MainMem {
         let memory = usize::try_from(len).ok().and_then(Memory::zeroed);
         let memory =
             memory.ok_or_else(|| AllocError::OutOfMemory { arena: self.desc.name.clone(), bytes: len })?;
-        Ok(self.block(memory.span(), Storage::Internal { _memory: memory }))
+        let (host, memory) = memory.shared();
+        Ok(NewBlock::new(self.block(host.span(), Some(memory))).with_host(host))
     }
 
-    fn attach(&self, storage: Box<dyn HostOwner>) -> Result<BlockRef, AttachError> {
-        Ok(self.block(storage.span(), Storage::External(Some(storage))))
+    fn attach(&self, storage: &HostMemory) -> Result<BlockRef, AllocError> {
+        Ok(self.block(storage.span(), None))
     }
 
-    fn detach(&self, mut block: BlockRef) -> Result<Box<dyn HostOwner>, BlockRef> {
-        let storage = Arc::get_mut(&mut block).and_then(|block| {
-            let block = (block as &mut dyn std::any::Any).downcast_mut::<MainMemBlock>()?;
-            match &mut block.storage {
-                Storage::External(storage) => storage.take(),
-                Storage::Internal { .. } => None,
-            }
-        });
-        storage.ok_or(block)
-    }
-
-    fn map(
-        &self,
-        _block: &BlockRef,
-        device: DeviceId,
-        _target: MapState,
-    ) -> Result<MapReport, TransferError> {
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
         panic!(
-            "core bug: map of {} for device {device}: main memory is accessible in every map state",
-            self.desc.name
+            "core bug: map of {} for device {}: main memory is accessible in every map state",
+            self.desc.name,
+            request.device()
         )
     }
 
-    fn unmap(&self, _block: &BlockRef, _target: MapState) -> Result<MapReport, TransferError> {
+    fn unmap(&self, _request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
         panic!("core bug: unmap of {}: main memory is accessible in every map state", self.desc.name)
     }
 
-    fn copy_in(&self, block: &BlockRef, offset: u64, from: &HostSpan) -> Result<Fence, TransferError> {
-        memory::copy(from, &self.span_of(block, Span::new(offset, offset + from.len())));
-        Ok(Fence::done(from.len()))
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        // SAFETY: core has lent both: the source until `copy` is dropped, and the block's bytes likewise.
+        unsafe { memory::copy(copy.from().span(), &self.span_of(copy.block(), copy.span())) };
+        Ok(Fence::done(copy.len()))
     }
 
-    fn copy_out(&self, block: &BlockRef, offset: u64, to: &HostSpan) -> Result<Fence, TransferError> {
-        memory::copy(&self.span_of(block, Span::new(offset, offset + to.len())), to);
-        Ok(Fence::done(to.len()))
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        // SAFETY: as in `copy_in`.
+        unsafe { memory::copy(&self.span_of(copy.block(), copy.span()), copy.to().span()) };
+        Ok(Fence::done(copy.len()))
     }
 
-    fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError> {
-        memory::fill(&self.span_of(block, span), byte);
-        Ok(Fence::done(span.len()))
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        // SAFETY: core has lent the block's bytes until `fill` is dropped.
+        unsafe { memory::fill(&self.span_of(fill.block(), fill.span()), fill.byte()) };
+        Ok(Fence::done(fill.len()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dml_core::host::Owned;
 
     fn arena() -> MainMem {
         MainMem::new(DeviceId(0))
     }
 
-    fn pattern(len: u64) -> HostSpan {
-        let span = HostSpan::scratch(len).unwrap();
-        for index in 0..len {
-            // SAFETY: in range, of scratch memory that this test alone owns.
-            unsafe { *span.as_ptr().add(index as usize) = (index * 31 + 7) as u8 };
-        }
-        span
+    fn pattern(len: u64) -> HostMemory {
+        let mut memory = HostMemory::zeroed(len).unwrap();
+        memory.bytes_mut().iter_mut().zip(0..).for_each(|(byte, index): (_, u64)| *byte = (index * 31 + 7) as u8);
+        memory
     }
 
-    fn bytes(span: &HostSpan) -> Vec<u8> {
-        // SAFETY: live for its length (its block or scratch outlives this call) and written by nobody meanwhile.
-        unsafe { std::slice::from_raw_parts(span.as_ptr(), span.len() as usize) }.to_vec()
+    /// A copy of all of `from` into a block that only the test uses.
+    fn copy_in(arena: &MainMem, block: &BlockRef, offset: u64, from: &HostMemory) -> u64 {
+        // SAFETY: the test alone uses the block and the memory, and waits.
+        let copy = unsafe { CopyIn::new(block, offset, from.source(Span::new(0, from.len()))) };
+        arena.copy_in(copy).unwrap().wait().unwrap()
     }
 
     #[test]
     fn copies_hit_their_bytes_and_no_others() {
         let arena = arena();
-        let block = arena.alloc(100).unwrap();
-        assert_eq!(block.native().0, block.host().unwrap().as_ptr().addr());
+        let NewBlock { block, host, .. } = arena.alloc(100).unwrap();
+        let host = host.expect("main memory is the host's");
+        assert_eq!(block.native().0, host.span().as_ptr().addr());
         let from = pattern(37);
-        assert_eq!(arena.copy_in(&block, 13, &from).unwrap().wait(), Ok(37));
-        assert_eq!(arena.fill(&block, Span::new(50, 60), 0xEE).unwrap().wait(), Ok(10));
+        assert_eq!(copy_in(&arena, &block, 13, &from), 37);
+        // SAFETY: this test alone uses the block.
+        let fill = unsafe { Fill::new(&block, Span::new(50, 60), 0xEE) };
+        assert_eq!(arena.fill(fill).unwrap().wait(), Ok(10));
         let mut expected = vec![0; 100];
-        expected[13..50].copy_from_slice(&bytes(&from));
+        expected[13..50].copy_from_slice(from.bytes());
         expected[50..60].fill(0xEE);
-        assert_eq!(bytes(&block.host().unwrap()), expected);
-        let to = HostSpan::scratch(20).unwrap();
-        assert_eq!(arena.copy_out(&block, 31, &to).unwrap().wait(), Ok(20));
-        assert_eq!(bytes(&to), expected[31..51]);
+        assert_eq!(host.bytes(), expected);
+        let to = HostMemory::zeroed(20).unwrap();
+        // SAFETY: as above.
+        let copy = unsafe { CopyOut::new(&block, 31, to.target(Span::new(0, 20))) };
+        assert_eq!(arena.copy_out(copy).unwrap().wait(), Ok(20));
+        assert_eq!(to.bytes(), &expected[31..51]);
     }
 
     #[test]
     fn a_block_without_bytes_is_legal() {
         let arena = arena();
-        let block = arena.alloc(0).unwrap();
+        let block = arena.alloc(0).unwrap().block;
         assert!(block.is_empty());
-        assert_eq!(arena.copy_in(&block, 0, &pattern(0)).unwrap().wait(), Ok(0));
-        assert_eq!(arena.fill(&block, Span::new(0, 0), 1).unwrap().wait(), Ok(0));
+        assert_eq!(copy_in(&arena, &block, 0, &pattern(0)), 0);
+        // SAFETY: there are no bytes.
+        let fill = unsafe { Fill::new(&block, Span::new(0, 0), 1) };
+        assert_eq!(arena.fill(fill).unwrap().wait(), Ok(0));
     }
 
     #[test]
@@ -216,47 +198,37 @@ mod tests {
     }
 
     #[test]
-    fn i24_external_storage_comes_back_when_nobody_else_holds_it() {
+    fn i24_external_storage_is_used_in_place() {
         let arena = arena();
         let data: Vec<u32> = (0..1000).map(|i| i * i).collect();
         let address = data.as_ptr();
-        let block = arena.attach(Box::new(Owned::new(data))).unwrap();
+        let memory = HostMemory::holding(data);
+        let block = arena.attach(&memory).unwrap();
         assert_eq!((block.len(), block.native().0), (4000, address.addr()));
-        let other = block.clone();
-        let block = arena.detach(block).unwrap_err();
-        drop(other);
-        let owner = arena.detach(block).unwrap();
-        let data = owner.into_any().downcast::<Owned<u32, Vec<u32>>>().unwrap().into_inner();
-        assert_eq!((data.as_ptr(), data[999]), (address, 998_001));
-    }
-
-    #[test]
-    fn internal_storage_is_not_given_away() {
-        let arena = arena();
-        let block = arena.alloc(8).unwrap();
-        assert_eq!(arena.detach(block).unwrap_err().len(), 8);
     }
 
     #[test]
     #[should_panic(expected = "core bug: map of main_mem")]
     fn a_map_is_never_asked_for() {
-        let arena = arena();
-        let block = arena.alloc(8).unwrap();
-        let _ = arena.map(&block, DeviceId(0), MapState::Unmapped);
+        let (arena, mut host) = (arena(), None);
+        let block = arena.alloc(8).unwrap().block;
+        // SAFETY: this test alone uses the block.
+        let request = unsafe { MapRequest::new(&block, DeviceId(0), dml_core::state::MapState::Unmapped, &mut host) };
+        let _ = arena.map(request);
     }
 
     #[test]
     #[should_panic(expected = "core bug: main_mem was handed a block of another arena")]
     fn a_block_of_another_main_memory_is_a_bug_of_core() {
-        let foreign = arena().alloc(8).unwrap();
-        let _ = arena().copy_in(&foreign, 0, &pattern(5));
+        let foreign = arena().alloc(8).unwrap().block;
+        copy_in(&arena(), &foreign, 0, &pattern(5));
     }
 
     #[test]
     #[should_panic(expected = "core bug")]
     fn a_copy_past_the_end_is_a_bug_of_core() {
         let arena = arena();
-        let block = arena.alloc(8).unwrap();
-        let _ = arena.copy_in(&block, 4, &pattern(5));
+        let block = arena.alloc(8).unwrap().block;
+        copy_in(&arena, &block, 4, &pattern(5));
     }
 }

@@ -1,7 +1,7 @@
 //! Zeroed host memory that reports a lack of memory instead of aborting. Also the backing of the test arenas.
 
-use dml_core::HostSpan;
-use dml_core::sync::Tracker;
+use dml_core::sync::{Arc, Tracker};
+use dml_core::{HostMemory, HostSpan};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
@@ -95,11 +95,21 @@ impl Memory {
         Self::heap(len)
     }
 
-    /// The memory as a span, live as long as this owner.
+    /// Where it is.
     pub(crate) fn span(&self) -> HostSpan {
-        // SAFETY: `len` zeroed bytes are owned at `ptr` until this value is dropped (1), and the owner hands out their
-        // address only in spans (2).
-        unsafe { HostSpan::from_raw(self.ptr, self.len) }.tracked_by(&self.tracker)
+        // SAFETY: a span gives no access; the memory made of it is forgotten before this returns.
+        let memory = unsafe { HostMemory::new(self.ptr, self.len, Arc::new(())) };
+        memory.tracked_by(&self.tracker).span().clone()
+    }
+
+    /// The memory for core to have, and what keeps it.
+    pub(crate) fn shared(self) -> (HostMemory, Arc<Self>) {
+        let (ptr, len, tracker) = (self.ptr, self.len, self.tracker.clone());
+        let keep = Arc::new(self);
+        // SAFETY: `len` zeroed bytes are owned at `ptr` until `keep` is dropped (1). The owner hands out their address here
+        // alone, and `self` was nobody else's (3); its arena touches them for requests of core alone (2).
+        let memory = unsafe { HostMemory::new(ptr, len, keep.clone()) }.tracked_by(&tracker);
+        (memory, keep)
     }
 }
 
@@ -128,21 +138,26 @@ impl Drop for Memory {
 
 /// Copies all of `from` to the start of `to`.
 ///
+/// # Safety
+/// 1. Both are live; nobody writes `from` and nobody else touches `to` meanwhile, as is so for what is lent by core.
+///
 /// # Panics
 /// When `to` is shorter.
-pub(crate) fn copy(from: &HostSpan, to: &HostSpan) {
+pub(crate) unsafe fn copy(from: &HostSpan, to: &HostSpan) {
     assert!(from.len() <= to.len(), "copy of {} bytes into {}", from.len(), to.len());
     from.note_read();
     to.note_write();
-    // SAFETY: both spans are live for their lengths (`HostSpan::from_raw`), and core schedules a copy only while nobody
-    // writes the source and nobody touches the destination (I-3, I-9). `copy` allows an overlap.
+    // SAFETY: live for their lengths, and exclusive as far as needed (1). `copy` allows an overlap.
     unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), from.len() as usize) }
 }
 
 /// Sets every byte of `to`.
-pub(crate) fn fill(to: &HostSpan, byte: u8) {
+///
+/// # Safety
+/// 1. It is live, and nobody else touches it meanwhile.
+pub(crate) unsafe fn fill(to: &HostSpan, byte: u8) {
     to.note_write();
-    // SAFETY: the span is live for its length, and core schedules a fill only while nobody else touches it (I-9).
+    // SAFETY: live for its length, and exclusive (1).
     unsafe { std::ptr::write_bytes(to.as_ptr(), byte, to.len() as usize) }
 }
 
@@ -150,31 +165,25 @@ pub(crate) fn fill(to: &HostSpan, byte: u8) {
 mod tests {
     use super::*;
 
-    fn byte_at(span: &HostSpan, index: u64) -> u8 {
-        assert!(index < span.len());
-        // SAFETY: in range, of memory that this test alone owns.
-        unsafe { *span.as_ptr().add(index as usize) }
-    }
-
     #[test]
     fn memory_of_every_size_class_is_aligned_and_zero() {
         for len in [0, 1, 63, 65, 4096, OWN_PAGES_ABOVE_BYTES, OWN_PAGES_ABOVE_BYTES + 1, 33 << 20] {
-            let memory = Memory::zeroed(len).unwrap();
-            let span = memory.span();
-            assert_eq!(span.len(), len as u64);
-            assert!((span.as_ptr() as u64).is_multiple_of(ALIGN_BYTES), "{len} bytes");
-            for index in (0..len as u64).step_by(4093).chain((len as u64).checked_sub(1)) {
-                assert_eq!(byte_at(&span, index), 0, "byte {index} of {len}");
+            let (memory, _keep) = Memory::zeroed(len).unwrap().shared();
+            assert_eq!(memory.len(), len as u64);
+            assert!((memory.span().as_ptr() as u64).is_multiple_of(ALIGN_BYTES), "{len} bytes");
+            for index in (0..len).step_by(4093).chain(len.checked_sub(1)) {
+                assert_eq!(memory.bytes()[index], 0, "byte {index} of {len}");
             }
-            fill(&span, 0xA5);
-            assert!(len == 0 || byte_at(&span, len as u64 - 1) == 0xA5);
+            // SAFETY: this test alone has the memory.
+            unsafe { fill(memory.span(), 0xA5) };
+            assert!(len == 0 || memory.bytes()[len - 1] == 0xA5);
         }
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn large_memory_begins_at_a_huge_page() {
-        let memory = Memory::zeroed(OWN_PAGES_ABOVE_BYTES + 1).unwrap();
+        let (memory, _keep) = Memory::zeroed(OWN_PAGES_ABOVE_BYTES + 1).unwrap().shared();
         assert!((memory.span().as_ptr() as usize).is_multiple_of(HUGE_PAGE_BYTES));
     }
 

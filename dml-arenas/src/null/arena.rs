@@ -2,12 +2,11 @@
 
 use super::block::{Books, Entry, NullBlock, Storage};
 use crate::main_mem::{Memory, copy, fill};
-use dml_core::host::HostOwner;
 use dml_core::state::MapState;
-use dml_core::sync::{Arc, Tracker};
+use dml_core::sync::Arc;
 use dml_core::{
-    AllocError, Arena, ArenaDesc, AttachError, BlockRef, DeviceId, Fence, HostSpan, MapReport, Span,
-    TransferError,
+    Access, AllocError, Arena, ArenaDesc, BlockRef, CopyIn, CopyOut, DeviceId, Fence, Fill, Grants, HostMemory,
+    HostSpan, MapReport, MapRequest, NewBlock, Region, Span, TransferError, UnmapRequest, ViewError,
 };
 
 /// One call, as recorded. Blocks are numbered from zero in the order in which their arena made them.
@@ -19,8 +18,6 @@ pub enum Call {
     Alloc { block: u64, len: u64 },
     /// Storage of the application taken over.
     Attach { block: u64, len: u64 },
-    /// Storage of the application given back.
-    Detach { block: u64 },
     /// Storage of another block shared.
     Bind { block: u64, len: u64 },
     /// A block given up.
@@ -116,34 +113,53 @@ impl Null {
         self.books.on(number, Call::Touch { block: number, device }, |entry| self.needs(entry, device));
     }
 
-    /// What a kernel of `device` finds in `span` of a backed block.
+    /// What a kernel of the native device finds in granted bytes of a backed block.
+    ///
+    /// # Errors
+    /// [`ViewError`] where they are not granted.
     ///
     /// # Panics
-    /// As [`Null::touch`], and when the arena is not backed or the block ends before `span` does.
-    #[must_use]
-    pub fn read(&self, block: &BlockRef, device: DeviceId, span: Span) -> Vec<u8> {
-        self.touch(block, device);
-        let bytes = self.own(block).span.as_ref().expect("the arena is backed").slice(span);
-        let mut out = vec![0; bytes.len() as usize];
+    /// As [`Null::touch`], and when the arena is not backed.
+    pub fn read(&self, grants: &Grants, region: &impl Region) -> Result<Vec<u8>, ViewError> {
+        let (block, span) = grants.granted(region, Access::ReadOnly)?;
+        let mut out = vec![0; span.len() as usize];
+        let Some(block) = block else { return Ok(out) };
+        let bytes = self.granted(block, span);
         bytes.note_read();
-        // SAFETY: the block's bytes are live and initialised, `slice` has checked their number, and `out` is as long. A
-        // kernel calls this under a grant, so nobody writes them meanwhile (I-1).
+        // SAFETY: the block's bytes are live and initialised, `slice` has checked their number, and `out` is as long. They
+        // are granted, so nobody else writes them (I-1, I-4), and the holder's own views of them are for reading while
+        // `grants` is borrowed shared.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.as_mut_ptr(), out.len()) };
-        out
+        Ok(out)
     }
 
-    /// A kernel of `device` writes `bytes` into a backed block at `offset`.
+    /// A kernel of the native device writes all of the granted bytes of a backed block.
+    ///
+    /// # Errors
+    /// [`ViewError`] where they are not granted for writing, or are not as many.
     ///
     /// # Panics
     /// As [`Null::read`].
-    pub fn write(&self, block: &BlockRef, device: DeviceId, offset: u64, bytes: &[u8]) {
-        self.touch(block, device);
-        let span = Span::new(offset, offset + bytes.len() as u64);
-        let target = self.own(block).span.as_ref().expect("the arena is backed").slice(span);
+    pub fn write(&self, grants: &mut Grants, region: &impl Region, bytes: &[u8]) -> Result<(), ViewError> {
+        let (block, span) = grants.granted(region, Access::WriteInvalidate)?;
+        if span.len() != bytes.len() as u64 {
+            let (buffer, element_bytes) = (region.buffer().id(), bytes.len() as u64);
+            return Err(ViewError::Size { buffer, bytes: span.len(), element_bytes });
+        }
+        let Some(block) = block else { return Ok(()) };
+        let target = self.granted(block, span);
         target.note_write();
-        // SAFETY: the block's bytes are live, `slice` has checked their number, and `bytes` is as long. A kernel calls
-        // this under a grant for writing, so nobody else touches them meanwhile (I-1).
+        // SAFETY: the block's bytes are live, `slice` has checked their number, and `bytes` is as long. They are granted for
+        // writing, so nobody else touches them (I-1), and the holder has no view of them while `grants` is borrowed
+        // exclusively.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Bytes of a block for a kernel of the native device.
+    fn granted(&self, block: &BlockRef, span: Span) -> HostSpan {
+        self.touch(block, self.desc.native);
+        self.own(block).span.as_ref().expect("the arena is backed").slice(span)
     }
 
     fn own<'a>(&self, block: &'a BlockRef) -> &'a NullBlock {
@@ -179,18 +195,24 @@ impl Null {
         span: Option<HostSpan>,
         storage: Storage,
         call: impl FnOnce(u64) -> Call,
-    ) -> BlockRef {
+    ) -> NewBlock {
         let is_bound = matches!(storage, Storage::Bound(_));
         let number = self.books.enter(MapState::initial(&self.desc), is_bound, call);
         let is_host = self.desc.native == self.host;
         let block = NullBlock { number, len, span, is_host, storage, books: self.books.clone() };
         block.count_as_bound(1);
-        Arc::new(block)
+        let block = Arc::new(block);
+        let memory = block.memory().filter(|_| is_host && !matches!(block.storage, Storage::External));
+        let new = NewBlock::new(block);
+        match memory {
+            Some(memory) => new.with_host(memory),
+            None => new,
+        }
     }
 
     /// Notes a change of map state for `device` and checks that core may ask for it.
-    fn remap(&self, own: &NullBlock, device: DeviceId, target: MapState, call: Call) -> MapReport {
-        let state = self.books.on(own.number, call, |entry| {
+    fn remap(&self, own: &NullBlock, device: DeviceId, target: MapState, call: Call) -> MapState {
+        self.books.on(own.number, call, |entry| {
             if self.desc.is_always_bimapped() {
                 return Err("the arena is always bimapped".to_owned());
             }
@@ -205,13 +227,33 @@ impl Null {
             }
             entry.map = target;
             Ok(target)
-        });
-        self.report(own, state)
+        })
     }
 
-    fn report(&self, block: &NullBlock, state: MapState) -> MapReport {
-        let host = block.span.clone().filter(|_| state.remotes().contains(self.host));
+    /// The report of a change: the host is shown the bytes when it is let in.
+    fn report(&self, block: &BlockRef, state: MapState, is_shown: bool) -> MapReport {
+        let is_let_in = state.remotes().contains(self.host) && !is_shown;
+        let own = (block.clone() as Arc<dyn std::any::Any + Send + Sync>).downcast::<NullBlock>();
+        let host = own.ok().filter(|_| is_let_in).and_then(|own| own.memory());
         MapReport { state, host }
+    }
+
+    /// Whether core has the memory of a mapping that goes on; one that ends must have given it back.
+    fn take_back(
+        &self,
+        own: &NullBlock,
+        target: MapState,
+        take_back: impl FnOnce(&HostSpan) -> Option<HostMemory>,
+        is_shown: bool,
+    ) -> Result<bool, TransferError> {
+        let goes_on = target.remotes().contains(self.host);
+        if goes_on || !is_shown {
+            return Ok(is_shown);
+        }
+        match own.span.as_ref().map(take_back) {
+            None | Some(Some(_)) => Ok(false),
+            Some(None) => Err(TransferError::StillLent),
+        }
     }
 }
 
@@ -220,7 +262,7 @@ impl Arena for Null {
         &self.desc
     }
 
-    fn alloc(&self, len: u64) -> Result<BlockRef, AllocError> {
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
         let call = |block| Call::Alloc { block, len };
         if !self.is_backed {
             return Ok(self.enter(len, None, Storage::Nowhere, call));
@@ -228,44 +270,20 @@ impl Arena for Null {
         let memory = usize::try_from(len).ok().and_then(Memory::zeroed);
         let memory =
             memory.ok_or_else(|| AllocError::OutOfMemory { arena: self.desc.name.clone(), bytes: len })?;
-        Ok(self.enter(len, Some(memory.span()), Storage::Own { _memory: memory }, call))
+        Ok(self.enter(len, Some(memory.span()), Storage::Own { _memory: Arc::new(memory) }, call))
     }
 
-    fn attach(&self, storage: Box<dyn HostOwner>) -> Result<BlockRef, AttachError> {
+    fn attach(&self, storage: &HostMemory) -> Result<BlockRef, AllocError> {
         if self.desc.native != self.host {
-            return Err(AttachError {
-                cause: AllocError::unsupported(&self.desc, "external storage"),
-                storage,
-            });
+            return Err(AllocError::unsupported(&self.desc, "external storage"));
         }
-        let len = storage.span().len();
-        let span = storage.span().tracked_by(&Tracker::new(len as usize));
+        let len = storage.len();
         let call = |block| Call::Attach { block, len };
-        Ok(self.enter(len, Some(span), Storage::External(Some(storage)), call))
+        Ok(self.enter(len, Some(storage.span().clone()), Storage::External, call).block)
     }
 
-    fn detach(&self, mut block: BlockRef) -> Result<Box<dyn HostOwner>, BlockRef> {
-        let number = self.own(&block).number;
-        let taken = Arc::get_mut(&mut block).and_then(|block| {
-            let block = (block as &mut dyn std::any::Any).downcast_mut::<NullBlock>()?;
-            match &mut block.storage {
-                Storage::External(storage) => {
-                    // The application may do with its bytes what it likes.
-                    block.span.iter().for_each(HostSpan::note_write);
-                    storage.take()
-                }
-                _ => None,
-            }
-        });
-        self.books.on(number, Call::Detach { block: number }, |entry| match (&taken, entry.bound) {
-            (Some(_), 1..) => Err(format!("{} blocks are bound to it", entry.bound)),
-            _ => Ok(()),
-        });
-        taken.ok_or(block)
-    }
-
-    fn bind(&self, root: &BlockRef) -> Result<BlockRef, AllocError> {
-        let (len, mut span) = (root.len(), root.host());
+    fn bind(&self, root: &BlockRef, host: Option<&HostSpan>) -> Result<NewBlock, AllocError> {
+        let (len, mut span) = (root.len(), host.cloned());
         if let Some(null) = root.downcast_ref::<NullBlock>() {
             span = null.span.clone();
             let problem = null.books.bindable(null.number);
@@ -298,36 +316,50 @@ impl Arena for Null {
         own.count_as_bound(-1);
     }
 
-    fn map(&self, block: &BlockRef, device: DeviceId, target: MapState) -> Result<MapReport, TransferError> {
-        let own = self.own(block);
-        Ok(self.remap(own, device, target, Call::Map { block: own.number, device }))
+    fn map(&self, mut request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        let (block, device, target) = (request.block(), request.device(), request.target());
+        let (own, is_shown) = (self.own(block), request.has_host());
+        let is_shown = self.take_back(own, target, |span| request.take_back(span), is_shown)?;
+        let state = self.remap(own, device, target, Call::Map { block: own.number, device });
+        Ok(self.report(block, state, is_shown))
     }
 
-    fn unmap(&self, block: &BlockRef, target: MapState) -> Result<MapReport, TransferError> {
-        let own = self.own(block);
-        Ok(self.remap(own, self.desc.native, target, Call::Unmap { block: own.number }))
+    fn unmap(&self, mut request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        let (block, target) = (request.block(), request.target());
+        let (own, is_shown) = (self.own(block), request.has_host());
+        let is_shown = self.take_back(own, target, |span| request.take_back(span), is_shown)?;
+        let state = self.remap(own, self.desc.native, target, Call::Unmap { block: own.number });
+        Ok(self.report(block, state, is_shown))
     }
 
-    fn copy_in(&self, block: &BlockRef, offset: u64, from: &HostSpan) -> Result<Fence, TransferError> {
-        let span = Span::new(offset, offset + from.len());
-        if let Some(bytes) = self.bytes(block, span, |block| Call::CopyIn { block, span }) {
-            copy(from, &bytes);
+    fn map_state(&self, block: &BlockRef) -> Option<MapState> {
+        self.books.map_state(self.own(block).number)
+    }
+
+    fn copy_in(&self, request: CopyIn) -> Result<Fence, TransferError> {
+        let span = request.span();
+        if let Some(bytes) = self.bytes(request.block(), span, |block| Call::CopyIn { block, span }) {
+            // SAFETY: core has lent the source and the block's bytes until `request` is dropped.
+            unsafe { copy(request.from().span(), &bytes) };
         }
-        Ok(Fence::done(from.len()))
+        Ok(Fence::done(request.len()))
     }
 
-    fn copy_out(&self, block: &BlockRef, offset: u64, to: &HostSpan) -> Result<Fence, TransferError> {
-        let span = Span::new(offset, offset + to.len());
-        if let Some(bytes) = self.bytes(block, span, |block| Call::CopyOut { block, span }) {
-            copy(&bytes, to);
+    fn copy_out(&self, request: CopyOut) -> Result<Fence, TransferError> {
+        let span = request.span();
+        if let Some(bytes) = self.bytes(request.block(), span, |block| Call::CopyOut { block, span }) {
+            // SAFETY: as in `copy_in`.
+            unsafe { copy(&bytes, request.to().span()) };
         }
-        Ok(Fence::done(to.len()))
+        Ok(Fence::done(request.len()))
     }
 
-    fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError> {
-        if let Some(bytes) = self.bytes(block, span, |block| Call::Fill { block, span, byte }) {
-            fill(&bytes, byte);
+    fn fill(&self, request: Fill) -> Result<Fence, TransferError> {
+        let (span, byte) = (request.span(), request.byte());
+        if let Some(bytes) = self.bytes(request.block(), span, |block| Call::Fill { block, span, byte }) {
+            // SAFETY: core has lent the block's bytes until `request` is dropped.
+            unsafe { fill(&bytes, byte) };
         }
-        Ok(Fence::done(span.len()))
+        Ok(Fence::done(request.len()))
     }
 }

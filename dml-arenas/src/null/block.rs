@@ -2,11 +2,11 @@
 
 use super::arena::Call;
 use crate::main_mem::Memory;
-use dml_core::host::HostOwner;
 use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex};
-use dml_core::{Block, BlockRef, HostSpan, NativeHandle};
+use dml_core::{Block, BlockRef, HostMemory, HostSpan, NativeHandle};
 use std::collections::BTreeMap;
+use std::ptr::NonNull;
 
 /// The books of one arena.
 #[derive(Debug)]
@@ -94,6 +94,11 @@ impl Books {
         }
     }
 
+    /// The map state of a block, if it is live.
+    pub(super) fn map_state(&self, number: u64) -> Option<MapState> {
+        self.ledger.lock().live.get(&number).map(|entry| entry.map)
+    }
+
     /// Adds to the number of blocks bound to a block, if it is live.
     fn count_bound(&self, number: u64, change: i32) {
         if let Some(entry) = self.ledger.lock().live.get_mut(&number) {
@@ -108,9 +113,9 @@ pub(super) enum Storage {
     /// Nowhere: the arena is not backed.
     Nowhere,
     /// Memory of its own.
-    Own { _memory: Memory },
-    /// The application's; empty once it was given back.
-    External(Option<Box<dyn HostOwner>>),
+    Own { _memory: Arc<Memory> },
+    /// The application's, which core keeps.
+    External,
     /// Those of the block it is bound to.
     Bound(BlockRef),
 }
@@ -129,6 +134,16 @@ pub(super) struct NullBlock {
 }
 
 impl NullBlock {
+    /// The block's bytes as memory for core to have, if there are any.
+    pub(super) fn memory(self: &Arc<Self>) -> Option<HostMemory> {
+        let span = self.span.as_ref()?;
+        let (ptr, len) = (NonNull::new(span.as_ptr())?, span.len() as usize);
+        // SAFETY: the block keeps its bytes, or those of its root; what is the application's core keeps for longer than any
+        // block of it (1). The arena touches them for requests of core and kernels under grants alone (2). It hands them out
+        // once for the host's own blocks, when they are made, and once for each mapping for the host (3).
+        Some(unsafe { HostMemory::new(ptr, len, self.clone()) }.tracked_by(&span.tracker()))
+    }
+
     /// Tells the block this one is bound to, if it is.
     pub(super) fn count_as_bound(&self, change: i32) {
         if let Storage::Bound(root) = &self.storage
@@ -144,12 +159,8 @@ impl Block for NullBlock {
         self.len
     }
 
-    fn host(&self) -> Option<HostSpan> {
-        self.span.clone().filter(|_| self.is_host)
-    }
-
     fn native(&self) -> NativeHandle {
-        let address = self.host().map(|span| span.as_ptr().addr());
+        let address = self.span.as_ref().filter(|_| self.is_host).map(|span| span.as_ptr().addr());
         NativeHandle(address.unwrap_or(self.number as usize + 1))
     }
 }

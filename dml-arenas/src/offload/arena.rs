@@ -5,11 +5,10 @@ use super::device::OffloadDevice;
 use super::error::OffloadError;
 use super::function::{Argument, Function};
 use super::pipeline::{Pipeline, Transfer};
-use dml_core::state::MapState;
 use dml_core::sync::Arc;
 use dml_core::{
-    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Completion, Concurrency, Cost, DeviceId, Fence,
-    HostSpan, MapReport, Span, TransferError,
+    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Completion, Concurrency, CopyIn, CopyOut, Cost, DeviceId,
+    Fence, Fill, MapReport, MapRequest, NewBlock, Span, TransferError, UnmapRequest,
 };
 use std::ops::Range;
 use std::task::{Poll, Waker};
@@ -87,13 +86,13 @@ impl OffloadArena {
         pipeline: &Arc<Pipeline>,
         transfer: Transfer,
         bytes: u64,
-        block: &BlockRef,
+        block: BlockRef,
     ) -> Result<Fence, TransferError> {
         self.device.expect_there()?;
         if bytes <= AT_ONCE_BYTES {
             return Ok(Fence::done(self.device.transfer(&transfer)?));
         }
-        let (pipeline, block) = (pipeline.clone(), block.clone());
+        let pipeline = pipeline.clone();
         Ok(Fence::awaited(Long::Asked(Asked { pipeline, transfer, block })))
     }
 }
@@ -103,6 +102,8 @@ impl OffloadArena {
 enum Long {
     Asked(Asked),
     Begun(Box<dyn Completion>),
+    /// It could not be begun, and whoever polled knows.
+    Over,
 }
 
 struct Asked {
@@ -119,19 +120,22 @@ impl Completion for Long {
                 Ok(pipeline.device().transfer(&transfer)?)
             }
             Self::Begun(completion) => completion.wait(),
+            Self::Over => Err(TransferError::Finished),
         }
     }
 
     fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
-        if let Self::Asked(Asked { pipeline, transfer, block }) = self {
-            match pipeline.transfer(transfer.clone(), block.clone()) {
+        if let Self::Asked(_) = self
+            && let Self::Asked(Asked { pipeline, transfer, block }) = std::mem::replace(self, Self::Over)
+        {
+            match pipeline.transfer(transfer, block) {
                 Ok(signal) => *self = Self::Begun(Box::new(signal.awaited())),
                 Err(error) => return Poll::Ready(Err(error.into())),
             }
         }
         match self {
             Self::Begun(completion) => completion.poll(waker),
-            Self::Asked(_) => unreachable!("it has just been begun"),
+            Self::Asked(_) | Self::Over => Poll::Ready(Err(TransferError::Finished)),
         }
     }
 }
@@ -148,7 +152,7 @@ impl Arena for OffloadArena {
         &self.desc
     }
 
-    fn alloc(&self, len: u64) -> Result<BlockRef, AllocError> {
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
         let arena = &self.desc.name;
         self.device.expect_there().map_err(|error| error.of_alloc(arena))?;
         let limit_bytes = self.device.memory_bytes();
@@ -160,37 +164,39 @@ impl Arena for OffloadArena {
         let block = OffloadBlock::new(self.device.clone(), pages, len);
         // Where this fails the block gives back what it got.
         self.device.transport().reserve(pages).map_err(|_| out_of_memory())?;
-        Ok(Arc::new(block))
+        Ok(NewBlock::new(Arc::new(block)))
     }
 
-    fn map(
-        &self,
-        _block: &BlockRef,
-        device: DeviceId,
-        _target: MapState,
-    ) -> Result<MapReport, TransferError> {
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        let device = request.device();
         panic!("core bug: map of {} for device {device}: no other device reaches it", self.desc.name)
     }
 
-    fn unmap(&self, _block: &BlockRef, _target: MapState) -> Result<MapReport, TransferError> {
+    fn unmap(&self, _request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
         panic!("core bug: unmap of {}: no other device reaches it", self.desc.name)
     }
 
-    fn copy_in(&self, block: &BlockRef, offset: u64, from: &HostSpan) -> Result<Fence, TransferError> {
-        let place = self.place(block, Span::new(offset, offset + from.len()));
-        let transfer = Transfer::In { offset: place.start(), from: from.clone() };
-        self.transfer(&self.inward, transfer, from.len(), block)
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        let (block, span, from) = copy.into_parts();
+        let place = self.place(&block, span);
+        self.transfer(&self.inward, Transfer::In { offset: place.start(), from }, span.len(), block)
     }
 
-    fn copy_out(&self, block: &BlockRef, offset: u64, to: &HostSpan) -> Result<Fence, TransferError> {
-        let place = self.place(block, Span::new(offset, offset + to.len()));
-        let transfer = Transfer::Out { offset: place.start(), to: to.clone() };
-        self.transfer(&self.outward, transfer, to.len(), block)
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        let (block, span, to) = copy.into_parts();
+        let place = self.place(&block, span);
+        self.transfer(&self.outward, Transfer::Out { offset: place.start(), to }, span.len(), block)
     }
 
-    fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError> {
-        let transfer = Transfer::Fill { place: self.place(block, span), byte };
-        self.transfer(&self.inward, transfer, span.len(), block)
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        let (block, bytes) = (fill.block().clone(), fill.len());
+        let (place, byte) = (self.place(&block, fill.span()), fill.byte());
+        self.transfer(&self.inward, Transfer::Fill { place, byte, _request: Some(fill) }, bytes, block)
+    }
+
+    fn tail(&self) -> Result<Fence, TransferError> {
+        self.device.expect_there()?;
+        Ok(self.runs.tail()?.fence())
     }
 
     fn is_lost(&self) -> bool {

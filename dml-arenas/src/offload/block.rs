@@ -2,7 +2,7 @@
 
 use super::device::OffloadDevice;
 use dml_core::sync::Arc;
-use dml_core::{Block, HostSpan, NativeHandle, Span};
+use dml_core::{Block, NativeHandle, Span};
 
 /// Pages of a worker's memory, given back when nobody refers to them any more.
 #[derive(Debug)]
@@ -41,10 +41,6 @@ impl Drop for OffloadBlock {
 impl Block for OffloadBlock {
     fn len(&self) -> u64 {
         self.len
-    }
-
-    fn host(&self) -> Option<HostSpan> {
-        None
     }
 
     /// The address in the worker's memory, counted from its start.

@@ -328,9 +328,13 @@ impl OffloadDevice {
     pub(super) fn transfer(&self, transfer: &Transfer) -> Result<u64, OffloadError> {
         self.expect_there()?;
         let (bytes, moved) = match transfer {
-            Transfer::In { offset, from } => (from.len(), self.transport.copy_in(*offset, from)),
-            Transfer::Out { offset, to } => (to.len(), self.transport.copy_out(*offset, to)),
-            Transfer::Fill { place, byte } => (place.len(), self.transport.fill(*place, *byte)),
+            // SAFETY: the transfer holds the loan.
+            Transfer::In { offset, from } => {
+                (from.len(), unsafe { self.transport.copy_in(*offset, from.span()) })
+            }
+            // SAFETY: as above.
+            Transfer::Out { offset, to } => (to.len(), unsafe { self.transport.copy_out(*offset, to.span()) }),
+            Transfer::Fill { place, byte, .. } => (place.len(), self.transport.fill(*place, *byte)),
         };
         if let Err(cause) = moved {
             return Err(self.broken(ChannelError::Failed(cause), "a transfer", CONTROL_LIMIT));

@@ -153,10 +153,15 @@ impl OffloadError {
     /// Whether the device is gone.
     #[must_use]
     pub fn is_device_lost(&self) -> bool {
+        self.loss().is_some()
+    }
+
+    /// The device that is gone, and why, if that is what is wrong.
+    fn loss(&self) -> Option<(&Arc<str>, &Loss)> {
         match self {
-            Self::Lost { .. } => true,
-            Self::Dependency { cause, .. } => cause.is_device_lost(),
-            _ => false,
+            Self::Lost { device, loss } => Some((device, loss)),
+            Self::Dependency { cause, .. } => cause.loss(),
+            _ => None,
         }
     }
 }
@@ -166,8 +171,8 @@ pub(super) const NO_CODE: i32 = -1;
 
 impl From<OffloadError> for TransferError {
     fn from(error: OffloadError) -> Self {
-        if error.is_device_lost() {
-            return Self::DeviceLost;
+        if let Some((device, loss)) = error.loss() {
+            return Self::Lost { device: device.clone(), loss: loss.to_string().into() };
         }
         let code = match &error {
             OffloadError::Function { code, .. } => *code,
@@ -180,8 +185,8 @@ impl From<OffloadError> for TransferError {
 impl OffloadError {
     /// The error as one of an allocation in `arena`.
     pub(super) fn of_alloc(self, arena: &Arc<str>) -> AllocError {
-        if self.is_device_lost() {
-            return AllocError::DeviceLost { arena: arena.clone() };
+        if let Some((_, loss)) = self.loss() {
+            return AllocError::Lost { arena: arena.clone(), loss: loss.to_string().into() };
         }
         let (arena, code) = (arena.clone(), NO_CODE.into());
         AllocError::Framework { arena, call: "offload", code, message: self.to_string().into() }

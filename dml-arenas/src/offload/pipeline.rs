@@ -20,7 +20,7 @@ use super::signal::{Signal, Signaller};
 use super::transport::{Channel, ChannelError};
 use super::unix::CONTROL_LIMIT;
 use dml_core::sync::{Arc, Condvar, Mutex};
-use dml_core::{Block, BlockRef, HostSpan, Span};
+use dml_core::{Block, BlockRef, Fill, HostSource, HostTarget, Span};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
@@ -41,20 +41,19 @@ const MOST_RUNNING_BYTES: usize = 64 << 10;
 /// # Examples
 /// ```no_run
 /// # use dml_arenas::offload::{Argument, OffloadArena, OffloadDevice, WorkerOptions};
-/// # use dml_arenas::MainMem;
-/// # use dml_core::{Arena, DeviceId, Span};
+/// # use dml_core::{Arena, DeviceId, HostMemory, Span};
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let device = OffloadDevice::start("offload:0", &WorkerOptions::new("dml-offload-worker"))?;
 /// device.load("libkernels.so")?;
 /// let scale = device.function("scale")?;
 /// let (transfers, runs) = (device.pipeline(), device.pipeline());
-/// let (here, there) = (MainMem::new(DeviceId(0)), OffloadArena::new(device, DeviceId(1)));
-/// let (host, block, whole) = (here.alloc(4096)?, there.alloc(4096)?, Span::new(0, 4096));
-/// // SAFETY: both blocks are this function's own, and each step waits for the one before.
+/// let there = OffloadArena::new(device, DeviceId(1));
+/// let (host, block, whole) = (HostMemory::zeroed(4096)?, there.alloc(4096)?.block, Span::new(0, 4096));
+/// // SAFETY: block and memory are this function's own, and each step waits for the one before.
 /// let back = unsafe {
-///     let copied = transfers.copy_in((&block, 0), (&host, whole), &[])?;
+///     let copied = transfers.copy_in((&block, 0), host.source(whole), &[])?;
 ///     let ran = runs.run(&scale, 0..1024, &[Argument::Write(&block, whole)], &[copied])?;
-///     transfers.copy_out((&block, 0), (&host, whole), &[ran])?
+///     transfers.copy_out((&block, 0), host.target(whole), &[ran])?
 /// };
 /// back.wait()?;
 /// # Ok(())
@@ -118,12 +117,11 @@ struct Running {
     since: Instant,
 }
 
-/// A transfer by places in the two memories.
-#[derive(Clone)]
+/// A transfer by places in the two memories. What it was lent goes with it.
 pub(super) enum Transfer {
-    In { offset: u64, from: HostSpan },
-    Out { offset: u64, to: HostSpan },
-    Fill { place: Span, byte: u8 },
+    In { offset: u64, from: HostSource },
+    Out { offset: u64, to: HostTarget },
+    Fill { place: Span, byte: u8, _request: Option<Fill> },
 }
 
 impl Pipeline {
@@ -186,40 +184,42 @@ impl Pipeline {
         self.shared.put(Work::Run(run), after, Box::new(blocks))
     }
 
-    /// Copies bytes of a host block into one of the device, from the byte `to.1` of it on.
+    /// Copies host memory into a block of the device, from the byte `to.1` of it on.
     ///
     /// # Safety
-    /// 1. Until the signal has ended, nobody writes these bytes of the host block, and nobody else touches those of the
-    ///    device's, but for runs and transfers that this one waits for or that wait for it.
+    /// 1. Until the signal has ended, nobody else touches these bytes of the block, but for runs and transfers that this one
+    ///    waits for or that wait for it.
     ///
     /// # Errors
     /// As [`run`](Self::run).
     pub unsafe fn copy_in(
         &self,
         to: (&BlockRef, u64),
-        from: (&BlockRef, Span),
+        from: HostSource,
         after: &[Signal],
     ) -> Result<Signal, OffloadError> {
-        let (place, from_host, keep) = self.ends(to, from)?;
-        self.shared.put(Work::Transfer(Transfer::In { offset: place.start(), from: from_host }), after, keep)
+        let place = self.place(to.0, Span::new(to.1, to.1.saturating_add(from.len())))?;
+        let transfer = Transfer::In { offset: place.start(), from };
+        self.shared.put(Work::Transfer(transfer), after, Box::new(to.0.clone()))
     }
 
-    /// Copies bytes of a block of the device, from the byte `from.1` of it on, into one of the host.
+    /// Copies from a block of the device, from the byte `from.1` of it on, into host memory.
     ///
     /// # Safety
-    /// 1. Until the signal has ended, nobody touches these bytes of the host block, and nobody writes those of the
-    ///    device's, but for runs and transfers that this one waits for or that wait for it.
+    /// 1. Until the signal has ended, nobody writes these bytes of the block, but for runs and transfers that this one waits
+    ///    for or that wait for it.
     ///
     /// # Errors
     /// As [`run`](Self::run).
     pub unsafe fn copy_out(
         &self,
         from: (&BlockRef, u64),
-        to: (&BlockRef, Span),
+        to: HostTarget,
         after: &[Signal],
     ) -> Result<Signal, OffloadError> {
-        let (place, to_host, keep) = self.ends(from, to)?;
-        self.shared.put(Work::Transfer(Transfer::Out { offset: place.start(), to: to_host }), after, keep)
+        let place = self.place(from.0, Span::new(from.1, from.1.saturating_add(to.len())))?;
+        let transfer = Transfer::Out { offset: place.start(), to };
+        self.shared.put(Work::Transfer(transfer), after, Box::new(from.0.clone()))
     }
 
     /// Sets bytes of a block of the device.
@@ -237,25 +237,19 @@ impl Pipeline {
         after: &[Signal],
     ) -> Result<Signal, OffloadError> {
         let place = self.place(block, span)?;
-        self.shared.put(Work::Transfer(Transfer::Fill { place, byte }), after, Box::new(block.clone()))
+        let transfer = Transfer::Fill { place, byte, _request: None };
+        self.shared.put(Work::Transfer(transfer), after, Box::new(block.clone()))
     }
 
-    /// A transfer whose bytes the caller keeps alive until the signal has ended, as the engine does.
+    /// A transfer of core's, which keeps its bytes alive.
     pub(super) fn transfer(&self, transfer: Transfer, keep: BlockRef) -> Result<Signal, OffloadError> {
         self.shared.put(Work::Transfer(transfer), &[], Box::new(keep))
     }
 
-    fn ends(
-        &self,
-        (there, offset): (&BlockRef, u64),
-        (here, span): (&BlockRef, Span),
-    ) -> Result<(Span, HostSpan, Keep), OffloadError> {
-        let place = self.place(there, Span::new(offset, offset.saturating_add(span.len())))?;
-        let host = here.host().ok_or_else(|| self.misfit(1, "is no host memory"))?;
-        if span.end() > host.len() {
-            return Err(self.misfit(1, &format!("bytes {span} of a block of {} bytes", host.len())));
-        }
-        Ok((place, host.slice(span), Box::new((there.clone(), here.clone()))))
+    /// The end of everything put in so far.
+    pub(super) fn tail(&self) -> Result<Signal, OffloadError> {
+        let nothing = Transfer::Fill { place: Span::default(), byte: 0, _request: None };
+        self.shared.put(Work::Transfer(nothing), &[], Box::new(()))
     }
 
     fn place(&self, block: &BlockRef, span: Span) -> Result<Span, OffloadError> {
@@ -414,6 +408,7 @@ impl Shared {
                 }
                 return;
             }
+            // What it was lent is back before anybody hears of the end.
             (Ok(()), Work::Transfer(transfer)) => self.device.transfer(&transfer),
         };
         drop(keep);

@@ -4,7 +4,7 @@ use super::message::{Command, LIMIT_BYTES, Outcome, Reply};
 use super::*;
 use crate::main_mem::Memory;
 use dml_core::sync::{Arc, Condvar, Mutex};
-use dml_core::{Arena, DeviceId, HostSpan, Span, TransferError};
+use dml_core::{Arena, CopyIn, DeviceId, Fill, HostMemory, HostSpan, Span, TransferError};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::io;
@@ -140,18 +140,23 @@ impl Transport for FakeWorker {
 
     fn give_back(&self, _span: Span) {}
 
-    fn copy_in(&self, offset: u64, from: &HostSpan) -> io::Result<()> {
-        crate::main_mem::copy(from, &self.host(Span::new(offset, offset + from.len()))?);
+    unsafe fn copy_in(&self, offset: u64, from: &HostSpan) -> io::Result<()> {
+        let to = self.host(Span::new(offset, offset + from.len()))?;
+        // SAFETY: the source is lent by the caller, the memory is the fake's.
+        unsafe { crate::main_mem::copy(from, &to) };
         Ok(())
     }
 
-    fn copy_out(&self, offset: u64, to: &HostSpan) -> io::Result<()> {
-        crate::main_mem::copy(&self.host(Span::new(offset, offset + to.len()))?, to);
+    unsafe fn copy_out(&self, offset: u64, to: &HostSpan) -> io::Result<()> {
+        let from = self.host(Span::new(offset, offset + to.len()))?;
+        // SAFETY: the target is lent by the caller, the memory is the fake's.
+        unsafe { crate::main_mem::copy(&from, to) };
         Ok(())
     }
 
     fn fill(&self, span: Span, byte: u8) -> io::Result<()> {
-        crate::main_mem::fill(&self.host(span)?, byte);
+        // SAFETY: the memory is the fake's.
+        unsafe { crate::main_mem::fill(&self.host(span)?, byte) };
         Ok(())
     }
 
@@ -272,7 +277,7 @@ fn silence_an_end_and_a_broken_wire_each_say_what_they_are() {
         let pipeline = device.pipeline();
         // Dropped in the end, which stops the device.
         let arena = OffloadArena::new(device.clone(), DeviceId(0));
-        let block = arena.alloc(1).unwrap();
+        let block = arena.alloc(1).unwrap().block;
         let first = pipeline.begin(&function, 0..1, &[], &[]).unwrap();
         // SAFETY: the block is this test's own.
         let after = unsafe { pipeline.fill((&block, Span::new(0, 1)), 1, std::slice::from_ref(&first)) };
@@ -310,12 +315,15 @@ fn whoever_waits_in_another_pipeline_hears_of_a_loss() {
 fn a_transport_that_fails_a_transfer_is_a_lost_device() {
     let (device, watch) = device(true, |command| panic!("{command:?}"));
     let arena = OffloadArena::new(device.clone(), DeviceId(1));
-    let block = arena.alloc(16).unwrap();
-    let bytes = HostSpan::scratch(16).unwrap();
-    assert_eq!(arena.copy_in(&block, 0, &bytes).map(drop), Err(TransferError::DeviceLost));
+    let block = arena.alloc(16).unwrap().block;
+    let (bytes, whole) = (HostMemory::zeroed(16).unwrap(), Span::new(0, 16));
+    // SAFETY: block and memory are this test's own.
+    let (copy, fill) = unsafe { (CopyIn::new(&block, 0, bytes.source(whole)), Fill::new(&block, whole, 1)) };
+    assert!(arena.copy_in(copy).map(drop).unwrap_err().is_device_lost());
     assert!(arena.is_lost() && arena.loss().unwrap().contains("a cut wire"));
     assert_eq!(watch.transfers.load(Ordering::Relaxed), 1);
-    assert_eq!(arena.fill(&block, Span::new(0, 16), 1).map(drop), Err(TransferError::DeviceLost));
+    let error = arena.fill(fill).map(drop).unwrap_err();
+    assert!(matches!(&error, TransferError::Lost { device, loss } if &**device == "offload:7" && loss.contains("a cut wire")), "{error}");
     assert_eq!(watch.transfers.load(Ordering::Relaxed), 1, "nothing is asked of a lost device");
 }
 

@@ -69,15 +69,21 @@ pub trait Transport: Send + Sync + fmt::Debug {
 
     /// Copies host memory into the worker's from `offset` on.
     ///
-    /// # Errors
-    /// What the connection reports.
-    fn copy_in(&self, offset: u64, from: &HostSpan) -> io::Result<()>;
-
-    /// Copies the worker's memory from `offset` on into the host's.
+    /// # Safety
+    /// 1. The host memory is lent to the caller until this returns.
     ///
     /// # Errors
     /// What the connection reports.
-    fn copy_out(&self, offset: u64, to: &HostSpan) -> io::Result<()>;
+    unsafe fn copy_in(&self, offset: u64, from: &HostSpan) -> io::Result<()>;
+
+    /// Copies the worker's memory from `offset` on into the host's.
+    ///
+    /// # Safety
+    /// 1. The host memory is lent to the caller until this returns.
+    ///
+    /// # Errors
+    /// What the connection reports.
+    unsafe fn copy_out(&self, offset: u64, to: &HostSpan) -> io::Result<()>;
 
     /// Sets every byte.
     ///

@@ -6,7 +6,7 @@
 //!    A worker can give pages of its own memory back behind the owner's; they are had again when they are touched, which
 //!    fails only where the machine has no memory left and the kernel counts it strictly.
 
-use dml_core::{HostSpan, Span};
+use dml_core::Span;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
     memfd_create,
@@ -99,17 +99,13 @@ impl Window {
         (span.end() <= self.bytes()).then(|| unsafe { self.base.add(span.start() as usize) })
     }
 
-    /// The bytes as a span of host memory for a transfer.
+    /// Where the bytes of a transfer are.
     ///
     /// # Panics
     /// When they are not within the window: the device has checked.
-    pub(super) fn host(&self, span: Span) -> HostSpan {
-        let at = self
-            .at(span)
-            .unwrap_or_else(|| panic!("bug of the device: bytes {span} of a memory of {} bytes", self.bytes));
-        // SAFETY: mapped until the window goes, which outlives the transfer that this span is made for (1). Others
-        // touch these bytes only through the device, for what core has scheduled (2).
-        unsafe { HostSpan::from_raw(at, span.len() as usize) }
+    pub(super) fn place(&self, span: Span) -> NonNull<u8> {
+        self.at(span)
+            .unwrap_or_else(|| panic!("bug of the device: bytes {span} of a memory of {} bytes", self.bytes))
     }
 
     pub(super) fn reserve(&self, span: Span) -> io::Result<()> {
@@ -152,11 +148,12 @@ mod tests {
         let (one, two) = (Window::map(file, 1 << 20).unwrap(), Window::map(other, 1 << 20).unwrap());
         let span = Span::new(4096, 4100);
         one.reserve(span).unwrap();
-        crate::main_mem::fill(&one.host(span), 0x5A);
-        let seen = HostSpan::scratch(4).unwrap();
-        crate::main_mem::copy(&two.host(span), &seen);
-        // SAFETY: scratch of this test's own.
-        assert_eq!(unsafe { std::slice::from_raw_parts(seen.as_ptr(), 4) }, [0x5A; 4]);
+        // SAFETY: within the windows, which this test alone uses.
+        let seen = unsafe {
+            one.place(span).as_ptr().write_bytes(0x5A, 4);
+            two.place(span).cast::<[u8; 4]>().read()
+        };
+        assert_eq!(seen, [0x5A; 4]);
         assert!(one.at(Span::new(0, (1 << 20) + 1)).is_none());
     }
 
@@ -177,7 +174,8 @@ mod tests {
         let blocks = |window: &Window| fstat(window.file()).unwrap().st_blocks;
         window.reserve(span).unwrap();
         assert_eq!(blocks(&window), 16);
-        crate::main_mem::fill(&window.host(span), 1);
+        // SAFETY: within the window, which this test alone uses.
+        unsafe { window.place(span).as_ptr().write_bytes(1, span.len() as usize) };
         window.give_back(span);
         assert_eq!(blocks(&window), 0);
         window.reserve(span).unwrap();

@@ -7,8 +7,8 @@ use super::session::Session;
 use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex, MutexGuard};
 use dml_core::{
-    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Concurrency, Cost, DeviceId, DeviceSet, Fence,
-    HostSpan, MapReport, NativeHandle, Span, TransferError,
+    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Concurrency, CopyIn, CopyOut, Cost, DeviceId, DeviceSet,
+    Fence, Fill, HostSpan, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError, UnmapRequest,
 };
 use opencl3::command_queue::{enqueue_fill_buffer, enqueue_read_buffer, enqueue_write_buffer};
 use opencl3::types::CL_NON_BLOCKING;
@@ -101,7 +101,7 @@ impl Arena for OpenClArena {
         &self.desc
     }
 
-    fn alloc(&self, len: u64) -> Result<BlockRef, AllocError> {
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
         let limit_bytes = self.max_alloc_bytes();
         let too_large = || AllocError::TooLarge { arena: self.desc.name.clone(), bytes: len, limit_bytes };
         if len > limit_bytes {
@@ -112,51 +112,64 @@ impl Arena for OpenClArena {
             self.session.note(code);
             alloc_error(&self.desc.name, call, code, len, limit_bytes)
         })?;
-        Ok(Arc::new(block))
+        Ok(NewBlock::new(Arc::new(block)))
     }
 
-    fn map(&self, block: &BlockRef, device: DeviceId, _target: MapState) -> Result<MapReport, TransferError> {
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        let (block, device) = (request.block(), request.device());
         assert!(device == self.host, "core bug: {} cannot be mapped for device {device}", self.desc.name);
-        let span = self.own(block).map(&self.desc.name)?;
-        Ok(MapReport { state: MapState::Mapped(DeviceSet::of(device)), host: Some(span) })
+        let memory = self.own(block).map(block, &self.desc.name)?;
+        Ok(MapReport { state: MapState::Mapped(DeviceSet::of(device)), host: Some(memory) })
     }
 
-    fn unmap(&self, block: &BlockRef, _target: MapState) -> Result<MapReport, TransferError> {
-        self.own(block).unmap(&self.desc.name)?;
+    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.own(request.block()).unmap(request, &self.desc.name)?;
         Ok(MapReport { state: MapState::Unmapped, host: None })
     }
 
-    fn copy_in(&self, block: &BlockRef, offset: u64, from: &HostSpan) -> Result<Fence, TransferError> {
-        let (own, _unmapped) = self.ready(block, Span::new(offset, offset + from.len()));
-        if from.is_empty() {
+    fn map_state(&self, block: &BlockRef) -> Option<MapState> {
+        let is_mapped = self.own(block).mapping().is_some();
+        Some(if is_mapped { MapState::Mapped(DeviceSet::of(self.host)) } else { MapState::Unmapped })
+    }
+
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        let (own, unmapped) = self.ready(copy.block(), copy.span());
+        let bytes = copy.len();
+        if copy.is_empty() {
             return Ok(Fence::done(0));
         }
         let queue = self.session.queue.raw();
-        let (start, size, source) = (offset as usize, from.len() as usize, from.as_ptr().cast_const().cast());
-        // SAFETY: a live queue and a buffer of its context, bytes within the buffer (`ready`), and a source that is
-        // live and not written until the fence was waited for: the fence keeps the span, the engine its block.
+        let (start, size) = (copy.span().start() as usize, bytes as usize);
+        let source = copy.from().span().as_ptr().cast_const().cast();
+        // SAFETY: a live queue and a buffer of its context, bytes within the buffer (`ready`), and a source that is lent
+        // until the fence was waited for, which keeps the loan and the block.
         let enqueued = unsafe {
             enqueue_write_buffer(queue, own.mem(), CL_NON_BLOCKING, start, size, source, 0, std::ptr::null())
         };
-        self.session.fence("clEnqueueWriteBuffer", enqueued, from.len(), (from.clone(), block.clone()))
+        drop(unmapped);
+        self.session.fence("clEnqueueWriteBuffer", enqueued, bytes, copy)
     }
 
-    fn copy_out(&self, block: &BlockRef, offset: u64, to: &HostSpan) -> Result<Fence, TransferError> {
-        let (own, _unmapped) = self.ready(block, Span::new(offset, offset + to.len()));
-        if to.is_empty() {
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        let (own, unmapped) = self.ready(copy.block(), copy.span());
+        let bytes = copy.len();
+        if copy.is_empty() {
             return Ok(Fence::done(0));
         }
         let queue = self.session.queue.raw();
-        let (start, size, target) = (offset as usize, to.len() as usize, to.as_ptr().cast());
-        // SAFETY: as in `copy_in`, with a target that nobody else touches until the fence was waited for.
+        let (start, size) = (copy.span().start() as usize, bytes as usize);
+        let target = copy.to().span().as_ptr().cast();
+        // SAFETY: as in `copy_in`, with a target that is lent.
         let enqueued = unsafe {
             enqueue_read_buffer(queue, own.mem(), CL_NON_BLOCKING, start, size, target, 0, std::ptr::null())
         };
-        self.session.fence("clEnqueueReadBuffer", enqueued, to.len(), (to.clone(), block.clone()))
+        drop(unmapped);
+        self.session.fence("clEnqueueReadBuffer", enqueued, bytes, copy)
     }
 
-    fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError> {
-        let (own, _unmapped) = self.ready(block, span);
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        let (span, byte) = (fill.span(), fill.byte());
+        let (own, unmapped) = self.ready(fill.block(), span);
         if span.is_empty() {
             return Ok(Fence::done(0));
         }
@@ -167,7 +180,13 @@ impl Arena for OpenClArena {
         // pattern.
         let enqueued =
             unsafe { enqueue_fill_buffer(queue, own.mem(), pattern, 1, start, size, 0, std::ptr::null()) };
-        self.session.fence("clEnqueueFillBuffer", enqueued, span.len(), block.clone())
+        drop(unmapped);
+        self.session.fence("clEnqueueFillBuffer", enqueued, span.len(), fill)
+    }
+
+    fn tail(&self) -> Result<Fence, TransferError> {
+        let session = self.session.clone();
+        Ok(Fence::running(move || session.finish().map(|()| 0)))
     }
 
     fn is_lost(&self) -> bool {

@@ -3,7 +3,7 @@
 use super::handle::Mem;
 use super::session::{Reservation, Session};
 use dml_core::sync::{Arc, Mutex, MutexGuard};
-use dml_core::{Block, HostSpan, NativeHandle, TransferError};
+use dml_core::{Block, BlockRef, HostMemory, HostSpan, NativeHandle, TransferError, UnmapRequest};
 use opencl3::command_queue::{enqueue_fill_buffer, enqueue_map_buffer, enqueue_unmap_mem_object};
 use opencl3::error_codes::{CL_MAP_FAILURE, CL_MEM_OBJECT_ALLOCATION_FAILURE};
 use opencl3::memory::{CL_MAP_READ, CL_MAP_WRITE, CL_MEM_READ_WRITE, create_buffer};
@@ -86,7 +86,7 @@ impl OpenClBlock {
     ///
     /// # Panics
     /// When it is mapped already.
-    pub(super) fn map(&self, arena: &str) -> Result<HostSpan, TransferError> {
+    pub(super) fn map(&self, this: &BlockRef, arena: &str) -> Result<HostMemory, TransferError> {
         let mut mapping = self.mapping();
         assert!(mapping.is_none(), "core bug: {arena} was to map a block that is mapped: {self:?}");
         let call = "clEnqueueMapBuffer";
@@ -108,25 +108,33 @@ impl OpenClBlock {
         self.session.complete(call, enqueued)?;
         let address = NonNull::new(address.cast::<u8>())
             .ok_or_else(|| super::error::transfer_error(call, CL_MAP_FAILURE))?;
-        // SAFETY: the driver maps `len` bytes, initialised as far as memory goes, at this address until the unmap (1).
-        // The device does not touch them meanwhile: launches and transfers of a mapped block are refused (2).
-        let span = unsafe { HostSpan::from_raw(address, self.len as usize) };
-        *mapping = Some(span.clone());
-        Ok(span)
+        // SAFETY: the driver maps `len` bytes, initialised as far as memory goes, at this address until the unmap,
+        // which does not come before the memory is back (`unmap`), or before the block goes, which the memory keeps (1). The
+        // device does not touch them meanwhile: launches and transfers of a mapped block are refused (2). There is one
+        // mapping at a time, in memory of its own (3).
+        let memory = unsafe { HostMemory::new(address, self.len as usize, Arc::new(this.clone())) };
+        *mapping = Some(memory.span().clone());
+        Ok(memory)
     }
 
-    /// Ends the mapping. What the host wrote is there for every later command: the queue keeps their order, so nobody
+    /// Ends the mapping, if its memory is back. What the host wrote is there for every later command: the queue keeps their order, so nobody
     /// waits here. `arena` is whom a panic names.
     ///
     /// # Panics
     /// When it is not mapped.
-    pub(super) fn unmap(&self, arena: &str) -> Result<(), TransferError> {
+    pub(super) fn unmap(&self, mut request: UnmapRequest<'_>, arena: &str) -> Result<(), TransferError> {
         let mut mapping = self.mapping();
         let span = mapping
             .clone()
             .unwrap_or_else(|| panic!("core bug: {arena} was to unmap a block that is not mapped: {self:?}"));
-        self.enqueue_unmap(&span)?;
+        let memory = request.take_back(&span).ok_or(TransferError::StillLent)?;
+        if let Err(error) = self.enqueue_unmap(&span) {
+            request.put_back(memory);
+            return Err(error);
+        }
         *mapping = None;
+        drop(mapping);
+        drop(memory);
         self.session.flush()
     }
 
@@ -154,10 +162,6 @@ impl Drop for OpenClBlock {
 impl Block for OpenClBlock {
     fn len(&self) -> u64 {
         self.len
-    }
-
-    fn host(&self) -> Option<HostSpan> {
-        None
     }
 
     fn native(&self) -> NativeHandle {

@@ -219,6 +219,14 @@ impl BufferState {
         self
     }
 
+    /// An arena broke its contract outside what the machine sees: it serves nobody any more.
+    pub fn wedge(&mut self) {
+        // A closing buffer refuses service already, and still has to come to its end.
+        if self.lifecycle == Lifecycle::Open {
+            self.lifecycle = Lifecycle::Wedged;
+        }
+    }
+
     fn arena_mut(&mut self, id: ArenaId) -> &mut ArenaState {
         &mut self.arenas[usize::from(id.0)]
     }

@@ -1,0 +1,399 @@
+//! What core asks of an arena's memory, as values that only core makes.
+//!
+//! ```text
+//!   CopyIn   host memory, lent ──▶ bytes of a block
+//!   CopyOut  bytes of a block ──▶ host memory, lent
+//!   Fill     a byte ──▶ bytes of a block
+//!   MapRequest, UnmapRequest     who may touch a block
+//! ```
+//! 1. Safe code cannot make one: whoever holds one has it from core, which has asked the machine. So an arena that is
+//!    somebody's own may wrap another and pass requests on, but it cannot ask for something of its own.
+//! 2. None is `Clone`: what was asked once is done once. A transfer may be split.
+//! 3. A transfer is lent the bytes that it touches until it is dropped, which is before its fence ends: see
+//!    [`HostSource`].
+
+#![allow(unsafe_code)]
+
+use crate::arena::BlockRef;
+use crate::host::{HostMemory, HostSource, HostSpan, HostTarget, Loan};
+use crate::id::DeviceId;
+use crate::range::Span;
+use crate::state::MapState;
+
+/// Bytes of host memory to be copied into a block.
+#[derive(Debug)]
+pub struct CopyIn {
+    block: BlockRef,
+    offset: u64,
+    from: HostSource,
+}
+
+impl CopyIn {
+    pub(crate) fn scheduled(block: &BlockRef, offset: u64, from: HostSource) -> Self {
+        Self { block: block.clone(), offset, from }
+    }
+
+    /// A request of one's own, for those who drive an arena by hand.
+    ///
+    /// # Safety
+    /// 1. Until the request is dropped, nobody else touches these bytes of the block.
+    #[must_use]
+    pub unsafe fn new(block: &BlockRef, offset: u64, from: HostSource) -> Self {
+        Self::scheduled(block, offset, from)
+    }
+
+    /// The block, one of the arena that is asked.
+    #[must_use]
+    pub fn block(&self) -> &BlockRef {
+        &self.block
+    }
+
+    /// The bytes of the block that are to be written.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        Span::new(self.offset, self.offset + self.from.len())
+    }
+
+    /// The host memory, as long as [`span`](Self::span).
+    #[must_use]
+    pub fn from(&self) -> &HostSource {
+        &self.from
+    }
+
+    /// The block, the bytes and the host memory. The memory is lent for as long as the bytes of the block are.
+    #[must_use]
+    pub fn into_parts(self) -> (BlockRef, Span, HostSource) {
+        let span = self.span();
+        (self.block, span, self.from)
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.from.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.from.is_empty()
+    }
+
+    /// The first `at` bytes and the others.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[must_use]
+    pub fn split_at(self, at: u64) -> (Self, Self) {
+        let (first, second) = self.from.split_at(at);
+        let rest = Self { block: self.block.clone(), offset: self.offset + at, from: second };
+        (Self { from: first, ..self }, rest)
+    }
+
+    /// The first `at` bytes, or all where there are fewer; the others are not touched.
+    #[must_use]
+    pub fn first(self, at: u64) -> Self {
+        let at = at.min(self.len());
+        self.split_at(at).0
+    }
+}
+
+/// Bytes of a block to be copied to host memory.
+#[derive(Debug)]
+pub struct CopyOut {
+    block: BlockRef,
+    offset: u64,
+    to: HostTarget,
+}
+
+impl CopyOut {
+    pub(crate) fn scheduled(block: &BlockRef, offset: u64, to: HostTarget) -> Self {
+        Self { block: block.clone(), offset, to }
+    }
+
+    /// A request of one's own, for those who drive an arena by hand.
+    ///
+    /// # Safety
+    /// 1. Until the request is dropped, nobody writes these bytes of the block.
+    #[must_use]
+    pub unsafe fn new(block: &BlockRef, offset: u64, to: HostTarget) -> Self {
+        Self::scheduled(block, offset, to)
+    }
+
+    /// The block, one of the arena that is asked.
+    #[must_use]
+    pub fn block(&self) -> &BlockRef {
+        &self.block
+    }
+
+    /// The bytes of the block that are to be read.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        Span::new(self.offset, self.offset + self.to.len())
+    }
+
+    /// The host memory, as long as [`span`](Self::span).
+    #[must_use]
+    pub fn to(&self) -> &HostTarget {
+        &self.to
+    }
+
+    /// The block, the bytes and the host memory. The memory is lent for as long as the bytes of the block are.
+    #[must_use]
+    pub fn into_parts(self) -> (BlockRef, Span, HostTarget) {
+        let span = self.span();
+        (self.block, span, self.to)
+    }
+
+    /// The host memory, to be written.
+    #[must_use]
+    pub fn to_mut(&mut self) -> &mut HostTarget {
+        &mut self.to
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.to.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.to.is_empty()
+    }
+
+    /// The first `at` bytes and the others.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[must_use]
+    pub fn split_at(self, at: u64) -> (Self, Self) {
+        let (first, second) = self.to.split_at(at);
+        let rest = Self { block: self.block.clone(), offset: self.offset + at, to: second };
+        (Self { to: first, ..self }, rest)
+    }
+
+    /// The first `at` bytes, or all where there are fewer; the others are not touched.
+    #[must_use]
+    pub fn first(self, at: u64) -> Self {
+        let at = at.min(self.len());
+        self.split_at(at).0
+    }
+}
+
+/// Bytes of a block to be set.
+#[derive(Debug)]
+pub struct Fill {
+    block: BlockRef,
+    span: Span,
+    byte: u8,
+    loan: Loan,
+}
+
+impl Fill {
+    pub(crate) fn scheduled(block: &BlockRef, span: Span, byte: u8, transfer: &Loan) -> Self {
+        Self { block: block.clone(), span, byte, loan: transfer.clone() }
+    }
+
+    /// A request of one's own, for those who drive an arena by hand.
+    ///
+    /// # Safety
+    /// 1. Until the request is dropped, nobody else touches these bytes of the block.
+    #[must_use]
+    pub unsafe fn new(block: &BlockRef, span: Span, byte: u8) -> Self {
+        Self::scheduled(block, span, byte, &Loan::default())
+    }
+
+    /// The block, one of the arena that is asked.
+    #[must_use]
+    pub fn block(&self) -> &BlockRef {
+        &self.block
+    }
+
+    /// The bytes to be set.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        self.span
+    }
+
+    /// What they are to be.
+    #[must_use]
+    pub fn byte(&self) -> u8 {
+        self.byte
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.span.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.span.is_empty()
+    }
+
+    /// The first `at` bytes and the others.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[must_use]
+    pub fn split_at(self, at: u64) -> (Self, Self) {
+        assert!(at <= self.len(), "byte {at} of {}", self.len());
+        let cut = self.span.start() + at;
+        let (first, second) = (Span::new(self.span.start(), cut), Span::new(cut, self.span.end()));
+        let rest = Self { block: self.block.clone(), span: second, byte: self.byte, loan: self.loan.clone() };
+        (Self { span: first, ..self }, rest)
+    }
+
+    /// The first `at` bytes, or all where there are fewer; the others are not touched.
+    #[must_use]
+    pub fn first(self, at: u64) -> Self {
+        let at = at.min(self.len());
+        self.split_at(at).0
+    }
+}
+
+/// A remote device is to have access to a block.
+#[derive(Debug)]
+pub struct MapRequest<'a> {
+    change: Change<'a>,
+    device: DeviceId,
+}
+
+/// The native device is to have access to a block again.
+#[derive(Debug)]
+pub struct UnmapRequest<'a> {
+    change: Change<'a>,
+}
+
+#[derive(Debug)]
+struct Change<'a> {
+    block: &'a BlockRef,
+    target: MapState,
+    /// What the arena has reported of the present mapping for the host, if it has.
+    host: &'a mut Option<HostMemory>,
+}
+
+impl<'a> MapRequest<'a> {
+    pub(crate) fn scheduled(
+        block: &'a BlockRef,
+        device: DeviceId,
+        target: MapState,
+        host: &'a mut Option<HostMemory>,
+    ) -> Self {
+        Self { change: Change { block, target, host }, device }
+    }
+
+    /// A request of one's own, for those who drive an arena by hand.
+    ///
+    /// # Safety
+    /// 1. Nobody uses the block who would lose access by it.
+    #[must_use]
+    pub unsafe fn new(
+        block: &'a BlockRef,
+        device: DeviceId,
+        target: MapState,
+        host: &'a mut Option<HostMemory>,
+    ) -> Self {
+        Self::scheduled(block, device, target, host)
+    }
+
+    /// Who is to have access, one of the remotes.
+    #[must_use]
+    pub fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    /// The same request with other memory, for an arena that shows core something else than the arena inside it does.
+    #[must_use]
+    pub fn with_host<'b>(self, host: &'b mut Option<HostMemory>) -> MapRequest<'b>
+    where
+        'a: 'b,
+    {
+        MapRequest { change: self.change.with_host(host), device: self.device }
+    }
+}
+
+impl<'a> UnmapRequest<'a> {
+    pub(crate) fn scheduled(
+        block: &'a BlockRef,
+        target: MapState,
+        host: &'a mut Option<HostMemory>,
+    ) -> Self {
+        Self { change: Change { block, target, host } }
+    }
+
+    /// A request of one's own, for those who drive an arena by hand.
+    ///
+    /// # Safety
+    /// 1. Nobody uses the block who would lose access by it.
+    #[must_use]
+    pub unsafe fn new(block: &'a BlockRef, target: MapState, host: &'a mut Option<HostMemory>) -> Self {
+        Self::scheduled(block, target, host)
+    }
+
+    /// As [`MapRequest::with_host`].
+    #[must_use]
+    pub fn with_host<'b>(self, host: &'b mut Option<HostMemory>) -> UnmapRequest<'b>
+    where
+        'a: 'b,
+    {
+        UnmapRequest { change: self.change.with_host(host) }
+    }
+}
+
+impl<'a> Change<'a> {
+    fn with_host<'b>(self, host: &'b mut Option<HostMemory>) -> Change<'b>
+    where
+        'a: 'b,
+    {
+        Change { block: self.block, target: self.target, host }
+    }
+}
+
+macro_rules! change_of_map_state {
+    ($request:ident) => {
+        impl<'a> $request<'a> {
+            /// The block, one of the arena that is asked.
+            #[must_use]
+            pub fn block(&self) -> &'a BlockRef {
+                self.change.block
+            }
+
+            /// The map state to go to.
+            #[must_use]
+            pub fn target(&self) -> MapState {
+                self.change.target
+            }
+
+            /// Whether core has memory of a mapping for the host, from an earlier report.
+            #[must_use]
+            pub fn has_host(&self) -> bool {
+                self.change.host.is_some()
+            }
+
+            /// Takes the memory of the mapping at `expected` back, so that the mapping can be ended. Nothing where core has
+            /// another, or none, or something of it is lent: an arena whose mapping would end before its memory does must
+            /// then fail.
+            #[must_use = "the mapping must not end before its memory is back"]
+            pub fn take_back(&mut self, expected: &HostSpan) -> Option<HostMemory> {
+                let is_it = |memory: &mut HostMemory| {
+                    let span = memory.span();
+                    span.as_ptr() == expected.as_ptr() && span.len() == expected.len() && !memory.is_lent()
+                };
+                self.change.host.take_if(is_it)
+            }
+
+            /// Gives memory that was [taken back](Self::take_back) to core again: the mapping could not be ended.
+            pub fn put_back(&mut self, memory: HostMemory) {
+                *self.change.host = Some(memory);
+            }
+        }
+    };
+}
+
+change_of_map_state!(MapRequest);
+change_of_map_state!(UnmapRequest);
