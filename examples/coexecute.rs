@@ -46,7 +46,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                     KernelArg::U64(package.end()),
                 ];
                 let launch = Launch { offset: package.start(), items: package.items(), local: LOCAL };
-                Ok(program.launch(&args, launch)?)
+                // SAFETY: the kernel touches the elements of the package's items, which the blocks have.
+                Ok(unsafe { program.launch(&args, launch) }?)
             },
         );
     }

@@ -182,6 +182,12 @@ impl Run {
         });
         let (buffer, arena_name) = (self.core().name(), name.clone());
         let new = result.map_err(|cause| AcquireError::Alloc { buffer, arena: arena_name, cause })?;
+        // Whoever keeps something of the memory could write under somebody's view.
+        if new.host.as_ref().is_some_and(HostMemory::is_lent) {
+            self.give_back(arena, new);
+            let buffer = self.core().name();
+            return Err(AcquireError::ArenaContract { buffer, arena: name, breach: Breach::StillLent });
+        }
         let bytes = new.host.as_ref().map_or(needed_bytes, HostMemory::len);
         let is_aligned =
             new.host.as_ref().is_none_or(|host| (host.span().as_ptr().addr() as u64).is_multiple_of(align));
@@ -217,6 +223,10 @@ impl Run {
         let report = report.unwrap_or_else(|message| Err(TransferError::Panicked { message }));
         quietly(block);
         let (state, error) = match report {
+            Ok(MapReport { host: Some(shown), .. }) if shown.is_lent() => {
+                quietly(shown);
+                (None, Some(TransferError::StillLent))
+            }
             Ok(MapReport { state, host: shown }) => {
                 if shown.is_some() {
                     quietly(std::mem::replace(&mut host, shown));
@@ -251,6 +261,10 @@ impl Run {
             }
             (Some(Ok(())), _) => Ok(()),
             (Some(Err(breach)), _) => Err(broken(breach.arena, Breach::Access { device: breach.device })),
+            (None, Some(TransferError::StillLent)) => {
+                self.core().wedge();
+                Err(broken(arena, Breach::StillLent))
+            }
             (None, cause) => Err(AcquireError::MapFailed {
                 buffer: self.core().name(),
                 arena: self.core().arena_name(arena),

@@ -64,6 +64,19 @@ impl PartialEq<BufferId> for BufferName {
     }
 }
 
+impl PartialEq<BufferName> for BufferId {
+    fn eq(&self, name: &BufferName) -> bool {
+        *self == name.id
+    }
+}
+
+impl From<BufferId> for BufferName {
+    /// The name of a buffer of bytes without a label.
+    fn from(id: BufferId) -> Self {
+        Self::new(id, None, 1)
+    }
+}
+
 impl std::fmt::Display for BufferName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.label {

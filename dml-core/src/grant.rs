@@ -9,14 +9,16 @@
 
 use crate::access::{Access, Claim, Claims, normalise};
 use crate::acquire::{Region, held, span_of};
-use crate::arena::{BlockRef, Fence, NativeHandle};
+use crate::arena::{Arena, BlockRef, Fence, NativeHandle};
 use crate::buffer::{Handout, RawBuffer};
+use crate::cross_arena::moved_all;
 use crate::engine::{guard, quietly};
-use crate::error::{AcquireError, ArenaName, BufferName, TransferError, ViewError};
-use crate::host::{CastError, Lease};
+use crate::error::{AcquireError, ArenaName, Breach, BufferName, TransferError, ViewError};
+use crate::host::{CastError, HostMemory, Lease, Loan};
 use crate::id::{ArenaId, BufferId, GrantId, KernelId};
 use crate::range::Span;
 use crate::record::EventKind;
+use crate::request::{CopyIn, CopyOut};
 use crate::state::Outcome;
 use crate::typed::Buffer;
 use bytemuck::Pod;
@@ -118,9 +120,6 @@ impl Grant {
     fn launched_on(&self) {
         self.used();
         self.is_launched_on.store(true, Ordering::Relaxed);
-        if self.writes() {
-            self.is_written.store(true, Ordering::Relaxed);
-        }
     }
 
     fn is_launched_on(&self) -> bool {
@@ -233,6 +232,9 @@ impl Grants {
             return Err(ViewError::NotWritable { buffer: grant.buffer.id(), span });
         }
         grant.launched_on();
+        if access.writes() {
+            grant.written();
+        }
         Ok((grant.block.as_ref(), span))
     }
 
@@ -250,6 +252,7 @@ impl Grants {
     pub fn block(&self, region: &impl Region) -> Result<Option<&BlockRef>, ViewError> {
         let grant = self.of(region.buffer().id())?;
         grant.launched_on();
+        grant.written();
         Ok(grant.block.as_ref())
     }
 
@@ -333,10 +336,72 @@ impl Grants {
         Ok(views)
     }
 
+    /// Copies `bytes` into granted bytes of any device, by its arena's own copy, and waits.
+    ///
+    /// # Errors
+    /// [`AcquireError::View`] where they are not granted for writing, or are not as many; [`AcquireError::CopyFailed`].
+    pub fn write_bytes(&mut self, region: &impl Region, bytes: &[u8]) -> Result<(), AcquireError> {
+        let memory = HostMemory::holding(bytes.to_vec());
+        self.by_arena(region, Access::WriteInvalidate, |arena, block, span, loan| {
+            if span.len() != memory.len() {
+                let (requested_bytes, done_bytes) = (span.len(), memory.len());
+                return Err(TransferError::Short { requested_bytes, done_bytes });
+            }
+            let source = memory.share().source(Span::new(0, span.len()), loan);
+            arena.copy_in(CopyIn::scheduled(block, span.start(), source))
+        })
+    }
+
+    /// What is in granted bytes of any device, by its arena's own copy.
+    ///
+    /// # Errors
+    /// [`AcquireError::View`] where they are not granted; [`AcquireError::CopyFailed`].
+    pub fn read_bytes(&self, region: &impl Region) -> Result<Vec<u8>, AcquireError> {
+        let mut read = None;
+        self.by_arena(region, Access::ReadOnly, |arena, block, span, loan| {
+            let memory = read.insert(HostMemory::zeroed(span.len())?);
+            let target = memory.share().target(Span::new(0, span.len()), loan);
+            arena.copy_out(CopyOut::scheduled(block, span.start(), target))
+        })?;
+        Ok(read.map_or_else(Vec::new, |memory| memory.bytes().to_vec()))
+    }
+
+    /// Has the arena transfer granted bytes, and waits.
+    fn by_arena(
+        &self,
+        region: &impl Region,
+        access: Access,
+        transfer: impl FnOnce(&dyn Arena, &BlockRef, Span, &Loan) -> Result<Fence, TransferError>,
+    ) -> Result<(), AcquireError> {
+        let id = region.buffer().id();
+        let viewed = |cause| AcquireError::View { buffer: region.buffer().name(), cause };
+        let grant = self.of(id).map_err(viewed)?;
+        let (block, span) = self.granted(region, access).map_err(viewed)?;
+        let Some(block) = block.filter(|_| !span.is_empty()) else { return Ok(()) };
+        let (buffer, loan) = (&grant.buffer, Loan::default());
+        let arena = buffer.platform().arena(grant.arena);
+        let done = guard(|| transfer(&**arena, block, span, &loan).and_then(Fence::wait))
+            .unwrap_or_else(|message| Err(TransferError::Panicked { message }));
+        let done = match loan.is_out() {
+            true => Err(TransferError::StillLent),
+            false => done.and_then(|bytes| moved_all(span.len(), bytes)),
+        };
+        done.map_err(|cause| {
+            buffer.platform().notice_losses();
+            let arena = buffer.0.arena_name(grant.arena);
+            if cause == TransferError::StillLent {
+                buffer.0.wedge();
+                return AcquireError::ArenaContract { buffer: buffer.name(), arena, breach: Breach::StillLent };
+            }
+            AcquireError::CopyFailed { buffer: buffer.name(), from: arena.clone(), to: arena, span, cause }
+        })
+    }
+
     /// Ties the grants to a kernel that has been launched: they do not end before it does.
     pub fn in_flight(self, kernel: Fence) -> InFlight {
         for grant in &self.grants {
             grant.launched_on();
+            grant.written();
             grant.buffer.0.change(|core, _| core.state.start(grant.id));
         }
         InFlight { grants: Some(self), kernel: Some(kernel) }
@@ -350,7 +415,16 @@ impl Grants {
         self.end(Outcome::Done)
     }
 
-    /// Ends access after a kernel that failed: what it was to write is poisoned.
+    /// Ends access of a kernel that never began, though its storage was handed out: the contents stay as they were.
+    ///
+    /// # Errors
+    /// None that a caller could act on; the type is that of its siblings.
+    pub fn not_started(self) -> Result<(), AcquireError> {
+        self.end(Outcome::NotStarted)
+    }
+
+    /// Ends access after a kernel that failed: what it was to write is poisoned, once nothing that was launched on it can touch
+    /// it any more.
     ///
     /// # Errors
     /// None that a caller could act on; the type is that of its siblings.

@@ -252,21 +252,23 @@ impl HostMemory {
         unsafe { self.shared.span.as_mut_slice() }.unwrap_or_default()
     }
 
-    /// Lends a part for a transfer out of it, for those who drive an arena by hand.
+    /// Lends a part for a transfer out of it. Nobody can look at the memory until the loan is back.
     ///
-    /// # Safety
-    /// 1. Until the loan is dropped, nobody writes these bytes.
+    /// # Panics
+    /// Where the memory has fewer bytes, or something of it is lent already.
     #[must_use]
-    pub unsafe fn source(&self, part: Span) -> HostSource {
+    pub fn source(&self, part: Span) -> HostSource {
+        assert!(!self.is_lent(), "{self:?} is lent");
         HostSource(self.shared.lend(part, &Loan::default()))
     }
 
-    /// Lends a part for a transfer into it, for those who drive an arena by hand.
+    /// Lends a part for a transfer into it. Nobody can look at the memory until the loan is back.
     ///
-    /// # Safety
-    /// 1. Until the loan is dropped, nobody else reads or writes these bytes.
+    /// # Panics
+    /// Where the memory has fewer bytes, or something of it is lent already.
     #[must_use]
-    pub unsafe fn target(&self, part: Span) -> HostTarget {
+    pub fn target(&mut self, part: Span) -> HostTarget {
+        assert!(!self.is_lent(), "{self:?} is lent");
         HostTarget(self.shared.lend(part, &Loan::default()))
     }
 
@@ -302,7 +304,7 @@ impl Shared {
 
     /// A part, which is out until both of its loans have ended: that of the memory and that of the transfer.
     fn lend(&self, part: Span, transfer: &Loan) -> LentPart {
-        LentPart { part: Self { span: self.span.slice(part), ..self.clone() }, _transfer: transfer.clone() }
+        LentPart { part: Self { span: self.span.slice(part), ..self.clone() }, transfer: transfer.clone() }
     }
 
     /// Lends a part for a scheduled copy out of it.
@@ -341,7 +343,7 @@ impl Loan {
 /// Part of somebody's memory, for as long as it is lent.
 struct LentPart {
     part: Shared,
-    _transfer: Loan,
+    transfer: Loan,
 }
 
 impl LentPart {
@@ -349,7 +351,7 @@ impl LentPart {
         let (first, second) = (Span::new(0, at), Span::new(at, self.part.len()));
         let part = |span| Self {
             part: Shared { span: self.part.span.slice(span), ..self.part.clone() },
-            _transfer: self._transfer.clone(),
+            transfer: self.transfer.clone(),
         };
         (part(first), part(second))
     }
@@ -368,6 +370,11 @@ impl LentPart {
 pub struct HostSource(LentPart);
 
 impl HostSource {
+    /// The same, which is out as long as `transfer` is.
+    pub(crate) fn with(self, transfer: &Loan) -> Self {
+        Self(LentPart { transfer: transfer.clone(), ..self.0 })
+    }
+
     /// Where it is. Unsafe code may read there as long as it holds this.
     #[must_use]
     pub fn span(&self) -> &HostSpan {
@@ -420,6 +427,11 @@ impl fmt::Debug for HostSource {
 pub struct HostTarget(LentPart);
 
 impl HostTarget {
+    /// The same, which is out as long as `transfer` is.
+    pub(crate) fn with(self, transfer: &Loan) -> Self {
+        Self(LentPart { transfer: transfer.clone(), ..self.0 })
+    }
+
     /// Where it is. Unsafe code may write there as long as it holds this.
     #[must_use]
     pub fn span(&self) -> &HostSpan {
@@ -624,11 +636,9 @@ mod tests {
 
     #[test]
     fn loans_copy_their_bytes_and_come_back() {
-        let (mut from, to) = (HostMemory::zeroed(16).unwrap(), HostMemory::zeroed(16).unwrap());
+        let (mut from, mut to) = (HostMemory::zeroed(16).unwrap(), HostMemory::zeroed(16).unwrap());
         from.bytes_mut().copy_from_slice(&std::array::from_fn::<u8, 16, _>(|i| i as u8));
-        // SAFETY: this test alone uses the memory, through these loans until they are dropped.
-        let (source, mut target) =
-            unsafe { (from.source(Span::new(8, 12)), to.target(Span::new(4, 8))) };
+        let (source, mut target) = (from.source(Span::new(8, 12)), to.target(Span::new(4, 8)));
         target.copy_from(&source);
         assert!(from.is_lent() && to.is_lent());
         let (first, second) = source.split_at(3);
@@ -637,7 +647,7 @@ mod tests {
         drop((second, target));
         assert!(!from.is_lent() && !to.is_lent());
         assert_eq!(to.bytes(), [0, 0, 0, 0, 8, 9, 10, 11, 0, 0, 0, 0, 0, 0, 0, 0]);
-        // SAFETY: as above.
+        // SAFETY: nobody writes the memory.
         let misaligned = unsafe { from.span().slice(Span::new(1, 9)).as_slice::<u32>() };
         assert_eq!(misaligned.unwrap_err(), CastError::Alignment { element_align: 4 });
         // SAFETY: as above.
@@ -646,11 +656,17 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "is lent")]
+    fn memory_that_is_lent_is_not_looked_at() {
+        let mut memory = HostMemory::zeroed(16).unwrap();
+        let _target = memory.target(Span::new(4, 8));
+        let _ = memory.bytes();
+    }
+
+    #[test]
     #[should_panic(expected = "bytes 3..5 of 4 lent")]
     fn a_loan_reaches_no_further_than_it_goes() {
-        let memory = HostMemory::zeroed(16).unwrap();
-        // SAFETY: this test alone uses the memory.
-        let mut target = unsafe { memory.target(Span::new(4, 8)) };
+        let mut target = HostMemory::zeroed(16).unwrap().target(Span::new(4, 8));
         target.write(3, &[1, 2]);
     }
 }

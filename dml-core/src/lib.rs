@@ -41,6 +41,7 @@ mod error;
 mod grant;
 pub mod host;
 mod id;
+mod own_block;
 mod platform;
 mod range;
 pub mod record;
@@ -71,6 +72,7 @@ pub use host::{HostMemory, HostSource, HostSpan, HostTarget};
 pub use id::{
     ArenaId, ArenaSet, BufferId, DeviceId, DeviceSet, GrantId, KernelId, LinkId, MAX_ARENAS, Seq, Ticket,
 };
+pub use own_block::OwnBlock;
 pub use platform::{DeviceDesc, DeviceKind, Platform, PlatformBuilder, Unavailable};
 pub use range::Span;
 pub use record::{Counters, Event, EventKind, Operation, Recording, Transfer};

@@ -5,10 +5,16 @@ use crate::kernel::Kernel;
 use crate::package::{Package, UnitId};
 use crate::policy::PolicySpec;
 use crate::report::{Report, RunError};
+use dml_core::sync::Mutex;
 use dml_core::{DeviceId, Platform};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// What an application may do at the turns of a co-execution (the papers' extended mode). Every method runs on the
 /// thread of the unit it is about, the director's on the caller's.
+///
+/// A hook that panics does not disturb the run: it goes on to its end, and the first panic then reaches whoever called
+/// [`run_with`](Coexecutor::run_with). Locks of the scheduler are not held.
 pub trait Hooks: Sync {
     /// Before any unit starts.
     fn director_start(&self) {}
@@ -37,6 +43,57 @@ pub trait Hooks: Sync {
 pub struct NoHooks;
 
 impl Hooks for NoHooks {}
+
+/// Hooks whose panics wait until the run has ended.
+pub(crate) struct Patient<'a> {
+    hooks: &'a dyn Hooks,
+    first_panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+impl<'a> Patient<'a> {
+    pub(crate) fn new(hooks: &'a dyn Hooks) -> Self {
+        Self { hooks, first_panic: Mutex::new(None) }
+    }
+
+    fn call(&self, hook: impl FnOnce(&dyn Hooks)) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| hook(self.hooks))) {
+            let mut first = self.first_panic.lock();
+            let later = if first.is_none() { first.replace(panic) } else { Some(panic) };
+            drop(first);
+            // One that is not passed on is forgotten: dropping it may panic again.
+            std::mem::forget(later);
+        }
+    }
+
+    /// The run has ended.
+    pub(crate) fn end(self) {
+        if let Some(panic) = self.first_panic.into_inner() {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Hooks for Patient<'_> {
+    fn director_start(&self) {
+        self.call(|hooks| hooks.director_start());
+    }
+
+    fn director_end(&self) {
+        self.call(|hooks| hooks.director_end());
+    }
+
+    fn unit_start(&self, unit: UnitId, device: DeviceId) {
+        self.call(|hooks| hooks.unit_start(unit, device));
+    }
+
+    fn unit_end(&self, unit: UnitId, device: DeviceId) {
+        self.call(|hooks| hooks.unit_end(unit, device));
+    }
+
+    fn package_done(&self, package: &Package, device: DeviceId) {
+        self.call(|hooks| hooks.package_done(package, device));
+    }
+}
 
 /// Runs kernels over several devices at once.
 ///
@@ -108,6 +165,9 @@ impl Coexecutor {
     /// # Errors
     /// As [`Coexecutor::run`].
     pub fn run_with(&self, kernel: &Kernel, items: u64, hooks: &dyn Hooks) -> Result<Report, RunError> {
-        director::direct(self, kernel, items, hooks)
+        let hooks = Patient::new(hooks);
+        let report = director::direct(self, kernel, items, &hooks);
+        hooks.end();
+        report
     }
 }

@@ -127,10 +127,14 @@ fn take_back_lost(unit: &Unit<'_>, run: &mut UnitRun, lost_devices: DeviceSet) -
 }
 
 fn devices(coexecutor: &Coexecutor, kernel: &Kernel) -> Result<Vec<DeviceId>, RunError> {
-    let named = |device: DeviceId| coexecutor.platform.devices()[usize::from(device.0)].name.to_string();
+    let known = coexecutor.platform.devices();
+    let named = |device: DeviceId| known[usize::from(device.0)].name.to_string();
     let devices = coexecutor.devices.clone().unwrap_or_else(|| kernel.devices().collect());
     if devices.is_empty() {
         return Err(RunError::NoDevices { kernel: kernel.name().to_owned() });
+    }
+    if let Some(&device) = devices.iter().find(|device| usize::from(device.0) >= known.len()) {
+        return Err(RunError::UnknownDevice { kernel: kernel.name().to_owned(), device, devices: known.len() });
     }
     for (index, &device) in devices.iter().enumerate() {
         if kernel.variant_for(device).is_none() {

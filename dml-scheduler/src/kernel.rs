@@ -1,14 +1,41 @@
 //! What is co-executed: a data-parallel kernel, its buffers, and how each device runs it.
 
 use crate::package::Package;
-use dml_core::{Access, DeviceId, Fence, Grants, RawBuffer, Region};
+use dml_core::{Access, DeviceId, Fence, Grants, RawBuffer, Region, panic_text};
 use std::error::Error;
 use std::fmt;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Why a kernel could not be launched or did not end well.
 pub type KernelError = Box<dyn Error + Send + Sync>;
+
+/// A launch failed before it wrote anything: the package's arguments stay as they were.
+///
+/// A variant returns it in place of its error, where it has had storage for writing and knows that nothing was begun. Without
+/// it, what was handed out for writing counts as spoilt.
+#[derive(Debug)]
+pub struct NotStarted(KernelError);
+
+impl NotStarted {
+    /// The error that kept the kernel from starting.
+    pub fn new(cause: impl Into<KernelError>) -> Self {
+        Self(cause.into())
+    }
+}
+
+impl fmt::Display for NotStarted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for NotStarted {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
 
 /// Which bytes of a buffer a package touches.
 #[derive(Clone)]
@@ -21,7 +48,8 @@ pub enum Footprint {
         /// How many.
         bytes: u64,
     },
-    /// Those that a function names for a range of items, in bytes.
+    /// Those that a function names for a range of items, in bytes. One that panics, or names bytes that the buffer does not
+    /// have, fails its package.
     Of(Arc<dyn Fn(Range<u64>) -> Range<u64> + Send + Sync>),
 }
 
@@ -94,9 +122,16 @@ impl Argument {
         self.footprint.bytes(items, self.buffer.len())
     }
 
+    /// As [`bytes`](Self::bytes), of a footprint that may panic.
+    pub(crate) fn checked_bytes(&self, package: &Package) -> Result<Range<u64>, KernelError> {
+        catch_unwind(AssertUnwindSafe(|| self.bytes(package.range())))
+            .map_err(|panic| format!("the footprint panicked: {}", panic_text(&*panic)).into())
+    }
+
     fn is_readable(&self, package: &Package) -> bool {
-        // A footprint that reaches past the buffer is for the acquire to refuse.
-        self.buffer.is_readable(self.bytes(package.range())).unwrap_or(true)
+        // A footprint that panics or reaches past the buffer is for the acquire to refuse.
+        let bytes = self.checked_bytes(package).ok();
+        bytes.and_then(|bytes| self.buffer.is_readable(bytes).ok()).unwrap_or(true)
     }
 }
 
@@ -107,7 +142,8 @@ pub trait Variant: Send + Sync {
     /// waited for through the fence.
     ///
     /// # Errors
-    /// Whatever keeps the kernel from running. The package then goes to another unit.
+    /// Whatever keeps the kernel from running. The package then goes to another unit. What was handed out for writing counts
+    /// as spoilt, unless the error is [`NotStarted`].
     fn launch(&self, package: &Package, grants: &mut Grants) -> Result<Fence, KernelError>;
 }
 

@@ -41,7 +41,7 @@ mod report;
 mod unit;
 
 pub use coexecutor::{Coexecutor, Hooks, NoHooks};
-pub use kernel::{Argument, Footprint, Kernel, KernelError, Variant};
+pub use kernel::{Argument, Footprint, Kernel, KernelError, NotStarted, Variant};
 pub use package::{Package, UnitId};
 pub use policy::{
     Assignment, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy, PolicyError,

@@ -82,6 +82,16 @@ pub enum RunError {
         /// The kernel's name.
         kernel: String,
     },
+    /// The platform has no such device.
+    #[error("kernel {kernel}: there is no device {device}, of {devices}")]
+    UnknownDevice {
+        /// The kernel's name.
+        kernel: String,
+        /// The device.
+        device: DeviceId,
+        /// How many the platform has.
+        devices: usize,
+    },
     /// A device cannot run the kernel.
     #[error("kernel {kernel} has no variant for device {device}")]
     NoVariant {

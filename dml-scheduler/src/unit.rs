@@ -13,7 +13,7 @@
 
 use crate::coexecutor::Hooks;
 use crate::commander::Commander;
-use crate::kernel::{Kernel, KernelError};
+use crate::kernel::{Kernel, KernelError, NotStarted};
 use crate::package::{Package, UnitId};
 use crate::report::{PackageRecord, UnitFailure};
 use dml_core::{Access, AcquireError, DeviceId, Operation, Platform, panic_text};
@@ -111,7 +111,7 @@ impl Unit<'_> {
             self.kernel.variant_for(self.device).ok_or("no variant of the kernel for this device")?;
         let mut acquire = self.platform.acquire(self.device);
         for argument in self.kernel.arguments() {
-            let region = argument.buffer().range(argument.bytes(package.range()));
+            let region = argument.buffer().range(argument.checked_bytes(package)?);
             acquire = acquire.access(&region, argument.access());
         }
         let mut grants = acquire.wait()?;
@@ -121,8 +121,12 @@ impl Unit<'_> {
             Err(error) => {
                 // Before the grants end, so that nobody is let in to a memory that is gone.
                 self.platform.notice_losses();
-                // The launch's own error says more than that of the release.
-                let _ = grants.failed();
+                match error.is::<NotStarted>() {
+                    // The launch's own error says more than that of the release.
+                    true => drop(grants.not_started()),
+                    // What was handed out for writing is spoilt; the rest stays as it was.
+                    false => drop(grants),
+                }
                 Err(error)
             }
         }
@@ -132,7 +136,7 @@ impl Unit<'_> {
     fn collect(&self, package: &Package) -> Result<(), KernelError> {
         let Some(device) = self.collect_on.filter(|&device| device != self.device) else { return Ok(()) };
         for argument in self.kernel.written() {
-            let (buffer, bytes) = (argument.buffer(), argument.bytes(package.range()));
+            let (buffer, bytes) = (argument.buffer(), argument.checked_bytes(package)?);
             match buffer.prefetch(device, bytes.clone()) {
                 // Somebody needs the buffer more urgently: wait for them, as a reader. Until the results are there, this
                 // device is the only one that has them.
@@ -161,7 +165,7 @@ impl Unit<'_> {
             self.kernel.arguments().iter().filter(|argument| argument.access() == Access::ReadWrite)
         {
             // Where the old contents are lost, the next unit's acquire says so.
-            let _ = argument.buffer().restore(argument.bytes(package.range()));
+            let _ = argument.checked_bytes(package).map(|bytes| argument.buffer().restore(bytes));
         }
     }
 
@@ -179,6 +183,12 @@ impl Unit<'_> {
 
 /// Runs a kernel's code; a panic becomes its error.
 fn caught(compute: impl FnOnce() -> Result<(), KernelError>) -> Result<(), KernelError> {
-    catch_unwind(AssertUnwindSafe(compute))
-        .unwrap_or_else(|panic| Err(format!("the kernel panicked: {}", panic_text(&*panic)).into()))
+    catch_unwind(AssertUnwindSafe(compute)).unwrap_or_else(|panic| {
+        let message = format!("the kernel panicked: {}", panic_text(&*panic));
+        // What was panicked with may panic when it is dropped.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+            std::mem::forget(again);
+        }
+        Err(message.into())
+    })
 }

@@ -7,12 +7,11 @@
 //! ```
 //! What frees storage is passed on: the books of the arena inside must come out even.
 
-use dml_core::host::HostOwner;
 use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{
-    AllocError, Arena, ArenaDesc, AttachError, BlockRef, DeviceId, Fence, HostSpan, MapReport, Span,
-    TransferError,
+    AllocError, Arena, ArenaDesc, BlockRef, CopyIn, CopyOut, Fence, Fill, HostMemory, HostSpan, MapReport,
+    MapRequest, NewBlock, TransferError, UnmapRequest,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -111,7 +110,7 @@ impl<A: Arena> Mortal<A> {
         }))
     }
 
-    fn stored(&self, call: impl FnOnce() -> Result<BlockRef, AllocError>) -> Result<BlockRef, AllocError> {
+    fn stored<R>(&self, call: impl FnOnce() -> Result<R, AllocError>) -> Result<R, AllocError> {
         let lost = || AllocError::DeviceLost { arena: self.inner.desc().name.clone() };
         self.answered(|| Ok(call())).unwrap_or_else(|_| Err(lost()))
     }
@@ -122,48 +121,48 @@ impl<A: Arena> Arena for Mortal<A> {
         self.inner.desc()
     }
 
-    fn alloc(&self, len: u64) -> Result<BlockRef, AllocError> {
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
         self.stored(|| self.inner.alloc(len))
     }
 
-    fn attach(&self, storage: Box<dyn HostOwner>) -> Result<BlockRef, AttachError> {
-        if self.answered(|| Ok(())).is_err() {
-            let cause = AllocError::DeviceLost { arena: self.inner.desc().name.clone() };
-            return Err(AttachError { cause, storage });
-        }
-        self.inner.attach(storage)
+    fn attach(&self, storage: &HostMemory) -> Result<BlockRef, AllocError> {
+        self.stored(|| self.inner.attach(storage))
     }
 
-    fn detach(&self, block: BlockRef) -> Result<Box<dyn HostOwner>, BlockRef> {
-        self.inner.detach(block)
-    }
-
-    fn bind(&self, root: &BlockRef) -> Result<BlockRef, AllocError> {
-        self.stored(|| self.inner.bind(root))
+    fn bind(&self, root: &BlockRef, host: Option<&HostSpan>) -> Result<NewBlock, AllocError> {
+        self.stored(|| self.inner.bind(root, host))
     }
 
     fn free(&self, block: BlockRef) {
         self.inner.free(block);
     }
 
-    fn map(&self, block: &BlockRef, device: DeviceId, target: MapState) -> Result<MapReport, TransferError> {
-        self.answered(|| self.inner.map(block, device, target))
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.answered(|| self.inner.map(request))
     }
 
-    fn unmap(&self, block: &BlockRef, target: MapState) -> Result<MapReport, TransferError> {
-        self.answered(|| self.inner.unmap(block, target))
+    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.answered(|| self.inner.unmap(request))
     }
 
-    fn copy_in(&self, block: &BlockRef, offset: u64, from: &HostSpan) -> Result<Fence, TransferError> {
-        self.started(|| self.inner.copy_in(block, offset, from))
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        self.started(|| self.inner.copy_in(copy))
     }
 
-    fn copy_out(&self, block: &BlockRef, offset: u64, to: &HostSpan) -> Result<Fence, TransferError> {
-        self.started(|| self.inner.copy_out(block, offset, to))
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        self.started(|| self.inner.copy_out(copy))
     }
 
-    fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError> {
-        self.started(|| self.inner.fill(block, span, byte))
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        self.started(|| self.inner.fill(fill))
+    }
+
+    fn map_state(&self, block: &BlockRef) -> Option<MapState> {
+        self.inner.map_state(block).filter(|_| !self.is_lost())
+    }
+
+    fn tail(&self) -> Result<Fence, TransferError> {
+        self.inner.tail()
     }
 
     fn is_lost(&self) -> bool {

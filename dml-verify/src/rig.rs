@@ -8,14 +8,13 @@ use crate::history::Audited;
 use crate::mortal::Mortal;
 use dml_arenas::faulty::{CallKind, Faulty, FaultyCross, Script};
 use dml_arenas::null::Null;
-use dml_core::host::HostOwner;
 use dml_core::state::{BufferState, MapState, Status};
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{
-    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, ArenaSet, AttachError, Binding, BlockRef,
-    Concurrency, ConfigError, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Event, EventKind,
-    Fence, Grants, HostMapped, HostSpan, HostStaged, Link, LinkId, MapReport, Platform, PlatformBuilder,
-    RawBuffer, Region, Span, TransferError,
+    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, ArenaSet, Binding, BlockRef, Concurrency,
+    ConfigError, CopyIn, CopyOut, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Event, EventKind, Fence,
+    Fill, Grants, HostMapped, HostMemory, HostSpan, HostStaged, Link, LinkId, MapReport, MapRequest, NewBlock,
+    Platform, PlatformBuilder, RawBuffer, Region, TransferError, UnmapRequest,
 };
 use std::fmt;
 use std::future::Future;
@@ -126,44 +125,48 @@ impl Arena for TestArena {
         self.inner.desc()
     }
 
-    fn alloc(&self, len: u64) -> Result<BlockRef, AllocError> {
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
         self.call(CallKind::Alloc).alloc(len)
     }
 
-    fn attach(&self, storage: Box<dyn HostOwner>) -> Result<BlockRef, AttachError> {
+    fn attach(&self, storage: &HostMemory) -> Result<BlockRef, AllocError> {
         self.call(CallKind::Attach).attach(storage)
     }
 
-    fn detach(&self, block: BlockRef) -> Result<Box<dyn HostOwner>, BlockRef> {
-        self.call(CallKind::Detach).detach(block)
-    }
-
-    fn bind(&self, root: &BlockRef) -> Result<BlockRef, AllocError> {
-        self.call(CallKind::Bind).bind(root)
+    fn bind(&self, root: &BlockRef, host: Option<&HostSpan>) -> Result<NewBlock, AllocError> {
+        self.call(CallKind::Bind).bind(root, host)
     }
 
     fn free(&self, block: BlockRef) {
         self.call(CallKind::Free).free(block);
     }
 
-    fn map(&self, block: &BlockRef, device: DeviceId, target: MapState) -> Result<MapReport, TransferError> {
-        self.call(CallKind::Map).map(block, device, target)
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.call(CallKind::Map).map(request)
     }
 
-    fn unmap(&self, block: &BlockRef, target: MapState) -> Result<MapReport, TransferError> {
-        self.call(CallKind::Unmap).unmap(block, target)
+    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.call(CallKind::Unmap).unmap(request)
     }
 
-    fn copy_in(&self, block: &BlockRef, offset: u64, from: &HostSpan) -> Result<Fence, TransferError> {
-        self.call(CallKind::CopyIn).copy_in(block, offset, from)
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        self.call(CallKind::CopyIn).copy_in(copy)
     }
 
-    fn copy_out(&self, block: &BlockRef, offset: u64, to: &HostSpan) -> Result<Fence, TransferError> {
-        self.call(CallKind::CopyOut).copy_out(block, offset, to)
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        self.call(CallKind::CopyOut).copy_out(copy)
     }
 
-    fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError> {
-        self.call(CallKind::Fill).fill(block, span, byte)
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        self.call(CallKind::Fill).fill(fill)
+    }
+
+    fn map_state(&self, block: &BlockRef) -> Option<MapState> {
+        self.inner.map_state(block)
+    }
+
+    fn tail(&self) -> Result<Fence, TransferError> {
+        self.inner.tail()
     }
 
     fn is_lost(&self) -> bool {
@@ -381,14 +384,14 @@ pub fn bytes(seed: u64, range: std::ops::Range<u64>) -> Vec<u8> {
 }
 
 /// A kernel that writes `bytes` at `offset` of the buffer, on the arena of its grant.
-pub fn put(grants: &Grants, region: &impl Region, offset: u64, bytes: &[u8]) {
+pub fn put(grants: &mut Grants, region: &impl Region, offset: u64, bytes: &[u8]) {
     if bytes.is_empty() {
         return;
     }
+    let part = region.buffer().range(offset..offset + bytes.len() as u64);
     let arena = grants.arena(region).expect("granted");
-    let block = grants.block(region).expect("granted").expect("bytes were asked for");
-    let arena = test_arena(region.buffer().platform(), arena);
-    arena.null().write(block, arena.desc().native, offset, bytes);
+    let null = test_arena(region.buffer().platform(), arena).null();
+    null.write(grants, &part, bytes).expect("granted for writing");
 }
 
 /// A kernel that reads a range of the buffer, on the arena of its grant.
@@ -397,25 +400,24 @@ pub fn get(grants: &Grants, region: &impl Region, range: std::ops::Range<u64>) -
         return Vec::new();
     }
     let arena = grants.arena(region).expect("granted");
-    let block = grants.block(region).expect("granted").expect("bytes were asked for");
-    let arena = test_arena(region.buffer().platform(), arena);
-    arena.null().read(block, arena.desc().native, Span::new(range.start, range.end))
+    let null = test_arena(region.buffer().platform(), arena).null();
+    null.read(grants, &region.buffer().range(range)).expect("granted")
 }
 
 /// Overwrites a range in an arena with the pattern of `seed`.
 pub fn write(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>, seed: u64) {
     let region = buffer.range(range.clone());
-    let grants = buffer.platform().acquire_in(arena).write(&region).try_now().expect("free to be written");
-    put(&grants, buffer, range.start, &bytes(seed, range.clone()));
+    let mut grants = buffer.platform().acquire_in(arena).write(&region).try_now().expect("free to be written");
+    put(&mut grants, buffer, range.start, &bytes(seed, range.clone()));
     grants.release().expect("committed");
 }
 
 /// Changes a range in an arena to the pattern of `seed`, by read-write access.
 pub fn change(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>, seed: u64) {
     let region = buffer.range(range.clone());
-    let grants =
+    let mut grants =
         buffer.platform().acquire_in(arena).read_write(&region).try_now().expect("free to be changed");
-    put(&grants, buffer, range.start, &bytes(seed, range.clone()));
+    put(&mut grants, buffer, range.start, &bytes(seed, range.clone()));
     grants.release().expect("committed");
 }
 

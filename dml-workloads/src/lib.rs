@@ -1,4 +1,4 @@
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 //! Benchmark workloads: seeded inputs, host kernels, OpenCL C kernels and independent checks.
 //!
 //! ```text

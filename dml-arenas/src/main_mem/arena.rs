@@ -171,7 +171,7 @@ mod tests {
         expected[13..50].copy_from_slice(from.bytes());
         expected[50..60].fill(0xEE);
         assert_eq!(host.bytes(), expected);
-        let to = HostMemory::zeroed(20).unwrap();
+        let mut to = HostMemory::zeroed(20).unwrap();
         // SAFETY: as above.
         let copy = unsafe { CopyOut::new(&block, 31, to.target(Span::new(0, 20))) };
         assert_eq!(arena.copy_out(copy).unwrap().wait(), Ok(20));

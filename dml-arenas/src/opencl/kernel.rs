@@ -4,7 +4,7 @@ use super::arena::OpenClArena;
 use super::block::OpenClBlock;
 use super::error::{BuildError, refused, words};
 use super::handle::{Kernel, Program};
-use super::session::Session;
+use super::session::{FLUSH, Session};
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{Arena, BlockRef, Fence, TransferError};
 use opencl3::command_queue::enqueue_nd_range_kernel;
@@ -52,6 +52,12 @@ impl KernelArg<'_> {
     }
 }
 
+/// Whether a kernel whose launch failed so may have run nevertheless: it was enqueued, and handing it to the device failed.
+#[must_use]
+pub fn may_have_begun(error: &TransferError) -> bool {
+    matches!(error, TransferError::Framework { call: FLUSH, .. })
+}
+
 /// How many work-items a launch has, along one dimension.
 ///
 /// # Shape and units
@@ -72,7 +78,7 @@ impl OpenClArena {
     /// Builds a kernel from OpenCL C source. A program is compiled once for each source and options; each call makes
     /// a kernel of its own, so that callers on different threads do not wait for each other.
     ///
-    /// The source is trusted as the program's own code is: nothing checks what memory a kernel touches.
+    /// Nothing checks what memory a kernel touches: who [launches](OpenClKernel::launch) it answers for that.
     ///
     /// # Errors
     /// [`BuildError`]: [`Compile`](BuildError::Compile) with the compiler's log where it refuses the source,
@@ -226,13 +232,20 @@ impl OpenClKernel {
 
     /// Starts the kernel; the fence waits for its end and reports zero bytes.
     ///
+    /// # Safety
+    /// 1. With these arguments and this many work-items, the kernel touches nothing but the bytes of its arguments' blocks:
+    ///    on a device that shares the host's memory, what lies beside them is the program's own.
+    ///
+    /// Not for memory safety, but for the contents to be right, the bytes have to be granted to the caller until the fence has
+    /// ended, for writing where the kernel writes.
+    ///
     /// # Errors
     /// [`TransferError::Framework`], with the argument's index in its message, where the number, the type or the arena
     /// of the arguments does not fit; whatever the driver reports otherwise.
     ///
     /// # Panics
     /// When a block is mapped for the host, which core rules out for a block that a device's grant names.
-    pub fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
+    pub unsafe fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
         let blocks = self.check(args)?;
         if launch.items == 0 {
             return Ok(Fence::done(0));
@@ -245,7 +258,7 @@ impl OpenClKernel {
         let local = size.local.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let (offset, global) = (&raw const size.offset, &raw const size.global);
         // SAFETY: a live queue and a kernel of its context, with every argument set under the lock held; the sizes are
-        // of one dimension each and outlive the call. What the kernel does is trusted (see `OpenClArena::kernel`).
+        // of one dimension each and outlive the call. What the kernel touches is the caller's to answer for (1).
         let enqueued = unsafe {
             enqueue_nd_range_kernel(
                 self.session.queue.raw(),

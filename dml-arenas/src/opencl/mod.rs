@@ -31,4 +31,4 @@ mod session;
 
 pub use arena::OpenClArena;
 pub use error::BuildError;
-pub use kernel::{KernelArg, Launch, OpenClKernel};
+pub use kernel::{KernelArg, Launch, OpenClKernel, may_have_begun};

@@ -13,6 +13,9 @@ use opencl3::types::cl_event;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// The call that hands commands to the device.
+pub(super) const FLUSH: &str = "clFlush";
+
 /// A device's context and queue. Blocks and kernels hold it, so it goes last. The fields are released in this order.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -129,7 +132,7 @@ impl Session {
 
     /// Hands the commands enqueued so far to the device.
     pub(super) fn flush(&self) -> Result<(), TransferError> {
-        flush(self.queue.raw()).map_err(|code| self.failed("clFlush", code))
+        flush(self.queue.raw()).map_err(|code| self.failed(FLUSH, code))
     }
 
     /// Notes that a command was enqueued which nobody waits for.
@@ -153,7 +156,7 @@ impl Session {
         if let Err(code) = flush(self.queue.raw()) {
             // The command may still run: wait for it while `keep` is alive.
             let _ = self.wait(call, &event);
-            return Err(self.failed("clFlush", code));
+            return Err(self.failed(FLUSH, code));
         }
         let session = self.clone();
         Ok(Fence::running(move || {

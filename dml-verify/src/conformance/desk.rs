@@ -1,12 +1,9 @@
-//! Host memory to copy from and to, reached without unsafe code: the blocks of a backed [`Null`] that stands for the
-//! host. Around the bytes of a sheet there is a margin that nobody may write.
+//! Host memory to copy from and to. Around the bytes of a sheet there is a margin that nobody may write.
 
 use super::Subject;
-use dml_arenas::Null;
-use dml_core::{Arena, ArenaDesc, ArenaKind, BlockRef, Concurrency, DeviceId, DeviceSet, HostSpan, Span};
-use std::sync::Arc;
+use dml_core::sync::Mutex;
+use dml_core::{Fence, HostMemory, OwnBlock, Span, TransferError};
 
-const CPU: DeviceId = DeviceId(0);
 /// What there is of a margin on either side, in bytes; odd, so that the sheet's bytes are not aligned.
 const MARGIN_BYTES: usize = 37;
 const MARGIN_SEED: u64 = 0xC0FF_EE00;
@@ -24,30 +21,19 @@ pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The arena of sheets, which is nobody's subject.
-pub(super) fn desk() -> Null {
-    let desc = ArenaDesc::new("desk", ArenaKind("desk"), CPU)
-        .with_remotes(DeviceSet::of(CPU))
-        .with_concurrency(Concurrency::BimapFull);
-    Null::backed(desc)
-}
-
 /// Host memory with a margin.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Sheet {
-    desk: Arc<Null>,
-    block: BlockRef,
+    memory: Mutex<HostMemory>,
     len: usize,
 }
 
 impl Sheet {
     /// A sheet that holds `bytes`.
     pub(super) fn of(bytes: &[u8]) -> Self {
-        let desk = desk();
-        let block = desk.alloc((bytes.len() + 2 * MARGIN_BYTES) as u64).expect("memory for a test");
         let margin = pattern(MARGIN_SEED, MARGIN_BYTES);
-        desk.write(&block, CPU, 0, &[&margin, bytes, &margin].concat());
-        Self { desk: Arc::new(desk), block, len: bytes.len() }
+        let memory = HostMemory::holding([&margin, bytes, &margin].concat());
+        Self { memory: Mutex::new(memory), len: bytes.len() }
     }
 
     /// A sheet of so many bytes that hold nothing anybody expects.
@@ -55,11 +41,19 @@ impl Sheet {
         Self::of(&pattern(MARGIN_SEED + 1, len))
     }
 
-    /// Its memory, alive as long as the sheet.
-    pub(super) fn span(&self) -> HostSpan {
+    fn part(&self) -> Span {
         let start = MARGIN_BYTES as u64;
-        let host = self.block.host().expect("the desk is the host's");
-        host.slice(Span::new(start, start + self.len as u64))
+        Span::new(start, start + self.len as u64)
+    }
+
+    /// Starts copying it into a block.
+    pub(super) fn copy_into(&self, block: &OwnBlock, offset: u64) -> Result<Fence, TransferError> {
+        block.copy_in(offset, &self.memory.lock(), self.part())
+    }
+
+    /// Starts copying from a block into it.
+    pub(super) fn copy_out_of(&self, block: &OwnBlock, offset: u64) -> Result<Fence, TransferError> {
+        block.copy_out(offset, &mut self.memory.lock(), self.part())
     }
 
     /// What it holds.
@@ -67,27 +61,14 @@ impl Sheet {
     /// # Panics
     /// When the margin was written.
     pub(super) fn bytes(&self) -> Vec<u8> {
-        let all = self.desk.read(&self.block, CPU, Span::new(0, self.block.len()));
+        let memory = self.memory.lock();
+        let all = memory.bytes();
         let margin = pattern(MARGIN_SEED, MARGIN_BYTES);
         let end = MARGIN_BYTES + self.len;
         let is_clean = all[..MARGIN_BYTES] == margin && all[end..] == margin;
         assert!(is_clean, "host memory beside the {} bytes of a copy was written", self.len);
         all[MARGIN_BYTES..end].to_vec()
     }
-}
-
-/// What is in host memory.
-pub(super) fn seen(span: &HostSpan) -> Vec<u8> {
-    let sheet = Sheet::scrap(span.len() as usize);
-    let _ = sheet.desk.copy_in(&sheet.block, MARGIN_BYTES as u64, span).expect("a copy by the host").wait();
-    sheet.bytes()
-}
-
-/// Writes `bytes` to the start of host memory.
-pub(super) fn overwrite(span: &HostSpan, bytes: &[u8]) {
-    let (sheet, target) = (Sheet::of(bytes), span.slice(Span::new(0, bytes.len() as u64)));
-    let _ =
-        sheet.desk.copy_out(&sheet.block, MARGIN_BYTES as u64, &target).expect("a copy by the host").wait();
 }
 
 /// Says where two contents differ, in few words.
@@ -112,7 +93,7 @@ pub(super) fn assert_same(found: &[u8], expected: &[u8], what: impl std::fmt::Di
 #[derive(Debug)]
 pub(super) struct Known<'a> {
     subject: &'a Subject,
-    pub(super) block: BlockRef,
+    pub(super) block: OwnBlock,
     pub(super) model: Vec<u8>,
 }
 
@@ -136,7 +117,7 @@ impl<'a> Known<'a> {
     #[track_caller]
     pub(super) fn fill(&mut self, start: usize, end: usize, byte: u8) {
         let span = Span::new(start as u64, end as u64);
-        let fence = self.subject.arena().fill(&self.block, span, byte).expect("a fill starts");
+        let fence = self.block.fill(span, byte).expect("a fill starts");
         assert_eq!(fence.wait(), Ok(span.len()), "bytes filled in {span}");
         self.model[start..end].fill(byte);
     }

@@ -27,20 +27,19 @@ fn polled(mut fence: Fence) -> u64 {
 /// Where it does not, or moved another number of bytes.
 pub fn fences_wake_whoever_polls_last(subject: &Subject) {
     subject.or_hangs("a fence that is polled", |subject| {
-        let arena = subject.arena();
         for (seed, len) in (1..).zip(LENS).filter(|&(_, len)| subject.fits_twice(len as u64)) {
             let block = subject.alloc(len as u64);
             let (from, to) = (Sheet::of(&pattern(seed, len)), Sheet::scrap(len));
-            let fence = arena.copy_in(&block, 0, &from.span()).expect("a copy starts");
+            let fence = from.copy_into(&block, 0).expect("a copy starts");
             assert_eq!(polled(fence), len as u64, "bytes copied in");
-            let fence = arena.copy_out(&block, 0, &to.span()).expect("a copy starts");
+            let fence = to.copy_out_of(&block, 0).expect("a copy starts");
             assert_eq!(polled(fence), len as u64, "bytes copied out");
             assert_same(&to.bytes(), &pattern(seed, len), "bytes of a polled copy");
-            let fence = arena.fill(&block, Span::new(0, len as u64), 0xB7).expect("a fill starts");
+            let fence = block.fill(Span::new(0, len as u64), 0xB7).expect("a fill starts");
             assert_eq!(polled(fence), len as u64, "bytes filled");
             assert_same(&subject.take(&block, 0, len), &vec![0xB7; len], "bytes of a polled fill");
             // One that was polled once may still be waited for.
-            let mut fence = arena.copy_in(&block, 0, &from.span()).expect("a copy starts");
+            let mut fence = from.copy_into(&block, 0).expect("a copy starts");
             let ended = match fence.poll(Waker::noop()) {
                 Poll::Ready(ended) => ended,
                 Poll::Pending => fence.wait(),
@@ -56,19 +55,18 @@ pub fn fences_wake_whoever_polls_last(subject: &Subject) {
 /// # Panics
 /// Where it has not.
 pub fn fences_dropped_unwaited_have_done_their_work(subject: &Subject) {
-    let arena = subject.arena();
     for (seed, len) in (1..).zip(LENS).filter(|&(_, len)| subject.fits_twice(len as u64)) {
         let mut known = Known::new(subject, len, seed);
         known.model = pattern(seed + 10, len);
         let from = Sheet::of(&known.model);
-        drop(arena.copy_in(&known.block, 0, &from.span()).expect("a copy starts"));
+        drop(from.copy_into(&known.block, 0).expect("a copy starts"));
         drop(from);
         known.check();
         let to = Sheet::scrap(len);
-        drop(arena.copy_out(&known.block, 0, &to.span()).expect("a copy starts"));
+        drop(to.copy_out_of(&known.block, 0).expect("a copy starts"));
         assert_same(&to.bytes(), &known.model, "bytes of a copy whose fence was dropped");
         let end = len / 2;
-        drop(arena.fill(&known.block, Span::new(0, end as u64), 0x6D).expect("a fill starts"));
+        drop(known.block.fill(Span::new(0, end as u64), 0x6D).expect("a fill starts"));
         known.model[..end].fill(0x6D);
         known.check();
     }
@@ -81,13 +79,12 @@ pub fn fences_dropped_unwaited_have_done_their_work(subject: &Subject) {
 /// Where bytes are wrong then.
 pub fn fences_end_in_any_order(subject: &Subject) {
     const PARTS: usize = 12;
-    let arena = subject.arena();
     let part = 8191;
     let mut known = Known::new(subject, PARTS * part, 7);
     known.model = pattern(8, PARTS * part);
     let sheets: Vec<_> = known.model.chunks_exact(part).map(Sheet::of).collect();
     let put = |(at, sheet): (usize, &Sheet)| {
-        arena.copy_in(&known.block, (at * part) as u64, &sheet.span()).expect("a copy starts")
+        sheet.copy_into(&known.block, (at * part) as u64).expect("a copy starts")
     };
     let fences: Vec<Fence> = sheets.iter().enumerate().map(put).collect();
     fences.into_iter().rev().for_each(|fence| assert_eq!(fence.wait(), Ok(part as u64)));
@@ -96,9 +93,9 @@ pub fn fences_end_in_any_order(subject: &Subject) {
     let fill = Span::new((3 * part) as u64, (4 * part) as u64);
     let (from, to) = (Sheet::of(&pattern(9, part)), Sheet::scrap(part));
     let fences = [
-        arena.fill(&known.block, fill, 0x91).expect("a fill starts"),
-        arena.copy_out(&known.block, (5 * part) as u64, &to.span()).expect("a copy starts"),
-        arena.copy_in(&known.block, 0, &from.span()).expect("a copy starts"),
+        known.block.fill(fill, 0x91).expect("a fill starts"),
+        to.copy_out_of(&known.block, (5 * part) as u64).expect("a copy starts"),
+        from.copy_into(&known.block, 0).expect("a copy starts"),
     ];
     fences.into_iter().rev().for_each(|fence| assert_eq!(fence.wait(), Ok(part as u64)));
     assert_same(&to.bytes(), &known.model[5 * part..6 * part], "bytes copied out beside others");
@@ -107,11 +104,11 @@ pub fn fences_end_in_any_order(subject: &Subject) {
     known.check();
     // Several blocks.
     let blocks: Vec<_> = (0..PARTS).map(|_| subject.alloc(part as u64)).collect();
-    let put = |(block, sheet): (_, &Sheet)| arena.copy_in(block, 0, &sheet.span()).expect("a copy starts");
+    let put = |(block, sheet): (_, &Sheet)| sheet.copy_into(block, 0).expect("a copy starts");
     let fences: Vec<Fence> = blocks.iter().zip(&sheets).map(put).collect();
     fences.into_iter().rev().for_each(|fence| assert_eq!(fence.wait(), Ok(part as u64)));
     let targets: Vec<_> = blocks.iter().map(|_| Sheet::scrap(part)).collect();
-    let take = |(block, sheet): (_, &Sheet)| arena.copy_out(block, 0, &sheet.span()).expect("a copy starts");
+    let take = |(block, sheet): (_, &Sheet)| sheet.copy_out_of(block, 0).expect("a copy starts");
     let fences: Vec<Fence> = blocks.iter().zip(&targets).map(take).collect();
     fences.into_iter().rev().for_each(|fence| assert_eq!(fence.wait(), Ok(part as u64)));
     for (sheet, target) in sheets.iter().zip(&targets) {
@@ -127,13 +124,13 @@ pub fn fences_end_on_other_threads(subject: &Subject) {
     for (seed, len) in (1..).zip(LENS).filter(|&(_, len)| subject.fits_twice(len as u64)) {
         let block = subject.alloc(len as u64);
         let from = Sheet::of(&pattern(seed, len));
-        let fence = subject.arena().copy_in(&block, 0, &from.span()).expect("a copy starts");
+        let fence = from.copy_into(&block, 0).expect("a copy starts");
         subject.or_hangs("a fence on another thread", move |subject| {
             assert_eq!(fence.wait(), Ok(len as u64), "bytes waited for elsewhere");
             drop(from);
             assert_same(&subject.take(&block, 0, len), &pattern(seed, len), "bytes waited for elsewhere");
             let to = Sheet::scrap(len);
-            let fence = subject.arena().copy_out(&block, 0, &to.span()).expect("a copy starts");
+            let fence = to.copy_out_of(&block, 0).expect("a copy starts");
             std::thread::scope(|scope| scope.spawn(move || drop(fence)).join())
                 .expect("a drop does not panic");
             assert_same(&to.bytes(), &pattern(seed, len), "bytes of a fence dropped elsewhere");

@@ -1,7 +1,7 @@
 //! The arena under the whole layer: what somebody sees who uses buffers and knows of no arena's calls.
 
 use super::Subject;
-use super::desk::{Sheet, assert_same, pattern};
+use super::desk::{assert_same, pattern};
 use super::transfer::part;
 use crate::history::Audited;
 use crate::random::Random;
@@ -52,17 +52,15 @@ impl<'a> User<'a> {
 
     /// A kernel of the device that writes a range. There are no kernels that every framework could run, so its arena's
     /// own copy stands for one.
-    fn kernel_writes(&self, grants: &Grants, range: Range<usize>, bytes: &[u8]) {
-        if let Some(block) = grants.block(&self.buffer).expect("granted") {
-            self.subject.put(block, range.start, bytes);
-        }
+    fn kernel_writes(&self, grants: &mut Grants, range: Range<usize>, bytes: &[u8]) {
+        let region = self.buffer.range(range.start as u64..range.end as u64);
+        grants.write_bytes(&region, bytes).expect("granted for writing");
     }
 
     fn kernel_reads(&self, grants: &Grants, range: Range<usize>) {
-        if let Some(block) = grants.block(&self.buffer).expect("granted") {
-            let found = self.subject.take(block, range.start, range.end);
-            assert_same(&found, &self.model[range.clone()], format_args!("the device reads {range:?}"));
-        }
+        let region = self.buffer.range(range.start as u64..range.end as u64);
+        let found = grants.read_bytes(&region).expect("granted");
+        assert_same(&found, &self.model[range.clone()], format_args!("the device reads {range:?}"));
     }
 
     fn fresh(&mut self, len: usize) -> Vec<u8> {
@@ -77,18 +75,18 @@ impl<'a> User<'a> {
         match self.random.below(12) {
             0 | 1 => {
                 let request = self.on_device().write(&region);
-                let (grants, bytes) = (self.granted(request), self.fresh(end - start));
-                self.kernel_writes(&grants, range.clone(), &bytes);
+                let (mut grants, bytes) = (self.granted(request), self.fresh(end - start));
+                self.kernel_writes(&mut grants, range.clone(), &bytes);
                 self.model[range].copy_from_slice(&bytes);
                 grants.release().expect("committed");
             }
             2 => {
                 let request = self.on_device().read_write(&region);
-                let grants = self.granted(request);
+                let mut grants = self.granted(request);
                 self.kernel_reads(&grants, range);
                 let half = start..start + (end - start) / 2;
                 let bytes = self.fresh(half.len());
-                self.kernel_writes(&grants, half.clone(), &bytes);
+                self.kernel_writes(&mut grants, half.clone(), &bytes);
                 self.model[half].copy_from_slice(&bytes);
                 grants.release().expect("committed");
             }
@@ -101,6 +99,7 @@ impl<'a> User<'a> {
                 let request = self.on_host().write(&region);
                 let (mut grants, bytes) = (self.granted(request), self.fresh(end - start));
                 grants.slice_mut(&region).expect("granted").copy_from_slice(&bytes);
+                grants.release().expect("committed");
                 self.model[range].copy_from_slice(&bytes);
             }
             6 => {
@@ -116,6 +115,7 @@ impl<'a> User<'a> {
                     *byte = byte.wrapping_add(1);
                     self.model[start] = self.model[start].wrapping_add(1);
                 }
+                view.release().expect("committed");
             }
             9 => {
                 let platform = self.subject.platform();
@@ -130,8 +130,8 @@ impl<'a> User<'a> {
             10 => self.fail(range),
             _ => {
                 let request = self.on_device().write(&region);
-                let (grants, bytes) = (self.granted(request), self.fresh(end - start));
-                self.kernel_writes(&grants, range.clone(), &bytes);
+                let (mut grants, bytes) = (self.granted(request), self.fresh(end - start));
+                self.kernel_writes(&mut grants, range.clone(), &bytes);
                 self.model[range.clone()].copy_from_slice(&bytes);
                 let grants = grants.downgrade().expect("committed");
                 self.kernel_reads(&grants, range);
@@ -149,8 +149,8 @@ impl<'a> User<'a> {
         let (start, end) = (range.start as u64, range.end as u64);
         let region = self.buffer.range(start..end);
         let request = self.on_device().read_write(&region);
-        let (grants, junk) = (self.granted(request), self.fresh(range.len()));
-        self.kernel_writes(&grants, range.clone(), &junk);
+        let (mut grants, junk) = (self.granted(request), self.fresh(range.len()));
+        self.kernel_writes(&mut grants, range.clone(), &junk);
         grants.failed().expect("nothing can be done about it");
         match self.buffer.raw().restore(start..end) {
             Ok(()) => {}
@@ -158,6 +158,7 @@ impl<'a> User<'a> {
                 let request = self.on_host().write(&region);
                 let (mut grants, bytes) = (self.granted(request), self.fresh(range.len()));
                 grants.slice_mut(&region).expect("granted").copy_from_slice(&bytes);
+                grants.release().expect("committed");
                 self.model[range].copy_from_slice(&bytes);
             }
             Err(error) => panic!("{error}"),
@@ -188,10 +189,9 @@ pub fn buffers_agree_with_a_model(subject: &Subject) {
     // A kernel whose end is a fence of the arena.
     let user = User::new(subject, 10_007, 9);
     let grants = user.on_device().read_write(&user.buffer).wait().expect("nobody else uses it");
-    let sheet = Sheet::of(&pattern(10, 10_007));
-    let block = grants.block(&user.buffer).expect("granted").expect("bytes were asked for").clone();
-    let fence = subject.arena().copy_in(&block, 0, &sheet.span()).expect("a copy starts");
-    drop(block);
+    let mut grants = grants;
+    grants.write_bytes(&user.buffer, &pattern(10, 10_007)).expect("granted for writing");
+    let fence = subject.arena().tail().expect("the arena knows what was launched");
     grants.in_flight(fence).wait().expect("the copy works").release().expect("committed");
     assert_same(&user.buffer.read().expect("nobody uses it"), &pattern(10, 10_007), "written in flight");
 }

@@ -2,7 +2,7 @@
 
 use super::Subject;
 use super::desk::{Known, assert_same, pattern};
-use dml_core::{AllocError, BlockRef};
+use dml_core::{AllocError, OwnBlock};
 
 /// How many blocks fill an arena whose capacity is known.
 const BLOCKS: u64 = 8;
@@ -42,10 +42,10 @@ fn unit_bytes(subject: &Subject, capacity: u64) -> u64 {
 }
 
 /// Blocks of `unit` bytes until no more can be had.
-fn fill_up(subject: &Subject, capacity: u64, unit: u64) -> Vec<BlockRef> {
+fn fill_up(subject: &Subject, capacity: u64, unit: u64) -> Vec<OwnBlock> {
     let mut blocks = Vec::new();
     let error = loop {
-        match subject.arena().alloc(unit) {
+        match OwnBlock::alloc(subject.arena(), unit) {
             Ok(block) => blocks.push(block),
             Err(error) => break error,
         }
@@ -71,7 +71,7 @@ pub fn fullness_is_an_error(subject: &Subject) {
         let (edge, unit) = (edge as usize, unit as usize);
         [(0, pattern(seed as u64, edge)), (unit - edge, pattern(seed as u64 + 1000, edge))]
     };
-    let check = |blocks: &[BlockRef], every: usize| {
+    let check = |blocks: &[OwnBlock], every: usize| {
         for (seed, block) in blocks.iter().enumerate().step_by(every) {
             for (start, bytes) in edges(seed) {
                 let found = subject.take(block, start, start + bytes.len());
@@ -86,7 +86,7 @@ pub fn fullness_is_an_error(subject: &Subject) {
     }
     assert!(subject.arena().alloc(unit).is_err(), "a full arena stays full");
     check(&blocks, 1);
-    blocks.drain(..).for_each(|block| subject.arena().free(block));
+    blocks.drain(..).for_each(|block| block.free());
     // The same again, and every second one goes first.
     blocks = fill_up(subject, capacity, unit);
     assert_eq!(blocks.len(), count, "blocks of {unit} bytes after all were freed");
@@ -95,14 +95,14 @@ pub fn fullness_is_an_error(subject: &Subject) {
     }
     let (first, second): (Vec<_>, Vec<_>) =
         blocks.into_iter().enumerate().partition(|(index, _)| index % 2 == 0);
-    first.into_iter().for_each(|(_, block)| subject.arena().free(block));
+    first.into_iter().for_each(|(_, block)| block.free());
     for (seed, block) in &second {
         for (start, bytes) in edges(*seed) {
             let found = subject.take(block, start, start + bytes.len());
             assert_same(&found, &bytes, format_args!("block {seed} beside freed ones"));
         }
     }
-    second.into_iter().for_each(|(_, block)| subject.arena().free(block));
+    second.into_iter().for_each(|(_, block)| block.free());
     let whole = (count as u64 * unit).min(subject.max_alloc_bytes().unwrap_or(u64::MAX));
     let block = subject.alloc(whole);
     subject.put(&block, (whole - edge) as usize, &pattern(3, edge as usize));
@@ -123,11 +123,11 @@ pub fn freed_memory_can_be_had_again(subject: &Subject) {
         subject.put(&block, round, &pattern(round as u64, 77));
         match round % 3 {
             0 => drop(block),
-            1 => subject.arena().free(block),
+            1 => block.free(),
             _ => {
                 // A copy under way holds what it needs, and no longer than it takes.
                 let sheet = super::desk::Sheet::scrap(77);
-                let fence = subject.arena().copy_out(&block, round as u64, &sheet.span());
+                let fence = sheet.copy_out_of(&block, round as u64);
                 let _ = fence.expect("a copy starts").wait();
                 assert_same(&sheet.bytes(), &pattern(round as u64, 77), "a block about to go");
                 drop(block);

@@ -1,9 +1,11 @@
 //! What core must never ask for: the one room that breaks the contract, to see that it is noticed.
 
 use super::Subject;
-use super::desk::{Known, Sheet, desk};
-use dml_core::{Arena, BlockRef, Span, TransferError};
+use super::desk::{Known, Sheet, pattern};
+use dml_arenas::MainMem;
+use dml_core::{Arena, OwnBlock, Span, TransferError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 /// Asks for something impossible.
 ///
@@ -27,19 +29,16 @@ pub(super) fn expect_core_bug(
     }
 }
 
-/// A copy in, a copy out and a fill of `span`.
-fn touch(subject: &Subject, what: &str, block: &BlockRef, span: Span) {
-    let (arena, sheet) = (subject.arena(), Sheet::scrap(span.len() as usize));
-    let host = sheet.span();
+/// A copy in, a copy out and a fill of `span` of a block, asked of the subject.
+fn touch(subject: &Subject, what: &str, block: &OwnBlock, span: Span) {
+    let (block, len) = (block.asked_of(subject.arena()), span.len() as usize);
     expect_core_bug(subject, &format!("a copy into {what}"), || {
-        arena.copy_in(block, span.start(), &host)?.wait().map(drop)
+        Sheet::scrap(len).copy_into(&block, span.start())?.wait().map(drop)
     });
     expect_core_bug(subject, &format!("a copy out of {what}"), || {
-        arena.copy_out(block, span.start(), &host)?.wait().map(drop)
+        Sheet::scrap(len).copy_out_of(&block, span.start())?.wait().map(drop)
     });
-    expect_core_bug(subject, &format!("a fill of {what}"), || {
-        arena.fill(block, span, 0xBD)?.wait().map(drop)
-    });
+    expect_core_bug(subject, &format!("a fill of {what}"), || block.fill(span, 0xBD)?.wait().map(drop));
 }
 
 /// A transfer that reaches past the end of its block panics, names the arena, and leaves all blocks as they were.
@@ -50,7 +49,7 @@ pub fn bytes_past_the_end_are_bugs_of_core(subject: &Subject) {
     let before = Known::new(subject, 4096, 1);
     let known = Known::new(subject, 4096, 2);
     let after = Known::new(subject, 4096, 3);
-    let end = known.block.len();
+    let end = known.block.block().len();
     for span in
         [(0, end + 1), (end - 1, end + 1), (end, end + 1), (end + 64, end + 65), (1 << 40, 1 << 40 | 1)]
     {
@@ -68,16 +67,15 @@ pub fn bytes_past_the_end_are_bugs_of_core(subject: &Subject) {
 pub fn blocks_of_other_arenas_are_bugs_of_core(subject: &Subject) {
     let known = Known::new(subject, 512, 4);
     // Host memory, so that an arena of host memory could touch it by mistake.
-    let desk = desk();
-    let foreign = desk.alloc(512).expect("memory for a test");
-    let host = dml_core::DeviceId(0);
-    let bytes = super::desk::pattern(5, 512);
-    desk.write(&foreign, host, 0, &bytes);
+    let another: Arc<dyn Arena> = Arc::new(MainMem::new(subject.host()));
+    let foreign = OwnBlock::alloc(&another, 512).expect("memory for a test");
+    let bytes = pattern(5, 512);
+    foreign.overwrite(0, &bytes);
     touch(subject, "a block of another arena", &foreign, Span::new(0, 512));
-    assert!(desk.read(&foreign, host, Span::new(0, 512)) == bytes, "a block of another arena was written");
+    assert!(foreign.seen().expect("host memory") == bytes, "a block of another arena was written");
     // Nor do blocks of the other arenas of the platform do.
     for arena in subject.platform().arenas().iter().filter(|arena| arena.desc() != subject.desc()) {
-        if let Ok(foreign) = arena.alloc(512) {
+        if let Ok(foreign) = OwnBlock::alloc(arena, 512) {
             let what = format!("a block of {}", arena.desc().name);
             touch(subject, &what, &foreign, Span::new(3, 400));
         }

@@ -1,9 +1,9 @@
 //! What an arena says of itself, and the blocks that it makes.
 
 use super::Subject;
-use super::desk::{assert_same, pattern, seen};
+use super::desk::{assert_same, pattern};
 use dml_core::state::MapState;
-use dml_core::{BlockRef, Concurrency};
+use dml_core::{Concurrency, OwnBlock};
 
 /// Around the sizes at which allocators change their ways, and none that is round.
 const SIZES: [u64; 8] = [0, 1, 63, 64, 4095, 4097, (1 << 20) + 3, (33 << 20) + 1];
@@ -49,30 +49,30 @@ pub fn blocks_are_as_asked_for(subject: &Subject) {
     for len in SIZES.into_iter().filter(|&len| subject.fits_twice(len)) {
         let block = subject.alloc(len);
         // Core asks for at least as much as it needs and takes more.
-        let had = block.len();
+        let had = block.block().len();
         assert!(had >= len, "{had} bytes instead of {len}");
-        assert_eq!(block.is_empty(), had == 0, "a block of {had} bytes is empty or not");
-        let is_host = desc.native == subject.host();
-        assert_eq!(block.host().is_some(), is_host, "the host is native, and so sees a block: {len} bytes");
+        assert_eq!(block.block().is_empty(), had == 0, "a block of {had} bytes is empty or not");
+        let (is_host, before) = (desc.native == subject.host(), block.seen());
+        assert_eq!(before.is_some(), is_host, "the host is native, and so sees a block: {len} bytes");
         // Unspecified but readable.
         let fresh = subject.take(&block, 0, len as usize);
-        if let Some(span) = block.host() {
-            assert_eq!(span.len(), block.len(), "the host sees the whole block");
-            let is_aligned = (span.as_ptr().addr() as u64).is_multiple_of(desc.alloc_align);
+        if let (Some(before), Some(address)) = (before, block.address()) {
+            assert_eq!(before.len() as u64, had, "the host sees the whole block");
+            let is_aligned = (address as u64).is_multiple_of(desc.alloc_align);
             assert!(
                 len == 0 || is_aligned,
-                "{len} bytes at {span:?} are not aligned to {}",
+                "{len} bytes at {address:#x} are not aligned to {}",
                 desc.alloc_align
             );
-            assert_same(&seen(&span)[..len as usize], &fresh, "a fresh block as the host sees it");
+            assert_same(&before[..len as usize], &fresh, "a fresh block as the host sees it");
         }
         let bytes = pattern(len, len as usize);
         subject.put(&block, 0, &bytes);
         assert_same(&subject.take(&block, 0, len as usize), &bytes, format_args!("a block of {len}"));
-        if let Some(span) = block.host() {
-            assert_same(&seen(&span)[..len as usize], &bytes, "what the host sees");
+        if let Some(seen) = block.seen() {
+            assert_same(&seen[..len as usize], &bytes, "what the host sees");
         }
-        subject.arena().free(block);
+        block.free();
     }
 }
 
@@ -93,7 +93,7 @@ pub fn blocks_share_no_bytes(subject: &Subject) {
         // The second round has every other block where one was freed.
         for (block, len) in blocks.iter_mut().skip(1).step_by(2) {
             let fresh = subject.alloc(*len as u64);
-            subject.arena().free(std::mem::replace(block, fresh));
+            std::mem::replace(block, fresh).free();
         }
     }
     for len in large {
@@ -106,7 +106,7 @@ pub fn blocks_share_no_bytes(subject: &Subject) {
 }
 
 /// Writes all blocks, and looks at each of them then.
-fn written_apart(subject: &Subject, blocks: &[(BlockRef, usize)], base: u64) {
+fn written_apart(subject: &Subject, blocks: &[(OwnBlock, usize)], base: u64) {
     for (seed, (block, len)) in (base..).zip(blocks) {
         subject.put(block, 0, &pattern(seed, *len));
     }

@@ -5,8 +5,7 @@ use crate::rig::watched;
 use dml_arenas::MainMem;
 use dml_arenas::null::{join_mapped, join_staged};
 use dml_core::{
-    Arena, ArenaDesc, ArenaId, BlockRef, DeviceDesc, DeviceId, DeviceKind, LinkSpeed, Platform,
-    PlatformBuilder,
+    Arena, ArenaDesc, ArenaId, DeviceDesc, DeviceId, DeviceKind, LinkSpeed, OwnBlock, Platform, PlatformBuilder,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +13,9 @@ use std::time::Duration;
 /// Whether an arena takes over storage of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum External {
-    /// It does: [`Arena::attach`] and [`Arena::detach`] work.
+    /// It does: [`Arena::attach`] works.
     Offered,
-    /// It declines, and gives the storage back.
+    /// It declines.
     Declined,
 }
 
@@ -158,24 +157,24 @@ impl Subject {
     /// # Panics
     /// When it cannot be had.
     #[track_caller]
-    pub(super) fn alloc(&self, len: u64) -> BlockRef {
-        self.arena().alloc(len).unwrap_or_else(|error| panic!("{len} bytes cannot be had: {error}"))
+    pub(super) fn alloc(&self, len: u64) -> OwnBlock {
+        OwnBlock::alloc(self.arena(), len).unwrap_or_else(|error| panic!("{len} bytes cannot be had: {error}"))
     }
 
     /// Copies `bytes` into a block at `offset` and waits.
     #[track_caller]
-    pub(super) fn put(&self, block: &BlockRef, offset: usize, bytes: &[u8]) {
+    pub(super) fn put(&self, block: &OwnBlock, offset: usize, bytes: &[u8]) {
         let sheet = Sheet::of(bytes);
-        let fence = self.arena().copy_in(block, offset as u64, &sheet.span()).expect("a copy starts");
+        let fence = sheet.copy_into(block, offset as u64).expect("a copy starts");
         assert_eq!(fence.wait(), Ok(bytes.len() as u64), "bytes copied in at {offset}");
         assert!(sheet.bytes() == bytes, "a copy in changed its source");
     }
 
     /// What is in `start..end` of a block.
     #[track_caller]
-    pub(super) fn take(&self, block: &BlockRef, start: usize, end: usize) -> Vec<u8> {
+    pub(super) fn take(&self, block: &OwnBlock, start: usize, end: usize) -> Vec<u8> {
         let sheet = Sheet::scrap(end - start);
-        let fence = self.arena().copy_out(block, start as u64, &sheet.span()).expect("a copy starts");
+        let fence = sheet.copy_out_of(block, start as u64).expect("a copy starts");
         assert_eq!(fence.wait(), Ok((end - start) as u64), "bytes copied out at {start}");
         sheet.bytes()
     }

@@ -45,7 +45,7 @@ pub fn threads_share_a_block(subject: &Subject) {
             let start = thread * part;
             if round % 3 == 2 {
                 let span = Span::new(start as u64, (start + 1000) as u64);
-                let fence = subject.arena().fill(block, span, seed(thread, round) as u8);
+                let fence = block.fill(span, seed(thread, round) as u8);
                 assert_eq!(fence.expect("a fill starts").wait(), Ok(1000));
             } else {
                 // Some while others are at their next piece, and in pieces.
@@ -85,12 +85,12 @@ pub fn threads_have_blocks_of_their_own(subject: &Subject) {
             let (len, seed) = (len(round), seed(thread, round));
             let block = subject.alloc(len as u64);
             subject.put(&block, 0, &pattern(seed, len));
-            let fence = subject.arena().fill(&block, Span::new(0, len as u64 / 3), seed as u8);
+            let fence = block.fill(Span::new(0, len as u64 / 3), seed as u8);
             assert_eq!(fence.expect("a fill starts").wait(), Ok(len as u64 / 3));
             // Short-lived ones between.
             let other = subject.alloc(len as u64);
             subject.put(&other, 0, &pattern(seed + 1, len));
-            subject.arena().free(other);
+            other.free();
             *live[thread].lock().expect("nobody panics with it") = Some(block);
         },
         |thread, round| {
@@ -104,7 +104,7 @@ pub fn threads_have_blocks_of_their_own(subject: &Subject) {
                 &expected,
                 format_args!("the block of thread {thread} in round {round}"),
             );
-            subject.arena().free(block);
+            block.free();
         },
     );
 }

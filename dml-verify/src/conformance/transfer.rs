@@ -73,7 +73,7 @@ pub fn transfers_agree_with_a_model(subject: &Subject) {
         known.check();
         // A source and a target that are not read or written any more may go at once.
         let sheet = Sheet::of(&pattern(seed, len));
-        drop(subject.arena().copy_in(&known.block, 0, &sheet.span()).expect("a copy starts").wait());
+        drop(sheet.copy_into(&known.block, 0).expect("a copy starts").wait());
         drop(sheet);
         known.model = pattern(seed, len);
         known.check();

@@ -58,8 +58,8 @@ impl Request {
             let Range { start, end } = *range;
             let inside = start <= end && end <= len;
             match index {
-                None => Some(AcquireError::ForeignBuffer { buffer }),
-                Some(_) if !inside => Some(AcquireError::OutOfRange { buffer, start, end, len }),
+                None => Some(AcquireError::ForeignBuffer { buffer: buffer.into() }),
+                Some(_) if !inside => Some(AcquireError::OutOfRange { buffer: buffer.into(), start, end, len }),
                 Some(_) => None,
             }
         })
@@ -187,7 +187,7 @@ impl Held {
     }
 
     /// A kernel that writes: all of what it overwrites, and of what it changes all but the first bytes of every range.
-    pub(super) fn scribble(&self, model: &mut Model, skip: u8) -> Vec<(usize, Range<u64>, u64)> {
+    pub(super) fn scribble(&mut self, model: &mut Model, skip: u8) -> Vec<(usize, Range<u64>, u64)> {
         let mut written = Vec::new();
         for part in model.asks[&self.id].parts.clone() {
             for (run, access) in part.runs().into_iter().filter(|(_, access)| access.writes()) {
@@ -197,7 +197,7 @@ impl Held {
                     _ => run,
                 };
                 let data: Vec<u8> = run.clone().map(|at| byte(version, at)).collect();
-                put(&self.grants, self.request.raw(part.buffer), run.start, &data);
+                put(&mut self.grants, self.request.raw(part.buffer), run.start, &data);
                 written.push((part.buffer, run, version));
             }
         }

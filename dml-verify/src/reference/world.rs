@@ -304,8 +304,7 @@ impl World {
         let before = self.before();
         let asked = request.ask(&self.platform);
         let refused = request.refused(self.model.arenas);
-        let order = || (request.way == Way::Timeout).then(|| self.order_violation(&request)).flatten();
-        if let Some(expected) = refused.or_else(order) {
+        if let Some(expected) = refused {
             let answered = match request.way {
                 Way::Try => asked.try_now(),
                 Way::Timeout => asked.wait_timeout(Duration::ZERO),
@@ -318,6 +317,7 @@ impl World {
             assert_eq!(answered.err(), Some(expected), "{request:?}");
             return;
         }
+        let highest = self.highest_held();
         let id = self.model.ask(request.kernel, request.arena, request.parts());
         let result = match request.way {
             Way::Try => asked.try_now(),
@@ -328,6 +328,13 @@ impl World {
                 return;
             }
         };
+        // Where a request has to wait, what the thread holds must come before.
+        let waited_for = match &result {
+            Err(AcquireError::Timeout { buffer, .. } | AcquireError::OrderViolation { buffer, .. }) => Some(buffer.id),
+            _ => None,
+        };
+        let later = highest.map(|index| self.model.buffers[index].id);
+        let later = later.filter(|later| waited_for.is_some_and(|waited_for| *later >= waited_for));
         match result {
             Ok(grants) => {
                 self.answered(id, &request, &before, Outcome::Granted);
@@ -335,7 +342,14 @@ impl World {
             }
             Err(AcquireError::Timeout { buffer, waited }) if request.way == Way::Timeout => {
                 assert_eq!(waited, Duration::ZERO);
-                self.answered(id, &request, &before, Outcome::Waits(buffer));
+                assert_eq!(later, None, "{request:?} may deadlock, and waited for {buffer}");
+                self.answered(id, &request, &before, Outcome::Waits(buffer.id));
+                self.model.give_up(id);
+            }
+            // It would have waited, with something held that comes later.
+            Err(AcquireError::OrderViolation { buffer, held }) if request.way == Way::Timeout => {
+                assert!(later.is_some_and(|later| later == held.id && held.id >= buffer.id), "{buffer} {held}");
+                self.answered(id, &request, &before, Outcome::Waits(buffer.id));
                 self.model.give_up(id);
             }
             Err(error) => {
@@ -345,13 +359,11 @@ impl World {
         }
     }
 
-    /// What a request that blocks hears where this thread holds later buffers, or the same.
-    fn order_violation(&self, request: &Request) -> Option<AcquireError> {
-        let first = request.parts().first()?.buffer;
-        let granted = |ask: &Ask| ask.parts[..ask.granted].iter().map(|part| part.buffer).max();
-        let held = self.model.asks.values().filter_map(granted).max()?;
-        let id = |index: usize| self.model.buffers[index].id;
-        (held >= first).then(|| AcquireError::OrderViolation { buffer: id(first), held: id(held) })
+    /// The highest buffer of which this thread holds some bytes.
+    fn highest_held(&self) -> Option<usize> {
+        let holds = |part: &&Part| part.bytes.iter().any(Option::is_some);
+        let granted = |ask: &Ask| ask.parts[..ask.granted].iter().filter(holds).map(|part| part.buffer).max();
+        self.model.asks.values().filter_map(granted).max()
     }
 
     fn hold(&mut self, id: AskId, request: Request, grants: Grants) {
@@ -426,7 +438,7 @@ impl World {
         self.closing.extract_if(.., is_over).for_each(|(_, closing)| closing.join());
     }
 
-    fn release(&mut self, held: Held, end: End, skip: u8) {
+    fn release(&mut self, mut held: Held, end: End, skip: u8) {
         let id = held.id;
         let ask = self.model.asks[&id].clone();
         if held.request.looks {
@@ -443,10 +455,11 @@ impl World {
                 self.heard(&ask, ask.parts.iter().rev(), &grants.release());
                 self.model.commit(id, &written, |_| true);
             }
-            End::Drop if held.request.looks => {
-                let written = held.scribble(&mut self.model, skip);
+            // What was written is not committed: it is as if the kernel had failed.
+            End::Drop if skip % 2 == 1 => {
+                let written = held.scribble(&mut self.model, skip / 2);
                 drop(held.grants);
-                self.model.commit(id, &written, |_| true);
+                self.model.fail(id, |part| written.iter().any(|(buffer, ..)| *buffer == part.buffer));
             }
             End::Drop => drop(held.grants),
             End::Failed => {
@@ -465,7 +478,7 @@ impl World {
                 let overwrites = |part: &Part| part.bytes.contains(&Some(Access::WriteInvalidate));
                 let last = ask.parts.iter().rev().find(|part| overwrites(part));
                 let refused =
-                    last.map(|part| AcquireError::NotClean { buffer: self.model.buffers[part.buffer].id });
+                    last.map(|part| AcquireError::NotClean { buffer: self.model.buffers[part.buffer].id.into() });
                 assert_eq!(held.grants.clean(), refused.map_or(Ok(()), Err));
                 self.model.fail(id, overwrites);
             }
@@ -507,7 +520,7 @@ impl World {
         for part in parts {
             let Some((index, sure)) = hears.iter().find(|(index, _)| *index == part.buffer) else { continue };
             let heard = match result {
-                Err(AcquireError::DeviceLost { buffer, arena }) => {
+                Err(AcquireError::DeviceLost { buffer, arena, .. }) => {
                     *buffer == self.model.buffers[*index].id && arena.id == ask.arena
                 }
                 _ => false,
@@ -682,7 +695,7 @@ fn around(drawn: u8, count: usize) -> Option<usize> {
 fn out_of_range(raw: &RawBuffer, range: &Range<u64>) -> Option<AcquireError> {
     let inside = range.start <= range.end && range.end <= raw.len();
     (!inside).then(|| AcquireError::OutOfRange {
-        buffer: raw.id(),
+        buffer: raw.name(),
         start: range.start,
         end: range.end,
         len: raw.len(),

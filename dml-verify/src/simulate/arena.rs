@@ -2,12 +2,11 @@
 
 use super::executor::{below, is_running, now_ns, pass, wake_at};
 use dml_arenas::Null;
-use dml_core::host::HostOwner;
 use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{
-    AllocError, Arena, ArenaDesc, AttachError, BlockRef, Completion, CopyJob, CopyQuery, Cost, CrossArena,
-    DeviceId, Fence, HostSpan, MapReport, Span, TransferError,
+    AllocError, Arena, ArenaDesc, BlockRef, Completion, CopyIn, CopyJob, CopyOut, CopyQuery, Cost, CrossArena,
+    Fence, Fill, HostMemory, HostSpan, MapReport, MapRequest, NewBlock, TransferError, UnmapRequest,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Poll, Waker};
@@ -78,8 +77,8 @@ impl SimArena {
     fn storage(
         &self,
         bytes: u64,
-        make: impl FnOnce() -> Result<BlockRef, AllocError>,
-    ) -> Result<BlockRef, AllocError> {
+        make: impl FnOnce() -> Result<NewBlock, AllocError>,
+    ) -> Result<NewBlock, AllocError> {
         linger();
         let arena = self.null.desc().name.clone();
         if self.is_lost() {
@@ -109,28 +108,29 @@ impl SimArena {
         report
     }
 
-    /// A transfer of `span`, which `part` carries out for a part of it: at once, at its end, or in two halves; or it goes
+    /// A transfer of `len` bytes, which `carry_out` does for a part of it: at once, at its end, or in two halves; or it goes
     /// wrong.
-    fn transfer(
+    fn transfer<R: Send + 'static>(
         &self,
-        span: Span,
-        part: impl Fn(Span) -> Result<(), TransferError> + Send + 'static,
+        request: R,
+        len: u64,
+        split_at: impl FnOnce(R, u64) -> (R, R),
+        carry_out: impl Fn(&Null, R) -> Result<Fence, TransferError> + Send + 'static,
     ) -> Result<Fence, TransferError> {
         if self.is_lost() {
             return Err(TransferError::DeviceLost);
         }
         if !is_running() {
-            part(span)?;
-            return Ok(Fence::done(span.len()));
+            return carry_out(&self.null, request);
         }
-        let (wrong, how, len) = (self.sky.strikes(), below(3), span.len());
+        let (wrong, how) = (self.sky.strikes(), below(3));
         if wrong && how == 0 {
             return Err(broken());
         }
-        let cut = span.start() + below(len + 1);
-        let (now, later) = (Span::new(span.start(), cut), Span::new(cut, span.end()));
-        part(now)?;
-        let lost = self.lost.clone();
+        let cut = below(len + 1);
+        let (now, later) = split_at(request, cut);
+        carry_out(&self.null, now)?.wait()?;
+        let (lost, null) = (self.lost.clone(), self.null.clone());
         let end = move || {
             if lost.load(Ordering::Relaxed) {
                 return Err(TransferError::DeviceLost);
@@ -138,10 +138,10 @@ impl SimArena {
             match (wrong, how) {
                 (true, 1) => return Err(broken()),
                 // Whatever is missing: nothing, where all was moved at once.
-                (true, _) => return if now.len() < len { Ok(now.len()) } else { Err(broken()) },
+                (true, _) => return if cut < len { Ok(cut) } else { Err(broken()) },
                 _ => {}
             }
-            part(later)?;
+            carry_out(&null, later)?.wait()?;
             Ok(len)
         };
         let ends_ns = now_ns() + below(5_000);
@@ -190,51 +190,47 @@ impl Arena for SimArena {
         self.null.desc()
     }
 
-    fn alloc(&self, len: u64) -> Result<BlockRef, AllocError> {
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
         self.storage(len, || self.null.alloc(len))
     }
 
-    fn attach(&self, storage: Box<dyn HostOwner>) -> Result<BlockRef, AttachError> {
+    fn attach(&self, storage: &HostMemory) -> Result<BlockRef, AllocError> {
         self.null.attach(storage)
     }
 
-    fn detach(&self, block: BlockRef) -> Result<Box<dyn HostOwner>, BlockRef> {
-        self.null.detach(block)
-    }
-
-    fn bind(&self, root: &BlockRef) -> Result<BlockRef, AllocError> {
-        self.storage(root.len(), || self.null.bind(root))
+    fn bind(&self, root: &BlockRef, host: Option<&HostSpan>) -> Result<NewBlock, AllocError> {
+        self.storage(root.len(), || self.null.bind(root, host))
     }
 
     fn free(&self, block: BlockRef) {
         self.null.free(block);
     }
 
-    fn map(&self, block: &BlockRef, device: DeviceId, target: MapState) -> Result<MapReport, TransferError> {
-        self.remap(|| self.null.map(block, device, target))
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.remap(|| self.null.map(request))
     }
 
-    fn unmap(&self, block: &BlockRef, target: MapState) -> Result<MapReport, TransferError> {
-        self.remap(|| self.null.unmap(block, target))
+    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.remap(|| self.null.unmap(request))
     }
 
-    fn copy_in(&self, block: &BlockRef, offset: u64, from: &HostSpan) -> Result<Fence, TransferError> {
-        let (null, block, from) = (self.null.clone(), block.clone(), from.clone());
-        self.transfer(Span::new(0, from.len()), move |part| {
-            null.copy_in(&block, offset + part.start(), &from.slice(part))?.wait().map(drop)
-        })
+    fn map_state(&self, block: &BlockRef) -> Option<MapState> {
+        self.null.map_state(block)
     }
 
-    fn copy_out(&self, block: &BlockRef, offset: u64, to: &HostSpan) -> Result<Fence, TransferError> {
-        let (null, block, to) = (self.null.clone(), block.clone(), to.clone());
-        self.transfer(Span::new(0, to.len()), move |part| {
-            null.copy_out(&block, offset + part.start(), &to.slice(part))?.wait().map(drop)
-        })
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        let len = copy.len();
+        self.transfer(copy, len, CopyIn::split_at, Null::copy_in)
     }
 
-    fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError> {
-        let (null, block) = (self.null.clone(), block.clone());
-        self.transfer(span, move |part| null.fill(&block, part, byte)?.wait().map(drop))
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        let len = copy.len();
+        self.transfer(copy, len, CopyOut::split_at, Null::copy_out)
+    }
+
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        let len = fill.len();
+        self.transfer(fill, len, Fill::split_at, Null::fill)
     }
 }
 
@@ -254,7 +250,7 @@ impl<C: CrossArena> CrossArena for SimCross<C> {
         self.inner.can_copy(query)
     }
 
-    fn copy(&self, job: &CopyJob<'_>) -> Result<Fence, TransferError> {
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
         linger();
         if self.sky.strikes() {
             return Err(broken());

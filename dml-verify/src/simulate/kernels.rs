@@ -172,7 +172,7 @@ impl Stage {
 
     /// A kernel on the arena of its grant: it reads, takes its time, reads again, writes, and ends in one of the ways there
     /// are.
-    async fn kernel(&self, arena: ArenaId, grants: Grants, wants: Vec<Want>) {
+    async fn kernel(&self, arena: ArenaId, mut grants: Grants, wants: Vec<Want>) {
         self.compare_all(&grants, arena, &wants);
         match below(3) {
             0 => sleep(below(6_000)).await,
@@ -182,7 +182,7 @@ impl Stage {
         self.compare_all(&grants, arena, &wants);
         let written = match below(5) {
             0 => Vec::new(),
-            _ => self.write(&grants, arena, &wants),
+            _ => self.write(&mut grants, arena, &wants),
         };
         let overwrites =
             wants.iter().any(|want| want.access == Access::WriteInvalidate && !want.range.is_empty());
@@ -232,25 +232,22 @@ impl Stage {
 
     fn compare(&self, grants: &Grants, arena: ArenaId, want: &Want) {
         let Shadowed { buffer, shadow, .. } = &self.buffers[want.buffer];
-        let Some(block) = grants.block(buffer).expect("granted") else { return };
-        let device = self.platform.arena(arena).desc().native;
         let span = Span::new(want.range.start, want.range.end);
-        let seen = sim_arena(&self.platform, arena).null().read(block, device, span);
+        let null = sim_arena(&self.platform, arena).null();
+        let seen = null.read(grants, &buffer.range(want.range.clone())).expect("granted");
         let expected = shadow.borrow()[span.start() as usize..span.end() as usize].to_vec();
         assert_eq!(seen, expected, "I-2: {} bytes {span} in {arena}", buffer.id());
     }
 
     /// Writes everything that was granted for writing.
-    fn write(&self, grants: &Grants, arena: ArenaId, wants: &[Want]) -> Vec<(usize, u64, Vec<u8>)> {
+    fn write(&self, grants: &mut Grants, arena: ArenaId, wants: &[Want]) -> Vec<(usize, u64, Vec<u8>)> {
         let mut written = Vec::new();
         for want in wants.iter().filter(|want| want.access.writes() && self.is_usable(arena, want)) {
             self.seed.set(self.seed.get() + 1);
             let data = bytes(self.seed.get(), want.range.clone());
-            let Some(block) = grants.block(&self.buffers[want.buffer].buffer).expect("granted") else {
-                continue;
-            };
-            let device = self.platform.arena(arena).desc().native;
-            sim_arena(&self.platform, arena).null().write(block, device, want.range.start, &data);
+            let region = self.buffers[want.buffer].buffer.range(want.range.clone());
+            let null = sim_arena(&self.platform, arena).null();
+            null.write(grants, &region, &data).expect("granted for writing");
             written.push((want.buffer, want.range.start, data));
         }
         written
@@ -266,9 +263,9 @@ impl Stage {
 
     /// What a kernel that was refused does about it. Nobody is refused without a reason.
     async fn refused(&self, arena: ArenaId, error: &AcquireError, waited: bool) {
-        match *error {
+        match error {
             AcquireError::Uninitialized { buffer, .. } | AcquireError::Poisoned { buffer, .. } => {
-                let mine = |shadowed: &Shadowed| shadowed.buffer.id() == buffer;
+                let mine = |shadowed: &Shadowed| shadowed.buffer.id() == *buffer;
                 let index = self.buffers.iter().position(mine).expect("one of ours");
                 let buffer = &self.buffers[index].buffer;
                 let restored = buffer.restore(0..buffer.len()).is_ok();
@@ -276,8 +273,8 @@ impl Stage {
                     let want =
                         Want { buffer: index, range: 0..buffer.len(), access: Access::WriteInvalidate };
                     let asked = self.platform.acquire_in(arena).write(buffer);
-                    if let Ok(grants) = asked.await {
-                        let written = self.write(&grants, arena, std::slice::from_ref(&want));
+                    if let Ok(mut grants) = asked.await {
+                        let written = self.write(&mut grants, arena, std::slice::from_ref(&want));
                         if !buffer.snapshot().arena(arena).is_lost() {
                             self.note(&written);
                         }
@@ -294,7 +291,7 @@ impl Stage {
             AcquireError::DeviceLost { .. } if self.lost.get() => sleep(below(3_000)).await,
             // A way may lead only through a memory that is lost.
             AcquireError::Unreachable { .. } if self.lost.get() => {}
-            ref error => panic!("{arena}: {error}"),
+            error => panic!("{arena}: {error}"),
         }
     }
 

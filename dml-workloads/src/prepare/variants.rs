@@ -8,6 +8,8 @@ use dml_arenas::offload;
 #[cfg(feature = "opencl")]
 use dml_core::RawBuffer;
 use dml_core::{DeviceId, Fence, Grants, Platform, View};
+#[cfg(feature = "opencl")]
+use dml_scheduler::NotStarted;
 use dml_scheduler::{Kernel, KernelError, Package, Variant};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::ops::Range;
@@ -243,6 +245,14 @@ fn opencl(
         }
         args.push(KernelArg::U64(package.end()));
         let launch = Launch { offset: package.start(), items: package.items(), local };
-        Ok(kernel.launch(&args, launch)?)
+        #[allow(unsafe_code, reason = "launching a kernel on the machine's own memory is")]
+        // SAFETY: the kernels of this crate touch the elements of their items and of the footprints of these alone, and return
+        // where an item is past the package's end, which is their last argument. The blocks hold whole buffers, whose sizes and
+        // scalars `prepare` has made to fit each other.
+        let launched = unsafe { kernel.launch(&args, launch) };
+        launched.map_err(|error| match dml_arenas::opencl::may_have_begun(&error) {
+            true => error.into(),
+            false => NotStarted::new(error).into(),
+        })
     }
 }

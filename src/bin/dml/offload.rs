@@ -49,9 +49,11 @@ mod with_workers {
     use crate::cli::BenchOptions;
     use crate::failure::Failure;
     use dml::arenas::offload::{OffloadArena, OffloadDevice, WorkerOptions};
-    use dml::core::{Arena, Fence, TransferError};
+    use dml::core::{Arena, Fence, HostMemory, OwnBlock, Span, TransferError};
     use dml::prelude::*;
     use dml::scheduler::metrics;
+    use std::cell::RefCell;
+    use std::sync::Arc;
     use std::time::{Duration, Instant};
 
     const DEVICE: &str = "offload:0";
@@ -79,17 +81,16 @@ mod with_workers {
         let offload: &OffloadArena =
             worker.downcast_ref().ok_or_else(|| Failure::Work(format!("{DEVICE} is no worker")))?;
         let empty = offload.device().function(EMPTY).map_err(Failure::work)?;
-        let block = |arena: &dyn Arena| arena.alloc(LONG_BYTES).map_err(Failure::work);
-        let (from, to, there) = (block(&*main)?, block(&*main)?, block(&*worker)?);
-        let host = |block: &dml::core::BlockRef| {
-            block.host().ok_or_else(|| Failure::Work("main memory that the host does not see".to_owned()))
-        };
-        let (source, target) = (host(&from)?, host(&to)?);
-        let short = source.slice(dml::core::Span::new(0, SHORT_BYTES));
+        let block = |arena: &Arc<dyn Arena>| OwnBlock::alloc(arena, LONG_BYTES).map_err(Failure::work);
+        let (here, there) = (block(&main)?, block(&worker)?);
+        let memory = || HostMemory::zeroed(LONG_BYTES).map_err(Failure::work);
+        let (mut source, target) = (memory()?, RefCell::new(memory()?));
+        let (whole, short) = (Span::new(0, LONG_BYTES), Span::new(0, SHORT_BYTES));
         // Pages are there, and hold more than zeros, before anything is timed.
-        for (arena, block) in [(&main, &from), (&main, &to), (&worker, &there)] {
-            let whole = dml::core::Span::new(0, LONG_BYTES);
-            arena.fill(block, whole, 0x5A).and_then(Fence::wait).map_err(Failure::work)?;
+        source.bytes_mut().fill(0x5A);
+        target.borrow_mut().bytes_mut().fill(0x5A);
+        for block in [&here, &there] {
+            block.fill(whole, 0x5A).and_then(Fence::wait).map_err(Failure::work)?;
         }
         // As discovery does, of this program; by itself, for discovery looks for other devices as well.
         let begun = Instant::now();
@@ -105,12 +106,12 @@ mod with_workers {
                 }
                 Ok::<(), Failure>(())
             };
-            time(0, &|| main.copy_in(&to, 0, &source))?;
-            time(1, &|| worker.copy_in(&there, 0, &source))?;
-            time(2, &|| worker.copy_out(&there, 0, &target))?;
+            time(0, &|| here.copy_in(0, &source, whole))?;
+            time(1, &|| there.copy_in(0, &source, whole))?;
+            time(2, &|| there.copy_out(0, &mut target.borrow_mut(), whole))?;
             for _ in 0..SHORT_PER_RUN {
-                time(3, &|| worker.copy_in(&there, 0, &short))?;
-                time(4, &|| worker.copy_out(&there, 0, &short))?;
+                time(3, &|| there.copy_in(0, &source, short))?;
+                time(4, &|| there.copy_out(0, &mut target.borrow_mut(), short))?;
                 time(5, &|| Ok(offload.launch(&empty, 0..1, &[])?))?;
             }
         }

@@ -1,0 +1,209 @@
+//! Blocks of one's own: for those who measure an arena or check it, without a buffer around.
+
+use crate::arena::{Arena, BlockRef, Fence, MapReport, NewBlock};
+use crate::error::{AllocError, TransferError};
+use crate::host::{HostMemory, Loan};
+use crate::id::DeviceId;
+use crate::range::Span;
+use crate::request::{CopyIn, CopyOut, Fill, MapRequest, UnmapRequest};
+use crate::state::MapState;
+use crate::sync::{Arc, Mutex};
+use std::fmt;
+
+/// A block of an arena that no buffer has.
+///
+/// It keeps book of the transfers under way, so that no two of them touch the same bytes unless both read them: that is a
+/// panic, and so is looking at the bytes meanwhile. What an arena must not be asked for it may be asked for here.
+#[derive(Clone)]
+pub struct OwnBlock {
+    arena: Arc<dyn Arena>,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    block: BlockRef,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The block as host memory, where it is.
+    host: Option<HostMemory>,
+    /// Where the host sees it while it is mapped.
+    mapped: Option<HostMemory>,
+    under_way: Vec<(Span, bool, Loan)>,
+}
+
+impl State {
+    /// Enters a transfer.
+    fn enter(&mut self, span: Span, writes: bool) -> Loan {
+        self.under_way.retain(|(.., loan)| loan.is_out());
+        let rival = |(other, theirs, _): &&(Span, bool, Loan)| other.overlaps(span) && (writes || *theirs);
+        if let Some((other, ..)) = self.under_way.iter().find(rival) {
+            panic!("bytes {span} are asked for while a transfer of bytes {other} is under way");
+        }
+        let loan = Loan::default();
+        self.under_way.push((span, writes, loan.clone()));
+        loan
+    }
+
+    fn expect_idle(&mut self) {
+        self.under_way.retain(|(.., loan)| loan.is_out());
+        assert!(self.under_way.is_empty(), "{} transfers of the block are under way", self.under_way.len());
+    }
+
+    fn host(&mut self) -> Option<&mut HostMemory> {
+        self.expect_idle();
+        self.mapped.as_mut().or(self.host.as_mut())
+    }
+}
+
+impl OwnBlock {
+    /// A fresh block.
+    ///
+    /// # Errors
+    /// Whatever the arena reports.
+    pub fn alloc(arena: &Arc<dyn Arena>, len: u64) -> Result<Self, AllocError> {
+        let NewBlock { block, host } = arena.alloc(len)?;
+        let state = Mutex::new(State { host, mapped: None, under_way: Vec::new() });
+        Ok(Self { arena: arena.clone(), inner: Arc::new(Inner { block, state }) })
+    }
+
+    /// The same block, with another arena to be asked.
+    #[must_use]
+    pub fn asked_of(&self, arena: &Arc<dyn Arena>) -> Self {
+        Self { arena: arena.clone(), inner: self.inner.clone() }
+    }
+
+    /// The block.
+    #[must_use]
+    pub fn block(&self) -> &BlockRef {
+        &self.inner.block
+    }
+
+    /// What the host sees of it: its own bytes where the block is host memory, those of its mapping where it is mapped.
+    ///
+    /// # Panics
+    /// While a transfer is under way.
+    #[must_use]
+    pub fn seen(&self) -> Option<Vec<u8>> {
+        self.inner.state.lock().host().map(|host| host.bytes().to_vec())
+    }
+
+    /// The host's address of the block, where it has one.
+    ///
+    /// # Panics
+    /// As [`seen`](Self::seen).
+    #[must_use]
+    pub fn address(&self) -> Option<usize> {
+        self.inner.state.lock().host().map(|host| host.span().as_ptr().addr())
+    }
+
+    /// The host writes `bytes` at `offset`.
+    ///
+    /// # Panics
+    /// As [`seen`](Self::seen); where the host does not see the block, or that many bytes of it.
+    pub fn overwrite(&self, offset: usize, bytes: &[u8]) {
+        let mut state = self.inner.state.lock();
+        let host = state.host().expect("the host sees the block");
+        host.bytes_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Starts copying `part` of host memory into the block at `offset`.
+    ///
+    /// # Errors
+    /// Whatever the arena reports.
+    ///
+    /// # Panics
+    /// Where the bytes are under way, or something of the memory is lent.
+    pub fn copy_in(&self, offset: u64, from: &HostMemory, part: Span) -> Result<Fence, TransferError> {
+        let end = offset.saturating_add(part.len());
+        let loan = self.inner.state.lock().enter(Span::new(offset, end), true);
+        let source = from.source(part).with(&loan);
+        drop(loan);
+        self.arena.copy_in(CopyIn::scheduled(&self.inner.block, offset, source))
+    }
+
+    /// Starts copying from the block at `offset` into `part` of host memory.
+    ///
+    /// # Errors
+    /// Whatever the arena reports.
+    ///
+    /// # Panics
+    /// As [`copy_in`](Self::copy_in).
+    pub fn copy_out(&self, offset: u64, to: &mut HostMemory, part: Span) -> Result<Fence, TransferError> {
+        let end = offset.saturating_add(part.len());
+        let loan = self.inner.state.lock().enter(Span::new(offset, end), false);
+        let target = to.target(part).with(&loan);
+        drop(loan);
+        self.arena.copy_out(CopyOut::scheduled(&self.inner.block, offset, target))
+    }
+
+    /// Starts setting bytes of the block.
+    ///
+    /// # Errors
+    /// Whatever the arena reports.
+    ///
+    /// # Panics
+    /// As [`copy_in`](Self::copy_in).
+    pub fn fill(&self, span: Span, byte: u8) -> Result<Fence, TransferError> {
+        let loan = self.inner.state.lock().enter(span, true);
+        let fill = Fill::scheduled(&self.inner.block, span, byte, &loan);
+        drop(loan);
+        self.arena.fill(fill)
+    }
+
+    /// Has a remote device given access; the map state reported.
+    ///
+    /// # Errors
+    /// Whatever the arena reports.
+    ///
+    /// # Panics
+    /// While a transfer is under way.
+    pub fn map(&self, device: DeviceId, target: MapState) -> Result<MapState, TransferError> {
+        self.change(|block, host| self.arena.map(MapRequest::scheduled(block, device, target, host)))
+    }
+
+    /// Has the native device given access; the map state reported.
+    ///
+    /// # Errors
+    /// Whatever the arena reports.
+    ///
+    /// # Panics
+    /// While a transfer is under way.
+    pub fn unmap(&self, target: MapState) -> Result<MapState, TransferError> {
+        self.change(|block, host| self.arena.unmap(UnmapRequest::scheduled(block, target, host)))
+    }
+
+    fn change(
+        &self,
+        ask: impl FnOnce(&BlockRef, &mut Option<HostMemory>) -> Result<MapReport, TransferError>,
+    ) -> Result<MapState, TransferError> {
+        let mut mapped = {
+            let mut state = self.inner.state.lock();
+            state.expect_idle();
+            state.mapped.take()
+        };
+        let report = ask(&self.inner.block, &mut mapped);
+        let report = report.map(|MapReport { state, host }| {
+            mapped = host.or(mapped.take()).filter(|_| !state.remotes().is_empty());
+            state
+        });
+        self.inner.state.lock().mapped = mapped;
+        report
+    }
+
+    /// Gives the block back to its arena, whoever else refers to it.
+    pub fn free(self) {
+        let mut state = self.inner.state.lock();
+        let memory = (state.host.take(), state.mapped.take());
+        drop(state);
+        drop(memory);
+        self.arena.free(self.inner.block.clone());
+    }
+}
+
+impl fmt::Debug for OwnBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OwnBlock({:?})", self.inner.block)
+    }
+}
