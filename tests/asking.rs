@@ -31,7 +31,7 @@ fn i01_a_kernel_does_not_come_in_twice() {
         let region = buffer.range(19..30);
         let again = platform.acquire(device).kernel(me).access(&region, access);
         let told = again.try_now();
-        let expected = AcquireError::AlreadyHeld { buffer: buffer.id(), kernel: me, span: Span::new(19, 20) };
+        let expected = AcquireError::AlreadyHeld { buffer: buffer.name(), kernel: me, span: Span::new(19, 20) };
         assert_eq!(told.map(drop), Err(expected));
     }
     // Waiting for oneself would be for ever: another thread, another order, the same answer.
@@ -52,7 +52,7 @@ fn ranges_are_checked_before_anything_is_acquired() {
     let (first, second) = (written(&platform, 1), written(&platform, 2));
     for (start, end) in [(0, 97), (97, 97), (5, 4), (u64::MAX, u64::MAX), (0, u64::MAX)] {
         let told = platform.acquire(GPU).read(&first).write(&second.range(start..end)).try_now();
-        let expected = AcquireError::OutOfRange { buffer: second.id(), start, end, len: 96 };
+        let expected = AcquireError::OutOfRange { buffer: second.name(), start, end, len: 96 };
         assert_eq!(told.map(drop), Err(expected.clone()));
         assert_eq!(second.prefetch(GPU, start..end), Err(expected.clone()));
         assert_eq!(second.restore(start..end), Err(expected));
@@ -71,7 +71,7 @@ fn a_buffer_of_another_platform_is_refused() {
     let (here, there) = (pair(), pair());
     let foreign = written(&there, 1);
     let told = here.acquire(CPU).read(&foreign).try_now();
-    assert_eq!(told.map(drop), Err(AcquireError::ForeignBuffer { buffer: foreign.id() }));
+    assert_eq!(told.map(drop), Err(AcquireError::ForeignBuffer { buffer: foreign.name() }));
     let told = here.acquire(DeviceId(9)).read(&foreign).try_now();
     assert_eq!(told.map(drop), Err(AcquireError::NoArena { device: DeviceId(9) }));
 }
@@ -94,21 +94,34 @@ fn l01_waiting_against_the_order_is_refused_and_trying_is_not() {
     let platform = star();
     let (low, high) = (written(&platform, 1), written(&platform, 2));
     let held = platform.acquire(CPU).read(&high.range(0..1)).wait().unwrap();
-    let expected = AcquireError::OrderViolation { buffer: low.id(), held: high.id() };
+    // Somebody else's writer is in the way, of both.
+    let writer = |buffer: &RawBuffer, range| {
+        platform.acquire(GPU).write(&buffer.range(range)).wait().unwrap().hand_over()
+    };
+    let in_the_way = (writer(&low, 0..1), writer(&high, 1..2));
+    let expected = AcquireError::OrderViolation { buffer: low.name(), held: high.name() };
     let ask = || platform.acquire(GPU).read(&low);
     assert_eq!(ask().wait().map(drop), Err(expected.clone()));
     assert_eq!(ask().wait_timeout(std::time::Duration::MAX).map(drop), Err(expected));
-    let tried = ask().try_now().unwrap();
-    drop(tried);
+    assert!(ask().try_now().is_err_and(|error| error.is_busy()));
     // The same buffer counts too: another range of it may be held by somebody who waits for this thread.
     let same = platform.acquire(CPU).read(&high.range(1..2)).wait();
     assert!(matches!(same, Err(AcquireError::OrderViolation { .. })), "{same:?}");
-    // A future is not checked, and what another thread has released for this one does not count.
-    assert!(matches!(poll_once(&mut ask().into_future()), Poll::Ready(Ok(_))));
+    // A future is not checked.
+    let mut future = ask().into_future();
+    assert!(poll_once(&mut future).is_pending());
+    drop(in_the_way);
+    assert!(matches!(poll_once(&mut future), Poll::Ready(Ok(_))));
+    // Where nobody is in the way nothing has to be waited for, in whatever order.
+    let again = platform.acquire(CPU).read(&high.range(0..9)).wait().unwrap();
+    let first = ask().wait().unwrap();
+    drop((again, first));
+    // What another thread has released for this one does not count.
+    let in_the_way = writer(&low, 0..1);
     std::thread::spawn(move || drop(held)).join().unwrap();
-    let now = ask().wait().unwrap();
-    let next = platform.acquire(CPU).write(&high).wait().unwrap();
-    drop((now, next));
+    let told = ask().wait_timeout(std::time::Duration::ZERO);
+    assert!(matches!(told, Err(AcquireError::Timeout { .. })), "{told:?}");
+    drop(in_the_way);
 }
 
 #[test]
@@ -118,7 +131,7 @@ fn l02_trying_is_all_or_nothing_and_names_the_busy_buffer() {
     let writer = platform.acquire(GPU).write(&buffers[1].range(95..96)).try_now().unwrap();
     let [a, b, c] = &buffers;
     let told = platform.acquire(CPU).write(c).read(b).read_write(a).try_now();
-    let expected = AcquireError::Busy { buffer: b.id(), reason: BusyReason::Conflict };
+    let expected = AcquireError::Busy { buffer: b.name(), reason: BusyReason::Conflict };
     assert!(told.as_ref().is_err_and(AcquireError::is_busy));
     assert_eq!(told.map(drop), Err(expected));
     assert!(check(a).requestors().is_empty() && check(c).requestors().is_empty());
@@ -135,7 +148,7 @@ fn i04_a_byte_named_for_reading_and_for_overwriting_is_brought() {
     let recording = platform.record();
     let buffer = written(&platform, 1);
     let (reads, writes) = (buffer.range(10..41), buffer.range(31..60));
-    let kernel = platform.acquire(GPU).write(&writes).read(&reads).try_now().unwrap();
+    let mut kernel = platform.acquire(GPU).write(&writes).read(&reads).try_now().unwrap();
     assert_eq!(get(&kernel, &buffer, 10..41), bytes(1, 10..41));
     let accesses: Vec<_> = check(&buffer).requestors()[0]
         .claims
@@ -145,7 +158,7 @@ fn i04_a_byte_named_for_reading_and_for_overwriting_is_brought() {
     let expected =
         [(10..31, Access::ReadOnly), (31..41, Access::ReadWrite), (41..60, Access::WriteInvalidate)];
     assert_eq!(accesses, expected);
-    put(&kernel, &buffer, 31, &bytes(2, 31..60));
+    put(&mut kernel, &buffer, 31, &bytes(2, 31..60));
     kernel.release().unwrap();
     let brought: Vec<_> = copies(&recording.finish()).into_iter().map(|(_, _, range)| range).collect();
     assert_eq!(brought.iter().map(|range| range.end - range.start).sum::<u64>(), 31, "{brought:?}");
@@ -236,13 +249,17 @@ fn views_of_a_device_are_refused() {
 }
 
 #[test]
-fn typed_views_commit_when_they_are_dropped() {
+fn typed_views_commit_when_they_are_released() {
     let platform = pair();
     let buffer = platform.buffer::<[u8; 3]>(11).build().unwrap();
-    {
+    let write = || {
         let mut view = buffer.write().unwrap();
         view.iter_mut().zip(0..).for_each(|(element, i)| *element = [i, i + 1, i + 2]);
-    }
+        view
+    };
+    drop(write());
+    assert!(matches!(buffer.read().map(drop), Err(AcquireError::Poisoned { restorable: false, .. })));
+    write().release().unwrap();
     assert_eq!(read(buffer.raw(), GPU_ARENA, 30..33), [10, 11, 12]);
     change(buffer.raw(), GPU_ARENA, 3..6, 1);
     let mut view = buffer.read_write().unwrap();

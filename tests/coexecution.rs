@@ -60,13 +60,13 @@ fn compute(
     device: DeviceId,
     (buffers, access): ([&dml::RawBuffer; 2], Access),
     package: &Package,
-    grants: &Grants,
+    grants: &mut Grants,
 ) {
     let arena = mortal(platform, device).inner();
-    let block = |buffer| grants.block(buffer).expect("granted").expect("a package has bytes").clone();
-    let span = Span::new(package.start() * ITEM_BYTES, package.end() * ITEM_BYTES);
-    let read =
-        |buffer| -> Vec<u32> { bytemuck::pod_collect_to_vec(&arena.read(&block(buffer), device, span)) };
+    let part = |buffer: &dml::RawBuffer| buffer.range(package.start() * ITEM_BYTES..package.end() * ITEM_BYTES);
+    let read = |buffer| -> Vec<u32> {
+        bytemuck::pod_collect_to_vec(&arena.read(grants, &part(buffer)).expect("granted"))
+    };
     let old = if access.reads() { read(buffers[1]) } else { vec![0; package.items() as usize] };
     let output: Vec<u32> = read(buffers[0])
         .into_iter()
@@ -74,7 +74,7 @@ fn compute(
         .zip(package.range())
         .map(|((value, old), item)| triple(value, item).wrapping_add(old))
         .collect();
-    arena.write(&block(buffers[1]), device, span.start(), bytemuck::cast_slice(&output));
+    arena.write(grants, &part(buffers[1]), bytemuck::cast_slice(&output)).expect("granted for writing");
 }
 
 fn triple(value: u32, item: u64) -> u32 {
@@ -678,9 +678,9 @@ fn a_unit_whose_source_is_lost_takes_another() {
     let target = platform.buffer::<u32>(items).build().expect("a small buffer");
     // The input is on both devices, and not in main memory: the first one is asked, which is gone.
     let all = Span::new(0, items * ITEM_BYTES);
-    let grants = platform.acquire(GPU).write(&source).try_now().expect("free");
-    let block = grants.block(&source).expect("granted").expect("not empty").clone();
-    mortal(&platform, GPU).inner().write(&block, GPU, 0, bytemuck::cast_slice(&input));
+    let mut grants = platform.acquire(GPU).write(&source).try_now().expect("free");
+    let null = mortal(&platform, GPU).inner();
+    null.write(&mut grants, &source, bytemuck::cast_slice(&input)).expect("granted for writing");
     grants.release().expect("committed");
     source.raw().prefetch(GPU2, all.to_range()).expect("a copy of it");
     if source.raw().snapshot().arena(ArenaId(0)).alloc.is_allocated() {

@@ -74,11 +74,11 @@ fn i01_two_writers_of_disjoint_halves_are_granted_at_once() {
         let buffer = raw(&platform, 101);
         write(&buffer, MAIN_ARENA, 0..101, 1);
         let (left, right) = (buffer.range(0..51), buffer.range(51..101));
-        let first = platform.acquire(GPU).write(&left).try_now().unwrap();
-        let second = platform.acquire_in(other).read_write(&right).try_now().unwrap();
+        let mut first = platform.acquire(GPU).write(&left).try_now().unwrap();
+        let mut second = platform.acquire_in(other).read_write(&right).try_now().unwrap();
         assert_eq!(check(&buffer).requestors().len(), 2);
-        put(&second, &buffer, 51, &bytes(3, 51..101));
-        put(&first, &buffer, 0, &bytes(2, 0..51));
+        put(&mut second, &buffer, 51, &bytes(3, 51..101));
+        put(&mut first, &buffer, 0, &bytes(2, 0..51));
         // One byte of the other half is too much.
         let greedy = platform.acquire(CPU).read(&buffer.range(50..51)).try_now();
         assert!(matches!(greedy, Err(AcquireError::Busy { reason: BusyReason::Conflict, .. })), "{greedy:?}");
@@ -155,10 +155,10 @@ fn i17_a_commit_changes_its_range_alone() {
     let _ = read(&buffer, GPU_ARENA, 0..100);
     // One kernel reads some bytes, changes others, overwrites others.
     let (reads, changes, overwrites) = (buffer.range(3..21), buffer.range(33..35), buffer.range(60..99));
-    let kernel =
+    let mut kernel =
         platform.acquire(GPU).read(&reads).read_write(&changes).write(&overwrites).try_now().unwrap();
-    put(&kernel, &buffer, 33, &bytes(2, 33..35));
-    put(&kernel, &buffer, 60, &bytes(2, 60..99));
+    put(&mut kernel, &buffer, 33, &bytes(2, 33..35));
+    put(&mut kernel, &buffer, 60, &bytes(2, 60..99));
     let before = buffer.snapshot().commit_seq();
     kernel.release().unwrap();
     let (both, gpu) = (arenas([MAIN_ARENA, GPU_ARENA]), arenas([GPU_ARENA]));
@@ -190,8 +190,8 @@ fn i16_other_copies_stay_valid_until_the_commit() {
     let platform = pair();
     let buffer = raw(&platform, 100);
     write(&buffer, MAIN_ARENA, 0..100, 1);
-    let writer = platform.acquire(GPU).write(&buffer.range(0..50)).try_now().unwrap();
-    put(&writer, &buffer, 0, &bytes(2, 0..50));
+    let mut writer = platform.acquire(GPU).write(&buffer.range(0..50)).try_now().unwrap();
+    put(&mut writer, &buffer, 0, &bytes(2, 0..50));
     assert_eq!(segments(&buffer), [(0..100, arenas([MAIN_ARENA]), Status::Defined)]);
     writer.release().unwrap();
     assert_eq!(segments(&buffer)[0], (0..50, arenas([GPU_ARENA]), Status::Defined));
@@ -316,16 +316,25 @@ fn i05_storage_is_allocated_once_for_each_arena() {
 fn i06_a_kernel_in_flight_keeps_others_out_until_its_fence() {
     let platform = pair();
     let buffer = raw(&platform, 100);
-    let kernel = platform.acquire(GPU).write(&buffer).try_now().unwrap();
-    put(&kernel, &buffer, 0, &bytes(1, 0..100));
+    let mut kernel = platform.acquire(GPU).write(&buffer).try_now().unwrap();
+    put(&mut kernel, &buffer, 0, &bytes(1, 0..100));
     let running = kernel.in_flight(dml::core::Fence::running(|| Ok(0)));
     assert_eq!(check(&buffer).requestors()[0].phase, Phase::InFlight);
     assert!(platform.acquire(CPU).read(&buffer).try_now().is_err());
     running.wait().unwrap().release().unwrap();
     assert_eq!(read(&buffer, MAIN_ARENA, 0..100), bytes(1, 0..100));
-    // Dropped, it waits and commits.
-    let kernel = platform.acquire(GPU).write(&buffer).try_now().unwrap();
-    put(&kernel, &buffer, 0, &bytes(2, 0..100));
-    drop(kernel.in_flight(dml::core::Fence::running(|| Ok(0))));
-    assert_eq!(read(&buffer, MAIN_ARENA, 0..100), bytes(2, 0..100));
+    // Dropped, it waits and commits nothing.
+    let mut kernel = platform.acquire(GPU).write(&buffer).try_now().unwrap();
+    put(&mut kernel, &buffer, 0, &bytes(2, 0..100));
+    let others = platform.clone();
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (told, looked_at) = (asked.clone(), buffer.clone());
+    drop(kernel.in_flight(dml::core::Fence::running(move || {
+        let refused = others.acquire(CPU).read(&looked_at).try_now();
+        told.store(refused.is_err_and(|error| error.is_busy()), std::sync::atomic::Ordering::Relaxed);
+        Ok(0)
+    })));
+    assert!(asked.load(std::sync::atomic::Ordering::Relaxed), "nobody is let in before the kernel ends");
+    buffer.restore(0..100).unwrap();
+    assert_eq!(read(&buffer, MAIN_ARENA, 0..100), bytes(1, 0..100));
 }

@@ -50,10 +50,10 @@ fn i01_every_increment_counts() {
         spawn(move || {
             for round in 0..ROUNDS {
                 let arena = ArenaId(((thread + round) % 3) as u8);
-                let grants = buffer.platform().acquire_in(arena).read_write(&buffer).wait().unwrap();
+                let mut grants = buffer.platform().acquire_in(arena).read_write(&buffer).wait().unwrap();
                 let mut count: [u8; 8] = get(&grants, &buffer, 0..8).try_into().unwrap();
                 count = (u64::from_le_bytes(count) + 1).to_le_bytes();
-                dml_verify::put(&grants, &buffer, 0, &count);
+                dml_verify::put(&mut grants, &buffer, 0, &count);
                 grants.release().unwrap();
             }
         })
@@ -75,10 +75,10 @@ fn i01_writers_of_disjoint_ranges_keep_to_their_own() {
             for round in 0..100 {
                 let region = buffer.range(range.clone());
                 let arena = ArenaId((round % 3) as u8);
-                let grants = buffer.platform().acquire_in(arena).read_write(&region).wait().unwrap();
+                let mut grants = buffer.platform().acquire_in(arena).read_write(&region).wait().unwrap();
                 let before = if round == 0 { 7 } else { thread * 1000 + round - 1 };
                 assert_eq!(get(&grants, &buffer, range.clone()), bytes(before, range.clone()));
-                dml_verify::put(&grants, &buffer, range.start, &bytes(thread * 1000 + round, range.clone()));
+                dml_verify::put(&mut grants, &buffer, range.start, &bytes(thread * 1000 + round, range.clone()));
                 grants.release().unwrap();
             }
         })

@@ -65,12 +65,12 @@ fn story() -> (Audited, Vec<Event>) {
     change(&buffer, GPU2_ARENA, 10..20, 2);
     assert_eq!(read(&zeros, GPU_ARENA, 5..17), [0; 12]);
     buffer.prefetch(CPU, 0..100).unwrap();
-    let kernel = platform.acquire(CPU).read_write(&buffer.range(30..50)).try_now().unwrap();
-    put(&kernel, &buffer, 30, &bytes(3, 30..50));
+    let mut kernel = platform.acquire(CPU).read_write(&buffer.range(30..50)).try_now().unwrap();
+    put(&mut kernel, &buffer, 30, &bytes(3, 30..50));
     kernel.failed().unwrap();
     buffer.restore(0..100).unwrap();
-    let kernel = platform.acquire(GPU).read_write(&buffer).read(&zeros).try_now().unwrap();
-    put(&kernel, &buffer, 0, &bytes(4, 0..100));
+    let mut kernel = platform.acquire(GPU).read_write(&buffer).read(&zeros).try_now().unwrap();
+    put(&mut kernel, &buffer, 0, &bytes(4, 0..100));
     let kernel = kernel.downgrade().unwrap();
     assert_eq!(get(&kernel, &buffer, 0..100), bytes(4, 0..100));
     kernel.release().unwrap();

@@ -4,12 +4,11 @@
 
 use dml::arenas::faulty::{CallKind, Fault};
 use dml::arenas::{Faulty, Null, Script};
-use dml::core::state::MapState;
 use dml::core::sync::Arc;
 use dml::core::{
-    AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Concurrency, DeviceDesc, DeviceId,
-    DeviceKind, DeviceSet, Event, EventKind, Fence, HostSpan, MapReport, Platform, RawBuffer, Span,
-    TransferError,
+    AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, CopyOut, DeviceDesc, DeviceKind,
+    DeviceSet, Event, EventKind, Fence, Fill, MapReport, MapRequest, NewBlock, Platform, RawBuffer, Span, TransferError,
+    UnmapRequest,
 };
 use dml_verify::{
     Audited, CPU, Death, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Mortal, Rig, bytes, change, check,
@@ -168,8 +167,8 @@ fn i16_a_loss_met_by_a_kernel_is_known_to_all_before_its_grants_end() {
         let bystander = bystander(&platform);
         let buffer = raw(&platform, LEN);
         write(&buffer, MAIN_ARENA, 0..LEN, 1);
-        let grants = platform.acquire(GPU).read_write(&buffer).try_now().unwrap();
-        put(&grants, &buffer, 0, &bytes(2, 0..9));
+        let mut grants = platform.acquire(GPU).read_write(&buffer).try_now().unwrap();
+        put(&mut grants, &buffer, 0, &bytes(2, 0..9));
         let mut next = platform.acquire(GPU).write(&buffer).into_future();
         let mut elsewhere = platform.acquire(GPU2).write(&buffer.range(50..LEN)).into_future();
         assert!(poll_once(&mut next).is_pending() && poll_once(&mut elsewhere).is_pending());
@@ -289,27 +288,27 @@ impl Arena for Speechless {
         self.0.desc()
     }
 
-    fn alloc(&self, _: u64) -> Result<BlockRef, AllocError> {
+    fn alloc(&self, _: u64) -> Result<NewBlock, AllocError> {
         Err(AllocError::DeviceLost { arena: self.desc().name.clone() })
     }
 
-    fn map(&self, _: &BlockRef, _: DeviceId, _: MapState) -> Result<MapReport, TransferError> {
+    fn map(&self, _: MapRequest<'_>) -> Result<MapReport, TransferError> {
         Err(TransferError::DeviceLost)
     }
 
-    fn unmap(&self, _: &BlockRef, _: MapState) -> Result<MapReport, TransferError> {
+    fn unmap(&self, _: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
         Err(TransferError::DeviceLost)
     }
 
-    fn copy_in(&self, _: &BlockRef, _: u64, _: &HostSpan) -> Result<Fence, TransferError> {
+    fn copy_in(&self, _: CopyIn) -> Result<Fence, TransferError> {
         Err(TransferError::DeviceLost)
     }
 
-    fn copy_out(&self, _: &BlockRef, _: u64, _: &HostSpan) -> Result<Fence, TransferError> {
+    fn copy_out(&self, _: CopyOut) -> Result<Fence, TransferError> {
         Err(TransferError::DeviceLost)
     }
 
-    fn fill(&self, _: &BlockRef, _: Span, _: u8) -> Result<Fence, TransferError> {
+    fn fill(&self, _: Fill) -> Result<Fence, TransferError> {
         Err(TransferError::DeviceLost)
     }
 

@@ -3,7 +3,7 @@
 #![cfg(all(feature = "command", feature = "offload", target_os = "linux", not(dml_loom)))]
 
 use dml::arenas::offload::OffloadArena;
-use dml::core::{Arena, Span};
+use dml::core::Arena;
 use dml::prelude::*;
 use dml::scheduler::RunError;
 use dml_verify::Audited;
@@ -126,12 +126,10 @@ fn data_goes_from_worker_to_worker() {
     let data: Vec<u32> = (0..3_000_000).map(|i: u32| i.wrapping_mul(2_654_435_761)).collect();
     let buffer = platform.buffer_from(data.clone()).expect("a small buffer");
     for name in ["offload:0", "offload:1", "offload:0"] {
-        let grants =
+        let mut grants =
             platform.acquire(device(&platform, name)).read_write(&buffer).wait().expect("nothing fails");
-        let arena = arena(&platform, name);
-        let block = grants.block(&buffer).expect("granted").expect("it has bytes");
-        let part = Span::new(4_000_001, 4_000_101);
-        arena.fill(block, part, name.as_bytes()[8]).expect("begun").wait().expect("done");
+        let part = buffer.raw().range(4_000_001..4_000_101);
+        grants.write_bytes(&part, &[name.as_bytes()[8]; 100]).expect("granted for writing");
         grants.release().expect("there");
     }
     let mut expected: Vec<u8> = data.iter().flat_map(|value| value.to_ne_bytes()).collect();
@@ -200,8 +198,11 @@ fn a_killed_worker_takes_what_it_alone_had_and_nothing_else() {
     let rest = platform.acquire(cpu).read(&written.range(5_000..10_000)).wait().expect("the host has it");
     assert_eq!(rest.slice::<u32>(&written.range(5_000..10_000)).expect("on the host"), [7; 5_000]);
     drop(rest);
-    written.write().expect("overwriting heals").fill(1);
-    untouched.write().expect("it never was there").fill(2);
+    for (buffer, value) in [(&written, 1), (&untouched, 2)] {
+        let mut view = buffer.write().expect("overwriting heals");
+        view.fill(value);
+        view.release().expect("there");
+    }
     // The other worker has nothing to do with it.
     let other = device(&platform, "offload:1");
     platform.acquire(other).read(&written).wait().expect("there").release().expect("there");

@@ -249,7 +249,9 @@ fn an_unknown_arena_is_an_error() {
 fn i25_into_vec_closes_a_buffer_of_internal_storage_too() {
     let platform = pair();
     let buffer = platform.buffer::<u8>(10).build().unwrap();
-    buffer.write().unwrap().copy_from_slice(&bytes(1, 0..10));
+    let mut view = buffer.write().unwrap();
+    view.copy_from_slice(&bytes(1, 0..10));
+    view.release().unwrap();
     let clone = buffer.clone();
     assert_eq!(buffer.into_vec().unwrap(), bytes(1, 0..10));
     assert!(matches!(clone.read(), Err(AcquireError::Closed { .. })));

@@ -86,9 +86,9 @@ fn i11_who_may_use_shared_storage_at_once() {
             let reads = platform.acquire(GPU).read(&right).try_now();
             assert_eq!(reads.is_ok(), concurrency != Concurrency::Exclusive, "{concurrency:?}");
             drop(reads);
-            let writes = platform.acquire(GPU).read_write(&right).try_now();
+            let mut writes = platform.acquire(GPU).read_write(&right).try_now();
             assert_eq!(writes.is_ok(), concurrency == Concurrency::BimapFull, "{concurrency:?}");
-            if let Ok(kernel) = &writes {
+            if let Ok(kernel) = &mut writes {
                 put(kernel, &buffer, 50, &bytes(2, 50..100));
             }
             assert_eq!(get(&host, &buffer, 0..50), bytes(1, 0..50));
@@ -289,7 +289,9 @@ fn into_vec_of_what_cannot_be_read_leaves_the_buffer_as_it_was() {
     let buffer = platform.buffer::<u16>(50).build().unwrap();
     let refused = buffer.clone().into_vec();
     assert!(matches!(refused, Err(AcquireError::Uninitialized { .. })), "{refused:?}");
-    buffer.write().unwrap().fill(7);
+    let mut view = buffer.write().unwrap();
+    view.fill(7);
+    view.release().unwrap();
     assert_eq!(buffer.into_vec().unwrap(), [7; 50]);
 }
 

@@ -83,7 +83,7 @@ fn i02_a_copy_that_turns_out_infeasible_brings_nothing() {
     let buffer = raw(&platform, 40);
     write(&buffer, MAIN_ARENA, 0..40, 1);
     let told = platform.acquire(GPU).read(&buffer).try_now().map(drop);
-    assert_eq!(told, Err(AcquireError::Busy { buffer: buffer.id(), reason: BusyReason::ArenaInUse }));
+    assert_eq!(told, Err(AcquireError::Busy { buffer: buffer.name(), reason: BusyReason::ArenaInUse }));
     assert_eq!(segments(&buffer), [(0..40, arenas([MAIN_ARENA]), Status::Defined)]);
     assert_eq!(read(&buffer, GPU_ARENA, 0..40), bytes(1, 0..40));
 }

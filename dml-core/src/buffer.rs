@@ -61,7 +61,7 @@ impl Storage {
     }
 
     /// The block as memory of its own device, where that is the host.
-    fn native_host(&self) -> Option<Shared> {
+    pub(crate) fn native_host(&self) -> Option<Shared> {
         self.host.as_ref().map(HostMemory::share).or_else(|| self.root_host.clone())
     }
 
@@ -151,9 +151,7 @@ impl Core {
 
 pub(crate) struct BufferInner {
     pub(crate) id: BufferId,
-    label: Option<Arc<str>>,
-    /// The size of an element, for people to read.
-    element_bytes: u64,
+    name: BufferName,
     pub(crate) len: u64,
     pub(crate) platform: Platform,
     core: Mutex<Core>,
@@ -240,7 +238,11 @@ impl BufferInner {
     }
 
     fn free(&self, arena: ArenaId, storage: Storage) {
-        let Storage { block, host, root_host, mapped, shown, .. } = storage;
+        let Storage { block, host, root_host, mapped, shown, order } = storage;
+        if let (FreeOrder::External, Some(host)) = (order, &host) {
+            // The application may do with its bytes what it likes.
+            host.span().note_write();
+        }
         // The memory first: a block may end a mapping when it goes.
         [host, mapped].into_iter().for_each(engine::quietly);
         [root_host, shown].into_iter().for_each(engine::quietly);
@@ -374,7 +376,7 @@ impl BufferInner {
 
     /// The buffer's name, for people.
     pub(crate) fn name(&self) -> BufferName {
-        BufferName::new(self.id, self.label.clone(), self.element_bytes)
+        self.name.clone()
     }
 
     /// The error of an arena whose device is gone.
@@ -560,10 +562,10 @@ impl RawBuffer {
             core.put(arena, storage);
             core.external = Some(container);
         }
+        let id = BufferId(NEXT.fetch_add(1, Ordering::Relaxed));
         let inner = Arc::new(BufferInner {
-            id: BufferId(NEXT.fetch_add(1, Ordering::Relaxed)),
-            label,
-            element_bytes,
+            id,
+            name: BufferName::new(id, label, element_bytes),
             len,
             platform: platform.clone(),
             core: Mutex::new(core),

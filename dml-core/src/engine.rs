@@ -284,7 +284,12 @@ impl Run {
                 core.state.copied(routes, copy.id);
                 self.record_copy(&copy, true);
             }
-            Ok((copy.from().map(|from| core.end(from)), core.end(copy.to)))
+            let (source_via, target_via) = match copy.kind {
+                CopyKind::Bytes { source_via, target_via, .. } => (Some(source_via), Some(target_via)),
+                CopyKind::Refresh { .. } | CopyKind::Fill => (None, None),
+            };
+            let end = |core: &mut Core, arena, via| core.end_via(arena, self.reaches_as_host(arena, via));
+            Ok((copy.from().map(|from| end(core, from, source_via)), end(core, copy.to, target_via)))
         });
         let (from, to) = ends.map_err(|refusal| {
             self.core().refused(refusal, Some((KernelId::default(), self.lost_end(&copy))))
@@ -322,6 +327,12 @@ impl Run {
                 Err(self.failure(&copy, cause))
             }
         }
+    }
+
+    /// Whether a copy reaches an arena through the host, as one of its remote devices.
+    fn reaches_as_host(&self, arena: ArenaId, via: Option<DeviceId>) -> bool {
+        let platform = &self.core().platform;
+        via.is_some_and(|via| via != platform.desc(arena).native && platform.host() == Some(via))
     }
 
     /// The end of a copy that is lost, for people to read; the destination where none is.
@@ -457,10 +468,17 @@ impl fmt::Debug for Run {
 }
 
 impl Core {
-    /// The storage of an arena that a plan uses.
+    /// The storage of an arena that a plan uses, as its own device sees it.
     fn end(&mut self, arena: ArenaId) -> End {
+        self.end_via(arena, false)
+    }
+
+    /// The storage of an arena that a plan uses, as the host sees it by a mapping where `is_mapped`. Who does not need the
+    /// mapping has none of its memory: it may end beside them.
+    fn end_via(&mut self, arena: ArenaId, is_mapped: bool) -> End {
         let storage = self.storage(arena).expect("a plan uses only arenas with storage (I-5)");
-        End { block: storage.block.clone(), host: storage.host_view() }
+        let host = if is_mapped { storage.host_view() } else { storage.native_host() };
+        End { block: storage.block.clone(), host }
     }
 
     /// An arena's block, and the memory of its mapping, which the arena may need back. Where the host keeps its access, copies

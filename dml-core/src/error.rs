@@ -28,27 +28,43 @@ impl std::fmt::Display for ArenaName {
     }
 }
 
-/// A buffer in an error: its id, and the label that the application gave it.
+/// A buffer in an error: its id, and what the application said of it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-#[non_exhaustive]
 pub struct BufferName {
     /// The buffer.
     pub id: BufferId,
-    /// Its label, where it has one.
-    pub label: Option<Arc<str>>,
-    /// The size of its elements, in bytes; 1 for a buffer of bytes.
-    pub element_bytes: u64,
+    /// Nothing for a buffer of bytes without a label. Shared, so that errors stay small.
+    about: Option<Arc<About>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct About {
+    label: Option<Arc<str>>,
+    element_bytes: u64,
 }
 
 impl BufferName {
     pub(crate) fn new(id: BufferId, label: Option<Arc<str>>, element_bytes: u64) -> Self {
-        Self { id, label, element_bytes }
+        let has_more = label.is_some() || element_bytes > 1;
+        Self { id, about: has_more.then(|| Arc::new(About { label, element_bytes })) }
+    }
+
+    /// The label, where the buffer has one.
+    #[must_use]
+    pub fn label(&self) -> Option<&str> {
+        self.about.as_ref()?.label.as_deref()
+    }
+
+    /// The size of the elements, in bytes; 1 for a buffer of bytes.
+    #[must_use]
+    pub fn element_bytes(&self) -> u64 {
+        self.about.as_ref().map_or(1, |about| about.element_bytes)
     }
 
     /// Bytes of the buffer as people read them: as elements too, where it has any.
     #[must_use]
     pub fn bytes(&self, span: Span) -> String {
-        match self.element_bytes {
+        match self.element_bytes() {
             0 | 1 => format!("{self} bytes {span}"),
             size => {
                 let (first, last) = (span.start() / size, span.end().div_ceil(size));
@@ -79,7 +95,7 @@ impl From<BufferId> for BufferName {
 
 impl std::fmt::Display for BufferName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.label {
+        match self.label() {
             Some(label) => write!(f, "{label:?} ({})", self.id),
             None => self.id.fmt(f),
         }

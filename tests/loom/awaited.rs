@@ -1,11 +1,9 @@
 //! Copies that end in a thread of their own, as a device's do, while a future awaits them (I-3, I-15, L-4).
 
 use crate::rig::{ALL, CPU, GPU, MAIN, Machine, Shared, VIDEO, explore, explore_all, thread};
-use dml::arenas::Null;
 use dml::core::sync::{Arc, Condvar, Mutex};
 use dml::core::{
-    Allocation, Arena, BlockRef, Completion, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostSpan, Link,
-    TransferError,
+    Allocation, Completion, CopyJob, CopyQuery, Cost, CrossArena, Fence, Link, TransferError,
 };
 use loom::future::block_on;
 use std::fmt;
@@ -15,15 +13,12 @@ use std::task::{Context, Poll, Waker};
 
 /// A mechanism that leaves its copy to whoever calls [`Engine::serve`].
 struct Engine {
-    video: Arc<Null>,
     due: Mutex<Option<Due>>,
     arrived: Condvar,
 }
 
 struct Due {
-    from: HostSpan,
-    block: BlockRef,
-    start: u64,
+    job: CopyJob,
     end: Arc<End>,
 }
 
@@ -38,7 +33,7 @@ impl Engine {
             }
         };
         drop(due);
-        let copied = self.video.copy_in(&copy.block, copy.start, &copy.from).expect("started");
+        let copied = copy.job.write().expect("started");
         copy.end.reach(copied.wait().expect("copied"));
     }
 }
@@ -52,10 +47,9 @@ impl CrossArena for Engine {
         Some(Cost::from_ns(1))
     }
 
-    fn copy(&self, job: &CopyJob<'_>) -> Result<Fence, TransferError> {
-        let (from, block) = (job.source_host().expect("main memory"), job.to().block.clone());
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
         let end = Arc::new(End::default());
-        *self.due.lock() = Some(Due { from, block, start: job.span().start(), end: end.clone() });
+        *self.due.lock() = Some(Due { job, end: end.clone() });
         self.arrived.notify_all();
         Ok(Fence::awaited(Awaited(end)))
     }
@@ -115,9 +109,8 @@ impl Completion for Awaited {
 /// A buffer that the host has written, and what copies it to the device.
 fn with_engine() -> (Shared, Arc<Engine>) {
     let mut made = None;
-    let machine = Machine::joined(1, |builder, nulls| {
-        let video = nulls[usize::from(VIDEO.0)].clone();
-        let engine = Arc::new(Engine { video, due: Mutex::new(None), arrived: Condvar::new() });
+    let machine = Machine::joined(1, |builder, _| {
+        let engine = Arc::new(Engine { due: Mutex::new(None), arrived: Condvar::new() });
         let (from, to, allocation) = (MAIN, VIDEO, Allocation::Internal);
         builder.add_link(Link { from, to, source_via: CPU, target_via: GPU, allocation }, engine.clone());
         made = Some(engine);

@@ -4,7 +4,7 @@ use dml::arenas::{Null, null};
 use dml::core::sync::{Arc, Mutex};
 use dml::core::{
     Acquire, Arena, ArenaDesc, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Grants,
-    LinkSpeed, Operation, Platform, PlatformBuilder, RawBuffer, Recording, Region, Span,
+    LinkSpeed, Operation, Platform, PlatformBuilder, RawBuffer, Recording, Region,
 };
 pub(crate) use dml::core::{AcquireError, ArenaId};
 use dml_verify::history::assert_history;
@@ -229,8 +229,7 @@ impl Shared {
         if device == CPU {
             grants.slice_mut(region).expect("granted, of the host").copy_from_slice(&bytes);
         } else {
-            let block = grants.block(region).expect("granted").expect("of some bytes");
-            self.machine.home(device).write(block, device, region.bytes().start, &bytes);
+            self.machine.home(device).write(grants, region, &bytes).expect("granted for writing");
         }
     }
 
@@ -240,8 +239,7 @@ impl Shared {
         let bytes = if device == CPU {
             grants.slice(region).expect("granted, of the host").to_vec()
         } else {
-            let block = grants.block(region).expect("granted").expect("of some bytes");
-            self.machine.home(device).read(block, device, Span::new(range.start, range.end))
+            self.machine.home(device).read(grants, region).expect("granted")
         };
         let version = bytes[0] / 16;
         let whole: Vec<_> = range.map(|at| byte(version, at)).collect();

@@ -1,0 +1,212 @@
+//! Every call of core into foreign code, driven both ways: it panics, and it calls back into core. No lock is held there, a
+//! panic is the failure of what was asked and of nothing else, and nothing is left behind.
+//!
+//! | foreign code | called by core in |
+//! |---|---|
+//! | `Arena::desc` | `PlatformBuilder::add_arena`, once: a panic is the caller's own |
+//! | `Arena::{alloc, attach, bind, map, unmap, map_state, copy_in, copy_out, fill}` | plans: acquire, prefetch, bind; `write_bytes`, `read_bytes` |
+//! | `Arena::free`, destructors of blocks | after every change that frees, and in the last handle's drop |
+//! | `Arena::{is_lost, loss}` | after a failure, `notice_losses`, errors |
+//! | `Arena::tail` | grants dropped or failed after their block was handed out |
+//! | `Block::len` | after an allocation |
+//! | `Block::native` | `Grants::native` |
+//! | `Fence`, `Completion::{wait, poll}`, their destructors | plans; kernels in flight |
+//! | `CrossArena::can_copy` | when a buffer is made: prices are asked for once |
+//! | `CrossArena::copy` | plans |
+//! | `Waker::{wake, clone, drop}` | after a change that lets somebody in; polls (`wakers.rs`) |
+//! | `Region::{buffer, bytes}` | on the caller's own thread, before anything is asked |
+//! | `Variant`, `Footprint::Of`, `Hooks` | the scheduler's units (`kernels.rs`) |
+
+use crate::vault::{CPU, Call, Deed, GPU, Join, Later, Lie, Plan, failing, platform};
+use dml::core::sync::Arc;
+use dml::core::{AcquireError, Buffer, Platform, RawBuffer};
+use dml_verify::{block_on, poll_once, watched};
+use std::future::IntoFuture;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+const CALLS: &[Call] = &[
+    Call::Alloc,
+    Call::Free,
+    Call::Map,
+    Call::Unmap,
+    Call::MapState,
+    Call::CopyIn,
+    Call::CopyOut,
+    Call::Fill,
+    Call::Tail,
+    Call::IsLost,
+    Call::Loss,
+    Call::BlockLen,
+    Call::BlockNative,
+    Call::BlockDrop,
+    Call::FenceWait,
+    Call::FencePoll,
+    Call::FenceDrop,
+    Call::CanCopy,
+    Call::LinkCopy,
+];
+
+/// What is called back into.
+struct World {
+    platform: Platform,
+    buffer: RawBuffer,
+    other: Buffer<u32>,
+}
+
+/// Uses everything there is, whatever fails. What each step answers is its own affair; that it answers is not.
+fn use_it_all(platform: &Platform, buffer: &RawBuffer) {
+    let host = |value: u8| -> Result<(), AcquireError> {
+        let mut grants = platform.acquire(CPU).write(buffer).wait()?;
+        if let Ok(bytes) = grants.slice_mut::<u8>(buffer) {
+            bytes.fill(value);
+        }
+        grants.release()
+    };
+    let _ = host(1);
+    let device = || -> Result<(), AcquireError> {
+        let mut grants = platform.acquire(GPU).read_write(buffer).wait()?;
+        let _ = grants.native(buffer);
+        grants.write_bytes(&buffer.range(3..9), &[2; 6])?;
+        let _ = grants.read_bytes(buffer)?;
+        grants.release()
+    };
+    let _ = device();
+    let _ = platform.acquire(CPU).read(buffer).wait().map(drop);
+    // As a future, there and back.
+    let _ = host(3);
+    let _ = block_on(platform.acquire(GPU).read(buffer).into_future()).map(drop);
+    let _ = device();
+    let _ = block_on(platform.acquire(CPU).read(buffer).into_future()).map(drop);
+    // One given up half way.
+    let _ = host(4);
+    let mut future = platform.acquire(GPU).read(buffer).into_future();
+    drop(poll_once(&mut future));
+    drop(future);
+    // One that is dropped with its block handed out, and one in flight.
+    if let Ok(grants) = platform.acquire(GPU).read_write(buffer).try_now() {
+        let _ = grants.block(buffer);
+    }
+    let _ = buffer.restore(0..buffer.len());
+    if let Ok(zeros) = platform.raw_buffer(50).zeroed().build() {
+        let _ = zeros.prefetch(GPU, 0..50);
+        let _ = platform.acquire(GPU).read(&zeros).wait().map(drop);
+    }
+    platform.notice_losses();
+    let _ = buffer.free(crate::vault::VAULT);
+    let _ = host(5);
+    let _ = buffer.prefetch(GPU, 0..10);
+}
+
+/// Core as it was before: nobody holds anything, and the buffer ends.
+fn is_sound(world: &World, what: &str) {
+    let state = world.buffer.snapshot();
+    assert!(state.is_idle(), "{what}: {state:#?}");
+    assert_eq!(state.check_invariants(world.platform.routes()), Ok(()), "{what}");
+    assert!(world.platform.leaked_grants().is_empty(), "{what}");
+    assert_eq!(*world.other.read().expect("nobody touched it"), [7; 10], "{what}");
+    world.buffer.close_timeout(Duration::from_secs(10)).unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+/// Runs everything with one deed at one call, on both sorts of platforms.
+fn drive(call: Call, deed: impl Fn(&Later<World>) -> Deed) -> usize {
+    let mut met = 0;
+    for sort in ["staged", "mapped", "failing"] {
+        let later: Later<World> = Arc::new(OnceLock::new());
+        let plan = Plan::always_at(call, deed(&later));
+        let what = format!("{call:?}, {sort}");
+        let (counted, told) = (plan.clone(), what.clone());
+        watched(&what, move || {
+            let platform = match sort {
+                "staged" => platform(Join::Staged, &plan, Lie::None),
+                "mapped" => platform(Join::Mapped, &plan, Lie::None),
+                _ => failing(&plan),
+            };
+            let other = platform.buffer_from(vec![7_u32; 10]).expect("a small buffer");
+            let buffer = platform.raw_buffer(100).build().expect("a small buffer");
+            let world = World { platform: platform.clone(), buffer: buffer.clone(), other };
+            assert!(later.set(world).is_ok());
+            let used = catch_unwind(AssertUnwindSafe(|| use_it_all(&platform, &buffer)));
+            assert!(used.is_ok(), "{told}: a panic of foreign code reached the application");
+            platform.device_lost(GPU);
+            let lost = catch_unwind(AssertUnwindSafe(|| use_it_all(&platform, &buffer)));
+            assert!(lost.is_ok(), "{told}: a panic of foreign code reached the application");
+            is_sound(later.get().expect("just set"), &told);
+        })
+        .join();
+        met += counted.met.load(Ordering::SeqCst);
+    }
+    met
+}
+
+#[test]
+fn a_panic_of_any_call_is_the_failure_of_what_was_asked_alone() {
+    for &call in CALLS {
+        let met = drive(call, |_| Deed::Panic);
+        assert!(met > 0, "{call:?} is never called");
+    }
+}
+
+#[test]
+fn any_call_may_call_back_into_core() {
+    for &call in CALLS {
+        let answered = Arc::new(AtomicUsize::new(0));
+        let count = answered.clone();
+        let met = drive(call, |later| {
+            let (later, count) = (later.clone(), count.clone());
+            Deed::First(Arc::new(move || {
+                let Some(World { platform, buffer, other }) = later.get() else { return };
+                // Each of these takes the lock of the buffer that the call is about, or of all.
+                let _ = buffer.snapshot();
+                let _ = buffer.is_readable(0..100);
+                let _ = buffer.leaked_grants();
+                let _ = platform.leaked_grants();
+                let _ = platform.lost_devices();
+                let _ = platform.raw_buffer(3).build();
+                drop(platform.acquire(CPU).read(other).try_now());
+                drop(platform.acquire(CPU).read(buffer).try_now());
+                count.fetch_add(1, Ordering::SeqCst);
+            }))
+        });
+        assert!(met > 0, "{call:?} is never called");
+        // Prices are asked for when the first buffer is made, before there is anything to call back to.
+        assert!(call == Call::CanCopy || answered.load(Ordering::SeqCst) > 0, "{call:?} never came back");
+    }
+}
+
+/// A call that hangs keeps whoever needs its end, and nobody else.
+#[test]
+fn a_call_that_hangs_keeps_those_alone_who_need_its_end() {
+    for call in [Call::Alloc, Call::CopyIn, Call::LinkCopy, Call::FenceWait] {
+        let (open, opened) = std::sync::mpsc::channel::<()>();
+        let opened = dml::core::sync::Mutex::new(Some(opened));
+        let plan = Plan::at(
+            call,
+            Deed::First(Arc::new(move || {
+                let taken = opened.lock().take();
+                if let Some(opened) = taken {
+                    let _ = opened.recv();
+                }
+            })),
+        );
+        let platform = platform(Join::Staged, &plan, Lie::None);
+        let buffer = platform.raw_buffer(100).build().expect("a small buffer");
+        platform.acquire(CPU).write(&buffer).wait().unwrap().release().unwrap();
+        let (there, hung) = (platform.clone(), buffer.clone());
+        let stuck = watched("the stuck reader", move || there.acquire(GPU).read(&hung).wait().map(drop));
+        while plan.met.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        // Readers elsewhere go on; a writer says what it waits for; closing for a limited time says who is in the way.
+        assert!(platform.acquire(CPU).read(&buffer).try_now().is_ok());
+        let writer = platform.acquire(CPU).write(&buffer).wait_timeout(Duration::from_millis(20));
+        assert!(writer.is_err_and(|error| error.is_busy()));
+        let closed = buffer.close_timeout(Duration::from_millis(20));
+        assert!(matches!(&closed, Err(AcquireError::StillHeld { outstanding, .. }) if outstanding.len() == 1), "{closed:?}");
+        open.send(()).expect("it hangs");
+        let _ = stuck.join();
+        buffer.close();
+    }
+}

@@ -1,0 +1,195 @@
+//! Ends that two callers race for, and ways out of what should not have happened.
+
+use crate::vault::{CPU, GPU, Join, Lie, Plan, platform};
+use dml::core::{AcquireError, Buffer, Platform};
+use dml_verify::watched;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+fn plain() -> Platform {
+    platform(Join::Staged, &Plan::none(), Lie::None)
+}
+
+/// Only the call that asked for the application's vector takes it, whoever else closes the buffer.
+#[test]
+fn of_those_who_end_a_buffer_one_gets_its_vector() {
+    let platform = plain();
+    for round in 0..800_u32 {
+        let data = vec![round; 300];
+        let address = data.as_ptr() as usize;
+        let buffer = platform.buffer_from(data).unwrap();
+        // Somebody holds it, so that both wait for the same end.
+        let holder = platform.acquire(CPU).read(&buffer).wait().unwrap().hand_over();
+        let start = Arc::new(Barrier::new(3));
+        let taker = |buffer: Buffer<u32>, start: Arc<Barrier>| {
+            std::thread::spawn(move || {
+                start.wait();
+                buffer.into_vec().map(|data| (data.as_ptr() as usize, data))
+            })
+        };
+        let takers = [taker(buffer.clone(), start.clone()), taker(buffer.clone(), start.clone())];
+        let (closed, begun) = (buffer.clone(), start.clone());
+        let closer = std::thread::spawn(move || {
+            begun.wait();
+            std::thread::yield_now();
+            closed.raw().close();
+        });
+        drop(buffer);
+        std::thread::yield_now();
+        drop(holder);
+        closer.join().unwrap();
+        let ended = takers.map(|taker| taker.join().unwrap());
+        let got: Vec<_> = ended.iter().filter_map(|ended| ended.as_ref().ok()).collect();
+        for error in ended.iter().filter_map(|ended| ended.as_ref().err()) {
+            assert!(matches!(error, AcquireError::Closed { .. }), "{error}");
+        }
+        assert!(got.len() <= 1, "the vector was given twice");
+        if let Some((at, data)) = got.first() {
+            assert_eq!((*at, data.as_slice()), (address, &[round; 300][..]));
+        }
+    }
+}
+
+/// As above, where the one who asks has read the buffer before the other closes it: then it always gets the vector.
+#[test]
+fn who_has_begun_to_take_the_vector_gets_it() {
+    let platform = plain();
+    for round in 0..400_u32 {
+        let buffer = platform.buffer_from(vec![round; 300]).unwrap();
+        let holder = platform.acquire(CPU).read(&buffer).wait().unwrap().hand_over();
+        let taken = buffer.clone();
+        let taker = watched("into_vec", move || taken.into_vec());
+        // It has its own grant, and waits for the holder's: the buffer is closing.
+        while platform.acquire(CPU).read(&buffer).try_now().is_ok() {
+            std::thread::yield_now();
+        }
+        let closed = buffer.clone();
+        let closer = watched("close", move || closed.raw().close());
+        drop(holder);
+        closer.join();
+        assert_eq!(taker.join().unwrap(), [round; 300]);
+    }
+}
+
+#[test]
+fn a_forgotten_grant_is_found_and_does_not_hold_the_application() {
+    let platform = plain();
+    let buffer = platform.buffer::<u32>(8).label("weights").build().unwrap();
+    let recording = platform.record();
+    let grants = platform.acquire(CPU).write(&buffer.range(2..4)).wait().unwrap();
+    let line = line!() - 1;
+    std::mem::forget(grants);
+    let leaked = platform.leaked_grants();
+    assert_eq!(leaked, buffer.raw().leaked_grants());
+    let [outstanding] = &leaked[..] else { panic!("{leaked:?}") };
+    let (at, thread) = outstanding.acquired_at.expect("events are recorded");
+    assert_eq!((at.file(), at.line(), thread), (file!(), line, std::thread::current().id()));
+    let text = outstanding.to_string();
+    for part in ["\"weights\"", "8..16", "WriteInvalidate", "main_mem", "ends.rs"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    drop(recording);
+    let waited = Duration::from_millis(10);
+    let told = buffer.raw().close_timeout(waited);
+    let Err(error @ AcquireError::StillHeld { .. }) = &told else { panic!("{told:?}") };
+    let text = error.to_string();
+    assert!(text.contains("\"weights\"") && text.contains("ends.rs") && text.contains("10ms"), "{text}");
+    // It takes nobody any more, and says so.
+    assert!(matches!(buffer.read().map(drop), Err(AcquireError::Closed { .. })));
+    assert!(buffer.raw().close_timeout(Duration::ZERO).is_err());
+    // Without recording, everything but the place is known.
+    let other = platform.buffer::<u32>(8).build().unwrap();
+    std::mem::forget(platform.acquire(CPU).write(&other).wait().unwrap());
+    assert_eq!(other.raw().leaked_grants()[0].acquired_at, None);
+    // Where all ended, there is nothing.
+    let sound = platform.buffer::<u32>(8).build().unwrap();
+    platform.acquire(CPU).write(&sound).wait().unwrap().release().unwrap();
+    assert!(sound.raw().leaked_grants().is_empty());
+    assert_eq!(sound.raw().close_timeout(Duration::from_secs(10)), Ok(()));
+    assert_eq!(sound.raw().close_timeout(Duration::ZERO), Ok(()), "it stays closed");
+}
+
+#[test]
+fn grants_that_another_thread_has_are_not_held_here() {
+    let platform = plain();
+    let [low, high] = [(); 2].map(|()| platform.buffer_from(vec![1_u32; 8]).unwrap());
+    let others = platform.acquire(CPU).write(&low).wait().unwrap().hand_over();
+    let zero = Duration::ZERO;
+    let ask = || platform.acquire(CPU).read(&low).wait_timeout(zero).map(drop);
+    let held = platform.acquire(CPU).read(&high).wait().unwrap();
+    let told = ask();
+    let Err(AcquireError::OrderViolation { buffer, held: theirs }) = &told else { panic!("{told:?}") };
+    assert_eq!((buffer.id, theirs.id), (low.raw().id(), high.raw().id()));
+    // Another thread uses them, and so has them.
+    let (give_back, given_back) = std::sync::mpsc::channel();
+    let (used, is_used) = std::sync::mpsc::channel();
+    let (there, view) = (platform.clone(), high.clone());
+    let (first, waits_for) = (low.clone(), zero);
+    let thread = std::thread::spawn(move || {
+        assert_eq!(held.slice::<u32>(&view).unwrap(), [1; 8]);
+        let asked = there.acquire(CPU).read(&first).wait_timeout(waits_for).map(drop);
+        assert!(matches!(asked, Err(AcquireError::OrderViolation { .. })), "it holds it now: {asked:?}");
+        used.send(()).unwrap();
+        given_back.recv().unwrap();
+        drop(held);
+    });
+    is_used.recv().unwrap();
+    assert!(matches!(ask(), Err(AcquireError::Timeout { .. })), "this thread holds nothing");
+    give_back.send(()).unwrap();
+    thread.join().unwrap();
+    // Handed over, they are nobody's.
+    let held = platform.acquire(CPU).read(&high).wait().unwrap().hand_over();
+    assert!(matches!(ask(), Err(AcquireError::Timeout { .. })));
+    drop((held, others));
+    assert_eq!(ask(), Ok(()));
+}
+
+/// Two reads on one thread, in any order, and of one buffer.
+#[test]
+fn host_reads_of_one_thread_are_no_violation() {
+    let platform = plain();
+    let [low, high] = [(); 2].map(|()| platform.buffer_from(vec![1_u32; 8]).unwrap());
+    let (b, a, again) = (high.read().unwrap(), low.read().unwrap(), high.read().unwrap());
+    assert_eq!((a[0], b[0], again[0]), (1, 1, 1));
+    // With a writer waiting it could deadlock, and is told so, by name.
+    let labelled = platform.buffer::<u32>(4).label("gradients").zeroed().build().unwrap();
+    let first = labelled.read().unwrap();
+    let theirs = labelled.clone();
+    let writer = watched("the writer", move || theirs.write().map(drop));
+    while labelled.raw().snapshot().queue().len() == 0 {
+        std::thread::yield_now();
+    }
+    let told = labelled.read().map(drop).unwrap_err();
+    assert!(matches!(told, AcquireError::OrderViolation { .. }), "{told}");
+    assert_eq!(told.to_string().matches("\"gradients\"").count(), 2, "{told}");
+    drop(first);
+    assert_eq!(writer.join(), Ok(()));
+}
+
+#[test]
+fn an_empty_grant_holds_nothing() {
+    let platform = plain();
+    let [low, high] = [(); 2].map(|()| platform.buffer_from(vec![1_u32; 8]).unwrap());
+    let others = platform.acquire(GPU).write(&low).wait().unwrap().hand_over();
+    let _empty = platform.acquire(CPU).write(&high.range(3..3)).wait().unwrap();
+    let told = platform.acquire(CPU).read(&low).wait_timeout(Duration::ZERO).map(drop);
+    assert!(matches!(told, Err(AcquireError::Timeout { .. })), "{told:?}");
+    // And an empty request waits for nobody, whoever waits.
+    let mut waiting = std::future::IntoFuture::into_future(platform.acquire(CPU).write(&low));
+    assert!(dml_verify::poll_once(&mut waiting).is_pending());
+    assert!(platform.acquire(CPU).read(&low.range(2..2)).wait().is_ok());
+    drop((waiting, others));
+}
+
+#[test]
+fn errors_name_labels_and_elements() {
+    let platform = plain();
+    let buffer = platform.buffer::<u64>(8).label("weights").build().unwrap();
+    let id = buffer.raw().id();
+    let told = platform.acquire(CPU).read(&buffer.range(2..4)).try_now().map(drop).unwrap_err();
+    assert_eq!(told.to_string(), format!("\"weights\" ({id}) bytes 16..32 (elements 2..4) were never written"));
+    let raw = platform.raw_buffer(8).build().unwrap();
+    let told = platform.acquire(CPU).read(&raw).try_now().map(drop).unwrap_err();
+    assert_eq!(told.to_string(), format!("{} bytes 0..8 were never written", raw.id()));
+    assert_eq!((buffer.raw().name().label(), raw.name().label()), (Some("weights"), None));
+}

@@ -1,0 +1,195 @@
+//! Variants, footprints and hooks of the scheduler.
+
+use crate::vault::{CPU, GPU, Join, Lie, Plan, platform};
+use dml::core::sync::Arc;
+use dml::core::{AcquireError, Fence};
+use dml::prelude::*;
+use dml::scheduler::{Hooks, NotStarted, RunError, UnitId};
+use dml_verify::watched;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const ITEMS: u64 = 64;
+
+/// Adds one to every item in place.
+fn add_one(package: &Package, grants: &mut Grants) -> Result<Fence, Box<dyn std::error::Error + Send + Sync>> {
+    let mut views = grants.views()?;
+    views[0].slice_mut::<u32>()?.iter_mut().for_each(|value| *value += 1);
+    Ok(Fence::done(package.items()))
+}
+
+fn buffer(platform: &Platform) -> Buffer<u32> {
+    platform.buffer_from((0..ITEMS as u32).collect::<Vec<_>>()).expect("a small buffer")
+}
+
+fn in_place(buffer: &Buffer<u32>) -> Kernel {
+    Kernel::new("in place", 4).argument(Argument::part(buffer, Access::ReadWrite, Footprint::PerItem { bytes: 4 }))
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error() {
+    let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+    let kernel = in_place(&buffer(&platform)).variant(CPU, add_one);
+    for device in [DeviceId(2), DeviceId(99), DeviceId(u16::MAX)] {
+        let told = Coexecutor::new(&platform).devices([CPU, device]).run(&kernel, ITEMS).unwrap_err();
+        assert_eq!(told, RunError::UnknownDevice { kernel: "in place".to_owned(), device, devices: 2 });
+        let nowhere = Coexecutor::new(&platform).collect_on(Some(device)).run(&kernel, 0);
+        assert!(nowhere.is_ok(), "nothing is collected of nothing: {nowhere:?}");
+    }
+}
+
+/// A launch that fails before it wrote anything leaves its in-place argument to the next unit, though no other copy is left.
+#[test]
+fn a_launch_that_did_not_start_spoils_nothing() {
+    let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+    let only_here = buffer(&platform);
+    // The device alone has it, and its launches fail with the storage in hand.
+    let mut grants = platform.acquire(GPU).read_write(&only_here).wait().unwrap();
+    let bytes = grants.read_bytes(&only_here).unwrap();
+    grants.write_bytes(&only_here, &bytes).unwrap();
+    grants.release().unwrap();
+    let launches = Arc::new(AtomicUsize::new(0));
+    let (count, taken) = (launches.clone(), only_here.clone());
+    let kernel = in_place(&only_here).variant(CPU, add_one).variant(GPU, move |_: &Package, grants: &mut Grants| {
+        let _ = grants.block(&taken)?;
+        count.fetch_add(1, Ordering::SeqCst);
+        Err(NotStarted::new("no more work-groups").into())
+    });
+    let report = Coexecutor::new(&platform).policy("dynamic:8".parse().unwrap()).run(&kernel, ITEMS).unwrap();
+    assert!(launches.load(Ordering::SeqCst) > 0 && report.failures.len() == 1, "{report:?}");
+    assert!(report.failures[0].message.contains("no more work-groups"));
+    assert!((1..).zip(&*only_here.read().unwrap()).all(|(expected, value)| expected == *value));
+    // One that says nothing of the kind has spoilt what was handed out.
+    let taken = only_here.clone();
+    let mut grants = platform.acquire(GPU).read_write(&only_here).wait().unwrap();
+    grants.write_bytes(&only_here, &bytes).unwrap();
+    grants.release().unwrap();
+    let alone = in_place(&only_here).variant(GPU, move |_: &Package, grants: &mut Grants| {
+        let _ = grants.block(&taken)?;
+        Err("half way".into())
+    });
+    let told = Coexecutor::new(&platform).run(&alone, ITEMS);
+    assert!(matches!(told, Err(RunError::Unfinished { .. })), "{told:?}");
+    assert!(matches!(only_here.read().map(drop), Err(AcquireError::Poisoned { restorable: false, .. })));
+}
+
+/// An argument of a kernel that panics, one way for each place where it is asked.
+#[test]
+fn a_footprint_that_panics_or_lies_fails_its_packages_alone() {
+    for how in ["panics", "reaches out", "runs backwards"] {
+        let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+        let (input, output) = (buffer(&platform), buffer(&platform));
+        let footprint = move |items: std::ops::Range<u64>| match how {
+            "panics" => std::panic::resume_unwind(Box::new("a stranger's footprint")),
+            "reaches out" => items.start * 4..ITEMS * 4 + 1,
+            _ => items.end * 4..items.start * 4,
+        };
+        let kernel = Kernel::new("odd", 4)
+            .argument(Argument::part(&input, Access::ReadOnly, Footprint::Of(std::sync::Arc::new(footprint))))
+            .argument(Argument::part(&output, Access::ReadWrite, Footprint::PerItem { bytes: 4 }))
+            .variant(CPU, add_one);
+        let ended = watched("an odd footprint", move || {
+            catch_unwind(AssertUnwindSafe(|| Coexecutor::new(&platform).run(&kernel, ITEMS)))
+        })
+        .join();
+        let told = ended.expect("no panic reaches the caller");
+        assert!(matches!(told, Err(RunError::Unfinished { missing: ITEMS, .. })), "{how}: {told:?}");
+        assert_eq!(*output.read().unwrap(), *buffer(&self::platform(Join::Staged, &Plan::none(), Lie::None)).read().unwrap());
+    }
+}
+
+#[test]
+fn a_variant_that_panics_hands_its_work_to_the_others() {
+    let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+    let data = buffer(&platform);
+    data.raw().prefetch(GPU, 0..ITEMS * 4).unwrap();
+    let kernel = in_place(&data)
+        .variant(CPU, add_one)
+        .variant(GPU, |_: &Package, _: &mut Grants| std::panic::resume_unwind(Box::new("a stranger's kernel")));
+    let report = Coexecutor::new(&platform).policy("dynamic:8".parse().unwrap()).run(&kernel, ITEMS).unwrap();
+    assert_eq!(report.failures.len(), 1);
+    assert!((1..).zip(&*data.read().unwrap()).all(|(expected, value)| expected == *value));
+}
+
+/// Hooks that panic, one at each turn, and hooks that call back.
+struct Odd {
+    at: &'static str,
+    platform: Platform,
+    buffer: Buffer<u32>,
+    met: AtomicUsize,
+}
+
+impl Odd {
+    fn turn(&self, at: &str) {
+        // Nothing of the scheduler or of core is locked here.
+        let _ = self.platform.leaked_grants();
+        let _ = self.buffer.raw().snapshot();
+        if at == self.at {
+            self.met.fetch_add(1, Ordering::SeqCst);
+            std::panic::resume_unwind(Box::new(format!("a stranger's hook at {at}")));
+        }
+    }
+}
+
+impl Hooks for Odd {
+    fn director_start(&self) {
+        self.turn("director_start");
+    }
+
+    fn director_end(&self) {
+        self.turn("director_end");
+    }
+
+    fn unit_start(&self, _: UnitId, _: DeviceId) {
+        self.turn("unit_start");
+    }
+
+    fn unit_end(&self, _: UnitId, _: DeviceId) {
+        self.turn("unit_end");
+    }
+
+    fn package_done(&self, _: &Package, _: DeviceId) {
+        self.turn("package_done");
+    }
+}
+
+#[test]
+fn a_hook_that_panics_is_heard_after_the_run() {
+    for at in ["director_start", "director_end", "unit_start", "unit_end", "package_done", "never"] {
+        let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+        let data = buffer(&platform);
+        let kernel = in_place(&data).variant(CPU, add_one);
+        let hooks = Odd { at, platform: platform.clone(), buffer: data.clone(), met: AtomicUsize::new(0) };
+        let ended = watched("hooks that panic", move || {
+            let run = || Coexecutor::new(&platform).policy("dynamic:8".parse().unwrap()).run_with(&kernel, ITEMS, &hooks);
+            let ended = catch_unwind(AssertUnwindSafe(run));
+            (ended.map(|report| report.map(drop)), hooks.met.load(Ordering::SeqCst))
+        })
+        .join();
+        match ended {
+            (Ok(Ok(())), 0) => assert_eq!(at, "never"),
+            (Err(panic), met) => {
+                assert!(met > 0 && panic.downcast_ref::<String>().is_some_and(|text| text.contains(at)), "{at}");
+            }
+            other => panic!("{at}: {other:?}"),
+        }
+        // Every item was computed, once.
+        assert!((1..).zip(&*data.read().unwrap()).all(|(expected, value)| expected == *value), "{at}");
+    }
+}
+
+/// Kernels call back into core as well.
+#[test]
+fn a_variant_may_use_core() {
+    let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+    let data = buffer(&platform);
+    let (there, mine) = (platform.clone(), data.clone());
+    let kernel = in_place(&data).variant(CPU, move |package: &Package, grants: &mut Grants| {
+        let held = mine.raw().leaked_grants();
+        assert!(!held.is_empty());
+        let again = there.acquire(CPU).read(&mine).try_now().map(drop);
+        assert!(matches!(again, Err(AcquireError::Busy { .. })), "{again:?}");
+        add_one(package, grants)
+    });
+    Coexecutor::new(&platform).run(&kernel, ITEMS).unwrap();
+}

@@ -1,0 +1,366 @@
+//! One lie each. An arena can spoil the bytes it was trusted with; it cannot make core hand out what it must not, and what
+//! core can notice it reports, to whoever asked, as what it is.
+
+use crate::vault::{CPU, GPU, Join, Lie, Plan, VAULT, platform};
+use dml::core::state::{Lifecycle, MapState};
+use dml::core::sync::Arc;
+use dml::core::{
+    AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Breach, Concurrency, CopyIn, CopyJob, CopyOut,
+    CopyQuery, Cost, CrossArena, DeviceDesc, DeviceKind, DeviceSet, Fence, Fill, HostMemory, HostSpan, HostStaged, Link,
+    MapReport, MapRequest, NewBlock, Platform, TransferError, UnmapRequest,
+};
+use std::time::Duration;
+
+/// What the host hears that writes a buffer, and then has the device change it and reads it again.
+fn there_and_back(platform: &Platform) -> (dml::RawBuffer, Result<Vec<u8>, AcquireError>) {
+    let buffer = platform.raw_buffer(64).build().expect("a small buffer");
+    let run = || {
+        let mut grants = platform.acquire(CPU).write(&buffer).wait()?;
+        grants.slice_mut::<u8>(&buffer).expect("granted").copy_from_slice(&[5; 64]);
+        grants.release()?;
+        let mut grants = platform.acquire(GPU).read_write(&buffer).wait()?;
+        grants.write_bytes(&buffer.range(10..20), &[6; 10])?;
+        grants.release()?;
+        let grants = platform.acquire(CPU).read(&buffer).wait()?;
+        Ok(grants.slice::<u8>(&buffer).expect("granted").to_vec())
+    };
+    let result = run();
+    (buffer, result)
+}
+
+/// What a lie leads to.
+enum Leads {
+    /// An error that is its own, after which the buffer goes on.
+    Error(fn(&AcquireError) -> bool),
+    /// A broken contract: the buffer serves nobody any more, and ends.
+    Breach(fn(&Breach) -> bool),
+}
+
+const LIES: &[(Join, Lie, Leads)] = &[
+    (
+        Join::Staged,
+        Lie::ShortBlock,
+        Leads::Error(|error| matches!(error, AcquireError::Alloc { cause: AllocError::OutOfMemory { bytes: 64, .. }, .. })),
+    ),
+    (Join::Staged, Lie::NoStorage, Leads::Error(|error| matches!(error, AcquireError::Alloc { .. }))),
+    (
+        Join::Staged,
+        Lie::Short,
+        Leads::Error(|error| {
+            let expected = TransferError::Short { requested_bytes: 64, done_bytes: 63 };
+            matches!(error, AcquireError::CopyFailed { cause, .. } if *cause == expected)
+        }),
+    ),
+    (
+        Join::Staged,
+        Lie::Overrun,
+        Leads::Error(|error| {
+            let expected = TransferError::Overrun { requested_bytes: 64, done_bytes: 65 };
+            matches!(error, AcquireError::CopyFailed { cause, .. } if *cause == expected)
+        }),
+    ),
+    (Join::Staged, Lie::KeepsCopyIn, Leads::Breach(|breach| *breach == Breach::StillLent)),
+    (Join::Staged, Lie::KeepsCopyOut, Leads::Breach(|breach| *breach == Breach::StillLent)),
+    (Join::Staged, Lie::MapsInCopy, Leads::Breach(|breach| matches!(breach, Breach::MapChanged { .. }))),
+    (Join::Mapped, Lie::NoAddress, Leads::Breach(|breach| *breach == Breach::NoAddress)),
+    (Join::Mapped, Lie::ShortMapping, Leads::Breach(|breach| matches!(breach, Breach::HostMemory { bytes: 1, .. }))),
+    (Join::Mapped, Lie::LentMapping, Leads::Breach(|breach| *breach == Breach::StillLent)),
+    (Join::Mapped, Lie::NobodyMapped, Leads::Breach(|breach| *breach == Breach::Access { device: CPU })),
+];
+
+#[test]
+fn every_lie_is_told_for_what_it_is() {
+    for (join, lie, leads) in LIES {
+        let platform = platform(*join, &Plan::none(), *lie);
+        let (buffer, result) = there_and_back(&platform);
+        let error = result.map(drop).expect_err("the lie is noticed");
+        let state = buffer.snapshot();
+        match leads {
+            Leads::Error(is_it) => {
+                assert!(is_it(&error), "{lie:?}: {error:?}");
+                assert_eq!(state.lifecycle(), Lifecycle::Open, "{lie:?}");
+                // The host's own copy is as it was.
+                let grants = platform.acquire(CPU).read(&buffer).wait().unwrap();
+                assert_eq!(grants.slice::<u8>(&buffer).unwrap(), [5; 64], "{lie:?}");
+            }
+            Leads::Breach(is_it) => {
+                let AcquireError::ArenaContract { breach, arena, .. } = &error else { panic!("{lie:?}: {error:?}") };
+                assert!(is_it(breach) && &*arena.name == "vault", "{lie:?}: {error}");
+                assert_eq!(state.lifecycle(), Lifecycle::Wedged, "{lie:?}");
+                let after = platform.acquire(CPU).read(&buffer).try_now().map(drop);
+                assert!(matches!(after, Err(AcquireError::Wedged { .. })), "{lie:?}: {after:?}");
+            }
+        }
+        assert!(buffer.snapshot().is_idle(), "{lie:?}");
+        buffer.close_timeout(Duration::from_secs(10)).unwrap();
+    }
+}
+
+#[test]
+fn without_a_lie_the_bytes_go_there_and_back() {
+    for join in [Join::Staged, Join::Mapped] {
+        let (_, result) = there_and_back(&platform(join, &Plan::none(), Lie::None));
+        assert_eq!(result.unwrap(), [[5; 10].to_vec(), [6; 10].to_vec(), [5; 44].to_vec()].concat());
+    }
+}
+
+#[test]
+fn a_fill_that_is_kept_breaks_the_contract() {
+    let platform = platform(Join::Staged, &Plan::none(), Lie::KeepsFill);
+    let buffer = platform.raw_buffer(64).zeroed().build().unwrap();
+    let told = platform.acquire(GPU).read(&buffer).try_now().map(drop);
+    assert!(matches!(told, Err(AcquireError::ArenaContract { breach: Breach::StillLent, .. })), "{told:?}");
+    buffer.close();
+}
+
+/// A fence that is forgotten has given its loan back here, for the copy was made at once: nothing is wrong with that.
+#[test]
+fn a_fence_that_is_forgotten_after_its_work_is_no_breach() {
+    let (_, result) = there_and_back(&platform(Join::Staged, &Plan::none(), Lie::ForgetsFence));
+    assert_eq!(result.unwrap()[10..20], [6; 10]);
+}
+
+/// Host memory of safe code's own: what it may do with it, and what core makes of it.
+#[derive(Debug)]
+struct Host {
+    desc: ArenaDesc,
+    how: How,
+    kept: dml::core::sync::Mutex<Vec<Box<dyn std::any::Any + Send>>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Well,
+    Short,
+    Misaligned,
+    KeepsATarget,
+}
+
+#[derive(Debug)]
+struct Plain(u64);
+
+impl dml::core::Block for Plain {
+    fn len(&self) -> u64 {
+        self.0
+    }
+
+    fn native(&self) -> dml::core::NativeHandle {
+        dml::core::NativeHandle(0)
+    }
+}
+
+impl Arena for Host {
+    fn desc(&self) -> &ArenaDesc {
+        &self.desc
+    }
+
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
+        let block: BlockRef = Arc::new(Plain(len));
+        let memory = |bytes: u64| HostMemory::zeroed(bytes).expect("memory for a test");
+        let host = match self.how {
+            How::Well => memory(len),
+            How::Short => memory(len - 1),
+            // Of bytes, which are aligned to nothing: one allocation in some is aligned all the same.
+            How::Misaligned => (0..)
+                .map(|extra| HostMemory::holding(vec![0_u8; len as usize + extra]))
+                .find(|memory| !(memory.span().as_ptr().addr()).is_multiple_of(64))
+                .expect("one that is not aligned"),
+            How::KeepsATarget => {
+                let mut memory = memory(len);
+                self.kept.lock().push(Box::new(memory.target(dml::core::Span::new(0, len))));
+                memory
+            }
+        };
+        Ok(NewBlock::new(block).with_host(host))
+    }
+
+    fn map(&self, _: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        panic!("always bimapped")
+    }
+
+    fn unmap(&self, _: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        panic!("always bimapped")
+    }
+
+    fn copy_in(&self, _: CopyIn) -> Result<Fence, TransferError> {
+        panic!("core copies host memory by itself")
+    }
+
+    fn copy_out(&self, _: CopyOut) -> Result<Fence, TransferError> {
+        panic!("core copies host memory by itself")
+    }
+
+    fn fill(&self, _: Fill) -> Result<Fence, TransferError> {
+        Err(TransferError::Infeasible)
+    }
+}
+
+fn host(how: How) -> Platform {
+    let mut builder = Platform::builder();
+    let cpu = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    let desc = ArenaDesc::new("host", ArenaKind("host"), cpu)
+        .with_remotes(DeviceSet::of(cpu))
+        .with_concurrency(Concurrency::BimapFull);
+    builder.add_arena(Arc::new(Host { desc, how, kept: Default::default() }));
+    builder.build().expect("a sound platform")
+}
+
+/// A safe arena cannot show one memory for two blocks, nor keep the right to write under somebody's view.
+#[test]
+fn host_memory_of_safe_code_is_the_grants_alone() {
+    let platform = host(How::Well);
+    let (one, two) = (platform.buffer::<u64>(100).build().unwrap(), platform.buffer::<u64>(100).build().unwrap());
+    let (mut first, mut second) = (one.write().unwrap(), two.write().unwrap());
+    first.fill(1);
+    second.fill(2);
+    assert!(first.iter().all(|value| *value == 1) && second.iter().all(|value| *value == 2));
+    first.release().unwrap();
+    second.release().unwrap();
+    let refused = |how| host(how).buffer::<u64>(100).build().unwrap().write().map(drop).unwrap_err();
+    let breach = |error: AcquireError| match error {
+        AcquireError::ArenaContract { breach, .. } => breach,
+        other => panic!("{other}"),
+    };
+    assert_eq!(breach(refused(How::Short)), Breach::HostMemory { bytes: 799, needed_bytes: 800 });
+    assert!(matches!(breach(refused(How::Misaligned)), Breach::HostMemory { .. }));
+    assert_eq!(breach(refused(How::KeepsATarget)), Breach::StillLent);
+}
+
+/// A mechanism in safe code, which does to its job what can be done to it.
+#[derive(Debug)]
+struct Odd {
+    how: &'static str,
+    kept: dml::core::sync::Mutex<Vec<CopyJob>>,
+}
+
+impl CrossArena for Odd {
+    fn name(&self) -> &str {
+        self.how
+    }
+
+    fn can_copy(&self, _: &CopyQuery) -> Option<Cost> {
+        Some(Cost::from_ns(1))
+    }
+
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+        let len = job.len();
+        match self.how {
+            "keeps its job" => {
+                self.kept.lock().push(job);
+                Ok(Fence::done(len))
+            }
+            "keeps a part of it" => {
+                let (part, rest) = job.split_at(len / 2);
+                self.kept.lock().push(rest);
+                part.write()?.wait()?;
+                Ok(Fence::done(len))
+            }
+            "copies in pieces" => {
+                let (first, rest) = job.split_at(len / 3);
+                let (second, third) = rest.split_at(len / 3);
+                let fences = [third, first, second].map(CopyJob::write);
+                Ok(Fence::running(move || {
+                    fences.into_iter().try_fold(0, |sum, fence| Ok(sum + fence?.wait()?))
+                }))
+            }
+            "maps what is not mapped" => job.memcpy(),
+            "reads for writing" => job.read(),
+            "leaves half out" => job.first(len / 2).write(),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+fn odd(how: &'static str) -> Result<Vec<u8>, AcquireError> {
+    let mut builder = Platform::builder().without_default_links();
+    let rig = platform(Join::Staged, &Plan::none(), Lie::None);
+    rig.devices().iter().for_each(|device| _ = builder.add_device(device.clone()));
+    rig.arenas().iter().for_each(|arena| _ = builder.add_arena(arena.clone()));
+    let link = rig.links()[0];
+    builder.add_link(link, Arc::new(Odd { how, kept: Default::default() }));
+    let back = Link { from: link.to, to: link.from, source_via: link.target_via, target_via: link.source_via, ..link };
+    builder.add_link(back, Arc::new(HostStaged::default()));
+    there_and_back(&builder.build().expect("a sound platform")).1
+}
+
+#[test]
+fn a_mechanism_reaches_its_own_bytes_alone() {
+    assert_eq!(odd("copies in pieces").unwrap()[..12], [5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 6, 6]);
+    let is = |how, is_it: fn(&AcquireError) -> bool| {
+        let error = odd(how).map(drop).expect_err("it is noticed");
+        assert!(is_it(&error), "{how}: {error:?}");
+    };
+    let kept = |error: &AcquireError| matches!(error, AcquireError::ArenaContract { breach: Breach::StillLent, .. });
+    is("keeps its job", kept);
+    is("keeps a part of it", kept);
+    let no_address = |error: &AcquireError| matches!(error, AcquireError::ArenaContract { breach: Breach::NoAddress, .. });
+    is("maps what is not mapped", no_address);
+    is("reads for writing", no_address);
+    is("leaves half out", |error| {
+        matches!(error, AcquireError::CopyFailed { cause: TransferError::Short { done_bytes: 32, .. }, .. })
+    });
+}
+
+/// An arena whose description changes is taken at its first word.
+#[derive(Debug)]
+struct Fickle {
+    first: ArenaDesc,
+    later: ArenaDesc,
+    asked: std::sync::atomic::AtomicBool,
+}
+
+impl Arena for Fickle {
+    fn desc(&self) -> &ArenaDesc {
+        match self.asked.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            false => &self.first,
+            true => &self.later,
+        }
+    }
+
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
+        Ok(NewBlock::new(Arc::new(Plain(len))))
+    }
+
+    fn bind(&self, root: &BlockRef, _: Option<&HostSpan>) -> Result<NewBlock, AllocError> {
+        Ok(NewBlock::new(Arc::new(Plain(root.len()))))
+    }
+
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        Ok(MapReport { state: request.target(), host: None })
+    }
+
+    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        Ok(MapReport { state: MapState::Unmapped, host: None }).inspect(|_| drop(request))
+    }
+
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        Ok(Fence::done(copy.len()))
+    }
+
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        Ok(Fence::done(copy.len()))
+    }
+
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        Ok(Fence::done(fill.len()))
+    }
+}
+
+#[test]
+fn a_description_counts_as_it_was_first() {
+    let mut builder = Platform::builder();
+    let cpu = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    builder.add_arena(Arc::new(dml::arenas::MainMem::new(cpu)));
+    let gpu = builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu));
+    let desc = |name, device| ArenaDesc::new(name, ArenaKind("fickle"), device);
+    // Later it is of a device that does not exist, and remote of one that no set holds.
+    let later = desc("other", dml::DeviceId(700));
+    let fickle = Fickle { first: desc("fickle", gpu), later, asked: false.into() };
+    builder.add_arena(Arc::new(fickle));
+    let platform = builder.build().unwrap();
+    assert_eq!((&*platform.desc(VAULT).name, platform.home(gpu)), ("fickle", Some(VAULT)));
+    let buffer = platform.raw_buffer(8).build().unwrap();
+    platform.acquire(gpu).write(&buffer).wait().unwrap().release().unwrap();
+    assert_eq!(platform.acquire(cpu).read(&buffer).wait().map(drop), Ok(()));
+}
+

@@ -1,0 +1,129 @@
+//! Sizes, counts and places at the edge.
+
+use crate::vault::{CPU, GPU, Join, Lie, MAIN, Plan, VAULT, platform};
+use dml::core::sync::Arc;
+use dml::core::{
+    Allocation, ArenaDesc, ArenaKind, ConfigError, DeviceDesc, DeviceKind, HostStaged, KernelId, Link, Platform,
+    TopologyError,
+};
+use std::sync::OnceLock;
+
+/// A thread that is ending may still acquire, in the destructors of its own variables.
+#[test]
+fn acquiring_while_a_thread_ends_works() {
+    struct Last(OnceLock<Box<dyn FnOnce() + Send>>);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            if let Some(act) = self.0.take() {
+                act();
+            }
+        }
+    }
+    thread_local! {
+        static LAST: Last = const { Last(OnceLock::new()) };
+    }
+    let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+    let buffer = platform.buffer_from(vec![1_u32; 8]).unwrap();
+    let (done, heard) = std::sync::mpsc::channel();
+    let (there, mine) = (platform.clone(), buffer.clone());
+    let thread = std::thread::spawn(move || {
+        // First, so that it is destroyed last: after what core keeps for the thread.
+        LAST.with(|last| {
+            let act = move || {
+                let grants = there.acquire(CPU).read_write(&mine).wait().map(|grants| grants.release());
+                let views = mine.read().map(|view| view[0]);
+                done.send((grants.is_ok(), views)).unwrap();
+            };
+            assert!(last.0.set(Box::new(act)).is_ok());
+        });
+        drop(platform.acquire(CPU).read(&buffer).wait().unwrap());
+    });
+    thread.join().expect("no abort, and no panic");
+    assert_eq!(heard.recv().unwrap(), (true, Ok(1)));
+}
+
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(128))]
+struct Wide([u8; 128]);
+
+#[test]
+fn elements_that_could_not_be_seen_make_no_buffer() {
+    let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+    let told = platform.buffer::<Wide>(3).build().map(drop).unwrap_err();
+    let expected = ConfigError::OverAligned { element_align: 128, arena: "main_mem".into(), arena_align: 64 };
+    assert_eq!(told, expected);
+    // The application's own are aligned as they are.
+    let buffer = platform.buffer_from(vec![Wide([3; 128]); 3]).unwrap();
+    assert_eq!(buffer.read().unwrap()[2].0, [3; 128]);
+    // So are those of memory that is aligned for them.
+    #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+    #[repr(C, align(64))]
+    struct Line([u8; 64]);
+    let buffer = platform.buffer::<Line>(3).zeroed().build().unwrap();
+    assert_eq!(buffer.read().unwrap()[2].0, [0; 64]);
+}
+
+/// Links that would have the same number as another are too many, those that core adds included.
+#[test]
+fn more_links_than_ids_is_an_error() {
+    let built = |own: usize| {
+        let mut builder = Platform::builder();
+        builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+        builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu));
+        builder.add_arena(Arc::new(dml::arenas::MainMem::new(CPU)));
+        builder.add_arena(Arc::new(dml::arenas::Null::new(ArenaDesc::new("gpu", ArenaKind("null"), GPU))));
+        let link = Link {
+            from: MAIN,
+            to: VAULT,
+            source_via: CPU,
+            target_via: GPU,
+            allocation: Allocation::Internal,
+        };
+        let way: Arc<dyn dml::core::CrossArena> = Arc::new(HostStaged::default());
+        (0..own).for_each(|_| builder.add_link(link, way.clone()));
+        builder.build()
+    };
+    // The way back is added by core.
+    assert_eq!(built(65_534).unwrap().links().len(), 65_535);
+    for own in [65_535, 65_536, 70_000] {
+        let Err(ConfigError::Topology(problems)) = built(own) else { panic!("{own} links") };
+        let is_it = |problem: &TopologyError| {
+            matches!(problem, TopologyError::TooMany { what: "links", count, limit: 65_535 } if *count >= own)
+        };
+        assert!(problems.iter().all(is_it), "{problems:?}");
+    }
+}
+
+#[test]
+fn a_prefetch_is_no_kernel() {
+    let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+    let buffer = platform.buffer_from(vec![1_u32; 8]).unwrap();
+    for kernel in [0, 1, 1 << 47, u64::MAX - 1, u64::MAX] {
+        let _reader = platform.acquire(CPU).kernel(KernelId(kernel)).read(&buffer).try_now().unwrap();
+        assert_eq!(buffer.raw().prefetch(GPU, 0..32), Ok(()), "beside kernel {kernel}");
+        buffer.raw().free(VAULT).unwrap();
+    }
+}
+
+/// Requests of very many parts: what grows faster than they do shows as a test that takes minutes.
+#[test]
+fn very_many_parts_are_granted() {
+    const MANY: u64 = 20_000;
+    let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+    let buffer = platform.buffer::<u32>(2 * MANY).zeroed().build().unwrap();
+    let ranges = |asked: dml::core::Acquire| {
+        (0..MANY).fold(asked, |asked, index| asked.write(&buffer.range(2 * index..2 * index + 1)))
+    };
+    let mut grants = ranges(platform.acquire(CPU)).wait().unwrap();
+    assert_eq!(grants.views().unwrap().len() as u64, MANY);
+    grants.release().unwrap();
+    assert!(buffer.raw().snapshot().segments().count() as u64 >= 2 * MANY - 1);
+    drop(platform.acquire(GPU).read(&buffer).wait().unwrap());
+    let small: Vec<_> = (0..MANY).map(|_| platform.raw_buffer(4).zeroed().build().unwrap()).collect();
+    let asked = small.iter().rev().fold(platform.acquire(CPU), |asked, buffer| asked.read_write(buffer));
+    let mut grants = asked.wait().unwrap();
+    for buffer in &small {
+        grants.slice_mut::<u32>(buffer).unwrap()[0] = 1;
+    }
+    grants.release().unwrap();
+}

@@ -1,0 +1,27 @@
+//! Plug-ins of strangers: arenas, mechanisms, wakers, kernels and hooks that lie, panic, call back, hang, and keep what they
+//! were lent. All of it is safe code, so nothing here may make for undefined behaviour.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | `vault.rs` | an arena and a mechanism that do as they should, but for one *deed* at one *call* |
+//! | `calls.rs` | every call of core into foreign code: each panics once, and calls back once |
+//! | `lies.rs` | one lie each, and what comes of it |
+//! | `wakers.rs` | wakers that panic, call back, and are dropped badly |
+//! | `transactions.rs` | grants and kernels in flight that are dropped, forgotten, handed over |
+//! | `kernels.rs` | variants, footprints and hooks of the scheduler |
+//! | `ends.rs` | ends that two callers race for, and ways out |
+//! | `limits.rs` | sizes, counts and places at the edge |
+//!
+//! A new way is a line in a table: a [`Deed`](vault::Deed) at a [`Call`](vault::Call), or a lie with what it leads to.
+
+#![cfg(not(dml_loom))]
+#![forbid(unsafe_code)]
+
+mod calls;
+mod ends;
+mod kernels;
+mod lies;
+mod limits;
+mod transactions;
+mod vault;
+mod wakers;

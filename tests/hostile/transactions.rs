@@ -1,0 +1,198 @@
+//! Grants and kernels in flight are transactions: what is not released commits nothing, and nobody is let in before what was
+//! launched has ended.
+
+use crate::vault::{CPU, Call, Deed, GPU, Join, Lie, Plan, platform};
+use dml::core::sync::Arc;
+use dml::core::{AcquireError, Buffer, Completion, Fence, Platform, TransferError};
+use dml_verify::{block_on, poll_once};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
+
+fn sevens() -> (Platform, Buffer<u32>) {
+    let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+    let buffer = platform.buffer_from(vec![7_u32; 50]).expect("a small buffer");
+    // The device has them too, so that they survive a writer there.
+    buffer.raw().prefetch(GPU, 0..200).unwrap();
+    (platform, buffer)
+}
+
+fn poisoned(buffer: &Buffer<u32>) -> bool {
+    match buffer.read().map(drop) {
+        Err(AcquireError::Poisoned { restorable, .. }) => restorable,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a function does whose launch fails: it returns early, and its grants are dropped.
+#[test]
+fn an_early_return_commits_nothing() {
+    let (platform, buffer) = sevens();
+    let launch = || -> Result<(), Box<dyn std::error::Error>> {
+        let mut grants = platform.acquire(GPU).read_write(&buffer).wait()?;
+        grants.write_bytes(&buffer.range(0..10), &[0x44; 40])?;
+        Err("the launch fails")?;
+        grants.release()?;
+        Ok(())
+    };
+    assert!(launch().is_err());
+    assert!(poisoned(&buffer), "what was half written is not read");
+    buffer.raw().restore(0..200).unwrap();
+    assert_eq!(*buffer.read().unwrap(), [7; 50]);
+    // Of a buffer that nobody wrote, nothing becomes readable.
+    let fresh = platform.buffer::<u32>(4).build().unwrap();
+    let grants = platform.acquire(GPU).write(&fresh).wait().unwrap();
+    let _ = grants.native(&fresh).unwrap();
+    drop(grants);
+    assert!(fresh.read().is_err());
+}
+
+#[test]
+fn what_was_only_read_or_not_looked_at_is_as_it_was() {
+    let (platform, buffer) = sevens();
+    drop(platform.acquire(GPU).write(&buffer).wait().unwrap());
+    let grants = platform.acquire(GPU).read_write(&buffer).wait().unwrap();
+    assert_eq!(grants.read_bytes(&buffer.range(0..1)).unwrap(), 7_u32.to_ne_bytes());
+    drop(grants);
+    let view = buffer.read_write().unwrap();
+    assert_eq!(view[3], 7);
+    drop(view);
+    assert_eq!((&*buffer.read().unwrap(), buffer.raw().snapshot().commit_seq().0), (&[7; 50][..], 0));
+    // A kernel that never began, though it had its storage.
+    let grants = platform.acquire(GPU).write(&buffer).wait().unwrap();
+    let _ = grants.block(&buffer).unwrap();
+    grants.not_started().unwrap();
+    assert_eq!(*buffer.read().unwrap(), [7; 50]);
+}
+
+#[test]
+fn a_host_view_commits_by_its_own_call() {
+    let (_, buffer) = sevens();
+    let mut view = buffer.read_write().unwrap();
+    view[0] = 8;
+    drop(view);
+    assert!(poisoned(&buffer));
+    buffer.raw().restore(0..200).unwrap();
+    let mut view = buffer.read_write().unwrap();
+    view[0] = 8;
+    view.release().unwrap();
+    assert_eq!(buffer.read().unwrap()[..2], [8, 7]);
+}
+
+/// A wait that is given up beside a kernel that fails.
+#[test]
+fn a_cancelled_wait_beside_a_failing_kernel_commits_nothing() {
+    let (platform, buffer) = sevens();
+    let grants = platform.acquire(GPU).read_write(&buffer).wait().unwrap();
+    let running = grants.in_flight(Fence::running(|| Err(TransferError::Infeasible)));
+    let mut waiting = platform.acquire(CPU).read(&buffer).into_future();
+    assert!(poll_once(&mut waiting).is_pending());
+    drop(running);
+    drop(waiting);
+    assert!(poisoned(&buffer));
+}
+
+/// Work that ends when it is told to.
+#[derive(Default)]
+struct Work {
+    ended: AtomicBool,
+    waited: AtomicUsize,
+}
+
+struct End(Arc<Work>);
+
+impl Completion for End {
+    fn wait(self: Box<Self>) -> Result<u64, TransferError> {
+        self.0.waited.fetch_add(1, Ordering::SeqCst);
+        self.0.ended.store(true, Ordering::SeqCst);
+        Ok(0)
+    }
+
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
+        if self.0.ended.swap(true, Ordering::SeqCst) {
+            return Poll::Ready(Ok(0));
+        }
+        waker.wake_by_ref();
+        Poll::Pending
+    }
+}
+
+use std::future::IntoFuture;
+
+#[test]
+fn a_kernel_in_flight_is_a_future() {
+    let (platform, buffer) = sevens();
+    let work = Arc::new(Work::default());
+    let mut grants = platform.acquire(GPU).read_write(&buffer).wait().unwrap();
+    grants.write_bytes(&buffer, bytemuck::cast_slice(&[9_u32; 50])).unwrap();
+    let grants = block_on(grants.in_flight(Fence::awaited(End(work.clone())))).unwrap();
+    assert_eq!(work.waited.load(Ordering::SeqCst), 0, "it was awaited, not waited for");
+    grants.release().unwrap();
+    assert_eq!(*buffer.read().unwrap(), [9; 50]);
+    // Polled on after its end it hands nothing out.
+    let mut running = platform.acquire(GPU).read(&buffer).wait().unwrap().in_flight(Fence::done(0));
+    assert!(matches!(poll_once(&mut running), Poll::Ready(Ok(_))));
+    assert!(matches!(poll_once(&mut running), Poll::Ready(Err(TransferError::Finished))));
+}
+
+#[test]
+fn a_dropped_flight_waits_lets_nobody_in_and_commits_nothing() {
+    let (platform, buffer) = sevens();
+    let work = Arc::new(Work::default());
+    let mut grants = platform.acquire(GPU).read_write(&buffer).wait().unwrap();
+    grants.write_bytes(&buffer, &[1; 200]).unwrap();
+    let mut running = grants.in_flight(Fence::awaited(End(work.clone())));
+    assert!(poll_once(&mut running).is_pending());
+    assert!(platform.acquire(CPU).read(&buffer).try_now().is_err_and(|error| error.is_busy()));
+    drop(running);
+    assert_eq!(work.waited.load(Ordering::SeqCst), 1);
+    assert!(poisoned(&buffer));
+    // A fence that panics is a failed kernel, and nobody's panic.
+    for how in 0..3 {
+        buffer.raw().restore(0..200).unwrap();
+        let grants = platform.acquire(GPU).read_write(&buffer).wait().unwrap();
+        let mut running =
+            grants.in_flight(Fence::running(|| std::panic::resume_unwind(Box::new("a stranger's fence"))));
+        match how {
+            0 => drop(running),
+            1 => assert!(matches!(running.wait().map(drop), Err(TransferError::Panicked { .. }))),
+            _ => assert!(matches!(poll_once(&mut running), Poll::Ready(Err(TransferError::Panicked { .. })))),
+        }
+        assert!(poisoned(&buffer));
+    }
+}
+
+/// Storage that was handed out is taken back when the arena says that nothing launched on it is left.
+#[test]
+fn what_was_launched_ends_before_anybody_is_let_in() {
+    for ends in ["dropped", "failed", "panicked"] {
+        let seen = Arc::new(std::sync::OnceLock::<Buffer<u32>>::new());
+        let (looked_at, told) = (seen.clone(), Arc::new(AtomicUsize::new(0)));
+        let busy = told.clone();
+        let plan = Plan::at(
+            Call::Tail,
+            Deed::First(Arc::new(move || {
+                let buffer = looked_at.get().expect("there by now");
+                let asked = buffer.raw().platform().acquire(CPU).read(buffer).try_now();
+                busy.fetch_add(usize::from(asked.is_err_and(|error| error.is_busy())), Ordering::SeqCst);
+            })),
+        );
+        let platform = platform(Join::Staged, &plan, Lie::None);
+        let buffer = platform.buffer_from(vec![7_u32; 50]).unwrap();
+        assert!(seen.set(buffer.clone()).is_ok());
+        let grants = platform.acquire(GPU).read_write(&buffer).wait().unwrap();
+        let _ = grants.block(&buffer).unwrap();
+        match ends {
+            "dropped" => drop(grants),
+            "failed" => grants.failed().unwrap(),
+            _ => {
+                let kernel = std::thread::spawn(move || {
+                    let _mine = grants;
+                    std::panic::resume_unwind(Box::new("a kernel's own fault"));
+                });
+                assert!(kernel.join().is_err());
+            }
+        }
+        assert_eq!(told.load(Ordering::SeqCst), 1, "{ends}: the end was waited for, with everybody out");
+        assert!(poisoned(&buffer), "{ends}");
+    }
+}
