@@ -3,7 +3,6 @@
 #![cfg(not(dml_loom))]
 
 mod broken;
-mod common;
 
 use broken::pool::{Defect as PoolDefect, Pool};
 use broken::wrapper::{Broken, Defect};
@@ -57,6 +56,18 @@ fn broken() -> Vec<(String, Subject, &'static str, &'static str)> {
         (Defect::InLate, "fences_dropped_unwaited_have_done_their_work", "bytes differ"),
         (Defect::InStagedOnce, "fences_end_in_any_order", "bytes differ"),
         (Defect::FenceBoundToThread, "fences_end_on_other_threads", "waited for elsewhere"),
+        (
+            Defect::KeepsTheLoan,
+            "transfers_give_back_what_they_were_lent",
+            "source of a copy of 0 bytes is kept",
+        ),
+        (
+            Defect::KeepsTheTarget,
+            "transfers_give_back_what_they_were_lent",
+            "target of a copy of 0 bytes is kept",
+        ),
+        (Defect::KeepsTheFill, "transfers_give_back_what_they_were_lent", "1 transfers of the block"),
+        (Defect::KeepsTheLoan, "copies_hit_their_bytes_alone", "is lent"),
         (Defect::BoundToThread, "threads_share_a_block", "bytes differ"),
         (Defect::BlocksShared, "threads_have_blocks_of_their_own", "bytes differ"),
         (Defect::AllocMisnamed, "too_much_is_an_error", "where and how much"),
@@ -65,18 +76,28 @@ fn broken() -> Vec<(String, Subject, &'static str, &'static str)> {
         (Defect::MapMisreported, "mappings_show_the_bytes_and_keep_the_changes", "no use to device"),
         (Defect::MapHidden, "mappings_show_the_bytes_and_keep_the_changes", "shows it the bytes"),
         (Defect::MapsAnything, "map_states_out_of_turn_are_bugs_of_core", "was carried out"),
-        (Defect::DeclineSwaps, "external_storage_comes_back", "declined storage comes back"),
+        (
+            Defect::MapStateLies,
+            "mappings_show_the_bytes_and_keep_the_changes",
+            "of a state that it has reported",
+        ),
+        (Defect::DeclineMisnamed, "external_storage_comes_back", "who declines"),
         (Defect::Clips, "bytes_past_the_end_are_bugs_of_core", "was carried out"),
         (Defect::PanicsNameless, "bytes_past_the_end_are_bugs_of_core", "does not name mapped"),
         (Defect::TakesForeign, "blocks_of_other_arenas_are_bugs_of_core", "was carried out"),
         (Defect::InShifted, "buffers_agree_with_a_model", "bytes differ"),
-        (Defect::OutMiscounted, "buffers_agree_with_a_model", "bytes copied out"),
+        (Defect::OutMiscounted, "buffers_agree_with_a_model", "Short {"),
         (Defect::MapStale, "buffers_agree_with_a_model", "bytes differ"),
+        (Defect::MapStateLies, "buffers_agree_with_a_model", "MapChanged {"),
+        (Defect::KeepsTheLoan, "buffers_agree_with_a_model", "StillLent"),
+        (Defect::KeepsTheTarget, "buffers_agree_with_a_model", "StillLent"),
+        (Defect::KeepsTheFill, "buffers_agree_with_a_model", "keeps what it was lent"),
     ];
     let main_ones = [
         (Defect::Misaligned, "blocks_are_as_asked_for", "are not aligned"),
         (Defect::AttachCopies, "external_storage_comes_back", "in place"),
-        (Defect::DetachTakes, "external_storage_comes_back", "somebody else holds"),
+        (Defect::AttachWrites, "external_storage_comes_back", "storage that nobody has written"),
+        (Defect::AttachKeeps, "external_storage_comes_back", "storage is kept"),
         (Defect::MapsAnything, "mappings_show_the_bytes_and_keep_the_changes", "was carried out"),
         (Defect::BoundToThread, "buffers_of_two_threads_keep_apart", "bytes differ"),
     ];

@@ -4,34 +4,43 @@
 
 mod common;
 
-use common::{host, pattern, read};
+use common::{copy_in, copy_out, host, pattern, put};
 use dml_arenas::faulty::{CallKind, Fault};
 use dml_arenas::{Faulty, FaultyCross, MainMem, Null, Script};
-use dml_core::host::Owned;
 use dml_core::state::MapState;
 use dml_core::{
-    Arena, ArenaDesc, ArenaKind, Concurrency, CopyQuery, CrossArena, DeviceId, DeviceSet, HostStaged, Span,
-    TransferError,
+    Arena, ArenaDesc, ArenaKind, Concurrency, CopyQuery, CrossArena, DeviceId, DeviceSet, HostMemory,
+    HostStaged, MapRequest, OwnBlock, Span, TransferError, UnmapRequest,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const CPU: DeviceId = DeviceId(0);
 
-fn faulty(script: Script) -> Faulty<MainMem> {
-    Faulty::new(MainMem::new(CPU), script)
+fn faulty(script: Script) -> Arc<Faulty<MainMem>> {
+    Arc::new(Faulty::new(MainMem::new(CPU), script))
+}
+
+/// A block of an arena that a test also asks how often it was called.
+fn alloc<A: Arena>(arena: &Arc<A>, len: u64) -> OwnBlock {
+    let arena: Arc<dyn Arena> = arena.clone();
+    OwnBlock::alloc(&arena, len).unwrap()
 }
 
 #[test]
 fn an_empty_script_changes_nothing() {
     let arena = faulty(Script::new());
-    let block = arena.alloc(16).unwrap();
+    let block = alloc(&arena, 16);
     let bytes = pattern(16, 1);
-    assert_eq!(arena.copy_in(&block, 0, &host(&bytes)).unwrap().wait(), Ok(16));
-    assert_eq!(read(&block.host().unwrap()), bytes);
-    let back = arena.attach(Box::new(Owned::new(vec![7_u8]))).map(|block| arena.detach(block));
-    assert!(back.unwrap().is_ok());
-    arena.free(block);
+    put(&block, 0, &bytes);
+    assert_eq!(block.seen().unwrap(), bytes);
+    let storage = host(&[7]);
+    let attached = arena.attach(&storage).unwrap();
+    assert_eq!(attached.native().0, storage.span().as_ptr().addr());
+    arena.free(attached);
+    assert_eq!(storage.bytes(), [7]);
+    block.free();
     assert_eq!((arena.calls_made(), arena.calls_of(CallKind::CopyIn)), (5, 1));
     assert_eq!(&*arena.inner().desc().name, "main_mem");
 }
@@ -43,11 +52,11 @@ fn the_named_call_fails_and_the_next_does_not() {
             .at_kind(CallKind::Alloc, 2, Fault::fail())
             .at(4, Fault::Fail(TransferError::DeviceLost)),
     );
-    let block = arena.alloc(8).unwrap();
+    let block = alloc(&arena, 8);
     assert!(arena.alloc(8).unwrap_err().is_out_of_memory());
     assert!(arena.alloc(8).is_ok());
-    assert_eq!(arena.copy_in(&block, 0, &host(&[9])).unwrap_err(), TransferError::DeviceLost);
-    assert_eq!(read(&block.host().unwrap()), [0; 8]);
+    assert_eq!(copy_in(&block, 0, &[9]).unwrap_err(), TransferError::DeviceLost);
+    assert_eq!(block.seen().unwrap(), [0; 8]);
 }
 
 #[test]
@@ -58,17 +67,17 @@ fn a_short_transfer_moves_its_part_and_says_so() {
             .at_kind(CallKind::CopyOut, 1, Fault::Short(2))
             .at_kind(CallKind::Fill, 1, Fault::Short(1)),
     );
-    let block = arena.alloc(12).unwrap();
+    let block = alloc(&arena, 12);
     let bytes = pattern(10, 3);
-    assert_eq!(arena.copy_in(&block, 1, &host(&bytes)).unwrap().wait(), Ok(5));
+    assert_eq!(copy_in(&block, 1, &bytes).unwrap().wait(), Ok(5));
     let mut expected = vec![0; 12];
     expected[1..6].copy_from_slice(&bytes[..5]);
-    assert_eq!(read(&block.host().unwrap()), expected);
-    let to = host(&[0xEE; 4]);
-    assert_eq!(arena.copy_out(&block, 1, &to).unwrap().wait(), Ok(2));
-    assert_eq!(read(&to), [bytes[0], bytes[1], 0xEE, 0xEE]);
-    assert_eq!(arena.fill(&block, Span::new(8, 12), 1).unwrap().wait(), Ok(1));
-    assert_eq!(read(&block.host().unwrap())[8..], [1, 0, 0, 0]);
+    assert_eq!(block.seen().unwrap(), expected);
+    let mut to = host(&[0xEE; 4]);
+    assert_eq!(copy_out(&block, 1, &mut to).unwrap().wait(), Ok(2));
+    assert_eq!(to.bytes(), [bytes[0], bytes[1], 0xEE, 0xEE]);
+    assert_eq!(block.fill(Span::new(8, 12), 1).unwrap().wait(), Ok(1));
+    assert_eq!(block.seen().unwrap()[8..], [1, 0, 0, 0]);
 }
 
 #[test]
@@ -80,16 +89,17 @@ fn faults_can_come_with_the_fence() {
             .at(4, Fault::Slow(Duration::from_millis(30)))
             .at(5, Fault::Panic),
     );
-    let block = arena.alloc(4).unwrap();
-    assert_eq!(arena.fill(&block, Span::new(0, 4), 1).unwrap().wait(), Err(TransferError::DeviceLost));
-    let fence = arena.fill(&block, Span::new(0, 4), 2).unwrap();
+    let block = alloc(&arena, 4);
+    let fill = |byte| block.fill(Span::new(0, 4), byte);
+    assert_eq!(fill(1).unwrap().wait(), Err(TransferError::DeviceLost));
+    let fence = fill(2).unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| fence.wait())).is_err());
     let begun = Instant::now();
-    let fence = arena.fill(&block, Span::new(0, 4), 3).unwrap();
+    let fence = fill(3).unwrap();
     assert_eq!(fence.wait(), Ok(4));
     assert!(begun.elapsed() >= Duration::from_millis(30));
-    assert!(catch_unwind(AssertUnwindSafe(|| arena.fill(&block, Span::new(0, 4), 4))).is_err());
-    assert_eq!(read(&block.host().unwrap()), [3; 4]);
+    assert!(catch_unwind(AssertUnwindSafe(|| fill(4))).is_err());
+    assert_eq!(block.seen().unwrap(), [3; 4]);
 }
 
 #[test]
@@ -102,12 +112,22 @@ fn a_map_state_can_be_misreported() {
         1,
         Fault::fail(),
     );
-    let arena = Faulty::new(Null::backed(desc), script);
-    let block = arena.alloc(4).unwrap();
-    let report = arena.map(&block, CPU, MapState::Mapped(DeviceSet::of(CPU))).unwrap();
-    assert_eq!((report.state, report.host.map(|span| span.len())), (MapState::Unmapped, Some(4)));
-    assert!(arena.unmap(&block, MapState::Unmapped).is_err());
-    assert_eq!(arena.unmap(&block, MapState::Unmapped).unwrap().state, MapState::Unmapped);
+    let arena = Arc::new(Faulty::new(Null::backed(desc), script));
+    let (block, mapped) = (arena.alloc(4).unwrap().block, MapState::Mapped(DeviceSet::of(CPU)));
+    let mut host = None;
+    // SAFETY: this test alone uses the block.
+    let request = unsafe { MapRequest::new(&block, CPU, mapped, &mut host) };
+    let report = arena.map(request).unwrap();
+    assert_eq!((report.state, report.host.as_ref().map(HostMemory::len)), (MapState::Unmapped, Some(4)));
+    assert_eq!(arena.map_state(&block), Some(mapped));
+    host = report.host;
+    let mut unmap = || {
+        // SAFETY: as above.
+        arena.unmap(unsafe { UnmapRequest::new(&block, MapState::Unmapped, &mut host) })
+    };
+    assert!(unmap().is_err());
+    assert_eq!(unmap().unwrap().state, MapState::Unmapped);
+    assert!(host.is_none());
 }
 
 #[test]

@@ -4,13 +4,16 @@
 
 mod common;
 
-use common::{host, pattern, read, write};
+use common::{copy_in, host, pattern, put, take, whole};
 use dml_arenas::Null;
 use dml_arenas::null::Call;
-use dml_core::host::Owned;
 use dml_core::state::MapState;
-use dml_core::{Arena, ArenaDesc, ArenaKind, Concurrency, DeviceId, DeviceSet, HostSpan, Span};
+use dml_core::{
+    Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, DeviceDesc, DeviceId, DeviceKind, DeviceSet,
+    HostMemory, OwnBlock, Platform, Span,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 const CPU: DeviceId = DeviceId(0);
 const GPU: DeviceId = DeviceId(1);
@@ -27,6 +30,12 @@ fn main_desc() -> ArenaDesc {
         .with_concurrency(Concurrency::BimapFull)
 }
 
+/// A block of an arena that a test also asks what it has recorded.
+fn alloc(arena: &Arc<Null>, len: u64) -> OwnBlock {
+    let arena: Arc<dyn Arena> = arena.clone();
+    OwnBlock::alloc(&arena, len).unwrap()
+}
+
 /// What a panic says.
 fn bug(call: impl FnOnce()) -> String {
     let panic = catch_unwind(AssertUnwindSafe(call)).expect_err("a panic");
@@ -39,14 +48,14 @@ fn mapped() -> MapState {
 
 #[test]
 fn calls_are_recorded_in_order() {
-    let arena = Null::new(desc(Concurrency::Exclusive));
-    let (a, b) = (arena.alloc(10).unwrap(), arena.alloc(20).unwrap());
-    assert_eq!(arena.copy_in(&b, 3, &host(&[1, 2])).unwrap().wait(), Ok(2));
-    arena.map(&b, CPU, mapped()).unwrap();
-    arena.unmap(&b, MapState::Unmapped).unwrap();
-    arena.touch(&b, GPU);
-    assert_eq!(arena.number_of(&a), 0);
-    arena.free(a);
+    let arena = Arc::new(Null::new(desc(Concurrency::Exclusive)));
+    let (a, b) = (alloc(&arena, 10), alloc(&arena, 20));
+    put(&b, 3, &[1, 2]);
+    b.map(CPU, mapped()).unwrap();
+    b.unmap(MapState::Unmapped).unwrap();
+    arena.touch(b.block(), GPU);
+    assert_eq!(arena.number_of(a.block()), 0);
+    a.free();
     assert_eq!(arena.live_blocks(), 1);
     drop(b);
     assert_eq!(arena.live_blocks(), 0);
@@ -66,103 +75,133 @@ fn calls_are_recorded_in_order() {
 
 #[test]
 fn a_backed_arena_moves_bytes() {
-    let arena = Null::backed(desc(Concurrency::Exclusive));
-    let block = arena.alloc(100).unwrap();
-    assert!(block.host().is_none());
+    let arena = Arc::new(Null::backed(desc(Concurrency::Exclusive)));
+    let block = alloc(&arena, 100);
+    assert!(block.seen().is_none());
     let mut expected = pattern(100, 4);
-    assert_eq!(arena.copy_in(&block, 0, &host(&expected)).unwrap().wait(), Ok(100));
-    assert_eq!(arena.fill(&block, Span::new(9, 13), 7).unwrap().wait(), Ok(4));
+    put(&block, 0, &expected);
+    assert_eq!(block.fill(Span::new(9, 13), 7).unwrap().wait(), Ok(4));
     expected[9..13].fill(7);
-    let span = arena.map(&block, CPU, mapped()).unwrap().host.unwrap();
-    assert_eq!(read(&span), expected);
-    write(&span, &[0xAB]);
+    block.map(CPU, mapped()).unwrap();
+    assert_eq!(block.seen().unwrap(), expected);
+    block.overwrite(0, &[0xAB]);
     expected[0] = 0xAB;
-    arena.unmap(&block, MapState::Unmapped).unwrap();
-    let to = HostSpan::scratch(50).unwrap();
-    assert_eq!(arena.copy_out(&block, 0, &to).unwrap().wait(), Ok(50));
-    assert_eq!(read(&to), expected[..50]);
+    block.unmap(MapState::Unmapped).unwrap();
+    assert!(block.seen().is_none());
+    assert_eq!(take(&block, Span::new(0, 50)), expected[..50]);
 }
 
 #[test]
 fn i19_the_state_asked_for_is_the_state_reported() {
     for concurrency in [Concurrency::Exclusive, Concurrency::BimapRead, Concurrency::BimapFull] {
         let desc = desc(concurrency);
-        let arena = Null::new(desc.clone());
-        let block = arena.alloc(8).unwrap();
+        let arena = Arc::new(Null::new(desc.clone()));
+        let block = alloc(&arena, 8);
         let target = MapState::Unmapped.serving(&desc, concurrency, CPU, false);
-        let mapped = arena.map(&block, CPU, target).unwrap().state;
+        let mapped = block.map(CPU, target).unwrap();
         assert_eq!(mapped, target);
         assert!(mapped.is_well_formed(&desc) && mapped.serves(&desc, concurrency, CPU, false));
-        assert_eq!(arena.unmap(&block, MapState::Unmapped).unwrap().state, MapState::Unmapped);
+        assert_eq!(arena.map_state(block.block()), Some(mapped));
+        assert_eq!(block.unmap(MapState::Unmapped).unwrap(), MapState::Unmapped);
+        assert_eq!(arena.map_state(block.block()), Some(MapState::Unmapped));
     }
 }
 
 #[test]
 fn a_remote_writer_is_alone_where_only_reading_is_shared() {
-    let arena = Null::new(desc(Concurrency::BimapRead));
-    let block = arena.alloc(8).unwrap();
+    let arena = Arc::new(Null::new(desc(Concurrency::BimapRead)));
+    let block = alloc(&arena, 8);
     let (both, alone) = (MapState::Bimapped(DeviceSet::of(CPU)), MapState::Mapped(DeviceSet::of(CPU)));
-    arena.map(&block, CPU, both).unwrap();
-    assert_eq!(arena.map(&block, CPU, alone).unwrap().state, alone);
-    assert!(bug(|| arena.touch(&block, GPU)).contains("has no access"));
-    assert_eq!(arena.unmap(&block, both).unwrap().state, both);
+    block.map(CPU, both).unwrap();
+    assert_eq!(block.map(CPU, alone).unwrap(), alone);
+    assert!(bug(|| arena.touch(block.block(), GPU)).contains("has no access"));
+    assert_eq!(block.unmap(both).unwrap(), both);
 }
 
 #[test]
 fn what_the_contract_rules_out_is_a_panic() {
-    let arena = Null::backed(desc(Concurrency::Exclusive)).refusing_mapped_free();
-    let block = arena.alloc(8).unwrap();
-    assert!(bug(|| drop(arena.copy_in(&block, 5, &host(&[0; 4])))).contains("the block has 8 bytes"));
-    assert!(bug(|| drop(arena.unmap(&block, MapState::Unmapped))).contains("Unmapped already"));
-    assert!(bug(|| drop(arena.map(&block, DeviceId(7), mapped()))).contains("the remote devices are {d0}"));
-    assert!(bug(|| arena.touch(&block, CPU)).contains("has no access"));
-    arena.map(&block, CPU, mapped()).unwrap();
-    assert!(bug(|| drop(arena.map(&block, CPU, mapped()))).contains("already"));
-    assert!(
-        bug(|| drop(arena.fill(&block, Span::new(0, 1), 0)))
-            .contains("has no access in map state Mapped({d0})")
-    );
-    assert!(bug(|| arena.touch(&block, GPU)).contains("has no access"));
-    assert!(bug(|| arena.free(block.clone())).contains("its map state is"));
-    arena.unmap(&block, MapState::Unmapped).unwrap();
-    arena.free(block.clone());
-    assert!(bug(|| arena.free(block.clone())).contains("the block was freed before"));
-    assert!(bug(|| arena.touch(&block, GPU)).contains("the block was freed before"));
+    let arena = Arc::new(Null::backed(desc(Concurrency::Exclusive)).refusing_mapped_free());
+    let block = alloc(&arena, 8);
+    let free = |arena: &Null| arena.free(block.block().clone());
+    assert!(bug(|| drop(copy_in(&block, 5, &[0; 4]))).contains("the block has 8 bytes"));
+    assert!(bug(|| drop(block.unmap(MapState::Unmapped))).contains("Unmapped already"));
+    assert!(bug(|| drop(block.map(DeviceId(7), mapped()))).contains("the remote devices are {d0}"));
+    assert!(bug(|| arena.touch(block.block(), CPU)).contains("has no access"));
+    block.map(CPU, mapped()).unwrap();
+    assert!(bug(|| drop(block.map(CPU, mapped()))).contains("already"));
+    assert!(bug(|| drop(block.fill(Span::new(0, 1), 0))).contains("has no access in map state Mapped({d0})"));
+    assert!(bug(|| arena.touch(block.block(), GPU)).contains("has no access"));
+    assert!(bug(|| free(&arena)).contains("its map state is"));
+    block.unmap(MapState::Unmapped).unwrap();
+    free(&arena);
+    assert!(bug(|| free(&arena)).contains("the block was freed before"));
+    assert!(bug(|| arena.touch(block.block(), GPU)).contains("the block was freed before"));
     let other = Null::new(desc(Concurrency::Exclusive));
-    assert!(bug(|| other.free(block)).contains("a block of another arena"));
-    let main = Null::new(main_desc());
-    let block = main.alloc(8).unwrap();
-    assert!(bug(|| drop(main.map(&block, CPU, mapped()))).contains("always bimapped"));
+    assert!(bug(|| free(&other)).contains("a block of another arena"));
+    let main = Arc::new(Null::new(main_desc()));
+    let block = alloc(&main, 8);
+    assert!(bug(|| drop(block.map(CPU, mapped()))).contains("always bimapped"));
 }
 
 #[test]
 fn i10_bound_blocks_share_bytes_and_go_first() {
     let (main, gpu) = (Null::backed(main_desc()), Null::backed(desc(Concurrency::Exclusive)));
     let root = main.alloc(16).unwrap();
-    let bound = gpu.bind(&root).unwrap();
+    let seen = root.host.expect("the host's own");
+    let bound = gpu.bind(&root.block, Some(seen.span())).unwrap().block;
     let bytes = pattern(16, 6);
-    assert_eq!(gpu.copy_in(&bound, 0, &host(&bytes)).unwrap().wait(), Ok(16));
-    assert_eq!(read(&root.host().unwrap()), bytes);
-    assert!(bug(|| drop(main.bind(&bound))).contains("the root is itself bound"));
-    assert!(bug(|| main.free(root.clone())).contains("1 blocks are bound to it"));
+    let from = host(&bytes);
+    // SAFETY: this test alone uses the block and its root, and nothing else is under way.
+    let copy = unsafe { CopyIn::new(&bound, 0, from.source(whole(&from))) };
+    assert_eq!(gpu.copy_in(copy).unwrap().wait(), Ok(16));
+    assert_eq!(seen.bytes(), bytes);
+    assert!(bug(|| drop(main.bind(&bound, None))).contains("the root is itself bound"));
+    assert!(bug(|| main.free(root.block.clone())).contains("1 blocks are bound to it"));
     gpu.free(bound);
-    main.free(root.clone());
-    assert!(bug(|| drop(gpu.bind(&root))).contains("the root was freed before"));
+    main.free(root.block.clone());
+    assert!(bug(|| drop(gpu.bind(&root.block, None))).contains("the root was freed before"));
     assert_eq!((main.live_blocks(), gpu.live_blocks()), (0, 0));
 }
 
 #[test]
-fn i24_external_storage_is_taken_and_given_back_by_a_host_arena() {
+fn i24_external_storage_is_used_in_place_by_a_host_arena() {
     let main = Null::backed(main_desc());
-    let block = main.attach(Box::new(Owned::new(vec![1_u16, 2, 3]))).unwrap();
-    assert_eq!(read(&block.host().unwrap()).len(), 6);
-    let storage = main.detach(block).unwrap();
-    let data = storage.into_any().downcast::<Owned<u16, Vec<u16>>>().unwrap().into_inner();
-    assert_eq!((data, main.live_blocks()), (vec![1, 2, 3], 0));
-    let own = main.alloc(6).unwrap();
-    let own = main.detach(own).unwrap_err();
-    main.free(own);
+    let memory = HostMemory::holding(vec![1_u16, 2, 3]);
+    let block = main.attach(&memory).unwrap();
+    assert_eq!((block.len(), block.native().0), (6, memory.span().as_ptr().addr()));
+    let from = host(&[4_u16, 5].map(u16::to_ne_bytes).concat());
+    // SAFETY: this test alone uses the block and the storage, and nothing else is under way.
+    let copy = unsafe { CopyIn::new(&block, 2, from.source(whole(&from))) };
+    assert_eq!(main.copy_in(copy).unwrap().wait(), Ok(4));
+    assert_eq!(memory.bytes(), [1_u16, 4, 5].map(u16::to_ne_bytes).concat());
+    main.free(block);
+    assert_eq!(main.take_calls().last(), Some(&Call::Free { block: 0 }));
+    assert_eq!(main.live_blocks(), 0);
     let gpu = Null::backed(desc(Concurrency::Exclusive));
-    let error = gpu.attach(Box::new(Owned::new(vec![1_u16]))).unwrap_err();
+    let error = gpu.attach(&memory).unwrap_err();
     assert!(error.to_string().contains("does not offer external storage"));
+}
+
+#[test]
+fn i24_external_storage_comes_back_and_the_arenas_own_does_not() {
+    let main = Arc::new(Null::backed(main_desc()));
+    let mut builder = Platform::builder();
+    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    builder.add_arena(main.clone());
+    let platform = builder.build().unwrap();
+    let data = vec![1_u16, 2, 3];
+    let address = data.as_ptr();
+    let buffer = platform.buffer_from(data).unwrap();
+    assert_eq!(main.live_blocks(), 1);
+    let back = buffer.into_vec().unwrap();
+    assert_eq!((back.as_ptr(), &back[..], main.live_blocks()), (address, &[1_u16, 2, 3][..], 0));
+    // What the arena has allocated is its own: the application gets a copy.
+    let own = platform.buffer::<u16>(3).zeroed().build().unwrap();
+    let mut view = own.read_write().unwrap();
+    let seen = view.as_ptr();
+    view.copy_from_slice(&[7, 8, 9]);
+    view.release().unwrap();
+    let copy = own.into_vec().unwrap();
+    assert_ne!(copy.as_ptr(), seen);
+    assert_eq!((copy, main.live_blocks()), (vec![7, 8, 9], 0));
 }

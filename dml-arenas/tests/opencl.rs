@@ -4,13 +4,13 @@
 
 mod common;
 
-use common::{host, pattern, read, with_opencl, write};
+use common::{copy_in, copy_out, host, pattern, put, take, whole, with_opencl};
 use dml_arenas::OpenClArena;
 use dml_arenas::opencl::native::{Baseline, BaselineArg, BaselineError, BaselineSpec};
 use dml_arenas::opencl::{BuildError, KernelArg, Launch};
 use dml_core::state::MapState;
 use dml_core::sync::Arc;
-use dml_core::{AllocError, Arena, BlockRef, DeviceId, DeviceSet, HostSpan, Platform, Span};
+use dml_core::{AllocError, Arena, DeviceId, DeviceSet, HostMemory, OwnBlock, Platform, Span};
 
 /// The arena of `opencl:0`, or nothing and a word about it.
 fn arena(test: &str) -> Option<Arc<dyn Arena>> {
@@ -26,54 +26,47 @@ fn opencl(arena: &Arc<dyn Arena>) -> &OpenClArena {
     (**arena).downcast_ref().expect("an OpenCL device has an OpenCL arena")
 }
 
-fn put(arena: &Arc<dyn Arena>, block: &BlockRef, offset: u64, bytes: &[u8]) {
-    assert_eq!(arena.copy_in(block, offset, &host(bytes)).unwrap().wait(), Ok(bytes.len() as u64));
-}
-
-fn take(arena: &Arc<dyn Arena>, block: &BlockRef, span: Span) -> Vec<u8> {
-    let to = HostSpan::scratch(span.len()).unwrap();
-    assert_eq!(arena.copy_out(block, span.start(), &to).unwrap().wait(), Ok(span.len()));
-    read(&to)
+fn alloc(arena: &Arc<dyn Arena>, len: u64) -> OwnBlock {
+    OwnBlock::alloc(arena, len).unwrap()
 }
 
 #[test]
 fn bytes_come_back_from_odd_offsets() {
     let Some(arena) = arena("bytes_come_back_from_odd_offsets") else { return };
-    let block = arena.alloc(10_007).unwrap();
-    assert_eq!(block.len(), 10_007);
-    assert!(block.host().is_none());
+    let block = alloc(&arena, 10_007);
+    assert_eq!(block.block().len(), 10_007);
+    assert!(block.seen().is_none());
     let mut expected = pattern(10_007, 0);
-    put(&arena, &block, 0, &expected);
+    put(&block, 0, &expected);
     for (offset, len, seed) in [(1, 3, 0x11), (1021, 2055, 0x5A), (10_006, 1, 0xFF), (10_007, 0, 1)] {
         let bytes = pattern(len, seed);
-        put(&arena, &block, offset as u64, &bytes);
+        put(&block, offset as u64, &bytes);
         expected[offset..offset + len].copy_from_slice(&bytes);
     }
-    assert_eq!(arena.fill(&block, Span::new(333, 999), 0xC3).unwrap().wait(), Ok(666));
+    assert_eq!(block.fill(Span::new(333, 999), 0xC3).unwrap().wait(), Ok(666));
     expected[333..999].fill(0xC3);
-    assert_eq!(take(&arena, &block, Span::new(0, 10_007)), expected);
-    assert_eq!(take(&arena, &block, Span::new(997, 5003)), expected[997..5003]);
+    assert_eq!(take(&block, Span::new(0, 10_007)), expected);
+    assert_eq!(take(&block, Span::new(997, 5003)), expected[997..5003]);
 }
 
 #[test]
 fn a_mapping_shows_the_block_and_takes_changes_back() {
     let Some(arena) = arena("a_mapping_shows_the_block_and_takes_changes_back") else { return };
     let cpu = DeviceId(0);
-    let block = arena.alloc(4099).unwrap();
+    let block = alloc(&arena, 4099);
     let before = pattern(4099, 1);
-    put(&arena, &block, 0, &before);
-    let report = arena.map(&block, cpu, MapState::Mapped(DeviceSet::of(cpu))).unwrap();
-    assert_eq!(report.state, MapState::Mapped(DeviceSet::of(cpu)));
-    let span = report.host.expect("a mapping for the host shows it the block");
-    assert_eq!(read(&span), before);
+    put(&block, 0, &before);
+    let mapped = MapState::Mapped(DeviceSet::of(cpu));
+    assert_eq!(block.map(cpu, mapped), Ok(mapped));
+    assert_eq!(block.seen().expect("a mapping for the host shows it the block"), before);
     let after = pattern(4099, 0x77);
-    write(&span, &after);
-    let report = arena.unmap(&block, MapState::Unmapped).unwrap();
-    assert_eq!((report.state, report.host.is_none()), (MapState::Unmapped, true));
-    assert_eq!(take(&arena, &block, Span::new(0, 4099)), after);
+    block.overwrite(0, &after);
+    assert_eq!(block.unmap(MapState::Unmapped), Ok(MapState::Unmapped));
+    assert!(block.seen().is_none());
+    assert_eq!(take(&block, Span::new(0, 4099)), after);
     // A block that is still mapped can be given up.
-    let _ = arena.map(&block, cpu, MapState::Mapped(DeviceSet::of(cpu))).unwrap();
-    arena.free(block);
+    block.map(cpu, mapped).unwrap();
+    block.free();
 }
 
 #[test]
@@ -82,9 +75,9 @@ fn a_copy_into_a_mapped_block_is_a_bug_of_core() {
     let Some(arena) = arena("a_copy_into_a_mapped_block_is_a_bug_of_core") else {
         panic!("core bug: not run")
     };
-    let block = arena.alloc(8).unwrap();
-    let _ = arena.map(&block, DeviceId(0), MapState::Mapped(DeviceSet::of(DeviceId(0)))).unwrap();
-    let _ = arena.copy_in(&block, 0, &host(&[1]));
+    let block = alloc(&arena, 8);
+    block.map(DeviceId(0), MapState::Mapped(DeviceSet::of(DeviceId(0)))).unwrap();
+    let _ = copy_in(&block, 0, &[1]);
 }
 
 #[test]
@@ -93,10 +86,11 @@ fn a_block_of_another_arena_is_a_bug_of_core() {
     let Some((platform, device)) = with_opencl("a_block_of_another_arena_is_a_bug_of_core") else {
         panic!("not run: another arena")
     };
-    let block = platform.arenas()[0].alloc(8).unwrap();
-    let _ = arena_of(&platform, device).unwrap().copy_in(&block, 0, &host(&[1]));
+    let block = alloc(&platform.arenas()[0], 8).asked_of(&arena_of(&platform, device).unwrap());
+    let _ = copy_in(&block, 0, &[1]);
 }
 
+/// It touches no word past the last of its items, which the caller has within both blocks.
 const SCALE: &str = "
     __kernel void scale(__global const uint* in, __global uint* out, uint factor, ulong end) {
         size_t i = get_global_id(0);
@@ -113,26 +107,27 @@ fn a_kernel_covers_its_items_and_no_others() {
     let kernel = opencl(&arena).kernel(SCALE, "scale", "").unwrap();
     assert_eq!(kernel.name(), "scale");
     let input = pattern(4 * 5000, 9);
-    let (from, to) = (arena.alloc(20_000).unwrap(), arena.alloc(20_000).unwrap());
-    put(&arena, &from, 0, &input);
+    let (from, to) = (alloc(&arena, 20_000), alloc(&arena, 20_000));
+    put(&from, 0, &input);
     for (offset, items, local) in
         [(0, 5000, 64), (17, 1001, 64), (4999, 1, 128), (3, 7, 0), (100, 900, 1 << 40), (5, 0, 8)]
     {
-        put(&arena, &to, 0, &pattern(20_000, 3));
+        put(&to, 0, &pattern(20_000, 3));
         let mut expected = words(&pattern(20_000, 3));
         for (index, word) in expected.iter_mut().enumerate().skip(offset).take(items) {
             *word = words(&input)[index].wrapping_mul(7).wrapping_add(index as u32);
         }
         let (offset, items) = (offset as u64, items as u64);
         let args = [
-            KernelArg::Block(&from),
-            KernelArg::Block(&to),
+            KernelArg::Block(from.block()),
+            KernelArg::Block(to.block()),
             KernelArg::U32(7),
             KernelArg::U64(offset + items),
         ];
-        let fence = kernel.launch(&args, Launch { offset, items, local }).unwrap();
+        // SAFETY: the kernel ends at word `offset + items`, at most 5000, and both blocks have 5000 words.
+        let fence = unsafe { kernel.launch(&args, Launch { offset, items, local }) }.unwrap();
         assert_eq!(fence.wait(), Ok(0));
-        assert_eq!(words(&take(&arena, &to, Span::new(0, 20_000))), expected, "{offset} {items} {local}");
+        assert_eq!(words(&take(&to, Span::new(0, 20_000))), expected, "{offset} {items} {local}");
     }
 }
 
@@ -141,43 +136,43 @@ fn transfers_and_kernels_happen_in_the_order_asked_for() {
     let Some(arena) = arena("transfers_and_kernels_happen_in_the_order_asked_for") else { return };
     let kernel = opencl(&arena).kernel(SCALE, "scale", "").unwrap();
     let len = 4 << 20;
-    let (from, to) = (arena.alloc(len).unwrap(), arena.alloc(len).unwrap());
-    let (input, output) = (host(&pattern(len as usize, 5)), HostSpan::scratch(len).unwrap());
-    let written = arena.copy_in(&from, 0, &input).unwrap();
-    let args = [KernelArg::Block(&from), KernelArg::Block(&to), KernelArg::U32(3), KernelArg::U64(len / 4)];
-    let run = kernel.launch(&args, Launch { offset: 0, items: len / 4, local: 64 }).unwrap();
-    let back = arena.copy_out(&to, 0, &output).unwrap();
+    let (from, to) = (alloc(&arena, len), alloc(&arena, len));
+    let (input, mut output) = (host(&pattern(len as usize, 5)), HostMemory::zeroed(len).unwrap());
+    let written = from.copy_in(0, &input, whole(&input)).unwrap();
+    let (words_in, words_out) = (KernelArg::Block(from.block()), KernelArg::Block(to.block()));
+    let args = [words_in, words_out, KernelArg::U32(3), KernelArg::U64(len / 4)];
+    // SAFETY: the kernel ends at word `len / 4`, the last of both blocks.
+    let run = unsafe { kernel.launch(&args, Launch { offset: 0, items: len / 4, local: 64 }) }.unwrap();
+    let back = copy_out(&to, 0, &mut output).unwrap();
     assert_eq!((back.wait(), run.wait(), written.wait()), (Ok(len), Ok(0), Ok(len)));
     let expected =
-        words(&read(&input)).into_iter().zip(0_u32..).map(|(word, i)| word.wrapping_mul(3).wrapping_add(i));
-    assert!(words(&read(&output)).into_iter().eq(expected));
+        words(input.bytes()).into_iter().zip(0_u32..).map(|(word, i)| word.wrapping_mul(3).wrapping_add(i));
+    assert!(words(output.bytes()).into_iter().eq(expected));
 }
 
 #[test]
 fn threads_that_share_a_kernel_keep_their_own_arguments() {
     let Some(arena) = arena("threads_that_share_a_kernel_keep_their_own_arguments") else { return };
     let kernel = opencl(&arena).kernel(SCALE, "scale", "").unwrap();
-    let from = arena.alloc(4096).unwrap();
+    let from = alloc(&arena, 4096);
     let input = pattern(4096, 2);
-    put(&arena, &from, 0, &input);
+    put(&from, 0, &input);
     std::thread::scope(|scope| {
         for factor in 1..5 {
             let (arena, kernel, from, input) = (&arena, &kernel, &from, &input);
             scope.spawn(move || {
-                let to = arena.alloc(4096).unwrap();
+                let to = alloc(arena, 4096);
                 for _ in 0..500 {
                     let args = [
-                        KernelArg::Block(from),
-                        KernelArg::Block(&to),
+                        KernelArg::Block(from.block()),
+                        KernelArg::Block(to.block()),
                         KernelArg::U32(factor),
                         KernelArg::U64(1024),
                     ];
-                    kernel
-                        .launch(&args, Launch { offset: 0, items: 1024, local: 32 })
-                        .unwrap()
-                        .wait()
-                        .unwrap();
-                    let got = words(&take(arena, &to, Span::new(0, 4096)));
+                    // SAFETY: the kernel ends at word 1024, the last of both blocks.
+                    let run = unsafe { kernel.launch(&args, Launch { offset: 0, items: 1024, local: 32 }) };
+                    run.unwrap().wait().unwrap();
+                    let got = words(&take(&to, Span::new(0, 4096)));
                     let wanted = words(input)
                         .into_iter()
                         .zip(0..)
@@ -195,16 +190,18 @@ fn scalars_of_every_type_arrive() {
     let source = "__kernel void put(__global double* o, int a, uint b, ulong c, float d) {
         if (get_global_id(0) == 0) { o[0] = a; o[1] = b; o[2] = c; o[3] = d; } }";
     let kernel = opencl(&arena).kernel(source, "put", "").unwrap();
-    let block = arena.alloc(32).unwrap();
+    let block = alloc(&arena, 32);
     let args = [
-        KernelArg::Block(&block),
+        KernelArg::Block(block.block()),
         KernelArg::I32(-3),
         KernelArg::U32(4_000_000_000),
         KernelArg::U64(1 << 40),
         KernelArg::F32(0.5),
     ];
-    kernel.launch(&args, Launch { offset: 0, items: 1, local: 1 }).unwrap().wait().unwrap();
-    let bytes = take(&arena, &block, Span::new(0, 32));
+    // SAFETY: the kernel writes four words of eight bytes, which the block has.
+    let run = unsafe { kernel.launch(&args, Launch { offset: 0, items: 1, local: 1 }) };
+    run.unwrap().wait().unwrap();
+    let bytes = take(&block, Span::new(0, 32));
     let got: Vec<_> =
         bytes.chunks_exact(8).map(|eight| f64::from_ne_bytes(eight.try_into().unwrap())).collect();
     assert_eq!(got, [-3.0, 4e9, (1_u64 << 40) as f64, 0.5]);
@@ -217,11 +214,15 @@ fn arguments_that_do_not_fit_are_refused_by_index() {
     };
     let arena = arena_of(&platform, device).unwrap();
     let kernel = opencl(&arena).kernel(SCALE, "scale", "").unwrap();
-    let block = arena.alloc(64).unwrap();
-    let foreign = platform.arenas()[0].alloc(64).unwrap();
-    let launch = Launch { offset: 0, items: 1, local: 1 };
-    let (b, u, l) = (KernelArg::Block(&block), KernelArg::U32(1), KernelArg::U64(1));
-    let refusal = |args: &[KernelArg<'_>]| kernel.launch(args, launch).unwrap_err().to_string();
+    let block = alloc(&arena, 64);
+    let foreign = alloc(&platform.arenas()[0], 64);
+    let one = Launch { offset: 0, items: 1, local: 1 };
+    let (b, u, l) = (KernelArg::Block(block.block()), KernelArg::U32(1), KernelArg::U64(1));
+    let launch = |args: &[KernelArg<'_>], launch| {
+        // SAFETY: were it launched, the kernel would end at word 1 of the blocks, which have 16.
+        unsafe { kernel.launch(args, launch) }
+    };
+    let refusal = |args: &[KernelArg<'_>]| launch(args, one).unwrap_err().to_string();
     assert!(refusal(&[b, b, u]).contains("kernel scale takes 4 arguments, not 3"));
     assert!(refusal(&[b, l, u, l]).contains("argument 1 of 4 of kernel scale: takes a pointer, not ulong"));
     assert!(
@@ -229,15 +230,10 @@ fn arguments_that_do_not_fit_are_refused_by_index() {
             .contains("argument 2 of 4 of kernel scale: takes uint, not float")
     );
     assert!(refusal(&[b, b, u, b]).contains("argument 3 of 4 of kernel scale: takes ulong, not a block"));
-    assert!(refusal(&[KernelArg::Block(&foreign), b, u, l]).contains("argument 0 of 4"));
+    assert!(refusal(&[KernelArg::Block(foreign.block()), b, u, l]).contains("argument 0 of 4"));
     let endless = Launch { offset: 1, items: u64::MAX, local: 8 };
-    assert!(
-        kernel
-            .launch(&[b, b, u, l], endless)
-            .unwrap_err()
-            .to_string()
-            .contains("exceeds what can be counted")
-    );
+    let error = launch(&[b, b, u, l], endless).unwrap_err().to_string();
+    assert!(error.contains("exceeds what can be counted"), "{error}");
 }
 
 #[test]
@@ -279,19 +275,12 @@ fn lack_of_memory_is_an_error_of_alloc() {
 #[test]
 fn a_block_without_bytes_is_legal() {
     let Some(arena) = arena("a_block_without_bytes_is_legal") else { return };
-    let block = arena.alloc(0).unwrap();
-    assert!(block.is_empty());
-    put(&arena, &block, 0, &[]);
-    assert_eq!(
-        arena
-            .map(&block, DeviceId(0), MapState::Mapped(DeviceSet::of(DeviceId(0))))
-            .unwrap()
-            .host
-            .unwrap()
-            .len(),
-        0
-    );
-    arena.unmap(&block, MapState::Unmapped).unwrap();
+    let block = alloc(&arena, 0);
+    assert!(block.block().is_empty());
+    put(&block, 0, &[]);
+    block.map(DeviceId(0), MapState::Mapped(DeviceSet::of(DeviceId(0)))).unwrap();
+    assert_eq!(block.seen().expect("a mapping for the host shows it the block"), []);
+    block.unmap(MapState::Unmapped).unwrap();
 }
 
 #[test]

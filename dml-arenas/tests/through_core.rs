@@ -7,10 +7,12 @@ mod common;
 use dml_arenas::faulty::{CallKind, Fault};
 use dml_arenas::null::{Call, join_mapped, join_staged};
 use dml_arenas::{Faulty, MainMem, Null, Script};
-use dml_core::sync::Arc;
+use dml_core::state::MapState;
+use dml_core::sync::{Arc, Mutex};
 use dml_core::{
-    AcquireError, Arena, ArenaDesc, ArenaKind, DeviceDesc, DeviceId, DeviceKind, DeviceSet, LinkSpeed,
-    Platform, PlatformBuilder, TransferError,
+    AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Breach, CopyIn, CopyOut, DeviceDesc,
+    DeviceId, DeviceKind, DeviceSet, Fence, Fill, LinkSpeed, MapReport, MapRequest, NewBlock, Platform,
+    PlatformBuilder, TransferError, UnmapRequest,
 };
 use dml_verify::Audited;
 
@@ -96,6 +98,71 @@ fn a_panic_in_an_arena_is_an_error() {
     drop(platform.acquire(GPU).read(&buffer).wait().unwrap());
 }
 
+/// An arena that says that copies in are done, and keeps them.
+#[derive(Debug)]
+struct Keeper {
+    inner: Null,
+    kept: Mutex<Vec<CopyIn>>,
+}
+
+impl Arena for Keeper {
+    fn desc(&self) -> &ArenaDesc {
+        self.inner.desc()
+    }
+
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
+        self.inner.alloc(len)
+    }
+
+    fn free(&self, block: BlockRef) {
+        self.inner.free(block);
+    }
+
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.inner.map(request)
+    }
+
+    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.inner.unmap(request)
+    }
+
+    fn map_state(&self, block: &BlockRef) -> Option<MapState> {
+        self.inner.map_state(block)
+    }
+
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        let bytes = copy.len();
+        self.kept.lock().push(copy);
+        Ok(Fence::done(bytes))
+    }
+
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        self.inner.copy_out(copy)
+    }
+
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        self.inner.fill(fill)
+    }
+}
+
+#[test]
+fn i24_storage_on_loan_is_not_given_back_and_outlives_its_buffer() {
+    let device = Arc::new(Keeper { inner: Null::backed(gpu_desc()), kept: Mutex::new(Vec::new()) });
+    let platform = platform(device.clone(), |builder, main, gpu| join_staged(builder, main, gpu, speed(1)));
+    let data = common::pattern(5000, 7);
+    let buffer = platform.buffer_from(data.clone()).unwrap();
+    let error = platform.acquire(GPU).read(&buffer).wait().unwrap_err();
+    assert!(matches!(&error, AcquireError::ArenaContract { breach: Breach::StillLent, .. }), "{error}");
+    // Nobody gets bytes that somebody may still read, the application neither.
+    assert!(matches!(buffer.read().map(drop), Err(AcquireError::Wedged { .. })));
+    assert!(matches!(buffer.into_vec(), Err(AcquireError::Wedged { .. })));
+    drop(platform);
+    let kept = std::mem::take(&mut *device.kept.lock());
+    let mut found = vec![0; 5000];
+    kept[0].from().read(0, &mut found);
+    assert!(kept.len() == 1 && found == data);
+}
+
 #[cfg(feature = "opencl")]
 #[test]
 fn a_kernel_gets_its_buffers_and_the_host_its_result() {
@@ -125,7 +192,9 @@ fn a_kernel_gets_its_buffers_and_the_host_its_result() {
             KernelArg::Block(block(&c)),
             KernelArg::U32(n as u32),
         ];
-        let fence = kernel.launch(&args, Launch { offset: 0, items: n as u64, local: 64 }).unwrap();
+        // SAFETY: the kernel ends at the last word of its three buffers.
+        let fence =
+            unsafe { kernel.launch(&args, Launch { offset: 0, items: n as u64, local: 64 }) }.unwrap();
         grants.in_flight(fence).wait().unwrap().release().unwrap();
         let view = c.read().unwrap();
         assert!(view.iter().zip(0..).all(|(&sum, i)| sum == i * i + 5 - i));

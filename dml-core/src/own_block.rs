@@ -9,6 +9,7 @@ use crate::request::{CopyIn, CopyOut, Fill, MapRequest, UnmapRequest};
 use crate::state::MapState;
 use crate::sync::{Arc, Mutex};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// A block of an arena that no buffer has.
 ///
@@ -183,13 +184,16 @@ impl OwnBlock {
             state.expect_idle();
             state.mapped.take()
         };
-        let report = ask(&self.inner.block, &mut mapped);
-        let report = report.map(|MapReport { state, host }| {
-            mapped = host.or(mapped.take()).filter(|_| !state.remotes().is_empty());
-            state
+        // An arena that panics has changed nothing, and the mapping goes on.
+        let report = catch_unwind(AssertUnwindSafe(|| ask(&self.inner.block, &mut mapped)));
+        let report = report.map(|report| {
+            report.map(|MapReport { state, host }| {
+                mapped = host.or(mapped.take()).filter(|_| !state.remotes().is_empty());
+                state
+            })
         });
         self.inner.state.lock().mapped = mapped;
-        report
+        report.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Gives the block back to its arena, whoever else refers to it.

@@ -318,11 +318,7 @@ impl<'a> MapRequest<'a> {
 }
 
 impl<'a> UnmapRequest<'a> {
-    pub(crate) fn scheduled(
-        block: &'a BlockRef,
-        target: MapState,
-        host: &'a mut Option<HostMemory>,
-    ) -> Self {
+    pub(crate) fn scheduled(block: &'a BlockRef, target: MapState, host: &'a mut Option<HostMemory>) -> Self {
         Self { change: Change { block, target, host } }
     }
 
@@ -388,7 +384,11 @@ macro_rules! change_of_map_state {
             }
 
             /// Gives memory that was [taken back](Self::take_back) to core again: the mapping could not be ended.
+            ///
+            /// # Panics
+            /// Where something of it is lent, by which it could be touched behind core's back.
             pub fn put_back(&mut self, memory: HostMemory) {
+                assert!(!memory.is_lent(), "{memory:?} is lent");
                 *self.change.host = Some(memory);
             }
         }
@@ -397,3 +397,49 @@ macro_rules! change_of_map_state {
 
 change_of_map_state!(MapRequest);
 change_of_map_state!(UnmapRequest);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::{Block, NativeHandle};
+    use crate::sync::Arc;
+
+    #[derive(Debug)]
+    struct Nothing;
+
+    impl Block for Nothing {
+        fn len(&self) -> u64 {
+            0
+        }
+
+        fn native(&self) -> NativeHandle {
+            NativeHandle(0)
+        }
+    }
+
+    #[test]
+    fn a_mapping_is_taken_back_once_and_put_back_whole() {
+        let (block, memory): (BlockRef, _) = (Arc::new(Nothing), HostMemory::zeroed(16).unwrap());
+        let (span, mut host) = (memory.span().clone(), Some(memory));
+        let mut request = UnmapRequest::scheduled(&block, MapState::Unmapped, &mut host);
+        assert!(request.take_back(&span.slice(Span::new(0, 8))).is_none());
+        let memory = request.take_back(&span).unwrap();
+        assert!(!request.has_host() && request.take_back(&span).is_none());
+        request.put_back(memory);
+        let lent = host.as_ref().unwrap().source(Span::new(0, 8));
+        assert!(UnmapRequest::scheduled(&block, MapState::Unmapped, &mut host).take_back(&span).is_none());
+        drop(lent);
+        assert!(UnmapRequest::scheduled(&block, MapState::Unmapped, &mut host).take_back(&span).is_some());
+    }
+
+    #[test]
+    #[should_panic(expected = "is lent")]
+    fn nothing_of_a_mapping_put_back_is_kept() {
+        let (block, memory): (BlockRef, _) = (Arc::new(Nothing), HostMemory::zeroed(16).unwrap());
+        let (span, mut host) = (memory.span().clone(), Some(memory));
+        let mut request = UnmapRequest::scheduled(&block, MapState::Unmapped, &mut host);
+        let mut memory = request.take_back(&span).unwrap();
+        let _kept = memory.target(Span::new(0, 8));
+        request.put_back(memory);
+    }
+}

@@ -328,8 +328,8 @@ impl OffloadDevice {
     pub(super) fn transfer(&self, transfer: &Transfer) -> Result<u64, OffloadError> {
         self.expect_there()?;
         let (bytes, moved) = match transfer {
-            // SAFETY: the transfer holds the loan.
             Transfer::In { offset, from } => {
+                // SAFETY: the transfer holds the loan.
                 (from.len(), unsafe { self.transport.copy_in(*offset, from.span()) })
             }
             // SAFETY: as above.

@@ -2,11 +2,10 @@
 //! are awaited.
 
 use dml_arenas::MainMem;
-use dml_core::state::MapState;
 use dml_core::sync::{Condvar, Mutex};
 use dml_core::{
-    AllocError, Arena, ArenaDesc, ArenaKind, Block, BlockRef, Completion, DeviceId, Fence, HostSpan,
-    MapReport, NativeHandle, Span, TransferError,
+    AllocError, Arena, ArenaDesc, ArenaKind, Block, BlockRef, Completion, CopyIn, CopyOut, DeviceId, Fence,
+    Fill, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError, UnmapRequest,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -94,10 +93,6 @@ impl Block for Stretch {
         self.len
     }
 
-    fn host(&self) -> Option<HostSpan> {
-        None
-    }
-
     fn native(&self) -> NativeHandle {
         NativeHandle(self.start as usize)
     }
@@ -123,7 +118,7 @@ impl Pool {
     /// A pool with a defect.
     pub(crate) fn with(native: DeviceId, capacity: u64, defect: Defect) -> Self {
         let inner = Arc::new(MainMem::new(DeviceId(0)));
-        let memory = inner.alloc(capacity).expect("memory for a test");
+        let memory = inner.alloc(capacity).expect("memory for a test").block;
         let joins = defect != Defect::Fragments;
         let heap = Heap { free: BTreeMap::from([(0, capacity)]), joins };
         let (jobs, queue) = channel::<Job>();
@@ -237,7 +232,7 @@ impl Arena for Pool {
         &self.desc
     }
 
-    fn alloc(&self, len: u64) -> Result<BlockRef, AllocError> {
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
         let full = || AllocError::OutOfMemory { arena: self.desc.name.clone(), bytes: len };
         let room = len.checked_next_multiple_of(64).ok_or_else(full)?;
         let taken = if self.defect == Defect::Overlap && room > 4096 { room - 64 } else { room };
@@ -249,7 +244,7 @@ impl Arena for Pool {
         let heap = self.heap.clone();
         // With an overlap, what is past the end of the memory is not given out.
         let len = len.min(self.memory.len() - start);
-        Ok(Arc::new(Stretch { start, len, room: taken, heap, returns }))
+        Ok(NewBlock::new(Arc::new(Stretch { start, len, room: taken, heap, returns })))
     }
 
     fn free(&self, block: BlockRef) {
@@ -259,28 +254,40 @@ impl Arena for Pool {
         }
     }
 
-    fn map(&self, _: &BlockRef, _: DeviceId, _: MapState) -> Result<MapReport, TransferError> {
+    fn map(&self, _: MapRequest<'_>) -> Result<MapReport, TransferError> {
         panic!("core bug: map of pool, which has no remotes")
     }
 
-    fn unmap(&self, _: &BlockRef, _: MapState) -> Result<MapReport, TransferError> {
+    fn unmap(&self, _: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
         panic!("core bug: unmap of pool, which has no remotes")
     }
 
-    fn copy_in(&self, block: &BlockRef, offset: u64, from: &HostSpan) -> Result<Fence, TransferError> {
-        let at = self.own(block, Span::new(offset, offset + from.len()));
-        let from = from.clone();
-        Ok(self.start(block, move |inner, memory| inner.copy_in(memory, at.start(), &from)))
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        let at = self.own(copy.block(), copy.span());
+        let (block, _, from) = copy.into_parts();
+        Ok(self.start(&block, move |inner, memory| {
+            // SAFETY: the pool's thread alone touches its memory, one job after the other, and waits for each.
+            inner.copy_in(unsafe { CopyIn::new(memory, at.start(), from) })
+        }))
     }
 
-    fn copy_out(&self, block: &BlockRef, offset: u64, to: &HostSpan) -> Result<Fence, TransferError> {
-        let at = self.own(block, Span::new(offset, offset + to.len()));
-        let to = to.clone();
-        Ok(self.start(block, move |inner, memory| inner.copy_out(memory, at.start(), &to)))
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        let at = self.own(copy.block(), copy.span());
+        let (block, _, to) = copy.into_parts();
+        Ok(self.start(&block, move |inner, memory| {
+            // SAFETY: as in `copy_in`.
+            inner.copy_out(unsafe { CopyOut::new(memory, at.start(), to) })
+        }))
     }
 
-    fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError> {
-        let at = self.own(block, span);
-        Ok(self.start(block, move |inner, memory| inner.fill(memory, at, byte)))
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        let at = self.own(fill.block(), fill.span());
+        let block = fill.block().clone();
+        Ok(self.start(&block, move |inner, memory| {
+            // SAFETY: as in `copy_in`.
+            let filled = inner.fill(unsafe { Fill::new(memory, at, fill.byte()) });
+            drop(fill);
+            filled
+        }))
     }
 }

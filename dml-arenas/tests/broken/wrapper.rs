@@ -1,15 +1,13 @@
 //! Any arena, with one thing wrong.
 
-use crate::common::read;
-use dml_arenas::MainMem;
-use dml_core::host::{HostOwner, Owned};
 use dml_core::state::MapState;
 use dml_core::sync::Mutex;
 use dml_core::{
-    AllocError, Arena, ArenaDesc, AttachError, BlockRef, DeviceId, Fence, HostSpan, MapReport, Span,
-    TransferError,
+    AllocError, Arena, ArenaDesc, BlockRef, CopyIn, CopyOut, Fence, Fill, HostMemory, HostSource, HostSpan,
+    MapReport, MapRequest, NewBlock, Span, TransferError, UnmapRequest,
 };
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::thread::ThreadId;
 
@@ -64,14 +62,24 @@ pub(crate) enum Defect {
     PanicsNameless,
     /// Bytes past the end are left out.
     Clips,
-    /// Blocks of other arenas of the host are touched.
+    /// Blocks of other arenas are taken, and what is asked for is said to be done.
     TakesForeign,
     /// Storage that is attached is copied.
     AttachCopies,
-    /// Storage is given back though it is in use.
-    DetachTakes,
-    /// Storage is declined and another given back.
-    DeclineSwaps,
+    /// Storage that is attached is written to.
+    AttachWrites,
+    /// Something of the storage that is attached is kept.
+    AttachKeeps,
+    /// Storage is declined in the name of another arena.
+    DeclineMisnamed,
+    /// What copies in were lent is kept when they have ended.
+    KeepsTheLoan,
+    /// What copies out were lent is kept when they have ended.
+    KeepsTheTarget,
+    /// Fills are kept when they have ended.
+    KeepsTheFill,
+    /// Blocks are said to be as they were before any change of map state.
+    MapStateLies,
 }
 
 /// The arena.
@@ -81,13 +89,13 @@ pub(crate) struct Broken {
     inner: Arc<dyn Arena>,
     defect: Defect,
     first: ThreadId,
-    /// Host memory of its own.
-    host: Arc<MainMem>,
     late: Mutex<Vec<Late>>,
-    staged: Arc<Mutex<Option<BlockRef>>>,
+    staged: Arc<Mutex<Option<Vec<u8>>>>,
     shared: Mutex<Option<BlockRef>>,
     /// Mapped blocks, and what their mappings show instead.
-    shown: Mutex<Vec<(BlockRef, BlockRef)>>,
+    shown: Mutex<Vec<Shown>>,
+    /// What ought to be back.
+    kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
 /// A copy in that was said to be done.
@@ -95,8 +103,20 @@ pub(crate) struct Broken {
 struct Late {
     block: BlockRef,
     offset: u64,
-    bytes: BlockRef,
+    bytes: HostMemory,
     calls_to_go: u32,
+}
+
+/// A block whose mapping shows something else than its bytes.
+#[derive(Debug)]
+struct Shown {
+    block: BlockRef,
+    /// What it held when it was mapped first.
+    first: Vec<u8>,
+    /// The mapping of the arena inside.
+    real: Option<HostMemory>,
+    /// What is shown of it.
+    span: HostSpan,
 }
 
 impl Broken {
@@ -113,11 +133,11 @@ impl Broken {
             inner,
             defect,
             first: std::thread::current().id(),
-            host: Arc::new(MainMem::new(DeviceId(0))),
             late: Mutex::new(Vec::new()),
             staged: Arc::new(Mutex::new(None)),
             shared: Mutex::new(None),
             shown: Mutex::new(Vec::new()),
+            kept: Mutex::new(Vec::new()),
         }
     }
 
@@ -129,39 +149,43 @@ impl Broken {
         std::thread::current().id() != self.first
     }
 
-    /// A copy of host memory.
-    fn copy_of(&self, from: &HostSpan) -> BlockRef {
-        let copy = self.host.alloc(from.len()).expect("memory for a test");
-        let _ = self.host.copy_in(&copy, 0, from).expect("a copy by the host").wait();
-        copy
-    }
-
     /// Counts a transfer, and carries out what is due.
     fn catch_up(&self) {
         let mut late = std::mem::take(&mut *self.late.lock());
         late.retain_mut(|copy| {
             copy.calls_to_go -= 1;
             if copy.calls_to_go == 0 {
-                let from = seen(&copy.bytes);
-                let _ = self.inner.copy_in(&copy.block, copy.offset, &from).expect("a copy starts").wait();
+                let source = copy.bytes.source(whole(&copy.bytes));
+                // SAFETY: the checks that meet this defect have one transfer under way at a time, and this one ends here,
+                // before the one that is being asked for begins.
+                let request = unsafe { CopyIn::new(&copy.block, copy.offset, source) };
+                let _ = self.inner.copy_in(request).expect("a copy starts").wait();
             }
             copy.calls_to_go > 0
         });
         self.late.lock().extend(late);
     }
 
-    /// The part of a transfer that lies in the block, if that is what is wrong.
-    fn clipped(&self, block: &BlockRef, span: Span) -> Span {
-        if !self.is(Defect::Clips) {
-            return span;
-        }
-        Span::new(span.start().min(block.len()), span.end().min(block.len()))
+    /// How many bytes of a transfer lie in the block.
+    fn bytes_within(block: &BlockRef, span: Span) -> u64 {
+        span.end().min(block.len()).saturating_sub(span.start())
     }
 
-    /// Host memory of another arena's block, if that is what is wrong.
-    fn foreign(&self, block: &BlockRef) -> Option<HostSpan> {
-        // The arena inside is not the host's.
-        block.host().filter(|_| self.is(Defect::TakesForeign))
+    /// A transfer of the arena inside, which says that it is done where the block is another's, if that is what is wrong.
+    fn foreign_or(
+        &self,
+        len: u64,
+        start: impl FnOnce() -> Result<Fence, TransferError>,
+    ) -> Result<Fence, TransferError> {
+        if !self.is(Defect::TakesForeign) {
+            return start();
+        }
+        catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|panic| {
+            match panic.downcast_ref::<String>().is_some_and(|text| text.contains("another arena")) {
+                true => Ok(Fence::done(len)),
+                false => resume_unwind(panic),
+            }
+        })
     }
 
     fn fence_of(&self, fence: Fence, bytes: u64) -> Fence {
@@ -175,37 +199,43 @@ impl Broken {
         })
     }
 
+    /// What is reported of a mapping.
     fn mapping(&self, block: &BlockRef, report: MapReport) -> MapReport {
-        match self.defect {
-            Defect::MapMisreported => MapReport { state: MapState::initial(&self.desc), ..report },
-            Defect::MapHidden => MapReport { host: None, ..report },
-            Defect::MapStale | Defect::MapLosesWrites => {
-                let Some(host) = &report.host else { return report };
+        match (self.defect, report) {
+            (Defect::MapMisreported, report) => MapReport { state: MapState::initial(&self.desc), ..report },
+            (Defect::MapHidden, report) => MapReport { host: None, ..report },
+            (Defect::MapStale | Defect::MapLosesWrites, MapReport { state, host: Some(real) }) => {
                 let mut shown = self.shown.lock();
-                let before =
-                    shown.iter().find(|(of, _)| Arc::ptr_eq(of, block)).map(|(_, copy)| copy.clone());
-                let copy = match before.filter(|_| self.is(Defect::MapStale)) {
-                    Some(copy) => copy,
-                    None => {
-                        let copy = self.copy_of(host);
-                        shown.push((block.clone(), copy.clone()));
-                        copy
-                    }
-                };
-                MapReport { host: Some(seen(&copy)), ..report }
+                let known = shown.iter().position(|shown| Arc::ptr_eq(&shown.block, block));
+                let before = known.map(|known| shown.swap_remove(known).first);
+                let now = real.bytes().to_vec();
+                let first = before.unwrap_or_else(|| now.clone());
+                let memory = HostMemory::holding(if self.is(Defect::MapStale) { first.clone() } else { now });
+                let span = memory.span().clone();
+                shown.push(Shown { block: block.clone(), first, real: Some(real), span });
+                MapReport { state, host: Some(memory) }
             }
-            _ => report,
+            (_, report) => report,
         }
+    }
+
+    /// The mapping of the arena inside that ends, and where it was shown.
+    fn shown(&self, block: &BlockRef) -> Option<(HostMemory, HostSpan)> {
+        let mut shown = self.shown.lock();
+        let shown = shown.iter_mut().find(|shown| Arc::ptr_eq(&shown.block, block))?;
+        Some((shown.real.take()?, shown.span.clone()))
     }
 }
 
-fn seen(block: &BlockRef) -> HostSpan {
-    block.host().expect("host memory")
+fn whole(memory: &HostMemory) -> Span {
+    Span::new(0, memory.len())
 }
 
-/// Storage of the same contents somewhere else.
-fn another(span: &HostSpan) -> Box<dyn HostOwner> {
-    Box::new(Owned::new(read(span)))
+/// All bytes of a source.
+fn read(from: &HostSource) -> Vec<u8> {
+    let mut bytes = vec![0; from.len() as usize];
+    from.read(0, &mut bytes);
+    bytes
 }
 
 impl Arena for Broken {
@@ -213,7 +243,7 @@ impl Arena for Broken {
         &self.desc
     }
 
-    fn alloc(&self, len: u64) -> Result<BlockRef, AllocError> {
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
         match self.defect {
             Defect::AllocShort if len > 4096 => self.inner.alloc(len - 1),
             Defect::AllocNotEmpty if len == 0 => {
@@ -226,26 +256,35 @@ impl Arena for Broken {
             Defect::BlocksShared if self.is_elsewhere() => {
                 let mut shared = self.shared.lock();
                 if shared.is_none() {
-                    *shared = Some(self.inner.alloc(1 << 20)?);
+                    *shared = Some(self.inner.alloc(1 << 20)?.block);
                 }
-                Ok(shared.clone().expect("made before"))
+                Ok(NewBlock::new(shared.clone().expect("made before")))
             }
             _ => self.inner.alloc(len),
         }
     }
 
-    fn attach(&self, storage: Box<dyn HostOwner>) -> Result<BlockRef, AttachError> {
+    fn attach(&self, storage: &HostMemory) -> Result<BlockRef, AllocError> {
         match self.defect {
-            Defect::AttachCopies => self.inner.attach(another(&storage.span())),
-            Defect::DeclineSwaps => self.inner.attach(another(&storage.span())),
+            Defect::AttachCopies => {
+                let NewBlock { block, host, .. } = self.inner.alloc(storage.len())?;
+                host.expect("host memory").bytes_mut().copy_from_slice(storage.bytes());
+                Ok(block)
+            }
+            Defect::AttachWrites if !storage.is_empty() => {
+                // SAFETY: one of the storage's bytes; the check looks at them before and after this call, and core gives
+                // nobody access while it attaches them.
+                unsafe { *storage.span().as_ptr() ^= 0xFF };
+                self.inner.attach(storage)
+            }
+            Defect::AttachKeeps => {
+                self.kept.lock().push(Box::new(storage.source(whole(storage))));
+                self.inner.attach(storage)
+            }
+            Defect::DeclineMisnamed => {
+                Err(AllocError::Unsupported { arena: "another".into(), what: "external storage" })
+            }
             _ => self.inner.attach(storage),
-        }
-    }
-
-    fn detach(&self, block: BlockRef) -> Result<Box<dyn HostOwner>, BlockRef> {
-        match block.host() {
-            Some(host) if self.is(Defect::DetachTakes) => Ok(another(&host)),
-            _ => self.inner.detach(block),
         }
     }
 
@@ -256,19 +295,26 @@ impl Arena for Broken {
         }
     }
 
-    fn map(&self, block: &BlockRef, device: DeviceId, target: MapState) -> Result<MapReport, TransferError> {
-        let map = || self.inner.map(block, device, target);
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        let (block, target) = (request.block().clone(), request.target());
+        let map = || self.inner.map(request);
         let report = match self.defect {
             Defect::MapsAnything => {
                 catch_unwind(AssertUnwindSafe(map)).unwrap_or(Ok(MapReport { state: target, host: None }))
             }
             _ => map(),
         };
-        Ok(self.mapping(block, report?))
+        Ok(self.mapping(&block, report?))
     }
 
-    fn unmap(&self, block: &BlockRef, target: MapState) -> Result<MapReport, TransferError> {
-        let unmap = || self.inner.unmap(block, target);
+    fn unmap(&self, mut request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        let target = request.target();
+        if let Some((real, span)) = self.shown(request.block()) {
+            let shown = request.take_back(&span).ok_or(TransferError::StillLent)?;
+            drop(shown);
+            return self.inner.unmap(request.with_host(&mut Some(real)));
+        }
+        let unmap = || self.inner.unmap(request);
         match self.defect {
             Defect::MapsAnything => {
                 catch_unwind(AssertUnwindSafe(unmap)).unwrap_or(Ok(MapReport { state: target, host: None }))
@@ -277,96 +323,129 @@ impl Arena for Broken {
         }
     }
 
-    fn copy_in(&self, block: &BlockRef, offset: u64, from: &HostSpan) -> Result<Fence, TransferError> {
-        self.catch_up();
-        let len = from.len();
-        if let Some(host) = self.foreign(block) {
-            let target = host.slice(Span::new(offset, offset + len));
-            return self.host.copy_out(&self.copy_of(from), 0, &target);
+    fn map_state(&self, block: &BlockRef) -> Option<MapState> {
+        match self.defect {
+            Defect::MapStateLies => Some(MapState::initial(&self.desc)),
+            _ => self.inner.map_state(block),
         }
-        let first = |bytes: u64| from.slice(Span::new(0, bytes));
-        let start = |offset, from: &HostSpan| self.inner.copy_in(block, offset, from);
+    }
+
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        self.catch_up();
+        let (block, span, len) = (copy.block().clone(), copy.span(), copy.len());
+        let start = |copy| self.inner.copy_in(copy);
         let fence = match self.defect {
-            Defect::InShifted if offset + len < block.len() => start(offset + 1, from)?,
+            Defect::InShifted if span.end() < block.len() => {
+                let (_, _, from) = copy.into_parts();
+                // SAFETY: the checks that meet this defect have one transfer of a block under way at a time.
+                start(unsafe { CopyIn::new(&block, span.start() + 1, from) })?
+            }
             Defect::InSplit if len > 1 << 20 => {
-                let _ = start(offset, &first(1 << 20))?.wait();
+                let _ = start(copy.first(1 << 20))?.wait();
                 Fence::done(len)
             }
             Defect::InLate => {
-                let bytes = self.copy_of(from);
-                self.late.lock().push(Late { block: block.clone(), offset, bytes, calls_to_go: 2 });
+                let bytes = HostMemory::holding(read(copy.from()));
+                self.late.lock().push(Late { block, offset: span.start(), bytes, calls_to_go: 2 });
                 Fence::done(len)
             }
             Defect::InStagedOnce => {
-                *self.staged.lock() = Some(self.copy_of(from));
-                let (staged, inner, block) = (self.staged.clone(), self.inner.clone(), block.clone());
+                *self.staged.lock() = Some(read(copy.from()));
+                let (staged, inner) = (self.staged.clone(), self.inner.clone());
                 Fence::running(move || {
                     let bytes = staged.lock().clone().expect("something was staged");
-                    let part = Span::new(0, len.min(bytes.len()));
-                    inner.copy_in(&block, offset, &seen(&bytes).slice(part))?.wait().map(|_| len)
+                    let part = Span::new(0, len.min(bytes.len() as u64));
+                    let source = HostMemory::holding(bytes).source(part);
+                    // SAFETY: the bytes of the block are those of `copy`, which is kept until this has ended.
+                    let staged = unsafe { CopyIn::new(copy.block(), copy.span().start(), source) };
+                    let done = inner.copy_in(staged)?.wait().map(|_| len);
+                    drop(copy);
+                    done
                 })
             }
             Defect::BoundToThread if self.is_elsewhere() => Fence::done(len),
             Defect::Clips => {
-                let span = self.clipped(block, Span::new(offset, offset + len));
-                let _ = start(span.start(), &first(span.len()))?.wait();
+                let within = Self::bytes_within(&block, span);
+                if within > 0 {
+                    let _ = start(copy.first(within))?.wait();
+                }
                 Fence::done(len)
             }
-            Defect::PanicsNameless => catch_unwind(AssertUnwindSafe(|| start(offset, from)))
+            Defect::PanicsNameless => catch_unwind(AssertUnwindSafe(|| start(copy)))
                 .unwrap_or_else(|_| panic!("core bug: it cannot be"))?,
-            _ => start(offset, from)?,
+            Defect::KeepsTheLoan => {
+                let (copy, nothing) = copy.split_at(len);
+                self.kept.lock().push(Box::new(nothing));
+                start(copy)?
+            }
+            _ => self.foreign_or(len, || start(copy))?,
         };
         Ok(self.fence_of(fence, len))
     }
 
-    fn copy_out(&self, block: &BlockRef, offset: u64, to: &HostSpan) -> Result<Fence, TransferError> {
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
         self.catch_up();
-        let len = to.len();
-        if let Some(host) = self.foreign(block) {
-            let source = self.copy_of(&host.slice(Span::new(offset, offset + len)));
-            return self.host.copy_out(&source, 0, to);
-        }
-        let start = |offset, to: &HostSpan| self.inner.copy_out(block, offset, to);
+        let (span, len) = (copy.span(), copy.len());
+        let start = |copy| self.inner.copy_out(copy);
         let fence = match self.defect {
             Defect::OutShort => {
-                let _ = start(offset, &to.slice(Span::new(0, len.saturating_sub(1))))?.wait();
+                let _ = start(copy.first(len.saturating_sub(1)))?.wait();
                 Fence::done(len)
             }
             Defect::OutMiscounted => {
-                let _ = start(offset, to)?.wait();
+                let _ = start(copy)?.wait();
                 Fence::done(len.saturating_sub(1))
             }
             Defect::BoundToThread if self.is_elsewhere() => Fence::done(len),
             Defect::Clips => {
-                let span = self.clipped(block, Span::new(offset, offset + len));
-                let _ = start(span.start(), &to.slice(Span::new(0, span.len())))?.wait();
+                let within = Self::bytes_within(copy.block(), span);
+                if within > 0 {
+                    let _ = start(copy.first(within))?.wait();
+                }
                 Fence::done(len)
             }
-            _ => start(offset, to)?,
+            Defect::KeepsTheTarget => {
+                let (copy, nothing) = copy.split_at(len);
+                self.kept.lock().push(Box::new(nothing));
+                start(copy)?
+            }
+            _ => self.foreign_or(len, || start(copy))?,
         };
         Ok(self.fence_of(fence, len))
     }
 
-    fn fill(&self, block: &BlockRef, span: Span, byte: u8) -> Result<Fence, TransferError> {
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
         self.catch_up();
-        if let Some(host) = self.foreign(block) {
-            let bytes = self.host.alloc(span.len()).expect("memory for a test");
-            return self.host.copy_out(&bytes, 0, &host.slice(span));
-        }
-        let start = |span, byte| self.inner.fill(block, span, byte);
+        let (block, span, len) = (fill.block().clone(), fill.span(), fill.len());
+        let start = |fill| self.inner.fill(fill);
         let fence = match self.defect {
             Defect::FillWide if span.end() < block.len() => {
-                let _ = start(Span::new(span.start(), span.end() + 1), byte)?.wait();
-                Fence::done(span.len())
+                let wide = Span::new(span.start(), span.end() + 1);
+                // SAFETY: the checks that meet this defect have one transfer of a block under way at a time.
+                let _ = start(unsafe { Fill::new(&block, wide, fill.byte()) })?.wait();
+                Fence::done(len)
             }
-            Defect::FillZero => start(span, 0)?,
-            Defect::BoundToThread if self.is_elsewhere() => Fence::done(span.len()),
+            Defect::FillZero => {
+                // SAFETY: the bytes are those of `fill`, which is kept until this has ended.
+                let zeroed = start(unsafe { Fill::new(&block, span, 0) })?.wait();
+                drop(fill);
+                Fence::done(zeroed?)
+            }
+            Defect::BoundToThread if self.is_elsewhere() => Fence::done(len),
             Defect::Clips => {
-                let _ = start(self.clipped(block, span), byte)?.wait();
-                Fence::done(span.len())
+                let within = Self::bytes_within(&block, span);
+                if within > 0 {
+                    let _ = start(fill.first(within))?.wait();
+                }
+                Fence::done(len)
             }
-            _ => start(span, byte)?,
+            Defect::KeepsTheFill => {
+                let (fill, nothing) = fill.split_at(len);
+                self.kept.lock().push(Box::new(nothing));
+                start(fill)?
+            }
+            _ => self.foreign_or(len, || start(fill))?,
         };
-        Ok(self.fence_of(fence, span.len()))
+        Ok(self.fence_of(fence, len))
     }
 }

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use dml_arenas::{Discover, DiscoverOptions};
-use dml_core::{DeviceId, HostSpan, Platform};
+use dml_core::{DeviceId, Fence, HostMemory, OwnBlock, Platform, Span, TransferError};
 
 /// The platform of this machine if it has an OpenCL device, with that device.
 ///
@@ -36,21 +36,37 @@ pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
 }
 
 /// Host memory holding a copy of `bytes`.
-pub(crate) fn host(bytes: &[u8]) -> HostSpan {
-    let span = HostSpan::scratch(bytes.len() as u64).expect("memory for a test");
-    write(&span, bytes);
-    span
+pub(crate) fn host(bytes: &[u8]) -> HostMemory {
+    HostMemory::holding(bytes.to_vec())
 }
 
-/// Copies `bytes` to the start of host memory.
-pub(crate) fn write(span: &HostSpan, bytes: &[u8]) {
-    assert!(bytes.len() as u64 <= span.len());
-    // SAFETY: the span is live for its length, and this test alone uses it now.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), span.as_ptr(), bytes.len()) }
+/// All of some host memory.
+pub(crate) fn whole(memory: &HostMemory) -> Span {
+    Span::new(0, memory.len())
 }
 
-/// What is in host memory.
-pub(crate) fn read(span: &HostSpan) -> Vec<u8> {
-    // SAFETY: the span is live for its length, and nobody writes it now.
-    unsafe { std::slice::from_raw_parts(span.as_ptr(), span.len() as usize) }.to_vec()
+/// Starts copying `bytes` into a block at `offset`.
+pub(crate) fn copy_in(block: &OwnBlock, offset: u64, bytes: &[u8]) -> Result<Fence, TransferError> {
+    let from = host(bytes);
+    block.copy_in(offset, &from, whole(&from))
+}
+
+/// Starts copying from a block at `offset` into all of host memory.
+pub(crate) fn copy_out(block: &OwnBlock, offset: u64, to: &mut HostMemory) -> Result<Fence, TransferError> {
+    let part = whole(to);
+    block.copy_out(offset, to, part)
+}
+
+/// Copies `bytes` into a block at `offset` and waits.
+#[track_caller]
+pub(crate) fn put(block: &OwnBlock, offset: u64, bytes: &[u8]) {
+    assert_eq!(copy_in(block, offset, bytes).unwrap().wait(), Ok(bytes.len() as u64));
+}
+
+/// What is in `span` of a block.
+#[track_caller]
+pub(crate) fn take(block: &OwnBlock, span: Span) -> Vec<u8> {
+    let mut to = HostMemory::zeroed(span.len()).expect("memory for a test");
+    assert_eq!(copy_out(block, span.start(), &mut to).unwrap().wait(), Ok(span.len()));
+    to.bytes().to_vec()
 }

@@ -1,6 +1,6 @@
 //! Functions, their arguments, and the order in which they run.
 
-use crate::common::{pattern, read};
+use crate::common::{host, pattern, whole as all_of};
 use crate::rig::{Rig, u32s, whole};
 use dml_arenas::offload::{Argument, OffloadArena, OffloadError, Scalar, Signal};
 use dml_core::{Arena, DeviceId, Span, TransferError};
@@ -61,7 +61,7 @@ fn what_is_not_there_is_named() {
 fn arguments_that_do_not_fit_are_refused_before_anything_runs() {
     let (rig, other) = (Rig::new(), Rig::new());
     let (block, foreign) = (rig.block(&[1; 100]), other.block(&[2; 100]));
-    let main = rig.main.alloc(100).unwrap();
+    let main = rig.main.alloc(100).unwrap().block;
     let scale = rig.function("scale");
     let refused = |arguments: &[Argument<'_>]| match rig.arena.launch(&scale, 0..1, arguments).unwrap_err() {
         OffloadError::Argument { index, reason, .. } => (index, reason.to_string()),
@@ -104,7 +104,7 @@ fn a_function_that_fails_is_an_answer_and_the_worker_goes_on() {
 #[test]
 fn a_pipeline_keeps_its_order() {
     let rig = Rig::new();
-    let (block, main) = (rig.block(&u32s(&[1; 64])), rig.main.alloc(256).unwrap());
+    let (block, mut main) = (rig.block(&u32s(&[1; 64])), host(&[0; 256]));
     let add = rig.function("add_late");
     let pipeline = rig.line();
     let run = |value: u32, late_ms: u32| {
@@ -114,14 +114,14 @@ fn a_pipeline_keeps_its_order() {
     };
     // Each ends later if it is begun too early: the slow ones come first.
     let mut signals = vec![run(5, 30), run(7, 20), run(11, 0)];
-    signals.push(pipeline.copy_out((&block, 0), (&main, Span::new(0, 256)), &[]).unwrap());
+    signals.push(pipeline.copy_out((&block, 0), main.target(Span::new(0, 256)), &[]).unwrap());
     signals.push(run(13, 10));
     signals.push(pipeline.fill((&block, Span::new(0, 128)), 0xEE, &[]).unwrap());
     signals.push(run(17, 0));
     assert_eq!(signals.last().unwrap().wait(), Ok(0));
     assert!(signals.iter().all(Signal::is_ended), "{signals:?}");
     let until_copy = ((3 + 5) * 3 + 7) * 3 + 11;
-    assert_eq!(read(&main.host().unwrap()), u32s(&[until_copy; 64]));
+    assert_eq!(main.bytes(), u32s(&[until_copy; 64]));
     let filled = 0xEEEE_EEEE_u32.wrapping_mul(3).wrapping_add(17);
     let kept = (until_copy * 3 + 13) * 3 + 17;
     assert_eq!(rig.take(&block, Span::new(0, 256)), [u32s(&[filled; 32]), u32s(&[kept; 32])].concat());
@@ -143,9 +143,9 @@ fn pipelines_run_side_by_side() {
 #[test]
 fn a_run_waits_for_transfers_and_runs_of_other_pipelines() {
     let rig = Rig::new();
-    let (block, main) = (rig.arena.alloc(8 << 20).unwrap(), rig.main.alloc(8 << 20).unwrap());
+    let (block, from, mut to) =
+        (rig.arena.alloc(8 << 20).unwrap().block, host(&[1; 8 << 20]), host(&[0; 8 << 20]));
     let span = whole(&block);
-    rig.main.fill(&main, span, 1).unwrap().wait().unwrap();
     let add = rig.function("add_late");
     let [one, two, three] = std::array::from_fn(|_| rig.line());
     let late = |late_ms: u32| {
@@ -159,16 +159,16 @@ fn a_run_waits_for_transfers_and_runs_of_other_pipelines() {
     let gate_arguments = [Argument::Write(&gate, Span::new(0, 4)), Argument::Scalar(Scalar::U32(2))];
     // The copy cannot begin before this has ended, and this not before the gate is opened below.
     let held = three.run(&rig.function("meet"), 0..1, &gate_arguments, &[]).unwrap();
-    let copied = one.copy_in((&block, 0), (&main, span), &[held]).unwrap();
+    let copied = one.copy_in((&block, 0), from.source(all_of(&from)), &[held]).unwrap();
     let ran = two.run(&add, 0..1, &late(20), std::slice::from_ref(&copied)).unwrap();
     let again = three.run(&add, 0..1, &late(0), std::slice::from_ref(&ran)).unwrap();
-    let back = one.copy_out((&block, 0), (&main, span), std::slice::from_ref(&again)).unwrap();
+    let back = one.copy_out((&block, 0), to.target(span), std::slice::from_ref(&again)).unwrap();
     assert!(!copied.is_ended() && !ran.is_ended() && !again.is_ended() && !back.is_ended());
     let opened = rig.line().run(&rig.function("meet"), 0..1, &gate_arguments, &[]).unwrap();
     assert_eq!(opened.wait(), Ok(0));
     assert_eq!(back.wait(), Ok(8 << 20));
     let value = (0x0101_0101_u32 * 3 + 9) * 3 + 9;
-    assert!(read(&main.host().unwrap()) == u32s(&vec![value; 2 << 20]));
+    assert!(to.bytes() == u32s(&vec![value; 2 << 20]));
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn memory_is_limited_and_comes_back() {
     assert_eq!(error.to_string(), "out of memory: 1 bytes in offload:0");
     assert!(rig.arena.alloc((1 << 20) + 1).unwrap_err().is_out_of_memory());
     drop(blocks);
-    assert_eq!(rig.arena.alloc(1 << 20).unwrap().len(), 1 << 20);
+    assert_eq!(rig.arena.alloc(1 << 20).unwrap().block.len(), 1 << 20);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_runs_blocks_are_free_when_it_has_ended() {
     let rig = Rig::with(|options| options.memory_bytes = 1 << 20);
     let (describe, line) = (rig.function("describe"), rig.line());
     for _ in 0..300 {
-        let block = rig.arena.alloc(1 << 20).expect("whoever has heard of the end can have the memory");
+        let block = rig.arena.alloc(1 << 20).expect("whoever has heard of the end can have the memory").block;
         let run = line.run(&describe, 0..1, &[Argument::Write(&block, Span::new(0, 1000))], &[]).unwrap();
         drop(block);
         assert_eq!(run.wait(), Ok(0));
@@ -214,7 +214,7 @@ fn arenas_of_one_device_share_its_memory_and_no_page() {
     let rig = Rig::with(|options| options.memory_bytes = 1 << 20);
     let other = OffloadArena::new(rig.device().clone(), DeviceId(2));
     let (one, two) = (rig.arena.alloc(512 << 10).unwrap(), other.alloc(512 << 10).unwrap());
-    assert_ne!(one.native(), two.native());
+    assert_ne!(one.block.native(), two.block.native());
     assert!(other.alloc(1).unwrap_err().is_out_of_memory());
 }
 

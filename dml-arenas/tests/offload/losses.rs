@@ -3,18 +3,30 @@
 use crate::common::host;
 use crate::rig::{Rig, is_there, kill, wait_until};
 use dml_arenas::offload::{Argument, Function, Loss, OffloadError, Scalar, Signal};
-use dml_core::{Arena, BlockRef, Span, TransferError};
+use dml_core::{AllocError, Arena, BlockRef, Fill, Span, TransferError};
 use std::time::Duration;
+
+/// The error of a transfer, which names the device and says why it is lost.
+fn lost(rig: &Rig) -> TransferError {
+    let loss = rig.device().loss().expect("it is lost").to_string().into();
+    TransferError::Lost { device: "offload:0".into(), loss }
+}
 
 /// What everybody hears of a device that is lost.
 fn expect_lost(rig: &Rig, block: &BlockRef) {
-    let lost = Err(TransferError::DeviceLost);
-    let bytes = host(&[7; 8]);
+    let (lost, mut bytes) = (Err(lost(rig)), host(&[7; 8]));
     assert!(rig.device().is_lost());
-    assert_eq!(rig.arena.copy_in(block, 0, &bytes).map(drop), lost.clone());
-    assert_eq!(rig.arena.copy_out(block, 0, &bytes).map(drop), lost.clone());
-    assert_eq!(rig.arena.fill(block, Span::new(0, 8), 1).map(drop), lost);
-    assert!(rig.arena.alloc(8).unwrap_err().is_device_lost());
+    assert_eq!(rig.copy_in(block, 0, &bytes).map(drop), lost.clone());
+    assert_eq!(rig.copy_out(block, 0, &mut bytes).map(drop), lost.clone());
+    // SAFETY: the block is the test's own, and nothing touches it any more.
+    let fill = unsafe { Fill::new(block, Span::new(0, 8), 1) };
+    assert_eq!(rig.arena.fill(fill).map(drop), lost);
+    assert_eq!(bytes.bytes(), [7; 8]);
+    let error = rig.arena.alloc(8).unwrap_err();
+    let why = rig.device().loss().unwrap().to_string().into();
+    assert_eq!(error, AllocError::Lost { arena: "offload:0".into(), loss: why });
+    assert!(error.is_device_lost());
+    assert_eq!(rig.arena.loss().as_deref(), rig.device().loss().map(|loss| loss.to_string()).as_deref());
     assert!(rig.device().function("scale").unwrap_err().is_device_lost());
     assert!(rig.device().load("x.so").unwrap_err().is_device_lost());
     assert!(rig.line().fill((block, Span::new(0, 8)), 1, &[]).unwrap_err().is_device_lost());
@@ -36,7 +48,7 @@ fn a_worker_that_is_killed_is_a_lost_device() {
     assert_eq!(lost.to_string(), "offload:0 is lost: its worker ended (signal: 9 (SIGKILL))");
     assert_eq!(sent.wait(), Err(lost));
     assert!(waiting.wait().unwrap_err().is_device_lost());
-    assert_eq!(fence.wait(), Err(TransferError::DeviceLost));
+    assert_eq!(fence.wait(), Err(self::lost(&rig)));
     expect_lost(&rig, &block);
 }
 
@@ -75,7 +87,7 @@ fn a_worker_that_is_stopped_is_killed_for_it() {
     kill(rig.device().process().unwrap(), "STOP");
     let fence = rig.arena.launch(&rig_function_of_stopped(&rig), 0..1, &[]);
     let ended = fence.map_err(TransferError::from).and_then(dml_core::Fence::wait);
-    assert_eq!(ended, Err(TransferError::DeviceLost));
+    assert_eq!(ended, Err(lost(&rig)));
     assert!(matches!(rig.device().loss(), Some(Loss::Hung { .. })), "{:?}", rig.device().loss());
     expect_lost(&rig, &block);
 }

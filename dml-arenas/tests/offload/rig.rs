@@ -1,12 +1,15 @@
 //! A worker with the library in C, and what tests do with them.
 
-use crate::common::{host, read};
+use crate::common::{host, whole as all_of};
 use dml_arenas::MainMem;
 use dml_arenas::offload::{
     Argument, Function, OffloadArena, OffloadDevice, OffloadError, Pipeline, Scalar, Signal, WorkerOptions,
 };
 use dml_core::sync::Arc;
-use dml_core::{Arena, BlockRef, DeviceId, HostSpan, Span};
+use dml_core::{
+    Arena, BlockRef, CopyIn, CopyOut, DeviceId, Fence, HostMemory, HostSource, HostTarget, Span,
+    TransferError,
+};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -69,20 +72,43 @@ impl Rig {
 
     /// A block with these bytes.
     pub(crate) fn block(&self, bytes: &[u8]) -> BlockRef {
-        let block = self.arena.alloc(bytes.len() as u64).expect("there is memory");
+        let block = self.arena.alloc(bytes.len() as u64).expect("there is memory").block;
         self.put(&block, 0, bytes);
         block
     }
 
+    pub(crate) fn copy_in(
+        &self,
+        block: &BlockRef,
+        offset: u64,
+        from: &HostMemory,
+    ) -> Result<Fence, TransferError> {
+        // SAFETY: the block is the test's own, and whatever else it has put in a pipeline for these bytes has ended.
+        let copy = unsafe { CopyIn::new(block, offset, from.source(all_of(from))) };
+        self.arena.copy_in(copy)
+    }
+
+    pub(crate) fn copy_out(
+        &self,
+        block: &BlockRef,
+        offset: u64,
+        to: &mut HostMemory,
+    ) -> Result<Fence, TransferError> {
+        let part = all_of(to);
+        // SAFETY: as in `copy_in`.
+        let copy = unsafe { CopyOut::new(block, offset, to.target(part)) };
+        self.arena.copy_out(copy)
+    }
+
     pub(crate) fn put(&self, block: &BlockRef, offset: u64, bytes: &[u8]) {
-        let copied = self.arena.copy_in(block, offset, &host(bytes)).expect("begun").wait();
+        let copied = self.copy_in(block, offset, &host(bytes)).expect("begun").wait();
         assert_eq!(copied, Ok(bytes.len() as u64));
     }
 
     pub(crate) fn take(&self, block: &BlockRef, span: Span) -> Vec<u8> {
-        let to = HostSpan::scratch(span.len()).expect("memory for a test");
-        assert_eq!(self.arena.copy_out(block, span.start(), &to).expect("begun").wait(), Ok(span.len()));
-        read(&to)
+        let mut to = HostMemory::zeroed(span.len()).expect("memory for a test");
+        assert_eq!(self.copy_out(block, span.start(), &mut to).expect("begun").wait(), Ok(span.len()));
+        to.bytes().to_vec()
     }
 
     pub(crate) fn text(&self, function: &str, items: Range<u64>, scalars: &[Scalar]) -> String {
@@ -116,7 +142,7 @@ impl Line {
     pub(crate) fn copy_in(
         &self,
         to: (&BlockRef, u64),
-        from: (&BlockRef, Span),
+        from: HostSource,
         after: &[Signal],
     ) -> Result<Signal, OffloadError> {
         // SAFETY: as the type says.
@@ -126,7 +152,7 @@ impl Line {
     pub(crate) fn copy_out(
         &self,
         from: (&BlockRef, u64),
-        to: (&BlockRef, Span),
+        to: HostTarget,
         after: &[Signal],
     ) -> Result<Signal, OffloadError> {
         // SAFETY: as the type says.

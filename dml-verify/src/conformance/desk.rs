@@ -56,6 +56,11 @@ impl Sheet {
         block.copy_out(offset, &mut self.memory.lock(), self.part())
     }
 
+    /// Whether something of it is still lent for a transfer.
+    pub(super) fn is_lent(&self) -> bool {
+        self.memory.lock().is_lent()
+    }
+
     /// What it holds.
     ///
     /// # Panics

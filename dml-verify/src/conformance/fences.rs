@@ -72,6 +72,33 @@ pub fn fences_dropped_unwaited_have_done_their_work(subject: &Subject) {
     }
 }
 
+/// What a transfer was lent is back when its fence has ended, whether that was waited for, polled or dropped: core looks
+/// whether it is before it believes in the end.
+///
+/// # Panics
+/// Where something is kept.
+pub fn transfers_give_back_what_they_were_lent(subject: &Subject) {
+    subject.or_hangs("the end of a transfer", |subject| {
+        for len in LENS.into_iter().filter(|&len| subject.fits_twice(len as u64)) {
+            let block = subject.alloc(len as u64);
+            let waited = |fence: Fence| assert_eq!(fence.wait(), Ok(len as u64), "bytes moved");
+            let polled = |fence: Fence| assert_eq!(polled(fence), len as u64, "bytes moved");
+            let ends: [(&str, &dyn Fn(Fence)); 3] =
+                [("waited for", &waited), ("polled", &polled), ("dropped", &drop::<Fence>)];
+            for (how, end) in ends {
+                let (from, to) = (Sheet::of(&pattern(len as u64, len)), Sheet::scrap(len));
+                end(from.copy_into(&block, 0).expect("a copy starts"));
+                assert!(!from.is_lent(), "the source of a copy of {len} bytes is kept after it was {how}");
+                end(to.copy_out_of(&block, 0).expect("a copy starts"));
+                assert!(!to.is_lent(), "the target of a copy of {len} bytes is kept after it was {how}");
+                end(block.fill(Span::new(0, len as u64), 0x3C).expect("a fill starts"));
+                // Panics while a transfer is under way.
+                let _ = block.address();
+            }
+        }
+    });
+}
+
 /// Several transfers under way at once, on disjoint parts of one block and on several blocks, end in whatever order they
 /// are waited for.
 ///

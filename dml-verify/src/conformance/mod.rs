@@ -3,7 +3,7 @@
 //! ```text
 //!   Subject (platform, arena, facts) ──▶ storage   what it says of itself, blocks of every size, their bytes apart
 //!                                    ──▶ transfer  copies and fills hit their bytes and no others
-//!                                    ──▶ fences    waited for, polled, dropped, on other threads, in any order
+//!                                    ──▶ fences    waited for, polled, dropped, elsewhere, in any order; loans come back
 //!                                    ──▶ threads   that share a block, and that have blocks of their own
 //!                                    ──▶ memory    too much is an error, and what is freed can be had again
 //!                                    ──▶ maps      who is let in sees the bytes, and what it writes stays
@@ -37,7 +37,7 @@ pub use crate::conformance_checks as checks;
 pub use external::external_storage_comes_back;
 pub use fences::{
     fences_dropped_unwaited_have_done_their_work, fences_end_in_any_order, fences_end_on_other_threads,
-    fences_wake_whoever_polls_last,
+    fences_wake_whoever_polls_last, transfers_give_back_what_they_were_lent,
 };
 pub use layer::{buffers_agree_with_a_model, buffers_of_two_threads_keep_apart};
 pub use maps::{map_states_out_of_turn_are_bugs_of_core, mappings_show_the_bytes_and_keep_the_changes};
@@ -64,6 +64,7 @@ macro_rules! conformance_list {
             fences_dropped_unwaited_have_done_their_work
             fences_end_in_any_order
             fences_end_on_other_threads
+            transfers_give_back_what_they_were_lent
             threads_share_a_block
             threads_have_blocks_of_their_own
             too_much_is_an_error
