@@ -35,7 +35,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             let block = grants.block(&rest)?.ok_or("bytes were asked for")?;
             let launch = Launch { offset: ITEMS / 2, items: ITEMS / 2, local: 64 };
             // SAFETY: the kernel touches the elements below its last argument, all of which the block has.
-            let running = unsafe { kernel.launch(&[KernelArg::Block(block), KernelArg::U64(ITEMS)], launch) }?;
+            let running =
+                unsafe { kernel.launch(&[KernelArg::Block(block), KernelArg::U64(ITEMS)], launch) }?;
             grants.in_flight(running).wait()?.release()?;
         }
         Err(missing) => {

@@ -31,7 +31,8 @@ fn i01_a_kernel_does_not_come_in_twice() {
         let region = buffer.range(19..30);
         let again = platform.acquire(device).kernel(me).access(&region, access);
         let told = again.try_now();
-        let expected = AcquireError::AlreadyHeld { buffer: buffer.name(), kernel: me, span: Span::new(19, 20) };
+        let expected =
+            AcquireError::AlreadyHeld { buffer: buffer.name(), kernel: me, span: Span::new(19, 20) };
         assert_eq!(told.map(drop), Err(expected));
     }
     // Waiting for oneself would be for ever: another thread, another order, the same answer.

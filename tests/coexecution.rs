@@ -63,7 +63,8 @@ fn compute(
     grants: &mut Grants,
 ) {
     let arena = mortal(platform, device).inner();
-    let part = |buffer: &dml::RawBuffer| buffer.range(package.start() * ITEM_BYTES..package.end() * ITEM_BYTES);
+    let part =
+        |buffer: &dml::RawBuffer| buffer.range(package.start() * ITEM_BYTES..package.end() * ITEM_BYTES);
     let read = |buffer| -> Vec<u32> {
         bytemuck::pod_collect_to_vec(&arena.read(grants, &part(buffer)).expect("granted"))
     };

@@ -78,7 +78,12 @@ fn i01_writers_of_disjoint_ranges_keep_to_their_own() {
                 let mut grants = buffer.platform().acquire_in(arena).read_write(&region).wait().unwrap();
                 let before = if round == 0 { 7 } else { thread * 1000 + round - 1 };
                 assert_eq!(get(&grants, &buffer, range.clone()), bytes(before, range.clone()));
-                dml_verify::put(&mut grants, &buffer, range.start, &bytes(thread * 1000 + round, range.clone()));
+                dml_verify::put(
+                    &mut grants,
+                    &buffer,
+                    range.start,
+                    &bytes(thread * 1000 + round, range.clone()),
+                );
                 grants.release().unwrap();
             }
         })

@@ -6,9 +6,9 @@ use dml::arenas::faulty::{CallKind, Fault};
 use dml::arenas::{Faulty, Null, Script};
 use dml::core::sync::Arc;
 use dml::core::{
-    AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, CopyOut, DeviceDesc, DeviceKind,
-    DeviceSet, Event, EventKind, Fence, Fill, MapReport, MapRequest, NewBlock, Platform, RawBuffer, Span, TransferError,
-    UnmapRequest,
+    AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, CopyOut, DeviceDesc,
+    DeviceKind, DeviceSet, Event, EventKind, Fence, Fill, MapReport, MapRequest, NewBlock, Platform,
+    RawBuffer, Span, TransferError, UnmapRequest,
 };
 use dml_verify::{
     Audited, CPU, Death, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Mortal, Rig, bytes, change, check,

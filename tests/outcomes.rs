@@ -177,7 +177,10 @@ fn i16_clean_leaves_the_contents_and_is_refused_to_those_who_overwrite() {
     assert_eq!(segments(&buffer), [(0..100, everyone, Status::Defined)]);
     let kernel = platform.acquire(GPU).read_write(&buffer).write(&other.range(0..10)).try_now().unwrap();
     let refused = kernel.clean();
-    assert!(matches!(refused, Err(AcquireError::NotClean { ref buffer }) if *buffer == other.id()), "{refused:?}");
+    assert!(
+        matches!(refused, Err(AcquireError::NotClean { ref buffer }) if *buffer == other.id()),
+        "{refused:?}"
+    );
     assert_eq!(read(&buffer, MAIN_ARENA, 0..100), bytes(1, 0..100));
     assert_eq!(poisoned(&other, 0..100), (Span::new(0, 10), true));
     assert!(check(&buffer).requestors().is_empty() && check(&other).requestors().is_empty());

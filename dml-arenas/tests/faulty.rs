@@ -36,7 +36,7 @@ fn an_empty_script_changes_nothing() {
     put(&block, 0, &bytes);
     assert_eq!(block.seen().unwrap(), bytes);
     let storage = host(&[7]);
-    let attached = arena.attach(&storage).unwrap();
+    let attached = arena.attach(storage.span()).unwrap();
     assert_eq!(attached.native().0, storage.span().as_ptr().addr());
     arena.free(attached);
     assert_eq!(storage.bytes(), [7]);

@@ -167,7 +167,7 @@ fn i10_bound_blocks_share_bytes_and_go_first() {
 fn i24_external_storage_is_used_in_place_by_a_host_arena() {
     let main = Null::backed(main_desc());
     let memory = HostMemory::holding(vec![1_u16, 2, 3]);
-    let block = main.attach(&memory).unwrap();
+    let block = main.attach(memory.span()).unwrap();
     assert_eq!((block.len(), block.native().0), (6, memory.span().as_ptr().addr()));
     let from = host(&[4_u16, 5].map(u16::to_ne_bytes).concat());
     // SAFETY: this test alone uses the block and the storage, and nothing else is under way.
@@ -178,7 +178,7 @@ fn i24_external_storage_is_used_in_place_by_a_host_arena() {
     assert_eq!(main.take_calls().last(), Some(&Call::Free { block: 0 }));
     assert_eq!(main.live_blocks(), 0);
     let gpu = Null::backed(desc(Concurrency::Exclusive));
-    let error = gpu.attach(&memory).unwrap_err();
+    let error = gpu.attach(memory.span()).unwrap_err();
     assert!(error.to_string().contains("does not offer external storage"));
 }
 

@@ -325,7 +325,7 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`AllocError`] where this arena cannot use it.
-    fn attach(&self, storage: &HostMemory) -> Result<BlockRef, AllocError> {
+    fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
         let _ = storage;
         Err(AllocError::unsupported(self.desc(), "external storage"))
     }

@@ -326,9 +326,7 @@ impl BufferInner {
             released.map(|release| (release, arena))
         });
         match released {
-            Ok((release, Some(arena))) if release.outcome != outcome => {
-                Err(self.lost(arena))
-            }
+            Ok((release, Some(arena))) if release.outcome != outcome => Err(self.lost(arena)),
             Ok(_) => Ok(()),
             Err(refusal) => Err(self.refused(refusal, None)),
         }
@@ -538,7 +536,12 @@ impl RawBuffer {
         Self::make(platform, made, Initial::External(arena), Some((container, storage)))
     }
 
-    fn make(platform: &Platform, made: Made, initial: Initial, external: Option<(External, Storage)>) -> Self {
+    fn make(
+        platform: &Platform,
+        made: Made,
+        initial: Initial,
+        external: Option<(External, Storage)>,
+    ) -> Self {
         let Made { len, label, element_bytes } = made;
         platform.0.topology.price_up_to(len);
         static NEXT: AtomicU64 = AtomicU64::new(1);

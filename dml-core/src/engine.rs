@@ -254,7 +254,7 @@ impl Run {
             breach,
         };
         match (accepted, error) {
-            (Some(Ok(())), _) if bytes < self.core().len => {
+            (Some(Ok(())) | None, _) if bytes < self.core().len => {
                 let breach = Breach::HostMemory { bytes, needed_bytes: self.core().len };
                 self.core().wedge();
                 Err(broken(arena, breach))
@@ -401,7 +401,9 @@ impl Run {
                 return AcquireError::Busy { buffer, reason: BusyReason::ArenaInUse };
             }
             TransferError::StillLent => Some((to.clone(), Breach::StillLent)),
-            TransferError::NoAddress { arena } if *arena == from.name => Some((from.clone(), Breach::NoAddress)),
+            TransferError::NoAddress { arena } if *arena == from.name => {
+                Some((from.clone(), Breach::NoAddress))
+            }
             TransferError::NoAddress { .. } => Some((to.clone(), Breach::NoAddress)),
             _ => None,
         };
@@ -491,7 +493,11 @@ impl Core {
     }
 
     /// Takes the memory of a mapping over; what is not needed any more, to be dropped without the lock.
-    fn take_mapping(&mut self, arena: ArenaId, host: Option<HostMemory>) -> (Option<HostMemory>, Option<Shared>) {
+    fn take_mapping(
+        &mut self,
+        arena: ArenaId,
+        host: Option<HostMemory>,
+    ) -> (Option<HostMemory>, Option<Shared>) {
         match self.storage(arena) {
             Some(storage) => (std::mem::replace(&mut storage.mapped, host), storage.shown.take()),
             None => (host, None),

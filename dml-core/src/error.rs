@@ -139,7 +139,10 @@ impl std::fmt::Display for Breach {
             }
             Self::NoAddress => f.write_str("it let the host in and did not say where the bytes are"),
             Self::HostMemory { bytes, needed_bytes } => {
-                write!(f, "its host memory of {bytes} bytes is too short or misaligned: {needed_bytes} are needed")
+                write!(
+                    f,
+                    "its host memory of {bytes} bytes is too short or misaligned: {needed_bytes} are needed"
+                )
             }
             Self::StillLent => f.write_str("it keeps what it was lent for a transfer that it says has ended"),
             Self::MapChanged { known, found } => {
@@ -844,7 +847,9 @@ pub enum ConfigError {
     #[error("{0}")]
     Storage(#[from] AllocError),
     /// Elements need more alignment than the host's memory has: they could not be seen there.
-    #[error("elements aligned to {element_align} bytes cannot be seen in {arena}, which aligns to {arena_align}")]
+    #[error(
+        "elements aligned to {element_align} bytes cannot be seen in {arena}, which aligns to {arena_align}"
+    )]
     OverAligned {
         /// The alignment of an element, in bytes.
         element_align: u64,

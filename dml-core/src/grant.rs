@@ -391,7 +391,11 @@ impl Grants {
             let arena = buffer.0.arena_name(grant.arena);
             if cause == TransferError::StillLent {
                 buffer.0.wedge();
-                return AcquireError::ArenaContract { buffer: buffer.name(), arena, breach: Breach::StillLent };
+                return AcquireError::ArenaContract {
+                    buffer: buffer.name(),
+                    arena,
+                    breach: Breach::StillLent,
+                };
             }
             AcquireError::CopyFailed { buffer: buffer.name(), from: arena.clone(), to: arena, span, cause }
         })

@@ -64,8 +64,8 @@ pub use cross_arena::{
     Allocation, Binding, CopyEnd, CopyJob, CopyQuery, CrossArena, HostMapped, HostStaged, Link, LinkSpeed,
 };
 pub use error::{
-    AcquireError, AllocError, ArenaName, BindRefusal, Breach, BufferName, BusyReason, ConfigError, FreeRefusal,
-    TopologyError, TransferError, Unstored, ViewError, panic_text,
+    AcquireError, AllocError, ArenaName, BindRefusal, Breach, BufferName, BusyReason, ConfigError,
+    FreeRefusal, TopologyError, TransferError, Unstored, ViewError, panic_text,
 };
 pub use grant::{Grants, InFlight, Outstanding, ReadView, View, WriteView};
 pub use host::{HostMemory, HostSource, HostSpan, HostTarget};

@@ -179,10 +179,11 @@ impl OwnBlock {
         &self,
         ask: impl FnOnce(&BlockRef, &mut Option<HostMemory>) -> Result<MapReport, TransferError>,
     ) -> Result<MapState, TransferError> {
-        let mut mapped = {
+        // Nothing is begun until the arena has answered.
+        let (mut mapped, _whole) = {
             let mut state = self.inner.state.lock();
             state.expect_idle();
-            state.mapped.take()
+            (state.mapped.take(), state.enter(Span::new(0, u64::MAX), true))
         };
         // An arena that panics has changed nothing, and the mapping goes on.
         let report = catch_unwind(AssertUnwindSafe(|| ask(&self.inner.block, &mut mapped)));

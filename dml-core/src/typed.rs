@@ -119,7 +119,8 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
             return Ok(contents);
         }
         let name = self.raw.name();
-        let container = self.raw.close_taking(view.into_grants()).ok_or(AcquireError::Closed { buffer: name })?;
+        let container =
+            self.raw.close_taking(view.into_grants()).ok_or(AcquireError::Closed { buffer: name })?;
         // Whoever still has a part of it on loan broke a contract, and the buffer was given up for it.
         vec_of(container).ok_or_else(|| AcquireError::Wedged { buffer: self.raw.name() })
     }
@@ -135,7 +136,7 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
         let memory = HostMemory::of(container.clone());
         let len = memory.len();
         let arena = platform.desc(home).name.clone();
-        let attached = guard(|| platform.arena(home).attach(&memory))
+        let attached = guard(|| platform.arena(home).attach(memory.span()))
             .unwrap_or_else(|message| Err(AllocError::Panicked { arena: arena.clone(), message }));
         // The block's length is the arena's word.
         let block = attached.and_then(|block| {
@@ -271,7 +272,9 @@ impl<T: Pod> BufferBuilder<T> {
 
     /// Whether the host could see the elements: its memory is aligned for them.
     fn expect_visible(&self) -> Result<(), ConfigError> {
-        let Some(home) = self.platform.host().and_then(|host| self.platform.home(host)) else { return Ok(()) };
+        let Some(home) = self.platform.host().and_then(|host| self.platform.home(host)) else {
+            return Ok(());
+        };
         let (desc, element_align) = (self.platform.desc(home), align_of::<T>() as u64);
         if desc.alloc_align >= element_align {
             return Ok(());

@@ -134,7 +134,11 @@ fn devices(coexecutor: &Coexecutor, kernel: &Kernel) -> Result<Vec<DeviceId>, Ru
         return Err(RunError::NoDevices { kernel: kernel.name().to_owned() });
     }
     if let Some(&device) = devices.iter().find(|device| usize::from(device.0) >= known.len()) {
-        return Err(RunError::UnknownDevice { kernel: kernel.name().to_owned(), device, devices: known.len() });
+        return Err(RunError::UnknownDevice {
+            kernel: kernel.name().to_owned(),
+            device,
+            devices: known.len(),
+        });
     }
     for (index, &device) in devices.iter().enumerate() {
         if kernel.variant_for(device).is_none() {

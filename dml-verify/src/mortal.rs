@@ -10,8 +10,8 @@
 use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{
-    AllocError, Arena, ArenaDesc, BlockRef, CopyIn, CopyOut, Fence, Fill, HostMemory, HostSpan, MapReport,
-    MapRequest, NewBlock, TransferError, UnmapRequest,
+    AllocError, Arena, ArenaDesc, BlockRef, CopyIn, CopyOut, Fence, Fill, HostSpan, MapReport, MapRequest,
+    NewBlock, TransferError, UnmapRequest,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -125,7 +125,7 @@ impl<A: Arena> Arena for Mortal<A> {
         self.stored(|| self.inner.alloc(len))
     }
 
-    fn attach(&self, storage: &HostMemory) -> Result<BlockRef, AllocError> {
+    fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
         self.stored(|| self.inner.attach(storage))
     }
 

@@ -12,8 +12,8 @@ use dml_core::state::{BufferState, MapState, Status};
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{
     AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, ArenaSet, Binding, BlockRef, Concurrency,
-    ConfigError, CopyIn, CopyOut, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Event, EventKind, Fence,
-    Fill, Grants, HostMapped, HostMemory, HostSpan, HostStaged, Link, LinkId, MapReport, MapRequest, NewBlock,
+    ConfigError, CopyIn, CopyOut, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Event, EventKind,
+    Fence, Fill, Grants, HostMapped, HostSpan, HostStaged, Link, LinkId, MapReport, MapRequest, NewBlock,
     Platform, PlatformBuilder, RawBuffer, Region, TransferError, UnmapRequest,
 };
 use std::fmt;
@@ -129,7 +129,7 @@ impl Arena for TestArena {
         self.call(CallKind::Alloc).alloc(len)
     }
 
-    fn attach(&self, storage: &HostMemory) -> Result<BlockRef, AllocError> {
+    fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
         self.call(CallKind::Attach).attach(storage)
     }
 
@@ -407,7 +407,8 @@ pub fn get(grants: &Grants, region: &impl Region, range: std::ops::Range<u64>) -
 /// Overwrites a range in an arena with the pattern of `seed`.
 pub fn write(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>, seed: u64) {
     let region = buffer.range(range.clone());
-    let mut grants = buffer.platform().acquire_in(arena).write(&region).try_now().expect("free to be written");
+    let mut grants =
+        buffer.platform().acquire_in(arena).write(&region).try_now().expect("free to be written");
     put(&mut grants, buffer, range.start, &bytes(seed, range.clone()));
     grants.release().expect("committed");
 }

@@ -204,7 +204,10 @@ fn a_call_that_hangs_keeps_those_alone_who_need_its_end() {
         let writer = platform.acquire(CPU).write(&buffer).wait_timeout(Duration::from_millis(20));
         assert!(writer.is_err_and(|error| error.is_busy()));
         let closed = buffer.close_timeout(Duration::from_millis(20));
-        assert!(matches!(&closed, Err(AcquireError::StillHeld { outstanding, .. }) if outstanding.len() == 1), "{closed:?}");
+        assert!(
+            matches!(&closed, Err(AcquireError::StillHeld { outstanding, .. }) if outstanding.len() == 1),
+            "{closed:?}"
+        );
         open.send(()).expect("it hangs");
         let _ = stuck.join();
         buffer.close();

@@ -187,7 +187,10 @@ fn errors_name_labels_and_elements() {
     let buffer = platform.buffer::<u64>(8).label("weights").build().unwrap();
     let id = buffer.raw().id();
     let told = platform.acquire(CPU).read(&buffer.range(2..4)).try_now().map(drop).unwrap_err();
-    assert_eq!(told.to_string(), format!("\"weights\" ({id}) bytes 16..32 (elements 2..4) were never written"));
+    assert_eq!(
+        told.to_string(),
+        format!("\"weights\" ({id}) bytes 16..32 (elements 2..4) were never written")
+    );
     let raw = platform.raw_buffer(8).build().unwrap();
     let told = platform.acquire(CPU).read(&raw).try_now().map(drop).unwrap_err();
     assert_eq!(told.to_string(), format!("{} bytes 0..8 were never written", raw.id()));

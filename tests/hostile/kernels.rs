@@ -12,7 +12,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const ITEMS: u64 = 64;
 
 /// Adds one to every item in place.
-fn add_one(package: &Package, grants: &mut Grants) -> Result<Fence, Box<dyn std::error::Error + Send + Sync>> {
+fn add_one(
+    package: &Package,
+    grants: &mut Grants,
+) -> Result<Fence, Box<dyn std::error::Error + Send + Sync>> {
     let mut views = grants.views()?;
     views[0].slice_mut::<u32>()?.iter_mut().for_each(|value| *value += 1);
     Ok(Fence::done(package.items()))
@@ -23,7 +26,11 @@ fn buffer(platform: &Platform) -> Buffer<u32> {
 }
 
 fn in_place(buffer: &Buffer<u32>) -> Kernel {
-    Kernel::new("in place", 4).argument(Argument::part(buffer, Access::ReadWrite, Footprint::PerItem { bytes: 4 }))
+    Kernel::new("in place", 4).argument(Argument::part(
+        buffer,
+        Access::ReadWrite,
+        Footprint::PerItem { bytes: 4 },
+    ))
 }
 
 #[test]
@@ -50,11 +57,12 @@ fn a_launch_that_did_not_start_spoils_nothing() {
     grants.release().unwrap();
     let launches = Arc::new(AtomicUsize::new(0));
     let (count, taken) = (launches.clone(), only_here.clone());
-    let kernel = in_place(&only_here).variant(CPU, add_one).variant(GPU, move |_: &Package, grants: &mut Grants| {
-        let _ = grants.block(&taken)?;
-        count.fetch_add(1, Ordering::SeqCst);
-        Err(NotStarted::new("no more work-groups").into())
-    });
+    let kernel =
+        in_place(&only_here).variant(CPU, add_one).variant(GPU, move |_: &Package, grants: &mut Grants| {
+            let _ = grants.block(&taken)?;
+            count.fetch_add(1, Ordering::SeqCst);
+            Err(NotStarted::new("no more work-groups").into())
+        });
     let report = Coexecutor::new(&platform).policy("dynamic:8".parse().unwrap()).run(&kernel, ITEMS).unwrap();
     assert!(launches.load(Ordering::SeqCst) > 0 && report.failures.len() == 1, "{report:?}");
     assert!(report.failures[0].message.contains("no more work-groups"));
@@ -94,7 +102,10 @@ fn a_footprint_that_panics_or_lies_fails_its_packages_alone() {
         .join();
         let told = ended.expect("no panic reaches the caller");
         assert!(matches!(told, Err(RunError::Unfinished { missing: ITEMS, .. })), "{how}: {told:?}");
-        assert_eq!(*output.read().unwrap(), *buffer(&self::platform(Join::Staged, &Plan::none(), Lie::None)).read().unwrap());
+        assert_eq!(
+            *output.read().unwrap(),
+            *buffer(&self::platform(Join::Staged, &Plan::none(), Lie::None)).read().unwrap()
+        );
     }
 }
 
@@ -103,9 +114,9 @@ fn a_variant_that_panics_hands_its_work_to_the_others() {
     let platform = platform(Join::Staged, &Plan::none(), Lie::None);
     let data = buffer(&platform);
     data.raw().prefetch(GPU, 0..ITEMS * 4).unwrap();
-    let kernel = in_place(&data)
-        .variant(CPU, add_one)
-        .variant(GPU, |_: &Package, _: &mut Grants| std::panic::resume_unwind(Box::new("a stranger's kernel")));
+    let kernel = in_place(&data).variant(CPU, add_one).variant(GPU, |_: &Package, _: &mut Grants| {
+        std::panic::resume_unwind(Box::new("a stranger's kernel"))
+    });
     let report = Coexecutor::new(&platform).policy("dynamic:8".parse().unwrap()).run(&kernel, ITEMS).unwrap();
     assert_eq!(report.failures.len(), 1);
     assert!((1..).zip(&*data.read().unwrap()).all(|(expected, value)| expected == *value));
@@ -161,7 +172,11 @@ fn a_hook_that_panics_is_heard_after_the_run() {
         let kernel = in_place(&data).variant(CPU, add_one);
         let hooks = Odd { at, platform: platform.clone(), buffer: data.clone(), met: AtomicUsize::new(0) };
         let ended = watched("hooks that panic", move || {
-            let run = || Coexecutor::new(&platform).policy("dynamic:8".parse().unwrap()).run_with(&kernel, ITEMS, &hooks);
+            let run = || {
+                Coexecutor::new(&platform)
+                    .policy("dynamic:8".parse().unwrap())
+                    .run_with(&kernel, ITEMS, &hooks)
+            };
             let ended = catch_unwind(AssertUnwindSafe(run));
             (ended.map(|report| report.map(drop)), hooks.met.load(Ordering::SeqCst))
         })
@@ -169,7 +184,10 @@ fn a_hook_that_panics_is_heard_after_the_run() {
         match ended {
             (Ok(Ok(())), 0) => assert_eq!(at, "never"),
             (Err(panic), met) => {
-                assert!(met > 0 && panic.downcast_ref::<String>().is_some_and(|text| text.contains(at)), "{at}");
+                assert!(
+                    met > 0 && panic.downcast_ref::<String>().is_some_and(|text| text.contains(at)),
+                    "{at}"
+                );
             }
             other => panic!("{at}: {other:?}"),
         }

@@ -5,9 +5,9 @@ use crate::vault::{CPU, GPU, Join, Lie, Plan, VAULT, platform};
 use dml::core::state::{Lifecycle, MapState};
 use dml::core::sync::Arc;
 use dml::core::{
-    AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Breach, Concurrency, CopyIn, CopyJob, CopyOut,
-    CopyQuery, Cost, CrossArena, DeviceDesc, DeviceKind, DeviceSet, Fence, Fill, HostMemory, HostSpan, HostStaged, Link,
-    MapReport, MapRequest, NewBlock, Platform, TransferError, UnmapRequest,
+    AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Breach, Concurrency, CopyIn, CopyJob,
+    CopyOut, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceKind, DeviceSet, Fence, Fill, HostMemory,
+    HostSpan, HostStaged, Link, MapReport, MapRequest, NewBlock, Platform, TransferError, UnmapRequest,
 };
 use std::time::Duration;
 
@@ -40,7 +40,9 @@ const LIES: &[(Join, Lie, Leads)] = &[
     (
         Join::Staged,
         Lie::ShortBlock,
-        Leads::Error(|error| matches!(error, AcquireError::Alloc { cause: AllocError::OutOfMemory { bytes: 64, .. }, .. })),
+        Leads::Error(|error| {
+            matches!(error, AcquireError::Alloc { cause: AllocError::OutOfMemory { bytes: 64, .. }, .. })
+        }),
     ),
     (Join::Staged, Lie::NoStorage, Leads::Error(|error| matches!(error, AcquireError::Alloc { .. }))),
     (
@@ -63,7 +65,11 @@ const LIES: &[(Join, Lie, Leads)] = &[
     (Join::Staged, Lie::KeepsCopyOut, Leads::Breach(|breach| *breach == Breach::StillLent)),
     (Join::Staged, Lie::MapsInCopy, Leads::Breach(|breach| matches!(breach, Breach::MapChanged { .. }))),
     (Join::Mapped, Lie::NoAddress, Leads::Breach(|breach| *breach == Breach::NoAddress)),
-    (Join::Mapped, Lie::ShortMapping, Leads::Breach(|breach| matches!(breach, Breach::HostMemory { bytes: 1, .. }))),
+    (
+        Join::Mapped,
+        Lie::ShortMapping,
+        Leads::Breach(|breach| matches!(breach, Breach::HostMemory { bytes: 1, .. })),
+    ),
     (Join::Mapped, Lie::LentMapping, Leads::Breach(|breach| *breach == Breach::StillLent)),
     (Join::Mapped, Lie::NobodyMapped, Leads::Breach(|breach| *breach == Breach::Access { device: CPU })),
 ];
@@ -84,7 +90,9 @@ fn every_lie_is_told_for_what_it_is() {
                 assert_eq!(grants.slice::<u8>(&buffer).unwrap(), [5; 64], "{lie:?}");
             }
             Leads::Breach(is_it) => {
-                let AcquireError::ArenaContract { breach, arena, .. } = &error else { panic!("{lie:?}: {error:?}") };
+                let AcquireError::ArenaContract { breach, arena, .. } = &error else {
+                    panic!("{lie:?}: {error:?}")
+                };
                 assert!(is_it(breach) && &*arena.name == "vault", "{lie:?}: {error}");
                 assert_eq!(state.lifecycle(), Lifecycle::Wedged, "{lie:?}");
                 let after = platform.acquire(CPU).read(&buffer).try_now().map(drop);
@@ -209,7 +217,8 @@ fn host(how: How) -> Platform {
 #[test]
 fn host_memory_of_safe_code_is_the_grants_alone() {
     let platform = host(How::Well);
-    let (one, two) = (platform.buffer::<u64>(100).build().unwrap(), platform.buffer::<u64>(100).build().unwrap());
+    let (one, two) =
+        (platform.buffer::<u64>(100).build().unwrap(), platform.buffer::<u64>(100).build().unwrap());
     let (mut first, mut second) = (one.write().unwrap(), two.write().unwrap());
     first.fill(1);
     second.fill(2);
@@ -278,7 +287,13 @@ fn odd(how: &'static str) -> Result<Vec<u8>, AcquireError> {
     rig.arenas().iter().for_each(|arena| _ = builder.add_arena(arena.clone()));
     let link = rig.links()[0];
     builder.add_link(link, Arc::new(Odd { how, kept: Default::default() }));
-    let back = Link { from: link.to, to: link.from, source_via: link.target_via, target_via: link.source_via, ..link };
+    let back = Link {
+        from: link.to,
+        to: link.from,
+        source_via: link.target_via,
+        target_via: link.source_via,
+        ..link
+    };
     builder.add_link(back, Arc::new(HostStaged::default()));
     there_and_back(&builder.build().expect("a sound platform")).1
 }
@@ -290,10 +305,12 @@ fn a_mechanism_reaches_its_own_bytes_alone() {
         let error = odd(how).map(drop).expect_err("it is noticed");
         assert!(is_it(&error), "{how}: {error:?}");
     };
-    let kept = |error: &AcquireError| matches!(error, AcquireError::ArenaContract { breach: Breach::StillLent, .. });
+    let kept =
+        |error: &AcquireError| matches!(error, AcquireError::ArenaContract { breach: Breach::StillLent, .. });
     is("keeps its job", kept);
     is("keeps a part of it", kept);
-    let no_address = |error: &AcquireError| matches!(error, AcquireError::ArenaContract { breach: Breach::NoAddress, .. });
+    let no_address =
+        |error: &AcquireError| matches!(error, AcquireError::ArenaContract { breach: Breach::NoAddress, .. });
     is("maps what is not mapped", no_address);
     is("reads for writing", no_address);
     is("leaves half out", |error| {
@@ -363,4 +380,3 @@ fn a_description_counts_as_it_was_first() {
     platform.acquire(gpu).write(&buffer).wait().unwrap().release().unwrap();
     assert_eq!(platform.acquire(cpu).read(&buffer).wait().map(drop), Ok(()));
 }
-

@@ -3,8 +3,8 @@
 use crate::vault::{CPU, GPU, Join, Lie, MAIN, Plan, VAULT, platform};
 use dml::core::sync::Arc;
 use dml::core::{
-    Allocation, ArenaDesc, ArenaKind, ConfigError, DeviceDesc, DeviceKind, HostStaged, KernelId, Link, Platform,
-    TopologyError,
+    Allocation, ArenaDesc, ArenaKind, ConfigError, DeviceDesc, DeviceKind, HostStaged, KernelId, Link,
+    Platform, TopologyError,
 };
 use std::sync::OnceLock;
 
@@ -87,9 +87,7 @@ fn more_links_than_ids_is_an_error() {
     assert_eq!(built(65_534).unwrap().links().len(), 65_535);
     for own in [65_535, 65_536, 70_000] {
         let Err(ConfigError::Topology(problems)) = built(own) else { panic!("{own} links") };
-        let is_it = |problem: &TopologyError| {
-            matches!(problem, TopologyError::TooMany { what: "links", count, limit: 65_535 } if *count >= own)
-        };
+        let is_it = |problem: &TopologyError| matches!(problem, TopologyError::TooMany { what: "links", count, limit: 65_535 } if *count >= own);
         assert!(problems.iter().all(is_it), "{problems:?}");
     }
 }

@@ -4,10 +4,10 @@ use dml::arenas::MainMem;
 use dml::core::state::MapState;
 use dml::core::sync::{Arc, Mutex};
 use dml::core::{
-    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Block, BlockRef, Completion, Concurrency, CopyIn,
-    CopyJob, CopyOut, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, Fill, HostMapped,
-    HostMemory, HostSpan, HostStaged, Link, MapReport, MapRequest, NativeHandle, NewBlock, Platform, TransferError,
-    UnmapRequest,
+    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Block, BlockRef, Completion, Concurrency,
+    CopyIn, CopyJob, CopyOut, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet,
+    Fence, Fill, HostMapped, HostMemory, HostSpan, HostStaged, Link, MapReport, MapRequest, NativeHandle,
+    NewBlock, Platform, TransferError, UnmapRequest,
 };
 use std::fmt;
 use std::sync::OnceLock;
@@ -138,7 +138,6 @@ pub(crate) struct Vault {
     desc: ArenaDesc,
     plan: Arc<Plan>,
     lie: Lie,
-    awaited: bool,
     fails: bool,
     kept: Mutex<Vec<Box<dyn std::any::Any + Send>>>,
 }
@@ -201,7 +200,7 @@ impl Vault {
         if mapped {
             desc = desc.with_remotes(DeviceSet::of(CPU));
         }
-        Self { desc, plan: plan.clone(), lie, awaited: true, fails: false, kept: Mutex::default() }
+        Self { desc, plan: plan.clone(), lie, fails: false, kept: Mutex::default() }
     }
 
     fn cell<'a>(&self, block: &'a BlockRef) -> &'a Cell {
@@ -280,7 +279,9 @@ impl Arena for Vault {
         self.plan.meet(Call::MapState);
         let is_shown = self.cell(block).shown.lock().is_some();
         match self.lie {
-            Lie::MapsInCopy => Some(if is_shown { MapState::Mapped(DeviceSet::of(CPU)) } else { MapState::Unmapped }),
+            Lie::MapsInCopy => {
+                Some(if is_shown { MapState::Mapped(DeviceSet::of(CPU)) } else { MapState::Unmapped })
+            }
             _ => None,
         }
     }

@@ -2,9 +2,7 @@
 
 use crate::rig::{ALL, CPU, GPU, MAIN, Machine, Shared, VIDEO, explore, explore_all, thread};
 use dml::core::sync::{Arc, Condvar, Mutex};
-use dml::core::{
-    Allocation, Completion, CopyJob, CopyQuery, Cost, CrossArena, Fence, Link, TransferError,
-};
+use dml::core::{Allocation, Completion, CopyJob, CopyQuery, Cost, CrossArena, Fence, Link, TransferError};
 use loom::future::block_on;
 use std::fmt;
 use std::future::{Future, IntoFuture};

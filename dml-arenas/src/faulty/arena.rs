@@ -4,8 +4,8 @@ use super::script::{CallKind, Fault, Player, Script, meet, transfer};
 use dml_core::state::MapState;
 use dml_core::sync::Arc;
 use dml_core::{
-    AllocError, Arena, ArenaDesc, BlockRef, CopyIn, CopyOut, Fence, Fill, HostMemory, HostSpan, MapReport,
-    MapRequest, NewBlock, TransferError, UnmapRequest,
+    AllocError, Arena, ArenaDesc, BlockRef, CopyIn, CopyOut, Fence, Fill, HostSpan, MapReport, MapRequest,
+    NewBlock, TransferError, UnmapRequest,
 };
 
 /// Any arena, with faults.
@@ -91,7 +91,7 @@ impl<A: Arena> Arena for Faulty<A> {
         }
     }
 
-    fn attach(&self, storage: &HostMemory) -> Result<BlockRef, AllocError> {
+    fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
         match self.meet(CallKind::Attach) {
             Some(Fault::Fail(error) | Fault::FailInFence(error)) => {
                 Err(self.no_storage(&error, storage.len()))

@@ -4,8 +4,8 @@ use super::memory::{self, ALIGN_BYTES, MAX_BYTES, Memory};
 use dml_core::sync::Arc;
 use dml_core::{
     AllocError, Arena, ArenaDesc, ArenaKind, Block, BlockRef, Concurrency, CopyIn, CopyOut, Cost, DeviceId,
-    DeviceSet, Fence, Fill, HostMemory, HostSpan, MapReport, MapRequest, NativeHandle, NewBlock, Span,
-    TransferError, UnmapRequest,
+    DeviceSet, Fence, Fill, HostSpan, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError,
+    UnmapRequest,
 };
 
 /// The name of the one main memory of a platform.
@@ -100,8 +100,8 @@ impl Arena for MainMem {
         Ok(NewBlock::new(self.block(host.span(), Some(memory))).with_host(host))
     }
 
-    fn attach(&self, storage: &HostMemory) -> Result<BlockRef, AllocError> {
-        Ok(self.block(storage.span(), None))
+    fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
+        Ok(self.block(storage, None))
     }
 
     fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
@@ -145,7 +145,11 @@ mod tests {
 
     fn pattern(len: u64) -> HostMemory {
         let mut memory = HostMemory::zeroed(len).unwrap();
-        memory.bytes_mut().iter_mut().zip(0..).for_each(|(byte, index): (_, u64)| *byte = (index * 31 + 7) as u8);
+        memory
+            .bytes_mut()
+            .iter_mut()
+            .zip(0..)
+            .for_each(|(byte, index): (_, u64)| *byte = (index * 31 + 7) as u8);
         memory
     }
 
@@ -203,7 +207,7 @@ mod tests {
         let data: Vec<u32> = (0..1000).map(|i| i * i).collect();
         let address = data.as_ptr();
         let memory = HostMemory::holding(data);
-        let block = arena.attach(&memory).unwrap();
+        let block = arena.attach(memory.span()).unwrap();
         assert_eq!((block.len(), block.native().0), (4000, address.addr()));
     }
 
@@ -213,7 +217,8 @@ mod tests {
         let (arena, mut host) = (arena(), None);
         let block = arena.alloc(8).unwrap().block;
         // SAFETY: this test alone uses the block.
-        let request = unsafe { MapRequest::new(&block, DeviceId(0), dml_core::state::MapState::Unmapped, &mut host) };
+        let request =
+            unsafe { MapRequest::new(&block, DeviceId(0), dml_core::state::MapState::Unmapped, &mut host) };
         let _ = arena.map(request);
     }
 

@@ -5,8 +5,9 @@ use crate::main_mem::{Memory, copy, fill};
 use dml_core::state::MapState;
 use dml_core::sync::Arc;
 use dml_core::{
-    Access, AllocError, Arena, ArenaDesc, BlockRef, CopyIn, CopyOut, DeviceId, Fence, Fill, Grants, HostMemory,
-    HostSpan, MapReport, MapRequest, NewBlock, Region, Span, TransferError, UnmapRequest, ViewError,
+    Access, AllocError, Arena, ArenaDesc, BlockRef, CopyIn, CopyOut, DeviceId, Fence, Fill, Grants,
+    HostMemory, HostSpan, MapReport, MapRequest, NewBlock, Region, Span, TransferError, UnmapRequest,
+    ViewError,
 };
 
 /// One call, as recorded. Blocks are numbered from zero in the order in which their arena made them.
@@ -273,13 +274,13 @@ impl Arena for Null {
         Ok(self.enter(len, Some(memory.span()), Storage::Own { _memory: Arc::new(memory) }, call))
     }
 
-    fn attach(&self, storage: &HostMemory) -> Result<BlockRef, AllocError> {
+    fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
         if self.desc.native != self.host {
             return Err(AllocError::unsupported(&self.desc, "external storage"));
         }
         let len = storage.len();
         let call = |block| Call::Attach { block, len };
-        Ok(self.enter(len, Some(storage.span().clone()), Storage::External, call).block)
+        Ok(self.enter(len, Some(storage.clone()), Storage::External, call).block)
     }
 
     fn bind(&self, root: &BlockRef, host: Option<&HostSpan>) -> Result<NewBlock, AllocError> {

@@ -7,8 +7,8 @@ use super::function::{Argument, Function};
 use super::pipeline::{Pipeline, Transfer};
 use dml_core::sync::Arc;
 use dml_core::{
-    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Completion, Concurrency, CopyIn, CopyOut, Cost, DeviceId,
-    Fence, Fill, MapReport, MapRequest, NewBlock, Span, TransferError, UnmapRequest,
+    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Completion, Concurrency, CopyIn, CopyOut, Cost,
+    DeviceId, Fence, Fill, MapReport, MapRequest, NewBlock, Span, TransferError, UnmapRequest,
 };
 use std::ops::Range;
 use std::task::{Poll, Waker};

@@ -333,7 +333,9 @@ impl OffloadDevice {
                 (from.len(), unsafe { self.transport.copy_in(*offset, from.span()) })
             }
             // SAFETY: as above.
-            Transfer::Out { offset, to } => (to.len(), unsafe { self.transport.copy_out(*offset, to.span()) }),
+            Transfer::Out { offset, to } => {
+                (to.len(), unsafe { self.transport.copy_out(*offset, to.span()) })
+            }
             Transfer::Fill { place, byte, .. } => (place.len(), self.transport.fill(*place, *byte)),
         };
         if let Err(cause) = moved {

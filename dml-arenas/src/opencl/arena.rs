@@ -7,8 +7,9 @@ use super::session::Session;
 use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex, MutexGuard};
 use dml_core::{
-    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Concurrency, CopyIn, CopyOut, Cost, DeviceId, DeviceSet,
-    Fence, Fill, HostSpan, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError, UnmapRequest,
+    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Concurrency, CopyIn, CopyOut, Cost, DeviceId,
+    DeviceSet, Fence, Fill, HostSpan, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError,
+    UnmapRequest,
 };
 use opencl3::command_queue::{enqueue_fill_buffer, enqueue_read_buffer, enqueue_write_buffer};
 use opencl3::types::CL_NON_BLOCKING;

@@ -68,8 +68,6 @@ pub(crate) enum Defect {
     AttachCopies,
     /// Storage that is attached is written to.
     AttachWrites,
-    /// Something of the storage that is attached is kept.
-    AttachKeeps,
     /// Storage is declined in the name of another arena.
     DeclineMisnamed,
     /// What copies in were lent is kept when they have ended.
@@ -264,21 +262,21 @@ impl Arena for Broken {
         }
     }
 
-    fn attach(&self, storage: &HostMemory) -> Result<BlockRef, AllocError> {
+    fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
         match self.defect {
             Defect::AttachCopies => {
                 let NewBlock { block, host, .. } = self.inner.alloc(storage.len())?;
-                host.expect("host memory").bytes_mut().copy_from_slice(storage.bytes());
+                let mut host = host.expect("host memory");
+                // SAFETY: the storage lives until the block that is to be made of it has gone, and core gives nobody access
+                // while it attaches it.
+                let bytes = unsafe { std::slice::from_raw_parts(storage.as_ptr(), storage.len() as usize) };
+                host.bytes_mut().copy_from_slice(bytes);
                 Ok(block)
             }
             Defect::AttachWrites if !storage.is_empty() => {
                 // SAFETY: one of the storage's bytes; the check looks at them before and after this call, and core gives
                 // nobody access while it attaches them.
-                unsafe { *storage.span().as_ptr() ^= 0xFF };
-                self.inner.attach(storage)
-            }
-            Defect::AttachKeeps => {
-                self.kept.lock().push(Box::new(storage.source(whole(storage))));
+                unsafe { *storage.as_ptr() ^= 0xFF };
                 self.inner.attach(storage)
             }
             Defect::DeclineMisnamed => {

@@ -145,7 +145,8 @@ fn remove(entry: Entry, by: u64) {
 
 /// A buffer that this thread holds and that comes at `buffer` or after it in the canonical order.
 pub(crate) fn at_or_after(buffer: BufferId) -> Option<BufferId> {
-    let highest = |list: &List| list.entries.iter().map(|(held, _)| *held).max().filter(|held| *held >= buffer);
+    let highest =
+        |list: &List| list.entries.iter().map(|(held, _)| *held).max().filter(|held| *held >= buffer);
     let found = HELD.try_with(|held| {
         let mut list = held.list.borrow_mut();
         highest(&list)?;

@@ -5,7 +5,8 @@ use crate::rig::watched;
 use dml_arenas::MainMem;
 use dml_arenas::null::{join_mapped, join_staged};
 use dml_core::{
-    Arena, ArenaDesc, ArenaId, DeviceDesc, DeviceId, DeviceKind, LinkSpeed, OwnBlock, Platform, PlatformBuilder,
+    Arena, ArenaDesc, ArenaId, DeviceDesc, DeviceId, DeviceKind, LinkSpeed, OwnBlock, Platform,
+    PlatformBuilder,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,7 +159,8 @@ impl Subject {
     /// When it cannot be had.
     #[track_caller]
     pub(super) fn alloc(&self, len: u64) -> OwnBlock {
-        OwnBlock::alloc(self.arena(), len).unwrap_or_else(|error| panic!("{len} bytes cannot be had: {error}"))
+        OwnBlock::alloc(self.arena(), len)
+            .unwrap_or_else(|error| panic!("{len} bytes cannot be had: {error}"))
     }
 
     /// Copies `bytes` into a block at `offset` and waits.

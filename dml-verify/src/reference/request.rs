@@ -59,7 +59,9 @@ impl Request {
             let inside = start <= end && end <= len;
             match index {
                 None => Some(AcquireError::ForeignBuffer { buffer: buffer.into() }),
-                Some(_) if !inside => Some(AcquireError::OutOfRange { buffer: buffer.into(), start, end, len }),
+                Some(_) if !inside => {
+                    Some(AcquireError::OutOfRange { buffer: buffer.into(), start, end, len })
+                }
                 Some(_) => None,
             }
         })

@@ -330,7 +330,9 @@ impl World {
         };
         // Where a request has to wait, what the thread holds must come before.
         let waited_for = match &result {
-            Err(AcquireError::Timeout { buffer, .. } | AcquireError::OrderViolation { buffer, .. }) => Some(buffer.id),
+            Err(AcquireError::Timeout { buffer, .. } | AcquireError::OrderViolation { buffer, .. }) => {
+                Some(buffer.id)
+            }
             _ => None,
         };
         let later = highest.map(|index| self.model.buffers[index].id);
@@ -348,7 +350,10 @@ impl World {
             }
             // It would have waited, with something held that comes later.
             Err(AcquireError::OrderViolation { buffer, held }) if request.way == Way::Timeout => {
-                assert!(later.is_some_and(|later| later == held.id && held.id >= buffer.id), "{buffer} {held}");
+                assert!(
+                    later.is_some_and(|later| later == held.id && held.id >= buffer.id),
+                    "{buffer} {held}"
+                );
                 self.answered(id, &request, &before, Outcome::Waits(buffer.id));
                 self.model.give_up(id);
             }
@@ -477,8 +482,8 @@ impl World {
             End::Clean => {
                 let overwrites = |part: &Part| part.bytes.contains(&Some(Access::WriteInvalidate));
                 let last = ask.parts.iter().rev().find(|part| overwrites(part));
-                let refused =
-                    last.map(|part| AcquireError::NotClean { buffer: self.model.buffers[part.buffer].id.into() });
+                let refused = last
+                    .map(|part| AcquireError::NotClean { buffer: self.model.buffers[part.buffer].id.into() });
                 assert_eq!(held.grants.clean(), refused.map_or(Ok(()), Err));
                 self.model.fail(id, overwrites);
             }

@@ -90,9 +90,7 @@ fn unsafe_place(file: &SourceFile) -> Vec<Finding> {
     }
     file.numbered_lines()
         .filter(|(_, line)| identifiers(&line.code).any(|(_, word)| word == "unsafe"))
-        .map(|(number, line)| {
-            (number, format!("only {} may: {}", UNSAFE_PLACES.join(", "), line.raw.trim()))
-        })
+        .map(|(number, line)| (number, format!("only {} may: {}", UNSAFE_PLACES.join(", "), line.raw.trim())))
         .collect()
 }
 
