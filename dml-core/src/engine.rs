@@ -400,7 +400,11 @@ impl Run {
             TransferError::Infeasible => {
                 return AcquireError::Busy { buffer, reason: BusyReason::ArenaInUse };
             }
-            TransferError::StillLent => Some((to.clone(), Breach::StillLent)),
+            // The host's own memory is copied by core: it is the other end that was asked.
+            TransferError::StillLent => {
+                let is_hosts = self.core().platform.host() == Some(self.core().platform.desc(copy.to).native);
+                Some((if is_hosts { from.clone() } else { to.clone() }, Breach::StillLent))
+            }
             TransferError::NoAddress { arena } if *arena == from.name => {
                 Some((from.clone(), Breach::NoAddress))
             }

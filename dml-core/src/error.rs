@@ -674,6 +674,12 @@ pub enum ViewError {
         /// The buffer.
         buffer: BufferId,
     },
+    /// The arena's block panicked when it was asked for its handle.
+    #[error("the block of {buffer} has no handle: its arena panicked")]
+    NoHandle {
+        /// The buffer.
+        buffer: BufferId,
+    },
     /// The bytes live where the host cannot see them.
     #[error("{buffer} was granted to a device: the host cannot see it")]
     NotHost {

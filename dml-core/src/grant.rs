@@ -260,9 +260,10 @@ impl Grants {
     /// those of the buffer. `None` where no bytes were asked for.
     ///
     /// # Errors
-    /// [`ViewError::NotGranted`].
+    /// [`ViewError::NotGranted`], [`ViewError::NoHandle`] where the arena's block panics.
     pub fn native(&self, region: &impl Region) -> Result<Option<NativeHandle>, ViewError> {
-        Ok(self.block(region)?.map(|block| block.native()))
+        let no_handle = |_| ViewError::NoHandle { buffer: region.buffer().id() };
+        self.block(region)?.map(|block| guard(|| block.native()).map_err(no_handle)).transpose()
     }
 
     /// The arena through which a buffer was granted.

@@ -114,9 +114,20 @@ fn a_variant_that_panics_hands_its_work_to_the_others() {
     let platform = platform(Join::Staged, &Plan::none(), Lie::None);
     let data = buffer(&platform);
     data.raw().prefetch(GPU, 0..ITEMS * 4).unwrap();
-    let kernel = in_place(&data).variant(CPU, add_one).variant(GPU, |_: &Package, _: &mut Grants| {
-        std::panic::resume_unwind(Box::new("a stranger's kernel"))
-    });
+    // The processor leaves something for the other.
+    let has_panicked = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (seen, told) = (has_panicked.clone(), has_panicked);
+    let kernel = in_place(&data)
+        .variant(CPU, move |package: &Package, grants: &mut Grants| {
+            while !seen.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            add_one(package, grants)
+        })
+        .variant(GPU, move |_: &Package, _: &mut Grants| {
+            told.store(true, Ordering::SeqCst);
+            std::panic::resume_unwind(Box::new("a stranger's kernel"))
+        });
     let report = Coexecutor::new(&platform).policy("dynamic:8".parse().unwrap()).run(&kernel, ITEMS).unwrap();
     assert_eq!(report.failures.len(), 1);
     assert!((1..).zip(&*data.read().unwrap()).all(|(expected, value)| expected == *value));

@@ -138,6 +138,7 @@ impl Arena for MainMem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dml_core::HostMemory;
 
     fn arena() -> MainMem {
         MainMem::new(DeviceId(0))
