@@ -1,63 +1,67 @@
-//! The real thing.
+//! The real thing: what the standard library has, without its poisoning.
+//!
+//! A lock is a word of its own, and so is a condition variable. A library that keeps those who wait in a table of the process
+//! would leave a fork with a table that names threads it does not have.
 
-pub use parking_lot::MutexGuard;
 use std::marker::PhantomData;
+pub use std::sync::MutexGuard;
+use std::sync::PoisonError;
 pub use std::sync::atomic;
 pub use std::thread_local;
 use std::time::Instant;
 
 /// A mutual exclusion lock without poisoning.
 #[derive(Debug, Default)]
-pub struct Mutex<T: ?Sized>(parking_lot::Mutex<T>);
+pub struct Mutex<T: ?Sized>(std::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
     /// An open lock around `value`.
     pub const fn new(value: T) -> Self {
-        Self(parking_lot::Mutex::new(value))
+        Self(std::sync::Mutex::new(value))
     }
 
     /// The value, when nobody else can have it any more.
     pub fn into_inner(self) -> T {
-        self.0.into_inner()
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The value, through the only reference there is.
     pub fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut()
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A condition variable.
 #[derive(Debug, Default)]
-pub struct Condvar(parking_lot::Condvar);
+pub struct Condvar(std::sync::Condvar);
 
 impl Condvar {
     /// Nobody waits yet.
     pub const fn new() -> Self {
-        Self(parking_lot::Condvar::new())
+        Self(std::sync::Condvar::new())
     }
 
-    /// Gives the lock up, sleeps until woken, and has the lock again.
-    pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        self.0.wait(&mut guard);
-        guard
+    /// Gives the lock up, sleeps until woken, and has the lock again. It may also wake by itself.
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// As [`Condvar::wait`], until `deadline` at most; whether the deadline passed.
     pub fn wait_until<'a, T>(
         &self,
-        mut guard: MutexGuard<'a, T>,
+        guard: MutexGuard<'a, T>,
         deadline: Instant,
     ) -> (MutexGuard<'a, T>, bool) {
-        let timed_out = self.0.wait_until(&mut guard, deadline).timed_out();
-        (guard, timed_out)
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (guard, result) = self.0.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner);
+        (guard, result.timed_out())
     }
 
     /// Wakes every waiter.
@@ -68,17 +72,17 @@ impl Condvar {
 
 /// A lock for a static, whose critical sections call nothing.
 #[derive(Debug)]
-pub struct StaticMutex<T>(parking_lot::Mutex<T>);
+pub struct StaticMutex<T>(std::sync::Mutex<T>);
 
 impl<T> StaticMutex<T> {
     /// An open lock around `value`.
     pub const fn new(value: T) -> Self {
-        Self(parking_lot::const_mutex(value))
+        Self(std::sync::Mutex::new(value))
     }
 
     /// Runs `act` on the value. It must not take another lock.
     pub fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
-        act(&mut self.0.lock())
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
