@@ -38,6 +38,9 @@ pub enum Loss {
     /// Its owner stopped it.
     #[error("its worker was stopped")]
     Stopped,
+    /// This process is a fork of the one that started the worker, which goes on there.
+    #[error("this process is a fork of the one that started its worker")]
+    Forked,
 }
 
 /// Why something asked of a coprocessor was not done.
@@ -137,6 +140,9 @@ pub enum OffloadError {
     /// Whoever was to do it, and to say how it ended, gave it up without a word: it panicked, most likely.
     #[error("the work was given up by whoever was to do it")]
     GivenUp,
+    /// This process is a fork of the one that the work is done for.
+    #[error("this process is a fork of the one that the work is done for")]
+    Forked,
     /// No thread, descriptor or memory is left in this process to do it with.
     #[error("{what} for {device} failed: {cause}")]
     Resource {
@@ -154,7 +160,7 @@ impl OffloadError {
     #[must_use]
     pub fn is_device_lost(&self) -> bool {
         match self {
-            Self::Lost { .. } => true,
+            Self::Lost { .. } | Self::Forked => true,
             Self::Dependency { cause, .. } => cause.is_device_lost(),
             _ => false,
         }
