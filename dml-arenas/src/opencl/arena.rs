@@ -46,14 +46,14 @@ impl OpenClArena {
     /// The `cl_context`, valid while the arena lives.
     #[must_use]
     pub fn context(&self) -> NativeHandle {
-        NativeHandle(self.session.context.raw().addr())
+        self.session.native().1
     }
 
     /// The `cl_command_queue`, in order, valid while the arena lives. What is enqueued here runs after every transfer
     /// that core has started.
     #[must_use]
     pub fn queue(&self) -> NativeHandle {
-        NativeHandle(self.session.queue.raw().addr())
+        self.session.native().0
     }
 
     /// The most bytes one block may have.
@@ -131,7 +131,7 @@ impl Arena for OpenClArena {
         if from.is_empty() {
             return Ok(Fence::done(0));
         }
-        let queue = self.session.queue.raw();
+        let queue = self.session.queue()?;
         let (start, size, source) = (offset as usize, from.len() as usize, from.as_ptr().cast_const().cast());
         // SAFETY: a live queue and a buffer of its context, bytes within the buffer (`ready`), and a source that is
         // live and not written until the fence was waited for: the fence keeps the span, the engine its block.
@@ -146,7 +146,7 @@ impl Arena for OpenClArena {
         if to.is_empty() {
             return Ok(Fence::done(0));
         }
-        let queue = self.session.queue.raw();
+        let queue = self.session.queue()?;
         let (start, size, target) = (offset as usize, to.len() as usize, to.as_ptr().cast());
         // SAFETY: as in `copy_in`, with a target that nobody else touches until the fence was waited for.
         let enqueued = unsafe {
@@ -160,7 +160,7 @@ impl Arena for OpenClArena {
         if span.is_empty() {
             return Ok(Fence::done(0));
         }
-        let queue = self.session.queue.raw();
+        let queue = self.session.queue()?;
         let pattern = (&raw const byte).cast();
         let (start, size) = (span.start() as usize, span.len() as usize);
         // SAFETY: a live queue and a buffer of its context, bytes within the buffer (`ready`); the call copies the
@@ -172,5 +172,9 @@ impl Arena for OpenClArena {
 
     fn is_lost(&self) -> bool {
         self.session.is_lost()
+    }
+
+    fn loss(&self) -> Option<Arc<str>> {
+        self.session.loss()
     }
 }
