@@ -128,15 +128,19 @@ fn process_id() -> u64 {
     std::process::id().into()
 }
 
+/// Children for tests.
 #[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use super::*;
+pub(crate) mod testing {
+    /// How long a child may take, in seconds, before it counts as hung.
+    const LIMIT_S: u32 = 10;
 
     /// Has a child, made by `fork`, say whether `is_so`; the child does nothing else.
-    fn child_says(fork: impl FnOnce() -> libc::c_long, is_so: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn child_says(fork: impl FnOnce() -> libc::c_long, is_so: impl FnOnce() -> bool) -> bool {
         let child = fork();
         assert!(child >= 0);
         if child == 0 {
+            // SAFETY: ends a child that hangs; nothing else is of this process.
+            unsafe { libc::alarm(LIMIT_S) };
             let code = i32::from(!is_so());
             // SAFETY: ends the child, which has touched nothing of other threads.
             unsafe { libc::_exit(code) }
@@ -147,10 +151,16 @@ mod tests {
         status == 0
     }
 
-    fn fork() -> libc::c_long {
-        // SAFETY: the child takes no lock (4).
+    pub(crate) fn fork() -> libc::c_long {
+        // SAFETY: the child does what its test has it do, which is to take no lock.
         unsafe { libc::fork() }.into()
     }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::testing::{child_says, fork};
+    use super::*;
 
     fn clone() -> libc::c_long {
         // SAFETY: as `fork`, past the C library: no stack, so the child goes on with a copy of this one.

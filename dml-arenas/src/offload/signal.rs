@@ -172,7 +172,7 @@ impl Completion for Awaited {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
+    use std::task::{RawWaker, RawWakerVTable, Wake};
 
     #[derive(Default)]
     struct Count(AtomicUsize);
@@ -213,6 +213,42 @@ mod tests {
         assert_eq!((woken(&old), woken(&new), woken(&other)), (0, 1, 1));
         assert_eq!(one.poll(&new.into()), Poll::Ready(Ok(3)));
         assert_eq!(two.wait(), Ok(3));
+    }
+
+    /// A waker whose clone is a while in coming, under the signal's lock.
+    fn slow_waker() -> Waker {
+        fn clone(_: *const ()) -> RawWaker {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            RawWaker::new(std::ptr::null(), &TABLE)
+        }
+        fn nothing(_: *const ()) {}
+        static TABLE: RawWakerVTable = RawWakerVTable::new(clone, nothing, nothing, nothing);
+        // SAFETY: no function of the table uses the pointer.
+        unsafe { Waker::new(std::ptr::null(), &TABLE) }
+    }
+
+    #[test]
+    fn a_fork_touches_no_signal_of_its_parents() {
+        use crate::fork::testing::{child_says, fork};
+        let (signal, signaller) = Signal::new();
+        std::thread::scope(|scope| {
+            let other = signal.clone();
+            scope.spawn(move || other.poll(&mut None, &slow_waker()).is_pending());
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            // The other thread has the lock, and a child has it for ever.
+            let forked = || matches!(signal.wait(), Err(OffloadError::Forked));
+            assert!(child_says(fork, || forked() && signal.is_ended()));
+            let poll = || signal.poll(&mut None, Waker::noop());
+            assert!(child_says(fork, || poll() == Poll::Ready(Err(OffloadError::Forked))));
+            assert!(child_says(fork, || {
+                // The child's copy of it, dropped there.
+                drop(Signaller(signaller.0.clone()));
+                true
+            }));
+        });
+        assert!(!signal.is_ended());
+        signaller.end(Ok(1));
+        assert_eq!(signal.wait(), Ok(1));
     }
 
     #[test]

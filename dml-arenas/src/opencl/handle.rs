@@ -84,3 +84,36 @@ shared_handle!(
 handle!(
     /// A kernel with its arguments; used by one thread at a time, for setting an argument is not thread-safe.
     Kernel(cl_kernel), release_kernel);
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::fork::testing::{child_says, fork};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static RELEASED: AtomicUsize = AtomicUsize::new(0);
+
+    unsafe fn release(object: usize) -> Result<(), i32> {
+        RELEASED.fetch_add(object, Ordering::Relaxed);
+        Ok(())
+    }
+
+    handle!(
+        /// A thing.
+        Thing(usize), release);
+
+    #[test]
+    fn what_a_fork_drops_is_not_released_there() {
+        // SAFETY: there is no object; what releases it counts.
+        let thing = unsafe { Thing::own(7) };
+        // SAFETY: as above.
+        let other = unsafe { Thing::own(100) };
+        let released = move |thing| {
+            drop::<Thing>(thing);
+            RELEASED.load(Ordering::Relaxed)
+        };
+        assert!(child_says(fork, || released(other) == 0));
+        RELEASED.store(0, Ordering::Relaxed);
+        assert_eq!((thing.raw(), released(thing)), (7, 7));
+    }
+}

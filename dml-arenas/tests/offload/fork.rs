@@ -1,7 +1,7 @@
 //! Forks of an owner: whatever a child does, its parent's worker, memory and buffers are as they were.
 
 use crate::forks::{Child, Fork, Gate, Leave, child, fork, leave};
-use crate::rig::{WORKER, is_there, library, wait_until};
+use crate::rig::{WORKER, is_there, kill, library, wait_until};
 use dml_arenas::MainMem;
 use dml_arenas::null::join_staged;
 use dml_arenas::offload::{Argument, Function, OffloadArena, OffloadDevice, Scalar, Signal, WorkerOptions};
@@ -342,6 +342,52 @@ fn a_child_does_not_see_the_workers_memory() {
             assert!(mine.iter().all(|byte| *byte == 7));
         }),
     }
+    scene.is_as_it_was(&computed);
+}
+
+/// A device that no thread refers to, so that a child that drops its handle drops all of it.
+#[test]
+fn a_handle_that_a_child_drops_ends_nothing() {
+    let scene = Scene::new();
+    let buffer = scene.buffer(&[20; 1000]);
+    buffer.raw().prefetch(THERE, 0..4000).unwrap();
+    match fork() {
+        Fork::Parent(child) => child.ends_well(),
+        Fork::Child => leave(Leave::AtOnce, || {
+            // Its thread may have the name that the parent's had.
+            let own = Scene::new();
+            let computed = own.computed(1000, 1);
+            // Its memory may be where the parent's worker's was.
+            let mine: Vec<Vec<u8>> = (0..8).map(|_| vec![7_u8; 64 << 20]).collect();
+            drop((buffer, scene));
+            assert!(mine.iter().flatten().all(|byte| *byte == 7));
+            own.is_as_it_was(&computed);
+            drop((computed, own));
+        }),
+    }
+    assert_eq!(scene.device.loss(), None);
+    let computed = scene.computed(1000, 21);
+    scene.is_as_it_was(&computed);
+}
+
+#[test]
+fn a_child_does_not_wait_for_an_answer_to_another_thread() {
+    let scene = Scene::new();
+    let computed = scene.computed(100, 22);
+    let worker = scene.device.process().unwrap();
+    kill(worker, "STOP");
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| scene.device.function("scale").map(drop));
+        // By then it asks.
+        std::thread::sleep(Duration::from_millis(200));
+        let child = child(|| {
+            assert!(scene.device.function("scale").unwrap_err().is_device_lost());
+            scene.device.stop();
+        });
+        child.ends_well();
+        kill(worker, "CONT");
+        asking.join().unwrap().unwrap();
+    });
     scene.is_as_it_was(&computed);
 }
 
