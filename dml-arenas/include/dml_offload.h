@@ -12,6 +12,9 @@
  * The worker loads the library (OffloadDevice::load) and looks functions up by their names (OffloadDevice::function).
  * A function may be called from several threads at once, each time with buffers of its own. It returns 0 when it has
  * done its work. Another number is its own code for what went wrong; it may put a text into `message`, ended by a zero.
+ *
+ * A function may fork. The child has the function's own memory, but not the buffers': touching `data` there is a
+ * segmentation fault. A child that returns from the function ends with that.
  */
 #ifndef DML_OFFLOAD_H
 #define DML_OFFLOAD_H

@@ -61,7 +61,7 @@ pub(crate) fn bound(
 }
 
 /// Adds a mechanism in both directions, each end reached through the device beside it.
-fn both_ways(
+pub(crate) fn both_ways(
     builder: &mut PlatformBuilder,
     a: (End, DeviceId),
     b: (End, DeviceId),

@@ -23,11 +23,15 @@
 //!    what core cannot foresee (out of memory, a lost device, a failed copy) is an error value.
 //! 2. A backend that is missing is an ordinary value, [`Unavailable`](dml_core::Unavailable), with a sentence a person
 //!    can act on. Nothing has to be installed to compile or to start.
-//! 3. `unsafe` is confined to calls into the operating system and the frameworks; each block names what makes it so.
+//! 3. In a fork of the process that made it nothing here reaches what that process shares with others: a worker, its memory, a
+//!    driver. Such a device is lost there. Main memory, [`null`] and [`faulty`] hold private memory, of which a fork has a copy.
+//! 4. `unsafe` is confined to calls into the operating system and the frameworks; each block names what makes it so.
 
 pub mod calibrate;
 pub mod discover;
 pub mod faulty;
+#[cfg(any(all(feature = "offload", target_os = "linux"), feature = "opencl"))]
+mod fork;
 mod join;
 pub mod main_mem;
 pub mod null;

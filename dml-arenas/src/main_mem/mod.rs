@@ -8,6 +8,9 @@
 //! Native device and remote device are both the processor, so the memory is accessible in every map state and core
 //! never asks to map or unmap it. Copies and fills are done when the call returns.
 //!
+//! The memory is private to the process: a fork has a copy, and what it does to that, or drops of it, its parent never sees.
+//! Attached storage is whatever the application made it.
+//!
 //! Main memory has no links of its own (there is one main memory); the other backends join themselves to it.
 
 mod arena;

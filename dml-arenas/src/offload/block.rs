@@ -33,8 +33,7 @@ impl OffloadBlock {
 
 impl Drop for OffloadBlock {
     fn drop(&mut self) {
-        self.device.transport().give_back(self.pages);
-        self.device.heap().give_back(self.pages);
+        self.device.give_back(self.pages);
     }
 }
 

@@ -1,12 +1,14 @@
 //! A coprocessor: one worker, what it can run, and whether it is still there.
 //!
 //! ```text
-//!   start ──▶ there ──▶ lost      by its own end, a time limit, a malformed reply, a broken connection, stop
+//!   start ──▶ there ──▶ lost      by its own end, a time limit, a malformed reply, a broken connection, stop, a fork
 //! ```
 //! 1. A device is lost once and for good: a new worker is a new device.
 //! 2. When it is lost its worker is ended, and everybody who waits for it hears so.
 //! 3. Nothing that a worker sends is believed: a reply is decoded, compared with what was asked, and means nothing to
 //!    memory. Where payload goes is decided here.
+//! 4. In a fork of the process that made it a device is lost. Nothing there reaches the worker or its memory, and of the
+//!    transport nothing is called but its destructor.
 
 use super::error::{Loss, OffloadError};
 use super::function::Function;
@@ -15,6 +17,8 @@ use super::message::{Command, LIMIT_BYTES, Reply};
 use super::pipeline::{Pipeline, Transfer};
 use super::transport::{Channel, ChannelError, Transport};
 use super::unix::{CONTROL_LIMIT, Start, UnixTransport};
+use crate::fork::Origin;
+use dml_core::Span;
 use dml_core::sync::{Arc, Condvar, Mutex};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -71,7 +75,8 @@ impl WorkerOptions {
 
 /// A coprocessor: a worker with a memory and functions of its own.
 ///
-/// Dropping the last reference ends the worker. So does the end of this process, however it ends.
+/// Dropping the last reference ends the worker. So does the end of this process, however it ends. A fork of this process
+/// inherits a handle of no use: the device is lost there ([`Loss::Forked`]), and here it goes on.
 pub struct OffloadDevice {
     name: Arc<str>,
     threads: u32,
@@ -98,8 +103,8 @@ struct Life {
     /// To be closed when it is lost, so that those who wait in them hear of it.
     channels: Mutex<Vec<Weak<dyn Channel>>>,
     pipelines: Mutex<Vec<Weak<dyn HearsOfLoss>>>,
-    /// The process whose device it is: a child that inherited the handle must leave the worker alone.
-    owner: u32,
+    /// The process whose device it is.
+    origin: Origin,
 }
 
 #[derive(Debug, Default)]
@@ -110,22 +115,16 @@ struct End {
 }
 
 impl Life {
+    /// Not to be called in a fork.
     fn lose(&self, loss: Loss) {
         self.end.lock().loss.get_or_insert(loss);
         // Set before the channels are closed: whoever finds one closed finds the reason too.
         self.is_lost.store(true, Ordering::SeqCst);
         self.changed.notify_all();
-        if self.is_ours() {
-            let channels = std::mem::take(&mut *self.channels.lock());
-            channels.iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());
-            let pipelines = std::mem::take(&mut *self.pipelines.lock());
-            pipelines.iter().filter_map(Weak::upgrade).for_each(|pipeline| pipeline.lost());
-        }
-    }
-
-    /// Whether this process started the worker, and is not a fork of the one that did.
-    fn is_ours(&self) -> bool {
-        std::process::id() == self.owner
+        let channels = std::mem::take(&mut *self.channels.lock());
+        channels.iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());
+        let pipelines = std::mem::take(&mut *self.pipelines.lock());
+        pipelines.iter().filter_map(Weak::upgrade).for_each(|pipeline| pipeline.lost());
     }
 }
 
@@ -156,7 +155,7 @@ impl OffloadDevice {
             changed: Condvar::new(),
             channels: Mutex::new(Vec::new()),
             pipelines: Mutex::new(Vec::new()),
-            owner: std::process::id(),
+            origin: Origin::here(),
         });
         let watched = life.clone();
         transport.watch(Box::new(move |status| {
@@ -201,22 +200,32 @@ impl OffloadDevice {
     /// Why the device is lost, if it is.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
+        if !self.is_here() {
+            return Some(Loss::Forked);
+        }
         self.life.end.lock().loss.clone()
     }
 
     /// Whether the device is lost.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.life.is_lost.load(Ordering::SeqCst)
+        self.life.is_lost.load(Ordering::SeqCst) || !self.is_here()
     }
 
-    /// Ends the worker, and waits until it has ended. What it does is not waited for, and fails.
+    /// Whether this process is the one that the worker works for, and not a fork of it.
+    pub(super) fn is_here(&self) -> bool {
+        self.life.origin.is_here()
+    }
+
+    /// Ends the worker, and waits until it has ended. What it does is not waited for, and fails. In a fork this does
+    /// nothing.
     pub fn stop(&self) {
-        self.lose(Loss::Stopped);
-        if self.life.is_ours() {
-            // A process that the kernel does not let go of is left to the kernel.
-            self.wait(Instant::now() + CONTROL_LIMIT, |end| end.is_over);
+        if !self.is_here() {
+            return;
         }
+        self.lose(Loss::Stopped);
+        // A process that the kernel does not let go of is left to the kernel.
+        self.wait(Instant::now() + CONTROL_LIMIT, |end| end.is_over);
     }
 
     /// Looks a function up by name: in the worker's registry, then in the libraries it has loaded, the first one first.
@@ -273,6 +282,8 @@ impl OffloadDevice {
         limit: Option<Duration>,
     ) -> Result<Reply, OffloadError> {
         let message = self.message(what, command)?;
+        // Before the lock too: a fork may find it taken for good.
+        self.expect_there()?;
         let _one = self.asking.lock();
         self.expect_there()?;
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
@@ -324,6 +335,14 @@ impl OffloadDevice {
         &*self.transport
     }
 
+    /// Takes pages of the worker's memory back. What a fork gives back is still its parent's.
+    pub(super) fn give_back(&self, pages: Span) {
+        if self.is_here() {
+            self.transport.give_back(pages);
+            self.heap.give_back(pages);
+        }
+    }
+
     /// Carries a transfer out, on this thread. One that ends after the device was lost counts as lost with it.
     pub(super) fn transfer(&self, transfer: &Transfer) -> Result<u64, OffloadError> {
         self.expect_there()?;
@@ -361,9 +380,7 @@ impl OffloadDevice {
 
     fn lose(&self, loss: Loss) {
         self.life.lose(loss);
-        if self.life.is_ours() {
-            self.transport.kill();
-        }
+        self.transport.kill();
     }
 
     /// A channel failed while `command` was to be done: the device is lost. Yields why.

@@ -38,6 +38,9 @@ pub enum Loss {
     /// Its owner stopped it.
     #[error("its worker was stopped")]
     Stopped,
+    /// This process is a fork of the one that started the worker, which goes on there.
+    #[error("this process is a fork of the one that started its worker")]
+    Forked,
 }
 
 /// Why something asked of a coprocessor was not done.
@@ -137,6 +140,9 @@ pub enum OffloadError {
     /// Whoever was to do it, and to say how it ended, gave it up without a word: it panicked, most likely.
     #[error("the work was given up by whoever was to do it")]
     GivenUp,
+    /// This process is a fork of the one that the work is done for.
+    #[error("this process is a fork of the one that the work is done for")]
+    Forked,
     /// No thread, descriptor or memory is left in this process to do it with.
     #[error("{what} for {device} failed: {cause}")]
     Resource {
@@ -157,9 +163,10 @@ impl OffloadError {
     }
 
     /// The device that is gone, and why, if that is what is wrong.
-    fn loss(&self) -> Option<(&Arc<str>, &Loss)> {
+    fn loss(&self) -> Option<(Arc<str>, Arc<str>)> {
         match self {
-            Self::Lost { device, loss } => Some((device, loss)),
+            Self::Lost { device, loss } => Some((device.clone(), loss.to_string().into())),
+            Self::Forked => Some(("offload".into(), self.to_string().into())),
             Self::Dependency { cause, .. } => cause.loss(),
             _ => None,
         }
@@ -172,7 +179,7 @@ pub(super) const NO_CODE: i32 = -1;
 impl From<OffloadError> for TransferError {
     fn from(error: OffloadError) -> Self {
         if let Some((device, loss)) = error.loss() {
-            return Self::Lost { device: device.clone(), loss: loss.to_string().into() };
+            return Self::Lost { device, loss };
         }
         let code = match &error {
             OffloadError::Function { code, .. } => *code,
@@ -186,7 +193,7 @@ impl OffloadError {
     /// The error as one of an allocation in `arena`.
     pub(super) fn of_alloc(self, arena: &Arc<str>) -> AllocError {
         if let Some((_, loss)) = self.loss() {
-            return AllocError::Lost { arena: arena.clone(), loss: loss.to_string().into() };
+            return AllocError::Lost { arena: arena.clone(), loss };
         }
         let (arena, code) = (arena.clone(), NO_CODE.into());
         AllocError::Framework { arena, call: "offload", code, message: self.to_string().into() }

@@ -21,6 +21,8 @@
 //!    left waiting. It is never trusted again; a new one is a new device.
 //! 4. No worker outlives its owner, however that ends, and none uses the processor while it has nothing to do.
 //! 5. Functions are trusted with the worker's memory, all of it, and with nothing of the owner's.
+//! 6. What an owner made is its own: to a fork of it the device is lost, and nothing that the fork does, or that its
+//!    destructors do, reaches the worker, its memory or its channels. A fork may start workers of its own.
 
 mod arena;
 mod block;

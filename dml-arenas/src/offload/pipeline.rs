@@ -10,6 +10,8 @@
 //! 2. Runs may follow each other to the worker before the first has ended; a transfer waits until they have.
 //! 3. What was put in ends, well or not, also when the pipeline is dropped or the device is lost, whatever it waits for.
 //! 4. The thread sleeps while there is nothing to do. It is started by the first thing it has to do.
+//! 5. A fork of the process has not the thread, and may find its locks taken for good: there nothing is put in, and
+//!    dropping the pipeline touches nothing.
 
 use super::block::OffloadBlock;
 use super::device::{HearsOfLoss, OffloadDevice};
@@ -267,6 +269,9 @@ impl Pipeline {
 
 impl Drop for Pipeline {
     fn drop(&mut self) {
+        if !self.device().is_here() {
+            return;
+        }
         self.shared.queue.lock().is_closed = true;
         self.shared.changed.notify_all();
     }

@@ -8,8 +8,9 @@
 //! 2. A process is signalled by a descriptor of its own, or else while it is known not to be reaped: never one that has
 //!    taken over its number.
 //! 3. Dropping the handle ends the process and waits until it has, unless somebody else holds on to it. A fork of the
-//!    owner that drops what it inherited does nothing to it.
+//!    owner that drops what it inherited does nothing to it, nor to the keeper, a thread that the fork does not have.
 
+use crate::fork::Origin;
 use dml_core::sync::{Arc, Condvar, Mutex};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, pidfd_send_signal, waitid,
@@ -34,7 +35,7 @@ const END_LIMIT: Duration = Duration::from_secs(2);
 /// A running worker.
 pub(super) struct Process {
     number: u32,
-    owner: u32,
+    origin: Origin,
     state: Arc<State>,
     keeper: Option<JoinHandle<()>>,
 }
@@ -122,12 +123,7 @@ impl Process {
             }
         };
         drop(progress);
-        Ok(Self { number, owner: std::process::id(), state, keeper: Some(keeper) })
-    }
-
-    /// Whether it is this process's child, and this process not a fork of its owner.
-    fn is_ours(&self) -> bool {
-        std::process::id() == self.owner
+        Ok(Self { number, origin: Origin::here(), state, keeper: Some(keeper) })
     }
 
     /// Its number.
@@ -135,9 +131,9 @@ impl Process {
         self.number
     }
 
-    /// Ends it at once.
+    /// Ends it at once. Not to be called in a fork of its owner.
     pub(super) fn kill(&self) {
-        if let (Progress::Running(target, _), true) = (&*self.state.progress.lock(), self.is_ours()) {
+        if let Progress::Running(target, _) = &*self.state.progress.lock() {
             target.kill();
         }
     }
@@ -157,9 +153,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let Some(keeper) = self.keeper.take().filter(|_| self.is_ours()) else {
+        let Some(keeper) = self.keeper.take() else { return };
+        if !self.origin.is_here() {
+            // The handle names a thread of the owner's. In a fork that may be the name of a thread started since, which
+            // dropping the handle would detach.
+            std::mem::forget(keeper);
             return;
-        };
+        }
         self.kill();
         if keeper.thread().id() == std::thread::current().id() {
             return;

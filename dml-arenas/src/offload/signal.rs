@@ -5,8 +5,11 @@
 //! ```
 //! 1. A signal ends once. A signaller that is dropped without a word ends it as an error, so nobody waits for ever.
 //! 2. Whoever waits, or polled and was told to wait, is woken by the end.
+//! 3. In a fork of the process that made it a signal has ended, as an error: who would end it is not there. Nothing of it is
+//!    touched, for a thread that the fork has not may hold its lock.
 
 use super::error::OffloadError;
+use crate::fork::Origin;
 use dml_core::sync::{Arc, Condvar, Mutex};
 use dml_core::{Completion, Fence, TransferError};
 use std::fmt;
@@ -21,6 +24,7 @@ pub struct Signal(Arc<State>);
 pub struct Signaller(Arc<State>);
 
 struct State {
+    origin: Origin,
     progress: Mutex<Progress>,
     changed: Condvar,
 }
@@ -38,7 +42,7 @@ impl Signal {
     /// A signal and the right to end it.
     pub fn new() -> (Self, Signaller) {
         let progress = Mutex::new(Progress::Running { wakers: Vec::new(), next_number: 0 });
-        let state = Arc::new(State { progress, changed: Condvar::new() });
+        let state = Arc::new(State { origin: Origin::here(), progress, changed: Condvar::new() });
         (Self(state.clone()), Signaller(state))
     }
 
@@ -53,8 +57,11 @@ impl Signal {
     /// Blocks until the work ends; the bytes a transfer moved, zero of a run.
     ///
     /// # Errors
-    /// Whatever kept the work from ending well.
+    /// Whatever kept the work from ending well; [`OffloadError::Forked`] in a fork of the process that made the signal.
     pub fn wait(&self) -> Result<u64, OffloadError> {
+        if !self.0.origin.is_here() {
+            return Err(OffloadError::Forked);
+        }
         let mut progress = self.0.progress.lock();
         loop {
             match &*progress {
@@ -67,7 +74,7 @@ impl Signal {
     /// Whether the work has ended, well or not.
     #[must_use]
     pub fn is_ended(&self) -> bool {
-        matches!(&*self.0.progress.lock(), Progress::Ended(_))
+        !self.0.origin.is_here() || matches!(&*self.0.progress.lock(), Progress::Ended(_))
     }
 
     /// The signal as a fence.
@@ -82,6 +89,9 @@ impl Signal {
 
     /// How the work ended; while it runs, `waker` takes the place of whatever was registered under the number.
     pub(super) fn poll(&self, number: &mut Option<u64>, waker: &Waker) -> Poll<Result<u64, OffloadError>> {
+        if !self.0.origin.is_here() {
+            return Poll::Ready(Err(OffloadError::Forked));
+        }
         match &mut *self.0.progress.lock() {
             Progress::Ended(result) => Poll::Ready(result.clone()),
             Progress::Running { wakers, next_number } => {
@@ -115,6 +125,9 @@ impl Signaller {
     }
 
     fn finish(&self, result: Result<u64, OffloadError>) {
+        if !self.0.origin.is_here() {
+            return;
+        }
         let mut progress = self.0.progress.lock();
         let Progress::Running { wakers, .. } = &mut *progress else { return };
         let wakers = std::mem::take(wakers);
@@ -159,7 +172,7 @@ impl Completion for Awaited {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
+    use std::task::{RawWaker, RawWakerVTable, Wake};
 
     #[derive(Default)]
     struct Count(AtomicUsize);
@@ -200,6 +213,42 @@ mod tests {
         assert_eq!((woken(&old), woken(&new), woken(&other)), (0, 1, 1));
         assert_eq!(one.poll(&new.into()), Poll::Ready(Ok(3)));
         assert_eq!(two.wait(), Ok(3));
+    }
+
+    /// A waker whose clone is a while in coming, under the signal's lock.
+    fn slow_waker() -> Waker {
+        fn clone(_: *const ()) -> RawWaker {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            RawWaker::new(std::ptr::null(), &TABLE)
+        }
+        fn nothing(_: *const ()) {}
+        static TABLE: RawWakerVTable = RawWakerVTable::new(clone, nothing, nothing, nothing);
+        // SAFETY: no function of the table uses the pointer.
+        unsafe { Waker::new(std::ptr::null(), &TABLE) }
+    }
+
+    #[test]
+    fn a_fork_touches_no_signal_of_its_parents() {
+        use crate::fork::testing::{child_says, fork};
+        let (signal, signaller) = Signal::new();
+        std::thread::scope(|scope| {
+            let other = signal.clone();
+            scope.spawn(move || other.poll(&mut None, &slow_waker()).is_pending());
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            // The other thread has the lock, and a child has it for ever.
+            let forked = || matches!(signal.wait(), Err(OffloadError::Forked));
+            assert!(child_says(fork, || forked() && signal.is_ended()));
+            let poll = || signal.poll(&mut None, Waker::noop());
+            assert!(child_says(fork, || poll() == Poll::Ready(Err(OffloadError::Forked))));
+            assert!(child_says(fork, || {
+                // The child's copy of it, dropped there.
+                drop(Signaller(signaller.0.clone()));
+                true
+            }));
+        });
+        assert!(!signal.is_ended());
+        signaller.end(Ok(1));
+        assert_eq!(signal.wait(), Ok(1));
     }
 
     #[test]

@@ -427,3 +427,27 @@ proptest! {
         prop_assert_eq!(device.is_lost(), watch.kills.load(Ordering::Relaxed) > 0);
     }
 }
+
+#[test]
+fn a_fork_drops_a_pipeline_whose_lock_another_thread_has() {
+    use crate::fork::testing::{child_says, fork};
+    let (device, _) = runs(|ticket| {
+        // It is sent under the pipeline's lock.
+        std::thread::sleep(Duration::from_millis(400));
+        vec![done(ticket)]
+    });
+    let function = device.function("any").unwrap();
+    let mut pipeline = std::mem::ManuallyDrop::new(device.pipeline());
+    let pipeline_there: *mut Pipeline = &raw mut *pipeline;
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| pipeline.begin(&function, 0..1, &[], &[]).unwrap().wait());
+        std::thread::sleep(Duration::from_millis(150));
+        assert!(child_says(fork, || {
+            // SAFETY: the child's copy, which its parent's threads do not see and the child uses no more.
+            unsafe { std::ptr::drop_in_place(pipeline_there) };
+            device.is_lost()
+        }));
+        assert_eq!(sending.join().unwrap(), Ok(0));
+    });
+    drop(std::mem::ManuallyDrop::into_inner(pipeline));
+}

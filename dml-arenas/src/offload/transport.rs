@@ -45,6 +45,9 @@ pub trait Channel: Send + Sync + fmt::Debug {
 ///
 /// The memory is `memory_bytes` long and addressed from 0. Everything a span names lies within it: the device checks.
 /// What is copied, and when, is the device's business too; a transport moves the bytes.
+///
+/// In a fork of the process that made it a transport is only dropped, which must leave the worker and its memory as they
+/// are: no channel may be ended there, and no thread waited for.
 pub trait Transport: Send + Sync + fmt::Debug {
     /// The channel that a worker serves from the start.
     fn control(&self) -> &dyn Channel;

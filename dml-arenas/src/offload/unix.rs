@@ -10,6 +10,7 @@ use super::message::{Command, LIMIT_BYTES, Reply, VERSION};
 use super::process::Process;
 use super::transport::{Channel, ChannelError, Transport};
 use super::window::{Window, above_standard_streams, memory};
+use crate::fork::Origin;
 use dml_core::sync::Arc;
 use dml_core::{HostSpan, Span};
 use rustix::buffer::spare_capacity;
@@ -29,10 +30,11 @@ use std::time::{Duration, Instant};
 /// How long a worker may take to start, and to accept a message.
 pub(super) const CONTROL_LIMIT: Duration = Duration::from_secs(10);
 
-/// One end of a socket that keeps messages apart.
+/// One end of a socket that keeps messages apart. It ends when it is dropped, also where a fork has inherited the descriptor.
 #[derive(Debug)]
 pub(super) struct SocketChannel {
     socket: OwnedFd,
+    origin: Origin,
 }
 
 impl SocketChannel {
@@ -40,7 +42,8 @@ impl SocketChannel {
     pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (socket, other) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((Self { socket: above_standard_streams(socket)? }, above_standard_streams(other)?))
+        let socket = Self { socket: above_standard_streams(socket)?, origin: Origin::here() };
+        Ok((socket, above_standard_streams(other)?))
     }
 
     /// A channel over an end that another process made.
@@ -51,7 +54,7 @@ impl SocketChannel {
         if rustix::net::sockopt::socket_type(&socket)? != SocketType::SEQPACKET {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket of another type"));
         }
-        Ok(Self { socket })
+        Ok(Self { socket, origin: Origin::here() })
     }
 
     /// Sends a message, with a descriptor where there is one.
@@ -154,6 +157,15 @@ impl Channel for SocketChannel {
     fn close(&self) {
         // Of a socket whose other end is gone there is nothing to shut.
         let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+}
+
+impl Drop for SocketChannel {
+    fn drop(&mut self) {
+        // Closing its descriptor ends nothing while a fork has one. A fork in turn only closes its own.
+        if self.origin.is_here() {
+            self.close();
+        }
     }
 }
 

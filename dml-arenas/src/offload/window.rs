@@ -5,7 +5,9 @@
 //! 2. Pages are reserved when a block is allocated, so that a lack of memory is an error there and not a signal later.
 //!    A worker can give pages of its own memory back behind the owner's; they are had again when they are touched, which
 //!    fails only where the machine has no memory left and the kernel counts it strictly.
+//! 3. A fork of either process has no mapping. What others have mapped at these addresses since is left alone.
 
+use crate::fork::Origin;
 use dml_core::Span;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
@@ -51,6 +53,7 @@ pub(super) struct Window {
     file: OwnedFd,
     base: NonNull<u8>,
     bytes: usize,
+    origin: Origin,
 }
 
 // SAFETY: the mapping is reached only by address; who may touch which bytes when is decided by the abstract machine in
@@ -82,7 +85,10 @@ impl Window {
         // SAFETY: the mapping just made. A core file need not hold the memory of another process; the advice may be
         // refused, which harms nothing.
         let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontDump) };
-        Ok(Self { file, base, bytes: len })
+        let window = Self { file, base, bytes: len, origin: Origin::here() };
+        // SAFETY: the same mapping. A fork goes without it; where it is refused, the window goes again.
+        unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) }?;
+        Ok(window)
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {
@@ -132,6 +138,9 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
+        if !self.origin.is_here() {
+            return;
+        }
         // SAFETY: exactly the mapping made in `map`, unmapped once, here.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }

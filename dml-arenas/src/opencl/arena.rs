@@ -47,14 +47,14 @@ impl OpenClArena {
     /// The `cl_context`, valid while the arena lives.
     #[must_use]
     pub fn context(&self) -> NativeHandle {
-        NativeHandle(self.session.context.raw().addr())
+        self.session.native().1
     }
 
     /// The `cl_command_queue`, in order, valid while the arena lives. What is enqueued here runs after every transfer
     /// that core has started.
     #[must_use]
     pub fn queue(&self) -> NativeHandle {
-        NativeHandle(self.session.queue.raw().addr())
+        self.session.native().0
     }
 
     /// The most bytes one block may have.
@@ -139,7 +139,7 @@ impl Arena for OpenClArena {
         if copy.is_empty() {
             return Ok(Fence::done(0));
         }
-        let queue = self.session.queue.raw();
+        let queue = self.session.queue()?;
         let (start, size) = (copy.span().start() as usize, bytes as usize);
         let source = copy.from().span().as_ptr().cast_const().cast();
         // SAFETY: a live queue and a buffer of its context, bytes within the buffer (`ready`), and a source that is lent
@@ -157,7 +157,7 @@ impl Arena for OpenClArena {
         if copy.is_empty() {
             return Ok(Fence::done(0));
         }
-        let queue = self.session.queue.raw();
+        let queue = self.session.queue()?;
         let (start, size) = (copy.span().start() as usize, bytes as usize);
         let target = copy.to().span().as_ptr().cast();
         // SAFETY: as in `copy_in`, with a target that is lent.
@@ -174,7 +174,7 @@ impl Arena for OpenClArena {
         if span.is_empty() {
             return Ok(Fence::done(0));
         }
-        let queue = self.session.queue.raw();
+        let queue = self.session.queue()?;
         let pattern = (&raw const byte).cast();
         let (start, size) = (span.start() as usize, span.len() as usize);
         // SAFETY: a live queue and a buffer of its context, bytes within the buffer (`ready`); the call copies the
@@ -192,5 +192,9 @@ impl Arena for OpenClArena {
 
     fn is_lost(&self) -> bool {
         self.session.is_lost()
+    }
+
+    fn loss(&self) -> Option<Arc<str>> {
+        self.session.loss()
     }
 }

@@ -5,7 +5,7 @@ use super::session::{Reservation, Session};
 use dml_core::sync::{Arc, Mutex, MutexGuard};
 use dml_core::{Block, BlockRef, HostMemory, HostSpan, NativeHandle, TransferError, UnmapRequest};
 use opencl3::command_queue::{enqueue_fill_buffer, enqueue_map_buffer, enqueue_unmap_mem_object};
-use opencl3::error_codes::{CL_MAP_FAILURE, CL_MEM_OBJECT_ALLOCATION_FAILURE};
+use opencl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, CL_MAP_FAILURE, CL_MEM_OBJECT_ALLOCATION_FAILURE};
 use opencl3::memory::{CL_MAP_READ, CL_MAP_WRITE, CL_MEM_READ_WRITE, create_buffer};
 use opencl3::types::{CL_BLOCKING, cl_mem};
 use std::ptr::NonNull;
@@ -29,12 +29,12 @@ impl OpenClBlock {
     pub(super) fn alloc(session: &Arc<Session>, len: usize) -> Result<Self, (&'static str, i32)> {
         // OpenCL has no buffer without bytes.
         let size = len.max(1);
+        let context = session.context().map_err(|_| ("clCreateBuffer", CL_DEVICE_NOT_AVAILABLE))?;
         let reservation =
             session.reserve(size as u64).ok_or(("clCreateBuffer", CL_MEM_OBJECT_ALLOCATION_FAILURE))?;
         // SAFETY: a live context, and no host pointer to be valid.
-        let mem =
-            unsafe { create_buffer(session.context.raw(), CL_MEM_READ_WRITE, size, std::ptr::null_mut()) }
-                .map_err(|code| ("clCreateBuffer", code))?;
+        let mem = unsafe { create_buffer(context, CL_MEM_READ_WRITE, size, std::ptr::null_mut()) }
+            .map_err(|code| ("clCreateBuffer", code))?;
         // SAFETY: the buffer just made, whose one reference is ours.
         let mem = unsafe { Mem::own(mem) };
         let mapping = Mutex::new(None);
@@ -49,22 +49,13 @@ impl OpenClBlock {
         let call = "clEnqueueFillBuffer";
         let zero = 0_u8;
         let pattern = (&raw const zero).cast();
+        let queue = self.session.queue().map_err(|_| (call, CL_DEVICE_NOT_AVAILABLE))?;
         // SAFETY: a live queue and a buffer of its context of at least one byte; the pattern is copied by the call.
-        let enqueued = unsafe {
-            enqueue_fill_buffer(
-                self.session.queue.raw(),
-                self.mem.raw(),
-                pattern,
-                1,
-                0,
-                1,
-                0,
-                std::ptr::null(),
-            )
-        };
+        let enqueued =
+            unsafe { enqueue_fill_buffer(queue, self.mem.raw(), pattern, 1, 0, 1, 0, std::ptr::null()) };
         self.session.complete(call, enqueued).map_err(|error| match error {
             TransferError::Framework { call, code, .. } => (call, i32::try_from(code).unwrap_or(i32::MIN)),
-            _ => (call, opencl3::error_codes::CL_DEVICE_NOT_AVAILABLE),
+            _ => (call, CL_DEVICE_NOT_AVAILABLE),
         })
     }
 
@@ -90,11 +81,12 @@ impl OpenClBlock {
         let mut mapping = self.mapping();
         assert!(mapping.is_none(), "core bug: {arena} was to map a block that is mapped: {self:?}");
         let call = "clEnqueueMapBuffer";
+        let queue = self.session.queue()?;
         let mut address: cl_mem = std::ptr::null_mut();
         // SAFETY: a live queue and a buffer of its context, of this many bytes (one where the block has none).
         let enqueued = unsafe {
             enqueue_map_buffer(
-                self.session.queue.raw(),
+                queue,
                 self.mem.raw(),
                 CL_BLOCKING,
                 CL_MAP_READ | CL_MAP_WRITE,
@@ -139,11 +131,12 @@ impl OpenClBlock {
     }
 
     fn enqueue_unmap(&self, span: &HostSpan) -> Result<(), TransferError> {
+        let queue = self.session.queue()?;
         // SAFETY: a live queue, a buffer of its context, and the address its mapping returned; it is unmapped once,
         // for the mapping is forgotten right after.
         let enqueued = unsafe {
             let address = span.as_ptr().cast();
-            enqueue_unmap_mem_object(self.session.queue.raw(), self.mem.raw(), address, 0, std::ptr::null())
+            enqueue_unmap_mem_object(queue, self.mem.raw(), address, 0, std::ptr::null())
         };
         self.session.started("clEnqueueUnmapMemObject", enqueued)
     }
@@ -154,7 +147,7 @@ impl Drop for OpenClBlock {
         if let Some(span) = self.mapping.get_mut().take() {
             let _ = self.enqueue_unmap(&span);
         }
-        // A failure here has nobody to hear it, and the buffer is released either way.
+        // A failure here has nobody to hear it, and the buffer is released either way, except in a fork.
         let _ = self.session.finish();
     }
 }

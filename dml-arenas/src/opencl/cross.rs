@@ -3,10 +3,17 @@
 //! Two mechanisms each way. Read/write: the driver's calls, which leave the map state alone, so other readers of the
 //! block go on. Map: the host reaches the block itself and the processor copies; cheap where device and host share
 //! their memory, and it excludes the device meanwhile.
+//!
+//! What is mapped may be the driver's and shared with its device. The processor copies to and from it without asking the
+//! arena, so the mechanisms themselves refuse to copy in a fork.
 
 use super::device::Sort;
+use crate::fork::Origin;
 use crate::join::{self, End};
-use dml_core::{LinkSpeed, PlatformBuilder};
+use dml_core::{
+    Allocation, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostMapped, HostStaged, LinkSpeed,
+    PlatformBuilder, TransferError,
+};
 
 /// The speeds of the two mechanisms, by the sort of device. Guesses, in the right order of magnitude, until `calibrate`
 /// has measured the machine.
@@ -41,6 +48,36 @@ impl Speeds {
 /// Joins an OpenCL arena with main memory: both mechanisms, both directions.
 pub(super) fn join(builder: &mut PlatformBuilder, host: End, device: End, sort: Sort) {
     let speeds = Speeds::of(sort);
-    join::staged(builder, host, device, speeds.staged);
-    join::mapped(builder, host, device, speeds.mapped);
+    let (staged, mapped) =
+        (Here::new(HostStaged::new(speeds.staged)), Here::new(HostMapped::new(speeds.mapped)));
+    join::both_ways(builder, (host, host.native), (device, device.native), Allocation::Internal, staged);
+    // The host reaches the device's memory itself.
+    join::both_ways(builder, (host, host.native), (device, host.native), Allocation::Internal, mapped);
+}
+
+/// A mechanism that copies in the process that made it, and not in its forks.
+#[derive(Debug)]
+struct Here<M> {
+    mechanism: M,
+    origin: Origin,
+}
+
+impl<M: CrossArena> Here<M> {
+    fn new(mechanism: M) -> Self {
+        Self { mechanism, origin: Origin::here() }
+    }
+}
+
+impl<M: CrossArena> CrossArena for Here<M> {
+    fn name(&self) -> &str {
+        self.mechanism.name()
+    }
+
+    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
+        self.mechanism.can_copy(query)
+    }
+
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+        if self.origin.is_here() { self.mechanism.copy(job) } else { Err(TransferError::DeviceLost) }
+    }
 }

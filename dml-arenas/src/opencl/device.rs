@@ -9,6 +9,8 @@
 
 use super::error::words;
 use super::handle::SubDevice;
+use super::session::FORKED;
+use crate::fork::Origin;
 use opencl3::device::{
     CL_DEVICE_PARTITION_BY_COUNTS, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, CL_DEVICE_PARTITION_EQUALLY,
     CL_DEVICE_TYPE_ALL, CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU, Device, create_sub_devices,
@@ -60,11 +62,17 @@ pub(super) struct Listing {
 /// The drivers are asked once in a process: PoCL 3.1 lists no devices to a thread that asks while another's first
 /// question is being answered.
 ///
+/// A fork of a process that has asked them gets no answer from them any more, and cannot ask again: they are set up.
+///
 /// # Errors
-/// The OpenCL code, where the loader is missing or has no platform at all.
-pub(super) fn list() -> Result<&'static Listing, i32> {
+/// A sentence, where the loader is missing or has no platform at all, or this is a fork.
+pub(super) fn list() -> Result<&'static Listing, String> {
+    static ASKED: OnceLock<Origin> = OnceLock::new();
     static LISTING: OnceLock<Result<Listing, i32>> = OnceLock::new();
-    LISTING.get_or_init(find).as_ref().map_err(|code| *code)
+    if !ASKED.get_or_init(Origin::here).is_here() {
+        return Err(FORKED.to_owned());
+    }
+    LISTING.get_or_init(find).as_ref().map_err(|code| words(*code))
 }
 
 fn find() -> Result<Listing, i32> {

@@ -3,7 +3,6 @@
 use super::arena::OpenClArena;
 use super::cross;
 use super::device::{Found, Sort, list};
-use super::error::words;
 use super::session::Session;
 use crate::discover::{DiscoverError, DiscoverOptions};
 use crate::join::End;
@@ -23,7 +22,7 @@ impl Candidates {
     pub(crate) fn find() -> Self {
         let note = |reason| Unavailable { backend: BACKEND, reason };
         match list() {
-            Err(code) => Self { found: &[], notes: vec![note(words(code))] },
+            Err(reason) => Self { found: &[], notes: vec![note(reason)] },
             Ok(listing) => {
                 let mut notes: Vec<_> =
                     listing.broken.iter().map(|broken| note(broken.reason.clone())).collect();

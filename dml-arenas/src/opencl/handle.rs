@@ -1,9 +1,11 @@
-//! Owned OpenCL objects: released once, in silence.
+//! Owned OpenCL objects: released once, in silence, by the process that made them. A fork of it has a copy of the driver's
+//! state without the driver's threads, and descriptors that act on its parent's device: there they are left alone.
 //!
 //! opencl3's own owners panic when a release fails, which a lost device can cause in the middle of an unwinding; these
 //! ignore it, for there is nothing left to do. They also let several threads share a buffer, which opencl3's
 //! `&mut Buffer` parameters do not.
 
+use crate::fork::Origin;
 use opencl3::command_queue::release_command_queue;
 use opencl3::context::context::release_context;
 use opencl3::device::release_device;
@@ -17,7 +19,10 @@ macro_rules! handle {
     ($(#[$doc:meta])* $name:ident($raw:ty), $release:path) => {
         $(#[$doc])*
         #[derive(Debug)]
-        pub(super) struct $name($raw);
+        pub(super) struct $name {
+            raw: $raw,
+            origin: Origin,
+        }
 
         // SAFETY: an OpenCL object is not tied to the thread that made it (OpenCL 1.2, appendix A.2).
         unsafe impl Send for $name {}
@@ -28,19 +33,21 @@ macro_rules! handle {
             /// # Safety
             /// `raw` is a valid object, one reference to which is handed over.
             pub(super) unsafe fn own(raw: $raw) -> Self {
-                Self(raw)
+                Self { raw, origin: Origin::here() }
             }
 
             /// The object, valid while the handle lives.
             pub(super) fn raw(&self) -> $raw {
-                self.0
+                self.raw
             }
         }
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: the one reference owned since `own`, given up once, here.
-                let _ = unsafe { $release(self.0) };
+                if self.origin.is_here() {
+                    // SAFETY: the one reference owned since `own`, given up once, here.
+                    let _ = unsafe { $release(self.raw) };
+                }
             }
         }
     };
@@ -77,3 +84,36 @@ shared_handle!(
 handle!(
     /// A kernel with its arguments; used by one thread at a time, for setting an argument is not thread-safe.
     Kernel(cl_kernel), release_kernel);
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::fork::testing::{child_says, fork};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static RELEASED: AtomicUsize = AtomicUsize::new(0);
+
+    unsafe fn release(object: usize) -> Result<(), i32> {
+        RELEASED.fetch_add(object, Ordering::Relaxed);
+        Ok(())
+    }
+
+    handle!(
+        /// A thing.
+        Thing(usize), release);
+
+    #[test]
+    fn what_a_fork_drops_is_not_released_there() {
+        // SAFETY: there is no object; what releases it counts.
+        let thing = unsafe { Thing::own(7) };
+        // SAFETY: as above.
+        let other = unsafe { Thing::own(100) };
+        let released = move |thing| {
+            drop::<Thing>(thing);
+            RELEASED.load(Ordering::Relaxed)
+        };
+        assert!(child_says(fork, || released(other) == 0));
+        RELEASED.store(0, Ordering::Relaxed);
+        assert_eq!((thing.raw(), released(thing)), (7, 7));
+    }
+}

@@ -9,8 +9,8 @@ use dml_core::sync::{Arc, Mutex};
 use dml_core::{Arena, BlockRef, Fence, TransferError};
 use opencl3::command_queue::enqueue_nd_range_kernel;
 use opencl3::error_codes::{
-    CL_BUILD_PROGRAM_FAILURE, CL_INVALID_ARG_INDEX, CL_INVALID_ARG_VALUE, CL_INVALID_GLOBAL_WORK_SIZE,
-    CL_INVALID_KERNEL_NAME, CL_INVALID_MEM_OBJECT,
+    CL_BUILD_PROGRAM_FAILURE, CL_DEVICE_NOT_AVAILABLE, CL_INVALID_ARG_INDEX, CL_INVALID_ARG_VALUE,
+    CL_INVALID_GLOBAL_WORK_SIZE, CL_INVALID_KERNEL_NAME, CL_INVALID_MEM_OBJECT,
 };
 use opencl3::kernel::{
     CL_KERNEL_ARG_ADDRESS_CONSTANT, CL_KERNEL_ARG_ADDRESS_GLOBAL, CL_KERNEL_ARG_ADDRESS_PRIVATE,
@@ -140,12 +140,14 @@ impl OpenClArena {
         // Argument information is what lets a launch refuse an argument that does not fit.
         let all_options =
             CString::new(format!("-cl-kernel-arg-info {options}")).map_err(|_| zero("the options"))?;
+        let gone = |_| framework("clCreateProgramWithSource", CL_DEVICE_NOT_AVAILABLE);
+        let context = self.session.context().map_err(gone)?;
         let mut programs = self.programs.lock();
         let key = (source.to_owned(), options.to_owned());
         if let Some(program) = programs.get(&key) {
             return Ok(program.clone());
         }
-        let program = create_program_with_source(self.session.context.raw(), &[source])
+        let program = create_program_with_source(context, &[source])
             .map_err(|code| framework("clCreateProgramWithSource", code))?;
         // SAFETY: the program just made, whose one reference is ours.
         let program = unsafe { Program::own(program) };
@@ -251,6 +253,7 @@ impl OpenClKernel {
             return Ok(Fence::done(0));
         }
         let size = self.size(launch)?;
+        let queue = self.session.queue()?;
         let kernel = self.kernel.lock();
         for (index, arg) in (0..).zip(args) {
             set(&kernel, index, arg).map_err(|code| self.misfit(index, args.len(), code, &words(code)))?;
@@ -260,16 +263,7 @@ impl OpenClKernel {
         // SAFETY: a live queue and a kernel of its context, with every argument set under the lock held; the sizes are
         // of one dimension each and outlive the call. What the kernel touches is the caller's to answer for (1).
         let enqueued = unsafe {
-            enqueue_nd_range_kernel(
-                self.session.queue.raw(),
-                kernel.raw(),
-                1,
-                offset,
-                global,
-                local,
-                0,
-                std::ptr::null(),
-            )
+            enqueue_nd_range_kernel(queue, kernel.raw(), 1, offset, global, local, 0, std::ptr::null())
         };
         drop(kernel);
         self.session.fence("clEnqueueNDRangeKernel", enqueued, 0, blocks)

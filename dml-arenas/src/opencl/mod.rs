@@ -16,7 +16,9 @@
 //! 3. A block's memory is there once `alloc` returns: OpenCL allocates lazily, so the arena touches it, and a lack of
 //!    memory is an error of `alloc` rather than of a kernel later.
 //! 4. Nothing is released while the queue may still use it: blocks keep the queue, and finish it before they go.
-//! 5. Kernel source is trusted like the program itself: a kernel may write anywhere its device lets it.
+//! 5. In a fork of the process no driver is called, by anything: devices are lost, discovery finds none, and what a fork
+//!    drops is left to its parent. What the parent had mapped for the host is not taken from a fork's address space.
+//! 6. Kernel source is trusted like the program itself: a kernel may write anywhere its device lets it.
 
 mod arena;
 mod block;

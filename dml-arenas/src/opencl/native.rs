@@ -3,13 +3,15 @@
 
 use super::device::{Part, list};
 use super::error::words;
+use crate::fork::Origin;
 use opencl3::command_queue::CommandQueue;
 use opencl3::context::Context;
-use opencl3::error_codes::ClError;
+use opencl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, ClError};
 use opencl3::kernel::{CL_KERNEL_WORK_GROUP_SIZE, Kernel, get_kernel_work_group_info};
 use opencl3::memory::{Buffer, CL_MEM_READ_ONLY, CL_MEM_READ_WRITE, ClMem};
 use opencl3::program::Program;
 use opencl3::types::CL_NON_BLOCKING;
+use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -86,9 +88,16 @@ impl From<ClError> for BaselineError {
     }
 }
 
-/// A kernel with its buffers, ready to be run and timed. The fields are released in this order.
+/// A kernel with its buffers, ready to be run and timed; of no use in a fork.
 #[derive(Debug)]
 pub struct Baseline {
+    objects: ManuallyDrop<Objects>,
+    origin: Origin,
+}
+
+/// The OpenCL objects. They are released in this order.
+#[derive(Debug)]
+struct Objects {
     slots: Vec<Slot>,
     kernel: Kernel,
     queue: CommandQueue,
@@ -151,23 +160,49 @@ impl Baseline {
             .into();
         let local = (spec.local > 0).then(|| spec.local.min(most.max(1)));
         let global = spec.items.next_multiple_of(local.unwrap_or(1));
-        Ok(Self { slots, kernel, queue, _program: program, _context: context, _part: part, global, local })
+        let (_program, _context, _part) = (program, context, part);
+        let objects = Objects { slots, kernel, queue, _program, _context, _part, global, local };
+        Ok(Self { objects: ManuallyDrop::new(objects), origin: Origin::here() })
     }
 
     /// Writes the inputs, runs the kernel over all work-items, reads the outputs, and waits once, for all of it.
     ///
     /// # Errors
-    /// [`BaselineError::Call`] where a call fails.
+    /// [`BaselineError::Call`] where a call fails, and in a fork.
     pub fn run(&mut self) -> Result<Duration, BaselineError> {
+        if !self.origin.is_here() {
+            return Err(ClError(CL_DEVICE_NOT_AVAILABLE).into());
+        }
         let start = Instant::now();
-        let enqueued = self.enqueue();
+        let enqueued = self.objects.enqueue();
         // Whatever was enqueued uses the data: wait for it even if a later call failed.
-        let finished = self.queue.finish();
+        let finished = self.objects.queue.finish();
         enqueued?;
         finished?;
         Ok(start.elapsed())
     }
 
+    /// The bytes of the `index`-th buffer among the arguments' outputs, as of the last run.
+    ///
+    /// # Panics
+    /// When there are fewer outputs.
+    #[must_use]
+    pub fn output(&self, index: usize) -> &[u8] {
+        let mut outputs = self.objects.slots.iter().filter(|slot| slot.is_output);
+        &outputs.nth(index).unwrap_or_else(|| panic!("the kernel has no output {index}")).data
+    }
+}
+
+impl Drop for Baseline {
+    fn drop(&mut self) {
+        if self.origin.is_here() {
+            // SAFETY: dropped once, here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.objects) }
+        }
+    }
+}
+
+impl Objects {
     fn enqueue(&mut self) -> Result<(), ClError> {
         for slot in self.slots.iter_mut().filter(|slot| !slot.is_output && !slot.data.is_empty()) {
             // SAFETY: the buffer has as many bytes as the data, which nobody touches until `run` finished the queue.
@@ -187,16 +222,6 @@ impl Baseline {
         }
         Ok(())
     }
-
-    /// The bytes of the `index`-th buffer among the arguments' outputs, as of the last run.
-    ///
-    /// # Panics
-    /// When there are fewer outputs.
-    #[must_use]
-    pub fn output(&self, index: usize) -> &[u8] {
-        let mut outputs = self.slots.iter().filter(|slot| slot.is_output);
-        &outputs.nth(index).unwrap_or_else(|| panic!("the kernel has no output {index}")).data
-    }
 }
 
 fn set_scalar<T: Copy>(kernel: &Kernel, index: u32, value: T) -> Result<(), ClError> {
@@ -206,7 +231,7 @@ fn set_scalar<T: Copy>(kernel: &Kernel, index: u32, value: T) -> Result<(), ClEr
 
 fn open(device: usize, limit: Option<u32>) -> Result<Part, BaselineError> {
     let unusable = |reason| BaselineError::Device { device, reason };
-    let listing = list().map_err(|code| unusable(words(code)))?;
+    let listing = list().map_err(unusable)?;
     let count = listing.found.len();
     let found =
         listing.found.get(device).ok_or_else(|| unusable(format!("there are {count} OpenCL devices")))?;

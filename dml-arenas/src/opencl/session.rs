@@ -3,30 +3,38 @@
 use super::device::Part;
 use super::error::{is_lost, transfer_error, words};
 use super::handle::{Context, Event, Queue};
+use crate::fork::Origin;
 use dml_core::sync::Arc;
-use dml_core::{Fence, TransferError};
+use dml_core::{Fence, NativeHandle, TransferError};
 use opencl3::command_queue::{create_command_queue, finish, flush};
 use opencl3::context::context::create_context;
 use opencl3::error_codes::CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST;
 use opencl3::event::{CL_EVENT_COMMAND_EXECUTION_STATUS, get_event_info, wait_for_events};
-use opencl3::types::cl_event;
+use opencl3::types::{cl_command_queue, cl_context, cl_event};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The call that hands commands to the device.
 pub(super) const FLUSH: &str = "clFlush";
 
+/// What is said of a device, and of the drivers, in a fork.
+pub(super) const FORKED: &str =
+    "this process is a fork of one that uses OpenCL, which drivers do not survive";
+
 /// A device's context and queue. Blocks and kernels hold it, so it goes last. The fields are released in this order.
+///
+/// In a fork of the process that opened it the device is lost: nobody gets the queue or the context there.
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) queue: Queue,
-    pub(super) context: Context,
+    queue: Queue,
+    context: Context,
     pub(super) part: Part,
     pub(super) facts: Facts,
     /// Bytes of all live buffers.
     reserved_bytes: AtomicU64,
     /// Whether a call has said that the device is gone.
     lost: AtomicBool,
+    origin: Origin,
 }
 
 /// Room for one buffer in the device's memory, until it is dropped.
@@ -94,7 +102,34 @@ impl Session {
             facts,
             reserved_bytes: AtomicU64::new(0),
             lost: AtomicBool::new(false),
+            origin: Origin::here(),
         })
+    }
+
+    /// The queue, for one call.
+    ///
+    /// # Errors
+    /// [`TransferError::DeviceLost`] in a fork.
+    pub(super) fn queue(&self) -> Result<cl_command_queue, TransferError> {
+        self.expect_here().map(|()| self.queue.raw())
+    }
+
+    /// The context, for one call.
+    ///
+    /// # Errors
+    /// [`TransferError::DeviceLost`] in a fork.
+    pub(super) fn context(&self) -> Result<cl_context, TransferError> {
+        self.expect_here().map(|()| self.context.raw())
+    }
+
+    /// The queue and the context as numbers, wherever this is.
+    pub(super) fn native(&self) -> (NativeHandle, NativeHandle) {
+        (NativeHandle(self.queue.raw().addr()), NativeHandle(self.context.raw().addr()))
+    }
+
+    /// Whether calls may be made of the driver.
+    fn expect_here(&self) -> Result<(), TransferError> {
+        if self.origin.is_here() { Ok(()) } else { Err(TransferError::DeviceLost) }
     }
 
     /// Room for `bytes` bytes, or `None` where the device's memory has less left. A driver that hands out the host's
@@ -106,9 +141,14 @@ impl Session {
         Some(Reservation { session: self.clone(), bytes })
     }
 
-    /// Whether a call has said that the device is gone. It does not come back.
+    /// Whether a call has said that the device is gone, or this is a fork. It does not come back.
     pub(super) fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
+        self.lost.load(Ordering::Relaxed) || !self.origin.is_here()
+    }
+
+    /// Why the device is gone, where that is known.
+    pub(super) fn loss(&self) -> Option<Arc<str>> {
+        (!self.origin.is_here()).then(|| FORKED.into())
     }
 
     /// Remembers a code that says that the device is gone.
@@ -127,12 +167,12 @@ impl Session {
 
     /// Waits until everything asked for is done.
     pub(super) fn finish(&self) -> Result<(), TransferError> {
-        finish(self.queue.raw()).map_err(|code| self.failed("clFinish", code))
+        finish(self.queue()?).map_err(|code| self.failed("clFinish", code))
     }
 
     /// Hands the commands enqueued so far to the device.
     pub(super) fn flush(&self) -> Result<(), TransferError> {
-        flush(self.queue.raw()).map_err(|code| self.failed(FLUSH, code))
+        flush(self.queue()?).map_err(|code| self.failed(FLUSH, code))
     }
 
     /// Notes that a command was enqueued which nobody waits for.
@@ -153,10 +193,10 @@ impl Session {
         keep: impl Any + Send,
     ) -> Result<Fence, TransferError> {
         let event = self.event(call, enqueued)?;
-        if let Err(code) = flush(self.queue.raw()) {
+        if let Err(error) = self.flush() {
             // The command may still run: wait for it while `keep` is alive.
             let _ = self.wait(call, &event);
-            return Err(self.failed(FLUSH, code));
+            return Err(error);
         }
         let session = self.clone();
         Ok(Fence::running(move || {
@@ -184,6 +224,7 @@ impl Session {
 
     /// Waits for a command and asks how it ended: a wait that returns says only that it did.
     fn wait(&self, call: &'static str, event: &Event) -> Result<(), TransferError> {
+        self.expect_here()?;
         let waited = wait_for_events(&[event.raw()]);
         let status = get_event_info(event.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).map(i32::from);
         match (waited, status) {

@@ -2,10 +2,12 @@
 #define _GNU_SOURCE
 #include "dml_offload.h"
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* views[0][i] = views[1][i] * f32(0) + item */
@@ -126,4 +128,33 @@ int32_t read_input(const dml_call *call)
     (void)call;
     char byte;
     return read(0, &byte, 1) == 0 ? 0 : 9;
+}
+
+/* Forks a child that returns from the function like its parent, and waits until it has ended. */
+int32_t fork_and_return(const dml_call *call)
+{
+    uint32_t *data = call->views[0].data;
+    pid_t child = fork();
+    if (child == 0)
+        return 0;
+    int status = -1;
+    if (child < 0 || waitpid(child, &status, 0) != child)
+        return 1;
+    data[0] = 7;
+    return 0;
+}
+
+/* Forks a child that writes into the buffer: 0 where it could not, and was ended for it. */
+int32_t fork_and_touch(const dml_call *call)
+{
+    volatile uint32_t *data = call->views[0].data;
+    pid_t child = fork();
+    if (child == 0) {
+        data[0] = 1;
+        _exit(0);
+    }
+    int status = -1;
+    if (child < 0 || waitpid(child, &status, 0) != child)
+        return 1;
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV ? 0 : 2;
 }

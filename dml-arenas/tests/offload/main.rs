@@ -4,6 +4,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod fork;
+#[path = "../common/forks.rs"]
+mod forks;
 mod functions;
 mod losses;
 mod owner;

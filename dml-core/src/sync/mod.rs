@@ -1,4 +1,5 @@
-//! Locks, condition variables and atomics: parking_lot, or loom under `cfg(dml_loom)`. No other module names either.
+//! Locks, condition variables and atomics: those of the standard library; loom's under `cfg(dml_loom)`, parking_lot's
+//! under `cfg(dml_tsan)`. No other module names either.
 //!
 //! `Arc` is the standard one in both: loom's cannot hold a trait object, and a reference count is not what the models
 //! explore.

@@ -1,79 +1,25 @@
 //! The real thing.
 
-pub use parking_lot::MutexGuard;
+#[cfg(dml_tsan)]
+#[path = "sanitized.rs"]
+mod locks;
+#[cfg(not(dml_tsan))]
+#[path = "standard.rs"]
+mod locks;
+
+pub use locks::{Condvar, Mutex, MutexGuard};
 use std::marker::PhantomData;
 pub use std::sync::atomic;
 pub use std::thread_local;
-use std::time::Instant;
-
-/// A mutual exclusion lock without poisoning.
-#[derive(Debug, Default)]
-pub struct Mutex<T: ?Sized>(parking_lot::Mutex<T>);
-
-impl<T> Mutex<T> {
-    /// An open lock around `value`.
-    pub const fn new(value: T) -> Self {
-        Self(parking_lot::Mutex::new(value))
-    }
-
-    /// The value, when nobody else can have it any more.
-    pub fn into_inner(self) -> T {
-        self.0.into_inner()
-    }
-}
-
-impl<T: ?Sized> Mutex<T> {
-    /// Waits for the lock.
-    pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock()
-    }
-
-    /// The value, through the only reference there is.
-    pub fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut()
-    }
-}
-
-/// A condition variable.
-#[derive(Debug, Default)]
-pub struct Condvar(parking_lot::Condvar);
-
-impl Condvar {
-    /// Nobody waits yet.
-    pub const fn new() -> Self {
-        Self(parking_lot::Condvar::new())
-    }
-
-    /// Gives the lock up, sleeps until woken, and has the lock again.
-    pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        self.0.wait(&mut guard);
-        guard
-    }
-
-    /// As [`Condvar::wait`], until `deadline` at most; whether the deadline passed.
-    pub fn wait_until<'a, T>(
-        &self,
-        mut guard: MutexGuard<'a, T>,
-        deadline: Instant,
-    ) -> (MutexGuard<'a, T>, bool) {
-        let timed_out = self.0.wait_until(&mut guard, deadline).timed_out();
-        (guard, timed_out)
-    }
-
-    /// Wakes every waiter.
-    pub fn notify_all(&self) {
-        self.0.notify_all();
-    }
-}
 
 /// A lock for a static, whose critical sections call nothing.
 #[derive(Debug)]
-pub struct StaticMutex<T>(parking_lot::Mutex<T>);
+pub struct StaticMutex<T>(Mutex<T>);
 
 impl<T> StaticMutex<T> {
     /// An open lock around `value`.
     pub const fn new(value: T) -> Self {
-        Self(parking_lot::const_mutex(value))
+        Self(Mutex::new(value))
     }
 
     /// Runs `act` on the value. It must not take another lock.

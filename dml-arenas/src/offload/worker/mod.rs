@@ -8,6 +8,7 @@
 //! 1. A worker ends when its owner's end of the control channel does, whatever its functions are doing then.
 //! 2. A function that returns an error or panics is an answer; the worker goes on.
 //! 3. It sleeps when there is nothing to do.
+//! 4. A child that a function forks has none of the views' memory, and one that returns from the function ends there.
 
 mod call;
 mod library;

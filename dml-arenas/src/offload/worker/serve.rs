@@ -3,6 +3,7 @@
 use super::call::{Call, CallError};
 use super::library::{self, CFunction};
 use super::registry::{Native, Registry};
+use crate::fork::Origin;
 use crate::offload::error::NO_CODE;
 use crate::offload::message::{self, Command, Outcome, Reply, VERSION};
 use crate::offload::transport::Channel;
@@ -29,6 +30,8 @@ struct Worker {
     window: Window,
     threads: u32,
     functions: Mutex<Functions>,
+    /// The process that serves, which a child of a function's is not.
+    origin: Origin,
 }
 
 /// Functions by name, and by the number that the owner was told.
@@ -101,7 +104,7 @@ fn greet(control: &SocketChannel, registry: Registry) -> Result<Worker, String> 
     };
     let ready = Reply::Ready { version: VERSION };
     control.send(&ready.encode(), None).map_err(|error| format!("the owner is gone: {error:?}"))?;
-    Ok(Worker { window, threads, functions: Mutex::new(functions) })
+    Ok(Worker { window, threads, functions: Mutex::new(functions), origin: Origin::here() })
 }
 
 /// Keeps this thread, and all that it will start, on these cores.
@@ -180,6 +183,11 @@ impl Worker {
         while let Ok(command) = channel.receive(None) {
             let Ok(Command::Run { ticket, call }) = Command::decode(&command) else { return };
             let outcome = self.run(call);
+            if !self.origin.is_here() {
+                // A function has forked and returned twice. Its run is answered by the worker, not by the child.
+                // SAFETY: ends the child. Not by way of exit handlers, which are the worker's.
+                unsafe { libc::_exit(i32::from(outcome != Outcome::Done)) }
+            }
             if channel.send(&Reply::Ended { ticket, outcome }.encode(), None).is_err() {
                 return;
             }

@@ -1,0 +1,211 @@
+//! Which process made something, so that its forks leave it alone.
+//!
+//! ```text
+//!   parent ── here() ──▶ origin 1          its page: 1     is origin 1 here? yes
+//!     └─ child                             its page: 0                       no
+//!          └── here() ──▶ origin 2         its page: 2     is origin 2 here? yes, and origin 1 is not
+//!                └─ grandchild             its page: 0     neither is
+//! ```
+//! A fork inherits the memory, the descriptors and the destructors of its parent, and none of its threads. What the parent
+//! shares with others (a worker, its memory, an OpenCL driver) therefore remembers its [`Origin`], and asks on each use and
+//! in each destructor whether it is still there.
+//!
+//! 1. A page holds the number of the process that reads it. The kernel shows it as zeros to every fork, also to one that was
+//!    made by a bare `clone`; a process that is not numbered yet takes the next number when it makes something.
+//! 2. No process has the number of one that it descends from: a fork inherits the count and goes on from it.
+//! 3. Asking is two loads. Where the kernel has no such pages (Linux before 4.14, other systems) a process is known by
+//!    its process id instead, which takes a system call.
+//! 4. Nothing here takes a lock: a fork may be made while another thread is in here.
+//!
+//! A child that shares its parent's memory (`vfork`) is its parent to all of this. All it may do is `exec`.
+
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// The process that made something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin(u64);
+
+impl Origin {
+    /// This process.
+    pub(crate) fn here() -> Self {
+        Self(MARK.number())
+    }
+
+    /// Returns whether this process is the one, and not a fork of it.
+    #[inline]
+    pub(crate) fn is_here(self) -> bool {
+        MARK.is(self.0)
+    }
+}
+
+static MARK: Mark = Mark::new();
+/// Numbers given out in this process and those that it descends from.
+static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
+/// Stands for the page where there can be none.
+static NO_PAGE: AtomicU64 = AtomicU64::new(0);
+
+/// What a process is known by.
+struct Mark {
+    /// The page, which is never unmapped; `NO_PAGE` where the kernel has none; null before the first question.
+    page: AtomicPtr<AtomicU64>,
+}
+
+impl Mark {
+    const fn new() -> Self {
+        Self { page: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// The number of this process, now given to it where it has none yet.
+    fn number(&self) -> u64 {
+        let page = match self.page.load(Ordering::Acquire) {
+            page if page.is_null() => self.make_page(),
+            page => page.cast_const(),
+        };
+        if std::ptr::eq(page, &raw const NO_PAGE) {
+            return process_id();
+        }
+        // SAFETY: neither null nor `NO_PAGE`, so a page that `make_page` mapped for good and aligned as pages are.
+        let page = unsafe { &*page };
+        match page.load(Ordering::Relaxed) {
+            0 => {
+                let next = LAST_NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
+                // Where another thread was first, its number counts.
+                page.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed)
+                    .map_or_else(|first| first, |_| next)
+            }
+            number => number,
+        }
+    }
+
+    #[inline]
+    fn is(&self, number: u64) -> bool {
+        let page = self.page.load(Ordering::Relaxed).cast_const();
+        if std::ptr::eq(page, &raw const NO_PAGE) {
+            return process_id() == number;
+        }
+        // SAFETY: a number was given out, so the page is there, in this process or in one that it descends from; a fork
+        // inherits the mapping with the pointer to it.
+        unsafe { &*page }.load(Ordering::Relaxed) == number
+    }
+
+    #[cold]
+    fn make_page(&self) -> *const AtomicU64 {
+        let made = wiped_page().unwrap_or((&raw const NO_PAGE).cast_mut());
+        let placed =
+            self.page.compare_exchange(std::ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+        // Where another thread was first, a page is left over, once.
+        placed.map_or_else(|first| first, |_| made).cast_const()
+    }
+}
+
+/// A page of zeros that every fork finds zero again.
+#[cfg(target_os = "linux")]
+fn wiped_page() -> Option<*mut AtomicU64> {
+    // Less than a page becomes one.
+    let bytes = size_of::<AtomicU64>();
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the mapping just made.
+    if unsafe { libc::madvise(page, bytes, libc::MADV_WIPEONFORK) } == 0 {
+        return Some(page.cast());
+    }
+    // SAFETY: the mapping just made, which nobody else knows.
+    let _ = unsafe { libc::munmap(page, bytes) };
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+fn wiped_page() -> Option<*mut AtomicU64> {
+    None
+}
+
+#[cold]
+fn process_id() -> u64 {
+    std::process::id().into()
+}
+
+/// Children for tests.
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) mod testing {
+    /// How long a child may take, in seconds, before it counts as hung.
+    const LIMIT_S: u32 = 10;
+
+    /// Has a child, made by `fork`, say whether `is_so`; the child does nothing else.
+    pub(crate) fn child_says(fork: impl FnOnce() -> libc::c_long, is_so: impl FnOnce() -> bool) -> bool {
+        let child = fork();
+        assert!(child >= 0);
+        if child == 0 {
+            // SAFETY: ends a child that hangs; nothing else is of this process.
+            unsafe { libc::alarm(LIMIT_S) };
+            let code = i32::from(!is_so());
+            // SAFETY: ends the child, which has touched nothing of other threads.
+            unsafe { libc::_exit(code) }
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child just made, whose number fits.
+        assert_eq!(unsafe { libc::waitpid(child as libc::pid_t, &raw mut status, 0) } as libc::c_long, child);
+        status == 0
+    }
+
+    pub(crate) fn fork() -> libc::c_long {
+        // SAFETY: the child does what its test has it do, which is to take no lock.
+        unsafe { libc::fork() }.into()
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::testing::{child_says, fork};
+    use super::*;
+
+    fn clone() -> libc::c_long {
+        // SAFETY: as `fork`, past the C library: no stack, so the child goes on with a copy of this one.
+        unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) }
+    }
+
+    #[test]
+    fn a_fork_is_another_process() {
+        let origin = Origin::here();
+        assert!(origin.is_here() && origin == Origin::here());
+        for fork in [fork, clone] {
+            assert!(child_says(fork, || !origin.is_here() && !origin.is_here()));
+            assert!(origin.is_here());
+        }
+    }
+
+    #[test]
+    fn what_a_child_makes_is_its_own_and_not_its_childs() {
+        let origin = Origin::here();
+        assert!(child_says(fork, || {
+            let own = Origin::here();
+            own.is_here()
+                && !origin.is_here()
+                && child_says(fork, || {
+                    let third = Origin::here();
+                    third.is_here() && !own.is_here() && !origin.is_here()
+                })
+        }));
+    }
+
+    #[test]
+    fn threads_that_are_first_at_once_agree() {
+        let mark = Mark::new();
+        let numbers: Vec<u64> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| mark.number())).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(numbers.iter().all(|&number| number == numbers[0] && mark.is(number)), "{numbers:?}");
+    }
+
+    #[test]
+    fn without_a_page_the_process_id_tells() {
+        let mark = Mark { page: AtomicPtr::new((&raw const NO_PAGE).cast_mut()) };
+        let number = mark.number();
+        assert!(mark.is(number));
+        assert!(child_says(fork, || !mark.is(number) && mark.is(mark.number())));
+    }
+}
