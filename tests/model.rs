@@ -187,7 +187,7 @@ fn whole_buffer_in_five_arenas_of_every_kind_and_kernels_in_all() {
 
 #[test]
 fn whole_buffer_with_lost_devices() {
-    let states = [50_532, 534_571, 183_241];
+    let states = [50_532, 534_571, 183_301];
     let platforms =
         [shapes::star(), shapes::bound(Concurrency::BimapRead), shapes::bound(Concurrency::BimapFull)];
     for (platform, states) in platforms.into_iter().zip(states) {
