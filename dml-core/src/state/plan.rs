@@ -19,6 +19,7 @@ use crate::error::BusyReason;
 use crate::id::{ArenaId, ArenaSet, DeviceId, GrantId, LinkId};
 use crate::range::Span;
 use smallvec::SmallVec;
+use std::cmp::Reverse;
 use std::fmt;
 
 /// One step of a plan, carried out by the engine in order.
@@ -124,6 +125,9 @@ pub(super) enum NoPlan {
     /// There never will be.
     Refused(Refusal),
 }
+
+/// Storage to share: how many it joins, at what cost, by which link, whose it is, who may use it at once.
+type Root = (Reverse<usize>, Cost, LinkId, ArenaId, Concurrency);
 
 /// Map-state changes to be made: of which arena, for which device, to which state.
 type MapChanges = SmallVec<[(ArenaId, DeviceId, MapState); 2]>;
@@ -347,7 +351,7 @@ impl<'a> Planner<'a> {
     /// Whether the end of a hop has to share another's storage first: only then can it be said what the hop needs.
     pub(super) fn shares_before(&self, id: LinkId) -> bool {
         let Link { to, allocation, .. } = *self.routes.link(id);
-        let is_needed = || self.routes.bound_by_need().contains(to) && self.roots_for(to).next().is_some();
+        let is_needed = || self.routes.bound_by_need().contains(to) && !self.better_roots(to).is_empty();
         allocation == Allocation::Internal && !self.at(to).alloc.is_allocated() && is_needed()
     }
 
@@ -442,24 +446,61 @@ impl<'a> Planner<'a> {
         })
     }
 
+    /// The arenas that `arena` and those it needs are joined to by bindings that are needed, itself included.
+    fn needed_by(&self, arena: ArenaId) -> ArenaSet {
+        let mut joined = ArenaSet::of(arena);
+        loop {
+            let links = (0..).map(LinkId).zip(self.routes.links());
+            let needed = links.filter(|(id, link)| {
+                joined.contains(link.from) != joined.contains(link.to) && self.routes.is_needed(*id)
+            });
+            let more = needed.fold(joined, |joined, (_, link)| joined.with(link.from).with(link.to));
+            if more == joined {
+                return joined;
+            }
+            joined = more;
+        }
+    }
+
+    /// How many of `joined` have the storage of `root`, or could be bound to it yet.
+    fn serves(&self, root: ArenaId, joined: ArenaSet) -> usize {
+        let is_bound = |(id, link): (LinkId, &Link), member| {
+            (link.from, link.to) == (root, member) && self.routes.is_needed(id)
+        };
+        let binds = |member: ArenaId| {
+            let (state, mut links) = (self.at(member), (0..).map(LinkId).zip(self.routes.links()));
+            let is_free = state.loss == Loss::None && !state.alloc.is_allocated();
+            is_free && links.any(|link| is_bound(link, member))
+        };
+        let group = self.group(root);
+        joined.iter().filter(|&member| group.contains(member) || binds(member)).count()
+    }
+
+    /// The storages that join `arena` to more of the others than storage of its own would, or to as many where there is such
+    /// storage already: the one that joins most first, and of equal ones the cheapest.
+    fn better_roots(&self, arena: ArenaId) -> SmallVec<[Root; 2]> {
+        let joined = self.needed_by(arena);
+        let own = self.serves(arena, joined);
+        let roots = self.roots_for(arena).map(|(cost, id, concurrency)| {
+            let root = self.routes.link(id).from;
+            (Reverse(self.serves(root, joined)), cost, id, root, concurrency)
+        });
+        let is_better = |(Reverse(joins), _, _, root, _): &Root| {
+            *joins > own || (*joins == own && self.at(*root).alloc.is_allocated())
+        };
+        let mut roots: SmallVec<[Root; 2]> = roots.filter(is_better).collect();
+        roots.sort_unstable();
+        roots
+    }
+
     /// Whose storage `arena` is to share, where it has to share some: the cheapest of those that their users permit.
     fn root_for(&self, arena: ArenaId) -> Result<Option<(ArenaId, Concurrency)>, NoPlan> {
         if !self.routes.bound_by_need().contains(arena) {
             return Ok(None);
         }
         let (native, writes) = (self.routes.arena(arena).native, self.writes && arena == self.to);
-        // Storage that depends on another's itself comes last: shared with others it never comes to share any.
-        let depends =
-            |root: ArenaId| !self.at(root).alloc.is_allocated() && self.routes.bound_by_need().contains(root);
-        let mut roots: SmallVec<[_; 4]> = self
-            .roots_for(arena)
-            .map(|(cost, id, concurrency)| {
-                let root = self.routes.link(id).from;
-                (depends(root), cost, id, root, concurrency)
-            })
-            .collect();
-        roots.sort_unstable();
-        let permitted = |&&(.., root, concurrency): &&(_, _, _, ArenaId, Concurrency)| {
+        let roots = self.better_roots(arena);
+        let permitted = |&&(.., root, concurrency): &&Root| {
             let shared = concurrency.min(self.tenancy().concurrency(root));
             let coexists = self.users.coexists(self.group(root), shared, native, writes, self.owner);
             coexists && !self.in_transition(root) && !self.in_transition(arena)

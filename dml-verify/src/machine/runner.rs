@@ -248,19 +248,32 @@ impl<'a> Runner<'a> {
         let claims = |access| normalise([Claim { span: Span::new(0, LEN), access }]);
         let mut trial = self.trial();
         trial.is_granted(arena, &claims(Access::WriteInvalidate), "nobody is there");
+        // Bindings do not chain, so of those that need it one has to be able to read it, whichever has the storage.
         let is_root = |root: ArenaId| {
-            let host = state.arena(root);
-            host.loss == Loss::None && !matches!(host.alloc, Alloc::Bound { .. })
+            state.arena(root).loss == Loss::None && !matches!(state.arena(root).alloc, Alloc::Bound { .. })
+        };
+        let is_free = |member: ArenaId| {
+            state.arena(member).loss == Loss::None && state.arena(member).alloc == Alloc::Unallocated
         };
         let needs = |link: &&Link| {
             let (there, back) = (self.moved(link.from), self.moved(link.to));
             let apart = !(there.contains(link.to) && back.contains(link.from));
-            link.to == arena && matches!(link.allocation, Allocation::Bound(_)) && is_root(link.from) && apart
+            matches!(link.allocation, Allocation::Bound(_)) && apart
         };
-        if let Some(root) = self.routes.links().iter().find(needs).map(|link| link.from) {
-            let shared = trial.machine.state().group(arena).len() > 1;
-            assert!(shared, "{arena} has storage of its own and needs that of {root}\n{:#?}", self.machine);
-        }
+        let partner = |link: &Link| match () {
+            () if link.to == arena && is_root(link.from) => Some(link.from),
+            () if link.from == arena && is_free(link.to) => Some(link.to),
+            () => None,
+        };
+        let partners: ArenaSet = self.routes.links().iter().filter(needs).filter_map(partner).collect();
+        let reads = |partner: ArenaId| {
+            let (mut trial, claims) = (trial.trial(), claims(Access::ReadOnly));
+            let grant = trial.grant();
+            let asked = trial.machine.ask(self.routes, request(grant, partner, claims), None);
+            matches!(asked, Asked::Granted | Asked::Running)
+        };
+        let is_read = partners.is_empty() || partners.iter().any(reads);
+        assert!(is_read, "{arena} needs one of {partners:?}, none of which reads it\n{:#?}", self.machine);
         for other in trial.reach(ArenaSet::of(arena)).iter() {
             trial.trial().is_granted(other, &claims(Access::ReadOnly), "somebody has written");
         }
