@@ -53,7 +53,8 @@ pub enum CalibrateError {
 #[must_use]
 pub fn measure(platform: &Platform) -> Vec<Measured> {
     let at_home = |arena: ArenaId| platform.home(platform.arena(arena).desc().native) == Some(arena);
-    let links = (0..).map(dml_core::LinkId).zip(platform.links());
+    let links = platform.links().iter().enumerate();
+    let links = links.map(|(index, link)| (dml_core::LinkId(index as u16), link));
     links
         .filter(|(_, link)| at_home(link.from) && at_home(link.to))
         .map(|(id, link)| Measured {

@@ -17,6 +17,9 @@ pub enum Access {
     ReadWrite,
 }
 
+/// Every access.
+const ACCESSES: [Access; 3] = [Access::ReadOnly, Access::WriteInvalidate, Access::ReadWrite];
+
 impl Access {
     /// Whether the latest contents must be there when the access is granted.
     #[must_use]
@@ -60,6 +63,35 @@ impl Claim {
     }
 }
 
+/// The claims among `claims`, [normalised](normalise), that share a byte with `span`.
+///
+/// # Complexity
+/// O(log n).
+#[must_use]
+pub(crate) fn touching(claims: &[Claim], span: Span) -> &[Claim] {
+    if span.is_empty() {
+        return &[];
+    }
+    let claims = &claims[claims.partition_point(|claim| claim.span.end() <= span.start())..];
+    &claims[..claims.partition_point(|claim| claim.span.start() < span.end())]
+}
+
+/// The pairs of a claim of `ours` and one of `theirs` that share a byte, in order. Both lists are [normalised](normalise).
+///
+/// # Complexity
+/// O(n log m) for n claims in the shorter list and m in the longer one.
+pub(crate) fn meeting<'a>(
+    ours: &'a [Claim],
+    theirs: &'a [Claim],
+) -> impl Iterator<Item = (&'a Claim, &'a Claim)> {
+    let is_longer = ours.len() > theirs.len();
+    let (few, many) = if is_longer { (theirs, ours) } else { (ours, theirs) };
+    few.iter().flat_map(move |one| {
+        let pair = move |other| if is_longer { (other, one) } else { (one, other) };
+        touching(many, one.span).iter().map(pair)
+    })
+}
+
 /// The claims of one request on one buffer: sorted, disjoint, non-empty, merged ([`normalise`]).
 pub type Claims = SmallVec<[Claim; 1]>;
 
@@ -67,37 +99,37 @@ pub type Claims = SmallVec<[Claim; 1]>;
 /// all claims that name it, and neighbours of equal access joined.
 ///
 /// # Complexity
-/// O(n log n) for disjoint claims, O(n²) at worst for heavily overlapping ones.
+/// O(n log n).
 #[must_use]
 pub fn normalise(claims: impl IntoIterator<Item = Claim>) -> Claims {
     let mut claims: Claims = claims.into_iter().filter(|c| !c.span.is_empty()).collect();
     if claims.len() < 2 {
         return claims;
     }
-    claims.sort();
-    let mut cuts: Vec<u64> = claims.iter().flat_map(|c| [c.span.start(), c.span.end()]).collect();
-    cuts.sort_unstable();
-    cuts.dedup();
-    let mut merged = Claims::new();
-    let mut first = 0;
-    for pair in cuts.windows(2) {
-        let span = Span::new(pair[0], pair[1]);
-        while first < claims.len() && claims[first].span.end() <= span.start() {
-            first += 1;
-        }
-        let access = claims[first..]
-            .iter()
-            .take_while(|c| c.span.start() < span.end())
-            .filter(|c| c.span.overlaps(span))
-            .map(|c| c.access)
-            .reduce(Access::merge);
-        match (access, merged.last_mut()) {
-            (None, _) => {}
-            (Some(access), Some(last)) if last.access == access && last.span.end() == span.start() => {
-                last.span = Span::new(last.span.start(), span.end());
+    claims.sort_unstable();
+    if claims.windows(2).all(|pair| pair[0].span.end() < pair[1].span.start()) {
+        return claims;
+    }
+    // Where a claim begins or ends, and how many of each access name the bytes between two such places.
+    let ends =
+        |claim: &Claim| [(claim.span.start(), claim.access, true), (claim.span.end(), claim.access, false)];
+    let mut cuts: Vec<(u64, Access, bool)> = claims.iter().flat_map(ends).collect();
+    cuts.sort_unstable_by_key(|&(at, ..)| at);
+    let (mut merged, mut open, mut from) = (Claims::new(), [0_usize; ACCESSES.len()], 0);
+    for (at, access, begins) in cuts {
+        if from < at {
+            let named = ACCESSES.into_iter().filter(|&access| open[access as usize] > 0);
+            match (named.reduce(Access::merge), merged.last_mut()) {
+                (None, _) => {}
+                (Some(access), Some(last)) if last.access == access && last.span.end() == from => {
+                    last.span = Span::new(last.span.start(), at);
+                }
+                (Some(access), _) => merged.push(Claim { span: Span::new(from, at), access }),
             }
-            (Some(access), _) => merged.push(Claim { span, access }),
+            from = at;
         }
+        let count = &mut open[access as usize];
+        *count = if begins { *count + 1 } else { *count - 1 };
     }
     merged
 }
@@ -120,6 +152,22 @@ mod tests {
             merged.as_slice(),
             [claim(0, 5, ReadOnly), claim(5, 10, ReadWrite), claim(10, 15, WriteInvalidate)]
         );
+    }
+
+    #[test]
+    fn claims_are_found_by_their_bytes() {
+        use Access::{ReadOnly, ReadWrite};
+        let held = [claim(0, 4, ReadOnly), claim(4, 6, ReadWrite), claim(9, 12, ReadOnly)];
+        let found = |start, end| touching(&held, Span::new(start, end)).len();
+        assert_eq!([found(0, 1), found(3, 5), found(6, 9), found(5, 10), found(12, 99)], [1, 2, 0, 2, 0]);
+        assert_eq!([found(0, 0), found(2, 2), found(4, 4)], [0, 0, 0]);
+        let asked = [claim(1, 2, ReadOnly), claim(3, 10, ReadOnly)];
+        for (ours, theirs) in [(&held[..], &asked[..]), (&asked[..], &held[..])] {
+            let pairs: Vec<_> = meeting(ours, theirs).map(|(ours, theirs)| (*ours, *theirs)).collect();
+            let all = ours.iter().flat_map(|one| theirs.iter().map(move |other| (*one, *other)));
+            let want: Vec<_> = all.filter(|(one, other)| one.span.overlaps(other.span)).collect();
+            assert_eq!(pairs, want);
+        }
     }
 
     fn any_access() -> impl Strategy<Value = Access> {

@@ -6,16 +6,17 @@
 
 use crate::arena::{Arena, ArenaDesc};
 use crate::cost::Cost;
-use crate::cross_arena::{CopyQuery, CrossArena, Link};
+use crate::cross_arena::{Allocation, CopyQuery, CrossArena, Link};
 use crate::engine::guard;
 use crate::id::{ArenaId, ArenaSet, LinkId};
-use crate::state::{Path, PathKey, Routes};
+use crate::state::{Path, PathKey, Routes, reach};
 use crate::sync::{Arc, Mutex};
-use petgraph::algo::dijkstra;
+use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
-use petgraph::visit::{EdgeFiltered, EdgeRef, Reversed};
+use petgraph::visit::EdgeRef;
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::fmt;
 use std::ops::Add;
 use std::sync::OnceLock;
@@ -46,6 +47,9 @@ pub(crate) struct Topology {
     links: Vec<Link>,
     cross_arenas: Vec<Arc<dyn CrossArena>>,
     graph: DiGraph<ArenaId, LinkId>,
+    /// The links that bind arenas which need it.
+    needed: HashSet<LinkId>,
+    bound_by_need: ArenaSet,
     cache: Option<Mutex<HashMap<PathKey, Option<Path>>>>,
     prices: Prices,
 }
@@ -112,7 +116,34 @@ impl Topology {
         let (links, cross_arenas): (Vec<Link>, Vec<_>) = links.into_iter().unzip();
         let graph = graph(arenas.len(), &links);
         let cache = cache_paths.then(|| Mutex::new(HashMap::new()));
-        Self { arenas, descs, links, cross_arenas, graph, cache, prices: Prices::default() }
+        let (needed, bound_by_need) = (HashSet::new(), ArenaSet::EMPTY);
+        let mut topology = Self {
+            arenas,
+            descs,
+            links,
+            cross_arenas,
+            graph,
+            needed,
+            bound_by_need,
+            cache,
+            prices: Prices::default(),
+        };
+        topology.find_needed();
+        topology
+    }
+
+    /// Finds the links that bind arenas which need it, once and for all.
+    fn find_needed(&mut self) {
+        let binds = |link: &Link| matches!(link.allocation, Allocation::Bound(_));
+        let ends = self.links.iter().filter(|link| binds(link)).flat_map(|link| [link.from, link.to]);
+        let ends: ArenaSet = ends.collect();
+        let reach: HashMap<ArenaId, ArenaSet> =
+            ends.iter().map(|arena| (arena, reach(self, arena))).collect();
+        let apart =
+            |link: &Link| !(reach[&link.from].contains(link.to) && reach[&link.to].contains(link.from));
+        let needed = numbered(&self.links).filter(|(_, link)| binds(link) && apart(link)).map(|(id, _)| id);
+        self.needed = needed.collect();
+        self.bound_by_need = self.needed.iter().map(|link| self.link(*link).to).collect();
     }
 
     /// Asks every mechanism for its prices up to a size, before anybody plans with them: planning happens under a buffer's
@@ -140,10 +171,16 @@ fn graph(arenas: usize, links: &[Link]) -> DiGraph<ArenaId, LinkId> {
     for index in 0..arenas {
         graph.add_node(ArenaId(index as u8));
     }
-    for (id, link) in (0..).map(LinkId).zip(links) {
+    for (id, link) in numbered(links) {
         graph.add_edge(node(link.from), node(link.to), id);
     }
     graph
+}
+
+/// The links with their ids.
+fn numbered(links: &[Link]) -> impl Iterator<Item = (LinkId, &Link)> {
+    // Not by counting on past the last one, which may be the last number there is.
+    links.iter().enumerate().map(|(index, link)| (LinkId(index as u16), link))
 }
 
 fn node(arena: ArenaId) -> NodeIndex {
@@ -151,36 +188,73 @@ fn node(arena: ArenaId) -> NodeIndex {
 }
 
 /// The cheapest path in `graph` from any of `sources` to `to`: by cost, then hops, then arena ids.
+///
+/// # Complexity
+/// O(links), and a link has to be priced only where the search comes to its destination before its source: not those
+/// that lead to arenas farther away than the nearest source.
 fn cheapest(
     graph: &DiGraph<ArenaId, LinkId>,
     sources: ArenaSet,
     to: ArenaId,
     edge: &mut dyn FnMut(LinkId) -> Option<Cost>,
 ) -> Option<Path> {
-    let prices: Vec<Option<Cost>> = graph.edge_weights().map(|&link| edge(link)).collect();
-    let feasible = EdgeFiltered::from_fn(graph, |edge| prices[edge.id().index()].is_some());
-    let length = |price: usize| Length { cost: prices[price].unwrap_or(Cost::INFEASIBLE), hops: 1 };
-    let distance = dijkstra(Reversed(&feasible), node(to), None, |edge| length(edge.id().index()));
-    let nearest = |arena: &ArenaId| distance.get(&node(*arena)).map(|length| (*length, *arena));
-    let (total, mut at) = sources.iter().filter_map(|arena| nearest(&arena)).min()?;
+    // What is left to the destination, and the links on the way there: of arenas in the order of their distance.
+    let mut settled = vec![None; graph.node_count()];
+    let mut ways: Vec<Way> = Vec::new();
+    let mut open = BinaryHeap::from([Reverse(Open { rest: Length::default(), is_between: true, at: to })]);
+    let (total, mut at) = loop {
+        let Reverse(Open { rest, is_between, at }) = open.pop()?;
+        if !is_between {
+            break (rest, at);
+        }
+        if settled[usize::from(at.0)].is_some() {
+            continue;
+        }
+        settled[usize::from(at.0)] = Some(rest);
+        for link in graph.edges_directed(node(at), Direction::Incoming) {
+            let from = graph[link.source()];
+            if settled[usize::from(from.0)].is_some() {
+                continue;
+            }
+            if let Some(cost) = edge(*link.weight()) {
+                let rest = rest + Length { cost, hops: 1 };
+                open.push(Reverse(Open { rest, is_between: !sources.contains(from), at: from }));
+                ways.push(Way { from, rest, to: at, link: *link.weight() });
+            }
+        }
+    };
     let mut links = SmallVec::new();
     while at != to {
-        let here = distance[&node(at)];
-        // Of the edges on a shortest path, the one to the smallest arena, and of parallel ones the first.
-        let next = graph
-            .edges(node(at))
-            .filter(|edge| prices[edge.id().index()].is_some())
-            .filter(|edge| {
-                let rest = distance.get(&edge.target());
-                rest.is_some_and(|rest| *rest + length(edge.id().index()) == here)
-            })
-            .map(|edge| (graph[edge.target()], *edge.weight()))
+        // Of the links on a shortest path, the one to the smallest arena, and of parallel ones the first.
+        let here = if links.is_empty() { Some(total) } else { settled[usize::from(at.0)] };
+        let next = ways
+            .iter()
+            .filter(|way| way.from == at && Some(way.rest) == here)
+            .map(|way| (way.to, way.link))
             .min()
-            .expect("a node at a finite distance has an edge on a shortest path");
+            .expect("an arena at a finite distance has a link on a shortest path");
         links.push(next.1);
         at = next.0;
     }
     Some(Path { links, cost: total.cost })
+}
+
+/// A link that was priced: from an arena to the destination it is this far.
+struct Way {
+    from: ArenaId,
+    rest: Length,
+    to: ArenaId,
+    link: LinkId,
+}
+
+/// An arena whose distance to the destination is known. Of equal distances a source comes first, as nothing nearer
+/// can come to light, and of sources the one with the smallest id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Open {
+    rest: Length,
+    /// Whether the bytes would have to come here first.
+    is_between: bool,
+    at: ArenaId,
 }
 
 impl Routes for Topology {
@@ -190,6 +264,14 @@ impl Routes for Topology {
 
     fn links(&self) -> &[Link] {
         &self.links
+    }
+
+    fn is_needed(&self, link: LinkId) -> bool {
+        self.needed.contains(&link)
+    }
+
+    fn bound_by_need(&self) -> ArenaSet {
+        self.bound_by_need
     }
 
     fn cost(&self, link: LinkId, query: &CopyQuery) -> Option<Cost> {

@@ -146,9 +146,7 @@ fn sanitized_test(sanitizer: &str, folder: &str) -> Command {
     let mut command = cargo(["test", "--target", SANITIZED_TARGET, "--target-dir"]);
     command.arg(target_folder(folder));
     // ThreadSanitizer sees into the locks that are chosen so.
-    let flags = format!(
-        "-Zsanitizer={sanitizer} -Cunsafe-allow-abi-mismatch=sanitizer --cfg dml_tsan"
-    );
+    let flags = format!("-Zsanitizer={sanitizer} -Cunsafe-allow-abi-mismatch=sanitizer --cfg dml_tsan");
     command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", with_inherited_flags(&flags));
     command
 }

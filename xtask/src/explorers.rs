@@ -1,9 +1,10 @@
-//! `cargo xtask model`, `simulate` and `fuzz`: the checks that explore, each of which can go on for as long as one likes.
+//! `cargo xtask model`, `simulate`, `topologies` and `fuzz`: the checks that explore, each of which can go on for as long as one likes.
 //!
 //! | command | explores | in CI |
 //! |---|---|---|
 //! | model | every state of the machine in small configurations | all but the large ones (tests/model.rs) |
 //! | simulate | seeds of the deterministic simulation | 10,000 seeds (tests/simulation.rs) |
+//! | topologies | platforms made at random, and what happens on them | 20,000 seeds (tests/topologies.rs) |
 //! | fuzz | inputs that reach new code, from a corpus that grows | the corpus is replayed (tests/corpus.rs) |
 
 use crate::Failure;
@@ -33,6 +34,9 @@ const SANITIZER_FLAGS: &str = "-Zsanitizer=address -Cunsafe-allow-abi-mismatch=s
 
 /// The seeds that `cargo xtask simulate` runs when it is not told which.
 const SEEDS: &str = "0..200000";
+
+/// How many platforms `cargo xtask topologies` makes when it is not told.
+const TOPOLOGIES: u64 = 1_000_000;
 
 /// `cargo xtask model [FILTER]`: every configuration, the large ones too, with the numbers of states.
 ///
@@ -83,6 +87,31 @@ fn seeds(arguments: &[String]) -> Result<&str, Failure> {
     match ends {
         Some((Ok(from), Ok(to))) if from < to => Ok(asked),
         _ => Err(Failure::Usage(format!("seeds are FIRST..END, not `{asked}`"))),
+    }
+}
+
+/// `cargo xtask topologies [N | FIRST..END]`: the pure machine on platforms made at random, one of each seed, the first N or
+/// those of a range. One that fails prints its platform and its seed.
+///
+/// What it covers: joinings of up to six arenas that nobody thought of, at prices that make long ways and bindings on the
+/// way worth while, with failures, lost devices and steps in any order. What it cannot: the engine, and larger platforms.
+///
+/// # Errors
+/// [`Failure::Work`] if a seed fails, [`Failure::Usage`] for anything but a number or a range of seeds.
+pub(crate) fn topologies(arguments: &[String]) -> Result<(), Failure> {
+    let seeds = topology_seeds(arguments)?;
+    let mut command = cargo(["test", "--package", "dml", "--test", "topologies", "--", "--nocapture"]);
+    command.env("DML_TOPOLOGY_SEEDS", &seeds).arg("seed");
+    let mut report = Report::default();
+    report.command(&format!("topologies {seeds}"), command);
+    report.finish()
+}
+
+fn topology_seeds(arguments: &[String]) -> Result<String, Failure> {
+    match arguments {
+        [] => Ok(format!("0..{TOPOLOGIES}")),
+        [count] if count.parse::<u64>().is_ok_and(|count| count > 0) => Ok(format!("0..{count}")),
+        arguments => seeds(arguments).map(str::to_owned),
     }
 }
 
@@ -161,6 +190,16 @@ mod tests {
 
     fn owned(words: &[&str]) -> Vec<String> {
         words.iter().map(|&word| word.to_owned()).collect()
+    }
+
+    #[test]
+    fn topologies_are_a_number_or_a_range_of_seeds() {
+        assert_eq!(topology_seeds(&[]), Ok("0..1000000".to_owned()));
+        assert_eq!(topology_seeds(&owned(&["20"])), Ok("0..20".to_owned()));
+        assert_eq!(topology_seeds(&owned(&["7..8"])), Ok("7..8".to_owned()));
+        for wrong in ["0", "8..8", "many"] {
+            assert!(matches!(topology_seeds(&owned(&[wrong])), Err(Failure::Usage(_))), "{wrong}");
+        }
     }
 
     #[test]

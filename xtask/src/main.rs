@@ -3,7 +3,7 @@
 //! ```text
 //! main ── test ──┬── shell   runs commands, times steps, prints the summary
 //!      ├─ lint ──┤
-//!      ├─ checkers (loom, tsan, asan), explorers (model, simulate, fuzz), mutants
+//!      ├─ checkers (loom, tsan, asan), explorers (model, simulate, topologies, fuzz), mutants
 //!      ├─ mutants
 //!      └─ tidy           the architecture invariants, read off the source text
 //! ```
@@ -92,6 +92,12 @@ const TASKS: &[Task] = &[
         arguments: "[FIRST..END]",
         covers: "the deterministic simulation of these seeds, or of 200,000",
         run: explorers::simulate,
+    },
+    Task {
+        name: "topologies",
+        arguments: "[N | FIRST..END]",
+        covers: "the pure machine on so many platforms made at random, or on 1,000,000",
+        run: explorers::topologies,
     },
     Task {
         name: "fuzz",

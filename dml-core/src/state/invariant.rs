@@ -1,8 +1,10 @@
 //! What holds in every state, recomputed from scratch.
 
-use super::{Alloc, BufferState, CopyKind, CopyPhase, Lifecycle, Phase, Remains, Routes, Status};
+use super::{Alloc, BufferState, CopyKind, CopyOp, CopyPhase, Lifecycle, Phase, Remains, Routes, Status};
+use crate::access::touching;
 use crate::arena::Concurrency;
-use crate::id::ArenaId;
+use crate::id::{ArenaId, ArenaSet};
+use smallvec::{SmallVec, smallvec};
 use std::fmt;
 
 #[cfg(test)]
@@ -38,7 +40,7 @@ impl BufferState {
     /// The first [`Violation`] found.
     ///
     /// # Complexity
-    /// O(segments + users²): for tests, models and debug builds.
+    /// O((n + kernels²) log n) for n segments, claims and copies: for tests, models and debug builds.
     pub fn check_invariants(&self, routes: &dyn Routes) -> Result<(), Violation> {
         self.check_requestors()?;
         self.check_copies()?;
@@ -85,10 +87,12 @@ impl BufferState {
     }
 
     fn check_copies(&self) -> Result<(), Violation> {
-        for (index, copy) in self.copies.iter().enumerate() {
+        let mut by_start: SmallVec<[&CopyOp; 8]> = self.copies.iter().collect();
+        by_start.sort_unstable_by_key(|copy| copy.span.start());
+        for (index, copy) in by_start.iter().enumerate() {
             let group = self.group(copy.to);
             for entry in self.requestors.iter().filter(|entry| entry.grant != copy.id.owner) {
-                for claim in entry.claims.iter().filter(|claim| claim.span.overlaps(copy.span)) {
+                for claim in touching(&entry.claims, copy.span) {
                     let (id, grant) = (copy.id, entry.grant);
                     hold!(3, !claim.access.writes(), "{id:?} touches bytes that {grant} writes");
                     let rewrites =
@@ -96,9 +100,10 @@ impl BufferState {
                     hold!(9, !rewrites, "{id:?} writes storage that {grant} uses");
                 }
             }
-            for other in &self.copies[index + 1..] {
+            let later = by_start[index + 1..].iter().take_while(|later| later.span.start() < copy.span.end());
+            for other in later {
                 // Two refreshes of different members fill nothing: no byte of the storage they share changes.
-                let fills = |copy: &super::CopyOp| !matches!(copy.kind, CopyKind::Refresh { .. });
+                let fills = |copy: &CopyOp| !matches!(copy.kind, CopyKind::Refresh { .. });
                 let fills = other.to == copy.to || fills(copy) || fills(other);
                 let same_bytes = fills && other.span.overlaps(copy.span) && group.contains(other.to);
                 let rival = same_bytes && other.id.owner != copy.id.owner;
@@ -109,6 +114,10 @@ impl BufferState {
     }
 
     fn check_arenas(&self, routes: &dyn Routes) -> Result<(), Violation> {
+        let mut ends: SmallVec<[u64; 8]> = smallvec![0; self.arenas.len()];
+        for end in self.copies.iter().flat_map(|copy| copy.from().into_iter().chain([copy.to])) {
+            ends[usize::from(end.0)] += 1;
+        }
         for id in self.arena_ids() {
             let (arena, desc) = (self.arena(id), routes.arena(id));
             let granted = |entry: &&super::Requestor| entry.arena == id && entry.phase != Phase::Preparing;
@@ -119,8 +128,7 @@ impl BufferState {
                 "{id} counts {} kernels of {native}",
                 arena.native_refs
             );
-            let ends = self.copies.iter().flat_map(|copy| copy.from().into_iter().chain([copy.to]));
-            let remote = ends.filter(|&end| end == id).count() as u64;
+            let remote = ends[usize::from(id.0)];
             hold!(
                 8,
                 u64::from(arena.remote_refs) == remote,
@@ -141,20 +149,24 @@ impl BufferState {
         if self.lifecycle == Lifecycle::Wedged {
             return Ok(());
         }
+        let users = self.users(routes);
         for entry in self.requestors.iter().filter(|entry| entry.phase != Phase::Preparing) {
             if entry.claims.is_empty() {
                 continue;
             }
-            let concurrency = self.tenancy(routes).concurrency(entry.arena);
-            for member in self.group(entry.arena).iter() {
+            let (group, concurrency) =
+                (self.group(entry.arena), self.tenancy(routes).concurrency(entry.arena));
+            for member in group.iter() {
                 let (desc, device) = (routes.arena(member), routes.arena(entry.arena).native);
-                // A peer concerns others only while its own device uses it: one just bound may not be mapped yet.
-                let used =
-                    self.tenancy(routes).others(member, entry.grant).any(|user| user.device == desc.native);
-                let settled = self.arena(member).transition.is_none();
+                // A peer concerns others only while its own device works through it: one just bound may not be mapped yet.
+                let mut others = users.others(ArenaSet::of(member), entry.grant);
+                let used = others.any(|user| user.device == desc.native);
+                // Nobody asks an arena whose device or storage is gone.
+                let state = self.arena(member);
+                let settled = state.transition.is_none() && !state.is_lost();
                 let shares = concurrency != Concurrency::BimapFull && desc.remotes.contains(device);
                 let concerns = member == entry.arena || (shares && settled && used);
-                let map = self.arena(member).map;
+                let map = state.map;
                 hold!(
                     6,
                     !concerns || map.gives(desc, device),
@@ -171,9 +183,8 @@ impl BufferState {
                 }
             }
         }
-        let users: Vec<_> = self.tenancy(routes).users().collect();
         for (index, user) in users.iter().enumerate() {
-            for other in &users[index + 1..] {
+            for other in users.iter().skip(index + 1) {
                 if user.owner == other.owner || user.device == other.device {
                     continue;
                 }

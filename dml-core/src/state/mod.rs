@@ -26,19 +26,20 @@ mod storage;
 mod testbed;
 mod transition;
 mod users;
+mod way;
 
 pub use arena_state::{Alloc, ArenaState, Loss, MapState, Transition};
 pub use invariant::Violation;
 pub use plan::{Path, PathKey, Step, SyncPlan};
 pub use queue::{Admission, Waiting};
 pub use release::{Outcome, Release};
-pub use requestors::{CopyId, CopyKind, CopyOp, CopyPhase, Phase, Requestor};
+pub use requestors::{Copies, CopyId, CopyKind, CopyOp, CopyPhase, Phase, Requestor};
 pub use segments::{Content, Remains, Segments, Status};
 pub use transition::{Begin, ContractBreach, Refusal, Request};
 
 use crate::arena::ArenaDesc;
 use crate::cost::Cost;
-use crate::cross_arena::{CopyQuery, Link};
+use crate::cross_arena::{Allocation, CopyQuery, Link};
 use crate::id::{ArenaId, ArenaSet, LinkId, Seq, Ticket};
 use crate::range::Span;
 use smallvec::SmallVec;
@@ -70,6 +71,20 @@ pub trait Routes {
         self.cheapest(key.sources, key.to, edge)
     }
 
+    /// Whether a link binds two arenas that need it: by the links that move bytes, those of one of them would not reach the
+    /// other. Storage of its own would keep the contents of the bound one apart for good.
+    fn is_needed(&self, link: LinkId) -> bool {
+        let Link { from, to, allocation, .. } = *self.link(link);
+        matches!(allocation, Allocation::Bound(_))
+            && !(reach(self, from).contains(to) && reach(self, to).contains(from))
+    }
+
+    /// The arenas that a link which is needed binds.
+    fn bound_by_need(&self) -> ArenaSet {
+        let links = (0..).map(LinkId).zip(self.links());
+        links.filter(|(id, _)| self.is_needed(*id)).map(|(_, link)| link.to).collect()
+    }
+
     /// One arena's description.
     fn arena(&self, id: ArenaId) -> &ArenaDesc {
         &self.arenas()[usize::from(id.0)]
@@ -78,6 +93,30 @@ pub trait Routes {
     /// One link.
     fn link(&self, id: LinkId) -> &Link {
         &self.links()[usize::from(id.0)]
+    }
+}
+
+/// Where the bytes of an arena can be brought over links that move bytes, at any price and however many.
+///
+/// # Complexity
+/// O(arenas · links).
+pub(crate) fn reach(routes: &(impl Routes + ?Sized), from: ArenaId) -> ArenaSet {
+    let query = CopyQuery { bytes: 1, remap_source: false, remap_target: false, allocates: false };
+    let moves = |id: LinkId, link: &Link| {
+        link.allocation == Allocation::Internal
+            && routes.cost(id, &query).is_some_and(|cost| cost.is_feasible())
+    };
+    let mut reached = ArenaSet::of(from);
+    loop {
+        let before = reached;
+        for (id, link) in (0..).map(LinkId).zip(routes.links()) {
+            if reached.contains(link.from) && !reached.contains(link.to) && moves(id, link) {
+                reached = reached.with(link.to);
+            }
+        }
+        if reached == before {
+            return reached;
+        }
     }
 }
 
@@ -111,7 +150,7 @@ pub struct BufferState {
     segments: Segments,
     arenas: SmallVec<[ArenaState; 2]>,
     requestors: SmallVec<[Requestor; 1]>,
-    copies: Vec<CopyOp>,
+    copies: Copies,
     queue: VecDeque<Waiting>,
     commit_seq: Seq,
     lifecycle: Lifecycle,
@@ -134,7 +173,7 @@ impl BufferState {
             segments: Segments::new(len, content),
             arenas,
             requestors: SmallVec::new(),
-            copies: Vec::new(),
+            copies: Copies::default(),
             queue: VecDeque::new(),
             commit_seq: Seq(0),
             lifecycle: Lifecycle::Open,
@@ -176,7 +215,7 @@ impl BufferState {
 
     /// Copies reserved or running.
     #[must_use]
-    pub fn copies(&self) -> &[CopyOp] {
+    pub fn copies(&self) -> &Copies {
         &self.copies
     }
 
@@ -212,7 +251,6 @@ impl BufferState {
         self.commit_seq = Seq(0);
         self.requestors.sort_by_key(|entry| entry.grant);
         self.requestors.iter_mut().for_each(|entry| entry.seq_at_grant = Seq(0));
-        self.copies.sort_by_key(|copy| copy.id);
         for (waiting, ticket) in self.queue.iter_mut().zip(1..) {
             waiting.ticket = Ticket(ticket);
         }

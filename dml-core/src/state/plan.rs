@@ -1,14 +1,15 @@
 //! Planning: which allocations, map-state changes and copies bring the latest contents to where they are needed.
 //!
 //! A plan is a value: it can be printed (`{:#}` draws it), compared and replayed. It is computed on the state as it
-//! will be at each step, so that a copy's source need not be valid yet when the plan is made. The path of every run of
-//! missing bytes is the cheapest of those feasible now (O-1), nothing is copied that is valid already, and nothing at
-//! all for bytes that will be overwritten (O-2).
+//! will be at each step, so that a copy's source need not be valid yet when the plan is made. `way.rs` chooses the path
+//! of every run of missing bytes (O-1); nothing is copied that is valid already, and nothing at all for bytes that will
+//! be overwritten (O-2).
 
-use super::users::Tenancy;
+use super::users::{Tenancy, Users};
+use super::way::{Disturbed, Run, Traffic};
 use super::{
-    Alloc, ArenaState, BufferState, Content, CopyId, CopyKind, CopyOp, CopyPhase, MapState, Refusal, Remains,
-    Routes, Status,
+    Alloc, ArenaState, BufferState, Content, CopyId, CopyKind, CopyOp, CopyPhase, Loss, MapState, Refusal,
+    Remains, Routes, Status,
 };
 use crate::access::Claim;
 use crate::arena::Concurrency;
@@ -18,6 +19,7 @@ use crate::error::BusyReason;
 use crate::id::{ArenaId, ArenaSet, DeviceId, GrantId, LinkId};
 use crate::range::Span;
 use smallvec::SmallVec;
+use std::cmp::Reverse;
 use std::fmt;
 
 /// One step of a plan, carried out by the engine in order.
@@ -124,19 +126,41 @@ pub(super) enum NoPlan {
     Refused(Refusal),
 }
 
+/// Storage to share: how many it joins, at what cost, by which link, whose it is, who may use it at once.
+type Root = (Reverse<usize>, Cost, LinkId, ArenaId, Concurrency);
+
 /// Map-state changes to be made: of which arena, for which device, to which state.
 type MapChanges = SmallVec<[(ArenaId, DeviceId, MapState); 2]>;
 
 /// A plan being made: the arenas as they will be after the steps so far.
 pub(super) struct Planner<'a> {
-    state: &'a BufferState,
-    routes: &'a dyn Routes,
-    owner: GrantId,
-    to: ArenaId,
+    pub(super) state: &'a BufferState,
+    pub(super) routes: &'a dyn Routes,
+    pub(super) owner: GrantId,
+    pub(super) to: ArenaId,
     /// Whether the kernel will write what it is brought.
-    writes: bool,
+    pub(super) writes: bool,
+    /// Everybody else.
+    pub(super) users: Users,
+    pub(super) traffic: Traffic<'a>,
+    pub(super) draft: Draft,
+    /// The last paths found on the arenas as they are in the draft.
+    pub(super) known: SmallVec<[(Run, Path); 1]>,
+}
+
+/// What a plan has so far. Paths are tried on it and taken back.
+#[derive(Clone, Default)]
+pub(super) struct Draft {
     arenas: SmallVec<[ArenaState; 4]>,
     steps: Vec<Step>,
+    copies: u32,
+    pub(super) cost: Cost,
+}
+
+/// What a draft was before a path was tried on it. The steps so far are not copied: others only follow them.
+pub(super) struct Mark {
+    arenas: SmallVec<[ArenaState; 4]>,
+    steps: usize,
     copies: u32,
     cost: Cost,
 }
@@ -149,27 +173,46 @@ impl<'a> Planner<'a> {
         to: ArenaId,
         writes: bool,
     ) -> Self {
-        Self {
-            state,
-            routes,
-            owner,
-            to,
-            writes,
-            arenas: state.arenas.iter().copied().collect(),
-            steps: Vec::new(),
-            copies: 0,
-            cost: Cost::ZERO,
-        }
+        let draft = Draft { arenas: state.arenas.iter().copied().collect(), ..Draft::default() };
+        let (users, traffic) = (state.users(routes), Traffic::new(state));
+        Self { state, routes, owner, to, writes, users, traffic, draft, known: SmallVec::new() }
     }
 
     pub(super) fn finish(self) -> SyncPlan {
-        SyncPlan { owner: self.owner, arena: self.to, steps: self.steps, cost: self.cost }
+        let Draft { steps, cost, .. } = self.draft;
+        SyncPlan { owner: self.owner, arena: self.to, steps, cost }
     }
 
-    /// Those who use the arenas as they will be.
-    fn tenancy(&self) -> Tenancy<'_> {
-        let BufferState { requestors, copies, .. } = self.state;
-        Tenancy { routes: self.routes, arenas: &self.arenas, requestors, copies }
+    /// The arenas as they will be.
+    pub(super) fn tenancy(&self) -> Tenancy<'_> {
+        Tenancy { routes: self.routes, arenas: &self.draft.arenas }
+    }
+
+    pub(super) fn group(&self, arena: ArenaId) -> ArenaSet {
+        self.tenancy().group(arena)
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        let Draft { arenas, steps, copies, cost } = &self.draft;
+        Mark { arenas: arenas.clone(), steps: steps.len(), copies: *copies, cost: *cost }
+    }
+
+    /// Takes back what was planned since the mark, and hands it out.
+    pub(super) fn take_back(&mut self, mark: &Mark) -> Draft {
+        let arenas = std::mem::replace(&mut self.draft.arenas, mark.arenas.clone());
+        let steps = self.draft.steps.split_off(mark.steps);
+        let copies = std::mem::replace(&mut self.draft.copies, mark.copies);
+        let cost = std::mem::replace(&mut self.draft.cost, mark.cost);
+        self.known.clear();
+        Draft { arenas, steps, copies, cost }
+    }
+
+    /// Plans again what was taken back.
+    pub(super) fn put_back(&mut self, taken: Draft) {
+        let Draft { arenas, steps, copies, cost } = taken;
+        self.draft.steps.extend(steps);
+        (self.draft.arenas, self.draft.copies, self.draft.cost) = (arenas, copies, cost);
+        self.known.clear();
     }
 
     /// Plans what `claim` needs to be valid in the destination before its kernel starts.
@@ -179,171 +222,67 @@ impl<'a> Planner<'a> {
         }
         let state = self.state;
         for (span, content) in state.segments.in_span(claim.span) {
-            if !self.will_be_valid(content).contains(self.to) {
-                self.bring_run(span, content)?;
+            let valid = self.will_be_valid(content.valid);
+            if !valid.contains(self.to) {
+                self.bring_run(span, content.status, valid)?;
             }
         }
         Ok(())
     }
 
-    /// Where a segment's contents will be valid, coherent bindings of this plan included.
-    fn will_be_valid(&self, content: Content) -> ArenaSet {
-        content.valid.iter().fold(content.valid, |valid, arena| valid.union(self.tenancy().mirrors(arena)))
+    /// Where contents valid in `valid` will be valid too, since storage is shared coherently.
+    pub(super) fn will_be_valid(&self, valid: ArenaSet) -> ArenaSet {
+        let binds = |arena: &ArenaState| matches!(arena.alloc, Alloc::Bound { .. });
+        if !self.draft.arenas.iter().any(binds) {
+            return valid;
+        }
+        valid.iter().fold(valid, |valid, arena| valid.union(self.tenancy().mirrors(arena)))
     }
 
-    fn bring_run(&mut self, span: Span, content: Content) -> Result<(), NoPlan> {
-        let group = self.tenancy().group(self.to);
-        if self.being_filled(self.to, span) {
-            return Err(NoPlan::Busy(BusyReason::Copying, group));
-        }
-        let valid = self.will_be_valid(content);
-        if content.status == Status::Zeroed && valid.intersection(group).is_empty() {
-            if !self.destination_free(self.to, span, false) {
-                return Err(self.busy(BusyReason::ArenaInUse, self.to));
-            }
-            let native = self.routes.arena(self.to).native;
-            self.allocate(self.to)?;
-            self.give_access(self.to, native, true)?;
-            self.copy(CopyKind::Fill, self.to, span);
-            return Ok(());
-        }
-        let path = self.path(span, valid, false).ok_or_else(|| self.no_path(span, valid))?;
-        self.cost = self.cost + path.cost;
-        for link in path.links {
-            self.hop(link, span)?;
-        }
-        Ok(())
-    }
-
-    fn no_path(&self, span: Span, valid: ArenaSet) -> NoPlan {
-        let Some(path) = self.path(span, valid, true) else {
-            return NoPlan::Refused(Refusal::Unreachable { span });
-        };
-        let tenancy = self.tenancy();
-        let on_path = path.links.iter().flat_map(|&link| {
-            let link = self.routes.link(link);
-            [link.from, link.to]
-        });
-        let needs = on_path.fold(tenancy.group(self.to), |set, arena| set.union(tenancy.group(arena)));
-        let moving = needs.iter().any(|arena| self.in_transition(arena));
-        NoPlan::Busy(if moving { BusyReason::InTransition } else { BusyReason::ArenaInUse }, needs)
-    }
-
-    /// The cheapest path for a run of missing bytes; with `assume_idle`, as if every user were gone.
-    fn path(&self, span: Span, valid: ArenaSet, assume_idle: bool) -> Option<Path> {
+    fn bring_run(&mut self, span: Span, status: Status, valid: ArenaSet) -> Result<(), NoPlan> {
         let class_bytes = span.len().checked_next_power_of_two().unwrap_or(u64::MAX);
-        let state = self.state;
-        let quiet = state.requestors.is_empty() && state.copies.is_empty();
-        let simple = self.arenas.iter().all(|arena| {
-            !arena.is_lost() && arena.transition.is_none() && !matches!(arena.alloc, Alloc::Bound { .. })
-        });
-        let mut edge = |link| self.edge(link, span, class_bytes, valid, assume_idle);
-        if (quiet || assume_idle) && simple {
-            let ids = state.arena_ids();
-            let key = PathKey {
-                sources: valid,
-                to: self.to,
-                class_bytes,
-                writes: self.writes,
-                allocated: ids.filter(|&id| self.at(id).alloc.is_allocated()).collect(),
-                maps: self.arenas.iter().map(|arena| arena.map).collect(),
-            };
-            self.routes.cheapest_idle(key, &mut edge)
-        } else {
-            self.routes.cheapest(valid, self.to, &mut edge)
+        let disturbed = self.traffic.on(span);
+        let mut run = Run { valid, class_bytes, disturbed };
+        if self.being_filled(self.to, &disturbed) {
+            return Err(NoPlan::Busy(BusyReason::Copying, self.group(self.to)));
         }
-    }
-
-    /// How data would cross a link now; `None` where its storage does not allow it.
-    fn crossing(&self, link: &Link, valid: ArenaSet) -> Option<Crossing> {
-        let tenancy = self.tenancy();
-        let (from, to) = (self.at(link.from), self.at(link.to));
-        let group = tenancy.group(link.to);
-        let shared = group.contains(link.from);
-        match link.allocation {
-            Allocation::Bound(_) | Allocation::Shared if shared => Some(Crossing::Refresh),
-            // A member never becomes a root: the source must own its storage already (I-10).
-            Allocation::Bound(concurrency)
-                if !to.alloc.is_allocated() && matches!(from.alloc, Alloc::Internal | Alloc::External) =>
-            {
-                Some(Crossing::Bind(concurrency))
+        if status == Status::Zeroed && valid.intersection(self.group(self.to)).is_empty() {
+            self.is_free_to_fill(&disturbed)?;
+            self.allocate(self.to)?;
+            // The storage may be another's, who may hold the zeros already.
+            run.valid = self.will_be_valid(valid);
+            if run.valid.contains(self.to) {
+                return Ok(());
             }
-            Allocation::Bound(_) | Allocation::Shared => None,
-            Allocation::Internal if shared => None,
-            // A byte copy over a valid peer's storage would shrink the valid-set if it failed: only a refresh is legal.
-            Allocation::Internal => valid.intersection(group).is_empty().then_some(Crossing::Bytes),
-        }
-    }
-
-    /// What a link would cost for these bytes in the state as it will be; `None` where it is not feasible.
-    fn edge(&self, id: LinkId, span: Span, bytes: u64, valid: ArenaSet, assume_idle: bool) -> Option<Cost> {
-        let link = self.routes.link(id);
-        if self.at(link.from).is_lost() || self.at(link.to).is_lost() || valid.contains(link.to) {
-            return None;
-        }
-        let crossing = self.crossing(link, valid)?;
-        let writes = crossing == Crossing::Bytes || (self.writes && link.to == self.to);
-        let native = self.routes.arena(link.to).native;
-        let (source_via, target_via) = match crossing {
-            Crossing::Bytes => (Some(link.source_via), link.target_via),
-            Crossing::Refresh | Crossing::Bind(_) => (None, native),
-        };
-        if !assume_idle {
-            let free = self.destination_free(link.to, span, crossing != Crossing::Bytes);
-            let still = !self.in_transition(link.from) && !self.in_transition(link.to);
-            let reachable = match crossing {
-                Crossing::Bytes => {
-                    self.reachable(link.from, link.source_via, false)
-                        && self.reachable(link.to, link.target_via, true)
-                }
-                Crossing::Refresh => self.reachable(link.to, native, writes),
-                Crossing::Bind(concurrency) => {
-                    let tenancy = self.tenancy();
-                    let shared = concurrency.min(tenancy.concurrency(link.from));
-                    tenancy.coexists(link.from, shared, native, writes, self.owner)
-                }
-            };
-            if !(free && still && reachable) {
-                return None;
+            if run.valid.intersection(self.group(self.to)).is_empty() {
+                self.is_free_to_fill(&disturbed)?;
+                self.give_access(self.to, self.routes.arena(self.to).native, true)?;
+                self.copy(CopyKind::Fill, self.to, span);
+                return Ok(());
             }
         }
-        let served = |arena: ArenaId, device, writes| {
-            let desc = self.routes.arena(arena);
-            self.at(arena).map.serves(desc, self.tenancy().concurrency(arena), device, writes)
-        };
-        let allocates = !self.at(link.to).alloc.is_allocated();
-        let query = CopyQuery {
-            bytes,
-            remap_source: source_via.is_some_and(|via| !served(link.from, via, false)),
-            remap_target: !served(link.to, target_via, writes),
-            allocates,
-        };
-        let cost = self.routes.cost(id, &query).filter(|cost| cost.is_feasible())?;
-        Some(if allocates { cost + self.routes.arena(link.to).alloc_cost } else { cost })
+        self.lead(span, run)
     }
 
-    /// Whether no other kernel's bytes and no other copy's destination in the group of `to` overlap `span`. What moves no
-    /// bytes does not disturb peers that read them.
-    fn destination_free(&self, to: ArenaId, span: Span, moves_nothing: bool) -> bool {
-        let group = self.tenancy().group(to);
-        let clear_of_kernels = moves_nothing
-            || !self.state.requestors.iter().any(|entry| {
-                group.contains(entry.arena) && entry.claims.iter().any(|claim| claim.span.overlaps(span))
-            });
-        clear_of_kernels && !self.being_filled(to, span)
+    /// Whether nobody else uses or fills bytes in the storage of the destination that are to be filled with zeros.
+    fn is_free_to_fill(&self, disturbed: &Disturbed) -> Result<(), NoPlan> {
+        if self.being_filled(self.to, disturbed) {
+            return Err(NoPlan::Busy(BusyReason::Copying, self.group(self.to)));
+        }
+        let is_free = self.destination_free(self.to, disturbed, false);
+        if is_free { Ok(()) } else { Err(self.busy(BusyReason::ArenaInUse, self.to)) }
     }
 
-    fn being_filled(&self, to: ArenaId, span: Span) -> bool {
-        let group = self.tenancy().group(to);
-        self.state.copies.iter().any(|copy| copy.span.overlaps(span) && group.contains(copy.to))
-    }
-
-    fn in_transition(&self, arena: ArenaId) -> bool {
-        self.at(arena).transition.is_some_and(|transition| transition.owner != self.owner)
+    /// Whether somebody else is changing the storage or the map state of `arena`, or who shares its storage.
+    pub(super) fn in_transition(&self, arena: ArenaId) -> bool {
+        self.group(arena).iter().any(|member| {
+            let by_others = self.at(member).transition.filter(|transition| transition.owner != self.owner);
+            by_others.is_some_and(|transition| transition.binds || member == arena)
+        })
     }
 
     /// Whether `device` can be given the access it needs to `arena` and its group beside all other users.
-    fn reachable(&self, arena: ArenaId, device: DeviceId, writes: bool) -> bool {
+    pub(super) fn reachable(&self, arena: ArenaId, device: DeviceId, writes: bool) -> bool {
         self.access_changes(arena, device, writes).is_ok()
     }
 
@@ -357,15 +296,18 @@ impl<'a> Planner<'a> {
     ) -> Result<MapChanges, BusyReason> {
         let tenancy = self.tenancy();
         let concurrency = tenancy.concurrency(arena);
-        if !tenancy.coexists(arena, concurrency, device, writes, self.owner) {
+        let group = tenancy.group(arena);
+        if !self.users.coexists(group, concurrency, device, writes, self.owner) {
             return Err(BusyReason::ArenaInUse);
         }
         let root_device = self.routes.arena(tenancy.root(arena)).native;
         let mut changes = MapChanges::new();
         // The arena itself last: its peers let go, or share, before it is taken over.
-        for member in tenancy.group(arena).without(arena).iter().chain([arena]) {
+        for member in group.without(arena).iter().chain([arena]) {
             let desc = self.routes.arena(member);
-            if desc.is_always_bimapped() || (member != arena && concurrency == Concurrency::BimapFull) {
+            // A device that is gone has no access to hand over, and its arena could not be asked to.
+            let is_passed_by = concurrency == Concurrency::BimapFull || self.at(member).is_lost();
+            if desc.is_always_bimapped() || (member != arena && is_passed_by) {
                 continue;
             }
             let reaches = |candidate: DeviceId| candidate == desc.native || desc.remotes.contains(candidate);
@@ -374,12 +316,20 @@ impl<'a> Planner<'a> {
                 device
             } else if desc.remotes.contains(root_device) {
                 root_device
+            } else if let Some(remote) = desc.remotes.iter().next() {
+                remote
+            } else if matches!(
+                self.at(member).alloc,
+                Alloc::Bound { concurrency: Concurrency::BimapFull, .. }
+            ) {
+                // Coherent with its root by itself: another binding of the group narrows who may use the storage.
+                continue;
             } else {
-                desc.remotes.iter().next().ok_or(BusyReason::ArenaInUse)?
+                return Err(BusyReason::ArenaInUse);
             };
             let before = self.at(member).map;
             let mut now = before;
-            let others = tenancy.others(arena, self.owner).map(|user| (user.device, user.writes));
+            let others = self.users.others(group, self.owner).map(|user| (user.device, user.writes));
             let others = others.filter(|(other, _)| *other != via && reaches(*other));
             for (served, serves_writer) in std::iter::once((via, writes)).chain(others) {
                 if now.serves(desc, concurrency, served, serves_writer) {
@@ -391,60 +341,179 @@ impl<'a> Planner<'a> {
                 now = now.serving(desc, concurrency, served, serves_writer);
                 changes.push((member, served, now));
             }
-            if !now.gives(desc, via) || !tenancy.map_ok(member, before, now, self.owner) {
+            if !now.gives(desc, via) || !self.users.map_ok((desc, group), before, now, self.owner) {
                 return Err(BusyReason::ArenaInUse);
             }
         }
         Ok(changes)
     }
 
-    fn hop(&mut self, id: LinkId, span: Span) -> Result<(), NoPlan> {
+    /// Whether the end of a hop has to share another's storage first: only then can it be said what the hop needs.
+    pub(super) fn shares_before(&self, id: LinkId) -> bool {
+        let Link { to, allocation, .. } = *self.routes.link(id);
+        let is_needed = || self.routes.bound_by_need().contains(to) && !self.better_roots(to).is_empty();
+        allocation == Allocation::Internal && !self.at(to).alloc.is_allocated() && is_needed()
+    }
+
+    /// Plans that sharing, where it has to be.
+    pub(super) fn share_before(&mut self, id: LinkId) -> Result<(), NoPlan> {
+        if self.shares_before(id) { self.allocate(self.routes.link(id).to) } else { Ok(()) }
+    }
+
+    /// Plans one hop of a path, which is feasible on the arenas as they will be.
+    pub(super) fn hop(&mut self, id: LinkId, span: Span) -> Result<(), NoPlan> {
         let link = *self.routes.link(id);
-        if link.allocation != Allocation::Internal {
-            let binding = match link.allocation {
-                Allocation::Bound(concurrency) if !self.at(link.to).alloc.is_allocated() => Some(concurrency),
-                _ => None,
-            };
-            if let Some(concurrency) = binding {
-                self.at_mut(link.to).alloc = Alloc::Bound { root: link.from, concurrency };
+        let writes = self.writes && link.to == self.to;
+        match link.allocation {
+            Allocation::Internal => {
+                self.allocate_own(link.to)?;
+                self.give_access(link.from, link.source_via, false)?;
+                self.give_access(link.to, link.target_via, true)?;
+                let Link { from, source_via, target_via, .. } = link;
+                self.copy(CopyKind::Bytes { from, link: id, source_via, target_via }, link.to, span);
+                return Ok(());
             }
-            let (native, planned) = (self.routes.arena(link.to).native, self.steps.len());
-            self.give_access(link.to, native, self.writes && link.to == self.to)?;
-            if let Some(concurrency) = binding {
-                // Those who use the storage already get the access that the new rules ask for before these hold: a plan
-                // that is given up in between leaves everybody theirs (I-6).
-                let own = |step: &Step| matches!(step, Step::Map { arena, .. } if *arena == link.to);
-                let at =
-                    self.steps[planned..].iter().position(own).map_or(self.steps.len(), |own| planned + own);
-                self.steps.insert(at, Step::Bind { arena: link.to, root: link.from, concurrency });
+            Allocation::Bound(concurrency) if !self.at(link.to).alloc.is_allocated() => {
+                self.share(link.to, link.from, concurrency, writes)?;
             }
-            self.copy(CopyKind::Refresh { from: link.from }, link.to, span);
-            return Ok(());
+            Allocation::Bound(_) | Allocation::Shared => {
+                self.give_access(link.to, self.routes.arena(link.to).native, writes)?;
+            }
         }
-        self.allocate(link.to)?;
-        self.give_access(link.from, link.source_via, false)?;
-        self.give_access(link.to, link.target_via, true)?;
-        let kind = CopyKind::Bytes {
-            from: link.from,
-            link: id,
-            source_via: link.source_via,
-            target_via: link.target_via,
-        };
-        self.copy(kind, link.to, span);
+        self.copy(CopyKind::Refresh { from: link.from }, link.to, span);
         Ok(())
     }
 
-    /// Plans storage for `arena` if it has none.
+    /// Plans that `arena`, which has no storage, shares that of `root`, and access for its own device.
+    fn share(
+        &mut self,
+        arena: ArenaId,
+        root: ArenaId,
+        concurrency: Concurrency,
+        writes: bool,
+    ) -> Result<(), NoPlan> {
+        self.at_mut(arena).alloc = Alloc::Bound { root, concurrency };
+        let planned = self.draft.steps.len();
+        self.give_access(arena, self.routes.arena(arena).native, writes)?;
+        // Those who use the storage already get the access that the new rules ask for before these hold: a plan that is
+        // given up in between leaves everybody theirs (I-6).
+        let steps = &mut self.draft.steps;
+        let own = |step: &Step| matches!(step, Step::Map { arena: mapped, .. } if *mapped == arena);
+        let at = steps[planned..].iter().position(own).map_or(steps.len(), |own| planned + own);
+        steps.insert(at, Step::Bind { arena, root, concurrency });
+        Ok(())
+    }
+
+    /// Plans storage for `arena` if it has none: of its own, or where that would keep its contents from everybody else,
+    /// another's.
     pub(super) fn allocate(&mut self, arena: ArenaId) -> Result<(), NoPlan> {
+        if self.at(arena).alloc.is_allocated() {
+            return Ok(());
+        }
+        let Some((root, concurrency)) = self.root_for(arena)? else { return self.allocate_own(arena) };
+        self.allocate_own(root)?;
+        self.share(arena, root, concurrency, self.writes && arena == self.to)
+    }
+
+    fn allocate_own(&mut self, arena: ArenaId) -> Result<(), NoPlan> {
         if self.at(arena).alloc.is_allocated() {
             return Ok(());
         }
         if self.in_transition(arena) {
             return Err(self.busy(BusyReason::InTransition, arena));
         }
-        self.steps.push(Step::Allocate { arena });
+        self.draft.steps.push(Step::Allocate { arena });
         self.at_mut(arena).alloc = Alloc::Internal;
         Ok(())
+    }
+
+    /// The links that `arena` needs to be bound by and that could bind it, were nobody there, with what that would cost.
+    fn roots_for(&self, arena: ArenaId) -> impl Iterator<Item = (Cost, LinkId, Concurrency)> {
+        (0..).map(LinkId).zip(self.routes.links()).filter_map(move |(id, link)| {
+            let Allocation::Bound(concurrency) = link.allocation else { return None };
+            let root = self.at(link.from);
+            // A member never becomes a root (I-10).
+            let is_root = root.loss == Loss::None && !matches!(root.alloc, Alloc::Bound { .. });
+            if link.to != arena || !is_root || !self.routes.is_needed(id) {
+                return None;
+            }
+            let bytes = self.state.len().checked_next_power_of_two().unwrap_or(u64::MAX);
+            let query = CopyQuery { bytes, remap_source: false, remap_target: false, allocates: true };
+            let cost = self.routes.cost(id, &query).filter(|cost| cost.is_feasible())?;
+            let allocates = !root.alloc.is_allocated();
+            let cost = if allocates { cost + self.routes.arena(link.from).alloc_cost } else { cost };
+            Some((cost, id, concurrency))
+        })
+    }
+
+    /// The arenas that `arena` and those it needs are joined to by bindings that are needed, itself included.
+    fn needed_by(&self, arena: ArenaId) -> ArenaSet {
+        let mut joined = ArenaSet::of(arena);
+        loop {
+            let links = (0..).map(LinkId).zip(self.routes.links());
+            let needed = links.filter(|(id, link)| {
+                joined.contains(link.from) != joined.contains(link.to) && self.routes.is_needed(*id)
+            });
+            let more = needed.fold(joined, |joined, (_, link)| joined.with(link.from).with(link.to));
+            if more == joined {
+                return joined;
+            }
+            joined = more;
+        }
+    }
+
+    /// How many of `joined` have the storage of `root`, or could be bound to it yet.
+    fn serves(&self, root: ArenaId, joined: ArenaSet) -> usize {
+        let is_bound = |(id, link): (LinkId, &Link), member| {
+            (link.from, link.to) == (root, member) && self.routes.is_needed(id)
+        };
+        let binds = |member: ArenaId| {
+            let (state, mut links) = (self.at(member), (0..).map(LinkId).zip(self.routes.links()));
+            let is_free = state.loss == Loss::None && !state.alloc.is_allocated();
+            is_free && links.any(|link| is_bound(link, member))
+        };
+        let group = self.group(root);
+        joined.iter().filter(|&member| group.contains(member) || binds(member)).count()
+    }
+
+    /// The storages that join `arena` to more of the others than storage of its own would, or to as many where there is such
+    /// storage already: the one that joins most first, and of equal ones the cheapest.
+    fn better_roots(&self, arena: ArenaId) -> SmallVec<[Root; 2]> {
+        let joined = self.needed_by(arena);
+        let own = self.serves(arena, joined);
+        let roots = self.roots_for(arena).map(|(cost, id, concurrency)| {
+            let root = self.routes.link(id).from;
+            (Reverse(self.serves(root, joined)), cost, id, root, concurrency)
+        });
+        let is_better = |(Reverse(joins), _, _, root, _): &Root| {
+            *joins > own || (*joins == own && self.at(*root).alloc.is_allocated())
+        };
+        let mut roots: SmallVec<[Root; 2]> = roots.filter(is_better).collect();
+        roots.sort_unstable();
+        roots
+    }
+
+    /// Whose storage `arena` is to share, where it has to share some: the cheapest of those that their users permit.
+    fn root_for(&self, arena: ArenaId) -> Result<Option<(ArenaId, Concurrency)>, NoPlan> {
+        if !self.routes.bound_by_need().contains(arena) {
+            return Ok(None);
+        }
+        let (native, writes) = (self.routes.arena(arena).native, self.writes && arena == self.to);
+        let roots = self.better_roots(arena);
+        let permitted = |&&(.., root, concurrency): &&Root| {
+            let shared = concurrency.min(self.tenancy().concurrency(root));
+            let coexists = self.users.coexists(self.group(root), shared, native, writes, self.owner);
+            coexists && !self.in_transition(root) && !self.in_transition(arena)
+        };
+        match (roots.iter().find(permitted), roots.first()) {
+            (Some(&(.., root, concurrency)), _) => Ok(Some((root, concurrency))),
+            (None, Some(&(.., root, _))) => {
+                let moving = self.in_transition(root) || self.in_transition(arena);
+                let reason = if moving { BusyReason::InTransition } else { BusyReason::ArenaInUse };
+                Err(self.busy(reason, root))
+            }
+            (None, None) => Ok(None),
+        }
     }
 
     /// Plans the map-state changes that let `device` work in `arena` beside everyone else, or says why it cannot.
@@ -457,40 +526,31 @@ impl<'a> Planner<'a> {
         let changes =
             self.access_changes(arena, device, writes).map_err(|reason| self.busy(reason, arena))?;
         for (arena, device, target) in changes {
-            self.steps.push(Step::Map { arena, device, target });
+            self.draft.steps.push(Step::Map { arena, device, target });
             self.at_mut(arena).map = target;
         }
         Ok(())
     }
 
     fn copy(&mut self, kind: CopyKind, to: ArenaId, span: Span) {
-        let id = CopyId { owner: self.owner, index: self.copies };
-        self.copies += 1;
-        self.steps.push(Step::Copy(CopyOp { id, kind, to, span, phase: CopyPhase::Reserved }));
+        let id = CopyId { owner: self.owner, index: self.draft.copies };
+        self.draft.copies += 1;
+        self.draft.steps.push(Step::Copy(CopyOp { id, kind, to, span, phase: CopyPhase::Reserved }));
     }
 
     fn busy(&self, reason: BusyReason, arena: ArenaId) -> NoPlan {
-        NoPlan::Busy(reason, self.tenancy().group(arena).union(self.tenancy().group(self.to)))
+        NoPlan::Busy(reason, self.group(arena).union(self.group(self.to)))
     }
 
-    fn at(&self, arena: ArenaId) -> &ArenaState {
-        &self.arenas[usize::from(arena.0)]
+    pub(super) fn at(&self, arena: ArenaId) -> &ArenaState {
+        &self.draft.arenas[usize::from(arena.0)]
     }
 
     fn at_mut(&mut self, arena: ArenaId) -> &mut ArenaState {
-        &mut self.arenas[usize::from(arena.0)]
+        // A path is the cheapest for the arenas as they were.
+        self.known.clear();
+        &mut self.draft.arenas[usize::from(arena.0)]
     }
-}
-
-/// How data crosses a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Crossing {
-    /// As bytes, into storage of the destination's own.
-    Bytes,
-    /// Not at all: the ends share their storage, and its map state changes.
-    Refresh,
-    /// Not at all, once the destination shares the source's storage.
-    Bind(Concurrency),
 }
 
 impl Content {

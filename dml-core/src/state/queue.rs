@@ -5,6 +5,7 @@
 //! no users to an arena that an earlier request needs idle (so map states are not starved either).
 
 use super::{Begin, BufferState, Refusal, Request, Routes, Step};
+use crate::access::meeting;
 use crate::error::BusyReason;
 use crate::id::{ArenaSet, Ticket};
 
@@ -47,7 +48,7 @@ impl<'a> Earlier<'a> {
     /// Whether letting `request` go first would disturb any of them.
     fn bars(&self, state: &BufferState, routes: &dyn Routes, request: &Request) -> bool {
         let conflicts = self.waiting.iter().any(|earlier| {
-            earlier.claims.iter().any(|theirs| request.claims.iter().any(|ours| ours.conflicts(theirs)))
+            meeting(&earlier.claims, &request.claims).any(|(theirs, ours)| ours.conflicts(theirs))
         });
         if conflicts || self.needs_idle.is_empty() {
             return conflicts;

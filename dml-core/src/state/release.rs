@@ -3,7 +3,7 @@
 //! A commit, a failure and a restore change exactly the claims they are about (I-16, I-17).
 
 use super::{BufferState, Content, Lifecycle, Phase, Refusal, Remains, Routes, Status};
-use crate::access::{Access, Claim, normalise};
+use crate::access::{Access, Claim, normalise, touching};
 use crate::id::{ArenaId, GrantId, Seq};
 use crate::range::Span;
 
@@ -109,7 +109,7 @@ impl BufferState {
         let seq = if entry.writes() { self.commit(routes, arena, &claims) } else { self.commit_seq };
         let reading = claims.iter().map(|claim| Claim { access: Access::ReadOnly, ..*claim });
         let entry = &mut self.requestors[index];
-        entry.claims = normalise(reading);
+        entry.set_claims(normalise(reading));
         entry.seq_at_grant = seq;
         Ok(seq)
     }
@@ -123,7 +123,7 @@ impl BufferState {
         if matches!(self.lifecycle, Lifecycle::Closing | Lifecycle::Closed) {
             return Err(Refusal::Closed);
         }
-        if self.requestors.iter().any(|entry| entry.claims.iter().any(|claim| claim.span.overlaps(span))) {
+        if self.requestors.iter().any(|entry| !touching(&entry.claims, span).is_empty()) {
             return Ok(false);
         }
         let lost = |(part, content): (Span, Content)| {

@@ -1,8 +1,10 @@
 //! Who uses the buffer: kernels with a grant, and copies.
 
-use crate::access::{Claim, Claims};
+use super::Request;
+use crate::access::{Claim, Claims, meeting};
 use crate::id::{ArenaId, DeviceId, GrantId, KernelId, LinkId, Seq};
 use crate::range::Span;
+use std::collections::BTreeMap;
 
 /// How far a requestor has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,19 +32,45 @@ pub struct Requestor {
     pub phase: Phase,
     /// The last commit when it was granted.
     pub seq_at_grant: Seq,
+    /// Whether any claim writes.
+    writes: bool,
+}
+
+/// Whether any of these claims writes.
+pub(super) fn writes(claims: &[Claim]) -> bool {
+    claims.iter().any(|claim| claim.access.writes())
 }
 
 impl Requestor {
-    /// Whether any claim of this entry conflicts with any of `claims`.
+    /// An entry whose plan is still to be carried out.
+    pub(super) fn new(request: &Request, seq: Seq) -> Self {
+        Self {
+            grant: request.grant,
+            kernel: request.kernel,
+            arena: request.arena,
+            claims: request.claims.clone(),
+            phase: Phase::Preparing,
+            seq_at_grant: seq,
+            writes: writes(&request.claims),
+        }
+    }
+
+    /// Whether any claim of this entry conflicts with any of `claims`, which are [normalised](crate::normalise).
     #[must_use]
     pub fn conflicts(&self, claims: &[Claim]) -> bool {
-        claims.iter().any(|claim| self.claims.iter().any(|held| held.conflicts(claim)))
+        meeting(&self.claims, claims).any(|(held, claim)| held.conflicts(claim))
     }
 
     /// Whether it writes anything.
     #[must_use]
     pub fn writes(&self) -> bool {
-        self.claims.iter().any(|claim| claim.access.writes())
+        self.writes
+    }
+
+    /// Changes what it holds.
+    pub(super) fn set_claims(&mut self, claims: Claims) {
+        self.writes = writes(&claims);
+        self.claims = claims;
     }
 }
 
@@ -110,5 +138,61 @@ impl CopyOp {
             CopyKind::Bytes { from, .. } | CopyKind::Refresh { from } => Some(from),
             CopyKind::Fill => None,
         }
+    }
+}
+
+/// The copies of a buffer that are reserved or running, in the order of their plans.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Copies(BTreeMap<CopyId, CopyOp>);
+
+impl Copies {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them, by plan and by their place in it.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &CopyOp> + Clone {
+        self.0.values()
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn find(&self, id: CopyId) -> Option<&CopyOp> {
+        self.0.get(&id)
+    }
+
+    pub(super) fn find_mut(&mut self, id: CopyId) -> Option<&mut CopyOp> {
+        self.0.get_mut(&id)
+    }
+
+    pub(super) fn insert(&mut self, copy: CopyOp) {
+        self.0.insert(copy.id, copy);
+    }
+
+    pub(super) fn remove(&mut self, id: CopyId) -> Option<CopyOp> {
+        self.0.remove(&id)
+    }
+
+    /// Takes out the copies of one plan.
+    pub(super) fn take_of(&mut self, owner: GrantId) -> impl Iterator<Item = CopyOp> {
+        let of = |index| CopyId { owner, index };
+        self.0.extract_if(of(0)..=of(u32::MAX), |_, _| true).map(|(_, copy)| copy)
+    }
+}
+
+impl<'a> IntoIterator for &'a Copies {
+    type Item = &'a CopyOp;
+    type IntoIter = std::collections::btree_map::Values<'a, CopyId, CopyOp>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.values()
     }
 }

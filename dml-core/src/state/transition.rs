@@ -6,11 +6,12 @@
 //! An aborted plan leaves no trace but the allocations and copies it had completed (I-15).
 
 use super::plan::{NoPlan, Planner};
+use super::requestors::writes;
 use super::{
-    Alloc, BufferState, Content, CopyId, CopyPhase, Lifecycle, Loss, MapState, Phase, Remains, Requestor,
-    Routes, Status, Step, SyncPlan, Transition,
+    Alloc, BufferState, Content, CopyId, CopyOp, CopyPhase, Lifecycle, Loss, MapState, Phase, Remains,
+    Requestor, Routes, Status, Step, SyncPlan, Transition,
 };
-use crate::access::{Access, Claim, Claims, normalise};
+use crate::access::{Access, Claim, Claims, meeting, normalise, touching};
 use crate::error::BusyReason;
 use crate::id::{ArenaId, ArenaSet, DeviceId, GrantId, KernelId, Seq};
 use crate::range::Span;
@@ -102,7 +103,7 @@ impl BufferState {
     /// What a request would meet: access at once (`Ok(None)`), a plan, or a reason why not.
     pub(super) fn examine(&self, routes: &dyn Routes, request: &Request) -> Result<Option<SyncPlan>, Begin> {
         self.refuses(request)?;
-        self.conflicts(request)?;
+        self.conflicts(&request.claims)?;
         let arena = self.arena(request.arena);
         if request.claims.is_empty() {
             return Ok(None);
@@ -111,7 +112,7 @@ impl BufferState {
         if arena.native_refs == u32::MAX {
             return Err(Begin::Refused(Refusal::TooManyGrants));
         }
-        let writes = request.claims.iter().any(|claim| claim.access.writes());
+        let writes = writes(&request.claims);
         if self.is_ready(routes, request, writes) {
             return Ok(None);
         }
@@ -157,14 +158,9 @@ impl BufferState {
 
     /// Whether waiting could not help: the buffer is closed, or the kernel would wait for itself.
     pub(super) fn refuses(&self, request: &Request) -> Result<(), Begin> {
-        match self.lifecycle {
-            Lifecycle::Open => {}
-            Lifecycle::Closing | Lifecycle::Closed => return Err(Begin::Refused(Refusal::Closed)),
-            Lifecycle::Wedged => return Err(Begin::Refused(Refusal::Wedged)),
-        }
+        self.is_open()?;
         for entry in self.requestors.iter().filter(|entry| entry.kernel == request.kernel) {
-            let mut pairs =
-                entry.claims.iter().flat_map(|held| request.claims.iter().map(move |new| (held, new)));
+            let mut pairs = meeting(&entry.claims, &request.claims);
             if let Some(span) = pairs.find_map(|(held, new)| held.span.intersection(new.span)) {
                 return Err(Begin::Refused(Refusal::AlreadyHeld { span }));
             }
@@ -172,16 +168,23 @@ impl BufferState {
         Ok(())
     }
 
+    /// Whether the buffer takes requests.
+    fn is_open(&self) -> Result<(), Begin> {
+        match self.lifecycle {
+            Lifecycle::Open => Ok(()),
+            Lifecycle::Closing | Lifecycle::Closed => Err(Begin::Refused(Refusal::Closed)),
+            Lifecycle::Wedged => Err(Begin::Refused(Refusal::Wedged)),
+        }
+    }
+
     /// Whether anybody is in the way.
-    fn conflicts(&self, request: &Request) -> Result<(), Begin> {
+    fn conflicts(&self, claims: &[Claim]) -> Result<(), Begin> {
         let busy = |reason| Begin::Busy { reason, needs_idle: ArenaSet::EMPTY };
-        if self.requestors.iter().any(|entry| entry.conflicts(&request.claims)) {
+        if self.requestors.iter().any(|entry| entry.conflicts(claims)) {
             return Err(busy(BusyReason::Conflict));
         }
-        let torn = |claim: &Claim| {
-            claim.access.writes() && self.copies.iter().any(|copy| copy.span.overlaps(claim.span))
-        };
-        if request.claims.iter().any(torn) {
+        let is_torn = |copy: &CopyOp| touching(claims, copy.span).iter().any(|claim| claim.access.writes());
+        if self.copies.iter().any(is_torn) {
             return Err(busy(BusyReason::Copying));
         }
         Ok(())
@@ -223,14 +226,7 @@ impl BufferState {
             Ok(plan) => plan,
             Err(begin) => return begin,
         };
-        let mut entry = Requestor {
-            grant: request.grant,
-            kernel: request.kernel,
-            arena: request.arena,
-            claims: request.claims.clone(),
-            phase: Phase::Preparing,
-            seq_at_grant: self.commit_seq,
-        };
+        let mut entry = Requestor::new(request, self.commit_seq);
         match plan {
             None => {
                 entry.phase = Phase::Granted;
@@ -254,7 +250,7 @@ impl BufferState {
                     for end in copy.from().into_iter().chain([copy.to]) {
                         self.arena_mut(end).remote_refs += 1;
                     }
-                    self.copies.push(copy);
+                    self.copies.insert(copy);
                 }
                 Step::Allocate { arena } | Step::Map { arena, .. } => self.mark(arena, plan.owner, false),
                 Step::Bind { arena, root, .. } => {
@@ -299,9 +295,11 @@ impl BufferState {
         let desc = routes.arena(arena);
         let before = self.arena(arena).map;
         let group = self.group(arena);
-        let users = || self.tenancy(routes).users().filter(|user| group.contains(user.arena));
+        let users = self.users(routes);
         // Others keep what they have; its own kernel and copies get what the target promises.
-        let cut_off = users()
+        let cut_off = users
+            .iter()
+            .filter(|user| group.contains(user.arena))
             .filter(|user| {
                 let had = if user.owner == owner { target } else { before };
                 had.gives(desc, user.device) && !state.gives(desc, user.device)
@@ -331,8 +329,7 @@ impl BufferState {
     /// [`Refusal::Unreachable`] where its source has not got them, [`Refusal::Wedged`] where an arena took somebody's access
     /// away: nothing is fetched, and the plan is to be aborted. [`Refusal::Closed`] when there is no such copy.
     pub fn started(&mut self, id: CopyId) -> Result<(), Refusal> {
-        let index = self.copies.iter().position(|copy| copy.id == id).ok_or(Refusal::Closed)?;
-        let copy = self.copies[index];
+        let copy = *self.copies.find(id).ok_or(Refusal::Closed)?;
         if self.lifecycle == Lifecycle::Wedged {
             return Err(Refusal::Wedged);
         }
@@ -349,14 +346,15 @@ impl BufferState {
         if let Some(refusal) = missing {
             return Err(refusal);
         }
-        self.copies[index].phase = CopyPhase::Running;
+        if let Some(copy) = self.copies.find_mut(id) {
+            copy.phase = CopyPhase::Running;
+        }
         Ok(())
     }
 
     /// A copy has moved all of its bytes: its destination is valid there.
     pub fn copied(&mut self, routes: &dyn Routes, id: CopyId) {
-        let Some(index) = self.copies.iter().position(|copy| copy.id == id) else { return };
-        let copy = self.copies.swap_remove(index);
+        let Some(copy) = self.copies.remove(id) else { return };
         for end in copy.from().into_iter().chain([copy.to]) {
             self.arena_mut(end).remote_refs -= 1;
         }
@@ -418,15 +416,9 @@ impl BufferState {
     /// A plan is given up: its entry, reservations and marks are gone. What its completed steps allocated or copied
     /// stays (I-15).
     pub fn abort(&mut self, routes: &dyn Routes, owner: GrantId) {
-        let mut index = 0;
-        while index < self.copies.len() {
-            if self.copies[index].id.owner == owner {
-                let copy = self.copies.swap_remove(index);
-                for end in copy.from().into_iter().chain([copy.to]) {
-                    self.arena_mut(end).remote_refs -= 1;
-                }
-            } else {
-                index += 1;
+        for copy in self.copies.take_of(owner) {
+            for end in copy.from().into_iter().chain([copy.to]) {
+                self.arenas[usize::from(end.0)].remote_refs -= 1;
             }
         }
         for arena in &mut self.arenas {
@@ -439,16 +431,12 @@ impl BufferState {
     /// Makes bytes valid in an arena before anybody asks, without a grant. [`Begin::Granted`] means that they are
     /// already; a plan ends with [`BufferState::finish_prefetch`].
     pub fn prefetch(&mut self, routes: &dyn Routes, owner: GrantId, arena: ArenaId, span: Span) -> Begin {
-        let request = Request {
-            kernel: KernelId(u64::MAX),
-            grant: owner,
-            arena,
-            claims: normalise([Claim { span, access: Access::ReadOnly }]),
-        };
+        let claims = normalise([Claim { span, access: Access::ReadOnly }]);
         if !self.queue.is_empty() {
             return Begin::Busy { reason: BusyReason::Queue, needs_idle: ArenaSet::EMPTY };
         }
-        let admitted = self.refuses(&request).and_then(|()| self.conflicts(&request));
+        // A prefetch belongs to no kernel, so there is nobody who could hold the bytes already.
+        let admitted = self.is_open().and_then(|()| self.conflicts(&claims));
         if let Err(begin) = admitted.and_then(|()| self.has_arena(arena)) {
             return begin;
         }
@@ -457,7 +445,7 @@ impl BufferState {
             return Begin::Refused(refusal);
         }
         let mut planner = Planner::new(self, routes, owner, arena, false);
-        if let Err(none) = request.claims.iter().try_for_each(|claim| planner.bring(claim)) {
+        if let Err(none) = claims.iter().try_for_each(|claim| planner.bring(claim)) {
             return self.without_plan(none, span);
         }
         let plan = planner.finish();

@@ -4,7 +4,7 @@
 //! by what they physically do; the machine's valid-set must always be a part of it (I-2). Arenas that share a storage
 //! may see it late: until it is refreshed, a peer of the writer is *stale*.
 
-use dml_core::state::{Alloc, BufferState, CopyKind, CopyOp};
+use dml_core::state::{Alloc, BufferState, CopyKind, CopyOp, Initial};
 use dml_core::{ArenaId, ArenaSet, Claim, Span};
 
 /// One byte.
@@ -38,8 +38,13 @@ fn owner(state: &BufferState, arena: ArenaId) -> ArenaId {
 }
 
 impl Ghost {
-    pub(super) fn new(len: u64, zeros: bool) -> Self {
-        Self(vec![Cell { fresh: ArenaSet::EMPTY, stale: ArenaSet::EMPTY, zeros }; len as usize])
+    pub(super) fn new(len: u64, initial: Initial) -> Self {
+        let fresh = match initial {
+            Initial::External(arena) => ArenaSet::of(arena),
+            Initial::Undefined | Initial::Zeroed => ArenaSet::EMPTY,
+        };
+        let zeros = initial == Initial::Zeroed;
+        Self(vec![Cell { fresh, stale: ArenaSet::EMPTY, zeros }; len as usize])
     }
 
     fn at(&mut self, span: Span) -> &mut [Cell] {

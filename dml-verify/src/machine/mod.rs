@@ -12,9 +12,12 @@
 
 mod ghost;
 mod op;
+mod runner;
 pub mod shapes;
+pub mod topology;
 
-pub use op::{LEN, Mix, Op, from_bytes, ops, run};
+pub use op::{Mix, Op, from_bytes, ops, run};
+pub use runner::{LEN, Tally};
 
 use dml_core::state::{
     Admission, Alloc, Begin, BufferState, CopyKind, Initial, Lifecycle, Outcome, Refusal, Request, Routes,
@@ -86,10 +89,9 @@ pub struct Machine {
 impl Machine {
     /// A buffer of `len` bytes that nobody uses.
     #[must_use]
-    pub fn new(routes: &dyn Routes, len: u64, zeroed: bool) -> Self {
-        let initial = if zeroed { Initial::Zeroed } else { Initial::Undefined };
+    pub fn new(routes: &dyn Routes, len: u64, initial: Initial) -> Self {
         let state = BufferState::new(routes, len, initial);
-        let ghost = Ghost::new(len, zeroed);
+        let ghost = Ghost::new(len, initial);
         let arenas = routes.arenas().len() as u8;
         Self { state, running: Vec::new(), holding: Vec::new(), ghost, arenas, complaint: None }
     }
@@ -103,6 +105,14 @@ impl Machine {
     /// The owners of the plans under way, and what they are for.
     pub fn running(&self) -> impl ExactSizeIterator<Item = (GrantId, Purpose)> + '_ {
         self.running.iter().map(|running| (running.owner, running.purpose))
+    }
+
+    /// The step that a plan will carry out next, unless it waits for its copies or is given up first.
+    #[must_use]
+    pub fn next_step(&self, owner: GrantId) -> Option<Step> {
+        let index = self.running.iter().position(|running| running.owner == owner)?;
+        let running = &self.running[index];
+        if running.failed || self.ends_copy(index) { None } else { running.steps.front().copied() }
     }
 
     /// The grants that kernels hold.

@@ -1,14 +1,12 @@
-//! Operations on a [`Machine`], what generates them, and how a list of them is run.
+//! Operations on a [`Machine`](super::Machine), and what generates them.
 
-use super::{Machine, request};
-use dml_core::state::{Lifecycle, Outcome, Routes};
-use dml_core::{Access, ArenaId, Claim, GrantId, Platform, Span, Ticket, normalise};
+use super::runner::{LEN, Runner};
+use crate::random::Random;
+use dml_core::state::{Initial, Outcome};
+use dml_core::{Access, Platform, Span};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-
-/// The bytes of the buffer.
-pub const LEN: u64 = 12;
 
 /// One thing that happens. Numbers that name one of several are taken modulo how many there are; where there is none,
 /// nothing happens.
@@ -144,124 +142,19 @@ pub fn ops(mix: Mix, most: usize) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op(mix), 1..most.max(2))
 }
 
+/// One operation, by numbers of a sequence that looks like chance.
+pub(super) fn drawn(mix: Mix, random: &mut Random) -> Op {
+    made(mix, std::array::from_fn(|_| random.below(256) as u8))
+}
+
 /// Runs operations one after the other, holds the machine against the specification after each, and brings everything to
-/// its end: nobody is left waiting, and the buffer closes.
+/// its end: nobody is left waiting, every arena can read what it should, and the buffer closes.
 ///
 /// # Panics
 /// When anything contradicts the specification.
 pub fn run(platform: &Platform, zeroed: bool, ops: &[Op]) {
-    let routes = platform.routes();
-    let mut runner = Runner { routes, machine: Machine::new(routes, LEN, zeroed), next: 0, tickets: 0 };
-    for op in ops {
-        runner.step(op);
-        runner.check();
-    }
-    runner.finish();
-}
-
-struct Runner<'a> {
-    routes: &'a dyn Routes,
-    machine: Machine,
-    next: u64,
-    tickets: u64,
-}
-
-/// One of them, by a number; none of none.
-fn pick<T>(mut all: impl ExactSizeIterator<Item = T>, which: usize) -> Option<T> {
-    let count = all.len();
-    (count > 0).then(|| all.nth(which % count)).flatten()
-}
-
-impl Runner<'_> {
-    fn arena(&self, index: u8) -> ArenaId {
-        ArenaId(index % self.routes.arenas().len() as u8)
-    }
-
-    fn grant(&mut self) -> GrantId {
-        self.next += 1;
-        GrantId(self.next)
-    }
-
-    fn check(&self) {
-        if let Err(contradiction) = self.machine.check(self.routes) {
-            panic!("{contradiction}\n{:#?}", self.machine);
-        }
-    }
-
-    fn step(&mut self, op: &Op) {
-        let routes = self.routes;
-        match *op {
-            Op::Ask { arena, span, access, and, waits } => {
-                let (grant, arena) = (self.grant(), self.arena(arena));
-                let more = and.map(|(span, access)| Claim { span, access });
-                let claims = normalise(std::iter::once(Claim { span, access }).chain(more));
-                self.tickets += 1;
-                let ticket = waits.then_some(Ticket(self.tickets));
-                let _ = self.machine.ask(routes, request(grant, arena, claims), ticket);
-            }
-            Op::Advance { which } => {
-                if let Some((owner, _)) = pick(self.machine.running(), which) {
-                    self.machine.advance(routes, owner);
-                }
-            }
-            Op::Fail { which } => {
-                if let Some((owner, _)) = pick(self.machine.running(), which) {
-                    self.machine.fail(routes, owner);
-                }
-            }
-            Op::Release { which, outcome } => {
-                if let Some(grant) = pick(self.machine.holding(), which) {
-                    self.machine.release(routes, grant, outcome);
-                }
-            }
-            Op::Downgrade { which } => {
-                if let Some(grant) = pick(self.machine.holding(), which) {
-                    self.machine.downgrade(routes, grant);
-                }
-            }
-            Op::Prefetch { arena, span } => {
-                let (owner, arena) = (self.grant(), self.arena(arena));
-                let _ = self.machine.prefetch(routes, owner, arena, span);
-            }
-            Op::Cancel { which } => {
-                let ticket = pick(self.machine.state().queue(), which).map(|waiting| waiting.ticket);
-                if let Some(ticket) = ticket {
-                    assert!(self.machine.cancel(routes, ticket), "it waits");
-                }
-            }
-            Op::Restore { span } => {
-                let _ = self.machine.restore(routes, span);
-            }
-            Op::Bind { arena, root } => {
-                let (owner, arena, root) = (self.grant(), self.arena(arena), self.arena(root));
-                self.machine.bind(routes, owner, arena, root);
-            }
-            Op::Free { arena } => {
-                self.machine.free(routes, self.arena(arena));
-            }
-            Op::Lose { arena } => {
-                let device = routes.arena(self.arena(arena)).native;
-                self.machine.lose(routes, device);
-            }
-            Op::Close => self.machine.close(routes),
-        }
-    }
-
-    /// Everything under way comes to its end; nobody is left.
-    fn finish(mut self) {
-        while !self.machine.is_at_rest() {
-            let running = self.machine.running().next();
-            let holding = self.machine.holding().next();
-            match (running, holding) {
-                (Some((owner, _)), _) => self.machine.advance(self.routes, owner),
-                (None, Some(grant)) => self.machine.release(self.routes, grant, Outcome::NotStarted),
-                (None, None) => panic!("somebody waits for nobody\n{:#?}", self.machine),
-            }
-            self.check();
-        }
-        assert!(self.machine.state().is_idle(), "{:#?}", self.machine);
-        self.machine.close(self.routes);
-        self.check();
-        assert_eq!(self.machine.state().lifecycle(), Lifecycle::Closed);
-    }
+    let initial = if zeroed { Initial::Zeroed } else { Initial::Undefined };
+    let mut runner = Runner::new(platform.routes(), initial);
+    ops.iter().for_each(|op| runner.step(op));
+    let _ = runner.finish();
 }

@@ -2,7 +2,7 @@
 
 use super::Explain;
 use crate::machine::{Machine, Purpose, request};
-use dml_core::state::{Alloc, CopyKind, CopyPhase, Outcome, Remains, Status};
+use dml_core::state::{Alloc, CopyKind, CopyPhase, Initial, Outcome, Remains, Status};
 use dml_core::{Access, ArenaId, Claim, DeviceId, GrantId, Platform, Span, Ticket, normalise};
 use stateright::{Model, Property};
 
@@ -151,7 +151,8 @@ impl Model for BufferModel {
     type Action = Action;
 
     fn init_states(&self) -> Vec<Machine> {
-        vec![Machine::new(self.platform.routes(), self.len, self.zeroed)]
+        let initial = if self.zeroed { Initial::Zeroed } else { Initial::Undefined };
+        vec![Machine::new(self.platform.routes(), self.len, initial)]
     }
 
     fn actions(&self, machine: &Machine, actions: &mut Vec<Action>) {

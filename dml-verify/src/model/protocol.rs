@@ -2,7 +2,7 @@
 
 use super::Explain;
 use crate::machine::{Asked, Machine, request};
-use dml_core::state::{Outcome, Routes, Status};
+use dml_core::state::{Initial, Outcome, Routes, Status};
 use dml_core::{Access, ArenaId, Claim, GrantId, Platform, Span, Ticket, normalise};
 use stateright::{Model, Property};
 
@@ -173,7 +173,7 @@ impl Model for ProtocolModel {
     type Action = Action;
 
     fn init_states(&self) -> Vec<World> {
-        let machine = Machine::new(self.routes(), self.len, true);
+        let machine = Machine::new(self.routes(), self.len, Initial::Zeroed);
         let kernel = Kernel { list: None, granted: 0, leaving: None };
         vec![World { buffers: vec![machine; self.buffers], kernels: vec![kernel; self.kernels.len()] }]
     }

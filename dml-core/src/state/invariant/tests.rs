@@ -70,14 +70,9 @@ impl Broken {
 
     /// A kernel whose plan is being carried out.
     fn prepares(mut self, grant: u64, arena: ArenaId, (start, end): (u64, u64), access: Access) -> Self {
-        self.state.requestors.push(Requestor {
-            grant: GrantId(grant),
-            kernel: KernelId(grant),
-            arena,
-            claims: normalise([claim(start, end, access)]),
-            phase: Phase::Preparing,
-            seq_at_grant: Seq(0),
-        });
+        let claims = normalise([claim(start, end, access)]);
+        let request = Request { kernel: KernelId(grant), grant: GrantId(grant), arena, claims };
+        self.state.requestors.push(Requestor::new(&request, Seq(0)));
         self
     }
 
@@ -94,13 +89,15 @@ impl Broken {
         for end in copy.from().into_iter().chain([to]) {
             self.state.arena_mut(end).remote_refs += 1;
         }
-        self.state.copies.push(copy);
+        self.state.copies.insert(copy);
         self
     }
 
     /// All copies run.
     fn running(mut self) -> Self {
-        self.state.copies.iter_mut().for_each(|copy| copy.phase = CopyPhase::Running);
+        for id in self.state.copies.iter().map(|copy| copy.id).collect::<Vec<_>>() {
+            self.state.copies.find_mut(id).expect("just seen").phase = CopyPhase::Running;
+        }
         self
     }
 

@@ -187,12 +187,164 @@ fn storage_is_shared_where_a_link_says_so_and_then_nothing_is_copied() {
     driver.write(GPU_ARENA, (3, 9));
     assert_eq!(asked(&driver, MAIN_ARENA, (0, LEN), ReadOnly), Begin::Granted(crate::Seq(2)));
     // Where the destination has storage of its own the link does not serve.
-    let mut driver = Driver::new(Bench::bound(BimapFull));
+    let staged =
+        Bench::bound(BimapFull).link(MAIN_ARENA, GPU_ARENA, 1_000).link(GPU_ARENA, MAIN_ARENA, 1_000);
+    let mut driver = Driver::new(staged);
     driver.write(GPU_ARENA, (0, 5));
     driver.write(MAIN_ARENA, (5, LEN));
-    let unreachable = |span| Begin::Refused(Refusal::Unreachable { span });
-    assert_eq!(asked(&driver, GPU_ARENA, (5, 9), ReadOnly), unreachable(Span::new(5, 9)));
-    assert_eq!(asked(&driver, MAIN_ARENA, (0, 5), ReadOnly), unreachable(Span::new(0, 5)));
+    assert_eq!(steps(&driver, GPU_ARENA, (5, 9), ReadOnly), "copy a0 ==5..9==> a1 by l4;");
+    assert_eq!(steps(&driver, MAIN_ARENA, (0, 5), ReadOnly), "copy a1 ==0..5==> a0 by l5;");
+}
+
+/// A memory that nothing but a binding joins to the others has its storage by that binding from the start: what is
+/// written there would never leave storage of its own.
+#[test]
+fn i10_what_needs_a_binding_shares_storage_from_the_first_touch() {
+    let share = "allocate a0; bind a1 = a0;";
+    let mut driver = Driver::new(Bench::bound(BimapFull));
+    assert_eq!(steps(&driver, GPU_ARENA, (0, LEN), WriteInvalidate), share);
+    driver.write(GPU_ARENA, (0, 9));
+    assert_eq!(asked(&driver, MAIN_ARENA, (0, 9), ReadOnly), Begin::Granted(crate::Seq(1)));
+    assert_eq!(steps(&driver, GPU2_ARENA, (0, 9), ReadOnly), "allocate a2; copy a0 ==0..9==> a2 by l2;");
+    // Zeros are filled in where they are to be read, unless those with whom storage comes to be shared have them.
+    let driver = Driver::zeroed(Bench::bound(BimapFull));
+    let filled = format!("{share} fill 0 ==0..9==> a1;");
+    assert_eq!(steps(&driver, GPU_ARENA, (0, 9), ReadOnly), filled);
+    for concurrency in [Exclusive, BimapRead] {
+        let mut driver = Driver::zeroed(Bench::bound(concurrency));
+        driver.read(MAIN_ARENA, (0, LEN));
+        let refreshed = "bind a1 = a0; refresh a0 ~~0..9~~> a1;";
+        assert_eq!(steps(&driver, GPU_ARENA, (0, 9), ReadOnly), refreshed);
+        driver.write(GPU_ARENA, (0, LEN));
+        assert_eq!(driver.state.arena(GPU_ARENA).alloc, Alloc::Bound { root: MAIN_ARENA, concurrency });
+        driver.read(MAIN_ARENA, (0, LEN));
+    }
+}
+
+/// Storage to share that somebody uses in a way that the binding would not permit is waited for.
+#[test]
+fn i11_storage_to_be_shared_is_waited_for() {
+    let mut driver = Driver::new(Bench::bound(Exclusive));
+    let reader = driver.acquire(MAIN_ARENA, (0, 5), WriteInvalidate);
+    let both = [MAIN_ARENA, GPU_ARENA];
+    assert_eq!(asked(&driver, GPU_ARENA, (9, 12), WriteInvalidate), busy(BusyReason::ArenaInUse, both));
+    driver.end(reader, Outcome::Done);
+    driver.write(GPU_ARENA, (9, 12));
+    assert_eq!(driver.state.group(GPU_ARENA).len(), 2);
+    // Where links move bytes both ways, however roundabout, a memory has storage of its own.
+    let ring = Bench::bound(Exclusive).link(GPU_ARENA, GPU2_ARENA, 10).link(GPU2_ARENA, GPU_ARENA, 10);
+    let driver = Driver::new(ring);
+    assert_eq!(steps(&driver, GPU_ARENA, (0, 5), WriteInvalidate), "allocate a1;");
+}
+
+/// Of several to share with, the one whose use costs least; with none left a memory has storage of its own.
+#[test]
+fn i10_storage_to_share_is_the_cheapest_there_is() {
+    let shared = Allocation::Bound(BimapRead);
+    let bench = Bench::new().gpu(BimapRead).gpu(BimapRead);
+    let (main, gpu, gpu2) = ((MAIN_ARENA, CPU), (GPU_ARENA, GPU), (GPU2_ARENA, GPU2));
+    let bench = bench.link_via(main, gpu2, shared, 50).link_via(gpu, gpu2, shared, 10);
+    let mut driver = Driver::new(bench);
+    assert_eq!(
+        steps(&driver, GPU2_ARENA, (0, 5), WriteInvalidate),
+        "allocate a1; map a1 for d0; bind a2 = a1;"
+    );
+    driver.write(MAIN_ARENA, (0, 5));
+    assert_eq!(steps(&driver, GPU2_ARENA, (0, 5), WriteInvalidate), "bind a2 = a0;");
+    driver.act(|state, bench| state.device_lost(bench, CPU));
+    driver.act(|state, bench| state.device_lost(bench, GPU));
+    assert_eq!(steps(&driver, GPU2_ARENA, (0, 5), WriteInvalidate), "allocate a2;");
+}
+
+/// Bytes of a fourth memory come to the third by main memory, with which it shares storage: by a refresh that is dear, or
+/// the way round by the second one, which the same path would bind to that storage as well.
+fn bound_on_the_way() -> Driver {
+    let (main, gpu, gpu2) = ((MAIN_ARENA, CPU), (GPU_ARENA, GPU), (GPU2_ARENA, GPU2));
+    let bench = Bench::new().gpu(BimapRead).gpu(BimapRead).gpu(Exclusive).link(ArenaId(3), MAIN_ARENA, 10);
+    let bench = bench.link_via(main, gpu, Allocation::Bound(BimapRead), 10).link(GPU_ARENA, GPU2_ARENA, 10);
+    let bench = bench.link_via(main, gpu2, Allocation::Bound(BimapRead), 900_000);
+    let bench =
+        bench.link_via(gpu, main, Allocation::Shared, 10).link_via(gpu2, main, Allocation::Shared, 10);
+    let mut driver = Driver::new(bench);
+    driver.write(MAIN_ARENA, (0, LEN));
+    driver.bind(GPU2_ARENA, MAIN_ARENA, BimapRead);
+    driver.write(ArenaId(3), (0, LEN));
+    driver
+}
+
+/// A hop may bind a memory to storage that the end of a later hop has as well: nothing is copied onto itself.
+#[test]
+fn i07_a_hop_is_judged_by_what_the_hops_before_it_bound() {
+    let driver = bound_on_the_way();
+    let by_refresh = "map a2 for d0; copy a3 ==0..9==> a0 by l0; map a2 for d2; refresh a0 ~~0..9~~> a2;";
+    assert_eq!(steps(&driver, GPU2_ARENA, (0, 9), ReadOnly), by_refresh);
+    // The copy takes the peer's access away, and giving that back has its price.
+    assert_eq!(cost_ns(&driver, GPU2_ARENA, (0, 9), ReadOnly), 10 + 900_000 + 2 * 16 + REMAP_NS);
+}
+
+/// The second hop reads its source through another device than that through which the first one writes it, and each has
+/// to be given access: what seemed the cheapest way is not.
+#[test]
+fn o1_a_path_is_taken_at_the_price_it_has_as_walked() {
+    let bench = |direct_ns| {
+        let bench = Bench::new().gpu(Exclusive).gpu(Exclusive);
+        let bench = bench.link_via((MAIN_ARENA, CPU), (GPU_ARENA, CPU), Allocation::Internal, 10);
+        let mut driver =
+            Driver::new(bench.link(GPU_ARENA, GPU2_ARENA, 10).link(MAIN_ARENA, GPU2_ARENA, direct_ns));
+        driver.write(GPU2_ARENA, (0, LEN));
+        driver.write(GPU_ARENA, (20, LEN));
+        driver.write(MAIN_ARENA, (0, 9));
+        driver
+    };
+    // To map for the host costs 1,000, and so does to give the gpu its access back, which is seen only on the way.
+    let round = "map a1 for d0; copy a0 ==0..8==> a1 by l0; map a1 for d1; copy a1 ==0..8==> a2 by l1;";
+    assert_eq!(steps(&bench(9_000), GPU2_ARENA, (0, 8), ReadOnly), round);
+    assert_eq!(cost_ns(&bench(9_000), GPU2_ARENA, (0, 8), ReadOnly), 2 * (10 + 8 + REMAP_NS));
+    let direct = "copy a0 ==0..8==> a2 by l2;";
+    assert_eq!(steps(&bench(1_500), GPU2_ARENA, (0, 8), ReadOnly), direct);
+    assert_eq!(cost_ns(&bench(1_500), GPU2_ARENA, (0, 8), ReadOnly), 1_500 + 8);
+}
+
+/// The device of a memory that shares storage is gone: its arena has no access to hand over and cannot be asked to, and
+/// the others go on.
+#[test]
+fn i06_a_lost_member_keeps_nobody_from_its_storage() {
+    let mut driver = Driver::new(Bench::bound(Exclusive));
+    driver.write(MAIN_ARENA, (0, LEN));
+    driver.read(GPU_ARENA, (0, LEN));
+    driver.act(|state, bench| state.device_lost(bench, GPU));
+    assert_eq!(asked(&driver, MAIN_ARENA, (0, LEN), ReadWrite), Begin::Granted(crate::Seq(1)));
+}
+
+/// A coherent member that only its own device reaches has no access to hand over where another binding narrows the group.
+#[test]
+fn i06_a_coherent_member_out_of_reach_keeps_nobody_from_its_storage() {
+    let shared = Allocation::Bound(BimapFull);
+    let bench = Bench::new().memory(CPU, DeviceSet::EMPTY, BimapFull).gpu(BimapRead);
+    let bench = bench.link_via((MAIN_ARENA, CPU), (GPU_ARENA, CPU), shared, 10);
+    let bench = bench.link_via((MAIN_ARENA, CPU), (GPU2_ARENA, GPU2), Allocation::Bound(BimapRead), 10);
+    let mut driver = Driver::new(bench);
+    driver.write(MAIN_ARENA, (0, LEN));
+    driver.read(GPU_ARENA, (0, LEN));
+    assert_eq!(steps(&driver, GPU2_ARENA, (0, 9), ReadOnly), "bind a2 = a0; refresh a0 ~~0..9~~> a2;");
+    driver.write(GPU2_ARENA, (0, LEN));
+}
+
+/// While a binding to a storage is under way, nobody begins to use it through another of its members.
+#[test]
+fn i11_nobody_joins_a_storage_by_a_peer_while_another_is_being_bound_to_it() {
+    let bench = Bench::bound(Exclusive).memory(CPU, DeviceSet::of(CPU), BimapFull);
+    let bench = bench.link_via((MAIN_ARENA, CPU), (ArenaId(3), CPU), Allocation::Bound(BimapFull), 10);
+    let bench = bench.link_via((ArenaId(3), CPU), (MAIN_ARENA, CPU), Allocation::Shared, 10);
+    let mut driver = Driver::new(bench.link(ArenaId(3), GPU2_ARENA, 1));
+    driver.write(MAIN_ARENA, (0, LEN));
+    driver.read(ArenaId(3), (0, LEN));
+    let binding = driver.plan(GPU_ARENA, (0, 5), WriteInvalidate);
+    let begin = asked(&driver, GPU2_ARENA, (9, 12), ReadOnly);
+    assert!(
+        matches!(begin, Begin::Busy { reason: BusyReason::InTransition, .. }),
+        "{begin:?} beside {binding}"
+    );
 }
 
 #[test]

@@ -263,7 +263,7 @@ fn i16_nothing_is_fetched_from_or_kept_in_what_is_lost() {
         driver.act(|state, bench| state.device_lost(bench, device));
         let id = CopyId { owner: plan.owner, index: 0 };
         assert_eq!(driver.act(|state, _| state.started(id)), expected, "{device}");
-        let runs = driver.state.copies()[0].phase == CopyPhase::Running;
+        let runs = driver.state.copies().iter().next().expect("a copy").phase == CopyPhase::Running;
         assert_eq!(runs, expected.is_ok());
     }
 }
@@ -311,7 +311,7 @@ fn i04_a_grant_is_looked_at_again_when_its_plan_is_done() {
     let plan = driver.plan(GPU_ARENA, (0, 5), ReadOnly);
     driver.step(plan.owner, plan.steps[0]);
     let mut wrong = driver.clone();
-    wrong.state.copies.clear();
+    wrong.state.copies = crate::state::Copies::default();
     wrong.state.arenas.iter_mut().for_each(|arena| arena.remote_refs = 0);
     let missing = Refusal::Unreachable { span: Span::new(0, 5) };
     assert_eq!(wrong.act(|state, bench| state.finish(bench, plan.owner)), Err(missing));
@@ -470,6 +470,18 @@ fn what_nobody_could_free_is_unreachable_and_what_somebody_can_is_busy() {
     assert_eq!(driver.ask(GPU_ARENA, (3, 5), ReadOnly).1, unreachable);
 }
 
+/// Whoever holds the bytes, whatever number it gave itself: a prefetch is no kernel's.
+#[test]
+fn a_prefetch_belongs_to_no_kernel() {
+    let mut driver = written();
+    let mut request = driver.request(MAIN_ARENA, &[claim(0, LEN, ReadOnly)]);
+    request.kernel = KernelId(u64::MAX);
+    assert!(matches!(driver.act(|state, bench| state.begin(bench, &request)), Begin::Granted(_)));
+    let owner = driver.next();
+    let begin = driver.act(|state, bench| state.prefetch(bench, owner, GPU_ARENA, Span::new(3, 9)));
+    assert!(matches!(begin, Begin::Plan(_)), "{begin:?}");
+}
+
 #[test]
 fn a_prefetch_brings_bytes_without_an_entry() {
     let mut driver = written();
@@ -480,7 +492,7 @@ fn a_prefetch_brings_bytes_without_an_entry() {
     let Begin::Plan(plan) = prefetch(&mut driver) else { panic!("it is not there yet") };
     assert_eq!(plan.cost, crate::Cost::from_ns(10 + 8 + ALLOC_NS));
     assert_eq!((driver.state.requestors().len(), driver.state.copies().len()), (0, 1));
-    assert_eq!(driver.state.copies()[0].from(), Some(MAIN_ARENA));
+    assert_eq!(driver.state.copies().iter().next().expect("a copy").from(), Some(MAIN_ARENA));
     plan.steps.iter().for_each(|&step| driver.step(owner, step));
     driver.act(|state, bench| state.finish_prefetch(bench, owner));
     assert!(driver.state.is_idle());

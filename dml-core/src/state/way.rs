@@ -1,0 +1,354 @@
+//! Which way missing bytes take: the choice of a path, and its hops one after the other.
+//!
+//! ```text
+//!   search on the arenas before the path ──▶ path ──hop──▶ arenas after the hop ──hop──▶ ... ──▶ destination valid
+//!        ▲                                           judged again on each
+//!        └────────── without the hop that turned out dearer, or impossible
+//! ```
+//! What a hop needs depends on storage, bindings and map states, and the hops before it change these: one may bind an arena
+//! to the storage of another, between which no byte may be copied any more. So each hop is judged on the arenas as they
+//! will be when its turn comes, and a path that is not what it seemed competes at the price it has as walked.
+
+use super::plan::{Draft, Mark, NoPlan, Planner};
+use super::{Alloc, BufferState, Path, PathKey, Refusal};
+use crate::access::{Claim, touching};
+use crate::arena::Concurrency;
+use crate::cost::Cost;
+use crate::cross_arena::{Allocation, CopyQuery, Link};
+use crate::error::BusyReason;
+use crate::id::{ArenaId, ArenaSet, DeviceId, LinkId};
+use crate::range::Span;
+use smallvec::SmallVec;
+
+/// A run of missing bytes, as far as its path depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// Where the bytes are valid, and where the hops so far lead. Of those who share a storage coherently with the end of
+    /// a hop, none is named: whoever carries the plan out waits for a copy to the very arena that the next one reads.
+    pub(super) valid: ArenaSet,
+    /// The size class: how many there are, rounded up to a power of two.
+    pub(super) class_bytes: u64,
+    pub(super) disturbed: Disturbed,
+}
+
+/// Who else is at work on a run of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Disturbed {
+    /// The arenas in which kernels hold some of the bytes.
+    pub(super) held: ArenaSet,
+    /// The arenas into which copies of others bring some of them.
+    pub(super) filled: ArenaSet,
+}
+
+/// How many paths one plan remembers, which are looked through one after the other.
+const KNOWN_PATHS: usize = 64;
+
+/// Everybody's bytes: what kernels hold, and what copies fill.
+pub(super) struct Traffic<'a> {
+    held: SmallVec<[(ArenaId, &'a [Claim]); 2]>,
+    /// By destination, spans in the order of their starts, each with the greatest end so far.
+    filled: SmallVec<[Filled; 2]>,
+}
+
+/// A destination of copies, with their spans.
+type Filled = (ArenaId, Vec<(u64, u64)>);
+
+impl<'a> Traffic<'a> {
+    pub(super) fn new(state: &'a BufferState) -> Self {
+        let held = state.requestors.iter().map(|entry| (entry.arena, entry.claims.as_slice())).collect();
+        let mut filled: SmallVec<[Filled; 2]> = SmallVec::new();
+        for copy in &state.copies {
+            let ends = (copy.span.start(), copy.span.end());
+            match filled.iter_mut().find(|(to, _)| *to == copy.to) {
+                Some((_, spans)) => spans.push(ends),
+                None => filled.push((copy.to, vec![ends])),
+            }
+        }
+        for (_, spans) in &mut filled {
+            spans.sort_unstable();
+            let mut reach = 0;
+            for (_, end) in spans {
+                reach = reach.max(*end);
+                *end = reach;
+            }
+        }
+        Self { held, filled }
+    }
+
+    /// Who is at work on `span`, which is not empty.
+    pub(super) fn on(&self, span: Span) -> Disturbed {
+        let held = self.held.iter().filter(|(_, claims)| !touching(claims, span).is_empty());
+        let fills = |spans: &[(u64, u64)]| {
+            let before = spans.partition_point(|(start, _)| *start < span.end());
+            before > 0 && spans[before - 1].1 > span.start()
+        };
+        let filled = self.filled.iter().filter(|(_, spans)| fills(spans));
+        Disturbed {
+            held: held.map(|(arena, _)| *arena).collect(),
+            filled: filled.map(|(to, _)| *to).collect(),
+        }
+    }
+}
+
+/// How data crosses a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Crossing {
+    /// As bytes, into storage of the destination's own.
+    Bytes,
+    /// Not at all: the ends share their storage, and its map state changes.
+    Refresh,
+    /// Not at all, once the destination shares the source's storage.
+    Bind(Concurrency),
+}
+
+/// What became of a path whose hops were judged one after the other.
+enum Walked {
+    /// It costs what it seemed to cost, or less.
+    AsPlanned,
+    /// It can be walked, at these prices of its hops.
+    Dearer(SmallVec<[(LinkId, Cost); 4]>),
+    /// This hop cannot be made when its turn comes.
+    Impassable(LinkId),
+}
+
+impl Planner<'_> {
+    /// Plans that a run of bytes comes to the destination, where it is not valid: by the cheapest path.
+    pub(super) fn lead(&mut self, span: Span, run: Run) -> Result<(), NoPlan> {
+        let Some(path) = self.path(&run, &[]) else { return self.follow(span, run) };
+        if let [link] = path.links[..]
+            && !self.shares_before(link)
+        {
+            self.draft.cost = self.draft.cost + path.cost;
+            return self.hop(link, span);
+        }
+        let before = self.mark();
+        match self.walk(&path, span, run) {
+            Walked::AsPlanned => Ok(()),
+            walked => self.detour(&before, walked, span, run),
+        }
+    }
+
+    /// Looks for another path than one that turned out dearer than it seemed, or impossible; `walked` is on the draft.
+    fn detour(&mut self, before: &Mark, walked: Walked, span: Span, run: Run) -> Result<(), NoPlan> {
+        let mut barred: SmallVec<[LinkId; 4]> = SmallVec::new();
+        let mut best: Option<(Cost, Draft)> = None;
+        let mut next = Some(walked);
+        while let Some(walked) = next {
+            let draft = self.take_back(before);
+            barred.push(match walked {
+                Walked::AsPlanned => {
+                    self.put_back(draft);
+                    return Ok(());
+                }
+                Walked::Impassable(link) => link,
+                Walked::Dearer(prices) => {
+                    let cost = prices.iter().fold(Cost::ZERO, |sum, (_, price)| sum + *price);
+                    if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                        best = Some((cost, draft));
+                    }
+                    let dearer = |(link, price): &&(LinkId, Cost)| {
+                        self.edge(*link, &run, false).is_some_and(|seemed| seemed < *price)
+                    };
+                    prices.iter().find(dearer).map_or(prices[0].0, |(link, _)| *link)
+                }
+            });
+            let path = self.path(&run, &barred);
+            // What has been walked is at least as good as what is left seems to be.
+            let path = path.filter(|path| best.as_ref().is_none_or(|(least, _)| path.cost < *least));
+            next = path.map(|path| self.walk(&path, span, run));
+        }
+        match best {
+            Some((_, draft)) => {
+                self.put_back(draft);
+                Ok(())
+            }
+            None => self.follow(span, run),
+        }
+    }
+
+    /// Plans the hops of a path, each judged on the arenas as the ones before it leave them.
+    fn walk(&mut self, path: &Path, span: Span, mut run: Run) -> Walked {
+        let mut prices = SmallVec::new();
+        for &link in &path.links {
+            let is_ready = self.share_before(link).is_ok();
+            let price = if is_ready { self.edge(link, &run, false) } else { None };
+            let Some(price) = price.filter(|_| self.hop(link, span).is_ok()) else {
+                return Walked::Impassable(link);
+            };
+            prices.push((link, price));
+            self.draft.cost = self.draft.cost + price;
+            run.valid = run.valid.with(self.routes.link(link).to);
+        }
+        let cost = prices.iter().fold(Cost::ZERO, |sum, (_, price)| sum + *price);
+        if cost > path.cost { Walked::Dearer(prices) } else { Walked::AsPlanned }
+    }
+
+    /// Goes hop by hop, as long as there is a way: after each the search begins again from where the bytes are by then. This
+    /// is for what no path found in one piece can do. Every hop makes another arena valid, so it ends.
+    fn follow(&mut self, span: Span, mut run: Run) -> Result<(), NoPlan> {
+        let before = run.valid;
+        while !run.valid.contains(self.to) {
+            let Some(path) = self.path(&run, &[]) else { return Err(self.no_path(span, &run)) };
+            let Some(&link) = path.links.first() else { return Ok(()) };
+            if self.shares_before(link) {
+                self.share_before(link)?;
+                // What it shares may be valid already, and no byte is copied within it.
+                run.valid = run.valid.union(self.will_be_valid(before));
+                continue;
+            }
+            if let Some(price) = self.edge(link, &run, false) {
+                self.draft.cost = self.draft.cost + price;
+            }
+            self.hop(link, span)?;
+            run.valid = run.valid.with(self.routes.link(link).to);
+        }
+        Ok(())
+    }
+
+    fn no_path(&self, span: Span, run: &Run) -> NoPlan {
+        let Some(path) = self.search(run, &[], true) else {
+            return NoPlan::Refused(Refusal::Unreachable { span });
+        };
+        let on_path = path.links.iter().flat_map(|&link| {
+            let link = self.routes.link(link);
+            [link.from, link.to]
+        });
+        let needs = on_path.fold(self.group(self.to), |set, arena| set.union(self.group(arena)));
+        let moving = needs.iter().any(|arena| self.in_transition(arena));
+        NoPlan::Busy(if moving { BusyReason::InTransition } else { BusyReason::ArenaInUse }, needs)
+    }
+
+    /// The cheapest path for a run of missing bytes that has none of the links in `barred`. Equal runs have equal paths as
+    /// long as the draft's arenas stay as they are.
+    fn path(&mut self, run: &Run, barred: &[LinkId]) -> Option<Path> {
+        if barred.is_empty()
+            && let Some((_, path)) = self.known.iter().find(|(known, _)| known == run)
+        {
+            return Some(path.clone());
+        }
+        let path = self.search(run, barred, false)?;
+        if barred.is_empty() {
+            if self.known.len() == KNOWN_PATHS {
+                self.known.clear();
+            }
+            self.known.push((*run, path.clone()));
+        }
+        Some(path)
+    }
+
+    /// The same, searched for; with `assume_idle`, as if every user were gone.
+    fn search(&self, run: &Run, barred: &[LinkId], assume_idle: bool) -> Option<Path> {
+        let state = self.state;
+        let quiet = state.requestors.is_empty() && state.copies.is_empty();
+        let simple = barred.is_empty()
+            && self.arenas().all(|arena| {
+                let arena = self.at(arena);
+                let binds = matches!(arena.alloc, Alloc::Bound { .. });
+                !arena.is_lost() && arena.transition.is_none() && !binds
+            });
+        let mut edge = |link| if barred.contains(&link) { None } else { self.edge(link, run, assume_idle) };
+        if (quiet || assume_idle) && simple {
+            let key = PathKey {
+                sources: run.valid,
+                to: self.to,
+                class_bytes: run.class_bytes,
+                writes: self.writes,
+                allocated: self.arenas().filter(|&arena| self.at(arena).alloc.is_allocated()).collect(),
+                maps: self.arenas().map(|arena| self.at(arena).map).collect(),
+            };
+            self.routes.cheapest_idle(key, &mut edge)
+        } else {
+            self.routes.cheapest(run.valid, self.to, &mut edge)
+        }
+    }
+
+    fn arenas(&self) -> impl Iterator<Item = ArenaId> + use<> {
+        self.state.arena_ids()
+    }
+
+    /// How data would cross a link now; `None` where its storage does not allow it.
+    fn crossing(&self, id: LinkId, valid: ArenaSet) -> Option<Crossing> {
+        let link = self.routes.link(id);
+        let (from, to) = (self.at(link.from), self.at(link.to));
+        let group = self.group(link.to);
+        let shared = group.contains(link.from);
+        match link.allocation {
+            Allocation::Bound(_) | Allocation::Shared if shared => Some(Crossing::Refresh),
+            Allocation::Bound(concurrency) if !to.alloc.is_allocated() => {
+                let is_root = match from.alloc {
+                    Alloc::Internal | Alloc::External => true,
+                    // The hop that leads there allocates it.
+                    Alloc::Unallocated => self.routes.is_needed(id),
+                    // A member never becomes a root (I-10).
+                    Alloc::Bound { .. } => false,
+                };
+                is_root.then_some(Crossing::Bind(concurrency))
+            }
+            Allocation::Bound(_) | Allocation::Shared => None,
+            Allocation::Internal if shared => None,
+            // A byte copy over a valid peer's storage would shrink the valid-set if it failed: only a refresh is legal.
+            Allocation::Internal => valid.intersection(group).is_empty().then_some(Crossing::Bytes),
+        }
+    }
+
+    /// What a link would cost for a run of bytes on the draft's arenas; `None` where it is not feasible.
+    fn edge(&self, id: LinkId, run: &Run, assume_idle: bool) -> Option<Cost> {
+        let link = self.routes.link(id);
+        if self.at(link.from).is_lost() || self.at(link.to).is_lost() || run.valid.contains(link.to) {
+            return None;
+        }
+        let crossing = self.crossing(id, run.valid)?;
+        let writes = crossing == Crossing::Bytes || (self.writes && link.to == self.to);
+        let native = self.routes.arena(link.to).native;
+        let (source_via, target_via) = match crossing {
+            Crossing::Bytes => (Some(link.source_via), link.target_via),
+            Crossing::Refresh | Crossing::Bind(_) => (None, native),
+        };
+        if !assume_idle {
+            let free = self.destination_free(link.to, &run.disturbed, crossing != Crossing::Bytes);
+            let still = !self.in_transition(link.from) && !self.in_transition(link.to);
+            if !(free && still && self.accessible(link, crossing, native, writes)) {
+                return None;
+            }
+        }
+        let served = |arena: ArenaId, device, writes| {
+            let desc = self.routes.arena(arena);
+            self.at(arena).map.serves(desc, self.tenancy().concurrency(arena), device, writes)
+        };
+        let allocates = !self.at(link.to).alloc.is_allocated();
+        let query = CopyQuery {
+            bytes: run.class_bytes,
+            remap_source: source_via.is_some_and(|via| !served(link.from, via, false)),
+            remap_target: !served(link.to, target_via, writes),
+            allocates,
+        };
+        let cost = self.routes.cost(id, &query).filter(|cost| cost.is_feasible())?;
+        Some(if allocates { cost + self.routes.arena(link.to).alloc_cost } else { cost })
+    }
+
+    /// Whether the devices that would do the work can be given access beside all other users.
+    fn accessible(&self, link: &Link, crossing: Crossing, native: DeviceId, writes: bool) -> bool {
+        match crossing {
+            Crossing::Bytes => {
+                self.reachable(link.from, link.source_via, false)
+                    && self.reachable(link.to, link.target_via, true)
+            }
+            Crossing::Refresh => self.reachable(link.to, native, writes),
+            Crossing::Bind(concurrency) => {
+                let shared = concurrency.min(self.tenancy().concurrency(link.from));
+                self.users.coexists(self.group(link.from), shared, native, writes, self.owner)
+            }
+        }
+    }
+
+    /// Whether no other kernel's bytes and no other copy's destination in the group of `to` are among those of the run. What
+    /// moves no bytes does not disturb peers that read them.
+    pub(super) fn destination_free(&self, to: ArenaId, disturbed: &Disturbed, moves_nothing: bool) -> bool {
+        let clear_of_kernels = moves_nothing || disturbed.held.intersection(self.group(to)).is_empty();
+        clear_of_kernels && !self.being_filled(to, disturbed)
+    }
+
+    pub(super) fn being_filled(&self, to: ArenaId, disturbed: &Disturbed) -> bool {
+        !disturbed.filled.intersection(self.group(to)).is_empty()
+    }
+}
