@@ -12,11 +12,12 @@ use crate::error::{AcquireError, AllocError, Breach, BusyReason, TransferError, 
 use crate::host::{HostMemory, Loan, Shared};
 use crate::id::{ArenaId, DeviceId, GrantId, KernelId};
 use crate::platform::Platform;
+use crate::range::Span;
 use crate::record::{EventKind, Operation};
 use crate::request::{Fill, MapRequest, UnmapRequest};
 use crate::state::{CopyKind, CopyOp, MapState, Step, SyncPlan};
 use crate::sync::Arc;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Poll, Waker};
@@ -29,6 +30,8 @@ pub(crate) struct Run {
     /// The step to come.
     next: usize,
     pending: VecDeque<Pending>,
+    /// The bytes that are on their way, by where they go and where they begin; those of one arena are disjoint (I-18).
+    arriving: BTreeMap<(ArenaId, u64), u64>,
     /// The first thing that went wrong.
     failed: Option<AcquireError>,
     /// Whether the machine knows how it ended.
@@ -51,8 +54,8 @@ struct End {
 
 impl Run {
     pub(crate) fn new(buffer: &RawBuffer, plan: SyncPlan) -> Self {
-        let (buffer, pending) = (buffer.clone(), VecDeque::new());
-        Self { buffer, plan, next: 0, pending, failed: None, is_over: false }
+        let (buffer, pending, arriving) = (buffer.clone(), VecDeque::new(), BTreeMap::new());
+        Self { buffer, plan, next: 0, pending, arriving, failed: None, is_over: false }
     }
 
     /// Carries the plan out on this thread; on an error it has been aborted.
@@ -82,6 +85,7 @@ impl Run {
                 if let Some(Pending { copy, begun, fence, loan }) = self.pending.pop_front() {
                     // One that panicked when it was polled may do so again.
                     quietly(fence);
+                    self.arriving.remove(&(copy.to, copy.span.start()));
                     self.ended(&copy, begun, &loan, ended);
                 }
                 continue;
@@ -109,12 +113,15 @@ impl Run {
             // A copy still running may need the access that is about to change, or may not be allowed beside others under
             // the rules that come with a binding.
             None | Some(Step::Map { .. } | Step::Bind { .. }) => true,
-            Some(Step::Copy(copy)) => self
-                .pending
-                .iter()
-                .any(|pending| Some(pending.copy.to) == copy.from() && pending.copy.span.overlaps(copy.span)),
+            Some(Step::Copy(copy)) => copy.from().is_some_and(|from| self.is_arriving(from, copy.span)),
             Some(Step::Allocate { .. }) => false,
         }
+    }
+
+    /// Whether some of the bytes are on their way to an arena.
+    fn is_arriving(&self, arena: ArenaId, span: Span) -> bool {
+        let before = self.arriving.range((arena, 0)..(arena, span.end())).next_back();
+        before.is_some_and(|(_, end)| *end > span.start())
     }
 
     fn core(&self) -> &BufferInner {
@@ -319,6 +326,7 @@ impl Run {
         };
         match started.unwrap_or_else(|message| Err(TransferError::Panicked { message })) {
             Ok(fence) => {
+                self.arriving.insert((copy.to, span.start()), span.end());
                 self.pending.push_back(Pending { copy, fence, loan, begun });
                 Ok(())
             }

@@ -70,6 +70,8 @@ struct Held {
 #[derive(Default)]
 struct List {
     entries: Vec<Entry>,
+    /// No entry is of a later buffer; it may be of one that is not there any more.
+    at_most: BufferId,
     tidy_at: usize,
 }
 
@@ -77,7 +79,8 @@ impl Held {
     fn new() -> Self {
         let holder = NEXT_HOLDER.fetch_add(1, Ordering::Relaxed);
         GONE.with(|notes| notes.insert(holder, BTreeSet::new()));
-        Self { holder, list: RefCell::new(List { entries: Vec::new(), tidy_at: TIDY_AT }) }
+        let list = List { entries: Vec::new(), at_most: BufferId(0), tidy_at: TIDY_AT };
+        Self { holder, list: RefCell::new(list) }
     }
 
     /// Strikes off what is gone.
@@ -88,6 +91,7 @@ impl Held {
             gone.clear();
         });
         list.tidy_at = TIDY_AT.max(list.entries.len() * 2);
+        list.at_most = list.entries.iter().map(|(buffer, _)| *buffer).max().unwrap_or_default();
     }
 }
 
@@ -112,6 +116,7 @@ fn add(entry: Entry) -> u64 {
         if list.entries.len() >= list.tidy_at {
             held.tidy(&mut list);
         }
+        list.at_most = list.at_most.max(entry.0);
         list.entries.push(entry);
         held.holder
     });
@@ -145,8 +150,7 @@ fn remove(entry: Entry, by: u64) {
 
 /// A buffer that this thread holds and that comes at `buffer` or after it in the canonical order.
 pub(crate) fn at_or_after(buffer: BufferId) -> Option<BufferId> {
-    let highest =
-        |list: &List| list.entries.iter().map(|(held, _)| *held).max().filter(|held| *held >= buffer);
+    let highest = |list: &List| Some(list.at_most).filter(|held| *held >= buffer && !list.entries.is_empty());
     let found = HELD.try_with(|held| {
         let mut list = held.list.borrow_mut();
         highest(&list)?;
