@@ -392,7 +392,7 @@ fn i19_a_wrong_map_state_wedges_the_buffer() {
         let Err(AcquireError::ArenaContract { buffer: id, arena, .. }) = &broken else {
             panic!("{kind:?} {lie:?}: {broken:?}")
         };
-        assert_eq!((id.id, arena.id, &*arena.name), (buffer.id(), GPU_ARENA, "gpu1"));
+        assert_eq!((id.id(), arena.id, &*arena.name), (buffer.id(), GPU_ARENA, "gpu1"));
         assert_eq!(buffer.snapshot().lifecycle(), Lifecycle::Wedged);
         let after = platform.acquire(GPU2).read(&buffer.range(0..1)).try_now();
         assert!(matches!(after, Err(AcquireError::Wedged { .. })), "{after:?}");

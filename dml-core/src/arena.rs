@@ -9,23 +9,6 @@
 //! An arena validates nothing: core never asks it for what the abstract machine forbids. An arena that is asked for
 //! something impossible has found a bug in core and panics saying so; it reports as errors only what core cannot
 //! foresee (out of memory, device lost, a copy that failed).
-//!
-//! # What an arena owes
-//! An arena may be safe code: nothing that it does, keeps or answers makes for undefined behaviour. What it owes beyond
-//! that, and what comes of it otherwise, each held by tests/hostile:
-//!
-//! - **A-1** A block has the bytes asked for, and so has the host memory that comes with it, aligned as the description
-//!   says. Otherwise the allocation fails as out of memory or as a broken contract.
-//! - **A-2** A fence reports the bytes that were moved. Fewer than asked is a failed copy, and so is more.
-//! - **A-3** A transfer is dropped before its fence ends. One that is kept breaks the contract: the buffer serves nobody
-//!   any more.
-//! - **A-4** A map report is true, serves the device it was asked for, takes access from nobody who has it, and names
-//!   the memory where the host is let in. Otherwise the contract is broken.
-//! - **A-5** Map states change when core asks, and not otherwise. An arena that can tell says so
-//!   ([`map_state`](Arena::map_state)), and core looks after every copy.
-//! - **A-6** Calls may panic, call back into core, and take their time: none is made under a lock of core. A panic is the
-//!   failure of what was asked, and nobody else's.
-//! - **A-7** The description is read once, when the arena is added to a platform.
 
 use crate::error::{AllocError, TransferError};
 use crate::host::{HostMemory, HostSpan};
@@ -140,7 +123,8 @@ pub struct NativeHandle(pub usize);
 
 /// One contiguous allocation of an arena, owned through a [`BlockRef`]; dropping the last reference frees it.
 ///
-/// References to it are lent to kernels, which may keep them: a block gives access to nothing by itself.
+/// References to it are lent to kernels, which may keep them: a block gives access to nothing by itself. Its methods and its
+/// destructor are called as an arena's are.
 pub trait Block: Any + Send + Sync + fmt::Debug {
     /// The size in bytes.
     fn len(&self) -> u64;
@@ -202,6 +186,9 @@ pub struct MapReport {
 }
 
 /// The end of work that an arena has started, for those who can be told of it.
+///
+/// Its methods and its destructor are called as an arena's are; one that panics counts as work that failed. (`hostile`
+/// `a_dropped_flight_waits_lets_nobody_in_and_commits_nothing`; `awaiting` `i15_a_completion_that_panics_is_a_failed_copy`)
 pub trait Completion: Send {
     /// Blocks until the work ends and returns how many bytes it moved.
     ///
@@ -304,12 +291,36 @@ impl fmt::Debug for Fence {
 /// machine forbids: a block is mapped only when nobody loses access by it, copied only while the device that does it
 /// has access, and freed once, after its last user.
 ///
+/// # What an arena owes
+/// An arena may be safe code, and nothing that it does, keeps or answers then makes for undefined behaviour: requests that
+/// touch bytes or mappings are made by core alone ([`CopyIn`] and its siblings), and host memory is handed over once
+/// ([`HostMemory`]). What it owes beyond that, and what comes of it otherwise:
+///
+/// - **A-1** A block has the bytes asked for, and so has the host memory that comes with it, aligned as the description says.
+///   Otherwise the allocation fails, as out of memory or as a broken contract. (`hostile` `every_lie_is_told_for_what_it_is`,
+///   `host_memory_of_safe_code_is_the_grants_alone`)
+/// - **A-2** A fence reports the bytes that were moved. Fewer than asked for is a failed copy, and so is more. (`hostile`
+///   `every_lie_is_told_for_what_it_is`)
+/// - **A-3** A transfer is dropped before its fence ends. One that is kept breaks the contract, and the buffer serves nobody any
+///   more. (`hostile` `every_lie_is_told_for_what_it_is`, `a_fill_that_is_kept_breaks_the_contract`)
+/// - **A-4** A map report is true, serves the device that it was asked for, takes access from nobody who has it, and names the
+///   memory where the host is let in. A mapping ends only when its memory is back. Otherwise the contract is broken. (`hostile`
+///   `every_lie_is_told_for_what_it_is`; `faults`, `reported`)
+/// - **A-5** Map states change when core asks, and not otherwise. An arena that can tell says what they are
+///   ([`map_state`](Self::map_state)), and core looks after every copy. (`hostile` `every_lie_is_told_for_what_it_is`)
+/// - **A-6** Calls may panic, call back into core, and take their time: none is made under a lock of core. A panic is the failure
+///   of what was asked and of nothing else. (`hostile` `a_panic_of_any_call_is_the_failure_of_what_was_asked_alone`,
+///   `any_call_may_call_back_into_core`, `a_call_that_hangs_keeps_those_alone_who_need_its_end`)
+/// - **A-7** The description counts as it was when the arena was added to a platform. (`hostile`
+///   `a_description_counts_as_it_was_first`)
+/// - **A-8** [`tail`](Self::tail) ends no earlier than what was launched before. (`hostile`
+///   `what_was_launched_ends_before_anybody_is_let_in`)
+///
+/// Unsafe code in an arena owes what [`HostMemory::new`] says, and touches host memory only as long as it holds the request
+/// that lends it.
+///
 /// # Panics
 /// An implementation may panic when asked for the impossible; core turns a panic into a failed operation.
-///
-/// # Safety
-/// None is asked of it: see [what an arena owes](self#what-an-arena-owes). Requests that touch bytes or mappings are made by
-/// core alone ([`CopyIn`] and its siblings), so whoever else holds the arena cannot make it do anything to a block.
 pub trait Arena: Any + Send + Sync + fmt::Debug {
     /// The fixed facts. Asked once, when the arena is added to a platform.
     fn desc(&self) -> &ArenaDesc;

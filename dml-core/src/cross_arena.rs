@@ -64,11 +64,13 @@ pub struct CopyQuery {
 /// It may be safe code: the [`CopyJob`] that it is given reaches the bytes of one copy and no others.
 ///
 /// # What a mechanism owes
-/// - **C-1** The price depends on the query alone. It is asked once for each size class and remembered.
-/// - **C-2** The fence reports the bytes that were moved. Fewer are a failed copy, and so are more.
-/// - **C-3** The job, and everything it was split into, is used up or dropped before the fence ends. Otherwise the contract
-///   is broken, and the buffer serves nobody any more.
-/// - **C-4** Calls may panic, call back into core, and take their time: none is made under a lock of core.
+/// - **C-1** The price depends on the query alone. It is asked for once for each size class, when the first buffer of that size is
+///   made, and remembered. (`hostile` `any_call_may_call_back_into_core`)
+/// - **C-2** The fence reports the bytes that were moved. Fewer are a failed copy, and so are more. (`hostile`
+///   `a_mechanism_reaches_its_own_bytes_alone`)
+/// - **C-3** The job, and everything that it was split into, is used up or dropped before the fence ends. Otherwise the contract is
+///   broken, and the buffer serves nobody any more. (`hostile` `a_mechanism_reaches_its_own_bytes_alone`)
+/// - **C-4** Calls may panic, call back into core, and take their time, as an arena's may.
 ///
 /// # Source
 /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2.

@@ -28,37 +28,38 @@ impl std::fmt::Display for ArenaName {
     }
 }
 
-/// A buffer in an error: its id, and what the application said of it.
+/// A buffer in an error: its id, and what the application said of it. One word, so that errors stay small.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct BufferName {
-    /// The buffer.
-    pub id: BufferId,
-    /// Nothing for a buffer of bytes without a label. Shared, so that errors stay small.
-    about: Option<Arc<About>>,
-}
+pub struct BufferName(Arc<About>);
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Default)]
 struct About {
+    id: BufferId,
     label: Option<Arc<str>>,
     element_bytes: u64,
 }
 
 impl BufferName {
     pub(crate) fn new(id: BufferId, label: Option<Arc<str>>, element_bytes: u64) -> Self {
-        let has_more = label.is_some() || element_bytes > 1;
-        Self { id, about: has_more.then(|| Arc::new(About { label, element_bytes })) }
+        Self(Arc::new(About { id, label, element_bytes }))
+    }
+
+    /// The buffer.
+    #[must_use]
+    pub fn id(&self) -> BufferId {
+        self.0.id
     }
 
     /// The label, where the buffer has one.
     #[must_use]
     pub fn label(&self) -> Option<&str> {
-        self.about.as_ref()?.label.as_deref()
+        self.0.label.as_deref()
     }
 
     /// The size of the elements, in bytes; 1 for a buffer of bytes.
     #[must_use]
     pub fn element_bytes(&self) -> u64 {
-        self.about.as_ref().map_or(1, |about| about.element_bytes)
+        self.0.element_bytes.max(1)
     }
 
     /// Bytes of the buffer as people read them: as elements too, where it has any.
@@ -76,13 +77,13 @@ impl BufferName {
 
 impl PartialEq<BufferId> for BufferName {
     fn eq(&self, id: &BufferId) -> bool {
-        self.id == *id
+        self.id() == *id
     }
 }
 
 impl PartialEq<BufferName> for BufferId {
     fn eq(&self, name: &BufferName) -> bool {
-        *self == name.id
+        *self == name.id()
     }
 }
 
@@ -96,8 +97,8 @@ impl From<BufferId> for BufferName {
 impl std::fmt::Display for BufferName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.label() {
-            Some(label) => write!(f, "{label:?} ({})", self.id),
-            None => self.id.fmt(f),
+            Some(label) => write!(f, "{label:?} ({})", self.id()),
+            None => self.id().fmt(f),
         }
     }
 }

@@ -136,6 +136,13 @@ impl Argument {
 }
 
 /// How one kind of device runs a kernel.
+///
+/// # What a variant owes
+/// - **K-1** It writes what it was granted for writing, all of it where that was granted for overwriting.
+/// - **K-2** It returns a fence that ends when the work does, or an error. A panic is an error: the package goes to another unit.
+///   (`hostile` `a_variant_that_panics_hands_its_work_to_the_others`)
+/// - **K-3** [`NotStarted`] says that nothing was written. (`hostile` `a_launch_that_did_not_start_spoils_nothing`)
+/// - **K-4** It may use core, with the package's buffers in its hands. (`hostile` `a_variant_may_use_core`)
 pub trait Variant: Send + Sync {
     /// Computes the package's items. `grants` holds the kernel's arguments in their order, each for the bytes of its
     /// footprint. A host kernel computes here and returns a fence that is done; a device kernel is started here and

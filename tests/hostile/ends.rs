@@ -119,7 +119,7 @@ fn grants_that_another_thread_has_are_not_held_here() {
     let held = platform.acquire(CPU).read(&high).wait().unwrap();
     let told = ask();
     let Err(AcquireError::OrderViolation { buffer, held: theirs }) = &told else { panic!("{told:?}") };
-    assert_eq!((buffer.id, theirs.id), (low.raw().id(), high.raw().id()));
+    assert_eq!((buffer.id(), theirs.id()), (low.raw().id(), high.raw().id()));
     // Another thread uses them, and so has them.
     let (give_back, given_back) = std::sync::mpsc::channel();
     let (used, is_used) = std::sync::mpsc::channel();

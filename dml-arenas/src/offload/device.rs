@@ -351,8 +351,8 @@ impl OffloadDevice {
                 // SAFETY: the transfer holds the loan.
                 (from.len(), unsafe { self.transport.copy_in(*offset, from.span()) })
             }
-            // SAFETY: as above.
             Transfer::Out { offset, to } => {
+                // SAFETY: as above.
                 (to.len(), unsafe { self.transport.copy_out(*offset, to.span()) })
             }
             Transfer::Fill { place, byte, .. } => (place.len(), self.transport.fill(*place, *byte)),

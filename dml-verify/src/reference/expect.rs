@@ -64,7 +64,7 @@ pub(super) fn about(error: &AcquireError) -> Option<BufferId> {
         | AcquireError::NotClean { buffer }
         | AcquireError::NotRestorable { buffer, .. }
         | AcquireError::NotFreeable { buffer, .. }
-        | AcquireError::NotBindable { buffer, .. } => Some(buffer.id),
+        | AcquireError::NotBindable { buffer, .. } => Some(buffer.id()),
         _ => None,
     }
 }

@@ -50,7 +50,7 @@ impl Armed {
         let explained = match error {
             AcquireError::CopyFailed { buffer, from, to, span, cause } => {
                 let reads = |(of, range): &(BufferId, Range<u64>)| {
-                    *of == buffer.id && range.start <= span.start() && span.end() <= range.end
+                    *of == buffer.id() && range.start <= span.start() && span.end() <= range.end
                 };
                 let here = match self.place {
                     Place::Arena(_) => is_here(from) || is_here(to),
@@ -62,12 +62,12 @@ impl Armed {
                 !span.is_empty() && scope.reads.iter().any(reads) && here && is_told(&self.fault, cause)
             }
             AcquireError::MapFailed { buffer, arena, cause, .. } => {
-                len(&buffer.id).is_some() && is_here(arena) && is_told(&self.fault, cause)
+                len(&buffer.id()).is_some() && is_here(arena) && is_told(&self.fault, cause)
             }
             AcquireError::Alloc { buffer, arena, cause } => {
                 let cause = match (cause, &self.fault) {
                     (AllocError::OutOfMemory { bytes, .. }, Fault::Fail(_) | Fault::Short(_)) => {
-                        Some(*bytes) == len(&buffer.id)
+                        Some(*bytes) == len(&buffer.id())
                     }
                     (AllocError::DeviceLost { .. }, Fault::FailInFence(_)) => true,
                     (AllocError::Panicked { message, .. }, Fault::Panic | Fault::PanicInFence) => {

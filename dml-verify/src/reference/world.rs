@@ -331,7 +331,7 @@ impl World {
         // Where a request has to wait, what the thread holds must come before.
         let waited_for = match &result {
             Err(AcquireError::Timeout { buffer, .. } | AcquireError::OrderViolation { buffer, .. }) => {
-                Some(buffer.id)
+                Some(buffer.id())
             }
             _ => None,
         };
@@ -345,16 +345,16 @@ impl World {
             Err(AcquireError::Timeout { buffer, waited }) if request.way == Way::Timeout => {
                 assert_eq!(waited, Duration::ZERO);
                 assert_eq!(later, None, "{request:?} may deadlock, and waited for {buffer}");
-                self.answered(id, &request, &before, Outcome::Waits(buffer.id));
+                self.answered(id, &request, &before, Outcome::Waits(buffer.id()));
                 self.model.give_up(id);
             }
             // It would have waited, with something held that comes later.
             Err(AcquireError::OrderViolation { buffer, held }) if request.way == Way::Timeout => {
                 assert!(
-                    later.is_some_and(|later| later == held.id && held.id >= buffer.id),
+                    later.is_some_and(|later| later == held.id() && held.id() >= buffer.id()),
                     "{buffer} {held}"
                 );
-                self.answered(id, &request, &before, Outcome::Waits(buffer.id));
+                self.answered(id, &request, &before, Outcome::Waits(buffer.id()));
                 self.model.give_up(id);
             }
             Err(error) => {
