@@ -190,8 +190,13 @@ fn a_killed_worker_takes_what_it_alone_had_and_nothing_else() {
     assert!(asked.is_ok() || asked.unwrap_err().is_device_lost());
     let error = written.read().map(drop).expect_err("only the worker had half of it");
     assert!(error.is_device_lost(), "{error}");
+    // It says whose worker it was, and what it died of.
+    let text = error.to_string();
+    assert!(text.contains("offload:0") && text.contains("its worker ended (signal: 9"), "{text}");
     assert!(platform.lost_devices().contains(worker));
-    assert!(platform.acquire(worker).read(&read).wait().expect_err("it is known now").is_device_lost());
+    let error = platform.acquire(worker).read(&read).wait().expect_err("it is known now");
+    let text = error.to_string();
+    assert!(error.is_device_lost() && text.contains("offload:0") && text.contains("signal: 9"), "{text}");
     assert!(read.read().expect("the host has it").iter().copied().eq(0..10_000));
     let error = written.read().map(drop).expect_err("nobody has half of it");
     assert!(matches!(error, AcquireError::Poisoned { restorable: false, .. }), "{error}");
