@@ -156,7 +156,7 @@ fn whole_buffer_with_three_members() {
 #[ignore = "large: cargo xtask model"]
 fn whole_buffer_with_three_members_and_one_kernel_in_two() {
     let model = members(&[&[MAIN_ARENA], &[GPU_ARENA, GPU2_ARENA], &[GPU3_ARENA]]);
-    expect("three members, 3 kernels, one in 2 arenas", &explore(model), 1_532_119);
+    expect("three members, 3 kernels, one in 2 arenas", &explore(model), 1_348_929);
 }
 
 /// Arenas of every kind: shared, mapped, reached over another.
@@ -164,7 +164,6 @@ fn five(kernels: &[&[ArenaId]]) -> BufferModel {
     BufferModel {
         happens: vec![
             Happens::AMemberBoundToMainMemory,
-            Happens::MainMemoryBoundToADevice,
             Happens::TwoUsersOfOneStorageAtOnce,
             Happens::APathOfTwoHops,
         ],
@@ -182,7 +181,7 @@ fn whole_buffer_in_five_arenas_of_every_kind() {
 #[ignore = "large: cargo xtask model"]
 fn whole_buffer_in_five_arenas_of_every_kind_and_kernels_in_all() {
     let model = five(&[&[MAIN_ARENA], &[GPU_ARENA, GPU2_ARENA], &[GPU3_ARENA, GPU4_ARENA]]);
-    expect("mixed 5, 3 kernels in all", &explore(model), 4_262_639);
+    expect("mixed 5, 3 kernels in all", &explore(model), 2_126_675);
 }
 
 #[test]

@@ -126,8 +126,9 @@ pub(super) enum NoPlan {
     Refused(Refusal),
 }
 
-/// Storage to share: how many it joins, at what cost, by which link, whose it is, who may use it at once.
-type Root = (Reverse<usize>, Cost, LinkId, ArenaId, Concurrency);
+/// Storage to share: whether it is there, how many it joins, at what cost, by which link, whose it is, who may use it at
+/// once.
+type Root = (Reverse<bool>, Reverse<usize>, Cost, LinkId, ArenaId, Concurrency);
 
 /// Map-state changes to be made: of which arena, for which device, to which state.
 type MapChanges = SmallVec<[(ArenaId, DeviceId, MapState); 2]>;
@@ -476,18 +477,17 @@ impl<'a> Planner<'a> {
         joined.iter().filter(|&member| group.contains(member) || binds(member)).count()
     }
 
-    /// The storages that join `arena` to more of the others than storage of its own would, or to as many where there is such
-    /// storage already: the one that joins most first, and of equal ones the cheapest.
+    /// The storages that `arena` is better off with than with its own: those there are, whose contents it needs, and then
+    /// those that would join it to more of the others. The ones that join most come first, and of equal ones the cheapest.
     fn better_roots(&self, arena: ArenaId) -> SmallVec<[Root; 2]> {
         let joined = self.needed_by(arena);
         let own = self.serves(arena, joined);
         let roots = self.roots_for(arena).map(|(cost, id, concurrency)| {
             let root = self.routes.link(id).from;
-            (Reverse(self.serves(root, joined)), cost, id, root, concurrency)
+            let (is_there, joins) = (self.at(root).alloc.is_allocated(), self.serves(root, joined));
+            (Reverse(is_there), Reverse(joins), cost, id, root, concurrency)
         });
-        let is_better = |(Reverse(joins), _, _, root, _): &Root| {
-            *joins > own || (*joins == own && self.at(*root).alloc.is_allocated())
-        };
+        let is_better = |(is_there, Reverse(joins), ..): &Root| is_there.0 || *joins > own;
         let mut roots: SmallVec<[Root; 2]> = roots.filter(is_better).collect();
         roots.sort_unstable();
         roots

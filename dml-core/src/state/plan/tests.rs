@@ -256,6 +256,26 @@ fn i10_storage_to_share_is_the_cheapest_there_is() {
     assert_eq!(steps(&driver, GPU2_ARENA, (0, 5), WriteInvalidate), "allocate a2;");
 }
 
+/// Of memories that can be bound either way, the one to which most can be bound has the storage; of two, whoever is
+/// touched first. Storage that is there comes before any to be allocated, for it may hold what is needed.
+#[test]
+fn i10_storage_is_had_where_most_can_share_it() {
+    let both = |bench: Bench, gpu: (ArenaId, DeviceId)| {
+        let (main, shared) = ((MAIN_ARENA, CPU), Allocation::Bound(BimapFull));
+        bench.link_via(main, gpu, shared, 10).link_via(gpu, main, shared, 10)
+    };
+    let pair = both(Bench::new().gpu(BimapFull).gpu(BimapFull), (GPU_ARENA, GPU));
+    let star = both(pair.clone(), (GPU2_ARENA, GPU2));
+    let touch = |bench: &Bench, arena| steps(&Driver::new(bench.clone()), arena, (0, 5), WriteInvalidate);
+    assert_eq!(touch(&pair, GPU_ARENA), "allocate a1;");
+    assert_eq!(touch(&pair, MAIN_ARENA), "allocate a0;");
+    assert_eq!(touch(&star, GPU_ARENA), "allocate a0; bind a1 = a0;");
+    assert_eq!(touch(&star, MAIN_ARENA), "allocate a0;");
+    let mut driver = Driver::new(pair);
+    driver.write(GPU_ARENA, (0, 5));
+    assert_eq!(steps(&driver, MAIN_ARENA, (9, 12), WriteInvalidate), "bind a0 = a1;");
+}
+
 /// Bytes of a fourth memory come to the third by main memory, with which it shares storage: by a refresh that is dear, or
 /// the way round by the second one, which the same path would bind to that storage as well.
 fn bound_on_the_way() -> Driver {
