@@ -8,7 +8,7 @@ use crate::rig::{
 use dml::arenas::faulty::{CallKind, Fault};
 use dml::arenas::{Faulty, Null, Script, null};
 use dml::core::sync::Arc;
-use dml::core::{AllocError, DeviceDesc, DeviceKind, LinkSpeed, Operation, Span};
+use dml::core::{AllocError, DeviceDesc, DeviceKind, LinkSpeed, Operation, OwnBlock, Span};
 use dml::core::{Arena, ArenaDesc, ArenaKind, Concurrency, DeviceId, DeviceSet};
 
 const MOVES: [Operation; 4] = [Operation::Read, Operation::Write, Operation::Copy, Operation::Fill];
@@ -241,10 +241,11 @@ fn two_threads_keep_the_books_of_a_faulty_null_straight() {
             ArenaDesc::new("gpu", ArenaKind("test"), DeviceId(1)).with_remotes(DeviceSet::of(DeviceId(0)));
         let script = Script::new().at_kind(CallKind::Fill, 2, Fault::Short(1));
         let arena = Arc::new(Faulty::new(Null::backed(desc), script));
-        let work = |arena: &Faulty<Null>| -> Result<u64, AllocError> {
-            let block = arena.alloc(4)?;
-            let done = arena.fill(&block, Span::new(0, 4), 7).expect("started").wait().expect("done");
-            arena.free(block);
+        let work = |arena: &Arc<Faulty<Null>>| -> Result<u64, AllocError> {
+            let asked: Arc<dyn Arena> = arena.clone();
+            let block = OwnBlock::alloc(&asked, 4)?;
+            let done = block.fill(Span::new(0, 4), 7).expect("started").wait().expect("done");
+            block.free();
             Ok(done)
         };
         let other = arena.clone();
