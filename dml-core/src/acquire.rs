@@ -394,7 +394,7 @@ impl Steps {
                 let Poll::Ready(ended) = copying.run.advance(waker) else { return Ok(Progress::Copying) };
                 let Some(Copying { buffer, claims, grant, .. }) = self.copying.take() else { continue };
                 ended?;
-                let handout = buffer.0.finish(grant, self.arena)?;
+                let handout = buffer.0.finish(grant, self.arena, self.origin)?;
                 self.granted(buffer, grant, claims, handout);
             }
             if let Some(queued) = &self.waiting {
@@ -407,7 +407,7 @@ impl Steps {
                 Manner::Try | Manner::Await => None,
             };
             let queue = self.manner != Manner::Try && later.is_none();
-            match step.buffer.0.ask(self.kernel, self.arena, step.claims.clone(), queue) {
+            match step.buffer.0.ask((self.kernel, self.arena, step.claims.clone()), queue, self.origin) {
                 Asked::Granted(grant, handout) => self.granted(step.buffer, grant, step.claims, handout),
                 Asked::Answered(Begin::Busy { .. }, _) if later.is_some() => {
                     let held = step.buffer.platform().name_of(later.unwrap_or_default());
@@ -438,7 +438,10 @@ impl Steps {
         grant: GrantId,
     ) -> Result<(), AcquireError> {
         let handout = match begin {
-            Begin::Granted(_) => buffer.0.change(|core, _| core.handout(self.arena, &claims)),
+            Begin::Granted(_) => {
+                let granted = (grant, self.arena, &*claims);
+                buffer.0.change(|core, _| buffer.0.hand_out(core, granted, self.origin))
+            }
             Begin::Plan(plan) => {
                 let run = engine::Run::new(&buffer, plan);
                 self.copying = Some(Copying { run, buffer, claims, grant });
@@ -454,7 +457,6 @@ impl Steps {
     }
 
     fn granted(&mut self, buffer: RawBuffer, grant: GrantId, claims: Claims, handout: Option<Handout>) {
-        buffer.0.note_origin(grant, self.origin);
         self.granted.push(Grant::new(buffer, grant, self.arena, claims, handout));
     }
 

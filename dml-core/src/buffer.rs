@@ -4,7 +4,7 @@
 //! No arena call and no user code runs under any of them: what a change of state makes necessary (waking, freeing) is
 //! collected under the lock and done after it.
 
-use crate::access::Claim;
+use crate::access::{Claim, Claims};
 use crate::acquire;
 use crate::arena::BlockRef;
 use crate::engine;
@@ -120,7 +120,7 @@ impl Core {
     }
 
     /// The storage a grant of `claims` hands out: none where no bytes were asked for.
-    pub(crate) fn handout(&self, arena: ArenaId, claims: &[Claim]) -> Option<Handout> {
+    fn handout(&self, arena: ArenaId, claims: &[Claim]) -> Option<Handout> {
         if claims.is_empty() {
             return None;
         }
@@ -250,7 +250,12 @@ impl BufferInner {
     }
 
     /// Puts a request; with `queue`, it waits where it cannot be granted now.
-    pub(crate) fn ask(&self, kernel: KernelId, arena: ArenaId, claims: crate::Claims, queue: bool) -> Asked {
+    pub(crate) fn ask(
+        &self,
+        (kernel, arena, claims): (KernelId, ArenaId, Claims),
+        queue: bool,
+        origin: &'static Location<'static>,
+    ) -> Asked {
         self.change(|core, routes| {
             let grant = core.new_grant();
             let request = Request { kernel, grant, arena, claims };
@@ -265,7 +270,10 @@ impl BufferInner {
                 begin => {
                     self.record_begin(&request, &begin);
                     match begin {
-                        Begin::Granted(_) => Asked::Granted(grant, core.handout(arena, &request.claims)),
+                        Begin::Granted(_) => {
+                            let handout = self.hand_out(core, (grant, arena, &request.claims), origin);
+                            Asked::Granted(grant, handout)
+                        }
                         begin => Asked::Answered(begin, grant),
                     }
                 }
@@ -274,7 +282,12 @@ impl BufferInner {
     }
 
     /// Completes a plan, and returns the storage of its grant.
-    pub(crate) fn finish(&self, grant: GrantId, arena: ArenaId) -> Result<Option<Handout>, AcquireError> {
+    pub(crate) fn finish(
+        &self,
+        grant: GrantId,
+        arena: ArenaId,
+        origin: &'static Location<'static>,
+    ) -> Result<Option<Handout>, AcquireError> {
         let finished = self.change(|core, routes| {
             let finished = core.state.finish(routes, grant);
             let Some(entry) = core.state.requestors().iter().find(|entry| entry.grant == grant) else {
@@ -282,7 +295,8 @@ impl BufferInner {
                 return Err(finished.err().unwrap_or(Refusal::Closed));
             };
             self.record(|| granted(entry));
-            Ok(core.handout(entry.arena, &entry.claims))
+            let (arena, claims) = (entry.arena, entry.claims.clone());
+            Ok(self.hand_out(core, (grant, arena, &claims), origin))
         });
         finished.map_err(|refusal| self.refused(refusal, Some((KernelId::default(), arena))))
     }
@@ -444,12 +458,17 @@ impl BufferInner {
         told.collect()
     }
 
-    /// Notes where a grant was acquired, if anybody records.
-    pub(crate) fn note_origin(&self, grant: GrantId, origin: &'static Location<'static>) {
+    /// What a grant hands out. Where it was acquired is noted, if anybody records.
+    pub(crate) fn hand_out(
+        &self,
+        core: &mut Core,
+        (grant, arena, claims): (GrantId, ArenaId, &[Claim]),
+        origin: &'static Location<'static>,
+    ) -> Option<Handout> {
         if self.platform.0.recorder.is_on() {
-            let origin = (origin, std::thread::current().id());
-            self.change(|core, _| core.origins.insert(grant, origin));
+            core.origins.insert(grant, (origin, std::thread::current().id()));
         }
+        core.handout(arena, claims)
     }
 }
 

@@ -17,6 +17,7 @@ use crate::record::{EventKind, Operation};
 use crate::request::{Fill, MapRequest, UnmapRequest};
 use crate::state::{CopyKind, CopyOp, MapState, Step, SyncPlan};
 use crate::sync::Arc;
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,12 +40,21 @@ pub(crate) struct Run {
 }
 
 struct Pending {
-    copy: CopyOp,
     fence: Fence,
+    rest: Ended,
+}
+
+/// A copy whose fence has ended, or will.
+struct Ended {
+    copy: CopyOp,
     /// Out as long as somebody works on the copy, whatever the fence says.
     loan: Loan,
     begun: Instant,
+    ends: Ends,
 }
+
+/// The blocks that a copy is between.
+type Ends = SmallVec<[(ArenaId, BlockRef); 2]>;
 
 /// What a copy needs of the buffer's storage, taken under the lock.
 struct End {
@@ -82,11 +92,11 @@ impl Run {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(ended) => ended,
                 };
-                if let Some(Pending { copy, begun, fence, loan }) = self.pending.pop_front() {
+                if let Some(Pending { fence, rest }) = self.pending.pop_front() {
                     // One that panicked when it was polled may do so again.
                     quietly(fence);
-                    self.arriving.remove(&(copy.to, copy.span.start()));
-                    self.ended(&copy, begun, &loan, ended);
+                    self.arriving.remove(&(rest.copy.to, rest.copy.span.start()));
+                    self.ended(rest, ended);
                 }
                 continue;
             }
@@ -305,6 +315,8 @@ impl Run {
             return Ok(());
         }
         let (begun, loan) = (Instant::now(), Loan::default());
+        let source = copy.from().zip(from.as_ref()).map(|(arena, end)| (arena, end.block.clone()));
+        let ends: Ends = source.into_iter().chain([(copy.to, to.block.clone())]).collect();
         let job_end = |arena: ArenaId, end: End| JobEnd {
             arena: platform.arena(arena).clone(),
             name: platform.desc(arena).name.clone(),
@@ -327,7 +339,7 @@ impl Run {
         match started.unwrap_or_else(|message| Err(TransferError::Panicked { message })) {
             Ok(fence) => {
                 self.arriving.insert((copy.to, span.start()), span.end());
-                self.pending.push_back(Pending { copy, fence, loan, begun });
+                self.pending.push_back(Pending { fence, rest: Ended { copy, loan, begun, ends } });
                 Ok(())
             }
             Err(cause) => {
@@ -350,46 +362,54 @@ impl Run {
     }
 
     /// A copy has ended, well or not.
-    fn ended(&mut self, copy: &CopyOp, begun: Instant, loan: &Loan, ended: Result<u64, TransferError>) {
-        let requested_bytes = copy.span.len();
+    fn ended(&mut self, pending: Ended, ended: Result<u64, TransferError>) {
+        let Ended { copy, begun, loan, ends } = pending;
+        let (copy, requested_bytes) = (&copy, copy.span.len());
         let mut arrived = ended.and_then(|done_bytes| moved_all(requested_bytes, done_bytes));
         if loan.is_out() {
             arrived = Err(TransferError::StillLent);
         }
-        let arrived = arrived.map_err(|cause| self.failure(copy, cause)).and_then(|()| self.look_after(copy));
+        let arrived = arrived.map_err(|cause| self.failure(copy, cause));
+        let arrived = arrived.and_then(|()| self.arrived(copy, &self.map_states(ends)));
         match arrived {
             Ok(()) => {
                 if let CopyKind::Bytes { link, .. } = copy.kind {
                     let counters = self.core().platform.counters();
                     counters.count_transfer(link, requested_bytes, begun.elapsed());
                 }
-                self.core().change(|core, routes| {
-                    core.state.copied(routes, copy.id);
-                    self.record_copy(copy, true);
-                });
             }
             Err(error) => self.fail(error),
         }
     }
 
-    /// A copy changes no map state: arenas that can tell are asked whether it did.
-    fn look_after(&self, copy: &CopyOp) -> Result<(), AcquireError> {
+    /// What the arenas of a copy say of their map states, as far as they can tell.
+    fn map_states(&self, ends: Ends) -> SmallVec<[(ArenaId, MapState); 2]> {
         let platform = &self.core().platform;
-        for arena in copy.from().into_iter().chain([copy.to]) {
-            let block = self.end(arena).block;
+        let told = ends.into_iter().filter_map(|(arena, block)| {
             let found = guard(|| platform.arena(arena).map_state(&block)).unwrap_or_default();
             quietly(block);
-            let Some(found) = found else { continue };
-            // Another plan may be changing it now, by right.
-            let known = self.core().change(|core, _| core.settled_map(arena));
-            if let Some(known) = known.filter(|known| *known != found) {
-                self.core().wedge();
-                let (buffer, arena) = (self.core().name(), self.core().arena_name(arena));
-                let breach = Breach::MapChanged { known, found };
-                return Err(AcquireError::ArenaContract { buffer, arena, breach });
+            Some((arena, found?))
+        });
+        told.collect()
+    }
+
+    /// The bytes of a copy are there, unless it has changed a map state on the way.
+    fn arrived(&self, copy: &CopyOp, found: &[(ArenaId, MapState)]) -> Result<(), AcquireError> {
+        let changed = self.core().change(|core, routes| {
+            // Another plan may be changing one now, by right.
+            let changed = found.iter().find_map(|&(arena, found)| {
+                core.settled_map(arena).filter(|known| *known != found).map(|known| (arena, known, found))
+            });
+            if changed.is_none() {
+                core.state.copied(routes, copy.id);
+                self.record_copy(copy, true);
             }
-        }
-        Ok(())
+            changed
+        });
+        let Some((arena, known, found)) = changed else { return Ok(()) };
+        self.core().wedge();
+        let (buffer, arena) = (self.core().name(), self.core().arena_name(arena));
+        Err(AcquireError::ArenaContract { buffer, arena, breach: Breach::MapChanged { known, found } })
     }
 
     /// Something went wrong. Where that is because a device is gone, every buffer knows before anybody hears of it, and
@@ -467,10 +487,10 @@ impl Drop for Run {
             return;
         }
         let _given_up = GivenUp(self.buffer.clone(), self.plan.owner);
-        for Pending { copy, fence, begun, loan } in std::mem::take(&mut self.pending) {
+        for Pending { fence, rest } in std::mem::take(&mut self.pending) {
             let ended = guard(|| fence.wait());
             let ended = ended.unwrap_or_else(|message| Err(TransferError::Panicked { message }));
-            self.ended(&copy, begun, &loan, ended);
+            self.ended(rest, ended);
         }
     }
 }
