@@ -16,7 +16,7 @@
 pub(crate) mod held;
 
 use crate::access::{Access, Claim, Claims, normalise};
-use crate::buffer::{Asked, Handout, RawBuffer};
+use crate::buffer::{Asked, RawBuffer};
 use crate::engine;
 use crate::error::{AcquireError, BufferName};
 use crate::grant::{Grant, Grants, Item};
@@ -24,6 +24,7 @@ use crate::id::{ArenaId, GrantId, KernelId, Ticket};
 use crate::platform::Platform;
 use crate::range::Span;
 use crate::state::Begin;
+use crate::storage::Handout;
 use crate::sync::Arc;
 use crate::typed::Buffer;
 use crate::wait::Waiter;

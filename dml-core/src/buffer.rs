@@ -10,12 +10,13 @@ use crate::arena::BlockRef;
 use crate::engine;
 use crate::error::{AcquireError, ArenaName, BindRefusal, BufferName, BusyReason, ConfigError};
 use crate::grant::{Grants, Outstanding};
-use crate::host::{HostMemory, Shared};
+use crate::host::HostMemory;
 use crate::id::{ArenaId, ArenaSet, BufferId, DeviceId, GrantId, KernelId, Ticket};
 use crate::platform::Platform;
 use crate::range::Span;
 use crate::record::EventKind;
 use crate::state::{Begin, BufferState, Initial, Lifecycle, Outcome, Refusal, Request, Requestor, Routes};
+use crate::storage::{FreeOrder, Handout, Storage};
 use crate::sync::{Arc, Condvar, Mutex};
 use crate::wait::{Waiter, Waiters, Wakes};
 use smallvec::SmallVec;
@@ -28,57 +29,6 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
-
-/// When a storage is freed among those of its buffer (I-10, I-24).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum FreeOrder {
-    /// First: it uses the storage of another.
-    Member,
-    /// Then: its own.
-    Root,
-    /// Last: the application's.
-    External,
-}
-
-/// One arena's storage.
-#[derive(Debug)]
-pub(crate) struct Storage {
-    pub(crate) block: BlockRef,
-    /// The block as host memory, where it is.
-    host: Option<HostMemory>,
-    /// The root's host memory, for a member that belongs to the same device.
-    pub(crate) root_host: Option<Shared>,
-    /// Where the host sees it while it is mapped for the host.
-    pub(crate) mapped: Option<HostMemory>,
-    /// The same while the arena has the mapping's memory to change it.
-    pub(crate) shown: Option<Shared>,
-    order: FreeOrder,
-}
-
-impl Storage {
-    pub(crate) fn new(block: BlockRef, host: Option<HostMemory>, order: FreeOrder) -> Self {
-        Self { block, host, root_host: None, mapped: None, shown: None, order }
-    }
-
-    /// The block as memory of its own device, where that is the host.
-    pub(crate) fn native_host(&self) -> Option<Shared> {
-        self.host.as_ref().map(HostMemory::share).or_else(|| self.root_host.clone())
-    }
-
-    /// The block as the host sees it now.
-    pub(crate) fn host_view(&self) -> Option<Shared> {
-        let mapped = self.mapped.as_ref().map(HostMemory::share);
-        mapped.or_else(|| self.shown.clone()).or_else(|| self.native_host())
-    }
-}
-
-/// What a grant hands out.
-#[derive(Debug)]
-pub(crate) struct Handout {
-    pub(crate) block: BlockRef,
-    /// The block as host memory, where its own device is the host.
-    pub(crate) host: Option<Shared>,
-}
 
 /// Everything behind the buffer's lock.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 //! arenas are then asked whether a device is gone, which is declared before the requester hears of the failure.
 
 use crate::arena::{BlockRef, Concurrency, Fence, MapReport, NewBlock};
-use crate::buffer::{BufferInner, Core, FreeOrder, RawBuffer, Storage};
+use crate::buffer::{BufferInner, Core, RawBuffer};
 use crate::cross_arena::{CopyJob, JobEnd, moved_all};
 use crate::error::{AcquireError, AllocError, Breach, BusyReason, TransferError, panic_text};
 use crate::host::{HostMemory, Loan, Shared};
@@ -16,6 +16,7 @@ use crate::range::Span;
 use crate::record::{EventKind, Operation};
 use crate::request::{Fill, MapRequest, UnmapRequest};
 use crate::state::{CopyKind, CopyOp, MapState, Step, SyncPlan};
+use crate::storage::{FreeOrder, Storage};
 use crate::sync::Arc;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};

@@ -10,7 +10,7 @@
 use crate::access::{Access, Claim, Claims, normalise};
 use crate::acquire::{Region, held, span_of};
 use crate::arena::{Arena, BlockRef, Fence, NativeHandle};
-use crate::buffer::{Handout, RawBuffer};
+use crate::buffer::RawBuffer;
 use crate::cross_arena::moved_all;
 use crate::engine::{guard, quietly};
 use crate::error::{AcquireError, ArenaName, Breach, BufferName, TransferError, ViewError};
@@ -20,6 +20,7 @@ use crate::range::Span;
 use crate::record::EventKind;
 use crate::request::{CopyIn, CopyOut};
 use crate::state::Outcome;
+use crate::storage::Handout;
 use crate::typed::Buffer;
 use bytemuck::Pod;
 use smallvec::SmallVec;

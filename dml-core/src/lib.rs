@@ -47,6 +47,7 @@ mod range;
 pub mod record;
 mod request;
 pub mod state;
+mod storage;
 pub mod sync;
 mod topology;
 mod typed;
