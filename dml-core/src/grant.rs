@@ -748,3 +748,35 @@ impl<T: Pod> DerefMut for WriteView<T> {
         self.grants.slice_mut(&self.buffer).unwrap_or_default()
     }
 }
+
+#[cfg(all(test, not(dml_loom)))]
+mod tests {
+    use super::*;
+
+    /// Every three items of four bytes, against every pair of them.
+    #[test]
+    fn i01_views_alias_where_two_items_share_bytes_and_one_writes() {
+        let spans = (0..4).flat_map(|start| (start..=4).map(move |end| Span::new(start, end)));
+        let accesses = [Access::ReadOnly, Access::ReadWrite];
+        let claims = spans.flat_map(|span| accesses.map(|access| Claim { span, access }));
+        let all: Vec<Item> = claims.map(|claim| Item { buffer: BufferId(1), claim }).collect();
+        let shared = |one: &Item, other: &Item| {
+            let writes = one.claim.access.writes() || other.claim.access.writes();
+            one.claim.span.intersection(other.claim.span).filter(|span| writes && !span.is_empty())
+        };
+        let triples = (0..all.len().pow(3)).map(|index| {
+            let places = [index, index / all.len(), index / all.len().pow(2)];
+            places.map(|place| all[place % all.len()])
+        });
+        for [first, second, third] in triples {
+            let pairs = [shared(&first, &second), shared(&first, &third), shared(&second, &third)];
+            let found = aliased(&[first, second, third]);
+            assert_eq!(found.is_some(), pairs.iter().any(Option::is_some), "{first:?} {second:?} {third:?}");
+            assert!(found.is_none_or(|(_, span)| pairs.contains(&Some(span))), "{found:?} of {pairs:?}");
+            // Those of another buffer share nothing with them.
+            let elsewhere = Item { buffer: BufferId(2), ..second };
+            let apart = aliased(&[first, elsewhere, third]);
+            assert_eq!(apart.is_some(), pairs[1].is_some(), "{first:?} {elsewhere:?} {third:?}");
+        }
+    }
+}

@@ -81,10 +81,12 @@ fn a_launch_that_did_not_start_spoils_nothing() {
     assert!(matches!(only_here.read().map(drop), Err(AcquireError::Poisoned { restorable: false, .. })));
 }
 
-/// An argument of a kernel that panics, one way for each place where it is asked.
+/// A footprint is asked before a launch, and once more after a failed one where the argument is to be restored.
 #[test]
 fn a_footprint_that_panics_or_lies_fails_its_packages_alone() {
-    for how in ["panics", "reaches out", "runs backwards"] {
+    let ways = ["panics", "reaches out", "runs backwards"];
+    let accesses = [Access::ReadOnly, Access::ReadWrite];
+    for (how, access) in ways.into_iter().flat_map(|how| accesses.map(|access| (how, access))) {
         let platform = platform(Join::Staged, &Plan::none(), Lie::None);
         let (input, output) = (buffer(&platform), buffer(&platform));
         let footprint = move |items: std::ops::Range<u64>| match how {
@@ -93,7 +95,7 @@ fn a_footprint_that_panics_or_lies_fails_its_packages_alone() {
             _ => items.end * 4..items.start * 4,
         };
         let kernel = Kernel::new("odd", 4)
-            .argument(Argument::part(&input, Access::ReadOnly, Footprint::Of(std::sync::Arc::new(footprint))))
+            .argument(Argument::part(&input, access, Footprint::Of(std::sync::Arc::new(footprint))))
             .argument(Argument::part(&output, Access::ReadWrite, Footprint::PerItem { bytes: 4 }))
             .variant(CPU, add_one);
         let ended = watched("an odd footprint", move || {
@@ -101,7 +103,10 @@ fn a_footprint_that_panics_or_lies_fails_its_packages_alone() {
         })
         .join();
         let told = ended.expect("no panic reaches the caller");
-        assert!(matches!(told, Err(RunError::Unfinished { missing: ITEMS, .. })), "{how}: {told:?}");
+        assert!(
+            matches!(told, Err(RunError::Unfinished { missing: ITEMS, .. })),
+            "{how}, {access:?}: {told:?}"
+        );
         assert_eq!(
             *output.read().unwrap(),
             *buffer(&self::platform(Join::Staged, &Plan::none(), Lie::None)).read().unwrap()

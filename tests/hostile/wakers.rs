@@ -142,3 +142,18 @@ fn a_future_that_has_ended_hands_nothing_out_again() {
         assert!(matches!(poll_once(&mut refused), Poll::Ready(Err(AcquireError::OutOfRange { .. }))));
     }
 }
+
+/// Nothing but the downgrade itself tells the reader.
+#[test]
+fn l04_a_downgrade_lets_a_waiting_reader_in() {
+    let platform = host();
+    let [a, _] = buffers(&platform);
+    let mut grants = platform.acquire(CPU).write(&a).wait().unwrap();
+    grants.slice_mut::<u8>(&a).unwrap().fill(3);
+    let mut waiting = platform.acquire(CPU).read(&a).into_future();
+    assert!(poll_once(&mut waiting).is_pending());
+    let reading = grants.downgrade().unwrap();
+    let Poll::Ready(Ok(seen)) = poll_once(&mut waiting) else { panic!("let in") };
+    assert_eq!(seen.slice::<u8>(&a).unwrap(), [3; 16]);
+    drop((reading, seen));
+}
