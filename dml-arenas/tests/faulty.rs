@@ -113,7 +113,7 @@ fn a_map_state_can_be_misreported() {
         Fault::fail(),
     );
     let arena = Arc::new(Faulty::new(Null::backed(desc), script));
-    let (block, mapped) = (arena.alloc(4).unwrap().block, MapState::Mapped(DeviceSet::of(CPU)));
+    let (block, mapped) = (arena.alloc(4).unwrap().into_block(), MapState::Mapped(DeviceSet::of(CPU)));
     let mut host = None;
     // SAFETY: this test alone uses the block.
     let request = unsafe { MapRequest::new(&block, CPU, mapped, &mut host) };

@@ -147,19 +147,20 @@ fn what_the_contract_rules_out_is_a_panic() {
 fn i10_bound_blocks_share_bytes_and_go_first() {
     let (main, gpu) = (Null::backed(main_desc()), Null::backed(desc(Concurrency::Exclusive)));
     let root = main.alloc(16).unwrap();
-    let seen = root.host.expect("the host's own");
-    let bound = gpu.bind(&root.block, Some(seen.span())).unwrap().block;
+    let seen = root.host().expect("the host's own").clone();
+    let bound = gpu.bind(root.block(), Some(&seen)).unwrap().into_block();
     let bytes = pattern(16, 6);
     let from = host(&bytes);
     // SAFETY: this test alone uses the block and its root, and nothing else is under way.
     let copy = unsafe { CopyIn::new(&bound, 0, from.source(whole(&from))) };
     assert_eq!(gpu.copy_in(copy).unwrap().wait(), Ok(16));
-    assert_eq!(seen.bytes(), bytes);
+    // SAFETY: as above; the root is alive.
+    assert_eq!(unsafe { std::slice::from_raw_parts(seen.as_ptr(), 16) }, bytes);
     assert!(bug(|| drop(main.bind(&bound, None))).contains("the root is itself bound"));
-    assert!(bug(|| main.free(root.block.clone())).contains("1 blocks are bound to it"));
+    assert!(bug(|| main.free(root.block().clone())).contains("1 blocks are bound to it"));
     gpu.free(bound);
-    main.free(root.block.clone());
-    assert!(bug(|| drop(gpu.bind(&root.block, None))).contains("the root was freed before"));
+    main.free(root.block().clone());
+    assert!(bug(|| drop(gpu.bind(root.block(), None))).contains("the root was freed before"));
     assert_eq!((main.live_blocks(), gpu.live_blocks()), (0, 0));
 }
 

@@ -18,6 +18,7 @@ use crate::state::MapState;
 use crate::{Cost, sync::Arc};
 use std::any::Any;
 use std::fmt;
+use std::sync::atomic::{Ordering, fence};
 use std::task::{Poll, Waker};
 
 /// The sort of memory an arena wraps, such as `main_mem` or `opencl`.
@@ -149,14 +150,12 @@ impl dyn Block {
     }
 }
 
-/// A block just made.
+/// A block just made, to which nobody else has a reference, and its host memory. Whoever passes one on cannot part the two:
+/// the arena inside writes the memory by the block.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct NewBlock {
-    /// The block.
-    pub block: BlockRef,
-    /// The whole block as host memory, where the native device is the host; `None` elsewhere.
-    pub host: Option<HostMemory>,
+    pub(crate) block: BlockRef,
+    pub(crate) host: Option<HostMemory>,
 }
 
 impl NewBlock {
@@ -164,6 +163,33 @@ impl NewBlock {
     #[must_use]
     pub fn new(block: BlockRef) -> Self {
         Self { block, host: None }
+    }
+
+    /// The block.
+    #[must_use]
+    pub fn block(&self) -> &BlockRef {
+        &self.block
+    }
+
+    /// The block alone; its host memory goes.
+    #[must_use]
+    pub fn into_block(self) -> BlockRef {
+        self.block
+    }
+
+    /// Where the block is host memory.
+    #[must_use]
+    pub fn host(&self) -> Option<&HostSpan> {
+        self.host.as_ref().map(HostMemory::span)
+    }
+
+    /// Whether nobody else has the block; its own host memory may.
+    pub(crate) fn is_new(&self) -> bool {
+        let keeps = self.host.as_ref().is_some_and(|host| host.is_kept_by(&self.block));
+        // Weak ones first: whoever makes a strong one of one has it before the weak one goes.
+        let weak_count = Arc::weak_count(&self.block);
+        fence(Ordering::Acquire);
+        weak_count == 0 && Arc::strong_count(&self.block) == 1 + usize::from(keeps)
     }
 
     /// A block that is host memory, all of it.
@@ -296,7 +322,7 @@ impl fmt::Debug for Fence {
 /// touch bytes or mappings are made by core alone ([`CopyIn`] and its siblings), and host memory is handed over once
 /// ([`HostMemory`]). What it owes beyond that, and what comes of it otherwise:
 ///
-/// - **A-1** A block has the bytes asked for, and so has the host memory that comes with it, aligned as the description says.
+/// - **A-1** A block is new: nobody else has a reference to it, until core lends some. It has the bytes asked for, and so has the host memory that comes with it, aligned as the description says.
 ///   Otherwise the allocation fails, as out of memory or as a broken contract. (`hostile` `every_lie_is_told_for_what_it_is`,
 ///   `host_memory_of_safe_code_is_the_grants_alone`)
 /// - **A-2** A fence reports the bytes that were moved. Fewer than asked for is a failed copy, and so is more. (`hostile`

@@ -161,11 +161,12 @@ impl BufferInner {
     }
 
     fn act(&self, aftermath: Aftermath) {
+        // First, because whoever is called below may wait for an answer that this thread has.
+        let calls = aftermath.wakes.deliver();
         if aftermath.frees {
             self.free_all();
         }
-        // Last, because a waker runs foreign code.
-        aftermath.wakes.fire();
+        calls.call();
     }
 
     /// Frees blocks until there are none left to free, those that other threads add meanwhile too.
@@ -262,7 +263,8 @@ impl BufferInner {
         if waiting {
             return;
         }
-        // It was let in: whoever did it delivers the answer right after giving the lock up.
+        // It was let in: whoever did it delivers the answer right after giving the lock up, before it
+        // runs any code but core's.
         match waiter.wait(None) {
             Some(Begin::Granted(_)) => drop(self.release(grant, Outcome::NotStarted)),
             Some(Begin::Plan(plan)) => self.change(|core, routes| {
@@ -352,6 +354,15 @@ impl BufferInner {
         self.change(|core, _| core.state.wedge());
     }
 
+    /// An arena kept what it was lent, and may touch the storage whenever it likes: the storage is never given back.
+    pub(crate) fn wedge_lent(&self) {
+        self.change(|core, _| {
+            core.state.wedge();
+            std::mem::forget(core.external.take());
+            core.storages.iter().for_each(|(_, storage)| storage.keep_for_ever());
+        });
+    }
+
     /// A device is gone. A buffer that knows it already stays as it is: losses are declared by whoever meets them.
     pub(crate) fn device_lost(&self, device: DeviceId) {
         self.change(|core, routes| {
@@ -372,7 +383,7 @@ impl BufferInner {
             core.waiters.admit(refused, &mut wakes);
             wakes
         });
-        refused.fire();
+        refused.deliver().call();
         before_waiting();
         let mut core = self.core.lock();
         while !core.is_ended {
@@ -697,7 +708,8 @@ impl RawBuffer {
     /// Dropping the last clone of a buffer does the same without waiting.
     ///
     /// A thread that closes a buffer of which it holds a grant, or a future that has begun to fetch it, waits for itself, and
-    /// one that closes a buffer of which a grant was forgotten waits for ever: see [`close_timeout`](Self::close_timeout).
+    /// one that closes a buffer of which a grant was forgotten waits for ever, as does an arena that closes a buffer while it
+    /// frees storage of it: see [`close_timeout`](Self::close_timeout).
     pub fn close(&self) {
         self.0.close(None, || {});
     }

@@ -231,7 +231,7 @@ impl CopyJob {
         let mut start = self.span.start();
         while start < self.span.end() {
             let len = (self.span.end() - start).min(STAGE_BYTES);
-            let (scratch, part, loan) = (HostMemory::zeroed(len)?, Span::new(0, len), Loan::default());
+            let (scratch, part, loan) = (HostMemory::zeroed(len)?, Span::new(0, len), self.loan.part());
             self.platform.counters().count(Operation::Read);
             let target = scratch.share().target(part, &loan);
             let read = self.from.arena.copy_out(CopyOut::scheduled(&self.from.block, start, target))?;

@@ -191,6 +191,10 @@ impl Run {
         let (needed_bytes, align) = (self.core().len, self.core().platform.desc(arena).alloc_align);
         let panicked = |message| Err(AllocError::Panicked { arena: name.name.clone(), message });
         let result = result.unwrap_or_else(panicked).and_then(|new| {
+            if !new.is_new() {
+                self.give_back(arena, new);
+                return Err(AllocError::NotNew { arena: name.name.clone() });
+            }
             // The length is the arena's word, and asking for it its code.
             if guard(|| new.block.len()).is_ok_and(|bytes| bytes >= needed_bytes) {
                 return Ok(new);
@@ -280,7 +284,7 @@ impl Run {
             (Some(Ok(())), _) => Ok(()),
             (Some(Err(breach)), _) => Err(broken(breach.arena, Breach::Access { device: breach.device })),
             (None, Some(TransferError::StillLent)) => {
-                self.core().wedge();
+                self.core().wedge_lent();
                 Err(broken(arena, Breach::StillLent))
             }
             (None, cause) => Err(AcquireError::MapFailed {
@@ -441,7 +445,10 @@ impl Run {
             _ => None,
         };
         if let Some((arena, breach)) = breach {
-            self.core().wedge();
+            match breach {
+                Breach::StillLent => self.core().wedge_lent(),
+                _ => self.core().wedge(),
+            }
             return AcquireError::ArenaContract { buffer, arena, breach };
         }
         AcquireError::CopyFailed { buffer, from, to, span: copy.span, cause }

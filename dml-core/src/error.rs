@@ -46,6 +46,12 @@ pub enum AllocError {
         /// The most it can be asked for at once.
         limit_bytes: u64,
     },
+    /// The block that the arena gave is somebody else's too.
+    #[error("{arena} gave a block that is not new")]
+    NotNew {
+        /// The arena's name.
+        arena: Arc<str>,
+    },
     /// The arena does not offer this kind of allocation.
     #[error("{arena} does not offer {what}")]
     Unsupported {
@@ -535,6 +541,12 @@ pub enum ViewError {
     /// The buffer is not part of the grants.
     #[error("{buffer} is not part of these grants")]
     NotGranted {
+        /// The buffer.
+        buffer: BufferId,
+    },
+    /// The arena has kept a transfer of the granted bytes, and may touch them whenever it likes.
+    #[error("{buffer} is wedged: an arena kept what it was lent")]
+    Wedged {
         /// The buffer.
         buffer: BufferId,
     },

@@ -79,6 +79,8 @@ pub(crate) struct Grant {
     is_written: AtomicBool,
     /// Whether the block was handed out, so that something may have been launched on it.
     is_launched_on: AtomicBool,
+    /// Whether the arena has kept a transfer of the granted bytes, which it could still carry out.
+    is_broken: AtomicBool,
     held_by: held::Holding,
     open: bool,
 }
@@ -98,8 +100,21 @@ impl Grant {
         };
         let (block, host) = handout.map_or((None, None), |handout| (Some(handout.block), handout.host));
         let lease = host.map(Lease::new);
-        let (is_written, is_launched_on) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { buffer, id, arena, claims, block, lease, is_written, is_launched_on, held_by, open: true }
+        let no = || AtomicBool::new(false);
+        let (is_written, is_launched_on, is_broken) = (no(), no(), no());
+        Self {
+            buffer,
+            id,
+            arena,
+            claims,
+            block,
+            lease,
+            is_written,
+            is_launched_on,
+            is_broken,
+            held_by,
+            open: true,
+        }
     }
 
     fn writes(&self) -> bool {
@@ -165,6 +180,27 @@ impl Grant {
         Ok(())
     }
 
+    /// Refuses where somebody else may touch the bytes.
+    fn expect_whole(&self) -> Result<(), ViewError> {
+        match self.is_broken.load(Ordering::Relaxed) {
+            true => Err(ViewError::Wedged { buffer: self.buffer.id() }),
+            false => Ok(()),
+        }
+    }
+
+    /// The block and the bytes of a region, as [`Grants::granted`] gives them.
+    fn granted(&self, region: &impl Region, access: Access) -> Result<(Option<&BlockRef>, Span), ViewError> {
+        let span = self.granted_span(region)?;
+        if access.writes() && !covers(&self.claims, span, Access::writes) {
+            return Err(ViewError::NotWritable { buffer: self.buffer.id(), span });
+        }
+        self.launched_on();
+        if access.writes() {
+            self.written();
+        }
+        Ok((self.block.as_ref(), span))
+    }
+
     /// The bytes of a region, all of which must be granted.
     fn granted_span(&self, region: &impl Region) -> Result<Span, ViewError> {
         let buffer = self.buffer.id();
@@ -214,7 +250,9 @@ impl Grants {
 
     fn of(&self, buffer: BufferId) -> Result<&Grant, ViewError> {
         let found = self.grants.binary_search_by_key(&buffer, |grant| grant.buffer.id());
-        found.map(|index| &self.grants[index]).map_err(|_| ViewError::NotGranted { buffer })
+        let grant = &self.grants[found.map_err(|_| ViewError::NotGranted { buffer })?];
+        grant.expect_whole()?;
+        Ok(grant)
     }
 
     /// The block and the bytes of a region, if they are granted, for writing where `access` writes: for those who launch work
@@ -227,16 +265,7 @@ impl Grants {
         region: &impl Region,
         access: Access,
     ) -> Result<(Option<&BlockRef>, Span), ViewError> {
-        let grant = self.of(region.buffer().id())?;
-        let span = grant.granted_span(region)?;
-        if access.writes() && !covers(&grant.claims, span, Access::writes) {
-            return Err(ViewError::NotWritable { buffer: grant.buffer.id(), span });
-        }
-        grant.launched_on();
-        if access.writes() {
-            grant.written();
-        }
-        Ok((grant.block.as_ref(), span))
+        self.of(region.buffer().id())?.granted(region, access)
     }
 
     /// Says that another thread will hold the grants from now on: whoever uses them next does. Until then no thread counts as
@@ -298,6 +327,7 @@ impl Grants {
         let buffer = region.buffer().id();
         let found = self.grants.binary_search_by_key(&buffer, |grant| grant.buffer.id());
         let grant = &mut self.grants[found.map_err(|_| ViewError::NotGranted { buffer })?];
+        grant.expect_whole()?;
         let span = grant.granted_span(region)?;
         grant.used();
         if span.is_empty() {
@@ -378,7 +408,8 @@ impl Grants {
         let id = region.buffer().id();
         let viewed = |cause| AcquireError::View { buffer: region.buffer().name(), cause };
         let grant = self.of(id).map_err(viewed)?;
-        let (block, span) = self.granted(region, access).map_err(viewed)?;
+        // Of this very grant: a region of strangers may name another buffer each time that it is asked.
+        let (block, span) = grant.granted(region, access).map_err(viewed)?;
         let Some(block) = block.filter(|_| !span.is_empty()) else { return Ok(()) };
         let (buffer, loan) = (&grant.buffer, Loan::default());
         let arena = buffer.platform().arena(grant.arena);
@@ -392,7 +423,8 @@ impl Grants {
             buffer.platform().notice_losses();
             let arena = buffer.0.arena_name(grant.arena);
             if cause == TransferError::StillLent {
-                buffer.0.wedge();
+                grant.is_broken.store(true, Ordering::Relaxed);
+                buffer.0.wedge_lent();
                 return AcquireError::ArenaContract {
                     buffer: buffer.name(),
                     arena,

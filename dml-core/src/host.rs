@@ -165,7 +165,7 @@ impl HostMemory {
     #[must_use]
     pub unsafe fn new(ptr: NonNull<u8>, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
         let span = HostSpan { ptr, len, tracker: Tracker::default() };
-        Self { shared: Shared { span, _owner: owner, loan: Loan::default() } }
+        Self { shared: Shared { span, owner: owner, loan: Loan::default() } }
     }
 
     /// Fresh zeroed memory.
@@ -272,6 +272,11 @@ impl HostMemory {
         HostTarget(self.shared.lend(part, &Loan::default()))
     }
 
+    /// Whether it is `owner` that keeps it alive.
+    pub(crate) fn is_kept_by<T: ?Sized>(&self, owner: &Arc<T>) -> bool {
+        Arc::as_ptr(&self.shared.owner).addr() == Arc::as_ptr(owner).addr()
+    }
+
     /// What core derives access from.
     pub(crate) fn share(&self) -> Shared {
         self.shared.clone()
@@ -288,7 +293,7 @@ impl fmt::Debug for HostMemory {
 #[derive(Clone)]
 pub(crate) struct Shared {
     span: HostSpan,
-    _owner: Owner,
+    owner: Owner,
     /// Out as long as anything of the memory is.
     loan: Loan,
 }
@@ -326,9 +331,14 @@ impl fmt::Debug for Shared {
 
 /// Something lent, which comes back when its last part is dropped.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Loan(Arc<()>);
+pub(crate) struct Loan(Arc<Option<Loan>>);
 
 impl Loan {
+    /// A loan of its own, as long as which this one is out as well.
+    pub(crate) fn part(&self) -> Self {
+        Self(Arc::new(Some(self.clone())))
+    }
+
     /// Whether some of it is still out. What its holders did before they dropped it has happened before a `false`.
     pub(crate) fn is_out(&self) -> bool {
         let is_out = Arc::strong_count(&self.0) > 1;

@@ -62,9 +62,13 @@ impl OwnBlock {
     /// A fresh block.
     ///
     /// # Errors
-    /// Whatever the arena reports.
+    /// Whatever the arena reports; [`AllocError::NotNew`].
     pub fn alloc(arena: &Arc<dyn Arena>, len: u64) -> Result<Self, AllocError> {
-        let NewBlock { block, host } = arena.alloc(len)?;
+        let new = arena.alloc(len)?;
+        if !new.is_new() {
+            return Err(AllocError::NotNew { arena: arena.desc().name.clone() });
+        }
+        let NewBlock { block, host } = new;
         let state = Mutex::new(State { host, mapped: None, under_way: Vec::new() });
         Ok(Self { arena: arena.clone(), inner: Arc::new(Inner { block, state }) })
     }

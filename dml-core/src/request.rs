@@ -145,10 +145,13 @@ impl CopyOut {
         (self.block, span, self.to)
     }
 
-    /// The host memory, to be written.
-    #[must_use]
-    pub fn to_mut(&mut self) -> &mut HostTarget {
-        &mut self.to
+    /// Copies `bytes` into the host memory from `at` on. What is lent stays in the request: whoever could exchange it would hold
+    /// one for other bytes than core has scheduled.
+    ///
+    /// # Panics
+    /// When there is not enough room.
+    pub fn write(&mut self, at: u64, bytes: &[u8]) {
+        self.to.write(at, bytes);
     }
 
     /// How many bytes there are.

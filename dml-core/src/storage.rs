@@ -34,6 +34,11 @@ impl Storage {
         Self { block, host, root_host: None, mapped: None, shown: None, order }
     }
 
+    /// Sees to it that the block is never an arena's own again, because something may still touch it.
+    pub(crate) fn keep_for_ever(&self) {
+        std::mem::forget(self.block.clone());
+    }
+
     /// The block as memory of its own device, where that is the host.
     pub(crate) fn native_host(&self) -> Option<Shared> {
         self.host.as_ref().map(HostMemory::share).or_else(|| self.root_host.clone())

@@ -139,7 +139,10 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
         let attached = guard(|| platform.arena(home).attach(memory.span()))
             .unwrap_or_else(|message| Err(AllocError::Panicked { arena: arena.clone(), message }));
         // The block's length is the arena's word.
-        let block = attached.and_then(|block| {
+        let block = attached.and_then(|mut block| {
+            if Arc::get_mut(&mut block).is_none() {
+                return Err(AllocError::NotNew { arena });
+            }
             let is_long_enough = guard(|| block.len()).is_ok_and(|bytes| bytes >= len);
             if is_long_enough { Ok(block) } else { Err(AllocError::OutOfMemory { arena, bytes: len }) }
         });

@@ -64,14 +64,13 @@ impl Waiter {
         Poll::Pending
     }
 
-    fn deliver(&self, begin: Begin) {
+    /// Fills the slot; who is to be called about it.
+    fn deliver(&self, begin: Begin) -> Option<Waker> {
         let before = std::mem::replace(&mut *self.slot.lock(), Slot::Arrived(begin));
         self.arrived.notify_all();
-        if let Slot::Waiting(Some(waker)) = before {
-            // By reference, so that one that panics is dropped under a guard of its own.
-            let woken = guard(|| waker.wake_by_ref());
-            quietly(waker);
-            let _ = woken;
+        match before {
+            Slot::Waiting(waker) => waker,
+            Slot::Arrived(_) | Slot::Taken => None,
         }
     }
 }
@@ -124,11 +123,27 @@ impl Waiters {
 pub(crate) struct Wakes(Vec<(Arc<Waiter>, Begin)>);
 
 impl Wakes {
-    /// Tells them. A waker is somebody else's code: a panic of one is its owner's, who has it on standard error, and reaches
+    /// Tells all of them, before any code of somebody else's runs: it may wait for the answer of another. What is left to do is
+    /// to [call](Calls::call) those who want to be.
+    pub(crate) fn deliver(self) -> Calls {
+        Calls(self.0.into_iter().filter_map(|(waiter, begin)| waiter.deliver(begin)).collect())
+    }
+}
+
+/// Wakers to be called.
+#[derive(Debug, Default)]
+#[must_use = "a future whose waker is not called is not polled again"]
+pub(crate) struct Calls(Vec<Waker>);
+
+impl Calls {
+    /// Calls them. A waker is somebody else's code: a panic of one is its owner's, who has it on standard error, and reaches
     /// neither the others nor the thread whose change let them in.
-    pub(crate) fn fire(self) {
-        for (waiter, begin) in self.0 {
-            let _ = guard(|| waiter.deliver(begin));
+    pub(crate) fn call(self) {
+        for waker in self.0 {
+            // By reference, so that one that panics is dropped under a guard of its own.
+            let woken = guard(|| waker.wake_by_ref());
+            quietly(waker);
+            let _ = woken;
         }
     }
 }

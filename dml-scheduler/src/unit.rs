@@ -17,6 +17,7 @@ use crate::kernel::{Kernel, KernelError, NotStarted};
 use crate::package::{Package, UnitId};
 use crate::report::{PackageRecord, UnitFailure};
 use dml_core::{Access, AcquireError, DeviceId, Operation, Platform, panic_text};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -55,7 +56,10 @@ impl Unit<'_> {
         self.hooks.unit_start(self.id, self.device);
         while let Some(package) = self.commander.next(self.id) {
             let start = self.begun.elapsed();
-            let outcome = self.attempt(&package);
+            let is_computed = Cell::new(false);
+            let outcome = guarded(|| self.attempt(&package, &is_computed)).unwrap_or_else(|message| {
+                Err(GivesUp { why: format!("panic: {message}"), is_computed: is_computed.get() })
+            });
             let end = self.begun.elapsed();
             if outcome.as_ref().map_or_else(|failed| failed.is_computed, |()| true) {
                 self.hooks.package_done(&package, self.device);
@@ -77,10 +81,13 @@ impl Unit<'_> {
 
     /// Computes a package and has its results collected. It is tried again where other devices are lost, once for each: what
     /// was to come from there may come from elsewhere.
-    fn attempt(&self, package: &Package) -> Result<(), GivesUp> {
+    ///
+    /// Errors are of the kernel's types and arenas of anybody's: what is asked of them may panic, which is the caller's to see.
+    fn attempt(&self, package: &Package, done: &Cell<bool>) -> Result<(), GivesUp> {
         for tries in 1.. {
             let computed = caught(|| self.compute(package));
             let is_computed = computed.is_ok();
+            done.set(is_computed);
             let Err(error) = computed.and_then(|()| self.collect(package)) else { return Ok(()) };
             self.platform.notice_losses();
             let lost = self.platform.lost_devices();
@@ -172,7 +179,7 @@ impl Unit<'_> {
     /// Why the device is gone, where its arena knows.
     pub(crate) fn loss(&self) -> Option<String> {
         let home = self.platform.home(self.device)?;
-        self.platform.arena(home).loss().map(|loss| loss.to_string())
+        guarded(|| self.platform.arena(home).loss().map(|loss| loss.to_string())).unwrap_or_default()
     }
 
     /// The device's name.
@@ -183,12 +190,17 @@ impl Unit<'_> {
 
 /// Runs a kernel's code; a panic becomes its error.
 fn caught(compute: impl FnOnce() -> Result<(), KernelError>) -> Result<(), KernelError> {
-    catch_unwind(AssertUnwindSafe(compute)).unwrap_or_else(|panic| {
-        let message = format!("the kernel panicked: {}", panic_text(&*panic));
+    guarded(compute).unwrap_or_else(|message| Err(format!("the kernel panicked: {message}").into()))
+}
+
+/// Runs code of somebody else's; a panic becomes its message.
+fn guarded<R>(run: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+        let message = panic_text(&*panic).to_string();
         // What was panicked with may panic when it is dropped.
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
             std::mem::forget(again);
         }
-        Err(message.into())
+        message
     })
 }

@@ -56,13 +56,22 @@ fn a_launch_that_did_not_start_spoils_nothing() {
     grants.write_bytes(&only_here, &bytes).unwrap();
     grants.release().unwrap();
     let launches = Arc::new(AtomicUsize::new(0));
-    let (count, taken) = (launches.clone(), only_here.clone());
-    let kernel =
-        in_place(&only_here).variant(CPU, add_one).variant(GPU, move |_: &Package, grants: &mut Grants| {
+    let (count, launched, taken) = (launches.clone(), launches.clone(), only_here.clone());
+    // The device has had its package before the processor has had them all.
+    let after_a_launch = move |package: &Package, grants: &mut Grants| {
+        while launched.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        add_one(package, grants)
+    };
+    let kernel = in_place(&only_here).variant(CPU, after_a_launch).variant(
+        GPU,
+        move |_: &Package, grants: &mut Grants| {
             let _ = grants.block(&taken)?;
             count.fetch_add(1, Ordering::SeqCst);
             Err(NotStarted::new("no more work-groups").into())
-        });
+        },
+    );
     let report = Coexecutor::new(&platform).policy("dynamic:8".parse().unwrap()).run(&kernel, ITEMS).unwrap();
     assert!(launches.load(Ordering::SeqCst) > 0 && report.failures.len() == 1, "{report:?}");
     assert!(report.failures[0].message.contains("no more work-groups"));

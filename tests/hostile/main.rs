@@ -9,6 +9,7 @@
 //! | `wakers.rs` | wakers that panic, call back, and are dropped badly |
 //! | `transactions.rs` | grants and kernels in flight that are dropped, forgotten, handed over |
 //! | `kernels.rs` | variants, footprints and hooks of the scheduler |
+//! | `escapes.rs` | safe code around an honest arena that tries to come by an access of its own |
 //! | `ends.rs` | ends that two callers race for, and ways out |
 //! | `limits.rs` | sizes, counts and places at the edge |
 //!
@@ -19,6 +20,7 @@
 
 mod calls;
 mod ends;
+mod escapes;
 mod kernels;
 mod lies;
 mod limits;

@@ -303,7 +303,7 @@ impl Arena for Vault {
         self.plan.meet(Call::CopyOut);
         let (len, span, block) = (copy.len(), copy.span(), copy.block().clone());
         let bytes = self.cell(&block).bytes.lock()[span.start() as usize..span.end() as usize].to_vec();
-        copy.to_mut().write(0, &bytes);
+        copy.write(0, &bytes);
         if self.lie == Lie::KeepsCopyOut {
             self.keep(copy);
         }

@@ -71,6 +71,7 @@ const TOOLS: &[Tool] = &[
             "losing",
         ]),
     },
+    Tool { name: "hostile", runs: Runs::Tests(&["hostile", "awaiting"]) },
     Tool { name: "faults", runs: Runs::Tests(&["faults", "exhaustive"]) },
     Tool { name: "reference", runs: Runs::Tests(&["reference"]) },
     Tool { name: "machine", runs: Runs::Tests(&["machine", "interleaved"]) },

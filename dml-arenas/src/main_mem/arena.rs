@@ -139,6 +139,7 @@ impl Arena for MainMem {
 mod tests {
     use super::*;
     use dml_core::HostMemory;
+    use std::ptr::NonNull;
 
     fn arena() -> MainMem {
         MainMem::new(DeviceId(0))
@@ -164,8 +165,10 @@ mod tests {
     #[test]
     fn copies_hit_their_bytes_and_no_others() {
         let arena = arena();
-        let NewBlock { block, host, .. } = arena.alloc(100).unwrap();
-        let host = host.expect("main memory is the host's");
+        let new = arena.alloc(100).unwrap();
+        let (seen, block) = (new.host().expect("main memory is the host's").clone(), new.into_block());
+        // SAFETY: this test alone has the block, which lives as long.
+        let host = unsafe { HostMemory::new(NonNull::new(seen.as_ptr()).unwrap(), 100, block.clone()) };
         assert_eq!(block.native().0, host.span().as_ptr().addr());
         let from = pattern(37);
         assert_eq!(copy_in(&arena, &block, 13, &from), 37);
@@ -186,7 +189,7 @@ mod tests {
     #[test]
     fn a_block_without_bytes_is_legal() {
         let arena = arena();
-        let block = arena.alloc(0).unwrap().block;
+        let block = arena.alloc(0).unwrap().into_block();
         assert!(block.is_empty());
         assert_eq!(copy_in(&arena, &block, 0, &pattern(0)), 0);
         // SAFETY: there are no bytes.
@@ -216,7 +219,7 @@ mod tests {
     #[should_panic(expected = "core bug: map of main_mem")]
     fn a_map_is_never_asked_for() {
         let (arena, mut host) = (arena(), None);
-        let block = arena.alloc(8).unwrap().block;
+        let block = arena.alloc(8).unwrap().into_block();
         // SAFETY: this test alone uses the block.
         let request =
             unsafe { MapRequest::new(&block, DeviceId(0), dml_core::state::MapState::Unmapped, &mut host) };
@@ -226,7 +229,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "core bug: main_mem was handed a block of another arena")]
     fn a_block_of_another_main_memory_is_a_bug_of_core() {
-        let foreign = arena().alloc(8).unwrap().block;
+        let foreign = arena().alloc(8).unwrap().into_block();
         copy_in(&arena(), &foreign, 0, &pattern(5));
     }
 
@@ -234,7 +237,7 @@ mod tests {
     #[should_panic(expected = "core bug")]
     fn a_copy_past_the_end_is_a_bug_of_core() {
         let arena = arena();
-        let block = arena.alloc(8).unwrap().block;
+        let block = arena.alloc(8).unwrap().into_block();
         copy_in(&arena, &block, 4, &pattern(5));
     }
 }

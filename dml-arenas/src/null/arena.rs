@@ -280,7 +280,7 @@ impl Arena for Null {
         }
         let len = storage.len();
         let call = |block| Call::Attach { block, len };
-        Ok(self.enter(len, Some(storage.clone()), Storage::External, call).block)
+        Ok(self.enter(len, Some(storage.clone()), Storage::External, call).into_block())
     }
 
     fn bind(&self, root: &BlockRef, host: Option<&HostSpan>) -> Result<NewBlock, AllocError> {

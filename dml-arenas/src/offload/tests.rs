@@ -278,7 +278,7 @@ fn silence_an_end_and_a_broken_wire_each_say_what_they_are() {
         let pipeline = device.pipeline();
         // Dropped in the end, which stops the device.
         let arena = OffloadArena::new(device.clone(), DeviceId(0));
-        let block = arena.alloc(1).unwrap().block;
+        let block = arena.alloc(1).unwrap().into_block();
         let first = pipeline.begin(&function, 0..1, &[], &[]).unwrap();
         // SAFETY: the block is this test's own.
         let after = unsafe { pipeline.fill((&block, Span::new(0, 1)), 1, std::slice::from_ref(&first)) };
@@ -316,7 +316,7 @@ fn whoever_waits_in_another_pipeline_hears_of_a_loss() {
 fn a_transport_that_fails_a_transfer_is_a_lost_device() {
     let (device, watch) = device(true, |command| panic!("{command:?}"));
     let arena = OffloadArena::new(device.clone(), DeviceId(1));
-    let block = arena.alloc(16).unwrap().block;
+    let block = arena.alloc(16).unwrap().into_block();
     let (bytes, whole) = (HostMemory::zeroed(16).unwrap(), Span::new(0, 16));
     // SAFETY: block and memory are this test's own.
     let (copy, fill) = unsafe { (CopyIn::new(&block, 0, bytes.source(whole)), Fill::new(&block, whole, 1)) };

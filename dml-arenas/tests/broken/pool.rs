@@ -118,7 +118,7 @@ impl Pool {
     /// A pool with a defect.
     pub(crate) fn with(native: DeviceId, capacity: u64, defect: Defect) -> Self {
         let inner = Arc::new(MainMem::new(DeviceId(0)));
-        let memory = inner.alloc(capacity).expect("memory for a test").block;
+        let memory = inner.alloc(capacity).expect("memory for a test").into_block();
         let joins = defect != Defect::Fragments;
         let heap = Heap { free: BTreeMap::from([(0, capacity)]), joins };
         let (jobs, queue) = channel::<Job>();

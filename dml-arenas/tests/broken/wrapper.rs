@@ -254,7 +254,7 @@ impl Arena for Broken {
             Defect::BlocksShared if self.is_elsewhere() => {
                 let mut shared = self.shared.lock();
                 if shared.is_none() {
-                    *shared = Some(self.inner.alloc(1 << 20)?.block);
+                    *shared = Some(self.inner.alloc(1 << 20)?.into_block());
                 }
                 Ok(NewBlock::new(shared.clone().expect("made before")))
             }
@@ -265,13 +265,12 @@ impl Arena for Broken {
     fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
         match self.defect {
             Defect::AttachCopies => {
-                let NewBlock { block, host, .. } = self.inner.alloc(storage.len())?;
-                let mut host = host.expect("host memory");
+                let new = self.inner.alloc(storage.len())?;
+                let host = new.host().expect("host memory");
                 // SAFETY: the storage lives until the block that is to be made of it has gone, and core gives nobody access
-                // while it attaches it.
-                let bytes = unsafe { std::slice::from_raw_parts(storage.as_ptr(), storage.len() as usize) };
-                host.bytes_mut().copy_from_slice(bytes);
-                Ok(block)
+                // while it attaches it; nobody else has the fresh block, which is as long.
+                unsafe { host.as_ptr().copy_from(storage.as_ptr(), storage.len() as usize) };
+                Ok(new.into_block())
             }
             Defect::AttachWrites if !storage.is_empty() => {
                 // SAFETY: one of the storage's bytes; the check looks at them before and after this call, and core gives

@@ -61,7 +61,7 @@ fn what_is_not_there_is_named() {
 fn arguments_that_do_not_fit_are_refused_before_anything_runs() {
     let (rig, other) = (Rig::new(), Rig::new());
     let (block, foreign) = (rig.block(&[1; 100]), other.block(&[2; 100]));
-    let main = rig.main.alloc(100).unwrap().block;
+    let main = rig.main.alloc(100).unwrap().into_block();
     let scale = rig.function("scale");
     let refused = |arguments: &[Argument<'_>]| match rig.arena.launch(&scale, 0..1, arguments).unwrap_err() {
         OffloadError::Argument { index, reason, .. } => (index, reason.to_string()),
@@ -144,7 +144,7 @@ fn pipelines_run_side_by_side() {
 fn a_run_waits_for_transfers_and_runs_of_other_pipelines() {
     let rig = Rig::new();
     let (block, from, mut to) =
-        (rig.arena.alloc(8 << 20).unwrap().block, host(&[1; 8 << 20]), host(&[0; 8 << 20]));
+        (rig.arena.alloc(8 << 20).unwrap().into_block(), host(&[1; 8 << 20]), host(&[0; 8 << 20]));
     let span = whole(&block);
     let add = rig.function("add_late");
     let [one, two, three] = std::array::from_fn(|_| rig.line());
@@ -194,7 +194,7 @@ fn memory_is_limited_and_comes_back() {
     assert_eq!(error.to_string(), "out of memory: 1 bytes in offload:0");
     assert!(rig.arena.alloc((1 << 20) + 1).unwrap_err().is_out_of_memory());
     drop(blocks);
-    assert_eq!(rig.arena.alloc(1 << 20).unwrap().block.len(), 1 << 20);
+    assert_eq!(rig.arena.alloc(1 << 20).unwrap().into_block().len(), 1 << 20);
 }
 
 #[test]
@@ -202,7 +202,8 @@ fn a_runs_blocks_are_free_when_it_has_ended() {
     let rig = Rig::with(|options| options.memory_bytes = 1 << 20);
     let (describe, line) = (rig.function("describe"), rig.line());
     for _ in 0..300 {
-        let block = rig.arena.alloc(1 << 20).expect("whoever has heard of the end can have the memory").block;
+        let block =
+            rig.arena.alloc(1 << 20).expect("whoever has heard of the end can have the memory").into_block();
         let run = line.run(&describe, 0..1, &[Argument::Write(&block, Span::new(0, 1000))], &[]).unwrap();
         drop(block);
         assert_eq!(run.wait(), Ok(0));
@@ -214,7 +215,7 @@ fn arenas_of_one_device_share_its_memory_and_no_page() {
     let rig = Rig::with(|options| options.memory_bytes = 1 << 20);
     let other = OffloadArena::new(rig.device().clone(), DeviceId(2));
     let (one, two) = (rig.arena.alloc(512 << 10).unwrap(), other.alloc(512 << 10).unwrap());
-    assert_ne!(one.block.native(), two.block.native());
+    assert_ne!(one.block().native(), two.block().native());
     assert!(other.alloc(1).unwrap_err().is_out_of_memory());
 }
 

@@ -72,7 +72,7 @@ impl Rig {
 
     /// A block with these bytes.
     pub(crate) fn block(&self, bytes: &[u8]) -> BlockRef {
-        let block = self.arena.alloc(bytes.len() as u64).expect("there is memory").block;
+        let block = self.arena.alloc(bytes.len() as u64).expect("there is memory").into_block();
         self.put(&block, 0, bytes);
         block
     }
