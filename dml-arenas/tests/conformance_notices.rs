@@ -69,7 +69,7 @@ fn broken() -> Vec<(String, Subject, &'static str, &'static str)> {
         (Defect::KeepsTheFill, "transfers_give_back_what_they_were_lent", "1 transfers of the block"),
         (Defect::KeepsTheLoan, "copies_hit_their_bytes_alone", "is lent"),
         (Defect::BoundToThread, "threads_share_a_block", "bytes differ"),
-        (Defect::BlocksShared, "threads_have_blocks_of_their_own", "bytes differ"),
+        (Defect::BlocksShared, "threads_have_blocks_of_their_own", "gave a block that is not new"),
         (Defect::AllocMisnamed, "too_much_is_an_error", "where and how much"),
         (Defect::MapStale, "mappings_show_the_bytes_and_keep_the_changes", "what a mapping shows"),
         (Defect::MapLosesWrites, "mappings_show_the_bytes_and_keep_the_changes", "bytes differ"),

@@ -320,7 +320,8 @@ impl fmt::Debug for Fence {
 /// # What an arena owes
 /// An arena may be safe code, and nothing that it does, keeps or answers then makes for undefined behaviour: requests that
 /// touch bytes or mappings are made by core alone ([`CopyIn`] and its siblings), and host memory is handed over once
-/// ([`HostMemory`]). What it owes beyond that, and what comes of it otherwise:
+/// ([`HostMemory`]). One way is open: an address given to [`attach`](Self::attach) or [`bind`](Self::bind) by anybody but core is
+/// the caller's to keep alive. What it owes beyond that, and what comes of it otherwise:
 ///
 /// - **A-1** A block is new: nobody else has a reference to it, until core lends some. It has the bytes asked for, and so has the host memory that comes with it, aligned as the description says.
 ///   Otherwise the allocation fails, as out of memory or as a broken contract. (`hostile` `every_lie_is_told_for_what_it_is`,

@@ -8,8 +8,8 @@ mod names;
 pub use names::{ArenaName, Breach, BufferName};
 
 use crate::arena::{ArenaDesc, Concurrency};
-use crate::grant::Outstanding;
 use crate::id::{ArenaId, BufferId, DeviceId, KernelId};
+use crate::outstanding::Outstanding;
 use crate::range::Span;
 use crate::sync::Arc;
 use std::any::Any;

@@ -13,7 +13,7 @@ use crate::arena::{Arena, BlockRef, Fence, NativeHandle};
 use crate::buffer::RawBuffer;
 use crate::cross_arena::moved_all;
 use crate::engine::{guard, quietly};
-use crate::error::{AcquireError, ArenaName, Breach, BufferName, TransferError, ViewError};
+use crate::error::{AcquireError, Breach, TransferError, ViewError};
 use crate::host::{CastError, HostMemory, Lease, Loan};
 use crate::id::{ArenaId, BufferId, GrantId, KernelId};
 use crate::range::Span;
@@ -24,46 +24,12 @@ use crate::storage::Handout;
 use crate::typed::Buffer;
 use bytemuck::Pod;
 use smallvec::SmallVec;
-use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::panic::Location;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::thread::ThreadId;
-
-/// A grant that has not ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Outstanding {
-    /// The buffer.
-    pub buffer: BufferName,
-    /// The grant.
-    pub grant: GrantId,
-    /// Who asked for it.
-    pub kernel: KernelId,
-    /// Through which arena.
-    pub arena: ArenaName,
-    /// Which bytes, for what.
-    pub claims: Claims,
-    /// Where in the program it was asked for, and by which thread, if events were [recorded](crate::Platform::record) then.
-    pub acquired_at: Option<(&'static Location<'static>, ThreadId)>,
-}
-
-impl fmt::Display for Outstanding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of kernel {} in {} holds {}", self.grant, self.kernel, self.arena, self.buffer)?;
-        for Claim { span, access } in &self.claims {
-            write!(f, " {span} {access:?}")?;
-        }
-        match self.acquired_at {
-            Some((at, thread)) => write!(f, ", acquired at {at} by {thread:?}"),
-            None => Ok(()),
-        }
-    }
-}
 
 /// One buffer's grant.
 #[derive(Debug)]

@@ -165,7 +165,7 @@ impl HostMemory {
     #[must_use]
     pub unsafe fn new(ptr: NonNull<u8>, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
         let span = HostSpan { ptr, len, tracker: Tracker::default() };
-        Self { shared: Shared { span, owner: owner, loan: Loan::default() } }
+        Self { shared: Shared { span, owner, loan: Loan::default() } }
     }
 
     /// Fresh zeroed memory.

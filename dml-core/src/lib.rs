@@ -41,6 +41,7 @@ mod error;
 mod grant;
 pub mod host;
 mod id;
+mod outstanding;
 mod own_block;
 mod platform;
 mod range;
@@ -68,11 +69,12 @@ pub use error::{
     AcquireError, AllocError, ArenaName, BindRefusal, Breach, BufferName, BusyReason, ConfigError,
     FreeRefusal, TopologyError, TransferError, Unstored, ViewError, panic_text,
 };
-pub use grant::{Grants, InFlight, Outstanding, ReadView, View, WriteView};
+pub use grant::{Grants, InFlight, ReadView, View, WriteView};
 pub use host::{HostMemory, HostSource, HostSpan, HostTarget};
 pub use id::{
     ArenaId, ArenaSet, BufferId, DeviceId, DeviceSet, GrantId, KernelId, LinkId, MAX_ARENAS, Seq, Ticket,
 };
+pub use outstanding::Outstanding;
 pub use own_block::OwnBlock;
 pub use platform::{DeviceDesc, DeviceKind, Platform, PlatformBuilder, Unavailable};
 pub use range::Span;

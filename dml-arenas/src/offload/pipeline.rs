@@ -50,7 +50,7 @@ const MOST_RUNNING_BYTES: usize = 64 << 10;
 /// let scale = device.function("scale")?;
 /// let (transfers, runs) = (device.pipeline(), device.pipeline());
 /// let there = OffloadArena::new(device, DeviceId(1));
-/// let (mut host, block, whole) = (HostMemory::zeroed(4096)?, there.alloc(4096)?.block, Span::new(0, 4096));
+/// let (mut host, block, whole) = (HostMemory::zeroed(4096)?, there.alloc(4096)?.into_block(), Span::new(0, 4096));
 /// // SAFETY: block and memory are this function's own, and each step waits for the one before.
 /// let back = unsafe {
 ///     let copied = transfers.copy_in((&block, 0), host.source(whole), &[])?;
