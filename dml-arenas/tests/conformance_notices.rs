@@ -96,6 +96,7 @@ fn broken() -> Vec<(String, Subject, &'static str, &'static str)> {
     let main_ones = [
         (Defect::Misaligned, "blocks_are_as_asked_for", "are not aligned"),
         (Defect::AttachCopies, "external_storage_comes_back", "in place"),
+        (Defect::AttachIsElsewhere, "external_storage_comes_back", "OtherStorage"),
         (Defect::AttachWrites, "external_storage_comes_back", "storage that nobody has written"),
         (Defect::MapsAnything, "mappings_show_the_bytes_and_keep_the_changes", "was carried out"),
         (Defect::BoundToThread, "buffers_of_two_threads_keep_apart", "bytes differ"),

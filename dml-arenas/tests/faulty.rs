@@ -36,10 +36,11 @@ fn an_empty_script_changes_nothing() {
     put(&block, 0, &bytes);
     assert_eq!(block.seen().unwrap(), bytes);
     let storage = host(&[7]);
-    let attached = arena.attach(storage.span()).unwrap();
-    assert_eq!(attached.native().0, storage.span().as_ptr().addr());
-    arena.free(attached);
-    assert_eq!(storage.bytes(), [7]);
+    let address = storage.span().as_ptr().addr();
+    let outside: Arc<dyn Arena> = arena.clone();
+    let attached = OwnBlock::attach(&outside, storage).unwrap();
+    assert_eq!((attached.block().native().0, attached.seen()), (address, Some(vec![7])));
+    attached.free();
     block.free();
     assert_eq!((arena.calls_made(), arena.calls_of(CallKind::CopyIn)), (5, 1));
     assert_eq!(&*arena.inner().desc().name, "main_mem");

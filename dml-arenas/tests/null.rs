@@ -9,8 +9,8 @@ use dml_arenas::Null;
 use dml_arenas::null::Call;
 use dml_core::state::MapState;
 use dml_core::{
-    Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, DeviceDesc, DeviceId, DeviceKind, DeviceSet,
-    HostMemory, OwnBlock, Platform, Span,
+    Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Concurrency, CopyIn, DeviceDesc, DeviceId, DeviceKind,
+    DeviceSet, HostMemory, OwnBlock, Platform, Span,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -148,7 +148,9 @@ fn i10_bound_blocks_share_bytes_and_go_first() {
     let (main, gpu) = (Null::backed(main_desc()), Null::backed(desc(Concurrency::Exclusive)));
     let root = main.alloc(16).unwrap();
     let seen = root.host().expect("the host's own").clone();
-    let bound = gpu.bind(root.block(), Some(&seen)).unwrap().into_block();
+    // SAFETY: this test alone uses the root, for as long as it keeps it, and what is bound to it.
+    let over = |root: &BlockRef, host| unsafe { Backing::new(Some(root.clone()), 16, host) };
+    let bound = gpu.bind(&over(root.block(), Some(seen.clone()))).unwrap().into_block();
     let bytes = pattern(16, 6);
     let from = host(&bytes);
     // SAFETY: this test alone uses the block and its root, and nothing else is under way.
@@ -156,30 +158,32 @@ fn i10_bound_blocks_share_bytes_and_go_first() {
     assert_eq!(gpu.copy_in(copy).unwrap().wait(), Ok(16));
     // SAFETY: as above; the root is alive.
     assert_eq!(unsafe { std::slice::from_raw_parts(seen.as_ptr(), 16) }, bytes);
-    assert!(bug(|| drop(main.bind(&bound, None))).contains("the root is itself bound"));
+    assert!(bug(|| drop(main.bind(&over(&bound, None)))).contains("the root is itself bound"));
     assert!(bug(|| main.free(root.block().clone())).contains("1 blocks are bound to it"));
     gpu.free(bound);
     main.free(root.block().clone());
-    assert!(bug(|| drop(gpu.bind(root.block(), None))).contains("the root was freed before"));
+    assert!(bug(|| drop(gpu.bind(&over(root.block(), None)))).contains("the root was freed before"));
     assert_eq!((main.live_blocks(), gpu.live_blocks()), (0, 0));
 }
 
 #[test]
 fn i24_external_storage_is_used_in_place_by_a_host_arena() {
     let main = Null::backed(main_desc());
+    let main = Arc::new(main);
+    let arena: Arc<dyn Arena> = main.clone();
     let memory = HostMemory::holding(vec![1_u16, 2, 3]);
-    let block = main.attach(memory.span()).unwrap();
-    assert_eq!((block.len(), block.native().0), (6, memory.span().as_ptr().addr()));
+    let address = memory.span().as_ptr().addr();
+    let block = OwnBlock::attach(&arena, memory).unwrap();
+    assert_eq!((block.block().len(), block.block().native().0), (6, address));
     let from = host(&[4_u16, 5].map(u16::to_ne_bytes).concat());
-    // SAFETY: this test alone uses the block and the storage, and nothing else is under way.
-    let copy = unsafe { CopyIn::new(&block, 2, from.source(whole(&from))) };
-    assert_eq!(main.copy_in(copy).unwrap().wait(), Ok(4));
-    assert_eq!(memory.bytes(), [1_u16, 4, 5].map(u16::to_ne_bytes).concat());
-    main.free(block);
+    assert_eq!(block.copy_in(2, &from, whole(&from)).unwrap().wait(), Ok(4));
+    assert_eq!(block.seen().unwrap(), [1_u16, 4, 5].map(u16::to_ne_bytes).concat());
+    block.free();
     assert_eq!(main.take_calls().last(), Some(&Call::Free { block: 0 }));
     assert_eq!(main.live_blocks(), 0);
-    let gpu = Null::backed(desc(Concurrency::Exclusive));
-    let error = gpu.attach(memory.span()).unwrap_err();
+    let gpu: Arc<dyn Arena> = Arc::new(Null::backed(desc(Concurrency::Exclusive)));
+    let error = OwnBlock::attach(&gpu, HostMemory::holding(vec![1_u16, 2, 3])).unwrap_err();
+    assert_eq!(error.storage.bytes(), [1_u16, 2, 3].map(u16::to_ne_bytes).concat());
     assert!(error.to_string().contains("does not offer external storage"));
 }
 

@@ -13,7 +13,7 @@
 use crate::error::{AllocError, TransferError};
 use crate::host::{HostMemory, HostSpan};
 use crate::id::{DeviceId, DeviceSet};
-use crate::request::{CopyIn, CopyOut, Fill, MapRequest, UnmapRequest};
+use crate::request::{Backing, CopyIn, CopyOut, Fill, MapRequest, UnmapRequest};
 use crate::state::MapState;
 use crate::{Cost, sync::Arc};
 use std::any::Any;
@@ -137,6 +137,12 @@ pub trait Block: Any + Send + Sync + fmt::Debug {
 
     /// The framework's own handle.
     fn native(&self) -> NativeHandle;
+
+    /// What the block is made over, where that is not storage of its own. A block whose author touches such storage holds the
+    /// [`Backing`] and shows it here, always the same one.
+    fn backing(&self) -> Option<&Backing> {
+        None
+    }
 }
 
 /// A shared reference to a block.
@@ -190,6 +196,15 @@ impl NewBlock {
         let weak_count = Arc::weak_count(&self.block);
         fence(Ordering::Acquire);
         weak_count == 0 && Arc::strong_count(&self.block) == 1 + usize::from(keeps)
+    }
+
+    /// Whether the block says that it is over this storage, or over none but its own.
+    pub(crate) fn is_over(&self, backing: Option<&Backing>) -> bool {
+        match (self.block.backing(), backing) {
+            (None, None) => true,
+            (Some(shown), Some(asked)) => shown.is(asked),
+            _ => false,
+        }
     }
 
     /// A block that is host memory, all of it.
@@ -320,12 +335,14 @@ impl fmt::Debug for Fence {
 /// # What an arena owes
 /// An arena may be safe code, and nothing that it does, keeps or answers then makes for undefined behaviour: requests that
 /// touch bytes or mappings are made by core alone ([`CopyIn`] and its siblings), and host memory is handed over once
-/// ([`HostMemory`]). One way is open: an address given to [`attach`](Self::attach) or [`bind`](Self::bind) by anybody but core is
-/// the caller's to keep alive. What it owes beyond that, and what comes of it otherwise:
+/// ([`HostMemory`]), and so is the storage that a block is made over ([`Backing`]). What it owes beyond that, and what comes of
+/// it otherwise:
 ///
-/// - **A-1** A block is new: nobody else has a reference to it, until core lends some. It has the bytes asked for, and so has the host memory that comes with it, aligned as the description says.
-///   Otherwise the allocation fails, as out of memory or as a broken contract. (`hostile` `every_lie_is_told_for_what_it_is`,
-///   `host_memory_of_safe_code_is_the_grants_alone`)
+/// - **A-1** A block is new: nobody else has a reference to it, until core lends some. It has the bytes asked for, and so has the
+///   host memory that comes with it, aligned as the description says. It is over the storage that it was asked for over, or over
+///   its own. Otherwise the allocation fails, as out of memory or as a broken contract. (`hostile`
+///   `every_lie_is_told_for_what_it_is`, `host_memory_of_safe_code_is_the_grants_alone`,
+///   `a_block_over_other_storage_is_refused`)
 /// - **A-2** A fence reports the bytes that were moved. Fewer than asked for is a failed copy, and so is more. (`hostile`
 ///   `every_lie_is_told_for_what_it_is`)
 /// - **A-3** A transfer is dropped before its fence ends. One that is kept breaks the contract, and the buffer serves nobody any
@@ -344,7 +361,7 @@ impl fmt::Debug for Fence {
 ///   `what_was_launched_ends_before_anybody_is_let_in`)
 ///
 /// Unsafe code in an arena owes what [`HostMemory::new`] says, and touches host memory only as long as it holds the request
-/// that lends it.
+/// that lends it, and storage that a block is over only for requests for that block, which holds its [`Backing`] and shows it.
 ///
 /// # Panics
 /// An implementation may panic when asked for the impossible; core turns a panic into a failed operation.
@@ -358,24 +375,24 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
     /// [`AllocError`] where the memory cannot be had.
     fn alloc(&self, len: u64) -> Result<NewBlock, AllocError>;
 
-    /// Makes a block over storage of the application. Core keeps the storage, for longer than the block is used, and gives
-    /// it back to the application.
+    /// Makes a block over storage of the application, which has an address in host memory. Core gives the storage back to the
+    /// application when the buffer closes. The block says what it is over ([`Block::backing`]).
     ///
     /// # Errors
     /// [`AllocError`] where this arena cannot use it.
-    fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
+    fn attach(&self, storage: &Backing) -> Result<BlockRef, AllocError> {
         let _ = storage;
         Err(AllocError::unsupported(self.desc(), "external storage"))
     }
 
-    /// Makes a block of this arena over the storage of `root`, a block of another arena, which is used for longer; `host` is
-    /// where the host sees that, if it does. Where both arenas are native to one device, core goes on using the root's host
-    /// memory unless other is named.
+    /// Makes a block of this arena over the storage of a block of another arena, the root, which is used for longer. The block
+    /// says what it is over ([`Block::backing`]). Where both arenas are native to one device, core goes on using the root's
+    /// host memory unless other is named.
     ///
     /// # Errors
     /// [`AllocError`] where the framework refuses the storage.
-    fn bind(&self, root: &BlockRef, host: Option<&HostSpan>) -> Result<NewBlock, AllocError> {
-        let _ = (root, host);
+    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
+        let _ = root;
         Err(AllocError::unsupported(self.desc(), "bound storage"))
     }
 

@@ -16,6 +16,7 @@ use crate::outstanding::Outstanding;
 use crate::platform::Platform;
 use crate::range::Span;
 use crate::record::EventKind;
+use crate::request::Backing;
 use crate::state::{Begin, BufferState, Initial, Lifecycle, Outcome, Refusal, Request, Requestor, Routes};
 use crate::storage::{FreeOrder, Handout, Storage};
 use crate::sync::{Arc, Condvar, Mutex};
@@ -40,7 +41,7 @@ pub(crate) struct Core {
     next_ticket: u64,
     next_grant: u64,
     /// The application's storage, which whoever asked for it takes when the buffer has ended.
-    external: Option<External>,
+    pub(crate) external: Option<External>,
     /// Blocks to be freed by whoever frees some already, so that members go before their roots.
     to_free: Vec<(ArenaId, Storage)>,
     /// Whether somebody is freeing blocks of this buffer.
@@ -52,7 +53,12 @@ pub(crate) struct Core {
 }
 
 /// An application's container.
-pub(crate) type External = Arc<dyn Any + Send + Sync>;
+#[derive(Debug)]
+pub(crate) struct External {
+    pub(crate) container: Arc<dyn Any + Send + Sync>,
+    /// What blocks over it hold.
+    pub(crate) backing: Backing,
+}
 
 type Origins = BTreeMap<GrantId, (&'static Location<'static>, ThreadId)>;
 
@@ -511,10 +517,10 @@ impl RawBuffer {
         platform: &Platform,
         made: Made,
         arena: ArenaId,
-        (container, memory, block): (External, HostMemory, BlockRef),
+        (external, memory, block): (External, HostMemory, BlockRef),
     ) -> Self {
         let storage = Storage::new(block, Some(memory), FreeOrder::External);
-        Self::make(platform, made, Initial::External(arena), Some((container, storage)))
+        Self::make(platform, made, Initial::External(arena), Some((external, storage)))
     }
 
     fn make(
@@ -542,9 +548,9 @@ impl RawBuffer {
             Initial::External(arena) => Some(arena),
             _ => None,
         };
-        if let (Some(arena), Some((container, storage))) = (data_in, external) {
+        if let (Some(arena), Some((external, storage))) = (data_in, external) {
             core.put(arena, storage);
-            core.external = Some(container);
+            core.external = Some(external);
         }
         let id = BufferId(NEXT.fetch_add(1, Ordering::Relaxed));
         let inner = Arc::new(BufferInner {

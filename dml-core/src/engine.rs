@@ -14,7 +14,7 @@ use crate::id::{ArenaId, DeviceId, GrantId, KernelId};
 use crate::platform::Platform;
 use crate::range::Span;
 use crate::record::{EventKind, Operation};
-use crate::request::{Fill, MapRequest, UnmapRequest};
+use crate::request::{Backing, Fill, MapRequest, UnmapRequest};
 use crate::state::{CopyKind, CopyOp, MapState, Step, SyncPlan};
 use crate::storage::{FreeOrder, Storage};
 use crate::sync::Arc;
@@ -152,7 +152,7 @@ impl Run {
         let object = self.core().platform.arena(arena);
         self.core().platform.counters().count(Operation::Alloc);
         let allocated = guard(|| object.alloc(self.core().len));
-        let NewBlock { block, host } = self.storage_result(arena, allocated)?;
+        let NewBlock { block, host } = self.storage_result(arena, None, allocated)?;
         self.core().change(|core, _| {
             core.put(arena, Storage::new(block, host, FreeOrder::Root));
             core.state.allocated(arena);
@@ -162,13 +162,14 @@ impl Run {
     }
 
     fn bind(&mut self, arena: ArenaId, root: ArenaId, concurrency: Concurrency) -> Result<(), AcquireError> {
-        let End { block: root_block, host: root_host } = self.end(root);
+        let (backing, root_host) = self.core().change(|core, _| core.backing(root, self.core().len));
         let platform = &self.core().platform;
         let object = platform.arena(arena);
         platform.counters().count(Operation::Bind);
-        let bound = guard(|| object.bind(&root_block, root_host.as_ref().map(Shared::span)));
-        quietly(root_block);
-        let NewBlock { block, host } = self.storage_result(arena, bound)?;
+        let bound = guard(|| object.bind(&backing));
+        let bound = self.storage_result(arena, Some(&backing), bound);
+        quietly(backing);
+        let NewBlock { block, host } = bound?;
         let mut storage = Storage::new(block, host, FreeOrder::Member);
         if platform.desc(arena).native == platform.desc(root).native {
             storage.root_host = root_host;
@@ -185,6 +186,7 @@ impl Run {
     fn storage_result(
         &self,
         arena: ArenaId,
+        backing: Option<&Backing>,
         result: Result<Result<NewBlock, AllocError>, Arc<str>>,
     ) -> Result<NewBlock, AcquireError> {
         let name = self.core().arena_name(arena);
@@ -194,6 +196,10 @@ impl Run {
             if !new.is_new() {
                 self.give_back(arena, new);
                 return Err(AllocError::NotNew { arena: name.name.clone() });
+            }
+            if !guard(|| new.is_over(backing)).unwrap_or_default() {
+                self.give_back(arena, new);
+                return Err(AllocError::OtherStorage { arena: name.name.clone() });
             }
             // The length is the arena's word, and asking for it its code.
             if guard(|| new.block.len()).is_ok_and(|bytes| bytes >= needed_bytes) {
@@ -213,18 +219,13 @@ impl Run {
         let bytes = new.host.as_ref().map_or(needed_bytes, HostMemory::len);
         let is_aligned =
             new.host.as_ref().is_none_or(|host| (host.span().as_ptr().addr() as u64).is_multiple_of(align));
-        if bytes < needed_bytes || (!is_aligned && needed_bytes > 0 && !self.is_bind()) {
+        // Bound storage is aligned as the root's is.
+        if bytes < needed_bytes || (!is_aligned && needed_bytes > 0 && backing.is_none()) {
             self.give_back(arena, new);
             let (buffer, breach) = (self.core().name(), Breach::HostMemory { bytes, needed_bytes });
             return Err(AcquireError::ArenaContract { buffer, arena: name, breach });
         }
         Ok(new)
-    }
-
-    /// Whether the step under way is a binding, whose storage is aligned as the root's is.
-    fn is_bind(&self) -> bool {
-        let under_way = self.next.checked_sub(1).and_then(|index| self.plan.steps.get(index));
-        matches!(under_way, Some(Step::Bind { .. }))
     }
 
     fn give_back(&self, arena: ArenaId, NewBlock { block, host }: NewBlock) {
@@ -461,10 +462,6 @@ impl Run {
             false => EventKind::CopyStarted { owner, from, to, span },
         });
     }
-
-    fn end(&self, arena: ArenaId) -> End {
-        self.core().change(|core, _| core.end(arena))
-    }
 }
 
 impl Pending {
@@ -510,9 +507,13 @@ impl fmt::Debug for Run {
 }
 
 impl Core {
-    /// The storage of an arena that a plan uses, as its own device sees it.
-    fn end(&mut self, arena: ArenaId) -> End {
-        self.end_via(arena, false)
+    /// The storage of an arena for a block of another, and the same as its own device sees it.
+    fn backing(&mut self, root: ArenaId, len: u64) -> (Backing, Option<Shared>) {
+        let external = self.external.as_ref().map(|external| external.backing.clone());
+        let storage = self.storage(root).expect("a plan uses only arenas with storage (I-5)");
+        let external = external.filter(|_| storage.order == FreeOrder::External);
+        let host = storage.native_host();
+        (Backing::root(&storage.block, len, host.as_ref(), external.as_ref()), host)
     }
 
     /// The storage of an arena that a plan uses, as the host sees it by a mapping where `is_mapped`. Who does not need the

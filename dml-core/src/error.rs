@@ -52,6 +52,13 @@ pub enum AllocError {
         /// The arena's name.
         arena: Arc<str>,
     },
+    /// The block that the arena gave is made over other storage than it was asked for: over somebody's where it was to be the
+    /// arena's own, or over another buffer's.
+    #[error("{arena} gave a block over other storage than asked for")]
+    OtherStorage {
+        /// The arena's name.
+        arena: Arc<str>,
+    },
     /// The arena does not offer this kind of allocation.
     #[error("{arena} does not offer {what}")]
     Unsupported {

@@ -18,6 +18,7 @@
 
 use crate::error::TransferError;
 use crate::range::Span;
+use crate::request::Backing;
 use crate::sync::{Arc, Lent, Tracker};
 use bytemuck::{Pod, Zeroable};
 use std::any::Any;
@@ -142,7 +143,7 @@ impl fmt::Debug for HostSpan {
 struct Line([u8; 64]);
 
 /// What keeps host memory alive.
-type Owner = Arc<dyn Any + Send + Sync>;
+pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
 
 /// Host memory and the right to all of its bytes.
 ///
@@ -305,6 +306,11 @@ impl Shared {
 
     pub(crate) fn span(&self) -> &HostSpan {
         &self.span
+    }
+
+    /// What keeps it alive.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner.clone()
     }
 
     /// A part, which is out until both of its loans have ended: that of the memory and that of the transfer.
@@ -565,9 +571,12 @@ mod sealed {
 /// # Safety
 /// 1. `parts` returns the address and number of live, initialised elements, exclusively owned by the container.
 /// 2. Moving the container does not move the elements.
-pub unsafe trait Storage<T: Pod>: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
+pub unsafe trait Storage<T: Pod>: sealed::Sealed + fmt::Debug + Send + Sync + Sized + 'static {
     /// Address and number of the elements.
     fn parts(&mut self) -> (NonNull<T>, usize);
+
+    /// A container of these elements.
+    fn of(elements: Vec<T>) -> Self;
 }
 
 // SAFETY: a vector owns its elements in a heap allocation that does not move with the vector.
@@ -576,6 +585,10 @@ unsafe impl<T: Pod + fmt::Debug + Send + Sync> Storage<T> for Vec<T> {
         let len = self.len();
         (NonNull::from(self.as_mut_slice()).cast(), len)
     }
+
+    fn of(elements: Vec<T>) -> Self {
+        elements
+    }
 }
 
 // SAFETY: a boxed slice owns its elements in a heap allocation that does not move with the box.
@@ -583,6 +596,10 @@ unsafe impl<T: Pod + fmt::Debug + Send + Sync> Storage<T> for Box<[T]> {
     fn parts(&mut self) -> (NonNull<T>, usize) {
         let len = self.len();
         (NonNull::from(&mut **self).cast(), len)
+    }
+
+    fn of(elements: Vec<T>) -> Self {
+        elements.into_boxed_slice()
     }
 }
 
@@ -606,8 +623,27 @@ impl<T: Pod, S: Storage<T>> Owned<T, S> {
         Self { container: std::mem::ManuallyDrop::new(container), ptr, len, _element: PhantomData }
     }
 
+    /// Gives the container back, or one of the same elements where a block that was made over it is kept by somebody, which
+    /// holds `backing`. Nothing where something else of it is out.
+    pub(crate) fn take_back(this: Arc<Self>, backing: Backing) -> Option<S> {
+        let is_held = backing.is_held();
+        drop(backing);
+        match Arc::try_unwrap(this) {
+            Ok(owned) => Some(owned.into_inner()),
+            Err(shared) if Arc::strong_count(&shared) <= 1 + usize::from(is_held) => Some(shared.copied()),
+            Err(_) => None,
+        }
+    }
+
+    /// A container of the same elements, of which nobody else has more than blocks that nothing is asked for.
+    fn copied(&self) -> S {
+        // SAFETY: live and initialised (contract of `Storage`). Nobody writes: what was lent is back, and storage under a block
+        // is touched for requests of core alone (contract of `Arena`).
+        S::of(unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }.to_vec())
+    }
+
     /// Gives the container back.
-    pub(crate) fn into_inner(self) -> S {
+    fn into_inner(self) -> S {
         let mut this = std::mem::ManuallyDrop::new(self);
         // SAFETY: `this` is never used or dropped again, so the container is taken exactly once.
         unsafe { std::mem::ManuallyDrop::take(&mut this.container) }

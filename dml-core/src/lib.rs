@@ -79,6 +79,6 @@ pub use own_block::OwnBlock;
 pub use platform::{DeviceDesc, DeviceKind, Platform, PlatformBuilder, Unavailable};
 pub use range::Span;
 pub use record::{Counters, Event, EventKind, Operation, Recording, Transfer};
-pub use request::{CopyIn, CopyOut, Fill, MapRequest, UnmapRequest};
+pub use request::{Backing, CopyIn, CopyOut, Fill, MapRequest, UnmapRequest};
 pub use state::SyncPlan;
 pub use typed::{Buffer, BufferBuilder, RawBufferBuilder};

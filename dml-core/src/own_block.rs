@@ -1,11 +1,11 @@
 //! Blocks of one's own: for those who measure an arena or check it, without a buffer around.
 
 use crate::arena::{Arena, BlockRef, Fence, MapReport, NewBlock};
-use crate::error::{AllocError, TransferError};
+use crate::error::{AllocError, TransferError, Unstored};
 use crate::host::{HostMemory, Loan};
 use crate::id::DeviceId;
 use crate::range::Span;
-use crate::request::{CopyIn, CopyOut, Fill, MapRequest, UnmapRequest};
+use crate::request::{Backing, CopyIn, CopyOut, Fill, MapRequest, UnmapRequest};
 use crate::state::MapState;
 use crate::sync::{Arc, Mutex};
 use std::fmt;
@@ -62,11 +62,39 @@ impl OwnBlock {
     /// A fresh block.
     ///
     /// # Errors
-    /// Whatever the arena reports; [`AllocError::NotNew`].
+    /// Whatever the arena reports; [`AllocError::NotNew`], [`AllocError::OtherStorage`].
     pub fn alloc(arena: &Arc<dyn Arena>, len: u64) -> Result<Self, AllocError> {
-        let new = arena.alloc(len)?;
+        Self::of(arena, arena.alloc(len)?, None)
+    }
+
+    /// A block over storage of the application.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), with the storage.
+    ///
+    /// # Panics
+    /// Where something of the storage is lent.
+    pub fn attach(arena: &Arc<dyn Arena>, storage: HostMemory) -> Result<Self, Unstored<HostMemory>> {
+        assert!(!storage.is_lent(), "{storage:?} is lent");
+        let backing = Backing::external(&storage);
+        let made =
+            arena.attach(&backing).and_then(|block| Self::of(arena, NewBlock::new(block), Some(&backing)));
+        match made {
+            Ok(own) => {
+                own.inner.state.lock().host = Some(storage);
+                Ok(own)
+            }
+            Err(cause) => Err(Unstored { cause: cause.into(), storage }),
+        }
+    }
+
+    fn of(arena: &Arc<dyn Arena>, new: NewBlock, backing: Option<&Backing>) -> Result<Self, AllocError> {
+        let name = || arena.desc().name.clone();
         if !new.is_new() {
-            return Err(AllocError::NotNew { arena: arena.desc().name.clone() });
+            return Err(AllocError::NotNew { arena: name() });
+        }
+        if !new.is_over(backing) {
+            return Err(AllocError::OtherStorage { arena: name() });
         }
         let NewBlock { block, host } = new;
         let state = Mutex::new(State { host, mapped: None, under_way: Vec::new() });

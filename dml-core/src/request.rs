@@ -5,20 +5,116 @@
 //!   CopyOut  bytes of a block ──▶ host memory, lent
 //!   Fill     a byte ──▶ bytes of a block
 //!   MapRequest, UnmapRequest     who may touch a block
+//!   Backing  storage of somebody else, under a block
 //! ```
 //! 1. Safe code cannot make one: whoever holds one has it from core, which has asked the machine. So an arena that is
 //!    somebody's own may wrap another and pass requests on, but it cannot ask for something of its own.
-//! 2. None is `Clone`: what was asked once is done once. A transfer may be split.
+//! 2. No transfer and no change is `Clone`: what was asked once is done once. A transfer may be split.
 //! 3. A transfer is lent the bytes that it touches until it is dropped, which is before its fence ends: see
 //!    [`HostSource`].
+//! 4. A block over somebody's storage holds the [`Backing`] that core made for it, so that it keeps the storage alive and core
+//!    knows it again wherever it turns up.
 
 #![allow(unsafe_code)]
 
 use crate::arena::BlockRef;
-use crate::host::{HostMemory, HostSource, HostSpan, HostTarget, Loan};
+use crate::host::{HostMemory, HostSource, HostSpan, HostTarget, Loan, Owner, Shared};
 use crate::id::DeviceId;
 use crate::range::Span;
 use crate::state::MapState;
+use crate::sync::Arc;
+use std::fmt;
+
+/// Storage of somebody else, which a block is to be made over: the application's, or that of another block.
+///
+/// A block that is made over it holds it and shows it ([`Block::backing`](crate::Block::backing)), and so keeps the storage
+/// alive: a block that a kernel or an arena keeps never outlives what it names. Core has the block for the buffer that the
+/// storage belongs to and for no other. So it may be cloned, and passed on to an arena inside.
+#[derive(Clone)]
+pub struct Backing(Arc<Under>);
+
+struct Under {
+    len: u64,
+    root: Option<BlockRef>,
+    host: Option<HostSpan>,
+    /// What keeps the host memory alive.
+    _owner: Option<Owner>,
+}
+
+impl Backing {
+    /// The application's storage.
+    pub(crate) fn external(memory: &HostMemory) -> Self {
+        let (host, owner) = (Some(memory.span().clone()), Some(memory.share().owner()));
+        Self(Arc::new(Under { len: memory.len(), root: None, host, _owner: owner }))
+    }
+
+    /// The first `len` bytes of a block, which the host sees there if it does; `under` is what the block itself is over.
+    pub(crate) fn root(block: &BlockRef, len: u64, host: Option<&Shared>, under: Option<&Self>) -> Self {
+        let owner: Option<Owner> = match under {
+            Some(Self(under)) => Some(under.clone()),
+            None => host.map(Shared::owner),
+        };
+        let host = host.map(|host| host.span().clone());
+        Self(Arc::new(Under { len, root: Some(block.clone()), host, _owner: owner }))
+    }
+
+    /// Storage of one's own, for those who drive an arena by hand.
+    ///
+    /// # Safety
+    /// 1. The block, where there is one, has `len` bytes, and so has the host memory, which lives until the value and its
+    ///    clones have gone.
+    /// 2. Until then nobody touches the storage, but for requests for one block made over it, or for its root, as core would
+    ///    schedule them.
+    #[must_use]
+    pub unsafe fn new(root: Option<BlockRef>, len: u64, host: Option<HostSpan>) -> Self {
+        Self(Arc::new(Under { len, root, host, _owner: None }))
+    }
+
+    /// The number of bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The block that the storage belongs to. Nothing where it is the application's.
+    #[must_use]
+    pub fn block(&self) -> Option<&BlockRef> {
+        self.0.root.as_ref()
+    }
+
+    /// Where the host sees the storage, if it does without a mapping. Unsafe code may touch it for requests for a block that
+    /// holds this.
+    #[must_use]
+    pub fn host(&self) -> Option<&HostSpan> {
+        self.0.host.as_ref()
+    }
+
+    /// Whether it is the same storage, for the same purpose.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether somebody else has it: a block made over the storage.
+    pub(crate) fn is_held(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+}
+
+impl fmt::Debug for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Under { len, root, host, .. } = &*self.0;
+        write!(f, "Backing({len} bytes")?;
+        root.iter().try_for_each(|root| write!(f, " of {root:?}"))?;
+        host.iter().try_for_each(|host| write!(f, " at {:p}", host.as_ptr()))?;
+        f.write_str(")")
+    }
+}
 
 /// Bytes of host memory to be copied into a block.
 #[derive(Debug)]
@@ -405,7 +501,6 @@ change_of_map_state!(UnmapRequest);
 mod tests {
     use super::*;
     use crate::arena::{Block, NativeHandle};
-    use crate::sync::Arc;
 
     #[derive(Debug)]
     struct Nothing;

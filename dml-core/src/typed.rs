@@ -1,13 +1,15 @@
 //! Buffers of elements, and how buffers are made.
 
 use crate::acquire::{Acquire, RangeOf};
+use crate::arena::{BlockRef, NewBlock};
 use crate::buffer::{External, Made, RawBuffer};
-use crate::engine::guard;
+use crate::engine::{free, guard};
 use crate::error::{AcquireError, AllocError, ConfigError, Unstored};
 use crate::grant::{ReadView, WriteView};
 use crate::host::{HostMemory, Owned, Storage};
-use crate::id::DeviceId;
+use crate::id::{ArenaId, DeviceId};
 use crate::platform::Platform;
+use crate::request::Backing;
 use crate::state::Initial;
 use crate::sync::Arc;
 use bytemuck::Pod;
@@ -106,7 +108,7 @@ impl<T: Pod> Buffer<T> {
 
 impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
     /// Closes the buffer and returns its latest contents: the application's own vector where the buffer was made from
-    /// one, a copy otherwise. Waits until every other grant is gone.
+    /// one and nobody keeps a block of it ([`Grants::block`](crate::Grants::block)), a copy otherwise. Waits until every other grant is gone.
     ///
     /// # Errors
     /// As [`Buffer::read`]; the buffer is then as it was. [`AcquireError::Closed`] where somebody else got the vector first.
@@ -134,39 +136,52 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
         };
         let container = Arc::new(Owned::<T, S>::new(storage));
         let memory = HostMemory::of(container.clone());
-        let len = memory.len();
-        let arena = platform.desc(home).name.clone();
-        let attached = guard(|| platform.arena(home).attach(memory.span()))
-            .unwrap_or_else(|message| Err(AllocError::Panicked { arena: arena.clone(), message }));
-        // The block's length is the arena's word.
-        let block = attached.and_then(|mut block| {
-            if Arc::get_mut(&mut block).is_none() {
-                return Err(AllocError::NotNew { arena });
-            }
-            let is_long_enough = guard(|| block.len()).is_ok_and(|bytes| bytes >= len);
-            if is_long_enough { Ok(block) } else { Err(AllocError::OutOfMemory { arena, bytes: len }) }
-        });
-        let block = match block {
+        let (len, backing) = (memory.len(), Backing::external(&memory));
+        let block = match attached(platform, home, &backing) {
             Ok(block) => block,
             Err(cause) => {
                 drop(memory);
-                let container = Arc::into_inner(container).expect("nothing of it was lent");
-                return Err(Unstored { cause: cause.into(), storage: container.into_inner() });
+                let storage = Owned::take_back(container, backing).expect("nothing of it was lent");
+                return Err(Unstored { cause: cause.into(), storage });
             }
         };
         let made = Made { len, label: None, element_bytes: size_of::<T>() as u64 };
-        let raw = RawBuffer::with_storage(platform, made, home, (container, memory, block));
+        let external = External { container, backing };
+        let raw = RawBuffer::with_storage(platform, made, home, (external, memory, block));
         Ok(Self { raw, elements: len / size_of::<T>() as u64, _element: PhantomData })
     }
 }
 
-/// The application's container as a vector, without a copy. Nothing where something else refers to it.
-fn vec_of<T: Pod + fmt::Debug + Send + Sync>(container: External) -> Option<Vec<T>> {
+/// A block of an arena over storage of the application, if it is what was asked for.
+fn attached(platform: &Platform, home: ArenaId, storage: &Backing) -> Result<BlockRef, AllocError> {
+    let arena = platform.desc(home).name.clone();
+    let attached = guard(|| platform.arena(home).attach(storage));
+    let block =
+        attached.unwrap_or_else(|message| Err(AllocError::Panicked { arena: arena.clone(), message }))?;
+    let new = NewBlock::new(block);
+    // What the block says is the arena's word, and asking it its code.
+    let wrong = if !new.is_new() {
+        AllocError::NotNew { arena }
+    } else if !guard(|| new.is_over(Some(storage))).unwrap_or_default() {
+        AllocError::OtherStorage { arena }
+    } else if !guard(|| new.block.len()).is_ok_and(|bytes| bytes >= storage.len()) {
+        AllocError::OutOfMemory { arena, bytes: storage.len() }
+    } else {
+        return Ok(new.block);
+    };
+    free(platform, home, new.block);
+    Err(wrong)
+}
+
+/// The application's container as a vector, or a copy of it where a block over it is kept by somebody. Nothing where something
+/// else refers to it.
+fn vec_of<T: Pod + fmt::Debug + Send + Sync>(external: External) -> Option<Vec<T>> {
+    let External { container, backing } = external;
     match container.downcast::<Owned<T, Vec<T>>>() {
-        Ok(owned) => Arc::into_inner(owned).map(Owned::into_inner),
+        Ok(owned) => Owned::take_back(owned, backing),
         Err(other) => {
             let owned = other.downcast::<Owned<T, Box<[T]>>>().ok()?;
-            Arc::into_inner(owned).map(|owned| owned.into_inner().into_vec())
+            Owned::take_back(owned, backing).map(<[T]>::into_vec)
         }
     }
 }

@@ -10,7 +10,7 @@
 use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{
-    AllocError, Arena, ArenaDesc, BlockRef, CopyIn, CopyOut, Fence, Fill, HostSpan, MapReport, MapRequest,
+    AllocError, Arena, ArenaDesc, Backing, BlockRef, CopyIn, CopyOut, Fence, Fill, MapReport, MapRequest,
     NewBlock, TransferError, UnmapRequest,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -125,12 +125,12 @@ impl<A: Arena> Arena for Mortal<A> {
         self.stored(|| self.inner.alloc(len))
     }
 
-    fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
+    fn attach(&self, storage: &Backing) -> Result<BlockRef, AllocError> {
         self.stored(|| self.inner.attach(storage))
     }
 
-    fn bind(&self, root: &BlockRef, host: Option<&HostSpan>) -> Result<NewBlock, AllocError> {
-        self.stored(|| self.inner.bind(root, host))
+    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
+        self.stored(|| self.inner.bind(root))
     }
 
     fn free(&self, block: BlockRef) {

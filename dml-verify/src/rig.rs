@@ -11,10 +11,10 @@ use dml_arenas::null::Null;
 use dml_core::state::{BufferState, MapState, Status};
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{
-    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, ArenaSet, Binding, BlockRef, Concurrency,
-    ConfigError, CopyIn, CopyOut, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Event, EventKind,
-    Fence, Fill, Grants, HostMapped, HostSpan, HostStaged, Link, LinkId, MapReport, MapRequest, NewBlock,
-    Platform, PlatformBuilder, RawBuffer, Region, TransferError, UnmapRequest,
+    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, ArenaSet, Backing, Binding, BlockRef,
+    Concurrency, ConfigError, CopyIn, CopyOut, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet,
+    Event, EventKind, Fence, Fill, Grants, HostMapped, HostStaged, Link, LinkId, MapReport, MapRequest,
+    NewBlock, Platform, PlatformBuilder, RawBuffer, Region, TransferError, UnmapRequest,
 };
 use std::fmt;
 use std::future::Future;
@@ -129,12 +129,12 @@ impl Arena for TestArena {
         self.call(CallKind::Alloc).alloc(len)
     }
 
-    fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
+    fn attach(&self, storage: &Backing) -> Result<BlockRef, AllocError> {
         self.call(CallKind::Attach).attach(storage)
     }
 
-    fn bind(&self, root: &BlockRef, host: Option<&HostSpan>) -> Result<NewBlock, AllocError> {
-        self.call(CallKind::Bind).bind(root, host)
+    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
+        self.call(CallKind::Bind).bind(root)
     }
 
     fn free(&self, block: BlockRef) {

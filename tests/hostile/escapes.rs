@@ -76,7 +76,7 @@ impl Arena for Wrap {
         Ok(NewBlock::new(block))
     }
 
-    fn attach(&self, storage: &dml::core::HostSpan) -> Result<BlockRef, AllocError> {
+    fn attach(&self, storage: &dml::core::Backing) -> Result<BlockRef, AllocError> {
         self.inner.attach(storage)
     }
 

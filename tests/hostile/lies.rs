@@ -5,9 +5,9 @@ use crate::vault::{CPU, GPU, Join, Lie, Plan, VAULT, platform};
 use dml::core::state::{Lifecycle, MapState};
 use dml::core::sync::Arc;
 use dml::core::{
-    AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Breach, Concurrency, CopyIn, CopyJob,
-    CopyOut, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceKind, DeviceSet, Fence, Fill, HostMemory,
-    HostSpan, HostStaged, Link, MapReport, MapRequest, NewBlock, Platform, TransferError, UnmapRequest,
+    AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Breach, Concurrency, CopyIn,
+    CopyJob, CopyOut, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceKind, DeviceSet, Fence, Fill,
+    HostMemory, HostStaged, Link, MapReport, MapRequest, NewBlock, Platform, TransferError, UnmapRequest,
 };
 use std::time::Duration;
 
@@ -318,6 +318,24 @@ fn a_mechanism_reaches_its_own_bytes_alone() {
     });
 }
 
+/// A block over the storage of another.
+#[derive(Debug)]
+struct Bound(Backing);
+
+impl dml::core::Block for Bound {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn native(&self) -> dml::core::NativeHandle {
+        dml::core::NativeHandle(0)
+    }
+
+    fn backing(&self) -> Option<&Backing> {
+        Some(&self.0)
+    }
+}
+
 /// An arena whose description changes is taken at its first word.
 #[derive(Debug)]
 struct Fickle {
@@ -338,8 +356,8 @@ impl Arena for Fickle {
         Ok(NewBlock::new(Arc::new(Plain(len))))
     }
 
-    fn bind(&self, root: &BlockRef, _: Option<&HostSpan>) -> Result<NewBlock, AllocError> {
-        Ok(NewBlock::new(Arc::new(Plain(root.len()))))
+    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
+        Ok(NewBlock::new(Arc::new(Bound(root.clone()))))
     }
 
     fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {

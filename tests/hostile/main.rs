@@ -10,6 +10,7 @@
 //! | `transactions.rs` | grants and kernels in flight that are dropped, forgotten, handed over |
 //! | `kernels.rs` | variants, footprints and hooks of the scheduler |
 //! | `escapes.rs` | safe code around an honest arena that tries to come by an access of its own |
+//! | `storage.rs` | blocks over somebody's storage that turn up elsewhere, or are kept |
 //! | `ends.rs` | ends that two callers race for, and ways out |
 //! | `limits.rs` | sizes, counts and places at the edge |
 //!
@@ -24,6 +25,7 @@ mod escapes;
 mod kernels;
 mod lies;
 mod limits;
+mod storage;
 mod transactions;
 mod vault;
 mod wakers;

@@ -4,7 +4,7 @@ use super::script::{CallKind, Fault, Player, Script, meet, transfer};
 use dml_core::state::MapState;
 use dml_core::sync::Arc;
 use dml_core::{
-    AllocError, Arena, ArenaDesc, BlockRef, CopyIn, CopyOut, Fence, Fill, HostSpan, MapReport, MapRequest,
+    AllocError, Arena, ArenaDesc, Backing, BlockRef, CopyIn, CopyOut, Fence, Fill, MapReport, MapRequest,
     NewBlock, TransferError, UnmapRequest,
 };
 
@@ -91,7 +91,7 @@ impl<A: Arena> Arena for Faulty<A> {
         }
     }
 
-    fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
+    fn attach(&self, storage: &Backing) -> Result<BlockRef, AllocError> {
         match self.meet(CallKind::Attach) {
             Some(Fault::Fail(error) | Fault::FailInFence(error)) => {
                 Err(self.no_storage(&error, storage.len()))
@@ -100,10 +100,10 @@ impl<A: Arena> Arena for Faulty<A> {
         }
     }
 
-    fn bind(&self, root: &BlockRef, host: Option<&HostSpan>) -> Result<NewBlock, AllocError> {
+    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
         match self.meet(CallKind::Bind) {
             Some(Fault::Fail(error) | Fault::FailInFence(error)) => Err(self.no_storage(&error, root.len())),
-            _ => self.inner.bind(root, host),
+            _ => self.inner.bind(root),
         }
     }
 

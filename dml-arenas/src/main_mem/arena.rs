@@ -3,9 +3,9 @@
 use super::memory::{self, ALIGN_BYTES, MAX_BYTES, Memory};
 use dml_core::sync::Arc;
 use dml_core::{
-    AllocError, Arena, ArenaDesc, ArenaKind, Block, BlockRef, Concurrency, CopyIn, CopyOut, Cost, DeviceId,
-    DeviceSet, Fence, Fill, HostSpan, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError,
-    UnmapRequest,
+    AllocError, Arena, ArenaDesc, ArenaKind, Backing, Block, BlockRef, Concurrency, CopyIn, CopyOut, Cost,
+    DeviceId, DeviceSet, Fence, Fill, HostSpan, MapReport, MapRequest, NativeHandle, NewBlock, Span,
+    TransferError, UnmapRequest,
 };
 
 /// The name of the one main memory of a platform.
@@ -55,8 +55,8 @@ impl MainMem {
         })
     }
 
-    fn block(&self, span: &HostSpan, memory: Option<Arc<Memory>>) -> BlockRef {
-        Arc::new(MainMemBlock { span: span.clone(), _memory: memory, arena: self.desc.name.clone() })
+    fn block(&self, span: &HostSpan, keeps: Keeps) -> BlockRef {
+        Arc::new(MainMemBlock { span: span.clone(), keeps, arena: self.desc.name.clone() })
     }
 }
 
@@ -64,10 +64,18 @@ impl MainMem {
 #[derive(Debug)]
 struct MainMemBlock {
     span: HostSpan,
-    /// Allocated by the arena; none where it is the application's, which core keeps.
-    _memory: Option<Arc<Memory>>,
+    keeps: Keeps,
     /// The name of the arena that made it: the very same, so that it tells arenas of one name apart.
     arena: Arc<str>,
+}
+
+/// What keeps a block's memory alive.
+#[derive(Debug)]
+enum Keeps {
+    /// It is allocated by the arena.
+    Own { _memory: Arc<Memory> },
+    /// It is somebody's.
+    Over(Backing),
 }
 
 impl Block for MainMemBlock {
@@ -77,6 +85,13 @@ impl Block for MainMemBlock {
 
     fn native(&self) -> NativeHandle {
         NativeHandle(self.span.as_ptr().addr())
+    }
+
+    fn backing(&self) -> Option<&Backing> {
+        match &self.keeps {
+            Keeps::Own { .. } => None,
+            Keeps::Over(backing) => Some(backing),
+        }
     }
 }
 
@@ -97,11 +112,14 @@ impl Arena for MainMem {
         let memory =
             memory.ok_or_else(|| AllocError::OutOfMemory { arena: self.desc.name.clone(), bytes: len })?;
         let (host, memory) = memory.shared();
-        Ok(NewBlock::new(self.block(host.span(), Some(memory))).with_host(host))
+        Ok(NewBlock::new(self.block(host.span(), Keeps::Own { _memory: memory })).with_host(host))
     }
 
-    fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
-        Ok(self.block(storage, None))
+    fn attach(&self, storage: &Backing) -> Result<BlockRef, AllocError> {
+        let host = storage
+            .host()
+            .ok_or_else(|| AllocError::unsupported(&self.desc, "storage without an address"))?;
+        Ok(self.block(host, Keeps::Over(storage.clone())))
     }
 
     fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
@@ -138,7 +156,7 @@ impl Arena for MainMem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dml_core::HostMemory;
+    use dml_core::{HostMemory, OwnBlock};
     use std::ptr::NonNull;
 
     fn arena() -> MainMem {
@@ -207,11 +225,11 @@ mod tests {
 
     #[test]
     fn i24_external_storage_is_used_in_place() {
-        let arena = arena();
+        let arena: Arc<dyn Arena> = Arc::new(arena());
         let data: Vec<u32> = (0..1000).map(|i| i * i).collect();
         let address = data.as_ptr();
-        let memory = HostMemory::holding(data);
-        let block = arena.attach(memory.span()).unwrap();
+        let own = OwnBlock::attach(&arena, HostMemory::holding(data)).unwrap();
+        let block = own.block();
         assert_eq!((block.len(), block.native().0), (4000, address.addr()));
     }
 

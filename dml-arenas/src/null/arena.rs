@@ -5,7 +5,7 @@ use crate::main_mem::{Memory, copy, fill};
 use dml_core::state::MapState;
 use dml_core::sync::Arc;
 use dml_core::{
-    Access, AllocError, Arena, ArenaDesc, BlockRef, CopyIn, CopyOut, DeviceId, Fence, Fill, Grants,
+    Access, AllocError, Arena, ArenaDesc, Backing, BlockRef, CopyIn, CopyOut, DeviceId, Fence, Fill, Grants,
     HostMemory, HostSpan, MapReport, MapRequest, NewBlock, Region, Span, TransferError, UnmapRequest,
     ViewError,
 };
@@ -203,7 +203,7 @@ impl Null {
         let block = NullBlock { number, len, span, is_host, storage, books: self.books.clone() };
         block.count_as_bound(1);
         let block = Arc::new(block);
-        let memory = block.memory().filter(|_| is_host && !matches!(block.storage, Storage::External));
+        let memory = block.memory().filter(|_| is_host && !matches!(block.storage, Storage::External(_)));
         let new = NewBlock::new(block);
         match memory {
             Some(memory) => new.with_host(memory),
@@ -274,18 +274,18 @@ impl Arena for Null {
         Ok(self.enter(len, Some(memory.span()), Storage::Own { _memory: Arc::new(memory) }, call))
     }
 
-    fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
+    fn attach(&self, storage: &Backing) -> Result<BlockRef, AllocError> {
         if self.desc.native != self.host {
             return Err(AllocError::unsupported(&self.desc, "external storage"));
         }
         let len = storage.len();
         let call = |block| Call::Attach { block, len };
-        Ok(self.enter(len, Some(storage.clone()), Storage::External, call).into_block())
+        Ok(self.enter(len, storage.host().cloned(), Storage::External(storage.clone()), call).into_block())
     }
 
-    fn bind(&self, root: &BlockRef, host: Option<&HostSpan>) -> Result<NewBlock, AllocError> {
-        let (len, mut span) = (root.len(), host.cloned());
-        if let Some(null) = root.downcast_ref::<NullBlock>() {
+    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
+        let (len, mut span) = (root.len(), root.host().cloned());
+        if let Some(null) = root.block().and_then(|root| root.downcast_ref::<NullBlock>()) {
             span = null.span.clone();
             let problem = null.books.bindable(null.number);
             assert!(

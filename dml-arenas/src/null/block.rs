@@ -4,7 +4,7 @@ use super::arena::Call;
 use crate::main_mem::Memory;
 use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex};
-use dml_core::{Block, BlockRef, HostMemory, HostSpan, NativeHandle};
+use dml_core::{Backing, Block, HostMemory, HostSpan, NativeHandle};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
@@ -114,10 +114,10 @@ pub(super) enum Storage {
     Nowhere,
     /// Memory of its own.
     Own { _memory: Arc<Memory> },
-    /// The application's, which core keeps.
-    External,
+    /// The application's.
+    External(Backing),
     /// Those of the block it is bound to.
-    Bound(BlockRef),
+    Bound(Backing),
 }
 
 /// A block of the test arena.
@@ -138,16 +138,15 @@ impl NullBlock {
     pub(super) fn memory(self: &Arc<Self>) -> Option<HostMemory> {
         let span = self.span.as_ref()?;
         let (ptr, len) = (NonNull::new(span.as_ptr())?, span.len() as usize);
-        // SAFETY: the block keeps its bytes, or those of its root; what is the application's core keeps for longer than any
-        // block of it (1). The arena touches them for requests of core and kernels under grants alone (2). It hands them out
+        // SAFETY: the block keeps its bytes, or what it is over (1). The arena touches them for requests of core and kernels under grants alone (2). It hands them out
         // once for the host's own blocks, when they are made, and once for each mapping for the host (3).
         Some(unsafe { HostMemory::new(ptr, len, self.clone()) }.tracked_by(&span.tracker()))
     }
 
     /// Tells the block this one is bound to, if it is.
     pub(super) fn count_as_bound(&self, change: i32) {
-        if let Storage::Bound(root) = &self.storage
-            && let Some(root) = root.downcast_ref::<Self>()
+        if let Storage::Bound(backing) = &self.storage
+            && let Some(root) = backing.block().and_then(|root| root.downcast_ref::<Self>())
         {
             root.books.count_bound(root.number, change);
         }
@@ -162,6 +161,13 @@ impl Block for NullBlock {
     fn native(&self) -> NativeHandle {
         let address = self.span.as_ref().filter(|_| self.is_host).map(|span| span.as_ptr().addr());
         NativeHandle(address.unwrap_or(self.number as usize + 1))
+    }
+
+    fn backing(&self) -> Option<&Backing> {
+        match &self.storage {
+            Storage::External(backing) | Storage::Bound(backing) => Some(backing),
+            Storage::Nowhere | Storage::Own { .. } => None,
+        }
     }
 }
 

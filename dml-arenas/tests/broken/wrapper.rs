@@ -3,8 +3,8 @@
 use dml_core::state::MapState;
 use dml_core::sync::Mutex;
 use dml_core::{
-    AllocError, Arena, ArenaDesc, BlockRef, CopyIn, CopyOut, Fence, Fill, HostMemory, HostSource, HostSpan,
-    MapReport, MapRequest, NewBlock, Span, TransferError, UnmapRequest,
+    AllocError, Arena, ArenaDesc, Backing, Block, BlockRef, CopyIn, CopyOut, Fence, Fill, HostMemory,
+    HostSource, HostSpan, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError, UnmapRequest,
 };
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -66,6 +66,8 @@ pub(crate) enum Defect {
     TakesForeign,
     /// Storage that is attached is copied.
     AttachCopies,
+    /// Storage that is attached is not what the block is over.
+    AttachIsElsewhere,
     /// Storage that is attached is written to.
     AttachWrites,
     /// Storage is declined in the name of another arena.
@@ -225,6 +227,27 @@ impl Broken {
     }
 }
 
+/// A block that says that it is over somebody's storage, and is not.
+#[derive(Debug)]
+struct Copied {
+    copy: BlockRef,
+    storage: Backing,
+}
+
+impl Block for Copied {
+    fn len(&self) -> u64 {
+        self.copy.len()
+    }
+
+    fn native(&self) -> NativeHandle {
+        self.copy.native()
+    }
+
+    fn backing(&self) -> Option<&Backing> {
+        Some(&self.storage)
+    }
+}
+
 fn whole(memory: &HostMemory) -> Span {
     Span::new(0, memory.len())
 }
@@ -262,20 +285,17 @@ impl Arena for Broken {
         }
     }
 
-    fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
+    fn attach(&self, storage: &Backing) -> Result<BlockRef, AllocError> {
         match self.defect {
             Defect::AttachCopies => {
-                let new = self.inner.alloc(storage.len())?;
-                let host = new.host().expect("host memory");
-                // SAFETY: the storage lives until the block that is to be made of it has gone, and core gives nobody access
-                // while it attaches it; nobody else has the fresh block, which is as long.
-                unsafe { host.as_ptr().copy_from(storage.as_ptr(), storage.len() as usize) };
-                Ok(new.into_block())
+                let copy = self.inner.alloc(storage.len())?.into_block();
+                Ok(Arc::new(Copied { copy, storage: storage.clone() }))
             }
+            Defect::AttachIsElsewhere => Ok(self.inner.alloc(storage.len())?.into_block()),
             Defect::AttachWrites if !storage.is_empty() => {
                 // SAFETY: one of the storage's bytes; the check looks at them before and after this call, and core gives
                 // nobody access while it attaches them.
-                unsafe { *storage.as_ptr() ^= 0xFF };
+                unsafe { *storage.host().expect("an address").as_ptr() ^= 0xFF };
                 self.inner.attach(storage)
             }
             Defect::DeclineMisnamed => {

@@ -2,7 +2,7 @@
 
 use super::desk::{assert_same, pattern};
 use super::{External, Subject};
-use dml_core::{AllocError, HostMemory};
+use dml_core::{AllocError, ConfigError, HostMemory, OwnBlock, Unstored};
 
 /// Storage of the application is used in place, and what is written there comes back with it. An arena that does not offer
 /// this says so, by name.
@@ -12,23 +12,29 @@ use dml_core::{AllocError, HostMemory};
 pub fn external_storage_comes_back(subject: &Subject) {
     for len in [0, 1, 4097, 1_000_003] {
         let memory = HostMemory::holding(pattern(len as u64, len));
-        match (subject.external(), subject.arena().attach(memory.span())) {
+        let address = memory.span().as_ptr().addr();
+        let unwritten = |bytes: &[u8]| {
+            assert_same(bytes, &pattern(len as u64, len), "storage that nobody has written");
+        };
+        match (subject.external(), OwnBlock::attach(subject.arena(), memory)) {
             (External::Offered, attached) => {
                 let block = attached.expect("the arena offers it");
-                assert_eq!(block.len(), len as u64, "bytes of attached storage");
+                assert_eq!(block.block().len(), len as u64, "bytes of attached storage");
                 if subject.desc().native == subject.host() {
-                    let address = memory.span().as_ptr().addr();
-                    assert_eq!(block.native().0, address, "attached storage is used in place");
+                    assert_eq!(block.block().native().0, address, "attached storage is used in place");
                 }
-                subject.arena().free(block);
+                unwritten(&block.seen().expect("the storage has an address"));
+                block.free();
             }
             (External::Declined, declined) => {
-                let error = declined.expect_err("the arena does not offer it");
-                let AllocError::Unsupported { arena, .. } = &error else { panic!("{error:?}") };
+                let Unstored { cause, storage } = declined.expect_err("the arena does not offer it");
+                let ConfigError::Storage(AllocError::Unsupported { arena, .. }) = &cause else {
+                    panic!("{cause:?}")
+                };
                 assert_eq!(arena, &subject.desc().name, "who declines");
+                unwritten(storage.bytes());
             }
         }
-        assert_same(memory.bytes(), &pattern(len as u64, len), "storage that nobody has written");
     }
     if subject.external() == External::Offered {
         through_core(subject);

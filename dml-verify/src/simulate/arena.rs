@@ -5,8 +5,8 @@ use dml_arenas::Null;
 use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{
-    AllocError, Arena, ArenaDesc, BlockRef, Completion, CopyIn, CopyJob, CopyOut, CopyQuery, Cost,
-    CrossArena, Fence, Fill, HostSpan, MapReport, MapRequest, NewBlock, TransferError, UnmapRequest,
+    AllocError, Arena, ArenaDesc, Backing, BlockRef, Completion, CopyIn, CopyJob, CopyOut, CopyQuery, Cost,
+    CrossArena, Fence, Fill, MapReport, MapRequest, NewBlock, TransferError, UnmapRequest,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Poll, Waker};
@@ -194,12 +194,12 @@ impl Arena for SimArena {
         self.storage(len, || self.null.alloc(len))
     }
 
-    fn attach(&self, storage: &HostSpan) -> Result<BlockRef, AllocError> {
+    fn attach(&self, storage: &Backing) -> Result<BlockRef, AllocError> {
         self.null.attach(storage)
     }
 
-    fn bind(&self, root: &BlockRef, host: Option<&HostSpan>) -> Result<NewBlock, AllocError> {
-        self.storage(root.len(), || self.null.bind(root, host))
+    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
+        self.storage(root.len(), || self.null.bind(root))
     }
 
     fn free(&self, block: BlockRef) {
