@@ -7,7 +7,7 @@
 use crate::arena::{Arena, ArenaDesc};
 use crate::cost::Cost;
 use crate::cross_arena::{Allocation, CopyQuery, CrossArena, Link};
-use crate::engine::guard;
+use crate::engine::{guard, quietly};
 use crate::id::{ArenaId, ArenaSet, LinkId};
 use crate::state::{Path, PathKey, Routes, reach};
 use crate::sync::{Arc, Mutex};
@@ -52,6 +52,14 @@ pub(crate) struct Topology {
     bound_by_need: ArenaSet,
     cache: Option<Mutex<HashMap<PathKey, Option<Path>>>>,
     prices: Prices,
+}
+
+/// Arenas and mechanisms go one after the other: one that panics as it goes is nobody's failure but its own.
+impl Drop for Topology {
+    fn drop(&mut self) {
+        std::mem::take(&mut self.cross_arenas).into_iter().for_each(quietly);
+        std::mem::take(&mut self.arenas).into_iter().for_each(quietly);
+    }
 }
 
 /// What mechanisms ask for a copy, by size class, link, and whether ends are remapped or allocated (C-1).

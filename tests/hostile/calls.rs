@@ -8,11 +8,12 @@
 //! | `Arena::free`, destructors of blocks | after every change that frees, and in the last handle's drop |
 //! | `Arena::{is_lost, loss}` | after a failure, `notice_losses`, errors |
 //! | `Arena::tail` | grants dropped or failed after their block was handed out |
-//! | `Block::len` | after an allocation |
+//! | `Block::{len, backing}` | after an allocation |
 //! | `Block::native` | `Grants::native` |
 //! | `Fence`, `Completion::{wait, poll}`, their destructors | plans; kernels in flight |
 //! | `CrossArena::can_copy` | when a buffer is made: prices are asked for once |
 //! | `CrossArena::copy` | plans |
+//! | destructors of arenas and mechanisms | when the last of a platform goes (`ends.rs`) |
 //! | `Waker::{wake, clone, drop}` | after a change that lets somebody in; polls (`wakers.rs`) |
 //! | `Region::{buffer, bytes}` | on the caller's own thread, before anything is asked |
 //! | `Variant`, `Footprint::Of`, `Hooks` | the scheduler's units (`kernels.rs`) |
@@ -41,6 +42,7 @@ const CALLS: &[Call] = &[
     Call::Loss,
     Call::BlockLen,
     Call::BlockNative,
+    Call::BlockBacking,
     Call::BlockDrop,
     Call::FenceWait,
     Call::FencePoll,

@@ -1,8 +1,10 @@
 //! Ends that two callers race for, and ways out of what should not have happened.
 
-use crate::vault::{CPU, GPU, Join, Lie, Plan, platform};
+use crate::vault::{CPU, Call, Deed, GPU, Join, Lie, Plan, platform};
 use dml::core::{AcquireError, Buffer, Platform};
 use dml_verify::watched;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -195,4 +197,26 @@ fn errors_name_labels_and_elements() {
     let told = platform.acquire(CPU).read(&raw).try_now().map(drop).unwrap_err();
     assert_eq!(told.to_string(), format!("{} bytes 0..8 were never written", raw.id()));
     assert_eq!((buffer.raw().name().label(), raw.name().label()), (Some("weights"), None));
+}
+
+/// An arena or a mechanism that panics as it goes disturbs nobody: not whoever drops the platform, not the next to go, and not a
+/// program that is panicking already.
+#[test]
+fn an_arena_that_panics_as_it_goes_is_gone_all_the_same() {
+    for (call, times) in [(Call::ArenaDrop, 1), (Call::LinkDrop, 2)] {
+        for is_panicking in [false, true] {
+            let plan = Plan::always_at(call, Deed::Panic);
+            let platform = platform(Join::Staged, &plan, Lie::None);
+            let buffer = platform.buffer_from(vec![1_u8; 8]).unwrap();
+            platform.acquire(GPU).read(&buffer).wait().unwrap().release().unwrap();
+            let dropped = catch_unwind(AssertUnwindSafe(move || {
+                let _last = (buffer, platform);
+                if is_panicking {
+                    resume_unwind(Box::new("already"));
+                }
+            }));
+            assert_eq!(dropped.is_err(), is_panicking, "{call:?}: {dropped:?}");
+            assert_eq!(plan.met.load(Ordering::SeqCst), times, "{call:?}");
+        }
+    }
 }

@@ -4,10 +4,10 @@ use dml::arenas::MainMem;
 use dml::core::state::MapState;
 use dml::core::sync::{Arc, Mutex};
 use dml::core::{
-    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Block, BlockRef, Completion, Concurrency,
-    CopyIn, CopyJob, CopyOut, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet,
-    Fence, Fill, HostMapped, HostMemory, HostSpan, HostStaged, Link, MapReport, MapRequest, NativeHandle,
-    NewBlock, Platform, TransferError, UnmapRequest,
+    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Backing, Block, BlockRef, Completion,
+    Concurrency, CopyIn, CopyJob, CopyOut, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind,
+    DeviceSet, Fence, Fill, HostMapped, HostMemory, HostSpan, HostStaged, Link, MapReport, MapRequest,
+    NativeHandle, NewBlock, Platform, TransferError, UnmapRequest,
 };
 use std::fmt;
 use std::sync::OnceLock;
@@ -35,12 +35,15 @@ pub(crate) enum Call {
     Loss,
     BlockLen,
     BlockNative,
+    BlockBacking,
     BlockDrop,
+    ArenaDrop,
     FenceWait,
     FencePoll,
     FenceDrop,
     CanCopy,
     LinkCopy,
+    LinkDrop,
 }
 
 /// What is done at a call, once.
@@ -160,6 +163,23 @@ impl Block for Cell {
     fn native(&self) -> NativeHandle {
         self.plan.meet(Call::BlockNative);
         NativeHandle(1)
+    }
+
+    fn backing(&self) -> Option<&Backing> {
+        self.plan.meet(Call::BlockBacking);
+        None
+    }
+}
+
+impl Drop for Vault {
+    fn drop(&mut self) {
+        self.plan.meet(Call::ArenaDrop);
+    }
+}
+
+impl<C> Drop for Way<C> {
+    fn drop(&mut self) {
+        self.plan.meet(Call::LinkDrop);
     }
 }
 
@@ -373,7 +393,8 @@ pub(crate) fn platform(join: Join, plan: &Arc<Plan>, lie: Lie) -> Platform {
 
 /// As [`platform`], with a vault whose transfers all fail with the error of a lost device.
 pub(crate) fn failing(plan: &Arc<Plan>) -> Platform {
-    let vault = Vault { fails: true, ..Vault::new(Concurrency::Exclusive, false, plan, Lie::None) };
+    let mut vault = Vault::new(Concurrency::Exclusive, false, plan, Lie::None);
+    vault.fails = true;
     built(Join::Staged, |_| {}, vault)
 }
 
