@@ -3,9 +3,12 @@
 use super::Subject;
 use super::desk::{Known, assert_same, pattern};
 use dml_core::{AllocError, OwnBlock};
+use std::sync::{Mutex, PoisonError};
 
 /// How many blocks fill an arena whose capacity is known.
 const BLOCKS: u64 = 8;
+/// Two who fill one memory at the same time take each other's: held by whoever fills one.
+static FILLING: Mutex<()> = Mutex::new(());
 /// How much of a block's beginning and end is written where blocks are large.
 const EDGE_BYTES: u64 = 5003;
 
@@ -65,6 +68,7 @@ fn fill_up(subject: &Subject, capacity: u64, unit: u64) -> Vec<OwnBlock> {
 /// Where it does not, or they are not.
 pub fn fullness_is_an_error(subject: &Subject) {
     let Some(capacity) = subject.capacity_bytes() else { return };
+    let _alone = FILLING.lock().unwrap_or_else(PoisonError::into_inner);
     let unit = unit_bytes(subject, capacity);
     let edge = EDGE_BYTES.min(unit / 2);
     let edges = |seed: usize| {
@@ -116,6 +120,7 @@ pub fn fullness_is_an_error(subject: &Subject) {
 /// Where it cannot.
 pub fn freed_memory_can_be_had_again(subject: &Subject) {
     let capacity = subject.capacity_bytes().unwrap_or(8 << 20);
+    let _alone = FILLING.lock().unwrap_or_else(PoisonError::into_inner);
     let unit = unit_bytes(subject, capacity);
     for round in 0..3 * BLOCKS as usize {
         let block = subject.alloc(unit);
