@@ -48,11 +48,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         (grants.block(&inner)?.ok_or("it has bytes")?, grants.block(&out)?.ok_or("it has bytes")?);
     let bytes = Span::new(0, items / 2 * 4);
     let scalar = Part::Scalar(offload::Scalar::F32(factor));
-    let run = offload.launch(
-        &function,
-        0..items / 2,
-        &[Part::Read(from, bytes), Part::Write(to, bytes), scalar],
-    )?;
+    let parts = [Part::Read(from, bytes), Part::Write(to, bytes), scalar];
+    // SAFETY: both parts are granted, and the grants last until the run has ended.
+    let run = unsafe { offload.launch(&function, 0..items / 2, &parts) }?;
     grants.in_flight(run).wait()?.release()?;
 
     // Over both devices at once.
@@ -64,7 +62,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             let bytes = Span::new(package.start() * 4, package.end() * 4);
             let scalar = Part::Scalar(offload::Scalar::F32(factor));
             let parts = [Part::Read(from, bytes), Part::Write(to, bytes), scalar];
-            Ok(offload.launch(&function, package.range(), &parts)?)
+            // SAFETY: the parts are those of the package, which the grants are for, and these last until the fence has ended.
+            Ok(unsafe { offload.launch(&function, package.range(), &parts) }?)
         }
     };
     let here = move |package: &Package, grants: &mut Grants| {

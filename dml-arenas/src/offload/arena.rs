@@ -4,6 +4,7 @@ use super::block::OffloadBlock;
 use super::device::OffloadDevice;
 use super::error::OffloadError;
 use super::function::{Argument, Function};
+use super::message::Scalar;
 use super::pipeline::{Pipeline, Transfer};
 use dml_core::sync::Arc;
 use dml_core::{
@@ -56,19 +57,34 @@ impl OffloadArena {
 
     /// Runs a function over the items, after those launched before. The fence waits for its end and reports zero bytes.
     ///
-    /// What the function does with its parts is trusted, as an OpenCL kernel is: they have to be granted to the caller,
-    /// for writing where it writes, until the fence was waited for.
+    /// # Safety
+    /// 1. Until the fence has ended, the parts are granted to the caller: for writing where the function may write them. The
+    ///    worker lends them to the function as slices.
     ///
     /// # Errors
     /// [`OffloadError`] of a call that cannot be, or of a device that is lost; as the fence's error it becomes a
     /// [`TransferError`].
-    pub fn launch(
+    pub unsafe fn launch(
         &self,
         function: &Function,
         items: Range<u64>,
         arguments: &[Argument<'_>],
     ) -> Result<Fence, OffloadError> {
         Ok(self.runs.begin(function, items, arguments, &[])?.fence())
+    }
+
+    /// Runs a function that needs no memory, as [`launch`](Self::launch) does.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    pub fn call(
+        &self,
+        function: &Function,
+        items: Range<u64>,
+        scalars: &[Scalar],
+    ) -> Result<Fence, OffloadError> {
+        let arguments: Vec<_> = scalars.iter().map(|scalar| Argument::Scalar(*scalar)).collect();
+        Ok(self.runs.begin(function, items, &arguments, &[])?.fence())
     }
 
     fn place(&self, block: &BlockRef, span: Span) -> Span {

@@ -4,9 +4,13 @@ use crate::forks::{Child, Fork, Gate, Leave, child, fork, leave};
 use crate::rig::{WORKER, is_there, kill, library, wait_until};
 use dml_arenas::MainMem;
 use dml_arenas::null::join_staged;
-use dml_arenas::offload::{Argument, Function, OffloadArena, OffloadDevice, Scalar, Signal, WorkerOptions};
+use dml_arenas::offload::{
+    Argument, Function, OffloadArena, OffloadDevice, OffloadError, Scalar, Signal, WorkerOptions,
+};
 use dml_core::sync::Arc;
-use dml_core::{AcquireError, Buffer, DeviceDesc, DeviceId, DeviceKind, InFlight, LinkSpeed, Platform, Span};
+use dml_core::{
+    AcquireError, Buffer, DeviceDesc, DeviceId, DeviceKind, Fence, InFlight, LinkSpeed, Platform, Span,
+};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -52,6 +56,16 @@ impl Scene {
         self.platform.arena(arena).downcast_ref().expect("it is a worker's")
     }
 
+    fn launch(
+        &self,
+        function: &Function,
+        items: std::ops::Range<u64>,
+        arguments: &[Argument<'_>],
+    ) -> Result<Fence, OffloadError> {
+        // SAFETY: each caller has a grant of the blocks, which it keeps until the fence has ended.
+        unsafe { self.arena().launch(function, items, arguments) }
+    }
+
     /// Begins to multiply by three and add `value` on the worker, which takes so many milliseconds.
     fn begin(&self, buffer: &Buffer<u32>, value: u32, ms: u32) -> InFlight {
         let grants = self.platform.acquire(THERE).read_write(buffer).wait().expect("nobody else holds it");
@@ -61,7 +75,7 @@ impl Scene {
             Argument::Scalar(Scalar::U32(value)),
             Argument::Scalar(Scalar::U32(ms)),
         ];
-        let fence = self.arena().launch(&self.add, 0..buffer.len(), &arguments).expect("it fits");
+        let fence = self.launch(&self.add, 0..buffer.len(), &arguments).expect("it fits");
         grants.in_flight(fence)
     }
 
@@ -215,7 +229,7 @@ fn a_child_runs_asks_and_stops_nothing() {
             Argument::Scalar(Scalar::U32(1)),
             Argument::Scalar(Scalar::U32(0)),
         ];
-        assert!(scene.arena().launch(&scene.add, 0..1000, &arguments).unwrap_err().is_device_lost());
+        assert!(scene.launch(&scene.add, 0..1000, &arguments).unwrap_err().is_device_lost());
         let line = scene.device.pipeline();
         // SAFETY: nothing else is begun, and the block is granted.
         let filled = unsafe { line.fill((&block, whole), 1, &[]) };
@@ -424,7 +438,7 @@ fn a_function_that_forks_leaves_one_worker() {
         let grants = scene.platform.acquire(THERE).read_write(&buffer).wait().unwrap();
         let block = grants.block(&buffer).unwrap().unwrap().clone();
         let arguments = [Argument::Write(&block, Span::new(0, 12))];
-        let fence = scene.arena().launch(&function, 0..1, &arguments).unwrap();
+        let fence = scene.launch(&function, 0..1, &arguments).unwrap();
         grants.in_flight(fence).wait().unwrap().release().unwrap();
         assert_eq!(*buffer.read().unwrap(), [first, 2, 3], "{name}");
     }

@@ -17,7 +17,7 @@ fn a_function_of_a_library_works_on_parts_of_buffers() {
     let part = Span::new(400, 2400);
     let arguments =
         [Argument::Write(&to, part), Argument::Scalar(Scalar::F32(2.5)), Argument::Read(&from, part)];
-    assert_eq!(rig.arena.launch(&rig.function("scale"), 100..600, &arguments).unwrap().wait(), Ok(0));
+    assert_eq!(rig.launch(&rig.function("scale"), 100..600, &arguments).unwrap().wait(), Ok(0));
     let mut expected = pattern(4000, 9);
     for item in 100..600 {
         let value = input[item] * 2.5 + item as f32;
@@ -63,7 +63,7 @@ fn arguments_that_do_not_fit_are_refused_before_anything_runs() {
     let (block, foreign) = (rig.block(&[1; 100]), other.block(&[2; 100]));
     let main = rig.main.alloc(100).unwrap().into_block();
     let scale = rig.function("scale");
-    let refused = |arguments: &[Argument<'_>]| match rig.arena.launch(&scale, 0..1, arguments).unwrap_err() {
+    let refused = |arguments: &[Argument<'_>]| match rig.launch(&scale, 0..1, arguments).unwrap_err() {
         OffloadError::Argument { index, reason, .. } => (index, reason.to_string()),
         error => panic!("{error}"),
     };
@@ -74,12 +74,12 @@ fn arguments_that_do_not_fit_are_refused_before_anything_runs() {
     let (left, right) = (Span::new(0, 51), Span::new(50, 60));
     assert!(refused(&[Argument::Read(&block, left), Argument::Write(&block, right)]).1.contains("buffer 0"));
     #[allow(clippy::reversed_empty_ranges, reason = "that is what is refused")]
-    let backwards = rig.arena.launch(&scale, 9..3, &[]).unwrap_err();
+    let backwards = rig.launch(&scale, 9..3, &[]).unwrap_err();
     assert_eq!(backwards.to_string(), "scale on offload:0 was asked for items 9..3");
     let many: Vec<_> = (0..20_000).map(|_| Argument::Scalar(Scalar::U64(u64::MAX))).collect();
-    assert!(matches!(rig.arena.launch(&scale, 0..1, &many), Err(OffloadError::TooLong { .. })));
+    assert!(matches!(rig.launch(&scale, 0..1, &many), Err(OffloadError::TooLong { .. })));
     let of_other = other.function("scale");
-    assert!(matches!(rig.arena.launch(&of_other, 0..1, &[]), Err(OffloadError::UnknownFunction { .. })));
+    assert!(matches!(rig.launch(&of_other, 0..1, &[]), Err(OffloadError::UnknownFunction { .. })));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_function_that_fails_is_an_answer_and_the_worker_goes_on() {
     let failed = pipeline.run(&rig.function("fail"), 0..1, &seven, &[]).unwrap().wait().unwrap_err();
     assert_eq!(failed.to_string(), "fail failed on offload:0: no luck with 7");
     assert!(matches!(failed, OffloadError::Function { code: -42, .. }));
-    let fence = rig.arena.launch(&rig.function("fail_silently"), 0..1, &[]).unwrap();
+    let fence = rig.launch(&rig.function("fail_silently"), 0..1, &[]).unwrap();
     match fence.wait().unwrap_err() {
         TransferError::Framework { code: 7, message, .. } => {
             assert!(message.contains("it returned 7"), "{message}")

@@ -42,7 +42,7 @@ fn a_worker_that_is_killed_is_a_lost_device() {
     let running = one.run(&hang, 0..1, &[], &[]).unwrap();
     let sent = one.run(&fail, 0..1, &[], &[]).unwrap();
     let waiting = two.run(&fail, 0..1, &[], std::slice::from_ref(&running)).unwrap();
-    let fence = rig.arena.launch(&hang, 0..1, &[]).unwrap();
+    let fence = rig.launch(&hang, 0..1, &[]).unwrap();
     kill(rig.device().process().unwrap(), "KILL");
     let lost = running.wait().unwrap_err();
     assert_eq!(lost.to_string(), "offload:0 is lost: its worker ended (signal: 9 (SIGKILL))");
@@ -85,7 +85,7 @@ fn a_worker_that_is_stopped_is_killed_for_it() {
     let rig = Rig::with(|options| options.time_limit = Some(Duration::from_millis(300)));
     let block = rig.block(&[1; 8]);
     kill(rig.device().process().unwrap(), "STOP");
-    let fence = rig.arena.launch(&rig_function_of_stopped(&rig), 0..1, &[]);
+    let fence = rig.launch(&rig_function_of_stopped(&rig), 0..1, &[]);
     let ended = fence.map_err(TransferError::from).and_then(dml_core::Fence::wait);
     assert_eq!(ended, Err(lost(&rig)));
     assert!(matches!(rig.device().loss(), Some(Loss::Hung { .. })), "{:?}", rig.device().loss());

@@ -89,8 +89,8 @@ fn a_functions_output_and_input_are_not_its_owners() {
 #[ignore = "run by a_functions_output_and_input_are_not_its_owners"]
 fn owner_whose_function_prints() {
     let rig = Rig::new();
-    assert_eq!(rig.arena.launch(&rig.function("print"), 0..1, &[]).unwrap().wait(), Ok(0));
-    assert_eq!(rig.arena.launch(&rig.function("read_input"), 0..1, &[]).unwrap().wait(), Ok(0));
+    assert_eq!(rig.launch(&rig.function("print"), 0..1, &[]).unwrap().wait(), Ok(0));
+    assert_eq!(rig.launch(&rig.function("read_input"), 0..1, &[]).unwrap().wait(), Ok(0));
 }
 
 /// What the owner below does once it has told its worker's number.

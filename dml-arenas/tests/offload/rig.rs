@@ -111,11 +111,22 @@ impl Rig {
         to.bytes().to_vec()
     }
 
+    /// A launch by a test that alone uses the blocks, and waits.
+    pub(crate) fn launch(
+        &self,
+        function: &Function,
+        items: Range<u64>,
+        arguments: &[Argument<'_>],
+    ) -> Result<Fence, OffloadError> {
+        // SAFETY: so it is.
+        unsafe { self.arena.launch(function, items, arguments) }
+    }
+
     pub(crate) fn text(&self, function: &str, items: Range<u64>, scalars: &[Scalar]) -> String {
         let block = self.block(&[0; 600]);
         let mut arguments = vec![Argument::Write(&block, Span::new(100, 600))];
         arguments.extend(scalars.iter().map(|scalar| Argument::Scalar(*scalar)));
-        let ran = self.arena.launch(&self.function(function), items, &arguments).expect("it fits");
+        let ran = self.launch(&self.function(function), items, &arguments).expect("it fits");
         assert_eq!(ran.wait(), Ok(0));
         let bytes = self.take(&block, Span::new(100, 600));
         let end = bytes.iter().position(|byte| *byte == 0).expect("the text is shorter");

@@ -197,7 +197,10 @@ fn offloaded(
             Slot::U32(value) => Some(Argument::Scalar(Scalar::U32(value))),
             Slot::F32(value) => Some(Argument::Scalar(Scalar::F32(value))),
         }));
-        Ok(of(&arena).launch(&function, package.range(), &arguments)?)
+        #[allow(unsafe_code, reason = "launching a function on a worker's memory is")]
+        // SAFETY: the parts are those of the package, which the grants are for, and these last until the fence has ended.
+        let launched = unsafe { of(&arena).launch(&function, package.range(), &arguments) };
+        Ok(launched?)
     })
 }
 

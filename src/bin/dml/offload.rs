@@ -112,7 +112,7 @@ mod with_workers {
             for _ in 0..SHORT_PER_RUN {
                 time(3, &|| there.copy_in(0, &source, short))?;
                 time(4, &|| there.copy_out(0, &mut target.borrow_mut(), short))?;
-                time(5, &|| Ok(offload.launch(&empty, 0..1, &[])?))?;
+                time(5, &|| Ok(offload.call(&empty, 0..1, &[])?))?;
             }
         }
         let median = |index: usize| metrics::Summary::of(&times[index]).map_or(0.0, |summary| summary.median);

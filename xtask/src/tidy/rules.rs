@@ -18,8 +18,8 @@ use super::Violation;
 use super::paths::named_paths;
 use super::source::{Line, SourceFile, identifiers};
 
-/// Where `unsafe` may stand: the arenas; host memory and the requests that only core makes; and where a kernel of OpenCL is
-/// launched.
+/// Where `unsafe` may stand: the arenas; host memory and the requests that only core makes; and where kernels are launched on
+/// devices.
 const UNSAFE_PLACES: &[&str] = &[
     "dml-arenas/",
     "dml-core/src/host.rs",
@@ -27,6 +27,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "dml-workloads/src/prepare/variants.rs",
     "examples/acquire.rs",
     "examples/coexecute.rs",
+    "examples/offload.rs",
 ];
 
 /// Past this a file wants a second room.

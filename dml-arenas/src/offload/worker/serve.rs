@@ -203,7 +203,8 @@ impl Worker {
         let Some(function) = function else {
             return failed((NO_CODE, format!("there is no function number {}", call.function).into()));
         };
-        // SAFETY: the owner names only bytes that core has granted to this run, and for as long as it lasts.
+        // SAFETY: whoever launched the run answers for it that it alone is granted the bytes (`OffloadArena::launch`,
+        // `Pipeline::run`), for as long as it lasts.
         let made =
             unsafe { Call::new(&self.window, call.first..call.end, self.threads, &call.parts, call.scalars) };
         let mut made = match made {
