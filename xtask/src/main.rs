@@ -72,7 +72,7 @@ const TASKS: &[Task] = &[
     Task {
         name: "asan",
         arguments: "[FILTER]",
-        covers: "the unit tests of every crate under AddressSanitizer (x86_64 Linux)",
+        covers: "unit tests, hostile plug-ins, random topologies and forks under AddressSanitizer (x86_64 Linux)",
         run: checkers::address_sanitizer,
     },
     Task {
