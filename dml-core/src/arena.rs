@@ -18,7 +18,6 @@ use crate::state::MapState;
 use crate::{Cost, sync::Arc};
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{Ordering, fence};
 use std::task::{Poll, Waker};
 
 /// The sort of memory an arena wraps, such as `main_mem` or `opencl`.
@@ -190,21 +189,25 @@ impl NewBlock {
     }
 
     /// Whether nobody else has the block; its own host memory may.
-    pub(crate) fn is_new(&self) -> bool {
-        let keeps = self.host.as_ref().is_some_and(|host| host.is_kept_by(&self.block));
-        // Weak ones first: whoever makes a strong one of one has it before the weak one goes.
-        let weak_count = Arc::weak_count(&self.block);
-        fence(Ordering::Acquire);
-        weak_count == 0 && Arc::strong_count(&self.block) == 1 + usize::from(keeps)
+    pub(crate) fn is_new(&mut self) -> bool {
+        let Self { block, host } = self;
+        // Nothing but this asks for both counts at once.
+        let is_new = |block: &mut BlockRef| Arc::get_mut(block).is_some();
+        match host {
+            Some(host) if host.is_kept_by(block) => host.without_share(block, is_new),
+            _ => is_new(block),
+        }
     }
 
-    /// Whether the block says that it is over this storage, or over none but its own.
+    /// Whether the block says that it is over this storage, or over none but its own, and its host memory is its own.
     pub(crate) fn is_over(&self, backing: Option<&Backing>) -> bool {
-        match (self.block.backing(), backing) {
+        let is_own = self.host.as_ref().is_none_or(|host| host.is_for(&self.block));
+        let is_over = match (self.block.backing(), backing) {
             (None, None) => true,
             (Some(shown), Some(asked)) => shown.is(asked),
             _ => false,
-        }
+        };
+        is_own && is_over
     }
 
     /// A block that is host memory, all of it.

@@ -16,7 +16,6 @@ use crate::outstanding::Outstanding;
 use crate::platform::Platform;
 use crate::range::Span;
 use crate::record::EventKind;
-use crate::request::Backing;
 use crate::state::{Begin, BufferState, Initial, Lifecycle, Outcome, Refusal, Request, Requestor, Routes};
 use crate::storage::{FreeOrder, Handout, Storage};
 use crate::sync::{Arc, Condvar, Mutex};
@@ -41,11 +40,13 @@ pub(crate) struct Core {
     next_ticket: u64,
     next_grant: u64,
     /// The application's storage, which whoever asked for it takes when the buffer has ended.
-    pub(crate) external: Option<External>,
+    external: Option<External>,
     /// Blocks to be freed by whoever frees some already, so that members go before their roots.
     to_free: Vec<(ArenaId, Storage)>,
     /// Whether somebody is freeing blocks of this buffer.
     is_freeing: bool,
+    /// Whether storage was given up because something of it was kept.
+    is_leaked: bool,
     /// Whether the buffer is closed and all of its storage free.
     is_ended: bool,
     /// Where grants were acquired, while events are recorded.
@@ -53,12 +54,7 @@ pub(crate) struct Core {
 }
 
 /// An application's container.
-#[derive(Debug)]
-pub(crate) struct External {
-    pub(crate) container: Arc<dyn Any + Send + Sync>,
-    /// What blocks over it hold.
-    pub(crate) backing: Backing,
-}
+pub(crate) type External = Arc<dyn Any + Send + Sync>;
 
 type Origins = BTreeMap<GrantId, (&'static Location<'static>, ThreadId)>;
 
@@ -365,6 +361,7 @@ impl BufferInner {
     pub(crate) fn wedge_lent(&self) {
         self.change(|core, _| {
             core.state.wedge();
+            core.is_leaked = true;
             std::mem::forget(core.external.take());
             core.storages.iter().for_each(|(_, storage)| storage.keep_for_ever());
         });
@@ -517,10 +514,10 @@ impl RawBuffer {
         platform: &Platform,
         made: Made,
         arena: ArenaId,
-        (external, memory, block): (External, HostMemory, BlockRef),
+        (container, memory, block): (External, HostMemory, BlockRef),
     ) -> Self {
         let storage = Storage::new(block, Some(memory), FreeOrder::External);
-        Self::make(platform, made, Initial::External(arena), Some((external, storage)))
+        Self::make(platform, made, Initial::External(arena), Some((container, storage)))
     }
 
     fn make(
@@ -541,6 +538,7 @@ impl RawBuffer {
             external: None,
             to_free: Vec::new(),
             is_freeing: false,
+            is_leaked: false,
             is_ended: false,
             origins: Origins::new(),
         };
@@ -548,9 +546,9 @@ impl RawBuffer {
             Initial::External(arena) => Some(arena),
             _ => None,
         };
-        if let (Some(arena), Some((external, storage))) = (data_in, external) {
+        if let (Some(arena), Some((container, storage))) = (data_in, external) {
             core.put(arena, storage);
-            core.external = Some(external);
+            core.external = Some(container);
         }
         let id = BufferId(NEXT.fetch_add(1, Ordering::Relaxed));
         let inner = Arc::new(BufferInner {
@@ -752,9 +750,15 @@ impl RawBuffer {
 
     /// Closes the buffer and gives the application's container back, the latest contents in it: `reading` keeps them
     /// there until everybody else has gone. Of several who ask, one gets it.
-    pub(crate) fn close_taking(&self, reading: Grants) -> Option<External> {
+    pub(crate) fn close_taking(&self, reading: Grants) -> Result<External, AcquireError> {
         self.0.close(None, || drop(reading));
-        self.0.change(|core, _| core.external.take())
+        let (container, is_leaked) = self.0.change(|core, _| (core.external.take(), core.is_leaked));
+        let buffer = self.0.name();
+        container.ok_or(if is_leaked {
+            AcquireError::Wedged { buffer }
+        } else {
+            AcquireError::Closed { buffer }
+        })
     }
 
     pub(crate) fn span(&self, bytes: &Range<u64>) -> Result<Span, AcquireError> {

@@ -192,7 +192,7 @@ impl Run {
         let name = self.core().arena_name(arena);
         let (needed_bytes, align) = (self.core().len, self.core().platform.desc(arena).alloc_align);
         let panicked = |message| Err(AllocError::Panicked { arena: name.name.clone(), message });
-        let result = result.unwrap_or_else(panicked).and_then(|new| {
+        let result = result.unwrap_or_else(panicked).and_then(|mut new| {
             if !new.is_new() {
                 self.give_back(arena, new);
                 return Err(AllocError::NotNew { arena: name.name.clone() });
@@ -244,7 +244,6 @@ impl Run {
             false => object.map(MapRequest::scheduled(&block, device, target, &mut host)),
         });
         let report = report.unwrap_or_else(|message| Err(TransferError::Panicked { message }));
-        quietly(block);
         let (state, error) = match report {
             Ok(MapReport { host: Some(shown), .. }) if shown.is_lent() => {
                 quietly(shown);
@@ -261,6 +260,11 @@ impl Run {
         if state.is_some_and(|state| !is_host_in(state)) {
             quietly(host.take());
         }
+        let is_other = host.as_ref().is_some_and(|host| !host.is_for(&block));
+        if is_other {
+            quietly(host.take());
+        }
+        quietly(block);
         let bytes = host.as_ref().map_or(u64::MAX, HostMemory::len);
         let (accepted, left_over) = self.core().change(|core, routes| {
             let left_over = core.take_mapping(arena, host);
@@ -277,6 +281,10 @@ impl Run {
             breach,
         };
         match (accepted, error) {
+            (Some(Ok(())) | None, _) if is_other => {
+                self.core().wedge();
+                Err(broken(arena, Breach::OtherMemory))
+            }
             (Some(Ok(())) | None, _) if bytes < self.core().len => {
                 let breach = Breach::HostMemory { bytes, needed_bytes: self.core().len };
                 self.core().wedge();
@@ -509,11 +517,9 @@ impl fmt::Debug for Run {
 impl Core {
     /// The storage of an arena for a block of another, and the same as its own device sees it.
     fn backing(&mut self, root: ArenaId, len: u64) -> (Backing, Option<Shared>) {
-        let external = self.external.as_ref().map(|external| external.backing.clone());
         let storage = self.storage(root).expect("a plan uses only arenas with storage (I-5)");
-        let external = external.filter(|_| storage.order == FreeOrder::External);
         let host = storage.native_host();
-        (Backing::root(&storage.block, len, host.as_ref(), external.as_ref()), host)
+        (Backing::root(&storage.block, len, host.as_ref()), host)
     }
 
     /// The storage of an arena that a plan uses, as the host sees it by a mapping where `is_mapped`. Who does not need the

@@ -7,8 +7,9 @@
 //! ```
 //! What makes it sound, whatever safe code an arena or a mechanism consists of:
 //!
-//! 1. [`HostMemory`] is unique. Safe code gets one only by making fresh memory, so two blocks never show the same bytes;
-//!    [`HostMemory::new`] is unsafe and says what its author owes.
+//! 1. [`HostMemory`] is unique. What safe code makes is fresh memory, which it alone may look at until it hands it over. What
+//!    unsafe code makes of a block's memory ([`HostMemory::new`] says what its author owes) names the block: no safe code may
+//!    look at it, whoever comes by it, and core takes it for that block alone. So two blocks never show the same bytes.
 //! 2. Once an arena has handed it over, core alone derives access from it: slices under grants (I-1, I-4), and loans
 //!    ([`HostSource`], [`HostTarget`]) for transfers that the machine has scheduled (I-3, I-9).
 //! 3. A loan keeps the memory alive. Core looks whether every loan of a transfer came back before it believes in the
@@ -16,9 +17,9 @@
 
 #![allow(unsafe_code)]
 
+use crate::arena::BlockRef;
 use crate::error::TransferError;
 use crate::range::Span;
-use crate::request::Backing;
 use crate::sync::{Arc, Lent, Tracker};
 use bytemuck::{Pod, Zeroable};
 use std::any::Any;
@@ -148,25 +149,30 @@ pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
 /// Host memory and the right to all of its bytes.
 ///
 /// An arena hands it to core with a block that is host memory ([`NewBlock`](crate::NewBlock)), or with the report of a
-/// mapping ([`MapReport`](crate::MapReport)). Until then it may read and write the bytes by safe means. It is not `Clone`:
-/// what has been handed over cannot be handed over again.
+/// mapping ([`MapReport`](crate::MapReport)). Until then it may read and write the bytes of memory that it made itself
+/// ([`zeroed`](Self::zeroed), [`holding`](Self::holding)) by safe means; memory of a block ([`new`](Self::new)) is for core. It is
+/// not `Clone`: what has been handed over cannot be handed over again.
 pub struct HostMemory {
     shared: Shared,
+    /// Whether the block that keeps it touches it, too, for requests of core.
+    is_of_block: bool,
 }
 
 impl HostMemory {
-    /// Names `len` bytes at `ptr`, which live as long as `owner`.
+    /// Names `len` bytes at `ptr`: the memory of `block`, or of a mapping of it. Core takes it for this very block and for no
+    /// other.
     ///
     /// # Safety
-    /// 1. `ptr` is valid for reads and writes of `len` initialised bytes until `owner` is dropped.
+    /// 1. `ptr` is valid for reads and writes of `len` initialised bytes until `block` is dropped, and until this memory is
+    ///    where it is of a mapping.
     /// 2. While this memory lives, nobody reads or writes the bytes except through it, and except the arena that hands it
-    ///    to core, where it carries out requests of core for the block that it belongs to.
-    /// 3. No other living `HostMemory` names any of the bytes, save those of blocks bound to each other's storage, of which
-    ///    each names the same bytes.
+    ///    to core, where it carries out requests of core for the block.
+    /// 3. No living `HostMemory` of another block names any of the bytes, save those of blocks bound to each other's storage,
+    ///    of which each names the same bytes.
     #[must_use]
-    pub unsafe fn new(ptr: NonNull<u8>, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
+    pub unsafe fn new(ptr: NonNull<u8>, len: usize, block: Arc<dyn Any + Send + Sync>) -> Self {
         let span = HostSpan { ptr, len, tracker: Tracker::default() };
-        Self { shared: Shared { span, owner, loan: Loan::default() } }
+        Self { shared: Shared { span, owner: block, loan: Loan::default() }, is_of_block: true }
     }
 
     /// Fresh zeroed memory.
@@ -196,7 +202,8 @@ impl HostMemory {
         // SAFETY: the container owns `len` initialised bytes there and does not move them while `owned` lives (contract of
         // `Storage`) (1). Nobody else reaches a container that an `Owned` holds (2), and only the two callers, each with
         // an `Owned` just made, call this (3).
-        unsafe { Self::new(owned.ptr.cast(), len, owned) }.tracked_by(&Tracker::new(len))
+        let memory = unsafe { Self::new(owned.ptr.cast(), len, owned) }.tracked_by(&Tracker::new(len));
+        Self { is_of_block: false, ..memory }
     }
 
     /// The same bytes, tracked: in a model, every access to them is checked against all others of the same tracker.
@@ -230,16 +237,14 @@ impl HostMemory {
         self.shared.loan.is_out()
     }
 
-    /// The bytes.
+    /// The bytes of memory of one's own.
     ///
     /// # Panics
-    /// While something of them is lent.
+    /// While something of them is lent; where the memory is a block's.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        assert!(!self.is_lent(), "{self:?} is lent");
-        // SAFETY: live and initialised (contract of `new`). Whoever has the memory is alone with it: nothing of it is lent,
-        // and what core derives more from it counts as lent. Nobody writes while `self` is borrowed.
-        unsafe { self.shared.span.as_slice() }.unwrap_or_default()
+        self.expect_own();
+        self.seen()
     }
 
     /// The bytes, to be changed.
@@ -248,34 +253,71 @@ impl HostMemory {
     /// As [`bytes`](Self::bytes).
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.expect_own();
+        self.seen_mut()
+    }
+
+    fn expect_own(&self) {
+        assert!(!self.is_of_block, "{self:?} is of a block, and for core alone");
         assert!(!self.is_lent(), "{self:?} is lent");
-        // SAFETY: as in `bytes`, borrowed exclusively.
+    }
+
+    /// The bytes, for whoever has asked for nothing that is still under way.
+    pub(crate) fn seen(&self) -> &[u8] {
+        assert!(!self.is_lent(), "{self:?} is lent");
+        // SAFETY: live and initialised (contract of `new`). Whoever has the memory is alone with it: nothing of it is lent,
+        // and what core derives more from it counts as lent. Nobody writes while `self` is borrowed.
+        unsafe { self.shared.span.as_slice() }.unwrap_or_default()
+    }
+
+    /// The bytes, to be changed, as [`seen`](Self::seen).
+    pub(crate) fn seen_mut(&mut self) -> &mut [u8] {
+        assert!(!self.is_lent(), "{self:?} is lent");
+        // SAFETY: as in `seen`, borrowed exclusively.
         unsafe { self.shared.span.as_mut_slice() }.unwrap_or_default()
     }
 
-    /// Lends a part for a transfer out of it. Nobody can look at the memory until the loan is back.
+    /// Lends a part of memory of one's own for a transfer out of it. Nobody can look at the memory until the loan is back.
     ///
     /// # Panics
-    /// Where the memory has fewer bytes, or something of it is lent already.
+    /// Where the memory has fewer bytes, or something of it is lent already, or it is a block's.
     #[must_use]
     pub fn source(&self, part: Span) -> HostSource {
-        assert!(!self.is_lent(), "{self:?} is lent");
+        self.expect_own();
         HostSource(self.shared.lend(part, &Loan::default()))
     }
 
-    /// Lends a part for a transfer into it. Nobody can look at the memory until the loan is back.
+    /// Lends a part of memory of one's own for a transfer into it. Nobody can look at the memory until the loan is back.
     ///
     /// # Panics
-    /// Where the memory has fewer bytes, or something of it is lent already.
+    /// As [`source`](Self::source).
     #[must_use]
     pub fn target(&mut self, part: Span) -> HostTarget {
-        assert!(!self.is_lent(), "{self:?} is lent");
+        self.expect_own();
         HostTarget(self.shared.lend(part, &Loan::default()))
+    }
+
+    /// Whether it may be taken for the memory of a block: it is of this one, or of nobody else's.
+    pub(crate) fn is_for<T: ?Sized>(&self, block: &Arc<T>) -> bool {
+        !self.is_of_block || self.is_kept_by(block)
     }
 
     /// Whether it is `owner` that keeps it alive.
     pub(crate) fn is_kept_by<T: ?Sized>(&self, owner: &Arc<T>) -> bool {
         Arc::as_ptr(&self.shared.owner).addr() == Arc::as_ptr(owner).addr()
+    }
+
+    /// Does something without the share in the block that keeps it alive, which is to live for as long.
+    pub(crate) fn without_share<R>(
+        &mut self,
+        block: &mut BlockRef,
+        act: impl FnOnce(&mut BlockRef) -> R,
+    ) -> R {
+        let share = std::mem::replace(&mut self.shared.owner, Arc::new(()));
+        drop(share);
+        let result = act(block);
+        self.shared.owner = block.clone();
+        result
     }
 
     /// What core derives access from.
@@ -623,22 +665,17 @@ impl<T: Pod, S: Storage<T>> Owned<T, S> {
         Self { container: std::mem::ManuallyDrop::new(container), ptr, len, _element: PhantomData }
     }
 
-    /// Gives the container back, or one of the same elements where a block that was made over it is kept by somebody, which
-    /// holds `backing`. Nothing where something else of it is out.
-    pub(crate) fn take_back(this: Arc<Self>, backing: Backing) -> Option<S> {
-        let is_held = backing.is_held();
-        drop(backing);
-        match Arc::try_unwrap(this) {
-            Ok(owned) => Some(owned.into_inner()),
-            Err(shared) if Arc::strong_count(&shared) <= 1 + usize::from(is_held) => Some(shared.copied()),
-            Err(_) => None,
-        }
+    /// Gives the container back, or one of the same elements where something still refers to it: a block made over it that
+    /// somebody keeps, a view that was forgotten. The caller knows that nobody writes by it: all that was granted and lent is
+    /// back.
+    pub(crate) fn take_back(this: Arc<Self>) -> S {
+        Arc::try_unwrap(this).map_or_else(|shared| shared.copied(), Self::into_inner)
     }
 
-    /// A container of the same elements, of which nobody else has more than blocks that nothing is asked for.
+    /// A container of the same elements.
     fn copied(&self) -> S {
-        // SAFETY: live and initialised (contract of `Storage`). Nobody writes: what was lent is back, and storage under a block
-        // is touched for requests of core alone (contract of `Arena`).
+        // SAFETY: live and initialised (contract of `Storage`). Nobody writes (the one caller's word): storage under a block is
+        // touched for requests of core alone (contract of `Arena`), and views that were forgotten are out of reach.
         S::of(unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }.to_vec())
     }
 

@@ -1,6 +1,7 @@
 //! Blocks of one's own: for those who measure an arena or check it, without a buffer around.
 
 use crate::arena::{Arena, BlockRef, Fence, MapReport, NewBlock};
+use crate::engine::guard;
 use crate::error::{AllocError, TransferError, Unstored};
 use crate::host::{HostMemory, Loan};
 use crate::id::DeviceId;
@@ -77,8 +78,11 @@ impl OwnBlock {
     pub fn attach(arena: &Arc<dyn Arena>, storage: HostMemory) -> Result<Self, Unstored<HostMemory>> {
         assert!(!storage.is_lent(), "{storage:?} is lent");
         let backing = Backing::external(&storage);
-        let made =
-            arena.attach(&backing).and_then(|block| Self::of(arena, NewBlock::new(block), Some(&backing)));
+        let made = guard(|| {
+            arena.attach(&backing).and_then(|block| Self::of(arena, NewBlock::new(block), Some(&backing)))
+        });
+        let panicked = |message| Err(AllocError::Panicked { arena: arena.desc().name.clone(), message });
+        let made = made.unwrap_or_else(panicked);
         match made {
             Ok(own) => {
                 own.inner.state.lock().host = Some(storage);
@@ -88,7 +92,7 @@ impl OwnBlock {
         }
     }
 
-    fn of(arena: &Arc<dyn Arena>, new: NewBlock, backing: Option<&Backing>) -> Result<Self, AllocError> {
+    fn of(arena: &Arc<dyn Arena>, mut new: NewBlock, backing: Option<&Backing>) -> Result<Self, AllocError> {
         let name = || arena.desc().name.clone();
         if !new.is_new() {
             return Err(AllocError::NotNew { arena: name() });
@@ -119,7 +123,7 @@ impl OwnBlock {
     /// While a transfer is under way.
     #[must_use]
     pub fn seen(&self) -> Option<Vec<u8>> {
-        self.inner.state.lock().host().map(|host| host.bytes().to_vec())
+        self.inner.state.lock().host().map(|host| host.seen().to_vec())
     }
 
     /// The host's address of the block, where it has one.
@@ -138,7 +142,7 @@ impl OwnBlock {
     pub fn overwrite(&self, offset: usize, bytes: &[u8]) {
         let mut state = self.inner.state.lock();
         let host = state.host().expect("the host sees the block");
-        host.bytes_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
+        host.seen_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
     /// Starts copying `part` of host memory into the block at `offset`.
@@ -225,6 +229,8 @@ impl OwnBlock {
                 state
             })
         });
+        // Of another block's memory it may look at nothing.
+        let mapped = mapped.filter(|mapped| mapped.is_for(&self.inner.block));
         self.inner.state.lock().mapped = mapped;
         report.unwrap_or_else(|panic| resume_unwind(panic))
     }

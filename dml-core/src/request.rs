@@ -48,13 +48,9 @@ impl Backing {
         Self(Arc::new(Under { len: memory.len(), root: None, host, _owner: owner }))
     }
 
-    /// The first `len` bytes of a block, which the host sees there if it does; `under` is what the block itself is over.
-    pub(crate) fn root(block: &BlockRef, len: u64, host: Option<&Shared>, under: Option<&Self>) -> Self {
-        let owner: Option<Owner> = match under {
-            Some(Self(under)) => Some(under.clone()),
-            None => host.map(Shared::owner),
-        };
-        let host = host.map(|host| host.span().clone());
+    /// The first `len` bytes of a block, which the host sees there if it does.
+    pub(crate) fn root(block: &BlockRef, len: u64, host: Option<&Shared>) -> Self {
+        let (owner, host) = (host.map(Shared::owner), host.map(|host| host.span().clone()));
         Self(Arc::new(Under { len, root: Some(block.clone()), host, _owner: owner }))
     }
 
@@ -98,11 +94,6 @@ impl Backing {
     /// Whether it is the same storage, for the same purpose.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
-    }
-
-    /// Whether somebody else has it: a block made over the storage.
-    pub(crate) fn is_held(&self) -> bool {
-        Arc::strong_count(&self.0) > 1
     }
 }
 
@@ -464,7 +455,8 @@ macro_rules! change_of_map_state {
                 self.change.target
             }
 
-            /// Whether core has memory of a mapping for the host, from an earlier report.
+            /// Whether core has memory of a mapping for the host, from an earlier report. An arena that somebody wraps may be
+            /// told otherwise ([`with_host`](Self::with_host)): one whose mappings end knows itself what it has handed out.
             #[must_use]
             pub fn has_host(&self) -> bool {
                 self.change.host.is_some()

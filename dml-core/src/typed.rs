@@ -108,10 +108,12 @@ impl<T: Pod> Buffer<T> {
 
 impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
     /// Closes the buffer and returns its latest contents: the application's own vector where the buffer was made from
-    /// one and nobody keeps a block of it ([`Grants::block`](crate::Grants::block)), a copy otherwise. Waits until every other grant is gone.
+    /// one, a copy otherwise. It is a copy, too, where a view of the vector was forgotten or somebody keeps a block of it
+    /// ([`Grants::block`](crate::Grants::block)). Waits until every other grant is gone.
     ///
     /// # Errors
-    /// As [`Buffer::read`]; the buffer is then as it was. [`AcquireError::Closed`] where somebody else got the vector first.
+    /// As [`Buffer::read`]; the buffer is then as it was. [`AcquireError::Closed`] where somebody else got the vector first,
+    /// [`AcquireError::Wedged`] where an arena broke its contract meanwhile: then nobody gets it.
     #[track_caller]
     pub fn into_vec(self) -> Result<Vec<T>, AcquireError> {
         let view = self.read()?;
@@ -120,11 +122,8 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
             self.raw.close_after(view.into_grants());
             return Ok(contents);
         }
-        let name = self.raw.name();
-        let container =
-            self.raw.close_taking(view.into_grants()).ok_or(AcquireError::Closed { buffer: name })?;
-        // Whoever still has a part of it on loan broke a contract, and the buffer was given up for it.
-        vec_of(container).ok_or_else(|| AcquireError::Wedged { buffer: self.raw.name() })
+        let container = self.raw.close_taking(view.into_grants())?;
+        Ok(vec_of(container).expect("a buffer of this type was made of such a container"))
     }
 
     pub(crate) fn from_storage<S: Storage<T>>(platform: &Platform, storage: S) -> Result<Self, Unstored<S>> {
@@ -141,13 +140,12 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
             Ok(block) => block,
             Err(cause) => {
                 drop(memory);
-                let storage = Owned::take_back(container, backing).expect("nothing of it was lent");
-                return Err(Unstored { cause: cause.into(), storage });
+                drop(backing);
+                return Err(Unstored { cause: cause.into(), storage: Owned::take_back(container) });
             }
         };
         let made = Made { len, label: None, element_bytes: size_of::<T>() as u64 };
-        let external = External { container, backing };
-        let raw = RawBuffer::with_storage(platform, made, home, (external, memory, block));
+        let raw = RawBuffer::with_storage(platform, made, home, (container, memory, block));
         Ok(Self { raw, elements: len / size_of::<T>() as u64, _element: PhantomData })
     }
 }
@@ -158,7 +156,7 @@ fn attached(platform: &Platform, home: ArenaId, storage: &Backing) -> Result<Blo
     let attached = guard(|| platform.arena(home).attach(storage));
     let block =
         attached.unwrap_or_else(|message| Err(AllocError::Panicked { arena: arena.clone(), message }))?;
-    let new = NewBlock::new(block);
+    let mut new = NewBlock::new(block);
     // What the block says is the arena's word, and asking it its code.
     let wrong = if !new.is_new() {
         AllocError::NotNew { arena }
@@ -173,15 +171,13 @@ fn attached(platform: &Platform, home: ArenaId, storage: &Backing) -> Result<Blo
     Err(wrong)
 }
 
-/// The application's container as a vector, or a copy of it where a block over it is kept by somebody. Nothing where something
-/// else refers to it.
-fn vec_of<T: Pod + fmt::Debug + Send + Sync>(external: External) -> Option<Vec<T>> {
-    let External { container, backing } = external;
+/// The application's container as a vector, or a copy of it where something still refers to it.
+fn vec_of<T: Pod + fmt::Debug + Send + Sync>(container: External) -> Option<Vec<T>> {
     match container.downcast::<Owned<T, Vec<T>>>() {
-        Ok(owned) => Owned::take_back(owned, backing),
+        Ok(owned) => Some(Owned::take_back(owned)),
         Err(other) => {
             let owned = other.downcast::<Owned<T, Box<[T]>>>().ok()?;
-            Owned::take_back(owned, backing).map(<[T]>::into_vec)
+            Some(Owned::take_back(owned).into_vec())
         }
     }
 }

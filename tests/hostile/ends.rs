@@ -220,3 +220,19 @@ fn an_arena_that_panics_as_it_goes_is_gone_all_the_same() {
         }
     }
 }
+
+/// What a program forgets is its own loss: a view that nobody can reach any more costs a copy of the vector, not the vector.
+#[test]
+fn a_forgotten_view_costs_a_copy() {
+    let platform = plain();
+    let given = vec![7_u8; 64];
+    let address = given.as_ptr().addr();
+    let buffer = platform.buffer_from(given).unwrap();
+    let mut grants = platform.acquire(CPU).read_write(&buffer).wait().unwrap();
+    grants.slice_mut::<u8>(&buffer).unwrap()[0] = 8;
+    std::mem::forget(grants.views().unwrap());
+    grants.release().unwrap();
+    let back = buffer.into_vec().unwrap();
+    assert_eq!((back[0], &back[1..]), (8, &[7; 63][..]));
+    assert_ne!(back.as_ptr().addr(), address, "what was forgotten is still there");
+}

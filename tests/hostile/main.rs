@@ -11,6 +11,7 @@
 //! | `kernels.rs` | variants, footprints and hooks of the scheduler |
 //! | `escapes.rs` | safe code around an honest arena that tries to come by an access of its own |
 //! | `storage.rs` | blocks over somebody's storage that turn up elsewhere, or are kept |
+//! | `mappings.rs` | the memory of a block in the hands of those who wrap its arena |
 //! | `ends.rs` | ends that two callers race for, and ways out |
 //! | `limits.rs` | sizes, counts and places at the edge |
 //!
@@ -25,6 +26,7 @@ mod escapes;
 mod kernels;
 mod lies;
 mod limits;
+mod mappings;
 mod storage;
 mod transactions;
 mod vault;

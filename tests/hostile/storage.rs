@@ -9,6 +9,7 @@ use dml::core::{
     Concurrency, ConfigError, CopyIn, CopyOut, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, Fill,
     HostMemory, Link, MapReport, MapRequest, NewBlock, OwnBlock, Platform, TransferError, UnmapRequest,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const CPU: DeviceId = DeviceId(0);
 const GPU: DeviceId = DeviceId(1);
@@ -308,4 +309,88 @@ fn a_block_that_panics_over_its_storage_is_refused() {
     assert_eq!((told.storage.as_ptr().addr(), &told.storage[..]), (address, &[5; 64][..]));
     let buffer = platform.raw_buffer(64).zeroed().build().unwrap();
     assert!(platform.acquire(CPU).read(&buffer).wait().is_ok());
+    // A block of one's own is no different.
+    let arena: Arc<dyn Arena> = Arc::new(Panics(MainMem::new(CPU)));
+    let told = OwnBlock::attach(&arena, HostMemory::holding(vec![6_u8; 64])).unwrap_err();
+    assert!(matches!(told.cause, ConfigError::Storage(AllocError::Panicked { .. })), "{}", told.cause);
+    assert_eq!(told.storage.bytes(), [6; 64]);
+}
+
+/// An arena that lets another thread have its blocks.
+#[derive(Debug)]
+struct Shows {
+    inner: MainMem,
+    shown: Arc<Mutex<Option<BlockRef>>>,
+}
+
+impl Arena for Shows {
+    fn desc(&self) -> &ArenaDesc {
+        self.inner.desc()
+    }
+
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
+        let new = self.inner.alloc(len)?;
+        *self.shown.lock() = Some(new.block().clone());
+        while self.shown.lock().is_some() {
+            std::thread::yield_now();
+        }
+        Ok(new)
+    }
+
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.inner.map(request)
+    }
+
+    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.inner.unmap(request)
+    }
+
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        self.inner.copy_in(copy)
+    }
+
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        self.inner.copy_out(copy)
+    }
+
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        self.inner.fill(fill)
+    }
+}
+
+/// The other thread has a strong reference and a weak one in turn, and one of them always.
+#[test]
+fn a_block_that_another_thread_has_is_refused() {
+    let shown = Arc::new(Mutex::new(None::<BlockRef>));
+    let arena: Arc<dyn Arena> = Arc::new(Shows { inner: MainMem::new(CPU), shown: shown.clone() });
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (theirs, over) = (shown.clone(), is_over.clone());
+    let holder = std::thread::spawn(move || {
+        while !over.load(Ordering::SeqCst) {
+            let mut strong = theirs.lock().take();
+            while let (Some(block), true) =
+                (strong.take(), theirs.lock().is_none() && !over.load(Ordering::SeqCst))
+            {
+                strong = (0..16).try_fold(block, |block, _| {
+                    let weak = Arc::downgrade(&block);
+                    drop(block);
+                    weak.upgrade()
+                });
+            }
+            std::thread::yield_now();
+        }
+    });
+    let (mut refused, mut had) = (0, 0);
+    for _ in 0..200_000 {
+        let Ok(own) = OwnBlock::alloc(&arena, 64) else {
+            refused += 1;
+            continue;
+        };
+        // Two references are core's: the block, and that of its memory.
+        let others = |block: &BlockRef| Arc::strong_count(block) + Arc::weak_count(block) > 2;
+        had += u32::from((0..50).any(|_| others(own.block())));
+    }
+    is_over.store(true, Ordering::SeqCst);
+    holder.join().unwrap();
+    assert_eq!(had, 0, "taken for new; {refused} were refused");
 }

@@ -73,7 +73,7 @@ struct MainMemBlock {
 #[derive(Debug)]
 enum Keeps {
     /// It is allocated by the arena.
-    Own { _memory: Arc<Memory> },
+    Own { _memory: Memory },
     /// It is somebody's.
     Over(Backing),
 }
@@ -111,8 +111,12 @@ impl Arena for MainMem {
         let memory = usize::try_from(len).ok().and_then(Memory::zeroed);
         let memory =
             memory.ok_or_else(|| AllocError::OutOfMemory { arena: self.desc.name.clone(), bytes: len })?;
-        let (host, memory) = memory.shared();
-        Ok(NewBlock::new(self.block(host.span(), Keeps::Own { _memory: memory })).with_host(host))
+        let span = memory.span();
+        let block = self.block(&span, Keeps::Own { _memory: memory });
+        // SAFETY: the block keeps the memory, all of whose bytes are zero (1). This arena touches them for requests of core
+        // alone (2). The memory was just made, and no other block is made of it (3).
+        let host = unsafe { memory::shown(&span, block.clone()) };
+        Ok(NewBlock::new(block).with_host(host))
     }
 
     fn attach(&self, storage: &Backing) -> Result<BlockRef, AllocError> {
@@ -157,7 +161,6 @@ impl Arena for MainMem {
 mod tests {
     use super::*;
     use dml_core::{HostMemory, OwnBlock};
-    use std::ptr::NonNull;
 
     fn arena() -> MainMem {
         MainMem::new(DeviceId(0))
@@ -182,25 +185,18 @@ mod tests {
 
     #[test]
     fn copies_hit_their_bytes_and_no_others() {
-        let arena = arena();
-        let new = arena.alloc(100).unwrap();
-        let (seen, block) = (new.host().expect("main memory is the host's").clone(), new.into_block());
-        // SAFETY: this test alone has the block, which lives as long.
-        let host = unsafe { HostMemory::new(NonNull::new(seen.as_ptr()).unwrap(), 100, block.clone()) };
-        assert_eq!(block.native().0, host.span().as_ptr().addr());
+        let arena: Arc<dyn Arena> = Arc::new(arena());
+        let block = OwnBlock::alloc(&arena, 100).unwrap();
+        assert_eq!(Some(block.block().native().0), block.address());
         let from = pattern(37);
-        assert_eq!(copy_in(&arena, &block, 13, &from), 37);
-        // SAFETY: this test alone uses the block.
-        let fill = unsafe { Fill::new(&block, Span::new(50, 60), 0xEE) };
-        assert_eq!(arena.fill(fill).unwrap().wait(), Ok(10));
+        assert_eq!(block.copy_in(13, &from, Span::new(0, 37)).unwrap().wait(), Ok(37));
+        assert_eq!(block.fill(Span::new(50, 60), 0xEE).unwrap().wait(), Ok(10));
         let mut expected = vec![0; 100];
         expected[13..50].copy_from_slice(from.bytes());
         expected[50..60].fill(0xEE);
-        assert_eq!(host.bytes(), expected);
+        assert_eq!(block.seen().expect("main memory is the host's"), expected);
         let mut to = HostMemory::zeroed(20).unwrap();
-        // SAFETY: as above.
-        let copy = unsafe { CopyOut::new(&block, 31, to.target(Span::new(0, 20))) };
-        assert_eq!(arena.copy_out(copy).unwrap().wait(), Ok(20));
+        assert_eq!(block.copy_out(31, &mut to, Span::new(0, 20)).unwrap().wait(), Ok(20));
         assert_eq!(to.bytes(), &expected[31..51]);
     }
 

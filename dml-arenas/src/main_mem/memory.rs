@@ -3,6 +3,7 @@
 use dml_core::sync::{Arc, Tracker};
 use dml_core::{HostMemory, HostSpan};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
 use std::ptr::NonNull;
 
 /// The alignment of every allocation, in bytes: a cache line, and the widest vector register.
@@ -101,16 +102,16 @@ impl Memory {
         let memory = unsafe { HostMemory::new(self.ptr, self.len, Arc::new(())) };
         memory.tracked_by(&self.tracker).span().clone()
     }
+}
 
-    /// The memory for core to have, and what keeps it.
-    pub(crate) fn shared(self) -> (HostMemory, Arc<Self>) {
-        let (ptr, len, tracker) = (self.ptr, self.len, self.tracker.clone());
-        let keep = Arc::new(self);
-        // SAFETY: `len` zeroed bytes are owned at `ptr` until `keep` is dropped (1). The owner hands out their address here
-        // alone, and `self` was nobody else's (3); its arena touches them for requests of core alone (2).
-        let memory = unsafe { HostMemory::new(ptr, len, keep.clone()) }.tracked_by(&tracker);
-        (memory, keep)
-    }
+/// The memory of a block, for core to have.
+///
+/// # Safety
+/// 1. As [`HostMemory::new`] asks for the bytes that the span names.
+pub(crate) unsafe fn shown(span: &HostSpan, block: Arc<dyn Any + Send + Sync>) -> HostMemory {
+    let ptr = NonNull::new(span.as_ptr()).unwrap_or(dangling());
+    // SAFETY: as the caller answers for (1).
+    unsafe { HostMemory::new(ptr, span.len() as usize, block) }.tracked_by(&span.tracker())
 }
 
 /// An aligned address for memory without bytes.
@@ -168,22 +169,25 @@ mod tests {
     #[test]
     fn memory_of_every_size_class_is_aligned_and_zero() {
         for len in [0, 1, 63, 65, 4096, OWN_PAGES_ABOVE_BYTES, OWN_PAGES_ABOVE_BYTES + 1, 33 << 20] {
-            let (memory, _keep) = Memory::zeroed(len).unwrap().shared();
-            assert_eq!(memory.len(), len as u64);
-            assert!((memory.span().as_ptr() as u64).is_multiple_of(ALIGN_BYTES), "{len} bytes");
+            let memory = Memory::zeroed(len).unwrap();
+            let span = memory.span();
+            assert_eq!(span.len(), len as u64);
+            assert!((span.as_ptr() as u64).is_multiple_of(ALIGN_BYTES), "{len} bytes");
+            // SAFETY: this test alone has the memory, which lives.
+            let byte = |index| unsafe { *span.as_ptr().add(index) };
             for index in (0..len).step_by(4093).chain(len.checked_sub(1)) {
-                assert_eq!(memory.bytes()[index], 0, "byte {index} of {len}");
+                assert_eq!(byte(index), 0, "byte {index} of {len}");
             }
-            // SAFETY: this test alone has the memory.
-            unsafe { fill(memory.span(), 0xA5) };
-            assert!(len == 0 || memory.bytes()[len - 1] == 0xA5);
+            // SAFETY: as above.
+            unsafe { fill(&span, 0xA5) };
+            assert!(len == 0 || byte(len - 1) == 0xA5);
         }
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn large_memory_begins_at_a_huge_page() {
-        let (memory, _keep) = Memory::zeroed(OWN_PAGES_ABOVE_BYTES + 1).unwrap().shared();
+        let memory = Memory::zeroed(OWN_PAGES_ABOVE_BYTES + 1).unwrap();
         assert!((memory.span().as_ptr() as usize).is_multiple_of(HUGE_PAGE_BYTES));
     }
 

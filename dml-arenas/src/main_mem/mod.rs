@@ -18,4 +18,4 @@ pub(crate) mod discover;
 mod memory;
 
 pub use arena::MainMem;
-pub(crate) use memory::{Memory, copy, fill};
+pub(crate) use memory::{Memory, copy, fill, shown};

@@ -271,7 +271,7 @@ impl Arena for Null {
         let memory = usize::try_from(len).ok().and_then(Memory::zeroed);
         let memory =
             memory.ok_or_else(|| AllocError::OutOfMemory { arena: self.desc.name.clone(), bytes: len })?;
-        Ok(self.enter(len, Some(memory.span()), Storage::Own { _memory: Arc::new(memory) }, call))
+        Ok(self.enter(len, Some(memory.span()), Storage::Own { _memory: memory }, call))
     }
 
     fn attach(&self, storage: &Backing) -> Result<BlockRef, AllocError> {

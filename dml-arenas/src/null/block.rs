@@ -1,12 +1,11 @@
 //! Blocks of the test arena, and the books it keeps of them.
 
 use super::arena::Call;
-use crate::main_mem::Memory;
+use crate::main_mem::{Memory, shown};
 use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{Backing, Block, HostMemory, HostSpan, NativeHandle};
 use std::collections::BTreeMap;
-use std::ptr::NonNull;
 
 /// The books of one arena.
 #[derive(Debug)]
@@ -113,7 +112,7 @@ pub(super) enum Storage {
     /// Nowhere: the arena is not backed.
     Nowhere,
     /// Memory of its own.
-    Own { _memory: Arc<Memory> },
+    Own { _memory: Memory },
     /// The application's.
     External(Backing),
     /// Those of the block it is bound to.
@@ -137,10 +136,9 @@ impl NullBlock {
     /// The block's bytes as memory for core to have, if there are any.
     pub(super) fn memory(self: &Arc<Self>) -> Option<HostMemory> {
         let span = self.span.as_ref()?;
-        let (ptr, len) = (NonNull::new(span.as_ptr())?, span.len() as usize);
-        // SAFETY: the block keeps its bytes, or what it is over (1). The arena touches them for requests of core and kernels under grants alone (2). It hands them out
-        // once for the host's own blocks, when they are made, and once for each mapping for the host (3).
-        Some(unsafe { HostMemory::new(ptr, len, self.clone()) }.tracked_by(&span.tracker()))
+        // SAFETY: the block keeps its bytes, or what it is over (1). The arena touches them for requests of core and kernels
+        // under grants alone (2). It hands out those of this block alone (3).
+        Some(unsafe { shown(span, self.clone()) })
     }
 
     /// Tells the block this one is bound to, if it is.

@@ -104,7 +104,7 @@ impl OpenClBlock {
         // which does not come before the memory is back (`unmap`), or before the block goes, which the memory keeps (1). The
         // device does not touch them meanwhile: launches and transfers of a mapped block are refused (2). There is one
         // mapping at a time, in memory of its own (3).
-        let memory = unsafe { HostMemory::new(address, self.len as usize, Arc::new(this.clone())) };
+        let memory = unsafe { HostMemory::new(address, self.len as usize, this.clone()) };
         *mapping = Some(memory.span().clone());
         Ok(memory)
     }

@@ -208,7 +208,9 @@ impl Broken {
                 let mut shown = self.shown.lock();
                 let known = shown.iter().position(|shown| Arc::ptr_eq(&shown.block, block));
                 let before = known.map(|known| shown.swap_remove(known).first);
-                let now = real.bytes().to_vec();
+                let span = real.span();
+                // SAFETY: the arena inside has just shown the bytes, and core asks it for nothing before this answer.
+                let now = unsafe { std::slice::from_raw_parts(span.as_ptr(), span.len() as usize) }.to_vec();
                 let first = before.unwrap_or_else(|| now.clone());
                 let memory = HostMemory::holding(if self.is(Defect::MapStale) { first.clone() } else { now });
                 let span = memory.span().clone();

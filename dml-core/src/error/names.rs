@@ -106,6 +106,8 @@ pub enum Breach {
     },
     /// It reported that the host has access and not where the bytes are.
     NoAddress,
+    /// It gave the memory of another block.
+    OtherMemory,
     /// The host memory of a block is shorter than the block has to be, or misaligned.
     HostMemory {
         /// The bytes that there are.
@@ -131,6 +133,7 @@ impl std::fmt::Display for Breach {
                 write!(f, "it reported a map state that does not fit the access of device {device}")
             }
             Self::NoAddress => f.write_str("it let the host in and did not say where the bytes are"),
+            Self::OtherMemory => f.write_str("it gave the memory of another block"),
             Self::HostMemory { bytes, needed_bytes } => {
                 write!(
                     f,
