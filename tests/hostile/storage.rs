@@ -2,14 +2,17 @@
 //! memory that somebody looks at, or that has gone.
 
 use dml::arenas::{MainMem, Null};
-use dml::core::state::MapState;
+use dml::core::state::{Lifecycle, MapState};
 use dml::core::sync::{Arc, Mutex};
 use dml::core::{
     AcquireError, AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Backing, Binding, BlockRef,
-    Concurrency, ConfigError, CopyIn, CopyOut, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, Fill,
-    HostMemory, Link, MapReport, MapRequest, NewBlock, OwnBlock, Platform, TransferError, UnmapRequest,
+    Breach, Concurrency, ConfigError, CopyIn, CopyOut, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence,
+    Fill, HostMemory, Link, MapReport, MapRequest, NewBlock, OwnBlock, Platform, TransferError, UnmapRequest,
 };
+use dml_verify::watched;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 const CPU: DeviceId = DeviceId(0);
 const GPU: DeviceId = DeviceId(1);
@@ -381,7 +384,9 @@ fn a_block_that_another_thread_has_is_refused() {
         }
     });
     let (mut refused, mut had) = (0, 0);
-    for _ in 0..200_000 {
+    // Between two threads that have a core each it takes a quarter of a second.
+    let until = Instant::now() + Duration::from_secs(1);
+    for _ in (0..200_000).take_while(|_| Instant::now() < until) {
         let Ok(own) = OwnBlock::alloc(&arena, 64) else {
             refused += 1;
             continue;
@@ -393,4 +398,76 @@ fn a_block_that_another_thread_has_is_refused() {
     is_over.store(true, Ordering::SeqCst);
     holder.join().unwrap();
     assert_eq!(had, 0, "taken for new; {refused} were refused");
+}
+
+/// An arena that keeps what it is lent, and takes its time over it.
+#[derive(Debug)]
+struct Slow {
+    inner: Null,
+    begun: Mutex<Option<Sender<()>>>,
+    goes_on: Mutex<Option<Receiver<()>>>,
+    kept: Mutex<Vec<CopyIn>>,
+}
+
+impl Arena for Slow {
+    fn desc(&self) -> &ArenaDesc {
+        self.inner.desc()
+    }
+
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
+        self.inner.alloc(len)
+    }
+
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.inner.map(request)
+    }
+
+    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.inner.unmap(request)
+    }
+
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        let (begun, goes_on) = (self.begun.lock().take(), self.goes_on.lock().take());
+        drop(begun);
+        let _ = goes_on.expect("it is asked once").recv();
+        let bytes = copy.len();
+        self.kept.lock().push(copy);
+        Ok(Fence::done(bytes))
+    }
+
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        self.inner.copy_out(copy)
+    }
+
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        self.inner.fill(fill)
+    }
+}
+
+/// Whoever has begun to take the vector while a transfer of it is kept gets an error: the transfer may still touch it.
+#[test]
+fn a_vector_of_which_a_transfer_is_kept_is_not_given_back() {
+    let ((begun, has_begun), (go, goes_on)) = (channel(), channel());
+    let (begun, goes_on) = (Mutex::new(Some(begun)), Mutex::new(Some(goes_on)));
+    let slow = Arc::new(Slow { inner: device(), begun, goes_on, kept: Mutex::new(Vec::new()) });
+    let mut builder = Platform::builder();
+    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu));
+    builder.add_arena(Arc::new(MainMem::new(CPU)));
+    builder.add_arena(slow.clone());
+    let platform = builder.build().unwrap();
+    let buffer = platform.buffer_from(vec![3_u8; 64]).unwrap();
+    let fetched = buffer.clone();
+    let fetcher = watched("the prefetch", move || fetched.raw().prefetch(GPU, 0..64));
+    assert!(has_begun.recv().is_err(), "it is in the copy");
+    let raw = buffer.raw().clone();
+    let taker = watched("into_vec()", move || buffer.into_vec());
+    while raw.snapshot().lifecycle() == Lifecycle::Open {
+        std::thread::yield_now();
+    }
+    go.send(()).unwrap();
+    let told = fetcher.join().unwrap_err();
+    assert!(matches!(told, AcquireError::ArenaContract { breach: Breach::StillLent, .. }), "{told}");
+    let told = taker.join().unwrap_err();
+    assert!(matches!(told, AcquireError::Wedged { .. }), "{told}");
 }
