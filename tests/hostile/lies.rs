@@ -144,6 +144,8 @@ enum How {
     KeepsATarget,
 }
 
+const PAGE_BYTES: usize = 4096;
+
 #[derive(Debug)]
 struct Plain(u64);
 
@@ -168,11 +170,13 @@ impl Arena for Host {
         let host = match self.how {
             How::Well => memory(len),
             How::Short => memory(len - 1),
-            // Of bytes, which are aligned to nothing: one allocation in some is aligned all the same.
-            How::Misaligned => (0..)
-                .map(|extra| HostMemory::holding(vec![0_u8; len as usize + extra]))
-                .find(|memory| !(memory.span().as_ptr().addr()).is_multiple_of(64))
-                .expect("one that is not aligned"),
+            // Not to a page, of two at a time in one.
+            How::Misaligned => {
+                let two = [0; 2].map(|_: u8| HostMemory::holding(vec![0_u8; len as usize]));
+                let is_misaligned =
+                    |memory: &HostMemory| !memory.span().as_ptr().addr().is_multiple_of(PAGE_BYTES);
+                two.into_iter().find(is_misaligned).expect("they are smaller than a page")
+            }
             How::KeepsATarget => {
                 let mut memory = memory(len);
                 self.kept.lock().push(Box::new(memory.target(dml::core::Span::new(0, len))));
@@ -207,6 +211,7 @@ fn host(how: How) -> Platform {
     let mut builder = Platform::builder();
     let cpu = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
     let desc = ArenaDesc::new("host", ArenaKind("host"), cpu)
+        .with_alloc_align(if how == How::Misaligned { PAGE_BYTES as u64 } else { 64 })
         .with_remotes(DeviceSet::of(cpu))
         .with_concurrency(Concurrency::BimapFull);
     builder.add_arena(Arc::new(Host { desc, how, kept: Default::default() }));
