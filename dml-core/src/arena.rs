@@ -351,8 +351,8 @@ impl fmt::Debug for Fence {
 /// - **A-3** A transfer is dropped before its fence ends. One that is kept breaks the contract, and the buffer serves nobody any
 ///   more. (`hostile` `every_lie_is_told_for_what_it_is`, `a_fill_that_is_kept_breaks_the_contract`)
 /// - **A-4** A map report is true, serves the device that it was asked for, takes access from nobody who has it, and names the
-///   memory where the host is let in. A mapping ends only when its memory is back. Otherwise the contract is broken. (`hostile`
-///   `every_lie_is_told_for_what_it_is`; `faults`, `reported`)
+///   block's memory where the host is let in. A mapping ends only when its memory is back. Otherwise the contract is broken.
+///   (`hostile` `every_lie_is_told_for_what_it_is`, `the_memory_of_one_block_is_not_anothers`; `faults`, `reported`)
 /// - **A-5** Map states change when core asks, and not otherwise. An arena that can tell says what they are
 ///   ([`map_state`](Self::map_state)), and core looks after every copy. (`hostile` `every_lie_is_told_for_what_it_is`)
 /// - **A-6** Calls may panic, call back into core, and take their time: none is made under a lock of core. A panic is the failure

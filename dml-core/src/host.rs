@@ -257,7 +257,7 @@ impl HostMemory {
         self.seen_mut()
     }
 
-    fn expect_own(&self) {
+    pub(crate) fn expect_own(&self) {
         assert!(!self.is_of_block, "{self:?} is of a block, and for core alone");
         assert!(!self.is_lent(), "{self:?} is lent");
     }

@@ -68,15 +68,15 @@ impl OwnBlock {
         Self::of(arena, arena.alloc(len)?, None)
     }
 
-    /// A block over storage of the application.
+    /// A block over storage of one's own.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc), with the storage.
     ///
     /// # Panics
-    /// Where something of the storage is lent.
+    /// Where something of the storage is lent, or it is a block's.
     pub fn attach(arena: &Arc<dyn Arena>, storage: HostMemory) -> Result<Self, Unstored<HostMemory>> {
-        assert!(!storage.is_lent(), "{storage:?} is lent");
+        storage.expect_own();
         let backing = Backing::external(&storage);
         let made = guard(|| {
             arena.attach(&backing).and_then(|block| Self::of(arena, NewBlock::new(block), Some(&backing)))

@@ -143,6 +143,9 @@ fn the_memory_of_a_block_is_for_core_alone() {
         assert!(panics(&mut || kept.bytes_mut()[0] = 1));
         assert!(panics(&mut || drop(kept.source(Span::new(0, 8)))));
         assert!(panics(&mut || drop(kept.target(Span::new(0, 8)))));
+        // Nor can another block be made over it.
+        let (main, mut kept): (Arc<dyn Arena>, _) = (Arc::new(MainMem::new(CPU)), Some(kept));
+        assert!(panics(&mut || drop(OwnBlock::attach(&main, kept.take().expect("once")))));
     }
 }
 
