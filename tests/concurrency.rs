@@ -162,3 +162,30 @@ fn i25_buffers_come_and_go_while_others_work() {
     join(threads.collect());
     assert_eq!(live_blocks(&platform), 0);
 }
+
+/// A mapping that goes on through a change of map state is lent to nobody by that: whoever ends it next may do so at once.
+#[test]
+fn i20_a_mapping_that_goes_on_is_nobodys_loan() {
+    let platform = Rig::new().gpu(Concurrency::BimapRead).mapped(GPU_ARENA).build();
+    let buffer = platform.raw_buffer(64).zeroed().build().unwrap();
+    let threads = (0..4_u64).map(|thread| {
+        let (platform, buffer) = (platform.clone(), buffer.clone());
+        spawn(move || {
+            let (arena, range) = (ArenaId((thread % 2) as u8), 16 * thread..16 * thread + 16);
+            for _ in 0..3000 {
+                platform
+                    .acquire_in(ArenaId(1 - arena.0))
+                    .read(&buffer.range(range.clone()))
+                    .wait()
+                    .map(drop)?;
+                platform.acquire_in(arena).read(&buffer).wait().map(drop)?;
+                let written = platform.acquire_in(arena).write(&buffer.range(range.clone())).wait()?;
+                written.release()?;
+            }
+            Ok::<(), AcquireError>(())
+        })
+    });
+    for thread in threads.collect::<Vec<_>>() {
+        assert_eq!(thread.join().unwrap(), Ok(()));
+    }
+}

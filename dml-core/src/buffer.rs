@@ -43,6 +43,8 @@ pub(crate) struct Core {
     external: Option<External>,
     /// Blocks to be freed by whoever frees some already, so that members go before their roots.
     to_free: Vec<(ArenaId, Storage)>,
+    /// How many changes of map states have begun, and how many have ended.
+    pub(crate) map_changes: u64,
     /// Whether somebody is freeing blocks of this buffer.
     is_freeing: bool,
     /// Whether storage was given up because something of it was kept.
@@ -537,6 +539,7 @@ impl RawBuffer {
             next_grant: 0,
             external: None,
             to_free: Vec::new(),
+            map_changes: 0,
             is_freeing: false,
             is_leaked: false,
             is_ended: false,

@@ -9,7 +9,7 @@ use crate::arena::{BlockRef, Concurrency, Fence, MapReport, NewBlock};
 use crate::buffer::{BufferInner, Core, RawBuffer};
 use crate::cross_arena::{CopyJob, JobEnd, moved_all};
 use crate::error::{AcquireError, AllocError, Breach, BusyReason, TransferError, panic_text};
-use crate::host::{HostMemory, Loan, Shared};
+use crate::host::{HostMemory, Loan, Owner, Shared};
 use crate::id::{ArenaId, DeviceId, GrantId, KernelId};
 use crate::platform::Platform;
 use crate::range::Span;
@@ -52,6 +52,8 @@ struct Ended {
     loan: Loan,
     begun: Instant,
     ends: Ends,
+    /// What [`Core::map_changes`] was when it began.
+    map_changes: u64,
 }
 
 /// The blocks that a copy is between.
@@ -320,9 +322,10 @@ impl Run {
                 CopyKind::Refresh { .. } | CopyKind::Fill => (None, None),
             };
             let end = |core: &mut Core, arena, via| core.end_via(arena, self.reaches_as_host(arena, via));
-            Ok((copy.from().map(|from| end(core, from, source_via)), end(core, copy.to, target_via)))
+            let from = copy.from().map(|from| end(core, from, source_via));
+            Ok((from, end(core, copy.to, target_via), core.map_changes))
         });
-        let (from, to) = ends.map_err(|refusal| {
+        let (from, to, map_changes) = ends.map_err(|refusal| {
             self.core().refused(refusal, Some((KernelId::default(), self.lost_end(&copy))))
         })?;
         if refresh {
@@ -353,7 +356,8 @@ impl Run {
         match started.unwrap_or_else(|message| Err(TransferError::Panicked { message })) {
             Ok(fence) => {
                 self.arriving.insert((copy.to, span.start()), span.end());
-                self.pending.push_back(Pending { fence, rest: Ended { copy, loan, begun, ends } });
+                self.pending
+                    .push_back(Pending { fence, rest: Ended { copy, loan, begun, ends, map_changes } });
                 Ok(())
             }
             Err(cause) => {
@@ -377,14 +381,14 @@ impl Run {
 
     /// A copy has ended, well or not.
     fn ended(&mut self, pending: Ended, ended: Result<u64, TransferError>) {
-        let Ended { copy, begun, loan, ends } = pending;
+        let Ended { copy, begun, loan, ends, map_changes } = pending;
         let (copy, requested_bytes) = (&copy, copy.span.len());
         let mut arrived = ended.and_then(|done_bytes| moved_all(requested_bytes, done_bytes));
         if loan.is_out() {
             arrived = Err(TransferError::StillLent);
         }
         let arrived = arrived.map_err(|cause| self.failure(copy, cause));
-        let arrived = arrived.and_then(|()| self.arrived(copy, &self.map_states(ends)));
+        let arrived = arrived.and_then(|()| self.arrived(copy, &self.map_states(ends), map_changes));
         match arrived {
             Ok(()) => {
                 if let CopyKind::Bytes { link, .. } = copy.kind {
@@ -408,10 +412,16 @@ impl Run {
     }
 
     /// The bytes of a copy are there, unless it has changed a map state on the way.
-    fn arrived(&self, copy: &CopyOp, found: &[(ArenaId, MapState)]) -> Result<(), AcquireError> {
+    fn arrived(
+        &self,
+        copy: &CopyOp,
+        found: &[(ArenaId, MapState)],
+        map_changes: u64,
+    ) -> Result<(), AcquireError> {
         let changed = self.core().change(|core, routes| {
-            // Another plan may be changing one now, by right.
-            let changed = found.iter().find_map(|&(arena, found)| {
+            // Another plan may be changing one now, or have done so since the arenas were asked, by right.
+            let is_telling = core.map_changes == map_changes;
+            let changed = found.iter().filter(|_| is_telling).find_map(|&(arena, found)| {
                 core.settled_map(arena).filter(|known| *known != found).map(|known| (arena, known, found))
             });
             if changed.is_none() {
@@ -533,6 +543,7 @@ impl Core {
     /// An arena's block, and the memory of its mapping, which the arena may need back. Where the host keeps its access, copies
     /// that are under way go on seeing it.
     fn lend_mapping(&mut self, arena: ArenaId, host_stays: bool) -> (BlockRef, Option<HostMemory>) {
+        self.map_changes += 1;
         let storage = self.storage(arena).expect("a plan uses only arenas with storage (I-5)");
         let mapped = storage.mapped.take();
         storage.shown = mapped.as_ref().filter(|_| host_stays).map(HostMemory::share);
@@ -544,9 +555,14 @@ impl Core {
         &mut self,
         arena: ArenaId,
         host: Option<HostMemory>,
-    ) -> (Option<HostMemory>, Option<Shared>) {
+    ) -> (Option<HostMemory>, Option<Owner>) {
+        self.map_changes += 1;
         match self.storage(arena) {
-            Some(storage) => (std::mem::replace(&mut storage.mapped, host), storage.shown.take()),
+            // What core has lent itself ends here: the next to change the map state may come as soon as the lock is free.
+            Some(storage) => {
+                let shown = storage.shown.take().map(|shown| shown.owner());
+                (std::mem::replace(&mut storage.mapped, host), shown)
+            }
             None => (host, None),
         }
     }
