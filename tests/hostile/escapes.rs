@@ -1,13 +1,13 @@
-//! Safe code around an honest arena, which tries to come by an access that core did not give: by a block that is not new, by a
-//! transfer that it keeps, by a region that names another buffer each time; and code that others call for it.
+//! Safe code around an honest arena, which tries to come by an access that core did not give. It answers with a block that is not
+//! new, keeps a transfer, names another buffer each time it is asked. And code that others call for it.
 
 use dml::arenas::MainMem;
 use dml::core::sync::{Arc, Mutex};
 use dml::core::{
     Access, AcquireError, AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, BlockRef, Breach,
-    Concurrency, CopyIn, CopyJob, CopyOut, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind,
-    DeviceSet, Fence, Fill, Grants, Link, MapReport, MapRequest, NewBlock, OwnBlock, Platform, RawBuffer,
-    Region, TransferError, UnmapRequest,
+    Concurrency, CopyIn, CopyJob, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet,
+    Fence, Grants, Link, MapReport, MapRequest, NewBlock, OwnBlock, Platform, RawBuffer, Region,
+    TransferError, UnmapRequest,
 };
 use dml::scheduler::{Argument, Coexecutor, Footprint, Kernel, KernelError, Package};
 use std::error::Error;
@@ -59,6 +59,8 @@ impl Wrap {
 }
 
 impl Arena for Wrap {
+    passes_on!(copy_out, fill);
+
     fn desc(&self) -> &ArenaDesc {
         &self.desc
     }
@@ -95,14 +97,6 @@ impl Arena for Wrap {
         let bytes = copy.len();
         self.kept.lock().push(copy);
         Ok(Fence::done(bytes))
-    }
-
-    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
-        self.inner.copy_out(copy)
-    }
-
-    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
-        self.inner.fill(fill)
     }
 
     fn is_lost(&self) -> bool {

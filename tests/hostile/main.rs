@@ -20,6 +20,46 @@
 #![cfg(not(dml_loom))]
 #![forbid(unsafe_code)]
 
+/// The calls that an arena passes on to the one inside it, as they are.
+macro_rules! passes_on {
+    ($($call:ident),+) => { $(passes_on!(@ $call);)+ };
+    (@ desc) => { fn desc(&self) -> &dml::core::ArenaDesc { self.inner.desc() } };
+    (@ alloc) => {
+        fn alloc(&self, len: u64) -> Result<dml::core::NewBlock, dml::core::AllocError> { self.inner.alloc(len) }
+    };
+    (@ map) => {
+        fn map(
+            &self,
+            request: dml::core::MapRequest<'_>,
+        ) -> Result<dml::core::MapReport, dml::core::TransferError> {
+            self.inner.map(request)
+        }
+    };
+    (@ unmap) => {
+        fn unmap(
+            &self,
+            request: dml::core::UnmapRequest<'_>,
+        ) -> Result<dml::core::MapReport, dml::core::TransferError> {
+            self.inner.unmap(request)
+        }
+    };
+    (@ copy_in) => {
+        fn copy_in(&self, copy: dml::core::CopyIn) -> Result<dml::core::Fence, dml::core::TransferError> {
+            self.inner.copy_in(copy)
+        }
+    };
+    (@ copy_out) => {
+        fn copy_out(&self, copy: dml::core::CopyOut) -> Result<dml::core::Fence, dml::core::TransferError> {
+            self.inner.copy_out(copy)
+        }
+    };
+    (@ fill) => {
+        fn fill(&self, fill: dml::core::Fill) -> Result<dml::core::Fence, dml::core::TransferError> {
+            self.inner.fill(fill)
+        }
+    };
+}
+
 mod calls;
 mod ends;
 mod escapes;

@@ -1,13 +1,13 @@
-//! Safe code that comes by the memory of a block, from the report of a mapping or by taking it back: it may keep it and pass it
-//! on, but neither look at it nor have core take it for another block's.
+//! Safe code that comes by the memory of a block, from the report of a mapping. It may keep the memory and pass it on. It can
+//! neither look at it nor have core take it for another block's.
 
 use dml::arenas::{MainMem, Null};
 use dml::core::state::MapState;
 use dml::core::sync::{Arc, Mutex};
 use dml::core::{
     AcquireError, AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Block, Breach, Concurrency,
-    CopyIn, CopyOut, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, Fill, HostMapped, HostMemory, Link,
-    MapReport, MapRequest, NativeHandle, NewBlock, OwnBlock, Platform, Span, TransferError, UnmapRequest,
+    DeviceDesc, DeviceId, DeviceKind, DeviceSet, HostMapped, HostMemory, Link, MapReport, MapRequest,
+    NativeHandle, NewBlock, OwnBlock, Platform, Span, TransferError,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -65,9 +65,7 @@ impl Thief {
 }
 
 impl Arena for Thief {
-    fn desc(&self) -> &ArenaDesc {
-        self.inner.desc()
-    }
+    passes_on!(desc, unmap, copy_in, copy_out, fill);
 
     fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
         if *self.how.lock() != How::Allocates {
@@ -90,22 +88,6 @@ impl Arena for Thief {
             _ => {}
         }
         Ok(report)
-    }
-
-    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
-        self.inner.unmap(request)
-    }
-
-    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
-        self.inner.copy_in(copy)
-    }
-
-    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
-        self.inner.copy_out(copy)
-    }
-
-    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
-        self.inner.fill(fill)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Safe code that comes by a block over somebody's storage and has it serve another purpose, or keeps it: core would copy into
-//! memory that somebody looks at, or that has gone.
+//! Safe code that comes by a block over somebody's storage. It keeps the block, or answers something else with it; core would
+//! then copy into memory that somebody looks at, or that has gone.
 
 use dml::arenas::{MainMem, Null};
 use dml::core::state::{Lifecycle, MapState};
@@ -63,6 +63,8 @@ impl<A: Arena> Keeper<A> {
 }
 
 impl<A: Arena> Arena for Keeper<A> {
+    passes_on!(map, unmap, copy_in, copy_out, fill);
+
     fn desc(&self) -> &ArenaDesc {
         &self.desc
     }
@@ -87,28 +89,8 @@ impl<A: Arena> Arena for Keeper<A> {
         self.turn(self.inner.bind(root)?, || self.inner.alloc(root.len()))
     }
 
-    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
-        self.inner.map(request)
-    }
-
-    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
-        self.inner.unmap(request)
-    }
-
     fn map_state(&self, block: &BlockRef) -> Option<MapState> {
         self.inner.map_state(block)
-    }
-
-    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
-        self.inner.copy_in(copy)
-    }
-
-    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
-        self.inner.copy_out(copy)
-    }
-
-    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
-        self.inner.fill(fill)
     }
 }
 
@@ -140,8 +122,8 @@ fn is_other<T>(told: Result<T, AcquireError>) -> bool {
     matches!(told, Err(AcquireError::Alloc { cause: AllocError::OtherStorage { .. }, .. }))
 }
 
-/// Storage that an arena keeps a block over stays where it is, and the application gets another of the same contents; the block
-/// serves nobody, whatever it is the answer to.
+/// An arena keeps a block over the application's storage. The storage stays where it is, and the application gets another of the
+/// same contents. The block serves nobody, whatever it is the answer to.
 #[test]
 fn a_block_over_other_storage_is_refused() {
     for how in [How::AnswersWithItsOwn, How::Declines, How::Panics] {
@@ -327,9 +309,7 @@ struct Shows {
 }
 
 impl Arena for Shows {
-    fn desc(&self) -> &ArenaDesc {
-        self.inner.desc()
-    }
+    passes_on!(desc, map, unmap, copy_in, copy_out, fill);
 
     fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
         let new = self.inner.alloc(len)?;
@@ -338,26 +318,6 @@ impl Arena for Shows {
             std::thread::yield_now();
         }
         Ok(new)
-    }
-
-    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
-        self.inner.map(request)
-    }
-
-    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
-        self.inner.unmap(request)
-    }
-
-    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
-        self.inner.copy_in(copy)
-    }
-
-    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
-        self.inner.copy_out(copy)
-    }
-
-    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
-        self.inner.fill(fill)
     }
 }
 
@@ -410,21 +370,7 @@ struct Slow {
 }
 
 impl Arena for Slow {
-    fn desc(&self) -> &ArenaDesc {
-        self.inner.desc()
-    }
-
-    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
-        self.inner.alloc(len)
-    }
-
-    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
-        self.inner.map(request)
-    }
-
-    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
-        self.inner.unmap(request)
-    }
+    passes_on!(desc, alloc, map, unmap, copy_out, fill);
 
     fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
         let (begun, goes_on) = (self.begun.lock().take(), self.goes_on.lock().take());
@@ -433,14 +379,6 @@ impl Arena for Slow {
         let bytes = copy.len();
         self.kept.lock().push(copy);
         Ok(Fence::done(bytes))
-    }
-
-    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
-        self.inner.copy_out(copy)
-    }
-
-    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
-        self.inner.fill(fill)
     }
 }
 
