@@ -52,8 +52,8 @@ pub enum AllocError {
         /// The arena's name.
         arena: Arc<str>,
     },
-    /// The block that the arena gave is made over other storage than it was asked for (over somebody's where it was to be the
-    /// arena's own, or over another buffer's), or the host memory beside it is another block's.
+    /// The block that the arena gave is over other storage than asked for: over somebody's where it was to be the arena's own,
+    /// or over another buffer's. Or the host memory beside it is another block's.
     #[error("{arena} gave a block over other storage than asked for")]
     OtherStorage {
         /// The arena's name.

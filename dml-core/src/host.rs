@@ -7,9 +7,9 @@
 //! ```
 //! What makes it sound, whatever safe code an arena or a mechanism consists of:
 //!
-//! 1. [`HostMemory`] is unique. What safe code makes is fresh memory, which it alone may look at until it hands it over. What
-//!    unsafe code makes of a block's memory ([`HostMemory::new`] says what its author owes) names the block: no safe code may
-//!    look at it, whoever comes by it, and core takes it for that block alone. So two blocks never show the same bytes.
+//! 1. [`HostMemory`] is unique. Safe code makes fresh memory, which it alone may look at until it hands it over. Unsafe code
+//!    makes memory of a block, and names the block ([`HostMemory::new`] says what its author owes). No safe code may look at
+//!    that, and core takes it for that block alone. So two blocks never show the same bytes.
 //! 2. Once an arena has handed it over, core alone derives access from it: slices under grants (I-1, I-4), and loans
 //!    ([`HostSource`], [`HostTarget`]) for transfers that the machine has scheduled (I-3, I-9).
 //! 3. A loan keeps the memory alive. Core looks whether every loan of a transfer came back before it believes in the
@@ -163,8 +163,8 @@ impl HostMemory {
     /// other.
     ///
     /// # Safety
-    /// 1. `ptr` is valid for reads and writes of `len` initialised bytes until `block` is dropped, and until this memory is
-    ///    where it is of a mapping.
+    /// 1. `ptr` is valid for reads and writes of `len` initialised bytes until `block` is dropped. Memory of a mapping may go
+    ///    earlier: when the arena has taken this value back.
     /// 2. While this memory lives, nobody reads or writes the bytes except through it, and except the arena that hands it
     ///    to core, where it carries out requests of core for the block.
     /// 3. No living `HostMemory` of another block names any of the bytes, save those of blocks bound to each other's storage,

@@ -27,9 +27,10 @@ use std::fmt;
 
 /// Storage of somebody else, which a block is to be made over: the application's, or that of another block.
 ///
-/// A block that is made over it holds it and shows it ([`Block::backing`](crate::Block::backing)), and so keeps the storage
-/// alive: a block that a kernel or an arena keeps never outlives what it names. Core has the block for the buffer that the
-/// storage belongs to and for no other. So it may be cloned, and passed on to an arena inside.
+/// A block that is made over it holds it and shows it ([`Block::backing`](crate::Block::backing)). Holding it keeps the storage
+/// alive, so that a block which a kernel or an arena keeps never outlives what it names. Showing it tells core what the block
+/// is over: core takes the block for the buffer that the storage belongs to and for no other. A clone is the same storage and
+/// may be passed on to an arena inside.
 #[derive(Clone)]
 pub struct Backing(Arc<Under>);
 
