@@ -143,6 +143,11 @@ impl BufferInner {
         result
     }
 
+    /// Looks at the state under the lock, and changes nothing.
+    pub(crate) fn read<R>(&self, read: impl FnOnce(&Core) -> R) -> R {
+        read(&self.core.lock())
+    }
+
     fn aftermath(&self, core: &mut Core, routes: &dyn Routes) -> Aftermath {
         let mut aftermath = Aftermath::default();
         let admitted = core.state.pump(routes);
@@ -410,7 +415,7 @@ impl BufferInner {
     /// The grants that have not ended.
     pub(crate) fn outstanding(&self) -> Vec<Outstanding> {
         let name = self.name();
-        let entries = self.change(|core, _| {
+        let entries = self.read(|core| {
             let with_origin = |entry: &Requestor| (entry.clone(), core.origins.get(&entry.grant).copied());
             core.state.requestors().iter().map(with_origin).collect::<Vec<_>>()
         });
@@ -610,7 +615,7 @@ impl RawBuffer {
     /// The state as it is now, for diagnostics and tests.
     #[must_use]
     pub fn snapshot(&self) -> BufferState {
-        self.0.change(|core, _| core.state.clone())
+        self.0.read(|core| core.state.clone())
     }
 
     /// Whether all of these bytes could be read by somebody: they were written, or are zeros from the start, and no loss or
@@ -620,7 +625,7 @@ impl RawBuffer {
     /// [`AcquireError::OutOfRange`].
     pub fn is_readable(&self, bytes: Range<u64>) -> Result<bool, AcquireError> {
         let span = self.span(&bytes)?;
-        Ok(self.0.change(|core, _| core.state.is_readable(span)))
+        Ok(self.0.read(|core| core.state.is_readable(span)))
     }
 
     /// Makes bytes valid in a device's arena ahead of their use, on the calling thread, without granting anything.
@@ -748,7 +753,7 @@ impl RawBuffer {
 
     /// Whether the buffer holds storage of the application.
     pub(crate) fn has_external(&self) -> bool {
-        self.0.change(|core, _| core.external.is_some())
+        self.0.read(|core| core.external.is_some())
     }
 
     /// Closes the buffer and gives the application's container back, the latest contents in it: `reading` keeps them

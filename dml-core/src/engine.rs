@@ -375,7 +375,7 @@ impl Run {
 
     /// The end of a copy that is lost, for people to read; the destination where none is.
     fn lost_end(&self, copy: &CopyOp) -> ArenaId {
-        let is_lost = |arena: &ArenaId| self.core().change(|core, _| core.state.arena(*arena).is_lost());
+        let is_lost = |arena: &ArenaId| self.core().read(|core| core.state.arena(*arena).is_lost());
         copy.from().filter(is_lost).unwrap_or(copy.to)
     }
 

@@ -106,17 +106,30 @@ impl BufferState {
         found.is_some_and(|index| self.queue.remove(index).is_some())
     }
 
-    /// Re-evaluates the queue from its head after any change that could let someone in, and lets in whom it can.
+    /// Re-evaluates the queue from its head after any change that could let someone in, and lets in whom it can: asked again,
+    /// it lets in nobody.
     ///
     /// # Complexity
     /// O(1) for an empty queue.
     #[must_use = "those let in wait to be told"]
     pub fn pump(&mut self, routes: &dyn Routes) -> Vec<Admission> {
-        if self.queue.is_empty() {
-            return Vec::new();
-        }
-        let queue = std::mem::take(&mut self.queue);
         let mut admitted = Vec::new();
+        while !self.queue.is_empty() {
+            let before = admitted.len();
+            self.pump_once(routes, &mut admitted);
+            // A kernel that holds bytes now may be waiting for them further ahead, where it is refused.
+            let is_told = |waiting: &Waiting| {
+                admitted[before..].iter().any(|now| now.request.kernel == waiting.request.kernel)
+            };
+            if !self.queue.iter().any(is_told) {
+                break;
+            }
+        }
+        admitted
+    }
+
+    fn pump_once(&mut self, routes: &dyn Routes, admitted: &mut Vec<Admission>) {
+        let queue = std::mem::take(&mut self.queue);
         let mut stays = vec![false; queue.len()];
         let mut earlier = Earlier::default();
         for (waiting, stays) in queue.iter().zip(&mut stays) {
@@ -139,7 +152,6 @@ impl BufferState {
         }
         let mut stays = stays.into_iter();
         self.queue = queue.into_iter().filter(|_| stays.next() == Some(true)).collect();
-        admitted
     }
 
     /// Refuses everyone who waits.

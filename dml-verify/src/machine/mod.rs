@@ -185,6 +185,10 @@ impl Machine {
         if self.state.lifecycle() == Lifecycle::Wedged {
             return Err("wedged, and no arena broke its contract".to_owned());
         }
+        let left_behind = self.state.clone().pump(routes);
+        if let Some(admission) = left_behind.first() {
+            return Err(format!("L-3: {} could have been let in before", admission.request.grant));
+        }
         self.ghost.contradiction(&self.state).map_or(Ok(()), Err)
     }
 

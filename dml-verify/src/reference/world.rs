@@ -419,7 +419,6 @@ impl World {
     /// Tells the model who was woken, and polls those who ask for it, until nobody is.
     fn settle(&mut self) {
         loop {
-            // Looking at the state lets in whom a change before has made room for only while it let in others.
             for (_, raw) in &self.slots {
                 check(raw);
             }

@@ -7,6 +7,7 @@ use crate::access::Access::{ReadOnly, ReadWrite, WriteInvalidate};
 use crate::arena::Concurrency::Exclusive;
 use crate::cross_arena::Allocation;
 use crate::id::{GrantId, Seq};
+use crate::range::Span;
 
 /// Everything is valid in main memory and in the first gpu.
 fn written() -> Driver {
@@ -131,7 +132,30 @@ fn who_waits_for_what_can_never_be_is_told() {
         assert!(state.release(bench, writer, Outcome::Failed).is_ok());
         state.pump(bench)
     });
-    let refusal = Refusal::Poisoned { span: crate::Span::new(0, 10), restorable: true };
+    let refusal = Refusal::Poisoned { span: Span::new(0, 10), restorable: true };
     assert_eq!((admitted[0].ticket, &admitted[0].begin), (ticket, &Begin::Refused(refusal)));
     assert_eq!(admitted[0].request.arena, GPU2_ARENA);
+}
+
+/// A kernel waits for bytes, and is let in to some of them by a request that it made later: the first can be granted no
+/// more, and hears of it at once.
+#[test]
+fn l03_a_kernel_let_in_twice_is_told_the_first_time() {
+    let mut driver = written();
+    let writer = driver.acquire(MAIN_ARENA, (0, 10), WriteInvalidate);
+    let other = driver.acquire(MAIN_ARENA, (20, LEN), WriteInvalidate);
+    let both = driver.request(MAIN_ARENA, &[claim(0, LEN, ReadOnly)]);
+    let (first, kernel) = (Ticket(both.grant.0), both.kernel);
+    driver.act(|state, _| state.enqueue(first, both));
+    let some = Request { kernel, ..driver.request(MAIN_ARENA, &[claim(5, 10, ReadOnly)]) };
+    let second = Ticket(some.grant.0);
+    driver.act(|state, _| state.enqueue(second, some));
+    let admitted = driver.act(|state, bench| {
+        assert!(state.release(bench, writer, Outcome::NotStarted).is_ok());
+        state.pump(bench)
+    });
+    let held = Refusal::AlreadyHeld { span: Span::new(5, 10) };
+    let told: Vec<_> = admitted.into_iter().map(|admission| (admission.ticket, admission.begin)).collect();
+    assert_eq!(told, [(second, Begin::Granted(Seq(1))), (first, Begin::Refused(held))]);
+    driver.end(other, Outcome::NotStarted);
 }
