@@ -7,10 +7,12 @@ use dml::core::{Concurrency, DeviceId, Event, EventKind, Platform, Seq};
 use dml_verify::history::{assert_history, violations};
 use dml_verify::stress::{Mix, run};
 use dml_verify::{
-    Audited, CPU, GPU, GPU_ARENA, GPU2_ARENA, MAIN_ARENA, Rig, bytes, change, get, live_blocks, put, raw,
-    read, star, write,
+    Audited, CPU, GPU, GPU_ARENA, GPU2_ARENA, MAIN_ARENA, Rig, bytes, change, get, live_blocks, poll_once,
+    put, raw, read, star, write,
 };
+use std::future::IntoFuture;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 fn stressed(platform: &Platform) {
     let recording = platform.record();
@@ -52,6 +54,27 @@ fn i11_threads_over_storage_that_is_handed_over() {
         let rig = rig.bound(MAIN_ARENA, GPU_ARENA, concurrency).staged(MAIN_ARENA, GPU_ARENA);
         stressed(&rig.staged(MAIN_ARENA, GPU2_ARENA).build());
     }
+}
+
+/// A storage that is freed may have kept the others of its group from sharing coherently: who is let in for that is told of
+/// after it.
+#[test]
+fn i11_a_free_is_told_before_who_is_let_in_by_it() {
+    let rig = Rig::new().gpu(Concurrency::BimapFull).gpu(Concurrency::Exclusive);
+    let rig = rig.bound(MAIN_ARENA, GPU_ARENA, Concurrency::BimapFull);
+    let platform = rig.bound(MAIN_ARENA, GPU2_ARENA, Concurrency::Exclusive).build();
+    let buffer = raw(&platform, 10);
+    write(&buffer, MAIN_ARENA, 0..10, 1);
+    buffer.bind(GPU_ARENA, MAIN_ARENA).unwrap();
+    buffer.bind(GPU2_ARENA, MAIN_ARENA).unwrap();
+    write(&buffer, GPU_ARENA, 0..10, 2);
+    let kernel = platform.acquire(GPU).read(&buffer.range(0..2)).try_now().unwrap();
+    let mut host = platform.acquire(CPU).read_write(&buffer.range(5..7)).into_future();
+    assert!(poll_once(&mut host).is_pending());
+    buffer.free(GPU2_ARENA).unwrap();
+    let Poll::Ready(Ok(host)) = poll_once(&mut host) else { panic!("nobody is in its way") };
+    assert_eq!(get(&host, &buffer, 5..7), bytes(2, 5..7));
+    drop((kernel, host));
 }
 
 /// A history with every sort of event: copies over two hops, commits, a failed kernel, a restore, a prefetch.

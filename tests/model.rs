@@ -62,6 +62,8 @@ fn mixed() -> Platform {
 #[test]
 fn whole_buffer_on_a_star_of_three() {
     let model = BufferModel {
+        breaks: true,
+        gives_up: true,
         cancels: true,
         closes: true,
         downgrades: true,
@@ -81,7 +83,7 @@ fn whole_buffer_on_a_star_of_three() {
         ],
         ..buffer(shapes::star(), &[&[MAIN_ARENA], &[GPU_ARENA], &[GPU2_ARENA]])
     };
-    expect("star of 3, 3 kernels", &explore(model), 52_748);
+    expect("star of 3, 3 kernels", &explore(model), 326_226);
 }
 
 #[test]
@@ -90,7 +92,7 @@ fn whole_buffer_on_a_chain_of_five() {
         happens: vec![Happens::APathOfThreeHops, Happens::ValidInEveryArena, Happens::TwoWait],
         ..buffer(chain(), &[&[MAIN_ARENA, GPU_ARENA], &[GPU2_ARENA], &[GPU3_ARENA, GPU4_ARENA]])
     };
-    expect("chain of 5, 3 kernels", &explore(model), 420_842);
+    expect("chain of 5, 3 kernels", &explore(model), 452_226);
 }
 
 #[test]
@@ -106,12 +108,12 @@ fn whole_buffer_over_mappings() {
         ],
         ..buffer(shapes::every_way(), &[&[MAIN_ARENA], &[GPU_ARENA, GPU2_ARENA], &[GPU3_ARENA]])
     };
-    expect("mapped 4, 3 kernels", &explore(model), 615_149);
+    expect("mapped 4, 3 kernels", &explore(model), 1_099_308);
 }
 
 #[test]
 fn whole_buffer_with_a_bound_pair() {
-    let states = [151_709, 217_655, 84_289];
+    let states = [626_630, 904_396, 331_155];
     let kinds = [Concurrency::Exclusive, Concurrency::BimapRead, Concurrency::BimapFull];
     for (concurrency, states) in kinds.into_iter().zip(states) {
         let mut happens = vec![
@@ -124,6 +126,7 @@ fn whole_buffer_with_a_bound_pair() {
             happens.push(Happens::TwoUsersOfOneStorageAtOnce);
         }
         let model = BufferModel {
+            gives_up: true,
             cancels: true,
             binds: vec![(MAIN_ARENA, GPU_ARENA), (GPU_ARENA, MAIN_ARENA)],
             frees: vec![MAIN_ARENA, GPU_ARENA],
@@ -149,14 +152,14 @@ fn members(kernels: &[&[ArenaId]]) -> BufferModel {
 #[test]
 fn whole_buffer_with_three_members() {
     let model = members(&[&[MAIN_ARENA], &[GPU_ARENA], &[GPU3_ARENA]]);
-    expect("three members, 3 kernels", &explore(model), 73_223);
+    expect("three members, 3 kernels", &explore(model), 82_132);
 }
 
 #[test]
 #[ignore = "large: cargo xtask model"]
 fn whole_buffer_with_three_members_and_one_kernel_in_two() {
     let model = members(&[&[MAIN_ARENA], &[GPU_ARENA, GPU2_ARENA], &[GPU3_ARENA]]);
-    expect("three members, 3 kernels, one in 2 arenas", &explore(model), 1_348_929);
+    expect("three members, 3 kernels, one in 2 arenas", &explore(model), 1_486_233);
 }
 
 /// Arenas of every kind: shared, mapped, reached over another.
@@ -174,19 +177,19 @@ fn five(kernels: &[&[ArenaId]]) -> BufferModel {
 #[test]
 fn whole_buffer_in_five_arenas_of_every_kind() {
     let model = five(&[&[MAIN_ARENA], &[GPU4_ARENA], &[GPU3_ARENA]]);
-    expect("mixed 5, 3 kernels", &explore(model), 47_612);
+    expect("mixed 5, 3 kernels", &explore(model), 53_071);
 }
 
 #[test]
 #[ignore = "large: cargo xtask model"]
 fn whole_buffer_in_five_arenas_of_every_kind_and_kernels_in_all() {
     let model = five(&[&[MAIN_ARENA], &[GPU_ARENA, GPU2_ARENA], &[GPU3_ARENA, GPU4_ARENA]]);
-    expect("mixed 5, 3 kernels in all", &explore(model), 2_126_675);
+    expect("mixed 5, 3 kernels in all", &explore(model), 2_167_881);
 }
 
 #[test]
 fn whole_buffer_with_lost_devices() {
-    let states = [50_532, 534_571, 183_301];
+    let states = [51_479, 500_582, 183_879];
     let platforms =
         [shapes::star(), shapes::bound(Concurrency::BimapRead), shapes::bound(Concurrency::BimapFull)];
     for (platform, states) in platforms.into_iter().zip(states) {
@@ -219,6 +222,8 @@ fn segments(platform: Platform) -> BufferModel {
             Happens::TwoDisjointWritersAtOnce,
             Happens::TwoReadersInDifferentArenasAtOnce,
             Happens::AReaderBesideACopy,
+            Happens::TwoCopiesOfOnePlanAtOnce,
+            Happens::ALaterCopyBesideTheFirstOfAPath,
         ],
         faults: true,
         zeroed: true,
@@ -234,27 +239,27 @@ fn mapped(concurrency: Concurrency) -> Platform {
 
 #[test]
 fn two_segments_on_a_star_of_three() {
-    expect("2 segments, star of 3, 3 kernels", &explore(segments(shapes::star())), 1_115_619);
+    expect("2 segments, star of 3, 3 kernels", &explore(segments(shapes::star())), 990_845);
 }
 
 #[test]
 fn two_segments_with_a_bound_pair() {
     let model = segments(shapes::bound(Concurrency::BimapFull));
-    expect("2 segments, bound coherently, 3 kernels", &explore(model), 1_787_510);
+    expect("2 segments, bound coherently, 3 kernels", &explore(model), 1_598_705);
 }
 
 #[test]
 #[ignore = "large: cargo xtask model"]
 fn two_segments_over_mappings() {
     let model = segments(mapped(Concurrency::BimapRead));
-    expect("2 segments, mapped for reading, 3 kernels", &explore(model), 1_887_491);
+    expect("2 segments, mapped for reading, 3 kernels", &explore(model), 1_924_784);
 }
 
 #[test]
 #[ignore = "large: cargo xtask model"]
 fn two_segments_with_a_pair_bound_exclusively() {
     let model = segments(shapes::bound(Concurrency::Exclusive));
-    expect("2 segments, bound exclusively, 3 kernels", &explore(model), 3_288_188);
+    expect("2 segments, bound exclusively, 3 kernels", &explore(model), 3_198_510);
 }
 
 /// Each kernel names the buffers in an order of its own.
@@ -287,7 +292,7 @@ fn protocol(order: Order, kernels: Vec<Vec<Vec<Want>>>, len: u64) -> ProtocolMod
 #[test]
 fn l01_three_kernels_and_three_buffers() {
     let model = protocol(Order::Canonical, lists([MAIN_ARENA, MAIN_ARENA, GPU_ARENA]), 1);
-    expect("protocol 3 x 3", &explore(model), 538_774);
+    expect("protocol 3 x 3", &explore(model), 529_011);
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use dml::arenas::Script;
 use dml::arenas::faulty::{CallKind, Fault};
-use dml::core::state::{Begin, BufferState, Initial, Lifecycle, MapState, Request, Status};
+use dml::core::state::{
+    Begin, BufferState, Execution, Initial, Lifecycle, MapState, Next, Report, Request, Status,
+};
 use dml::core::{
     Access, AcquireError, ArenaId, BusyReason, Claim, Concurrency, DeviceDesc, DeviceKind, DeviceSet,
     EventKind, GrantId, KernelId, Platform, Span, normalise,
@@ -107,14 +109,18 @@ fn i06_an_explicit_binding_waits_for_a_root_being_prepared() {
     let mut state = BufferState::new(routes, 100, Initial::Undefined);
     let claims = normalise([Claim { span: Span::new(0, 100), access: Access::WriteInvalidate }]);
     let request = Request { kernel: KernelId(1), grant: GrantId(1), arena: MAIN_ARENA, claims };
-    assert!(matches!(state.begin(routes, &request), Begin::Plan(_)));
-    state.allocated(MAIN_ARENA);
+    let Begin::Plan(plan) = state.begin(routes, &request) else { panic!("it has no storage") };
+    let mut kernel = Execution::new(plan);
+    let Next::Do(step) = kernel.next(&mut state) else { panic!("it has no storage") };
+    kernel.report(routes, &mut state, step, Report::Done).unwrap();
     // The plan is done and its grant is not complete.
     if let Ok(plan) = state.bind(GrantId(2), GPU_ARENA, MAIN_ARENA, Concurrency::Exclusive) {
-        state.bound(routes, GPU_ARENA, MAIN_ARENA, Concurrency::Exclusive);
-        state.finish_prefetch(routes, plan.owner);
+        let mut binding = Execution::new(plan);
+        let Next::Do(step) = binding.next(&mut state) else { panic!("it is to be bound") };
+        binding.report(routes, &mut state, step, Report::Done).unwrap();
+        let _ = binding.finish(routes, &mut state).unwrap();
     }
-    state.finish(routes, GrantId(1)).unwrap();
+    let _ = kernel.finish(routes, &mut state).unwrap();
     assert_eq!(state.check_invariants(routes), Ok(()));
 }
 

@@ -18,7 +18,7 @@ pub(crate) mod held;
 use crate::access::{Access, Claim, Claims, normalise};
 use crate::buffer::{Asked, RawBuffer};
 use crate::engine;
-use crate::error::{AcquireError, BufferName};
+use crate::error::AcquireError;
 use crate::grant::{Grant, Grants, Item};
 use crate::id::{ArenaId, GrantId, KernelId, Ticket};
 use crate::platform::Platform;
@@ -27,7 +27,7 @@ use crate::state::Begin;
 use crate::storage::Handout;
 use crate::sync::Arc;
 use crate::typed::Buffer;
-use crate::wait::Waiter;
+use crate::wait::{Wait, Waiter};
 use bytemuck::Pod;
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -37,7 +37,7 @@ use std::ops::Range;
 use std::panic::Location;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 /// A buffer, or a part of one, that an acquire can name.
@@ -184,13 +184,7 @@ impl Acquire {
     /// [`AcquireError`].
     #[track_caller]
     pub fn try_now(self) -> Result<Grants, AcquireError> {
-        let mut steps = self.steps(Manner::Try)?;
-        match steps.advance(None)? {
-            Progress::Granted => Ok(steps.into_grants()),
-            Progress::Waiting(_) | Progress::Copying => {
-                unreachable!("nothing was queued, copies were waited for")
-            }
-        }
+        self.steps()?.complete(Wait::Try)
     }
 
     /// Waits until everything is granted, first come, first served.
@@ -202,7 +196,7 @@ impl Acquire {
     /// [`AcquireError`].
     #[track_caller]
     pub fn wait(self) -> Result<Grants, AcquireError> {
-        self.block(None)
+        self.steps()?.complete(Wait::Until(None))
     }
 
     /// As [`Acquire::wait`], for a limited time. Copies under way when it is over are completed first.
@@ -211,31 +205,16 @@ impl Acquire {
     /// [`AcquireError::Timeout`] naming the buffer that was waited for; nothing is held then.
     #[track_caller]
     pub fn wait_timeout(self, timeout: Duration) -> Result<Grants, AcquireError> {
-        self.block(Some(timeout))
-    }
-
-    #[track_caller]
-    fn block(self, timeout: Option<Duration>) -> Result<Grants, AcquireError> {
-        let mut steps = self.steps(Manner::Block)?;
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        loop {
-            match steps.advance(None)? {
-                Progress::Granted => return Ok(steps.into_grants()),
-                Progress::Copying => unreachable!("copies were waited for"),
-                Progress::Waiting(waiter) => match waiter.wait(deadline) {
-                    Some(begin) => steps.answered(begin)?,
-                    None => {
-                        let buffer = steps.waiting_for().unwrap_or_default();
-                        return Err(AcquireError::Timeout { buffer, waited: timeout.unwrap_or_default() });
-                    }
-                },
-            }
-        }
+        let deadline = Instant::now().checked_add(timeout);
+        self.steps()?.complete(Wait::Until(deadline)).map_err(|error| match error {
+            AcquireError::Timeout { buffer, .. } => AcquireError::Timeout { buffer, waited: timeout },
+            error => error,
+        })
     }
 
     /// Groups what is wanted into one step per buffer, in canonical order.
     #[track_caller]
-    fn steps(self, manner: Manner) -> Result<Steps, AcquireError> {
+    fn steps(self) -> Result<Steps, AcquireError> {
         let arena = self.arena?;
         let kernel = self.kernel.unwrap_or_else(fresh_kernel);
         let mut items: SmallVec<[Item; 3]> = SmallVec::with_capacity(self.items.len());
@@ -264,7 +243,6 @@ impl Acquire {
         Ok(Steps {
             kernel,
             arena,
-            manner,
             origin: Location::caller(),
             steps,
             granted: Vec::with_capacity(count),
@@ -275,24 +253,13 @@ impl Acquire {
     }
 }
 
-/// What a request does where it cannot be granted at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Manner {
-    /// It gives up.
-    Try,
-    /// It waits, and its thread with it, unless that could deadlock.
-    Block,
-    /// It waits as a future.
-    Await,
-}
-
 impl IntoFuture for Acquire {
     type Output = Result<Grants, AcquireError>;
     type IntoFuture = AcquireFuture;
 
     #[track_caller]
     fn into_future(self) -> AcquireFuture {
-        AcquireFuture(self.steps(Manner::Await))
+        AcquireFuture(self.steps())
     }
 }
 
@@ -311,31 +278,17 @@ impl Future for AcquireFuture {
     type Output = Result<Grants, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let steps = match &mut self.0 {
-            Ok(steps) => steps,
+        let granted = match &mut self.0 {
+            Ok(steps) => steps.advance(Wait::Awaken(context.waker())),
             Err(error) => return Poll::Ready(Err(error.clone())),
         };
-        let error = loop {
-            let answered = match steps.advance(Some(context.waker())) {
-                Ok(Progress::Granted) => {
-                    let grants = steps.take_grants();
-                    self.0 = Err(AcquireError::Finished);
-                    return Poll::Ready(Ok(grants));
-                }
-                Ok(Progress::Copying) => return Poll::Pending,
-                Ok(Progress::Waiting(waiter)) => match waiter.poll(context.waker()) {
-                    Poll::Ready(begin) => steps.answered(begin),
-                    Poll::Pending => return Poll::Pending,
-                },
-                Err(error) => Err(error),
-            };
-            if let Err(error) = answered {
-                break error;
-            }
-        };
-        // What was granted on the way is given back now, not when the future is dropped.
-        self.0 = Err(error.clone());
-        Poll::Ready(Err(error))
+        match granted {
+            Poll::Pending => {}
+            Poll::Ready(Ok(_)) => self.0 = Err(AcquireError::Finished),
+            // What was granted on the way is given back now, not when the future is dropped.
+            Poll::Ready(Err(ref error)) => self.0 = Err(error.clone()),
+        }
+        granted
     }
 }
 
@@ -359,7 +312,6 @@ struct Queued {
 struct Steps {
     kernel: KernelId,
     arena: ArenaId,
-    manner: Manner,
     /// Where in the program it was asked for.
     origin: &'static Location<'static>,
     /// To come, the next one last.
@@ -379,48 +331,62 @@ struct Copying {
     grant: GrantId,
 }
 
-#[must_use]
-enum Progress {
-    Granted,
-    Waiting(Arc<Waiter>),
-    /// The waker is told when to go on.
-    Copying,
-}
-
 impl Steps {
-    /// Goes as far as it can without sleeping: with `waker`, copies are awaited.
-    fn advance(&mut self, waker: Option<&Waker>) -> Result<Progress, AcquireError> {
+    /// Goes on to the end, on this thread.
+    fn complete(mut self, wait: Wait<'_>) -> Result<Grants, AcquireError> {
         loop {
-            if let Some(copying) = &mut self.copying {
-                let Poll::Ready(ended) = copying.run.advance(waker) else { return Ok(Progress::Copying) };
-                let Some(Copying { buffer, claims, grant, .. }) = self.copying.take() else { continue };
-                ended?;
-                let handout = buffer.0.finish(grant, self.arena, self.origin)?;
-                self.granted(buffer, grant, claims, handout);
-            }
-            if let Some(queued) = &self.waiting {
-                return Ok(Progress::Waiting(queued.waiter.clone()));
-            }
-            let Some(step) = self.steps.pop() else { return Ok(Progress::Granted) };
-            let later = match self.manner {
-                // Who holds it may be waited for by whoever is waited for here.
-                Manner::Block => held::at_or_after(step.buffer.id()),
-                Manner::Try | Manner::Await => None,
-            };
-            let queue = self.manner != Manner::Try && later.is_none();
-            match step.buffer.0.ask((self.kernel, self.arena, step.claims.clone()), queue, self.origin) {
-                Asked::Granted(grant, handout) => self.granted(step.buffer, grant, step.claims, handout),
-                Asked::Answered(Begin::Busy { .. }, _) if later.is_some() => {
-                    let held = step.buffer.platform().name_of(later.unwrap_or_default());
-                    return Err(AcquireError::OrderViolation { buffer: step.buffer.name(), held });
-                }
-                Asked::Answered(begin, grant) => self.settle(step.buffer, step.claims, begin, grant)?,
-                Asked::Queued(ticket, waiter, grant) => {
-                    let Step { buffer, claims } = step;
-                    self.waiting = Some(Queued { buffer, claims, ticket, waiter, grant });
-                }
+            if let Poll::Ready(granted) = self.advance(wait) {
+                return granted;
             }
         }
+    }
+
+    /// Goes as far as it can: only with a waker to something pending.
+    fn advance(&mut self, wait: Wait<'_>) -> Poll<Result<Grants, AcquireError>> {
+        loop {
+            let went_on = if let Some(copying) = &mut self.copying {
+                let Poll::Ready(ended) = copying.run.advance(wait) else { return Poll::Pending };
+                ended.map(|handout| self.copied(handout))
+            } else if let Some(queued) = &self.waiting {
+                match queued.waiter.wait(wait) {
+                    Poll::Ready(Some(begin)) => self.answered(begin),
+                    Poll::Ready(None) => {
+                        let (buffer, waited) = (queued.buffer.name(), Duration::ZERO);
+                        Err(AcquireError::Timeout { buffer, waited })
+                    }
+                    Poll::Pending => return Poll::Pending,
+                }
+            } else if let Some(step) = self.steps.pop() {
+                self.ask(step, wait)
+            } else {
+                return Poll::Ready(Ok(self.take_grants()));
+            };
+            if let Err(error) = went_on {
+                return Poll::Ready(Err(error));
+            }
+        }
+    }
+
+    /// Puts the request for one buffer.
+    fn ask(&mut self, Step { buffer, claims }: Step, wait: Wait<'_>) -> Result<(), AcquireError> {
+        let later = match wait {
+            // Who holds it may be waited for by whoever is waited for here.
+            Wait::Until(_) => held::at_or_after(buffer.id()),
+            Wait::Try | Wait::Awaken(_) => None,
+        };
+        let queue = !matches!(wait, Wait::Try) && later.is_none();
+        match (buffer.0.ask((self.kernel, self.arena, claims.clone()), queue, self.origin), later) {
+            (Asked::Granted(grant, handout), _) => self.granted(buffer, grant, claims, handout),
+            (Asked::Answered(Begin::Busy { .. }, _), Some(later)) => {
+                let held = buffer.platform().name_of(later);
+                return Err(AcquireError::OrderViolation { buffer: buffer.name(), held });
+            }
+            (Asked::Answered(begin, grant), _) => return self.settle(buffer, claims, begin, grant),
+            (Asked::Queued(ticket, waiter, grant), _) => {
+                self.waiting = Some(Queued { buffer, claims, ticket, waiter, grant });
+            }
+        }
+        Ok(())
     }
 
     /// The step that waited has been answered.
@@ -431,6 +397,13 @@ impl Steps {
         }
     }
 
+    /// The step whose plan was carried out is granted.
+    fn copied(&mut self, handout: Option<Handout>) {
+        if let Some(Copying { buffer, claims, grant, .. }) = self.copying.take() {
+            self.granted(buffer, grant, claims, handout);
+        }
+    }
+
     fn settle(
         &mut self,
         buffer: RawBuffer,
@@ -438,22 +411,21 @@ impl Steps {
         begin: Begin,
         grant: GrantId,
     ) -> Result<(), AcquireError> {
-        let handout = match begin {
+        match begin {
             Begin::Granted(_) => {
-                let granted = (grant, self.arena, &*claims);
-                buffer.0.change(|core, _| buffer.0.hand_out(core, granted, self.origin))
+                let storage = Some(self.arena).filter(|_| !claims.is_empty());
+                let handout = buffer.0.change(|core, _| buffer.0.hand_out(core, grant, storage, self.origin));
+                self.granted(buffer, grant, claims, handout);
             }
             Begin::Plan(plan) => {
-                let run = engine::Run::new(&buffer, plan);
+                let run = engine::Run::new(&buffer, plan, self.origin);
                 self.copying = Some(Copying { run, buffer, claims, grant });
-                return Ok(());
             }
             Begin::Busy { reason, .. } => return Err(AcquireError::Busy { buffer: buffer.name(), reason }),
             Begin::Refused(refusal) => {
                 return Err(buffer.0.refused(refusal, Some((self.kernel, self.arena))));
             }
-        };
-        self.granted(buffer, grant, claims, handout);
+        }
         Ok(())
     }
 
@@ -461,16 +433,8 @@ impl Steps {
         self.granted.push(Grant::new(buffer, grant, self.arena, claims, handout));
     }
 
-    fn waiting_for(&self) -> Option<BufferName> {
-        self.waiting.as_ref().map(|queued| queued.buffer.name())
-    }
-
     fn take_grants(&mut self) -> Grants {
         Grants::new(std::mem::take(&mut self.granted), std::mem::take(&mut self.items))
-    }
-
-    fn into_grants(mut self) -> Grants {
-        self.take_grants()
     }
 }
 

@@ -286,6 +286,11 @@ impl Fence {
         Self(Some(Pending::Awaited(Box::new(completion))))
     }
 
+    /// Returns whether the work can only be waited for.
+    pub(crate) fn blocks(&self) -> bool {
+        matches!(self.0, Some(Pending::Running(_)))
+    }
+
     /// Blocks until the work ends and returns how many bytes it moved.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! No arena call and no user code runs under any of them: what a change of state makes necessary (waking, freeing) is
 //! collected under the lock and done after it.
 
-use crate::access::{Claim, Claims};
+use crate::access::Claims;
 use crate::acquire;
 use crate::arena::BlockRef;
 use crate::engine;
@@ -16,7 +16,9 @@ use crate::outstanding::Outstanding;
 use crate::platform::Platform;
 use crate::range::Span;
 use crate::record::EventKind;
-use crate::state::{Begin, BufferState, Initial, Lifecycle, Outcome, Refusal, Request, Requestor, Routes};
+use crate::state::{
+    Begin, BufferState, Execution, Initial, Lifecycle, Outcome, Refusal, Request, Requestor, Routes,
+};
 use crate::storage::{FreeOrder, Handout, Storage};
 use crate::sync::{Arc, Condvar, Mutex};
 use crate::wait::{Waiter, Waiters, Wakes};
@@ -74,11 +76,8 @@ impl Core {
         GrantId(self.next_grant)
     }
 
-    /// The storage a grant of `claims` hands out: none where no bytes were asked for.
-    fn handout(&self, arena: ArenaId, claims: &[Claim]) -> Option<Handout> {
-        if claims.is_empty() {
-            return None;
-        }
+    /// What a grant hands out of an arena's storage.
+    fn handout(&self, arena: ArenaId) -> Option<Handout> {
         let (_, storage) = self.storages.iter().find(|(id, _)| *id == arena)?;
         Some(Handout { block: storage.block.clone(), host: storage.native_host() })
     }
@@ -150,14 +149,15 @@ impl BufferInner {
 
     fn aftermath(&self, core: &mut Core, routes: &dyn Routes) -> Aftermath {
         let mut aftermath = Aftermath::default();
+        // What is gone is told before who is let in for that.
+        for arena in core.drop_unused().iter() {
+            self.record(|| EventKind::Freed { arena });
+        }
         let admitted = core.state.pump(routes);
         for admission in &admitted {
             self.record_begin(&admission.request, &admission.begin);
         }
         core.waiters.admit(admitted, &mut aftermath.wakes);
-        for arena in core.drop_unused().iter() {
-            self.record(|| EventKind::Freed { arena });
-        }
         let ends = core.state.lifecycle() == Lifecycle::Closed && !core.is_ended;
         if (ends || !core.to_free.is_empty()) && !core.is_freeing {
             core.is_freeing = true;
@@ -232,34 +232,14 @@ impl BufferInner {
                     self.record_begin(&request, &begin);
                     match begin {
                         Begin::Granted(_) => {
-                            let handout = self.hand_out(core, (grant, arena, &request.claims), origin);
-                            Asked::Granted(grant, handout)
+                            let storage = Some(arena).filter(|_| !request.claims.is_empty());
+                            Asked::Granted(grant, self.hand_out(core, grant, storage, origin))
                         }
                         begin => Asked::Answered(begin, grant),
                     }
                 }
             }
         })
-    }
-
-    /// Completes a plan, and returns the storage of its grant.
-    pub(crate) fn finish(
-        &self,
-        grant: GrantId,
-        arena: ArenaId,
-        origin: &'static Location<'static>,
-    ) -> Result<Option<Handout>, AcquireError> {
-        let finished = self.change(|core, routes| {
-            let finished = core.state.finish(routes, grant);
-            let Some(entry) = core.state.requestors().iter().find(|entry| entry.grant == grant) else {
-                self.record(|| EventKind::Aborted { owner: grant });
-                return Err(finished.err().unwrap_or(Refusal::Closed));
-            };
-            self.record(|| granted(entry));
-            let (arena, claims) = (entry.arena, entry.claims.clone());
-            Ok(self.hand_out(core, (grant, arena, &claims), origin))
-        });
-        finished.map_err(|refusal| self.refused(refusal, Some((KernelId::default(), arena))))
     }
 
     /// Gives a waiting request up; what it had been granted already and had not heard of is given back.
@@ -275,11 +255,11 @@ impl BufferInner {
         }
         // It was let in: whoever did it delivers the answer right after giving the lock up, before it
         // runs any code but core's.
-        match waiter.wait(None) {
+        match waiter.sleep(None) {
             Some(Begin::Granted(_)) => drop(self.release(grant, Outcome::NotStarted)),
             Some(Begin::Plan(plan)) => self.change(|core, routes| {
-                core.state.abort(routes, plan.owner);
-                self.record(|| EventKind::Aborted { owner: plan.owner });
+                let aborted = Execution::new(plan).give_up(routes, &mut core.state);
+                self.record(|| aborted);
             }),
             _ => {}
         }
@@ -340,7 +320,7 @@ impl BufferInner {
         }
     }
 
-    pub(crate) fn record(&self, kind: impl FnOnce() -> EventKind) {
+    pub(crate) fn record<E: Into<Option<EventKind>>>(&self, kind: impl FnOnce() -> E) {
         self.platform.0.recorder.record(self.id, kind);
     }
 
@@ -357,11 +337,6 @@ impl BufferInner {
     fn lost(&self, arena: ArenaId) -> AcquireError {
         let loss = engine::guard(|| self.platform.arena(arena).loss()).unwrap_or_default();
         AcquireError::DeviceLost { buffer: self.name(), arena: self.arena_name(arena), loss }
-    }
-
-    /// An arena broke its contract: the buffer refuses service rather than return wrong bytes.
-    pub(crate) fn wedge(&self) {
-        self.change(|core, _| core.state.wedge());
     }
 
     /// An arena kept what it was lent, and may touch the storage whenever it likes: the storage is never given back.
@@ -430,27 +405,19 @@ impl BufferInner {
         told.collect()
     }
 
-    /// What a grant hands out. Where it was acquired is noted, if anybody records.
+    /// What a grant hands out: an arena's storage, or nothing where no bytes were asked for. Where it was acquired is
+    /// noted, if anybody records.
     pub(crate) fn hand_out(
         &self,
         core: &mut Core,
-        (grant, arena, claims): (GrantId, ArenaId, &[Claim]),
+        grant: GrantId,
+        storage: Option<ArenaId>,
         origin: &'static Location<'static>,
     ) -> Option<Handout> {
         if self.platform.0.recorder.is_on() {
             core.origins.insert(grant, (origin, std::thread::current().id()));
         }
-        core.handout(arena, claims)
-    }
-}
-
-fn granted(entry: &crate::state::Requestor) -> EventKind {
-    EventKind::Granted {
-        grant: entry.grant,
-        kernel: entry.kernel,
-        arena: entry.arena,
-        claims: entry.claims.clone(),
-        seq: entry.seq_at_grant,
+        core.handout(storage?)
     }
 }
 
@@ -635,20 +602,13 @@ impl RawBuffer {
     pub fn prefetch(&self, device: DeviceId, bytes: Range<u64>) -> Result<(), AcquireError> {
         let arena = self.0.platform.home(device).ok_or(AcquireError::NoArena { device })?;
         let span = self.span(&bytes)?;
-        let (begin, owner) = self.0.change(|core, routes| {
+        let begin = self.0.change(|core, routes| {
             let owner = core.new_grant();
-            (core.state.prefetch(routes, owner, arena, span), owner)
+            core.state.prefetch(routes, owner, arena, span)
         });
         match begin {
             Begin::Granted(_) => Ok(()),
-            Begin::Plan(plan) => {
-                engine::Run::new(self, plan).wait()?;
-                self.0.change(|core, routes| {
-                    core.state.finish_prefetch(routes, owner);
-                    self.0.record(|| EventKind::Prefetched { owner, arena });
-                });
-                Ok(())
-            }
+            Begin::Plan(plan) => engine::Run::new(self, plan, Location::caller()).wait().map(|_| ()),
             Begin::Busy { reason, .. } => Err(AcquireError::Busy { buffer: self.0.name(), reason }),
             Begin::Refused(refusal) => Err(self.0.refused(refusal, Some((KernelId::default(), arena)))),
         }
@@ -710,11 +670,7 @@ impl RawBuffer {
             let owner = core.new_grant();
             core.state.bind(owner, arena, root, concurrency)
         });
-        let plan = plan.map_err(refused)?;
-        let owner = plan.owner;
-        engine::Run::new(self, plan).wait()?;
-        self.0.change(|core, routes| core.state.finish_prefetch(routes, owner));
-        Ok(())
+        engine::Run::new(self, plan.map_err(refused)?, Location::caller()).wait().map(|_| ())
     }
 
     /// Refuses new requests and those that wait, waits until the last grant and copy is gone, and frees all storage.

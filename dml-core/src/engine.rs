@@ -1,7 +1,8 @@
 //! Carries plans out on the arenas. The only caller of allocations, map changes and copies.
 //!
-//! Runs without the buffer's lock; what it may touch is reserved by the plan. Copies are started in order and waited
-//! for once, except where a later step depends on an earlier copy; a future awaits them where their arena can tell. A failure, a short copy or a panic in arena code
+//! What comes when is said by the plan's [`Execution`]; a [`Run`] does it and reports. Arenas are called without the
+//! buffer's lock: what they may touch is reserved by the plan. A copy is waited for when nothing else of the plan can
+//! begin; a future awaits it where its arena can tell. A failure, a short copy or a panic in arena code
 //! ends the plan: the bytes that were to arrive stay invalid, everything completed stays, reservations are undone. The
 //! arenas are then asked whether a device is gone, which is declared before the requester hears of the failure.
 
@@ -10,34 +11,59 @@ use crate::buffer::{BufferInner, Core, RawBuffer};
 use crate::cross_arena::{CopyJob, JobEnd, moved_all};
 use crate::error::{AcquireError, AllocError, Breach, BusyReason, TransferError, panic_text};
 use crate::host::{HostMemory, Loan, Owner, Shared};
-use crate::id::{ArenaId, DeviceId, GrantId, KernelId};
+use crate::id::{ArenaId, DeviceId, KernelId};
 use crate::platform::Platform;
-use crate::range::Span;
 use crate::record::{EventKind, Operation};
 use crate::request::{Backing, Fill, MapRequest, UnmapRequest};
-use crate::state::{CopyKind, CopyOp, MapState, Step, SyncPlan};
-use crate::storage::{FreeOrder, Storage};
+use crate::state::{
+    ContractBreach, CopyKind, CopyOp, Execution, Finished, MapState, Next, Refusal, Report, Routes, Step,
+    SyncPlan,
+};
+use crate::storage::{FreeOrder, Handout, Storage};
 use crate::sync::Arc;
+use crate::wait::Wait;
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::{Poll, Waker};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::task::Poll;
 use std::time::Instant;
+
+/// How many of the copies under way a future asks for their end each time it is polled, the oldest first.
+const MOST_POLLED: usize = 64;
 
 /// A plan being carried out. One that is dropped half way is given up: what is under way ends first.
 pub(crate) struct Run {
     buffer: RawBuffer,
-    plan: SyncPlan,
-    /// The step to come.
-    next: usize,
+    execution: Execution,
+    /// Copies under way, in the order in which they began.
     pending: VecDeque<Pending>,
-    /// The bytes that are on their way, by where they go and where they begin; those of one arena are disjoint (I-18).
-    arriving: BTreeMap<(ArenaId, u64), u64>,
     /// The first thing that went wrong.
     failed: Option<AcquireError>,
+    /// Where in the program the plan was asked for.
+    origin: &'static Location<'static>,
     /// Whether the machine knows how it ended.
     is_over: bool,
+}
+
+/// What is to be done next, with what it takes of the buffer's storage.
+enum Task {
+    Allocate(ArenaId),
+    Bind((ArenaId, ArenaId, Concurrency), Backing, Option<Shared>),
+    Map((ArenaId, DeviceId, MapState), BlockRef, Option<HostMemory>),
+    Copy(CopyOp, CopyEnds),
+    Refused(CopyOp, Refusal),
+    Wait,
+    Finished(Result<Option<Handout>, Refusal>),
+    GiveUp,
+}
+
+/// The storages that a copy is between; none to read from for a fill.
+struct CopyEnds {
+    from: Option<End>,
+    to: End,
+    /// What [`Core::map_changes`] was when it began.
+    map_changes: u64,
 }
 
 struct Pending {
@@ -66,122 +92,170 @@ struct End {
 }
 
 impl Run {
-    pub(crate) fn new(buffer: &RawBuffer, plan: SyncPlan) -> Self {
-        let (buffer, pending, arriving) = (buffer.clone(), VecDeque::new(), BTreeMap::new());
-        Self { buffer, plan, next: 0, pending, arriving, failed: None, is_over: false }
+    pub(crate) fn new(buffer: &RawBuffer, plan: SyncPlan, origin: &'static Location<'static>) -> Self {
+        let (buffer, execution, pending) = (buffer.clone(), Execution::new(plan), VecDeque::new());
+        Self { buffer, execution, pending, failed: None, origin, is_over: false }
     }
 
-    /// Carries the plan out on this thread; on an error it has been aborted.
-    pub(crate) fn wait(mut self) -> Result<(), AcquireError> {
-        match self.advance(None) {
-            Poll::Ready(result) => result,
-            Poll::Pending => unreachable!("without a waker every copy is waited for"),
-        }
-    }
-
-    /// Goes on until a copy has to be awaited, of whose end `waker` is told; on an error the plan has been aborted. Without
-    /// a waker copies are waited for.
-    pub(crate) fn advance(&mut self, waker: Option<&Waker>) -> Poll<Result<(), AcquireError>> {
+    /// Carries the plan out on this thread; on an error it has been given up.
+    pub(crate) fn wait(mut self) -> Result<Option<Handout>, AcquireError> {
         loop {
-            let step = self.plan.steps.get(self.next).copied().filter(|_| self.failed.is_none());
-            if self.waits_for_copies(step)
-                && let Some(pending) = self.pending.front_mut()
-            {
-                // Copies already under way end before their arenas are unpinned; those that succeed count.
-                let ended = guard(|| pending.end(waker));
-                let ended = match ended
-                    .unwrap_or_else(|message| Poll::Ready(Err(TransferError::Panicked { message })))
-                {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(ended) => ended,
-                };
-                if let Some(Pending { fence, rest }) = self.pending.pop_front() {
-                    // One that panicked when it was polled may do so again.
-                    quietly(fence);
-                    self.arriving.remove(&(rest.copy.to, rest.copy.span.start()));
-                    self.ended(rest, ended);
+            if let Poll::Ready(ended) = self.advance(Wait::Try) {
+                return ended;
+            }
+        }
+    }
+
+    /// Goes on until a copy has to be awaited, of whose end the waker is told: only where `wait` has one. At the end of a
+    /// kernel's plan, what its grant hands out; on an error the plan has been given up.
+    pub(crate) fn advance(&mut self, wait: Wait<'_>) -> Poll<Result<Option<Handout>, AcquireError>> {
+        let mut task = self.next();
+        loop {
+            task = match task {
+                Task::Allocate(arena) => self.allocate(arena),
+                Task::Bind(binding, backing, root_host) => self.bind(binding, backing, root_host),
+                Task::Map(change, block, host) => self.map(change, block, host),
+                Task::Copy(copy, ends) => self.copy(copy, ends),
+                Task::Refused(copy, refusal) => {
+                    let arena = self.lost_end(&copy);
+                    self.failed(self.core().refused(refusal, Some((KernelId::default(), arena))));
+                    self.next()
                 }
-                continue;
-            }
-            let Some(step) = step else { break };
-            self.next += 1;
-            if let Err(error) = self.step(&step) {
-                self.fail(error);
-            }
+                Task::Wait => match self.wait_for_copy(wait) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(task) => task,
+                },
+                Task::Finished(finished) => {
+                    self.is_over = true;
+                    let asker = Some((KernelId::default(), self.execution.arena()));
+                    return Poll::Ready(finished.map_err(|refusal| self.core().refused(refusal, asker)));
+                }
+                Task::GiveUp => {
+                    self.give_up();
+                    let error = self.failed.take();
+                    return Poll::Ready(Err(error.unwrap_or(AcquireError::Finished)));
+                }
+            };
         }
+    }
+
+    /// What comes next.
+    fn next(&mut self) -> Task {
+        if self.execution.must_wait() { Task::Wait } else { self.turn(|_| ()).1 }
+    }
+
+    /// Changes the buffer, and begins what comes next.
+    fn turn<R>(&mut self, act: impl FnOnce(&mut Turn<'_>) -> R) -> (R, Task) {
+        let Self { buffer, execution, origin, .. } = self;
+        buffer.0.change(|core, routes| {
+            let mut turn = Turn { buffer: &buffer.0, core, routes, execution, origin };
+            let result = act(&mut turn);
+            (result, turn.next())
+        })
+    }
+
+    /// Waits until a copy has ended, the oldest unless there is a waker to be told.
+    fn wait_for_copy(&mut self, wait: Wait<'_>) -> Poll<Task> {
+        let ended = match wait {
+            Wait::Awaken(waker) => {
+                let polled = self.pending.iter_mut().take(MOST_POLLED).enumerate();
+                // One that can only be waited for keeps nobody else from being heard.
+                let mut polled = polled.filter(|(index, pending)| *index == 0 || !pending.fence.blocks());
+                polled.find_map(|(index, pending)| {
+                    let polled = guard(|| pending.fence.poll(waker)).unwrap_or_else(panicked);
+                    match polled {
+                        Poll::Pending => None,
+                        Poll::Ready(ended) => Some((index, ended)),
+                    }
+                })
+            }
+            Wait::Try | Wait::Until(_) => self.pending.front_mut().map(|pending| {
+                let fence = std::mem::replace(&mut pending.fence, Fence::done(0));
+                (0, guard(|| fence.wait()).unwrap_or_else(|message| Err(TransferError::Panicked { message })))
+            }),
+        };
+        let Some((index, ended)) = ended else { return Poll::Pending };
+        let Pending { fence, rest } = self.pending.remove(index).expect("just found");
+        // One that panicked when it was polled may do so again.
+        quietly(fence);
+        Poll::Ready(self.ended(rest, ended))
+    }
+
+    /// A step has failed. Where that is because a device is gone, every buffer knows before anybody hears of it, and
+    /// before the plan is given up: who waits behind it is not let in to a memory that is gone.
+    fn failed(&mut self, error: AcquireError) {
+        self.core().platform.notice_losses();
+        self.failed.get_or_insert(error);
+    }
+
+    /// A step has failed, and is reported as that.
+    fn step_failed(&mut self, step: Step, (error, report): (AcquireError, Report)) -> Task {
+        self.failed(error);
+        let (reported, task) = self.turn(|turn| turn.report(step, report));
+        debug_assert_eq!(reported, Ok(()), "what has failed changes no map state");
+        task
+    }
+
+    fn give_up(&mut self) {
+        let Self { buffer, execution, .. } = self;
         self.is_over = true;
-        match self.failed.take() {
-            None => Poll::Ready(Ok(())),
-            Some(error) => {
-                drop(GivenUp(self.buffer.clone(), self.plan.owner));
-                Poll::Ready(Err(error))
-            }
-        }
-    }
-
-    /// Whether the copies under way have to end before `step`; before the end of the plan, and once something has failed,
-    /// they have to.
-    fn waits_for_copies(&self, step: Option<Step>) -> bool {
-        match step {
-            // A copy still running may need the access that is about to change, or may not be allowed beside others under
-            // the rules that come with a binding.
-            None | Some(Step::Map { .. } | Step::Bind { .. }) => true,
-            Some(Step::Copy(copy)) => copy.from().is_some_and(|from| self.is_arriving(from, copy.span)),
-            Some(Step::Allocate { .. }) => false,
-        }
-    }
-
-    /// Whether some of the bytes are on their way to an arena.
-    fn is_arriving(&self, arena: ArenaId, span: Span) -> bool {
-        let before = self.arriving.range((arena, 0)..(arena, span.end())).next_back();
-        before.is_some_and(|(_, end)| *end > span.start())
+        buffer.0.change(|core, routes| {
+            let aborted = execution.give_up(routes, &mut core.state);
+            buffer.0.record(|| aborted);
+        });
     }
 
     fn core(&self) -> &BufferInner {
         &self.buffer.0
     }
 
-    fn step(&mut self, step: &Step) -> Result<(), AcquireError> {
-        match *step {
-            Step::Allocate { arena } => self.allocate(arena),
-            Step::Bind { arena, root, concurrency } => self.bind(arena, root, concurrency),
-            Step::Map { arena, device, target } => self.map(arena, device, target),
-            Step::Copy(copy) => self.copy(copy),
-        }
-    }
-
-    fn allocate(&mut self, arena: ArenaId) -> Result<(), AcquireError> {
+    fn allocate(&mut self, arena: ArenaId) -> Task {
+        let step = Step::Allocate { arena };
         let object = self.core().platform.arena(arena);
         self.core().platform.counters().count(Operation::Alloc);
         let allocated = guard(|| object.alloc(self.core().len));
-        let NewBlock { block, host } = self.storage_result(arena, None, allocated)?;
-        self.core().change(|core, _| {
-            core.put(arena, Storage::new(block, host, FreeOrder::Root));
-            core.state.allocated(arena);
-            self.core().record(|| EventKind::Allocated { arena, root: None });
-        });
-        Ok(())
+        match self.storage_result(arena, None, allocated) {
+            Ok(NewBlock { block, host }) => {
+                self.stored(step, arena, Storage::new(block, host, FreeOrder::Root))
+            }
+            Err(error) => self.step_failed(step, (error, Report::Failed)),
+        }
     }
 
-    fn bind(&mut self, arena: ArenaId, root: ArenaId, concurrency: Concurrency) -> Result<(), AcquireError> {
-        let (backing, root_host) = self.core().change(|core, _| core.backing(root, self.core().len));
+    fn bind(
+        &mut self,
+        (arena, root, concurrency): (ArenaId, ArenaId, Concurrency),
+        backing: Backing,
+        root_host: Option<Shared>,
+    ) -> Task {
+        let step = Step::Bind { arena, root, concurrency };
         let platform = &self.core().platform;
         let object = platform.arena(arena);
         platform.counters().count(Operation::Bind);
         let bound = guard(|| object.bind(&backing));
         let bound = self.storage_result(arena, Some(&backing), bound);
         quietly(backing);
-        let NewBlock { block, host } = bound?;
-        let mut storage = Storage::new(block, host, FreeOrder::Member);
-        if platform.desc(arena).native == platform.desc(root).native {
-            storage.root_host = root_host;
+        match bound {
+            Ok(NewBlock { block, host }) => {
+                let mut storage = Storage::new(block, host, FreeOrder::Member);
+                let platform = &self.core().platform;
+                if platform.desc(arena).native == platform.desc(root).native {
+                    storage.root_host = root_host;
+                }
+                self.stored(step, arena, storage)
+            }
+            Err(error) => self.step_failed(step, (error, Report::Failed)),
         }
-        self.core().change(|core, routes| {
-            core.put(arena, storage);
-            core.state.bound(routes, arena, root, concurrency);
-            self.core().record(|| EventKind::Allocated { arena, root: Some(root) });
+    }
+
+    /// A step has made storage.
+    fn stored(&mut self, step: Step, arena: ArenaId, storage: Storage) -> Task {
+        let (reported, task) = self.turn(|turn| {
+            turn.core.put(arena, storage);
+            turn.report(step, Report::Done)
         });
-        Ok(())
+        debug_assert_eq!(reported, Ok(()), "storage changes no map state");
+        task
     }
 
     /// The block that an arena has made, if it is what was asked for.
@@ -235,31 +309,35 @@ impl Run {
         free(&self.core().platform, arena, block);
     }
 
-    fn map(&mut self, arena: ArenaId, device: DeviceId, target: MapState) -> Result<(), AcquireError> {
+    fn map(
+        &mut self,
+        (arena, device, target): (ArenaId, DeviceId, MapState),
+        block: BlockRef,
+        mut host: Option<HostMemory>,
+    ) -> Task {
+        let step = Step::Map { arena, device, target };
         let platform = &self.core().platform;
         let (object, native) = (platform.arena(arena), device == platform.desc(arena).native);
-        let is_host_in = |state: MapState| platform.host().is_some_and(|host| state.remotes().contains(host));
-        let (block, mut host) = self.core().change(|core, _| core.lend_mapping(arena, is_host_in(target)));
         platform.counters().count(if native { Operation::Unmap } else { Operation::Map });
         let report = guard(|| match native {
             true => object.unmap(UnmapRequest::scheduled(&block, target, &mut host)),
             false => object.map(MapRequest::scheduled(&block, device, target, &mut host)),
         });
         let report = report.unwrap_or_else(|message| Err(TransferError::Panicked { message }));
-        let (state, error) = match report {
+        let mapped = match report {
             Ok(MapReport { host: Some(shown), .. }) if shown.is_lent() => {
                 quietly(shown);
-                (None, Some(TransferError::StillLent))
+                Err(TransferError::StillLent)
             }
             Ok(MapReport { state, host: shown }) => {
                 if shown.is_some() {
                     quietly(std::mem::replace(&mut host, shown));
                 }
-                (Some(state), None)
+                Ok(state)
             }
-            Err(cause) => (None, Some(cause)),
+            Err(cause) => Err(cause),
         };
-        if state.is_some_and(|state| !is_host_in(state)) {
+        if mapped.as_ref().is_ok_and(|state| !is_host_in(platform, *state)) {
             quietly(host.take());
         }
         let is_other = host.as_ref().is_some_and(|host| !host.is_for(&block));
@@ -267,70 +345,43 @@ impl Run {
             quietly(host.take());
         }
         quietly(block);
-        let bytes = host.as_ref().map_or(u64::MAX, HostMemory::len);
-        let (accepted, left_over) = self.core().change(|core, routes| {
-            let left_over = core.take_mapping(arena, host);
-            let accepted = state.map(|state| {
-                self.core().record(|| EventKind::Mapped { arena, device });
-                core.state.mapped(routes, self.plan.owner, (arena, device, target), state)
-            });
-            (accepted, left_over)
+        let (bytes, needed_bytes) = (host.as_ref().map_or(u64::MAX, HostMemory::len), self.core().len);
+        let (buffer, name) = (self.core().name(), self.core().arena_name(arena));
+        let contract =
+            |breach| AcquireError::ArenaContract { buffer: buffer.clone(), arena: name.clone(), breach };
+        let (report, error) = match mapped {
+            Err(TransferError::StillLent) => {
+                self.core().wedge_lent();
+                (Report::Broken, Some(contract(Breach::StillLent)))
+            }
+            _ if is_other => (Report::Broken, Some(contract(Breach::OtherMemory))),
+            _ if bytes < needed_bytes => {
+                (Report::Broken, Some(contract(Breach::HostMemory { bytes, needed_bytes })))
+            }
+            Err(cause) => {
+                let (buffer, arena) = (buffer.clone(), name.clone());
+                (Report::Failed, Some(AcquireError::MapFailed { buffer, arena, device, cause }))
+            }
+            Ok(state) => (Report::Mapped(state), None),
+        };
+        if let Some(error) = error {
+            self.failed(error);
+        }
+        let ((reported, left_over), task) = self.turn(|turn| {
+            let left_over = turn.core.take_mapping(arena, host);
+            (turn.report(step, report), left_over)
         });
         quietly(left_over);
-        let broken = |arena, breach| AcquireError::ArenaContract {
-            buffer: self.core().name(),
-            arena: self.core().arena_name(arena),
-            breach,
-        };
-        match (accepted, error) {
-            (Some(Ok(())) | None, _) if is_other => {
-                self.core().wedge();
-                Err(broken(arena, Breach::OtherMemory))
-            }
-            (Some(Ok(())) | None, _) if bytes < self.core().len => {
-                let breach = Breach::HostMemory { bytes, needed_bytes: self.core().len };
-                self.core().wedge();
-                Err(broken(arena, breach))
-            }
-            (Some(Ok(())), _) => Ok(()),
-            (Some(Err(breach)), _) => Err(broken(breach.arena, Breach::Access { device: breach.device })),
-            (None, Some(TransferError::StillLent)) => {
-                self.core().wedge_lent();
-                Err(broken(arena, Breach::StillLent))
-            }
-            (None, cause) => Err(AcquireError::MapFailed {
-                buffer: self.core().name(),
-                arena: self.core().arena_name(arena),
-                device,
-                cause: cause.unwrap_or(TransferError::Infeasible),
-            }),
+        if let Err(breach) = reported {
+            let (buffer, arena) = (self.core().name(), self.core().arena_name(breach.arena));
+            let breach = Breach::Access { device: breach.device };
+            self.failed(AcquireError::ArenaContract { buffer, arena, breach });
         }
+        task
     }
 
-    fn copy(&mut self, copy: CopyOp) -> Result<(), AcquireError> {
+    fn copy(&mut self, copy: CopyOp, CopyEnds { from, to, map_changes }: CopyEnds) -> Task {
         let (platform, span) = (&self.core().platform, copy.span);
-        let refresh = matches!(copy.kind, CopyKind::Refresh { .. });
-        let ends = self.core().change(|core, routes| {
-            core.state.started(copy.id)?;
-            self.record_copy(&copy, false);
-            if refresh {
-                core.state.copied(routes, copy.id);
-                self.record_copy(&copy, true);
-            }
-            let (source_via, target_via) = match copy.kind {
-                CopyKind::Bytes { source_via, target_via, .. } => (Some(source_via), Some(target_via)),
-                CopyKind::Refresh { .. } | CopyKind::Fill => (None, None),
-            };
-            let end = |core: &mut Core, arena, via| core.end_via(arena, self.reaches_as_host(arena, via));
-            let from = copy.from().map(|from| end(core, from, source_via));
-            Ok((from, end(core, copy.to, target_via), core.map_changes))
-        });
-        let (from, to, map_changes) = ends.map_err(|refusal| {
-            self.core().refused(refusal, Some((KernelId::default(), self.lost_end(&copy))))
-        })?;
-        if refresh {
-            return Ok(());
-        }
         let (begun, loan) = (Instant::now(), Loan::default());
         let source = copy.from().zip(from.as_ref()).map(|(arena, end)| (arena, end.block.clone()));
         let ends: Ends = source.into_iter().chain([(copy.to, to.block.clone())]).collect();
@@ -355,22 +406,15 @@ impl Run {
         };
         match started.unwrap_or_else(|message| Err(TransferError::Panicked { message })) {
             Ok(fence) => {
-                self.arriving.insert((copy.to, span.start()), span.end());
                 self.pending
                     .push_back(Pending { fence, rest: Ended { copy, loan, begun, ends, map_changes } });
-                Ok(())
+                self.next()
             }
             Err(cause) => {
                 let cause = if loan.is_out() { TransferError::StillLent } else { cause };
-                Err(self.failure(&copy, cause))
+                self.step_failed(Step::Copy(copy), self.failure(&copy, cause))
             }
         }
-    }
-
-    /// Whether a copy reaches an arena through the host, as one of its remote devices.
-    fn reaches_as_host(&self, arena: ArenaId, via: Option<DeviceId>) -> bool {
-        let platform = &self.core().platform;
-        via.is_some_and(|via| via != platform.desc(arena).native && platform.host() == Some(via))
     }
 
     /// The end of a copy that is lost, for people to read; the destination where none is.
@@ -380,24 +424,44 @@ impl Run {
     }
 
     /// A copy has ended, well or not.
-    fn ended(&mut self, pending: Ended, ended: Result<u64, TransferError>) {
-        let Ended { copy, begun, loan, ends, map_changes } = pending;
-        let (copy, requested_bytes) = (&copy, copy.span.len());
-        let mut arrived = ended.and_then(|done_bytes| moved_all(requested_bytes, done_bytes));
+    fn ended(&mut self, ended: Ended, result: Result<u64, TransferError>) -> Task {
+        let Ended { copy, begun, loan, ends, map_changes } = ended;
+        let (step, requested_bytes) = (Step::Copy(copy), copy.span.len());
+        let mut moved = result.and_then(|done_bytes| moved_all(requested_bytes, done_bytes));
         if loan.is_out() {
-            arrived = Err(TransferError::StillLent);
+            moved = Err(TransferError::StillLent);
         }
-        let arrived = arrived.map_err(|cause| self.failure(copy, cause));
-        let arrived = arrived.and_then(|()| self.arrived(copy, &self.map_states(ends), map_changes));
-        match arrived {
-            Ok(()) => {
+        if let Err(cause) = moved {
+            return self.step_failed(step, self.failure(&copy, cause));
+        }
+        let found = self.map_states(ends);
+        // The bytes are there, unless the copy has changed a map state on the way.
+        let (changed, task) = self.turn(|turn| {
+            // Another plan may be changing one now, or have done so since the arenas were asked, by right.
+            let is_telling = turn.core.map_changes == map_changes;
+            let changed = found.iter().filter(|_| is_telling).find_map(|&(arena, found)| {
+                let known = turn.core.settled_map(arena).filter(|known| *known != found)?;
+                Some((arena, known, found))
+            });
+            let report = if changed.is_none() { Report::Done } else { Report::Broken };
+            let reported = turn.report(step, report);
+            debug_assert_eq!(reported, Ok(()), "a copy changes no map state");
+            changed
+        });
+        match changed {
+            None => {
                 if let CopyKind::Bytes { link, .. } = copy.kind {
                     let counters = self.core().platform.counters();
                     counters.count_transfer(link, requested_bytes, begun.elapsed());
                 }
             }
-            Err(error) => self.fail(error),
+            Some((arena, known, found)) => {
+                let (buffer, arena) = (self.core().name(), self.core().arena_name(arena));
+                let breach = Breach::MapChanged { known, found };
+                self.failed(AcquireError::ArenaContract { buffer, arena, breach });
+            }
         }
+        task
     }
 
     /// What the arenas of a copy say of their map states, as far as they can tell.
@@ -411,96 +475,130 @@ impl Run {
         told.collect()
     }
 
-    /// The bytes of a copy are there, unless it has changed a map state on the way.
-    fn arrived(
-        &self,
-        copy: &CopyOp,
-        found: &[(ArenaId, MapState)],
-        map_changes: u64,
-    ) -> Result<(), AcquireError> {
-        let changed = self.core().change(|core, routes| {
-            // Another plan may be changing one now, or have done so since the arenas were asked, by right.
-            let is_telling = core.map_changes == map_changes;
-            let changed = found.iter().filter(|_| is_telling).find_map(|&(arena, found)| {
-                core.settled_map(arena).filter(|known| *known != found).map(|known| (arena, known, found))
-            });
-            if changed.is_none() {
-                core.state.copied(routes, copy.id);
-                self.record_copy(copy, true);
-            }
-            changed
-        });
-        let Some((arena, known, found)) = changed else { return Ok(()) };
-        self.core().wedge();
-        let (buffer, arena) = (self.core().name(), self.core().arena_name(arena));
-        Err(AcquireError::ArenaContract { buffer, arena, breach: Breach::MapChanged { known, found } })
-    }
-
-    /// Something went wrong. Where that is because a device is gone, every buffer knows before anybody hears of it, and
-    /// before the plan is given up: who waits behind it is not let in to a memory that is gone.
-    fn fail(&mut self, error: AcquireError) {
-        self.core().platform.notice_losses();
-        self.failed.get_or_insert(error);
-    }
-
-    /// The error of a copy that failed. What breaks a contract wedges the buffer.
-    fn failure(&self, copy: &CopyOp, cause: TransferError) -> AcquireError {
+    /// The error of a copy that failed, and what is to be reported of it.
+    fn failure(&self, copy: &CopyOp, cause: TransferError) -> (AcquireError, Report) {
         let buffer = self.core().name();
         let to = self.core().arena_name(copy.to);
         let from = copy.from().map_or_else(|| to.clone(), |from| self.core().arena_name(from));
-        let breach = match &cause {
+        let (arena, breach) = match &cause {
             TransferError::Infeasible => {
-                return AcquireError::Busy { buffer, reason: BusyReason::ArenaInUse };
+                return (AcquireError::Busy { buffer, reason: BusyReason::ArenaInUse }, Report::Failed);
             }
             // The host's own memory is copied by core: it is the other end that was asked.
             TransferError::StillLent => {
+                self.core().wedge_lent();
                 let is_hosts = self.core().platform.host() == Some(self.core().platform.desc(copy.to).native);
-                Some((if is_hosts { from.clone() } else { to.clone() }, Breach::StillLent))
+                (if is_hosts { from } else { to }, Breach::StillLent)
             }
-            TransferError::NoAddress { arena } if *arena == from.name => {
-                Some((from.clone(), Breach::NoAddress))
+            TransferError::NoAddress { arena } if *arena == from.name => (from, Breach::NoAddress),
+            TransferError::NoAddress { .. } => (to, Breach::NoAddress),
+            _ => {
+                let error = AcquireError::CopyFailed { buffer, from, to, span: copy.span, cause };
+                return (error, Report::Failed);
             }
-            TransferError::NoAddress { .. } => Some((to.clone(), Breach::NoAddress)),
-            _ => None,
         };
-        if let Some((arena, breach)) = breach {
-            match breach {
-                Breach::StillLent => self.core().wedge_lent(),
-                _ => self.core().wedge(),
-            }
-            return AcquireError::ArenaContract { buffer, arena, breach };
-        }
-        AcquireError::CopyFailed { buffer, from, to, span: copy.span, cause }
-    }
-
-    fn record_copy(&self, copy: &CopyOp, done: bool) {
-        let (owner, from, to, span) = (copy.id.owner, copy.from(), copy.to, copy.span);
-        self.core().record(|| match done {
-            true => EventKind::CopyDone { owner, from, to, span },
-            false => EventKind::CopyStarted { owner, from, to, span },
-        });
+        (AcquireError::ArenaContract { buffer, arena, breach }, Report::Broken)
     }
 }
 
-impl Pending {
-    fn end(&mut self, waker: Option<&Waker>) -> Poll<Result<u64, TransferError>> {
-        match waker {
-            Some(waker) => self.fence.poll(waker),
-            None => Poll::Ready(std::mem::replace(&mut self.fence, Fence::done(0)).wait()),
+/// The buffer, locked, on behalf of a plan.
+struct Turn<'a> {
+    buffer: &'a BufferInner,
+    core: &'a mut Core,
+    routes: &'a dyn Routes,
+    execution: &'a mut Execution,
+    origin: &'static Location<'static>,
+}
+
+impl Turn<'_> {
+    fn report(&mut self, step: Step, report: Report) -> Result<(), ContractBreach> {
+        let Self { buffer, core, routes, execution, .. } = self;
+        let event = execution.report(*routes, &mut core.state, step, report)?;
+        buffer.record(|| event);
+        Ok(())
+    }
+
+    /// Begins what comes next, and takes what it needs of the buffer's storage.
+    fn next(&mut self) -> Task {
+        loop {
+            return match self.execution.next(&mut self.core.state) {
+                Next::Do(Step::Allocate { arena }) => Task::Allocate(arena),
+                Next::Do(Step::Bind { arena, root, concurrency }) => {
+                    let (backing, root_host) = self.core.backing(root, self.buffer.len);
+                    Task::Bind((arena, root, concurrency), backing, root_host)
+                }
+                Next::Do(Step::Map { arena, device, target }) => {
+                    let stays = is_host_in(&self.buffer.platform, target);
+                    let (block, host) = self.core.lend_mapping(arena, stays);
+                    Task::Map((arena, device, target), block, host)
+                }
+                Next::Do(Step::Copy(copy)) => {
+                    self.buffer.record(|| copy.begun());
+                    if let CopyKind::Refresh { .. } = copy.kind {
+                        // The map state has changed: the bytes are there.
+                        let reported = self.report(Step::Copy(copy), Report::Done);
+                        debug_assert_eq!(reported, Ok(()), "a copy changes no map state");
+                        continue;
+                    }
+                    Task::Copy(copy, self.ends(&copy))
+                }
+                Next::Refused(copy, refusal) => Task::Refused(copy, refusal),
+                Next::Wait => Task::Wait,
+                Next::Finish => Task::Finished(self.finish()),
+                Next::GiveUp => Task::GiveUp,
+            };
         }
     }
+
+    fn finish(&mut self) -> Result<Option<Handout>, Refusal> {
+        let grant = self.execution.owner();
+        match self.execution.finish(self.routes, &mut self.core.state) {
+            Ok(finished) => {
+                self.buffer.record(|| finished.event());
+                let Finished::Granted(entry) = finished else { return Ok(None) };
+                let storage = Some(entry.arena).filter(|_| !entry.claims.is_empty());
+                Ok(self.buffer.hand_out(self.core, grant, storage, self.origin))
+            }
+            Err(refusal) => {
+                self.buffer.record(|| EventKind::Aborted { owner: grant });
+                Err(refusal)
+            }
+        }
+    }
+
+    fn ends(&mut self, copy: &CopyOp) -> CopyEnds {
+        let (source_via, target_via) = match copy.kind {
+            CopyKind::Bytes { source_via, target_via, .. } => (Some(source_via), Some(target_via)),
+            CopyKind::Refresh { .. } | CopyKind::Fill => (None, None),
+        };
+        let from = copy.from().map(|from| self.end(from, source_via));
+        CopyEnds { from, to: self.end(copy.to, target_via), map_changes: self.core.map_changes }
+    }
+
+    /// The storage of an arena that is reached through a device. As one of its remote devices, the host sees a mapping.
+    fn end(&mut self, arena: ArenaId, via: Option<DeviceId>) -> End {
+        let platform = &self.buffer.platform;
+        let is_mapped =
+            via.is_some_and(|via| via != platform.desc(arena).native && platform.host() == Some(via));
+        self.core.end_via(arena, is_mapped)
+    }
+}
+
+fn is_host_in(platform: &Platform, state: MapState) -> bool {
+    platform.host().is_some_and(|host| state.remotes().contains(host))
+}
+
+/// A poll that panicked has ended in failure.
+fn panicked(message: Arc<str>) -> Poll<Result<u64, TransferError>> {
+    Poll::Ready(Err(TransferError::Panicked { message }))
 }
 
 /// Gives a plan up when it is dropped, whatever panics before.
-struct GivenUp(RawBuffer, GrantId);
+struct GivenUp<'a>(&'a mut Run);
 
-impl Drop for GivenUp {
+impl Drop for GivenUp<'_> {
     fn drop(&mut self) {
-        let Self(buffer, owner) = self;
-        buffer.0.change(|core, routes| {
-            core.state.abort(routes, *owner);
-            buffer.0.record(|| EventKind::Aborted { owner: *owner });
-        });
+        self.0.give_up();
     }
 }
 
@@ -509,18 +607,19 @@ impl Drop for Run {
         if self.is_over {
             return;
         }
-        let _given_up = GivenUp(self.buffer.clone(), self.plan.owner);
-        for Pending { fence, rest } in std::mem::take(&mut self.pending) {
+        self.execution.stop();
+        let given_up = GivenUp(self);
+        for Pending { fence, rest } in std::mem::take(&mut given_up.0.pending) {
             let ended = guard(|| fence.wait());
             let ended = ended.unwrap_or_else(|message| Err(TransferError::Panicked { message }));
-            self.ended(rest, ended);
+            let _: Task = given_up.0.ended(rest, ended);
         }
     }
 }
 
 impl fmt::Debug for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "step {} of {}", self.next, self.plan)
+        f.debug_tuple("Run").field(&self.execution).finish()
     }
 }
 

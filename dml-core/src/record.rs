@@ -3,13 +3,12 @@
 //! The events of one buffer are in the order in which its state changed: each is recorded under the buffer's lock.
 //! From the stream alone one can check that every reader saw the latest commit and that no copy was needless.
 
-use crate::access::{Access, Claims};
-use crate::id::{ArenaId, BufferId, DeviceId, GrantId, KernelId, LinkId, Seq, Ticket};
-use crate::range::Span;
-use crate::state::Outcome;
+use crate::id::{BufferId, LinkId};
 use crate::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+pub use crate::state::EventKind;
 
 /// A call on an arena, as counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -152,135 +151,6 @@ impl Counters {
     }
 }
 
-/// One thing that happened to one buffer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum EventKind {
-    /// The buffer was made.
-    Created {
-        /// Its size in bytes.
-        len: u64,
-        /// Where its first contents are: an arena, or nowhere.
-        data_in: Option<ArenaId>,
-        /// Whether it begins as zeros.
-        zeroed: bool,
-    },
-    /// A request has to wait.
-    Queued {
-        /// Its place.
-        ticket: Ticket,
-        /// Who asks.
-        kernel: KernelId,
-    },
-    /// A waiting request was given up.
-    Cancelled {
-        /// Its place.
-        ticket: Ticket,
-    },
-    /// A kernel has access.
-    Granted {
-        /// The grant.
-        grant: GrantId,
-        /// Whose it is.
-        kernel: KernelId,
-        /// The arena it uses.
-        arena: ArenaId,
-        /// The bytes, and what it does with them.
-        claims: Claims,
-        /// The last commit it sees.
-        seq: Seq,
-    },
-    /// A grant ended.
-    Released {
-        /// The grant.
-        grant: GrantId,
-        /// How.
-        outcome: Outcome,
-        /// The commit this made, if it made one.
-        commit: Option<Seq>,
-    },
-    /// A writing grant became a reading one.
-    Downgraded {
-        /// The grant.
-        grant: GrantId,
-        /// The commit this made.
-        commit: Seq,
-    },
-    /// A prefetch ended, having made all the copies it was to make.
-    Prefetched {
-        /// The prefetch.
-        owner: GrantId,
-        /// The arena.
-        arena: ArenaId,
-    },
-    /// An arena has storage now.
-    Allocated {
-        /// The arena.
-        arena: ArenaId,
-        /// The arena whose storage it shares, if it shares one.
-        root: Option<ArenaId>,
-    },
-    /// An arena has no storage any more.
-    Freed {
-        /// The arena.
-        arena: ArenaId,
-    },
-    /// The map state changed for a device.
-    Mapped {
-        /// The arena.
-        arena: ArenaId,
-        /// Who has access now.
-        device: DeviceId,
-    },
-    /// Bytes are on their way.
-    CopyStarted {
-        /// For which grant or prefetch.
-        owner: GrantId,
-        /// From where; `None` is the source of zeros.
-        from: Option<ArenaId>,
-        /// To where.
-        to: ArenaId,
-        /// Which.
-        span: Span,
-    },
-    /// Bytes have arrived: the destination is valid.
-    CopyDone {
-        /// For which grant or prefetch.
-        owner: GrantId,
-        /// From where; `None` is the source of zeros.
-        from: Option<ArenaId>,
-        /// To where.
-        to: ArenaId,
-        /// Which.
-        span: Span,
-    },
-    /// A grant or prefetch was given up before it was complete; its reservations are gone.
-    Aborted {
-        /// Which.
-        owner: GrantId,
-    },
-    /// Poisoned bytes have their last committed contents back.
-    Restored {
-        /// Which bytes.
-        span: Span,
-    },
-    /// A device is gone.
-    DeviceLost {
-        /// Which device.
-        device: DeviceId,
-    },
-    /// The buffer is closed.
-    Closed,
-}
-
-impl EventKind {
-    /// Whether this granted access that reads.
-    #[must_use]
-    pub fn is_reading_grant(&self) -> bool {
-        matches!(self, Self::Granted { claims, .. } if claims.iter().any(|c| c.access != Access::WriteInvalidate))
-    }
-}
-
 /// An event, its buffer and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -314,16 +184,17 @@ impl Recorder {
         Self { on: AtomicBool::new(false), since: Instant::now(), tape: Mutex::new(Tape::default()) }
     }
 
-    /// Records an event; `kind` is evaluated only when recording is on.
-    /// Whether anybody records.
+    /// Returns whether anybody records.
     pub(crate) fn is_on(&self) -> bool {
-        self.on.load(std::sync::atomic::Ordering::Relaxed)
+        self.on.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn record(&self, buffer: BufferId, kind: impl FnOnce() -> EventKind) {
-        if self.on.load(Ordering::Relaxed) {
-            let event = Event { at: self.since.elapsed(), buffer, kind: kind() };
-            self.tape.lock().events.push(event);
+    /// Records an event; `kind` is evaluated only when recording is on.
+    pub(crate) fn record<E: Into<Option<EventKind>>>(&self, buffer: BufferId, kind: impl FnOnce() -> E) {
+        if self.is_on()
+            && let Some(kind) = kind().into()
+        {
+            self.tape.lock().events.push(Event { at: self.since.elapsed(), buffer, kind });
         }
     }
 

@@ -12,6 +12,17 @@ use std::fmt;
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
+/// How long somebody waits for what others hold. Copies of its own are waited for on the thread, unless there is a waker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wait<'a> {
+    /// Not at all.
+    Try,
+    /// The thread sleeps, until a moment or for as long as it takes.
+    Until(Option<Instant>),
+    /// As a future: it goes on when this waker is called.
+    Awaken(&'a Waker),
+}
+
 /// Where a waiting request learns what became of it.
 pub(crate) struct Waiter {
     slot: Mutex<Slot>,
@@ -29,8 +40,17 @@ impl Waiter {
         Self { slot: Mutex::new(Slot::Waiting(None)), arrived: Condvar::new() }
     }
 
+    /// Waits for the answer. There is none where the time was not enough; with a waker it may be pending.
+    pub(crate) fn wait(&self, wait: Wait<'_>) -> Poll<Option<Begin>> {
+        match wait {
+            Wait::Try => Poll::Ready(take(&mut self.slot.lock())),
+            Wait::Until(deadline) => Poll::Ready(self.sleep(deadline)),
+            Wait::Awaken(waker) => self.poll(waker).map(Some),
+        }
+    }
+
     /// Sleeps until it is known, or until `deadline`.
-    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Option<Begin> {
+    pub(crate) fn sleep(&self, deadline: Option<Instant>) -> Option<Begin> {
         let mut slot = self.slot.lock();
         loop {
             if let Some(begin) = take(&mut slot) {
@@ -50,7 +70,7 @@ impl Waiter {
     }
 
     /// As a future: the result, or `waker` is called when it is there.
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Begin> {
+    fn poll(&self, waker: &Waker) -> Poll<Begin> {
         // A waker runs foreign code when it is cloned or dropped: never under a lock.
         let waker = waker.clone();
         let mut slot = self.slot.lock();

@@ -1,10 +1,10 @@
 //! The abstract machine of one buffer: pure transitions on a value.
 //!
 //! ```text
-//!            begin                     started / completed (per step)            finish
+//!            begin                     Execution: next, report (per step)         finish
 //!   Request ──────▶ Granted                                            ┌───────────────▶ Granted ──release──▶ gone
 //!           ──────▶ Plan(SyncPlan) ──▶ Preparing, resources reserved ──┤
-//!           ──────▶ Busy / Refused                                     └──abort──▶ gone, copies made stay valid
+//!           ──────▶ Busy / Refused                                     └─give up─▶ gone, copies made stay valid
 //! ```
 //! Nothing in this module does I/O, takes a lock, reads a clock or calls an arena. Production code, property tests,
 //! the fuzzer and the model checker all drive this one implementation. Which links exist and what they cost comes in
@@ -15,6 +15,8 @@
 //! I-18, I-19, I-21, I-23 and I-25 of docs/spec.md.
 
 mod arena_state;
+mod event;
+mod execution;
 mod invariant;
 mod plan;
 mod queue;
@@ -29,8 +31,10 @@ mod users;
 mod way;
 
 pub use arena_state::{Alloc, ArenaState, Loss, MapState, Transition};
+pub use event::EventKind;
+pub use execution::{Execution, Finished, Next, Report};
 pub use invariant::Violation;
-pub use plan::{Path, PathKey, Step, SyncPlan};
+pub use plan::{Path, PathKey, Purpose, Step, SyncPlan};
 pub use queue::{Admission, Waiting};
 pub use release::{Outcome, Release};
 pub use requestors::{Copies, CopyId, CopyKind, CopyOp, CopyPhase, Phase, Requestor};

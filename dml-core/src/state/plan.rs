@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::fmt;
 
-/// One step of a plan, carried out by the engine in order.
+/// One step of a plan, carried out by the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Allocate storage.
@@ -78,11 +78,24 @@ pub struct PathKey {
     pub maps: SmallVec<[MapState; 4]>,
 }
 
-/// What the engine is to do for one request, in order.
+/// What a plan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Purpose {
+    /// A kernel will be granted access.
+    Kernel,
+    /// Bytes are brought before anybody asks.
+    Prefetch,
+    /// An arena comes to share another's storage.
+    Binding,
+}
+
+/// What the engine is to do for one request; an [`Execution`](super::Execution) says in what order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncPlan {
-    /// The grant or prefetch it belongs to.
+    /// The grant, prefetch or binding it belongs to.
     pub owner: GrantId,
+    /// What it is for.
+    pub purpose: Purpose,
     /// The arena that will be valid.
     pub arena: ArenaId,
     /// The steps.
@@ -179,9 +192,9 @@ impl<'a> Planner<'a> {
         Self { state, routes, owner, to, writes, users, traffic, draft, known: SmallVec::new() }
     }
 
-    pub(super) fn finish(self) -> SyncPlan {
+    pub(super) fn finish(self, purpose: Purpose) -> SyncPlan {
         let Draft { steps, cost, .. } = self.draft;
-        SyncPlan { owner: self.owner, arena: self.to, steps, cost }
+        SyncPlan { owner: self.owner, purpose, arena: self.to, steps, cost }
     }
 
     /// The arenas as they will be.

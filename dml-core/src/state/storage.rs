@@ -1,8 +1,8 @@
 //! Storage that comes to be shared, and that goes: bindings, frees, lost devices, the end of the buffer.
 
 use super::{
-    Admission, Alloc, ArenaState, BufferState, Content, Lifecycle, Loss, MapState, Phase, Refusal, Remains,
-    Requestor, Routes, Status, Step, SyncPlan,
+    Admission, Alloc, ArenaState, BufferState, Content, Lifecycle, Loss, MapState, Phase, Purpose, Refusal,
+    Remains, Requestor, Routes, Status, Step, SyncPlan,
 };
 use crate::arena::Concurrency;
 use crate::error::{BindRefusal, FreeRefusal};
@@ -11,7 +11,13 @@ use crate::range::Span;
 
 impl BufferState {
     /// A step bound `arena` to the storage of `root`.
-    pub fn bound(&mut self, routes: &dyn Routes, arena: ArenaId, root: ArenaId, concurrency: Concurrency) {
+    pub(super) fn bound(
+        &mut self,
+        routes: &dyn Routes,
+        arena: ArenaId,
+        root: ArenaId,
+        concurrency: Concurrency,
+    ) {
         self.arena_mut(arena).alloc = Alloc::Bound { root, concurrency };
         if self.arena(root).is_lost() {
             let loss = &mut self.arena_mut(arena).loss;
@@ -28,8 +34,7 @@ impl BufferState {
         self.settle(routes);
     }
 
-    /// Begins to bind `arena` to the storage of `root`; the plan has that one step and ends with
-    /// [`BufferState::finish_prefetch`].
+    /// Begins to bind `arena` to the storage of `root`; the plan has that one step.
     ///
     /// # Errors
     /// [`BindRefusal`] with nothing changed.
@@ -59,7 +64,8 @@ impl BufferState {
             return Err(BindRefusal::InUse);
         }
         let steps = vec![Step::Bind { arena, root, concurrency }];
-        let plan = SyncPlan { owner, arena, steps, cost: crate::Cost::ZERO };
+        let purpose = Purpose::Binding;
+        let plan = SyncPlan { owner, purpose, arena, steps, cost: crate::Cost::ZERO };
         self.reserve(&plan);
         Ok(plan)
     }

@@ -1,8 +1,8 @@
 //! A platform of descriptions and prices, without memories, for the unit tests of the machine.
 
 use super::{
-    Begin, BufferState, Content, Initial, Outcome, Path, PathKey, Refusal, Release, Request, Routes, Status,
-    Step, SyncPlan,
+    Begin, BufferState, Content, Execution, Initial, Next, Outcome, Path, PathKey, Refusal, Release, Report,
+    Request, Routes, Status, Step, SyncPlan,
 };
 use crate::access::{Access, Claim, normalise};
 use crate::arena::{ArenaDesc, ArenaKind, Concurrency};
@@ -233,7 +233,7 @@ impl Driver {
         ticket
     }
 
-    /// Reports one step as done.
+    /// Makes the transitions of one step, out of any order.
     #[track_caller]
     pub(super) fn step(&mut self, owner: GrantId, step: Step) {
         self.act(|state, bench| match step {
@@ -249,14 +249,32 @@ impl Driver {
         }
     }
 
+    /// Carries a plan out, every copy before the next begins where it can.
+    #[track_caller]
+    pub(super) fn carry_out(&mut self, plan: SyncPlan) -> Result<(), Refusal> {
+        let mut execution = Execution::new(plan);
+        loop {
+            let step = match self.act(|state, _| execution.next(state)) {
+                Next::Do(Step::Copy(_)) => continue,
+                Next::Do(step) => step,
+                Next::Wait => Step::Copy(*execution.under_way().next().expect("something is under way")),
+                Next::Finish => {
+                    return self.act(|state, bench| execution.finish(bench, state).map(|_| ()));
+                }
+                other => panic!("{other:?}"),
+            };
+            let reported = self.act(|state, bench| execution.report(bench, state, step, Report::Done));
+            assert!(reported.is_ok(), "{reported:?}");
+        }
+    }
+
     /// Access at the end of whatever plan it takes.
     #[track_caller]
     pub(super) fn acquire(&mut self, arena: ArenaId, span: (u64, u64), access: Access) -> GrantId {
         match self.ask(arena, span, access) {
             (grant, Begin::Granted(_)) => grant,
             (grant, Begin::Plan(plan)) => {
-                plan.steps.iter().for_each(|&step| self.step(grant, step));
-                self.act(|state, bench| state.finish(bench, grant)).expect("a plan carried out");
+                self.carry_out(plan).expect("nothing befalls the buffer");
                 grant
             }
             (_, refused) => panic!("{refused:?}"),
@@ -303,8 +321,7 @@ impl Driver {
     pub(super) fn bind(&mut self, arena: ArenaId, root: ArenaId, concurrency: Concurrency) {
         let owner = self.next();
         let plan = self.act(|state, _| state.bind(owner, arena, root, concurrency)).expect("it can be bound");
-        plan.steps.iter().for_each(|&step| self.step(owner, step));
-        self.act(|state, bench| state.finish_prefetch(bench, owner));
+        self.carry_out(plan).expect("nothing befalls the buffer");
     }
 
     /// Frees storage.

@@ -1,15 +1,14 @@
 //! The transitions of the machine. Each names in its result what the caller does next.
 //!
-//! A plan is carried out in steps, each reported back as it completes: [`BufferState::allocated`],
-//! [`bound`](BufferState::bound), [`mapped`](BufferState::mapped), [`started`](BufferState::started) and
-//! [`copied`](BufferState::copied); then [`finish`](BufferState::finish), or [`abort`](BufferState::abort) at any point.
-//! An aborted plan leaves no trace but the allocations and copies it had completed (I-15).
+//! A plan is carried out by an [`Execution`](super::Execution), which makes the transitions of its steps: storage
+//! allocated or bound, a map state changed, a copy started and arrived; then the plan is finished, or aborted at any
+//! point. An aborted plan leaves no trace but the allocations and copies it had completed (I-15).
 
 use super::plan::{NoPlan, Planner};
 use super::requestors::writes;
 use super::{
-    Alloc, BufferState, Content, CopyId, CopyOp, CopyPhase, Lifecycle, Loss, MapState, Phase, Remains,
-    Requestor, Routes, Status, Step, SyncPlan, Transition,
+    Alloc, BufferState, Content, CopyId, CopyOp, CopyPhase, Lifecycle, Loss, MapState, Phase, Purpose,
+    Remains, Requestor, Routes, Status, Step, SyncPlan, Transition,
 };
 use crate::access::{Access, Claim, Claims, meeting, normalise, touching};
 use crate::error::BusyReason;
@@ -133,7 +132,7 @@ impl BufferState {
             .and_then(|()| planner.allocate(request.arena))
             .and_then(|()| planner.give_access(request.arena, native, writes))
             .map_err(|none| self.without_plan(none, request.claims[0].span))?;
-        let plan = planner.finish();
+        let plan = planner.finish(Purpose::Kernel);
         Ok(Some(plan).filter(|plan| !plan.steps.is_empty()))
     }
 
@@ -275,7 +274,7 @@ impl BufferState {
     }
 
     /// A step allocated storage in `arena`.
-    pub fn allocated(&mut self, arena: ArenaId) {
+    pub(super) fn allocated(&mut self, arena: ArenaId) {
         self.arena_mut(arena).alloc = Alloc::Internal;
         self.unmark(arena);
     }
@@ -285,7 +284,7 @@ impl BufferState {
     /// # Errors
     /// [`ContractBreach`] when that state cuts off the device or anyone still using the storage, or lets others in whom
     /// the target shuts out; the buffer is then wedged.
-    pub fn mapped(
+    pub(super) fn mapped(
         &mut self,
         routes: &dyn Routes,
         owner: GrantId,
@@ -328,7 +327,7 @@ impl BufferState {
     /// [`Refusal::DeviceLost`] where one of its ends is lost by now, [`Refusal::Poisoned`] where the contents are, and
     /// [`Refusal::Unreachable`] where its source has not got them, [`Refusal::Wedged`] where an arena took somebody's access
     /// away: nothing is fetched, and the plan is to be aborted. [`Refusal::Closed`] when there is no such copy.
-    pub fn started(&mut self, id: CopyId) -> Result<(), Refusal> {
+    pub(super) fn started(&mut self, id: CopyId) -> Result<(), Refusal> {
         let copy = *self.copies.find(id).ok_or(Refusal::Closed)?;
         if self.lifecycle == Lifecycle::Wedged {
             return Err(Refusal::Wedged);
@@ -353,7 +352,7 @@ impl BufferState {
     }
 
     /// A copy has moved all of its bytes: its destination is valid there.
-    pub fn copied(&mut self, routes: &dyn Routes, id: CopyId) {
+    pub(super) fn copied(&mut self, routes: &dyn Routes, id: CopyId) {
         let Some(copy) = self.copies.remove(id) else { return };
         for end in copy.from().into_iter().chain([copy.to]) {
             self.arena_mut(end).remote_refs -= 1;
@@ -369,18 +368,15 @@ impl BufferState {
         self.settle(routes);
     }
 
-    /// A plan is complete: its kernel has access, to the contents of the commit returned.
+    /// A plan is complete: its kernel has access, to the contents of the last commit.
     ///
     /// # Errors
     /// [`Refusal::Wedged`] or [`Refusal::DeviceLost`] where that happened meanwhile, [`Refusal::Poisoned`] where the
     /// contents were lost on their way; the request is then aborted.
-    pub fn finish(&mut self, routes: &dyn Routes, grant: GrantId) -> Result<Seq, Refusal> {
+    pub(super) fn finish(&mut self, routes: &dyn Routes, grant: GrantId) -> Result<&Requestor, Refusal> {
         let seq = self.commit_seq;
         let index = self.requestors.iter().position(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
-        let entry = &mut self.requestors[index];
-        let arena = entry.arena;
-        entry.phase = Phase::Granted;
-        entry.seq_at_grant = seq;
+        let arena = self.requestors[index].arena;
         let missing = self.missing(&self.requestors[index].claims, arena);
         let served = self.arena(arena).map.gives(routes.arena(arena), routes.arena(arena).native);
         let refused = match self.lifecycle {
@@ -392,16 +388,15 @@ impl BufferState {
         if !served {
             self.lifecycle = self.lifecycle.max(Lifecycle::Wedged);
         }
-        self.arena_mut(arena).native_refs += 1;
-        match refused {
-            None => Ok(seq),
-            Some(refusal) => {
-                self.arena_mut(arena).native_refs -= 1;
-                self.requestors.retain(|entry| entry.grant != grant);
-                self.settle(routes);
-                Err(refusal)
-            }
+        if let Some(refusal) = refused {
+            self.abort(routes, grant);
+            return Err(refusal);
         }
+        self.arena_mut(arena).native_refs += 1;
+        let entry = &mut self.requestors[index];
+        entry.phase = Phase::Granted;
+        entry.seq_at_grant = seq;
+        Ok(entry)
     }
 
     /// Why a kernel cannot read its bytes in `arena` after all: they were lost while they were being brought.
@@ -415,7 +410,7 @@ impl BufferState {
 
     /// A plan is given up: its entry, reservations and marks are gone. What its completed steps allocated or copied
     /// stays (I-15).
-    pub fn abort(&mut self, routes: &dyn Routes, owner: GrantId) {
+    pub(super) fn abort(&mut self, routes: &dyn Routes, owner: GrantId) {
         for copy in self.copies.take_of(owner) {
             for end in copy.from().into_iter().chain([copy.to]) {
                 self.arenas[usize::from(end.0)].remote_refs -= 1;
@@ -429,7 +424,7 @@ impl BufferState {
     }
 
     /// Makes bytes valid in an arena before anybody asks, without a grant. [`Begin::Granted`] means that they are
-    /// already; a plan ends with [`BufferState::finish_prefetch`].
+    /// already.
     pub fn prefetch(&mut self, routes: &dyn Routes, owner: GrantId, arena: ArenaId, span: Span) -> Begin {
         let claims = normalise([Claim { span, access: Access::ReadOnly }]);
         if !self.queue.is_empty() {
@@ -448,17 +443,12 @@ impl BufferState {
         if let Err(none) = claims.iter().try_for_each(|claim| planner.bring(claim)) {
             return self.without_plan(none, span);
         }
-        let plan = planner.finish();
+        let plan = planner.finish(Purpose::Prefetch);
         if plan.steps.is_empty() {
             return Begin::Granted(self.commit_seq);
         }
         self.reserve(&plan);
         Begin::Plan(plan)
-    }
-
-    /// A prefetch has made all of its copies.
-    pub fn finish_prefetch(&mut self, routes: &dyn Routes, owner: GrantId) {
-        self.abort(routes, owner);
     }
 }
 

@@ -2,13 +2,13 @@
 //! storages that hold what was really put there.
 //!
 //! ```text
-//!   ask / prefetch / bind ──▶ BufferState (production code) ──▶ plans half way ──step──▶ done ──▶ granted ──release──▶
-//!                                                                      └──fault──▶ waits for its copies, aborts
+//!   ask / prefetch / bind ──▶ BufferState ──▶ Execution (both production code) ──begin──▶ ──report──▶ granted ──release──▶
 //! ```
-//! [`Machine`] does what the engine does, one micro-step at a time and in any order of the plans, with no thread, clock or
-//! arena. It is a value (`Clone`, `Eq`, `Hash`), so that the model checker can explore it; the property tests and the
-//! fuzzer drive the same one through [`Op`]. Beside the machine it keeps a *ghost*: which storages hold the last
-//! committed bytes, by what kernels and copies did. [`Machine::check`] holds the machine against it.
+//! [`Machine`] stands for the engine and its arenas: it does what an [`Execution`] says, one micro-step at a time and in
+//! any order of the plans, with no thread, clock or arena. It decides nothing about the order within a plan but which of
+//! the copies under way ends first. It is a value (`Clone`, `Eq`, `Hash`), so that the model checker can explore it; the
+//! property tests and the fuzzer drive the same one through [`Op`]. Beside the machine it keeps a *ghost*: which storages
+//! hold the last committed bytes, by what kernels and copies did. [`Machine::check`] holds the machine against it.
 
 mod ghost;
 mod op;
@@ -16,39 +16,24 @@ mod runner;
 pub mod shapes;
 pub mod topology;
 
-pub use op::{Mix, Op, from_bytes, ops, run};
+pub use op::{How, Mix, Op, from_bytes, ops, run};
 pub use runner::{LEN, Tally};
 
 use dml_core::state::{
-    Admission, Alloc, Begin, BufferState, CopyKind, Initial, Lifecycle, Outcome, Refusal, Request, Routes,
-    Step, SyncPlan,
+    Admission, Alloc, Begin, BufferState, CopyId, CopyKind, CopyOp, Execution, Finished, Initial, Lifecycle,
+    Next, Outcome, Refusal, Report, Request, Routes, Step, SyncPlan,
 };
 use dml_core::{
     Allocation, ArenaId, ArenaSet, Claims, Concurrency, DeviceId, GrantId, KernelId, Span, Ticket,
 };
 use ghost::{Ghost, Underway};
-use std::collections::VecDeque;
-
-/// What a plan is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Purpose {
-    /// A kernel will be granted access.
-    Kernel,
-    /// Bytes are brought before anybody asks.
-    Prefetch,
-    /// An arena comes to share another's storage.
-    Binding,
-}
 
 /// A plan half way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Running {
-    owner: GrantId,
-    purpose: Purpose,
-    /// The steps to come, the next one first.
-    steps: VecDeque<Step>,
-    underway: VecDeque<Underway>,
-    failed: bool,
+    execution: Execution,
+    /// What its copies under way read.
+    underway: Vec<Underway>,
 }
 
 /// A kernel with access.
@@ -82,6 +67,8 @@ pub struct Machine {
     holding: Vec<Holding>,
     ghost: Ghost,
     arenas: u8,
+    /// Whether an arena broke its contract.
+    broken: bool,
     /// The first thing that went against the contract with the engine.
     complaint: Option<String>,
 }
@@ -93,7 +80,8 @@ impl Machine {
         let state = BufferState::new(routes, len, initial);
         let ghost = Ghost::new(len, initial);
         let arenas = routes.arenas().len() as u8;
-        Self { state, running: Vec::new(), holding: Vec::new(), ghost, arenas, complaint: None }
+        let (running, holding) = (Vec::new(), Vec::new());
+        Self { state, running, holding, ghost, arenas, broken: false, complaint: None }
     }
 
     /// The machine itself.
@@ -102,17 +90,9 @@ impl Machine {
         &self.state
     }
 
-    /// The owners of the plans under way, and what they are for.
-    pub fn running(&self) -> impl ExactSizeIterator<Item = (GrantId, Purpose)> + '_ {
-        self.running.iter().map(|running| (running.owner, running.purpose))
-    }
-
-    /// The step that a plan will carry out next, unless it waits for its copies or is given up first.
-    #[must_use]
-    pub fn next_step(&self, owner: GrantId) -> Option<Step> {
-        let index = self.running.iter().position(|running| running.owner == owner)?;
-        let running = &self.running[index];
-        if running.failed || self.ends_copy(index) { None } else { running.steps.front().copied() }
+    /// The plans under way.
+    pub fn running(&self) -> impl ExactSizeIterator<Item = &Execution> + '_ {
+        self.running.iter().map(|running| &running.execution)
     }
 
     /// The grants that kernels hold.
@@ -150,9 +130,9 @@ impl Machine {
     #[must_use]
     pub fn comes_to_rest(mut self, routes: &dyn Routes) -> bool {
         while !self.is_at_rest() {
-            let (running, holding) = (self.running().next(), self.holding().next());
+            let (running, holding) = (self.running().next().map(Execution::owner), self.holding().next());
             match (running, holding) {
-                (Some((owner, _)), _) => self.advance(routes, owner),
+                (Some(owner), _) => _ = self.advance(routes, owner, 0),
                 (None, Some(grant)) => self.release(routes, grant, Outcome::NotStarted),
                 (None, None) => return false,
             }
@@ -167,7 +147,7 @@ impl Machine {
     #[must_use]
     pub fn canonical(mut self) -> Self {
         self.state = self.state.canonical();
-        self.running.sort_by_key(|running| running.owner);
+        self.running.sort_by_key(|running| running.execution.owner());
         self.holding.sort_by_key(|holding| holding.grant);
         self
     }
@@ -182,7 +162,7 @@ impl Machine {
             return Err(complaint.clone());
         }
         self.state.check_invariants(routes).map_err(|violation| violation.to_string())?;
-        if self.state.lifecycle() == Lifecycle::Wedged {
+        if self.state.lifecycle() == Lifecycle::Wedged && !self.broken {
             return Err("wedged, and no arena broke its contract".to_owned());
         }
         let left_behind = self.state.clone().pump(routes);
@@ -200,27 +180,27 @@ impl Machine {
 
     /// Asks for access; with `waits`, the request is queued where it cannot have it now.
     pub fn ask(&mut self, routes: &dyn Routes, request: Request, waits: Option<Ticket>) -> Asked {
-        match self.state.begin(routes, &request) {
-            Begin::Busy { .. } => match waits {
-                Some(ticket) => {
-                    self.state.enqueue(ticket, request);
-                    self.settle(routes);
-                    Asked::Queued
-                }
-                None => Asked::Busy,
-            },
-            begin => self.begun(request, begin),
-        }
+        let asked = match (self.state.begin(routes, &request), waits) {
+            (Begin::Busy { .. }, Some(ticket)) => {
+                self.state.enqueue(ticket, request);
+                Asked::Queued
+            }
+            (begin, _) => self.begun(&request, begin),
+        };
+        self.settle(routes);
+        asked
     }
 
     /// Makes bytes valid in an arena before anybody asks.
     pub fn prefetch(&mut self, routes: &dyn Routes, owner: GrantId, arena: ArenaId, span: Span) -> Asked {
-        match self.state.prefetch(routes, owner, arena, span) {
+        let asked = match self.state.prefetch(routes, owner, arena, span) {
             Begin::Granted(_) => Asked::Granted,
-            Begin::Plan(plan) => self.run(plan, Purpose::Prefetch),
+            Begin::Plan(plan) => self.run(plan),
             Begin::Busy { .. } => Asked::Busy,
             Begin::Refused(refusal) => Asked::Refused(refusal),
-        }
+        };
+        self.settle(routes);
+        asked
     }
 
     /// Binds an arena to another's storage, where a link of the platform does that.
@@ -231,11 +211,12 @@ impl Machine {
         });
         let plan = concurrency.map(|concurrency| self.state.bind(owner, arena, root, concurrency));
         let Some(Ok(plan)) = plan else { return false };
-        self.run(plan, Purpose::Binding);
+        self.run(plan);
+        self.settle(routes);
         true
     }
 
-    fn begun(&mut self, request: Request, begin: Begin) -> Asked {
+    fn begun(&mut self, request: &Request, begin: Begin) -> Asked {
         match begin {
             Begin::Granted(seq) => {
                 let now = self.state.commit_seq();
@@ -243,15 +224,14 @@ impl Machine {
                 self.granted(request.grant);
                 Asked::Granted
             }
-            Begin::Plan(plan) => self.run(plan, Purpose::Kernel),
+            Begin::Plan(plan) => self.run(plan),
             Begin::Busy { .. } => Asked::Busy,
             Begin::Refused(refusal) => Asked::Refused(refusal),
         }
     }
 
-    fn run(&mut self, plan: SyncPlan, purpose: Purpose) -> Asked {
-        let (owner, steps) = (plan.owner, plan.steps.into());
-        self.running.push(Running { owner, purpose, steps, underway: VecDeque::new(), failed: false });
+    fn run(&mut self, plan: SyncPlan) -> Asked {
+        self.running.push(Running { execution: Execution::new(plan), underway: Vec::new() });
         Asked::Running
     }
 
@@ -271,73 +251,103 @@ impl Machine {
         self.holding.push(Holding { grant, arena, claims });
     }
 
-    /// The next thing the engine would do for a plan; it works.
+    /// The next thing of a plan: a step that has begun is done, or another begins, or one of the copies that are waited for
+    /// ends, `which` counted around. The step that has begun.
     ///
     /// # Panics
     /// When no plan of this owner is under way.
-    pub fn advance(&mut self, routes: &dyn Routes, owner: GrantId) {
+    pub fn advance(&mut self, routes: &dyn Routes, owner: GrantId, which: usize) -> Option<Step> {
         let index = self.index(owner);
-        if self.ends_copy(index) {
-            let underway = self.running[index].underway.pop_front().expect("just found");
-            self.copied(routes, &underway);
-        } else if self.running[index].failed {
-            self.give_up(routes, index);
+        let Self { state, running, .. } = self;
+        let execution = &mut running[index].execution;
+        let mut begun = None;
+        if let Some(step) = execution.doing() {
+            self.report(routes, index, step, Report::Done);
         } else {
-            match self.running[index].steps.pop_front() {
-                Some(step) if self.cannot(step) => self.running[index].failed = true,
-                Some(step) => self.carry_out(routes, index, step),
-                None => self.finish(routes, index),
+            match execution.next(state) {
+                Next::Do(step) => {
+                    begun = Some(step);
+                    self.begin(routes, index, step);
+                }
+                Next::Refused(copy, refusal) => {
+                    let lost = self.state.lifecycle() == Lifecycle::Wedged || self.is_any_lost();
+                    self.expect(lost, || format!("{copy:?} begins and cannot: {refusal:?}"));
+                }
+                Next::Wait => {
+                    let copy = pick(execution, which).expect("something is waited for");
+                    self.report(routes, index, copy, Report::Done);
+                }
+                Next::Finish => self.finish(routes, index),
+                Next::GiveUp => {
+                    let mut given_up = self.running.remove(index);
+                    let _ = given_up.execution.give_up(routes, &mut self.state);
+                }
             }
         }
         self.settle(routes);
+        begun
     }
 
-    /// The next thing the engine would do for a plan; it goes wrong. Nothing can go wrong in a plan that only has to be
-    /// finished or given up.
+    /// A step that has begun goes wrong: that of a plan which is being done, or one of the copies under way.
     ///
     /// # Panics
     /// When no plan of this owner is under way.
-    pub fn fail(&mut self, routes: &dyn Routes, owner: GrantId) {
-        let index = self.index(owner);
-        let running = &mut self.running[index];
-        if running.underway.is_empty() && (running.failed || running.steps.is_empty()) {
-            return self.advance(routes, owner);
-        }
-        if self.ends_copy(index) {
-            // The destination holds anything now; the machine hears of it only when the plan is given up.
-            self.running[index].underway.pop_front();
-        }
-        self.running[index].failed = true;
-        self.settle(routes);
+    pub fn fail(&mut self, routes: &dyn Routes, owner: GrantId, which: usize) {
+        self.go_wrong(routes, owner, which, Report::Failed);
     }
 
-    /// Whether something of the plan can still go wrong.
+    /// As [`fail`](Self::fail), because an arena breaks its contract.
+    ///
+    /// # Panics
+    /// When no plan of this owner is under way.
+    pub fn break_contract(&mut self, routes: &dyn Routes, owner: GrantId, which: usize) {
+        self.go_wrong(routes, owner, which, Report::Broken);
+    }
+
+    /// A plan is given up by whoever it is for: nothing more begins, and what is under way ends first. Not while an arena is
+    /// being called.
+    ///
+    /// # Panics
+    /// When no plan of this owner is under way.
+    pub fn give_up(&mut self, owner: GrantId) {
+        let index = self.index(owner);
+        let execution = &mut self.running[index].execution;
+        if execution.doing().is_none() {
+            execution.stop();
+        }
+    }
+
+    fn go_wrong(&mut self, routes: &dyn Routes, owner: GrantId, which: usize, report: Report) {
+        let index = self.index(owner);
+        let execution = &self.running[index].execution;
+        if let Some(step) = execution.doing().or_else(|| pick(execution, which)) {
+            self.broken |= report == Report::Broken;
+            self.report(routes, index, step, report);
+            self.settle(routes);
+        }
+    }
+
+    /// How many things of a plan can go wrong now.
     #[must_use]
-    pub fn can_fail(&self, owner: GrantId) -> bool {
-        let found = self.running.iter().find(|running| running.owner == owner);
-        found.is_some_and(|running| {
-            !running.underway.is_empty() || (!running.failed && !running.steps.is_empty())
-        })
+    pub fn failures(&self, owner: GrantId) -> usize {
+        let execution = &self.running[self.index(owner)].execution;
+        usize::from(execution.doing().is_some()).max(execution.under_way().len())
+    }
+
+    /// How many different things [`advance`](Self::advance) can do at most: more than one where copies may be waited for.
+    #[must_use]
+    pub fn choices(&self, owner: GrantId) -> usize {
+        let execution = &self.running[self.index(owner)].execution;
+        if execution.doing().is_some() { 1 } else { execution.under_way().len().max(1) }
     }
 
     fn index(&self, owner: GrantId) -> usize {
-        let found = self.running.iter().position(|running| running.owner == owner);
+        let found = self.running.iter().position(|running| running.execution.owner() == owner);
         found.expect("a plan of this owner is under way")
     }
 
-    /// Whether what comes next is to wait for the oldest copy under way.
-    fn ends_copy(&self, index: usize) -> bool {
-        let Running { steps, underway, failed, .. } = &self.running[index];
-        let waits = match steps.front() {
-            _ if *failed => true,
-            // Who may use a storage beside whom changes with these: what is under way ends first.
-            None | Some(Step::Map { .. } | Step::Bind { .. }) => true,
-            Some(Step::Copy(copy)) => underway
-                .iter()
-                .any(|begun| Some(begun.copy.to) == copy.from() && begun.copy.span.overlaps(copy.span)),
-            Some(Step::Allocate { .. }) => false,
-        };
-        waits && !underway.is_empty()
+    fn is_any_lost(&self) -> bool {
+        (0..self.arenas).any(|arena| self.state.arena(ArenaId(arena)).is_lost())
     }
 
     /// Whether a step asks something of a memory that is lost: no arena does it then. Copies are the machine's to refuse.
@@ -350,73 +360,100 @@ impl Machine {
         }
     }
 
-    fn carry_out(&mut self, routes: &dyn Routes, index: usize, step: Step) {
-        let owner = self.running[index].owner;
+    /// An arena is asked to do a step.
+    fn begin(&mut self, routes: &dyn Routes, index: usize, step: Step) {
+        if self.cannot(step) {
+            return self.report(routes, index, step, Report::Failed);
+        }
         match step {
             Step::Allocate { arena } => {
                 let has = self.state.arena(arena).alloc.is_allocated();
                 self.expect(!has, || format!("{arena} is to be allocated and has storage already"));
-                self.state.allocated(arena);
-                self.ghost.allocated(arena);
             }
-            Step::Bind { arena, root, concurrency } => {
+            Step::Bind { arena, root, .. } => {
                 let (has, there) = (self.state.arena(arena).alloc, self.state.arena(root).alloc);
                 self.expect(!has.is_allocated(), || {
                     format!("{arena} is to be bound and has storage already")
                 });
                 self.expect(there.is_allocated(), || format!("{root} is to be shared and has no storage"));
-                self.state.bound(routes, arena, root, concurrency);
-                self.ghost.bound(arena);
-                self.clear_coherent(routes);
+                self.is_used(index, self.state.group(arena).union(self.state.group(root)));
             }
-            Step::Map { arena, device, target } => {
+            Step::Map { arena, target, .. } => {
                 let state = *self.state.arena(arena);
                 self.expect(state.alloc.is_allocated(), || {
                     format!("{arena} is to be mapped and has no storage")
                 });
-                // An honest arena: it is asked for nothing it has already, and reports what it was asked for.
                 self.expect(state.map != target, || format!("{arena} is {target:?} already"));
-                let breach = self.state.mapped(routes, owner, (arena, device, target), target);
-                self.expect(breach.is_ok(), || format!("an honest arena is told that it {breach:?}"));
+                self.is_used(index, self.state.group(arena));
             }
             Step::Copy(copy) => {
                 for end in copy.from().into_iter().chain([copy.to]) {
                     let there = self.state.arena(end).alloc.is_allocated();
                     self.expect(there, || format!("I-5: {end} is copied and has no storage"));
                 }
-                if self.state.started(copy.id).is_err() {
-                    self.running[index].failed = true;
-                    return;
-                }
                 let underway = self.ghost.started(&self.state, copy);
-                match copy.kind {
-                    CopyKind::Refresh { .. } => self.copied(routes, &underway),
-                    _ => self.running[index].underway.push_back(underway),
+                self.running[index].underway.push(underway);
+                if let CopyKind::Refresh { .. } = copy.kind {
+                    // Nothing is to be moved.
+                    self.report(routes, index, step, Report::Done);
                 }
             }
         }
     }
 
-    fn copied(&mut self, routes: &dyn Routes, underway: &Underway) {
-        self.ghost.copied(&self.state, underway);
-        self.clear_coherent(routes);
-        self.state.copied(routes, underway.copy.id);
+    /// Who may use a storage beside whom is about to change: no copy of the plan runs there.
+    fn is_used(&mut self, index: usize, group: ArenaSet) {
+        let uses = |copy: &CopyOp| copy.from().into_iter().chain([copy.to]).any(|end| group.contains(end));
+        let copies = self.running[index].execution.under_way().copied();
+        let used = copies.filter(uses).map(|copy| copy.id).min();
+        self.expect(used.is_none(), || format!("{used:?} runs while its storage changes"));
     }
 
-    fn give_up(&mut self, routes: &dyn Routes, index: usize) {
-        let running = self.running.remove(index);
-        self.state.abort(routes, running.owner);
+    /// A step has ended, well or not.
+    fn report(&mut self, routes: &dyn Routes, index: usize, step: Step, report: Report) {
+        let underway = match step {
+            Step::Copy(copy) => Some(self.ends(index, copy.id)),
+            _ => None,
+        };
+        if let (Some(underway), Report::Done) = (&underway, report) {
+            self.ghost.copied(&self.state, underway);
+            self.clear_coherent(routes);
+        }
+        let execution = &mut self.running[index].execution;
+        let breach = execution.report(routes, &mut self.state, step, report);
+        self.expect(breach.is_ok(), || format!("an honest arena is told that it {breach:?}"));
+        match (step, report) {
+            (Step::Allocate { arena }, Report::Done) => self.ghost.allocated(arena),
+            (Step::Bind { arena, .. }, Report::Done) => {
+                self.ghost.bound(arena);
+                self.clear_coherent(routes);
+            }
+            _ => {}
+        }
+    }
+
+    /// What a copy that ends has read. Where it fails, its destination holds anything by then.
+    fn ends(&mut self, index: usize, id: CopyId) -> Underway {
+        let underway = &mut self.running[index].underway;
+        let at = underway.iter().position(|underway| underway.copy.id == id);
+        underway.remove(at.expect("it has begun"))
     }
 
     fn finish(&mut self, routes: &dyn Routes, index: usize) {
-        let Running { owner, purpose, .. } = self.running.remove(index);
-        match purpose {
-            Purpose::Kernel => {
-                if self.state.finish(routes, owner).is_ok() {
-                    self.granted(owner);
-                }
-            }
-            Purpose::Prefetch | Purpose::Binding => self.state.finish_prefetch(routes, owner),
+        let mut running = self.running.remove(index);
+        let finished = running.execution.finish(routes, &mut self.state);
+        let granted = match finished {
+            Ok(Finished::Granted(entry)) => Some(entry.grant),
+            Ok(Finished::Prefetched { .. } | Finished::Bound) | Err(_) => None,
+        };
+        let refused = finished.err();
+        let lost = self.state.lifecycle() == Lifecycle::Wedged || self.is_any_lost();
+        self.expect(refused.is_none() || lost, || format!("a plan is done and refused: {refused:?}"));
+        self.expect(running.underway.is_empty(), || {
+            format!("finished with {:?} under way", running.underway)
+        });
+        if let Some(grant) = granted {
+            self.granted(grant);
         }
     }
 
@@ -515,7 +552,7 @@ impl Machine {
     fn admit(&mut self, Admission { request, begin, .. }: Admission) {
         let busy = matches!(begin, Begin::Busy { .. });
         self.expect(!busy, || format!("{} is let in and busy", request.grant));
-        self.begun(request, begin);
+        self.begun(&request, begin);
     }
 
     /// Where sharing is coherent nobody is stale.
@@ -538,6 +575,13 @@ impl Machine {
             }
         }
     }
+}
+
+/// One of the copies under way, counted around.
+fn pick(execution: &Execution, which: usize) -> Option<Step> {
+    let mut copies = execution.under_way();
+    let which = which % copies.len().max(1);
+    copies.nth(which).map(|copy| Step::Copy(*copy))
 }
 
 /// A request of a kernel that nobody else is.

@@ -13,12 +13,12 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are what the operation is about")]
 pub enum Op {
-    /// A kernel asks.
-    Ask { arena: u8, span: Span, access: Access, and: Option<(Span, Access)>, waits: bool },
+    /// A kernel asks; perhaps the one that asked before.
+    Ask { arena: u8, span: Span, access: Access, and: Option<(Span, Access)>, waits: bool, again: bool },
     /// The engine does the next thing for a plan.
     Advance { which: usize },
-    /// The next thing for a plan goes wrong.
-    Fail { which: usize },
+    /// Something of a plan goes wrong.
+    Fail { which: usize, how: How },
     /// A kernel ends.
     Release { which: usize, outcome: Outcome },
     /// A kernel goes on reading.
@@ -37,6 +37,17 @@ pub enum Op {
     Lose { arena: u8 },
     /// The buffer is closed.
     Close,
+}
+
+/// How something of a plan goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// An arena says that it failed.
+    Fails,
+    /// An arena breaks its contract.
+    Breaks,
+    /// Whoever it is for wants it no more.
+    IsGivenUp,
 }
 
 /// How often what may happen does, beside the rest.
@@ -95,10 +106,18 @@ fn made(mix: Mix, [kind, which, arena, form, at, drawn, more, last]: Drawn) -> O
         0 => {
             // One in five names a second range.
             let and = (more < 52).then(|| (self::span(last, more), access(last)));
-            Op::Ask { arena, span, access: access(drawn), and, waits: which % 2 == 0 }
+            let again = (52..72).contains(&more);
+            Op::Ask { arena, span, access: access(drawn), and, waits: which % 2 == 0, again }
         }
         1 => Op::Advance { which: pick },
-        2 => Op::Fail { which: pick },
+        2 => {
+            let how = match drawn % 8 {
+                0 => How::Breaks,
+                1 | 2 => How::IsGivenUp,
+                _ => How::Fails,
+            };
+            Op::Fail { which: pick, how }
+        }
         3 => Op::Release { which: pick, outcome: outcome(drawn) },
         4 => Op::Downgrade { which: pick },
         5 => Op::Prefetch { arena, span },

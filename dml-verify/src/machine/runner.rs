@@ -1,10 +1,11 @@
 //! Carries operations out on a [`Machine`], and judges it after each and at the end.
 
+use super::op::How;
 use super::{Asked, Machine, Op, request};
-use dml_core::state::{Alloc, CopyKind, Initial, Lifecycle, Loss, Outcome, Routes, Status, Step};
+use dml_core::state::{Alloc, CopyKind, Execution, Initial, Lifecycle, Loss, Outcome, Routes, Status, Step};
 use dml_core::{
-    Access, Allocation, ArenaId, ArenaSet, Claim, Claims, CopyQuery, GrantId, Link, LinkId, Span, Ticket,
-    normalise,
+    Access, Allocation, ArenaId, ArenaSet, Claim, Claims, CopyQuery, GrantId, KernelId, Link, LinkId, Span,
+    Ticket, normalise,
 };
 use std::collections::BTreeSet;
 use std::fmt;
@@ -85,8 +86,8 @@ impl<'a> Runner<'a> {
         self.granted.extend(self.machine.holding());
     }
 
-    fn advance(&mut self, owner: GrantId) {
-        match self.machine.next_step(owner) {
+    fn advance(&mut self, owner: GrantId, which: usize) {
+        match self.machine.advance(self.routes, owner, which) {
             Some(Step::Bind { .. }) => self.tally.binds += 1,
             Some(Step::Copy(copy)) => match copy.kind {
                 CopyKind::Bytes { .. } => self.tally.copies += 1,
@@ -95,7 +96,13 @@ impl<'a> Runner<'a> {
             },
             Some(Step::Allocate { .. } | Step::Map { .. }) | None => {}
         }
-        self.machine.advance(self.routes, owner);
+    }
+
+    /// The plan of a number, and which of its copies that number names.
+    fn plan(&self, which: usize) -> Option<(GrantId, usize)> {
+        let plans = self.machine.running();
+        let copy = which / plans.len().max(1);
+        pick(plans, which).map(|execution| (execution.owner(), copy))
     }
 
     /// Does one operation, and judges what came of it.
@@ -108,24 +115,31 @@ impl<'a> Runner<'a> {
     fn act(&mut self, op: &Op) {
         let routes = self.routes;
         match *op {
-            Op::Ask { arena, span, access, and, waits } => {
+            Op::Ask { arena, span, access, and, waits, again } => {
+                // A kernel may ask for more than one thing.
+                let before = KernelId(self.next);
                 let (grant, arena) = (self.grant(), self.arena(arena));
                 let more = and.map(|(span, access)| Claim { span, access });
                 let claims = normalise(std::iter::once(Claim { span, access }).chain(more));
                 self.tickets += 1;
                 let ticket = waits.then_some(Ticket(self.tickets));
-                let _ = self.machine.ask(routes, request(grant, arena, claims), ticket);
+                let mut request = request(grant, arena, claims);
+                if again {
+                    request.kernel = before;
+                }
+                let _ = self.machine.ask(routes, request, ticket);
             }
             Op::Advance { which } => {
-                if let Some((owner, _)) = pick(self.machine.running(), which) {
-                    self.advance(owner);
+                if let Some((owner, copy)) = self.plan(which) {
+                    self.advance(owner, copy);
                 }
             }
-            Op::Fail { which } => {
-                if let Some((owner, _)) = pick(self.machine.running(), which) {
-                    self.machine.fail(routes, owner);
-                }
-            }
+            Op::Fail { which, how } => match (self.plan(which), how) {
+                (Some((owner, copy)), How::Fails) => self.machine.fail(routes, owner, copy),
+                (Some((owner, copy)), How::Breaks) => self.machine.break_contract(routes, owner, copy),
+                (Some((owner, _)), How::IsGivenUp) => self.machine.give_up(owner),
+                (None, _) => {}
+            },
             Op::Release { which, outcome } => {
                 if let Some(grant) = pick(self.machine.holding(), which) {
                     self.machine.release(routes, grant, outcome);
@@ -168,10 +182,10 @@ impl<'a> Runner<'a> {
     /// Everything under way comes to its end.
     fn rest(&mut self) {
         while !self.machine.is_at_rest() {
-            let running = self.machine.running().next();
+            let running = self.machine.running().next().map(Execution::owner);
             let holding = self.machine.holding().next();
             match (running, holding) {
-                (Some((owner, _)), _) => self.advance(owner),
+                (Some(owner), _) => self.advance(owner, 0),
                 (None, Some(grant)) => self.machine.release(self.routes, grant, Outcome::NotStarted),
                 (None, None) => panic!("somebody waits for nobody\n{:#?}", self.machine),
             }
@@ -210,8 +224,8 @@ impl<'a> Runner<'a> {
         let served = matches!(asked, Asked::Granted | Asked::Running);
         assert!(served, "{why}: {arena} is {asked:?} for {claims:?}\n{before:#?}");
         loop {
-            let Some((owner, _)) = self.machine.running().next() else { break };
-            self.advance(owner);
+            let Some(owner) = self.machine.running().next().map(Execution::owner) else { break };
+            self.advance(owner, 0);
             self.check();
         }
         let granted = self.machine.holding().next() == Some(grant);

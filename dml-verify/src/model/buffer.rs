@@ -1,8 +1,8 @@
 //! One buffer, a few kernels.
 
 use super::Explain;
-use crate::machine::{Machine, Purpose, request};
-use dml_core::state::{Alloc, CopyKind, CopyPhase, Initial, Outcome, Remains, Status};
+use crate::machine::{Machine, request};
+use dml_core::state::{Alloc, CopyKind, CopyPhase, Execution, Initial, Outcome, Purpose, Remains, Status};
 use dml_core::{Access, ArenaId, Claim, DeviceId, GrantId, Platform, Span, Ticket, normalise};
 use stateright::{Model, Property};
 
@@ -32,6 +32,8 @@ pub enum Happens {
     AReaderBesideACopy,
     AReaderBesideAPrefetch,
     TwoCopiesToDifferentArenasAtOnce,
+    TwoCopiesOfOnePlanAtOnce,
+    ALaterCopyBesideTheFirstOfAPath,
     APathOfTwoHops,
     APathOfThreeHops,
     AMemberBoundToMainMemory,
@@ -61,6 +63,10 @@ pub struct BufferModel {
     pub prefetches: Vec<(ArenaId, Span)>,
     /// Whether allocations, map changes and copies may fail.
     pub faults: bool,
+    /// Whether arenas may break their contract.
+    pub breaks: bool,
+    /// Whether requests may be given up whose plan is under way.
+    pub gives_up: bool,
     /// Whether waiting requests may be given up.
     pub cancels: bool,
     /// Whether writers may go on as readers.
@@ -84,10 +90,14 @@ pub struct BufferModel {
 pub enum Action {
     /// A kernel asks for one of its wishes, and waits where it cannot have it now.
     Ask(usize, usize),
-    /// The next thing of a plan is done.
-    Advance(GrantId),
-    /// The next thing of a plan goes wrong.
-    Fail(GrantId),
+    /// The next thing of a plan is done; of the copies that are waited for, the one with this number ends.
+    Advance(GrantId, usize),
+    /// A step of a plan that has begun goes wrong.
+    Fail(GrantId, usize),
+    /// The same, because an arena breaks its contract.
+    Break(GrantId, usize),
+    /// A plan is given up by whoever it is for.
+    GiveUp(GrantId),
     /// A kernel ends.
     Release(GrantId, Outcome),
     /// A writer goes on as a reader.
@@ -124,6 +134,8 @@ impl BufferModel {
             outcomes: vec![Outcome::Done],
             prefetches: Vec::new(),
             faults: false,
+            breaks: false,
+            gives_up: false,
             cancels: false,
             downgrades: false,
             restores: Vec::new(),
@@ -137,7 +149,7 @@ impl BufferModel {
 
     fn is_idle(machine: &Machine, owner: GrantId) -> bool {
         !machine.is_waiting(owner)
-            && machine.running().all(|(running, _)| running != owner)
+            && machine.running().all(|running| running.owner() != owner)
             && machine.holding().all(|holding| holding != owner)
     }
 }
@@ -161,10 +173,17 @@ impl Model for BufferModel {
                 actions.extend((0..wishes.len()).map(|wish| Action::Ask(kernel, wish)));
             }
         }
-        for (owner, _) in machine.running() {
-            actions.push(Action::Advance(owner));
-            if self.faults && machine.can_fail(owner) {
-                actions.push(Action::Fail(owner));
+        for owner in machine.running().map(Execution::owner) {
+            actions.extend((0..machine.choices(owner)).map(|which| Action::Advance(owner, which)));
+            let failures = 0..machine.failures(owner);
+            if self.faults {
+                actions.extend(failures.clone().map(|which| Action::Fail(owner, which)));
+            }
+            if self.gives_up {
+                actions.push(Action::GiveUp(owner));
+            }
+            if self.breaks {
+                actions.extend(failures.map(|which| Action::Break(owner, which)));
             }
         }
         for holding in machine.holding() {
@@ -201,8 +220,12 @@ impl Model for BufferModel {
                 let ticket = Ticket(machine.state().queue().len() as u64 + 1);
                 let _ = next.ask(routes, request(grant(kernel), *arena, claims), Some(ticket));
             }
-            Action::Advance(owner) => next.advance(routes, owner),
-            Action::Fail(owner) => next.fail(routes, owner),
+            Action::Advance(owner, which) => {
+                let _ = next.advance(routes, owner, which);
+            }
+            Action::Fail(owner, which) => next.fail(routes, owner, which),
+            Action::Break(owner, which) => next.break_contract(routes, owner, which),
+            Action::GiveUp(owner) => next.give_up(owner),
             Action::Release(grant, outcome) => next.release(routes, grant, outcome),
             Action::Downgrade(grant) => next.downgrade(routes, grant),
             Action::Cancel(ticket) => {
@@ -258,11 +281,7 @@ fn pair(
 }
 
 fn copying(machine: &Machine, purpose: Purpose) -> bool {
-    machine.running().any(|(owner, of)| {
-        let mine =
-            |copy: &&dml_core::state::CopyOp| copy.id.owner == owner && copy.phase == CopyPhase::Running;
-        of == purpose && machine.state().copies().iter().any(|copy| mine(&copy))
-    })
+    machine.running().any(|running| running.purpose() == purpose && running.under_way().len() > 0)
 }
 
 /// The longest chain of copies of one plan, each from where the one before leads.
@@ -327,6 +346,23 @@ fn possible(what: Happens) -> Property<BufferModel> {
                     copies.iter().any(|other| {
                         runs(one) && runs(other) && one.to != other.to && one.id.owner != other.id.owner
                     })
+                })
+            })
+        }
+        Happens::TwoCopiesOfOnePlanAtOnce => {
+            Property::sometimes("two copies of one plan at once", |_: &Of, machine: &Machine| {
+                machine.running().any(|running| running.under_way().len() > 1)
+            })
+        }
+        Happens::ALaterCopyBesideTheFirstOfAPath => {
+            Property::sometimes("a later copy beside the first of a path", |_: &Of, machine: &Machine| {
+                machine.running().any(|running| {
+                    let mut copies = running.under_way();
+                    // The plan has a copy between the two, which waits for the first.
+                    copies
+                        .next()
+                        .zip(copies.next())
+                        .is_some_and(|(one, other)| other.id.index > one.id.index + 1)
                 })
             })
         }

@@ -2,7 +2,7 @@
 
 use super::Explain;
 use crate::machine::{Asked, Machine, request};
-use dml_core::state::{Initial, Outcome, Routes, Status};
+use dml_core::state::{Execution, Initial, Outcome, Routes, Status};
 use dml_core::{Access, ArenaId, Claim, GrantId, Platform, Span, Ticket, normalise};
 use stateright::{Model, Property};
 
@@ -123,7 +123,7 @@ impl ProtocolModel {
         let list = list.filter(|_| leaving.is_none())?;
         let want = self.steps(kernel, list).get(granted)?.clone();
         let (grant, machine) = (Self::grant(kernel, granted), &world.buffers[want.buffer]);
-        let asked = machine.is_waiting(grant) || machine.running().any(|(owner, _)| owner == grant);
+        let asked = machine.is_waiting(grant) || machine.running().any(|running| running.owner() == grant);
         Some((want, grant, asked))
     }
 
@@ -134,7 +134,9 @@ impl ProtocolModel {
             let machine = &world.buffers[want.buffer];
             if machine.holding().any(|holding| holding == *grant) {
                 world.kernels[kernel].granted += 1;
-            } else if !machine.is_waiting(*grant) && machine.running().all(|(owner, _)| owner != *grant) {
+            } else if !machine.is_waiting(*grant)
+                && machine.running().all(|running| running.owner() != *grant)
+            {
                 Self::leave(&mut world.kernels[kernel], Outcome::NotStarted);
             }
         }
@@ -195,9 +197,9 @@ impl Model for ProtocolModel {
             }
         }
         for (buffer, machine) in world.buffers.iter().enumerate() {
-            for (owner, _) in machine.running() {
+            for owner in machine.running().map(Execution::owner) {
                 actions.push(Action::Advance(buffer, owner));
-                if self.faults && machine.can_fail(owner) {
+                if self.faults && machine.failures(owner) > 0 {
                     actions.push(Action::Fail(buffer, owner));
                 }
             }
@@ -226,8 +228,10 @@ impl Model for ProtocolModel {
                     }
                 }
             }
-            Action::Advance(buffer, owner) => next.buffers[buffer].advance(routes, owner),
-            Action::Fail(buffer, owner) => next.buffers[buffer].fail(routes, owner),
+            Action::Advance(buffer, owner) => {
+                let _ = next.buffers[buffer].advance(routes, owner, 0);
+            }
+            Action::Fail(buffer, owner) => next.buffers[buffer].fail(routes, owner, 0),
             Action::Cancel(kernel) => {
                 let (want, grant, _) = self.at(world, kernel)?;
                 let machine = &mut next.buffers[want.buffer];

@@ -49,6 +49,7 @@ fn a_plan_is_printed_in_one_line_or_in_one_for_each_step() {
     let bytes = CopyKind::Bytes { from: MAIN_ARENA, link: LinkId(4), source_via: CPU, target_via: GPU };
     let plan = SyncPlan {
         owner: GrantId(7),
+        purpose: Purpose::Kernel,
         arena: GPU_ARENA,
         steps: vec![
             Step::Allocate { arena: GPU_ARENA },

@@ -204,7 +204,10 @@ fn i08_a_plan_reserves_both_ends_and_marks_what_it_changes() {
     driver.step(plan.owner, plan.steps[3]);
     assert_eq!(seen(&driver), [(0, 0, 0); 3]);
     assert_eq!(driver.segments()[0], (10, vec![0, 1, 2], Defined));
-    assert_eq!(driver.act(|state, bench| state.finish(bench, plan.owner)), Ok(Seq(1)));
+    assert_eq!(
+        driver.act(|state, bench| state.finish(bench, plan.owner).map(|entry| entry.seq_at_grant)),
+        Ok(Seq(1))
+    );
     assert_eq!(seen(&driver), [(0, 0, 0), (0, 0, 0), (0, 1, 0)]);
     // What is not there does nothing.
     driver.refuses(Err(Refusal::Closed), |state, bench| {
@@ -212,7 +215,9 @@ fn i08_a_plan_reserves_both_ends_and_marks_what_it_changes() {
         state.copied(bench, id);
         state.started(id)
     });
-    driver.refuses(Err(Refusal::Closed), |state, bench| state.finish(bench, GrantId(999)));
+    driver.refuses(Err(Refusal::Closed), |state, bench| {
+        state.finish(bench, GrantId(999)).map(|entry| entry.seq_at_grant)
+    });
 }
 
 #[test]
@@ -231,7 +236,9 @@ fn an_arena_that_changes_twice_is_marked_until_the_last_time() {
     }
     // Allocated, mapped for the host, written, mapped back.
     assert_eq!(seen, [Some(3), Some(2), Some(1), Some(1), None]);
-    assert!(driver.act(|state, bench| state.finish(bench, plan.owner)).is_ok());
+    assert!(
+        driver.act(|state, bench| state.finish(bench, plan.owner).map(|entry| entry.seq_at_grant)).is_ok()
+    );
 }
 
 #[test]
@@ -281,7 +288,8 @@ fn i02_what_arrives_too_late_is_not_valid() {
         driver.act(|state, bench| state.copied(bench, id));
         let status = if device == GPU { Defined } else { Poisoned(Remains::Lost) };
         assert_eq!(driver.segments(), [(LEN, expected, status)]);
-        let refused = driver.act(|state, bench| state.finish(bench, plan.owner));
+        let refused =
+            driver.act(|state, bench| state.finish(bench, plan.owner).map(|entry| entry.seq_at_grant));
         let poisoned = Refusal::Poisoned { span: Span::new(0, LEN), restorable: false };
         assert_eq!(refused, Err(if device == GPU { Refusal::DeviceLost } else { poisoned }));
         assert!(driver.state.is_idle() && driver.state.arena(GPU_ARENA).native_refs == 0);
@@ -314,24 +322,39 @@ fn i04_a_grant_is_looked_at_again_when_its_plan_is_done() {
     wrong.state.copies = crate::state::Copies::default();
     wrong.state.arenas.iter_mut().for_each(|arena| arena.remote_refs = 0);
     let missing = Refusal::Unreachable { span: Span::new(0, 5) };
-    assert_eq!(wrong.act(|state, bench| state.finish(bench, plan.owner)), Err(missing));
+    assert_eq!(
+        wrong.act(|state, bench| state.finish(bench, plan.owner).map(|entry| entry.seq_at_grant)),
+        Err(missing)
+    );
     assert_eq!(wrong.state.requestors().len(), 0);
     driver.step(plan.owner, plan.steps[1]);
     let others = driver.acquire(MAIN_ARENA, (0, 3), ReadOnly);
     // The buffer is wedged; the device has no access; all is well.
     let mut wedged = driver.clone();
     wedged.state.lifecycle = Lifecycle::Wedged;
-    assert_eq!(wedged.act(|state, bench| state.finish(bench, plan.owner)), Err(Refusal::Wedged));
+    assert_eq!(
+        wedged.act(|state, bench| state.finish(bench, plan.owner).map(|entry| entry.seq_at_grant)),
+        Err(Refusal::Wedged)
+    );
     let left: Vec<_> = wedged.state.requestors().iter().map(|entry| entry.grant).collect();
     assert_eq!((left, wedged.state.arena(GPU_ARENA).native_refs), (vec![others], 0));
     let mut unserved = driver.clone();
     unserved.state.arena_mut(GPU_ARENA).map = MapState::Mapped(DeviceSet::of(CPU));
-    assert_eq!(unserved.act(|state, bench| state.finish(bench, plan.owner)), Err(Refusal::Wedged));
+    assert_eq!(
+        unserved.act(|state, bench| state.finish(bench, plan.owner).map(|entry| entry.seq_at_grant)),
+        Err(Refusal::Wedged)
+    );
     assert_eq!(unserved.state.lifecycle(), Lifecycle::Wedged);
     let mut closing = driver.clone();
     let _ = closing.act(|state, bench| state.close(bench));
-    assert_eq!(closing.act(|state, bench| state.finish(bench, plan.owner)), Ok(Seq(1)));
-    assert_eq!(driver.act(|state, bench| state.finish(bench, plan.owner)), Ok(Seq(1)));
+    assert_eq!(
+        closing.act(|state, bench| state.finish(bench, plan.owner).map(|entry| entry.seq_at_grant)),
+        Ok(Seq(1))
+    );
+    assert_eq!(
+        driver.act(|state, bench| state.finish(bench, plan.owner).map(|entry| entry.seq_at_grant)),
+        Ok(Seq(1))
+    );
     let entry = driver.state.requestors()[0].clone();
     assert_eq!((entry.grant, entry.phase), (plan.owner, Phase::Granted));
     assert_eq!(driver.state.lifecycle(), Lifecycle::Open);
@@ -343,7 +366,10 @@ fn a_grant_is_of_the_commit_at_its_end() {
     let plan = driver.plan(GPU_ARENA, (0, 5), ReadOnly);
     driver.write(MAIN_ARENA, (10, 15));
     plan.steps.iter().for_each(|&step| driver.step(plan.owner, step));
-    assert_eq!(driver.act(|state, bench| state.finish(bench, plan.owner)), Ok(Seq(2)));
+    assert_eq!(
+        driver.act(|state, bench| state.finish(bench, plan.owner).map(|entry| entry.seq_at_grant)),
+        Ok(Seq(2))
+    );
     assert_eq!(driver.state.requestors()[0].seq_at_grant, Seq(2));
 }
 
@@ -369,7 +395,9 @@ fn i15_a_plan_given_up_leaves_what_it_completed_and_what_others_do() {
     left.arena_mut(GPU2_ARENA).alloc = Alloc::Internal;
     assert_eq!(driver.state, left);
     other.steps.iter().for_each(|&step| driver.step(other.owner, step));
-    assert!(driver.act(|state, bench| state.finish(bench, other.owner)).is_ok());
+    assert!(
+        driver.act(|state, bench| state.finish(bench, other.owner).map(|entry| entry.seq_at_grant)).is_ok()
+    );
 }
 
 /// A gpu whose storage the host and another device may read at once, mapped for both.
@@ -494,7 +522,7 @@ fn a_prefetch_brings_bytes_without_an_entry() {
     assert_eq!((driver.state.requestors().len(), driver.state.copies().len()), (0, 1));
     assert_eq!(driver.state.copies().iter().next().expect("a copy").from(), Some(MAIN_ARENA));
     plan.steps.iter().for_each(|&step| driver.step(owner, step));
-    driver.act(|state, bench| state.finish_prefetch(bench, owner));
+    driver.act(|state, bench| state.abort(bench, owner));
     assert!(driver.state.is_idle());
     assert_eq!(prefetch(&mut driver), Begin::Granted(Seq(1)));
     assert!(driver.state.is_idle());
@@ -525,5 +553,8 @@ fn zeros_are_made_where_they_are_needed() {
     assert_eq!(kinds, [(CopyKind::Fill, GPU_ARENA, Span::new(5, 10))]);
     plan.steps.iter().for_each(|&step| driver.step(plan.owner, step));
     assert_eq!(driver.segments(), [(5, vec![], Zeroed), (10, vec![1], Zeroed), (LEN, vec![], Zeroed)]);
-    assert_eq!(driver.act(|state, bench| state.finish(bench, plan.owner)), Ok(Seq(0)));
+    assert_eq!(
+        driver.act(|state, bench| state.finish(bench, plan.owner).map(|entry| entry.seq_at_grant)),
+        Ok(Seq(0))
+    );
 }
