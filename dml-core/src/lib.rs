@@ -30,55 +30,55 @@
 
 #![deny(unsafe_code)]
 
-mod access;
-mod acquire;
-mod arena;
+mod base;
 mod buffer;
-mod cost;
-mod cross_arena;
-mod engine;
-mod error;
-mod grant;
-pub mod host;
-mod id;
-mod outstanding;
-mod own_block;
+mod memory;
 mod platform;
-mod range;
-pub mod record;
 mod request;
 pub mod state;
-mod storage;
-pub mod sync;
-mod topology;
-mod typed;
-mod wait;
 
-pub use access::{Access, Claim, Claims, normalise};
-pub use acquire::{Acquire, AcquireFuture, RangeOf, RawRange, Region};
-pub use arena::{
-    Arena, ArenaDesc, ArenaKind, Block, BlockRef, Completion, Concurrency, Fence, MapReport, NativeHandle,
-    NewBlock,
-};
-pub use buffer::RawBuffer;
-pub use cost::Cost;
-pub use cross_arena::{
-    Allocation, Binding, CopyEnd, CopyJob, CopyQuery, CrossArena, HostMapped, HostStaged, Link, LinkSpeed,
-};
-pub use error::{
-    AcquireError, AllocError, ArenaName, BindRefusal, Breach, BufferName, BusyReason, ConfigError,
-    FreeRefusal, TopologyError, TransferError, Unstored, ViewError, panic_text,
-};
-pub use grant::{Grants, InFlight, ReadView, View, WriteView};
-pub use host::{HostMemory, HostSource, HostSpan, HostTarget};
-pub use id::{
+pub mod record {
+    //! What happened: counters that always run, and an event stream that runs when asked for.
+
+    pub use crate::base::counters::{Counters, OPERATIONS, Operation, Transfer};
+    pub use crate::platform::record::{Event, Recording};
+    pub use crate::state::EventKind;
+}
+
+pub use base::access::{Access, Claim, Claims};
+pub use base::cost::Cost;
+pub use base::counters::{Counters, Operation, Transfer};
+pub use base::guard::panic_text;
+pub use base::id::{
     ArenaId, ArenaSet, BufferId, DeviceId, DeviceSet, GrantId, KernelId, LinkId, MAX_ARENAS, Seq, Ticket,
 };
-pub use outstanding::Outstanding;
-pub use own_block::OwnBlock;
-pub use platform::{DeviceDesc, DeviceKind, Platform, PlatformBuilder, Unavailable};
-pub use range::Span;
-pub use record::{Counters, Event, EventKind, Operation, Recording, Transfer};
-pub use request::{Backing, CopyIn, CopyOut, Fill, MapRequest, UnmapRequest};
-pub use state::SyncPlan;
-pub use typed::{Buffer, BufferBuilder, RawBufferBuilder};
+pub use base::names::{ArenaName, BufferName};
+pub use base::range::Span;
+pub use base::sync;
+pub use buffer::RawBuffer;
+pub use buffer::error::AcquireError;
+pub use buffer::error::ViewError;
+pub use memory::arena::{Arena, MapReport};
+pub use memory::block::{Block, BlockRef, NativeHandle, NewBlock};
+pub use memory::cross_arena::{CopyEnd, CopyJob, CrossArena};
+pub use memory::desc::{ArenaDesc, ArenaKind, Concurrency};
+pub use memory::error::{AllocError, Breach, TransferError};
+pub use memory::fence::{Completion, Fence};
+pub use memory::host::{self, HostMemory, HostSource, HostSpan, HostTarget};
+pub use memory::link::{Allocation, CopyQuery, Link, LinkSpeed};
+pub use memory::request::{Backing, CopyIn, CopyOut, Fill, MapRequest, UnmapRequest};
+pub use memory::staged::{Binding, HostMapped, HostStaged};
+pub use platform::Platform;
+pub use platform::builder::PlatformBuilder;
+pub use platform::desc::{DeviceDesc, DeviceKind, Unavailable};
+pub use platform::error::{ConfigError, TopologyError, Unstored};
+pub use platform::outstanding::Outstanding;
+pub use platform::own_block::OwnBlock;
+pub use platform::record::{Event, Recording};
+pub use request::acquire::{Acquire, AcquireFuture};
+pub use request::flight::InFlight;
+pub use request::grant::Grants;
+pub use request::region::{RangeOf, RawRange, Region};
+pub use request::typed::{Buffer, BufferBuilder, RawBufferBuilder};
+pub use request::view::{ReadView, View, WriteView};
+pub use state::{BindRefusal, BusyReason, EventKind, FreeRefusal, SyncPlan};

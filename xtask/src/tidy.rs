@@ -6,7 +6,7 @@
 //!                         --> *.md                                          --> links     --'
 //! ```
 //!
-//! 1. `unsafe` stands in `dml-arenas` and in `dml-core/src/host.rs` and nowhere else; every block says why it is sound.
+//! 1. `unsafe` stands in `dml-arenas` and in `dml-core/src/memory/host.rs` and nowhere else; every block says why it is sound.
 //! 2. `dml-core::state` is pure: no clocks, threads, locks, atomics or I/O.
 //! 3. `dml-core` names no memory framework, `dml-scheduler` no arena, neither in code nor in what it depends on.
 //! 4. Only `dml-core::sync` knows where locks come from.

@@ -1,133 +1,133 @@
-//! What the machine tells of its changes, in the words of the event stream.
+//! The events by which the machine reports its changes.
 
 use super::{CopyOp, Outcome, Requestor};
-use crate::access::{Access, Claims};
-use crate::id::{ArenaId, DeviceId, GrantId, KernelId, Seq, Ticket};
-use crate::range::Span;
+use crate::base::access::{Access, Claims};
+use crate::base::id::{ArenaId, DeviceId, GrantId, KernelId, Seq, Ticket};
+use crate::base::range::Span;
 
-/// One thing that happened to one buffer.
+/// One event of one buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// The buffer was made.
+    /// The buffer was created.
     Created {
-        /// Its size in bytes.
+        /// The size of the buffer, in bytes.
         len: u64,
-        /// Where its first contents are: an arena, or nowhere.
+        /// The arena that holds the first contents, if there are any.
         data_in: Option<ArenaId>,
-        /// Whether it begins as zeros.
+        /// Whether the contents start as zeros.
         zeroed: bool,
     },
-    /// A request has to wait.
+    /// A request was put into the queue.
     Queued {
-        /// Its place.
+        /// The ticket of the request in the queue.
         ticket: Ticket,
-        /// Who asks.
+        /// The kernel that asks.
         kernel: KernelId,
     },
-    /// A waiting request was given up.
+    /// A waiting request was withdrawn.
     Cancelled {
-        /// Its place.
+        /// The ticket that the request had.
         ticket: Ticket,
     },
-    /// A kernel has access.
+    /// A kernel was granted access.
     Granted {
-        /// The grant.
+        /// The new grant.
         grant: GrantId,
-        /// Whose it is.
+        /// The kernel that holds the grant.
         kernel: KernelId,
-        /// The arena it uses.
+        /// The arena that the kernel uses.
         arena: ArenaId,
-        /// The bytes, and what it does with them.
+        /// The granted bytes and accesses.
         claims: Claims,
-        /// The last commit it sees.
+        /// The last commit that the kernel sees.
         seq: Seq,
     },
     /// A grant ended.
     Released {
-        /// The grant.
+        /// The grant that ended.
         grant: GrantId,
-        /// How.
+        /// The outcome that counted.
         outcome: Outcome,
-        /// The commit this made, if it made one.
+        /// The commit that this release made, if any.
         commit: Option<Seq>,
     },
-    /// A writing grant became a reading one.
+    /// A writing grant became a reading grant.
     Downgraded {
-        /// The grant.
+        /// The grant that was downgraded.
         grant: GrantId,
-        /// The commit this made.
+        /// The commit that this made.
         commit: Seq,
     },
-    /// A prefetch ended, having made all the copies it was to make.
+    /// A prefetch ended after all of its copies.
     Prefetched {
-        /// The prefetch.
+        /// The prefetch that ended.
         owner: GrantId,
-        /// The arena.
+        /// The arena that now holds the bytes.
         arena: ArenaId,
     },
-    /// An arena has storage now.
+    /// An arena received storage.
     Allocated {
-        /// The arena.
+        /// The arena that received storage.
         arena: ArenaId,
-        /// The arena whose storage it shares, if it shares one.
+        /// The root whose storage the arena shares, if it shares one.
         root: Option<ArenaId>,
     },
-    /// An arena has no storage any more.
+    /// The storage of an arena was freed.
     Freed {
-        /// The arena.
+        /// The arena whose storage was freed.
         arena: ArenaId,
     },
-    /// The map state changed for a device.
+    /// A map state changed so that a device has access.
     Mapped {
-        /// The arena.
+        /// The arena whose map state changed.
         arena: ArenaId,
-        /// Who has access now.
+        /// The device that now has access.
         device: DeviceId,
     },
-    /// Bytes are on their way.
+    /// A copy started.
     CopyStarted {
-        /// For which grant or prefetch.
+        /// The grant or prefetch that the copy belongs to.
         owner: GrantId,
-        /// From where; `None` is the source of zeros.
+        /// The source; `None` for a fill with zeros.
         from: Option<ArenaId>,
-        /// To where.
+        /// The destination.
         to: ArenaId,
-        /// Which.
+        /// The bytes of the copy.
         span: Span,
     },
-    /// Bytes have arrived: the destination is valid.
+    /// A copy ended: the bytes are valid in the destination.
     CopyDone {
-        /// For which grant or prefetch.
+        /// The grant or prefetch that the copy belongs to.
         owner: GrantId,
-        /// From where; `None` is the source of zeros.
+        /// The source; `None` for a fill with zeros.
         from: Option<ArenaId>,
-        /// To where.
+        /// The destination.
         to: ArenaId,
-        /// Which.
+        /// The bytes of the copy.
         span: Span,
     },
-    /// A grant or prefetch was given up before it was complete; its reservations are gone.
+    /// A grant or prefetch was abandoned before it was complete, and its reservations were undone.
     Aborted {
-        /// Which.
+        /// The abandoned grant or prefetch.
         owner: GrantId,
     },
-    /// Poisoned bytes have their last committed contents back.
+    /// Poisoned bytes got their last committed contents back.
     Restored {
-        /// Which bytes.
+        /// The bytes that were restored.
         span: Span,
     },
-    /// A device is gone.
+    /// A device is lost.
     DeviceLost {
-        /// Which device.
+        /// The lost device.
         device: DeviceId,
     },
-    /// The buffer is closed.
+    /// The buffer was closed.
     Closed,
 }
 
 impl EventKind {
-    /// Whether this granted access that reads.
+    /// Returns whether this event grants access that reads.
     #[must_use]
     pub fn is_reading_grant(&self) -> bool {
         matches!(self, Self::Granted { claims, .. } if claims.iter().any(|c| c.access != Access::WriteInvalidate))
@@ -135,7 +135,7 @@ impl EventKind {
 }
 
 impl From<&Requestor> for EventKind {
-    /// A kernel was granted access.
+    /// Builds the event that grants this entry access.
     fn from(entry: &Requestor) -> Self {
         Self::Granted {
             grant: entry.grant,
@@ -148,12 +148,12 @@ impl From<&Requestor> for EventKind {
 }
 
 impl CopyOp {
-    /// The event of its beginning.
+    /// Returns the event of the copy's start.
     pub(crate) fn begun(&self) -> EventKind {
         EventKind::CopyStarted { owner: self.id.owner, from: self.from(), to: self.to, span: self.span }
     }
 
-    /// The event of its arrival.
+    /// Returns the event of the copy's end.
     pub(super) fn arrived(&self) -> EventKind {
         EventKind::CopyDone { owner: self.id.owner, from: self.from(), to: self.to, span: self.span }
     }

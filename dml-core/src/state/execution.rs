@@ -20,8 +20,8 @@
 
 use super::{BufferState, ContractBreach, CopyOp, EventKind, MapState, Refusal, Requestor, Routes};
 use super::{Purpose, Step, SyncPlan};
-use crate::id::{ArenaId, ArenaSet, GrantId};
-use crate::range::Span;
+use crate::base::id::{ArenaId, ArenaSet, GrantId};
+use crate::base::range::Span;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -56,8 +56,8 @@ pub struct Execution {
 pub enum Next {
     /// To do this step, which has begun, and to report how it went. The report of a copy may come later than others.
     Do(Step),
-    /// Nothing can begin: the copy was to begin, and the machine refuses it. The plan has failed.
-    Refused(CopyOp, Refusal),
+    /// Nothing can begin: a copy was to, and the machine refuses it. The plan has failed.
+    Refused(Refusal),
     /// To wait for one of the copies [under way](Execution::under_way), whichever, and to report how it ended.
     Wait,
     /// To finish: everything is done.
@@ -132,12 +132,6 @@ impl Execution {
         self.owner
     }
 
-    /// The arena that it is about.
-    #[must_use]
-    pub fn arena(&self) -> ArenaId {
-        self.arena
-    }
-
     /// What the plan is for.
     #[must_use]
     pub fn purpose(&self) -> Purpose {
@@ -206,7 +200,7 @@ impl Execution {
             }
             Err(refusal) => {
                 self.failed = true;
-                Next::Refused(copy, refusal)
+                Next::Refused(refusal)
             }
         }
     }

@@ -1,14 +1,10 @@
 //! What holds in every state, recomputed from scratch.
 
 use super::{Alloc, BufferState, CopyKind, CopyOp, CopyPhase, Lifecycle, Phase, Remains, Routes, Status};
-use crate::access::touching;
-use crate::arena::Concurrency;
-use crate::id::{ArenaId, ArenaSet};
+use crate::base::id::{ArenaId, ArenaSet};
+use crate::memory::desc::Concurrency;
 use smallvec::{SmallVec, smallvec};
 use std::fmt;
-
-#[cfg(test)]
-mod tests;
 
 /// An invariant that does not hold, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +88,7 @@ impl BufferState {
         for (index, copy) in by_start.iter().enumerate() {
             let group = self.group(copy.to);
             for entry in self.requestors.iter().filter(|entry| entry.grant != copy.id.owner) {
-                for claim in touching(&entry.claims, copy.span) {
+                for claim in entry.claims.touching(copy.span) {
                     let (id, grant) = (copy.id, entry.grant);
                     hold!(3, !claim.access.writes(), "{id:?} touches bytes that {grant} writes");
                     let rewrites =
@@ -247,3 +243,6 @@ impl BufferState {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,32 +20,33 @@ mod execution;
 mod invariant;
 mod plan;
 mod queue;
+mod refusal;
 mod release;
 mod requestors;
 mod segments;
 mod storage;
-#[cfg(test)]
-mod testbed;
 mod transition;
 mod users;
 mod way;
 
-pub use arena_state::{Alloc, ArenaState, Loss, MapState, Transition};
+pub use crate::memory::map_state::MapState;
+pub use arena_state::{Alloc, ArenaState, Loss, Transition};
 pub use event::EventKind;
 pub use execution::{Execution, Finished, Next, Report};
 pub use invariant::Violation;
 pub use plan::{Path, PathKey, Purpose, Step, SyncPlan};
 pub use queue::{Admission, Waiting};
+pub use refusal::{BindRefusal, BusyReason, ContractBreach, FreeRefusal, Refusal};
 pub use release::{Outcome, Release};
 pub use requestors::{Copies, CopyId, CopyKind, CopyOp, CopyPhase, Phase, Requestor};
 pub use segments::{Content, Remains, Segments, Status};
-pub use transition::{Begin, ContractBreach, Refusal, Request};
+pub use transition::{Begin, Request};
 
-use crate::arena::ArenaDesc;
-use crate::cost::Cost;
-use crate::cross_arena::{Allocation, CopyQuery, Link};
-use crate::id::{ArenaId, ArenaSet, LinkId, Seq, Ticket};
-use crate::range::Span;
+use crate::base::cost::Cost;
+use crate::base::id::{ArenaId, ArenaSet, LinkId, Seq, Ticket};
+use crate::base::range::Span;
+use crate::memory::desc::ArenaDesc;
+use crate::memory::link::{Allocation, CopyQuery, Link};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -277,3 +278,6 @@ impl BufferState {
         (0..self.arenas.len() as u8).map(ArenaId)
     }
 }
+
+#[cfg(test)]
+mod testbed;

@@ -1,23 +1,23 @@
-//! Planning: which allocations, map-state changes and copies bring the latest contents to where they are needed.
+//! Planning: which allocations, map changes and copies bring the latest contents to the arena that needs them.
 //!
-//! A plan is a value: it can be printed (`{:#}` draws it), compared and replayed. It is computed on the state as it
-//! will be at each step, so that a copy's source need not be valid yet when the plan is made. `way.rs` chooses the path
-//! of every run of missing bytes (O-1); nothing is copied that is valid already, and nothing at all for bytes that will
-//! be overwritten (O-2).
+//! A plan is a value: it can be printed (`{:#}` prints one step per line), compared and replayed. It is computed on the
+//! state that will exist at each step, so a copy's source need not be valid yet. `way.rs` chooses the path of every run
+//! of missing bytes (O-1). Valid bytes are not copied again, and bytes that will be overwritten are not copied at all
+//! (O-2).
 
+use super::BusyReason;
 use super::users::{Tenancy, Users};
 use super::way::{Disturbed, Run, Traffic};
 use super::{
     Alloc, ArenaState, BufferState, Content, CopyId, CopyKind, CopyOp, CopyPhase, Loss, MapState, Refusal,
     Remains, Routes, Status,
 };
-use crate::access::Claim;
-use crate::arena::Concurrency;
-use crate::cost::Cost;
-use crate::cross_arena::{Allocation, CopyQuery, Link};
-use crate::error::BusyReason;
-use crate::id::{ArenaId, ArenaSet, DeviceId, GrantId, LinkId};
-use crate::range::Span;
+use crate::base::access::Claim;
+use crate::base::cost::Cost;
+use crate::base::id::{ArenaId, ArenaSet, DeviceId, GrantId, LinkId};
+use crate::base::range::Span;
+use crate::memory::desc::Concurrency;
+use crate::memory::link::{Allocation, CopyQuery, Link};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::fmt;
@@ -25,87 +25,87 @@ use std::fmt;
 /// One step of a plan, carried out by the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Allocate storage.
+    /// Allocates storage.
     Allocate {
-        /// Where.
+        /// The arena that gets storage.
         arena: ArenaId,
     },
-    /// Make the storage of `root` that of `arena` too.
+    /// Lets `arena` share the storage of `root`.
     Bind {
-        /// The arena without storage.
+        /// The arena that has no storage yet.
         arena: ArenaId,
-        /// The arena that has it.
+        /// The arena that owns the storage.
         root: ArenaId,
-        /// Who may use it at the same time through the binding.
+        /// The concurrency that the binding permits.
         concurrency: Concurrency,
     },
-    /// Change a map state so that `device` has access.
+    /// Changes a map state so that `device` has access.
     Map {
-        /// The arena.
+        /// The arena whose map state changes.
         arena: ArenaId,
-        /// Who needs access.
+        /// The device that needs access.
         device: DeviceId,
-        /// The state to ask for.
+        /// The map state to request.
         target: MapState,
     },
-    /// Make bytes valid in another arena.
+    /// Makes bytes valid in another arena.
     Copy(CopyOp),
 }
 
-/// A path over links, from an arena that is valid to the one that needs to be.
+/// A path over links, from a valid arena to the arena that needs the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The links in order.
+    /// The links in the order of travel.
     pub links: SmallVec<[LinkId; 4]>,
     /// The sum of their costs, allocations included.
     pub cost: Cost,
 }
 
-/// Everything the cheapest path of an idle buffer depends on.
+/// All inputs that determine the cheapest path of an idle buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PathKey {
-    /// The arenas that are valid.
+    /// The arenas where the bytes are valid.
     pub sources: ArenaSet,
-    /// The arena that needs to be.
+    /// The arena that needs the bytes.
     pub to: ArenaId,
-    /// The size class: bytes rounded up to a power of two. Costs are those of the class.
+    /// The size class: the number of bytes, rounded up to a power of two. Costs are computed for the class.
     pub class_bytes: u64,
-    /// Whether the kernel will write what it is brought.
+    /// Whether the kernel will write the bytes that it receives.
     pub writes: bool,
     /// The arenas that have storage.
     pub allocated: ArenaSet,
-    /// Every arena's map state.
+    /// The map state of every arena.
     pub maps: SmallVec<[MapState; 4]>,
 }
 
-/// What a plan is for.
+/// The purpose of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Purpose {
     /// A kernel will be granted access.
     Kernel,
-    /// Bytes are brought before anybody asks.
+    /// Bytes are brought ahead of their use.
     Prefetch,
-    /// An arena comes to share another's storage.
+    /// An arena is bound to another arena's storage.
     Binding,
 }
 
-/// What the engine is to do for one request; an [`Execution`](super::Execution) says in what order.
+/// The work that the engine does for one request. An [`Execution`](super::Execution) determines the order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncPlan {
     /// The grant, prefetch or binding it belongs to.
     pub owner: GrantId,
-    /// What it is for.
+    /// The purpose of the plan.
     pub purpose: Purpose,
-    /// The arena that will be valid.
+    /// The arena in which the bytes will be valid.
     pub arena: ArenaId,
-    /// The steps.
+    /// The steps in their order of planning.
     pub steps: Vec<Step>,
     /// The estimated time of its copies.
     pub cost: Cost,
 }
 
 impl fmt::Display for SyncPlan {
-    /// One line, or with `{:#}` a line per step.
+    /// Writes one line, or with `{:#}` one line per step.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} -> {} ({}):", self.owner, self.arena, self.cost)?;
         for step in &self.steps {
@@ -130,39 +130,39 @@ impl fmt::Display for SyncPlan {
     }
 }
 
-/// Why there is no plan.
+/// The reason why there is no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPlan {
-    /// There will be one when others are done; it needs these arenas idle.
+    /// A plan becomes possible after others finish. The set names the arenas that must be idle first.
     Busy(BusyReason, ArenaSet),
-    /// There never will be.
+    /// No plan will ever be possible.
     Refused(Refusal),
 }
 
-/// Storage to share: whether it is there, how many it joins, at what cost, by which link, whose it is, who may use it at
-/// once.
+/// A storage that could be shared: whether it is allocated, how many arenas it would join, the cost, the link, the root
+/// arena, and the concurrency.
 type Root = (Reverse<bool>, Reverse<usize>, Cost, LinkId, ArenaId, Concurrency);
 
-/// Map-state changes to be made: of which arena, for which device, to which state.
+/// Map changes to be made: the arena, the device, and the requested state.
 type MapChanges = SmallVec<[(ArenaId, DeviceId, MapState); 2]>;
 
-/// A plan being made: the arenas as they will be after the steps so far.
+/// A plan under construction. Its draft holds the arenas as they will be after the steps so far.
 pub(super) struct Planner<'a> {
     pub(super) state: &'a BufferState,
     pub(super) routes: &'a dyn Routes,
     pub(super) owner: GrantId,
     pub(super) to: ArenaId,
-    /// Whether the kernel will write what it is brought.
+    /// Whether the kernel will write the bytes that it receives.
     pub(super) writes: bool,
-    /// Everybody else.
+    /// All present uses of the buffer.
     pub(super) users: Users,
     pub(super) traffic: Traffic<'a>,
     pub(super) draft: Draft,
-    /// The last paths found on the arenas as they are in the draft.
+    /// The last paths found on the draft's arenas.
     pub(super) known: SmallVec<[(Run, Path); 1]>,
 }
 
-/// What a plan has so far. Paths are tried on it and taken back.
+/// The contents of a plan so far. The planner tries paths on it and can take them back.
 #[derive(Clone, Default)]
 pub(super) struct Draft {
     arenas: SmallVec<[ArenaState; 4]>,
@@ -171,7 +171,7 @@ pub(super) struct Draft {
     pub(super) cost: Cost,
 }
 
-/// What a draft was before a path was tried on it. The steps so far are not copied: others only follow them.
+/// A saved draft, to undo a path. It stores only the number of steps, because later steps are only appended.
 pub(super) struct Mark {
     arenas: SmallVec<[ArenaState; 4]>,
     steps: usize,
@@ -197,7 +197,7 @@ impl<'a> Planner<'a> {
         SyncPlan { owner: self.owner, purpose, arena: self.to, steps, cost }
     }
 
-    /// The arenas as they will be.
+    /// Returns the arenas as they will be after the steps so far.
     pub(super) fn tenancy(&self) -> Tenancy<'_> {
         Tenancy { routes: self.routes, arenas: &self.draft.arenas }
     }
@@ -211,7 +211,7 @@ impl<'a> Planner<'a> {
         Mark { arenas: arenas.clone(), steps: steps.len(), copies: *copies, cost: *cost }
     }
 
-    /// Takes back what was planned since the mark, and hands it out.
+    /// Undoes everything planned since the mark, and returns it.
     pub(super) fn take_back(&mut self, mark: &Mark) -> Draft {
         let arenas = std::mem::replace(&mut self.draft.arenas, mark.arenas.clone());
         let steps = self.draft.steps.split_off(mark.steps);
@@ -221,7 +221,7 @@ impl<'a> Planner<'a> {
         Draft { arenas, steps, copies, cost }
     }
 
-    /// Plans again what was taken back.
+    /// Restores a draft that was taken back.
     pub(super) fn put_back(&mut self, taken: Draft) {
         let Draft { arenas, steps, copies, cost } = taken;
         self.draft.steps.extend(steps);
@@ -229,7 +229,7 @@ impl<'a> Planner<'a> {
         self.known.clear();
     }
 
-    /// Plans what `claim` needs to be valid in the destination before its kernel starts.
+    /// Plans the steps that make the bytes of `claim` valid in the destination before the kernel starts.
     pub(super) fn bring(&mut self, claim: &Claim) -> Result<(), NoPlan> {
         if !claim.access.reads() {
             return Ok(());
@@ -244,7 +244,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Where contents valid in `valid` will be valid too, since storage is shared coherently.
+    /// Returns the arenas where the contents will be valid, including arenas that share storage coherently.
     pub(super) fn will_be_valid(&self, valid: ArenaSet) -> ArenaSet {
         let binds = |arena: &ArenaState| matches!(arena.alloc, Alloc::Bound { .. });
         if !self.draft.arenas.iter().any(binds) {
@@ -263,7 +263,7 @@ impl<'a> Planner<'a> {
         if status == Status::Zeroed && valid.intersection(self.group(self.to)).is_empty() {
             self.is_free_to_fill(&disturbed)?;
             self.allocate(self.to)?;
-            // The storage may be another's, who may hold the zeros already.
+            // The storage may belong to a root whose group already holds the zeros.
             run.valid = self.will_be_valid(valid);
             if run.valid.contains(self.to) {
                 return Ok(());
@@ -278,7 +278,7 @@ impl<'a> Planner<'a> {
         self.lead(span, run)
     }
 
-    /// Whether nobody else uses or fills bytes in the storage of the destination that are to be filled with zeros.
+    /// Checks that no other user works on, or fills, the destination's storage where zeros are to be filled in.
     fn is_free_to_fill(&self, disturbed: &Disturbed) -> Result<(), NoPlan> {
         if self.being_filled(self.to, disturbed) {
             return Err(NoPlan::Busy(BusyReason::Copying, self.group(self.to)));
@@ -287,7 +287,8 @@ impl<'a> Planner<'a> {
         if is_free { Ok(()) } else { Err(self.busy(BusyReason::ArenaInUse, self.to)) }
     }
 
-    /// Whether somebody else is changing the storage or the map state of `arena`, or who shares its storage.
+    /// Returns whether another plan is changing the storage or map state of `arena`, or the set of arenas that share
+    /// its storage.
     pub(super) fn in_transition(&self, arena: ArenaId) -> bool {
         self.group(arena).iter().any(|member| {
             let by_others = self.at(member).transition.filter(|transition| transition.owner != self.owner);
@@ -295,13 +296,13 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Whether `device` can be given the access it needs to `arena` and its group beside all other users.
+    /// Returns whether `device` can get the access it needs to `arena` and its group beside all other users.
     pub(super) fn reachable(&self, arena: ArenaId, device: DeviceId, writes: bool) -> bool {
         self.access_changes(arena, device, writes).is_ok()
     }
 
-    /// The map-state changes that give `device` access to `arena`'s storage beside everyone else: in the arena itself
-    /// and in the peers that share it, for the device and for those who work there already.
+    /// Returns the map changes that give `device` access to `arena`'s storage beside all other users. They cover the
+    /// arena and the peers that share its storage, for the device and for the users already there.
     fn access_changes(
         &self,
         arena: ArenaId,
@@ -316,16 +317,17 @@ impl<'a> Planner<'a> {
         }
         let root_device = self.routes.arena(tenancy.root(arena)).native;
         let mut changes = MapChanges::new();
-        // The arena itself last: its peers let go, or share, before it is taken over.
+        // The arena itself comes last: its peers give up or share their access first.
         for member in group.without(arena).iter().chain([arena]) {
             let desc = self.routes.arena(member);
-            // A device that is gone has no access to hand over, and its arena could not be asked to.
+            // A peer is skipped if its storage is coherent or lost. A lost device has no access to hand over, and its
+            // arena cannot be asked.
             let is_passed_by = concurrency == Concurrency::BimapFull || self.at(member).is_lost();
             if desc.is_always_bimapped() || (member != arena && is_passed_by) {
                 continue;
             }
             let reaches = |candidate: DeviceId| candidate == desc.native || desc.remotes.contains(candidate);
-            // A peer through which the device has no way in only has to let go of its own device's access.
+            // A peer that the device cannot reach only has to give up its own device's access.
             let via = if member == arena || reaches(device) {
                 device
             } else if desc.remotes.contains(root_device) {
@@ -336,7 +338,7 @@ impl<'a> Planner<'a> {
                 self.at(member).alloc,
                 Alloc::Bound { concurrency: Concurrency::BimapFull, .. }
             ) {
-                // Coherent with its root by itself: another binding of the group narrows who may use the storage.
+                // The peer is coherent with its root; another binding of the group narrows the concurrency.
                 continue;
             } else {
                 return Err(BusyReason::ArenaInUse);
@@ -362,19 +364,20 @@ impl<'a> Planner<'a> {
         Ok(changes)
     }
 
-    /// Whether the end of a hop has to share another's storage first: only then can it be said what the hop needs.
+    /// Returns whether the destination of a hop must be bound to a root first. Only then are the needs of the hop
+    /// known.
     pub(super) fn shares_before(&self, id: LinkId) -> bool {
         let Link { to, allocation, .. } = *self.routes.link(id);
         let is_needed = || self.routes.bound_by_need().contains(to) && !self.better_roots(to).is_empty();
         allocation == Allocation::Internal && !self.at(to).alloc.is_allocated() && is_needed()
     }
 
-    /// Plans that sharing, where it has to be.
+    /// Plans that binding, if it is needed.
     pub(super) fn share_before(&mut self, id: LinkId) -> Result<(), NoPlan> {
         if self.shares_before(id) { self.allocate(self.routes.link(id).to) } else { Ok(()) }
     }
 
-    /// Plans one hop of a path, which is feasible on the arenas as they will be.
+    /// Plans one hop of a path. The hop must be feasible on the arenas as they will be.
     pub(super) fn hop(&mut self, id: LinkId, span: Span) -> Result<(), NoPlan> {
         let link = *self.routes.link(id);
         let writes = self.writes && link.to == self.to;
@@ -398,7 +401,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Plans that `arena`, which has no storage, shares that of `root`, and access for its own device.
+    /// Plans that `arena`, which has no storage, shares the storage of `root`, and that its own device gets access.
     fn share(
         &mut self,
         arena: ArenaId,
@@ -409,8 +412,8 @@ impl<'a> Planner<'a> {
         self.at_mut(arena).alloc = Alloc::Bound { root, concurrency };
         let planned = self.draft.steps.len();
         self.give_access(arena, self.routes.arena(arena).native, writes)?;
-        // Those who use the storage already get the access that the new rules ask for before these hold: a plan that is
-        // given up in between leaves everybody theirs (I-6).
+        // Present users of the storage get the access that the new rules require before those rules apply. If the plan
+        // is aborted in between, every user keeps its access (I-6).
         let steps = &mut self.draft.steps;
         let own = |step: &Step| matches!(step, Step::Map { arena: mapped, .. } if *mapped == arena);
         let at = steps[planned..].iter().position(own).map_or(steps.len(), |own| planned + own);
@@ -418,8 +421,8 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Plans storage for `arena` if it has none: of its own, or where that would keep its contents from everybody else,
-    /// another's.
+    /// Plans storage for `arena` if it has none. The storage is its own, unless a binding is needed to exchange
+    /// contents with other arenas.
     pub(super) fn allocate(&mut self, arena: ArenaId) -> Result<(), NoPlan> {
         if self.at(arena).alloc.is_allocated() {
             return Ok(());
@@ -441,12 +444,13 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// The links that `arena` needs to be bound by and that could bind it, were nobody there, with what that would cost.
+    /// Returns the links that `arena` needs for its binding and that could bind it if there were no users, with their
+    /// costs.
     fn roots_for(&self, arena: ArenaId) -> impl Iterator<Item = (Cost, LinkId, Concurrency)> {
         (0..).map(LinkId).zip(self.routes.links()).filter_map(move |(id, link)| {
             let Allocation::Bound(concurrency) = link.allocation else { return None };
             let root = self.at(link.from);
-            // A member never becomes a root (I-10).
+            // A bound arena never becomes a root (I-10).
             let is_root = root.loss == Loss::None && !matches!(root.alloc, Alloc::Bound { .. });
             if link.to != arena || !is_root || !self.routes.is_needed(id) {
                 return None;
@@ -460,7 +464,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// The arenas that `arena` and those it needs are joined to by bindings that are needed, itself included.
+    /// Returns the arenas that needed bindings connect to `arena`, directly or indirectly, including `arena` itself.
     fn needed_by(&self, arena: ArenaId) -> ArenaSet {
         let mut joined = ArenaSet::of(arena);
         loop {
@@ -476,7 +480,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// How many of `joined` have the storage of `root`, or could be bound to it yet.
+    /// Returns how many of `joined` use the storage of `root`, or could still be bound to it.
     fn serves(&self, root: ArenaId, joined: ArenaSet) -> usize {
         let is_bound = |(id, link): (LinkId, &Link), member| {
             (link.from, link.to) == (root, member) && self.routes.is_needed(id)
@@ -490,8 +494,9 @@ impl<'a> Planner<'a> {
         joined.iter().filter(|&member| group.contains(member) || binds(member)).count()
     }
 
-    /// The storages that `arena` is better off with than with its own: those there are, whose contents it needs, and then
-    /// those that would join it to more of the others. The ones that join most come first, and of equal ones the cheapest.
+    /// Returns the roots that serve `arena` better than storage of its own would. These are the roots that already have
+    /// storage, and those that would join it to more arenas. Allocated roots come first, then those that join the most
+    /// arenas, then the cheapest.
     fn better_roots(&self, arena: ArenaId) -> SmallVec<[Root; 2]> {
         let joined = self.needed_by(arena);
         let own = self.serves(arena, joined);
@@ -506,7 +511,7 @@ impl<'a> Planner<'a> {
         roots
     }
 
-    /// Whose storage `arena` is to share, where it has to share some: the cheapest of those that their users permit.
+    /// Returns the root that `arena` must share storage with, if any: the best one that the present users permit.
     fn root_for(&self, arena: ArenaId) -> Result<Option<(ArenaId, Concurrency)>, NoPlan> {
         if !self.routes.bound_by_need().contains(arena) {
             return Ok(None);
@@ -529,7 +534,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans the map-state changes that let `device` work in `arena` beside everyone else, or says why it cannot.
+    /// Plans the map changes that let `device` work in `arena` beside all other users, or reports why it cannot.
     pub(super) fn give_access(
         &mut self,
         arena: ArenaId,
@@ -560,14 +565,14 @@ impl<'a> Planner<'a> {
     }
 
     fn at_mut(&mut self, arena: ArenaId) -> &mut ArenaState {
-        // A path is the cheapest for the arenas as they were.
+        // The known paths were computed for the arenas before this change.
         self.known.clear();
         &mut self.draft.arenas[usize::from(arena.0)]
     }
 }
 
 impl Content {
-    /// Why a reader cannot have these bytes, whatever is copied.
+    /// Returns the reason why a reader cannot get these bytes, regardless of copies.
     pub(super) fn unreadable(&self, span: Span) -> Option<Refusal> {
         match self.status {
             Status::Undefined => Some(Refusal::Uninitialized { span }),

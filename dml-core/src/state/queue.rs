@@ -1,35 +1,34 @@
-//! The queue of one buffer: first come, first served, with readers let in together.
+//! The queue of one buffer: first come, first served, and compatible requests are admitted together.
 //!
-//! The head is granted as soon as it can be. A later request is granted before it only if it disturbs nobody who came
-//! earlier: it conflicts with no earlier waiting request (so a stream of readers does not starve a writer), and it adds
-//! no users to an arena that an earlier request needs idle (so map states are not starved either).
+//! The head is granted as soon as possible. A later request overtakes it only if that disturbs no earlier request. It
+//! must not conflict with an earlier waiting request, so a stream of readers does not starve a writer. It must not add
+//! users to an arena that an earlier request needs idle, so map changes are not starved either.
 
+use super::BusyReason;
 use super::{Begin, BufferState, Refusal, Request, Routes, Step};
-use crate::access::meeting;
-use crate::error::BusyReason;
-use crate::id::{ArenaSet, Ticket};
+use crate::base::id::{ArenaSet, Ticket};
 
 /// A request that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Waiting {
-    /// Its place.
+    /// The place of the request in the queue.
     pub ticket: Ticket,
-    /// What it asks for.
+    /// The waiting request.
     pub request: Request,
 }
 
-/// A request that waits no longer.
+/// A request that has left the queue with an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// Its place, now free.
+    /// The ticket that the request had.
     pub ticket: Ticket,
-    /// What it asked for.
+    /// The request that was answered.
     pub request: Request,
-    /// What became of it; never [`Begin::Busy`].
+    /// The answer; never [`Begin::Busy`].
     pub begin: Begin,
 }
 
-/// What requests still waiting keep others from.
+/// The requests that are still waiting, and the arenas that they need idle.
 #[derive(Debug, Default)]
 struct Earlier<'a> {
     waiting: Vec<&'a Request>,
@@ -37,7 +36,7 @@ struct Earlier<'a> {
 }
 
 impl<'a> Earlier<'a> {
-    /// One more that waits, and what it met if it was its turn.
+    /// Adds a waiting request, and the answer it got if it was examined.
     fn add(&mut self, request: &'a Request, met: Option<&Begin>) {
         if let Some(Begin::Busy { reason: BusyReason::ArenaInUse, needs_idle }) = met {
             self.needs_idle = self.needs_idle.union(*needs_idle);
@@ -45,10 +44,10 @@ impl<'a> Earlier<'a> {
         self.waiting.push(request);
     }
 
-    /// Whether letting `request` go first would disturb any of them.
+    /// Returns whether granting `request` first would disturb any of the earlier requests.
     fn bars(&self, state: &BufferState, routes: &dyn Routes, request: &Request) -> bool {
         let conflicts = self.waiting.iter().any(|earlier| {
-            meeting(&earlier.claims, &request.claims).any(|(theirs, ours)| ours.conflicts(theirs))
+            earlier.claims.meeting(&request.claims).any(|(theirs, ours)| ours.conflicts(theirs))
         });
         if conflicts || self.needs_idle.is_empty() {
             return conflicts;
@@ -67,7 +66,7 @@ impl<'a> Earlier<'a> {
 }
 
 impl BufferState {
-    /// Asks for access on behalf of someone who has not waited: those who wait already come first.
+    /// Submits a new request. Requests that already wait have priority.
     pub fn begin(&mut self, routes: &dyn Routes, request: &Request) -> Begin {
         if let Err(refused) = self.refuses(request) {
             return refused;
@@ -91,7 +90,7 @@ impl BufferState {
     /// Puts a request at the end of the queue.
     ///
     /// # Panics
-    /// When `ticket` is not larger than every ticket in the queue: the caller numbers them.
+    /// When `ticket` is not larger than every ticket in the queue. The caller assigns the tickets.
     pub fn enqueue(&mut self, ticket: Ticket, request: Request) {
         assert!(
             self.queue.back().is_none_or(|last| last.ticket < ticket),
@@ -100,14 +99,14 @@ impl BufferState {
         self.queue.push_back(Waiting { ticket, request });
     }
 
-    /// Takes a request out of the queue; whether it was still there.
+    /// Removes a request from the queue, and returns whether it was still there.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         let found = self.queue.iter().position(|waiting| waiting.ticket == ticket);
         found.is_some_and(|index| self.queue.remove(index).is_some())
     }
 
-    /// Re-evaluates the queue from its head after any change that could let someone in, and lets in whom it can: asked again,
-    /// it lets in nobody.
+    /// Re-evaluates the queue from its head after a change, and admits the requests that can be granted now. A second
+    /// call without a change in between admits nothing.
     ///
     /// # Complexity
     /// O(1) for an empty queue.
@@ -117,7 +116,7 @@ impl BufferState {
         while !self.queue.is_empty() {
             let before = admitted.len();
             self.pump_once(routes, &mut admitted);
-            // A kernel that holds bytes now may be waiting for them further ahead, where it is refused.
+            // A kernel that was just admitted may have another request in the queue, which must now be refused.
             let is_told = |waiting: &Waiting| {
                 admitted[before..].iter().any(|now| now.request.kernel == waiting.request.kernel)
             };
@@ -154,7 +153,7 @@ impl BufferState {
         self.queue = queue.into_iter().filter(|_| stays.next() == Some(true)).collect();
     }
 
-    /// Refuses everyone who waits.
+    /// Refuses every waiting request.
     pub(super) fn refuse_all(&mut self, refusal: Refusal) -> Vec<Admission> {
         let queue = std::mem::take(&mut self.queue);
         queue

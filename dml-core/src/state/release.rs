@@ -1,44 +1,46 @@
-//! How grants end: committed, left as they were, or poisoned; and what becomes of poisoned bytes.
+//! The ends of grants (committed, unchanged or poisoned), and the restoring of poisoned bytes.
 //!
-//! A commit, a failure and a restore change exactly the claims they are about (I-16, I-17).
+//! A commit, a failure or a restore changes exactly the bytes of its claims (I-16, I-17).
 
 use super::{BufferState, Content, Lifecycle, Phase, Refusal, Remains, Routes, Status};
-use crate::access::{Access, Claim, normalise, touching};
-use crate::id::{ArenaId, GrantId, Seq};
-use crate::range::Span;
+use crate::base::access::{Access, Claim};
+use crate::base::id::{ArenaId, GrantId, Seq};
+use crate::base::range::Span;
 
-/// How a grant ends.
+/// The way in which a grant ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
-    /// The kernel ran; what it wrote is committed.
+    /// The kernel ran. The bytes it was granted for writing are committed.
     Done,
-    /// The kernel never began; nothing was written.
+    /// The kernel never started, and wrote nothing.
     NotStarted,
-    /// The kernel ran and asserts that it wrote nothing. Not for bytes granted for overwriting.
+    /// The kernel ran and asserts that it wrote nothing. Not allowed for bytes granted for overwriting.
     Clean,
-    /// The kernel failed; what it was to write is poisoned.
+    /// The kernel failed. The bytes it was granted for writing are poisoned.
     Failed,
 }
 
-/// What a release did.
+/// The result of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Release {
-    /// The outcome that counted: that of a lost device is always [`Outcome::Failed`].
+    /// The outcome that counted.
     pub outcome: Outcome,
-    /// The commit it made, if it made one.
+    /// The commit that the release made, if any.
     pub commit: Option<Seq>,
+    /// The arena whose device was lost during the grant, if that made the outcome [failed](Outcome::Failed).
+    pub lost: Option<ArenaId>,
 }
 
 impl BufferState {
-    /// The kernel of a grant begins to run.
+    /// Records that the kernel of a grant has started.
     pub fn start(&mut self, grant: GrantId) {
         if let Some(entry) = self.requestors.iter_mut().find(|entry| entry.grant == grant) {
             entry.phase = Phase::InFlight;
         }
     }
 
-    /// A grant ends.
+    /// Ends a grant.
     ///
     /// # Errors
     /// [`Refusal::NotClean`] for [`Outcome::Clean`] on bytes granted for overwriting; nothing changed then.
@@ -57,7 +59,8 @@ impl BufferState {
         let entry = self.requestors.swap_remove(index);
         let arena = self.arena_mut(entry.arena);
         arena.native_refs -= 1;
-        let outcome = if arena.is_lost() && outcome == Outcome::Done { Outcome::Failed } else { outcome };
+        let lost = Some(entry.arena).filter(|_| arena.is_lost() && outcome == Outcome::Done);
+        let outcome = if lost.is_some() { Outcome::Failed } else { outcome };
         let commit = match outcome {
             Outcome::Done if entry.writes() => Some(self.commit(routes, entry.arena, &entry.claims)),
             Outcome::Failed => {
@@ -67,10 +70,10 @@ impl BufferState {
             Outcome::Done | Outcome::NotStarted | Outcome::Clean => None,
         };
         self.settle(routes);
-        Ok(Release { outcome, commit })
+        Ok(Release { outcome, commit, lost })
     }
 
-    /// Makes what was written through `arena` the latest contents, of exactly the claims that write (I-17).
+    /// Makes the bytes written through `arena` the latest contents, for exactly the claims that write (I-17).
     fn commit(&mut self, routes: &dyn Routes, arena: ArenaId, claims: &[Claim]) -> Seq {
         let content = Content { valid: self.tenancy(routes).mirrors(arena), status: Status::Defined };
         for claim in claims.iter().filter(|claim| claim.access.writes()) {
@@ -95,35 +98,36 @@ impl BufferState {
         }
     }
 
-    /// A writing grant becomes a reading one: what it wrote is committed, and it goes on reading it.
+    /// Turns a writing grant into a reading grant: commits what it wrote, and keeps its read access. Returns the
+    /// commit, if one was made.
     ///
     /// # Errors
-    /// [`Refusal::DeviceLost`] where the arena's device is gone, [`Refusal::Closed`] when there is no such grant.
-    pub fn downgrade(&mut self, routes: &dyn Routes, grant: GrantId) -> Result<Seq, Refusal> {
+    /// [`Refusal::DeviceLost`] if the arena's device is lost, [`Refusal::Closed`] when there is no such grant.
+    pub fn downgrade(&mut self, routes: &dyn Routes, grant: GrantId) -> Result<Option<Seq>, Refusal> {
         let index = self.requestors.iter().position(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
         let entry = &self.requestors[index];
         let (arena, claims) = (entry.arena, entry.claims.clone());
         if self.arena(arena).is_lost() {
-            return Err(Refusal::DeviceLost);
+            return Err(Refusal::DeviceLost { arena });
         }
-        let seq = if entry.writes() { self.commit(routes, arena, &claims) } else { self.commit_seq };
-        let reading = claims.iter().map(|claim| Claim { access: Access::ReadOnly, ..*claim });
+        let commit = entry.writes().then(|| self.commit(routes, arena, &claims));
+        let seq = self.commit_seq;
         let entry = &mut self.requestors[index];
-        entry.set_claims(normalise(reading));
+        entry.set_claims(claims.reading());
         entry.seq_at_grant = seq;
-        Ok(seq)
+        Ok(commit)
     }
 
-    /// Gives poisoned bytes their last committed contents back. Bytes that are not poisoned stay as they are.
+    /// Gives poisoned bytes their last committed contents back. Bytes that are not poisoned do not change.
     ///
     /// # Errors
-    /// [`Refusal::Closed`] once nobody can read them again, [`Refusal::NotRestorable`] where those contents are lost;
-    /// nothing changed then. `Ok(false)` while a kernel holds some of the bytes.
+    /// [`Refusal::Closed`] if the buffer is closing or closed. [`Refusal::NotRestorable`] if those contents are lost.
+    /// Nothing changed then. `Ok(false)` while a kernel holds some of the bytes.
     pub fn restore(&mut self, span: Span) -> Result<bool, Refusal> {
         if matches!(self.lifecycle, Lifecycle::Closing | Lifecycle::Closed) {
             return Err(Refusal::Closed);
         }
-        if self.requestors.iter().any(|entry| !touching(&entry.claims, span).is_empty()) {
+        if self.requestors.iter().any(|entry| !entry.claims.touching(span).is_empty()) {
             return Ok(false);
         }
         let lost = |(part, content): (Span, Content)| {

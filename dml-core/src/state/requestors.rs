@@ -1,48 +1,48 @@
-//! Who uses the buffer: kernels with a grant, and copies.
+//! The users of a buffer: kernels with a grant, and copies.
 
 use super::Request;
-use crate::access::{Claim, Claims, meeting};
-use crate::id::{ArenaId, DeviceId, GrantId, KernelId, LinkId, Seq};
-use crate::range::Span;
+use crate::base::access::{Claim, Claims};
+use crate::base::id::{ArenaId, DeviceId, GrantId, KernelId, LinkId, Seq};
+use crate::base::range::Span;
 use std::collections::BTreeMap;
 
-/// How far a requestor has come.
+/// How far the request of a requestor has progressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// Its plan is being carried out; nobody can conflict with it any more.
+    /// Its plan is being carried out. The entry already excludes conflicting requests.
     Preparing,
-    /// It has access and has not begun to use it.
+    /// It has access, but its kernel has not started.
     Granted,
-    /// Its kernel runs.
+    /// Its kernel is running.
     InFlight,
 }
 
 /// One entry of the requestor-set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Requestor {
-    /// The grant.
+    /// The grant of this entry.
     pub grant: GrantId,
-    /// The kernel.
+    /// The kernel that holds the grant.
     pub kernel: KernelId,
-    /// The arena it uses.
+    /// The arena that the kernel uses.
     pub arena: ArenaId,
     /// The bytes and accesses: sorted, disjoint, non-empty.
     pub claims: Claims,
-    /// How far it has come.
+    /// How far the request has progressed.
     pub phase: Phase,
-    /// The last commit when it was granted.
+    /// The number of the last commit when access was granted.
     pub seq_at_grant: Seq,
     /// Whether any claim writes.
     writes: bool,
 }
 
-/// Whether any of these claims writes.
+/// Returns whether any of these claims writes.
 pub(super) fn writes(claims: &[Claim]) -> bool {
     claims.iter().any(|claim| claim.access.writes())
 }
 
 impl Requestor {
-    /// An entry whose plan is still to be carried out.
+    /// Creates an entry whose plan has not been carried out yet.
     pub(super) fn new(request: &Request, seq: Seq) -> Self {
         Self {
             grant: request.grant,
@@ -55,83 +55,83 @@ impl Requestor {
         }
     }
 
-    /// Whether any claim of this entry conflicts with any of `claims`, which are [normalised](crate::normalise).
+    /// Returns whether any claim of this entry conflicts with any of `claims`.
     #[must_use]
-    pub fn conflicts(&self, claims: &[Claim]) -> bool {
-        meeting(&self.claims, claims).any(|(held, claim)| held.conflicts(claim))
+    pub fn conflicts(&self, claims: &Claims) -> bool {
+        self.claims.meeting(claims).any(|(held, claim)| held.conflicts(claim))
     }
 
-    /// Whether it writes anything.
+    /// Returns whether any claim of this entry writes.
     #[must_use]
     pub fn writes(&self) -> bool {
         self.writes
     }
 
-    /// Changes what it holds.
+    /// Replaces the claims of this entry.
     pub(super) fn set_claims(&mut self, claims: Claims) {
         self.writes = writes(&claims);
         self.claims = claims;
     }
 }
 
-/// A copy within one buffer: the plan it belongs to and its number there.
+/// The identity of a copy within one buffer: its plan, and its number in that plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CopyId {
-    /// The grant or prefetch.
+    /// The grant or prefetch whose plan contains the copy.
     pub owner: GrantId,
-    /// Its place among the plan's copies.
+    /// The index of the copy among the plan's copies, from 0.
     pub index: u32,
 }
 
 /// What a copy does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CopyKind {
-    /// Moves bytes over a link.
+    /// The copy moves bytes over a link.
     Bytes {
-        /// The source.
+        /// The source arena.
         from: ArenaId,
-        /// The link.
+        /// The link that is used.
         link: LinkId,
         /// The device that reads the source.
         source_via: DeviceId,
         /// The device that writes the destination.
         target_via: DeviceId,
     },
-    /// Moves nothing: the ends share their storage, and the map state has been changed.
+    /// The copy moves no bytes: source and destination share storage, and the map state has already changed.
     Refresh {
-        /// The source.
+        /// The source arena.
         from: ArenaId,
     },
-    /// Sets every byte to zero.
+    /// The copy sets every byte to zero.
     Fill,
 }
 
-/// Whether a copy has begun.
+/// Whether a copy has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CopyPhase {
-    /// Its arenas are pinned, and it has not begun.
+    /// The copy has not started, but its arenas are pinned.
     Reserved,
-    /// It runs: both ends are accessible to its devices (I-7).
+    /// The copy is running, and its devices have access to both ends (I-7).
     Running,
 }
 
 /// A copy that is reserved or running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CopyOp {
-    /// Which.
+    /// The identity of the copy.
     pub id: CopyId,
-    /// What it does.
+    /// What the copy does.
     pub kind: CopyKind,
-    /// The destination.
+    /// The destination arena.
     pub to: ArenaId,
-    /// The bytes.
+    /// The bytes of the copy.
     pub span: Span,
-    /// Whether it has begun.
+    /// Whether the copy has started.
     pub phase: CopyPhase,
 }
 
 impl CopyOp {
-    /// The source arena; `None` for a fill.
+    /// Returns the source arena; `None` for a fill.
     #[must_use]
     pub fn from(&self) -> Option<ArenaId> {
         match self.kind {
@@ -146,24 +146,24 @@ impl CopyOp {
 pub struct Copies(BTreeMap<CopyId, CopyOp>);
 
 impl Copies {
-    /// How many there are.
+    /// Returns the number of copies.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no copies.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them, by plan and by their place in it.
+    /// Returns all copies, ordered by plan and by their index in it.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &CopyOp> + Clone {
         self.0.values()
     }
 
-    /// One of them.
+    /// Returns the copy with this id.
     #[must_use]
     pub fn find(&self, id: CopyId) -> Option<&CopyOp> {
         self.0.get(&id)
@@ -181,7 +181,7 @@ impl Copies {
         self.0.remove(&id)
     }
 
-    /// Takes out the copies of one plan.
+    /// Removes the copies of one plan and returns them.
     pub(super) fn take_of(&mut self, owner: GrantId) -> impl Iterator<Item = CopyOp> {
         let of = |index| CopyId { owner, index };
         self.0.extract_if(of(0)..=of(u32::MAX), |_, _| true).map(|(_, copy)| copy)

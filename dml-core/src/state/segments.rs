@@ -4,8 +4,8 @@
 //! neighbours of different content are never merged, because the intersection of their valid-sets could be empty,
 //! which would lose data.
 
-use crate::id::ArenaSet;
-use crate::range::Span;
+use crate::base::id::ArenaSet;
+use crate::base::range::Span;
 use rangemap::RangeMap;
 use smallvec::SmallVec;
 
@@ -162,7 +162,7 @@ impl Segments {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::ArenaId;
+    use crate::base::id::ArenaId;
     use proptest::prelude::*;
 
     fn content(arena: u8) -> Content {

@@ -1,16 +1,17 @@
-//! Storage that comes to be shared, and that goes: bindings, frees, lost devices, the end of the buffer.
+//! Changes of storage: bindings, frees, lost devices, and the end of the buffer.
 
 use super::{
     Admission, Alloc, ArenaState, BufferState, Content, Lifecycle, Loss, MapState, Phase, Purpose, Refusal,
     Remains, Requestor, Routes, Status, Step, SyncPlan,
 };
-use crate::arena::Concurrency;
-use crate::error::{BindRefusal, FreeRefusal};
-use crate::id::{ArenaId, ArenaSet, DeviceId, GrantId};
-use crate::range::Span;
+use super::{BindRefusal, FreeRefusal};
+use crate::base::cost::Cost;
+use crate::base::id::{ArenaId, ArenaSet, DeviceId, GrantId};
+use crate::base::range::Span;
+use crate::memory::desc::Concurrency;
 
 impl BufferState {
-    /// A step bound `arena` to the storage of `root`.
+    /// Records that a step bound `arena` to the storage of `root`.
     pub(super) fn bound(
         &mut self,
         routes: &dyn Routes,
@@ -23,7 +24,7 @@ impl BufferState {
             let loss = &mut self.arena_mut(arena).loss;
             *loss = (*loss).max(Loss::Storage);
         } else if self.tenancy(routes).mirrors(root).contains(arena) {
-            // A coherent binding, in a group without a narrower one: valid wherever its root is, for as long as it lasts.
+            // The group is coherent, so the arena is valid wherever its root is, as long as the binding lasts.
             self.update_all(|content| match content.valid.contains(root) {
                 true => Content { valid: content.valid.with(arena), ..content },
                 false => content,
@@ -34,10 +35,10 @@ impl BufferState {
         self.settle(routes);
     }
 
-    /// Begins to bind `arena` to the storage of `root`; the plan has that one step.
+    /// Starts to bind `arena` to the storage of `root`. The plan consists of that one step.
     ///
     /// # Errors
-    /// [`BindRefusal`] with nothing changed.
+    /// [`BindRefusal`]; nothing changed then.
     pub fn bind(
         &mut self,
         owner: GrantId,
@@ -58,28 +59,28 @@ impl BufferState {
         if member.transition.is_some() || host.transition.is_some() {
             return Err(BindRefusal::InTransition);
         }
-        // The binding may narrow who can use the storage at once, so nobody may be using it.
+        // The binding may narrow the concurrency, so the storage must have no users.
         let in_use = |member| self.arena(member).users() > 0 || self.is_preparing(member);
         if self.group(root).iter().any(in_use) {
             return Err(BindRefusal::InUse);
         }
         let steps = vec![Step::Bind { arena, root, concurrency }];
         let purpose = Purpose::Binding;
-        let plan = SyncPlan { owner, purpose, arena, steps, cost: crate::Cost::ZERO };
+        let plan = SyncPlan { owner, purpose, arena, steps, cost: Cost::ZERO };
         self.reserve(&plan);
         Ok(plan)
     }
 
-    /// Takes the storage of `arena` away; the caller returns it to the memory it came from.
+    /// Removes the storage of `arena`. The caller returns it to the memory it came from.
     ///
     /// # Errors
-    /// [`FreeRefusal`] with nothing changed.
+    /// [`FreeRefusal`]; nothing changed then.
     pub fn free(&mut self, routes: &dyn Routes, arena: ArenaId) -> Result<(), FreeRefusal> {
         let state = self.arena(arena);
         if state.users() > 0 || state.transition.is_some() || self.is_preparing(arena) {
             return Err(FreeRefusal::InUse);
         }
-        // A group without this member may have other rules: not while a plan made under the present ones is under way.
+        // The group may have other rules without this member, so no plan made under the present rules may be pending.
         let group = self.group(arena).without(arena);
         let planned = |member| self.arena(member).transition.is_some() || self.arena(member).remote_refs > 0;
         let awaited = |entry: &Requestor| entry.phase == Phase::Preparing && group.contains(entry.arena);
@@ -105,7 +106,7 @@ impl BufferState {
         let state = self.arena_mut(arena);
         state.alloc = Alloc::Unallocated;
         state.map = MapState::initial(routes.arena(arena));
-        // Those who go on sharing may do so coherently now: then all of them are valid where one is.
+        // The remaining group may have become coherent. Then all of its arenas are valid where one is.
         if let Some(mirrors) = group.iter().next().map(|member| self.tenancy(routes).mirrors(member)) {
             self.update_all(|content| match content.valid.intersection(mirrors).is_empty() {
                 true => content,
@@ -115,20 +116,18 @@ impl BufferState {
         Ok(())
     }
 
-    /// Whether a kernel uses the arena, or will as soon as its plan is carried out.
+    /// Returns whether a kernel uses the arena, or will use it after its plan has been carried out.
     pub(super) fn is_preparing(&self, arena: ArenaId) -> bool {
         self.requestors.iter().any(|entry| entry.arena == arena)
     }
 
-    /// Whether [`BufferState::device_lost`] has nothing more to change: every arena of the device is lost already.
-    #[must_use]
-    pub fn knows_lost(&self, routes: &dyn Routes, device: DeviceId) -> bool {
+    /// Records that a device is lost, with all storage of its native arenas. Returns whether this was new; otherwise
+    /// nothing changed.
+    pub fn device_lost(&mut self, routes: &dyn Routes, device: DeviceId) -> bool {
         let native = |arena: &ArenaId| routes.arena(*arena).native == device;
-        self.arena_ids().filter(native).all(|arena| self.arena(arena).loss == Loss::Device)
-    }
-
-    /// A device is gone, and with it every storage of the arenas that are native to it.
-    pub fn device_lost(&mut self, routes: &dyn Routes, device: DeviceId) {
+        if self.arena_ids().filter(native).all(|arena| self.arena(arena).loss == Loss::Device) {
+            return false;
+        }
         let mut gone = ArenaSet::EMPTY;
         for arena in self.arena_ids().filter(|&arena| routes.arena(arena).native == device) {
             let owns_storage = !matches!(self.arena(arena).alloc, Alloc::Bound { .. });
@@ -153,10 +152,11 @@ impl BufferState {
             Content { valid, status }
         });
         self.settle(routes);
+        true
     }
 
-    /// Stops taking requests; those who wait are refused. The buffer is closed as soon as nothing is granted or under
-    /// way.
+    /// Stops accepting requests, and refuses those that wait. The buffer is closed as soon as it has no grants and no
+    /// pending work.
     #[must_use = "those refused wait to be told"]
     pub fn close(&mut self, routes: &dyn Routes) -> Vec<Admission> {
         if self.lifecycle == Lifecycle::Open || self.lifecycle == Lifecycle::Wedged {
@@ -167,8 +167,9 @@ impl BufferState {
         refused
     }
 
-    /// What follows when users leave: storage of a lost root is let go once nobody uses it, and a closing buffer
-    /// without users is closed. An arena without storage has none for the caller to keep either (I-25).
+    /// Completes what becomes possible when users leave. Storage of a lost root is dropped after its last user, and a
+    /// closing buffer without users becomes closed. The caller frees the storage of every arena that has none here any
+    /// more (I-25).
     pub(super) fn settle(&mut self, routes: &dyn Routes) {
         for id in self.arena_ids() {
             let arena = self.arena(id);

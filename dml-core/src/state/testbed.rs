@@ -4,13 +4,13 @@ use super::{
     Begin, BufferState, Content, Execution, Initial, Next, Outcome, Path, PathKey, Refusal, Release, Report,
     Request, Routes, Status, Step, SyncPlan,
 };
-use crate::access::{Access, Claim, normalise};
-use crate::arena::{ArenaDesc, ArenaKind, Concurrency};
-use crate::cost::Cost;
-use crate::cross_arena::{Allocation, CopyQuery, Link};
-use crate::error::FreeRefusal;
-use crate::id::{ArenaId, ArenaSet, DeviceId, DeviceSet, GrantId, KernelId, LinkId, Ticket};
-use crate::range::Span;
+use crate::base::access::{Access, Claim, Claims};
+use crate::base::cost::Cost;
+use crate::base::id::{ArenaId, ArenaSet, DeviceId, DeviceSet, GrantId, KernelId, LinkId, Ticket};
+use crate::base::range::Span;
+use crate::memory::desc::{ArenaDesc, ArenaKind, Concurrency};
+use crate::memory::link::{Allocation, CopyQuery, Link};
+use crate::state::FreeRefusal;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -212,7 +212,7 @@ impl Driver {
     /// A request of a kernel that nobody else is.
     pub(super) fn request(&mut self, arena: ArenaId, claims: &[Claim]) -> Request {
         let grant = self.next();
-        Request { kernel: KernelId(grant.0), grant, arena, claims: normalise(claims.iter().copied()) }
+        Request { kernel: KernelId(grant.0), grant, arena, claims: Claims::new(claims.iter().copied()) }
     }
 
     /// Asks, and carries nothing out.

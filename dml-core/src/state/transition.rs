@@ -1,8 +1,8 @@
-//! The transitions of the machine. Each names in its result what the caller does next.
+//! The transitions of the machine. The result of each transition names the caller's next action.
 //!
-//! A plan is carried out by an [`Execution`](super::Execution), which makes the transitions of its steps: storage
-//! allocated or bound, a map state changed, a copy started and arrived; then the plan is finished, or aborted at any
-//! point. An aborted plan leaves no trace but the allocations and copies it had completed (I-15).
+//! An [`Execution`](super::Execution) carries out a plan by making the transitions of its steps: allocate or bind
+//! storage, change a map state, start and complete a copy. At the end the plan is finished; it may be aborted at any
+//! point. An aborted plan leaves nothing behind except the allocations and copies that it had completed (I-15).
 
 use super::plan::{NoPlan, Planner};
 use super::requestors::writes;
@@ -10,96 +10,46 @@ use super::{
     Alloc, BufferState, Content, CopyId, CopyOp, CopyPhase, Lifecycle, Loss, MapState, Phase, Purpose,
     Remains, Requestor, Routes, Status, Step, SyncPlan, Transition,
 };
-use crate::access::{Access, Claim, Claims, meeting, normalise, touching};
-use crate::error::BusyReason;
-use crate::id::{ArenaId, ArenaSet, DeviceId, GrantId, KernelId, Seq};
-use crate::range::Span;
+use super::{BusyReason, ContractBreach, Refusal};
+use crate::base::access::{Access, Claim, Claims};
+use crate::base::id::{ArenaId, ArenaSet, DeviceId, GrantId, KernelId, Seq};
+use crate::base::range::Span;
 
 /// A request of one kernel on one buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// Who asks.
+    /// The kernel that asks.
     pub kernel: KernelId,
-    /// The grant it will be.
+    /// The id of the grant that the request will become.
     pub grant: GrantId,
-    /// The arena it will use.
+    /// The arena that the kernel will use.
     pub arena: ArenaId,
-    /// The bytes and accesses, [normalised](crate::normalise) and within the buffer.
+    /// The bytes and accesses, canonical and within the buffer.
     pub claims: Claims,
 }
 
-/// What became of a request.
+/// The machine's answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Begin {
-    /// It has access now, to the contents of this commit.
+    /// The kernel has access now, to the contents of this commit.
     Granted(Seq),
-    /// It will have access once this plan has been carried out; its place is reserved.
+    /// The kernel gets access after this plan has been carried out. Its place is reserved.
     Plan(SyncPlan),
-    /// Not now. Nothing changed.
+    /// The request cannot be granted now. Nothing changed.
     Busy {
-        /// Who stands in the way.
+        /// The obstacle.
         reason: BusyReason,
-        /// The arenas that must lose users first, where that is the reason.
+        /// The arenas that must lose users first, if that is the reason.
         needs_idle: ArenaSet,
     },
-    /// Never, or not before something other than a release happens. Nothing changed.
+    /// The request cannot be granted, and waiting for a release does not help. Nothing changed.
     Refused(Refusal),
 }
 
-/// Why a request is refused rather than made to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Refusal {
-    /// The buffer is closed or closing.
-    Closed,
-    /// An arena broke its contract.
-    Wedged,
-    /// The kernel has these bytes already.
-    AlreadyHeld {
-        /// Which.
-        span: Span,
-    },
-    /// These bytes were never written.
-    Uninitialized {
-        /// Which.
-        span: Span,
-    },
-    /// A writer failed on these bytes.
-    Poisoned {
-        /// Which.
-        span: Span,
-        /// Whether the last committed contents survive.
-        restorable: bool,
-    },
-    /// No path leads there, even if every user were gone.
-    Unreachable {
-        /// Which bytes cannot be brought.
-        span: Span,
-    },
-    /// More grants than can be counted.
-    TooManyGrants,
-    /// The arena's device is gone.
-    DeviceLost,
-    /// Bytes granted for overwriting cannot be released as clean.
-    NotClean,
-    /// These bytes cannot be restored.
-    NotRestorable {
-        /// Which.
-        span: Span,
-    },
-}
-
-/// An arena reported a map state that it must not have: the buffer is wedged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ContractBreach {
-    /// The arena.
-    pub arena: ArenaId,
-    /// A device that needs access and does not have it.
-    pub device: DeviceId,
-}
-
 impl BufferState {
-    /// What a request would meet: access at once (`Ok(None)`), a plan, or a reason why not.
+    /// Examines a request without changing anything: the result is access at once (`Ok(None)`), a plan, or a reason why
+    /// not.
     pub(super) fn examine(&self, routes: &dyn Routes, request: &Request) -> Result<Option<SyncPlan>, Begin> {
         self.refuses(request)?;
         self.conflicts(&request.claims)?;
@@ -109,7 +59,7 @@ impl BufferState {
         }
         self.has_arena(request.arena)?;
         if arena.native_refs == u32::MAX {
-            return Err(Begin::Refused(Refusal::TooManyGrants));
+            return Err(Begin::Refused(Refusal::TooManyGrants { arena: request.arena }));
         }
         let writes = writes(&request.claims);
         if self.is_ready(routes, request, writes) {
@@ -131,13 +81,13 @@ impl BufferState {
             .try_for_each(|claim| planner.bring(claim))
             .and_then(|()| planner.allocate(request.arena))
             .and_then(|()| planner.give_access(request.arena, native, writes))
-            .map_err(|none| self.without_plan(none, request.claims[0].span))?;
+            .map_err(|none| self.without_plan(none, request.arena, request.claims[0].span))?;
         let plan = planner.finish(Purpose::Kernel);
         Ok(Some(plan).filter(|plan| !plan.steps.is_empty()))
     }
 
-    /// Whether the kernel could begin at once: the common case, found without planning. It is sufficient, not
-    /// necessary: a plan without steps says the same.
+    /// Returns whether the kernel can start at once. This finds the common case without planning. `false` is not final:
+    /// a plan without steps also means that the kernel can start at once.
     fn is_ready(&self, routes: &dyn Routes, request: &Request, writes: bool) -> bool {
         let (arena, desc) = (self.arena(request.arena), routes.arena(request.arena));
         let shared = |other: &super::ArenaState| matches!(other.alloc, Alloc::Bound { .. });
@@ -155,19 +105,19 @@ impl BufferState {
             })
     }
 
-    /// Whether waiting could not help: the buffer is closed, or the kernel would wait for itself.
+    /// Refuses a request that waiting cannot help: the buffer is closed or wedged, or the kernel would wait for itself.
     pub(super) fn refuses(&self, request: &Request) -> Result<(), Begin> {
         self.is_open()?;
         for entry in self.requestors.iter().filter(|entry| entry.kernel == request.kernel) {
-            let mut pairs = meeting(&entry.claims, &request.claims);
+            let mut pairs = entry.claims.meeting(&request.claims);
             if let Some(span) = pairs.find_map(|(held, new)| held.span.intersection(new.span)) {
-                return Err(Begin::Refused(Refusal::AlreadyHeld { span }));
+                return Err(Begin::Refused(Refusal::AlreadyHeld { kernel: request.kernel, span }));
             }
         }
         Ok(())
     }
 
-    /// Whether the buffer takes requests.
+    /// Refuses if the buffer does not accept requests.
     fn is_open(&self) -> Result<(), Begin> {
         match self.lifecycle {
             Lifecycle::Open => Ok(()),
@@ -176,42 +126,42 @@ impl BufferState {
         }
     }
 
-    /// Whether anybody is in the way.
-    fn conflicts(&self, claims: &[Claim]) -> Result<(), Begin> {
+    /// Reports `Busy` if a kernel or a copy is in the way.
+    fn conflicts(&self, claims: &Claims) -> Result<(), Begin> {
         let busy = |reason| Begin::Busy { reason, needs_idle: ArenaSet::EMPTY };
         if self.requestors.iter().any(|entry| entry.conflicts(claims)) {
             return Err(busy(BusyReason::Conflict));
         }
-        let is_torn = |copy: &CopyOp| touching(claims, copy.span).iter().any(|claim| claim.access.writes());
+        let is_torn = |copy: &CopyOp| claims.touching(copy.span).iter().any(|claim| claim.access.writes());
         if self.copies.iter().any(is_torn) {
             return Err(busy(BusyReason::Copying));
         }
         Ok(())
     }
 
-    /// Whether the arena can have storage, and it is known who shares it.
+    /// Checks that the arena can have storage, and that no binding of its group is pending.
     fn has_arena(&self, arena: ArenaId) -> Result<(), Begin> {
         let binds = |member| self.arena(member).transition.is_some_and(|transition| transition.binds);
         match self.arena(arena).loss {
-            Loss::Device => Err(Begin::Refused(Refusal::DeviceLost)),
+            Loss::Device => Err(Begin::Refused(Refusal::DeviceLost { arena })),
             Loss::None if !self.group(arena).iter().any(binds) => Ok(()),
-            // The binding is on its way, or the users of the lost storage are on their way out.
+            // A binding is pending, or the users of the lost storage have not all left.
             Loss::None | Loss::Storage => {
                 Err(Begin::Busy { reason: BusyReason::InTransition, needs_idle: ArenaSet::EMPTY })
             }
         }
     }
 
-    fn without_plan(&self, none: NoPlan, span: Span) -> Begin {
+    fn without_plan(&self, none: NoPlan, arena: ArenaId, span: Span) -> Begin {
         match none {
             NoPlan::Refused(refusal) => Begin::Refused(refusal),
-            // Nobody is there to wait for: waiting would never end.
-            NoPlan::Busy(..) if self.is_idle() => Begin::Refused(Refusal::Unreachable { span }),
+            // No user is present, so waiting would never end.
+            NoPlan::Busy(..) if self.is_idle() => Begin::Refused(Refusal::Unreachable { arena, span }),
             NoPlan::Busy(reason, needs_idle) => Begin::Busy { reason, needs_idle },
         }
     }
 
-    /// Whether nobody uses the buffer and nothing is under way.
+    /// Returns whether the buffer has no users and no pending work.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.requestors.is_empty()
@@ -219,7 +169,7 @@ impl BufferState {
             && self.arenas.iter().all(|arena| arena.transition.is_none())
     }
 
-    /// Asks for access regardless of who waits; [`BufferState::begin`] minds the queue.
+    /// Requests access without regard to waiting requests; [`BufferState::begin`] respects the queue.
     pub(super) fn begin_now(&mut self, routes: &dyn Routes, request: &Request) -> Begin {
         let plan = match self.examine(routes, request) {
             Ok(plan) => plan,
@@ -241,7 +191,7 @@ impl BufferState {
         }
     }
 
-    /// Pins what a plan will use: its copies' ends, and the arenas it will allocate or map.
+    /// Pins what a plan will use: the ends of its copies, and the arenas it will allocate, bind or map.
     pub(super) fn reserve(&mut self, plan: &SyncPlan) {
         for step in &plan.steps {
             match *step {
@@ -273,17 +223,17 @@ impl BufferState {
             .map(|transition| Transition { steps: transition.steps - 1, ..transition });
     }
 
-    /// A step allocated storage in `arena`.
+    /// Records that a step allocated storage in `arena`.
     pub(super) fn allocated(&mut self, arena: ArenaId) {
         self.arena_mut(arena).alloc = Alloc::Internal;
         self.unmark(arena);
     }
 
-    /// A step asked for a change of an arena's map state for a device, to a target; the arena reports `state`.
+    /// Records a change of an arena's map state for a device. The plan asked for the target; the arena reports `state`.
     ///
     /// # Errors
-    /// [`ContractBreach`] when that state cuts off the device or anyone still using the storage, or lets others in whom
-    /// the target shuts out; the buffer is then wedged.
+    /// [`ContractBreach`] when `state` denies access to the device or to a user of the storage, or is malformed, or is
+    /// bimapped although the target is not. The buffer is then wedged.
     pub(super) fn mapped(
         &mut self,
         routes: &dyn Routes,
@@ -295,7 +245,7 @@ impl BufferState {
         let before = self.arena(arena).map;
         let group = self.group(arena);
         let users = self.users(routes);
-        // Others keep what they have; its own kernel and copies get what the target promises.
+        // Other owners keep the access they have; the plan's own kernel and copies get the access of the target.
         let cut_off = users
             .iter()
             .filter(|user| group.contains(user.arena))
@@ -311,7 +261,7 @@ impl BufferState {
         let breach = cut_off.or(unserved).or(malformed);
         self.unmark(arena);
         if let Some(device) = breach {
-            // A closing buffer refuses service already, and still has to come to its end.
+            // A closing buffer already refuses service, and must still be able to reach its end.
             if self.lifecycle == Lifecycle::Open {
                 self.lifecycle = Lifecycle::Wedged;
             }
@@ -321,26 +271,28 @@ impl BufferState {
         Ok(())
     }
 
-    /// A copy begins.
+    /// Starts a copy.
     ///
     /// # Errors
-    /// [`Refusal::DeviceLost`] where one of its ends is lost by now, [`Refusal::Poisoned`] where the contents are, and
-    /// [`Refusal::Unreachable`] where its source has not got them, [`Refusal::Wedged`] where an arena took somebody's access
-    /// away: nothing is fetched, and the plan is to be aborted. [`Refusal::Closed`] when there is no such copy.
+    /// [`Refusal::DeviceLost`] if one of its ends is lost. [`Refusal::Poisoned`] or [`Refusal::Uninitialized`] if its
+    /// bytes are. [`Refusal::Unreachable`] if its source does not hold them. [`Refusal::Wedged`] if the buffer is
+    /// wedged. [`Refusal::Closed`] if there is no such copy. The copy has not started then, and its plan must be
+    /// aborted.
     pub(super) fn started(&mut self, id: CopyId) -> Result<(), Refusal> {
         let copy = *self.copies.find(id).ok_or(Refusal::Closed)?;
         if self.lifecycle == Lifecycle::Wedged {
             return Err(Refusal::Wedged);
         }
-        if copy.from().into_iter().chain([copy.to]).any(|end| self.arena(end).is_lost()) {
-            return Err(Refusal::DeviceLost);
+        let mut ends = copy.from().into_iter().chain([copy.to]);
+        if let Some(arena) = ends.find(|end| self.arena(*end).is_lost()) {
+            return Err(Refusal::DeviceLost { arena });
         }
         let missing = self.segments.in_span(copy.span).find_map(|(span, content)| {
             let there = match copy.from() {
                 Some(from) => content.valid.contains(from),
                 None => content.status == Status::Zeroed,
             };
-            content.unreadable(span).or((!there).then_some(Refusal::Unreachable { span }))
+            content.unreadable(span).or((!there).then_some(Refusal::Unreachable { arena: copy.to, span }))
         });
         if let Some(refusal) = missing {
             return Err(refusal);
@@ -351,7 +303,7 @@ impl BufferState {
         Ok(())
     }
 
-    /// A copy has moved all of its bytes: its destination is valid there.
+    /// Records that a copy moved all of its bytes, so that they are valid in the destination.
     pub(super) fn copied(&mut self, routes: &dyn Routes, id: CopyId) {
         let Some(copy) = self.copies.remove(id) else { return };
         for end in copy.from().into_iter().chain([copy.to]) {
@@ -360,7 +312,7 @@ impl BufferState {
         if !self.arena(copy.to).is_lost() {
             let mirrors = self.tenancy(routes).mirrors(copy.to);
             self.segments.update(copy.span, |content| match content.status {
-                // The contents were lost while they were on their way: what arrived is nobody's.
+                // The contents were lost during the copy, so the bytes that arrived are not valid.
                 Status::Undefined | Status::Poisoned(Remains::Lost) => content,
                 _ => Content { valid: content.valid.union(mirrors), ..content },
             });
@@ -368,11 +320,12 @@ impl BufferState {
         self.settle(routes);
     }
 
-    /// A plan is complete: its kernel has access, to the contents of the last commit.
+    /// Completes a plan: its kernel gets access to the contents of the last commit.
     ///
     /// # Errors
-    /// [`Refusal::Wedged`] or [`Refusal::DeviceLost`] where that happened meanwhile, [`Refusal::Poisoned`] where the
-    /// contents were lost on their way; the request is then aborted.
+    /// [`Refusal::Wedged`] or [`Refusal::DeviceLost`] if that happened during the plan. [`Refusal::Poisoned`],
+    /// [`Refusal::Uninitialized`] or [`Refusal::Unreachable`] if the bytes to be read are no longer available. The
+    /// request is then aborted. [`Refusal::Closed`] if there is no such grant.
     pub(super) fn finish(&mut self, routes: &dyn Routes, grant: GrantId) -> Result<&Requestor, Refusal> {
         let seq = self.commit_seq;
         let index = self.requestors.iter().position(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
@@ -382,7 +335,7 @@ impl BufferState {
         let refused = match self.lifecycle {
             _ if !served => Some(Refusal::Wedged),
             Lifecycle::Wedged => Some(Refusal::Wedged),
-            _ if self.arena(arena).is_lost() => Some(Refusal::DeviceLost),
+            _ if self.arena(arena).is_lost() => Some(Refusal::DeviceLost { arena }),
             _ => missing,
         };
         if !served {
@@ -399,17 +352,16 @@ impl BufferState {
         Ok(entry)
     }
 
-    /// Why a kernel cannot read its bytes in `arena` after all: they were lost while they were being brought.
+    /// Returns the reason why a kernel cannot read its bytes in `arena`, if they were lost during the plan.
     fn missing(&self, claims: &[Claim], arena: ArenaId) -> Option<Refusal> {
         let reading = claims.iter().filter(|claim| claim.access.reads());
         reading.flat_map(|claim| self.segments.in_span(claim.span)).find_map(|(span, content)| {
             let valid = content.valid.contains(arena);
-            content.unreadable(span).or((!valid).then_some(Refusal::Unreachable { span }))
+            content.unreadable(span).or((!valid).then_some(Refusal::Unreachable { arena, span }))
         })
     }
 
-    /// A plan is given up: its entry, reservations and marks are gone. What its completed steps allocated or copied
-    /// stays (I-15).
+    /// Aborts a plan: removes its entry, reservations and marks. Its completed allocations and copies stay (I-15).
     pub(super) fn abort(&mut self, routes: &dyn Routes, owner: GrantId) {
         for copy in self.copies.take_of(owner) {
             for end in copy.from().into_iter().chain([copy.to]) {
@@ -423,14 +375,14 @@ impl BufferState {
         self.settle(routes);
     }
 
-    /// Makes bytes valid in an arena before anybody asks, without a grant. [`Begin::Granted`] means that they are
-    /// already.
+    /// Makes bytes valid in an arena ahead of their use, without a grant. [`Begin::Granted`] means that they are
+    /// already valid.
     pub fn prefetch(&mut self, routes: &dyn Routes, owner: GrantId, arena: ArenaId, span: Span) -> Begin {
-        let claims = normalise([Claim { span, access: Access::ReadOnly }]);
+        let claims = Claims::new([Claim { span, access: Access::ReadOnly }]);
         if !self.queue.is_empty() {
             return Begin::Busy { reason: BusyReason::Queue, needs_idle: ArenaSet::EMPTY };
         }
-        // A prefetch belongs to no kernel, so there is nobody who could hold the bytes already.
+        // A prefetch belongs to no kernel, so the check for bytes held by the same kernel does not apply.
         let admitted = self.is_open().and_then(|()| self.conflicts(&claims));
         if let Err(begin) = admitted.and_then(|()| self.has_arena(arena)) {
             return begin;
@@ -441,7 +393,7 @@ impl BufferState {
         }
         let mut planner = Planner::new(self, routes, owner, arena, false);
         if let Err(none) = claims.iter().try_for_each(|claim| planner.bring(claim)) {
-            return self.without_plan(none, span);
+            return self.without_plan(none, arena, span);
         }
         let plan = planner.finish(Purpose::Prefetch);
         if plan.steps.is_empty() {

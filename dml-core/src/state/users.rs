@@ -1,12 +1,12 @@
-//! Who uses which storage through which device, and what that permits.
+//! The uses of storage through devices, and what they permit.
 //!
-//! Storage may be shared by a *group* of arenas (one root and those bound to it), so every question about users is
-//! asked of the group: a change of map state in one member can cut off a kernel that works through another. The
-//! questions are asked of the arenas as they are, by the transitions, and of the arenas as they will be, by the planner.
+//! Storage may be shared by a *group* of arenas: one root and the arenas bound to it. Questions about users therefore
+//! concern the whole group, because a map change in one member can cut off a kernel that works through another.
+//! Transitions ask about the arenas as they are; the planner asks about the arenas as they will be.
 
 use super::{Alloc, ArenaState, BufferState, CopyKind, MapState, Routes};
-use crate::arena::{ArenaDesc, Concurrency};
-use crate::id::{ArenaId, ArenaSet, DeviceId, GrantId};
+use crate::base::id::{ArenaId, ArenaSet, DeviceId, GrantId};
+use crate::memory::desc::{ArenaDesc, Concurrency};
 use smallvec::SmallVec;
 
 /// One use of an arena's storage through a device.
@@ -18,24 +18,24 @@ pub(super) struct User {
     pub(super) writes: bool,
 }
 
-/// Which arenas share storage, and by which rules.
+/// The arenas of a buffer, and the rules by which they share storage.
 #[derive(Clone, Copy)]
 pub(super) struct Tenancy<'a> {
     pub(super) routes: &'a dyn Routes,
     pub(super) arenas: &'a [ArenaState],
 }
 
-/// Those who use a buffer: one for each storage, device and kernel or plan, however many ranges it has.
+/// The uses of a buffer. Ranges with the same owner, arena, device and access count as one use.
 #[derive(Debug)]
 pub(super) struct Users(SmallVec<[User; 4]>);
 
 impl BufferState {
-    /// The arenas as they are.
+    /// Returns the arenas in their present state.
     pub(super) fn tenancy<'a>(&'a self, routes: &'a dyn Routes) -> Tenancy<'a> {
         Tenancy { routes, arenas: &self.arenas }
     }
 
-    /// Every use of the buffer: by kernels (in any phase) and by copies (reserved or running).
+    /// Returns every use of the buffer: by kernels (in any phase) and by copies (reserved or running).
     pub(super) fn users(&self, routes: &dyn Routes) -> Users {
         let native = |arena: ArenaId| routes.arena(arena).native;
         let kernels = self.requestors.iter().filter(|entry| !entry.claims.is_empty());
@@ -70,14 +70,14 @@ impl BufferState {
         Users(users)
     }
 
-    /// The arenas that share storage with `arena`, itself included.
+    /// Returns the arenas that share storage with `arena`, including `arena` itself.
     #[must_use]
     pub fn group(&self, arena: ArenaId) -> ArenaSet {
         group(&self.arenas, arena)
     }
 }
 
-/// The arena whose storage `arena` uses: itself unless bound.
+/// Returns the arena whose storage `arena` uses: the root if `arena` is bound, otherwise `arena` itself.
 pub(super) fn root(arenas: &[ArenaState], arena: ArenaId) -> ArenaId {
     match arenas[usize::from(arena.0)].alloc {
         Alloc::Bound { root, .. } => root,
@@ -85,7 +85,7 @@ pub(super) fn root(arenas: &[ArenaState], arena: ArenaId) -> ArenaId {
     }
 }
 
-/// The arenas that share storage with `arena`, itself included.
+/// Returns the arenas that share storage with `arena`, including `arena` itself.
 pub(super) fn group(arenas: &[ArenaState], arena: ArenaId) -> ArenaSet {
     let shared = root(arenas, arena);
     (0..arenas.len() as u8).map(ArenaId).filter(|&other| root(arenas, other) == shared).collect()
@@ -100,7 +100,7 @@ impl<'a> Tenancy<'a> {
         root(self.arenas, arena)
     }
 
-    /// Who may use the storage of `arena`'s group at the same time: what the root allows, narrowed by each binding.
+    /// Returns the concurrency of the storage of `arena`'s group: the root's, narrowed by each binding.
     pub(super) fn concurrency(self, arena: ArenaId) -> Concurrency {
         let shared = self.root(arena);
         self.arenas
@@ -112,7 +112,7 @@ impl<'a> Tenancy<'a> {
             .fold(self.routes.arena(shared).concurrency, Ord::min)
     }
 
-    /// The arenas whose bytes are those of `arena` without any refresh: itself, and its group where coherent.
+    /// Returns the arenas that hold the bytes of `arena` without a refresh: `arena`, and its group if that is coherent.
     pub(super) fn mirrors(self, arena: ArenaId) -> ArenaSet {
         let group = self.group(arena);
         if group.len() > 1 && self.concurrency(arena) == Concurrency::BimapFull {
@@ -128,13 +128,13 @@ impl Users {
         self.0.iter()
     }
 
-    /// Uses of the storage of a group by others than `owner`.
+    /// Returns the uses of a group's storage by other owners than `owner`.
     pub(super) fn others(&self, group: ArenaSet, owner: GrantId) -> impl Iterator<Item = &User> {
         self.0.iter().filter(move |user| user.owner != owner && group.contains(user.arena))
     }
 
-    /// Whether a use by `device` could go on beside everything others do with the storage of a group, were its
-    /// concurrency this.
+    /// Returns whether a use by `device` is compatible with all uses of the group's storage by other owners, under the
+    /// given concurrency.
     pub(super) fn coexists(
         &self,
         group: ArenaSet,
@@ -150,9 +150,9 @@ impl Users {
         })
     }
 
-    /// Whether taking an arena of a group from map state `now` to `target` leaves access to every device with users in the
-    /// group, those of `owner` excepted: it changes map states only between its own copies. A second line of defence:
-    /// whoever asks has made room for everyone already.
+    /// Returns whether a change from map state `now` to `target` keeps the access of every device that other owners use
+    /// in the group. Users of `owner` are exempt, because their plan changes map states only between its own copies.
+    /// This is a second line of defence: the callers have already checked that all users can coexist.
     pub(super) fn map_ok(
         &self,
         (desc, group): (&ArenaDesc, ArenaSet),

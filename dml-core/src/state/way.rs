@@ -1,61 +1,62 @@
-//! Which way missing bytes take: the choice of a path, and its hops one after the other.
+//! The choice of a path for missing bytes, and the planning of its hops one after the other.
 //!
 //! ```text
 //!   search on the arenas before the path ──▶ path ──hop──▶ arenas after the hop ──hop──▶ ... ──▶ destination valid
 //!        ▲                                           judged again on each
 //!        └────────── without the hop that turned out dearer, or impossible
 //! ```
-//! What a hop needs depends on storage, bindings and map states, and the hops before it change these: one may bind an arena
-//! to the storage of another, between which no byte may be copied any more. So each hop is judged on the arenas as they
-//! will be when its turn comes, and a path that is not what it seemed competes at the price it has as walked.
+//! The needs of a hop depend on storage, bindings and map states, and earlier hops change these. One hop may bind an
+//! arena to another's storage, and then bytes cannot be copied between the two any more. Each hop is therefore judged
+//! on the arenas as they will be at its turn. A path that turns out dearer competes at its real cost.
 
+use super::BusyReason;
 use super::plan::{Draft, Mark, NoPlan, Planner};
 use super::{Alloc, BufferState, Path, PathKey, Refusal};
-use crate::access::{Claim, touching};
-use crate::arena::Concurrency;
-use crate::cost::Cost;
-use crate::cross_arena::{Allocation, CopyQuery, Link};
-use crate::error::BusyReason;
-use crate::id::{ArenaId, ArenaSet, DeviceId, LinkId};
-use crate::range::Span;
+use crate::base::access::Claims;
+use crate::base::cost::Cost;
+use crate::base::id::{ArenaId, ArenaSet, DeviceId, LinkId};
+use crate::base::range::Span;
+use crate::memory::desc::Concurrency;
+use crate::memory::link::{Allocation, CopyQuery, Link};
 use smallvec::SmallVec;
 
-/// A run of missing bytes, as far as its path depends on it.
+/// A run of missing bytes, reduced to the properties that its path depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// Where the bytes are valid, and where the hops so far lead. Of those who share a storage coherently with the end of
-    /// a hop, none is named: whoever carries the plan out waits for a copy to the very arena that the next one reads.
+    /// The arenas where the bytes are valid, and the destinations of the hops so far. Arenas that share storage
+    /// coherently with such a destination are left out: the execution waits for a copy to exactly the arena that the
+    /// next copy reads.
     pub(super) valid: ArenaSet,
-    /// The size class: how many there are, rounded up to a power of two.
+    /// The size class: the number of bytes, rounded up to a power of two.
     pub(super) class_bytes: u64,
     pub(super) disturbed: Disturbed,
 }
 
-/// Who else is at work on a run of bytes.
+/// The arenas in which others use a run of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Disturbed {
     /// The arenas in which kernels hold some of the bytes.
     pub(super) held: ArenaSet,
-    /// The arenas into which copies of others bring some of them.
+    /// The arenas into which other copies bring some of the bytes.
     pub(super) filled: ArenaSet,
 }
 
-/// How many paths one plan remembers, which are looked through one after the other.
+/// The largest number of paths that one plan remembers. They are searched linearly.
 const KNOWN_PATHS: usize = 64;
 
-/// Everybody's bytes: what kernels hold, and what copies fill.
+/// The bytes in use: those held by kernels, and those written by copies.
 pub(super) struct Traffic<'a> {
-    held: SmallVec<[(ArenaId, &'a [Claim]); 2]>,
-    /// By destination, spans in the order of their starts, each with the greatest end so far.
+    held: SmallVec<[(ArenaId, &'a Claims); 2]>,
+    /// The spans being filled, per destination, ordered by start. Each entry stores the greatest end so far.
     filled: SmallVec<[Filled; 2]>,
 }
 
-/// A destination of copies, with their spans.
+/// A destination of copies, with the starts and ends of their spans.
 type Filled = (ArenaId, Vec<(u64, u64)>);
 
 impl<'a> Traffic<'a> {
     pub(super) fn new(state: &'a BufferState) -> Self {
-        let held = state.requestors.iter().map(|entry| (entry.arena, entry.claims.as_slice())).collect();
+        let held = state.requestors.iter().map(|entry| (entry.arena, &entry.claims)).collect();
         let mut filled: SmallVec<[Filled; 2]> = SmallVec::new();
         for copy in &state.copies {
             let ends = (copy.span.start(), copy.span.end());
@@ -75,9 +76,9 @@ impl<'a> Traffic<'a> {
         Self { held, filled }
     }
 
-    /// Who is at work on `span`, which is not empty.
+    /// Returns the arenas in which others use `span`, which must not be empty.
     pub(super) fn on(&self, span: Span) -> Disturbed {
-        let held = self.held.iter().filter(|(_, claims)| !touching(claims, span).is_empty());
+        let held = self.held.iter().filter(|(_, claims)| !claims.touching(span).is_empty());
         let fills = |spans: &[(u64, u64)]| {
             let before = spans.partition_point(|(start, _)| *start < span.end());
             before > 0 && spans[before - 1].1 > span.start()
@@ -90,29 +91,29 @@ impl<'a> Traffic<'a> {
     }
 }
 
-/// How data crosses a link.
+/// The way in which data crosses a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Crossing {
-    /// As bytes, into storage of the destination's own.
+    /// Bytes are copied into the destination's own storage.
     Bytes,
-    /// Not at all: the ends share their storage, and its map state changes.
+    /// No bytes move: the ends share their storage, and the map state changes.
     Refresh,
-    /// Not at all, once the destination shares the source's storage.
+    /// No bytes move, after the destination has been bound to the source's storage.
     Bind(Concurrency),
 }
 
-/// What became of a path whose hops were judged one after the other.
+/// The result of planning the hops of a path one after the other.
 enum Walked {
-    /// It costs what it seemed to cost, or less.
+    /// The path costs no more than the search had computed.
     AsPlanned,
-    /// It can be walked, at these prices of its hops.
+    /// The path is feasible, but dearer. These are the real costs of its hops.
     Dearer(SmallVec<[(LinkId, Cost); 4]>),
-    /// This hop cannot be made when its turn comes.
+    /// This hop is infeasible at its turn.
     Impassable(LinkId),
 }
 
 impl Planner<'_> {
-    /// Plans that a run of bytes comes to the destination, where it is not valid: by the cheapest path.
+    /// Plans that a run of bytes becomes valid in the destination, by the cheapest path.
     pub(super) fn lead(&mut self, span: Span, run: Run) -> Result<(), NoPlan> {
         let Some(path) = self.path(&run, &[]) else { return self.follow(span, run) };
         if let [link] = path.links[..]
@@ -128,7 +129,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Looks for another path than one that turned out dearer than it seemed, or impossible; `walked` is on the draft.
+    /// Searches another path after one turned out dearer or infeasible. The draft still contains the path `walked`.
     fn detour(&mut self, before: &Mark, walked: Walked, span: Span, run: Run) -> Result<(), NoPlan> {
         let mut barred: SmallVec<[LinkId; 4]> = SmallVec::new();
         let mut best: Option<(Cost, Draft)> = None;
@@ -153,7 +154,7 @@ impl Planner<'_> {
                 }
             });
             let path = self.path(&run, &barred);
-            // What has been walked is at least as good as what is left seems to be.
+            // A remaining path is useful only if its estimate is below the best real cost.
             let path = path.filter(|path| best.as_ref().is_none_or(|(least, _)| path.cost < *least));
             next = path.map(|path| self.walk(&path, span, run));
         }
@@ -166,7 +167,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Plans the hops of a path, each judged on the arenas as the ones before it leave them.
+    /// Plans the hops of a path, each judged on the arenas as the earlier hops leave them.
     fn walk(&mut self, path: &Path, span: Span, mut run: Run) -> Walked {
         let mut prices = SmallVec::new();
         for &link in &path.links {
@@ -183,8 +184,8 @@ impl Planner<'_> {
         if cost > path.cost { Walked::Dearer(prices) } else { Walked::AsPlanned }
     }
 
-    /// Goes hop by hop, as long as there is a way: after each the search begins again from where the bytes are by then. This
-    /// is for what no path found in one piece can do. Every hop makes another arena valid, so it ends.
+    /// Plans hop by hop while a path exists, and repeats the search after each hop. This covers cases that no single
+    /// path can solve. Every hop makes another arena valid, so the loop ends.
     fn follow(&mut self, span: Span, mut run: Run) -> Result<(), NoPlan> {
         let before = run.valid;
         while !run.valid.contains(self.to) {
@@ -192,7 +193,7 @@ impl Planner<'_> {
             let Some(&link) = path.links.first() else { return Ok(()) };
             if self.shares_before(link) {
                 self.share_before(link)?;
-                // What it shares may be valid already, and no byte is copied within it.
+                // The shared storage may already be valid, and bytes are never copied within it.
                 run.valid = run.valid.union(self.will_be_valid(before));
                 continue;
             }
@@ -207,7 +208,7 @@ impl Planner<'_> {
 
     fn no_path(&self, span: Span, run: &Run) -> NoPlan {
         let Some(path) = self.search(run, &[], true) else {
-            return NoPlan::Refused(Refusal::Unreachable { span });
+            return NoPlan::Refused(Refusal::Unreachable { arena: self.to, span });
         };
         let on_path = path.links.iter().flat_map(|&link| {
             let link = self.routes.link(link);
@@ -218,8 +219,8 @@ impl Planner<'_> {
         NoPlan::Busy(if moving { BusyReason::InTransition } else { BusyReason::ArenaInUse }, needs)
     }
 
-    /// The cheapest path for a run of missing bytes that has none of the links in `barred`. Equal runs have equal paths as
-    /// long as the draft's arenas stay as they are.
+    /// Returns the cheapest path for a run of missing bytes that avoids the links in `barred`. Equal runs have equal
+    /// paths as long as the draft's arenas do not change.
     fn path(&mut self, run: &Run, barred: &[LinkId]) -> Option<Path> {
         if barred.is_empty()
             && let Some((_, path)) = self.known.iter().find(|(known, _)| known == run)
@@ -236,7 +237,7 @@ impl Planner<'_> {
         Some(path)
     }
 
-    /// The same, searched for; with `assume_idle`, as if every user were gone.
+    /// Searches the cheapest path; with `assume_idle`, as if there were no users.
     fn search(&self, run: &Run, barred: &[LinkId], assume_idle: bool) -> Option<Path> {
         let state = self.state;
         let quiet = state.requestors.is_empty() && state.copies.is_empty();
@@ -266,7 +267,7 @@ impl Planner<'_> {
         self.state.arena_ids()
     }
 
-    /// How data would cross a link now; `None` where its storage does not allow it.
+    /// Returns how data would cross a link now, or `None` where its storage does not allow that.
     fn crossing(&self, id: LinkId, valid: ArenaSet) -> Option<Crossing> {
         let link = self.routes.link(id);
         let (from, to) = (self.at(link.from), self.at(link.to));
@@ -277,21 +278,21 @@ impl Planner<'_> {
             Allocation::Bound(concurrency) if !to.alloc.is_allocated() => {
                 let is_root = match from.alloc {
                     Alloc::Internal | Alloc::External => true,
-                    // The hop that leads there allocates it.
+                    // The earlier hop that leads to the root allocates its storage.
                     Alloc::Unallocated => self.routes.is_needed(id),
-                    // A member never becomes a root (I-10).
+                    // A bound arena never becomes a root (I-10).
                     Alloc::Bound { .. } => false,
                 };
                 is_root.then_some(Crossing::Bind(concurrency))
             }
             Allocation::Bound(_) | Allocation::Shared => None,
             Allocation::Internal if shared => None,
-            // A byte copy over a valid peer's storage would shrink the valid-set if it failed: only a refresh is legal.
+            // A failed byte copy over a valid peer's storage would shrink the valid-set, so only a refresh is legal.
             Allocation::Internal => valid.intersection(group).is_empty().then_some(Crossing::Bytes),
         }
     }
 
-    /// What a link would cost for a run of bytes on the draft's arenas; `None` where it is not feasible.
+    /// Returns the cost of a link for a run of bytes on the draft's arenas, or `None` where the link is infeasible.
     fn edge(&self, id: LinkId, run: &Run, assume_idle: bool) -> Option<Cost> {
         let link = self.routes.link(id);
         if self.at(link.from).is_lost() || self.at(link.to).is_lost() || run.valid.contains(link.to) {
@@ -326,7 +327,7 @@ impl Planner<'_> {
         Some(if allocates { cost + self.routes.arena(link.to).alloc_cost } else { cost })
     }
 
-    /// Whether the devices that would do the work can be given access beside all other users.
+    /// Returns whether the devices that would do the work can get access beside all other users.
     fn accessible(&self, link: &Link, crossing: Crossing, native: DeviceId, writes: bool) -> bool {
         match crossing {
             Crossing::Bytes => {
@@ -341,8 +342,9 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether no other kernel's bytes and no other copy's destination in the group of `to` are among those of the run. What
-    /// moves no bytes does not disturb peers that read them.
+    /// Returns whether the run is free of other kernels' bytes and other copies' destinations in the group of `to`.
+    /// With `moves_nothing` the check ignores kernels, because a change without copying does not disturb peers that
+    /// read.
     pub(super) fn destination_free(&self, to: ArenaId, disturbed: &Disturbed, moves_nothing: bool) -> bool {
         let clear_of_kernels = moves_nothing || disturbed.held.intersection(self.group(to)).is_empty();
         clear_of_kernels && !self.being_filled(to, disturbed)

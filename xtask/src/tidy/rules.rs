@@ -4,9 +4,10 @@
 //! |---|---|---|
 //! | `unsafe-place` | all but [`UNSAFE_PLACES`] | the keyword `unsafe` |
 //! | `safety-comment` | everywhere | an unsafe block or implementation without a `// SAFETY:` comment |
-//! | `sync-names` | all but `dml-core/src/sync` and the models in `tests` | naming `parking_lot` or `loom` |
+//! | `sync-names` | all but `dml-core/src/base/sync` and the models in `tests` | naming `parking_lot` or `loom` |
 //! | `core-frameworks` | `dml-core` | naming a memory framework |
 //! | `scheduler-arenas` | `dml-scheduler` | naming an arena |
+//! | `rooms` | `dml-core/src` | an import from a room further up, or by way of the crate's root |
 //! | `state-purity` | `dml-core/src/state` | clocks, threads, locks, atomics, I/O |
 //! | `file-length` | everywhere | more than 800 lines |
 //! | `placeholder` | everywhere | `todo!`, `unimplemented!`, `dbg!` |
@@ -15,15 +16,15 @@
 //! about frameworks and arenas look into strings as well: comparing a name with a string is naming it too.
 
 use super::Violation;
-use super::paths::named_paths;
+use super::paths::{NamedPath, named_paths};
 use super::source::{Line, SourceFile, identifiers};
 
 /// Where `unsafe` may stand: the arenas; host memory and the requests that only core makes; and where kernels are launched on
 /// devices.
 const UNSAFE_PLACES: &[&str] = &[
     "dml-arenas/",
-    "dml-core/src/host.rs",
-    "dml-core/src/request.rs",
+    "dml-core/src/memory/host.rs",
+    "dml-core/src/memory/request.rs",
     "dml-workloads/src/prepare/variants.rs",
     "examples/acquire.rs",
     "examples/coexecute.rs",
@@ -56,6 +57,9 @@ const IMPURE_PATHS: &[(&str, &str)] = &[
     ("crate", "sync"),
 ];
 
+/// The rooms of `dml-core`, each of which stands on those before it.
+const ROOMS: &[&str] = &["base", "memory", "state", "platform", "buffer", "request"];
+
 /// What it must not use even when it came in by another name's path.
 const IMPURE_NAMES: &[&str] =
     &["Mutex", "RwLock", "Condvar", "Once", "OnceLock", "LazyLock", "Barrier", "Instant", "SystemTime"];
@@ -71,6 +75,7 @@ const RULES: &[Rule] = &[
     ("sync-names", sync_names),
     ("core-frameworks", core_frameworks),
     ("scheduler-arenas", scheduler_arenas),
+    ("rooms", rooms),
     ("state-purity", state_purity),
     ("file-length", file_length),
     ("placeholder", placeholder),
@@ -129,13 +134,13 @@ fn has_safety_comment(lines: &[Line], index: usize) -> bool {
 
 fn sync_names(file: &SourceFile) -> Vec<Finding> {
     let models = file.path == "tests/loom.rs" || file.path.starts_with("tests/loom/");
-    if models || file.path.starts_with("dml-core/src/sync/") {
+    if models || file.path.starts_with("dml-core/src/base/sync/") {
         return Vec::new();
     }
     file.numbered_lines()
         .flat_map(|(number, line)| identifiers(&line.code).map(move |(_, word)| (number, word)))
         .filter(|(_, word)| matches!(*word, "parking_lot" | "loom"))
-        .map(|(number, word)| (number, format!("`{word}` is named by dml-core/src/sync alone")))
+        .map(|(number, word)| (number, format!("`{word}` is named by dml-core/src/base/sync alone")))
         .collect()
 }
 
@@ -199,14 +204,47 @@ fn state_purity(file: &SourceFile) -> Vec<Finding> {
         .collect()
 }
 
+/// What a path in a room of `dml-core` names: rooms and names at the root of the crate.
+fn rooms(file: &SourceFile) -> Vec<Finding> {
+    let Some((room, inside)) = file.path.strip_prefix("dml-core/src/").and_then(|path| path.split_once('/'))
+    else {
+        return Vec::new();
+    };
+    let rank = |name: &str| ROOMS.iter().position(|room| *room == name);
+    let Some(own) = rank(room) else {
+        return vec![(1, format!("`{room}` is none of the rooms: {}", ROOMS.join(", ")))];
+    };
+    // How many modules up from this file the root of the crate is.
+    let depth = 1 + inside.split('/').filter(|part| *part != "mod.rs").count();
+    let code = file.production_lines().map(|(number, line)| (number, line.code.as_str()));
+    let finding = |path: NamedPath| {
+        let segments: Vec<_> = path.segments.iter().map(String::as_str).collect();
+        let climbs = segments.iter().take_while(|segment| **segment == "super").count();
+        let named = match segments[..] {
+            ["crate", named, ..] => named,
+            _ if climbs == depth => segments.get(climbs).copied()?,
+            _ => return None,
+        };
+        match rank(named) {
+            Some(rank) if rank <= own => None,
+            Some(_) => Some((path.line, format!("`{room}` stands below `{named}`"))),
+            None => Some((path.line, format!("`{named}` is imported from the room where it is"))),
+        }
+    };
+    named_paths(code).into_iter().filter_map(finding).collect()
+}
+
 fn is_impure(segments: &[String]) -> bool {
     let mut segments: Vec<_> = segments.iter().map(String::as_str).collect();
     let climbs = segments.iter().take_while(|segment| matches!(**segment, "self" | "super")).count();
     if climbs > 0 {
         segments.splice(..climbs, ["crate"]);
     }
-    let starts_impure =
-        matches!(segments[..], [first, second, ..] if IMPURE_PATHS.contains(&(first, second)));
+    let starts_impure = match segments[..] {
+        ["crate", "base", third, ..] => IMPURE_PATHS.contains(&("crate", third)),
+        [first, second, ..] => IMPURE_PATHS.contains(&(first, second)),
+        _ => false,
+    };
     let is_atomic = |segment: &&str| {
         segment.strip_prefix("Atomic").is_some_and(|kind| kind.starts_with(char::is_uppercase))
     };

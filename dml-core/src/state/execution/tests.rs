@@ -3,10 +3,10 @@
 use super::super::testbed::{Bench, CPU, Driver, GPU, GPU_ARENA, GPU2_ARENA, LEN, MAIN_ARENA, claim};
 use super::super::{Begin, Lifecycle};
 use super::*;
-use crate::access::Access::{ReadOnly, WriteInvalidate};
-use crate::arena::Concurrency::Exclusive;
-use crate::cross_arena::Allocation;
-use crate::id::DeviceSet;
+use crate::base::access::Access::{ReadOnly, WriteInvalidate};
+use crate::base::id::DeviceSet;
+use crate::memory::desc::Concurrency::Exclusive;
+use crate::memory::link::Allocation;
 
 /// The plan of a kernel that reads the bytes of a range, and where it is.
 #[track_caller]
@@ -173,7 +173,10 @@ fn a_copy_that_the_machine_refuses_ends_the_plan() {
     report(&mut driver, &mut execution, step, Report::Done);
     driver.act(|state, bench| state.device_lost(bench, GPU));
     let (copies, next) = begun(&mut driver, &mut execution);
-    assert!(matches!(next, Next::Refused(_, Refusal::DeviceLost)) && copies.is_empty(), "{next:?}");
+    assert!(
+        matches!(next, Next::Refused(Refusal::DeviceLost { arena: GPU_ARENA })) && copies.is_empty(),
+        "{next:?}"
+    );
     assert_eq!(begun(&mut driver, &mut execution).1, Next::GiveUp);
 }
 

@@ -7,9 +7,9 @@ use super::super::{
     ArenaState, Content, CopyId, CopyOp, Loss, MapState, Request, Requestor, Transition, Waiting,
 };
 use super::*;
-use crate::access::{Access, normalise};
-use crate::id::{DeviceId, DeviceSet, GrantId, KernelId, LinkId, Seq, Ticket};
-use crate::range::Span;
+use crate::base::access::{Access, Claims};
+use crate::base::id::{DeviceId, DeviceSet, GrantId, KernelId, LinkId, Seq, Ticket};
+use crate::base::range::Span;
 use Access::{ReadOnly, ReadWrite, WriteInvalidate};
 
 const LEN: u64 = 30;
@@ -70,7 +70,7 @@ impl Broken {
 
     /// A kernel whose plan is being carried out.
     fn prepares(mut self, grant: u64, arena: ArenaId, (start, end): (u64, u64), access: Access) -> Self {
-        let claims = normalise([claim(start, end, access)]);
+        let claims = Claims::new([claim(start, end, access)]);
         let request = Request { kernel: KernelId(grant), grant: GrantId(grant), arena, claims };
         self.state.requestors.push(Requestor::new(&request, Seq(0)));
         self
@@ -115,7 +115,7 @@ impl Broken {
     }
 
     fn waits(mut self, ticket: u64) -> Self {
-        let claims = normalise([claim(0, 1, ReadOnly)]);
+        let claims = Claims::new([claim(0, 1, ReadOnly)]);
         let (kernel, grant) = (KernelId(100 + ticket), GrantId(100 + ticket));
         let request = Request { kernel, grant, arena: GPU_ARENA, claims };
         self.state.queue.push_back(Waiting { ticket: Ticket(ticket), request });

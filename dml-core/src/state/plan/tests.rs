@@ -5,8 +5,8 @@ use super::super::testbed::{
 };
 use super::super::{Begin, Outcome};
 use super::*;
-use crate::access::Access::{self, ReadOnly, ReadWrite, WriteInvalidate};
-use crate::id::DeviceSet;
+use crate::base::access::Access::{self, ReadOnly, ReadWrite, WriteInvalidate};
+use crate::base::id::DeviceSet;
 use Concurrency::{BimapFull, BimapRead, Exclusive};
 
 /// The steps of a plan for a request, one after the other.
@@ -377,7 +377,7 @@ fn i10_bindings_do_not_chain() {
     let chain = chain.link_via((MAIN_ARENA, CPU), (GPU2_ARENA, GPU2), shared, 10);
     let mut driver = Driver::new(chain);
     driver.write(GPU_ARENA, (0, LEN));
-    let unreachable = Begin::Refused(Refusal::Unreachable { span: Span::new(3, 9) });
+    let unreachable = Begin::Refused(Refusal::Unreachable { arena: GPU2_ARENA, span: Span::new(3, 9) });
     assert_eq!(asked(&driver, GPU2_ARENA, (3, 9), ReadOnly), unreachable);
     driver.read(MAIN_ARENA, (0, 5));
     assert_eq!(asked(&driver, GPU2_ARENA, (3, 9), ReadOnly), unreachable);
@@ -452,7 +452,7 @@ fn lost_arenas_are_no_way() {
     let mut driver = Driver::new(Bench::star());
     driver.write(GPU_ARENA, (0, LEN));
     driver.act(|state, bench| state.device_lost(bench, CPU));
-    let unreachable = Begin::Refused(Refusal::Unreachable { span: Span::new(0, 5) });
+    let unreachable = Begin::Refused(Refusal::Unreachable { arena: GPU2_ARENA, span: Span::new(0, 5) });
     assert_eq!(asked(&driver, GPU2_ARENA, (0, 5), ReadOnly), unreachable);
     let mut driver = Driver::new(Bench::star().link(GPU_ARENA, GPU2_ARENA, 900_000));
     driver.write(GPU_ARENA, (0, LEN));

@@ -3,11 +3,11 @@
 use super::super::Outcome;
 use super::super::testbed::{Bench, CPU, Driver, GPU_ARENA, GPU2_ARENA, LEN, MAIN_ARENA, claim};
 use super::*;
-use crate::access::Access::{ReadOnly, ReadWrite, WriteInvalidate};
-use crate::arena::Concurrency::Exclusive;
-use crate::cross_arena::Allocation;
-use crate::id::{GrantId, Seq};
-use crate::range::Span;
+use crate::base::access::Access::{ReadOnly, ReadWrite, WriteInvalidate};
+use crate::base::id::{GrantId, Seq};
+use crate::base::range::Span;
+use crate::memory::desc::Concurrency::Exclusive;
+use crate::memory::link::Allocation;
 
 /// Everything is valid in main memory and in the first gpu.
 fn written() -> Driver {
@@ -154,7 +154,7 @@ fn l03_a_kernel_let_in_twice_is_told_the_first_time() {
         assert!(state.release(bench, writer, Outcome::NotStarted).is_ok());
         state.pump(bench)
     });
-    let held = Refusal::AlreadyHeld { span: Span::new(5, 10) };
+    let held = Refusal::AlreadyHeld { kernel, span: Span::new(5, 10) };
     let told: Vec<_> = admitted.into_iter().map(|admission| (admission.ticket, admission.begin)).collect();
     assert_eq!(told, [(second, Begin::Granted(Seq(1))), (first, Begin::Refused(held))]);
     driver.end(other, Outcome::NotStarted);

@@ -3,6 +3,7 @@
 use super::super::testbed::{Bench, Driver, GPU, GPU_ARENA, GPU2, GPU2_ARENA, LEN, MAIN_ARENA, claim};
 use super::super::{ArenaState, Begin, Request};
 use super::*;
+use crate::base::access::Claims;
 use Access::{ReadOnly, ReadWrite, WriteInvalidate};
 use Remains::{Committed, Lost, Zeros};
 use Status::{Defined, Poisoned, Undefined, Zeroed};
@@ -22,13 +23,13 @@ fn i17_a_commit_is_of_what_was_written_and_no_more() {
     let mut driver = held_twice();
     let request = driver.request(GPU_ARENA, &[claim(0, 5, ReadOnly), claim(5, 9, ReadWrite)]);
     let request = Request {
-        claims: request.claims.into_iter().chain([claim(20, 22, WriteInvalidate)]).collect(),
+        claims: Claims::new(request.claims.iter().copied().chain([claim(20, 22, WriteInvalidate)])),
         ..request
     };
     let begin = driver.act(|state, bench| state.begin(bench, &request));
     assert_eq!(begin, Begin::Granted(Seq(1)));
     let released = driver.release(request.grant, Outcome::Done);
-    assert_eq!(released, Ok(Release { outcome: Outcome::Done, commit: Some(Seq(2)) }));
+    assert_eq!(released, Ok(Release { outcome: Outcome::Done, commit: Some(Seq(2)), lost: None }));
     let (both, there) = (vec![0, 1], vec![1]);
     let expected = [(5, &both), (9, &there), (20, &both), (22, &there), (LEN, &both)];
     assert_eq!(driver.segments(), expected.map(|(end, valid)| (end, valid.clone(), Defined)));
@@ -47,7 +48,7 @@ fn i16_only_a_writer_that_is_done_commits() {
     ] {
         let mut driver = held_twice();
         let grant = driver.acquire(GPU_ARENA, (5, 9), access);
-        assert_eq!(driver.release(grant, outcome), Ok(Release { outcome, commit: None }));
+        assert_eq!(driver.release(grant, outcome), Ok(Release { outcome, commit: None, lost: None }));
         assert_eq!(driver.segments(), [(LEN, vec![0, 1], Defined)], "{access:?} {outcome:?}");
         assert_eq!(driver.state.commit_seq(), Seq(1));
     }
@@ -90,7 +91,7 @@ fn i02_a_failed_writer_leaves_what_others_hold() {
     let grant = driver.acquire(GPU_ARENA, (0, 10), ReadWrite);
     assert_eq!(driver.segments()[0], (5, vec![0, 1], Defined));
     let released = driver.release(grant, Outcome::Failed);
-    assert_eq!(released, Ok(Release { outcome: Outcome::Failed, commit: None }));
+    assert_eq!(released, Ok(Release { outcome: Outcome::Failed, commit: None, lost: None }));
     let expected = [(5, vec![0], Poisoned(Committed)), (10, vec![], Poisoned(Lost)), (LEN, vec![1], Defined)];
     assert_eq!(driver.segments(), expected);
     // Overwriting heals, failing to overwrite does not; the bytes beside stay.
@@ -145,8 +146,11 @@ fn a_lost_device_has_not_done_anything() {
         let mut driver = held_twice();
         let grant = driver.acquire(GPU_ARENA, (5, 9), ReadWrite);
         driver.act(|state, bench| state.device_lost(bench, GPU));
-        driver.refuses(Err(Refusal::DeviceLost), |state, bench| state.downgrade(bench, grant));
-        assert_eq!(driver.release(grant, outcome), Ok(Release { outcome: counts, commit: None }));
+        driver.refuses(Err(Refusal::DeviceLost { arena: GPU_ARENA }), |state, bench| {
+            state.downgrade(bench, grant)
+        });
+        let lost = Some(GPU_ARENA).filter(|_| outcome != counts);
+        assert_eq!(driver.release(grant, outcome), Ok(Release { outcome: counts, commit: None, lost }));
         let poisoned = driver.segments().iter().any(|(_, _, status)| *status == Poisoned(Committed));
         assert_eq!(poisoned, counts == Outcome::Failed);
     }
@@ -162,15 +166,15 @@ fn i04_a_downgraded_grant_reads_its_own_commit() {
     let mut driver = held_twice();
     let first = driver.acquire(GPU_ARENA, (0, 3), ReadOnly);
     let grant = driver.acquire(GPU_ARENA, (5, 9), ReadWrite);
-    assert_eq!(driver.act(|state, bench| state.downgrade(bench, grant)), Ok(Seq(2)));
+    assert_eq!(driver.act(|state, bench| state.downgrade(bench, grant)), Ok(Some(Seq(2))));
     let expected = [(5, vec![0, 1], Defined), (9, vec![1], Defined), (LEN, vec![0, 1], Defined)];
     assert_eq!(driver.segments(), expected);
     let entry = driver.state.requestors()[1].clone();
     assert_eq!((entry.grant, entry.seq_at_grant, entry.phase), (grant, Seq(2), Phase::Granted));
-    assert_eq!(entry.claims.as_slice(), [claim(5, 9, ReadOnly)]);
+    assert_eq!(entry.claims[..], [claim(5, 9, ReadOnly)]);
     // A reader stays what it is, and there is no second commit.
-    assert_eq!(driver.act(|state, bench| state.downgrade(bench, first)), Ok(Seq(2)));
-    assert_eq!(driver.act(|state, bench| state.downgrade(bench, grant)), Ok(Seq(2)));
+    assert_eq!(driver.act(|state, bench| state.downgrade(bench, first)), Ok(None));
+    assert_eq!(driver.act(|state, bench| state.downgrade(bench, grant)), Ok(None));
     assert_eq!(driver.release(grant, Outcome::Done).map(|release| release.commit), Ok(None));
 }
 

@@ -1,10 +1,10 @@
 //! Storage that is shared, freed and lost; the end of the buffer.
 
+use super::super::BusyReason;
 use super::super::testbed::{Bench, CPU, Driver, GPU, GPU_ARENA, GPU2, GPU2_ARENA, LEN, MAIN_ARENA};
 use super::super::{Begin, Initial, Outcome};
 use super::*;
-use crate::access::Access::{ReadOnly, ReadWrite, WriteInvalidate};
-use crate::error::BusyReason;
+use crate::base::access::Access::{ReadOnly, ReadWrite, WriteInvalidate};
 use Concurrency::{BimapFull, BimapRead, Exclusive};
 use Status::{Defined, Poisoned, Undefined, Zeroed};
 
@@ -309,7 +309,7 @@ fn i16_a_lost_device_takes_its_copies_and_no_others() {
         |driver: &Driver| [MAIN_ARENA, GPU_ARENA, GPU2_ARENA].map(|arena| driver.state.arena(arena).loss);
     assert_eq!(losses(&driver), [Loss::None, Loss::Device, Loss::None]);
     let (_, begin) = driver.ask(GPU_ARENA, (0, 5), WriteInvalidate);
-    assert_eq!(begin, Begin::Refused(Refusal::DeviceLost));
+    assert_eq!(begin, Begin::Refused(Refusal::DeviceLost { arena: GPU_ARENA }));
     // What could be restored cannot, what was zero is.
     let failed = driver.acquire(GPU2_ARENA, (0, 5), ReadWrite);
     driver.end(failed, Outcome::Failed);
@@ -427,7 +427,8 @@ fn i15_a_loss_and_the_abort_of_the_plan_that_met_it_leave_the_same_in_either_ord
                     if !lost_first {
                         driver.act(|state, bench| state.device_lost(bench, device));
                     }
-                    assert!(driver.state.knows_lost(&driver.bench, device) && driver.state.is_idle());
+                    let is_news = driver.act(|state, bench| state.device_lost(bench, device));
+                    assert!(!is_news && driver.state.is_idle());
                     Some(driver.state)
                 };
                 let lost_first = given_up(true);

@@ -5,9 +5,9 @@ use super::super::testbed::{
 };
 use super::super::{CopyKind, Initial, Outcome};
 use super::*;
-use crate::arena::Concurrency::{BimapFull, BimapRead, Exclusive};
-use crate::cross_arena::Allocation;
-use crate::id::DeviceSet;
+use crate::base::id::DeviceSet;
+use crate::memory::desc::Concurrency::{BimapFull, BimapRead, Exclusive};
+use crate::memory::link::Allocation;
 use Access::{ReadOnly, ReadWrite, WriteInvalidate};
 use Status::{Defined, Poisoned, Undefined, Zeroed};
 
@@ -78,7 +78,7 @@ fn a_kernel_does_not_wait_for_itself() {
         driver.act(|state, bench| state.begin(bench, &request))
     };
     assert_eq!(mine(&mut driver, (5, 10), ReadWrite), Begin::Granted(Seq(1)));
-    let held = Begin::Refused(Refusal::AlreadyHeld { span: Span::new(9, 10) });
+    let held = Begin::Refused(Refusal::AlreadyHeld { kernel: KernelId(500), span: Span::new(9, 10) });
     assert_eq!(mine(&mut driver, (9, 15), ReadOnly), held);
     assert_eq!(mine(&mut driver, (10, 15), ReadOnly), Begin::Granted(Seq(1)));
     // Before anything else is asked, even the queue.
@@ -125,7 +125,7 @@ fn grants_are_counted_as_far_as_one_can_count() {
     driver.state.arena_mut(MAIN_ARENA).native_refs = u32::MAX;
     let request = driver.request(MAIN_ARENA, &[claim(0, 5, ReadOnly)]);
     let begin = driver.state.begin(&driver.bench, &request);
-    assert_eq!(begin, Begin::Refused(Refusal::TooManyGrants));
+    assert_eq!(begin, Begin::Refused(Refusal::TooManyGrants { arena: MAIN_ARENA }));
     driver.state.arena_mut(MAIN_ARENA).native_refs = u32::MAX - 1;
     assert_eq!(driver.state.begin(&driver.bench, &request), Begin::Granted(Seq(1)));
 }
@@ -261,9 +261,8 @@ fn only_a_copy_that_was_started_runs() {
 
 #[test]
 fn i16_nothing_is_fetched_from_or_kept_in_what_is_lost() {
-    for (device, expected) in
-        [(GPU, Err(Refusal::DeviceLost)), (CPU, Err(Refusal::DeviceLost)), (GPU2, Ok(()))]
-    {
+    let lost = |arena| Err(Refusal::DeviceLost { arena });
+    for (device, expected) in [(GPU, lost(GPU_ARENA)), (CPU, lost(MAIN_ARENA)), (GPU2, Ok(()))] {
         let mut driver = written();
         let plan = driver.plan(GPU_ARENA, (0, LEN), ReadOnly);
         driver.step(plan.owner, plan.steps[0]);
@@ -291,7 +290,10 @@ fn i02_what_arrives_too_late_is_not_valid() {
         let refused =
             driver.act(|state, bench| state.finish(bench, plan.owner).map(|entry| entry.seq_at_grant));
         let poisoned = Refusal::Poisoned { span: Span::new(0, LEN), restorable: false };
-        assert_eq!(refused, Err(if device == GPU { Refusal::DeviceLost } else { poisoned }));
+        assert_eq!(
+            refused,
+            Err(if device == GPU { Refusal::DeviceLost { arena: GPU_ARENA } } else { poisoned })
+        );
         assert!(driver.state.is_idle() && driver.state.arena(GPU_ARENA).native_refs == 0);
     }
     // The buffer is closed meanwhile.
@@ -321,7 +323,7 @@ fn i04_a_grant_is_looked_at_again_when_its_plan_is_done() {
     let mut wrong = driver.clone();
     wrong.state.copies = crate::state::Copies::default();
     wrong.state.arenas.iter_mut().for_each(|arena| arena.remote_refs = 0);
-    let missing = Refusal::Unreachable { span: Span::new(0, 5) };
+    let missing = Refusal::Unreachable { arena: GPU_ARENA, span: Span::new(0, 5) };
     assert_eq!(
         wrong.act(|state, bench| state.finish(bench, plan.owner).map(|entry| entry.seq_at_grant)),
         Err(missing)
@@ -485,7 +487,7 @@ fn what_nobody_could_free_is_unreachable_and_what_somebody_can_is_busy() {
     let islands = Bench::new().gpu(Exclusive).gpu(Exclusive).link(MAIN_ARENA, GPU_ARENA, 10);
     let mut driver = Driver::new(islands);
     driver.write(MAIN_ARENA, (0, LEN));
-    let unreachable = Begin::Refused(Refusal::Unreachable { span: Span::new(3, 5) });
+    let unreachable = Begin::Refused(Refusal::Unreachable { arena: GPU2_ARENA, span: Span::new(3, 5) });
     assert_eq!(driver.ask(GPU2_ARENA, (3, 5), ReadOnly).1, unreachable);
     let owner = driver.next();
     let prefetched = driver.act(|state, bench| state.prefetch(bench, owner, GPU2_ARENA, Span::new(3, 5)));
@@ -495,6 +497,7 @@ fn what_nobody_could_free_is_unreachable_and_what_somebody_can_is_busy() {
     let mut driver = Driver::new(clinging);
     driver.write(GPU_ARENA, (0, LEN));
     driver.bind(GPU2_ARENA, GPU_ARENA, Exclusive);
+    let unreachable = Begin::Refused(Refusal::Unreachable { arena: GPU_ARENA, span: Span::new(3, 5) });
     assert_eq!(driver.ask(GPU_ARENA, (3, 5), ReadOnly).1, unreachable);
 }
 
@@ -535,7 +538,7 @@ fn a_prefetch_brings_bytes_without_an_entry() {
     assert_eq!(elsewhere, busy(BusyReason::Queue));
     let mut lost = driver.clone();
     lost.act(|state, bench| state.device_lost(bench, GPU));
-    assert_eq!(prefetch(&mut lost), Begin::Refused(Refusal::DeviceLost));
+    assert_eq!(prefetch(&mut lost), Begin::Refused(Refusal::DeviceLost { arena: GPU_ARENA }));
     lost.act(|state, bench| state.device_lost(bench, CPU));
     let gone = Refusal::Poisoned { span, restorable: false };
     let told = lost.act(|state, bench| state.prefetch(bench, owner, GPU2_ARENA, span));

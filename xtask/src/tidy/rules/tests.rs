@@ -22,7 +22,7 @@ fn unsafe_stands_only_where_it_may() {
     ] {
         assert_eq!(broken("unsafe-place", path, text), [4], "{path}");
     }
-    for path in ["dml-arenas/src/cuda/arena.rs", "dml-arenas/tests/a.rs", "dml-core/src/host.rs"] {
+    for path in ["dml-arenas/src/cuda/arena.rs", "dml-arenas/tests/a.rs", "dml-core/src/memory/host.rs"] {
         assert!(broken("unsafe-place", path, text).is_empty(), "{path}");
     }
 }
@@ -69,7 +69,7 @@ fn locks_come_from_one_place() {
     {
         assert_eq!(broken("sync-names", path, text), [2, 4], "{path}");
     }
-    for path in ["dml-core/src/sync/real.rs", "tests/loom.rs", "tests/loom/queue.rs"] {
+    for path in ["dml-core/src/base/sync/real.rs", "tests/loom.rs", "tests/loom/queue.rs"] {
         assert!(broken("sync-names", path, text).is_empty(), "{path}");
     }
 }
@@ -113,8 +113,8 @@ fn the_abstract_machine_is_pure() {
     for code in [
         "use std::time::Duration;",
         "use std::{collections::BTreeMap, sync::Arc};",
-        "use crate::{id::BufferId, sync};",
-        "use super::super::sync::Arc;",
+        "use crate::base::{id::BufferId, sync};",
+        "use super::super::base::sync::Arc;",
         "std::thread::yield_now();",
         "fn f(lock: &Mutex<u8>) {}",
         "static N: AtomicU64 = AtomicU64::new(0);",
@@ -127,7 +127,32 @@ fn the_abstract_machine_is_pure() {
             1,
             "{code}"
         );
-        assert!(broken("state-purity", "dml-core/src/engine.rs", &format!("{code}\n")).is_empty());
+        assert!(broken("state-purity", "dml-core/src/buffer/engine.rs", &format!("{code}\n")).is_empty());
+    }
+}
+
+#[test]
+fn no_room_of_core_imports_from_one_above_it() {
+    let found = |path: &str, code: &str| broken("rooms", path, &format!("{code}\n"));
+    for (path, code) in [
+        ("dml-core/src/state/plan.rs", "use crate::buffer::lock::Locked;"),
+        ("dml-core/src/state/plan.rs", "use crate::{base::id::ArenaId, request::grant::Grants};"),
+        ("dml-core/src/state/mod.rs", "use super::buffer::RawBuffer;"),
+        ("dml-core/src/base/sync/mod.rs", "use super::super::memory::host::HostMemory;"),
+        ("dml-core/src/memory/arena.rs", "fn f() -> crate::platform::Platform;"),
+        ("dml-core/src/memory/arena.rs", "use crate::ArenaId;"),
+        ("dml-core/src/other/arena.rs", "use std::fmt;"),
+    ] {
+        assert_eq!(found(path, code), [1], "{path}: {code}");
+    }
+    for (path, code) in [
+        ("dml-core/src/buffer/lock.rs", "use crate::buffer::wait::Wait; use crate::state::Begin;"),
+        ("dml-core/src/state/plan.rs", "use super::users::Users; use super::{Alloc, request::Request};"),
+        ("dml-core/src/state/plan.rs", "// as crate::request::grant::Grants"),
+        ("dml-core/src/lib.rs", "pub use crate::request::grant::Grants;"),
+        ("dml-scheduler/src/unit.rs", "use crate::request::Unit;"),
+    ] {
+        assert!(found(path, code).is_empty(), "{path}: {code}");
     }
 }
 
@@ -135,7 +160,7 @@ fn the_abstract_machine_is_pure() {
 fn the_abstract_machine_may_use_what_is_pure() {
     let text = "\
 use std::collections::{BTreeMap, BTreeSet};
-use crate::id::ArenaId;
+use crate::base::id::ArenaId;
 use super::segments::Segments;
 // A Mutex would be wrong here.
 fn sync(plan: SyncPlan) -> Atomicity { plan.sync() }

@@ -1,0 +1,32 @@
+//! Calls into foreign code, which may panic.
+
+use crate::base::rank::assert_unlocked;
+use crate::base::sync::Arc;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Drops a foreign value, and ignores a panic of its destructor.
+pub(crate) fn quietly<T>(theirs: T) {
+    let _ = guard(|| drop(theirs));
+}
+
+/// Runs foreign code, and converts a panic into its message.
+pub(crate) fn guard<R>(call: impl FnOnce() -> R) -> Result<R, Arc<str>> {
+    assert_unlocked();
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
+        let text = panic_text(&*panic).into();
+        // The panic's payload may panic when it is dropped.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+            std::mem::forget(again);
+        }
+        text
+    })
+}
+
+/// Returns the message of a caught panic, for errors.
+#[must_use]
+pub fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "a panic without a message".to_owned())
+}

@@ -1,0 +1,11 @@
+//! Definitions that all other modules use.
+
+pub(crate) mod access;
+pub(crate) mod cost;
+pub(crate) mod counters;
+pub(crate) mod guard;
+pub(crate) mod id;
+pub(crate) mod names;
+pub(crate) mod range;
+pub(crate) mod rank;
+pub mod sync;

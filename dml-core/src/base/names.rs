@@ -1,0 +1,95 @@
+//! The names of arenas and buffers in errors.
+
+use crate::base::id::{ArenaId, BufferId};
+use crate::base::range::Span;
+use crate::base::sync::Arc;
+
+/// The name of an arena in an error: its id, and the name that people know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArenaName {
+    /// The id of the arena.
+    pub id: ArenaId,
+    /// The name of the arena, such as `opencl:0`.
+    pub name: Arc<str>,
+}
+
+impl std::fmt::Display for ArenaName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// The name of a buffer in an error: its id and its label. It is one pointer wide, so that errors stay small.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct BufferName(Arc<About>);
+
+#[derive(Debug, PartialEq, Eq, Default)]
+struct About {
+    id: BufferId,
+    label: Option<Arc<str>>,
+    element_bytes: u64,
+}
+
+impl BufferName {
+    pub(crate) fn new(id: BufferId, label: Option<Arc<str>>, element_bytes: u64) -> Self {
+        Self(Arc::new(About { id, label, element_bytes }))
+    }
+
+    /// Returns the id of the buffer.
+    #[must_use]
+    pub fn id(&self) -> BufferId {
+        self.0.id
+    }
+
+    /// Returns the label, if the buffer has one.
+    #[must_use]
+    pub fn label(&self) -> Option<&str> {
+        self.0.label.as_deref()
+    }
+
+    /// Returns the size of an element in bytes; 1 for a buffer of bytes.
+    #[must_use]
+    pub fn element_bytes(&self) -> u64 {
+        self.0.element_bytes.max(1)
+    }
+
+    /// Returns a range of bytes as text for people. The text includes the elements, if they are larger than one byte.
+    #[must_use]
+    pub fn bytes(&self, span: Span) -> String {
+        match self.element_bytes() {
+            0 | 1 => format!("{self} bytes {span}"),
+            size => {
+                let (first, last) = (span.start() / size, span.end().div_ceil(size));
+                format!("{self} bytes {span} (elements {first}..{last})")
+            }
+        }
+    }
+}
+
+impl PartialEq<BufferId> for BufferName {
+    fn eq(&self, id: &BufferId) -> bool {
+        self.id() == *id
+    }
+}
+
+impl PartialEq<BufferName> for BufferId {
+    fn eq(&self, name: &BufferName) -> bool {
+        *self == name.id()
+    }
+}
+
+impl From<BufferId> for BufferName {
+    /// Returns the name of a buffer of bytes without a label.
+    fn from(id: BufferId) -> Self {
+        Self::new(id, None, 1)
+    }
+}
+
+impl std::fmt::Display for BufferName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.label() {
+            Some(label) => write!(f, "{label:?} ({})", self.id()),
+            None => self.id().fmt(f),
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Errors of buffers, one enum per family of operations.
+//!
+//! Every message reads "what failed: on which object, with which sizes". Values are fields, so that callers can act on
+//! them. Predicates answer the common questions.
+
+use crate::base::id::ArenaId;
+use crate::base::id::BufferId;
+use crate::base::id::{DeviceId, KernelId};
+use crate::base::names::{ArenaName, BufferName};
+use crate::base::range::Span;
+use crate::base::sync::Arc;
+use crate::memory::error::{AllocError, Breach, TransferError};
+use crate::platform::outstanding::Outstanding;
+use crate::state::BusyReason;
+use crate::state::{BindRefusal, FreeRefusal};
+use std::time::Duration;
+use thiserror::Error;
+
+/// Why access was not granted, or not released as asked.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// Another user is in the way. Trying again after a release can help.
+    #[error("{buffer} is busy: {reason}")]
+    Busy {
+        /// The buffer that could not be acquired. The call has released everything that it had acquired.
+        buffer: BufferName,
+        /// The obstacle.
+        reason: BusyReason,
+    },
+    /// Access was not granted within the time allowed.
+    #[error("{buffer} was not granted within {waited:?}")]
+    Timeout {
+        /// The buffer that was waited for.
+        buffer: BufferName,
+        /// The time allowed.
+        waited: Duration,
+    },
+    /// No chain of copies leads to the arena, even if every user released its grant.
+    #[error("{} cannot reach {arena}: no sync path", buffer.bytes(*span))]
+    Unreachable {
+        /// The buffer whose bytes were to be brought.
+        buffer: BufferName,
+        /// The arena asked for.
+        arena: ArenaName,
+        /// The bytes that have no path to the arena.
+        span: Span,
+    },
+    /// A copy of the plan failed. The buffer's contents did not change.
+    #[error("copy of {} from {from} to {to} failed: {cause}", buffer.bytes(*span))]
+    CopyFailed {
+        /// The buffer whose bytes were copied.
+        buffer: BufferName,
+        /// The source of the copy.
+        from: ArenaName,
+        /// The destination of the copy, where the bytes remain invalid.
+        to: ArenaName,
+        /// The bytes of the copy.
+        span: Span,
+        /// The error of the transfer.
+        cause: TransferError,
+    },
+    /// A change of map state failed. The buffer's contents did not change.
+    #[error("giving device {device} access to {buffer} in {arena} failed: {cause}")]
+    MapFailed {
+        /// The buffer whose block was to be mapped.
+        buffer: BufferName,
+        /// The arena that failed.
+        arena: ArenaName,
+        /// The device that was to have access.
+        device: DeviceId,
+        /// What the arena reported.
+        cause: TransferError,
+    },
+    /// An arena could not provide storage. The buffer's contents did not change.
+    #[error("allocation for {buffer} failed: {cause}")]
+    Alloc {
+        /// The buffer that needed storage.
+        buffer: BufferName,
+        /// The arena that was asked for storage.
+        arena: ArenaName,
+        /// What the arena reported.
+        cause: AllocError,
+    },
+    /// Some of the bytes were never written.
+    #[error("{} were never written", buffer.bytes(*span))]
+    Uninitialized {
+        /// The buffer that was to be read.
+        buffer: BufferName,
+        /// The first bytes that were never written.
+        span: Span,
+    },
+    /// A kernel failed while it was writing the bytes.
+    #[error("{} are poisoned by a failed writer ({})", buffer.bytes(*span), if *restorable { "restore() brings the last committed contents back" } else { "overwrite them to go on" })]
+    Poisoned {
+        /// The buffer that holds the poisoned bytes.
+        buffer: BufferName,
+        /// The first poisoned bytes.
+        span: Span,
+        /// Whether the last committed contents can be restored.
+        restorable: bool,
+    },
+    /// The buffer is closed or closing.
+    #[error("{buffer} is closed")]
+    Closed {
+        /// The closed buffer.
+        buffer: BufferName,
+    },
+    /// An arena broke its contract earlier. The buffer refuses service because its bytes might be wrong.
+    #[error("{buffer} is wedged: an arena broke its contract")]
+    Wedged {
+        /// The wedged buffer.
+        buffer: BufferName,
+    },
+    /// An arena broke its contract during this call.
+    #[error("{arena} broke its contract on {buffer}: {breach}")]
+    ArenaContract {
+        /// The buffer, which is now wedged.
+        buffer: BufferName,
+        /// The arena that broke its contract.
+        arena: ArenaName,
+        /// The rule that the arena broke.
+        breach: Breach,
+    },
+    /// The same kernel already holds an overlapping range. Grants cannot be nested or upgraded.
+    #[error("kernel {kernel} already holds {}", buffer.bytes(*span))]
+    AlreadyHeld {
+        /// The buffer asked for.
+        buffer: BufferName,
+        /// The kernel that asked twice.
+        kernel: KernelId,
+        /// The bytes that the kernel already holds.
+        span: Span,
+    },
+    /// The range does not lie within the buffer.
+    #[error("range {start}..{end} of {buffer} is outside its {len} bytes")]
+    OutOfRange {
+        /// The buffer asked for.
+        buffer: BufferName,
+        /// First byte asked for.
+        start: u64,
+        /// Byte after the last one asked for.
+        end: u64,
+        /// The buffer's size in bytes.
+        len: u64,
+    },
+    /// The count of grants in the arena would overflow.
+    #[error("too many grants on {buffer} in {arena}")]
+    TooManyGrants {
+        /// The buffer asked for.
+        buffer: BufferName,
+        /// The arena with too many grants.
+        arena: ArenaName,
+    },
+    /// The request would have to wait while the thread holds the same buffer, or one later in the canonical order. The
+    /// holder of the requested buffer may in turn be waiting for the held one.
+    #[error(
+        "waiting for {buffer} while holding {held} could deadlock: acquire both at once, in the order of their ids, or try \
+         without waiting"
+    )]
+    OrderViolation {
+        /// The buffer that would have to be waited for.
+        buffer: BufferName,
+        /// A held buffer that is the same one, or comes later in the canonical order.
+        held: BufferName,
+    },
+    /// The device of the requested arena, or of an arena on the path to it, is lost. A retry may find another path.
+    #[error("the device of {arena} is lost{}", loss.as_ref().map_or_else(String::new, |loss| format!(": {loss}")))]
+    DeviceLost {
+        /// The buffer asked for.
+        buffer: BufferName,
+        /// The arena whose device is lost.
+        arena: ArenaName,
+        /// The cause of the loss in words, if the arena knows it.
+        loss: Option<Arc<str>>,
+    },
+    /// The future has already completed and returned its grant.
+    #[error("this request has ended: its future is polled once more")]
+    Finished,
+    /// The buffer was closed, but grants on it still exist after the time allowed.
+    #[error(
+        "{buffer} is still in use after {waited:?}: {}",
+        outstanding.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    StillHeld {
+        /// The buffer, which accepts no new requests.
+        buffer: BufferName,
+        /// The time allowed.
+        waited: Duration,
+        /// The grants that have not ended.
+        outstanding: Vec<Outstanding>,
+    },
+    /// No arena of the platform belongs to the device.
+    #[error("device {device} has no arena on this platform")]
+    NoArena {
+        /// The device asked for.
+        device: DeviceId,
+    },
+    /// The platform has no such arena.
+    #[error("the platform has no arena {arena}")]
+    NoSuchArena {
+        /// The arena asked for.
+        arena: ArenaId,
+    },
+    /// The buffer belongs to another platform.
+    #[error("{buffer} belongs to another platform")]
+    ForeignBuffer {
+        /// The buffer of the other platform.
+        buffer: BufferName,
+    },
+    /// The release does not fit the grant: bytes granted for overwriting cannot be released as `clean`.
+    #[error("{buffer} was granted for overwriting: it cannot be released as clean")]
+    NotClean {
+        /// The buffer whose grant was to be released.
+        buffer: BufferName,
+    },
+    /// Bytes to be restored are not poisoned, or their last committed contents are lost.
+    #[error("{} cannot be restored", buffer.bytes(*span))]
+    NotRestorable {
+        /// The buffer that was to be restored.
+        buffer: BufferName,
+        /// The first bytes that cannot be restored.
+        span: Span,
+    },
+    /// The arena's storage cannot be freed in its present state.
+    #[error("{arena} of {buffer} cannot be freed: {reason}")]
+    NotFreeable {
+        /// The buffer whose storage was to be freed.
+        buffer: BufferName,
+        /// The arena whose storage was to be freed.
+        arena: ArenaName,
+        /// The reason of the refusal.
+        reason: FreeRefusal,
+    },
+    /// The arenas cannot share storage in their present state.
+    #[error("{arena} of {buffer} cannot be bound to {root}: {reason}")]
+    NotBindable {
+        /// The buffer whose arenas were to share storage.
+        buffer: BufferName,
+        /// The arena that was to share the storage.
+        arena: ArenaName,
+        /// The arena whose storage was to be shared.
+        root: ArenaName,
+        /// The reason of the refusal.
+        reason: BindRefusal,
+    },
+    /// Access was granted, but the bytes cannot be viewed as elements.
+    #[error("{cause}")]
+    View {
+        /// The buffer that was granted.
+        buffer: BufferName,
+        /// The reason why the view failed.
+        cause: ViewError,
+    },
+}
+
+impl AcquireError {
+    /// Returns whether waiting, or trying again after a release, can help.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Busy { .. } | Self::Timeout { .. })
+    }
+
+    /// Returns whether no chain of copies leads to the arena.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. })
+    }
+
+    /// Returns whether a memory was full or could never hold the size.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Alloc { cause, .. } if cause.is_out_of_memory())
+    }
+
+    /// Returns whether a device is lost.
+    #[must_use]
+    pub fn is_device_lost(&self) -> bool {
+        match self {
+            Self::DeviceLost { .. } => true,
+            Self::CopyFailed { cause, .. } | Self::MapFailed { cause, .. } => cause.is_device_lost(),
+            Self::Alloc { cause, .. } => cause.is_device_lost(),
+            _ => false,
+        }
+    }
+}
+
+/// Why the bytes of a grant cannot be viewed as a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ViewError {
+    /// The buffer is not part of the grants.
+    #[error("{buffer} is not part of these grants")]
+    NotGranted {
+        /// The buffer asked for.
+        buffer: BufferId,
+    },
+    /// The arena kept a transfer of the granted bytes, and may touch them at any time.
+    #[error("{buffer} is wedged: an arena kept what it was lent")]
+    Wedged {
+        /// The wedged buffer.
+        buffer: BufferId,
+    },
+    /// The arena's block panicked when core asked for its handle.
+    #[error("the block of {buffer} has no handle: its arena panicked")]
+    NoHandle {
+        /// The buffer of that block.
+        buffer: BufferId,
+    },
+    /// The bytes are in memory that the host cannot access.
+    #[error("{buffer} was granted to a device: the host cannot see it")]
+    NotHost {
+        /// The granted buffer.
+        buffer: BufferId,
+    },
+    /// The grant does not permit writing all of the bytes.
+    #[error("{buffer} bytes {span} were not granted for writing")]
+    NotWritable {
+        /// The granted buffer.
+        buffer: BufferId,
+        /// The bytes that were to be viewed.
+        span: Span,
+    },
+    /// Two items of the same grants name the same bytes, and at least one of them writes.
+    #[error("{buffer} bytes {span} are named twice by one kernel, once for writing")]
+    Aliased {
+        /// The buffer named twice.
+        buffer: BufferId,
+        /// The bytes that both items name.
+        span: Span,
+    },
+    /// The grant does not cover all of the bytes asked for.
+    #[error("{buffer} bytes {span} were not granted")]
+    OutsideGrant {
+        /// The granted buffer.
+        buffer: BufferId,
+        /// The bytes asked for.
+        span: Span,
+    },
+    /// The number of bytes is not a multiple of the element's size.
+    #[error("{buffer}: {bytes} bytes are no whole number of elements of {element_bytes} bytes")]
+    Size {
+        /// The granted buffer.
+        buffer: BufferId,
+        /// The number of bytes to be viewed.
+        bytes: u64,
+        /// The element's size in bytes.
+        element_bytes: u64,
+    },
+    /// The bytes are not aligned for the element type.
+    #[error("{buffer}: bytes {span} are not aligned to {element_align}")]
+    Alignment {
+        /// The granted buffer.
+        buffer: BufferId,
+        /// The misaligned bytes.
+        span: Span,
+        /// The element's alignment in bytes.
+        element_align: u64,
+    },
+}

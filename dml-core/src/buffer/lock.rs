@@ -1,0 +1,431 @@
+//! A buffer of bytes: one lock, one state, one queue.
+//!
+//! No arena call and no user code runs under the lock (I-22). Work that follows a change of state, such as waking and
+//! freeing, is collected under the lock and done after it is released.
+
+use crate::base::access::Claims;
+use crate::base::guard::guard;
+use crate::base::id::{ArenaId, BufferId, DeviceId, GrantId, KernelId, Ticket};
+use crate::base::names::{ArenaName, BufferName};
+use crate::base::rank::{Rank, Ranked};
+use crate::base::sync::{Arc, Condvar};
+use crate::buffer::error::AcquireError;
+use crate::buffer::storage::{Handout, Storage};
+use crate::buffer::wait::{Waiter, Waiters, Wakes};
+use crate::platform::Platform;
+use crate::platform::outstanding::Outstanding;
+use crate::platform::registry::Resident;
+use crate::state::{
+    Begin, BufferState, EventKind, Execution, Lifecycle, Outcome, Refusal, Release, Request, Requestor,
+    Routes,
+};
+use smallvec::SmallVec;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::Location;
+use std::thread::ThreadId;
+use std::time::Instant;
+
+/// The data behind the buffer's lock.
+///
+/// | field | changed by |
+/// |---|---|
+/// | `state` | requests, cancellations, ends of grants, restores, frees, closes and declared losses; a [`Run`](super::engine::Run) that reports |
+/// | `storages` | a `Run` that made storage or changes a mapping; the work after every change ([`Locked::drop_unused`]) |
+/// | `to_free`, `is_freeing` | the work after every change; the thread that frees ([`BufferInner::free_all`]) |
+/// | `is_ended` | the thread that frees, once |
+/// | `waiters`, `next_ticket` | requests that start to wait or are cancelled; the work after every change |
+/// | `next_grant` | every request |
+/// | `external` | the call that takes the application's storage back; a `Run` whose arena kept what it was lent |
+/// | `is_leaked` | that `Run`, once |
+/// | `map_changes` | a `Run` that changes a mapping |
+/// | `origins` | the start and the end of a grant, while events are recorded |
+///
+/// All these changes go through [`BufferInner::change`], which then examines the queue. [`BufferInner::read`] changes
+/// nothing. The thread that frees, and a thread that waits for a buffer to end, take the lock themselves.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    pub(crate) state: BufferState,
+    pub(super) storages: SmallVec<[(ArenaId, Storage); 1]>,
+    /// Blocks that the state does not know any more and that wait to be freed. Members are freed before their roots.
+    pub(super) to_free: Vec<(ArenaId, Storage)>,
+    /// Whether a thread is freeing blocks of this buffer.
+    pub(super) is_freeing: bool,
+    /// Whether the buffer is closed and all of its storage free.
+    pub(super) is_ended: bool,
+    waiters: Waiters,
+    next_ticket: u64,
+    next_grant: u64,
+    /// The application's storage. The call that closes the buffer takes it after the end.
+    pub(crate) external: Option<External>,
+    /// Whether storage was leaked because an arena kept part of it.
+    pub(crate) is_leaked: bool,
+    /// The number of map changes that have started, plus the number that have ended.
+    pub(super) map_changes: u64,
+    /// The places where grants were acquired.
+    origins: Origins,
+}
+
+/// An application's container, type-erased.
+pub(crate) type External = Arc<dyn Any + Send + Sync>;
+
+type Origins = BTreeMap<GrantId, (&'static Location<'static>, ThreadId)>;
+
+impl Locked {
+    /// Creates the data of a buffer. The application's storage, if any, is present from the start.
+    pub(crate) fn new(state: BufferState, external: Option<(ArenaId, External, Storage)>) -> Self {
+        let mut locked = Self {
+            state,
+            storages: SmallVec::new(),
+            waiters: Waiters::default(),
+            next_ticket: 0,
+            next_grant: 0,
+            external: None,
+            to_free: Vec::new(),
+            map_changes: 0,
+            is_freeing: false,
+            is_leaked: false,
+            is_ended: false,
+            origins: Origins::new(),
+        };
+        if let Some((arena, container, storage)) = external {
+            locked.put(arena, storage);
+            locked.external = Some(container);
+        }
+        locked
+    }
+
+    pub(crate) fn new_grant(&mut self) -> GrantId {
+        self.next_grant += 1;
+        GrantId(self.next_grant)
+    }
+}
+
+pub(crate) struct BufferInner {
+    pub(crate) id: BufferId,
+    name: BufferName,
+    pub(crate) len: u64,
+    pub(crate) platform: Platform,
+    pub(super) locked: Ranked<Locked>,
+    pub(super) closed: Condvar,
+}
+
+/// The work to be done after the lock is released.
+#[derive(Default)]
+struct Aftermath {
+    wakes: Wakes,
+    /// Whether this thread must free the blocks in `to_free`.
+    frees: bool,
+}
+
+/// The answer of a buffer to a request.
+pub(crate) enum Asked {
+    /// The request has access now.
+    Granted(GrantId, Option<Handout>),
+    /// Any other answer of the machine. It is [`Begin::Busy`] only if the request must not wait.
+    Answered(Begin, GrantId),
+    /// The request waits in the queue.
+    Queued(Ticket, Arc<Waiter>, GrantId),
+}
+
+impl BufferInner {
+    pub(crate) fn new(id: BufferId, name: BufferName, len: u64, platform: &Platform, locked: Locked) -> Self {
+        let platform = platform.clone();
+        Self { id, name, len, platform, locked: Ranked::new(Rank::Buffer, locked), closed: Condvar::new() }
+    }
+
+    /// Changes the state under the lock, admits the requests that can now be granted, and notifies them after the lock
+    /// is released.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Locked, &dyn Routes) -> R) -> R {
+        let routes: &dyn Routes = &self.platform.0.topology;
+        let mut locked = self.locked.lock();
+        let result = change(&mut locked, routes);
+        let aftermath = self.aftermath(&mut locked, routes);
+        drop(locked);
+        self.act(aftermath);
+        result
+    }
+
+    /// Reads the state under the lock.
+    pub(crate) fn read<R>(&self, read: impl FnOnce(&Locked) -> R) -> R {
+        read(&self.locked.lock())
+    }
+
+    fn aftermath(&self, locked: &mut Locked, routes: &dyn Routes) -> Aftermath {
+        let mut aftermath = Aftermath::default();
+        // The freed arenas are recorded before the requests that their freeing admits.
+        for arena in locked.drop_unused().iter() {
+            self.record(|| EventKind::Freed { arena });
+        }
+        let admitted = locked.state.pump(routes);
+        for admission in &admitted {
+            self.record_begin(&admission.request, &admission.begin);
+        }
+        locked.waiters.admit(admitted, &mut aftermath.wakes);
+        let ends = locked.state.lifecycle() == Lifecycle::Closed && !locked.is_ended;
+        if (ends || !locked.to_free.is_empty()) && !locked.is_freeing {
+            locked.is_freeing = true;
+            aftermath.frees = true;
+        }
+        #[cfg(debug_assertions)]
+        if let (Err(violation), false) = (locked.state.check_invariants(routes), std::thread::panicking()) {
+            panic!("{}: {violation}\n{:#?}", self.id, locked.state);
+        }
+        aftermath
+    }
+
+    fn act(&self, aftermath: Aftermath) {
+        // The answers come first, because code called below may wait for an answer that this thread has.
+        let calls = aftermath.wakes.deliver();
+        if aftermath.frees {
+            self.free_all();
+        }
+        calls.call();
+    }
+
+    /// Submits a request. With `queue` it waits if it cannot be granted now.
+    pub(crate) fn ask(
+        &self,
+        (kernel, arena, claims): (KernelId, ArenaId, Claims),
+        queue: bool,
+        origin: &'static Location<'static>,
+    ) -> Asked {
+        self.change(|locked, routes| {
+            let grant = locked.new_grant();
+            let request = Request { kernel, grant, arena, claims };
+            match locked.state.begin(routes, &request) {
+                Begin::Busy { .. } if queue => {
+                    locked.next_ticket += 1;
+                    let ticket = Ticket(locked.next_ticket);
+                    self.record(|| EventKind::Queued { ticket, kernel });
+                    locked.state.enqueue(ticket, request);
+                    Asked::Queued(ticket, locked.waiters.add(ticket), grant)
+                }
+                begin => {
+                    self.record_begin(&request, &begin);
+                    match begin {
+                        Begin::Granted(_) => {
+                            let storage = Some(arena).filter(|_| !request.claims.is_empty());
+                            Asked::Granted(grant, self.hand_out(locked, grant, storage, origin))
+                        }
+                        begin => Asked::Answered(begin, grant),
+                    }
+                }
+            }
+        })
+    }
+
+    /// Cancels a waiting request. A grant that was already made for it is given back.
+    pub(crate) fn cancel(&self, ticket: Ticket, waiter: &Waiter, grant: GrantId) {
+        let waiting = self.change(|locked, _| {
+            locked.waiters.remove(ticket);
+            let waiting = locked.state.cancel(ticket);
+            self.record(|| EventKind::Cancelled { ticket });
+            waiting
+        });
+        if waiting {
+            return;
+        }
+        // The request was admitted. The admitting thread delivers the answer right after it releases the lock, before
+        // it runs any foreign code.
+        match waiter.sleep(None) {
+            Some(Begin::Granted(_)) => drop(self.release(grant, Outcome::NotStarted)),
+            Some(Begin::Plan(plan)) => self.change(|locked, routes| {
+                let aborted = Execution::new(plan).give_up(routes, &mut locked.state);
+                self.record(|| aborted);
+            }),
+            _ => {}
+        }
+    }
+
+    /// Ends a grant.
+    pub(crate) fn release(&self, grant: GrantId, outcome: Outcome) -> Result<(), AcquireError> {
+        let released = self.change(|locked, routes| {
+            let released = locked.state.release(routes, grant, outcome);
+            locked.origins.remove(&grant);
+            if let Ok(release) = released {
+                self.record(|| EventKind::Released {
+                    grant,
+                    outcome: release.outcome,
+                    commit: release.commit,
+                });
+            }
+            released
+        });
+        let Release { lost, .. } = released.map_err(|refusal| self.refused(refusal))?;
+        lost.map_or(Ok(()), |arena| Err(self.lost(arena)))
+    }
+
+    /// Converts a refusal of the machine into the caller's error.
+    pub(crate) fn refused(&self, refusal: Refusal) -> AcquireError {
+        let buffer = self.name();
+        match refusal {
+            Refusal::Closed => AcquireError::Closed { buffer },
+            Refusal::Wedged => AcquireError::Wedged { buffer },
+            Refusal::AlreadyHeld { kernel, span } => AcquireError::AlreadyHeld { buffer, kernel, span },
+            Refusal::Uninitialized { span } => AcquireError::Uninitialized { buffer, span },
+            Refusal::Poisoned { span, restorable } => AcquireError::Poisoned { buffer, span, restorable },
+            Refusal::Unreachable { arena, span } => {
+                AcquireError::Unreachable { buffer, arena: self.arena_name(arena), span }
+            }
+            Refusal::TooManyGrants { arena } => {
+                AcquireError::TooManyGrants { buffer, arena: self.arena_name(arena) }
+            }
+            Refusal::DeviceLost { arena } => self.lost(arena),
+            Refusal::NotClean => AcquireError::NotClean { buffer },
+            Refusal::NotRestorable { span } => AcquireError::NotRestorable { buffer, span },
+        }
+    }
+
+    fn record_begin(&self, request: &Request, begin: &Begin) {
+        if let Begin::Granted(seq) = *begin {
+            self.record(|| EventKind::Granted {
+                grant: request.grant,
+                kernel: request.kernel,
+                arena: request.arena,
+                claims: request.claims.clone(),
+                seq,
+            });
+        }
+    }
+
+    pub(crate) fn record<E: Into<Option<EventKind>>>(&self, kind: impl FnOnce() -> E) {
+        self.platform.0.recorder.record(self.id, kind);
+    }
+
+    pub(crate) fn arena_name(&self, id: ArenaId) -> ArenaName {
+        ArenaName { id, name: self.platform.desc(id).name.clone() }
+    }
+
+    /// Returns the buffer's name, for people.
+    pub(crate) fn name(&self) -> BufferName {
+        self.name.clone()
+    }
+
+    /// Declares a device lost. Several parties may declare the same loss; a buffer that knows it does not change.
+    pub(crate) fn device_lost(&self, device: DeviceId) {
+        self.change(|locked, routes| {
+            if locked.state.device_lost(routes, device) {
+                self.record(|| EventKind::DeviceLost { device });
+            }
+        });
+    }
+
+    /// Returns the grants that have not ended.
+    pub(crate) fn outstanding(&self) -> Vec<Outstanding> {
+        let name = self.name();
+        let entries = self.read(|locked| {
+            let with_origin = |entry: &Requestor| (entry.clone(), locked.origins.get(&entry.grant).copied());
+            locked.state.requestors().iter().map(with_origin).collect::<Vec<_>>()
+        });
+        let told = entries.into_iter().map(|(entry, origin)| Outstanding {
+            buffer: name.clone(),
+            grant: entry.grant,
+            kernel: entry.kernel,
+            arena: self.arena_name(entry.arena),
+            claims: entry.claims,
+            acquired_at: origin,
+        });
+        told.collect()
+    }
+
+    /// Returns the error for an arena whose device is lost.
+    fn lost(&self, arena: ArenaId) -> AcquireError {
+        let loss = guard(|| self.platform.arena(arena).loss()).unwrap_or_default();
+        AcquireError::DeviceLost { buffer: self.name(), arena: self.arena_name(arena), loss }
+    }
+
+    /// Wedges the buffer after an arena kept memory that it was lent. The arena may touch the storage at any time, so
+    /// the storage is never freed.
+    pub(crate) fn wedge_lent(&self) {
+        self.change(|locked, _| {
+            locked.state.wedge();
+            locked.is_leaked = true;
+            std::mem::forget(locked.external.take());
+            locked.storages.iter().for_each(|(_, storage)| storage.keep_for_ever());
+        });
+    }
+
+    /// Refuses new requests and waits until the last grant and copy are gone, or until `deadline`. Returns whether they
+    /// are gone.
+    pub(crate) fn close(&self, deadline: Option<Instant>, before_waiting: impl FnOnce()) -> bool {
+        let refused = self.change(|locked, routes| {
+            self.record(|| EventKind::Closed);
+            let refused = locked.state.close(routes);
+            let mut wakes = Wakes::default();
+            locked.waiters.admit(refused, &mut wakes);
+            wakes
+        });
+        refused.deliver().call();
+        before_waiting();
+        let mut locked = self.locked.lock();
+        while !locked.is_ended {
+            match deadline {
+                None => locked = locked.wait(&self.closed),
+                Some(deadline) => {
+                    let (guard, timed_out) = locked.wait_until(&self.closed, deadline);
+                    locked = guard;
+                    if timed_out {
+                        return locked.is_ended;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Returns what a grant hands out: an arena's storage, or nothing where no bytes were requested. Records the place
+    /// of the acquire if a recording is running.
+    pub(crate) fn hand_out(
+        &self,
+        locked: &mut Locked,
+        grant: GrantId,
+        storage: Option<ArenaId>,
+        origin: &'static Location<'static>,
+    ) -> Option<Handout> {
+        if self.platform.0.recorder.is_on() {
+            locked.origins.insert(grant, (origin, std::thread::current().id()));
+        }
+        locked.handout(storage?)
+    }
+}
+
+impl Resident for BufferInner {
+    fn id(&self) -> BufferId {
+        self.id
+    }
+
+    fn name(&self) -> BufferName {
+        self.name()
+    }
+
+    fn device_lost(&self, device: DeviceId) {
+        self.device_lost(device);
+    }
+
+    fn outstanding(&self) -> Vec<Outstanding> {
+        self.outstanding()
+    }
+}
+
+impl Drop for BufferInner {
+    fn drop(&mut self) {
+        self.platform.0.registry.forget(self.id);
+        let locked = self.locked.get_mut();
+        let storages: Vec<_> =
+            std::mem::take(&mut locked.storages).into_iter().chain(locked.to_free.drain(..)).collect();
+        let external = locked.external.take();
+        for (arena, storage) in Locked::in_order(storages) {
+            self.platform.0.recorder.record(self.id, || EventKind::Freed { arena });
+            self.free(arena, storage);
+        }
+        drop(external);
+    }
+}
+
+impl fmt::Debug for BufferInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes)", self.id, self.len)
+    }
+}

@@ -1,0 +1,156 @@
+//! Buffers, and the execution of their plans.
+
+pub(crate) mod engine;
+pub(crate) mod error;
+pub(crate) mod lock;
+pub(crate) mod storage;
+pub(crate) mod wait;
+
+use crate::base::id::{ArenaId, BufferId};
+use crate::base::names::BufferName;
+use crate::base::range::Span;
+use crate::base::sync::Arc;
+use crate::buffer::error::AcquireError;
+use crate::buffer::lock::{BufferInner, External, Locked};
+use crate::buffer::storage::{FreeOrder, Storage};
+use crate::memory::block::BlockRef;
+use crate::memory::host::HostMemory;
+use crate::platform::Platform;
+use crate::platform::error::ConfigError;
+use crate::platform::registry::Resident;
+use crate::state::{BufferState, EventKind, Initial};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The parameters of a new buffer.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) len: u64,
+    pub(crate) label: Option<Arc<str>>,
+    pub(crate) element_bytes: u64,
+}
+
+/// A buffer of bytes whose contents may be replicated in several arenas. Ranges are in bytes.
+///
+/// A buffer is cheap to clone: clones name the same buffer. Its storage is freed when the last clone, grant and copy
+/// are gone.
+#[derive(Clone, Debug)]
+pub struct RawBuffer(pub(crate) Arc<BufferInner>);
+
+impl RawBuffer {
+    pub(crate) fn create(platform: &Platform, made: Made, initial: Initial) -> Result<Self, ConfigError> {
+        if isize::try_from(made.len).is_err() {
+            return Err(ConfigError::TooLarge { elements: made.len, element_bytes: 1 });
+        }
+        Ok(Self::make(platform, made, initial, None))
+    }
+
+    /// Creates a buffer over the application's storage, which holds its first contents. The storage consists of the
+    /// container and its memory as an arena's block.
+    pub(crate) fn with_storage(
+        platform: &Platform,
+        made: Made,
+        arena: ArenaId,
+        (container, memory, block): (External, HostMemory, BlockRef),
+    ) -> Self {
+        let storage = Storage::new(block, Some(memory), FreeOrder::External);
+        Self::make(platform, made, Initial::External(arena), Some((container, storage)))
+    }
+
+    fn make(
+        platform: &Platform,
+        made: Made,
+        initial: Initial,
+        external: Option<(External, Storage)>,
+    ) -> Self {
+        let Made { len, label, element_bytes } = made;
+        platform.0.topology.price_up_to(len);
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let state = BufferState::new(&platform.0.topology, len, initial);
+        let data_in = match initial {
+            Initial::External(arena) => Some(arena),
+            Initial::Undefined | Initial::Zeroed => None,
+        };
+        let external = data_in.zip(external).map(|(arena, (container, storage))| (arena, container, storage));
+        let id = BufferId(NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = BufferName::new(id, label, element_bytes);
+        let inner = Arc::new(BufferInner::new(id, name, len, platform, Locked::new(state, external)));
+        inner.record(|| EventKind::Created { len, data_in, zeroed: initial == Initial::Zeroed });
+        let resident: Arc<dyn Resident> = inner.clone();
+        platform.0.registry.add(id, Arc::downgrade(&resident));
+        // A loss declared before the registration did not reach this buffer.
+        for device in platform.lost_devices().iter() {
+            inner.device_lost(device);
+        }
+        Self(inner)
+    }
+
+    /// Returns the buffer's id. The order of ids is the canonical acquire order.
+    #[must_use]
+    pub fn id(&self) -> BufferId {
+        self.0.id
+    }
+
+    /// Returns the buffer's name in errors: its id, and its label if it has one.
+    #[must_use]
+    pub fn name(&self) -> BufferName {
+        self.0.name()
+    }
+
+    /// Returns the size in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.len
+    }
+
+    /// Returns whether the buffer has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Returns the platform that the buffer belongs to.
+    #[must_use]
+    pub fn platform(&self) -> &Platform {
+        &self.0.platform
+    }
+
+    /// Returns a copy of the present state, for diagnostics and tests.
+    #[must_use]
+    pub fn snapshot(&self) -> BufferState {
+        self.0.read(|locked| locked.state.clone())
+    }
+
+    /// Returns whether all of these bytes are readable. They were written, or are zeros from the start, and no loss or
+    /// failed writer has invalidated them since. The result does not depend on the present users.
+    ///
+    /// # Errors
+    /// [`AcquireError::OutOfRange`].
+    pub fn is_readable(&self, bytes: Range<u64>) -> Result<bool, AcquireError> {
+        let span = self.span(&bytes)?;
+        Ok(self.0.read(|locked| locked.state.is_readable(span)))
+    }
+
+    /// Returns whether the buffer holds storage of the application.
+    pub(crate) fn has_external(&self) -> bool {
+        self.0.read(|locked| locked.external.is_some())
+    }
+
+    pub(crate) fn span(&self, bytes: &Range<u64>) -> Result<Span, AcquireError> {
+        let out = || AcquireError::OutOfRange {
+            buffer: self.0.name(),
+            start: bytes.start,
+            end: bytes.end,
+            len: self.0.len,
+        };
+        Span::checked(bytes, self.0.len).ok_or_else(out)
+    }
+}
+
+impl PartialEq for RawBuffer {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for RawBuffer {}

@@ -1,0 +1,170 @@
+//! Waiting: one slot per waiting request, filled by the thread that admits the request.
+//!
+//! A thread whose change admits a request (a release, a finished copy, a cancellation) evaluates the queue under the
+//! buffer's lock. It hands the result to the request's own [`Waiter`], and wakes the waiter after the lock is released.
+//! Each waiter has its own condition variable and waker, so no wake-up can reach the wrong one (L-4).
+
+use crate::base::guard::{guard, quietly};
+use crate::base::id::Ticket;
+use crate::base::rank::{Rank, Ranked};
+use crate::base::sync::{Arc, Condvar};
+use crate::state::{Admission, Begin};
+use std::fmt;
+use std::task::{Poll, Waker};
+use std::time::Instant;
+
+/// How long a request waits for other users. Its own copies block the thread, unless there is a waker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wait<'a> {
+    /// The request does not wait.
+    Try,
+    /// The thread sleeps, until a deadline or without limit.
+    Until(Option<Instant>),
+    /// The request is a future, and continues when this waker is called.
+    Awaken(&'a Waker),
+}
+
+/// The slot in which a waiting request receives its answer.
+pub(crate) struct Waiter {
+    slot: Ranked<Slot>,
+    arrived: Condvar,
+}
+
+enum Slot {
+    Waiting(Option<Waker>),
+    Arrived(Begin),
+    Taken,
+}
+
+impl Waiter {
+    pub(crate) fn new() -> Self {
+        Self { slot: Ranked::new(Rank::Leaf, Slot::Waiting(None)), arrived: Condvar::new() }
+    }
+
+    /// Waits for the answer. The answer is `None` if the time was not enough; with a waker it may be pending.
+    pub(crate) fn wait(&self, wait: Wait<'_>) -> Poll<Option<Begin>> {
+        match wait {
+            Wait::Try => Poll::Ready(take(&mut self.slot.lock())),
+            Wait::Until(deadline) => Poll::Ready(self.sleep(deadline)),
+            Wait::Awaken(waker) => self.poll(waker).map(Some),
+        }
+    }
+
+    /// Sleeps until the answer arrives, or until `deadline`.
+    pub(crate) fn sleep(&self, deadline: Option<Instant>) -> Option<Begin> {
+        let mut slot = self.slot.lock();
+        loop {
+            if let Some(begin) = take(&mut slot) {
+                return Some(begin);
+            }
+            match deadline {
+                None => slot = slot.wait(&self.arrived),
+                Some(deadline) => {
+                    let (guard, timed_out) = slot.wait_until(&self.arrived, deadline);
+                    slot = guard;
+                    if timed_out {
+                        return take(&mut slot);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the answer, or stores `waker` to be called when it arrives.
+    fn poll(&self, waker: &Waker) -> Poll<Begin> {
+        // Cloning or dropping a waker runs foreign code, so neither happens under a lock.
+        let waker = waker.clone();
+        let mut slot = self.slot.lock();
+        if let Some(begin) = take(&mut slot) {
+            drop(slot);
+            return Poll::Ready(begin);
+        }
+        let replaced = std::mem::replace(&mut *slot, Slot::Waiting(Some(waker)));
+        drop(slot);
+        quietly(replaced);
+        Poll::Pending
+    }
+
+    /// Fills the slot, and returns the waker to be called.
+    fn deliver(&self, begin: Begin) -> Option<Waker> {
+        let before = std::mem::replace(&mut *self.slot.lock(), Slot::Arrived(begin));
+        self.arrived.notify_all();
+        match before {
+            Slot::Waiting(waker) => waker,
+            Slot::Arrived(_) | Slot::Taken => None,
+        }
+    }
+}
+
+fn take(slot: &mut Slot) -> Option<Begin> {
+    match slot {
+        Slot::Arrived(_) => match std::mem::replace(slot, Slot::Taken) {
+            Slot::Arrived(begin) => Some(begin),
+            _ => unreachable!("just matched"),
+        },
+        Slot::Waiting(_) | Slot::Taken => None,
+    }
+}
+
+impl fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waiter")
+    }
+}
+
+/// Waiters by ticket.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters(Vec<(Ticket, Arc<Waiter>)>);
+
+impl Waiters {
+    pub(crate) fn add(&mut self, ticket: Ticket) -> Arc<Waiter> {
+        let waiter = Arc::new(Waiter::new());
+        self.0.push((ticket, waiter.clone()));
+        waiter
+    }
+
+    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Arc<Waiter>> {
+        let index = self.0.iter().position(|(waiting, _)| *waiting == ticket)?;
+        Some(self.0.remove(index).1)
+    }
+
+    /// Pairs admitted requests with their waiters. [`Wakes::deliver`] wakes the waiters later.
+    pub(crate) fn admit(&mut self, admissions: Vec<Admission>, wakes: &mut Wakes) {
+        for admission in admissions {
+            if let Some(waiter) = self.remove(admission.ticket) {
+                wakes.0.push((waiter, admission.begin));
+            }
+        }
+    }
+}
+
+/// Admitted requests, to be notified after the buffer's lock is released.
+#[derive(Debug, Default)]
+#[must_use = "a waiter that is not told sleeps for ever"]
+pub(crate) struct Wakes(Vec<(Arc<Waiter>, Begin)>);
+
+impl Wakes {
+    /// Delivers all answers before any foreign code runs, because that code may wait for one of them. The caller then
+    /// [calls](Calls::call) the returned wakers.
+    pub(crate) fn deliver(self) -> Calls {
+        Calls(self.0.into_iter().filter_map(|(waiter, begin)| waiter.deliver(begin)).collect())
+    }
+}
+
+/// Wakers that are still to be called.
+#[derive(Debug, Default)]
+#[must_use = "a future whose waker is not called is not polled again"]
+pub(crate) struct Calls(Vec<Waker>);
+
+impl Calls {
+    /// Calls all wakers. A waker is foreign code: its panic is printed on standard error, and affects neither the other
+    /// wakers nor this thread.
+    pub(crate) fn call(self) {
+        for waker in self.0 {
+            // The call is by reference, so that a waker that panics is dropped under a separate guard.
+            let woken = guard(|| waker.wake_by_ref());
+            quietly(waker);
+            let _ = woken;
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The fixed facts about an arena.
+
+use crate::base::cost::Cost;
+use crate::base::id::{DeviceId, DeviceSet};
+use crate::base::sync::Arc;
+use std::fmt;
+
+/// The sort of memory an arena wraps, such as `main_mem` or `opencl`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ArenaKind(pub &'static str);
+
+impl fmt::Display for ArenaKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// Who may touch one storage at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Concurrency {
+    /// The native device or remote devices, never both (a plain OpenCL buffer).
+    Exclusive,
+    /// The native device and remote devices may all read at once.
+    BimapRead,
+    /// Fully coherent: everyone at once, as far as their ranges do not conflict (main memory).
+    BimapFull,
+}
+
+/// The fixed facts about an arena.
+///
+/// # Source
+/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ArenaDesc {
+    /// The name shown to people, unique in a platform (`main_mem`, `opencl:0`).
+    pub name: Arc<str>,
+    /// The sort of memory.
+    pub kind: ArenaKind,
+    /// The device whose kernels run on this memory.
+    pub native: DeviceId,
+    /// The devices that can reach this memory without another device's help; may include the native one, which
+    /// makes the arena always bimapped.
+    pub remotes: DeviceSet,
+    /// Who may touch one storage at the same time.
+    pub concurrency: Concurrency,
+    /// The alignment of every internal allocation, in bytes; a power of two.
+    pub alloc_align: u64,
+    /// What an allocation is estimated to take, counted when a path would allocate here.
+    pub alloc_cost: Cost,
+}
+
+impl ArenaDesc {
+    /// An exclusive arena of `native`'s own memory, reachable by no other device.
+    #[must_use]
+    pub fn new(name: &str, kind: ArenaKind, native: DeviceId) -> Self {
+        Self {
+            name: name.into(),
+            kind,
+            native,
+            remotes: DeviceSet::EMPTY,
+            concurrency: Concurrency::Exclusive,
+            alloc_align: 64,
+            alloc_cost: Cost::from_ns(1_000),
+        }
+    }
+
+    /// Sets the remote devices.
+    #[must_use]
+    pub fn with_remotes(mut self, remotes: DeviceSet) -> Self {
+        self.remotes = remotes;
+        self
+    }
+
+    /// Sets who may touch one storage at the same time.
+    #[must_use]
+    pub fn with_concurrency(mut self, concurrency: Concurrency) -> Self {
+        self.concurrency = concurrency;
+        self
+    }
+
+    /// Sets the alignment of internal allocations.
+    #[must_use]
+    pub fn with_alloc_align(mut self, bytes: u64) -> Self {
+        self.alloc_align = bytes;
+        self
+    }
+
+    /// Sets the estimated time of one allocation.
+    #[must_use]
+    pub fn with_alloc_cost(mut self, cost: Cost) -> Self {
+        self.alloc_cost = cost;
+        self
+    }
+
+    /// Whether native and remote device are the same, so that the storage is accessible to it in every map state.
+    #[must_use]
+    pub fn is_always_bimapped(&self) -> bool {
+        self.remotes.contains(self.native)
+    }
+}

@@ -1,0 +1,237 @@
+//! Errors that an arena reports, and breaches of its contract.
+
+use crate::base::id::DeviceId;
+use crate::base::sync::Arc;
+use crate::memory::desc::ArenaDesc;
+use crate::memory::map_state::MapState;
+use thiserror::Error;
+
+/// Why an arena could not provide storage.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// The memory has no room for the block.
+    #[error("out of memory: {bytes} bytes in {arena}")]
+    OutOfMemory {
+        /// The arena's name.
+        arena: Arc<str>,
+        /// The size of the block asked for, in bytes.
+        bytes: u64,
+    },
+    /// The size exceeds what the framework can express, so no memory of this kind could hold the block.
+    #[error("allocation too large: {bytes} bytes in {arena}, at most {limit_bytes}")]
+    TooLarge {
+        /// The arena's name.
+        arena: Arc<str>,
+        /// The size of the block asked for, in bytes.
+        bytes: u64,
+        /// The largest block that the arena can be asked for, in bytes.
+        limit_bytes: u64,
+    },
+    /// The arena returned a block that something else refers to as well.
+    #[error("{arena} gave a block that is not new")]
+    NotNew {
+        /// The arena's name.
+        arena: Arc<str>,
+    },
+    /// The arena returned a block over storage other than the requested one: another buffer's, or foreign storage
+    /// instead of its own. The same error reports a block that comes with the host memory of another block.
+    #[error("{arena} gave a block over other storage than asked for")]
+    OtherStorage {
+        /// The arena's name.
+        arena: Arc<str>,
+    },
+    /// The arena does not offer this kind of allocation.
+    #[error("{arena} does not offer {what}")]
+    Unsupported {
+        /// The arena's name.
+        arena: Arc<str>,
+        /// The operation that was asked for.
+        what: &'static str,
+    },
+    /// The device is lost.
+    #[error("device lost: {arena}")]
+    DeviceLost {
+        /// The arena's name.
+        arena: Arc<str>,
+    },
+    /// The device is lost, and the cause is known.
+    #[error("device lost: {arena}: {loss}")]
+    Lost {
+        /// The arena's name.
+        arena: Arc<str>,
+        /// The cause of the loss, in words.
+        loss: Arc<str>,
+    },
+    /// A call of the framework failed for a reason that has no variant of its own.
+    #[error("{call} failed in {arena}: {message} (code {code})")]
+    Framework {
+        /// The arena's name.
+        arena: Arc<str>,
+        /// The name of the framework's call.
+        call: &'static str,
+        /// The framework's error code.
+        code: i64,
+        /// The code in words.
+        message: Arc<str>,
+    },
+    /// The arena's code panicked.
+    #[error("panic in {arena} while allocating: {message}")]
+    Panicked {
+        /// The arena's name.
+        arena: Arc<str>,
+        /// The message of the panic.
+        message: Arc<str>,
+    },
+}
+
+impl AllocError {
+    /// Returns the error of an arena that does not offer `what`.
+    #[must_use]
+    pub fn unsupported(desc: &ArenaDesc, what: &'static str) -> Self {
+        Self::Unsupported { arena: desc.name.clone(), what }
+    }
+
+    /// Returns whether the memory was full or could never hold the size.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::OutOfMemory { .. } | Self::TooLarge { .. })
+    }
+
+    /// Returns whether the device is lost.
+    #[must_use]
+    pub fn is_device_lost(&self) -> bool {
+        matches!(self, Self::DeviceLost { .. } | Self::Lost { .. })
+    }
+}
+
+/// Why bytes could not be moved, or a map state could not be changed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// The framework's call failed.
+    #[error("{call} failed: {message} (code {code})")]
+    Framework {
+        /// The name of the framework's call.
+        call: &'static str,
+        /// The framework's error code.
+        code: i64,
+        /// The code in words.
+        message: Arc<str>,
+    },
+    /// Fewer bytes arrived than were sent.
+    #[error("short copy: {done_bytes} of {requested_bytes} bytes")]
+    Short {
+        /// The number of bytes requested.
+        requested_bytes: u64,
+        /// The number of bytes that were moved.
+        done_bytes: u64,
+    },
+    /// The arena reports more bytes than were requested. Which other bytes it overwrote is unknown.
+    #[error("overrun copy: {done_bytes} bytes where {requested_bytes} were asked for")]
+    Overrun {
+        /// The number of bytes requested.
+        requested_bytes: u64,
+        /// The number of bytes that the arena reports as moved.
+        done_bytes: u64,
+    },
+    /// The device is lost.
+    #[error("device lost")]
+    DeviceLost,
+    /// The device is lost, and the cause is known.
+    #[error("device lost: {device}: {loss}")]
+    Lost {
+        /// The device's name.
+        device: Arc<str>,
+        /// The cause of the loss, in words.
+        loss: Arc<str>,
+    },
+    /// One end of the copy is mapped for the host, but its arena did not report the address.
+    #[error("{arena} does not show the host its bytes")]
+    NoAddress {
+        /// The arena's name.
+        arena: Arc<str>,
+    },
+    /// The future has already completed and returned its result.
+    #[error("this work has ended: its future is polled once more")]
+    Finished,
+    /// The arena reports that the transfer has ended, but still holds memory that was lent for it.
+    #[error("what was lent for the transfer has not come back")]
+    StillLent,
+    /// The mechanism was feasible when the copy was planned, and is not feasible now.
+    #[error("the copy is not possible in the present state")]
+    Infeasible,
+    /// No host memory is available for the staging area.
+    #[error("no host memory for a staging area of {bytes} bytes")]
+    NoScratch {
+        /// The size of the staging area, in bytes.
+        bytes: u64,
+    },
+    /// The arena's code panicked.
+    #[error("panic in arena code: {message}")]
+    Panicked {
+        /// The message of the panic.
+        message: Arc<str>,
+    },
+}
+
+impl TransferError {
+    /// Returns whether the device is lost.
+    #[must_use]
+    pub fn is_device_lost(&self) -> bool {
+        matches!(self, Self::DeviceLost | Self::Lost { .. })
+    }
+}
+
+/// How an arena broke its contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Breach {
+    /// The arena reported a map state that denies a device access it needs, or grants access that was not asked for.
+    Access {
+        /// The device whose access is wrong.
+        device: DeviceId,
+    },
+    /// The arena reported that the host has access, but not the address of the bytes.
+    NoAddress,
+    /// The arena returned the memory of another block.
+    OtherMemory,
+    /// The host memory of a block is too short or misaligned.
+    HostMemory {
+        /// The size of the host memory, in bytes.
+        bytes: u64,
+        /// The size that the block requires, in bytes.
+        needed_bytes: u64,
+    },
+    /// The arena keeps memory lent for a transfer after it reported the end of that transfer.
+    StillLent,
+    /// The arena changed a map state without being asked.
+    MapChanged {
+        /// The state that core has recorded.
+        known: MapState,
+        /// The state that the arena reports.
+        found: MapState,
+    },
+}
+
+impl std::fmt::Display for Breach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Access { device } => {
+                write!(f, "it reported a map state that does not fit the access of device {device}")
+            }
+            Self::NoAddress => f.write_str("it let the host in and did not say where the bytes are"),
+            Self::OtherMemory => f.write_str("it gave the memory of another block"),
+            Self::HostMemory { bytes, needed_bytes } => {
+                write!(
+                    f,
+                    "its host memory of {bytes} bytes is too short or misaligned: {needed_bytes} are needed"
+                )
+            }
+            Self::StillLent => f.write_str("it keeps what it was lent for a transfer that it says has ended"),
+            Self::MapChanged { known, found } => {
+                write!(f, "it changed a map state from {known:?} to {found:?} unasked")
+            }
+        }
+    }
+}

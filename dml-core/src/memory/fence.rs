@@ -1,0 +1,111 @@
+//! Work that an arena has started, and the way to wait for its end.
+
+use crate::memory::error::TransferError;
+use std::fmt;
+use std::task::{Poll, Waker};
+
+/// The end of work that an arena has started, for frameworks that can notify a waiter.
+///
+/// Core calls its methods and its destructor under the same rules as an arena's. A panic in one of them counts as
+/// failed work. (`hostile` `a_dropped_flight_waits_lets_nobody_in_and_commits_nothing`; `awaiting`
+/// `i15_a_completion_that_panics_is_a_failed_copy`)
+pub trait Completion: Send {
+    /// Blocks until the work ends and returns how many bytes it moved.
+    ///
+    /// # Errors
+    /// The framework's error of the transfer.
+    fn wait(self: Box<Self>) -> Result<u64, TransferError>;
+
+    /// Returns the result of the work, if it has ended. Otherwise it stores `waker` and calls the last one stored when
+    /// the work ends. Core does not poll again after the end. It may call [`wait`](Completion::wait) before the end.
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>>;
+}
+
+type Blocking = Box<dyn FnOnce() -> Result<u64, TransferError> + Send>;
+
+/// Work that an arena has started and that the engine waits for.
+///
+/// Dropping a fence waits for the work too, so the memory under a transfer stays alive until its end.
+#[must_use = "an unwaited fence hides whether the transfer worked"]
+pub struct Fence(Option<Pending>);
+
+enum Pending {
+    Done(u64),
+    Running(Blocking),
+    Awaited(Box<dyn Completion>),
+}
+
+impl Pending {
+    fn wait(self) -> Result<u64, TransferError> {
+        match self {
+            Self::Done(bytes) => Ok(bytes),
+            Self::Running(wait) => wait(),
+            Self::Awaited(completion) => completion.wait(),
+        }
+    }
+}
+
+impl Fence {
+    /// Creates a fence of finished work that moved `bytes` bytes.
+    pub const fn done(bytes: u64) -> Self {
+        Self(Some(Pending::Done(bytes)))
+    }
+
+    /// Creates a fence of running work whose framework can only be waited for. `wait` blocks until the work ends and
+    /// returns how many bytes it moved. A future that polls such a fence blocks its thread for that time.
+    pub fn running(wait: impl FnOnce() -> Result<u64, TransferError> + Send + 'static) -> Self {
+        Self(Some(Pending::Running(Box::new(wait))))
+    }
+
+    /// Creates a fence of running work that wakes its waiter at the end.
+    pub fn awaited(completion: impl Completion + 'static) -> Self {
+        Self(Some(Pending::Awaited(Box::new(completion))))
+    }
+
+    /// Returns whether the only way to learn the end of the work is to block.
+    pub(crate) fn blocks(&self) -> bool {
+        matches!(self.0, Some(Pending::Running(_)))
+    }
+
+    /// Blocks until the work ends and returns how many bytes it moved.
+    ///
+    /// # Errors
+    /// The framework's error of the transfer.
+    pub fn wait(mut self) -> Result<u64, TransferError> {
+        self.0.take().map_or(Ok(0), Pending::wait)
+    }
+
+    /// Returns the result of the work, if it has ended. Otherwise it arranges that `waker` is called at the end. Work
+    /// that can only be waited for blocks the call. The fence must not be polled again after the end.
+    ///
+    /// # Errors
+    /// Whatever the framework reports of the transfer.
+    pub fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
+        let ended = match &mut self.0 {
+            Some(Pending::Awaited(completion)) => completion.poll(waker),
+            _ => return Poll::Ready(self.0.take().map_or(Ok(0), Pending::wait)),
+        };
+        if ended.is_ready() {
+            self.0 = None;
+        }
+        ended
+    }
+}
+
+impl Drop for Fence {
+    fn drop(&mut self) {
+        if let Some(pending) = self.0.take() {
+            // The result has no receiver any more, but the memory under the transfer must outlive it.
+            let _ = pending.wait();
+        }
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Some(Pending::Running(_) | Pending::Awaited(_)) => "Fence(running)",
+            _ => "Fence(done)",
+        })
+    }
+}

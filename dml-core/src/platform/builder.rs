@@ -1,0 +1,269 @@
+//! The parts of a platform, checked when it is built.
+
+use crate::base::counters::Counters;
+use crate::base::id::{ArenaId, DeviceId, MAX_ARENAS};
+use crate::base::sync::Arc;
+use crate::memory::arena::Arena;
+use crate::memory::cross_arena::CrossArena;
+use crate::memory::desc::{ArenaDesc, Concurrency};
+use crate::memory::link::{Allocation, Link};
+use crate::memory::staged::HostStaged;
+use crate::platform::desc::{DeviceDesc, DeviceKind, Unavailable};
+use crate::platform::error::{ConfigError, TopologyError};
+use crate::platform::record::Recorder;
+use crate::platform::registry::Registry;
+use crate::platform::topology::Topology;
+use crate::platform::{Platform, PlatformInner};
+use std::sync::atomic::AtomicU64;
+
+/// Collects devices, arenas and links. [`build`](Self::build) checks all of them.
+#[derive(Debug, Default)]
+pub struct PlatformBuilder {
+    devices: Vec<DeviceDesc>,
+    arenas: Vec<Arc<dyn Arena>>,
+    /// The descriptions that the arenas gave when they were added.
+    descs: Vec<ArenaDesc>,
+    links: Vec<(Link, Arc<dyn CrossArena>)>,
+    unavailable: Vec<Unavailable>,
+    no_default_links: bool,
+    no_path_cache: bool,
+}
+
+impl PlatformBuilder {
+    /// Adds a device and returns its id. Ids follow the order of addition.
+    pub fn add_device(&mut self, desc: DeviceDesc) -> DeviceId {
+        self.devices.push(desc);
+        DeviceId(u16::try_from(self.devices.len() - 1).unwrap_or(u16::MAX))
+    }
+
+    /// Adds an arena and returns its id. The first arena added for a native device is that device's home, which its
+    /// kernels use by default.
+    pub fn add_arena(&mut self, arena: Arc<dyn Arena>) -> ArenaId {
+        self.descs.push(arena.desc().clone());
+        self.arenas.push(arena);
+        ArenaId(u8::try_from(self.arenas.len() - 1).unwrap_or(u8::MAX))
+    }
+
+    /// Adds a copy mechanism between two arenas. A pair of arenas may have several.
+    pub fn add_link(&mut self, link: Link, cross_arena: Arc<dyn CrossArena>) {
+        self.links.push((link, cross_arena));
+    }
+
+    /// Records a backend that is missing on this machine, for display to people.
+    pub fn add_unavailable(&mut self, unavailable: Unavailable) {
+        self.unavailable.push(unavailable);
+    }
+
+    /// Returns the devices added so far.
+    #[must_use]
+    pub fn devices(&self) -> &[DeviceDesc] {
+        &self.devices
+    }
+
+    /// Returns the arenas added so far.
+    #[must_use]
+    pub fn arenas(&self) -> &[Arc<dyn Arena>] {
+        &self.arenas
+    }
+
+    /// Returns the descriptions of the arenas added so far.
+    #[must_use]
+    pub fn descs(&self) -> &[ArenaDesc] {
+        &self.descs
+    }
+
+    /// Leaves pairs of arenas without a link unconnected. By default [`HostStaged`] copies join them.
+    #[must_use]
+    pub fn without_default_links(mut self) -> Self {
+        self.no_default_links = true;
+        self
+    }
+
+    /// Disables the path cache. This is for tests that compare plans, and for models that count interleavings.
+    #[must_use]
+    pub fn without_path_cache(mut self) -> Self {
+        self.no_path_cache = true;
+        self
+    }
+
+    /// Checks all parts and makes the platform.
+    ///
+    /// # Errors
+    /// [`ConfigError::Topology`] with all problems, not only the first.
+    pub fn build(mut self) -> Result<Platform, ConfigError> {
+        let problems = self.problems();
+        if !problems.is_empty() {
+            return Err(ConfigError::Topology(problems));
+        }
+        if !self.no_default_links {
+            self.add_default_links();
+        }
+        self.add_ways_back();
+        // The limit includes the links added here: beyond it, an id would name another link.
+        if let Some(problem) = too_many("links", self.links.len(), MAX_LINKS) {
+            return Err(ConfigError::Topology(vec![problem]));
+        }
+        let counters = Arc::new(Counters::new(self.links.len()));
+        let topology = Topology::new(self.arenas, self.descs, self.links, !self.no_path_cache);
+        Ok(Platform(Arc::new(PlatformInner {
+            devices: self.devices,
+            topology,
+            unavailable: self.unavailable,
+            counters,
+            recorder: Arc::new(Recorder::new()),
+            registry: Registry::default(),
+            lost: AtomicU64::new(0),
+        })))
+    }
+
+    /// Joins every pair without a copying link by staged copies through the host.
+    fn add_default_links(&mut self) {
+        let ids = || (0..self.arenas.len() as u8).map(ArenaId);
+        let mut pairs: Vec<_> = ids().flat_map(|from| ids().map(move |to| (from, to))).collect();
+        pairs.retain(|&(from, to)| from != to && !self.copies(from, to));
+        // Pairs with a processor's memory come first, because they price the others.
+        let is_cpu = |arena| self.devices[usize::from(self.native(arena).0)].kind == DeviceKind::Cpu;
+        pairs.sort_by_key(|&(from, to)| (!is_cpu(from) && !is_cpu(to), from, to));
+        for (from, to) in pairs {
+            let (source_via, target_via) = (self.native(from), self.native(to));
+            let link = Link { from, to, source_via, target_via, allocation: Allocation::Internal };
+            let staged = self.staged(from, to);
+            self.links.push((link, Arc::new(staged)));
+        }
+    }
+
+    /// Creates a staged copy between two arenas. Its price comes from the links to and from the host, if both are
+    /// known.
+    fn staged(&self, from: ArenaId, to: ArenaId) -> HostStaged {
+        let is_cpu = |device: DeviceId| self.devices[usize::from(device.0)].kind == DeviceKind::Cpu;
+        let host = self.descs.iter().position(|desc| is_cpu(desc.native));
+        let host = host.map(|index| ArenaId(index as u8)).filter(|&host| host != from && host != to);
+        let way = |from: ArenaId, to: ArenaId| {
+            let moves =
+                |link: &Link| link.from == from && link.to == to && link.allocation == Allocation::Internal;
+            let direct = |link: &Link| {
+                moves(link) && link.source_via == self.native(from) && link.target_via == self.native(to)
+            };
+            self.links.iter().find(|(link, _)| direct(link)).map(|(_, cross_arena)| cross_arena.clone())
+        };
+        match host.and_then(|host| Some((way(from, host)?, way(host, to)?))) {
+            Some((to_host, from_host)) => HostStaged::of_halves(to_host, from_host),
+            None => HostStaged::default(),
+        }
+    }
+
+    fn native(&self, arena: ArenaId) -> DeviceId {
+        self.descs[usize::from(arena.0)].native
+    }
+
+    /// Adds the reverse link of every binding whose pair has none. Data then returns by a change of map state alone.
+    fn add_ways_back(&mut self) {
+        let shares = |link: &Link| link.allocation != Allocation::Internal;
+        for (link, cross_arena) in self.links.clone() {
+            let back = |other: &Link| other.from == link.to && other.to == link.from && shares(other);
+            if shares(&link) && !self.links.iter().any(|(other, _)| back(other)) {
+                let back = Link {
+                    from: link.to,
+                    to: link.from,
+                    source_via: link.target_via,
+                    target_via: link.source_via,
+                    allocation: Allocation::Shared,
+                };
+                self.links.push((back, cross_arena));
+            }
+        }
+    }
+
+    /// Returns whether a link moves bytes between the two arenas. A link that only binds them does not.
+    fn copies(&self, from: ArenaId, to: ArenaId) -> bool {
+        let moves = |link: &Link| link.allocation == Allocation::Internal;
+        self.links.iter().any(|(link, _)| link.from == from && link.to == to && moves(link))
+    }
+
+    fn problems(&self) -> Vec<TopologyError> {
+        let mut problems = Vec::new();
+        let limits = [
+            ("devices", self.devices.len(), MAX_ARENAS),
+            ("arenas", self.arenas.len(), MAX_ARENAS),
+            ("links", self.links.len(), MAX_LINKS),
+        ];
+        problems.extend(limits.into_iter().filter_map(|(what, count, limit)| too_many(what, count, limit)));
+        let device_names = self.devices.iter().map(|device| &device.name);
+        let arena_names = self.descs.iter().map(|desc| &desc.name);
+        problems.extend(duplicates("devices", device_names).chain(duplicates("arenas", arena_names)));
+        for desc in &self.descs {
+            let known = |device: DeviceId| usize::from(device.0) < self.devices.len();
+            for device in std::iter::once(desc.native).chain(desc.remotes.iter()) {
+                if !known(device) {
+                    problems.push(TopologyError::UnknownDevice { arena: desc.name.clone(), device });
+                }
+            }
+            if !desc.alloc_align.is_power_of_two() {
+                problems.push(TopologyError::BadAlign { arena: desc.name.clone(), align: desc.alloc_align });
+            }
+        }
+        for (link, _) in &self.links {
+            problems.extend(self.link_problem(link));
+        }
+        problems
+    }
+
+    fn link_problem(&self, link: &Link) -> Option<TopologyError> {
+        let arena = |id: ArenaId| self.descs.get(usize::from(id.0));
+        let (Some(from), Some(to)) = (arena(link.from), arena(link.to)) else {
+            return Some(TopologyError::BadLink { from: link.from, to: link.to });
+        };
+        if link.from == link.to {
+            return Some(TopologyError::BadLink { from: link.from, to: link.to });
+        }
+        if let Allocation::Bound(concurrency) = link.allocation {
+            // Each end must be able to take the storage back from the other's device.
+            let stuck = |end: &ArenaDesc| end.remotes.is_empty() && concurrency != Concurrency::BimapFull;
+            if let Some(end) = [from, to].into_iter().find(|end| stuck(end)) {
+                return Some(TopologyError::Unbindable {
+                    from: from.name.clone(),
+                    to: to.name.clone(),
+                    arena: end.name.clone(),
+                });
+            }
+            // An arena whose map states cannot express the sharing cannot take part in it.
+            if let Some(end) = [from, to].into_iter().find(|end| end.concurrency < concurrency) {
+                return Some(TopologyError::WiderBinding {
+                    from: from.name.clone(),
+                    to: to.name.clone(),
+                    arena: end.name.clone(),
+                    link: concurrency,
+                    own: end.concurrency,
+                });
+            }
+        }
+        [(from, link.source_via), (to, link.target_via)]
+            .into_iter()
+            .find(|(end, via)| *via != end.native && !end.remotes.contains(*via))
+            .map(|(end, device)| TopologyError::LinkDevice {
+                from: from.name.clone(),
+                to: to.name.clone(),
+                arena: end.name.clone(),
+                device,
+            })
+    }
+}
+
+/// The largest number of links that ids can distinguish.
+const MAX_LINKS: usize = u16::MAX as usize;
+
+fn too_many(what: &'static str, count: usize, limit: usize) -> Option<TopologyError> {
+    (count > limit).then_some(TopologyError::TooMany { what, count, limit })
+}
+
+fn duplicates<'a>(
+    what: &'static str,
+    names: impl Iterator<Item = &'a Arc<str>>,
+) -> impl Iterator<Item = TopologyError> {
+    let mut seen = std::collections::BTreeSet::new();
+    names
+        .filter(move |name| !seen.insert(name.to_string()))
+        .map(move |name| TopologyError::DuplicateName { what, name: name.clone() })
+        .collect::<Vec<_>>()
+        .into_iter()
+}

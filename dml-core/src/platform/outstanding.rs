@@ -1,0 +1,39 @@
+//! Grants that have not ended.
+
+use crate::base::access::{Claim, Claims};
+use crate::base::id::{GrantId, KernelId};
+use crate::base::names::{ArenaName, BufferName};
+use std::fmt;
+use std::panic::Location;
+use std::thread::ThreadId;
+
+/// A grant that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Outstanding {
+    /// The buffer that is held.
+    pub buffer: BufferName,
+    /// The id of the grant.
+    pub grant: GrantId,
+    /// The kernel that holds the grant.
+    pub kernel: KernelId,
+    /// The arena that the kernel uses.
+    pub arena: ArenaName,
+    /// The granted bytes and accesses.
+    pub claims: Claims,
+    /// The place in the program and the thread that asked, if events were [recorded](crate::Platform::record) then.
+    pub acquired_at: Option<(&'static Location<'static>, ThreadId)>,
+}
+
+impl fmt::Display for Outstanding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of kernel {} in {} holds {}", self.grant, self.kernel, self.arena, self.buffer)?;
+        for Claim { span, access } in &self.claims {
+            write!(f, " {span} {access:?}")?;
+        }
+        match self.acquired_at {
+            Some((at, thread)) => write!(f, ", acquired at {at} by {thread:?}"),
+            None => Ok(()),
+        }
+    }
+}

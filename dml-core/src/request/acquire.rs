@@ -1,0 +1,219 @@
+//! Acquiring one buffer or many, in canonical order, all or nothing.
+//!
+//! ```text
+//!   read(&a).write(&b.range(..))        claims per buffer, merged byte by byte
+//!            │
+//!   sorted by BufferId: one step per buffer, all its ranges at once
+//!            │  step granted ──▶ next step, holding what is granted
+//!            │  step busy    ──▶ try: release all │ wait: queue, sleep, go on
+//!            ▼
+//!          Grants
+//! ```
+//! Holding buffers while waiting cannot deadlock (L-1). Every wait is for a buffer that comes later in the canonical
+//! order, or for an earlier place in the same queue. All ranges of one buffer form one step, because separate steps
+//! could deadlock.
+
+use crate::base::access::{Access, Claim, Claims};
+use crate::base::id::{ArenaId, KernelId};
+use crate::buffer::RawBuffer;
+use crate::buffer::error::AcquireError;
+use crate::buffer::wait::Wait;
+use crate::platform::Platform;
+use crate::request::grant::{Grants, Item};
+use crate::request::region::Region;
+use crate::request::steps::{Step, Steps};
+use smallvec::SmallVec;
+use std::cell::Cell;
+use std::future::{Future, IntoFuture};
+use std::ops::Range;
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// A request for one or more buffers, all in one arena.
+///
+/// Finish it with [`try_now`](Self::try_now), [`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout), or `.await`.
+#[derive(Debug)]
+#[must_use = "nothing is acquired until try_now, wait or await"]
+pub struct Acquire {
+    platform: Platform,
+    arena: Result<ArenaId, AcquireError>,
+    kernel: Option<KernelId>,
+    items: SmallVec<[Wanted; 3]>,
+}
+
+#[derive(Debug)]
+struct Wanted {
+    buffer: RawBuffer,
+    bytes: Range<u64>,
+    access: Access,
+}
+
+impl Acquire {
+    pub(crate) fn new(platform: Platform, arena: Result<ArenaId, AcquireError>) -> Self {
+        Self { platform, arena, kernel: None, items: SmallVec::new() }
+    }
+
+    /// Names the kernel that asks. By default every acquire is a new kernel.
+    pub fn kernel(mut self, kernel: KernelId) -> Self {
+        self.kernel = Some(kernel);
+        self
+    }
+
+    /// Requests the latest contents for reading.
+    pub fn read(self, region: &impl Region) -> Self {
+        self.access(region, Access::ReadOnly)
+    }
+
+    /// Requests to overwrite every byte. The old contents are not brought.
+    pub fn write(self, region: &impl Region) -> Self {
+        self.access(region, Access::WriteInvalidate)
+    }
+
+    /// Requests the latest contents for reading and changing.
+    pub fn read_write(self, region: &impl Region) -> Self {
+        self.access(region, Access::ReadWrite)
+    }
+
+    /// Requests the given access.
+    pub fn access(mut self, region: &impl Region, access: Access) -> Self {
+        self.items.push(Wanted { buffer: region.buffer().clone(), bytes: region.bytes(), access });
+        self
+    }
+
+    /// Acquires everything at once, or nothing.
+    ///
+    /// # Errors
+    /// [`AcquireError::Busy`] names the buffer that is not available now. Every other error is final: see
+    /// [`AcquireError`].
+    #[track_caller]
+    pub fn try_now(self) -> Result<Grants, AcquireError> {
+        self.steps()?.complete(Wait::Try)
+    }
+
+    /// Waits until everything is granted, first come, first served.
+    ///
+    /// # Errors
+    /// [`AcquireError::Busy`] only if a mechanism refuses a copy that it had offered. [`AcquireError::OrderViolation`]
+    /// if the thread would have to wait while it holds the same buffer or a later one, because that could deadlock.
+    /// Buffers that are available at once are granted in any order. Every other error is final: see [`AcquireError`].
+    #[track_caller]
+    pub fn wait(self) -> Result<Grants, AcquireError> {
+        self.steps()?.complete(Wait::Until(None))
+    }
+
+    /// As [`Acquire::wait`], for a limited time. Copies that run at the deadline are completed first.
+    ///
+    /// # Errors
+    /// [`AcquireError::Timeout`] names the buffer that was waited for; nothing is held then.
+    #[track_caller]
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Grants, AcquireError> {
+        let deadline = Instant::now().checked_add(timeout);
+        self.steps()?.complete(Wait::Until(deadline)).map_err(|error| match error {
+            AcquireError::Timeout { buffer, .. } => AcquireError::Timeout { buffer, waited: timeout },
+            error => error,
+        })
+    }
+
+    /// Groups the items into one step per buffer, in canonical order.
+    #[track_caller]
+    fn steps(self) -> Result<Steps, AcquireError> {
+        let arena = self.arena?;
+        let kernel = self.kernel.unwrap_or_else(fresh_kernel);
+        let mut items: SmallVec<[Item; 3]> = SmallVec::with_capacity(self.items.len());
+        let mut wanted: SmallVec<[(RawBuffer, Claim); 3]> = SmallVec::with_capacity(self.items.len());
+        for Wanted { buffer, bytes, access } in self.items {
+            if !self.platform.owns(&buffer) {
+                return Err(AcquireError::ForeignBuffer { buffer: buffer.name() });
+            }
+            let claim = Claim { span: buffer.span(&bytes)?, access };
+            items.push(Item { buffer: buffer.id(), claim });
+            wanted.push((buffer, claim));
+        }
+        // The next step comes last.
+        wanted.sort_by_key(|(buffer, _)| std::cmp::Reverse(buffer.id()));
+        let mut steps: SmallVec<[Step; 3]> = SmallVec::new();
+        let mut wanted = wanted.into_iter().peekable();
+        while let Some((buffer, claim)) = wanted.next() {
+            let others = std::iter::from_fn(|| wanted.next_if(|(other, _)| *other == buffer));
+            let claims = Claims::new(std::iter::once(claim).chain(others.map(|(_, claim)| claim)));
+            steps.push(Step { buffer, claims });
+        }
+        Ok(Steps::new((kernel, arena, Location::caller()), steps, items))
+    }
+}
+
+impl IntoFuture for Acquire {
+    type Output = Result<Grants, AcquireError>;
+    type IntoFuture = AcquireFuture;
+
+    #[track_caller]
+    fn into_future(self) -> AcquireFuture {
+        AcquireFuture(self.steps())
+    }
+}
+
+/// An acquire in progress, for any executor. Dropping it gives everything back. If a copy is running, the drop waits
+/// for its end, because the memory under a copy must outlive it.
+///
+/// Copies are awaited if their arena can notify the future ([`Fence::awaited`](crate::Fence::awaited)); otherwise a
+/// poll blocks until the copy ends. The order of the buffers that the thread holds is not checked. A task must hold
+/// nothing while it awaits buffers of lower ids.
+///
+/// A poll after the end returns [`AcquireError::Finished`], or the error that the acquire ended with.
+#[derive(Debug)]
+pub struct AcquireFuture(Result<Steps, AcquireError>);
+
+impl Future for AcquireFuture {
+    type Output = Result<Grants, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let granted = match &mut self.0 {
+            Ok(steps) => steps.advance(Wait::Awaken(context.waker())),
+            Err(error) => return Poll::Ready(Err(error.clone())),
+        };
+        match granted {
+            Poll::Pending => {}
+            Poll::Ready(Ok(_)) => self.0 = Err(AcquireError::Finished),
+            // Buffers granted so far are given back now, not when the future is dropped.
+            Poll::Ready(Err(ref error)) => self.0 = Err(error.clone()),
+        }
+        granted
+    }
+}
+
+/// Returns a new kernel id. Each thread takes ids in blocks, so that threads rarely contend for the counter.
+fn fresh_kernel() -> KernelId {
+    const BLOCK: u64 = 1 << 16;
+    // Smaller ids are reserved for applications that name their kernels.
+    static NEXT_BLOCK: AtomicU64 = AtomicU64::new(1 << 47);
+    thread_local! {
+        static NEXT: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    }
+    NEXT.with(|next| {
+        let (mut id, mut end) = next.get();
+        if id == end {
+            id = NEXT_BLOCK.fetch_add(BLOCK, Ordering::Relaxed);
+            end = id + BLOCK;
+        }
+        next.set((id + 1, end));
+        KernelId(id)
+    })
+}
+
+#[cfg(all(test, not(dml_loom)))]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn i01_no_two_threads_are_one_kernel() {
+        // More than one block each.
+        let many = || (0..70_000).map(|_| fresh_kernel().0).collect::<Vec<_>>();
+        let ids: Vec<_> = (0..3).flat_map(|_| std::thread::spawn(many).join().expect("it ends")).collect();
+        assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
+        assert!(ids.iter().all(|&id| id >= 1 << 47), "those below are the application's");
+    }
+}

@@ -1,0 +1,147 @@
+//! Operations on one buffer that need no grant: prefetch, restore, free, bind, close.
+
+use crate::base::id::{ArenaId, DeviceId};
+use crate::buffer::RawBuffer;
+use crate::buffer::engine::Run;
+use crate::buffer::error::AcquireError;
+use crate::buffer::lock::External;
+use crate::platform::outstanding::Outstanding;
+use crate::request::grant::Grants;
+use crate::request::region::RawRange;
+use crate::state::{Begin, BindRefusal, BusyReason, EventKind};
+use std::ops::Range;
+use std::panic::Location;
+use std::time::{Duration, Instant};
+
+impl RawBuffer {
+    /// Returns a part of the buffer, for an acquire. The acquire checks the range.
+    #[must_use]
+    pub fn range(&self, bytes: Range<u64>) -> RawRange {
+        RawRange::new(self.clone(), bytes)
+    }
+
+    /// Makes bytes valid in a device's arena ahead of their use, on the calling thread. It grants nothing.
+    ///
+    /// # Errors
+    /// As an acquire for reading that does not wait. [`AcquireError::Busy`] also while other requests wait.
+    pub fn prefetch(&self, device: DeviceId, bytes: Range<u64>) -> Result<(), AcquireError> {
+        let arena = self.0.platform.home(device).ok_or(AcquireError::NoArena { device })?;
+        let span = self.span(&bytes)?;
+        let begin = self.0.change(|locked, routes| {
+            let owner = locked.new_grant();
+            locked.state.prefetch(routes, owner, arena, span)
+        });
+        match begin {
+            Begin::Granted(_) => Ok(()),
+            Begin::Plan(plan) => Run::new(self, plan, Location::caller()).wait().map(|_| ()),
+            Begin::Busy { reason, .. } => Err(AcquireError::Busy { buffer: self.0.name(), reason }),
+            Begin::Refused(refusal) => Err(self.0.refused(refusal)),
+        }
+    }
+
+    /// Gives poisoned bytes their last committed contents back.
+    ///
+    /// # Errors
+    /// [`AcquireError::Closed`]; [`AcquireError::NotRestorable`] if those contents are lost; [`AcquireError::Busy`]
+    /// while a kernel holds some of the bytes; [`AcquireError::OutOfRange`].
+    pub fn restore(&self, bytes: Range<u64>) -> Result<(), AcquireError> {
+        let span = self.span(&bytes)?;
+        let restored = self.0.change(|locked, _| {
+            let restored = locked.state.restore(span);
+            if restored == Ok(true) {
+                self.0.record(|| EventKind::Restored { span });
+            }
+            restored
+        });
+        match restored {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(AcquireError::Busy { buffer: self.0.name(), reason: BusyReason::Conflict }),
+            Err(refusal) => Err(self.0.refused(refusal)),
+        }
+    }
+
+    /// Frees an arena's storage for this buffer.
+    ///
+    /// # Errors
+    /// [`AcquireError::NotFreeable`] while the storage is used, shared, or the only holder of some contents;
+    /// [`AcquireError::NoSuchArena`].
+    pub fn free(&self, arena: ArenaId) -> Result<(), AcquireError> {
+        self.0.platform.knows(arena)?;
+        // The work after every change frees the block, because the state does not know its storage any more.
+        let freed = self.0.change(|locked, routes| locked.state.free(routes, arena));
+        freed.map_err(|reason| {
+            let (buffer, arena) = (self.0.name(), self.0.arena_name(arena));
+            AcquireError::NotFreeable { buffer, arena, reason }
+        })
+    }
+
+    /// Lets `arena`, which has no storage, share the storage of `root`. Data then moves between the two by a change of
+    /// map state alone.
+    ///
+    /// # Errors
+    /// [`AcquireError::NotBindable`] if no link binds the two, or if their state does not allow it;
+    /// [`AcquireError::Alloc`] if the arena refuses the storage.
+    pub fn bind(&self, arena: ArenaId, root: ArenaId) -> Result<(), AcquireError> {
+        self.0.platform.knows(arena)?;
+        self.0.platform.knows(root)?;
+        let refused = |reason| AcquireError::NotBindable {
+            buffer: self.0.name(),
+            arena: self.0.arena_name(arena),
+            root: self.0.arena_name(root),
+            reason,
+        };
+        let concurrency = self.0.platform.binding(arena, root).ok_or_else(|| refused(BindRefusal::NoLink))?;
+        let plan = self.0.change(|locked, _| {
+            let owner = locked.new_grant();
+            locked.state.bind(owner, arena, root, concurrency)
+        });
+        Run::new(self, plan.map_err(refused)?, Location::caller()).wait().map(|_| ())
+    }
+
+    /// Refuses new and waiting requests, waits until the last grant and copy are gone, and frees all storage. Dropping
+    /// the last clone of a buffer does the same without waiting.
+    ///
+    /// A thread deadlocks if it closes a buffer on which it holds a grant or an acquire in progress. The call never
+    /// returns if a grant was leaked. It also never returns in an arena that closes a buffer while freeing storage of
+    /// that buffer. See [`close_timeout`](Self::close_timeout).
+    pub fn close(&self) {
+        self.0.close(None, || {});
+    }
+
+    /// As [`close`](Self::close), for a limited time. The buffer refuses new requests even if the time was not enough.
+    ///
+    /// # Errors
+    /// [`AcquireError::StillHeld`] with the grants that have not ended.
+    pub fn close_timeout(&self, timeout: Duration) -> Result<(), AcquireError> {
+        if self.0.close(Instant::now().checked_add(timeout), || {}) {
+            return Ok(());
+        }
+        let (buffer, outstanding) = (self.0.name(), self.0.outstanding());
+        Err(AcquireError::StillHeld { buffer, waited: timeout, outstanding })
+    }
+
+    /// Returns the grants of the buffer that have not ended: their kernels and bytes, and the places of their acquires
+    /// if events are [recorded](crate::Platform::record). A grant that remains unexpectedly was leaked.
+    #[must_use]
+    pub fn leaked_grants(&self) -> Vec<Outstanding> {
+        self.0.outstanding()
+    }
+
+    /// Closes the buffer while `reading` still holds it, so that no other request is granted in between.
+    pub(crate) fn close_after(&self, reading: Grants) {
+        self.0.close(None, || drop(reading));
+    }
+
+    /// Closes the buffer and returns the application's container with the latest contents. `reading` keeps them there
+    /// until all other users have left. If several callers ask, one of them gets the container.
+    pub(crate) fn close_taking(&self, reading: Grants) -> Result<External, AcquireError> {
+        self.0.close(None, || drop(reading));
+        let (container, is_leaked) = self.0.change(|locked, _| (locked.external.take(), locked.is_leaked));
+        let buffer = self.0.name();
+        container.ok_or(if is_leaked {
+            AcquireError::Wedged { buffer }
+        } else {
+            AcquireError::Closed { buffer }
+        })
+    }
+}

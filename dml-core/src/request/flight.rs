@@ -1,0 +1,81 @@
+//! Grants whose kernels are running.
+
+use crate::base::guard::{guard, quietly};
+use crate::memory::error::TransferError;
+use crate::memory::fence::Fence;
+use crate::request::grant::Grants;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Grants whose kernel is running.
+///
+/// As a future it completes at the kernel's end and returns the grants, to be released. Dropping it waits for the
+/// kernel, so that no other user is admitted earlier. The drop commits nothing: the bytes that the kernel was to write
+/// count as failed.
+#[derive(Debug)]
+#[must_use = "dropping it waits for the kernel and commits nothing"]
+pub struct InFlight {
+    grants: Option<Grants>,
+    kernel: Option<Fence>,
+}
+
+impl InFlight {
+    pub(super) fn new(grants: Grants, kernel: Fence) -> Self {
+        Self { grants: Some(grants), kernel: Some(kernel) }
+    }
+
+    /// Waits for the kernel and returns the grants, to be released.
+    ///
+    /// # Errors
+    /// The framework's error of the kernel; the grants are then released as failed.
+    pub fn wait(mut self) -> Result<Grants, TransferError> {
+        let ended = self.kernel.take().map_or(Ok(0), waited);
+        self.ended(ended)
+    }
+
+    fn ended(&mut self, ended: Result<u64, TransferError>) -> Result<Grants, TransferError> {
+        let grants = self.grants.take().ok_or(TransferError::Finished)?;
+        match ended {
+            Ok(_) => Ok(grants),
+            Err(error) => {
+                grants.notice_losses();
+                // The kernel's own error is more informative than the error of the release.
+                let _ = grants.failed();
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Waits for foreign work, and converts a panic into an error.
+fn waited(fence: Fence) -> Result<u64, TransferError> {
+    guard(|| fence.wait()).unwrap_or_else(|message| Err(TransferError::Panicked { message }))
+}
+
+impl Future for InFlight {
+    type Output = Result<Grants, TransferError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let ended = match &mut self.kernel {
+            Some(kernel) => guard(|| kernel.poll(context.waker()))
+                .unwrap_or_else(|message| Poll::Ready(Err(TransferError::Panicked { message }))),
+            None => Poll::Ready(Ok(0)),
+        };
+        ended.map(|ended| {
+            quietly(self.kernel.take());
+            self.ended(ended)
+        })
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if let Some(kernel) = self.kernel.take()
+            && waited(kernel).is_err()
+            && let Some(grants) = &self.grants
+        {
+            grants.notice_losses();
+        }
+    }
+}

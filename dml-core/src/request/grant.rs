@@ -1,0 +1,589 @@
+//! Grants: access to bytes until the grant ends, and slices of those bytes.
+//!
+//! A grant is a transaction. [`release`](Grants::release) commits it. A drop without release rolls it back:
+//!
+//! | what the holder took from the grant | what a drop does |
+//! |---|---|
+//! | nothing, or slices for reading only | nothing: the contents stay as they were |
+//! | storage for writing | it waits until launched work can no longer touch the storage, then poisons the bytes granted for writing. They can be [restored](crate::RawBuffer::restore) if the old contents survive |
+
+use crate::base::access::{Access, Claim, Claims};
+use crate::base::guard::{guard, quietly};
+use crate::base::id::{ArenaId, BufferId, GrantId};
+use crate::base::range::Span;
+use crate::buffer::RawBuffer;
+use crate::buffer::error::AcquireError;
+use crate::buffer::error::ViewError;
+use crate::buffer::storage::Handout;
+use crate::memory::arena::Arena;
+use crate::memory::block::{BlockRef, NativeHandle};
+use crate::memory::cross_arena::moved_all;
+use crate::memory::error::{Breach, TransferError};
+use crate::memory::fence::Fence;
+use crate::memory::host::{CastError, HostMemory, Lease, Loan};
+use crate::memory::request::{CopyIn, CopyOut};
+use crate::request::flight::InFlight;
+use crate::request::held;
+use crate::request::region::{Region, span_of};
+use crate::request::view::View;
+use crate::state::{EventKind, Outcome};
+use bytemuck::Pod;
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The grant of one buffer.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    buffer: RawBuffer,
+    id: GrantId,
+    arena: ArenaId,
+    claims: Claims,
+    block: Option<BlockRef>,
+    /// The block as host memory, if the block is host memory.
+    lease: Option<Lease>,
+    /// Whether storage was handed out that the holder may write.
+    is_written: AtomicBool,
+    /// Whether the block was handed out, so that work may have been launched on it.
+    is_launched_on: AtomicBool,
+    /// Whether the arena kept a transfer of the granted bytes, which it could still carry out.
+    is_broken: AtomicBool,
+    held_by: held::Holding,
+    open: bool,
+}
+
+impl Grant {
+    pub(crate) fn new(
+        buffer: RawBuffer,
+        id: GrantId,
+        arena: ArenaId,
+        claims: Claims,
+        handout: Option<Handout>,
+    ) -> Self {
+        let held_by = match claims.is_empty() {
+            // A grant without bytes makes no other request wait.
+            true => held::Holding::nobodys(),
+            false => held::Holding::new(buffer.id(), id),
+        };
+        let (block, host) = handout.map_or((None, None), |handout| (Some(handout.block), handout.host));
+        let lease = host.map(Lease::new);
+        let no = || AtomicBool::new(false);
+        let (is_written, is_launched_on, is_broken) = (no(), no(), no());
+        Self {
+            buffer,
+            id,
+            arena,
+            claims,
+            block,
+            lease,
+            is_written,
+            is_launched_on,
+            is_broken,
+            held_by,
+            open: true,
+        }
+    }
+
+    fn writes(&self) -> bool {
+        self.claims.iter().any(|claim| claim.access.writes())
+    }
+
+    /// Records that the holder uses its storage on this thread.
+    fn used(&self) {
+        self.held_by.used_here(self.buffer.id(), self.id);
+    }
+
+    /// Records that the holder may write its storage from now on.
+    fn written(&self) {
+        self.used();
+        self.is_written.store(true, Ordering::Relaxed);
+    }
+
+    /// Records that the holder may launch work on its storage from now on.
+    fn launched_on(&self) {
+        self.used();
+        self.is_launched_on.store(true, Ordering::Relaxed);
+    }
+
+    fn is_launched_on(&self) -> bool {
+        self.is_launched_on.load(Ordering::Relaxed)
+    }
+
+    /// Returns the outcome of a grant that is dropped without a release.
+    fn roll_back(&self) -> Outcome {
+        match self.is_written.load(Ordering::Relaxed) && self.writes() {
+            true => Outcome::Failed,
+            false => Outcome::NotStarted,
+        }
+    }
+
+    fn release(&mut self, outcome: Outcome) -> Result<(), AcquireError> {
+        let overwrites = |claim: &Claim| claim.access == Access::WriteInvalidate;
+        if outcome == Outcome::Clean && self.claims.iter().any(overwrites) {
+            return Err(AcquireError::NotClean { buffer: self.buffer.name() });
+        }
+        self.open = false;
+        // The storage must be unshared before the machine learns of the release, because closing hands it on (I-24).
+        self.lease = None;
+        quietly(self.block.take());
+        // This comes before any request is woken, because a waker may acquire.
+        self.held_by.ended(self.buffer.id(), self.id);
+        self.buffer.0.release(self.id, outcome)
+    }
+
+    fn downgrade(&mut self) -> Result<(), AcquireError> {
+        let downgraded = self.buffer.0.change(|locked, routes| {
+            let downgraded = locked.state.downgrade(routes, self.id);
+            if let Ok(Some(commit)) = downgraded {
+                self.buffer.0.record(|| EventKind::Downgraded { grant: self.id, commit });
+            }
+            downgraded
+        });
+        downgraded.map_err(|refusal| self.buffer.0.refused(refusal))?;
+        self.claims = self.claims.reading();
+        Ok(())
+    }
+
+    /// Refuses if an arena may still touch the bytes.
+    fn expect_whole(&self) -> Result<(), ViewError> {
+        match self.is_broken.load(Ordering::Relaxed) {
+            true => Err(ViewError::Wedged { buffer: self.buffer.id() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the block and the bytes of a region, as [`Grants::granted`] does.
+    fn granted(&self, region: &impl Region, access: Access) -> Result<(Option<&BlockRef>, Span), ViewError> {
+        let span = self.granted_span(region)?;
+        if access.writes() && !covers(&self.claims, span, Access::writes) {
+            return Err(ViewError::NotWritable { buffer: self.buffer.id(), span });
+        }
+        self.launched_on();
+        if access.writes() {
+            self.written();
+        }
+        Ok((self.block.as_ref(), span))
+    }
+
+    /// Returns the bytes of a region, all of which must be granted.
+    fn granted_span(&self, region: &impl Region) -> Result<Span, ViewError> {
+        let buffer = self.buffer.id();
+        let span = span_of(region).ok_or(ViewError::OutsideGrant { buffer, span: Span::default() })?;
+        if covers(&self.claims, span, |_| true) {
+            Ok(span)
+        } else {
+            Err(ViewError::OutsideGrant { buffer, span })
+        }
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        if self.open {
+            // A drop cannot report a lost device; the poisoned bytes report it to the next reader.
+            let _ = self.release(self.roll_back());
+        }
+    }
+}
+
+/// The request of one builder call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Item {
+    pub(crate) buffer: BufferId,
+    pub(crate) claim: Claim,
+}
+
+/// Access to all buffers of one request, as a transaction that is [committed](Self::release) or rolled back.
+///
+/// A drop without [`release`](Self::release), [`clean`](Self::clean) or [`failed`](Self::failed) commits nothing, so an
+/// early return is safe. If storage was taken for writing, the drop counts as a failure, after launched work can no
+/// longer touch the storage. Otherwise the contents stay as they were.
+#[derive(Debug)]
+#[must_use = "dropping it rolls back: nothing is committed without release()"]
+pub struct Grants {
+    /// The grants in canonical order.
+    grants: Vec<Grant>,
+    /// The items in the order of the request.
+    items: SmallVec<[Item; 3]>,
+}
+
+impl Grants {
+    pub(crate) fn new(grants: Vec<Grant>, items: SmallVec<[Item; 3]>) -> Self {
+        Self { grants, items }
+    }
+
+    fn of(&self, buffer: BufferId) -> Result<&Grant, ViewError> {
+        let found = self.grants.binary_search_by_key(&buffer, |grant| grant.buffer.id());
+        let grant = &self.grants[found.map_err(|_| ViewError::NotGranted { buffer })?];
+        grant.expect_whole()?;
+        Ok(grant)
+    }
+
+    /// Returns the block and the bytes of a region, for code that launches work on the storage. The region must be
+    /// granted, and for writing if `access` writes. The block is `None` if no bytes were requested.
+    ///
+    /// # Errors
+    /// [`ViewError::NotGranted`], [`ViewError::OutsideGrant`], [`ViewError::NotWritable`].
+    pub fn granted(
+        &self,
+        region: &impl Region,
+        access: Access,
+    ) -> Result<(Option<&BlockRef>, Span), ViewError> {
+        self.of(region.buffer().id())?.granted(region, access)
+    }
+
+    /// Prepares the grants for another thread, which becomes their holder when it uses them. Until then no thread
+    /// counts as the holder, so this thread may wait for any buffer.
+    pub fn hand_over(self) -> Self {
+        self.grants.iter().for_each(|grant| grant.held_by.ended(grant.buffer.id(), grant.id));
+        self
+    }
+
+    /// Returns the storage granted for a buffer, as the arena's own block; `None` if no bytes were requested.
+    ///
+    /// # Errors
+    /// [`ViewError::NotGranted`].
+    pub fn block(&self, region: &impl Region) -> Result<Option<&BlockRef>, ViewError> {
+        let grant = self.of(region.buffer().id())?;
+        grant.launched_on();
+        grant.written();
+        Ok(grant.block.as_ref())
+    }
+
+    /// Returns the framework's own handle of the whole storage: an address, a `cl_mem`, a device pointer. Offsets in it
+    /// are those of the buffer. The handle is `None` if no bytes were requested.
+    ///
+    /// # Errors
+    /// [`ViewError::NotGranted`]; [`ViewError::NoHandle`] if the arena's block panics.
+    pub fn native(&self, region: &impl Region) -> Result<Option<NativeHandle>, ViewError> {
+        let no_handle = |_| ViewError::NoHandle { buffer: region.buffer().id() };
+        self.block(region)?.map(|block| guard(|| block.native()).map_err(no_handle)).transpose()
+    }
+
+    /// Returns the arena through which a buffer was granted.
+    ///
+    /// # Errors
+    /// [`ViewError::NotGranted`].
+    pub fn arena(&self, region: &impl Region) -> Result<ArenaId, ViewError> {
+        Ok(self.of(region.buffer().id())?.arena)
+    }
+
+    /// Returns granted bytes as elements, on the host.
+    ///
+    /// # Errors
+    /// [`ViewError`] if the bytes are not granted, are not on the host, or are no whole number of aligned elements.
+    pub fn slice<T: Pod>(&self, region: &impl Region) -> Result<&[T], ViewError> {
+        let grant = self.of(region.buffer().id())?;
+        let span = grant.granted_span(region)?;
+        grant.used();
+        if span.is_empty() {
+            return Ok(&[]);
+        }
+        let lease = grant.lease.as_ref().ok_or(ViewError::NotHost { buffer: grant.buffer.id() })?;
+        lease.slice(span).map_err(|error| cast_error(grant.buffer.id(), span, error))
+    }
+
+    /// Returns granted bytes as mutable elements, on the host. For several buffers at once see [`Grants::views`].
+    ///
+    /// # Errors
+    /// As [`Grants::slice`], and [`ViewError::NotWritable`].
+    pub fn slice_mut<T: Pod>(&mut self, region: &impl Region) -> Result<&mut [T], ViewError> {
+        let buffer = region.buffer().id();
+        let found = self.grants.binary_search_by_key(&buffer, |grant| grant.buffer.id());
+        let grant = &mut self.grants[found.map_err(|_| ViewError::NotGranted { buffer })?];
+        grant.expect_whole()?;
+        let span = grant.granted_span(region)?;
+        grant.used();
+        if span.is_empty() {
+            return Ok(&mut []);
+        }
+        if !covers(&grant.claims, span, Access::writes) {
+            return Err(ViewError::NotWritable { buffer, span });
+        }
+        if grant.lease.is_some() {
+            grant.written();
+        }
+        let lease = grant.lease.as_mut().ok_or(ViewError::NotHost { buffer })?;
+        lease.slice_mut(span).map_err(|error| cast_error(buffer, span, error))
+    }
+
+    /// Returns one view per requested item, in the order of the request. A kernel can then read some items while it
+    /// writes others.
+    ///
+    /// # Errors
+    /// [`ViewError::Aliased`] if two items share bytes and one of them writes; [`ViewError::NotHost`].
+    pub fn views(&mut self) -> Result<Vec<View<'_>>, ViewError> {
+        if let Some((buffer, span)) = aliased(&self.items) {
+            return Err(ViewError::Aliased { buffer, span });
+        }
+        let mut views = Vec::with_capacity(self.items.len());
+        for item in &self.items {
+            let grant = self.of(item.buffer)?;
+            let lease = grant.lease.as_ref().map(Lease::another);
+            if lease.is_none() && !item.claim.span.is_empty() {
+                return Err(ViewError::NotHost { buffer: item.buffer });
+            }
+            views.push(View::new(*item, lease));
+        }
+        for item in &self.items {
+            let grant = self.of(item.buffer)?;
+            if item.claim.access.writes() { grant.written() } else { grant.used() }
+        }
+        Ok(views)
+    }
+
+    /// Copies `bytes` into granted bytes of any device through its arena, and waits for the copy.
+    ///
+    /// # Errors
+    /// [`AcquireError::View`] if the bytes are not granted for writing; [`AcquireError::CopyFailed`], also if `bytes`
+    /// has another length.
+    pub fn write_bytes(&mut self, region: &impl Region, bytes: &[u8]) -> Result<(), AcquireError> {
+        let memory = HostMemory::holding(bytes.to_vec());
+        self.by_arena(region, Access::WriteInvalidate, |arena, block, span, loan| {
+            if span.len() != memory.len() {
+                let (requested_bytes, done_bytes) = (span.len(), memory.len());
+                return Err(TransferError::Short { requested_bytes, done_bytes });
+            }
+            let source = memory.share().source(Span::new(0, span.len()), loan);
+            arena.copy_in(CopyIn::scheduled(block, span.start(), source))
+        })
+    }
+
+    /// Copies granted bytes of any device to the host through its arena, and returns them.
+    ///
+    /// # Errors
+    /// [`AcquireError::View`] if the bytes are not granted; [`AcquireError::CopyFailed`].
+    pub fn read_bytes(&self, region: &impl Region) -> Result<Vec<u8>, AcquireError> {
+        let mut read = None;
+        self.by_arena(region, Access::ReadOnly, |arena, block, span, loan| {
+            let memory = read.insert(HostMemory::zeroed(span.len())?);
+            let target = memory.share().target(Span::new(0, span.len()), loan);
+            arena.copy_out(CopyOut::scheduled(block, span.start(), target))
+        })?;
+        Ok(read.map_or_else(Vec::new, |memory| memory.bytes().to_vec()))
+    }
+
+    /// Lets the arena transfer granted bytes, and waits for the transfer.
+    fn by_arena(
+        &self,
+        region: &impl Region,
+        access: Access,
+        transfer: impl FnOnce(&dyn Arena, &BlockRef, Span, &Loan) -> Result<Fence, TransferError>,
+    ) -> Result<(), AcquireError> {
+        let id = region.buffer().id();
+        let viewed = |cause| AcquireError::View { buffer: region.buffer().name(), cause };
+        let grant = self.of(id).map_err(viewed)?;
+        // The block comes from this very grant: a foreign region may name another buffer each time it is asked.
+        let (block, span) = grant.granted(region, access).map_err(viewed)?;
+        let Some(block) = block.filter(|_| !span.is_empty()) else { return Ok(()) };
+        let (buffer, loan) = (&grant.buffer, Loan::default());
+        let arena = buffer.platform().arena(grant.arena);
+        let done = guard(|| transfer(&**arena, block, span, &loan).and_then(Fence::wait))
+            .unwrap_or_else(|message| Err(TransferError::Panicked { message }));
+        let done = match loan.is_out() {
+            true => Err(TransferError::StillLent),
+            false => done.and_then(|bytes| moved_all(span.len(), bytes)),
+        };
+        done.map_err(|cause| {
+            buffer.platform().notice_losses();
+            let arena = buffer.0.arena_name(grant.arena);
+            if cause == TransferError::StillLent {
+                grant.is_broken.store(true, Ordering::Relaxed);
+                buffer.0.wedge_lent();
+                return AcquireError::ArenaContract {
+                    buffer: buffer.name(),
+                    arena,
+                    breach: Breach::StillLent,
+                };
+            }
+            AcquireError::CopyFailed { buffer: buffer.name(), from: arena.clone(), to: arena, span, cause }
+        })
+    }
+
+    /// Ties the grants to a launched kernel, so that they do not end before it does.
+    pub fn in_flight(self, kernel: Fence) -> InFlight {
+        for grant in &self.grants {
+            grant.launched_on();
+            grant.written();
+            grant.buffer.0.change(|locked, _| locked.state.start(grant.id));
+        }
+        InFlight::new(self, kernel)
+    }
+
+    /// Ends access and commits the bytes granted for writing.
+    ///
+    /// # Errors
+    /// [`AcquireError::DeviceLost`] if a device was lost meanwhile; the bytes granted for writing are then poisoned.
+    pub fn release(self) -> Result<(), AcquireError> {
+        self.end(Outcome::Done)
+    }
+
+    /// Ends access of a kernel that never started, although its storage was handed out. The contents stay as they were.
+    ///
+    /// # Errors
+    /// None that a caller could act on. The return type is that of the sibling methods.
+    pub fn not_started(self) -> Result<(), AcquireError> {
+        self.end(Outcome::NotStarted)
+    }
+
+    /// Ends access after a failed kernel. The bytes granted for writing are poisoned, after launched work can no longer
+    /// touch them.
+    ///
+    /// # Errors
+    /// None that a caller could act on. The return type is that of the sibling methods.
+    pub fn failed(self) -> Result<(), AcquireError> {
+        self.end(Outcome::Failed)
+    }
+
+    /// Ends access of a kernel that wrote nothing, although it was permitted to. The contents stay as they were.
+    ///
+    /// # Errors
+    /// [`AcquireError::NotClean`] if bytes were granted for overwriting. They then count as failed, because their
+    /// contents are unknown. The other buffers are released as clean.
+    pub fn clean(self) -> Result<(), AcquireError> {
+        self.end(Outcome::Clean)
+    }
+
+    /// Asks for lost devices after a kernel failed. Every buffer then learns of a loss before the grants end, so no
+    /// waiting request is admitted to a lost memory.
+    pub(super) fn notice_losses(&self) {
+        if let Some(grant) = self.grants.first() {
+            grant.buffer.platform().notice_losses();
+        }
+    }
+
+    fn end(mut self, outcome: Outcome) -> Result<(), AcquireError> {
+        if outcome == Outcome::Failed {
+            self.wait_for_tail();
+        }
+        let mut result = Ok(());
+        while let Some(mut grant) = self.grants.pop() {
+            let mut released = grant.release(outcome);
+            if matches!(released, Err(AcquireError::NotClean { .. })) {
+                released = released.and(grant.release(Outcome::Failed));
+            }
+            result = result.and(released);
+        }
+        result
+    }
+
+    /// Waits until launched work can no longer touch the storage. If the arena fails to report the end, there is
+    /// nothing more to wait for.
+    fn wait_for_tail(&self) {
+        if let Some(grant) = self.grants.iter().find(|grant| grant.is_launched_on()) {
+            let arena = grant.buffer.platform().arena(grant.arena);
+            let _ = guard(|| arena.tail().and_then(Fence::wait));
+        }
+    }
+
+    /// Commits the writes now and keeps the grants for reading, so that other readers are admitted.
+    ///
+    /// # Errors
+    /// [`AcquireError::DeviceLost`]; all grants are then released as failed.
+    pub fn downgrade(mut self) -> Result<Self, AcquireError> {
+        for index in 0..self.grants.len() {
+            if let Err(error) = self.grants[index].downgrade() {
+                let _ = self.end(Outcome::Failed);
+                return Err(error);
+            }
+        }
+        for item in &mut self.items {
+            item.claim.access = Access::ReadOnly;
+        }
+        self.grants.iter_mut().for_each(|grant| *grant.is_written.get_mut() = false);
+        Ok(self)
+    }
+}
+
+impl Drop for Grants {
+    fn drop(&mut self) {
+        self.wait_for_tail();
+        // Grants end in reverse canonical order.
+        while let Some(grant) = self.grants.pop() {
+            drop(grant);
+        }
+    }
+}
+
+/// Returns whether claims whose access satisfies `serves` cover every byte of a span. Claims are sorted and disjoint.
+fn covers(claims: &[Claim], span: Span, serves: impl Fn(Access) -> bool) -> bool {
+    let mut next = span.start();
+    let first = claims.partition_point(|claim| claim.span.end() <= next);
+    for claim in &claims[first..] {
+        if next >= span.end() || claim.span.start() > next || !serves(claim.access) {
+            break;
+        }
+        next = claim.span.end();
+    }
+    next >= span.end()
+}
+
+/// Returns bytes that two items name, if one of the two writes.
+fn aliased(items: &[Item]) -> Option<(BufferId, Span)> {
+    let mut sorted: SmallVec<[&Item; 3]> = items.iter().filter(|item| !item.claim.span.is_empty()).collect();
+    sorted.sort_by_key(|item| (item.buffer, item.claim.span));
+    // Of the earlier items, the one that reaches furthest, and of the earlier writers likewise.
+    let (mut any, mut writer): (Option<&Item>, Option<&Item>) = (None, None);
+    for item in sorted {
+        let rival = if item.claim.access.writes() { any } else { writer };
+        if let Some(rival) = rival.filter(|rival| rival.buffer == item.buffer)
+            && let Some(span) = rival.claim.span.intersection(item.claim.span)
+        {
+            return Some((item.buffer, span));
+        }
+        let further = |best: Option<&Item>| {
+            best.is_none_or(|best| {
+                best.buffer != item.buffer || best.claim.span.end() < item.claim.span.end()
+            })
+        };
+        if further(any) {
+            any = Some(item);
+        }
+        if item.claim.access.writes() && further(writer) {
+            writer = Some(item);
+        }
+    }
+    None
+}
+
+pub(crate) fn cast_error(buffer: BufferId, span: Span, error: CastError) -> ViewError {
+    match error {
+        CastError::Size { bytes, element_bytes } => {
+            ViewError::Size { buffer, bytes: bytes as u64, element_bytes: element_bytes as u64 }
+        }
+        CastError::Alignment { element_align } => {
+            ViewError::Alignment { buffer, span, element_align: element_align as u64 }
+        }
+    }
+}
+
+#[cfg(all(test, not(dml_loom)))]
+mod tests {
+    use super::*;
+
+    /// Every three items of four bytes, against every pair of them.
+    #[test]
+    fn i01_views_alias_where_two_items_share_bytes_and_one_writes() {
+        let spans = (0..4).flat_map(|start| (start..=4).map(move |end| Span::new(start, end)));
+        let accesses = [Access::ReadOnly, Access::ReadWrite];
+        let claims = spans.flat_map(|span| accesses.map(|access| Claim { span, access }));
+        let all: Vec<Item> = claims.map(|claim| Item { buffer: BufferId(1), claim }).collect();
+        let shared = |one: &Item, other: &Item| {
+            let writes = one.claim.access.writes() || other.claim.access.writes();
+            one.claim.span.intersection(other.claim.span).filter(|span| writes && !span.is_empty())
+        };
+        let triples = (0..all.len().pow(3)).map(|index| {
+            let places = [index, index / all.len(), index / all.len().pow(2)];
+            places.map(|place| all[place % all.len()])
+        });
+        for [first, second, third] in triples {
+            let pairs = [shared(&first, &second), shared(&first, &third), shared(&second, &third)];
+            let found = aliased(&[first, second, third]);
+            assert_eq!(found.is_some(), pairs.iter().any(Option::is_some), "{first:?} {second:?} {third:?}");
+            assert!(found.is_none_or(|(_, span)| pairs.contains(&Some(span))), "{found:?} of {pairs:?}");
+            // Those of another buffer share nothing with them.
+            let elsewhere = Item { buffer: BufferId(2), ..second };
+            let apart = aliased(&[first, elsewhere, third]);
+            assert_eq!(apart.is_some(), pairs[1].is_some(), "{first:?} {elsewhere:?} {third:?}");
+        }
+    }
+}

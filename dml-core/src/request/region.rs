@@ -1,0 +1,99 @@
+//! Buffers and parts of them, as arguments of an acquire.
+
+use crate::base::range::Span;
+use crate::buffer::RawBuffer;
+use crate::request::typed::Buffer;
+use bytemuck::Pod;
+use std::fmt;
+use std::ops::Range;
+
+/// A buffer, or a part of one, that an acquire can name.
+pub trait Region {
+    /// Returns the buffer.
+    fn buffer(&self) -> &RawBuffer;
+
+    /// Returns the range of bytes. The acquire checks it.
+    fn bytes(&self) -> Range<u64>;
+}
+
+impl Region for RawBuffer {
+    fn buffer(&self) -> &RawBuffer {
+        self
+    }
+
+    fn bytes(&self) -> Range<u64> {
+        0..self.len()
+    }
+}
+
+impl<T: Pod> Region for Buffer<T> {
+    fn buffer(&self) -> &RawBuffer {
+        self.raw()
+    }
+
+    fn bytes(&self) -> Range<u64> {
+        0..self.raw().len()
+    }
+}
+
+/// A range of bytes of a buffer.
+#[derive(Clone, Debug)]
+pub struct RawRange {
+    buffer: RawBuffer,
+    bytes: Range<u64>,
+}
+
+impl RawRange {
+    pub(crate) fn new(buffer: RawBuffer, bytes: Range<u64>) -> Self {
+        Self { buffer, bytes }
+    }
+}
+
+impl Region for RawRange {
+    fn buffer(&self) -> &RawBuffer {
+        &self.buffer
+    }
+
+    fn bytes(&self) -> Range<u64> {
+        self.bytes.clone()
+    }
+}
+
+/// A range of elements of a buffer.
+pub struct RangeOf<T: Pod> {
+    buffer: Buffer<T>,
+    elements: Range<u64>,
+}
+
+impl<T: Pod> RangeOf<T> {
+    pub(crate) fn new(buffer: Buffer<T>, elements: Range<u64>) -> Self {
+        Self { buffer, elements }
+    }
+
+    /// Returns the range of elements.
+    #[must_use]
+    pub fn elements(&self) -> Range<u64> {
+        self.elements.clone()
+    }
+}
+
+impl<T: Pod> Region for RangeOf<T> {
+    fn buffer(&self) -> &RawBuffer {
+        self.buffer.raw()
+    }
+
+    fn bytes(&self) -> Range<u64> {
+        Buffer::<T>::bytes(&self.elements)
+    }
+}
+
+impl<T: Pod> fmt::Debug for RangeOf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}[{:?}]", self.buffer, self.elements)
+    }
+}
+
+/// Returns the bytes of a region as a checked span, or `None` if they are not within the buffer.
+pub(crate) fn span_of(region: &impl Region) -> Option<Span> {
+    Span::checked(&region.bytes(), region.buffer().len())
+}

@@ -1,0 +1,137 @@
+//! Granted bytes, as hosts and kernels view them.
+
+use crate::base::range::Span;
+use crate::buffer::error::AcquireError;
+use crate::buffer::error::ViewError;
+use crate::memory::host::Lease;
+use crate::request::grant::{Grants, Item, cast_error};
+use crate::request::typed::Buffer;
+use bytemuck::Pod;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+/// One item of [`Grants`], viewed as slices.
+#[derive(Debug)]
+pub struct View<'a> {
+    item: Item,
+    lease: Option<Lease>,
+    _grants: PhantomData<&'a mut Grants>,
+}
+
+impl View<'_> {
+    pub(super) fn new(item: Item, lease: Option<Lease>) -> Self {
+        Self { item, lease, _grants: PhantomData }
+    }
+
+    /// Returns the bytes of the buffer that the view shows.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        self.item.claim.span
+    }
+
+    /// Returns the elements.
+    ///
+    /// # Errors
+    /// [`ViewError::Size`], [`ViewError::Alignment`].
+    pub fn slice<T: Pod>(&self) -> Result<&[T], ViewError> {
+        match &self.lease {
+            Some(lease) if !self.span().is_empty() => {
+                lease.slice(self.span()).map_err(|error| cast_error(self.item.buffer, self.span(), error))
+            }
+            _ => Ok(&[]),
+        }
+    }
+
+    /// Returns the elements for changing.
+    ///
+    /// # Errors
+    /// [`ViewError::NotWritable`] for an item that was requested for reading, [`ViewError::Size`],
+    /// [`ViewError::Alignment`].
+    pub fn slice_mut<T: Pod>(&mut self) -> Result<&mut [T], ViewError> {
+        let (buffer, span) = (self.item.buffer, self.item.claim.span);
+        if !self.item.claim.access.writes() {
+            return Err(ViewError::NotWritable { buffer, span });
+        }
+        match &mut self.lease {
+            Some(lease) if !span.is_empty() => {
+                lease.slice_mut(span).map_err(|error| cast_error(buffer, span, error))
+            }
+            _ => Ok(&mut []),
+        }
+    }
+}
+
+/// The latest contents of a buffer, viewed on the host.
+#[derive(Debug)]
+pub struct ReadView<T: Pod> {
+    grants: Grants,
+    buffer: Buffer<T>,
+}
+
+impl<T: Pod> ReadView<T> {
+    /// Checks once that the contents can be viewed, so that later views cannot fail.
+    pub(crate) fn new(grants: Grants, buffer: Buffer<T>) -> Result<Self, AcquireError> {
+        visible(&grants, &buffer)?;
+        Ok(Self { grants, buffer })
+    }
+
+    pub(crate) fn into_grants(self) -> Grants {
+        self.grants
+    }
+}
+
+/// Checks that a whole buffer can be viewed as elements. Its arena belongs to the host, so its storage can at most be
+/// misaligned for `T`. [`Buffer`] rules that out when it is built.
+fn visible<T: Pod>(grants: &Grants, buffer: &Buffer<T>) -> Result<(), AcquireError> {
+    grants
+        .slice::<T>(buffer)
+        .map(|_| ())
+        .map_err(|cause| AcquireError::View { buffer: buffer.raw().name(), cause })
+}
+
+impl<T: Pod> Deref for ReadView<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.grants.slice(&self.buffer).expect("seen when the view was made")
+    }
+}
+
+/// The contents of a buffer on the host, to be changed and then [committed](Self::release).
+///
+/// A drop without release leaves the buffer unchanged if nothing was changed through the view, and poisoned otherwise.
+#[derive(Debug)]
+#[must_use = "dropping it rolls back: nothing is committed without release()"]
+pub struct WriteView<T: Pod> {
+    grants: Grants,
+    buffer: Buffer<T>,
+}
+
+impl<T: Pod> WriteView<T> {
+    pub(crate) fn new(grants: Grants, buffer: Buffer<T>) -> Result<Self, AcquireError> {
+        visible(&grants, &buffer)?;
+        Ok(Self { grants, buffer })
+    }
+
+    /// Ends access and commits what was written.
+    ///
+    /// # Errors
+    /// As [`Grants::release`].
+    pub fn release(self) -> Result<(), AcquireError> {
+        self.grants.release()
+    }
+}
+
+impl<T: Pod> Deref for WriteView<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.grants.slice(&self.buffer).expect("seen when the view was made")
+    }
+}
+
+impl<T: Pod> DerefMut for WriteView<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        self.grants.slice_mut(&self.buffer).expect("seen when the view was made")
+    }
+}
