@@ -1,17 +1,17 @@
-//! The Commander: hands packages to units as they become free, and takes back what fails.
+//! The Commander: hands packages to units as they become free, and takes failed packages back.
 //!
-//! The papers run it as a loop on a thread of its own, merged into the CPU's unit where that thread would take a core
-//! from it. Here it is merged into every unit: a unit that wants work runs the loop's body itself, under a lock held
-//! for the time of one decision. There is no message to wait for and no thread to schedule.
+//! The papers run the Commander as a loop on its own thread, or merge it into the CPU's unit where that thread would
+//! take a core. Here it is merged into every unit. A unit that wants work runs the loop's body itself, under a lock
+//! held for one decision. No messages and no extra thread are needed.
 //!
 //! # Source
 //! "Straightforward Heterogeneous Computing with the oneAPI Coexecutor Runtime", section 4.1 (Commander loop).
 
 use crate::package::{Package, UnitId};
-use crate::policy::{Assignment, Retirement, Splitter};
+use crate::policy::{Assignment, Splitter};
 use dml_core::sync::{Condvar, Mutex};
 
-/// Where units get their packages.
+/// Hands out the packages of a run.
 #[derive(Debug)]
 pub(crate) struct Commander {
     splitter: Mutex<Splitter>,
@@ -23,8 +23,8 @@ impl Commander {
         Self { splitter: Mutex::new(splitter), changed: Condvar::new() }
     }
 
-    /// The unit's next package. Sleeps while other units hold the rest of the work, which may come back; `None` when
-    /// there is nothing more for it.
+    /// Returns the unit's next package. Sleeps while other units hold the rest of the work, which may come back.
+    /// Returns `None` when the unit gets no more work.
     pub(crate) fn next(&self, unit: UnitId) -> Option<Package> {
         let mut splitter = self.splitter.lock();
         loop {
@@ -36,33 +36,36 @@ impl Commander {
         }
     }
 
-    /// A package's items are computed.
+    /// Records that a package's items are computed.
+    ///
+    /// # Panics
+    /// When no unit has the package. A unit completes its packages before it retires.
     pub(crate) fn complete(&self, package: &Package) {
-        // A package that is not in flight was taken back when its unit retired: its items are another's by then.
-        let _ = self.splitter.lock().complete(package);
+        self.splitter.lock().complete(package).expect("the unit has it");
         self.changed.notify_all();
     }
 
-    /// A unit can do no more: its package and its share go to the others.
-    pub(crate) fn retire(&self, unit: UnitId) -> Retirement {
-        let retirement = self.splitter.lock().retire(unit);
+    /// Retires a unit: the other units get its package and its share.
+    pub(crate) fn retire(&self, unit: UnitId) {
+        self.splitter.lock().retire(unit);
         self.changed.notify_all();
-        retirement
     }
 
-    /// A completed package's results were lost: its items are to be computed again.
+    /// Reopens a completed package whose results were lost: its items are computed again.
+    ///
+    /// # Panics
+    /// When the package is not completed. The director reopens each recorded package only once.
     pub(crate) fn reopen(&self, package: &Package) {
-        // One that is not completed has no results to lose: its items are somebody's already.
-        let _ = self.splitter.lock().reopen(package);
+        self.splitter.lock().reopen(package).expect("the unit has computed it");
         self.changed.notify_all();
     }
 
-    /// Whether the unit is still part of the run.
+    /// Returns whether the unit is still part of the run.
     pub(crate) fn is_active(&self, unit: UnitId) -> bool {
         self.splitter.lock().is_active(unit)
     }
 
-    /// The items nobody computed.
+    /// The number of items that no unit computed.
     pub(crate) fn missing(&self) -> u64 {
         let splitter = self.splitter.lock();
         splitter.work() - splitter.completed()

@@ -1,4 +1,4 @@
-//! The Director: checks a run, sets its units up, and gathers what they did.
+//! The Director: checks a run, sets its units up, and gathers their results.
 //!
 //! ```text
 //!   check ──▶ round: every unit that is left works until there is nothing more for it ──▶ gather
@@ -6,61 +6,74 @@
 //!               └── results gone with a lost device: ─────┘
 //!                   reopened, for the units that are left
 //! ```
-//! A device can take results along that were complete and not collected. That shows when the units have ended, many of
-//! them because nothing was left to do; so those that are left work for another round. Every further round has lost a
-//! device, so there are at most as many as there are devices, and one.
+//! A lost device can take results along that were complete but not collected. That is detected when the units have
+//! ended, many of them for lack of work. So the remaining units work another round. Every further round follows the
+//! loss of a device, so there is at most one round more than devices.
 
-use crate::coexecutor::{Coexecutor, Hooks};
 use crate::commander::Commander;
+use crate::hooks::Hooks;
 use crate::kernel::{Footprint, Kernel};
 use crate::package::UnitId;
+use crate::policy::PolicySpec;
 use crate::report::{DeviceReport, PackageRecord, Report, RunError, UnitFailure};
 use crate::unit::{Unit, UnitRun};
-use dml_core::{DeviceId, DeviceSet};
+use dml_core::{DeviceId, DeviceSet, Platform};
 use std::time::Instant;
+
+/// The parameters of a co-execution.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) platform: Platform,
+    /// The devices to use; `None` for every device that the kernel has a variant for.
+    pub(crate) devices: Option<Vec<DeviceId>>,
+    /// The devices' relative powers, in their order; `None` for equal powers.
+    pub(crate) powers: Option<Vec<f64>>,
+    pub(crate) policy: PolicySpec,
+    /// The device that collects the results; `None` to leave them where they were computed.
+    pub(crate) collect_on: Option<DeviceId>,
+}
 
 /// Runs items `0..items` of `kernel` over the co-executor's devices.
 pub(crate) fn direct(
-    coexecutor: &Coexecutor,
+    setup: &Setup,
     kernel: &Kernel,
     items: u64,
     hooks: &dyn Hooks,
 ) -> Result<Report, RunError> {
-    let devices = devices(coexecutor, kernel)?;
-    let powers = coexecutor.powers.clone().unwrap_or_else(|| vec![1.0; devices.len()]);
+    let devices = devices(setup, kernel)?;
+    let powers = setup.powers.clone().unwrap_or_else(|| vec![1.0; devices.len()]);
     if powers.len() != devices.len() {
         return Err(RunError::Powers { powers: powers.len(), devices: devices.len() });
     }
-    let splitter = coexecutor.policy.splitter(&powers, items, kernel.local_size())?;
+    let splitter = setup.policy.splitter(&powers, items, kernel.local_size())?;
     let commander = Commander::new(splitter);
     hooks.director_start();
     let begun = Instant::now();
     let unit = |(index, &device): (usize, &DeviceId)| Unit {
         id: UnitId(index),
         device,
-        platform: &coexecutor.platform,
+        platform: &setup.platform,
         kernel,
         commander: &commander,
         hooks,
-        collect_on: coexecutor.collect_on,
+        collect_on: setup.collect_on,
         begun,
     };
     let units: Vec<Unit<'_>> = devices.iter().enumerate().map(unit).collect();
     let mut runs: Vec<UnitRun> = units.iter().map(|_| UnitRun::default()).collect();
-    let mut known = coexecutor.platform.lost_devices();
+    let mut known = setup.platform.lost_devices();
     let mut given_up = 0;
     loop {
         run_round(&units, &mut runs, &commander);
-        // A device may have died idle, after its last package.
-        coexecutor.platform.notice_losses();
-        let lost = coexecutor.platform.lost_devices();
+        // An idle device may have been lost after its last package.
+        setup.platform.notice_losses();
+        let lost = setup.platform.lost_devices();
         if lost == known {
             break;
         }
         known = lost;
         for unit in units.iter().filter(|unit| lost.contains(unit.device)) {
-            // Whether anybody is left shows in the next round.
-            let _ = commander.retire(unit.id);
+            commander.retire(unit.id);
         }
         given_up +=
             units.iter().zip(&mut runs).map(|(unit, run)| take_back_lost(unit, run, lost)).sum::<u64>();
@@ -78,8 +91,8 @@ pub(crate) fn direct(
     }
 }
 
-/// Every unit that is left works until there is nothing more for it: one thread each; a single unit, or the last of
-/// several, works on the caller's.
+/// Lets every remaining unit work until it gets no more work, each on its own thread. A single unit, or the last of
+/// several, works on the caller's thread.
 fn run_round(units: &[Unit<'_>], runs: &mut [UnitRun], commander: &Commander) {
     let mut left: Vec<_> = units.iter().zip(runs).filter(|(unit, _)| commander.is_active(unit.id)).collect();
     std::thread::scope(|scope| {
@@ -90,14 +103,14 @@ fn run_round(units: &[Unit<'_>], runs: &mut [UnitRun], commander: &Commander) {
             unit.run(run);
         }
         for thread in threads {
-            // A unit catches what its kernel panics with; a panic of its own is a bug that must not be swallowed.
+            // A unit catches the panics of its kernel. A panic of the unit itself is a bug that must not be swallowed.
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
     });
 }
 
-/// Takes back a unit's packages whose results nobody can read any more, to be computed again; returns the items of those
-/// that nobody can compute again, because what they read is gone too.
+/// Takes back a unit's packages whose results can no longer be read, to be computed again. Returns the number of items
+/// that cannot be computed again, because their inputs are lost too.
 fn take_back_lost(unit: &Unit<'_>, run: &mut UnitRun, lost_devices: DeviceSet) -> u64 {
     let (kept, lost): (Vec<_>, Vec<_>) = std::mem::take(&mut run.packages)
         .into_iter()
@@ -126,10 +139,10 @@ fn take_back_lost(unit: &Unit<'_>, run: &mut UnitRun, lost_devices: DeviceSet) -
     given_up
 }
 
-fn devices(coexecutor: &Coexecutor, kernel: &Kernel) -> Result<Vec<DeviceId>, RunError> {
-    let known = coexecutor.platform.devices();
+fn devices(setup: &Setup, kernel: &Kernel) -> Result<Vec<DeviceId>, RunError> {
+    let known = setup.platform.devices();
     let named = |device: DeviceId| known[usize::from(device.0)].name.to_string();
-    let devices = coexecutor.devices.clone().unwrap_or_else(|| kernel.devices().collect());
+    let devices = setup.devices.clone().unwrap_or_else(|| kernel.devices().collect());
     if devices.is_empty() {
         return Err(RunError::NoDevices { kernel: kernel.name().to_owned() });
     }

@@ -1,4 +1,4 @@
-//! What is co-executed: a data-parallel kernel, its buffers, and how each device runs it.
+//! The kernel of a co-execution: its buffers, and how each device runs it.
 
 use crate::package::Package;
 use dml_core::{Access, DeviceId, Fence, Grants, RawBuffer, Region, panic_text};
@@ -8,18 +8,18 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Why a kernel could not be launched or did not end well.
+/// Why a kernel could not be launched, or failed.
 pub type KernelError = Box<dyn Error + Send + Sync>;
 
 /// A launch failed before it wrote anything: the package's arguments stay as they were.
 ///
-/// A variant returns it in place of its error, where it has had storage for writing and knows that nothing was begun. Without
-/// it, what was handed out for writing counts as spoilt.
+/// A variant returns this in place of its error, if it was given storage for writing and knows that no work began.
+/// Without it, bytes that were handed out for writing count as poisoned.
 #[derive(Debug)]
 pub struct NotStarted(KernelError);
 
 impl NotStarted {
-    /// The error that kept the kernel from starting.
+    /// Wraps the error that kept the kernel from starting.
     pub fn new(cause: impl Into<KernelError>) -> Self {
         Self(cause.into())
     }
@@ -41,20 +41,20 @@ impl Error for NotStarted {
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Footprint {
-    /// All of them, whatever the package. Not for buffers that are written: packages run side by side.
+    /// All bytes, for every package. Not for buffers that are written, because packages run side by side.
     Whole,
     /// A fixed number of bytes per item, item 0 at byte 0; the last item may reach past the buffer's end.
     PerItem {
-        /// How many.
+        /// The number of bytes per item.
         bytes: u64,
     },
-    /// Those that a function names for a range of items, in bytes. One that panics, or names bytes that the buffer does not
-    /// have, fails its package.
+    /// The bytes that a function names for a range of items. A function that panics, or names bytes outside the buffer,
+    /// fails its package.
     Of(Arc<dyn Fn(Range<u64>) -> Range<u64> + Send + Sync>),
 }
 
 impl Footprint {
-    /// The bytes that the items touch, within a buffer of `len` bytes.
+    /// Returns the bytes that the items touch, within a buffer of `len` bytes.
     #[must_use]
     pub fn bytes(&self, items: Range<u64>, len: u64) -> Range<u64> {
         match self {
@@ -77,7 +77,7 @@ impl fmt::Debug for Footprint {
     }
 }
 
-/// One buffer of a kernel: what it does with it, and with which part.
+/// One buffer of a kernel, with its access and footprint.
 #[derive(Clone, Debug)]
 pub struct Argument {
     buffer: RawBuffer,
@@ -86,50 +86,50 @@ pub struct Argument {
 }
 
 impl Argument {
-    /// A buffer that every package reads all of.
+    /// Makes an argument that every package reads completely.
     #[must_use]
     pub fn whole(region: &impl Region) -> Self {
         Self { buffer: region.buffer().clone(), access: Access::ReadOnly, footprint: Footprint::Whole }
     }
 
-    /// A buffer of which a package uses the part its footprint names.
+    /// Makes an argument of which a package uses the part that its footprint names.
     #[must_use]
     pub fn part(region: &impl Region, access: Access, footprint: Footprint) -> Self {
         Self { buffer: region.buffer().clone(), access, footprint }
     }
 
-    /// The buffer.
+    /// The buffer of the argument.
     #[must_use]
     pub fn buffer(&self) -> &RawBuffer {
         &self.buffer
     }
 
-    /// What is done with it.
+    /// The access of the kernel to the buffer.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// How packages share it.
+    /// The footprint: which bytes a package touches.
     #[must_use]
     pub fn footprint(&self) -> &Footprint {
         &self.footprint
     }
 
-    /// The bytes that a package's items touch.
+    /// Returns the bytes that the items touch.
     #[must_use]
     pub fn bytes(&self, items: Range<u64>) -> Range<u64> {
         self.footprint.bytes(items, self.buffer.len())
     }
 
-    /// As [`bytes`](Self::bytes), of a footprint that may panic.
+    /// Returns the bytes as [`bytes`](Self::bytes) does, and turns a panic of the footprint into an error.
     pub(crate) fn checked_bytes(&self, package: &Package) -> Result<Range<u64>, KernelError> {
         catch_unwind(AssertUnwindSafe(|| self.bytes(package.range())))
             .map_err(|panic| format!("the footprint panicked: {}", panic_text(&*panic)).into())
     }
 
     fn is_readable(&self, package: &Package) -> bool {
-        // A footprint that panics or reaches past the buffer is for the acquire to refuse.
+        // The acquire refuses a footprint that panics or reaches past the buffer.
         let bytes = self.checked_bytes(package).ok();
         bytes.and_then(|bytes| self.buffer.is_readable(bytes).ok()).unwrap_or(true)
     }
@@ -138,19 +138,20 @@ impl Argument {
 /// How one kind of device runs a kernel.
 ///
 /// # What a variant owes
-/// - **K-1** It writes what it was granted for writing, all of it where that was granted for overwriting.
+/// - **K-1** It writes only bytes that it was granted for writing, and all of those that it was granted for
+///   overwriting.
 /// - **K-2** It returns a fence that ends when the work does, or an error. A panic is an error: the package goes to another unit.
 ///   (`hostile` `a_variant_that_panics_hands_its_work_to_the_others`)
 /// - **K-3** [`NotStarted`] says that nothing was written. (`hostile` `a_launch_that_did_not_start_spoils_nothing`)
 /// - **K-4** It may use core, with the package's buffers in its hands. (`hostile` `a_variant_may_use_core`)
 pub trait Variant: Send + Sync {
     /// Computes the package's items. `grants` holds the kernel's arguments in their order, each for the bytes of its
-    /// footprint. A host kernel computes here and returns a fence that is done; a device kernel is started here and
-    /// waited for through the fence.
+    /// footprint. A host kernel computes in this call and returns a fence that is done. A device kernel is started
+    /// here, and its fence waits for it.
     ///
     /// # Errors
-    /// Whatever keeps the kernel from running. The package then goes to another unit. What was handed out for writing counts
-    /// as spoilt, unless the error is [`NotStarted`].
+    /// The error that keeps the kernel from running. The package then goes to another unit. Bytes that were handed out
+    /// for writing count as poisoned, unless the error is [`NotStarted`].
     fn launch(&self, package: &Package, grants: &mut Grants) -> Result<Fence, KernelError>;
 }
 
@@ -173,7 +174,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel without arguments or variants. Packages are multiples of `local_size` items, but for the last.
+    /// Makes a kernel without arguments or variants. All packages but the last are multiples of `local_size` items.
     #[must_use]
     pub fn new(name: impl Into<String>, local_size: u64) -> Self {
         Self { name: name.into(), local_size, arguments: Vec::new(), variants: Vec::new() }
@@ -186,7 +187,7 @@ impl Kernel {
         self
     }
 
-    /// Says how a device runs it; the last word for a device counts.
+    /// Sets how a device runs the kernel; the last call for a device counts.
     #[must_use]
     pub fn variant(mut self, device: DeviceId, variant: impl Variant + 'static) -> Self {
         self.variants.retain(|(other, _)| *other != device);
@@ -194,7 +195,7 @@ impl Kernel {
         self
     }
 
-    /// The name, for reports.
+    /// The kernel's name, for reports.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -206,28 +207,28 @@ impl Kernel {
         self.local_size
     }
 
-    /// The arguments.
+    /// The arguments, in their order.
     #[must_use]
     pub fn arguments(&self) -> &[Argument] {
         &self.arguments
     }
 
-    /// The devices that can run it.
+    /// The devices that can run the kernel.
     pub fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
         self.variants.iter().map(|(device, _)| *device)
     }
 
-    /// The arguments that it writes.
+    /// The arguments that the kernel writes.
     pub(crate) fn written(&self) -> impl Iterator<Item = &Argument> + '_ {
         self.arguments.iter().filter(|argument| argument.access().writes())
     }
 
-    /// Whether everything that a computed package wrote can be read, wherever it is.
+    /// Returns whether all results of a computed package can be read, in any arena.
     pub(crate) fn has_results(&self, package: &Package) -> bool {
         self.written().all(|argument| argument.is_readable(package))
     }
 
-    /// Whether everything that a package reads can be read, wherever it is.
+    /// Returns whether all inputs of a package can be read, in any arena.
     pub(crate) fn has_inputs(&self, package: &Package) -> bool {
         let mut read = self.arguments.iter().filter(|argument| argument.access().reads());
         read.all(|argument| argument.is_readable(package))

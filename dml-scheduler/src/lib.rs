@@ -6,10 +6,10 @@
 //!                                              hands out once
 //! ```
 //!
-//! A [`Policy`] says how many items a unit gets next and nothing else. The [`Splitter`] turns those numbers into
-//! [`Package`]s and is alone responsible for every item being computed exactly once, whatever the policy answers and
-//! whichever unit fails. Both are free of clocks, threads and devices; [`metrics`] turns the measured times into the
-//! figures that the papers report.
+//! A [`Policy`] only decides how many items a unit gets next. The [`Splitter`] turns those numbers into [`Package`]s.
+//! It alone makes sure that every item is computed exactly once, whatever the policy answers and whichever unit fails.
+//! Both are free of clocks, threads and devices. [`metrics`] turns the measured times into the figures that the papers
+//! report.
 //!
 //! ```
 //! use dml_scheduler::{Assignment, PolicySpec, UnitId};
@@ -20,7 +20,7 @@
 //! while !splitter.is_finished() {
 //!     if let Assignment::Package(package) = splitter.assign(UnitId(next_unit)) {
 //!         // ... compute items package.range() on that unit's device ...
-//!         let _progress = splitter.complete(&package)?;
+//!         splitter.complete(&package)?;
 //!     }
 //!     next_unit = 1 - next_unit;
 //! }
@@ -33,6 +33,7 @@
 mod coexecutor;
 mod commander;
 mod director;
+mod hooks;
 mod kernel;
 pub mod metrics;
 mod package;
@@ -40,11 +41,12 @@ pub mod policy;
 mod report;
 mod unit;
 
-pub use coexecutor::{Coexecutor, Hooks, NoHooks};
+pub use coexecutor::Coexecutor;
+pub use hooks::{Hooks, NoHooks};
 pub use kernel::{Argument, Footprint, Kernel, KernelError, NotStarted, Variant};
 pub use package::{Package, UnitId};
 pub use policy::{
     Assignment, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy, PolicyError,
-    PolicySpec, Progress, Retirement, Splitter, Static,
+    PolicySpec, Splitter, Static,
 };
 pub use report::{DeviceReport, PackageRecord, Report, RunError, UnitFailure};

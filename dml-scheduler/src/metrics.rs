@@ -13,7 +13,7 @@
 //! # Source
 //! Papers 000 (section 5) and 001 (section 4.1).
 
-/// The runs that are thrown away before samples count: the first pays for compilation and first touch.
+/// The number of first runs that are not counted: the first run pays for compilation and first touch.
 pub const DISCARDED_RUNS: usize = 1;
 
 /// The fewest runs whose summary may be reported.
@@ -22,9 +22,9 @@ pub const FEWEST_RUNS: usize = 9;
 /// Relative powers from the seconds that each device needs for the whole work alone: `P_i = min(T) / T_i`.
 ///
 /// # Shape and units
-/// One power per time, in 0..=1; the fastest device's is 1. Every result is a power that policies accept: a device
-/// whose time is 0, negative or NaN is taken for as fast as the fastest that was measured, and one that never finished
-/// (infinity) for slower than any. With no measured time at all, every power is 1.
+/// One power per time, in 0..=1; the fastest device's is 1. Every result is a power that policies accept. A device
+/// whose time is 0, negative or NaN counts as fast as the fastest that was measured. A device that never finished
+/// (infinity) counts as slower than any. With no measured time at all, every power is 1.
 ///
 /// ```
 /// assert_eq!(dml_scheduler::metrics::powers(&[4.0, 1.0, 2.0]), [0.25, 1.0, 0.5]);
@@ -43,9 +43,9 @@ pub fn powers(alone_seconds: &[f64]) -> Vec<f64> {
     alone_seconds.iter().map(power).collect()
 }
 
-/// How many times faster the devices together are than the fastest one alone: `S = T_alone / T_together`.
+/// Returns how many times faster the devices together are than the fastest one alone: `S = T_alone / T_together`.
 ///
-/// 1 when either time was not measured: a run of no work gains nothing.
+/// Returns 1 when either time was not measured: a run of no work gains nothing.
 #[must_use]
 pub fn speedup(fastest_alone_seconds: f64, together_seconds: f64) -> f64 {
     if is_measured(fastest_alone_seconds) && is_measured(together_seconds) {
@@ -57,7 +57,8 @@ pub fn speedup(fastest_alone_seconds: f64, together_seconds: f64) -> f64 {
 
 /// The largest speedup that devices of these powers can reach: `S_max = sum(P)`, with the fastest power scaled to 1.
 ///
-/// Powers that are not positive and finite are left out; without any other, 1: as a run on one device.
+/// Powers that are not positive and finite are left out. Without any other power the result is 1, as for a run on one
+/// device.
 #[must_use]
 pub fn s_max(powers: &[f64]) -> f64 {
     let usable = || powers.iter().copied().filter(|power| is_measured(*power));
@@ -66,8 +67,8 @@ pub fn s_max(powers: &[f64]) -> f64 {
 
 /// The heterogeneous efficiency: `HE = S / S_max`, the part of the reachable speedup that was reached.
 ///
-/// 1 is ideal. Slightly more is possible where the powers drift between measurements, or where data that fits no cache
-/// of one device fits those of all. 0 when either is not positive and finite.
+/// 1 is ideal. Slightly more is possible where the powers drift between measurements, or where data fits the caches of
+/// all devices together but of no single one. The result is 0 when either argument is not positive and finite.
 #[must_use]
 pub fn efficiency(speedup: f64, s_max: f64) -> f64 {
     if is_measured(speedup) && is_measured(s_max) { finite(speedup / s_max) } else { 0.0 }
@@ -76,9 +77,10 @@ pub fn efficiency(speedup: f64, s_max: f64) -> f64 {
 /// How evenly the devices finished: `min(T_i) / max(T_i)` over each device's own end time, from the run's start.
 ///
 /// # Shape and units
-/// In 0..=1; 1 is ideal. A device that did no work ended at 0, and so makes the balance 0 as soon as another worked: it
-/// idled through the whole run. Leave its time out to judge only those that worked. 1 for a single device, for none,
-/// and when no device did any work. Negative and NaN times count as 0, and with infinite ones the balance is 0.
+/// The result is in 0..=1; 1 is ideal. A device that did no work ended at 0, and makes the balance 0 as soon as another
+/// device worked, because it idled through the whole run. Leave its time out to judge only devices that worked. The
+/// result is 1 for a single device, for none, and when no device did any work. Negative and NaN times count as 0, and
+/// with infinite times the balance is 0.
 ///
 /// ```
 /// use dml_scheduler::metrics::balance;
@@ -102,7 +104,7 @@ pub fn balance(end_seconds: &[f64]) -> f64 {
 
 /// The energy-delay product `EDP = E * T`, in joule-seconds.
 ///
-/// 0 when the energy or the time is not positive and finite.
+/// Returns 0 when the energy or the time is not positive and finite.
 #[must_use]
 pub fn energy_delay_joule_seconds(energy_joules: f64, seconds: f64) -> f64 {
     if is_measured(energy_joules) && is_measured(seconds) { finite(energy_joules * seconds) } else { 0.0 }
@@ -141,7 +143,7 @@ impl Summary {
     }
 }
 
-/// Whether a quantity can be divided by: positive and finite.
+/// Returns whether a quantity can be divided by: positive and finite.
 fn is_measured(quantity: f64) -> bool {
     quantity > 0.0 && quantity.is_finite()
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-/// A unit: one device taking part in a co-execution; the index in the list of devices that the run was given.
+/// A unit: one device that takes part in a co-execution. The number is its index in the list of devices of the run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct UnitId(pub usize);
 
@@ -21,12 +21,12 @@ impl fmt::Display for UnitId {
 
 /// A contiguous, never empty portion of the work, handed to one unit.
 ///
-/// Only a [`Splitter`](crate::Splitter) makes packages: holding one means that its items are this unit's to compute,
-/// until it is completed or given back.
+/// Only a [`Splitter`](crate::Splitter) makes packages. Its items belong to one unit until the package is completed or
+/// given back.
 ///
 /// # Shape and units
 /// The range counts work-items from the start of the work. It starts at a multiple of the local work size, and ends at
-/// one or at the end of the work.
+/// such a multiple or at the end of the work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Package {
     range: Range<u64>,
@@ -63,7 +63,7 @@ impl Package {
         self.range.end - self.range.start
     }
 
-    /// The unit that computes it.
+    /// The unit that computes the package.
     #[must_use]
     pub const fn unit(&self) -> UnitId {
         self.unit

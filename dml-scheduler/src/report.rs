@@ -1,4 +1,4 @@
-//! What a co-execution did, and why one could not be done.
+//! The report of a co-execution, and its errors.
 
 use crate::metrics;
 use crate::package::Package;
@@ -11,41 +11,41 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PackageRecord {
-    /// The package.
+    /// The computed package.
     pub package: Package,
     /// The device that computed it.
     pub device: DeviceId,
-    /// When its sub-buffers were asked for, since the run began.
+    /// The time from the start of the run until its sub-buffers were asked for.
     pub start: Duration,
-    /// When its results were where they were to be, since the run began.
+    /// The time from the start of the run until its results were where they belong.
     pub end: Duration,
 }
 
-/// What one device did.
+/// The work of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceReport {
-    /// The device.
+    /// The device's id.
     pub device: DeviceId,
-    /// Packages computed, those whose results were lost with it not counted.
+    /// The number of packages computed, without those whose results were lost with the device.
     pub packages: u64,
-    /// Items computed, counted likewise.
+    /// The number of items computed, counted in the same way.
     pub items: u64,
-    /// The time it spent on packages, their transfers included, and those that were lost.
+    /// The time spent on packages, including their transfers and lost packages.
     pub busy: Duration,
-    /// When its last package was done, since the run began; zero if it had none.
+    /// The time from the start of the run until its last package was done; zero if it had none.
     pub end: Duration,
 }
 
-/// A unit that gave up, or whose device was lost with results that nobody else had; others computed the rest.
+/// A unit that gave up, or whose device was lost with results that no other device had. Other units computed the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnitFailure {
-    /// The device.
+    /// The device of the unit.
     pub device: DeviceId,
-    /// The package it failed on, or the last one whose results were lost.
+    /// The package on which the unit failed, or the last package whose results were lost.
     pub package: Package,
-    /// What it failed of. Where its device is gone, it says so.
+    /// Why the unit failed. The message says so if the device is lost.
     pub message: String,
 }
 
@@ -53,13 +53,13 @@ pub struct UnitFailure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// From the first package asked for to the last one done.
+    /// The time from the first package asked for to the last one done.
     pub duration: Duration,
     /// Every device, in the order given to the run.
     pub devices: Vec<DeviceReport>,
-    /// Every package, by device and time. One that had to be computed again is here once, as it was computed last.
+    /// Every package, by device and time. A package that had to be computed again appears once, as computed last.
     pub packages: Vec<PackageRecord>,
-    /// Units that gave up on the way.
+    /// The units that gave up during the run.
     pub failures: Vec<UnitFailure>,
 }
 
@@ -87,9 +87,9 @@ pub enum RunError {
     UnknownDevice {
         /// The kernel's name.
         kernel: String,
-        /// The device.
+        /// The unknown device.
         device: DeviceId,
-        /// How many the platform has.
+        /// The number of devices of the platform.
         devices: usize,
     },
     /// A device cannot run the kernel.
@@ -106,12 +106,12 @@ pub enum RunError {
         /// The device's name.
         device: String,
     },
-    /// Not one power per device.
+    /// The number of powers differs from the number of devices.
     #[error("{powers} powers for {devices} devices")]
     Powers {
-        /// How many powers there are.
+        /// The number of powers.
         powers: usize,
-        /// How many devices.
+        /// The number of devices.
         devices: usize,
     },
     /// A written argument is not split by packages.
@@ -119,20 +119,20 @@ pub enum RunError {
     WholeWrite {
         /// The kernel's name.
         kernel: String,
-        /// Which argument.
+        /// The index of the argument.
         index: usize,
     },
     /// The policy does not fit the devices.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// Every unit failed with items left, or results were lost together with what they were computed from.
+    /// Every unit failed with items left, or results were lost together with their inputs.
     #[error("kernel {kernel}: {missing} items were not computed, {}", failures.iter().map(|failure| failure.message.clone()).collect::<Vec<_>>().join("; "))]
     Unfinished {
         /// The kernel's name.
         kernel: String,
-        /// How many items.
+        /// The number of items that were not computed.
         missing: u64,
-        /// What each unit failed of.
+        /// Why each unit failed.
         failures: Vec<UnitFailure>,
     },
 }

@@ -1,5 +1,5 @@
-//! A Coexecution Unit: one device's thread. It takes packages, acquires their sub-buffers in canonical order, runs
-//! them, and has what they wrote brought to where it is collected.
+//! A Coexecution Unit: the thread of one device. It takes packages, acquires their sub-buffers in canonical order, runs
+//! them, and has their results brought to the collecting device.
 //!
 //! ```text
 //!   next ──▶ acquire, launch, wait, release ──▶ collect ──▶ complete
@@ -9,10 +9,10 @@
 //!                        ├── another device is gone ──▶ tried again
 //!                        └── else ──▶ retire: the package goes to the others
 //! ```
-//! A package whose results can be read is never computed again: what it changed would be changed twice.
+//! A package whose results can be read is never computed again: its read-write arguments would be changed twice.
 
-use crate::coexecutor::Hooks;
 use crate::commander::Commander;
+use crate::hooks::Hooks;
 use crate::kernel::{Kernel, KernelError, NotStarted};
 use crate::package::{Package, UnitId};
 use crate::report::{PackageRecord, UnitFailure};
@@ -21,7 +21,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// What a unit works with.
+/// The context in which a unit works.
 #[derive(Clone, Copy)]
 pub(crate) struct Unit<'a> {
     pub(crate) id: UnitId,
@@ -34,7 +34,7 @@ pub(crate) struct Unit<'a> {
     pub(crate) begun: Instant,
 }
 
-/// What a unit did.
+/// The record of what a unit did.
 #[derive(Debug, Default)]
 pub(crate) struct UnitRun {
     pub(crate) packages: Vec<PackageRecord>,
@@ -46,12 +46,12 @@ pub(crate) struct UnitRun {
 /// Why a unit gives up.
 struct GivesUp {
     why: String,
-    /// Whether its last package is computed all the same.
+    /// Whether the last package was computed nevertheless.
     is_computed: bool,
 }
 
 impl Unit<'_> {
-    /// Works until there is nothing more for it, or until it fails. Adds to what it did before.
+    /// Works until the commander has no more packages for the unit, or until the unit fails. Appends to `run`.
     pub(crate) fn run(self, run: &mut UnitRun) {
         self.hooks.unit_start(self.id, self.device);
         while let Some(package) = self.commander.next(self.id) {
@@ -70,8 +70,7 @@ impl Unit<'_> {
                 run.packages.push(PackageRecord { package, device: self.device, start, end });
             }
             if let Err(GivesUp { why: message, .. }) = outcome {
-                // Whether anybody is left to take its share shows when all units have ended.
-                let _ = self.commander.retire(self.id);
+                self.commander.retire(self.id);
                 run.failure = Some(UnitFailure { device: self.device, package, message });
                 break;
             }
@@ -79,10 +78,10 @@ impl Unit<'_> {
         self.hooks.unit_end(self.id, self.device);
     }
 
-    /// Computes a package and has its results collected. It is tried again where other devices are lost, once for each: what
-    /// was to come from there may come from elsewhere.
+    /// Computes a package and has its results collected. If another device is lost, the unit tries again, at most once
+    /// per lost device. Inputs that were to come from that device may be available elsewhere.
     ///
-    /// Errors are of the kernel's types and arenas of anybody's: what is asked of them may panic, which is the caller's to see.
+    /// The kernel's error types and the arenas are foreign code, which may panic here. The caller catches the panic.
     fn attempt(&self, package: &Package, done: &Cell<bool>) -> Result<(), GivesUp> {
         for tries in 1.. {
             let computed = caught(|| self.compute(package));
@@ -98,14 +97,14 @@ impl Unit<'_> {
                 false => error.to_string(),
             };
             if is_computed && self.kernel.has_results(package) {
-                // The director looks after results that stay where they are.
+                // The director handles results that stay on their device.
                 return match self.stays(&*error) {
                     true => Ok(()),
                     false => Err(GivesUp { why, is_computed }),
                 };
             }
             self.undo(package);
-            // Not by what was lost meanwhile: a loss may be known before the buffers are, and be met only then.
+            // All losses count, not only those since the last try: a loss may be known before a buffer meets it.
             if lost.contains(self.device) || tries > lost.len() {
                 return Err(GivesUp { why, is_computed: false });
             }
@@ -126,12 +125,12 @@ impl Unit<'_> {
         match variant.launch(package, &mut grants) {
             Ok(fence) => Ok(grants.in_flight(fence).wait()?.release()?),
             Err(error) => {
-                // Before the grants end, so that nobody is let in to a memory that is gone.
+                // Losses are noticed before the grants end, so that no waiting request is granted a lost memory.
                 self.platform.notice_losses();
                 match error.is::<NotStarted>() {
                     // The launch's own error says more than that of the release.
                     true => drop(grants.not_started()),
-                    // What was handed out for writing is spoilt; the rest stays as it was.
+                    // Bytes that were handed out for writing are poisoned; all others stay as they were.
                     false => drop(grants),
                 }
                 Err(error)
@@ -145,8 +144,8 @@ impl Unit<'_> {
         for argument in self.kernel.written() {
             let (buffer, bytes) = (argument.buffer(), argument.checked_bytes(package)?);
             match buffer.prefetch(device, bytes.clone()) {
-                // Somebody needs the buffer more urgently: wait for them, as a reader. Until the results are there, this
-                // device is the only one that has them.
+                // Another request uses the buffer, so the unit waits as a reader. Until the results arrive, only this
+                // device has them.
                 Err(AcquireError::Busy { .. }) => {
                     self.platform.acquire(device).read(&buffer.range(bytes)).wait()?.release()?;
                 }
@@ -156,8 +155,8 @@ impl Unit<'_> {
         Ok(())
     }
 
-    /// Whether results may stay where they were computed, though they were to be collected: there is no collecting device
-    /// any more, or its links refuse for now. The final reader brings them.
+    /// Returns whether results that were to be collected may stay where they were computed. That is so where the
+    /// collecting device is lost, or the collection was refused as busy. The final reader then brings them.
     fn stays(&self, error: &(dyn std::error::Error + 'static)) -> bool {
         let is_busy = error.downcast_ref::<AcquireError>().is_some_and(AcquireError::is_busy);
         let lost = self.platform.lost_devices();
@@ -165,18 +164,20 @@ impl Unit<'_> {
         !lost.contains(self.device) && (is_busy || has_lost_its_goal)
     }
 
-    /// After a failed package, gives what it was to change its old contents back, so that another unit finds them. Losses
-    /// are declared by then: what another memory holds is known to be all that is left.
+    /// Restores the old contents of a failed package's read-write arguments, so that another unit finds them. Losses
+    /// are declared before, so the restored contents are those that a surviving memory holds.
     fn undo(&self, package: &Package) {
         for argument in
             self.kernel.arguments().iter().filter(|argument| argument.access() == Access::ReadWrite)
         {
-            // Where the old contents are lost, the next unit's acquire says so.
-            let _ = argument.checked_bytes(package).map(|bytes| argument.buffer().restore(bytes));
+            // Where the old contents are lost, the acquire of the next unit reports that.
+            if let Ok(bytes) = argument.checked_bytes(package) {
+                _ = argument.buffer().restore(bytes);
+            }
         }
     }
 
-    /// Why the device is gone, where its arena knows.
+    /// Returns why the device is lost, where its arena knows.
     pub(crate) fn loss(&self) -> Option<String> {
         let home = self.platform.home(self.device)?;
         guarded(|| self.platform.arena(home).loss().map(|loss| loss.to_string())).unwrap_or_default()
@@ -188,16 +189,16 @@ impl Unit<'_> {
     }
 }
 
-/// Runs a kernel's code; a panic becomes its error.
+/// Runs a kernel's code, and turns a panic into an error.
 fn caught(compute: impl FnOnce() -> Result<(), KernelError>) -> Result<(), KernelError> {
     guarded(compute).unwrap_or_else(|message| Err(format!("the kernel panicked: {message}").into()))
 }
 
-/// Runs code of somebody else's; a panic becomes its message.
+/// Runs foreign code, and turns a panic into its message.
 fn guarded<R>(run: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let message = panic_text(&*panic).to_string();
-        // What was panicked with may panic when it is dropped.
+        // The payload of a panic may itself panic when it is dropped.
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
             std::mem::forget(again);
         }

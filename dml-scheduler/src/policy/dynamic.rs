@@ -3,9 +3,9 @@
 use super::{Policy, PolicyError, checked_local_size};
 use crate::UnitId;
 
-/// A fixed number of equal packages, each to whichever unit is idle.
+/// A fixed number of equal packages, each handed to an idle unit.
 ///
-/// It needs no powers and adapts to irregular work, at the price of one launch and one synchronisation per package.
+/// This policy needs no powers and adapts to irregular work, but costs one launch and one synchronisation per package.
 ///
 /// # Shape and units
 /// Packages are whole work-groups of `local_size` items. There are exactly `N` of them, or one per work-group where
@@ -45,7 +45,7 @@ impl Policy for Dynamic {
     }
 }
 
-/// Checks that a number of packages is one.
+/// Checks that a number of packages is at least 1.
 pub(super) const fn checked_packages(packages: u64) -> Result<u64, PolicyError> {
     if packages == 0 { Err(PolicyError::ZeroPackages) } else { Ok(packages) }
 }

@@ -4,14 +4,14 @@ use super::powers::{Powers, portion};
 use super::{Policy, PolicyError};
 use crate::UnitId;
 
-/// Packages that shrink with the work left, on demand, in proportion to each unit's power.
+/// Packages handed out on demand, which shrink with the work left and are in proportion to each unit's power.
 ///
-/// It needs far fewer packages than [`Dynamic`](super::Dynamic) for the same balance: the large ones at the start cost
-/// few launches, the small ones at the end let all units finish together.
+/// This policy needs far fewer packages than [`Dynamic`](super::Dynamic) for the same balance. The large packages at
+/// the start cost few launches; the small ones at the end let all units finish together.
 ///
 /// # Shape and units
-/// With `G` items left, unit i gets `floor(G * P_i / (k * n * sum(P)))` items, and not fewer than its minimum. `n` and
-/// `sum(P)` count the units that are not retired. As long as nothing comes back, a unit's packages never grow.
+/// With `G` items left, unit i gets `floor(G * P_i / (k * n * sum(P)))` items, but at least its minimum. `n` and
+/// `sum(P)` count the units that are not retired. As long as no work comes back, a unit's packages never grow.
 ///
 /// # Source
 /// Paper 001 (section 3.3); 000 (section 4.3).
@@ -26,21 +26,23 @@ pub struct HGuided {
 }
 
 impl HGuided {
-    /// The divisor that the papers found best; they also use 3.
+    /// The divisor that the papers found best; the papers also use 3.
     pub const DEFAULT_K: f64 = 2.0;
 
-    /// Guides by these relative powers, one per unit, with the same smallest package (in items) for every unit.
+    /// Makes the policy for these relative powers, one per unit, with the same smallest package (in items) for every
+    /// unit.
     ///
     /// A larger `k` starts with smaller packages and makes more of them.
     ///
     /// # Errors
-    /// [`NoUnits`](PolicyError::NoUnits) without a power, [`BadPower`](PolicyError::BadPower) when one is not positive
-    /// and finite, [`BadDivisor`](PolicyError::BadDivisor) when `k` is not a finite number of at least 1.
+    /// [`NoUnits`](PolicyError::NoUnits) without a power, [`BadPower`](PolicyError::BadPower) when a power is not
+    /// positive and finite, [`BadDivisor`](PolicyError::BadDivisor) when `k` is not a finite number of at least 1.
     pub fn new(powers: &[f64], k: f64, minimum: u64) -> Result<Self, PolicyError> {
         Self::with_minimums(powers, k, &vec![minimum; powers.len()])
     }
 
-    /// As [`new`](Self::new), with a smallest package (in items) of each unit's own: usually larger for faster units.
+    /// Makes the policy as [`new`](Self::new) does, with a smallest package (in items) for each unit: usually larger
+    /// for faster units.
     ///
     /// # Errors
     /// Those of [`new`](Self::new), and [`MinimumCount`](PolicyError::MinimumCount) when there are not as many minimums

@@ -1,4 +1,4 @@
-//! Load-balancing policies: how much of the work each unit gets next.
+//! Load-balancing policies: they decide how much work each unit gets next.
 //!
 //! ```text
 //!            assign(unit)            next(unit, remaining)
@@ -7,19 +7,19 @@
 //!             Package                  Some(length) | None
 //! ```
 //!
-//! A policy proposes lengths; the [`Splitter`] disposes. Nothing that a policy answers can lose an item, hand one out
-//! twice, or keep a run from ending:
+//! A policy proposes lengths; the [`Splitter`] decides. Whatever a policy answers, no item is lost or handed out twice,
+//! and every run ends:
 //!
 //! - **P-1** The work is, at every moment, exactly the completed items, the items in flight and the items not yet
 //!   assigned; no item is in two of them.
 //! - **P-2** Every piece of unassigned work starts at a multiple of the local work size, and ends at one or at the end
 //!   of the work. So does every package.
-//! - **P-3** A unit that asks while nothing is in flight and every unit left has been turned away gets work, whatever
-//!   the policy says.
-//! - **P-4** Work that came back is handed out before work that nobody had yet.
+//! - **P-3** A unit that asks while nothing is in flight and every remaining unit has been turned away gets work,
+//!   whatever the policy says.
+//! - **P-4** Work that came back is handed out before work that was never handed out.
 //!
-//! Three published policies stand here, [`Static`], [`Dynamic`] and [`HGuided`]; [`PolicySpec`] names them on the
-//! command line. Other policies are other implementations of [`Policy`].
+//! This module implements three published policies: [`Static`], [`Dynamic`] and [`HGuided`]. [`PolicySpec`] names them
+//! on the command line. Other policies are other implementations of [`Policy`].
 
 mod dynamic;
 mod hguided;
@@ -33,7 +33,7 @@ mod tests;
 pub use dynamic::Dynamic;
 pub use hguided::HGuided;
 pub use spec::{ParsePolicyError, PolicySpec};
-pub use splitter::{Assignment, NotCompleted, NotInFlight, Progress, Retirement, Splitter};
+pub use splitter::{Assignment, NotCompleted, NotInFlight, Splitter};
 pub use static_split::Static;
 
 use crate::UnitId;
@@ -42,11 +42,11 @@ use thiserror::Error;
 
 /// Decides how many items a unit gets next.
 ///
-/// A policy is a pure function of its construction and of the calls made to it: no clock, no randomness, no device.
-/// The same calls get the same answers, so that a run can be replayed from its trace.
+/// A policy depends only on its construction and on the calls made to it: no clock, no randomness, no device. The same
+/// calls get the same answers, so that a run can be replayed from its trace.
 ///
-/// Only [`next`](Policy::next) has to be written. It need not be careful: the [`Splitter`] clamps and rounds every
-/// answer and never strands work.
+/// Only [`next`](Policy::next) must be written. It need not be careful: the [`Splitter`] clamps and rounds every
+/// answer, and hands out all work in any case.
 ///
 /// ```
 /// use dml_scheduler::{Assignment, Policy, Splitter, UnitId};
@@ -67,33 +67,33 @@ use thiserror::Error;
 /// # Ok::<(), dml_scheduler::PolicyError>(())
 /// ```
 pub trait Policy: Send + Debug {
-    /// The length of the unit's next package, or `None` when it is to get nothing for now.
+    /// Returns the length of the unit's next package, or `None` if the unit gets nothing for now.
     ///
-    /// `None` is not for ever: the unit is asked about again when it next wants work.
+    /// `None` is not final: the policy is asked again when the unit next wants work.
     ///
     /// # Shape and units
-    /// `remaining` counts the unassigned items that this unit could be given, at least 1: all of them, or, where the
-    /// policy [sets work aside](Policy::set_aside), those set aside for the unit and those set aside for nobody. The
-    /// answer counts items; it is raised to at least 1, rounded up to a multiple of the local work size and cut off at
-    /// the end of the piece of work that it is taken from.
+    /// `remaining` counts the unassigned items that this unit could be given, at least 1. Without [work set
+    /// aside](Policy::set_aside), these are all unassigned items. With it, they are the items set aside for the unit
+    /// and those set aside for no unit. The answer counts items. It is raised to at least 1 and rounded up to a
+    /// multiple of the local work size. It is then cut off at the end of its piece of work.
     fn next(&mut self, unit: UnitId, remaining: u64) -> Option<u64>;
 
-    /// How many items of a stretch of work are set aside for each unit, or `None` (the default) when all of it goes to
-    /// whoever asks first.
+    /// Returns how many items of a stretch of work are set aside for each unit. With `None` (the default), all items go
+    /// to the unit that asks first.
     ///
-    /// Called once for the whole work, before any package; and again for every stretch that comes back from a failed
-    /// package, a lost one or a retired unit, with the units that are left. Shares are laid out in the order of `units`, so that
-    /// it does not matter which unit asks first.
+    /// The splitter calls this once for the whole work, before any package. It calls it again, with the remaining
+    /// units, for every stretch that comes back from a failed or lost package or a retired unit. Shares are laid out in
+    /// the order of `units`, so that it does not matter which unit asks first.
     ///
     /// # Shape and units
-    /// `units` is not empty and ascends. Element i of the answer counts the items of `units[i]`; each is rounded up to
-    /// a multiple of the local work size and cut off at the stretch's end. What is left over is set aside for nobody.
+    /// `units` is not empty and ascends. Element i of the answer counts the items of `units[i]`. Each is rounded up to
+    /// a multiple of the local work size and cut off at the stretch's end. The rest is set aside for no unit.
     fn set_aside(&mut self, items: u64, units: &[UnitId]) -> Option<Vec<u64>> {
         let _ = (items, units);
         None
     }
 
-    /// Learns that a unit is gone for good; from now on only the others are asked about.
+    /// Learns that a unit is retired for good. From now on the policy is asked only about the other units.
     fn retire(&mut self, unit: UnitId) {
         let _ = unit;
     }
@@ -103,18 +103,18 @@ pub trait Policy: Send + Debug {
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// There is nobody to give work to.
+    /// There are no units.
     #[error("no units: a policy needs at least one unit to give work to")]
     NoUnits,
     /// A relative power is zero, negative, infinite or not a number.
     #[error("bad power: {unit} has relative power {power}, which is not positive and finite")]
     BadPower {
-        /// The unit.
+        /// The unit with the bad power.
         unit: UnitId,
         /// The power it was given.
         power: f64,
     },
-    /// The work cannot be split into no packages.
+    /// The number of packages is zero.
     #[error("bad number of packages: dynamic was given 0, needs at least 1")]
     ZeroPackages,
     /// The divisor of HGuided is below 1, infinite or not a number.
@@ -136,7 +136,7 @@ pub enum PolicyError {
     ZeroLocalSize,
 }
 
-/// The smallest legal package: checks that a local work size is one.
+/// Checks that a local work size is at least 1.
 const fn checked_local_size(local_size: u64) -> Result<u64, PolicyError> {
     if local_size == 0 { Err(PolicyError::ZeroLocalSize) } else { Ok(local_size) }
 }

@@ -5,7 +5,7 @@ use crate::UnitId;
 
 /// Relative powers, one per unit: each positive and finite.
 ///
-/// The fastest unit's power is 1 by convention. Only proportions are ever used, so any scale means the same.
+/// The fastest unit's power is 1 by convention. Only proportions are used, so the scale does not matter.
 #[derive(Debug, Clone)]
 pub(super) struct Powers(Vec<f64>);
 
@@ -25,11 +25,12 @@ impl Powers {
         self.0.len()
     }
 
-    /// `P_i / sum(P)` for each of `units`, the sum taken over them alone. A unit without a power has no share.
+    /// Returns `P_i / sum(P)` for each of `units`, where the sum covers only these units. A unit without a power has no
+    /// share.
     pub(super) fn shares(&self, units: &[UnitId]) -> Vec<f64> {
         let powers: Vec<f64> = units.iter().map(|unit| self.0.get(unit.0).copied().unwrap_or(0.0)).collect();
-        // Scaled to the fastest of these first: neither can the sum overflow, nor can all of them vanish beside a
-        // much faster unit that is no longer there.
+        // The powers are first scaled to the fastest of these units. So the sum cannot overflow, and the shares do not
+        // vanish beside a much faster unit that is retired.
         let fastest = powers.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
         let scaled: Vec<f64> = powers.iter().map(|power| power / fastest).collect();
         let sum: f64 = scaled.iter().sum();
@@ -37,11 +38,11 @@ impl Powers {
     }
 }
 
-/// `floor(items * ratio)` for a ratio in 0..=1, without converting `items` to a float.
+/// Returns `floor(items * ratio)` for a ratio in 0..=1, without converting `items` to a float.
 ///
-/// The product is exact, however large `items` is. The ratio is not: it comes from decimals such as 0.1 that binary
-/// cannot hold, and 1100 * (1 / 1.1) must be 1000, not 999. So a product that lies closer below a whole number than
-/// such errors reach (one part in 2^44, and less than a thousandth of an item) counts as that number.
+/// The product is exact for any `items`. The ratio is not: it comes from decimals such as 0.1 that binary cannot hold,
+/// and 1100 * (1 / 1.1) must be 1000, not 999. Such errors reach one part in 2^44, and less than a thousandth of an
+/// item. A product that lies closer than that below a whole number counts as that number.
 pub(super) fn portion(items: u64, ratio: f64) -> u64 {
     if ratio.is_nan() || ratio <= 0.0 {
         return 0;
@@ -59,7 +60,7 @@ pub(super) fn portion(items: u64, ratio: f64) -> u64 {
     }
     let product = u128::from(items) * u128::from(mantissa);
     let rounding = (product >> 44).min(1 << (shift - 10));
-    // A ratio below 1 makes this at most `items`, which the type cannot know.
+    // A ratio of at most 1 makes this at most `items`, which the type does not show.
     u64::try_from((product + rounding) >> shift).unwrap_or(items).min(items)
 }
 

@@ -1,4 +1,4 @@
-//! Policies by name, as the command line gives them.
+//! Policies by name, as given on the command line.
 
 use super::dynamic::checked_packages;
 use super::hguided::checked_divisor;
@@ -17,7 +17,7 @@ use thiserror::Error;
 /// | `hguided:K` | with a divisor of its own |
 /// | `hguided:K:MIN` | and with packages of at least MIN items |
 ///
-/// Parsing checks the parameters; printing gives the shortest form that parses to the same value.
+/// Parsing checks the parameters. Printing gives the shortest form that parses to the same value.
 ///
 /// ```
 /// use dml_scheduler::PolicySpec;
@@ -53,15 +53,16 @@ impl PolicySpec {
     /// The forms that parse, as help texts list them.
     pub const FORMS: &str = "static, dynamic:N, hguided, hguided:K or hguided:K:MIN";
 
-    /// The policy for units of these relative powers, `work` items and a local work size of `local_size` items.
+    /// Builds the policy for units of these relative powers, `work` items and a local work size of `local_size` items.
     ///
     /// # Errors
-    /// [`NoUnits`](PolicyError::NoUnits) without a power, [`BadPower`](PolicyError::BadPower) when one is not positive
-    /// and finite, also where the policy does not use them; [`ZeroLocalSize`](PolicyError::ZeroLocalSize); and when a
+    /// [`NoUnits`](PolicyError::NoUnits) without a power; [`BadPower`](PolicyError::BadPower) when a power is not
+    /// positive and finite, even if the policy does not use it; [`ZeroLocalSize`](PolicyError::ZeroLocalSize). When a
     /// parameter of the policy is out of its range, [`ZeroPackages`](PolicyError::ZeroPackages) or
     /// [`BadDivisor`](PolicyError::BadDivisor).
     pub fn build(&self, powers: &[f64], work: u64, local_size: u64) -> Result<Box<dyn Policy>, PolicyError> {
-        // Every policy is given the same facts, so that a wrong one does not go unseen until the policy is changed.
+        // Every policy gets its facts checked in the same way, so that a wrong fact does not stay unseen until the
+        // policy changes.
         let by_shares = Static::new(powers, local_size)?;
         Ok(match *self {
             Self::Static => Box::new(by_shares),
@@ -70,7 +71,7 @@ impl PolicySpec {
         })
     }
 
-    /// The policy at work: [`build`](Self::build), and a [`Splitter`] with one unit per power.
+    /// Builds the policy with [`build`](Self::build), and a [`Splitter`] with one unit per power.
     ///
     /// # Errors
     /// Those of [`build`](Self::build).
@@ -80,7 +81,7 @@ impl PolicySpec {
 }
 
 impl Default for PolicySpec {
-    /// [`PolicySpec::HGuided`] as published.
+    /// Returns [`PolicySpec::HGuided`] with the published parameters.
     fn default() -> Self {
         Self::HGuided { k: HGuided::DEFAULT_K, min: None }
     }
@@ -108,12 +109,12 @@ pub enum ParsePolicyError {
         /// The text before the first colon.
         name: String,
     },
-    /// A parameter without which the policy cannot be.
+    /// A required parameter is missing.
     #[error("bad policy: {policy} needs a {parameter}; expected {}", PolicySpec::FORMS)]
     MissingParameter {
-        /// The policy.
+        /// The policy's name.
         policy: &'static str,
-        /// The parameter.
+        /// The parameter that is missing.
         parameter: &'static str,
     },
     /// A parameter is not a number of its kind.
@@ -122,27 +123,27 @@ pub enum ParsePolicyError {
         PolicySpec::FORMS
     )]
     NotANumber {
-        /// The policy.
+        /// The policy's name.
         policy: &'static str,
-        /// The parameter.
+        /// The parameter that has a bad value.
         parameter: &'static str,
-        /// The text that was given for it.
+        /// The text given for the parameter.
         text: String,
         /// The kind of number it should be.
         kind: &'static str,
     },
-    /// More parameters than the policy has.
+    /// The text has more parameters than the policy.
     #[error("bad policy: {text:?} is too much for {policy}; expected {}", PolicySpec::FORMS)]
     TooManyParameters {
-        /// The policy.
+        /// The policy's name.
         policy: &'static str,
-        /// The text that is too much.
+        /// The surplus text.
         text: String,
     },
-    /// A parameter is a number that the policy cannot work with.
+    /// A parameter is out of the policy's range.
     #[error("{source}; expected {}", PolicySpec::FORMS)]
     OutOfRange {
-        /// What the policy says to it.
+        /// The error of the policy.
         #[from]
         source: PolicyError,
     },
@@ -179,7 +180,7 @@ impl FromStr for PolicySpec {
     }
 }
 
-/// The parameters of a policy that are still to be read.
+/// The parameters of a policy that are not yet parsed.
 struct Parameters<'a> {
     policy: &'static str,
     rest: Option<&'a str>,

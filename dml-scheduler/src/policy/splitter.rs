@@ -1,4 +1,4 @@
-//! The splitter: turns the lengths that a policy proposes into packages, and keeps the books.
+//! The splitter: turns the lengths that a policy proposes into packages, and records the state of every item.
 //!
 //! ```text
 //!                 assign                  complete
@@ -10,7 +10,7 @@
 //!                              reopen
 //! ```
 //!
-//! It upholds P-1 to P-4 of the [module above](super).
+//! The splitter upholds P-1 to P-4 of the [module above](super).
 
 use super::{Policy, PolicyError, checked_local_size};
 use crate::{Package, UnitId};
@@ -22,69 +22,47 @@ use thiserror::Error;
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Assignment {
-    /// Compute this, then [`complete`](Splitter::complete) it or [`give it back`](Splitter::give_back).
+    /// Compute this package, then [`complete`](Splitter::complete) it or [`give it back`](Splitter::give_back).
     Package(Package),
-    /// Nothing for now: ask again when another package was completed or given back, or another unit retired.
+    /// No package for now: ask again when a package was completed or given back, or a unit retired.
     Wait,
     /// Stop: the work is finished, or this unit is retired (or was never part of the run).
     NoMore,
 }
 
-/// What is to be done after a package was completed.
-#[must_use]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
-    /// Some items are not computed yet: its unit asks for more.
-    Unfinished,
-    /// It was the last one: every item is computed, every unit can stop.
-    Finished,
-}
-
-/// What is to be done after a unit was retired.
-#[must_use]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Retirement {
-    /// The others can finish the work, or it is finished already: those that wait ask again.
-    Continue,
-    /// No unit is left.
-    Stranded {
-        /// The number of items that nobody will compute.
-        items: u64,
-    },
-}
-
-/// A package was completed or given back that no unit has: it was before, or its unit was retired, or it belongs to
-/// another run.
+/// A package was completed or given back that no unit has. It was completed or given back before, its unit was retired,
+/// or it belongs to another run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("not in flight: {package}")]
 pub struct NotInFlight {
-    /// The package.
+    /// The package that is not in flight.
     pub package: Package,
 }
 
-/// A package was reopened that is not completed: it never was, or was reopened before, or it belongs to another run.
+/// A package was reopened that is not completed. It never was, it was reopened before, or it belongs to another run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("not completed: {package}")]
 pub struct NotCompleted {
-    /// The package.
+    /// The package that is not completed.
     pub package: Package,
 }
 
-/// Hands out every item of the work exactly once, in the lengths that a policy proposes; those whose results were lost
-/// ([`reopen`](Splitter::reopen)) once more.
+/// Hands out every item of the work exactly once, in the lengths that a policy proposes. Items whose results were lost
+/// ([`reopen`](Splitter::reopen)) are handed out once more.
 ///
-/// It is the one place that knows which items are unassigned, in flight and completed; it does no locking and reads no
-/// clock. One thread (the commander) drives it.
+/// Only the splitter knows which items are unassigned, in flight and completed. It takes no lock and reads no clock;
+/// one thread (the commander) drives it.
 ///
 /// # Shape and units
-/// Work and lengths count items. Packages start at multiples of the local work size; only one that ends the work can
-/// be of another length than a multiple of it. Any work size is legal, also 0.
+/// Work and lengths count items. Packages start at multiples of the local work size. Only a package that ends the work
+/// can have a length that is no multiple of it. Any work size is legal, also 0.
 ///
 /// # Complexity
-/// Assigning costs one call of the policy and O(units + pieces that came back); completing and reopening O(log packages).
+/// Assigning costs one call of the policy and O(units + pieces that came back). Completing and reopening cost O(log
+/// packages).
 ///
 /// ```
-/// use dml_scheduler::{Assignment, PolicySpec, Progress, UnitId};
+/// use dml_scheduler::{Assignment, PolicySpec, UnitId};
 ///
 /// let mut splitter = PolicySpec::Static.splitter(&[1.0, 0.5], 300, 1)?;
 /// let Assignment::Package(second) = splitter.assign(UnitId(1)) else { unreachable!() };
@@ -92,7 +70,8 @@ pub struct NotCompleted {
 /// splitter.give_back(&second)?; // it failed: both share it
 /// let Assignment::Package(again) = splitter.assign(UnitId(0)) else { unreachable!() };
 /// assert_eq!(again.range(), 200..266);
-/// assert_eq!(splitter.complete(&again)?, Progress::Unfinished);
+/// splitter.complete(&again)?;
+/// assert_eq!((splitter.completed(), splitter.is_finished()), (66, false));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -101,11 +80,11 @@ pub struct Splitter {
     work: u64,
     local_size: u64,
     units: Vec<Unit>,
-    /// Unassigned work that is set aside for nobody.
+    /// Unassigned work that is set aside for no unit.
     common: Pool,
     in_flight: BTreeMap<u64, Package>,
     done: BTreeMap<u64, Package>,
-    /// The items of all packages that are done.
+    /// The number of items in completed packages.
     completed: u64,
     handed_out: u64,
 }
@@ -119,16 +98,16 @@ struct Unit {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Standing {
-    /// Has work, or has not asked for any since the last change.
+    /// The unit has work, or has not asked for any since the last change.
     #[default]
     Willing,
-    /// Asked and was turned away.
+    /// The unit asked and was turned away.
     TurnedAway,
     Retired,
 }
 
 impl Splitter {
-    /// Splits `work` items among `units` units by a policy; `local_size` is the local work size in items.
+    /// Makes a splitter of `work` items among `units` units by a policy; `local_size` is the local work size in items.
     ///
     /// # Errors
     /// [`NoUnits`](PolicyError::NoUnits), [`ZeroLocalSize`](PolicyError::ZeroLocalSize).
@@ -156,7 +135,7 @@ impl Splitter {
         Ok(splitter)
     }
 
-    /// Hands the unit its next package, if there is one for it.
+    /// Hands the unit its next package, if it gets one.
     pub fn assign(&mut self, unit: UnitId) -> Assignment {
         if self.is_finished() || !self.is_active(unit) {
             return Assignment::NoMore;
@@ -173,18 +152,18 @@ impl Splitter {
     ///
     /// # Errors
     /// [`NotInFlight`] when no unit has this package; nothing changes.
-    pub fn complete(&mut self, package: &Package) -> Result<Progress, NotInFlight> {
+    pub fn complete(&mut self, package: &Package) -> Result<(), NotInFlight> {
         let package =
             take(&mut self.in_flight, package).ok_or_else(|| NotInFlight { package: package.clone() })?;
         self.completed += package.items();
         self.done.insert(package.index(), package);
-        Ok(if self.is_finished() { Progress::Finished } else { Progress::Unfinished })
+        Ok(())
     }
 
-    /// Takes back a package that failed: its items are handed out again, before work that nobody had yet.
+    /// Takes back a failed package: its items are handed out again, before work that was never handed out.
     ///
-    /// Its unit stays in the run, and can be handed the same items again; one that is not to be is
-    /// [retired](Self::retire). Units that wait should ask again.
+    /// The package's unit stays in the run, and can be handed the same items again unless it is
+    /// [retired](Self::retire). Waiting units should ask again.
     ///
     /// # Errors
     /// [`NotInFlight`] when no unit has this package; nothing changes.
@@ -196,10 +175,10 @@ impl Splitter {
         Ok(())
     }
 
-    /// Takes back a completed package whose results were lost: its items are not computed any more, and are handed out
-    /// again like those of a package that failed.
+    /// Takes back a completed package whose results were lost. Its items no longer count as computed, and are handed
+    /// out again like those of a failed package.
     ///
-    /// Units that wait, and those that were told to stop because the work was finished, should ask again.
+    /// Waiting units should ask again, and so should units that stopped because the work was finished.
     ///
     /// # Errors
     /// [`NotCompleted`] when this package is not completed; nothing changes.
@@ -210,11 +189,11 @@ impl Splitter {
         Ok(())
     }
 
-    /// Takes a unit out of the run: what it has in flight and what was set aside for it goes to the others.
+    /// Takes a unit out of the run. The other units get its packages in flight and the work set aside for it.
     ///
-    /// Its packages cannot be completed any more; complete first what it did finish. Retiring a unit again changes
-    /// nothing. Units that wait should ask again.
-    pub fn retire(&mut self, unit: UnitId) -> Retirement {
+    /// The unit's packages can no longer be completed, so complete first what it finished. Retiring a unit again
+    /// changes nothing. Waiting units should ask again.
+    pub fn retire(&mut self, unit: UnitId) {
         if self.is_active(unit) {
             self.units[unit.0].standing = Standing::Retired;
             self.policy.retire(unit);
@@ -225,27 +204,28 @@ impl Splitter {
                 self.share_out(piece, Origin::CameBack);
             }
         }
-        let unfinished = self.work - self.completed;
-        if unfinished == 0 || self.units.iter().any(|unit| unit.standing != Standing::Retired) {
-            Retirement::Continue
-        } else {
-            Retirement::Stranded { items: unfinished }
-        }
     }
 
-    /// Whether every item is computed.
+    /// The number of items that no unit will compute: all items not computed, once every unit is retired.
+    #[must_use]
+    pub fn stranded(&self) -> u64 {
+        let is_left = self.units.iter().any(|unit| unit.standing != Standing::Retired);
+        if is_left { 0 } else { self.work - self.completed }
+    }
+
+    /// Returns whether every item is computed.
     #[must_use]
     pub const fn is_finished(&self) -> bool {
         self.completed == self.work
     }
 
-    /// Whether the unit takes part and is not retired.
+    /// Returns whether the unit takes part and is not retired.
     #[must_use]
     pub fn is_active(&self, unit: UnitId) -> bool {
         self.units.get(unit.0).is_some_and(|unit| unit.standing != Standing::Retired)
     }
 
-    /// The items of the whole work.
+    /// The number of items of the whole work.
     #[must_use]
     pub const fn work(&self) -> u64 {
         self.work
@@ -257,13 +237,13 @@ impl Splitter {
         self.local_size
     }
 
-    /// The items that are computed.
+    /// The number of items that are computed.
     #[must_use]
     pub const fn completed(&self) -> u64 {
         self.completed
     }
 
-    /// The items that no unit has, and that are not computed.
+    /// The number of items that no unit has and that are not computed.
     #[must_use]
     pub fn unassigned(&self) -> u64 {
         self.common.items() + self.units.iter().map(|unit| unit.set_aside.items()).sum::<u64>()
@@ -274,13 +254,13 @@ impl Splitter {
         self.in_flight.values()
     }
 
-    /// The number of packages handed out so far, those that came back included.
+    /// The number of packages handed out so far, including those that came back.
     #[must_use]
     pub const fn handed_out(&self) -> u64 {
         self.handed_out
     }
 
-    /// The policy.
+    /// The policy that proposes the lengths.
     #[must_use]
     pub fn policy(&self) -> &dyn Policy {
         &*self.policy
@@ -288,7 +268,7 @@ impl Splitter {
 
     /// Cuts a package of about this length off the first piece of work that the unit may have (P-2, P-4).
     fn cut(&mut self, unit: UnitId, length: u64) -> Option<Package> {
-        // Saturation is right: the cut ends with the piece anyway.
+        // Saturation is harmless: the cut ends with the piece anyway.
         let length = length.max(1).div_ceil(self.local_size).saturating_mul(self.local_size);
         let Unit { set_aside, standing } = &mut self.units[unit.0];
         let range = set_aside
@@ -303,17 +283,17 @@ impl Splitter {
         Some(package)
     }
 
-    /// Lets the unit wait, unless nobody would ever ask successfully again (P-3).
+    /// Lets the unit wait, unless no unit would then ever get work again (P-3).
     fn turn_away(&mut self, unit: UnitId) -> Assignment {
         self.units[unit.0].standing = Standing::TurnedAway;
-        // A unit with work in flight asks again once it is done with that.
+        // A unit with work in flight asks again when it has finished that work.
         let hope =
             !self.in_flight.is_empty() || self.units.iter().any(|unit| unit.standing == Standing::Willing);
         if hope {
             return Assignment::Wait;
         }
-        // The policy wants nobody to have the rest. It must be computed: whoever asks has it, also what was set aside
-        // for others, who were turned away too.
+        // The policy gives the rest to no unit, but it must be computed. So the asking unit gets it, including work set
+        // aside for other units, which were turned away too.
         for owner in &mut self.units {
             let set_aside = std::mem::take(&mut owner.set_aside);
             self.common.absorb(set_aside);
@@ -324,7 +304,7 @@ impl Splitter {
         }
     }
 
-    /// Makes a piece of work available, to the units for which the policy sets it aside and otherwise to all.
+    /// Makes a piece of work available: to the units for which the policy sets it aside, otherwise to all units.
     fn share_out(&mut self, piece: Range<u64>, origin: Origin) {
         let active: Vec<UnitId> =
             (0..self.units.len()).map(UnitId).filter(|unit| self.is_active(*unit)).collect();
@@ -345,7 +325,8 @@ impl Splitter {
     }
 }
 
-/// Takes a package out of those of its stage, the splitter's own copy of it; nothing where it is not among them.
+/// Removes a package from a stage and returns the splitter's own copy; `None` where the stage does not have the
+/// package.
 fn take(stage: &mut BTreeMap<u64, Package>, package: &Package) -> Option<Package> {
     let known = stage.get(&package.index())?;
     if known == package { stage.remove(&package.index()) } else { None }
@@ -358,7 +339,7 @@ enum Origin {
     CameBack,
 }
 
-/// Unassigned pieces of work; none is empty.
+/// Unassigned pieces of work, none of them empty.
 #[derive(Debug, Default)]
 struct Pool {
     returned: VecDeque<Range<u64>>,
@@ -397,7 +378,7 @@ impl Pool {
     }
 }
 
-/// Cuts at most `length` items off the first piece, which goes when nothing is left of it.
+/// Cuts at most `length` items off the first piece, and removes the piece when it is empty.
 fn cut_first(pieces: &mut VecDeque<Range<u64>>, length: u64) -> Option<Range<u64>> {
     let first = pieces.front_mut()?;
     let cut = cut_front(first, length);
@@ -414,7 +395,7 @@ fn cut_front(piece: &mut Range<u64>, length: u64) -> Option<Range<u64>> {
     (piece.start > start).then_some(start..piece.start)
 }
 
-/// The same items in ascending order and as few pieces as they make.
+/// Returns the same items in ascending order and in the fewest pieces.
 fn joined(mut pieces: Vec<Range<u64>>) -> Vec<Range<u64>> {
     pieces.sort_unstable_by_key(|piece| piece.start);
     let mut joined: Vec<Range<u64>> = Vec::with_capacity(pieces.len());

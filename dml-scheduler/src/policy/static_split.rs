@@ -6,16 +6,16 @@ use crate::UnitId;
 
 /// One package per unit, in proportion to its power.
 ///
-/// It hands out the fewest packages that use every unit, and cannot adapt: best for regular work on units of known
+/// This policy makes the fewest packages that use every unit, but cannot adapt. It suits regular work on units of known
 /// power.
 ///
 /// # Shape and units
 /// Of `W` items, unit i gets `W * P_i / sum(P)`, rounded down to a multiple of the local work size; the last unit gets
-/// the rest. The shares lie in unit order, whichever unit asks first. A share can be empty, and the last one can be up
-/// to one local work size per other unit larger than its power calls for.
+/// the rest. The shares lie in unit order, whichever unit asks first. A share can be empty. The last share can exceed
+/// its unit's power by up to one local work size per other unit.
 ///
-/// Work that comes back (a failed package, the share of a retired unit) is shared out among the units that are left by
-/// the same rule, so that each of them gets one more package for it.
+/// Work that comes back (a failed package, the share of a retired unit) is shared among the remaining units by the same
+/// rule. Each of them gets one more package for it.
 ///
 /// # Source
 /// Papers 000 (section 4.3) and 001 (section 3.3).
@@ -26,11 +26,11 @@ pub struct Static {
 }
 
 impl Static {
-    /// Splits by these relative powers, one per unit, into multiples of `local_size` items.
+    /// Makes the policy for these relative powers, one per unit, with shares in multiples of `local_size` items.
     ///
     /// # Errors
-    /// [`NoUnits`](PolicyError::NoUnits) without a power, [`BadPower`](PolicyError::BadPower) when one is not positive
-    /// and finite, [`ZeroLocalSize`](PolicyError::ZeroLocalSize).
+    /// [`NoUnits`](PolicyError::NoUnits) without a power, [`BadPower`](PolicyError::BadPower) when a power is not
+    /// positive and finite, [`ZeroLocalSize`](PolicyError::ZeroLocalSize).
     pub fn new(powers: &[f64], local_size: u64) -> Result<Self, PolicyError> {
         Ok(Self { powers: Powers::new(powers)?, local_size: checked_local_size(local_size)? })
     }

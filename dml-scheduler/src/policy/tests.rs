@@ -148,8 +148,8 @@ impl Witness {
     fn complete(&mut self, place: usize) {
         let package = self.in_flight.remove(place);
         self.completed += package.items();
-        let progress = self.splitter.complete(&package).unwrap();
-        assert_eq!(progress == Progress::Finished, self.completed == self.splitter.work());
+        self.splitter.complete(&package).unwrap();
+        assert_eq!(self.splitter.is_finished(), self.completed == self.splitter.work());
         assert_eq!(self.splitter.complete(&package).unwrap_err().package, package);
         assert_eq!(self.splitter.give_back(&package).unwrap_err().package, package);
         self.done.push(package);
@@ -181,7 +181,7 @@ impl Witness {
         let unit = UnitId(unit);
         let (lost, kept) = self.in_flight.drain(..).partition(|package| package.unit() == unit);
         self.in_flight = kept;
-        let retirement = self.splitter.retire(unit);
+        self.splitter.retire(unit);
         for package in lost {
             self.taken.remove(&package.start());
             assert!(
@@ -191,12 +191,7 @@ impl Witness {
         }
         let left = (0..self.units).any(|unit| self.splitter.is_active(UnitId(unit)));
         let unfinished = self.splitter.work() - self.completed;
-        let expected = if left || unfinished == 0 {
-            Retirement::Continue
-        } else {
-            Retirement::Stranded { items: unfinished }
-        };
-        assert_eq!(retirement, expected);
+        assert_eq!(self.splitter.stranded(), if left { 0 } else { unfinished });
         self.check_books();
     }
 
@@ -412,7 +407,8 @@ fn p4_work_that_came_back_goes_out_first_and_in_pieces() {
     assert_eq!(package(&mut splitter, 1).range(), 832..1600); // 8464 / 12 = 705.3, up to 12 * 64
     assert_eq!(package(&mut splitter, 1).range(), 1600..1728); // 7696 / 12 = 641.3, but no more came back
     assert_eq!(package(&mut splitter, 1).range(), 2432..3072); // 7568 / 12 = 630.7, up to 10 * 64
-    assert_eq!(splitter.complete(&small), Ok(Progress::Unfinished));
+    splitter.complete(&small).unwrap();
+    assert!(!splitter.is_finished());
 }
 
 #[test]
@@ -421,7 +417,8 @@ fn a_static_share_that_came_back_is_shared_by_all() {
     let lost = package(&mut splitter, 0);
     assert_eq!(lost.range(), 0..400);
     assert_eq!(package(&mut splitter, 1).range(), 400..800);
-    assert_eq!(splitter.retire(UnitId(0)), Retirement::Continue);
+    splitter.retire(UnitId(0));
+    assert_eq!(splitter.stranded(), 0);
     assert_eq!(package(&mut splitter, 1).range(), 0..260); // 400 / 1.5 = 266.7
     assert_eq!(package(&mut splitter, 2).range(), 260..400); // before its own share
     assert_eq!(package(&mut splitter, 2).range(), 800..1000);
@@ -434,13 +431,17 @@ fn a_static_share_that_came_back_is_shared_by_all() {
 fn a_static_share_of_a_unit_that_never_asked_is_shared_too() {
     let mut splitter = PolicySpec::Static.splitter(&[1.0, 1.0], 1000, 1).unwrap();
     let own = package(&mut splitter, 1);
-    assert_eq!(splitter.complete(&own), Ok(Progress::Unfinished));
+    splitter.complete(&own).unwrap();
+    assert!(!splitter.is_finished());
     assert_eq!(splitter.assign(UnitId(1)), Assignment::Wait);
-    assert_eq!(splitter.retire(UnitId(0)), Retirement::Continue);
+    splitter.retire(UnitId(0));
+    assert_eq!(splitter.stranded(), 0);
     let rest = package(&mut splitter, 1);
     assert_eq!(rest.range(), 0..500);
-    assert_eq!(splitter.complete(&rest), Ok(Progress::Finished));
-    assert_eq!(splitter.retire(UnitId(1)), Retirement::Continue);
+    splitter.complete(&rest).unwrap();
+    assert!(splitter.is_finished());
+    splitter.retire(UnitId(1));
+    assert_eq!(splitter.stranded(), 0);
 }
 
 #[test]
@@ -451,8 +452,10 @@ fn p4_what_was_lost_is_computed_again_before_the_rest_and_by_those_left() {
         splitter.reopen(&lost).unwrap_err().to_string(),
         "not completed: package 0 of u0 (items 0..300)"
     );
-    assert_eq!(splitter.complete(&lost), Ok(Progress::Unfinished));
-    assert_eq!(splitter.retire(UnitId(0)), Retirement::Continue);
+    splitter.complete(&lost).unwrap();
+    assert!(!splitter.is_finished());
+    splitter.retire(UnitId(0));
+    assert_eq!(splitter.stranded(), 0);
     assert_eq!((splitter.completed(), splitter.unassigned()), (300, 600));
     splitter.reopen(&lost).unwrap();
     assert_eq!((splitter.completed(), splitter.unassigned()), (0, 900));
@@ -465,30 +468,39 @@ fn p4_what_was_lost_is_computed_again_before_the_rest_and_by_those_left() {
 fn p3_a_finished_run_goes_on_where_results_were_lost() {
     let mut splitter = PolicySpec::Dynamic { packages: 2 }.splitter(&[1.0, 1.0], 100, 1).unwrap();
     let [first, second] = [0, 1].map(|unit| package(&mut splitter, unit));
-    assert_eq!(splitter.complete(&first), Ok(Progress::Unfinished));
+    splitter.complete(&first).unwrap();
+    assert!(!splitter.is_finished());
     assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait);
-    assert_eq!(splitter.complete(&second), Ok(Progress::Finished));
+    splitter.complete(&second).unwrap();
+    assert!(splitter.is_finished());
     assert_eq!(splitter.assign(UnitId(0)), Assignment::NoMore);
     splitter.reopen(&first).unwrap();
     assert!(!splitter.is_finished());
     let again = package(&mut splitter, 0);
     assert_eq!((again.range(), again.index()), (0..50, 2));
-    assert_eq!(splitter.complete(&again), Ok(Progress::Finished));
+    splitter.complete(&again).unwrap();
+    assert!(splitter.is_finished());
     // Lost once more, with nobody left: it is counted as missing.
-    assert_eq!(splitter.retire(UnitId(1)), Retirement::Continue);
+    splitter.retire(UnitId(1));
+    assert_eq!(splitter.stranded(), 0);
     splitter.reopen(&again).unwrap();
-    assert_eq!(splitter.retire(UnitId(0)), Retirement::Stranded { items: 50 });
+    splitter.retire(UnitId(0));
+    assert_eq!(splitter.stranded(), 50);
 }
 
 #[test]
 fn without_units_the_work_is_stranded_and_counted() {
     let mut splitter = PolicySpec::Dynamic { packages: 4 }.splitter(&[1.0, 1.0], 1000, 1).unwrap();
     let first = package(&mut splitter, 0);
-    assert_eq!(splitter.complete(&first), Ok(Progress::Unfinished));
+    splitter.complete(&first).unwrap();
+    assert!(!splitter.is_finished());
     let _lost = package(&mut splitter, 1);
-    assert_eq!(splitter.retire(UnitId(1)), Retirement::Continue);
-    assert_eq!(splitter.retire(UnitId(0)), Retirement::Stranded { items: 750 });
-    assert_eq!(splitter.retire(UnitId(7)), Retirement::Stranded { items: 750 });
+    splitter.retire(UnitId(1));
+    assert_eq!(splitter.stranded(), 0);
+    splitter.retire(UnitId(0));
+    assert_eq!(splitter.stranded(), 750);
+    splitter.retire(UnitId(7));
+    assert_eq!(splitter.stranded(), 750);
     assert_eq!(splitter.unassigned(), 750);
     assert_eq!(splitter.assign(UnitId(0)), Assignment::NoMore);
 }
@@ -511,7 +523,8 @@ fn p3_a_unit_with_work_in_flight_is_asked_again_before_anybody_is_forced() {
     let first = package(&mut splitter, 0);
     assert_eq!(splitter.assign(UnitId(1)), Assignment::Wait);
     assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait); // it wants a second package while it has one
-    assert_eq!(splitter.complete(&first), Ok(Progress::Unfinished));
+    splitter.complete(&first).unwrap();
+    assert!(!splitter.is_finished());
     assert_eq!(package(&mut splitter, 0).range(), 10..100);
 }
 

@@ -1,0 +1,94 @@
+//! Hooks that an application can add to a co-execution.
+
+use crate::package::{Package, UnitId};
+use dml_core::DeviceId;
+use dml_core::sync::Mutex;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// Callbacks of an application during a co-execution (the papers' extended mode). The methods for a unit run on its
+/// thread; those for the director run on the caller's thread.
+///
+/// A panic in a hook does not disturb the run. When the run has ended, the first panic continues in the caller of
+/// [`run_with`](crate::Coexecutor::run_with). The scheduler holds no lock while it calls a hook.
+pub trait Hooks: Sync {
+    /// Called before any unit starts.
+    fn director_start(&self) {}
+
+    /// Called after every unit has ended.
+    fn director_end(&self) {}
+
+    /// Called before a unit takes its first package, and again if the unit goes on because another device's results
+    /// were lost.
+    fn unit_start(&self, unit: UnitId, device: DeviceId) {
+        let _ = (unit, device);
+    }
+
+    /// Called after a unit's last package, and again if the unit went on.
+    fn unit_end(&self, unit: UnitId, device: DeviceId) {
+        let _ = (unit, device);
+    }
+
+    /// Called when a package's results are where they belong. Items whose results are lost later come in another
+    /// package.
+    fn package_done(&self, package: &Package, device: DeviceId) {
+        let _ = (package, device);
+    }
+}
+
+/// No hooks: the papers' simple mode.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoHooks;
+
+impl Hooks for NoHooks {}
+
+/// Wraps hooks, and holds their panics back until the run has ended.
+pub(crate) struct Patient<'a> {
+    hooks: &'a dyn Hooks,
+    first_panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+impl<'a> Patient<'a> {
+    pub(crate) fn new(hooks: &'a dyn Hooks) -> Self {
+        Self { hooks, first_panic: Mutex::new(None) }
+    }
+
+    fn call(&self, hook: impl FnOnce(&dyn Hooks)) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| hook(self.hooks))) {
+            let mut first = self.first_panic.lock();
+            let later = if first.is_none() { first.replace(panic) } else { Some(panic) };
+            drop(first);
+            // A panic that is not passed on is forgotten, because dropping it may panic again.
+            std::mem::forget(later);
+        }
+    }
+
+    /// Ends the run, and continues the first panic of a hook.
+    pub(crate) fn end(self) {
+        if let Some(panic) = self.first_panic.into_inner() {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Hooks for Patient<'_> {
+    fn director_start(&self) {
+        self.call(|hooks| hooks.director_start());
+    }
+
+    fn director_end(&self) {
+        self.call(|hooks| hooks.director_end());
+    }
+
+    fn unit_start(&self, unit: UnitId, device: DeviceId) {
+        self.call(|hooks| hooks.unit_start(unit, device));
+    }
+
+    fn unit_end(&self, unit: UnitId, device: DeviceId) {
+        self.call(|hooks| hooks.unit_end(unit, device));
+    }
+
+    fn package_done(&self, package: &Package, device: DeviceId) {
+        self.call(|hooks| hooks.package_done(package, device));
+    }
+}
