@@ -39,10 +39,10 @@ fn platform_with(join: impl Fn(&mut PlatformBuilder, ArenaId)) -> Audited {
     let main = ArenaDesc::new("main", ArenaKind("test"), DeviceId(0))
         .with_remotes(cpu)
         .with_concurrency(Concurrency::BimapFull);
-    builder.add_arena(Arc::new(Mortal::new(Null::backed(main))));
+    builder.add_arena(Arc::new(dml_verify::mortal(Null::backed(main))));
     for (device, name) in [(1, "video:0"), (2, "video:1")] {
         let video = ArenaDesc::new(name, ArenaKind("test"), DeviceId(device)).with_remotes(cpu);
-        let arena = builder.add_arena(Arc::new(Mortal::new(Null::backed(video))));
+        let arena = builder.add_arena(Arc::new(dml_verify::mortal(Null::backed(video))));
         join(&mut builder, arena);
     }
     Audited::new(builder.build().expect("a sound platform"))

@@ -7,8 +7,8 @@ use dml::core::{Concurrency, DeviceId, Event, EventKind, Platform, Seq};
 use dml_verify::history::{assert_history, violations};
 use dml_verify::stress::{Mix, run};
 use dml_verify::{
-    Audited, CPU, GPU, GPU_ARENA, GPU2_ARENA, MAIN_ARENA, Rig, bytes, change, get, live_blocks, poll_once,
-    put, raw, read, star, write,
+    Audited, CPU, GPU, GPU_ARENA, GPU2_ARENA, MAIN_ARENA, Rig, bytes, change, get, live_blocks, pair,
+    poll_once, put, raw, read, star, write,
 };
 use std::future::IntoFuture;
 use std::sync::atomic::Ordering;
@@ -217,4 +217,37 @@ fn the_checker_misses_a_restore_and_a_failure() {
             }
         },
     );
+}
+
+#[test]
+fn a_second_recording_outlives_the_first() {
+    let platform = pair();
+    let first = platform.record();
+    let buffer = raw(&platform, 100);
+    write(&buffer, MAIN_ARENA, 0..100, 1);
+    let second = platform.record();
+    drop(first);
+    let _ = read(&buffer, MAIN_ARENA, 0..100);
+    let events = second.finish();
+    assert!(events.iter().any(|event| event.kind.is_reading_grant()), "{events:?}");
+    assert!(!events.iter().any(|event| matches!(event.kind, EventKind::Created { .. })));
+}
+
+#[test]
+fn recordings_that_overlap_have_their_own_events() {
+    let platform = pair();
+    let first = platform.record();
+    let buffer = raw(&platform, 100);
+    let second = platform.record();
+    write(&buffer, MAIN_ARENA, 0..100, 1);
+    let outer = first.finish();
+    let _ = read(&buffer, GPU_ARENA, 0..100);
+    let inner = second.finish();
+    let kinds = |events: &[dml::core::Event]| -> Vec<EventKind> {
+        events.iter().map(|event| event.kind.clone()).collect()
+    };
+    assert!(matches!(kinds(&outer)[0], EventKind::Created { .. }));
+    // What both saw is the same; only the second saw the copy.
+    assert_eq!(kinds(&outer)[1..], kinds(&inner)[..outer.len() - 1]);
+    assert!(dml_verify::copies(&outer).is_empty() && dml_verify::copies(&inner).len() == 1);
 }

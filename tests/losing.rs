@@ -11,8 +11,8 @@ use dml::core::{
     RawBuffer, Span, TransferError, UnmapRequest,
 };
 use dml_verify::{
-    Audited, CPU, Death, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Mortal, Rig, bytes, change, check,
-    mapped_pair, poll_once, put, raw, read, test_arena, watched, write,
+    Audited, CPU, Death, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Rig, bytes, change, check,
+    mapped_pair, mortal, poll_once, put, raw, read, test_arena, watched, write,
 };
 use std::future::IntoFuture;
 use std::task::Poll;
@@ -63,7 +63,7 @@ fn everybody_knows(platform: &Platform, bystander: &RawBuffer) {
 
 fn lost_while(platform: &Audited, act: impl FnOnce() -> Result<(), AcquireError>) {
     let bystander = bystander(platform);
-    test_arena(platform, GPU_ARENA).mortal().die();
+    test_arena(platform, GPU_ARENA).inner().die();
     let error = act().expect_err("its device is dead");
     assert!(error.is_device_lost(), "{error}");
     everybody_knows(platform, &bystander);
@@ -144,7 +144,7 @@ fn i16_a_loss_met_while_a_copy_runs_is_known_to_all() {
         let buffer = raw(&platform, LEN);
         write(&buffer, MAIN_ARENA, 0..LEN, 2);
         write(&buffer, GPU_ARENA, 0..1, 1);
-        test_arena(&platform, GPU_ARENA).mortal().die_at(Death::During(1));
+        test_arena(&platform, GPU_ARENA).inner().die_at(Death::During(1));
         let acquire = platform.acquire(GPU).read(&buffer.range(1..LEN));
         let failed = match how {
             0 => acquire.try_now(),
@@ -174,7 +174,7 @@ fn i16_a_loss_met_by_a_kernel_is_known_to_all_before_its_grants_end() {
         assert!(poll_once(&mut next).is_pending() && poll_once(&mut elsewhere).is_pending());
         let platform_of_kernel = platform.clone();
         let kernel = Fence::running(move || {
-            test_arena(&platform_of_kernel, GPU_ARENA).mortal().die();
+            test_arena(&platform_of_kernel, GPU_ARENA).inner().die();
             Err(TransferError::DeviceLost)
         });
         let running = grants.in_flight(kernel);
@@ -209,7 +209,7 @@ fn l04_who_waits_behind_a_request_that_meets_the_loss_is_told() {
     while buffer.snapshot().queue().len() == 0 {
         std::thread::yield_now();
     }
-    test_arena(&platform, GPU_ARENA).mortal().die();
+    test_arena(&platform, GPU_ARENA).inner().die();
     gate.open();
     assert!(reader.join().unwrap_err().is_device_lost());
     // It hears of the loss itself, not of a memory that fails it too.
@@ -228,7 +228,7 @@ fn i15_a_request_whose_source_is_lost_finds_another_when_it_is_made_again() {
     let _ = read(&buffer, GPU2_ARENA, 0..LEN);
     write(&buffer, GPU_ARENA, 20..30, 2);
     let _ = read(&buffer, GPU2_ARENA, 0..LEN);
-    test_arena(&platform, GPU_ARENA).mortal().die();
+    test_arena(&platform, GPU_ARENA).inner().die();
     // Of two sources of equal price the smaller is asked first.
     let region = buffer.range(15..35);
     let failed = platform.acquire(CPU).read(&region).try_now();
@@ -248,7 +248,7 @@ fn a_device_that_died_idle_is_noticed_when_somebody_asks() {
     let bystander = bystander(&platform);
     assert!(platform.notice_losses().is_empty() && platform.lost_devices().is_empty());
     let recording = platform.record();
-    test_arena(&platform, GPU_ARENA).mortal().die();
+    test_arena(&platform, GPU_ARENA).inner().die();
     assert_eq!(platform.notice_losses(), DeviceSet::of(GPU));
     everybody_knows(&platform, &bystander);
     platform.device_lost(GPU);
@@ -260,7 +260,7 @@ fn a_device_that_died_idle_is_noticed_when_somebody_asks() {
 #[test]
 fn an_arena_in_another_answers_for_both() {
     let desc = ArenaDesc::new("video", ArenaKind("test"), GPU);
-    let arena = Faulty::new(Mortal::new(Null::backed(desc)), Script::new());
+    let arena = Faulty::new(mortal(Null::backed(desc)), Script::new());
     assert!(!arena.is_lost() && !arena.inner().inner().is_lost());
     arena.inner().die();
     assert!(arena.is_lost());
@@ -342,7 +342,7 @@ fn losses_of_both_devices_are_noticed_together() {
     write(&buffer, GPU2_ARENA, 20..40, 2);
     write(&buffer, MAIN_ARENA, 40..LEN, 3);
     for arena in [GPU_ARENA, GPU2_ARENA] {
-        test_arena(&platform, arena).mortal().die();
+        test_arena(&platform, arena).inner().die();
     }
     assert!(platform.acquire(CPU).read(&buffer.range(0..5)).try_now().unwrap_err().is_device_lost());
     assert_eq!(platform.lost_devices(), DeviceSet::of(GPU).with(GPU2));

@@ -1,7 +1,7 @@
-//! Measures what each link of a platform takes.
+//! Measures the latency and bandwidth of each link of a platform.
 //!
-//! Each link is measured through DML itself, on a platform of the same arenas and that link alone: bytes are declared
-//! written at one end and acquired at the other, so that what is timed is what a kernel there waits for.
+//! Each link is measured through DML itself, on a platform of the same arenas and only that link. Bytes are declared
+//! written at one end and acquired at the other, so the measured time is the time that a kernel there waits.
 
 use dml_core::{
     AcquireError, ArenaId, ConfigError, DeviceId, LinkSpeed, Platform, PlatformBuilder, RawBuffer,
@@ -14,19 +14,19 @@ use thiserror::Error;
 const LONG_BYTES: u64 = 16 << 20;
 /// The size of the copy that shows the latency, in bytes.
 const SHORT_BYTES: u64 = 4;
-/// How often each is timed; the median counts.
+/// The number of timed copies of each size; the median counts.
 const RUNS: usize = 7;
 
-/// What was measured of one link.
+/// The measurement of one link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// The source.
+    /// The source arena.
     pub from: ArenaId,
-    /// The destination.
+    /// The destination arena.
     pub to: ArenaId,
     /// The mechanism's name.
     pub mechanism: String,
-    /// Its latency and bandwidth, or why it could not be measured.
+    /// The link's latency and bandwidth, or why it could not be measured.
     pub speed: Result<LinkSpeed, CalibrateError>,
 }
 
@@ -34,10 +34,10 @@ pub struct Measured {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CalibrateError {
-    /// A platform of this link alone cannot be made.
+    /// A platform with only this link cannot be made.
     #[error(transparent)]
     Platform(#[from] ConfigError),
-    /// Copying over it failed.
+    /// Copying over the link failed.
     #[error(transparent)]
     Copy(#[from] AcquireError),
 }
@@ -45,8 +45,8 @@ pub enum CalibrateError {
 /// Measures every link of a platform whose ends are their devices' home arenas, in the order of the links.
 ///
 /// # Shape and units
-/// The latency is the median time of a copy of 4 bytes, the bandwidth comes from that of 16 MiB, less the latency; a
-/// change of map state that the mechanism needs is part of both.
+/// The latency is the median time of a copy of 4 bytes. The bandwidth comes from the time of 16 MiB, less the latency.
+/// Both include a change of map state where the mechanism needs one.
 ///
 /// # Complexity
 /// Some 130 MiB are copied over each link.

@@ -1,4 +1,4 @@
-//! Finding the memories of this machine.
+//! Finds the memories of this machine.
 
 use crate::main_mem;
 #[cfg(all(feature = "offload", target_os = "linux"))]
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
-/// What to look for, and how much of it to use.
+/// Which devices to look for, and how much of each to use.
 ///
 /// # Examples
 /// ```
@@ -27,7 +27,7 @@ pub struct DiscoverOptions {
     pub(crate) offload: OffloadWishes,
 }
 
-/// What is asked of coprocessors that are processes.
+/// The options of coprocessors that are worker processes.
 #[derive(Clone, Debug)]
 #[cfg_attr(
     not(all(feature = "offload", target_os = "linux")),
@@ -48,40 +48,41 @@ impl Default for OffloadWishes {
 }
 
 impl DiscoverOptions {
-    /// Lets a device use `units` of its compute units and no more: threads of `cpu` and of a worker, a sub-device of an
-    /// OpenCL device.
+    /// Limits a device to `units` of its compute units: threads of `cpu` or of a worker, a sub-device of an OpenCL
+    /// device.
     pub fn limit(mut self, device: impl Into<String>, units: u32) -> Self {
         self.limits.insert(device.into(), units);
         self
     }
 
-    /// Opens these devices and no others. The device `cpu` and its main memory are there in any case: every platform
-    /// begins with them.
+    /// Opens only these devices. The device `cpu` and its main memory are always opened, because every platform begins
+    /// with them.
     pub fn only<N: Into<String>>(mut self, devices: impl IntoIterator<Item = N>) -> Self {
         self.only = Some(devices.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Starts so many workers as coprocessors, `offload:0` and on; one, without a word. None where it is zero.
+    /// Starts this many workers as coprocessors, `offload:0` and on; one by default, none with zero.
     pub fn offload(mut self, workers: u32) -> Self {
         self.offload.workers = workers;
         self
     }
 
-    /// The program that workers are started from. Without it that is this program, where it calls `offload::hook`, and
-    /// otherwise `dml-offload-worker`, beside this program or on the `PATH`.
+    /// Sets the program that workers run. By default it is this program if it calls `offload::hook`, otherwise
+    /// `dml-offload-worker`, beside this program or on the `PATH`.
     pub fn offload_program(mut self, program: impl Into<PathBuf>) -> Self {
         self.offload.program = Some(program.into());
         self
     }
 
-    /// The size of each worker's memory in bytes; without it, half of the machine's, shared evenly.
+    /// Sets the size of each worker's memory, in bytes. By default the workers share half of the machine's memory
+    /// evenly.
     pub fn offload_memory(mut self, bytes: u64) -> Self {
         self.offload.memory_bytes = Some(bytes);
         self
     }
 
-    /// How long a run on a worker may take before the worker counts as hung; `None` for as long as it likes.
+    /// Sets how long a run on a worker may take before the worker counts as hung; `None` for no limit.
     pub fn offload_time_limit(mut self, limit: Option<Duration>) -> Self {
         self.offload.time_limit = Some(limit);
         self
@@ -97,13 +98,13 @@ impl DiscoverOptions {
         self.limits.get(device).copied()
     }
 
-    /// Whether the device is to be opened.
+    /// Returns whether the device is to be opened.
     #[cfg(any(feature = "offload", feature = "opencl"))]
     pub(crate) fn wants(&self, device: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only.contains(device))
     }
 
-    /// Whether the device was asked for by its name, so that doing without it is no choice.
+    /// Returns whether the options name the device, so that it must not be left out.
     #[cfg(any(feature = "offload", feature = "opencl"))]
     pub(crate) fn names(&self, device: &str) -> bool {
         self.limits.contains_key(device)
@@ -111,7 +112,7 @@ impl DiscoverOptions {
             || self.only.as_ref().is_some_and(|only| only.contains(device))
     }
 
-    /// Only workers start their threads where they are told.
+    /// Checks that pins name only workers, the only devices whose threads can be pinned.
     fn check_pins(&self) -> Result<(), DiscoverError> {
         match self.offload.pins.iter().find(|(device, _)| !device.starts_with("offload:")) {
             Some((device, cores)) => Err(DiscoverError::BadPin {
@@ -132,7 +133,7 @@ impl DiscoverOptions {
     }
 }
 
-/// Why the devices asked for cannot be had. A backend that is merely missing is no error: see
+/// Why the requested devices cannot be used. A missing backend is no error: see
 /// [`Platform::unavailable`](dml_core::Platform::unavailable).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -140,45 +141,45 @@ pub enum DiscoverError {
     /// The options name a device that this machine does not have.
     #[error("unknown device {name}: there are {}", known.join(", "))]
     UnknownDevice {
-        /// The name.
+        /// The name that no device has.
         name: String,
-        /// The devices there are.
+        /// The names of the existing devices.
         known: Vec<String>,
     },
     /// The device cannot be limited to so many compute units.
     #[error("{device} cannot be limited to {units} compute units: {reason}")]
     BadLimit {
-        /// The device.
+        /// The device's name.
         device: String,
         /// The limit asked for.
         units: u32,
-        /// Why.
+        /// Why the limit cannot be kept.
         reason: String,
     },
     /// The device cannot be kept on these cores.
     #[error("{device} cannot be kept on cores {cores:?}: {reason}")]
     BadPin {
-        /// The device.
+        /// The device's name.
         device: String,
         /// The cores asked for.
         cores: Vec<u32>,
-        /// Why.
+        /// Why the device cannot be kept on these cores.
         reason: String,
     },
-    /// A device that was asked for by name exists and does not work.
+    /// A device that was asked for by name exists but does not work.
     #[error("{device} cannot be used: {reason}")]
     Unusable {
-        /// The device.
+        /// The device's name.
         device: String,
-        /// Why.
+        /// Why the device does not work.
         reason: String,
     },
 }
 
-/// Adds what is found on this machine to a platform that is being built.
+/// Adds the devices and memories of this machine to a platform that is being built.
 ///
-/// The processor and main memory come first, as device 0 and arena 0 of an empty builder; then the devices of each
-/// backend, in an order that is the same in every run. What is missing is noted with its reason.
+/// The processor and main memory come first, as device 0 and arena 0 of an empty builder. Then come the devices of each
+/// backend, in an order that is the same in every run. A missing backend is noted with its reason.
 ///
 /// # Examples
 /// ```
@@ -191,20 +192,20 @@ pub enum DiscoverError {
 /// # Ok::<(), dml_arenas::DiscoverError>(())
 /// ```
 pub trait Discover: Sized {
-    /// Adds everything.
+    /// Adds all devices that are found.
     ///
     /// # Errors
-    /// None today; the type leaves room for what cannot be an [`Unavailable`](dml_core::Unavailable).
+    /// None today. The type leaves room for errors that cannot be an [`Unavailable`](dml_core::Unavailable).
     fn discover(self) -> Result<Self, DiscoverError> {
         self.discover_with(&DiscoverOptions::default())
     }
 
-    /// Adds what the options ask for.
+    /// Adds the devices that the options ask for.
     ///
     /// # Errors
-    /// [`DiscoverError::UnknownDevice`] for a name that no device has, [`DiscoverError::BadLimit`] and
-    /// [`DiscoverError::BadPin`] for a limit or cores that cannot be kept, [`DiscoverError::Unusable`] for a named device
-    /// that does not work.
+    /// [`DiscoverError::UnknownDevice`] for a name that no device has. [`DiscoverError::BadLimit`] and
+    /// [`DiscoverError::BadPin`] for a limit or cores that cannot be kept. [`DiscoverError::Unusable`] for a named
+    /// device that does not work.
     fn discover_with(self, options: &DiscoverOptions) -> Result<Self, DiscoverError>;
 }
 

@@ -1,4 +1,4 @@
-//! Which process made something, so that its forks leave it alone.
+//! Remembers which process made an object, so that forks of that process leave the object alone.
 //!
 //! ```text
 //!   parent ── here() ──▶ origin 1          its page: 1     is origin 1 here? yes
@@ -6,32 +6,32 @@
 //!          └── here() ──▶ origin 2         its page: 2     is origin 2 here? yes, and origin 1 is not
 //!                └─ grandchild             its page: 0     neither is
 //! ```
-//! A fork inherits the memory, the descriptors and the destructors of its parent, and none of its threads. What the parent
-//! shares with others (a worker, its memory, an OpenCL driver) therefore remembers its [`Origin`], and asks on each use and
-//! in each destructor whether it is still there.
+//! A fork inherits the memory, the descriptors and the destructors of its parent, but none of its threads. Some objects
+//! share state with others: a worker, its memory, an OpenCL driver. Such an object remembers its [`Origin`], and checks
+//! it on each use and in each destructor.
 //!
-//! 1. A page holds the number of the process that reads it. The kernel shows it as zeros to every fork, also to one that was
-//!    made by a bare `clone`; a process that is not numbered yet takes the next number when it makes something.
-//! 2. No process has the number of one that it descends from: a fork inherits the count and goes on from it.
-//! 3. Asking is two loads. Where the kernel has no such pages (Linux before 4.14, other systems) a process is known by
-//!    its process id instead, which takes a system call.
-//! 4. Nothing here takes a lock: a fork may be made while another thread is in here.
+//! 1. A page holds the number of the process that reads it. The kernel shows the page as zeros to every fork, also to
+//!    one made by a bare `clone`. A process without a number takes the next number when it makes an object.
+//! 2. No process has the number of one of its ancestors: a fork inherits the count and goes on from it.
+//! 3. A check costs two loads. Some kernels have no such pages (Linux before 4.14, other systems). There the process id
+//!    identifies a process instead, at the cost of a system call.
+//! 4. This module takes no lock, because a fork may happen while another thread runs its code.
 //!
-//! A child that shares its parent's memory (`vfork`) is its parent to all of this. All it may do is `exec`.
+//! A child that shares its parent's memory (`vfork`) counts as its parent here. Such a child may only call `exec`.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// The process that made something.
+/// The process that made an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin(u64);
 
 impl Origin {
-    /// This process.
+    /// Returns the origin for objects that this process makes.
     pub(crate) fn here() -> Self {
         Self(MARK.number())
     }
 
-    /// Returns whether this process is the one, and not a fork of it.
+    /// Returns whether this process is the origin, and not a fork of it.
     #[inline]
     pub(crate) fn is_here(self) -> bool {
         MARK.is(self.0)
@@ -39,14 +39,15 @@ impl Origin {
 }
 
 static MARK: Mark = Mark::new();
-/// Numbers given out in this process and those that it descends from.
+/// The last number given out in this process or its ancestors.
 static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
-/// Stands for the page where there can be none.
+/// Stands for the page on systems without such pages.
 static NO_PAGE: AtomicU64 = AtomicU64::new(0);
 
-/// What a process is known by.
+/// The page that identifies the process.
 struct Mark {
-    /// The page, which is never unmapped; `NO_PAGE` where the kernel has none; null before the first question.
+    /// The page, which is never unmapped. It is `NO_PAGE` where the kernel has no such page, and null before the first
+    /// use.
     page: AtomicPtr<AtomicU64>,
 }
 
@@ -55,7 +56,7 @@ impl Mark {
         Self { page: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// The number of this process, now given to it where it has none yet.
+    /// Returns the number of this process, and gives it one if it has none yet.
     fn number(&self) -> u64 {
         let page = match self.page.load(Ordering::Acquire) {
             page if page.is_null() => self.make_page(),
@@ -69,7 +70,7 @@ impl Mark {
         match page.load(Ordering::Relaxed) {
             0 => {
                 let next = LAST_NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
-                // Where another thread was first, its number counts.
+                // If another thread was first, its number counts.
                 page.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed)
                     .map_or_else(|first| first, |_| next)
             }
@@ -93,15 +94,15 @@ impl Mark {
         let made = wiped_page().unwrap_or((&raw const NO_PAGE).cast_mut());
         let placed =
             self.page.compare_exchange(std::ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
-        // Where another thread was first, a page is left over, once.
+        // If another thread was first, one page is left over.
         placed.map_or_else(|first| first, |_| made).cast_const()
     }
 }
 
-/// A page of zeros that every fork finds zero again.
+/// Makes a page of zeros that is zero again in every fork.
 #[cfg(target_os = "linux")]
 fn wiped_page() -> Option<*mut AtomicU64> {
-    // Less than a page becomes one.
+    // The kernel rounds the size up to a page.
     let bytes = size_of::<AtomicU64>();
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists.
@@ -134,7 +135,7 @@ pub(crate) mod testing {
     /// How long a child may take, in seconds, before it counts as hung.
     const LIMIT_S: u32 = 10;
 
-    /// Has a child, made by `fork`, say whether `is_so`; the child does nothing else.
+    /// Makes a child with `fork`, and returns whether `is_so` holds in the child, which does nothing else.
     pub(crate) fn child_says(fork: impl FnOnce() -> libc::c_long, is_so: impl FnOnce() -> bool) -> bool {
         let child = fork();
         assert!(child >= 0);

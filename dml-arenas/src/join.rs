@@ -9,14 +9,14 @@ use dml_core::{
 /// One end of a pair of arenas.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
-    /// The arena.
+    /// The arena's id.
     pub(crate) arena: ArenaId,
-    /// The device its kernels run on.
+    /// The device that runs the arena's kernels.
     pub(crate) native: DeviceId,
 }
 
 impl End {
-    /// The end that an arena added before is.
+    /// Returns the end for an arena of the builder.
     ///
     /// # Panics
     /// When the builder has no such arena.

@@ -15,17 +15,19 @@
 //! | [`null`] | any | any | any | tests: records calls and polices the contract |
 //! | [`faulty`] | as the arena inside | | | tests: fails, shortens, delays the n-th call |
 //!
-//! Every folder has the same rooms: `arena.rs` implements [`Arena`](dml_core::Arena), `cross.rs` registers or
+//! Every folder has the same files: `arena.rs` implements [`Arena`](dml_core::Arena), `cross.rs` registers or
 //! implements copies to and from other arenas, `discover.rs` finds the devices of this machine.
 //!
 //! # What holds here
-//! 1. An arena validates nothing that core guarantees. What core must never ask for ends in a panic that names the bug;
-//!    what core cannot foresee (out of memory, a lost device, a failed copy) is an error value.
-//! 2. A backend that is missing is an ordinary value, [`Unavailable`](dml_core::Unavailable), with a sentence a person
-//!    can act on. Nothing has to be installed to compile or to start.
-//! 3. In a fork of the process that made it nothing here reaches what that process shares with others: a worker, its memory, a
-//!    driver. Such a device is lost there. Main memory, [`null`] and [`faulty`] hold private memory, of which a fork has a copy.
-//! 4. `unsafe` is confined to calls into the operating system and the frameworks; each block names what makes it so.
+//! 1. An arena validates nothing that core guarantees. A request that core must never make ends in a panic that names
+//!    the bug. An event that core cannot foresee (out of memory, a lost device, a failed copy) is an error value.
+//! 2. A missing backend is an ordinary value, [`Unavailable`](dml_core::Unavailable), with a sentence a person can act
+//!    on. Nothing must be installed to compile or to start.
+//! 3. In a fork of the process that made it, no object of this crate reaches what that process shares with others: a
+//!    worker, its memory, a driver. Such a device is lost in the fork. Main memory, [`null`] and [`faulty`] hold
+//!    private memory, of which a fork has a copy.
+//! 4. `unsafe` is confined to calls into the operating system and the frameworks; each block names the reason why it is
+//!    sound.
 
 pub mod calibrate;
 pub mod discover;

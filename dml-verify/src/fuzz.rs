@@ -1,7 +1,7 @@
-//! What the fuzz targets do with an input, and what replays their corpus in an ordinary test.
+//! Runs the inputs of the fuzz targets, also for ordinary tests that replay their corpus.
 //!
-//! An input is the random numbers that the generators of the property tests draw, so that fuzzer and property tests share
-//! generators and oracles; a test that replays an input needs no fuzzer.
+//! An input holds the random numbers that the generators of the property tests draw. So fuzzer and property tests share
+//! generators and oracles, and a test that replays an input needs no fuzzer.
 
 use crate::reference::{Armed, Mix, Place, World};
 use crate::rig::{GPU_ARENA, MAIN_ARENA};
@@ -12,10 +12,10 @@ use dml_core::{Platform, TransferError};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Drives the pure machine; how many operations the input was.
+/// Drives the pure machine. Returns the number of operations that the input encodes.
 ///
 /// # Panics
-/// When anything contradicts the specification.
+/// When the machine contradicts the specification.
 pub fn machine(bytes: &[u8]) -> u64 {
     static SHAPES: OnceLock<Vec<(&'static str, Platform)>> = OnceLock::new();
     let Some((shape, zeroed, ops)) = machine::from_bytes(bytes) else { return 0 };
@@ -25,10 +25,10 @@ pub fn machine(bytes: &[u8]) -> u64 {
 }
 
 /// Drives a whole platform and compares it with the reference model. The first four bytes say whether one of its calls
-/// goes wrong, which, and how; how many operations the input was.
+/// fails, which one, and how. Returns the number of operations that the input encodes.
 ///
 /// # Panics
-/// As [`machine()`].
+/// When the platform contradicts the model.
 pub fn reference(bytes: &[u8]) -> u64 {
     let Some((head, rest)) = bytes.split_first_chunk() else { return 0 };
     let armed = armed(*head);
@@ -45,8 +45,8 @@ pub fn reference(bytes: &[u8]) -> u64 {
     ops.len() as u64
 }
 
-/// The fault of some bytes, and the number of the call that meets it, in every second input. It is one of those that a
-/// fuzzer survives: it ends at the first panic, and a scripted one is none it should report.
+/// Returns the fault that some bytes encode, and the number of the call that meets it; every second input has one.
+/// Panics are excluded: a fuzzer ends at the first panic, and must not report a scripted one.
 fn armed([how, place, kind, n]: [u8; 4]) -> Option<(Armed, u64)> {
     let place = Place::Arena([MAIN_ARENA, GPU_ARENA][usize::from(place % 2)]);
     let transfers = [CallKind::CopyIn, CallKind::CopyOut, CallKind::Fill];
@@ -61,7 +61,7 @@ fn armed([how, place, kind, n]: [u8; 4]) -> Option<(Armed, u64)> {
     Some((Armed { place, fault, kind }, 1 + u64::from(n % 16)))
 }
 
-/// Counts executions and operations, and says now and then how many there were.
+/// Counts executions and operations, and prints the counts now and then.
 pub fn counted(target: &str, operations: u64) {
     static EXECUTIONS: AtomicU64 = AtomicU64::new(0);
     static OPERATIONS: AtomicU64 = AtomicU64::new(0);

@@ -1,10 +1,10 @@
-//! Checks a recorded history: what the machine says it did, replayed on a model of bytes.
+//! Checks a recorded history: replays the machine's events on a model of bytes.
 //!
 //! ```text
 //!   events of one buffer, in order ──▶ replay: valid-sets, last commits, grants, copies ──▶ what contradicts them
 //! ```
-//! The checker knows the events and the fixed facts of the platform (devices, what may be bound to what), and nothing of
-//! `BufferState`. It holds every byte by itself, so that no arithmetic on ranges can be wrong in the same way twice.
+//! The checker knows the events and the fixed facts of the platform (devices, possible bindings), and nothing of
+//! `BufferState`. It keeps the state of each byte separately, so it cannot repeat a mistake in range arithmetic.
 
 use crate::rig::arenas;
 use dml_core::state::Outcome;
@@ -15,19 +15,19 @@ use dml_core::{
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-/// Holds a history, from the making of every buffer to the last release, to be one that may happen.
+/// Checks that a history is allowed, from the making of every buffer to the last release.
 ///
 /// # Panics
-/// When it is not, with everything that contradicts it.
+/// When the history is not allowed; the message lists every contradiction.
 pub fn assert_history(platform: &Platform, events: &[Event]) {
     let found = violations(platform, events);
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// A platform whose whole history is checked when this is dropped: every test that makes one runs under the checker.
+/// A platform whose whole history is checked when this value is dropped. Tests make their platforms through it.
 ///
-/// Declared first in a test it is dropped last, when its buffers and grants are gone. It is a [`Platform`] for every use;
-/// a clone of the platform inside may outlive it, but nothing may be granted then.
+/// Declare it first in a test: it is then dropped last, after the buffers and grants. It dereferences to a
+/// [`Platform`]. A clone of that platform may outlive this value, but must grant nothing then.
 #[derive(Debug)]
 pub struct Audited {
     platform: Platform,
@@ -35,7 +35,7 @@ pub struct Audited {
 }
 
 impl Audited {
-    /// Records everything that happens on a platform from now on.
+    /// Records every event of a platform from now on.
     #[must_use]
     pub fn new(platform: Platform) -> Self {
         let recording = Some(platform.record());
@@ -53,7 +53,7 @@ impl Deref for Audited {
 
 impl Drop for Audited {
     /// # Panics
-    /// When the history contradicts itself, unless the thread is panicking already.
+    /// When the history contradicts itself, unless the thread is already panicking.
     fn drop(&mut self) {
         let events = self.recording.take().map_or_else(Vec::new, Recording::finish);
         if !std::thread::panicking() {
@@ -62,7 +62,7 @@ impl Drop for Audited {
     }
 }
 
-/// Everything in the events that must not be.
+/// Returns a message for every contradiction in the events.
 #[must_use]
 pub fn violations(platform: &Platform, events: &[Event]) -> Vec<String> {
     let mut buffers: BTreeMap<BufferId, Replay<'_>> = BTreeMap::new();
@@ -96,7 +96,7 @@ enum Contents {
 #[derive(Clone, Copy, Debug)]
 struct Byte {
     valid: ArenaSet,
-    /// What it holds, or held before a writer failed.
+    /// What the byte holds, or held before a writer failed.
     contents: Contents,
     poisoned: bool,
     commit: Seq,
@@ -119,13 +119,13 @@ struct Copy {
 struct Replay<'a> {
     platform: &'a Platform,
     bytes: Vec<Byte>,
-    /// Arenas with storage, and whose it is.
+    /// The arenas with storage, each with the arena that owns the storage.
     storage: BTreeMap<ArenaId, ArenaId>,
     lost: ArenaSet,
     lost_devices: DeviceSet,
     grants: BTreeMap<GrantId, Holding>,
     copies: Vec<Copy>,
-    /// Copies made for a request that is not granted yet.
+    /// The finished copies of each request that is not granted yet.
     made_for: BTreeMap<GrantId, Vec<Copy>>,
     commit: Seq,
     found: Vec<String>,
@@ -181,7 +181,7 @@ impl<'a> Replay<'a> {
         members.fold(ArenaSet::of(arena), ArenaSet::with)
     }
 
-    /// How a binding of `arena` to `root` shares.
+    /// Returns the concurrency of the binding of `arena` to `root`, if a link binds them.
     fn binding(&self, arena: ArenaId, root: ArenaId) -> Option<Concurrency> {
         self.platform.links().iter().find_map(|link| match link.allocation {
             Allocation::Bound(concurrency) if (link.from, link.to) == (root, arena) => Some(concurrency),
@@ -189,7 +189,7 @@ impl<'a> Replay<'a> {
         })
     }
 
-    /// The arenas that hold what this one holds, at once.
+    /// Returns the arenas that see every write to this arena's storage at once.
     fn mirrors(&self, arena: ArenaId) -> ArenaSet {
         let (group, root) = (self.group(arena), self.root(arena));
         let members = group.iter().filter(|&member| member != root);
@@ -221,13 +221,13 @@ impl<'a> Replay<'a> {
             EventKind::Freed { arena } => {
                 let had = self.storage.remove(&arena).is_some();
                 self.expect(had, || format!("{arena} had no storage"));
-                // New storage of a member of a lost root is as good as any.
+                // New storage of a member is usable even if the root of its old group was lost.
                 if !self.lost_devices.contains(self.platform.arena(arena).desc().native) {
                     self.lost = self.lost.without(arena);
                 }
                 let all = self.everything();
                 self.change(all, |byte| byte.valid = byte.valid.without(arena));
-                // Who went may have been the one who kept the others from sharing coherently.
+                // The freed arena may have been the one that kept the group from sharing coherently.
                 let left: Vec<_> = self.storage.keys().map(|&left| self.mirrors(left)).collect();
                 self.change(all, |byte| {
                     let held = left.iter().filter(|mirrors| !byte.valid.intersection(**mirrors).is_empty());
@@ -290,7 +290,7 @@ impl<'a> Replay<'a> {
         self.expect(!twice, || "granted twice".to_owned());
     }
 
-    /// Takes over what a writer wrote; whether it wrote anything.
+    /// Commits the writes of a grant. Returns whether the grant wrote anything.
     fn commit(&mut self, holding: &Holding) -> bool {
         let writes: Vec<Span> =
             holding.claims.iter().filter(|claim| claim.access.writes()).map(|claim| claim.span).collect();
@@ -321,7 +321,7 @@ impl<'a> Replay<'a> {
                 self.change(claim.span, |byte| {
                     byte.valid = byte.valid.minus(group);
                     byte.poisoned = true;
-                    // What was never written, or is nowhere any more, does not come back.
+                    // Bytes that were never written, or that no arena holds, cannot be restored.
                     if byte.contents == Contents::Undefined {
                         byte.contents = Contents::Defined;
                     }
@@ -341,7 +341,7 @@ impl<'a> Replay<'a> {
         self.commit(&holding);
         let now = self.commit;
         self.expect(commit == now, || format!("the commit is {now:?}"));
-        holding.claims.iter_mut().for_each(|claim| claim.access = Access::ReadOnly);
+        holding.claims = holding.claims.reading();
         self.grants.insert(grant, holding);
     }
 
@@ -353,7 +353,7 @@ impl<'a> Replay<'a> {
             let there = self.storage.contains_key(&arena);
             self.expect(there, || format!("{arena} has no storage"));
         }
-        // On the last hop into coherent storage a refresh may say what the hop before has brought about.
+        // On the last hop into coherent storage, a refresh may report bytes that the previous hop already made valid.
         let coherent = from.is_some_and(|from| self.mirrors(from).contains(to));
         let already = !coherent && self.at(span).iter().any(|byte| byte.valid.contains(to));
         self.expect(!already, || format!("{to} is valid there already"));
@@ -394,7 +394,7 @@ impl<'a> Replay<'a> {
         if !self.lost.contains(copy.to) {
             let mirrors = self.mirrors(copy.to);
             self.change(copy.span, |byte| {
-                // What was lost on its way is nobody's when it arrives; what was read before its memory was lost is.
+                // Bytes lost on their way are not valid on arrival. Bytes read before their memory was lost are valid.
                 let lost = byte.poisoned && byte.valid.is_empty() && byte.contents == Contents::Defined;
                 if !lost {
                     byte.valid = byte.valid.union(mirrors);

@@ -1,5 +1,5 @@
-//! What checks DML: test platforms, generators, oracles. For the tests, the fuzz targets and `cargo xtask`; nothing that
-//! DML ships depends on it.
+//! Checks DML with test platforms, generators and oracles. The tests, the fuzz targets and `cargo xtask` use this
+//! crate; no shipped crate depends on it.
 //!
 //! ```text
 //!   rig         platforms of arenas that record, police, fail and stop on cue
@@ -32,5 +32,5 @@ pub mod simulate;
 pub mod stress;
 
 pub use history::Audited;
-pub use mortal::{Death, Mortal};
+pub use mortal::{Death, Mortal, Mortality, mortal};
 pub use rig::*;

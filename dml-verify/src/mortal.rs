@@ -7,12 +7,10 @@
 //! ```
 //! What frees storage is passed on: the books of the arena inside must come out even.
 
+use dml_arenas::faulty::{Around, CallKind, Piece, Wrapped};
 use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex};
-use dml_core::{
-    AllocError, Arena, ArenaDesc, Backing, BlockRef, CopyIn, CopyOut, Fence, Fill, MapReport, MapRequest,
-    NewBlock, TransferError, UnmapRequest,
-};
+use dml_core::{AllocError, Arena, ArenaDesc, Fence, MapReport, TransferError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// When a device dies.
@@ -25,26 +23,22 @@ pub enum Death {
 }
 
 /// Any arena, on a device that may die.
-#[derive(Debug)]
-pub struct Mortal<A> {
-    inner: A,
+pub type Mortal<A> = Wrapped<A, Mortality>;
+
+/// The life of a device.
+#[derive(Debug, Default)]
+pub struct Mortality {
     death: Mutex<Option<Death>>,
     is_dead: Arc<AtomicBool>,
     calls: AtomicU64,
 }
 
-impl<A: Arena> Mortal<A> {
-    /// `arena`, alive.
-    pub fn new(arena: A) -> Self {
-        let (death, calls) = (Mutex::new(None), AtomicU64::new(0));
-        Self { inner: arena, death, is_dead: Arc::new(AtomicBool::new(false)), calls }
-    }
+/// `arena`, on a device that is alive.
+pub fn mortal<A: Arena>(arena: A) -> Mortal<A> {
+    Wrapped::around(arena, Mortality::default())
+}
 
-    /// The arena inside.
-    pub fn inner(&self) -> &A {
-        &self.inner
-    }
-
+impl Mortality {
     /// How many calls were made that a dead device would not have answered.
     pub fn calls_made(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
@@ -94,11 +88,32 @@ impl<A: Arena> Mortal<A> {
         }
         call()
     }
+}
 
-    /// A call that starts work.
-    fn started(&self, call: impl FnOnce() -> Result<Fence, TransferError>) -> Result<Fence, TransferError> {
+impl Around for Mortality {
+    fn stored<R>(
+        &self,
+        arena: &ArenaDesc,
+        _kind: CallKind,
+        bytes: u64,
+        make: impl FnOnce(u64) -> Result<R, AllocError>,
+    ) -> Result<R, AllocError> {
+        let lost = || AllocError::DeviceLost { arena: arena.name.clone() };
+        self.answered(|| Ok(make(bytes))).unwrap_or_else(|_| Err(lost()))
+    }
+
+    fn remapped(
+        &self,
+        _arena: &ArenaDesc,
+        _kind: CallKind,
+        change: impl FnOnce() -> Result<MapReport, TransferError>,
+    ) -> Result<MapReport, TransferError> {
+        self.answered(change)
+    }
+
+    fn moved<T: Piece>(&self, arena: &Arc<dyn Arena>, piece: T) -> Result<Fence, TransferError> {
         let dies = self.call()?;
-        let fence = call()?;
+        let fence = piece.start(&**arena)?;
         if !dies {
             return Ok(fence);
         }
@@ -110,59 +125,8 @@ impl<A: Arena> Mortal<A> {
         }))
     }
 
-    fn stored<R>(&self, call: impl FnOnce() -> Result<R, AllocError>) -> Result<R, AllocError> {
-        let lost = || AllocError::DeviceLost { arena: self.inner.desc().name.clone() };
-        self.answered(|| Ok(call())).unwrap_or_else(|_| Err(lost()))
-    }
-}
-
-impl<A: Arena> Arena for Mortal<A> {
-    fn desc(&self) -> &ArenaDesc {
-        self.inner.desc()
-    }
-
-    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
-        self.stored(|| self.inner.alloc(len))
-    }
-
-    fn attach(&self, storage: &Backing) -> Result<BlockRef, AllocError> {
-        self.stored(|| self.inner.attach(storage))
-    }
-
-    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
-        self.stored(|| self.inner.bind(root))
-    }
-
-    fn free(&self, block: BlockRef) {
-        self.inner.free(block);
-    }
-
-    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
-        self.answered(|| self.inner.map(request))
-    }
-
-    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
-        self.answered(|| self.inner.unmap(request))
-    }
-
-    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
-        self.started(|| self.inner.copy_in(copy))
-    }
-
-    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
-        self.started(|| self.inner.copy_out(copy))
-    }
-
-    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
-        self.started(|| self.inner.fill(fill))
-    }
-
-    fn map_state(&self, block: &BlockRef) -> Option<MapState> {
-        self.inner.map_state(block).filter(|_| !self.is_lost())
-    }
-
-    fn tail(&self) -> Result<Fence, TransferError> {
-        self.inner.tail()
+    fn map_state(&self, found: Option<MapState>) -> Option<MapState> {
+        found.filter(|_| !self.is_lost())
     }
 
     fn is_lost(&self) -> bool {

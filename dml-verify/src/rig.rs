@@ -5,16 +5,15 @@
 //! the block of their grant and as the arena's native device, so that a kernel without access is caught.
 
 use crate::history::Audited;
-use crate::mortal::Mortal;
-use dml_arenas::faulty::{CallKind, Faulty, FaultyCross, Script};
+use crate::mortal::{Mortal, mortal};
+use dml_arenas::faulty::{Around, CallKind, Faulty, FaultyCross, Script, Wrapped};
 use dml_arenas::null::Null;
-use dml_core::state::{BufferState, MapState, Status};
+use dml_core::state::{BufferState, Status};
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{
-    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, ArenaSet, Backing, Binding, BlockRef,
-    Concurrency, ConfigError, CopyIn, CopyOut, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet,
-    Event, EventKind, Fence, Fill, Grants, HostMapped, HostStaged, Link, LinkId, MapReport, MapRequest,
-    NewBlock, Platform, PlatformBuilder, RawBuffer, Region, TransferError, UnmapRequest,
+    Allocation, ArenaDesc, ArenaId, ArenaKind, ArenaSet, Binding, Concurrency, ConfigError, CrossArena,
+    DeviceDesc, DeviceId, DeviceKind, DeviceSet, Event, EventKind, Grants, HostMapped, HostStaged, Link,
+    LinkId, Platform, PlatformBuilder, RawBuffer, Region,
 };
 use std::fmt;
 use std::future::Future;
@@ -42,24 +41,26 @@ pub const GPU3_ARENA: ArenaId = ArenaId(3);
 
 type Hook = Arc<dyn Fn(CallKind) + Send + Sync>;
 
-/// The arena of every test platform.
-pub struct TestArena {
-    inner: Mortal<Faulty<Null>>,
-    hook: Mutex<Option<Hook>>,
-}
+/// The arena of every test platform: its hooks are those of a [`Watch`].
+pub type TestArena = Wrapped<Mortal<Faulty<Null>>, Watch>;
 
-impl TestArena {
-    fn call(&self, kind: CallKind) -> &Mortal<Faulty<Null>> {
-        let hook = self.hook.lock().clone();
+/// A hook that a test may set on an arena.
+#[derive(Default)]
+pub struct Watch(Mutex<Option<Hook>>);
+
+impl Around for Watch {
+    fn called(&self, kind: CallKind) {
+        let hook = self.0.lock().clone();
         if let Some(hook) = hook {
             hook(kind);
         }
-        &self.inner
     }
+}
 
+impl Watch {
     /// Calls `hook` before every call of core.
     pub fn hook(&self, hook: impl Fn(CallKind) + Send + Sync + 'static) {
-        *self.hook.lock() = Some(Arc::new(hook));
+        *self.0.lock() = Some(Arc::new(hook));
     }
 
     /// Stops the first call of a kind until the gate is opened.
@@ -77,21 +78,6 @@ impl TestArena {
             }
         });
         Gate { arrived, open }
-    }
-
-    /// The arena inside that records and polices.
-    pub fn null(&self) -> &Null {
-        self.inner.inner().inner()
-    }
-
-    /// The arena inside that fails on cue.
-    pub fn faulty(&self) -> &Faulty<Null> {
-        self.inner.inner()
-    }
-
-    /// The arena inside whose device dies on cue.
-    pub fn mortal(&self) -> &Mortal<Faulty<Null>> {
-        &self.inner
     }
 }
 
@@ -114,63 +100,9 @@ impl Gate {
     }
 }
 
-impl fmt::Debug for TestArena {
+impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-impl Arena for TestArena {
-    fn desc(&self) -> &ArenaDesc {
-        self.inner.desc()
-    }
-
-    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
-        self.call(CallKind::Alloc).alloc(len)
-    }
-
-    fn attach(&self, storage: &Backing) -> Result<BlockRef, AllocError> {
-        self.call(CallKind::Attach).attach(storage)
-    }
-
-    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
-        self.call(CallKind::Bind).bind(root)
-    }
-
-    fn free(&self, block: BlockRef) {
-        self.call(CallKind::Free).free(block);
-    }
-
-    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
-        self.call(CallKind::Map).map(request)
-    }
-
-    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
-        self.call(CallKind::Unmap).unmap(request)
-    }
-
-    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
-        self.call(CallKind::CopyIn).copy_in(copy)
-    }
-
-    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
-        self.call(CallKind::CopyOut).copy_out(copy)
-    }
-
-    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
-        self.call(CallKind::Fill).fill(fill)
-    }
-
-    fn map_state(&self, block: &BlockRef) -> Option<MapState> {
-        self.inner.map_state(block)
-    }
-
-    fn tail(&self) -> Result<Fence, TransferError> {
-        self.inner.tail()
-    }
-
-    fn is_lost(&self) -> bool {
-        self.inner.is_lost()
+        f.write_str("Watch")
     }
 }
 
@@ -209,8 +141,8 @@ impl Rig {
     }
 
     fn add(&mut self, desc: ArenaDesc, script: Script) -> ArenaId {
-        let inner = Mortal::new(Faulty::new(Null::backed(desc), script));
-        self.builder.add_arena(Arc::new(TestArena { inner, hook: Mutex::new(None) }))
+        let inner = mortal(Faulty::new(Null::backed(desc), script));
+        self.builder.add_arena(Arc::new(TestArena::around(inner, Watch::default())))
     }
 
     /// A further device with a memory that the host can map.
@@ -360,7 +292,7 @@ pub fn test_arena(platform: &Platform, id: ArenaId) -> &TestArena {
 
 /// The arena that records and polices.
 pub fn null(platform: &Platform, id: ArenaId) -> &Null {
-    test_arena(platform, id).null()
+    test_arena(platform, id).inner().inner().inner()
 }
 
 /// How many blocks are alive in all arenas.
@@ -390,7 +322,7 @@ pub fn put(grants: &mut Grants, region: &impl Region, offset: u64, bytes: &[u8])
     }
     let part = region.buffer().range(offset..offset + bytes.len() as u64);
     let arena = grants.arena(region).expect("granted");
-    let null = test_arena(region.buffer().platform(), arena).null();
+    let null = null(region.buffer().platform(), arena);
     null.write(grants, &part, bytes).expect("granted for writing");
 }
 
@@ -400,7 +332,7 @@ pub fn get(grants: &Grants, region: &impl Region, range: std::ops::Range<u64>) -
         return Vec::new();
     }
     let arena = grants.arena(region).expect("granted");
-    let null = test_arena(region.buffer().platform(), arena).null();
+    let null = null(region.buffer().platform(), arena);
     null.read(grants, &region.buffer().range(range)).expect("granted")
 }
 

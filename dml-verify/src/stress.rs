@@ -1,7 +1,7 @@
-//! Threads that use the same buffers in every way, and know at each moment what must be in them.
+//! Threads that use the same buffers in every way, and check the contents at each access.
 //!
-//! A *shadow* holds the latest contents of every byte. Who writes a byte changes its shadow too, under the same grant; who
-//! reads it compares. Nothing but the grants orders these accesses: where one is granted too much, bytes differ.
+//! A *shadow* holds the latest contents of every byte. A writer changes the shadow of its bytes under the same grant; a
+//! reader compares. Only the grants order these accesses, so bytes differ where one request is granted too much.
 
 use crate::random::Random;
 use crate::rig::{block_on, bytes, get, put};
@@ -14,27 +14,27 @@ use std::time::Duration;
 
 const LEN: u64 = 97;
 
-/// What threads may do beside acquiring and releasing.
+/// The options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
-    /// How many.
+    /// The number of threads.
     pub threads: u64,
-    /// How many requests each of them makes.
+    /// The number of requests that each thread makes.
     pub rounds: u64,
-    /// Whether kernels fail now and then.
+    /// Whether some kernels fail.
     pub failures: bool,
 }
 
-/// What came of it all.
+/// Counts what happened in a run.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Requests granted.
     pub granted: AtomicU64,
-    /// Requests that were busy, or given up while they waited.
+    /// Requests that were busy, or were given up while they waited.
     pub given_up: AtomicU64,
     /// Kernels that failed on purpose.
     pub failed: AtomicU64,
-    /// Buffers overwritten or restored after that.
+    /// Buffers overwritten or restored after a failure.
     pub repaired: AtomicU64,
 }
 
@@ -46,7 +46,8 @@ struct Shared {
     mix: Mix,
 }
 
-/// Three buffers, one of which begins as zeros; everything is released and dropped when this returns.
+/// Runs threads on three buffers, one of which begins as zeros. All grants are released and all buffers dropped on
+/// return.
 pub fn run(platform: &Platform, mix: Mix) -> Tally {
     let buffers: Vec<RawBuffer> = [false, true, false]
         .map(|zeroed| {
@@ -70,7 +71,7 @@ pub fn run(platform: &Platform, mix: Mix) -> Tally {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().expect("no thread found anything wrong"));
-    // In the end every byte that is not lost holds what its shadow does.
+    // At the end, every byte that is not lost equals its shadow.
     for (index, buffer) in shared.buffers.iter().enumerate() {
         for at in 0..LEN {
             let lost = buffer.restore(at..at + 1).is_err();
@@ -98,7 +99,7 @@ impl Shared {
 struct Worker {
     shared: Arc<Shared>,
     random: Random,
-    /// Of the pattern last written; every write has one of its own.
+    /// The seed of the pattern written last; every write has its own.
     seed: u64,
 }
 
@@ -143,7 +144,7 @@ impl Worker {
         start..start + 1 + self.random.below((LEN - start).min(40))
     }
 
-    /// One buffer, or two, in any order.
+    /// Draws one or two buffers, in any order.
     fn wants(&mut self) -> Vec<Want> {
         let first = self.random.below(3) as usize;
         let indices = [first, (first + 1 + self.random.below(2) as usize) % 3];
@@ -167,11 +168,11 @@ impl Worker {
         });
         match self.random.below(8) {
             0 => asked.try_now(),
-            // As good as at once: given up while it waits, or while it is being let in.
+            // The timeout is short: the request is given up while it waits, or while it is being granted.
             1 => asked.wait_timeout(Duration::from_micros(self.random.below(200))),
             2 => block_on(asked.into_future()),
             3 => {
-                // Given up at the first wait.
+                // The request is given up at the first wait.
                 let mut future = asked.into_future();
                 match crate::rig::poll_once(&mut future) {
                     std::task::Poll::Ready(result) => result,
@@ -186,7 +187,7 @@ impl Worker {
         }
     }
 
-    /// Reads and writes what was granted, and releases it in one of the ways there are.
+    /// Reads and writes all granted bytes, and ends the grant in a random way.
     fn kernel(&mut self, mut grants: Grants, wants: Vec<Want>) {
         for want in wants.iter().filter(|want| want.access.reads()) {
             self.shared.compare(&grants, want.index, want.range.clone());
@@ -216,7 +217,7 @@ impl Worker {
                     self.shared.compare(&grants, want.index, want.range);
                 }
             }
-            // Nothing that was written would be committed.
+            // A dropped grant would commit no writes.
             1 if writes.is_empty() => drop(grants),
             _ => grants.release().expect("no device is lost"),
         }

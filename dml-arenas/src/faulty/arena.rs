@@ -1,159 +1,89 @@
 //! An arena that follows a script.
 
 use super::script::{CallKind, Fault, Player, Script, meet, transfer};
-use dml_core::state::MapState;
+use super::wrapped::{Around, Piece, Wrapped};
 use dml_core::sync::Arc;
-use dml_core::{
-    AllocError, Arena, ArenaDesc, Backing, BlockRef, CopyIn, CopyOut, Fence, Fill, MapReport, MapRequest,
-    NewBlock, TransferError, UnmapRequest,
-};
+use dml_core::{AllocError, Arena, ArenaDesc, Fence, MapReport, TransferError};
 
-/// Any arena, with faults.
+/// Any arena, with faults: [`Faulty::new`] takes the script.
+pub type Faulty<A> = Wrapped<A, Faults>;
+
+/// The faults of an arena.
 #[derive(Debug)]
-pub struct Faulty<A> {
-    inner: A,
-    player: Player,
-}
+pub struct Faults(Player);
 
-impl<A: Arena> Faulty<A> {
+impl<A: Arena> Wrapped<A, Faults> {
     /// `arena`, going wrong where `script` says.
     #[must_use]
     pub fn new(arena: A, script: Script) -> Self {
-        Self { inner: arena, player: Player::new(script) }
+        Self::around(arena, Faults(Player::new(script)))
     }
+}
 
-    /// The arena inside.
-    #[must_use]
-    pub fn inner(&self) -> &A {
-        &self.inner
-    }
-
+impl Faults {
     /// How many calls were made so far.
     #[must_use]
     pub fn calls_made(&self) -> u64 {
-        self.player.calls_made()
+        self.0.calls_made()
     }
 
     /// How many calls of one kind were made so far.
     #[must_use]
     pub fn calls_of(&self, kind: CallKind) -> u64 {
-        self.player.calls_of(kind)
-    }
-
-    fn name(&self) -> &Arc<str> {
-        &self.inner.desc().name
+        self.0.calls_of(kind)
     }
 
     /// What is left of the fault that the next call of this kind meets.
-    fn meet(&self, kind: CallKind) -> Option<Fault> {
-        meet(self.player.next(kind), self.name(), kind)
+    fn meet(&self, arena: &ArenaDesc, kind: CallKind) -> Option<Fault> {
+        meet(self.0.next(kind), &arena.name, kind)
     }
+}
 
-    fn no_storage(&self, cause: &TransferError, bytes: u64) -> AllocError {
-        let arena = self.name().clone();
-        match cause {
-            TransferError::DeviceLost => AllocError::DeviceLost { arena },
-            _ => AllocError::OutOfMemory { arena, bytes },
+impl Around for Faults {
+    fn stored<R>(
+        &self,
+        arena: &ArenaDesc,
+        kind: CallKind,
+        bytes: u64,
+        make: impl FnOnce(u64) -> Result<R, AllocError>,
+    ) -> Result<R, AllocError> {
+        let name = || arena.name.clone();
+        match self.meet(arena, kind) {
+            Some(Fault::Fail(TransferError::DeviceLost) | Fault::FailInFence(TransferError::DeviceLost)) => {
+                Err(AllocError::DeviceLost { arena: name() })
+            }
+            Some(Fault::Fail(_) | Fault::FailInFence(_)) => {
+                Err(AllocError::OutOfMemory { arena: name(), bytes })
+            }
+            Some(Fault::Short(less)) => make(less.min(bytes)),
+            _ => make(bytes),
         }
     }
 
-    fn remap(
+    fn freed(&self, arena: &ArenaDesc) {
+        self.meet(arena, CallKind::Free);
+    }
+
+    fn remapped(
         &self,
+        arena: &ArenaDesc,
         kind: CallKind,
         change: impl FnOnce() -> Result<MapReport, TransferError>,
     ) -> Result<MapReport, TransferError> {
-        match self.meet(kind) {
+        match self.meet(arena, kind) {
             Some(Fault::Fail(error) | Fault::FailInFence(error)) => Err(error),
             Some(Fault::Report(state)) => change().map(|report| MapReport { state, ..report }),
             _ => change(),
         }
     }
 
-    fn transfer(
-        &self,
-        kind: CallKind,
-        start: impl FnOnce(Option<u64>) -> Result<Fence, TransferError>,
-    ) -> Result<Fence, TransferError> {
-        transfer(self.player.next(kind), self.name(), kind, start)
-    }
-}
-
-impl<A: Arena> Arena for Faulty<A> {
-    fn desc(&self) -> &ArenaDesc {
-        self.inner.desc()
-    }
-
-    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
-        match self.meet(CallKind::Alloc) {
-            Some(Fault::Fail(error) | Fault::FailInFence(error)) => Err(self.no_storage(&error, len)),
-            Some(Fault::Short(bytes)) => self.inner.alloc(bytes.min(len)),
-            _ => self.inner.alloc(len),
-        }
-    }
-
-    fn attach(&self, storage: &Backing) -> Result<BlockRef, AllocError> {
-        match self.meet(CallKind::Attach) {
-            Some(Fault::Fail(error) | Fault::FailInFence(error)) => {
-                Err(self.no_storage(&error, storage.len()))
+    fn moved<T: Piece>(&self, arena: &Arc<dyn Arena>, piece: T) -> Result<Fence, TransferError> {
+        transfer(self.0.next(T::KIND), &arena.desc().name, T::KIND, |bytes| match bytes {
+            Some(bytes) => {
+                let bytes = bytes.min(piece.bytes());
+                piece.cut(bytes).0.start(&**arena)
             }
-            _ => self.inner.attach(storage),
-        }
-    }
-
-    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
-        match self.meet(CallKind::Bind) {
-            Some(Fault::Fail(error) | Fault::FailInFence(error)) => Err(self.no_storage(&error, root.len())),
-            _ => self.inner.bind(root),
-        }
-    }
-
-    fn free(&self, block: BlockRef) {
-        self.meet(CallKind::Free);
-        self.inner.free(block);
-    }
-
-    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
-        self.remap(CallKind::Map, || self.inner.map(request))
-    }
-
-    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
-        self.remap(CallKind::Unmap, || self.inner.unmap(request))
-    }
-
-    fn map_state(&self, block: &BlockRef) -> Option<MapState> {
-        self.inner.map_state(block)
-    }
-
-    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
-        self.transfer(CallKind::CopyIn, |bytes| match bytes {
-            Some(bytes) => self.inner.copy_in(copy.first(bytes)),
-            None => self.inner.copy_in(copy),
+            None => piece.start(&**arena),
         })
-    }
-
-    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
-        self.transfer(CallKind::CopyOut, |bytes| match bytes {
-            Some(bytes) => self.inner.copy_out(copy.first(bytes)),
-            None => self.inner.copy_out(copy),
-        })
-    }
-
-    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
-        self.transfer(CallKind::Fill, |bytes| match bytes {
-            Some(bytes) => self.inner.fill(fill.first(bytes)),
-            None => self.inner.fill(fill),
-        })
-    }
-
-    fn tail(&self) -> Result<Fence, TransferError> {
-        self.inner.tail()
-    }
-
-    fn is_lost(&self) -> bool {
-        self.inner.is_lost()
-    }
-
-    fn loss(&self) -> Option<Arc<str>> {
-        self.inner.loss()
     }
 }

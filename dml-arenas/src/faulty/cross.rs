@@ -4,7 +4,8 @@ use super::script::{CallKind, Player, Script, transfer};
 use dml_core::sync::Arc;
 use dml_core::{CopyJob, CopyQuery, Cost, CrossArena, Fence, TransferError};
 
-/// Any copy mechanism, with faults. Prices are not calls: they are those of the mechanism inside.
+/// Wraps a copy mechanism, and makes some of its copies fail. Asking for a price is not a call: the price is that of
+/// the wrapped mechanism.
 #[derive(Debug)]
 pub struct FaultyCross<C> {
     inner: C,
@@ -13,20 +14,20 @@ pub struct FaultyCross<C> {
 }
 
 impl<C: CrossArena> FaultyCross<C> {
-    /// `mechanism`, going wrong where `script` says; its calls are of the kind [`CallKind::Copy`].
+    /// Wraps `mechanism`, whose copies fail as `script` says. Its calls are of the kind [`CallKind::Copy`].
     #[must_use]
     pub fn new(mechanism: C, script: Script) -> Self {
         let name = mechanism.name().into();
         Self { inner: mechanism, name, player: Player::new(script) }
     }
 
-    /// The mechanism inside.
+    /// The wrapped mechanism.
     #[must_use]
     pub fn inner(&self) -> &C {
         &self.inner
     }
 
-    /// How many copies were asked for so far.
+    /// The number of copies asked for so far.
     #[must_use]
     pub fn calls_made(&self) -> u64 {
         self.player.calls_made()
@@ -50,7 +51,7 @@ impl<C: CrossArena> CrossArena for FaultyCross<C> {
     }
 }
 
-/// Copies the first `bytes` bytes of a job and no more, by whatever way the ends allow.
+/// Copies only the first `bytes` bytes of a job, in whichever way its ends allow.
 fn copy_first(job: CopyJob, bytes: u64) -> Result<Fence, TransferError> {
     let job = job.first(bytes);
     match (job.source_host().is_some(), job.target_host().is_some()) {

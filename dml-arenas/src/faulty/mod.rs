@@ -1,16 +1,18 @@
-//! Arenas and mechanisms that fail on cue, for tests of what core does then.
+//! Arenas and mechanisms that fail as a script says, to test how core reacts.
 //!
 //! ```text
 //!   core ──call──▶ Faulty<A> ── script says nothing ──▶ A
 //!                            ── fail / short / slow / panic / report ──▶ that, instead of A or around it
 //! ```
 //! A [`Script`] names calls by their number, counted from one over all calls or over those of one [`CallKind`]. The
-//! same calls in the same order meet the same faults: there is no chance and no clock in it.
+//! same calls in the same order meet the same faults: scripts use no chance and no clock.
 
 mod arena;
 mod cross;
 mod script;
+mod wrapped;
 
-pub use arena::Faulty;
+pub use arena::{Faults, Faulty};
 pub use cross::FaultyCross;
 pub use script::{CallKind, Fault, Script};
+pub use wrapped::{Around, Piece, Wrapped};

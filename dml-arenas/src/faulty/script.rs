@@ -1,11 +1,11 @@
-//! Which call goes wrong, and how.
+//! Scripts: they say which calls fail, and how.
 
 use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{Fence, TransferError};
 use std::time::Duration;
 
-/// The sort of a call, for counting.
+/// The kind of a call, for counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum CallKind {
@@ -33,35 +33,36 @@ pub enum CallKind {
 
 const KINDS: usize = CallKind::Copy as usize + 1;
 
-/// What goes wrong. A fault that makes no sense for a call leaves it alone.
+/// How a call fails. A fault that does not apply to a call has no effect on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The call reports an error and does nothing: out of memory for storage, this error for transfers and maps.
+    /// The call reports an error and does nothing. An allocation reports a lack of memory; a transfer or map reports
+    /// this error.
     Fail(TransferError),
     /// The transfer is carried out, and its fence reports this error.
     FailInFence(TransferError),
-    /// Only so many bytes are moved, and the fence says so; an allocation is of so many bytes.
+    /// Only this many bytes are moved, and the fence says so. An allocation returns this many bytes.
     Short(u64),
-    /// The call takes so much longer; a transfer in its fence, while others go on.
+    /// The call takes this much longer. A transfer takes the time in its fence, while others go on.
     Slow(Duration),
     /// The call panics and does nothing.
     Panic,
     /// The transfer is carried out, and its fence panics.
     PanicInFence,
-    /// The change of map state is carried out, and another state reported.
+    /// The change of map state is carried out, and this state is reported instead.
     Report(MapState),
 }
 
 impl Fault {
-    /// A failure as of a broken framework.
+    /// Makes a failure like that of a broken framework.
     #[must_use]
     pub fn fail() -> Self {
         Self::Fail(scripted())
     }
 }
 
-/// The error of a fault that names none.
+/// Returns the error of a fault that names none.
 fn scripted() -> TransferError {
     TransferError::Framework { call: "scripted", code: -1, message: "the script says so".into() }
 }
@@ -74,7 +75,7 @@ struct Rule {
     fault: Fault,
 }
 
-/// The faults to come, by the number of the call.
+/// The faults that calls will meet, by the number of the call.
 ///
 /// # Examples
 /// ```
@@ -91,22 +92,22 @@ pub struct Script {
 }
 
 impl Script {
-    /// A script of no faults.
+    /// Makes a script without faults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The `n`-th call of all meets this fault; the first call is number one.
+    /// Adds a fault for the `n`-th of all calls; the first call is number one.
     pub fn at(self, n: u64, fault: Fault) -> Self {
         self.rule(None, n, n, fault)
     }
 
-    /// The `n`-th call of this kind meets this fault.
+    /// Adds a fault for the `n`-th call of this kind.
     pub fn at_kind(self, kind: CallKind, n: u64, fault: Fault) -> Self {
         self.rule(Some(kind), n, n, fault)
     }
 
-    /// The `n`-th call of this kind and all later ones meet this fault.
+    /// Adds a fault for the `n`-th call of this kind and all later ones.
     pub fn from_kind(self, kind: CallKind, n: u64, fault: Fault) -> Self {
         self.rule(Some(kind), n, u64::MAX, fault)
     }
@@ -117,7 +118,7 @@ impl Script {
     }
 }
 
-/// A script being played: it counts the calls.
+/// Plays a script: it counts the calls.
 #[derive(Debug)]
 pub(super) struct Player {
     script: Script,
@@ -135,7 +136,7 @@ impl Player {
         Self { script, counts: Mutex::new(Counts::default()) }
     }
 
-    /// Counts a call; the fault it meets is that of the first rule that names it.
+    /// Counts a call, and returns the fault of the first rule that names it.
     pub(super) fn next(&self, kind: CallKind) -> Option<Fault> {
         let (all, of_kind) = {
             let mut counts = self.counts.lock();
@@ -150,18 +151,18 @@ impl Player {
         self.script.rules.iter().find(meets).map(|rule| rule.fault.clone())
     }
 
-    /// How many calls there were.
+    /// The number of calls so far.
     pub(super) fn calls_made(&self) -> u64 {
         self.counts.lock().all
     }
 
-    /// How many calls of one kind there were.
+    /// The number of calls of one kind so far.
     pub(super) fn calls_of(&self, kind: CallKind) -> u64 {
         self.counts.lock().by_kind[kind as usize]
     }
 }
 
-/// What a scripted transfer does; `start` starts it, all of it or its first so many bytes.
+/// Carries a transfer out as its fault says; `start` starts all of it, or the given number of its first bytes.
 pub(super) fn transfer(
     fault: Option<Fault>,
     name: &Arc<str>,
@@ -194,8 +195,7 @@ pub(super) fn transfer(
     }
 }
 
-/// What a scripted call that is no transfer does before it is carried out: it may take longer or panic. Yields what is
-/// left for the call to do.
+/// Plays the part of a fault that comes before the call: a delay or a panic. Returns what is left for the call to do.
 pub(super) fn meet(fault: Option<Fault>, name: &Arc<str>, kind: CallKind) -> Option<Fault> {
     match fault {
         Some(Fault::Panic | Fault::PanicInFence) => panic!("scripted panic of {name} in {kind:?}"),

@@ -12,10 +12,10 @@ use dml_core::{
 pub(crate) const NAME: &str = "main_mem";
 const KIND: ArenaKind = ArenaKind("main_mem");
 
-/// Main memory: everything the processor sees.
+/// Main memory: the memory that the processor sees.
 ///
-/// It is the arena of host kernels and of the application's own storage, and the one every transfer of another backend
-/// begins or ends in.
+/// Main memory is the arena of host kernels and of the application's own storage. Every transfer of another backend
+/// begins or ends in it.
 ///
 /// # Source
 /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.1: the arena whose native and remote
@@ -26,7 +26,7 @@ pub struct MainMem {
 }
 
 impl MainMem {
-    /// The main memory of the processor `cpu`.
+    /// Makes the main memory of the processor `cpu`.
     #[must_use]
     pub fn new(cpu: DeviceId) -> Self {
         let desc = ArenaDesc::new(NAME, KIND, cpu)
@@ -65,16 +65,17 @@ impl MainMem {
 struct MainMemBlock {
     span: HostSpan,
     keeps: Keeps,
-    /// The name of the arena that made it: the very same, so that it tells arenas of one name apart.
+    /// The name of the arena that made the block. The pointer is compared, so that arenas of the same name are
+    /// distinguished.
     arena: Arc<str>,
 }
 
-/// What keeps a block's memory alive.
+/// The owner of a block's memory.
 #[derive(Debug)]
 enum Keeps {
-    /// It is allocated by the arena.
+    /// The arena allocated the memory.
     Own { _memory: Memory },
-    /// It is somebody's.
+    /// The application owns the memory.
     Over(Backing),
 }
 
@@ -176,7 +177,7 @@ mod tests {
         memory
     }
 
-    /// A copy of all of `from` into a block that only the test uses.
+    /// Copies all of `from` into a block that only the test uses.
     fn copy_in(arena: &MainMem, block: &BlockRef, offset: u64, from: &HostMemory) -> u64 {
         // SAFETY: the test alone uses the block and the memory, and waits.
         let copy = unsafe { CopyIn::new(block, offset, from.source(Span::new(0, from.len()))) };

@@ -1,4 +1,4 @@
-//! The processor and its memory: what every machine has.
+//! Adds the processor and its memory, which every machine has.
 
 use super::MainMem;
 use crate::discover::{DiscoverError, DiscoverOptions};
@@ -6,13 +6,13 @@ use crate::join::End;
 use dml_core::sync::Arc;
 use dml_core::{DeviceDesc, DeviceKind, PlatformBuilder};
 
-/// The name of the processor as a device.
+/// The device name of the processor.
 pub(crate) const CPU: &str = "cpu";
 
 /// Adds the device `cpu` and the arena `main_mem`.
 ///
 /// # Errors
-/// [`DiscoverError::BadLimit`] where the options limit `cpu` to no thread or to more than the machine has.
+/// [`DiscoverError::BadLimit`] where the options limit `cpu` to no thread, or to more threads than the machine has.
 pub(crate) fn discover(
     builder: &mut PlatformBuilder,
     options: &DiscoverOptions,
@@ -32,12 +32,12 @@ pub(crate) fn discover(
     Ok(End { arena, native })
 }
 
-/// How many threads this process may use at once.
+/// The number of threads that this process may use at once.
 pub(crate) fn threads() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
 }
 
-/// What the vendor calls the processor.
+/// The vendor's name of the processor.
 pub(crate) fn description() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     model_name(&cpuinfo).map_or_else(|| format!("{} processor", std::env::consts::ARCH), str::to_owned)

@@ -1,4 +1,4 @@
-//! Zeroed host memory that reports a lack of memory instead of aborting. Also the backing of the test arenas.
+//! Zeroed host memory that reports a lack of memory instead of aborting. The test arenas use it too.
 
 use dml_core::sync::{Arc, Tracker};
 use dml_core::{HostMemory, HostSpan};
@@ -6,14 +6,14 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::ptr::NonNull;
 
-/// The alignment of every allocation, in bytes: a cache line, and the widest vector register.
+/// The alignment of every allocation, in bytes: that of a cache line, and of the widest vector register.
 pub(crate) const ALIGN_BYTES: u64 = 64;
-/// Above this size an allocation gets pages of its own.
+/// The size above which an allocation gets pages of its own.
 const OWN_PAGES_ABOVE_BYTES: usize = 4 << 20;
 /// The size, and so the alignment, of a huge page.
 #[cfg(target_os = "linux")]
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// The most bytes one allocation may have: what a pointer offset can express, less room to align.
+/// The largest size of one allocation: what a pointer offset can express, less room to align.
 pub(crate) const MAX_BYTES: u64 = isize::MAX as u64 - (4 << 20);
 
 /// Owned zeroed host memory at a fixed address.
@@ -22,13 +22,13 @@ pub(crate) struct Memory {
     ptr: NonNull<u8>,
     len: usize,
     origin: Origin,
-    /// In a model, who touches the bytes.
+    /// Tracks the accesses to the bytes in a model.
     tracker: Tracker,
 }
 
 #[derive(Debug)]
 enum Origin {
-    /// Nothing was allocated, for there are no bytes.
+    /// Nothing was allocated, because the length is zero.
     Nothing,
     /// The global allocator, with this layout.
     Heap(Layout),
@@ -44,8 +44,8 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// `len` zero bytes, or `None` where they cannot be had. Large memory is zeroed by the operating system when it is
-    /// first touched, by the thread that touches it.
+    /// Allocates `len` zero bytes, or returns `None` where that fails. The operating system zeroes large memory when a
+    /// thread first touches it.
     pub(crate) fn zeroed(len: usize) -> Option<Self> {
         if len == 0 {
             return Some(Self::new(dangling(), len, Origin::Nothing));
@@ -72,7 +72,7 @@ impl Memory {
 
     #[cfg(target_os = "linux")]
     fn pages(len: usize) -> Option<Self> {
-        // Address space for the alignment as well; what is never touched costs no memory.
+        // The address space includes room for the alignment; untouched pages cost no memory.
         let mapped_bytes = len.checked_add(HUGE_PAGE_BYTES)?;
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -96,7 +96,7 @@ impl Memory {
         Self::heap(len)
     }
 
-    /// Where it is.
+    /// The address and length of the memory.
     pub(crate) fn span(&self) -> HostSpan {
         // SAFETY: a span gives no access; the memory made of it is forgotten before this returns.
         let memory = unsafe { HostMemory::new(self.ptr, self.len, Arc::new(())) };
@@ -104,7 +104,7 @@ impl Memory {
     }
 }
 
-/// The memory of a block, for core to have.
+/// Makes the memory of a block that core gets.
 ///
 /// # Safety
 /// 1. As [`HostMemory::new`] asks for the bytes that the span names.
@@ -114,7 +114,7 @@ pub(crate) unsafe fn shown(span: &HostSpan, block: Arc<dyn Any + Send + Sync>) -
     unsafe { HostMemory::new(ptr, span.len() as usize, block) }.tracked_by(&span.tracker())
 }
 
-/// An aligned address for memory without bytes.
+/// Returns an aligned address for memory without bytes.
 fn dangling() -> NonNull<u8> {
     #[repr(align(64))]
     struct Line;
@@ -140,10 +140,11 @@ impl Drop for Memory {
 /// Copies all of `from` to the start of `to`.
 ///
 /// # Safety
-/// 1. Both are live; nobody writes `from` and nobody else touches `to` meanwhile, as is so for what is lent by core.
+/// 1. Both are live. Meanwhile nothing writes `from`, and nothing else touches `to`; both hold for memory that core
+///    lends.
 ///
 /// # Panics
-/// When `to` is shorter.
+/// When `to` is shorter than `from`.
 pub(crate) unsafe fn copy(from: &HostSpan, to: &HostSpan) {
     assert!(from.len() <= to.len(), "copy of {} bytes into {}", from.len(), to.len());
     from.note_read();
@@ -155,7 +156,7 @@ pub(crate) unsafe fn copy(from: &HostSpan, to: &HostSpan) {
 /// Sets every byte of `to`.
 ///
 /// # Safety
-/// 1. It is live, and nobody else touches it meanwhile.
+/// 1. `to` is live, and nothing else touches it meanwhile.
 pub(crate) unsafe fn fill(to: &HostSpan, byte: u8) {
     to.note_write();
     // SAFETY: live for its length, and exclusive (1).

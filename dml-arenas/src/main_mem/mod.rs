@@ -1,17 +1,17 @@
-//! Main memory: the arena every platform begins with.
+//! Main memory: the first arena of every platform.
 //!
 //! ```text
 //!   alloc ──▶ heap, 64-byte aligned              (up to 4 MiB)
 //!         ──▶ pages of their own, 2 MiB aligned, huge where the kernel agrees   (above)
 //!   attach ─▶ the application's Vec<T> or Box<[T]>, which detach gives back
 //! ```
-//! Native device and remote device are both the processor, so the memory is accessible in every map state and core
-//! never asks to map or unmap it. Copies and fills are done when the call returns.
+//! The native device and the remote device are both the processor. So the memory is accessible in every map state, and
+//! core never asks to map or unmap it. Copies and fills are done when the call returns.
 //!
-//! The memory is private to the process: a fork has a copy, and what it does to that, or drops of it, its parent never sees.
-//! Attached storage is whatever the application made it.
+//! The memory is private to the process. A fork has a copy, and nothing that the fork does to the copy affects its
+//! parent. Attached storage behaves in a fork as the application made it.
 //!
-//! Main memory has no links of its own (there is one main memory); the other backends join themselves to it.
+//! Main memory adds no links: there is only one main memory, and the other backends add links to it.
 
 mod arena;
 pub(crate) mod discover;

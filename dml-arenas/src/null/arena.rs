@@ -15,32 +15,32 @@ use dml_core::{
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are the parameters of the arena's methods of the same names")]
 pub enum Call {
-    /// Storage allocated.
+    /// Storage was allocated.
     Alloc { block: u64, len: u64 },
-    /// Storage of the application taken over.
+    /// Storage of the application was attached.
     Attach { block: u64, len: u64 },
-    /// Storage of another block shared.
+    /// Storage of another block is shared.
     Bind { block: u64, len: u64 },
-    /// A block given up.
+    /// A block was freed.
     Free { block: u64 },
-    /// A remote device given access.
+    /// A remote device was given access.
     Map { block: u64, device: DeviceId },
-    /// The native device given access.
+    /// The native device was given access.
     Unmap { block: u64 },
-    /// Host memory copied in.
+    /// Host memory was copied in.
     CopyIn { block: u64, span: Span },
-    /// Bytes copied to host memory.
+    /// Bytes were copied to host memory.
     CopyOut { block: u64, span: Span },
-    /// Bytes set.
+    /// Bytes were set.
     Fill { block: u64, span: Span, byte: u8 },
-    /// A kernel said to run here: see [`Null::touch`].
+    /// A test declared that a kernel runs here: see [`Null::touch`].
     Touch { block: u64, device: DeviceId },
 }
 
 /// An arena that records every call, checks that core may make it, and, if backed, carries it out in host memory.
 ///
 /// # Panics
-/// Every method of its [`Arena`] implementation, when asked for what the contract rules out.
+/// Every method of its [`Arena`] implementation panics when the contract forbids the call.
 #[derive(Debug)]
 pub struct Null {
     desc: ArenaDesc,
@@ -51,20 +51,20 @@ pub struct Null {
 }
 
 impl Null {
-    /// An arena without bytes: copies succeed and move nothing.
+    /// Makes an arena without bytes: copies succeed and move nothing.
     #[must_use]
     pub fn new(desc: ArenaDesc) -> Self {
         let books = Arc::new(Books::new(desc.name.clone()));
         Self { desc, host: DeviceId(0), is_backed: false, refuses_mapped_free: false, books }
     }
 
-    /// An arena whose blocks are host memory, so that data really moves.
+    /// Makes an arena whose blocks are host memory, so that data really moves.
     #[must_use]
     pub fn backed(desc: ArenaDesc) -> Self {
         Self { is_backed: true, ..Self::new(desc) }
     }
 
-    /// Says which device is the host; without it, device 0 is.
+    /// Sets which device is the host; device 0 by default.
     #[must_use]
     pub fn with_host(mut self, host: DeviceId) -> Self {
         self.host = host;
@@ -84,13 +84,13 @@ impl Null {
         self.books.calls()
     }
 
-    /// Every call since the last time, in order.
+    /// Returns every call since the last time, in order, and forgets them.
     #[must_use]
     pub fn take_calls(&self) -> Vec<Call> {
         self.books.take_calls()
     }
 
-    /// How many blocks were made and neither freed nor dropped.
+    /// The number of blocks that were made and neither freed nor dropped.
     #[must_use]
     pub fn live_blocks(&self) -> usize {
         self.books.live_blocks()
@@ -99,25 +99,25 @@ impl Null {
     /// The number of a block in this arena's [`Call`]s.
     ///
     /// # Panics
-    /// When the block is another arena's.
+    /// When the block belongs to another arena.
     #[must_use]
     pub fn number_of(&self, block: &BlockRef) -> u64 {
         self.own(block).number
     }
 
-    /// Says that a kernel of `device` uses the block, as a kernel's launch would.
+    /// Declares that a kernel of `device` uses the block, as the launch of a kernel would.
     ///
     /// # Panics
-    /// When the device has no access, or the block is gone.
+    /// When the device has no access, or the block was freed.
     pub fn touch(&self, block: &BlockRef, device: DeviceId) {
         let number = self.own(block).number;
         self.books.on(number, Call::Touch { block: number, device }, |entry| self.needs(entry, device));
     }
 
-    /// What a kernel of the native device finds in granted bytes of a backed block.
+    /// Reads granted bytes of a backed block, as a kernel of the native device would.
     ///
     /// # Errors
-    /// [`ViewError`] where they are not granted.
+    /// [`ViewError`] if the bytes are not granted.
     ///
     /// # Panics
     /// As [`Null::touch`], and when the arena is not backed.
@@ -134,10 +134,10 @@ impl Null {
         Ok(out)
     }
 
-    /// A kernel of the native device writes all of the granted bytes of a backed block.
+    /// Writes all granted bytes of a backed block, as a kernel of the native device would.
     ///
     /// # Errors
-    /// [`ViewError`] where they are not granted for writing, or are not as many.
+    /// [`ViewError`] if the bytes are not granted for writing, or their number differs.
     ///
     /// # Panics
     /// As [`Null::read`].
@@ -157,7 +157,7 @@ impl Null {
         Ok(())
     }
 
-    /// Bytes of a block for a kernel of the native device.
+    /// Returns the bytes of a block for a kernel of the native device.
     fn granted(&self, block: &BlockRef, span: Span) -> HostSpan {
         self.touch(block, self.desc.native);
         self.own(block).span.as_ref().expect("the arena is backed").slice(span)
@@ -172,13 +172,13 @@ impl Null {
             })
     }
 
-    /// Whether `device` has access in the state of `entry`.
+    /// Checks that `device` has access in the state of `entry`.
     fn needs(&self, entry: &Entry, device: DeviceId) -> Result<(), String> {
         let ok = entry.map.gives(&self.desc, device);
         ok.then_some(()).ok_or_else(|| format!("device {device} has no access in map state {:?}", entry.map))
     }
 
-    /// Notes a call by which the native device touches bytes, and yields the bytes if there are any.
+    /// Records a call by which the native device touches bytes. Returns the bytes if the arena is backed.
     fn bytes(&self, block: &BlockRef, span: Span, call: impl FnOnce(u64) -> Call) -> Option<HostSpan> {
         let own = self.own(block);
         self.books.on(own.number, call(own.number), |entry| {
@@ -211,7 +211,7 @@ impl Null {
         }
     }
 
-    /// Notes a change of map state for `device` and checks that core may ask for it.
+    /// Records a change of map state for `device`, and checks that core may ask for it.
     fn remap(&self, own: &NullBlock, device: DeviceId, target: MapState, call: Call) -> MapState {
         self.books.on(own.number, call, |entry| {
             if self.desc.is_always_bimapped() {
@@ -231,7 +231,7 @@ impl Null {
         })
     }
 
-    /// The report of a change: the host is shown the bytes when it is let in.
+    /// Makes the report of a change. A host that gets access is shown the bytes.
     fn report(&self, block: &BlockRef, state: MapState, is_shown: bool) -> MapReport {
         let is_let_in = state.remotes().contains(self.host) && !is_shown;
         let own = (block.clone() as Arc<dyn std::any::Any + Send + Sync>).downcast::<NullBlock>();
@@ -239,7 +239,8 @@ impl Null {
         MapReport { state, host }
     }
 
-    /// Whether core has the memory of a mapping that goes on; one that ends must have given it back.
+    /// Returns whether core has the memory of a mapping that goes on. For a mapping that ends, checks that core gave
+    /// the memory back.
     fn take_back(
         &self,
         own: &NullBlock,

@@ -1,4 +1,4 @@
-//! Blocks of the test arena, and the books it keeps of them.
+//! Blocks of the test arena, and its records of them.
 
 use super::arena::Call;
 use crate::main_mem::{Memory, shown};
@@ -7,7 +7,7 @@ use dml_core::sync::{Arc, Mutex};
 use dml_core::{Backing, Block, HostMemory, HostSpan, NativeHandle};
 use std::collections::BTreeMap;
 
-/// The books of one arena.
+/// The records of one arena: its calls and its live blocks.
 #[derive(Debug)]
 pub(super) struct Books {
     pub(super) name: Arc<str>,
@@ -21,13 +21,13 @@ struct Ledger {
     next: u64,
 }
 
-/// What is known of a live block.
+/// The record of a live block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) map: MapState,
-    /// How many blocks are bound to it.
+    /// The number of blocks bound to this one.
     pub(super) bound: u32,
-    /// Whether it is itself bound to another.
+    /// Whether this block is bound to another.
     is_bound: bool,
 }
 
@@ -48,7 +48,7 @@ impl Books {
         self.ledger.lock().live.len()
     }
 
-    /// Enters a new block and the call that made it.
+    /// Records a new block, and the call that made it.
     pub(super) fn enter(&self, map: MapState, is_bound: bool, call: impl FnOnce(u64) -> Call) -> u64 {
         let mut ledger = self.ledger.lock();
         let number = ledger.next;
@@ -58,7 +58,7 @@ impl Books {
         number
     }
 
-    /// Notes a call on a live block and changes its entry.
+    /// Records a call on a live block, and changes the block's entry.
     ///
     /// # Panics
     /// When the block is not live. Panics of `change` are raised without the lock held.
@@ -79,12 +79,12 @@ impl Books {
         outcome.unwrap_or_else(|reason| panic!("core bug: {call:?} asked of {}: {reason}", self.name))
     }
 
-    /// Strikes a block off without a call; does nothing where that was done before.
+    /// Removes a block without a call; does nothing if it was removed before.
     pub(super) fn strike(&self, number: u64) -> Option<Entry> {
         self.ledger.lock().live.remove(&number)
     }
 
-    /// What stands against binding another block to this one.
+    /// Returns the reason against binding another block to this one, if there is one.
     pub(super) fn bindable(&self, number: u64) -> Option<&'static str> {
         match self.ledger.lock().live.get(&number) {
             None => Some("the root was freed before"),
@@ -106,16 +106,16 @@ impl Books {
     }
 }
 
-/// Where a block's bytes are.
+/// The storage of a block's bytes.
 #[derive(Debug)]
 pub(super) enum Storage {
-    /// Nowhere: the arena is not backed.
+    /// The block has no bytes: the arena is not backed.
     Nowhere,
-    /// Memory of its own.
+    /// The block owns memory.
     Own { _memory: Memory },
-    /// The application's.
+    /// The block uses storage of the application.
     External(Backing),
-    /// Those of the block it is bound to.
+    /// The block uses the storage of the block that it is bound to.
     Bound(Backing),
 }
 
@@ -124,16 +124,16 @@ pub(super) enum Storage {
 pub(super) struct NullBlock {
     pub(super) number: u64,
     pub(super) len: u64,
-    /// The bytes, where there are any.
+    /// The bytes, if the arena is backed.
     pub(super) span: Option<HostSpan>,
-    /// Whether the host is the native device and so sees the bytes without a mapping.
+    /// Whether the host is the native device, which sees the bytes without a mapping.
     pub(super) is_host: bool,
     pub(super) storage: Storage,
     pub(super) books: Arc<Books>,
 }
 
 impl NullBlock {
-    /// The block's bytes as memory for core to have, if there are any.
+    /// Returns the block's bytes as memory for core, if the arena is backed.
     pub(super) fn memory(self: &Arc<Self>) -> Option<HostMemory> {
         let span = self.span.as_ref()?;
         // SAFETY: the block keeps its bytes, or what it is over (1). The arena touches them for requests of core and kernels
@@ -141,7 +141,7 @@ impl NullBlock {
         Some(unsafe { shown(span, self.clone()) })
     }
 
-    /// Tells the block this one is bound to, if it is.
+    /// Changes the count of bound blocks of the block that this one is bound to, if it is bound.
     pub(super) fn count_as_bound(&self, change: i32) {
         if let Storage::Bound(backing) = &self.storage
             && let Some(root) = backing.block().and_then(|root| root.downcast_ref::<Self>())
@@ -171,7 +171,7 @@ impl Block for NullBlock {
 
 impl Drop for NullBlock {
     fn drop(&mut self) {
-        // A lock of a model must not be taken while its thread unwinds.
+        // A thread must not take a lock of a model while it unwinds.
         if !std::thread::panicking() && self.books.strike(self.number).is_some() {
             self.count_as_bound(-1);
         }

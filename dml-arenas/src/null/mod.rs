@@ -1,4 +1,4 @@
-//! An arena for tests: it records what core asks of it, and trusts nothing.
+//! An arena for tests: it records every call of core, and checks each one.
 //!
 //! ```text
 //!   core ──any call──▶ Null ──▶ recorded, in order        calls() -> [Call]
@@ -11,9 +11,9 @@
 //! 3. No block of another arena, no byte out of range, no use after a free, no second free.
 //! 4. No free of a block that others are bound to, and no binding to a bound block.
 //!
-//! It reports map states as its concurrency says: an exclusive arena is mapped or not; a bimapped one stays accessible
-//! to its own device. `unmap` cannot tell a reader from a writer, so under
-//! [`Concurrency::BimapRead`](dml_core::Concurrency::BimapRead) the first change shares and a second one excludes.
+//! The arena reports map states as its concurrency says: an exclusive arena is mapped or not; a bimapped one stays
+//! accessible to its own device. `unmap` cannot tell a reader from a writer. So under
+//! [`Concurrency::BimapRead`](dml_core::Concurrency::BimapRead) the first change shares, and a second one excludes.
 
 mod arena;
 mod block;

@@ -1,4 +1,4 @@
-//! The arena: what core asks of a worker's memory.
+//! The arena: implements for a worker's memory what core asks of one.
 
 use super::block::OffloadBlock;
 use super::device::OffloadDevice;
@@ -16,12 +16,12 @@ use std::task::{Poll, Waker};
 
 const KIND: ArenaKind = ArenaKind("offload");
 
-/// Transfers up to this size are made by whoever asks: anything else would take longer.
+/// The calling thread makes transfers up to this size itself, because handing them to another thread would take longer.
 const AT_ONCE_BYTES: u64 = 64 << 10;
 
 /// The memory of one coprocessor.
 ///
-/// No other device reaches it: the host's bytes are brought in and out by transfers, each a single copy.
+/// No other device reaches this memory. Transfers bring bytes in and out, each with a single copy.
 ///
 /// # Source
 /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.1, for the arena; "Algorithmic scheme for hybrid computing with
@@ -30,15 +30,15 @@ const AT_ONCE_BYTES: u64 = 64 << 10;
 pub struct OffloadArena {
     desc: ArenaDesc,
     device: Arc<OffloadDevice>,
-    /// Kernels, and long transfers each way that are awaited.
+    /// Launched kernels; the other two pipelines are for long transfers in each direction that are polled.
     runs: Pipeline,
     inward: Arc<Pipeline>,
     outward: Arc<Pipeline>,
 }
 
 impl OffloadArena {
-    /// The arena of `device`, which the platform knows as `native`. It takes the device over: when it is dropped the
-    /// device is stopped, whoever else refers to it.
+    /// Makes the arena of `device`, which the platform knows as `native`. The arena stops the device when it is
+    /// dropped, even if other references to the device remain.
     #[must_use]
     pub fn new(device: Arc<OffloadDevice>, native: DeviceId) -> Self {
         let desc = ArenaDesc::new(device.name(), KIND, native)
@@ -49,20 +49,21 @@ impl OffloadArena {
         Self { desc, device, runs, inward, outward }
     }
 
-    /// The device: its functions, its pipelines, whether it is lost and why.
+    /// The device, which has the functions, the pipelines and the reason of a loss.
     #[must_use]
     pub fn device(&self) -> &Arc<OffloadDevice> {
         &self.device
     }
 
-    /// Runs a function over the items, after those launched before. The fence waits for its end and reports zero bytes.
+    /// Runs a function over the items, after the functions launched before. The fence waits for its end and reports
+    /// zero bytes.
     ///
     /// # Safety
     /// 1. Until the fence has ended, the parts are granted to the caller: for writing where the function may write them. The
     ///    worker lends them to the function as slices.
     ///
     /// # Errors
-    /// [`OffloadError`] of a call that cannot be, or of a device that is lost; as the fence's error it becomes a
+    /// [`OffloadError`] for an impossible call, or for a lost device. As the error of a fence it becomes a
     /// [`TransferError`].
     pub unsafe fn launch(
         &self,
@@ -113,19 +114,19 @@ impl OffloadArena {
     }
 }
 
-/// A long transfer. Whoever blocks for it makes it itself, for waking another thread to do it would only take longer;
-/// for whoever awaits it, a pipeline does.
+/// A long transfer. A thread that blocks for it makes the transfer itself, because waking another thread would take
+/// longer. For a thread that polls it, a pipeline makes the transfer.
 enum Long {
     Asked(Asked),
     Begun(Box<dyn Completion>),
-    /// It could not be begun, and whoever polled knows.
+    /// The transfer could not begin, and a poll has reported the error.
     Over,
 }
 
 struct Asked {
     pipeline: Arc<Pipeline>,
     transfer: Transfer,
-    /// Keeps the pages of the worker's end.
+    /// Keeps the worker's pages of the transfer.
     block: BlockRef,
 }
 
@@ -158,7 +159,7 @@ impl Completion for Long {
 
 impl Drop for OffloadArena {
     fn drop(&mut self) {
-        // Every block of every buffer went before its platform; a pipeline of somebody's may still hold the device.
+        // All blocks are dropped before their platform, but a pipeline of the application may still hold the device.
         self.device.stop();
     }
 }
@@ -178,7 +179,7 @@ impl Arena for OffloadArena {
         let out_of_memory = || AllocError::OutOfMemory { arena: arena.clone(), bytes: len };
         let pages = self.device.heap().take(len).ok_or_else(out_of_memory)?;
         let block = OffloadBlock::new(self.device.clone(), pages, len);
-        // Where this fails the block gives back what it got.
+        // If this fails, dropping the block gives the pages back.
         self.device.transport().reserve(pages).map_err(|_| out_of_memory())?;
         Ok(NewBlock::new(Arc::new(block)))
     }

@@ -4,27 +4,27 @@ use super::device::OffloadDevice;
 use dml_core::sync::Arc;
 use dml_core::{Block, NativeHandle, Span};
 
-/// Pages of a worker's memory, given back when nobody refers to them any more.
+/// Pages of a worker's memory, given back when the last reference is dropped.
 #[derive(Debug)]
 pub(super) struct OffloadBlock {
     device: Arc<OffloadDevice>,
-    /// The pages.
+    /// The pages, by their offset in bytes in the worker's memory.
     pages: Span,
     len: u64,
 }
 
 impl OffloadBlock {
-    /// A block over pages taken from the device's heap.
+    /// Makes a block over pages taken from the device's heap.
     pub(super) fn new(device: Arc<OffloadDevice>, pages: Span, len: u64) -> Self {
         Self { device, pages, len }
     }
 
-    /// Whether the block is in this device's memory.
+    /// Returns whether the block is in this device's memory.
     pub(super) fn is_of(&self, device: &Arc<OffloadDevice>) -> bool {
         Arc::ptr_eq(&self.device, device)
     }
 
-    /// Where in the worker's memory the bytes of a span are; nothing where it reaches past the end.
+    /// Returns the place of a span in the worker's memory; `None` where the span reaches past the block's end.
     pub(super) fn place(&self, span: Span) -> Option<Span> {
         let start = self.pages.start();
         (span.end() <= self.len).then(|| Span::new(start + span.start(), start + span.end()))

@@ -1,10 +1,10 @@
-//! How a worker's memory and main memory exchange bytes: the owner copies between its own memory and its window into
-//! the worker's, once.
+//! Links a worker's memory with main memory: the owner copies once, between its own memory and its window into the
+//! worker's.
 
 use crate::join::{self, End};
 use dml_core::{LinkSpeed, PlatformBuilder};
 
-/// A guess in the right order of magnitude: a copy in memory.
+/// A guess in the right order of magnitude, for a copy in memory.
 const SPEED: LinkSpeed = LinkSpeed { latency_ns: 1_000, bytes_per_s: 8_000_000_000, remap_ns: 0 };
 
 /// Joins the arena of a worker with main memory, both ways.

@@ -1,14 +1,14 @@
-//! A coprocessor: one worker, what it can run, and whether it is still there.
+//! A coprocessor: one worker, its functions, and whether it is lost.
 //!
 //! ```text
 //!   start ──▶ there ──▶ lost      by its own end, a time limit, a malformed reply, a broken connection, stop, a fork
 //! ```
-//! 1. A device is lost once and for good: a new worker is a new device.
-//! 2. When it is lost its worker is ended, and everybody who waits for it hears so.
-//! 3. Nothing that a worker sends is believed: a reply is decoded, compared with what was asked, and means nothing to
-//!    memory. Where payload goes is decided here.
-//! 4. In a fork of the process that made it a device is lost. Nothing there reaches the worker or its memory, and of the
-//!    transport nothing is called but its destructor.
+//! 1. A lost device stays lost: a new worker is a new device.
+//! 2. When a device is lost, its worker is ended, and every waiter gets an error.
+//! 3. The owner trusts nothing that a worker sends: it decodes each reply and compares it with the question. A reply
+//!    never names memory; the owner decides where payload goes.
+//! 4. A fork of the owner's process has lost the device. Nothing in the fork reaches the worker or its memory, and the
+//!    fork calls nothing of the transport but its destructor.
 
 use super::error::{Loss, OffloadError};
 use super::function::Function;
@@ -27,9 +27,9 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a run may take unless the options say otherwise.
+/// The default time limit of a run.
 pub const TIME_LIMIT: Duration = Duration::from_secs(300);
-/// How long the end of a process may come after that of its connection.
+/// How long to wait, after a connection closes, for the report that its process ended.
 const END_DELAY: Duration = Duration::from_millis(500);
 
 /// How a worker is to be started.
@@ -38,11 +38,12 @@ const END_DELAY: Duration = Duration::from_millis(500);
 pub struct WorkerOptions {
     /// The program: one that calls [`hook`](super::hook) first thing in `main`, or `dml-offload-worker`.
     pub program: PathBuf,
-    /// How many threads its functions may use, at least 1. They are told so; what a function does is its own.
+    /// How many threads the functions may use, at least 1. The worker tells each function, but does not enforce the
+    /// number.
     pub threads: u32,
     /// The cores its threads are kept on, as the operating system numbers them; empty for any.
     pub pins: Vec<u32>,
-    /// The size of its memory, in bytes. Pages are taken when they are allocated.
+    /// The size of its memory, in bytes. Pages are reserved when blocks are allocated.
     pub memory_bytes: u64,
     /// How long a run may take before its worker counts as hung; `None` for as long as it likes.
     pub time_limit: Option<Duration>,
@@ -56,11 +57,11 @@ impl WorkerOptions {
     }
 }
 
-/// What a name is used for takes no more.
+/// The longest device name, in bytes, that every use of the name accepts.
 const NAME_LIMIT_BYTES: usize = 200;
 
 impl WorkerOptions {
-    /// Says what cannot be, before it fails somewhere else under another name.
+    /// Rejects impossible options before they cause a less clear error elsewhere.
     fn check(&self, name: &str) -> Result<(), OffloadError> {
         let is_name = (1..=NAME_LIMIT_BYTES).contains(&name.len()) && !name.contains('\0');
         let reason = match (is_name, self.threads, self.memory_bytes) {
@@ -75,50 +76,50 @@ impl WorkerOptions {
 
 /// A coprocessor: a worker with a memory and functions of its own.
 ///
-/// Dropping the last reference ends the worker. So does the end of this process, however it ends. A fork of this process
-/// inherits a handle of no use: the device is lost there ([`Loss::Forked`]), and here it goes on.
+/// The worker ends when the last reference is dropped, and when this process ends in any way. In a fork of this process
+/// the device is lost ([`Loss::Forked`]); in this process it goes on.
 pub struct OffloadDevice {
     name: Arc<str>,
     threads: u32,
     time_limit: Option<Duration>,
     life: Arc<Life>,
-    /// One question at a time.
+    /// Held while a command on the control channel waits for its reply.
     asking: Mutex<()>,
     pipelines: AtomicU64,
-    /// Which of the worker's memory is taken.
+    /// The free and taken pages of the worker's memory.
     heap: Heap,
     transport: Box<dyn Transport>,
 }
 
-/// Somebody who waits for more than a channel, and has to know that the device is lost.
+/// A waiter on more than a channel, which must be told when the device is lost.
 pub(super) trait HearsOfLoss: Send + Sync {
     fn lost(&self);
 }
 
-/// Whether a device is still there.
+/// The state of a device, and the waiters to tell when it is lost.
 struct Life {
     is_lost: AtomicBool,
     end: Mutex<End>,
     changed: Condvar,
-    /// To be closed when it is lost, so that those who wait in them hear of it.
+    /// The channels to close when the device is lost, so that their waiters return.
     channels: Mutex<Vec<Weak<dyn Channel>>>,
     pipelines: Mutex<Vec<Weak<dyn HearsOfLoss>>>,
-    /// The process whose device it is.
+    /// The process that made the device.
     origin: Origin,
 }
 
 #[derive(Debug, Default)]
 struct End {
     loss: Option<Loss>,
-    /// Whether the worker has ended, and not only been told to.
+    /// Whether the worker has ended, not only been told to end.
     is_over: bool,
 }
 
 impl Life {
-    /// Not to be called in a fork.
+    /// Marks the device as lost, and tells every waiter. Must not be called in a fork.
     fn lose(&self, loss: Loss) {
         self.end.lock().loss.get_or_insert(loss);
-        // Set before the channels are closed: whoever finds one closed finds the reason too.
+        // The loss is recorded before the channels are closed, so that a waiter on a closed channel finds the reason.
         self.is_lost.store(true, Ordering::SeqCst);
         self.changed.notify_all();
         let channels = std::mem::take(&mut *self.channels.lock());
@@ -142,7 +143,7 @@ impl OffloadDevice {
         Ok(Self::over(name, *threads, *time_limit, Box::new(transport)))
     }
 
-    /// A device whose worker is reached by another transport, and listens.
+    /// Makes a device whose worker already listens on the given transport.
     pub fn over(
         name: &str,
         threads: u32,
@@ -206,29 +207,29 @@ impl OffloadDevice {
         self.life.end.lock().loss.clone()
     }
 
-    /// Whether the device is lost.
+    /// Returns whether the device is lost.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.life.is_lost.load(Ordering::SeqCst) || !self.is_here()
     }
 
-    /// Whether this process is the one that the worker works for, and not a fork of it.
+    /// Returns whether this process made the device, and is not a fork of that process.
     pub(super) fn is_here(&self) -> bool {
         self.life.origin.is_here()
     }
 
-    /// Ends the worker, and waits until it has ended. What it does is not waited for, and fails. In a fork this does
-    /// nothing.
+    /// Ends the worker, and waits until it has ended. The worker's current runs are cut off and fail. In a fork this
+    /// does nothing.
     pub fn stop(&self) {
         if !self.is_here() {
             return;
         }
         self.lose(Loss::Stopped);
-        // A process that the kernel does not let go of is left to the kernel.
+        // A process that does not end in time is left to the kernel.
         self.wait(Instant::now() + CONTROL_LIMIT, |end| end.is_over);
     }
 
-    /// Looks a function up by name: in the worker's registry, then in the libraries it has loaded, the first one first.
+    /// Looks a function up by name: in the worker's registry, then in the loaded libraries, in the order of loading.
     ///
     /// # Errors
     /// [`OffloadError::UnknownFunction`], [`OffloadError::TooLong`], [`OffloadError::Lost`].
@@ -244,11 +245,11 @@ impl OffloadDevice {
         }
     }
 
-    /// Has the worker load a shared library, whose functions can be looked up from then on. A path without a slash is
-    /// searched for as the worker's loader searches.
+    /// Makes the worker load a shared library, whose functions can then be looked up. The worker's loader searches for
+    /// a path without a slash.
     ///
-    /// The library is trusted with the worker, not with this process: what it breaks there is a lost device here. Loading
-    /// it runs its initialisers, which may take as long as a run may.
+    /// The library is trusted with the worker, not with this process: a crash there is a lost device here. Loading runs
+    /// the library's initialisers, under the time limit of a run.
     ///
     /// # Errors
     /// [`OffloadError::Library`] with what the loader said, [`OffloadError::TooLong`], [`OffloadError::Lost`].
@@ -267,14 +268,14 @@ impl OffloadDevice {
         }
     }
 
-    /// A new pipeline: what is put in it is done in order, beside what other pipelines do.
+    /// Makes a pipeline. Its actions are done in order, and concurrently with those of other pipelines.
     #[must_use]
     pub fn pipeline(self: &Arc<Self>) -> Pipeline {
         let number = self.pipelines.fetch_add(1, Ordering::Relaxed);
         Pipeline::new(self.clone(), number)
     }
 
-    /// One command and its reply on the control channel.
+    /// Sends a command on the control channel, and waits for its reply.
     fn ask(
         &self,
         what: &'static str,
@@ -282,7 +283,7 @@ impl OffloadDevice {
         limit: Option<Duration>,
     ) -> Result<Reply, OffloadError> {
         let message = self.message(what, command)?;
-        // Before the lock too: a fork may find it taken for good.
+        // The check comes before the lock too: a fork may inherit the lock held for ever.
         self.expect_there()?;
         let _one = self.asking.lock();
         self.expect_there()?;
@@ -293,7 +294,7 @@ impl OffloadDevice {
         Reply::decode(&answer).map_err(|what| self.protocol(what))
     }
 
-    /// A command as a message, if it is not too long for one.
+    /// Encodes a command as a message, if it is not too long for one.
     pub(super) fn message(&self, what: &str, command: &Command) -> Result<Vec<u8>, OffloadError> {
         let message = command.encode();
         if message.len() > LIMIT_BYTES {
@@ -307,7 +308,7 @@ impl OffloadDevice {
         Ok(message)
     }
 
-    /// A channel of the caller's own, closed when the device is lost.
+    /// Opens a channel for the caller, which is closed when the device is lost.
     pub(super) fn open(&self) -> Result<Arc<dyn Channel>, OffloadError> {
         self.expect_there()?;
         let channel = self.transport.open().map_err(|error| match error {
@@ -315,14 +316,14 @@ impl OffloadDevice {
             error => self.broken(error, "a new channel", CONTROL_LIMIT),
         })?;
         keep(&self.life.channels, Arc::downgrade(&channel));
-        // A loss meanwhile may have passed it by.
+        // A loss in the meantime may have missed this channel.
         if self.is_lost() {
             channel.close();
         }
         Ok(channel)
     }
 
-    /// Has `who` told when the device is lost.
+    /// Registers `who` to be told when the device is lost.
     pub(super) fn tell_of_loss(&self, who: Weak<dyn HearsOfLoss>) {
         keep(&self.life.pipelines, who);
     }
@@ -335,7 +336,7 @@ impl OffloadDevice {
         &*self.transport
     }
 
-    /// Takes pages of the worker's memory back. What a fork gives back is still its parent's.
+    /// Takes pages of the worker's memory back. Does nothing in a fork: the pages still belong to the parent.
     pub(super) fn give_back(&self, pages: Span) {
         if self.is_here() {
             self.transport.give_back(pages);
@@ -343,7 +344,7 @@ impl OffloadDevice {
         }
     }
 
-    /// Carries a transfer out, on this thread. One that ends after the device was lost counts as lost with it.
+    /// Carries a transfer out on this thread. A transfer that ends after the device was lost fails.
     pub(super) fn transfer(&self, transfer: &Transfer) -> Result<u64, OffloadError> {
         self.expect_there()?;
         let (bytes, moved) = match transfer {
@@ -363,7 +364,7 @@ impl OffloadDevice {
         self.expect_there().map(|()| bytes)
     }
 
-    /// Whether somebody may still be served.
+    /// Checks that the device is not lost.
     pub(super) fn expect_there(&self) -> Result<(), OffloadError> {
         if self.is_lost() { Err(self.lost()) } else { Ok(()) }
     }
@@ -383,7 +384,7 @@ impl OffloadDevice {
         self.transport.kill();
     }
 
-    /// A channel failed while `command` was to be done: the device is lost. Yields why.
+    /// Declares the device lost because a channel failed during `command`. Returns the error.
     pub(super) fn broken(&self, error: ChannelError, command: &str, limit: Duration) -> OffloadError {
         let cause = match error {
             ChannelError::TimedOut => {
@@ -392,7 +393,7 @@ impl OffloadDevice {
             }
             ChannelError::Failed(cause) => cause.to_string(),
             ChannelError::Closed => {
-                // The end of a process closes its channels a little before it is told.
+                // A process that ends closes its channels shortly before its end is reported.
                 self.wait(Instant::now() + END_DELAY, |end| end.loss.is_some());
                 "the worker closed it".to_owned()
             }
@@ -401,7 +402,7 @@ impl OffloadDevice {
         self.lost()
     }
 
-    /// The worker sent what it must not: the device is lost. Yields why.
+    /// Declares the device lost because the worker broke the protocol. Returns the error.
     pub(super) fn protocol(&self, what: impl Into<Arc<str>>) -> OffloadError {
         self.lose(Loss::Protocol { what: what.into() });
         self.lost()
@@ -423,7 +424,7 @@ impl OffloadDevice {
     }
 }
 
-/// Adds one to those there are, without those that are gone.
+/// Adds an entry, and removes the entries whose objects are dropped.
 fn keep<T: ?Sized>(those: &Mutex<Vec<Weak<T>>>, one: Weak<T>) {
     let mut those = those.lock();
     those.retain(|one| one.strong_count() > 0);

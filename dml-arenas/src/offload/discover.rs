@@ -1,4 +1,4 @@
-//! Workers of this machine, as devices and arenas of a platform.
+//! Adds worker processes of this machine to a platform, as devices with arenas.
 
 use super::arena::OffloadArena;
 use super::cross;
@@ -15,21 +15,21 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 const BACKEND: &str = "offload";
-/// Where a process finds its own program, also after the file was replaced.
+/// The path at which a process finds its own program, even after the file was replaced.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// The workers there can be, before any is started.
+/// The workers that can be started, before any is started.
 pub(crate) struct Candidates {
     workers: u32,
     program: Result<PathBuf, String>,
 }
 
 impl Candidates {
-    /// Looks for a program to start workers from.
+    /// Finds the program that the workers run.
     pub(crate) fn find(options: &DiscoverOptions) -> Self {
         let wishes = &options.offload;
         let program = wishes.program.clone().map_or_else(find_program, Ok);
-        // With more than a platform can have, it says so when it is built.
+        // The platform reports too many arenas when it is built, so more workers than this need not be started.
         Self { workers: wishes.workers.min(MAX_ARENAS as u32), program }
     }
 
@@ -38,11 +38,11 @@ impl Candidates {
         (0..self.workers).map(name_of)
     }
 
-    /// Starts the wanted workers and adds them, each with its arena and its links to main memory. One that cannot be
-    /// started is noted, unless it was asked for by name.
+    /// Starts the wanted workers, and adds each with its arena and its links to main memory. A worker that cannot be
+    /// started is noted as unavailable, unless the options name it.
     ///
     /// # Errors
-    /// [`DiscoverError::BadLimit`], [`DiscoverError::BadPin`] and [`DiscoverError::Unusable`], of devices named in the
+    /// [`DiscoverError::BadLimit`], [`DiscoverError::BadPin`] and [`DiscoverError::Unusable`], for devices named in the
     /// options.
     pub(crate) fn add(
         self,
@@ -57,7 +57,7 @@ impl Candidates {
             let pins = pins(&name, options)?;
             let threads = limit(&name, &pins, options)?;
             let time_limit = options.offload.time_limit.unwrap_or(Some(TIME_LIMIT));
-            // What keeps one from starting keeps the others.
+            // The reason that stops one worker from starting stops the others too.
             let program = missing.clone().map_or_else(|| self.program.clone(), Err);
             let started = program.and_then(|program| {
                 let options = WorkerOptions { program, threads, pins, memory_bytes, time_limit };
@@ -82,7 +82,7 @@ fn name_of(index: u32) -> String {
     format!("{BACKEND}:{index}")
 }
 
-/// The threads of a worker: as many as it was limited to, else as there are cores for it.
+/// Returns the number of threads of a worker: its limit if the options set one, otherwise the number of its cores.
 fn limit(name: &str, pins: &[u32], options: &DiscoverOptions) -> Result<u32, DiscoverError> {
     let (most, why) = match pins.len() as u32 {
         0 => (threads(), "this process may use"),
@@ -98,7 +98,7 @@ fn limit(name: &str, pins: &[u32], options: &DiscoverOptions) -> Result<u32, Dis
     }
 }
 
-/// The cores to keep a worker on, each once.
+/// Returns the cores that a worker is kept on, without duplicates.
 fn pins(name: &str, options: &DiscoverOptions) -> Result<Vec<u32>, DiscoverError> {
     let Some(cores) = options.offload.pins.get(name) else { return Ok(Vec::new()) };
     let bad =
@@ -116,7 +116,7 @@ fn pins(name: &str, options: &DiscoverOptions) -> Result<Vec<u32>, DiscoverError
 }
 
 fn add_device(builder: &mut PlatformBuilder, host: End, device: &Arc<OffloadDevice>) {
-    // The host's cores, in a process with a memory of its own.
+    // The worker runs on the host's cores, in a process with its own memory.
     let desc = DeviceDesc::new(device.name(), DeviceKind::Cpu)
         .with_description(format!("worker process on {}", description()))
         .with_units(device.threads());
@@ -125,13 +125,13 @@ fn add_device(builder: &mut PlatformBuilder, host: End, device: &Arc<OffloadDevi
     cross::join(builder, host, End { arena, native });
 }
 
-/// The program to start workers from, or what could be done to have one.
+/// Returns the program that workers run. The error says how to provide one.
 fn find_program() -> Result<PathBuf, String> {
     if is_hooked() {
         return Ok(PathBuf::from(OWN_PROGRAM));
     }
     let own = std::env::current_exe().ok();
-    // Beside the program, or, for tests and examples, in the folder above theirs.
+    // The worker program lies beside this program or, for tests and examples, one folder above.
     let beside = own.iter().flat_map(|own| own.ancestors().skip(1).take(2)).map(Path::to_path_buf);
     let on_path = std::env::var_os("PATH");
     let on_path = on_path.iter().flat_map(std::env::split_paths).filter(|folder| folder.is_absolute());
@@ -144,7 +144,7 @@ fn find_program() -> Result<PathBuf, String> {
     })
 }
 
-/// Half of the machine's memory in bytes, or of what its control group is limited to.
+/// Returns half of the machine's memory in bytes, or half of the control group's limit where that is less.
 fn default_memory() -> u64 {
     let info = rustix::system::sysinfo();
     let machine = u64::from(info.mem_unit).saturating_mul(info.totalram);

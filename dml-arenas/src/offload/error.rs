@@ -1,11 +1,11 @@
-//! What can go wrong with a coprocessor.
+//! The errors of a coprocessor.
 
 use dml_core::sync::Arc;
 use dml_core::{AllocError, TransferError};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why a worker is gone for good.
+/// Why a worker is lost for good.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Loss {
@@ -15,58 +15,58 @@ pub enum Loss {
         /// The exit code or the signal, as the operating system tells it.
         status: Arc<str>,
     },
-    /// It did not answer within the time limit, and was killed for it.
+    /// The worker did not answer within the time limit, and was killed.
     #[error("its worker did not answer to {command} within {limit:?}")]
     Hung {
-        /// What it was to do.
+        /// The command that was not answered.
         command: Arc<str>,
-        /// The time it had.
+        /// The time limit of the command.
         limit: Duration,
     },
-    /// It sent what the protocol does not allow, and was killed for it.
+    /// The worker sent what the protocol does not allow, and was killed.
     #[error("its worker broke the protocol: {what}")]
     Protocol {
-        /// What it sent, and what was expected.
+        /// What the worker sent, and what was expected.
         what: Arc<str>,
     },
-    /// The connection broke while the process was there; it was killed.
+    /// The connection broke while the process was running; the process was killed.
     #[error("the connection to its worker broke: {cause}")]
     Connection {
         /// What the operating system reported.
         cause: Arc<str>,
     },
-    /// Its owner stopped it.
+    /// The owner stopped the worker.
     #[error("its worker was stopped")]
     Stopped,
-    /// This process is a fork of the one that started the worker, which goes on there.
+    /// This process is a fork of the one that started the worker. The worker goes on for that process.
     #[error("this process is a fork of the one that started its worker")]
     Forked,
 }
 
-/// Why something asked of a coprocessor was not done.
+/// Why a coprocessor did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OffloadError {
     /// The worker could not be started.
     #[error("{device} could not be started: {reason}")]
     Start {
-        /// The device.
+        /// The device's name.
         device: Arc<str>,
-        /// What failed, of which program.
+        /// What failed, and with which program.
         reason: Arc<str>,
     },
-    /// The device is gone.
+    /// The device is lost.
     #[error("{device} is lost: {loss}")]
     Lost {
-        /// The device.
+        /// The device's name.
         device: Arc<str>,
-        /// Why.
+        /// Why the device is lost.
         loss: Loss,
     },
     /// Neither the worker's registry nor a library it has loaded has the function.
     #[error("{device} has no function {function}")]
     UnknownFunction {
-        /// The device.
+        /// The device's name.
         device: Arc<str>,
         /// The name asked for.
         function: Arc<str>,
@@ -74,31 +74,32 @@ pub enum OffloadError {
     /// The worker could not load the library.
     #[error("{device} could not load {path}: {reason}")]
     Library {
-        /// The device.
+        /// The device's name.
         device: Arc<str>,
-        /// The library.
+        /// The library's path.
         path: Arc<str>,
         /// What the loader said.
         reason: Arc<str>,
     },
-    /// An argument does not fit: it is of another arena, reaches past its block, or overlaps another that is written.
+    /// An argument does not fit: it belongs to another arena, reaches past its block, or overlaps another where one is
+    /// written.
     #[error("argument {index} of {function} on {device}: {reason}")]
     Argument {
-        /// The device.
+        /// The device's name.
         device: Arc<str>,
-        /// The function.
+        /// The function's name.
         function: Arc<str>,
-        /// Which argument, counted from 0.
+        /// The index of the argument, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// What is wrong with the argument.
         reason: Arc<str>,
     },
     /// The items begin after their end.
     #[error("{function} on {device} was asked for items {first}..{end}")]
     Items {
-        /// The device.
+        /// The device's name.
         device: Arc<str>,
-        /// The function.
+        /// The function's name.
         function: Arc<str>,
         /// The first item asked for.
         first: u64,
@@ -108,47 +109,47 @@ pub enum OffloadError {
     /// The call cannot be expressed: a name, a path or a list of arguments is too long.
     #[error("{what} for {device} is too long: {bytes} bytes, at most {limit_bytes}")]
     TooLong {
-        /// The device.
+        /// The device's name.
         device: Arc<str>,
         /// What is too long.
         what: Arc<str>,
-        /// Its size as a message.
+        /// Its size as a message, in bytes.
         bytes: usize,
-        /// The most a message can have.
+        /// The largest size of a message, in bytes.
         limit_bytes: usize,
     },
     /// The function returned an error, or panicked. The worker goes on.
     #[error("{function} failed on {device}: {message}")]
     Function {
-        /// The device.
+        /// The device's name.
         device: Arc<str>,
-        /// The function.
+        /// The function's name.
         function: Arc<str>,
-        /// The code that a C function returned; -1 of others.
+        /// The code that a C function returned; -1 for other functions.
         code: i32,
-        /// What it said.
+        /// The error message of the function, or of its panic.
         message: Arc<str>,
     },
-    /// Something that was to end well before did not.
+    /// Work that had to succeed first has failed.
     #[error("not begun on {device}, for what it was to wait for failed: {cause}")]
     Dependency {
-        /// The device.
+        /// The device's name.
         device: Arc<str>,
-        /// What failed.
+        /// The error of that work.
         cause: Arc<OffloadError>,
     },
-    /// Whoever was to do it, and to say how it ended, gave it up without a word: it panicked, most likely.
+    /// The signaller was dropped without a result, most likely by a panic.
     #[error("the work was given up by whoever was to do it")]
     GivenUp,
-    /// This process is a fork of the one that the work is done for.
+    /// This process is a fork of the one for which the work is done.
     #[error("this process is a fork of the one that the work is done for")]
     Forked,
-    /// No thread, descriptor or memory is left in this process to do it with.
+    /// This process has no thread, descriptor or memory left for the work.
     #[error("{what} for {device} failed: {cause}")]
     Resource {
-        /// The device.
+        /// The device's name.
         device: Arc<str>,
-        /// What was to be had.
+        /// The resource that could not be had.
         what: &'static str,
         /// What the operating system reported.
         cause: Arc<str>,
@@ -156,13 +157,13 @@ pub enum OffloadError {
 }
 
 impl OffloadError {
-    /// Whether the device is gone.
+    /// Returns whether the error says that the device is lost.
     #[must_use]
     pub fn is_device_lost(&self) -> bool {
         self.loss().is_some()
     }
 
-    /// The device that is gone, and why, if that is what is wrong.
+    /// Returns the device and its loss, if a loss is the cause.
     fn loss(&self) -> Option<(Arc<str>, Arc<str>)> {
         match self {
             Self::Lost { device, loss } => Some((device.clone(), loss.to_string().into())),
@@ -173,7 +174,7 @@ impl OffloadError {
     }
 }
 
-/// The code of errors that have none of their own.
+/// The code of errors that have no code of their own.
 pub(super) const NO_CODE: i32 = -1;
 
 impl From<OffloadError> for TransferError {
@@ -190,7 +191,7 @@ impl From<OffloadError> for TransferError {
 }
 
 impl OffloadError {
-    /// The error as one of an allocation in `arena`.
+    /// Turns the error into that of an allocation in `arena`.
     pub(super) fn of_alloc(self, arena: &Arc<str>) -> AllocError {
         if let Some((_, loss)) = self.loss() {
             return AllocError::Lost { arena: arena.clone(), loss };

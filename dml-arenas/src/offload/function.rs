@@ -1,4 +1,4 @@
-//! A function of a worker, and what it is called with.
+//! A function of a worker, and its arguments.
 
 use super::block::OffloadBlock;
 use super::device::OffloadDevice;
@@ -9,16 +9,16 @@ use dml_core::{BlockRef, Span};
 use std::fmt;
 use std::ops::Range;
 
-/// A function that a worker can run, found by its name.
+/// A function that a worker can run, looked up by name.
 #[derive(Clone)]
 pub struct Function {
     device: Arc<OffloadDevice>,
     name: Arc<str>,
-    /// The worker's number for it.
+    /// The number by which the worker knows the function.
     number: u32,
 }
 
-/// One argument of a function. Buffers and scalars are numbered apart from each other, in their order.
+/// One argument of a function. Buffers and scalars are numbered separately, each in their order.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Argument<'a> {
@@ -26,7 +26,7 @@ pub enum Argument<'a> {
     Read(&'a BlockRef, Span),
     /// Part of a block, to be read and written.
     Write(&'a BlockRef, Span),
-    /// Anything else.
+    /// A scalar value.
     Scalar(Scalar),
 }
 
@@ -35,19 +35,19 @@ impl Function {
         Self { device, name, number }
     }
 
-    /// The name it was found by.
+    /// The name by which the function was looked up.
     #[must_use]
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// The device whose function it is.
+    /// The device that the function belongs to.
     #[must_use]
     pub fn device(&self) -> &Arc<OffloadDevice> {
         &self.device
     }
 
-    /// The call as a message, and the blocks to be kept until it has ended.
+    /// Encodes a call as a message. Returns the message, and the blocks to keep until the call has ended.
     pub(super) fn message(
         &self,
         ticket: u64,

@@ -1,10 +1,10 @@
-//! Which parts of a worker's memory are taken.
+//! Keeps track of the taken and free parts of a worker's memory.
 
 use dml_core::Span;
 use dml_core::sync::Mutex;
 use range_alloc::RangeAllocator;
 
-/// Blocks begin and end at pages, so that each has pages of its own to reserve and to give back.
+/// Blocks begin and end at page boundaries, so that each has its own pages to reserve and give back.
 pub(super) const PAGE_BYTES: u64 = 4096;
 
 /// The addresses of one worker's memory.
@@ -14,12 +14,12 @@ pub(super) struct Heap {
 }
 
 impl Heap {
-    /// All of `bytes` bytes free, down to whole pages.
+    /// Makes a heap of `bytes` free bytes, rounded down to whole pages.
     pub(super) fn new(bytes: u64) -> Self {
         Self { free_pages: Mutex::new(RangeAllocator::new(0..bytes / PAGE_BYTES)) }
     }
 
-    /// Addresses for `bytes` bytes, in whole pages; none where no free stretch is long enough.
+    /// Takes a span for `bytes` bytes, in whole pages; `None` where no free stretch is long enough.
     pub(super) fn take(&self, bytes: u64) -> Option<Span> {
         if bytes == 0 {
             return Some(Span::default());

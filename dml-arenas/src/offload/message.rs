@@ -1,27 +1,27 @@
-//! What owner and worker say to each other: one command, then its one reply, in order, on each channel.
+//! The messages between owner and worker: on each channel one command, then its one reply, in order.
 //!
 //! ```text
 //!   control    owner ─ Hello + memory ─▶ worker ─ Ready ─▶     Find ─▶ Found | NotFound      Load ─▶ Loaded | Failed
 //!              owner ─ Pipeline + channel ─▶ worker            (no reply: the channel is served from then on)
 //!   pipeline   owner ─ Run ─▶ worker ─ Ended ─▶                several runs may be sent before the first has ended
 //! ```
-//! Payload never travels here: a run names places in the worker's memory, which both sides see.
+//! Payload never travels here: a run names places in the worker's memory, which both processes map.
 
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol. Owner and worker must have the same.
 pub(super) const VERSION: u32 = 1;
-/// The most bytes of one message.
+/// The largest size of a message, in bytes.
 pub(super) const LIMIT_BYTES: usize = 64 << 10;
-/// The most bytes of a text that a worker sends back.
+/// The largest size of a text that a worker sends back, in bytes.
 const TEXT_LIMIT_BYTES: usize = 4 << 10;
 
-/// What the owner asks.
+/// A command of the owner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Command {
     /// The first message; the descriptor of the worker's memory comes with it.
     Hello { version: u32, memory_bytes: u64, threads: u32, pins: Vec<u32> },
-    /// A channel comes with it, to be served by a thread of its own.
+    /// Brings a channel, which the worker serves with a thread of its own.
     Pipeline,
     /// Looks a function up.
     Find { name: String },
@@ -34,26 +34,26 @@ pub(super) enum Command {
 /// One call of a function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Call {
-    /// The function, as the worker numbered it.
+    /// The worker's number of the function.
     pub(super) function: u32,
-    /// The items to compute.
+    /// The first item to compute.
     pub(super) first: u64,
     /// The item after the last one.
     pub(super) end: u64,
-    /// The parts of buffers it works on.
+    /// The parts of buffers that the function works on.
     pub(super) parts: Vec<Part>,
-    /// Its other arguments.
+    /// The scalar arguments.
     pub(super) scalars: Vec<Scalar>,
 }
 
 /// Part of a buffer in the worker's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Part {
-    /// Where it begins in the worker's memory.
+    /// The offset of its first byte in the worker's memory.
     pub(super) offset: u64,
-    /// How long it is.
+    /// Its length in bytes.
     pub(super) bytes: u64,
-    /// Where it begins in its buffer.
+    /// The offset of its first byte in its buffer.
     pub(super) start: u64,
     /// Whether the function may write it.
     pub(super) writes: bool,
@@ -72,12 +72,12 @@ pub enum Scalar {
     F64(f64),
 }
 
-/// What the worker answers.
+/// A reply of the worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Reply {
-    /// It has mapped its memory and listens.
+    /// The worker has mapped its memory and listens.
     Ready { version: u32 },
-    /// It cannot do what Hello or Load asked.
+    /// The worker cannot do what Hello or Load asked.
     Failed { message: String },
     /// The function's number.
     Found { function: u32 },
@@ -111,13 +111,13 @@ impl Reply {
         encode(self)
     }
 
-    /// The reply that a message is; what is wrong with the message otherwise.
+    /// Decodes a reply. The error says what is wrong with the message.
     pub(super) fn decode(message: &[u8]) -> Result<Self, String> {
         decode(message)
     }
 }
 
-/// A text of the worker's, short enough to be sent.
+/// Shortens a text of the worker to the size that may be sent.
 pub(super) fn text(mut text: String) -> String {
     if text.len() > TEXT_LIMIT_BYTES {
         text.truncate(text.floor_char_boundary(TEXT_LIMIT_BYTES));

@@ -1,4 +1,4 @@
-//! Coprocessors that are processes: the offload model, on every machine.
+//! Coprocessors as worker processes: the offload model, available on every machine.
 //!
 //! ```text
 //!   this process (the owner)                              the worker
@@ -8,21 +8,22 @@
 //!                        ▲                                   │
 //!                Signal ─┴──────────── Ended ◀───────────────┘
 //! ```
-//! A device owns a worker: a process with a memory of its own, which runs functions by name, its own or those of a
-//! shared library it was told to load. Buffers live in the worker's memory and are brought in and out by transfers; runs
-//! and transfers are asynchronous, and one can wait for another. So it was with the Xeon Phi, whose driver is gone: here
-//! the card is a process, and the rest is the same.
+//! A device owns a worker: a process with its own memory, which runs functions by name. The functions are built in or
+//! come from a loaded shared library. Buffers live in the worker's memory, and transfers bring bytes in and out. Runs
+//! and transfers are asynchronous, and one can wait for another. The Xeon Phi worked in this way, but its driver is
+//! gone: here a process takes the place of the card.
 //!
 //! # What holds here
 //! 1. Payload never passes through the socket. A transfer is one copy, into the memory that both processes see.
-//! 2. Nothing that a worker sends or does can make the owner touch memory out of bounds: replies carry no addresses, the
-//!    size of the shared memory is sealed, and what is mapped stays mapped until the owner lets it go.
-//! 3. A worker that ends, hangs or breaks the protocol is a lost device: everybody who waits hears so, and nobody is
-//!    left waiting. It is never trusted again; a new one is a new device.
-//! 4. No worker outlives its owner, however that ends, and none uses the processor while it has nothing to do.
-//! 5. Functions are trusted with the worker's memory, all of it, and with nothing of the owner's.
-//! 6. What an owner made is its own: to a fork of it the device is lost, and nothing that the fork does, or that its
-//!    destructors do, reaches the worker, its memory or its channels. A fork may start workers of its own.
+//! 2. Nothing that a worker sends or does can make the owner touch memory out of bounds. Replies carry no addresses,
+//!    the size of the shared memory is sealed, and the mapping stays until the owner removes it.
+//! 3. A worker that ends, hangs or breaks the protocol is a lost device, and every waiter gets an error. The worker is
+//!    never trusted again; a new worker is a new device.
+//! 4. No worker outlives its owner, in whichever way the owner ends. A worker with nothing to do does not use the
+//!    processor.
+//! 5. Functions are trusted with all of the worker's memory, and with nothing of the owner's.
+//! 6. In a fork of the owner the device is lost. Nothing in the fork, destructors included, reaches the worker, its
+//!    memory or its channels. A fork may start its own workers.
 
 mod arena;
 mod block;

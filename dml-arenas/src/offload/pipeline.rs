@@ -1,4 +1,4 @@
-//! Pipelines: what is put in one is done in order; several go on side by side.
+//! Pipelines: each does runs and transfers in order; several pipelines proceed side by side.
 //!
 //! ```text
 //!   run ─────────┐ idle, and nothing to wait for: sent at once by whoever asks
@@ -6,12 +6,13 @@
 //!   copy_in ──▶ waiting ──▶ thread: waits for `after`, copies ──▶ signal
 //!   copy_out       └─run──▶ thread: sends ──▶ running ──▶ thread: receives ──▶ signal
 //! ```
-//! 1. In each pipeline everything ends in the order in which it was put there.
-//! 2. Runs may follow each other to the worker before the first has ended; a transfer waits until they have.
-//! 3. What was put in ends, well or not, also when the pipeline is dropped or the device is lost, whatever it waits for.
-//! 4. The thread sleeps while there is nothing to do. It is started by the first thing it has to do.
-//! 5. A fork of the process has not the thread, and may find its locks taken for good: there nothing is put in, and
-//!    dropping the pipeline touches nothing.
+//! 1. In each pipeline the actions end in the order in which they were added.
+//! 2. Several runs may be sent to the worker before the first has ended. A transfer waits until all earlier runs have
+//!    ended.
+//! 3. Every action ends, successfully or not, also when the pipeline is dropped or the device is lost.
+//! 4. The thread sleeps while it has nothing to do. The first action starts the thread.
+//! 5. A fork of the process lacks the thread, and may find its locks held for ever. In a fork no action is accepted,
+//!    and dropping the pipeline touches nothing.
 
 use super::block::OffloadBlock;
 use super::device::{HearsOfLoss, OffloadDevice};
@@ -33,9 +34,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// Runs sent to a worker and not answered, at most.
+/// The largest number of runs sent to a worker and not yet answered.
 const MOST_RUNNING: usize = 32;
-/// Their bytes, at most, so that a worker that is busy with the first one never keeps anybody from sending.
+/// The largest size of those runs in bytes, so that a worker busy with the first run never blocks a sender.
 const MOST_RUNNING_BYTES: usize = 64 << 10;
 
 /// An ordered sequence of runs and transfers on one device.
@@ -70,21 +71,21 @@ struct Shared {
     name: String,
     queue: Mutex<Queue>,
     changed: Condvar,
-    /// To the worker; there once something was to be run.
+    /// The channel to the worker, opened for the first run.
     channel: Mutex<Option<Arc<dyn Channel>>>,
     next_ticket: AtomicU64,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// What has not been begun.
+    /// Actions that have not begun.
     waiting: VecDeque<Action>,
-    /// The thread has taken something out of `waiting` and not finished with it.
+    /// Whether the thread is working on an action taken from `waiting`.
     is_busy: bool,
     /// Runs sent to the worker, in order.
     running: VecDeque<Running>,
     has_thread: bool,
-    /// The handle is gone: the thread goes too when everything is done.
+    /// Whether the handle was dropped. The thread then ends once all actions are done.
     is_closed: bool,
 }
 
@@ -92,7 +93,7 @@ struct Action {
     after: Vec<Signal>,
     work: Work,
     signaller: Signaller,
-    /// What the work uses.
+    /// Keeps alive what the work uses.
     keep: Keep,
 }
 
@@ -115,11 +116,11 @@ struct Running {
     signaller: Signaller,
     keep: Keep,
     message_bytes: usize,
-    /// When it was sent, or the one before it ended.
+    /// When the run was sent, or when the run before it ended.
     since: Instant,
 }
 
-/// A transfer by places in the two memories. What it was lent goes with it.
+/// A transfer between places in the two memories. It owns the loan of its host memory.
 pub(super) enum Transfer {
     In { offset: u64, from: HostSource },
     Out { offset: u64, to: HostTarget },
@@ -128,7 +129,7 @@ pub(super) enum Transfer {
 
 impl Pipeline {
     pub(super) fn new(device: Arc<OffloadDevice>, number: u64) -> Self {
-        // What names a thread ends at a zero.
+        // A thread name must not contain a zero.
         let name = format!("{}-{number}", device.name().replace('\0', " "));
         let (queue, changed) = (Mutex::new(Queue::default()), Condvar::new());
         let (channel, next_ticket) = (Mutex::new(None), AtomicU64::new(0));
@@ -138,24 +139,27 @@ impl Pipeline {
         Self { shared }
     }
 
-    /// The device.
+    /// The device on which the pipeline works.
     #[must_use]
     pub fn device(&self) -> &Arc<OffloadDevice> {
         &self.shared.device
     }
 
-    /// Runs a function over the items, after everything put in before and after all of `after` has ended well.
+    /// Runs a function over the items, after all earlier actions, and after every signal in `after` has ended
+    /// successfully.
     ///
-    /// Parts of blocks are numbered as the function's buffers, scalars as its scalars, each in their order.
+    /// The parts of blocks are numbered in order as the function's buffers, and the scalars in order as its scalars.
     ///
     /// # Safety
-    /// 1. Until the signal has ended, nobody writes the parts except the function, and nobody reads those it may write,
-    ///    but for runs and transfers that this one waits for or that wait for it. A grant of the blocks says so.
+    /// 1. Until the signal has ended, only the function writes the parts, and nothing else reads the parts that it may
+    ///    write. Runs and transfers that this one waits for, or that wait for it, are excepted. A grant of the blocks
+    ///    guarantees this.
     ///
     /// # Errors
-    /// [`OffloadError::Argument`], [`OffloadError::Items`] and [`OffloadError::TooLong`] of a call that cannot be,
-    /// [`OffloadError::UnknownFunction`] of another device's, [`OffloadError::Lost`], [`OffloadError::Resource`]. What goes
-    /// wrong later is the signal's: [`OffloadError::Function`], [`OffloadError::Dependency`], [`OffloadError::Lost`].
+    /// [`OffloadError::Argument`], [`OffloadError::Items`] and [`OffloadError::TooLong`] for an impossible call,
+    /// [`OffloadError::UnknownFunction`] for a function of another device, [`OffloadError::Lost`],
+    /// [`OffloadError::Resource`]. The signal reports later errors: [`OffloadError::Function`],
+    /// [`OffloadError::Dependency`], [`OffloadError::Lost`].
     pub unsafe fn run(
         &self,
         function: &Function,
@@ -166,7 +170,7 @@ impl Pipeline {
         self.begin(function, items, arguments, after)
     }
 
-    /// As [`run`](Self::run), for callers that are trusted like it.
+    /// Does the same as [`run`](Self::run), for callers that uphold its safety conditions.
     pub(super) fn begin(
         &self,
         function: &Function,
@@ -186,11 +190,11 @@ impl Pipeline {
         self.shared.put(Work::Run(run), after, Box::new(blocks))
     }
 
-    /// Copies host memory into a block of the device, from the byte `to.1` of it on.
+    /// Copies host memory into a block of the device, starting at byte `to.1` of the block.
     ///
     /// # Safety
-    /// 1. Until the signal has ended, nobody else touches these bytes of the block, but for runs and transfers that this one
-    ///    waits for or that wait for it.
+    /// 1. Until the signal has ended, nothing else touches these bytes of the block. Runs and transfers that this one
+    ///    waits for, or that wait for it, are excepted.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -205,11 +209,11 @@ impl Pipeline {
         self.shared.put(Work::Transfer(transfer), after, Box::new(to.0.clone()))
     }
 
-    /// Copies from a block of the device, from the byte `from.1` of it on, into host memory.
+    /// Copies from a block of the device into host memory, starting at byte `from.1` of the block.
     ///
     /// # Safety
-    /// 1. Until the signal has ended, nobody writes these bytes of the block, but for runs and transfers that this one waits
-    ///    for or that wait for it.
+    /// 1. Until the signal has ended, nothing writes these bytes of the block. Runs and transfers that this one waits
+    ///    for, or that wait for it, are excepted.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -224,11 +228,11 @@ impl Pipeline {
         self.shared.put(Work::Transfer(transfer), after, Box::new(from.0.clone()))
     }
 
-    /// Sets bytes of a block of the device.
+    /// Sets every byte of a span of a block to `byte`.
     ///
     /// # Safety
-    /// 1. Until the signal has ended, nobody else touches these bytes, but for runs and transfers that this one waits for
-    ///    or that wait for it.
+    /// 1. Until the signal has ended, nothing else touches these bytes. Runs and transfers that this one waits for, or
+    ///    that wait for it, are excepted.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -243,12 +247,12 @@ impl Pipeline {
         self.shared.put(Work::Transfer(transfer), after, Box::new(block.clone()))
     }
 
-    /// A transfer of core's, which keeps its bytes alive.
+    /// Adds a transfer for core, which upholds the safety conditions. `keep` is the block.
     pub(super) fn transfer(&self, transfer: Transfer, keep: BlockRef) -> Result<Signal, OffloadError> {
         self.shared.put(Work::Transfer(transfer), &[], Box::new(keep))
     }
 
-    /// The end of everything put in so far.
+    /// Returns a signal that ends after all actions added so far.
     pub(super) fn tail(&self) -> Result<Signal, OffloadError> {
         let nothing = Transfer::Fill { place: Span::default(), byte: 0, _request: None };
         self.shared.put(Work::Transfer(nothing), &[], Box::new(()))
@@ -308,7 +312,7 @@ impl Shared {
         };
         drop(queue);
         self.changed.notify_all();
-        // Only now: whoever loses the device tells every pipeline, which takes the queue's lock.
+        // `broken` is called after the unlock: losing the device notifies every pipeline, which takes the queue's lock.
         sent.map_err(|unsent| self.device.broken(unsent.error, &unsent.function, CONTROL_LIMIT))?;
         Ok(signal)
     }
@@ -325,7 +329,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The channel to the worker, opened for the first run.
+    /// Returns the channel to the worker; the first run opens it.
     fn channel(&self) -> Result<Arc<dyn Channel>, OffloadError> {
         let mut channel = self.channel.lock();
         match &*channel {
@@ -334,7 +338,7 @@ impl Shared {
         }
     }
 
-    /// The thread's life.
+    /// Runs the pipeline's thread, until the pipeline is closed and all its actions are done.
     fn serve(self: &Arc<Self>) {
         loop {
             let mut queue = self.queue.lock();
@@ -344,7 +348,7 @@ impl Shared {
             } else if let Some(action) = queue.waiting.pop_front() {
                 queue.is_busy = true;
                 drop(queue);
-                // A panic is a bug of ours: its signal says so, and the pipeline goes on.
+                // A panic here is a bug of this crate. The action's signal reports a failure, and the pipeline goes on.
                 let _ = catch_unwind(AssertUnwindSafe(|| self.act(action)));
                 self.queue.lock().is_busy = false;
             } else if queue.is_closed {
@@ -355,7 +359,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the run sent first has ended.
+    /// Waits for the answer to the oldest run sent, and ends its signal.
     fn answer(&self) {
         let (function, ticket, since) = {
             let queue = self.queue.lock();
@@ -374,13 +378,13 @@ impl Shared {
         };
         let Some(front) = self.queue.lock().next_answered() else { return };
         let Running { signaller, keep, .. } = front;
-        // Before anybody hears of the end: whoever does may need the memory.
+        // The memory is released before the signal ends, because a waiter may need it at once.
         drop(keep);
         signaller.end(ended);
     }
 
     fn outcome(&self, message: &[u8], ticket: u64, function: &Arc<str>) -> Result<u64, OffloadError> {
-        // A reply that comes after the device was lost is from a worker nobody trusts any more.
+        // A reply that arrives after the device was lost is not trusted.
         self.device.expect_there()?;
         match Reply::decode(message) {
             Ok(Reply::Ended { ticket: answered, outcome }) if answered == ticket => match outcome {
@@ -413,14 +417,14 @@ impl Shared {
                 }
                 return;
             }
-            // What it was lent is back before anybody hears of the end.
+            // The transfer returns its loan before the signal ends.
             (Ok(()), Work::Transfer(transfer)) => self.device.transfer(&transfer),
         };
         drop(keep);
         signaller.end(done);
     }
 
-    /// Waits until what a signal is of has ended, or the device is lost, whichever is first.
+    /// Waits until a signal ends or the device is lost, whichever comes first.
     fn await_end(self: &Arc<Self>, signal: &Signal) -> Result<(), OffloadError> {
         let waker = Waker::from(Arc::new(Nudge(Arc::downgrade(self))));
         let mut number = None;
@@ -431,7 +435,7 @@ impl Shared {
                 return ended.map(drop).map_err(failed);
             }
             let queue = self.queue.lock();
-            // Whatever happens from here on nudges, and that takes the lock that is held.
+            // Every event from here on calls `nudge`, which takes the lock that this thread holds until it waits.
             if !signal.is_ended() {
                 self.device.expect_there()?;
                 drop(self.changed.wait(queue));
@@ -439,14 +443,14 @@ impl Shared {
         }
     }
 
-    /// Has the thread look again.
+    /// Makes the thread check again what it waits for.
     fn nudge(&self) {
         drop(self.queue.lock());
         self.changed.notify_all();
     }
 }
 
-/// Wakes the thread of a pipeline, as long as there is one.
+/// Wakes the thread of a pipeline, as long as the pipeline exists.
 struct Nudge(Weak<Shared>);
 
 impl Wake for Nudge {
@@ -471,7 +475,7 @@ struct Unsent {
 }
 
 impl Queue {
-    /// Whether a run may be sent now, after those before it.
+    /// Returns whether a run may be sent now, after the runs before it.
     fn takes(&self, run: &Run) -> bool {
         let bytes: usize = self.running.iter().map(|running| running.message_bytes).sum();
         let is_room = self.running.len() < MOST_RUNNING
@@ -479,7 +483,7 @@ impl Queue {
         self.waiting.is_empty() && !self.is_busy && is_room
     }
 
-    /// Sends a run to the worker, to be answered after those sent before.
+    /// Sends a run to the worker, which answers runs in the order sent.
     fn send(
         &mut self,
         channel: &dyn Channel,
@@ -498,7 +502,7 @@ impl Queue {
         }
     }
 
-    /// Takes the first run out; the next one's time begins.
+    /// Removes the oldest run sent, and starts the time of the next one.
     fn next_answered(&mut self) -> Option<Running> {
         let front = self.running.pop_front();
         if let Some(next) = self.running.front_mut() {

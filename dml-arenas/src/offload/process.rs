@@ -1,14 +1,15 @@
-//! The worker as a process: started, killed, and never left behind.
+//! The worker process: how it is started, watched and killed.
 //!
 //! ```text
 //!   keeper thread:  spawn ──▶ wait until it ends ──▶ reap ──▶ tell
 //! ```
-//! 1. The keeper lives as long as the process does. The worker asks the kernel to be killed when the thread that
-//!    started it ends, so it ends with this process however that ends; the keeper sees to it that it is not earlier.
-//! 2. A process is signalled by a descriptor of its own, or else while it is known not to be reaped: never one that has
-//!    taken over its number.
-//! 3. Dropping the handle ends the process and waits until it has, unless somebody else holds on to it. A fork of the
-//!    owner that drops what it inherited does nothing to it, nor to the keeper, a thread that the fork does not have.
+//! 1. The keeper thread lives as long as the worker. The kernel kills the worker when the thread that started it ends,
+//!    so the worker ends with this process in any case. The keeper makes sure that it does not end earlier.
+//! 2. A process is signalled through a pidfd or, without one, only while it is certainly not reaped. So a signal never
+//!    hits another process that has taken over its number.
+//! 3. Dropping the handle ends the process and waits for its end, unless a debugger or the kernel keeps it alive. In a
+//!    fork of the owner, dropping the handle affects neither the process nor the keeper thread, which the fork does not
+//!    have.
 
 use crate::fork::Origin;
 use dml_core::sync::{Arc, Condvar, Mutex};
@@ -23,13 +24,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The name under which a worker runs, and by which a program that is its own worker knows that it is one.
+/// The name under which a worker runs. A program that is its own worker recognises by it that it was started as one.
 pub(super) const WORKER: &str = "dml-offload-worker";
-/// What comes before the device's name in a worker's one argument.
+/// The prefix of the device's name in a worker's only argument.
 pub(super) const DEVICE: &str = "--device=";
 
-/// How long a process that was killed may take to be gone before it is left to the kernel. A device has waited longer by
-/// then.
+/// How long a killed process may take to end before it is left to the kernel. By then a device has waited longer.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
 /// A running worker.
@@ -58,7 +58,7 @@ enum Progress {
 /// A process to be signalled.
 struct Target {
     pid: Pid,
-    /// What names it and no successor; kernels before 5.3 have none.
+    /// The pidfd, which never names a successor; `None` on kernels before 5.3.
     descriptor: Option<OwnedFd>,
 }
 
@@ -69,7 +69,7 @@ impl Target {
     }
 
     fn kill(&self) {
-        // It may have ended already and not be reaped yet, which is as good.
+        // The process may already have ended without being reaped; the failure is then harmless.
         let _ = match &self.descriptor {
             Some(descriptor) => pidfd_send_signal(descriptor, Signal::KILL),
             None => kill_process(self.pid, Signal::KILL),
@@ -83,17 +83,17 @@ impl Process {
     /// Starts a program as the worker of a device, with `socket` as its standard input.
     ///
     /// # Errors
-    /// What the operating system reports of the program or the thread.
+    /// The error that the operating system reports for the program or the thread.
     pub(super) fn start(program: &Path, device: &str, threads: u32, socket: OwnedFd) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.arg0(WORKER).arg(format!("{DEVICE}{device}")).stdin(Stdio::from(socket));
-        // What a function prints must not get between the lines of the program that started it.
+        // The output of functions must not mix with that of the program that started the worker.
         let errors = io::stderr().as_fd().try_clone_to_owned();
         command.stdout(errors.map_or_else(|_| Stdio::null(), Stdio::from));
-        // The two ways in which compute libraries are told how many threads to have.
+        // Compute libraries read the number of threads from these two variables.
         let threads = threads.to_string();
         command.env("RAYON_NUM_THREADS", &threads).env("OMP_NUM_THREADS", &threads);
-        // A Ctrl-C at the terminal is the owner's to handle.
+        // The owner handles Ctrl-C at the terminal.
         command.process_group(0);
         let state = Arc::new(State::default());
         let keeper = {
@@ -126,19 +126,19 @@ impl Process {
         Ok(Self { number, origin: Origin::here(), state, keeper: Some(keeper) })
     }
 
-    /// Its number.
+    /// The process id of the worker.
     pub(super) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Ends it at once. Not to be called in a fork of its owner.
+    /// Kills the process at once. Must not be called in a fork of its owner.
     pub(super) fn kill(&self) {
         if let Progress::Running(target, _) = &*self.state.progress.lock() {
             target.kill();
         }
     }
 
-    /// Has `on_end` called when it ends, or now where it has.
+    /// Calls `on_end` when the process ends, or now if it has ended.
     pub(super) fn watch(&self, on_end: OnEnd) {
         let status = match &mut *self.state.progress.lock() {
             Progress::Running(_, watchers) => return watchers.push(on_end),
@@ -155,7 +155,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         let Some(keeper) = self.keeper.take() else { return };
         if !self.origin.is_here() {
-            // The handle names a thread of the owner's. In a fork that may be the name of a thread started since, which
+            // The handle names a thread of the owner. In a fork the same name may belong to a newer thread, which
             // dropping the handle would detach.
             std::mem::forget(keeper);
             return;
@@ -170,12 +170,12 @@ impl Drop for Process {
             let (guard, timed_out) = self.state.changed.wait_until(progress, deadline);
             progress = guard;
             if timed_out {
-                // A debugger or the kernel holds on to it. The keeper has all it needs to see it off.
+                // A debugger or the kernel keeps the process alive. The keeper waits for it without this handle.
                 return;
             }
         }
         drop(progress);
-        // The keeper runs nothing that panics but a watcher, which has no one left to tell.
+        // Only a watcher can panic in the keeper, and its panic has no one left to be reported to.
         let _ = keeper.join();
     }
 }
@@ -186,10 +186,10 @@ impl std::fmt::Debug for Process {
     }
 }
 
-/// The keeper's life.
+/// Runs the keeper thread: starts the worker, waits for its end, and tells the watchers.
 fn keep(mut command: Command, state: &State) {
     let started = command.spawn();
-    // Closes the worker's end of its socket on this side: when the worker ends, the socket must.
+    // Closes this side's copy of the worker's socket, so that the socket ends when the worker ends.
     drop(command);
     let child = match started {
         Ok(child) => child,
@@ -203,7 +203,7 @@ fn keep(mut command: Command, state: &State) {
     let pid = target.pid;
     *state.progress.lock() = Progress::Running(target, Vec::new());
     state.changed.notify_all();
-    // Without reaping it yet: its number is its own for as long as others may want to signal it.
+    // The process is not reaped yet, so its number stays its own while others may signal it.
     let not_reaping = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), not_reaping) {}
     let (watchers, status) = {
@@ -220,7 +220,8 @@ fn keep(mut command: Command, state: &State) {
     watchers.into_iter().for_each(|on_end| on_end(status.clone()));
 }
 
-/// How it ended, in words. Where the application has told the kernel to forget children, nobody knows.
+/// Reaps the process, and describes in words how it ended. The end is unknown if the application told the kernel to
+/// forget children.
 fn reap(mut child: Child) -> Arc<str> {
     match child.wait() {
         Ok(status) => status.to_string().into(),

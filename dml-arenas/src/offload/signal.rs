@@ -1,12 +1,12 @@
-//! Signal and wait: how the end of a run or a transfer is heard of.
+//! Signals: they report the end of a run or a transfer to its waiters.
 //!
 //! ```text
 //!   Signaller ──end(result)──▶ Signal ──▶ wait, poll, is_ended       any number of clones, any number of waiters
 //! ```
-//! 1. A signal ends once. A signaller that is dropped without a word ends it as an error, so nobody waits for ever.
-//! 2. Whoever waits, or polled and was told to wait, is woken by the end.
-//! 3. In a fork of the process that made it a signal has ended, as an error: who would end it is not there. Nothing of it is
-//!    touched, for a thread that the fork has not may hold its lock.
+//! 1. A signal ends once. Dropping a signaller ends its signal with an error, so no waiter waits for ever.
+//! 2. The end wakes every waiting thread and every registered waker.
+//! 3. In a fork of the process that made it, a signal has ended with an error, because its signaller's thread does not
+//!    exist there. A fork does not touch the signal's state: a missing thread may hold its lock.
 
 use super::error::OffloadError;
 use crate::fork::Origin;
@@ -15,11 +15,11 @@ use dml_core::{Completion, Fence, TransferError};
 use std::fmt;
 use std::task::{Poll, Waker};
 
-/// The end of a run or a transfer, to be waited for by whoever wants to know; clones name the same end.
+/// The end of a run or a transfer, which any number of threads can wait for. Clones stand for the same end.
 #[derive(Clone)]
 pub struct Signal(Arc<State>);
 
-/// Whoever does the work, and says how it ended.
+/// The right to end a signal, held by the code that does the work.
 #[must_use = "dropping it reports a failure"]
 pub struct Signaller(Arc<State>);
 
@@ -30,7 +30,7 @@ struct State {
 }
 
 enum Progress {
-    /// Who polled, by number, to be woken.
+    /// The wakers of those that polled, by number.
     Running {
         wakers: Vec<(u64, Waker)>,
         next_number: u64,
@@ -39,14 +39,14 @@ enum Progress {
 }
 
 impl Signal {
-    /// A signal and the right to end it.
+    /// Makes a signal and its signaller.
     pub fn new() -> (Self, Signaller) {
         let progress = Mutex::new(Progress::Running { wakers: Vec::new(), next_number: 0 });
         let state = Arc::new(State { origin: Origin::here(), progress, changed: Condvar::new() });
         (Self(state.clone()), Signaller(state))
     }
 
-    /// A signal that has ended.
+    /// Makes a signal that has ended.
     #[must_use]
     pub fn ended(result: Result<u64, OffloadError>) -> Self {
         let (signal, signaller) = Self::new();
@@ -54,10 +54,10 @@ impl Signal {
         signal
     }
 
-    /// Blocks until the work ends; the bytes a transfer moved, zero of a run.
+    /// Blocks until the work ends. Returns the bytes that a transfer moved; a run returns zero.
     ///
     /// # Errors
-    /// Whatever kept the work from ending well; [`OffloadError::Forked`] in a fork of the process that made the signal.
+    /// The error of the work; [`OffloadError::Forked`] in a fork of the process that made the signal.
     pub fn wait(&self) -> Result<u64, OffloadError> {
         if !self.0.origin.is_here() {
             return Err(OffloadError::Forked);
@@ -71,23 +71,23 @@ impl Signal {
         }
     }
 
-    /// Whether the work has ended, well or not.
+    /// Returns whether the work has ended, successfully or not.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         !self.0.origin.is_here() || matches!(&*self.0.progress.lock(), Progress::Ended(_))
     }
 
-    /// The signal as a fence.
+    /// Turns the signal into a fence.
     pub fn fence(self) -> Fence {
         Fence::awaited(self.awaited())
     }
 
-    /// The signal as what a fence is made of.
+    /// Turns the signal into the completion of a fence.
     pub(super) fn awaited(self) -> Awaited {
         Awaited { signal: self, number: None }
     }
 
-    /// How the work ended; while it runs, `waker` takes the place of whatever was registered under the number.
+    /// Returns how the work ended. While the work runs, `waker` replaces the waker registered under `number`.
     pub(super) fn poll(&self, number: &mut Option<u64>, waker: &Waker) -> Poll<Result<u64, OffloadError>> {
         if !self.0.origin.is_here() {
             return Poll::Ready(Err(OffloadError::Forked));
@@ -119,7 +119,7 @@ impl fmt::Debug for Signal {
 }
 
 impl Signaller {
-    /// Says how the work ended and wakes everybody.
+    /// Ends the signal with the result of the work, and wakes every waiter.
     pub fn end(self, result: Result<u64, OffloadError>) {
         self.finish(result);
     }
@@ -134,7 +134,7 @@ impl Signaller {
         *progress = Progress::Ended(result);
         drop(progress);
         self.0.changed.notify_all();
-        // Not under the lock: a waker is code of somebody else's.
+        // The lock is released first: a waker is foreign code.
         wakers.into_iter().for_each(|(_, waker)| waker.wake());
     }
 }
@@ -154,7 +154,7 @@ impl fmt::Debug for Signaller {
 /// A signal that a fence waits for.
 pub(super) struct Awaited {
     signal: Signal,
-    /// Under which its waker is registered.
+    /// The number under which its waker is registered.
     number: Option<u64>,
 }
 

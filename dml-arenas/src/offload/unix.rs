@@ -1,4 +1,4 @@
-//! The transport there is: a process on this machine, a socket for commands, a window into its memory for payload.
+//! The transport to a process on this machine: a socket for commands, and a window into its memory for payload.
 //!
 //! ```text
 //!   owner                                   worker
@@ -30,7 +30,8 @@ use std::time::{Duration, Instant};
 /// How long a worker may take to start, and to accept a message.
 pub(super) const CONTROL_LIMIT: Duration = Duration::from_secs(10);
 
-/// One end of a socket that keeps messages apart. It ends when it is dropped, also where a fork has inherited the descriptor.
+/// One end of a socket that preserves message boundaries. Dropping it closes the connection, even if a fork has
+/// inherited the descriptor.
 #[derive(Debug)]
 pub(super) struct SocketChannel {
     socket: OwnedFd,
@@ -38,7 +39,7 @@ pub(super) struct SocketChannel {
 }
 
 impl SocketChannel {
-    /// A channel and its other end.
+    /// Makes a channel and its other end.
     pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (socket, other) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -46,10 +47,10 @@ impl SocketChannel {
         Ok((socket, above_standard_streams(other)?))
     }
 
-    /// A channel over an end that another process made.
+    /// Makes a channel over an end that another process made.
     ///
     /// # Errors
-    /// Something that is no such socket.
+    /// An error where the descriptor is no such socket.
     pub(super) fn over(socket: OwnedFd) -> io::Result<Self> {
         if rustix::net::sockopt::socket_type(&socket)? != SocketType::SEQPACKET {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket of another type"));
@@ -57,7 +58,7 @@ impl SocketChannel {
         Ok(Self { socket, origin: Origin::here() })
     }
 
-    /// Sends a message, with a descriptor where there is one.
+    /// Sends a message, with a descriptor if there is one.
     pub(super) fn send_with(
         &self,
         message: &[u8],
@@ -82,7 +83,8 @@ impl SocketChannel {
         }
     }
 
-    /// Receives a message and the descriptor that came with it. Only a worker does: what it sends back is bytes.
+    /// Receives a message, and the descriptor that came with it. Only a worker calls this: its own messages carry no
+    /// descriptor.
     pub(super) fn receive_with(&self) -> Result<(Vec<u8>, Option<OwnedFd>), ChannelError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut buffer = vec![0; LIMIT_BYTES];
@@ -139,7 +141,7 @@ impl Channel for SocketChannel {
     }
 
     fn receive(&self, deadline: Option<Instant>) -> Result<Vec<u8>, ChannelError> {
-        // One byte more than a message may have, to see that it has.
+        // One byte more than the limit, so that a message over the limit is detected.
         let mut buffer = Vec::with_capacity(LIMIT_BYTES + 1);
         loop {
             if deadline.is_some() {
@@ -155,21 +157,21 @@ impl Channel for SocketChannel {
     }
 
     fn close(&self) {
-        // Of a socket whose other end is gone there is nothing to shut.
+        // The call fails where the other end is gone, which is harmless.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 }
 
 impl Drop for SocketChannel {
     fn drop(&mut self) {
-        // Closing its descriptor ends nothing while a fork has one. A fork in turn only closes its own.
+        // Closing the descriptor does not end the connection while a fork has a copy. A fork only closes its own copy.
         if self.origin.is_here() {
             self.close();
         }
     }
 }
 
-/// A worker process of this machine. The fields are released in this order.
+/// A worker process of this machine. The fields are dropped in this order.
 #[derive(Debug)]
 pub(super) struct UnixTransport {
     control: SocketChannel,
@@ -177,7 +179,7 @@ pub(super) struct UnixTransport {
     window: Window,
 }
 
-/// What a worker is started with.
+/// The parameters with which a worker is started.
 #[derive(Debug)]
 pub(super) struct Start<'a> {
     pub(super) device: &'a str,
@@ -191,7 +193,7 @@ impl UnixTransport {
     /// Starts a worker and waits until it listens.
     ///
     /// # Errors
-    /// A sentence that says what failed.
+    /// A sentence that says which step failed.
     pub(super) fn start(start: &Start<'_>) -> Result<Self, String> {
         let no_memory = |error: io::Error| format!("no memory of {} bytes: {error}", start.memory_bytes);
         let file = memory(start.device, start.memory_bytes).map_err(no_memory)?;

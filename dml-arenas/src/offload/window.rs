@@ -1,11 +1,11 @@
-//! The worker's memory, as both processes see it: an anonymous file mapped in each.
+//! The worker's memory, as both processes see it: an anonymous file mapped in each process.
 //!
-//! 1. The owner makes the file, at its full size, and seals the size before the worker ever sees it. Whatever the
-//!    worker does to it, no address within it can stop being valid: it cannot be shrunk.
+//! 1. The owner makes the file at its full size, and seals the size before the worker sees it. So the worker cannot
+//!    shrink the file, and every address in the mapping stays valid.
 //! 2. Pages are reserved when a block is allocated, so that a lack of memory is an error there and not a signal later.
-//!    A worker can give pages of its own memory back behind the owner's; they are had again when they are touched, which
-//!    fails only where the machine has no memory left and the kernel counts it strictly.
-//! 3. A fork of either process has no mapping. What others have mapped at these addresses since is left alone.
+//!    A worker can give back pages of its memory unnoticed by the owner. Touching such a page allocates it again. That
+//!    fails only where the machine has no memory left and the kernel counts memory strictly.
+//! 3. A fork of either process lacks the mapping. Its destructor leaves newer mappings at these addresses alone.
 
 use crate::fork::Origin;
 use dml_core::Span;
@@ -20,15 +20,16 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// What is reserved at a time: where a signal interrupts it, only this begins anew.
+/// The size of one reservation step: a signal interrupts only the current step, which then begins again.
 const PIECE_BYTES: u64 = 64 << 20;
-/// What keeps the size as it is.
+/// The seals that fix the size of the file.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// A file of memory.
+/// Makes a file of memory.
 ///
 /// # Errors
-/// What the operating system reports; more than the limit on the size of files, which it would answer with a signal.
+/// The error of the operating system. A size above the limit on files is an error too, because the system would send a
+/// signal.
 pub(super) fn memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| limit < bytes) {
         return Err(io::Error::other(format!("files are limited to {limit} bytes (ulimit -f)")));
@@ -39,7 +40,8 @@ pub(super) fn memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// The same descriptor, or a copy that is no standard stream: a program that has closed its own may still write to them.
+/// Returns the descriptor, or a copy of it that is no standard stream. A program that has closed its standard streams
+/// may still write to them.
 pub(super) fn above_standard_streams(descriptor: OwnedFd) -> io::Result<OwnedFd> {
     match descriptor.as_raw_fd() {
         0..=2 => Ok(rustix::io::fcntl_dupfd_cloexec(&descriptor, 3)?),
@@ -66,7 +68,7 @@ impl Window {
     /// Maps the file.
     ///
     /// # Errors
-    /// A file that is not sealed or not of this size, or what the operating system reports.
+    /// An error for a file that is not sealed or has another size, or the error of the operating system.
     pub(super) fn map(file: OwnedFd, bytes: u64) -> io::Result<Self> {
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
         let seals = fcntl_get_seals(&file)?;
@@ -99,16 +101,16 @@ impl Window {
         self.bytes as u64
     }
 
-    /// The bytes that a span names, or nothing where it reaches past the end.
+    /// Returns the address of a span; `None` where the span reaches past the end.
     pub(super) fn at(&self, span: Span) -> Option<NonNull<u8>> {
         // SAFETY: within the mapping, as just checked.
         (span.end() <= self.bytes()).then(|| unsafe { self.base.add(span.start() as usize) })
     }
 
-    /// Where the bytes of a transfer are.
+    /// Returns the address of the bytes of a transfer.
     ///
     /// # Panics
-    /// When they are not within the window: the device has checked.
+    /// When the bytes are not within the window. The device has checked that before.
     pub(super) fn place(&self, span: Span) -> NonNull<u8> {
         self.at(span)
             .unwrap_or_else(|| panic!("bug of the device: bytes {span} of a memory of {} bytes", self.bytes))
@@ -130,7 +132,7 @@ impl Window {
     pub(super) fn give_back(&self, span: Span) {
         if !span.is_empty() {
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // Where the kernel refuses, the pages stay with the window and are used again by a later block.
+            // If the kernel refuses, the pages stay with the window, and a later block uses them.
             while fallocate(&self.file, hole, span.start(), span.len()) == Err(Errno::INTR) {}
         }
     }

@@ -1,4 +1,4 @@
-//! The arena: what core asks of an OpenCL device's memory.
+//! The arena: implements for an OpenCL device's memory what core asks of one.
 
 use super::block::OpenClBlock;
 use super::error::alloc_error;
@@ -34,7 +34,7 @@ pub struct OpenClArena {
 }
 
 impl OpenClArena {
-    /// The arena named `name` of the device `native`, mapped for the processor `host`.
+    /// Makes the arena named `name` of the device `native`, mapped for the processor `host`.
     pub(super) fn new(session: Session, name: &str, native: DeviceId, host: DeviceId) -> Self {
         let desc = ArenaDesc::new(name, KIND, native)
             .with_remotes(DeviceSet::of(host))
@@ -50,20 +50,20 @@ impl OpenClArena {
         self.session.native().1
     }
 
-    /// The `cl_command_queue`, in order, valid while the arena lives. What is enqueued here runs after every transfer
+    /// The in-order `cl_command_queue`, valid while the arena lives. A command enqueued here runs after every transfer
     /// that core has started.
     #[must_use]
     pub fn queue(&self) -> NativeHandle {
         self.session.native().0
     }
 
-    /// The most bytes one block may have.
+    /// The largest size of one block, in bytes.
     #[must_use]
     pub fn max_alloc_bytes(&self) -> u64 {
         self.session.facts.max_alloc_bytes
     }
 
-    /// The most bytes all blocks together may have.
+    /// The largest size of all blocks together, in bytes.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.session.facts.memory_bytes
@@ -75,7 +75,7 @@ impl OpenClArena {
         })
     }
 
-    /// The block, known to be the device's and to have these bytes while the guard lives.
+    /// Checks that the block is the device's, and has these bytes while the guard lives.
     fn ready<'a>(
         &self,
         block: &'a BlockRef,

@@ -1,4 +1,4 @@
-//! A buffer object as a block: how it is made, mapped and given up.
+//! A buffer object as a block: allocation, mapping and release.
 
 use super::handle::Mem;
 use super::session::{Reservation, Session};
@@ -10,24 +10,24 @@ use opencl3::memory::{CL_MAP_READ, CL_MAP_WRITE, CL_MEM_READ_WRITE, create_buffe
 use opencl3::types::{CL_BLOCKING, cl_mem};
 use std::ptr::NonNull;
 
-/// A `cl_mem`. It is usable by the device while it is not mapped, and by the host while it is.
+/// A `cl_mem`. The device may use it while it is not mapped, the host while it is mapped.
 #[derive(Debug)]
 pub(super) struct OpenClBlock {
     mem: Mem,
     len: u64,
-    /// Where the host sees the block, while it is mapped.
+    /// The address at which the host sees the block, while it is mapped.
     mapping: Mutex<Option<HostSpan>>,
     session: Arc<Session>,
     _reservation: Reservation,
 }
 
 impl OpenClBlock {
-    /// Allocates `len` bytes on the device, now.
+    /// Allocates `len` bytes on the device at once, not at first use.
     ///
     /// # Errors
-    /// The call that failed and its code.
+    /// The call that failed, and its code.
     pub(super) fn alloc(session: &Arc<Session>, len: usize) -> Result<Self, (&'static str, i32)> {
-        // OpenCL has no buffer without bytes.
+        // OpenCL has no empty buffers.
         let size = len.max(1);
         let context = session.context().map_err(|_| ("clCreateBuffer", CL_DEVICE_NOT_AVAILABLE))?;
         let reservation =
@@ -44,7 +44,7 @@ impl OpenClBlock {
         Ok(block)
     }
 
-    /// Writes one byte, because a driver allocates a buffer when it is first used.
+    /// Writes one byte, because a driver allocates a buffer only when it is first used.
     fn touch(&self) -> Result<(), (&'static str, i32)> {
         let call = "clEnqueueFillBuffer";
         let zero = 0_u8;
@@ -63,20 +63,20 @@ impl OpenClBlock {
         self.mem.raw()
     }
 
-    /// Whether the block's buffer belongs to this session.
+    /// Returns whether the block's buffer belongs to this session.
     pub(super) fn is_of(&self, session: &Arc<Session>) -> bool {
         Arc::ptr_eq(&self.session, session)
     }
 
-    /// The mapping, locked: while it is held the block is neither mapped nor unmapped.
+    /// Locks the mapping: while the guard lives, the block is neither mapped nor unmapped.
     pub(super) fn mapping(&self) -> MutexGuard<'_, Option<HostSpan>> {
         self.mapping.lock()
     }
 
-    /// Maps the whole block for reading and writing by the host. `arena` is whom a panic names.
+    /// Maps the whole block for reading and writing by the host. A panic names `arena`.
     ///
     /// # Panics
-    /// When it is mapped already.
+    /// When the block is mapped already.
     pub(super) fn map(&self, this: &BlockRef, arena: &str) -> Result<HostMemory, TransferError> {
         let mut mapping = self.mapping();
         assert!(mapping.is_none(), "core bug: {arena} was to map a block that is mapped: {self:?}");
@@ -109,11 +109,11 @@ impl OpenClBlock {
         Ok(memory)
     }
 
-    /// Ends the mapping, if its memory is back. What the host wrote is there for every later command: the queue keeps their order, so nobody
-    /// waits here. `arena` is whom a panic names.
+    /// Ends the mapping, if its memory is back. No wait is needed: the in-order queue makes the host's writes visible
+    /// to every later command. A panic names `arena`.
     ///
     /// # Panics
-    /// When it is not mapped.
+    /// When the block is not mapped.
     pub(super) fn unmap(&self, mut request: UnmapRequest<'_>, arena: &str) -> Result<(), TransferError> {
         let mut mapping = self.mapping();
         let span = mapping
@@ -147,7 +147,7 @@ impl Drop for OpenClBlock {
         if let Some(span) = self.mapping.get_mut().take() {
             let _ = self.enqueue_unmap(&span);
         }
-        // A failure here has nobody to hear it, and the buffer is released either way, except in a fork.
+        // No caller could receive a failure here, and the buffer is released either way, except in a fork.
         let _ = self.session.finish();
     }
 }

@@ -1,11 +1,11 @@
-//! How an OpenCL arena and main memory exchange bytes.
+//! Links an OpenCL arena with main memory.
 //!
-//! Two mechanisms each way. Read/write: the driver's calls, which leave the map state alone, so other readers of the
-//! block go on. Map: the host reaches the block itself and the processor copies; cheap where device and host share
-//! their memory, and it excludes the device meanwhile.
+//! Each direction has two mechanisms. Read/write uses the driver's calls, which leave the map state alone, so other
+//! readers of the block go on. Map lets the host reach the block itself, and the processor copies. Mapping is cheap
+//! where device and host share their memory, but it excludes the device meanwhile.
 //!
-//! What is mapped may be the driver's and shared with its device. The processor copies to and from it without asking the
-//! arena, so the mechanisms themselves refuse to copy in a fork.
+//! The mapped memory may belong to the driver and be shared with its device. The processor copies to and from it
+//! without asking the arena, so the mechanisms themselves refuse to copy in a fork.
 
 use super::device::Sort;
 use crate::fork::Origin;
@@ -15,8 +15,8 @@ use dml_core::{
     PlatformBuilder, TransferError,
 };
 
-/// The speeds of the two mechanisms, by the sort of device. Guesses, in the right order of magnitude, until `calibrate`
-/// has measured the machine.
+/// The speeds of the two mechanisms for one sort of device. They are guesses in the right order of magnitude, until
+/// `calibrate` has measured the machine.
 struct Speeds {
     staged: LinkSpeed,
     mapped: LinkSpeed,
@@ -26,13 +26,13 @@ impl Speeds {
     fn of(sort: Sort) -> Self {
         let speed = |latency_ns, bytes_per_s, remap_ns| LinkSpeed { latency_ns, bytes_per_s, remap_ns };
         match sort {
-            // The device is the processor: a read or write is a copy in memory by the driver's thread, which has to be
-            // woken; mapping costs nothing, and the copy is the caller's.
+            // The device is the processor. A read or write is a copy in memory by the driver's thread, which must be
+            // woken. Mapping costs nothing, and the caller makes the copy.
             Sort::Cpu => Self {
                 staged: speed(60_000, 13_500_000_000, 10_000),
                 mapped: speed(15_000, 12_000_000_000, 10_000),
             },
-            // Across PCI Express; a map moves the whole block there and back, which its rate has to carry.
+            // Transfers cross PCI Express. A map moves the whole block there and back, so its rate includes both.
             Sort::Gpu => Self {
                 staged: speed(20_000, 8_000_000_000, 20_000),
                 mapped: speed(30_000, 4_000_000_000, 20_000),
@@ -45,7 +45,7 @@ impl Speeds {
     }
 }
 
-/// Joins an OpenCL arena with main memory: both mechanisms, both directions.
+/// Links an OpenCL arena with main memory: both mechanisms, both directions.
 pub(super) fn join(builder: &mut PlatformBuilder, host: End, device: End, sort: Sort) {
     let speeds = Speeds::of(sort);
     let (staged, mapped) =
@@ -55,7 +55,7 @@ pub(super) fn join(builder: &mut PlatformBuilder, host: End, device: End, sort: 
     join::both_ways(builder, (host, host.native), (device, host.native), Allocation::Internal, mapped);
 }
 
-/// A mechanism that copies in the process that made it, and not in its forks.
+/// A mechanism that copies in the process that made it, but not in its forks.
 #[derive(Debug)]
 struct Here<M> {
     mechanism: M,

@@ -1,4 +1,4 @@
-//! The OpenCL devices of this machine, in one order for everybody, and parts of them.
+//! Lists the OpenCL devices of this machine in a fixed order, and splits them into parts.
 //!
 //! ```text
 //!   list() ──▶ [Found]  platforms by (name, vendor, version), each one's devices as its driver lists them;
@@ -21,30 +21,30 @@ use opencl3::types::cl_device_id;
 use std::collections::HashSet;
 use std::sync::OnceLock;
 
-/// The sort of an OpenCL device, as its driver has it.
+/// The sort of an OpenCL device, as its driver reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     /// The host's processor, driven through OpenCL.
     Cpu,
     /// A graphics processor.
     Gpu,
-    /// Anything else.
+    /// Any other device.
     Other,
 }
 
-/// A device the machine has.
+/// A device of the machine.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     device: Device,
-    /// What the vendor calls it, with its platform.
+    /// The vendor's name of the device, with its platform.
     pub(super) description: String,
     pub(super) sort: Sort,
     pub(super) units: u32,
-    /// Why it cannot be used, if it cannot.
+    /// Why the device cannot be used, if it cannot.
     pub(super) defect: Option<String>,
 }
 
-/// A driver, or a device, that could not be asked.
+/// A driver or device whose queries failed.
 #[derive(Clone, Debug)]
 pub(super) struct Broken {
     pub(super) reason: String,
@@ -57,15 +57,16 @@ pub(super) struct Listing {
     pub(super) broken: Vec<Broken>,
 }
 
-/// Every device of every platform. The order is the same in every run on one machine.
+/// Lists every device of every platform. The order is the same in every run on one machine.
 ///
-/// The drivers are asked once in a process: PoCL 3.1 lists no devices to a thread that asks while another's first
-/// question is being answered.
+/// Each process asks the drivers once. PoCL 3.1 lists no devices to a thread that asks while another thread's first
+/// query is being answered.
 ///
-/// A fork of a process that has asked them gets no answer from them any more, and cannot ask again: they are set up.
+/// A fork of a process that has asked the drivers gets an error. It cannot ask again, because the drivers are already
+/// set up.
 ///
 /// # Errors
-/// A sentence, where the loader is missing or has no platform at all, or this is a fork.
+/// A sentence, if the loader is missing or has no platform, or this is a fork.
 pub(super) fn list() -> Result<&'static Listing, String> {
     static ASKED: OnceLock<Origin> = OnceLock::new();
     static LISTING: OnceLock<Result<Listing, i32>> = OnceLock::new();
@@ -106,14 +107,14 @@ fn find() -> Result<Listing, i32> {
     Ok(listing)
 }
 
-/// Platform name, vendor and version; whatever of it the driver tells.
+/// Returns the platform's name, vendor and version, as far as the driver reports them.
 fn title(platform: &Platform) -> String {
     let parts = [platform.name(), platform.vendor(), platform.version()];
     let parts: Vec<String> = parts.into_iter().flatten().map(|part| clean(&part)).collect();
     parts.join(", ")
 }
 
-/// Text from a driver, without what does not belong on a line.
+/// Returns text from a driver as one line: without control characters and extra white space.
 fn clean(text: &str) -> String {
     text.split(|c: char| c.is_whitespace() || c.is_control())
         .filter(|word| !word.is_empty())
@@ -136,7 +137,7 @@ impl Found {
         found
     }
 
-    /// Reads the facts; yields what stands against using the device.
+    /// Reads the facts. Returns the reason against using the device, if there is one.
     fn inspect(&mut self, platform: &str) -> Result<Option<String>, ClError> {
         self.description = format!("{} ({platform})", clean(&self.device.name()?));
         self.units = self.device.max_compute_units()?.max(1);
@@ -157,7 +158,7 @@ impl Found {
         })
     }
 
-    /// The device, or a sub-device of `limit` compute units where that is fewer than all.
+    /// Returns the whole device, or a sub-device of `limit` compute units where the device has more.
     ///
     /// # Errors
     /// A sentence that says why the limit cannot be kept.
@@ -191,17 +192,17 @@ impl Found {
     }
 }
 
-/// A device, or a part of one, that a context can be made of.
+/// A device, or a part of one, from which a context can be made.
 #[derive(Debug)]
 pub(super) struct Part {
     device: Device,
     pub(super) units: u32,
-    /// Keeps the sub-device while it is used; `None` where this is the whole device.
+    /// Keeps the sub-device alive; `None` for the whole device.
     sub_device: Option<SubDevice>,
 }
 
 impl Part {
-    /// The device's queries.
+    /// The device, for queries.
     pub(super) fn device(&self) -> &Device {
         &self.device
     }
@@ -211,13 +212,13 @@ impl Part {
         self.device.id()
     }
 
-    /// Whether this is less than the whole device.
+    /// Returns whether this is less than the whole device.
     pub(super) fn is_sub_device(&self) -> bool {
         self.sub_device.is_some()
     }
 }
 
-/// The numbers in `OpenCL <major>.<minor> <anything>`.
+/// Returns the numbers in `OpenCL <major>.<minor> <anything>`.
 fn version_of(text: &str) -> (u32, u32) {
     let number = text.split_whitespace().nth(1).unwrap_or_default();
     let mut parts = number.split('.').map(|part| part.parse().unwrap_or(0));

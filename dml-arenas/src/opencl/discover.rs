@@ -1,4 +1,4 @@
-//! The OpenCL devices of the machine, as devices and arenas of a platform.
+//! Adds the OpenCL devices of the machine to a platform, as devices with arenas.
 
 use super::arena::OpenClArena;
 use super::cross;
@@ -11,14 +11,14 @@ use dml_core::{DeviceDesc, DeviceKind, PlatformBuilder, Unavailable};
 
 const BACKEND: &str = "opencl";
 
-/// The devices there are, before any is opened.
+/// The devices of the machine, before any is opened.
 pub(crate) struct Candidates {
     found: &'static [Found],
     notes: Vec<Unavailable>,
 }
 
 impl Candidates {
-    /// Asks every driver. A missing loader and a broken driver are notes, not errors.
+    /// Asks every driver. A missing loader and a broken driver become notes, not errors.
     pub(crate) fn find() -> Self {
         let note = |reason| Unavailable { backend: BACKEND, reason };
         match list() {
@@ -39,11 +39,11 @@ impl Candidates {
         (0..self.found.len()).map(name_of)
     }
 
-    /// Opens the wanted devices and adds them, each with its arena and its links to main memory. One that cannot be
-    /// opened is noted, unless it was asked for by name.
+    /// Opens the wanted devices, and adds each with its arena and its links to main memory. A device that cannot be
+    /// opened is noted as unavailable, unless the options name it.
     ///
     /// # Errors
-    /// [`DiscoverError::BadLimit`] and [`DiscoverError::Unusable`], of devices named in the options.
+    /// [`DiscoverError::BadLimit`] and [`DiscoverError::Unusable`], for devices named in the options.
     pub(crate) fn add(
         self,
         builder: &mut PlatformBuilder,
@@ -75,7 +75,7 @@ fn name_of(index: usize) -> String {
     format!("{BACKEND}:{index}")
 }
 
-/// The device opened, or why it cannot be used.
+/// Opens the device, or returns why it cannot be used.
 fn open(
     found: &Found,
     name: &str,
@@ -95,7 +95,7 @@ fn open(
 fn add_device(builder: &mut PlatformBuilder, host: End, found: &Found, session: Session, name: &str) {
     let kind = match found.sort {
         Sort::Gpu => DeviceKind::Gpu,
-        // The same cores as the host's, which is device 0; but behind OpenCL, with memory of its own.
+        // The cores are those of device 0, the host, but behind OpenCL and with their own memory.
         Sort::Cpu => DeviceKind::Cpu,
         Sort::Other => DeviceKind::Accelerator,
     };

@@ -1,4 +1,4 @@
-//! OpenCL's error codes, in DML's errors and in words.
+//! Translates OpenCL's error codes into DML's errors and into words.
 
 use dml_core::sync::Arc;
 use dml_core::{AllocError, TransferError};
@@ -9,7 +9,7 @@ use opencl3::error_codes::{
 };
 use thiserror::Error;
 
-/// The loader found no platform (of the loader's extension `cl_khr_icd`).
+/// The loader found no platform (from the loader's extension `cl_khr_icd`).
 const CL_PLATFORM_NOT_FOUND_KHR: i32 = -1001;
 
 /// Why a kernel could not be made from its source.
@@ -21,9 +21,9 @@ pub enum BuildError {
     Compile {
         /// The arena's name.
         arena: Arc<str>,
-        /// The kernel asked for.
+        /// The name of the kernel asked for.
         kernel: String,
-        /// What the compiler said.
+        /// The compiler's log.
         log: String,
     },
     /// The source has no kernel of this name.
@@ -31,7 +31,7 @@ pub enum BuildError {
     NoKernel {
         /// The arena's name.
         arena: Arc<str>,
-        /// The kernel asked for.
+        /// The name of the kernel asked for.
         kernel: String,
     },
     /// A name, an option or the source contains a zero character, which OpenCL cannot express.
@@ -39,9 +39,9 @@ pub enum BuildError {
     ZeroCharacter {
         /// The arena's name.
         arena: Arc<str>,
-        /// The kernel asked for.
+        /// The name of the kernel asked for.
         kernel: String,
-        /// Where: `the name`, `the options` or `the source`.
+        /// The part with the zero: `the name`, `the options` or `the source`.
         what: &'static str,
     },
     /// A call failed for another reason.
@@ -49,7 +49,7 @@ pub enum BuildError {
     Framework {
         /// The arena's name.
         arena: Arc<str>,
-        /// The kernel asked for.
+        /// The name of the kernel asked for.
         kernel: String,
         /// The framework's call.
         call: &'static str,
@@ -60,7 +60,7 @@ pub enum BuildError {
     },
 }
 
-/// An OpenCL error code in words a person can act on.
+/// Describes an OpenCL error code in words that help a person to act.
 pub(super) fn words(code: i32) -> String {
     match code {
         DLOPEN_RUNTIME_LOAD_FAILED => {
@@ -85,7 +85,7 @@ pub(super) fn words(code: i32) -> String {
     }
 }
 
-/// Whether the code says that the device is gone: a queue or device that was valid and is no longer has no other reason.
+/// Returns whether the code says that the device is lost. A valid queue or device becomes invalid for no other reason.
 pub(super) fn is_lost(code: i32) -> bool {
     matches!(
         code,

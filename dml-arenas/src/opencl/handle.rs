@@ -1,9 +1,10 @@
-//! Owned OpenCL objects: released once, in silence, by the process that made them. A fork of it has a copy of the driver's
-//! state without the driver's threads, and descriptors that act on its parent's device: there they are left alone.
+//! Owned OpenCL objects: the process that made an object releases it once, and ignores errors. A fork has a copy of the
+//! driver's state without the driver's threads, and descriptors that act on its parent's device. So a fork leaves the
+//! objects alone.
 //!
-//! opencl3's own owners panic when a release fails, which a lost device can cause in the middle of an unwinding; these
-//! ignore it, for there is nothing left to do. They also let several threads share a buffer, which opencl3's
-//! `&mut Buffer` parameters do not.
+//! The owners of the opencl3 crate panic when a release fails, which a lost device can cause during unwinding. These
+//! handles ignore the failure, because nothing is left to do. They also let several threads share a buffer, which
+//! opencl3's `&mut Buffer` parameters do not.
 
 use crate::fork::Origin;
 use opencl3::command_queue::release_command_queue;
@@ -28,10 +29,10 @@ macro_rules! handle {
         unsafe impl Send for $name {}
 
         impl $name {
-            /// Owns an object.
+            /// Takes ownership of an object.
             ///
             /// # Safety
-            /// `raw` is a valid object, one reference to which is handed over.
+            /// `raw` is a valid object, and the caller hands one reference to it over.
             pub(super) unsafe fn own(raw: $raw) -> Self {
                 Self { raw, origin: Origin::here() }
             }
@@ -82,7 +83,7 @@ shared_handle!(
     /// A program, built or not.
     Program(cl_program), release_program);
 handle!(
-    /// A kernel with its arguments; used by one thread at a time, for setting an argument is not thread-safe.
+    /// A kernel with its arguments. One thread uses it at a time, because setting an argument is not thread-safe.
     Kernel(cl_kernel), release_kernel);
 
 #[cfg(all(test, target_os = "linux"))]

@@ -1,4 +1,4 @@
-//! Kernels: OpenCL C source, built once for each arena, launched on its queue.
+//! Kernels: OpenCL C source, built once for each arena and launched on its queue.
 
 use super::arena::OpenClArena;
 use super::block::OpenClBlock;
@@ -40,7 +40,7 @@ pub enum KernelArg<'a> {
 }
 
 impl KernelArg<'_> {
-    /// What OpenCL C calls the type of a scalar; `None` for a block.
+    /// Returns the OpenCL C name of a scalar's type; `None` for a block.
     fn type_name(&self) -> Option<&'static str> {
         match self {
             Self::Block(_) => None,
@@ -52,37 +52,40 @@ impl KernelArg<'_> {
     }
 }
 
-/// Whether a kernel whose launch failed so may have run nevertheless: it was enqueued, and handing it to the device failed.
+/// Returns whether a kernel may have run although its launch failed: it was enqueued, but handing it to the device
+/// failed.
 #[must_use]
 pub fn may_have_begun(error: &TransferError) -> bool {
     matches!(error, TransferError::Framework { call: FLUSH, .. })
 }
 
-/// How many work-items a launch has, along one dimension.
+/// The number of work-items of a launch, along one dimension.
 ///
 /// # Shape and units
-/// All three in work-items. `get_global_id(0)` runs from `offset`; the number of work-items is padded to a multiple of
-/// the group size, so a kernel takes its end as an argument and returns where `get_global_id(0)` reaches it.
+/// All three fields count work-items. `get_global_id(0)` runs from `offset`. The number of work-items is padded to a
+/// multiple of the group size. So a kernel takes its end as an argument, and returns where `get_global_id(0)` reaches
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// The first work-item.
     pub offset: u64,
-    /// How many there are; zero launches nothing.
+    /// The number of work-items; zero launches nothing.
     pub items: u64,
-    /// The size of a work-group. More than the kernel allows on this device becomes the most it allows; zero leaves
-    /// the choice to the driver, which then launches exactly `items`.
+    /// The size of a work-group, cut to the most that the kernel allows on this device. Zero leaves the choice to the
+    /// driver, which then launches exactly `items`.
     pub local: u64,
 }
 
 impl OpenClArena {
-    /// Builds a kernel from OpenCL C source. A program is compiled once for each source and options; each call makes
-    /// a kernel of its own, so that callers on different threads do not wait for each other.
+    /// Builds a kernel from OpenCL C source. A program is compiled once for each source and options. Each call makes a
+    /// separate kernel, so that callers on different threads do not wait for each other.
     ///
-    /// Nothing checks what memory a kernel touches: who [launches](OpenClKernel::launch) it answers for that.
+    /// DML does not check what memory a kernel touches: the caller of [`launch`](OpenClKernel::launch) is responsible
+    /// for that.
     ///
     /// # Errors
-    /// [`BuildError`]: [`Compile`](BuildError::Compile) with the compiler's log where it refuses the source,
-    /// [`NoKernel`](BuildError::NoKernel) where the source has no kernel of this name.
+    /// [`BuildError`]: [`Compile`](BuildError::Compile) with the compiler's log if it refuses the source,
+    /// [`NoKernel`](BuildError::NoKernel) if the source has no kernel of this name.
     pub fn kernel(&self, source: &str, name: &str, options: &str) -> Result<OpenClKernel, BuildError> {
         let zero = |what| BuildError::ZeroCharacter {
             arena: self.desc().name.clone(),
@@ -123,7 +126,7 @@ impl OpenClArena {
         })
     }
 
-    /// The built program of this source, from the cache or the compiler.
+    /// Returns the built program of this source, from the cache or the compiler.
     fn program(&self, source: &str, kernel: &str, options: &str) -> Result<Arc<Program>, BuildError> {
         let arena = &self.desc().name;
         let zero = |what| BuildError::ZeroCharacter { arena: arena.clone(), kernel: kernel.to_owned(), what };
@@ -137,7 +140,7 @@ impl OpenClArena {
         if source.contains('\0') {
             return Err(zero("the source"));
         }
-        // Argument information is what lets a launch refuse an argument that does not fit.
+        // Argument information lets a launch refuse an argument that does not fit.
         let all_options =
             CString::new(format!("-cl-kernel-arg-info {options}")).map_err(|_| zero("the options"))?;
         let gone = |_| framework("clCreateProgramWithSource", CL_DEVICE_NOT_AVAILABLE);
@@ -170,7 +173,7 @@ impl OpenClArena {
     }
 }
 
-/// What is known of one parameter of a kernel; nothing, where the driver does not tell.
+/// The known facts of one parameter of a kernel; empty where the driver does not report them.
 #[derive(Clone, Debug, Default)]
 struct Parameter {
     address: Option<u32>,
@@ -188,7 +191,7 @@ impl Parameter {
         }
     }
 
-    /// Why `arg` does not fit, if it does not. What the driver does not describe is left to it.
+    /// Returns why `arg` does not fit, if it does not. The driver judges parameters that it does not describe.
     fn mismatch(&self, arg: &KernelArg<'_>) -> Option<String> {
         let address = self.address?;
         let type_name = self.type_name.as_deref().unwrap_or("a type");
@@ -214,7 +217,7 @@ pub struct OpenClKernel {
     name: Box<str>,
     parameters: Vec<Parameter>,
     max_local: usize,
-    /// Setting the arguments and enqueueing them is one step, under this lock.
+    /// Held while the arguments are set and the kernel is enqueued, which must be one step.
     kernel: Mutex<Kernel>,
     session: Arc<Session>,
 }
@@ -226,27 +229,27 @@ impl OpenClKernel {
         &self.name
     }
 
-    /// The largest work-group the kernel can have on its device, in work-items.
+    /// The largest work-group of the kernel on its device, in work-items.
     #[must_use]
     pub fn max_local(&self) -> u64 {
         self.max_local as u64
     }
 
-    /// Starts the kernel; the fence waits for its end and reports zero bytes.
+    /// Starts the kernel. The fence waits for its end and reports zero bytes.
     ///
     /// # Safety
-    /// 1. With these arguments and this many work-items, the kernel touches nothing but the bytes of its arguments' blocks:
-    ///    on a device that shares the host's memory, what lies beside them is the program's own.
+    /// 1. With these arguments and this many work-items, the kernel touches only the bytes of its arguments' blocks. On
+    ///    a device that shares the host's memory, the bytes beside them belong to the program.
     ///
-    /// Not for memory safety, but for the contents to be right, the bytes have to be granted to the caller until the fence has
-    /// ended, for writing where the kernel writes.
+    /// One more condition is needed for correct contents, not for memory safety. The bytes are granted to the caller
+    /// until the fence has ended, for writing where the kernel writes.
     ///
     /// # Errors
-    /// [`TransferError::Framework`], with the argument's index in its message, where the number, the type or the arena
-    /// of the arguments does not fit; whatever the driver reports otherwise.
+    /// [`TransferError::Framework`], with the argument's index in its message, if the number, the type or the arena of
+    /// the arguments does not fit; otherwise the driver's error.
     ///
     /// # Panics
-    /// When a block is mapped for the host, which core rules out for a block that a device's grant names.
+    /// When a block is mapped for the host. Core prevents this for a block that a device's grant names.
     pub unsafe fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
         let blocks = self.check(args)?;
         if launch.items == 0 {
@@ -269,7 +272,7 @@ impl OpenClKernel {
         self.session.fence("clEnqueueNDRangeKernel", enqueued, 0, blocks)
     }
 
-    /// Checks number, types and arena of the arguments; yields the blocks, to be kept while the kernel runs.
+    /// Checks number, types and arena of the arguments. Returns the blocks, to be kept while the kernel runs.
     fn check(&self, args: &[KernelArg<'_>]) -> Result<Vec<BlockRef>, TransferError> {
         if args.len() != self.parameters.len() {
             let (takes, given) = (self.parameters.len(), args.len());
@@ -327,7 +330,7 @@ impl OpenClKernel {
     }
 }
 
-/// A launch as the driver takes it.
+/// The sizes of a launch, as the driver takes them.
 struct Size {
     offset: usize,
     global: usize,

@@ -1,4 +1,4 @@
-//! OpenCL devices: each one an arena of its own, with its own context and one in-order queue.
+//! OpenCL devices: each is an arena with its own context and one in-order queue.
 //!
 //! ```text
 //!                      ┌── copy_in / copy_out / fill ── enqueued, flushed; the fence waits on the event
@@ -6,19 +6,20 @@
 //!                      └── map ──▶ the host reaches the whole block ──▶ unmap
 //!   block (cl_mem) ◀── OpenClKernel::launch ── the same queue, so after every transfer asked for before
 //! ```
-//! The OpenCL loader is opened at run time. Where it is missing, or knows no driver, discovery notes an
+//! The OpenCL loader is opened at run time. If it is missing, or knows no driver, discovery notes an
 //! [`Unavailable`](dml_core::Unavailable) and goes on.
 //!
 //! # What holds here
 //! 1. The queue is in order: a kernel launched after a transfer was started sees its bytes.
-//! 2. A block is used by the device or by the host, never by both (OpenCL calls the rest undefined); a block knows
+//! 2. Either the device or the host uses a block, never both, because OpenCL leaves that undefined. A block knows
 //!    whether it is mapped, and a request that does not fit is a bug of core.
-//! 3. A block's memory is there once `alloc` returns: OpenCL allocates lazily, so the arena touches it, and a lack of
-//!    memory is an error of `alloc` rather than of a kernel later.
-//! 4. Nothing is released while the queue may still use it: blocks keep the queue, and finish it before they go.
-//! 5. In a fork of the process no driver is called, by anything: devices are lost, discovery finds none, and what a fork
-//!    drops is left to its parent. What the parent had mapped for the host is not taken from a fork's address space.
-//! 6. Kernel source is trusted like the program itself: a kernel may write anywhere its device lets it.
+//! 3. A block's memory exists once `alloc` returns. OpenCL allocates lazily, so the arena touches the memory, and a
+//!    lack of memory is an error of `alloc` rather than of a later kernel.
+//! 4. No object is released while the queue may still use it: blocks keep the queue, and finish it before they are
+//!    released.
+//! 5. In a fork of the process no code calls a driver: devices are lost, and discovery finds none. Dropping an object
+//!    in a fork does not release it. Memory that the parent had mapped for the host stays in the fork's address space.
+//! 6. Kernel source is trusted like the program itself: a kernel may write wherever its device allows.
 
 mod arena;
 mod block;

@@ -1,5 +1,5 @@
-//! The same work written by hand against OpenCL, to measure what the data layer adds. Nothing of DML is used here
-//! beyond the order in which devices are numbered.
+//! The same work written by hand against OpenCL, to measure the overhead of the data layer. Of DML it uses only the
+//! order in which devices are numbered.
 
 use super::device::{Part, list};
 use super::error::words;
@@ -21,7 +21,7 @@ use thiserror::Error;
 pub enum BaselineArg {
     /// A buffer written before every run.
     Input(Vec<u8>),
-    /// A buffer of so many bytes, read after every run.
+    /// A buffer of this many bytes, read after every run.
     Output(usize),
     /// A `uint`.
     U32(u32),
@@ -31,24 +31,24 @@ pub enum BaselineArg {
     F32(f32),
 }
 
-/// What the baseline runs, and where.
+/// What the baseline runs, and on which device.
 #[derive(Clone, Debug)]
 pub struct BaselineSpec<'a> {
     /// The N of `opencl:N`.
     pub device: usize,
-    /// The compute units to use, if not all.
+    /// The number of compute units to use; `None` for all.
     pub limit: Option<u32>,
-    /// OpenCL C.
+    /// The source, in OpenCL C.
     pub source: &'a str,
-    /// The kernel's name in it.
+    /// The kernel's name in the source.
     pub kernel: &'a str,
     /// The compiler's options.
     pub options: &'a str,
     /// The arguments in order.
     pub args: Vec<BaselineArg>,
-    /// The work-items; padded to a multiple of `local`, so the kernel bounds itself.
+    /// The number of work-items. It is padded to a multiple of `local`, so the kernel must check its bound.
     pub items: usize,
-    /// The size of a work-group, at most; zero leaves it to the driver.
+    /// The largest size of a work-group; zero leaves it to the driver.
     pub local: usize,
 }
 
@@ -61,21 +61,21 @@ pub enum BaselineError {
     Device {
         /// The device's number.
         device: usize,
-        /// Why.
+        /// Why the device cannot be used.
         reason: String,
     },
     /// The compiler refused the source.
     #[error("building kernel {kernel} failed:\n{log}")]
     Build {
-        /// The kernel.
+        /// The kernel's name.
         kernel: String,
-        /// What the compiler said.
+        /// The compiler's log.
         log: String,
     },
     /// A call failed.
     #[error("OpenCL failed: {message} (code {code})")]
     Call {
-        /// The code.
+        /// The OpenCL error code.
         code: i32,
         /// The code in words.
         message: String,
@@ -88,14 +88,14 @@ impl From<ClError> for BaselineError {
     }
 }
 
-/// A kernel with its buffers, ready to be run and timed; of no use in a fork.
+/// A kernel with its buffers, ready to be run and timed. It does not work in a fork.
 #[derive(Debug)]
 pub struct Baseline {
     objects: ManuallyDrop<Objects>,
     origin: Origin,
 }
 
-/// The OpenCL objects. They are released in this order.
+/// The OpenCL objects. The fields are released in this order.
 #[derive(Debug)]
 struct Objects {
     slots: Vec<Slot>,
@@ -116,14 +116,14 @@ struct Slot {
 }
 
 impl Baseline {
-    /// Opens the device, builds the program, allocates the buffers and sets the arguments, once.
+    /// Opens the device, builds the program, allocates the buffers and sets the arguments.
     ///
     /// # Errors
-    /// [`BaselineError`] of the step that failed.
+    /// The [`BaselineError`] of the step that failed.
     pub fn new(spec: BaselineSpec<'_>) -> Result<Self, BaselineError> {
         let part = open(spec.device, spec.limit)?;
         let context = Context::from_device(part.device())?;
-        // `CommandQueue::create` alone works on OpenCL 1.2; the newer call needs 2.0.
+        // Only `CommandQueue::create` works on OpenCL 1.2; the newer call needs 2.0.
         // SAFETY: a live context and its own device.
         let queue = unsafe { CommandQueue::create(&context, part.id(), 0) }?;
         let program = Program::create_and_build_from_source(&context, spec.source, spec.options)
@@ -165,27 +165,27 @@ impl Baseline {
         Ok(Self { objects: ManuallyDrop::new(objects), origin: Origin::here() })
     }
 
-    /// Writes the inputs, runs the kernel over all work-items, reads the outputs, and waits once, for all of it.
+    /// Writes the inputs, runs the kernel over all work-items, reads the outputs, and waits once for all of these.
     ///
     /// # Errors
-    /// [`BaselineError::Call`] where a call fails, and in a fork.
+    /// [`BaselineError::Call`] if a call fails, and in a fork.
     pub fn run(&mut self) -> Result<Duration, BaselineError> {
         if !self.origin.is_here() {
             return Err(ClError(CL_DEVICE_NOT_AVAILABLE).into());
         }
         let start = Instant::now();
         let enqueued = self.objects.enqueue();
-        // Whatever was enqueued uses the data: wait for it even if a later call failed.
+        // The enqueued commands use the data, so wait for them even if a later call failed.
         let finished = self.objects.queue.finish();
         enqueued?;
         finished?;
         Ok(start.elapsed())
     }
 
-    /// The bytes of the `index`-th buffer among the arguments' outputs, as of the last run.
+    /// The bytes of the `index`-th output buffer, as of the last run.
     ///
     /// # Panics
-    /// When there are fewer outputs.
+    /// When the arguments have fewer outputs.
     #[must_use]
     pub fn output(&self, index: usize) -> &[u8] {
         let mut outputs = self.objects.slots.iter().filter(|slot| slot.is_output);

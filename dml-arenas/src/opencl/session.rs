@@ -1,4 +1,4 @@
-//! One device ready for use: its context, its queue, and what both need to stay alive.
+//! One device ready for use: its context, its queue, and the objects that both need.
 
 use super::device::Part;
 use super::error::{is_lost, transfer_error, words};
@@ -17,27 +17,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The call that hands commands to the device.
 pub(super) const FLUSH: &str = "clFlush";
 
-/// What is said of a device, and of the drivers, in a fork.
+/// The reason of a loss, and the error of the drivers, in a fork.
 pub(super) const FORKED: &str =
     "this process is a fork of one that uses OpenCL, which drivers do not survive";
 
-/// A device's context and queue. Blocks and kernels hold it, so it goes last. The fields are released in this order.
+/// A device's context and queue. Blocks and kernels hold the session, so it is dropped last. The fields are released in
+/// this order.
 ///
-/// In a fork of the process that opened it the device is lost: nobody gets the queue or the context there.
+/// In a fork of the process that opened it, the device is lost, and the queue and the context are not handed out.
 #[derive(Debug)]
 pub(super) struct Session {
     queue: Queue,
     context: Context,
     pub(super) part: Part,
     pub(super) facts: Facts,
-    /// Bytes of all live buffers.
+    /// The bytes of all live buffers.
     reserved_bytes: AtomicU64,
-    /// Whether a call has said that the device is gone.
+    /// Whether a call has reported that the device is lost.
     lost: AtomicBool,
     origin: Origin,
 }
 
-/// Room for one buffer in the device's memory, until it is dropped.
+/// A reservation of device memory for one buffer, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Reservation {
     session: Arc<Session>,
@@ -50,14 +51,14 @@ impl Drop for Reservation {
     }
 }
 
-/// What the device says of itself.
+/// The facts that the device reports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
-    /// The most bytes one buffer may have.
+    /// The largest size of one buffer, in bytes.
     pub(super) max_alloc_bytes: u64,
-    /// The size of the device's memory.
+    /// The size of the device's memory, in bytes.
     pub(super) memory_bytes: u64,
-    /// The most work-items of one group along its first dimension.
+    /// The largest size of a work-group along its first dimension, in work-items.
     pub(super) max_local: usize,
     /// The alignment of every buffer, in bytes.
     pub(super) align_bytes: u64,
@@ -67,7 +68,7 @@ impl Session {
     /// Opens a device, or a part of one.
     ///
     /// # Errors
-    /// A sentence that says which call failed, and how.
+    /// A sentence that names the failed call and its error.
     pub(super) fn open(part: Part) -> Result<Self, String> {
         let failed = |call: &'static str| move |code: i32| format!("{call} failed: {}", words(code));
         let device = part.device();
@@ -106,7 +107,7 @@ impl Session {
         })
     }
 
-    /// The queue, for one call.
+    /// Returns the queue, for one call.
     ///
     /// # Errors
     /// [`TransferError::DeviceLost`] in a fork.
@@ -114,7 +115,7 @@ impl Session {
         self.expect_here().map(|()| self.queue.raw())
     }
 
-    /// The context, for one call.
+    /// Returns the context, for one call.
     ///
     /// # Errors
     /// [`TransferError::DeviceLost`] in a fork.
@@ -122,50 +123,50 @@ impl Session {
         self.expect_here().map(|()| self.context.raw())
     }
 
-    /// The queue and the context as numbers, wherever this is.
+    /// Returns the queue and the context as numbers, also in a fork.
     pub(super) fn native(&self) -> (NativeHandle, NativeHandle) {
         (NativeHandle(self.queue.raw().addr()), NativeHandle(self.context.raw().addr()))
     }
 
-    /// Whether calls may be made of the driver.
+    /// Checks that this is no fork, so that driver calls may be made.
     fn expect_here(&self) -> Result<(), TransferError> {
         if self.origin.is_here() { Ok(()) } else { Err(TransferError::DeviceLost) }
     }
 
-    /// Room for `bytes` bytes, or `None` where the device's memory has less left. A driver that hands out the host's
-    /// memory (PoCL) never says no, and the operating system ends the process when the memory is used.
+    /// Reserves `bytes` bytes, or returns `None` if the device has less memory left. A driver that hands out the host's
+    /// memory (PoCL) never refuses, and the operating system then ends the process when the memory is used.
     pub(super) fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
         let add = |reserved: u64| reserved.checked_add(bytes).filter(|&sum| sum <= self.facts.memory_bytes);
-        // A count orders nothing: the driver has the last word on the memory itself.
+        // The count orders no other access: the driver finally decides about the memory itself.
         self.reserved_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
         Some(Reservation { session: self.clone(), bytes })
     }
 
-    /// Whether a call has said that the device is gone, or this is a fork. It does not come back.
+    /// Returns whether a call has reported that the device is lost, or this is a fork. A loss is final.
     pub(super) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed) || !self.origin.is_here()
     }
 
-    /// Why the device is gone, where that is known.
+    /// Returns why the device is lost, where that is known.
     pub(super) fn loss(&self) -> Option<Arc<str>> {
         (!self.origin.is_here()).then(|| FORKED.into())
     }
 
-    /// Remembers a code that says that the device is gone.
+    /// Marks the device as lost if the code says so.
     pub(super) fn note(&self, code: i32) {
         if is_lost(code) {
-            // A flag orders nothing: who acts on the loss asks after the call that met it.
+            // The flag orders no other access: code that acts on the loss reads it after the call that met the loss.
             self.lost.store(true, Ordering::Relaxed);
         }
     }
 
-    /// The error of a call on this device's queue, which may say that the device is gone.
+    /// Returns the error of a call on this device's queue, and notes a lost device.
     pub(super) fn failed(&self, call: &'static str, code: i32) -> TransferError {
         self.note(code);
         transfer_error(call, code)
     }
 
-    /// Waits until everything asked for is done.
+    /// Waits until all enqueued commands are done.
     pub(super) fn finish(&self) -> Result<(), TransferError> {
         finish(self.queue()?).map_err(|code| self.failed("clFinish", code))
     }
@@ -175,7 +176,7 @@ impl Session {
         flush(self.queue()?).map_err(|code| self.failed(FLUSH, code))
     }
 
-    /// Notes that a command was enqueued which nobody waits for.
+    /// Notes that a command was enqueued without a fence to wait for it.
     pub(super) fn started(
         &self,
         call: &'static str,
@@ -184,7 +185,7 @@ impl Session {
         self.event(call, enqueued).map(drop)
     }
 
-    /// The fence of a command just enqueued, which moves `bytes` bytes. `keep` lives until the command is done.
+    /// Returns the fence of a command just enqueued, which moves `bytes` bytes. `keep` lives until the command is done.
     pub(super) fn fence(
         self: &Arc<Self>,
         call: &'static str,
@@ -194,7 +195,7 @@ impl Session {
     ) -> Result<Fence, TransferError> {
         let event = self.event(call, enqueued)?;
         if let Err(error) = self.flush() {
-            // The command may still run: wait for it while `keep` is alive.
+            // The command may still run, so wait for it while `keep` is alive.
             let _ = self.wait(call, &event);
             return Err(error);
         }
@@ -222,7 +223,7 @@ impl Session {
         Ok(unsafe { Event::own(event) })
     }
 
-    /// Waits for a command and asks how it ended: a wait that returns says only that it did.
+    /// Waits for a command, then asks how it ended: a successful wait does not say that.
     fn wait(&self, call: &'static str, event: &Event) -> Result<(), TransferError> {
         self.expect_here()?;
         let waited = wait_for_events(&[event.raw()]);

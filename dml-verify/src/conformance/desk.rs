@@ -1,14 +1,14 @@
-//! Host memory to copy from and to. Around the bytes of a sheet there is a margin that nobody may write.
+//! Host memory to copy from and to. A margin around the bytes of a sheet must not be written.
 
 use super::Subject;
 use dml_core::sync::Mutex;
 use dml_core::{Fence, HostMemory, OwnBlock, Span, TransferError};
 
-/// What there is of a margin on either side, in bytes; odd, so that the sheet's bytes are not aligned.
+/// The size of the margin on either side, in bytes. It is odd, so that the sheet's bytes are not aligned.
 const MARGIN_BYTES: usize = 37;
 const MARGIN_SEED: u64 = 0xC0FF_EE00;
 
-/// Bytes that depend on their position and on `seed`; no stretch of them repeats.
+/// Returns bytes that depend on their position and on `seed`; no stretch of them repeats.
 pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len + 8);
     let mut state = seed.wrapping_mul(0xD6E8_FEB8_6659_FD93);
@@ -29,14 +29,14 @@ pub(super) struct Sheet {
 }
 
 impl Sheet {
-    /// A sheet that holds `bytes`.
+    /// Makes a sheet that holds `bytes`.
     pub(super) fn of(bytes: &[u8]) -> Self {
         let margin = pattern(MARGIN_SEED, MARGIN_BYTES);
         let memory = HostMemory::holding([&margin, bytes, &margin].concat());
         Self { memory: Mutex::new(memory), len: bytes.len() }
     }
 
-    /// A sheet of so many bytes that hold nothing anybody expects.
+    /// Makes a sheet of `len` bytes that no check expects.
     pub(super) fn scrap(len: usize) -> Self {
         Self::of(&pattern(MARGIN_SEED + 1, len))
     }
@@ -46,22 +46,22 @@ impl Sheet {
         Span::new(start, start + self.len as u64)
     }
 
-    /// Starts copying it into a block.
+    /// Starts a copy from the sheet into a block.
     pub(super) fn copy_into(&self, block: &OwnBlock, offset: u64) -> Result<Fence, TransferError> {
         block.copy_in(offset, &self.memory.lock(), self.part())
     }
 
-    /// Starts copying from a block into it.
+    /// Starts a copy from a block into the sheet.
     pub(super) fn copy_out_of(&self, block: &OwnBlock, offset: u64) -> Result<Fence, TransferError> {
         block.copy_out(offset, &mut self.memory.lock(), self.part())
     }
 
-    /// Whether something of it is still lent for a transfer.
+    /// Returns whether part of the sheet is still lent to a transfer.
     pub(super) fn is_lent(&self) -> bool {
         self.memory.lock().is_lent()
     }
 
-    /// What it holds.
+    /// Returns the bytes of the sheet.
     ///
     /// # Panics
     /// When the margin was written.
@@ -76,10 +76,10 @@ impl Sheet {
     }
 }
 
-/// Says where two contents differ, in few words.
+/// Checks that two contents are equal. The message says where they differ.
 ///
 /// # Panics
-/// When they do.
+/// When the contents differ.
 #[track_caller]
 pub(super) fn assert_same(found: &[u8], expected: &[u8], what: impl std::fmt::Display) {
     assert_eq!(found.len(), expected.len(), "{what}: number of bytes");
@@ -94,7 +94,7 @@ pub(super) fn assert_same(found: &[u8], expected: &[u8], what: impl std::fmt::Di
     }
 }
 
-/// A block of the subject with bytes that a model knows.
+/// A block of the subject, and a model of its bytes.
 #[derive(Debug)]
 pub(super) struct Known<'a> {
     subject: &'a Subject,
@@ -103,7 +103,7 @@ pub(super) struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    /// A fresh block that holds the pattern of a seed.
+    /// Makes a fresh block that holds the pattern of a seed.
     pub(super) fn new(subject: &'a Subject, len: usize, seed: u64) -> Self {
         let block = subject.alloc(len as u64);
         let mut known = Self { subject, block, model: vec![0; len] };
@@ -127,14 +127,14 @@ impl<'a> Known<'a> {
         self.model[start..end].fill(byte);
     }
 
-    /// Looks at `start..end`.
+    /// Checks the bytes `start..end`.
     #[track_caller]
     pub(super) fn check_part(&self, start: usize, end: usize) {
         let found = self.subject.take(&self.block, start, end);
         assert_same(&found, &self.model[start..end], format_args!("bytes {start}..{end}"));
     }
 
-    /// Looks at all of it.
+    /// Checks all bytes.
     #[track_caller]
     pub(super) fn check(&self) {
         self.check_part(0, self.model.len());

@@ -1,14 +1,14 @@
-//! Storage of the application: used in place, or declined.
+//! Checks that storage of the application is used in place, or declined.
 
 use super::desk::{assert_same, pattern};
 use super::{External, Subject};
 use dml_core::{AllocError, ConfigError, HostMemory, OwnBlock, Unstored};
 
-/// Storage of the application is used in place, and what is written there comes back with it. An arena that does not offer
-/// this says so, by name.
+/// Storage of the application is used in place, and comes back with the bytes written to it. An arena that does not
+/// offer this declines with an error that names the arena.
 ///
 /// # Panics
-/// Where it is otherwise.
+/// When the arena breaks this rule.
 pub fn external_storage_comes_back(subject: &Subject) {
     for len in [0, 1, 4097, 1_000_003] {
         let memory = HostMemory::holding(pattern(len as u64, len));
@@ -41,7 +41,7 @@ pub fn external_storage_comes_back(subject: &Subject) {
     }
 }
 
-/// The application's own containers, through a buffer.
+/// Passes the application's own containers through a buffer.
 fn through_core(subject: &Subject) {
     let platform = subject.platform();
     let boxed: Box<[u64]> = (1..1001_u64).map(|i| i * i).collect();
@@ -52,7 +52,7 @@ fn through_core(subject: &Subject) {
         view[17] = 18;
         view.release().expect("committed");
     }
-    // What the arena itself copies goes the same way.
+    // Copies made by the arena itself must reach the same storage.
     let mut grants =
         platform.acquire_in(subject.id()).read_write(&buffer).wait().expect("nobody else uses it");
     grants.write_bytes(&buffer.range(18..19), &400_u64.to_ne_bytes()).expect("granted for writing");

@@ -1,7 +1,8 @@
-//! The end of a transfer: waited for, polled, dropped, elsewhere, and several at once.
+//! Checks of how transfers end: with fences that are waited for, polled, dropped, moved to other threads, or several at
+//! once.
 //!
-//! What these checks rely on is what the engine does: it holds the block and the host memory of a transfer until the fence
-//! was waited for, and starts nothing that depends on a transfer before.
+//! These checks behave as the engine does. The block and the host memory of a transfer are held until its fence was
+//! waited for, and no dependent operation starts before.
 
 use super::Subject;
 use super::desk::{Known, Sheet, assert_same, pattern};
@@ -12,7 +13,7 @@ use std::task::{Poll, Waker};
 
 const LENS: [usize; 4] = [0, 1, 4097, (3 << 20) + 1];
 
-/// Polls with a waker that nobody hears, and then with one that is to be woken, until the work has ended.
+/// Polls first with a waker that does nothing, then with one that records its wake, until the work has ended.
 fn polled(mut fence: Fence) -> u64 {
     if let Poll::Ready(ended) = fence.poll(Waker::noop()) {
         return ended.expect("the transfer works");
@@ -21,10 +22,10 @@ fn polled(mut fence: Fence) -> u64 {
     ended.expect("the transfer works")
 }
 
-/// A fence that is polled ends, and if it is not ready it wakes the waker of the last poll.
+/// A polled fence ends. If it is not ready, it wakes the waker of the last poll.
 ///
 /// # Panics
-/// Where it does not, or moved another number of bytes.
+/// When the arena breaks this rule, or moves another number of bytes.
 pub fn fences_wake_whoever_polls_last(subject: &Subject) {
     subject.or_hangs("a fence that is polled", |subject| {
         for (seed, len) in (1..).zip(LENS).filter(|&(_, len)| subject.fits_twice(len as u64)) {
@@ -38,7 +39,7 @@ pub fn fences_wake_whoever_polls_last(subject: &Subject) {
             let fence = block.fill(Span::new(0, len as u64), 0xB7).expect("a fill starts");
             assert_eq!(polled(fence), len as u64, "bytes filled");
             assert_same(&subject.take(&block, 0, len), &vec![0xB7; len], "bytes of a polled fill");
-            // One that was polled once may still be waited for.
+            // A fence that was polled once may still be waited for.
             let mut fence = from.copy_into(&block, 0).expect("a copy starts");
             let ended = match fence.poll(Waker::noop()) {
                 Poll::Ready(ended) => ended,
@@ -50,10 +51,10 @@ pub fn fences_wake_whoever_polls_last(subject: &Subject) {
     });
 }
 
-/// A fence that nobody waits for has done its work once it is dropped.
+/// A fence that is dropped without a wait has done its work by then.
 ///
 /// # Panics
-/// Where it has not.
+/// When the arena breaks this rule.
 pub fn fences_dropped_unwaited_have_done_their_work(subject: &Subject) {
     for (seed, len) in (1..).zip(LENS).filter(|&(_, len)| subject.fits_twice(len as u64)) {
         let mut known = Known::new(subject, len, seed);
@@ -72,11 +73,11 @@ pub fn fences_dropped_unwaited_have_done_their_work(subject: &Subject) {
     }
 }
 
-/// What a transfer was lent is back when its fence has ended, whether that was waited for, polled or dropped: core looks
-/// whether it is before it believes in the end.
+/// A transfer has given its loans back when its fence has ended, whether the fence was waited for, polled or dropped.
+/// Core checks that before it accepts the end.
 ///
 /// # Panics
-/// Where something is kept.
+/// When the arena keeps a loan.
 pub fn transfers_give_back_what_they_were_lent(subject: &Subject) {
     subject.or_hangs("the end of a transfer", |subject| {
         for len in LENS.into_iter().filter(|&len| subject.fits_twice(len as u64)) {
@@ -99,11 +100,11 @@ pub fn transfers_give_back_what_they_were_lent(subject: &Subject) {
     });
 }
 
-/// Several transfers under way at once, on disjoint parts of one block and on several blocks, end in whatever order they
-/// are waited for.
+/// Several transfers at once, on disjoint parts of one block and on several blocks, end correctly in any order of
+/// waiting.
 ///
 /// # Panics
-/// Where bytes are wrong then.
+/// When bytes are wrong afterwards.
 pub fn fences_end_in_any_order(subject: &Subject) {
     const PARTS: usize = 12;
     let part = 8191;
@@ -116,7 +117,7 @@ pub fn fences_end_in_any_order(subject: &Subject) {
     let fences: Vec<Fence> = sheets.iter().enumerate().map(put).collect();
     fences.into_iter().rev().for_each(|fence| assert_eq!(fence.wait(), Ok(part as u64)));
     known.check();
-    // Copies both ways and a fill, at once.
+    // Copies in both directions and a fill, at once.
     let fill = Span::new((3 * part) as u64, (4 * part) as u64);
     let (from, to) = (Sheet::of(&pattern(9, part)), Sheet::scrap(part));
     let fences = [
@@ -143,10 +144,11 @@ pub fn fences_end_in_any_order(subject: &Subject) {
     }
 }
 
-/// A fence is waited for and dropped on another thread, by whoever has the last reference to the block by then.
+/// A fence works the same when it is waited for or dropped on another thread, which then has the last reference to the
+/// block.
 ///
 /// # Panics
-/// Where it has done something else than it would here.
+/// When the arena breaks this rule.
 pub fn fences_end_on_other_threads(subject: &Subject) {
     for (seed, len) in (1..).zip(LENS).filter(|&(_, len)| subject.fits_twice(len as u64)) {
         let block = subject.alloc(len as u64);

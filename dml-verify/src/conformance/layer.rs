@@ -1,4 +1,4 @@
-//! The arena under the whole layer: what somebody sees who uses buffers and knows of no arena's calls.
+//! Checks the arena under the whole layer, as an application sees it that uses only buffers.
 
 use super::Subject;
 use super::desk::{assert_same, pattern};
@@ -12,13 +12,13 @@ use std::ops::Range;
 
 const ROUNDS: u64 = 120;
 
-/// A buffer, what must be in it, and who uses it.
+/// A buffer, its expected bytes, and the subject that uses it.
 struct User<'a> {
     subject: &'a Subject,
     buffer: Buffer<u8>,
     model: Vec<u8>,
     random: Random,
-    /// Of the pattern last written; every write has one of its own.
+    /// The seed of the pattern written last; every write has its own.
     seed: u64,
 }
 
@@ -35,7 +35,7 @@ impl<'a> User<'a> {
         Self { subject, buffer, model, random: Random::new(seed), seed: seed << 32 }
     }
 
-    /// A request for a kernel of the subject's device.
+    /// Makes a request for a kernel of the subject's device.
     fn on_device(&self) -> Acquire {
         self.subject.platform().acquire_in(self.subject.id())
     }
@@ -44,14 +44,14 @@ impl<'a> User<'a> {
         self.subject.platform().acquire(self.subject.host())
     }
 
-    /// Waits on this thread, or as a future.
+    /// Waits for the grant, on this thread or as a future.
     fn granted(&mut self, request: Acquire) -> Grants {
         let granted = if self.random.once_in(2) { block_on(request.into_future()) } else { request.wait() };
         granted.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A kernel of the device that writes a range. There are no kernels that every framework could run, so its arena's
-    /// own copy stands for one.
+    /// Writes a range as a kernel of the device would. No kernel runs on every framework, so the arena's own copy
+    /// stands for one.
     fn kernel_writes(&self, grants: &mut Grants, range: Range<usize>, bytes: &[u8]) {
         let region = self.buffer.range(range.start as u64..range.end as u64);
         grants.write_bytes(&region, bytes).expect("granted for writing");
@@ -136,7 +136,7 @@ impl<'a> User<'a> {
                 let grants = grants.downgrade().expect("committed");
                 self.kernel_reads(&grants, range);
                 grants.release().expect("nothing was written since");
-                // Storage that is not needed is made anew later; refused where it is.
+                // Storage that is not needed is freed, and made again later. Storage in use is refused.
                 let arena = ArenaId(self.random.below(self.subject.platform().arenas().len() as u64) as u8);
                 let freed = self.buffer.raw().free(arena);
                 assert!(matches!(freed, Ok(()) | Err(AcquireError::NotFreeable { .. })), "{freed:?}");
@@ -144,7 +144,7 @@ impl<'a> User<'a> {
         }
     }
 
-    /// A kernel that fails half way, after which the bytes are restored or made anew.
+    /// Runs a kernel that fails half way, after which the bytes are restored or written anew.
     fn fail(&mut self, range: Range<usize>) {
         let (start, end) = (range.start as u64, range.end as u64);
         let region = self.buffer.range(start..end);
@@ -175,10 +175,10 @@ impl<'a> User<'a> {
     }
 }
 
-/// Acquires, views, prefetches, failures and the rest by chance leave in a buffer what they leave in a vector.
+/// A random sequence of acquires, views, prefetches and failures leaves the same bytes in a buffer as in a vector.
 ///
 /// # Panics
-/// Where they do not, or the events recorded contradict each other.
+/// When the bytes differ, or the recorded events contradict each other.
 pub fn buffers_agree_with_a_model(subject: &Subject) {
     let _audited = Audited::new(subject.platform().clone());
     for (seed, len) in (1..).zip([1, 100, 4097, 4097, 300_007, 70_001]) {
@@ -199,7 +199,7 @@ pub fn buffers_agree_with_a_model(subject: &Subject) {
 /// Two threads that use one buffer each do not disturb each other.
 ///
 /// # Panics
-/// As [`buffers_agree_with_a_model`].
+/// When [`buffers_agree_with_a_model`] would panic.
 pub fn buffers_of_two_threads_keep_apart(subject: &Subject) {
     let _audited = Audited::new(subject.platform().clone());
     let work = move |seed| {

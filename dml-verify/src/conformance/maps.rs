@@ -1,4 +1,4 @@
-//! Changes of map state: who is let in sees the bytes, and what it writes is there afterwards.
+//! Checks of changes of map state: a device that gets access sees the bytes, and its writes persist.
 
 use super::Subject;
 use super::desk::{Known, Sheet, assert_same, pattern};
@@ -6,7 +6,7 @@ use super::misuse::expect_core_bug;
 use dml_core::state::MapState;
 use dml_core::{DeviceId, DeviceSet, OwnBlock, Span};
 
-/// A block and the map state that its arena has reported last.
+/// A block, and the map state that its arena reported last.
 struct Mapped<'a> {
     subject: &'a Subject,
     known: Known<'a>,
@@ -19,7 +19,7 @@ impl<'a> Mapped<'a> {
         Self { subject, known, state: MapState::initial(subject.desc()) }
     }
 
-    /// Asks for access as core would: where the state serves the device already, for nothing.
+    /// Asks for access as core would. If the map state serves the device already, the arena is not called.
     fn serve(&mut self, device: DeviceId, writes: bool) {
         let desc = self.subject.desc();
         if self.state.serves(desc, desc.concurrency, device, writes) {
@@ -45,11 +45,11 @@ impl<'a> Mapped<'a> {
     }
 }
 
-/// A mapping shows the host what the device has, the device has what the host wrote through it, and that as often as it is
-/// asked for. An arena that is always in reach, or never, has no map states to change.
+/// A mapping shows the host the device's bytes, and the device gets the host's writes, as often as the block is mapped.
+/// An arena that the host always or never reaches has no map states to change.
 ///
 /// # Panics
-/// Where it is otherwise.
+/// When the arena breaks this rule.
 pub fn mappings_show_the_bytes_and_keep_the_changes(subject: &Subject) {
     let (desc, host) = (subject.desc(), subject.host());
     if desc.is_always_bimapped() || desc.remotes.is_empty() {
@@ -63,7 +63,7 @@ pub fn mappings_show_the_bytes_and_keep_the_changes(subject: &Subject) {
         return;
     }
     if !desc.remotes.contains(host) {
-        // Nobody here can look through such a mapping.
+        // The test cannot read through such a mapping.
         return;
     }
     for len in [0, 1, 4099, (3 << 20) + 5].into_iter().filter(|&len| subject.fits_twice(len as u64)) {
@@ -83,14 +83,14 @@ pub fn mappings_show_the_bytes_and_keep_the_changes(subject: &Subject) {
             }
             mapped.serve(desc.native, true);
             mapped.known.check();
-            // What the device writes meanwhile has to be seen by the next mapping.
+            // The next mapping must show what the device writes meanwhile.
             let (start, end) = (len / 4, len / 4 * 3);
             mapped.known.put(start, &pattern(round + 77, end - start));
             mapped.known.fill(len / 2, len / 2 + len.min(1) * (len - len / 2), round as u8 + 0x21);
         }
         mapped.known.check();
     }
-    // The map state of one block is its own.
+    // Each block has its own map state.
     let (mut one, other) = (Mapped::new(subject, 5001), Mapped::new(subject, 5001));
     one.serve(host, true);
     other.known.check();
@@ -99,10 +99,10 @@ pub fn mappings_show_the_bytes_and_keep_the_changes(subject: &Subject) {
     one.known.check();
 }
 
-/// A map state that cannot come next is a bug of core, and a panic that names the arena.
+/// An impossible change of map state is a bug of core: the arena panics and names itself.
 ///
 /// # Panics
-/// Where the arena does it, or reports it as an error.
+/// When the arena makes the change, or reports it as an error.
 pub fn map_states_out_of_turn_are_bugs_of_core(subject: &Subject) {
     let (desc, host) = (subject.desc(), subject.host());
     if desc.is_always_bimapped() || !desc.remotes.contains(host) {

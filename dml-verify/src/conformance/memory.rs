@@ -1,15 +1,15 @@
-//! Lack of memory: an error that says what and where, after which the arena goes on.
+//! Checks of a lack of memory: the error says how much and in which arena, and the arena goes on.
 
 use super::Subject;
 use super::desk::{Known, assert_same, pattern};
 use dml_core::{AllocError, OwnBlock};
 use std::sync::{Mutex, PoisonError};
 
-/// How many blocks fill an arena whose capacity is known.
+/// The number of blocks that fill an arena of known capacity.
 const BLOCKS: u64 = 8;
-/// Two who fill one memory at the same time take each other's: held by whoever fills one.
+/// Held while a check fills a memory, because two checks that fill the same memory would take each other's share.
 static FILLING: Mutex<()> = Mutex::new(());
-/// How much of a block's beginning and end is written where blocks are large.
+/// The number of bytes written at each end of a large block.
 const EDGE_BYTES: u64 = 5003;
 
 #[track_caller]
@@ -24,10 +24,10 @@ fn refused(subject: &Subject, bytes: u64) {
     assert_eq!((arena, *asked), (&subject.desc().name, bytes), "the error says where and how much: {error}");
 }
 
-/// More than any memory has is an error that names the arena and the bytes, and changes nothing.
+/// A request for more than any memory has fails with an error that names the arena and the bytes, and changes nothing.
 ///
 /// # Panics
-/// Where it is not.
+/// When the arena breaks this rule.
 pub fn too_much_is_an_error(subject: &Subject) {
     let known = Known::new(subject, 4099, 11);
     let limit = subject.max_alloc_bytes().map(|limit| limit + 1);
@@ -39,12 +39,12 @@ pub fn too_much_is_an_error(subject: &Subject) {
     }
 }
 
-/// The size of the blocks that fill an arena, and the edges to be written in each.
+/// Returns the size of the blocks that fill an arena.
 fn unit_bytes(subject: &Subject, capacity: u64) -> u64 {
     subject.max_alloc_bytes().unwrap_or(u64::MAX).min(capacity / BLOCKS)
 }
 
-/// Blocks of `unit` bytes until no more can be had.
+/// Allocates blocks of `unit` bytes until an allocation fails.
 fn fill_up(subject: &Subject, capacity: u64, unit: u64) -> Vec<OwnBlock> {
     let mut blocks = Vec::new();
     let error = loop {
@@ -61,11 +61,11 @@ fn fill_up(subject: &Subject, capacity: u64, unit: u64) -> Vec<OwnBlock> {
     blocks
 }
 
-/// An arena of limited capacity says so when it is full; the blocks before that are whole, and what is freed can be had
-/// again, also in one piece.
+/// An arena of limited capacity reports when it is full. The blocks allocated before are intact, and freed memory can
+/// be allocated again, also in one piece.
 ///
 /// # Panics
-/// Where it does not, or they are not.
+/// When the arena breaks this rule.
 pub fn fullness_is_an_error(subject: &Subject) {
     let Some(capacity) = subject.capacity_bytes() else { return };
     let _alone = FILLING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +91,7 @@ pub fn fullness_is_an_error(subject: &Subject) {
     assert!(subject.arena().alloc(unit).is_err(), "a full arena stays full");
     check(&blocks, 1);
     blocks.drain(..).for_each(|block| block.free());
-    // The same again, and every second one goes first.
+    // The arena is filled again, and every second block is freed first.
     blocks = fill_up(subject, capacity, unit);
     assert_eq!(blocks.len(), count, "blocks of {unit} bytes after all were freed");
     for (seed, block) in blocks.iter().enumerate() {
@@ -114,10 +114,10 @@ pub fn fullness_is_an_error(subject: &Subject) {
     assert_eq!(fill_up(subject, capacity, unit).len(), count, "blocks after one large one was dropped");
 }
 
-/// However often blocks come and go, what is freed or dropped can be had again; a block goes with its last reference.
+/// Freed or dropped memory can be allocated again, however often. A block is freed with its last reference.
 ///
 /// # Panics
-/// Where it cannot.
+/// When the arena breaks this rule.
 pub fn freed_memory_can_be_had_again(subject: &Subject) {
     let capacity = subject.capacity_bytes().unwrap_or(8 << 20);
     let _alone = FILLING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,7 +130,7 @@ pub fn freed_memory_can_be_had_again(subject: &Subject) {
             0 => drop(block),
             1 => block.free(),
             _ => {
-                // A copy under way holds what it needs, and no longer than it takes.
+                // A copy under way keeps what it needs, but only until it ends.
                 let sheet = super::desk::Sheet::scrap(77);
                 let fence = sheet.copy_out_of(&block, round as u64);
                 let _ = fence.expect("a copy starts").wait();

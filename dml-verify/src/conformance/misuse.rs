@@ -1,4 +1,4 @@
-//! What core must never ask for: the one room that breaks the contract, to see that it is noticed.
+//! Requests that core must never make. Only these checks break the contract, to see that the arena notices.
 
 use super::Subject;
 use super::desk::{Known, Sheet, pattern};
@@ -7,10 +7,10 @@ use dml_core::{Arena, OwnBlock, Span, TransferError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Asks for something impossible.
+/// Makes an impossible request.
 ///
 /// # Panics
-/// Where it is done, or declined by an error, or the panic says nothing of the arena.
+/// When the arena carries the request out, returns an error, or panics without its name.
 pub(super) fn expect_core_bug(
     subject: &Subject,
     what: &str,
@@ -29,7 +29,7 @@ pub(super) fn expect_core_bug(
     }
 }
 
-/// A copy in, a copy out and a fill of `span` of a block, asked of the subject.
+/// Asks the subject for a copy in, a copy out and a fill of `span` of a block.
 fn touch(subject: &Subject, what: &str, block: &OwnBlock, span: Span) {
     let (block, len) = (block.asked_of(subject.arena()), span.len() as usize);
     expect_core_bug(subject, &format!("a copy into {what}"), || {
@@ -41,10 +41,10 @@ fn touch(subject: &Subject, what: &str, block: &OwnBlock, span: Span) {
     expect_core_bug(subject, &format!("a fill of {what}"), || block.fill(span, 0xBD)?.wait().map(drop));
 }
 
-/// A transfer that reaches past the end of its block panics, names the arena, and leaves all blocks as they were.
+/// A transfer past the end of its block panics, names the arena, and leaves all blocks as they were.
 ///
 /// # Panics
-/// Where it does not.
+/// When the arena breaks this rule.
 pub fn bytes_past_the_end_are_bugs_of_core(subject: &Subject) {
     let before = Known::new(subject, 4096, 1);
     let known = Known::new(subject, 4096, 2);
@@ -59,21 +59,20 @@ pub fn bytes_past_the_end_are_bugs_of_core(subject: &Subject) {
     [before, known, after].iter().for_each(Known::check);
 }
 
-/// A block that another arena has made panics in every transfer, and the panic names the arena that was asked; the block
-/// is left as it was.
+/// A transfer of another arena's block panics and names the arena that was asked. The block stays as it was.
 ///
 /// # Panics
-/// Where it does not.
+/// When the arena breaks this rule.
 pub fn blocks_of_other_arenas_are_bugs_of_core(subject: &Subject) {
     let known = Known::new(subject, 512, 4);
-    // Host memory, so that an arena of host memory could touch it by mistake.
+    // The foreign block is host memory, so that an arena of host memory could touch it by mistake.
     let another: Arc<dyn Arena> = Arc::new(MainMem::new(subject.host()));
     let foreign = OwnBlock::alloc(&another, 512).expect("memory for a test");
     let bytes = pattern(5, 512);
     foreign.overwrite(0, &bytes);
     touch(subject, "a block of another arena", &foreign, Span::new(0, 512));
     assert!(foreign.seen().expect("host memory") == bytes, "a block of another arena was written");
-    // Nor do blocks of the other arenas of the platform do.
+    // Blocks of the platform's other arenas must be refused too.
     for arena in subject.platform().arenas().iter().filter(|arena| arena.desc() != subject.desc()) {
         if let Ok(foreign) = OwnBlock::alloc(arena, 512) {
             let what = format!("a block of {}", arena.desc().name);

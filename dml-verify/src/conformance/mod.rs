@@ -1,4 +1,4 @@
-//! What every arena has to do, whatever memory it wraps: one list of checks for all of them.
+//! The rules that every arena must follow, whatever memory it wraps: one list of checks for all arenas.
 //!
 //! ```text
 //!   Subject (platform, arena, facts) ──▶ storage   what it says of itself, blocks of every size, their bytes apart
@@ -16,10 +16,10 @@
 //! subject, so that the name of a test that fails says which arena and which rule.
 //!
 //! # What holds here
-//! 1. A check asks for nothing that core would not, except where it says that it does (`misuse`).
-//! 2. Contents depend on their position, so that bytes in the wrong place show. Memory around what is copied out is
-//!    looked at too.
-//! 3. No check depends on the time, except that one that hangs ends as a failure.
+//! 1. A check requests only what core would, except in `misuse`.
+//! 2. Contents depend on their position, so that bytes in the wrong place are noticed. Checks also look at the memory
+//!    around the target of a copy out.
+//! 3. No check depends on the time, except that a check that hangs fails.
 
 mod desk;
 mod external;
@@ -48,7 +48,7 @@ pub use subject::{External, Subject};
 pub use threads::{threads_have_blocks_of_their_own, threads_share_a_block};
 pub use transfer::{copies_hit_their_bytes_alone, fills_hit_their_bytes_alone, transfers_agree_with_a_model};
 
-/// Hands the names of all checks to a macro of this crate: the one list there is.
+/// Passes the names of all checks to a macro of this crate. This is the only list of them.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_list {
@@ -83,8 +83,8 @@ macro_rules! conformance_list {
 
 /// Makes a module of tests, one for each check.
 ///
-/// `subject` is called with the name of the test and yields the [`Subject`](crate::conformance::Subject), or nothing
-/// where the machine lacks the device; it is then up to `subject` to say so.
+/// The macro calls `subject` with the name of the test. `subject` returns the [`Subject`],
+/// or `None` if the machine lacks the device, which it should then report.
 ///
 /// # Examples
 /// ```
@@ -132,8 +132,8 @@ macro_rules! conformance_entries {
     };
 }
 
-/// A check: it panics where the subject breaks the rule.
+/// A check: it panics if the subject breaks the rule.
 pub type Check = fn(&Subject);
 
-/// Every check with its name, for those who run them by name.
+/// Every check with its name, for running checks by name.
 pub const CHECKS: &[(&str, Check)] = crate::conformance_list! { conformance_entries () };

@@ -1,17 +1,17 @@
-//! What an arena says of itself, and the blocks that it makes.
+//! Checks of an arena's description, and of the blocks that it makes.
 
 use super::Subject;
 use super::desk::{assert_same, pattern};
 use dml_core::state::MapState;
 use dml_core::{Concurrency, OwnBlock};
 
-/// Around the sizes at which allocators change their ways, and none that is round.
+/// Sizes in bytes, around those at which allocators change their strategy.
 const SIZES: [u64; 8] = [0, 1, 63, 64, 4095, 4097, (1 << 20) + 3, (33 << 20) + 1];
 
-/// The fixed facts fit each other and the platform, and stay as they are.
+/// The fixed facts agree with each other and with the platform, and do not change.
 ///
 /// # Panics
-/// Where they do not.
+/// When the arena breaks this rule.
 pub fn the_description_is_consistent(subject: &Subject) {
     let desc = subject.desc();
     assert!(!desc.name.is_empty(), "the arena has no name");
@@ -40,21 +40,22 @@ pub fn the_description_is_consistent(subject: &Subject) {
     assert_eq!(&before, subject.desc(), "the description changes");
 }
 
-/// A block of any size is as long as asked for, aligned, visible to the host if it is the host's, and readable at once.
+/// A block of any size is as long as asked for, aligned, and readable at once. The host sees it if the memory is the
+/// host's.
 ///
 /// # Panics
-/// Where it is not.
+/// When the arena breaks this rule.
 pub fn blocks_are_as_asked_for(subject: &Subject) {
     let desc = subject.desc();
     for len in SIZES.into_iter().filter(|&len| subject.fits_twice(len)) {
         let block = subject.alloc(len);
-        // Core asks for at least as much as it needs and takes more.
+        // Core accepts a block that is longer than asked for.
         let had = block.block().len();
         assert!(had >= len, "{had} bytes instead of {len}");
         assert_eq!(block.block().is_empty(), had == 0, "a block of {had} bytes is empty or not");
         let (is_host, before) = (desc.native == subject.host(), block.seen());
         assert_eq!(before.is_some(), is_host, "the host is native, and so sees a block: {len} bytes");
-        // Unspecified but readable.
+        // The fresh bytes are unspecified but readable.
         let fresh = subject.take(&block, 0, len as usize);
         if let (Some(before), Some(address)) = (before, block.address()) {
             assert_eq!(before.len() as u64, had, "the host sees the whole block");
@@ -76,13 +77,13 @@ pub fn blocks_are_as_asked_for(subject: &Subject) {
     }
 }
 
-/// Blocks that live at the same time share no bytes, nor do the ones that came between.
+/// Blocks that live at the same time share no bytes, also after blocks between them were freed.
 ///
 /// # Panics
-/// Where they do.
+/// When the arena breaks this rule.
 pub fn blocks_share_no_bytes(subject: &Subject) {
-    // Two of every size in turn, with the first of each size still there when the second is written; the largest are
-    // there once, for the time that it takes.
+    // Two blocks of every size in turn; the first of each size still lives when the second is written. The largest
+    // sizes have one block each, and only for a short time.
     let small =
         || SIZES.into_iter().filter(|&len| len <= 2 << 20 && subject.fits_twice(len.saturating_mul(4)));
     let large = SIZES.into_iter().filter(|&len| len > 2 << 20 && subject.fits_twice(len));
@@ -90,7 +91,7 @@ pub fn blocks_share_no_bytes(subject: &Subject) {
     let mut blocks: Vec<_> = lens.iter().map(|&len| (subject.alloc(len), len as usize)).collect();
     for round in 0..2 {
         written_apart(subject, &blocks, 100 * round);
-        // The second round has every other block where one was freed.
+        // In the second round, a new block takes the place of every second one, which is freed.
         for (block, len) in blocks.iter_mut().skip(1).step_by(2) {
             let fresh = subject.alloc(*len as u64);
             std::mem::replace(block, fresh).free();
@@ -105,7 +106,7 @@ pub fn blocks_share_no_bytes(subject: &Subject) {
     }
 }
 
-/// Writes all blocks, and looks at each of them then.
+/// Writes all blocks, then checks each of them.
 fn written_apart(subject: &Subject, blocks: &[(OwnBlock, usize)], base: u64) {
     for (seed, (block, len)) in (base..).zip(blocks) {
         subject.put(block, 0, &pattern(seed, *len));

@@ -1,4 +1,4 @@
-//! The arena under test, and what the checks have to know of it.
+//! The arena under test, and the facts about it that the checks need.
 
 use super::desk::Sheet;
 use crate::rig::watched;
@@ -11,16 +11,16 @@ use dml_core::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whether an arena takes over storage of the application.
+/// Whether an arena accepts storage of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum External {
-    /// It does: [`Arena::attach`] works.
+    /// [`Arena::attach`] works.
     Offered,
-    /// It declines.
+    /// The arena declines storage.
     Declined,
 }
 
-/// An arena to be checked, in a platform of its own.
+/// An arena to check, in a platform of its own.
 #[derive(Clone, Debug)]
 pub struct Subject {
     platform: Platform,
@@ -32,7 +32,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// The arena `id` of a platform that has a host.
+    /// Makes a subject of the arena `id` of a platform that has a host.
     ///
     /// # Panics
     /// When the platform has no such arena, or no device of kind [`DeviceKind::Cpu`].
@@ -50,7 +50,7 @@ impl Subject {
         }
     }
 
-    /// An arena that is the host's own memory, alone in its platform. It is made for the host's id.
+    /// Makes a subject of an arena that is the host's own memory, alone in its platform. `make` gets the host's id.
     ///
     /// # Panics
     /// When the arena does not fit the platform.
@@ -62,8 +62,9 @@ impl Subject {
         Self::new(built(builder), id)
     }
 
-    /// An arena of another device beside main memory, joined to it as discovery joins a device: by read and write calls,
-    /// and by mapping where the host is among its remotes. It is made for the ids of its device and of the host.
+    /// Makes a subject of another device's arena beside main memory. It is joined as discovery joins a device: by read
+    /// and write calls, and by mapping where the host is among its remotes. `make` gets the ids of its device and of
+    /// the host.
     ///
     /// # Panics
     /// When the arena does not fit the platform.
@@ -76,7 +77,7 @@ impl Subject {
         let arena = make(native, host);
         let is_mapped = arena.desc().remotes.contains(host);
         let id = builder.add_arena(arena);
-        // Mapping is the cheaper way for some hundred kilobytes, so that buffers go both ways.
+        // Mapping is cheaper up to some hundred kilobytes, so that the checks use both mechanisms.
         let staged = LinkSpeed { latency_ns: 20_000, bytes_per_s: 8_000_000_000, remap_ns: 0 };
         let mapped = LinkSpeed { latency_ns: 5_000, bytes_per_s: 4_000_000_000, remap_ns: 1_000 };
         join_staged(&mut builder, main, id, staged);
@@ -86,29 +87,29 @@ impl Subject {
         Self::new(built(builder), id)
     }
 
-    /// Says whether the arena takes over storage of the application; without it, it does not.
+    /// Sets whether the arena accepts storage of the application; by default it does not.
     #[must_use]
     pub fn with_external(mut self, external: External) -> Self {
         self.external = external;
         self
     }
 
-    /// Says that all blocks together cannot have more bytes than this.
+    /// Sets the largest size of all blocks together, in bytes.
     #[must_use]
     pub fn with_capacity(mut self, bytes: u64) -> Self {
         self.capacity_bytes = Some(bytes);
         self
     }
 
-    /// Says that one block cannot have more bytes than this.
+    /// Sets the largest size of one block, in bytes.
     #[must_use]
     pub fn with_max_alloc(mut self, bytes: u64) -> Self {
         self.max_alloc_bytes = Some(bytes);
         self
     }
 
-    /// Says how long to wait for what must come of itself, before its absence is a failure; 20 s without it. Shorter is
-    /// for arenas known never to do it.
+    /// Sets how long a check waits for an event before its absence is a failure; 20 s by default. A shorter time suits
+    /// arenas known to lack the event.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -147,16 +148,16 @@ impl Subject {
         self.max_alloc_bytes
     }
 
-    /// Whether two blocks of so many bytes can be had at once.
+    /// Returns whether two blocks of this size can exist at once.
     pub(super) fn fits_twice(&self, bytes: u64) -> bool {
         self.capacity_bytes.is_none_or(|capacity| bytes <= capacity / 4)
             && self.max_alloc_bytes.is_none_or(|limit| bytes <= limit)
     }
 
-    /// A block.
+    /// Allocates a block.
     ///
     /// # Panics
-    /// When it cannot be had.
+    /// When the allocation fails.
     #[track_caller]
     pub(super) fn alloc(&self, len: u64) -> OwnBlock {
         OwnBlock::alloc(self.arena(), len)
@@ -172,7 +173,7 @@ impl Subject {
         assert!(sheet.bytes() == bytes, "a copy in changed its source");
     }
 
-    /// What is in `start..end` of a block.
+    /// Returns the bytes `start..end` of a block.
     #[track_caller]
     pub(super) fn take(&self, block: &OwnBlock, start: usize, end: usize) -> Vec<u8> {
         let sheet = Sheet::scrap(end - start);
@@ -181,7 +182,7 @@ impl Subject {
         sheet.bytes()
     }
 
-    /// Runs `act` on a thread of its own; where it hangs, that is a failure.
+    /// Runs `act` on a thread of its own, and fails if it hangs.
     pub(super) fn or_hangs<R: Send + 'static>(
         &self,
         what: &str,

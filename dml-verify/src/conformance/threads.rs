@@ -1,4 +1,4 @@
-//! Many threads and one arena.
+//! Checks of many threads that use one arena.
 
 use super::Subject;
 use super::desk::{Known, assert_same, pattern};
@@ -9,8 +9,8 @@ use std::sync::Barrier;
 const THREADS: usize = 4;
 const ROUNDS: usize = 12;
 
-/// Runs rounds of two halves on every thread; no thread begins a half before all have ended the last one. What panics is
-/// heard in the end, so that nobody waits for a thread that is gone.
+/// Runs rounds of two halves on every thread. No thread begins a half before all threads have ended the last one.
+/// Panics are reported at the end, so that no thread waits for one that is gone.
 fn rounds(write: impl Fn(usize, usize) + Sync, check: impl Fn(usize, usize) + Sync) {
     let barrier = Barrier::new(THREADS);
     let work = |thread: usize| {
@@ -34,7 +34,7 @@ fn rounds(write: impl Fn(usize, usize) + Sync, check: impl Fn(usize, usize) + Sy
 /// Threads that copy to and from disjoint parts of one block at once do not disturb each other.
 ///
 /// # Panics
-/// Where they do.
+/// When the arena breaks this rule.
 pub fn threads_share_a_block(subject: &Subject) {
     let part = 40_001;
     let known = Known::new(subject, THREADS * part, 5);
@@ -48,7 +48,7 @@ pub fn threads_share_a_block(subject: &Subject) {
                 let fence = block.fill(span, seed(thread, round) as u8);
                 assert_eq!(fence.expect("a fill starts").wait(), Ok(1000));
             } else {
-                // Some while others are at their next piece, and in pieces.
+                // Each part is written in pieces, while other threads write theirs.
                 for (at, piece) in pattern(seed(thread, round), part).chunks(9_973).enumerate() {
                     subject.put(block, start + at * 9_973, piece);
                     assert_same(
@@ -60,7 +60,7 @@ pub fn threads_share_a_block(subject: &Subject) {
             }
         },
         |thread, round| {
-            // What the neighbour wrote.
+            // The thread checks what its neighbour wrote.
             let thread = (thread + 1) % THREADS;
             let mut expected = pattern(seed(thread, round - usize::from(round % 3 == 2)), part);
             if round % 3 == 2 {
@@ -75,7 +75,7 @@ pub fn threads_share_a_block(subject: &Subject) {
 /// Threads that allocate, fill, copy and free blocks of their own at once do not disturb each other.
 ///
 /// # Panics
-/// Where they do.
+/// When the arena breaks this rule.
 pub fn threads_have_blocks_of_their_own(subject: &Subject) {
     let live: Vec<_> = (0..THREADS).map(|_| std::sync::Mutex::new(None)).collect();
     let len = |round: usize| [1, 4097, 70_001, 64, 513, 262_147][round % 6];
@@ -87,7 +87,7 @@ pub fn threads_have_blocks_of_their_own(subject: &Subject) {
             subject.put(&block, 0, &pattern(seed, len));
             let fence = block.fill(Span::new(0, len as u64 / 3), seed as u8);
             assert_eq!(fence.expect("a fill starts").wait(), Ok(len as u64 / 3));
-            // Short-lived ones between.
+            // A short-lived block lies between the others.
             let other = subject.alloc(len as u64);
             subject.put(&other, 0, &pattern(seed + 1, len));
             other.free();

@@ -1,13 +1,13 @@
-//! Copies in, copies out and fills, one at a time.
+//! Checks of copies in, copies out and fills, one at a time.
 
 use super::Subject;
 use super::desk::{Known, Sheet, pattern};
 use crate::random::Random;
 
-/// Copies of every length at odd places move their bytes and no others, in the block and in host memory.
+/// Copies of every length at odd offsets move their bytes and no others, in the block and in host memory.
 ///
 /// # Panics
-/// Where one does not.
+/// When the arena breaks this rule.
 pub fn copies_hit_their_bytes_alone(subject: &Subject) {
     let len = 10_007;
     let mut known = Known::new(subject, len, 1);
@@ -30,10 +30,10 @@ pub fn copies_hit_their_bytes_alone(subject: &Subject) {
     empty.check();
 }
 
-/// Fills set their bytes to what they were asked for, and no others.
+/// Fills set their bytes to the given value, and no other bytes.
 ///
 /// # Panics
-/// Where one does not.
+/// When the arena breaks this rule.
 pub fn fills_hit_their_bytes_alone(subject: &Subject) {
     let len = 9_001;
     let mut known = Known::new(subject, len, 3);
@@ -49,11 +49,11 @@ pub fn fills_hit_their_bytes_alone(subject: &Subject) {
     known.check();
 }
 
-/// Some hundred copies and fills by chance leave in a block what they leave in a vector, for sizes from one byte to
-/// several megabytes.
+/// A random sequence of copies and fills leaves the same bytes in a block as in a vector. The sizes run from one byte
+/// to several megabytes.
 ///
 /// # Panics
-/// Where they do not.
+/// When the arena breaks this rule.
 pub fn transfers_agree_with_a_model(subject: &Subject) {
     let sizes = [(1, 40), (7, 60), (257, 150), (65_537, 150), ((5 << 20) + 11, 24)];
     for (seed, (len, rounds)) in (1..).zip(sizes) {
@@ -71,7 +71,7 @@ pub fn transfers_agree_with_a_model(subject: &Subject) {
             }
         }
         known.check();
-        // A source and a target that are not read or written any more may go at once.
+        // A source or target may be dropped as soon as it is no longer read or written.
         let sheet = Sheet::of(&pattern(seed, len));
         drop(sheet.copy_into(&known.block, 0).expect("a copy starts").wait());
         drop(sheet);
@@ -80,7 +80,7 @@ pub fn transfers_agree_with_a_model(subject: &Subject) {
     }
 }
 
-/// A part of so many bytes: any, a short one, or one that reaches an end.
+/// Draws a part of `len` bytes: any part, a short one, or one that reaches an end.
 pub(super) fn part(random: &mut Random, len: usize) -> (usize, usize) {
     let mut at = || random.below(len as u64 + 1) as usize;
     let (a, b) = (at(), at());

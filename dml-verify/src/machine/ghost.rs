@@ -1,35 +1,35 @@
-//! What the storages really hold, kept beside the machine and without asking it.
+//! What the storages really hold, tracked beside the machine and independently of it.
 //!
-//! For every byte the *fresh* set: whose storage holds the last committed contents. Kernels, copies and fills change it
-//! by what they physically do; the machine's valid-set must always be a part of it (I-2). Arenas that share a storage
-//! may see it late: until it is refreshed, a peer of the writer is *stale*.
+//! For every byte the ghost keeps the *fresh* set: the arenas whose storage holds the last committed contents. Kernels,
+//! copies and fills change this set by what they physically do. The machine's valid-set must always be a subset of it
+//! (I-2). Arenas that share a storage may see a write late: a peer of the writer is *stale* until it is refreshed.
 
 use dml_core::state::{Alloc, BufferState, CopyKind, CopyOp, Initial};
 use dml_core::{ArenaId, ArenaSet, Claim, Span};
 
-/// One byte.
+/// What the ghost knows about one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Cell {
-    /// Arenas that own a storage with the last committed contents.
+    /// The arenas that own a storage with the last committed contents.
     fresh: ArenaSet,
-    /// Arenas that share a storage in which others wrote since they last looked.
+    /// The arenas that share a storage and have not seen its latest writes.
     stale: ArenaSet,
-    /// Whether the last committed contents are the zeros of the beginning.
+    /// Whether the last committed contents are the initial zeros.
     zeros: bool,
 }
 
-/// What every storage holds.
+/// The ghost of one buffer, byte by byte.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Ghost(Vec<Cell>);
 
-/// A copy under way, and of which of its bytes the source was fresh when it began.
+/// A copy under way. `fresh` tells for each of its bytes whether the source was fresh when the copy began.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Underway {
     pub(super) copy: CopyOp,
     fresh: Vec<bool>,
 }
 
-/// The arena that owns the storage of another.
+/// Returns the arena that owns the storage which `arena` uses.
 fn owner(state: &BufferState, arena: ArenaId) -> ArenaId {
     match state.arena(arena).alloc {
         Alloc::Bound { root, .. } => root,
@@ -51,7 +51,7 @@ impl Ghost {
         &mut self.0[span.start() as usize..span.end() as usize]
     }
 
-    /// New storage holds anything but what it should.
+    /// Notes that an arena's storage is new or freed: it holds no committed bytes.
     pub(super) fn allocated(&mut self, arena: ArenaId) {
         for cell in &mut self.0 {
             cell.fresh = cell.fresh.without(arena);
@@ -59,23 +59,23 @@ impl Ghost {
         }
     }
 
-    /// Who shares a storage from now on has not looked at it yet.
+    /// Notes that an arena now shares a storage, and has not seen its contents yet.
     pub(super) fn bound(&mut self, arena: ArenaId) {
         self.allocated(arena);
         self.0.iter_mut().for_each(|cell| cell.stale = cell.stale.with(arena));
     }
 
-    /// Those who share a storage coherently see it as it is.
+    /// Notes that these arenas share coherently: each sees the storage as it is.
     pub(super) fn coherent(&mut self, group: ArenaSet) {
         self.0.iter_mut().for_each(|cell| cell.stale = cell.stale.minus(group));
     }
 
-    /// What is left of a storage is nobody's.
+    /// Notes that these arenas are lost: their storage holds no committed bytes.
     pub(super) fn lost(&mut self, arenas: ArenaSet) {
         self.0.iter_mut().for_each(|cell| cell.fresh = cell.fresh.minus(arenas));
     }
 
-    /// A copy begins: the destination holds neither its old bytes nor the new ones.
+    /// Begins a copy: the destination holds neither its old bytes nor the new ones.
     pub(super) fn started(&mut self, state: &BufferState, copy: CopyOp) -> Underway {
         let fresh = self.source(state, copy);
         if !matches!(copy.kind, CopyKind::Refresh { .. }) {
@@ -85,7 +85,7 @@ impl Ghost {
         Underway { copy, fresh }
     }
 
-    /// Of which bytes the copy would bring the last committed contents now.
+    /// Returns, for each byte of the copy, whether its source now holds the last committed contents.
     fn source(&mut self, state: &BufferState, copy: CopyOp) -> Vec<bool> {
         let from = match copy.kind {
             CopyKind::Bytes { from, .. } | CopyKind::Refresh { from } => Some((from, owner(state, from))),
@@ -98,24 +98,24 @@ impl Ghost {
         self.at(copy.span).iter_mut().map(brings).collect()
     }
 
-    /// A copy has moved its bytes.
+    /// Ends a copy that has moved its bytes.
     pub(super) fn copied(&mut self, state: &BufferState, underway: &Underway) {
         let Underway { copy, fresh } = underway;
         let now = self.source(state, *copy);
         let (to, group) = (owner(state, copy.to), state.group(copy.to));
         let moves = !matches!(copy.kind, CopyKind::Refresh { .. });
-        // Bytes that were read before their storage was lost have arrived.
+        // Bytes that were read before their storage was lost have still arrived.
         let lost = copy.from().is_some_and(|from| state.arena(from).is_lost());
         for ((cell, before), now) in self.at(copy.span).iter_mut().zip(fresh).zip(now) {
             if moves && *before && (now || lost) {
                 cell.fresh = cell.fresh.with(to);
             }
-            // What was moved into a storage is seen by who moved it; its peers have to look again.
+            // The arena that moved bytes into a storage sees them; its peers must be refreshed.
             cell.stale = if moves { cell.stale.union(group) } else { cell.stale }.without(copy.to);
         }
     }
 
-    /// A kernel has written, successfully or not. What it wrote is in its storage and nowhere else.
+    /// Notes what a kernel wrote, successfully or not. The new bytes are in its storage and nowhere else.
     pub(super) fn wrote(&mut self, state: &BufferState, arena: ArenaId, claims: &[Claim], done: bool) {
         let (owner, group) = (owner(state, arena), state.group(arena));
         for claim in claims.iter().filter(|claim| claim.access.writes()) {
@@ -130,9 +130,9 @@ impl Ghost {
         }
     }
 
-    /// An arena that the machine says is valid and that is not, with the byte.
+    /// Returns a message about a byte that the machine says is valid in an arena where it is not.
     pub(super) fn contradiction(&self, state: &BufferState) -> Option<String> {
-        // While a writer is at work nobody can say what its bytes are (I-2).
+        // While a writer runs, its bytes are undetermined (I-2).
         let written = |span: Span| {
             state.requestors().iter().any(|entry| {
                 entry.claims.iter().any(|claim| claim.access.writes() && claim.span.overlaps(span))
@@ -157,7 +157,7 @@ impl Ghost {
         None
     }
 
-    /// A byte that a granted reader is about to read and that is not the last committed one.
+    /// Returns a byte that a granted reader is about to read and that is not the last committed one.
     pub(super) fn unfit(&self, state: &BufferState, arena: ArenaId, claims: &[Claim]) -> Option<u64> {
         let owner = owner(state, arena);
         let reads = claims.iter().filter(|claim| claim.access.reads());

@@ -1,14 +1,15 @@
-//! One buffer's machine with the environment it runs in: plans carried out step by step, kernels that run and fail, and
-//! storages that hold what was really put there.
+//! The machine of one buffer with its environment: plans carried out step by step, kernels that run and fail, and
+//! storages that record what was really written to them.
 //!
 //! ```text
 //!   ask / prefetch / bind ──▶ BufferState ──▶ Execution (both production code) ──begin──▶ ──report──▶ granted ──release──▶
 //! ```
-//! [`Machine`] stands for the engine and its arenas: it does what an [`Execution`] says, one micro-step at a time and in
-//! any order of the plans, with no thread, clock or arena. It decides nothing about the order within a plan but which of
-//! the copies under way ends first. It is a value (`Clone`, `Eq`, `Hash`), so that the model checker can explore it; the
-//! property tests and the fuzzer drive the same one through [`Op`]. Beside the machine it keeps a *ghost*: which storages
-//! hold the last committed bytes, by what kernels and copies did. [`Machine::check`] holds the machine against it.
+//! [`Machine`] stands for the engine and its arenas. It does what an [`Execution`] says, one micro-step at a time and
+//! with the plans in any order. It uses no thread, clock or arena. Within a plan it chooses only which of the copies
+//! under way ends first. It is a value (`Clone`, `Eq`, `Hash`), so that the model checker can explore it. The property
+//! tests and the fuzzer drive the same type through [`Op`]. Beside the machine it keeps a *ghost*: which storages hold
+//! the last committed bytes, computed from what kernels and copies did. [`Machine::check`] compares the machine with
+//! the ghost.
 
 mod ghost;
 mod op;
@@ -28,15 +29,15 @@ use dml_core::{
 };
 use ghost::{Ghost, Underway};
 
-/// A plan half way.
+/// A plan under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Running {
     execution: Execution,
-    /// What its copies under way read.
+    /// The sources of its copies under way.
     underway: Vec<Underway>,
 }
 
-/// A kernel with access.
+/// A granted request whose kernel runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Holding {
     grant: GrantId,
@@ -44,22 +45,22 @@ struct Holding {
     claims: Claims,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// It has access.
+    /// The request has access.
     Granted,
     /// A plan is under way.
     Running,
-    /// It waits.
+    /// The request waits in the queue.
     Queued,
-    /// It could not have it now, and does not wait.
+    /// The request cannot have access now, and does not wait.
     Busy,
-    /// It cannot have it.
+    /// The request can never have access.
     Refused(Refusal),
 }
 
-/// The machine of one buffer, and everything around it.
+/// The machine of one buffer, and its environment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Machine {
     state: BufferState,
@@ -69,12 +70,12 @@ pub struct Machine {
     arenas: u8,
     /// Whether an arena broke its contract.
     broken: bool,
-    /// The first thing that went against the contract with the engine.
+    /// The first violation of the contract with the engine.
     complaint: Option<String>,
 }
 
 impl Machine {
-    /// A buffer of `len` bytes that nobody uses.
+    /// Makes the machine of an unused buffer of `len` bytes.
     #[must_use]
     pub fn new(routes: &dyn Routes, len: u64, initial: Initial) -> Self {
         let state = BufferState::new(routes, len, initial);
@@ -84,49 +85,49 @@ impl Machine {
         Self { state, running, holding, ghost, arenas, broken: false, complaint: None }
     }
 
-    /// The machine itself.
+    /// Returns the state of the buffer.
     #[must_use]
     pub fn state(&self) -> &BufferState {
         &self.state
     }
 
-    /// The plans under way.
+    /// Returns the plans under way.
     pub fn running(&self) -> impl ExactSizeIterator<Item = &Execution> + '_ {
         self.running.iter().map(|running| &running.execution)
     }
 
-    /// The grants that kernels hold.
+    /// Returns the grants that kernels hold.
     pub fn holding(&self) -> impl ExactSizeIterator<Item = GrantId> + '_ {
         self.holding.iter().map(|holding| holding.grant)
     }
 
-    /// Whether a grant holds bytes for writing.
+    /// Returns whether a grant holds bytes for writing.
     #[must_use]
     pub fn writes(&self, grant: GrantId) -> bool {
         let found = self.holding.iter().find(|holding| holding.grant == grant);
         found.is_some_and(|holding| holding.claims.iter().any(|claim| claim.access.writes()))
     }
 
-    /// Whether a request waits.
+    /// Returns whether a request waits.
     #[must_use]
     pub fn is_waiting(&self, grant: GrantId) -> bool {
         self.state.queue().any(|waiting| waiting.request.grant == grant)
     }
 
-    /// Whether nobody uses the buffer, waits for it, or is about to.
+    /// Returns whether no plan is under way, no kernel holds a grant, and no request waits.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.running.is_empty() && self.holding.is_empty() && self.state.queue().len() == 0
     }
 
-    /// How many arenas the platform has.
+    /// Returns the number of arenas of the platform.
     #[must_use]
     pub fn arenas(&self) -> u8 {
         self.arenas
     }
 
-    /// Lets every plan and every kernel come to its end, and closes the buffer: whether everybody was served, and nothing
-    /// contradicts the specification on the way.
+    /// Ends every plan and every kernel, and closes the buffer. Returns whether every request was served and the
+    /// machine still agrees with the specification.
     #[must_use]
     pub fn comes_to_rest(mut self, routes: &dyn Routes) -> bool {
         while !self.is_at_rest() {
@@ -142,8 +143,8 @@ impl Machine {
         idle && self.state.lifecycle() == Lifecycle::Closed && self.check(routes).is_ok()
     }
 
-    /// The same machine with commits and tickets counted from the start and users in the order of their grants: two that
-    /// differ only in these behave alike.
+    /// Returns the same machine with commits and tickets counted from the start, and users in the order of their
+    /// grants. Two machines that differ only in these behave alike.
     #[must_use]
     pub fn canonical(mut self) -> Self {
         self.state = self.state.canonical();
@@ -152,11 +153,11 @@ impl Machine {
         self
     }
 
-    /// What contradicts the specification, if anything does.
+    /// Checks the machine against the specification.
     ///
     /// # Errors
-    /// The first contradiction found: of the machine's own invariants, of what is in the storages, or of what an honest
-    /// engine and honest arenas may expect.
+    /// The first contradiction found: in the machine's own invariants, in the storages, or in what honest arenas and an
+    /// honest engine may expect.
     pub fn check(&self, routes: &dyn Routes) -> Result<(), String> {
         if let Some(complaint) = &self.complaint {
             return Err(complaint.clone());
@@ -178,7 +179,7 @@ impl Machine {
         }
     }
 
-    /// Asks for access; with `waits`, the request is queued where it cannot have it now.
+    /// Asks for access. With a ticket in `waits`, the request is queued if it cannot have access now.
     pub fn ask(&mut self, routes: &dyn Routes, request: Request, waits: Option<Ticket>) -> Asked {
         let asked = match (self.state.begin(routes, &request), waits) {
             (Begin::Busy { .. }, Some(ticket)) => {
@@ -191,7 +192,7 @@ impl Machine {
         asked
     }
 
-    /// Makes bytes valid in an arena before anybody asks.
+    /// Prefetches bytes into an arena.
     pub fn prefetch(&mut self, routes: &dyn Routes, owner: GrantId, arena: ArenaId, span: Span) -> Asked {
         let asked = match self.state.prefetch(routes, owner, arena, span) {
             Begin::Granted(_) => Asked::Granted,
@@ -203,7 +204,7 @@ impl Machine {
         asked
     }
 
-    /// Binds an arena to another's storage, where a link of the platform does that.
+    /// Binds an arena to another's storage, if a link of the platform allows it. Returns whether the binding began.
     pub fn bind(&mut self, routes: &dyn Routes, owner: GrantId, arena: ArenaId, root: ArenaId) -> bool {
         let concurrency = routes.links().iter().find_map(|link| match link.allocation {
             Allocation::Bound(concurrency) if (link.from, link.to) == (root, arena) => Some(concurrency),
@@ -235,7 +236,7 @@ impl Machine {
         Asked::Running
     }
 
-    /// A kernel begins, and reads what it asked to read.
+    /// Starts a kernel, and checks the bytes that it asked to read.
     fn granted(&mut self, grant: GrantId) {
         let entry = self.state.requestors().iter().find(|entry| entry.grant == grant);
         let Some((arena, claims)) = entry.map(|entry| (entry.arena, entry.claims.clone())) else {
@@ -251,8 +252,8 @@ impl Machine {
         self.holding.push(Holding { grant, arena, claims });
     }
 
-    /// The next thing of a plan: a step that has begun is done, or another begins, or one of the copies that are waited for
-    /// ends, `which` counted around. The step that has begun.
+    /// Takes the next step of a plan: ends a step that has begun, begins another, or ends a copy that the plan waits
+    /// for. `which`, counted around, chooses that copy. Returns the step that began, if one did.
     ///
     /// # Panics
     /// When no plan of this owner is under way.
@@ -269,9 +270,9 @@ impl Machine {
                     begun = Some(step);
                     self.begin(routes, index, step);
                 }
-                Next::Refused(copy, refusal) => {
+                Next::Refused(refusal) => {
                     let lost = self.state.lifecycle() == Lifecycle::Wedged || self.is_any_lost();
-                    self.expect(lost, || format!("{copy:?} begins and cannot: {refusal:?}"));
+                    self.expect(lost, || format!("a copy begins and cannot: {refusal:?}"));
                 }
                 Next::Wait => {
                     let copy = pick(execution, which).expect("something is waited for");
@@ -288,7 +289,7 @@ impl Machine {
         begun
     }
 
-    /// A step that has begun goes wrong: that of a plan which is being done, or one of the copies under way.
+    /// Fails a step that has begun: the one that the plan is doing, or one of its copies under way.
     ///
     /// # Panics
     /// When no plan of this owner is under way.
@@ -296,7 +297,7 @@ impl Machine {
         self.go_wrong(routes, owner, which, Report::Failed);
     }
 
-    /// As [`fail`](Self::fail), because an arena breaks its contract.
+    /// Fails a step as [`fail`](Self::fail) does, because an arena breaks its contract.
     ///
     /// # Panics
     /// When no plan of this owner is under way.
@@ -304,8 +305,8 @@ impl Machine {
         self.go_wrong(routes, owner, which, Report::Broken);
     }
 
-    /// A plan is given up by whoever it is for: nothing more begins, and what is under way ends first. Not while an arena is
-    /// being called.
+    /// Gives a plan up on behalf of its owner: no further step begins, and the steps under way end first. Does nothing
+    /// while an arena is being called.
     ///
     /// # Panics
     /// When no plan of this owner is under way.
@@ -327,14 +328,14 @@ impl Machine {
         }
     }
 
-    /// How many things of a plan can go wrong now.
+    /// Returns how many steps of a plan can fail now.
     #[must_use]
     pub fn failures(&self, owner: GrantId) -> usize {
         let execution = &self.running[self.index(owner)].execution;
         usize::from(execution.doing().is_some()).max(execution.under_way().len())
     }
 
-    /// How many different things [`advance`](Self::advance) can do at most: more than one where copies may be waited for.
+    /// Returns how many choices [`advance`](Self::advance) has: more than one only where the plan may wait for copies.
     #[must_use]
     pub fn choices(&self, owner: GrantId) -> usize {
         let execution = &self.running[self.index(owner)].execution;
@@ -350,7 +351,8 @@ impl Machine {
         (0..self.arenas).any(|arena| self.state.arena(ArenaId(arena)).is_lost())
     }
 
-    /// Whether a step asks something of a memory that is lost: no arena does it then. Copies are the machine's to refuse.
+    /// Returns whether a step other than a copy needs a lost memory, so that no arena can do it. The machine refuses
+    /// such copies itself.
     fn cannot(&self, step: Step) -> bool {
         let lost = |arena: ArenaId| self.state.arena(arena).is_lost();
         match step {
@@ -360,7 +362,7 @@ impl Machine {
         }
     }
 
-    /// An arena is asked to do a step.
+    /// Asks an arena to do a step.
     fn begin(&mut self, routes: &dyn Routes, index: usize, step: Step) {
         if self.cannot(step) {
             return self.report(routes, index, step, Report::Failed);
@@ -394,14 +396,14 @@ impl Machine {
                 let underway = self.ghost.started(&self.state, copy);
                 self.running[index].underway.push(underway);
                 if let CopyKind::Refresh { .. } = copy.kind {
-                    // Nothing is to be moved.
+                    // A refresh moves no bytes.
                     self.report(routes, index, step, Report::Done);
                 }
             }
         }
     }
 
-    /// Who may use a storage beside whom is about to change: no copy of the plan runs there.
+    /// Checks that no copy of the plan uses a storage whose sharing is about to change.
     fn is_used(&mut self, index: usize, group: ArenaSet) {
         let uses = |copy: &CopyOp| copy.from().into_iter().chain([copy.to]).any(|end| group.contains(end));
         let copies = self.running[index].execution.under_way().copied();
@@ -409,7 +411,7 @@ impl Machine {
         self.expect(used.is_none(), || format!("{used:?} runs while its storage changes"));
     }
 
-    /// A step has ended, well or not.
+    /// Reports the end of a step, successful or not.
     fn report(&mut self, routes: &dyn Routes, index: usize, step: Step, report: Report) {
         let underway = match step {
             Step::Copy(copy) => Some(self.ends(index, copy.id)),
@@ -432,7 +434,7 @@ impl Machine {
         }
     }
 
-    /// What a copy that ends has read. Where it fails, its destination holds anything by then.
+    /// Removes a copy that ends, and returns what it has read. If the copy failed, its destination may hold any bytes.
     fn ends(&mut self, index: usize, id: CopyId) -> Underway {
         let underway = &mut self.running[index].underway;
         let at = underway.iter().position(|underway| underway.copy.id == id);
@@ -457,13 +459,13 @@ impl Machine {
         }
     }
 
-    /// A kernel ends. One that overwrites cannot be clean: it has failed then.
+    /// Ends a kernel. A kernel that overwrites cannot end clean; it then counts as failed.
     ///
     /// # Panics
     /// When no kernel holds this grant.
     pub fn release(&mut self, routes: &dyn Routes, grant: GrantId, outcome: Outcome) {
         let Holding { arena, claims, .. } = self.let_go(grant);
-        // The kernel has written before it ends, and its storage may be gone with it.
+        // The kernel wrote before it ended, and the release may drop its storage.
         let before = self.state.clone();
         let mut released = self.state.release(routes, grant, outcome);
         if released == Err(Refusal::NotClean) {
@@ -481,7 +483,7 @@ impl Machine {
         self.settle(routes);
     }
 
-    /// A writing kernel goes on reading. With its device lost it fails, and nothing changes.
+    /// Downgrades a writing kernel to a reader. If its device is lost, the downgrade fails and changes nothing.
     ///
     /// # Panics
     /// When no kernel holds this grant.
@@ -502,21 +504,21 @@ impl Machine {
         self.holding.remove(found.expect("a kernel holds this grant"))
     }
 
-    /// A request that waits is given up; whether it did.
+    /// Gives up a waiting request. Returns whether the request was still waiting.
     pub fn cancel(&mut self, routes: &dyn Routes, ticket: Ticket) -> bool {
         let cancelled = self.state.cancel(ticket);
         self.settle(routes);
         cancelled
     }
 
-    /// Poisoned bytes get their last committed contents back, where they can.
+    /// Restores the last committed contents of poisoned bytes, where that is possible.
     pub fn restore(&mut self, routes: &dyn Routes, span: Span) -> Result<bool, Refusal> {
         let restored = self.state.restore(span);
         self.settle(routes);
         restored
     }
 
-    /// Storage is freed, where it can be; whether it was.
+    /// Frees storage, where that is possible. Returns whether it was freed.
     pub fn free(&mut self, routes: &dyn Routes, arena: ArenaId) -> bool {
         let freed = self.state.free(routes, arena).is_ok();
         if freed {
@@ -527,23 +529,23 @@ impl Machine {
         freed
     }
 
-    /// A device is gone with what its memories held.
+    /// Declares a device lost, with the contents of its memories.
     pub fn lose(&mut self, routes: &dyn Routes, device: DeviceId) {
         let gone = (0..).map(ArenaId).zip(routes.arenas()).filter(|(_, desc)| desc.native == device);
         let gone: ArenaSet = gone.map(|(arena, _)| arena).collect();
-        self.state.device_lost(routes, device);
+        let _ = self.state.device_lost(routes, device);
         self.ghost.lost(gone);
         self.settle(routes);
     }
 
-    /// No more requests are taken.
+    /// Closes the buffer: no more requests are accepted.
     pub fn close(&mut self, routes: &dyn Routes) {
         let refused = self.state.close(routes);
         refused.into_iter().for_each(|admission| self.admit(admission));
         self.settle(routes);
     }
 
-    /// What follows every change: whoever can be let in is.
+    /// Admits every request that can be admitted. Follows every change.
     fn settle(&mut self, routes: &dyn Routes) {
         let admitted = self.state.pump(routes);
         admitted.into_iter().for_each(|admission| self.admit(admission));
@@ -555,7 +557,7 @@ impl Machine {
         self.begun(&request, begin);
     }
 
-    /// Where sharing is coherent nobody is stale.
+    /// Marks no arena as stale where the sharing is coherent.
     fn clear_coherent(&mut self, routes: &dyn Routes) {
         for (arena, _) in (0..).map(ArenaId).zip(routes.arenas()) {
             let shared = match self.state.arena(arena).alloc {
@@ -577,14 +579,14 @@ impl Machine {
     }
 }
 
-/// One of the copies under way, counted around.
+/// Returns one of the copies under way, counted around.
 fn pick(execution: &Execution, which: usize) -> Option<Step> {
     let mut copies = execution.under_way();
     let which = which % copies.len().max(1);
     copies.nth(which).map(|copy| Step::Copy(*copy))
 }
 
-/// A request of a kernel that nobody else is.
+/// Makes a request of a kernel that makes no other request.
 #[must_use]
 pub fn request(grant: GrantId, arena: ArenaId, claims: Claims) -> Request {
     Request { kernel: KernelId(grant.0), grant, arena, claims }

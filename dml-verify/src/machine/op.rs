@@ -1,4 +1,4 @@
-//! Operations on a [`Machine`](super::Machine), and what generates them.
+//! Operations on a [`Machine`](super::Machine), and their generators.
 
 use super::runner::{LEN, Runner};
 use crate::random::Random;
@@ -8,28 +8,28 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-/// One thing that happens. Numbers that name one of several are taken modulo how many there are; where there is none,
+/// One operation. A number that names one of several objects is taken modulo how many there are. Where there is none,
 /// nothing happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are what the operation is about")]
 pub enum Op {
-    /// A kernel asks; perhaps the one that asked before.
+    /// A kernel asks for access; with `again`, it is the kernel that asked before.
     Ask { arena: u8, span: Span, access: Access, and: Option<(Span, Access)>, waits: bool, again: bool },
-    /// The engine does the next thing for a plan.
+    /// The engine takes the next step of a plan.
     Advance { which: usize },
-    /// Something of a plan goes wrong.
+    /// A step of a plan fails.
     Fail { which: usize, how: How },
     /// A kernel ends.
     Release { which: usize, outcome: Outcome },
-    /// A kernel goes on reading.
+    /// A kernel is downgraded to a reader.
     Downgrade { which: usize },
-    /// Bytes are brought before anybody asks.
+    /// Bytes are prefetched.
     Prefetch { arena: u8, span: Span },
     /// A request that waits is given up.
     Cancel { which: usize },
     /// Poisoned bytes are restored.
     Restore { span: Span },
-    /// An arena comes to share another's storage.
+    /// An arena is bound to another's storage.
     Bind { arena: u8, root: u8 },
     /// Storage is freed.
     Free { arena: u8 },
@@ -39,18 +39,18 @@ pub enum Op {
     Close,
 }
 
-/// How something of a plan goes wrong.
+/// How a step of a plan fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// An arena says that it failed.
+    /// An arena reports a failure.
     Fails,
     /// An arena breaks its contract.
     Breaks,
-    /// Whoever it is for wants it no more.
+    /// The owner of the plan gives it up.
     IsGivenUp,
 }
 
-/// How often what may happen does, beside the rest.
+/// The weights of the operations that only some platforms or runs need.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mix {
     /// The weight of bindings.
@@ -59,8 +59,8 @@ pub struct Mix {
     pub losses: u32,
 }
 
-/// What the bytes are that an operation is made of. Everything is made of whole bytes, cut to size, because a fuzzer's
-/// bytes come to an end, and numbers drawn from a range of another size are then drawn for ever.
+/// The bytes from which one operation is made. Only whole bytes are drawn, and cut to size afterwards. A range of
+/// another size would draw for ever once a fuzzer's bytes are used up.
 type Drawn = [u8; 8];
 
 fn span(form: u8, at: u8) -> Span {
@@ -88,7 +88,7 @@ fn outcome(drawn: u8) -> Outcome {
     }
 }
 
-/// How often each sort of operation comes, in the order in which [`made`] makes them.
+/// Returns the weight of each sort of operation, in the order in which [`made`] makes them.
 fn weights(mix: Mix) -> [u32; 12] {
     [12, 24, 1, 8, 1, 3, 1, 1, mix.binds, 2, mix.losses, 1]
 }
@@ -104,7 +104,7 @@ fn made(mix: Mix, [kind, which, arena, form, at, drawn, more, last]: Drawn) -> O
     let (span, pick) = (span(form, at), usize::from(which));
     match sort.unwrap_or(0) {
         0 => {
-            // One in five names a second range.
+            // One request in five names a second range.
             let and = (more < 52).then(|| (self::span(last, more), access(last)));
             let again = (52..72).contains(&more);
             Op::Ask { arena, span, access: access(drawn), and, waits: which % 2 == 0, again }
@@ -126,7 +126,7 @@ fn made(mix: Mix, [kind, which, arena, form, at, drawn, more, last]: Drawn) -> O
         8 => Op::Bind { arena, root: which },
         9 => Op::Free { arena },
         10 => Op::Lose { arena },
-        // A closed buffer is the end of it all, so it comes seldom.
+        // No request succeeds on a closed buffer, so closing comes seldom.
         _ if drawn < 26 => Op::Close,
         _ => Op::Restore { span },
     }
@@ -136,13 +136,14 @@ fn op(mix: Mix) -> impl Strategy<Value = Op> {
     any::<Drawn>().prop_map(move |drawn| made(mix, drawn))
 }
 
-/// The bytes of a fuzzer's input that make one operation, about.
+/// The approximate number of a fuzzer's bytes that make one operation.
 const BYTES_PER_OP: usize = 32;
-/// The most operations made of one input.
+/// The largest number of operations made of one input.
 const MOST_OPS: usize = 400;
 
-/// What a fuzzer's bytes stand for: which platform of [`shapes::all`](super::shapes::all), whether the buffer begins as
-/// zeros, and the operations; made by the generators of the property tests, whose random numbers the bytes are.
+/// Decodes a fuzzer's bytes: the index of a platform in [`shapes::all`](super::shapes::all), whether the buffer begins
+/// as zeros, and the operations. The generators are those of the property tests, which draw their random numbers from
+/// the bytes.
 #[must_use]
 pub fn from_bytes(bytes: &[u8]) -> Option<(usize, bool, Vec<Op>)> {
     let rng = TestRng::from_seed(RngAlgorithm::PassThrough, bytes);
@@ -156,21 +157,21 @@ pub fn from_bytes(bytes: &[u8]) -> Option<(usize, bool, Vec<Op>)> {
     Some((usize::from(shape), zeroed % 2 == 1, ops))
 }
 
-/// Up to `most` operations.
+/// Returns a strategy for fewer than `most` operations.
 pub fn ops(mix: Mix, most: usize) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op(mix), 1..most.max(2))
 }
 
-/// One operation, by numbers of a sequence that looks like chance.
+/// Makes one operation from pseudo-random numbers.
 pub(super) fn drawn(mix: Mix, random: &mut Random) -> Op {
     made(mix, std::array::from_fn(|_| random.below(256) as u8))
 }
 
-/// Runs operations one after the other, holds the machine against the specification after each, and brings everything to
-/// its end: nobody is left waiting, every arena can read what it should, and the buffer closes.
+/// Runs operations one after the other, and checks the machine after each. Then ends everything under way: no request
+/// is left waiting, every arena can read what it should, and the buffer closes.
 ///
 /// # Panics
-/// When anything contradicts the specification.
+/// When the machine contradicts the specification.
 pub fn run(platform: &Platform, zeroed: bool, ops: &[Op]) {
     let initial = if zeroed { Initial::Zeroed } else { Initial::Undefined };
     let mut runner = Runner::new(platform.routes(), initial);

@@ -1,20 +1,20 @@
-//! Carries operations out on a [`Machine`], and judges it after each and at the end.
+//! Carries operations out on a [`Machine`], and checks it after each operation and at the end.
 
 use super::op::How;
 use super::{Asked, Machine, Op, request};
 use dml_core::state::{Alloc, CopyKind, Execution, Initial, Lifecycle, Loss, Outcome, Routes, Status, Step};
 use dml_core::{
     Access, Allocation, ArenaId, ArenaSet, Claim, Claims, CopyQuery, GrantId, KernelId, Link, LinkId, Span,
-    Ticket, normalise,
+    Ticket,
 };
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::AddAssign;
 
-/// The bytes of the buffer.
+/// The length of the buffer, in bytes.
 pub const LEN: u64 = 12;
 
-/// What happened in one or several runs.
+/// Counts what happened in one or several runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the counted things")]
 pub struct Tally {
@@ -47,7 +47,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// A machine under way.
+/// A machine with the counters that its operations need.
 pub(super) struct Runner<'a> {
     routes: &'a dyn Routes,
     machine: Machine,
@@ -57,7 +57,7 @@ pub(super) struct Runner<'a> {
     tally: Tally,
 }
 
-/// One of them, by a number; none of none.
+/// Picks one item by its number, counted around; `None` where there are no items.
 fn pick<T>(mut all: impl ExactSizeIterator<Item = T>, which: usize) -> Option<T> {
     let count = all.len();
     (count > 0).then(|| all.nth(which % count)).flatten()
@@ -78,7 +78,7 @@ impl<'a> Runner<'a> {
         GrantId(self.next)
     }
 
-    /// Holds the machine against the specification.
+    /// Checks the machine against the specification.
     fn check(&mut self) {
         if let Err(contradiction) = self.machine.check(self.routes) {
             panic!("{contradiction}\n{:#?}", self.machine);
@@ -98,14 +98,14 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// The plan of a number, and which of its copies that number names.
+    /// Returns the owner of the plan that a number names, and which of its copies the number names.
     fn plan(&self, which: usize) -> Option<(GrantId, usize)> {
         let plans = self.machine.running();
         let copy = which / plans.len().max(1);
         pick(plans, which).map(|execution| (execution.owner(), copy))
     }
 
-    /// Does one operation, and judges what came of it.
+    /// Carries out one operation, and checks the machine.
     pub(super) fn step(&mut self, op: &Op) {
         self.act(op);
         self.tally.operations += 1;
@@ -116,11 +116,11 @@ impl<'a> Runner<'a> {
         let routes = self.routes;
         match *op {
             Op::Ask { arena, span, access, and, waits, again } => {
-                // A kernel may ask for more than one thing.
+                // One kernel may make several requests.
                 let before = KernelId(self.next);
                 let (grant, arena) = (self.grant(), self.arena(arena));
                 let more = and.map(|(span, access)| Claim { span, access });
-                let claims = normalise(std::iter::once(Claim { span, access }).chain(more));
+                let claims = Claims::new(std::iter::once(Claim { span, access }).chain(more));
                 self.tickets += 1;
                 let ticket = waits.then_some(Ticket(self.tickets));
                 let mut request = request(grant, arena, claims);
@@ -179,7 +179,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Everything under way comes to its end.
+    /// Ends everything under way.
     fn rest(&mut self) {
         while !self.machine.is_at_rest() {
             let running = self.machine.running().next().map(Execution::owner);
@@ -194,7 +194,7 @@ impl<'a> Runner<'a> {
         assert!(self.machine.state().is_idle(), "{:#?}", self.machine);
     }
 
-    /// Everything under way comes to its end, every arena reads what it should be able to read, and the buffer closes.
+    /// Ends everything under way, checks that every arena reads what it should be able to read, and closes the buffer.
     pub(super) fn finish(mut self) -> Tally {
         self.rest();
         if self.machine.state().lifecycle() == Lifecycle::Open {
@@ -210,14 +210,14 @@ impl<'a> Runner<'a> {
         self.tally
     }
 
-    /// The machine as it is now, to try something on.
+    /// Returns a copy of the machine for a trial.
     fn trial(&self) -> Runner<'a> {
         let Self { routes, next, tickets, .. } = *self;
         let (machine, granted) = (self.machine.clone(), BTreeSet::new());
         Runner { routes, machine, next, tickets, granted, tally: Tally::default() }
     }
 
-    /// A kernel that nobody disturbs asks, uses what it asked for, and ends.
+    /// Runs a kernel without competitors: it asks, is granted, and ends.
     fn is_granted(&mut self, arena: ArenaId, claims: &Claims, why: &str) {
         let (grant, before) = (self.grant(), self.machine.clone());
         let asked = self.machine.ask(self.routes, request(grant, arena, claims.clone()), None);
@@ -234,7 +234,7 @@ impl<'a> Runner<'a> {
         self.check();
     }
 
-    /// With nobody there, an arena reads all the bytes that can come to it.
+    /// Checks that an arena of a machine at rest can read every byte that can reach it.
     fn is_served(&self, arena: ArenaId) {
         let state = self.machine.state();
         if state.arena(arena).loss != Loss::None {
@@ -247,22 +247,24 @@ impl<'a> Runner<'a> {
             }
             Status::Undefined | Status::Poisoned(_) => false,
         });
-        let claims = normalise(readable.map(|(span, _)| Claim { span, access: Access::ReadOnly }));
+        let claims = Claims::new(readable.map(|(span, _)| Claim { span, access: Access::ReadOnly }));
         if !claims.is_empty() {
             self.trial().is_granted(arena, &claims, "nobody is there");
         }
     }
 
-    /// What is written into an arena without storage can be read by another with which it could have shared some.
+    /// Checks that bytes written into an arena without storage can be read by an arena that could have shared storage
+    /// with it.
     fn can_be_overwritten(&self, arena: ArenaId) {
         let state = self.machine.state();
         if state.arena(arena).loss != Loss::None || state.arena(arena).alloc != Alloc::Unallocated {
             return;
         }
-        let claims = |access| normalise([Claim { span: Span::new(0, LEN), access }]);
+        let claims = |access| Claims::new([Claim { span: Span::new(0, LEN), access }]);
         let mut trial = self.trial();
         trial.is_granted(arena, &claims(Access::WriteInvalidate), "nobody is there");
-        // Bindings do not chain, so of those that need it one has to be able to read it, whichever has the storage.
+        // Bindings do not chain. So at least one of the arenas that need a binding must be able to read, whichever has
+        // the storage.
         let is_root = |root: ArenaId| {
             state.arena(root).loss == Loss::None && !matches!(state.arena(root).alloc, Alloc::Bound { .. })
         };
@@ -293,22 +295,23 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Whether a link moves bytes at all.
+    /// Returns whether a link can move bytes.
     fn moves(&self, id: LinkId, link: &Link) -> bool {
         let query = CopyQuery { bytes: LEN, remap_source: false, remap_target: false, allocates: false };
         let priced = || self.routes.cost(id, &query).is_some_and(|cost| cost.is_feasible());
         link.allocation == Allocation::Internal && priced()
     }
 
-    /// Where bytes of an arena can come to by links that move bytes, with nothing lost and nothing shared.
+    /// Returns the arenas that bytes of an arena can reach by links that move bytes, with nothing lost and nothing
+    /// shared.
     fn moved(&self, from: ArenaId) -> ArenaSet {
         self.closure(ArenaSet::of(from), |reached, id, link| {
             reached.contains(link.from) && self.moves(id, link)
         })
     }
 
-    /// Where bytes valid in `valid` can come to, if nobody is in the way: by links that move bytes, and between those who
-    /// share a storage. A search by itself, without regard to costs.
+    /// Returns the arenas that bytes valid in `valid` can reach without competitors: by links that move bytes, and by
+    /// shared storage. This search is independent of the planner, and ignores costs.
     fn reach(&self, valid: ArenaSet) -> ArenaSet {
         let state = self.machine.state();
         let there = |arena: ArenaId| state.arena(arena).loss == Loss::None;
@@ -327,7 +330,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// The same, and by the one binding to storage that there is through which an arena without any can have them.
+    /// Returns whether bytes can reach an arena without storage by the only binding that it has.
     fn reach_by_binding(&self, valid: ArenaSet, arena: ArenaId) -> bool {
         let (state, reached) = (self.machine.state(), self.reach(valid));
         let nothing_lost =
@@ -345,7 +348,7 @@ impl<'a> Runner<'a> {
             && state.arena(arena).alloc == Alloc::Unallocated
     }
 
-    /// The arenas to which the links that `crosses` admits lead, one after the other.
+    /// Returns the arenas reached from `from` over any number of the links that `crosses` admits.
     fn closure(&self, from: ArenaSet, crosses: impl Fn(ArenaSet, LinkId, &Link) -> bool) -> ArenaSet {
         let mut reached = from;
         loop {

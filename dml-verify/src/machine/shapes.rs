@@ -1,4 +1,4 @@
-//! The platforms on which the pure machine is checked: every way in which arenas can be joined.
+//! The platforms on which the pure machine is checked. Together they join arenas in every possible way.
 
 use crate::rig::{GPU_ARENA, GPU2_ARENA, GPU3_ARENA, MAIN_ARENA, Rig};
 use dml_arenas::Null;
@@ -8,7 +8,7 @@ use dml_core::{
     HostStaged, Link, Platform, PlatformBuilder,
 };
 
-/// Main memory and two gpus joined to it by read and write calls: between the gpus there are two hops.
+/// Main memory and two gpus joined to it by read and write calls. Between the gpus there are two hops.
 #[must_use]
 pub fn star() -> Platform {
     let rig = Rig::new().gpu(Concurrency::Exclusive).gpu(Concurrency::Exclusive);
@@ -22,7 +22,7 @@ pub fn every_way() -> Platform {
     rig.mapped(GPU_ARENA).mapped(GPU2_ARENA).staged(MAIN_ARENA, GPU_ARENA).mapped(GPU3_ARENA).plain()
 }
 
-/// One gpu shares storage with the host, whichever of them has it first; another is joined by copies.
+/// A gpu that shares storage with the host, whichever of the two allocates first, and another gpu joined by copies.
 #[must_use]
 pub fn bound(concurrency: Concurrency) -> Platform {
     let rig = Rig::new().gpu(concurrency).gpu(Concurrency::Exclusive);
@@ -30,7 +30,7 @@ pub fn bound(concurrency: Concurrency) -> Platform {
     rig.staged(MAIN_ARENA, GPU2_ARENA).plain()
 }
 
-/// Three gpus that can share main memory's storage, each under rules of its own; one of them can also be mapped.
+/// Three gpus that can share main memory's storage, each with its own concurrency. One of them can also be mapped.
 #[must_use]
 pub fn two_members() -> Platform {
     let rig = Rig::new().gpu(Concurrency::BimapRead).gpu(Concurrency::Exclusive).gpu(Concurrency::BimapFull);
@@ -39,16 +39,16 @@ pub fn two_members() -> Platform {
     rig.bound(MAIN_ARENA, GPU3_ARENA, Concurrency::BimapFull).plain()
 }
 
-/// A platform of arenas and links named one by one.
+/// Builds a platform from single arenas and links.
 struct Parts(PlatformBuilder);
 
-/// A device and its arena in [`Parts`]: both have the same number, save that a second arena of a device comes later.
+/// A device of [`Parts`]. Its first arena has the same number; a second arena of a device has a later number.
 const HOST: DeviceId = DeviceId(0);
 const ONE: DeviceId = DeviceId(1);
 const TWO: DeviceId = DeviceId(2);
 
 impl Parts {
-    /// The host, whose memory these devices reach as well as itself, and two more.
+    /// Starts with the host and two more devices. Main memory can be reached by the devices in `reached_by`.
     fn new(reached_by: &[DeviceId]) -> Self {
         let mut builder = PlatformBuilder::default().without_default_links();
         for (name, kind) in [("cpu", DeviceKind::Cpu), ("one", DeviceKind::Gpu), ("two", DeviceKind::Gpu)] {
@@ -65,7 +65,7 @@ impl Parts {
         self
     }
 
-    /// Copies in both directions, each end reached through a device.
+    /// Adds copies in both directions. Each end is reached through the device named with it.
     fn copies(mut self, one: (ArenaId, DeviceId), other: (ArenaId, DeviceId)) -> Self {
         for ((from, source_via), (to, target_via)) in [(one, other), (other, one)] {
             let link = Link { from, to, source_via, target_via, allocation: Allocation::Internal };
@@ -74,7 +74,7 @@ impl Parts {
         self
     }
 
-    /// One arena may be bound to the other's storage, in this direction only.
+    /// Adds a link that can bind `member` to the storage of `root`, in this direction only.
     fn binds(
         mut self,
         root: (ArenaId, DeviceId),
@@ -99,8 +99,8 @@ pub fn direct() -> Platform {
     parts.copies((MAIN_ARENA, ONE), (GPU_ARENA, ONE)).build()
 }
 
-/// Two devices that reach each other's memory, one of which does the copies between the two; with a concurrency, they can
-/// share storage as well.
+/// Two devices that reach each other's memory, where one of them makes the copies between the two. With `bound`, they
+/// can also share storage.
 #[must_use]
 pub fn peers(concurrency: Concurrency, bound: bool) -> Platform {
     let parts = Parts::new(&[HOST])
@@ -114,7 +114,8 @@ pub fn peers(concurrency: Concurrency, bound: bool) -> Platform {
     parts.build()
 }
 
-/// A gpu may be bound to main memory, and main memory never to the gpu; back there is only a change of map state.
+/// A gpu that may be bound to main memory, while main memory may never be bound to the gpu. The way back is only a
+/// change of map state.
 #[must_use]
 pub fn bound_one_way(concurrency: Concurrency) -> Platform {
     let parts = Parts::new(&[HOST])
@@ -138,7 +139,7 @@ pub fn two_homes(concurrency: Concurrency) -> Platform {
         .build()
 }
 
-/// All of them, with names.
+/// Returns all these platforms, with names.
 #[must_use]
 pub fn all() -> Vec<(&'static str, Platform)> {
     vec![

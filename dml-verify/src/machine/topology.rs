@@ -1,9 +1,10 @@
-//! Platforms made at random, and what may happen on them.
+//! Random platforms, and random operations on them.
 //!
-//! [`shapes`](super::shapes) are the ways of joining arenas that somebody thought of. Here chance joins them: up to six
-//! arenas of any concurrency, several of one device, several remote devices, memory that is accessible to its own device
-//! in every state, links of both styles and bindings in either direction, side by side and at any price, zero and
-//! infeasible included. Everything follows from the seed: the platform, how the buffer begins, and what happens to it.
+//! [`shapes`](super::shapes) holds the platforms chosen by hand. This module joins arenas at random. A platform has up
+//! to six arenas of any concurrency. One device may have several arenas, and one arena several remote devices. A memory
+//! may be accessible to its own device in every map state. Links of both styles and bindings in either direction occur
+//! side by side. Their costs include zero and infeasible. The seed determines everything: the platform, the buffer's
+//! first contents and the operations.
 
 use super::op::{Mix, drawn};
 use super::runner::{Runner, Tally};
@@ -16,10 +17,10 @@ use dml_core::{
     DeviceKind, DeviceSet, HostStaged, Link, LinkSpeed, Platform, PlatformBuilder,
 };
 
-/// The most operations of one run.
+/// The largest number of operations in one run.
 const MOST_OPS: u64 = 70;
 
-/// What is random about one run.
+/// The random choices of one run.
 #[derive(Debug)]
 struct Scene {
     random: Random,
@@ -34,7 +35,7 @@ impl Scene {
         Self { random, devices, arenas: Vec::new() }
     }
 
-    /// A device, whichever.
+    /// Draws a device.
     fn device(&mut self) -> DeviceId {
         DeviceId(self.random.below(u64::from(self.devices)) as u16)
     }
@@ -44,12 +45,12 @@ impl Scene {
             [self.random.below(3) as usize]
     }
 
-    /// A time in nanoseconds: often none, or the same as others have.
+    /// Draws a time in nanoseconds: often zero, or equal to another time.
     fn ns(&mut self) -> u64 {
         [0, 0, 10, 10, 1_000, 50_000][self.random.below(6) as usize]
     }
 
-    /// A memory: the host's own, or one of any kind.
+    /// Draws a memory: the host's own, or one of any kind.
     fn arena(&mut self, index: usize) -> ArenaDesc {
         let name = format!("arena{index}");
         let is_main = index == 0 && !self.random.once_in(8);
@@ -72,14 +73,14 @@ impl Scene {
             .with_alloc_cost(Cost::from_ns(alloc))
     }
 
-    /// A device by which an arena can be reached.
+    /// Draws a device that can reach an arena.
     fn via(&mut self, arena: usize) -> DeviceId {
         let desc = &self.arenas[arena];
         let ways: Vec<DeviceId> = std::iter::once(desc.native).chain(desc.remotes.iter()).collect();
         ways[self.random.below(ways.len() as u64) as usize]
     }
 
-    /// A price; one in twelve cannot move a byte.
+    /// Draws a link speed; one in twelve cannot move a byte.
     fn speed(&mut self) -> LinkSpeed {
         let (latency_ns, remap_ns) = (self.ns(), self.ns());
         let moves = !self.random.once_in(12);
@@ -87,7 +88,7 @@ impl Scene {
         LinkSpeed { latency_ns, bytes_per_s, remap_ns }
     }
 
-    /// One way from an arena to another, of any sort that the two permit.
+    /// Draws a link from one arena to another, of any sort that the two permit.
     fn link(&mut self, from: usize, to: usize) -> Option<(Link, Arc<dyn CrossArena>)> {
         let (mut source_via, mut target_via) = (self.arenas[from].native, self.arenas[to].native);
         let speed = self.speed();
@@ -146,10 +147,10 @@ impl Scene {
     }
 }
 
-/// Everything that follows from a seed, judged by [`Machine::check`](super::Machine::check) after each operation.
+/// Runs everything that follows from a seed, and calls [`Machine::check`](super::Machine::check) after each operation.
 ///
 /// # Panics
-/// When anything contradicts the specification.
+/// When the machine contradicts the specification.
 pub fn run(seed: u64) -> Tally {
     let mut scene = Scene::new(seed);
     let platform = scene.platform();
@@ -163,7 +164,7 @@ pub fn run(seed: u64) -> Tally {
     runner.finish()
 }
 
-/// The platform of a seed and how its buffer begins, for people to read.
+/// Describes the platform of a seed and its buffer's first contents, for human readers.
 #[must_use]
 pub fn describe(seed: u64) -> String {
     let mut scene = Scene::new(seed);

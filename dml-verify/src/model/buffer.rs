@@ -1,29 +1,29 @@
-//! One buffer, a few kernels.
+//! A model of one buffer and a few kernels.
 
 use super::Explain;
 use crate::machine::{Machine, request};
 use dml_core::state::{Alloc, CopyKind, CopyPhase, Execution, Initial, Outcome, Purpose, Remains, Status};
-use dml_core::{Access, ArenaId, Claim, DeviceId, GrantId, Platform, Span, Ticket, normalise};
+use dml_core::{Access, ArenaId, Claim, Claims, DeviceId, GrantId, Platform, Span, Ticket};
 use stateright::{Model, Property};
 
-/// What a kernel may ask for: everything in it at once.
+/// A request that a kernel may make: all its claims at once.
 #[derive(Clone, Debug)]
 pub struct Wish {
-    /// The arena.
+    /// The arena of the kernel.
     pub arena: ArenaId,
-    /// The bytes and accesses.
+    /// The bytes, with their accesses.
     pub claims: Vec<(Span, Access)>,
 }
 
 impl Wish {
-    /// One range.
+    /// Makes a wish for one range.
     #[must_use]
     pub fn new(arena: ArenaId, span: Span, access: Access) -> Self {
         Self { arena, claims: vec![(span, access)] }
     }
 }
 
-/// What must be possible, so that an over-cautious machine fails too.
+/// Situations that must be reachable, so that an over-cautious machine fails too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is its own sentence")]
 pub enum Happens {
@@ -46,84 +46,84 @@ pub enum Happens {
     ValidInEveryArena,
 }
 
-/// One buffer with kernels that ask, run, fail and give up, again and again.
+/// One buffer with kernels that ask, run, fail and give up repeatedly.
 #[derive(Debug)]
 pub struct BufferModel {
-    /// Arenas and links.
+    /// The platform, with its arenas and links.
     pub platform: Platform,
-    /// The bytes.
+    /// The length of the buffer, in bytes.
     pub len: u64,
-    /// Whether they begin as zeros.
+    /// Whether the buffer begins as zeros.
     pub zeroed: bool,
-    /// What each kernel may ask for.
+    /// The wishes of each kernel.
     pub kernels: Vec<Vec<Wish>>,
-    /// How kernels may end.
+    /// The outcomes with which kernels may end.
     pub outcomes: Vec<Outcome>,
-    /// What may be prefetched.
+    /// The spans that may be prefetched, each with its arena.
     pub prefetches: Vec<(ArenaId, Span)>,
     /// Whether allocations, map changes and copies may fail.
     pub faults: bool,
     /// Whether arenas may break their contract.
     pub breaks: bool,
-    /// Whether requests may be given up whose plan is under way.
+    /// Whether a request may be given up while its plan is under way.
     pub gives_up: bool,
     /// Whether waiting requests may be given up.
     pub cancels: bool,
-    /// Whether writers may go on as readers.
+    /// Whether writers may be downgraded to readers.
     pub downgrades: bool,
-    /// What may be restored.
+    /// The spans that may be restored.
     pub restores: Vec<Span>,
-    /// Which arenas may be bound to which, beside the bindings made on the way.
+    /// The arenas that may be bound to others, in addition to the bindings that plans make.
     pub binds: Vec<(ArenaId, ArenaId)>,
-    /// Which arenas may be freed.
+    /// The arenas whose storage may be freed.
     pub frees: Vec<ArenaId>,
-    /// Which devices may be lost.
+    /// The devices that may be lost.
     pub losses: Vec<DeviceId>,
     /// Whether the buffer may be closed at any time.
     pub closes: bool,
-    /// What must be possible.
+    /// The situations that must be reachable.
     pub happens: Vec<Happens>,
 }
 
-/// One thing that happens.
+/// One transition of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// A kernel asks for one of its wishes, and waits where it cannot have it now.
+    /// A kernel asks for one of its wishes, and waits if it cannot have access now.
     Ask(usize, usize),
-    /// The next thing of a plan is done; of the copies that are waited for, the one with this number ends.
+    /// A plan takes its next step; of the copies that it waits for, the one with this number ends.
     Advance(GrantId, usize),
-    /// A step of a plan that has begun goes wrong.
+    /// A step that has begun fails.
     Fail(GrantId, usize),
-    /// The same, because an arena breaks its contract.
+    /// A step that has begun fails because an arena breaks its contract.
     Break(GrantId, usize),
-    /// A plan is given up by whoever it is for.
+    /// The owner of a plan gives the plan up.
     GiveUp(GrantId),
     /// A kernel ends.
     Release(GrantId, Outcome),
-    /// A writer goes on as a reader.
+    /// A writer is downgraded to a reader.
     Downgrade(GrantId),
-    /// A request is given up.
+    /// A waiting request is given up.
     Cancel(Ticket),
-    /// Bytes are brought before anybody asks.
+    /// Bytes are prefetched.
     Prefetch(ArenaId, Span),
     /// Poisoned bytes are restored.
     Restore(Span),
-    /// An arena comes to share another's storage.
+    /// An arena is bound to another's storage.
     Bind(ArenaId, ArenaId),
     /// Storage is freed.
     Free(ArenaId),
     /// A device is lost.
     Lose(DeviceId),
-    /// No more requests are taken.
+    /// The buffer is closed.
     Close,
 }
 
-/// The owner of a prefetch, and of a binding: no kernel's.
+/// The grants that stand for the owner of a prefetch and of a binding; no kernel has them.
 const PREFETCH: GrantId = GrantId(100);
 const BINDING: GrantId = GrantId(101);
 
 impl BufferModel {
-    /// A model in which nothing goes wrong.
+    /// Makes a model in which nothing fails.
     #[must_use]
     pub fn new(platform: Platform, len: u64, kernels: Vec<Vec<Wish>>) -> Self {
         Self {
@@ -187,7 +187,7 @@ impl Model for BufferModel {
             }
         }
         for holding in machine.holding() {
-            // How a reader ends makes no difference.
+            // The outcome of a reader makes no difference.
             let ways = if machine.writes(holding) { &*self.outcomes } else { &[Outcome::Done] };
             actions.extend(ways.iter().map(|&outcome| Action::Release(holding, outcome)));
             if self.downgrades && machine.writes(holding) {
@@ -216,7 +216,7 @@ impl Model for BufferModel {
         match action {
             Action::Ask(kernel, wish) => {
                 let Wish { arena, claims } = &self.kernels[kernel][wish];
-                let claims = normalise(claims.iter().map(|&(span, access)| Claim { span, access }));
+                let claims = Claims::new(claims.iter().map(|&(span, access)| Claim { span, access }));
                 let ticket = Ticket(machine.state().queue().len() as u64 + 1);
                 let _ = next.ask(routes, request(grant(kernel), *arena, claims), Some(ticket));
             }
@@ -270,7 +270,7 @@ impl Explain for BufferModel {
     }
 }
 
-/// Two kernels of which something holds.
+/// Returns whether some pair of running kernels satisfies a condition.
 fn pair(
     machine: &Machine,
     holds: impl Fn(&dml_core::state::Requestor, &dml_core::state::Requestor) -> bool,
@@ -284,7 +284,8 @@ fn copying(machine: &Machine, purpose: Purpose) -> bool {
     machine.running().any(|running| running.purpose() == purpose && running.under_way().len() > 0)
 }
 
-/// The longest chain of copies of one plan, each from where the one before leads.
+/// Returns the length of the longest chain of copies of one plan, where each copy starts at the target of the one
+/// before.
 fn hops(machine: &Machine) -> usize {
     let copies = machine.state().copies();
     let bytes = |copy: &&dml_core::state::CopyOp| matches!(copy.kind, CopyKind::Bytes { .. });
@@ -307,7 +308,7 @@ fn bound(machine: &Machine, main: bool) -> bool {
         Alloc::Bound { root, .. } => Some(root),
         _ => None,
     };
-    // Arenas are few; those that are not there are not bound.
+    // The number of arenas is small; arenas that do not exist are not bound.
     let arenas = machine.arenas();
     match main {
         true => root(main_memory).is_some(),

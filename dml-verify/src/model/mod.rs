@@ -1,9 +1,9 @@
 //! Model checking: every state that the production machine can reach in a small configuration.
 //!
-//! [`BufferModel`] is one buffer with a few kernels, a prefetcher and failures, [`ProtocolModel`] several buffers acquired
-//! at once. Both explore `dml_core::state` itself through [`Machine`](crate::machine::Machine), one micro-step of one
-//! plan at a time, and hold every state against the specification. What must be possible is checked as well as what must
-//! not happen: a machine that refuses everything is safe and fails here.
+//! [`BufferModel`] is one buffer with a few kernels, a prefetcher and failures. [`ProtocolModel`] is several buffers
+//! acquired at once. Both explore `dml_core::state` itself through [`Machine`](crate::machine::Machine), one micro-step
+//! of one plan at a time, and check every state against the specification. They also check that certain situations are
+//! reachable: a machine that refuses everything is safe, and fails here.
 
 mod buffer;
 mod protocol;
@@ -16,18 +16,18 @@ use std::fmt;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// What an exploration found.
+/// The result of an exploration.
 #[derive(Clone, Debug)]
 pub struct Explored {
-    /// States that differ.
+    /// The number of different states.
     pub unique: usize,
-    /// States reached, each as often as it was reached.
+    /// The number of states reached, where a state counts each time.
     pub reached: usize,
-    /// Actions on the longest of the shortest ways to a state.
+    /// The length of the longest of all shortest paths to a state, in actions.
     pub depth: usize,
-    /// How long it took.
+    /// The duration of the exploration.
     pub took: Duration,
-    /// Properties that do not hold, with the actions that lead there; and states that must be possible and are not.
+    /// Properties that do not hold, with the actions that lead there, and required situations that were not reached.
     pub wrong: Vec<String>,
 }
 
@@ -38,13 +38,13 @@ impl fmt::Display for Explored {
     }
 }
 
-/// A model that can say what is wrong with a state.
+/// A model that can explain what is wrong with a state.
 pub trait Explain: Model {
-    /// What contradicts the specification in this state, if anything does.
+    /// Returns what contradicts the specification in this state, if anything does.
     fn explain(&self, state: &Self::State) -> Option<String>;
 }
 
-/// Visits every state of a model; stops early only at a state that must not be.
+/// Visits every state of a model. Stops early only at a forbidden state.
 pub fn explore<M>(model: M) -> Explored
 where
     M: Explain + Send + Sync + 'static,

@@ -1,9 +1,9 @@
-//! Several buffers acquired at once: hold and wait in one order.
+//! A model of several buffers acquired at once, in one order (hold and wait).
 
 use super::Explain;
 use crate::machine::{Asked, Machine, request};
 use dml_core::state::{Execution, Initial, Outcome, Routes, Status};
-use dml_core::{Access, ArenaId, Claim, GrantId, Platform, Span, Ticket, normalise};
+use dml_core::{Access, ArenaId, Claim, Claims, GrantId, Platform, Span, Ticket};
 use stateright::{Model, Property};
 
 /// A part of what a kernel acquires.
@@ -11,78 +11,78 @@ use stateright::{Model, Property};
 pub struct Want {
     /// The buffer, by its place in the canonical order.
     pub buffer: usize,
-    /// The arena.
+    /// The arena of the kernel.
     pub arena: ArenaId,
-    /// The bytes and accesses.
+    /// The bytes, with their accesses.
     pub claims: Vec<(Span, Access)>,
 }
 
 impl Want {
-    /// One range of a buffer.
+    /// Makes a want for one range of a buffer.
     #[must_use]
     pub fn new(buffer: usize, arena: ArenaId, span: Span, access: Access) -> Self {
         Self { buffer, arena, claims: vec![(span, access)] }
     }
 }
 
-/// In which order a kernel acquires what it wants.
+/// The order in which a kernel acquires what it wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// By buffer, all ranges of one buffer at once: what DML does.
+    /// By buffer, with all ranges of one buffer at once, as DML does.
     Canonical,
-    /// As it named them, each by itself. It can deadlock; that the model finds it shows that it would.
+    /// In the order named, each range separately. This order can deadlock, and the model must find that.
     AsNamed,
 }
 
 /// Buffers and kernels, each of which acquires one of several lists of wants, runs, and releases them in reverse.
 #[derive(Debug)]
 pub struct ProtocolModel {
-    /// Arenas and links.
+    /// The platform, with its arenas and links.
     pub platform: Platform,
-    /// How many buffers there are.
+    /// The number of buffers.
     pub buffers: usize,
-    /// The bytes of each.
+    /// The length of each buffer, in bytes.
     pub len: u64,
     /// The lists that each kernel may acquire.
     pub kernels: Vec<Vec<Vec<Want>>>,
-    /// In which order.
+    /// The order in which kernels acquire.
     pub order: Order,
     /// Whether an acquire may be given up while it waits.
     pub cancels: bool,
-    /// Whether plans may fail; the acquire then gives back what it has.
+    /// Whether plans may fail. The acquire then gives back what it has.
     pub faults: bool,
 }
 
-/// How far a kernel is.
+/// The progress of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Kernel {
-    /// Which of its lists, while it is at one.
+    /// The list that the kernel works on, if any.
     list: Option<usize>,
-    /// How many steps are granted.
+    /// The number of steps granted.
     granted: usize,
-    /// Whether it gives back what it has, and how: it has run, or could not.
+    /// Set while the kernel gives back what it has: how its grants end.
     leaving: Option<Outcome>,
 }
 
-/// Every buffer's machine and every kernel.
+/// The machines of all buffers, and the progress of all kernels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct World {
     buffers: Vec<Machine>,
     kernels: Vec<Kernel>,
 }
 
-/// One thing that happens.
+/// One transition of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// A kernel begins to acquire one of its lists.
     Begin(usize, usize),
-    /// A kernel asks for its next buffer, and waits where it cannot have it now.
+    /// A kernel asks for its next buffer, and waits if it cannot have access now.
     Ask(usize),
-    /// The next thing of a plan on a buffer is done.
+    /// A plan on a buffer takes its next step.
     Advance(usize, GrantId),
-    /// The next thing of a plan goes wrong.
+    /// The next step of a plan fails.
     Fail(usize, GrantId),
-    /// A kernel that waits gives up.
+    /// A waiting kernel gives up.
     Cancel(usize),
     /// A kernel that has everything, or has given up, releases the last buffer that it holds.
     Release(usize),
@@ -108,7 +108,7 @@ impl ProtocolModel {
         }
     }
 
-    /// The grant of a kernel's step: the same each time, so that the states repeat.
+    /// Returns the grant of a kernel's step, which is the same each time, so that states repeat.
     fn grant(kernel: usize, step: usize) -> GrantId {
         GrantId((kernel * 10 + step) as u64 + 1)
     }
@@ -117,7 +117,7 @@ impl ProtocolModel {
         self.platform.routes()
     }
 
-    /// The step that a kernel is at, if it is acquiring, and whether that step is asked for already.
+    /// Returns the step at which a kernel acquires, if it does, and whether it has asked for that step.
     fn at(&self, world: &World, kernel: usize) -> Option<(Want, GrantId, bool)> {
         let Kernel { list, granted, leaving } = world.kernels[kernel];
         let list = list.filter(|_| leaving.is_none())?;
@@ -127,7 +127,8 @@ impl ProtocolModel {
         Some((want, grant, asked))
     }
 
-    /// What became of steps under way: a kernel whose plan is complete has one more buffer, one whose plan failed leaves.
+    /// Follows the steps under way: a kernel whose plan is complete has one more buffer, and one whose plan failed
+    /// leaves.
     fn follow(&self, world: &mut World, engaged: &[Option<(Want, GrantId)>]) {
         for (kernel, was) in engaged.iter().enumerate() {
             let Some((want, grant)) = was else { continue };
@@ -149,13 +150,13 @@ impl ProtocolModel {
         }
     }
 
-    /// Whether a kernel has everything it asked for.
+    /// Returns whether a kernel has everything that it asked for.
     fn has_all(&self, world: &World, kernel: usize) -> bool {
         let Kernel { list, granted, leaving } = world.kernels[kernel];
         list.is_some_and(|list| leaving.is_none() && granted == self.steps(kernel, list).len())
     }
 
-    /// Whether everybody who is at something waits for somebody who does too.
+    /// Returns whether every active kernel waits for another active kernel.
     fn is_deadlocked(&self, world: &World) -> bool {
         let mut engaged =
             (0..self.kernels.len()).filter(|&kernel| world.kernels[kernel].list.is_some()).peekable();
@@ -218,7 +219,7 @@ impl Model for ProtocolModel {
             Action::Ask(kernel) => {
                 let (want, grant, _) = self.at(world, kernel)?;
                 let machine = &mut next.buffers[want.buffer];
-                let claims = normalise(want.claims.iter().map(|&(span, access)| Claim { span, access }));
+                let claims = Claims::new(want.claims.iter().map(|&(span, access)| Claim { span, access }));
                 let ticket = Ticket(machine.state().queue().len() as u64 + 1);
                 match machine.ask(routes, request(grant, want.arena, claims), Some(ticket)) {
                     Asked::Granted => next.kernels[kernel].granted += 1,

@@ -1,28 +1,28 @@
-//! What may be answered to a request, as exactly as what a user knows determines it.
+//! Which answers to a request are allowed, as exactly as the knowledge of a user determines them.
 //!
-//! The machine asks its questions in a fixed order (docs/spec.md, section 4): closed, already held, somebody waits, a
-//! conflict, a lost device, unreadable bytes, a way there. An answer is right if its own condition holds and no earlier
-//! question must have been answered otherwise.
+//! The machine asks its questions in a fixed order (docs/spec.md, section 4): closed, already held, queue, conflict,
+//! lost device, unreadable bytes, reachable. An answer is right if its own condition holds and no earlier question
+//! requires another answer.
 
 use super::model::{AskId, Model, Part, Standing, Sure};
 use dml_core::{AcquireError, ArenaId, BufferId, BusyReason, KernelId, Span};
 use std::ops::Range;
 
-/// How far a request went.
+/// The answer to a request.
 #[derive(Debug)]
 pub(super) enum Outcome<'a> {
-    /// Everything is granted.
+    /// Every part is granted.
     Granted,
-    /// It waits for this buffer.
+    /// The request waits for this buffer.
     Waits(BufferId),
-    /// It was refused.
+    /// The request was refused.
     Error(&'a AcquireError),
-    /// It failed at this buffer by a fault that was scripted.
+    /// The request failed at this buffer by a scripted fault.
     Fault(BufferId),
 }
 
 impl Outcome<'_> {
-    /// Whether this is about that buffer, and not about a later one.
+    /// Returns whether the answer is about this buffer, and not about a later one.
     pub(super) fn ends_at(&self, buffer: BufferId) -> bool {
         match self {
             Self::Granted => false,
@@ -31,7 +31,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// Whether copies may have been made for it.
+    /// Returns whether copies may have been made for the request.
     pub(super) fn reached_a_plan(&self) -> bool {
         match self {
             Self::Granted | Self::Fault(_) => true,
@@ -44,7 +44,7 @@ impl Outcome<'_> {
     }
 }
 
-/// The buffer that an error names.
+/// Returns the buffer that an error names.
 pub(super) fn about(error: &AcquireError) -> Option<BufferId> {
     match error {
         AcquireError::Busy { buffer, .. }
@@ -69,44 +69,44 @@ pub(super) fn about(error: &AcquireError) -> Option<BufferId> {
     }
 }
 
-/// What an answer teaches of bytes of which it was not known whether they are lost.
+/// Whether a span of bytes is kept, as an answer shows it for bytes that may have been lost.
 #[derive(Clone, Debug)]
 pub(super) struct Lesson {
     pub(super) span: Range<u64>,
     pub(super) is_kept: bool,
 }
 
-/// The questions in their order, by what must or may be answered to each.
+/// The facts that decide which answers must or may be given to each question.
 #[derive(Clone, Debug)]
 pub(super) struct Expect {
     arena: ArenaId,
     kernel: u64,
     closed: bool,
-    /// What its own kernel holds of the bytes.
+    /// The wanted bytes that other requests of the same kernel hold.
     held: Vec<(Range<u64>, Sure)>,
-    /// Whether somebody who came earlier is in the way; perhaps: somebody waits.
+    /// Whether an earlier waiting request conflicts; `Perhaps` where requests wait and none conflicts.
     queue: Sure,
     conflict: Sure,
-    /// Whether it asks for no byte.
+    /// Whether the part names no byte.
     is_empty: bool,
     writes: bool,
-    /// Whether others use the buffer.
+    /// Whether other requests hold part of the buffer.
     has_users: bool,
-    /// Whether somebody's plan may be under way.
+    /// Whether the plan of an admitted request may be under way.
     is_admitting: bool,
-    /// Whether its arena's device is lost, and whether any is.
+    /// Whether the device of the arena is lost.
     arena_lost: bool,
     any_lost: bool,
-    /// The runs of bytes it reads, and what it meets there.
+    /// The runs of bytes that the part reads, each byte with its standing.
     reads: Vec<Vec<(u64, Standing)>>,
     wants: Vec<Range<u64>>,
-    /// Whether nothing of what the arenas do could be in the way.
+    /// Whether nothing that the arenas do can be in the way.
     is_clear: bool,
     /// Whether a device was lost after the answer was given.
     is_stale: bool,
 }
 
-/// The questions, for comparing which comes first.
+/// The questions, in the order in which they are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Question {
     Closed,
@@ -120,7 +120,8 @@ enum Question {
 }
 
 impl Model {
-    /// What may be answered to the part of a request. Of one that was queued only those in front of it come first.
+    /// Returns the allowed answers to one part of a request. Where `was_queued`, only the requests ahead of it in the
+    /// queue count as waiting.
     pub(super) fn expect(&self, id: AskId, part: &Part, was_queued: bool, during: &[(u64, Part)]) -> Expect {
         let ask = &self.asks[&id];
         let buffer = &self.buffers[part.buffer];
@@ -181,7 +182,7 @@ impl Model {
 }
 
 impl Expect {
-    /// The first question that must be answered with a refusal, or with waiting.
+    /// Returns the first question whose answer must be a refusal or waiting.
     fn first_obstacle(&self) -> Question {
         let unreadable =
             |(_, standing): &(u64, Standing)| !matches!(standing, Standing::Readable | Standing::Unsure);
@@ -196,12 +197,12 @@ impl Expect {
         obstacles.into_iter().find(|(_, stands)| *stands).map_or(Question::Granted, |(question, _)| question)
     }
 
-    /// Whether an answer to this question may be given.
+    /// Returns whether an answer to this question is allowed.
     fn comes_to(&self, question: Question) -> bool {
         question <= self.first_obstacle()
     }
 
-    /// Whether an answer may be given, and what it teaches.
+    /// Checks that an answer is allowed, and returns what the answer shows about lost bytes.
     pub(super) fn judge(&self, outcome: &Outcome<'_>) -> Result<Vec<Lesson>, String> {
         match outcome {
             Outcome::Granted if self.is_stale => Ok(Vec::new()),
@@ -250,7 +251,7 @@ impl Expect {
                 if named && is_held { Ok(Vec::new()) } else { wrong("it does not hold that") }
             }
             AcquireError::Busy { reason, .. } if self.may_be_busy(*reason) => Ok(Vec::new()),
-            // A plan that was made before may have met the lost memory anywhere on its way.
+            // A plan made before the loss may have used the lost memory at any step.
             AcquireError::DeviceLost { .. } if self.is_stale => Ok(Vec::new()),
             AcquireError::DeviceLost { arena, .. } => {
                 let lost = self.arena_lost && !self.is_empty && self.comes_to(Question::Lost);
@@ -279,13 +280,13 @@ impl Expect {
         }
     }
 
-    /// Whether `span` is the first that cannot be read, for this reason.
+    /// Checks that `span` is the first that cannot be read, for this reason.
     fn first_unreadable(&self, span: Span, reason: Standing) -> Result<Vec<Lesson>, String> {
         let mut lessons = Vec::new();
         for run in &self.reads {
             let inside = |at: u64| span.start() <= at && at < span.end();
             let Some(first) = run.iter().position(|(at, _)| inside(*at)) else {
-                // All of this comes before, and was passed over.
+                // The whole run precedes the span, so it must be readable.
                 for (at, standing) in run {
                     self.passed_over(*at, *standing)?;
                     lessons.push(Lesson { span: *at..at + 1, is_kept: true });
@@ -312,7 +313,7 @@ impl Expect {
             }
             let is_kept = reason == Standing::Poisoned(Sure::Yes);
             lessons.push(Lesson { span: span.to_range(), is_kept });
-            // What nobody holds is all alike, so the span ends only where something else begins.
+            // Bytes that no arena holds are all alike, so the span ends only where their standing changes.
             let next = run.iter().find(|(at, _)| *at == span.end());
             if !is_kept && next.is_some_and(|(_, standing)| *standing == reason) {
                 return Err(format!("what is wrong with {span} does not end there"));
@@ -334,11 +335,11 @@ impl Expect {
         reads.map(|(at, _)| Lesson { span: *at..at + 1, is_kept: true }).collect()
     }
 
-    /// Whether one that waited may have been answered, and whether it holds its bytes then.
+    /// Checks that a waiting request may have been answered. Returns whether it then holds its bytes.
     pub(super) fn woken(&self) -> Result<Sure, String> {
         match self.first_obstacle() {
             Question::Queue => Err("it passed one that came earlier and is in its way".to_owned()),
-            // Its own kernel may have got them first, which is said before who else is in the way.
+            // The same kernel may hold the bytes. That is reported before a conflict.
             Question::Conflict if !self.held.is_empty() => Ok(Sure::No),
             Question::Conflict => Err("it was let in beside somebody who is in its way".to_owned()),
             Question::Granted => {
@@ -350,12 +351,12 @@ impl Expect {
         }
     }
 
-    /// Whether one at the head of the queue must have been answered: nobody is in the way.
+    /// Returns whether a request at the head of the queue must have been answered, because nothing is in its way.
     pub(super) fn must_be_answered(&self) -> bool {
         self.conflict == Sure::No && self.is_clear
     }
 
-    /// A device was lost between the answer and its being heard.
+    /// Notes that a device was lost after the answer was given and before the request was polled.
     pub(super) fn device_was_lost(&mut self) {
         self.is_stale = true;
     }

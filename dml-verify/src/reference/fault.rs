@@ -1,4 +1,4 @@
-//! A fault in one call, and what may be seen of it: an error that names it, and no trace in the state.
+//! A fault in one call and its allowed effects: an error that names the fault, and no trace in the state.
 
 use super::shape::Place;
 use crate::rig::test_arena;
@@ -7,18 +7,18 @@ use dml_core::state::BufferState;
 use dml_core::{AcquireError, AllocError, ArenaName, BufferId, KernelId, Platform, TransferError};
 use std::ops::Range;
 
-/// A fault that will strike once, and where.
+/// A fault that strikes once, and the call that it strikes.
 #[derive(Clone, Debug)]
 pub struct Armed {
-    /// Where.
+    /// The arena or link whose call fails.
     pub place: Place,
-    /// What goes wrong.
+    /// How the call fails.
     pub fault: Fault,
-    /// In a call of which kind.
+    /// The kind of call that fails.
     pub kind: CallKind,
 }
 
-/// What an operation was about, as far as errors can name it.
+/// What an operation used, as far as errors can name it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scope {
     pub(super) kernel: Option<KernelId>,
@@ -28,7 +28,7 @@ pub(super) struct Scope {
 }
 
 impl Armed {
-    /// Whether this is the error of a fault at all, and not one that the machine could have given by itself.
+    /// Returns whether the error comes from a fault, and not from the machine itself.
     pub(super) fn is_fault(error: &AcquireError) -> bool {
         matches!(
             error,
@@ -36,7 +36,7 @@ impl Armed {
         )
     }
 
-    /// Checks that an error names the arena that failed, the bytes, and the cause.
+    /// Checks that an error names the failed arena, the bytes and the cause.
     pub(super) fn explains(
         &self,
         platform: &Platform,
@@ -82,21 +82,22 @@ impl Armed {
         if explained { Ok(()) } else { Err(format!("{self:?} is not what this says: {error:?}")) }
     }
 
-    /// Whether a block may be left: an arena that panics when it is to free one has kept it, and those that share it.
+    /// Returns whether a block may be left. An arena that panics in a free keeps the block, and the blocks that share
+    /// it.
     pub(super) fn may_leak(&self) -> bool {
         self.kind == CallKind::Free && matches!(self.fault, Fault::Panic | Fault::PanicInFence)
     }
 
-    /// The call of the place, for messages.
+    /// Returns the number of calls made to the arena, for messages; 0 for a link.
     pub(super) fn calls(&self, platform: &Platform) -> u64 {
         match self.place {
-            Place::Arena(arena) => test_arena(platform, arena).faulty().calls_made(),
+            Place::Arena(arena) => test_arena(platform, arena).inner().inner().calls_made(),
             Place::Link(_) => 0,
         }
     }
 }
 
-/// Whether an arena's error is that of a scripted fault.
+/// Returns whether an arena's error is that of a scripted fault.
 #[must_use]
 pub fn is_told(fault: &Fault, cause: &TransferError) -> bool {
     match (fault, cause) {
@@ -111,8 +112,8 @@ pub fn is_told(fault: &Fault, cause: &TransferError) -> bool {
     }
 }
 
-/// Checks that an operation that failed has changed nothing but what only helps (I-15): storage, bindings, map states,
-/// and more arenas that are valid. Those who waited may have been let in meanwhile; its own entry is gone.
+/// Checks that a failed operation changed only what I-15 allows: storage, bindings, map states, and more valid arenas.
+/// The operation's own entry is gone. Requests that waited may have been granted meanwhile.
 pub(super) fn no_trace(before: &BufferState, after: &BufferState, scope: &Scope) -> Result<(), String> {
     let queued = |grant| before.queue().any(|waiting| waiting.request.grant == grant);
     for entry in after.requestors() {

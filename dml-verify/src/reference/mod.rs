@@ -1,12 +1,12 @@
-//! Sequences of operations against a reference model that knows nothing of arenas.
+//! Runs sequences of operations on a platform and checks them against a reference model of bytes and requests.
 //!
 //! ```text
 //!   proptest │ fuzzer's bytes ──▶ Setup, [Op] ──▶ World ──each op──▶ platform ──answer──┐
 //!                                                   └───── told what was done ──▶ Model ◀┘ may that be answered?
 //! ```
-//! The same sequences serve three times: as a state machine that proptest shrinks (`tests/reference.rs`), with a fault in
-//! every call (`tests/exhaustive.rs`), and from a fuzzer's bytes ([`from_bytes`]). The model says of every answer whether
-//! it may be given, as exactly as the documented contract determines it, and in the end what every byte holds.
+//! The same sequences serve three times: as a state machine that proptest shrinks (`tests/reference.rs`), with a fault
+//! in every call (`tests/exhaustive.rs`), and from a fuzzer's bytes ([`from_bytes`]). The model checks that the
+//! documented contract allows each answer. In the end it checks what every byte holds.
 
 mod expect;
 mod fault;
@@ -27,23 +27,23 @@ use dml_core::Access;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-/// The bytes of a fuzzer's input that make one operation, about.
+/// The approximate number of a fuzzer's bytes that make one operation.
 const BYTES_PER_OP: usize = 88;
-/// The most operations made of one input.
+/// The largest number of operations made of one input.
 const MOST_OPS: usize = 400;
 
-/// Runs a sequence from its beginning to its end, where everything is given back and every byte read in every arena.
+/// Runs a sequence, then releases every grant and reads every byte in every arena.
 ///
 /// # Panics
-/// When any answer, byte, invariant or the history is not as the model says.
+/// When an answer, a byte, an invariant or the history contradicts the model.
 pub fn run(platform: Audited, buffers: &[Make], ops: &[Op]) -> Tally {
     let mut world = World::new(platform, buffers, None);
     ops.iter().for_each(|op| world.step(op));
     world.finish()
 }
 
-/// The sequence that a fuzzer's bytes stand for, made by the same strategies as every other; `None` where they stand for
-/// none.
+/// Returns the sequence that a fuzzer's bytes encode, made by the same strategies as every other sequence. Returns
+/// `None` where the bytes encode none.
 #[must_use]
 pub fn from_bytes(mix: Mix, bytes: &[u8]) -> Option<(Setup, Vec<Op>)> {
     let rng = TestRng::from_seed(RngAlgorithm::PassThrough, bytes);
@@ -57,8 +57,8 @@ pub fn from_bytes(mix: Mix, bytes: &[u8]) -> Option<(Setup, Vec<Op>)> {
     Some((setup, ops))
 }
 
-/// The short sequence of a number, 6 to 12 operations on one buffer or two: the same in every run. Every second one opens
-/// with a writer behind whom others wait, in arenas that the number chooses.
+/// Returns the short sequence of a seed: 6 to 12 operations on one buffer or two, the same in every run. For an odd
+/// seed, the sequence opens with a writer and two requests that wait for it, in arenas that the seed chooses.
 #[must_use]
 pub fn from_seed(shapes: &'static [Shape], seed: u64) -> (Setup, Vec<Op>) {
     let mut bytes = [0; 32];
@@ -74,7 +74,7 @@ pub fn from_seed(shapes: &'static [Shape], seed: u64) -> (Setup, Vec<Op>) {
     (setup, [opening, ops].concat())
 }
 
-/// A writer, one that reads and one that changes what it wrote, and the writer's release.
+/// Returns a writer, a reader and a read-write request for the same bytes, and the writer's release.
 fn crowd(number: u64) -> Vec<Op> {
     let digit = |place: u32| (number / 6u64.pow(place) % 6) as u8;
     let ask = |way, arena, access| Op::Acquire {

@@ -1,13 +1,14 @@
-//! The reference model: bytes with versions, who holds which, and who waits for which.
+//! The reference model: bytes with versions, the requests that hold them, and the requests that wait for them.
 //!
 //! ```text
 //!   cell      contents (unwritten │ zeros │ a version) · poisoned? · arenas that hold them: for sure │ perhaps
 //!   ask       kernel · arena · per buffer the bytes wanted · how many buffers it holds · queued │ woken
 //! ```
-//! It knows what a user of the interface can know: the bytes asked for and written, what was answered, who was woken;
-//! and of the platform which arenas there are and which of them may share storage. Of map states, plans, segments and
-//! queues it knows nothing. What such a user cannot tell, such as which arenas a copy passed on its way, it keeps as two
-//! bounds, the arenas that hold a byte for sure and those that perhaps do, and learns from the answers.
+//! The model knows what a user of the interface can know: the bytes asked for and written, the answers, and the
+//! requests that were woken. Of the platform it knows the arenas, and which of them may share storage. It does not know
+//! map states, plans, segments or queues. A user cannot tell, for example, which arenas a copy passed on its way. The
+//! model keeps two bounds for that: the arenas that hold a byte for sure, and those that perhaps do. The answers narrow
+//! the bounds.
 
 use super::expect::{Expect, Lesson, Outcome};
 use super::op::{Beginning, Make};
@@ -23,7 +24,7 @@ pub(super) enum Sure {
     Yes,
 }
 
-/// What a byte holds, or held before a writer failed.
+/// What a byte holds, or what it held before a writer failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contents {
     Unwritten,
@@ -32,14 +33,14 @@ enum Contents {
     Version(u64),
 }
 
-/// What a reader of a byte meets.
+/// What a request to read a byte finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     Readable,
-    /// Readable, or poisoned and lost.
+    /// Either readable, or poisoned and lost: the answers have not shown which.
     Unsure,
     Unwritten,
-    /// Whether it can be restored.
+    /// Poisoned; the value says whether the contents can be restored.
     Poisoned(Sure),
 }
 
@@ -47,10 +48,10 @@ pub(super) enum Standing {
 pub(super) struct Cell {
     contents: Contents,
     poisoned: bool,
-    /// The arenas that hold the contents for sure, and those that perhaps do.
+    /// The arenas that hold the contents for sure.
     sure: ArenaSet,
     perhaps: ArenaSet,
-    /// Whether a written byte's contents are still somewhere.
+    /// Whether any arena still holds the contents of a written byte.
     kept: Sure,
 }
 
@@ -68,7 +69,7 @@ impl Cell {
         }
     }
 
-    /// Fewer arenas hold it.
+    /// Removes `gone` from the arenas that hold the byte. Those in `not_sure` hold it no more for sure.
     fn shrink(&mut self, not_sure: ArenaSet, gone: ArenaSet) {
         self.sure = self.sure.minus(not_sure).minus(gone);
         self.perhaps = self.perhaps.minus(gone);
@@ -84,7 +85,7 @@ impl Cell {
         self.sure.contains(arena)
     }
 
-    /// Whether freeing an arena could lose the contents.
+    /// Returns whether freeing an arena could lose the contents.
     pub(super) fn may_be_last_in(&self, arena: ArenaId) -> bool {
         self.is_written()
             && self.kept != Sure::No
@@ -103,7 +104,7 @@ pub(super) struct Buffer {
     pub(super) is_external: bool,
     pub(super) is_closed: bool,
     pub(super) cells: Vec<Cell>,
-    /// Who waits, in the order in which they came.
+    /// The waiting requests, in the order in which they came.
     pub(super) queue: Vec<AskId>,
 }
 
@@ -119,7 +120,7 @@ impl Part {
         Self { buffer, bytes: vec![None; len as usize] }
     }
 
-    /// Adds a range; a byte named twice is read and written, unless both say the same.
+    /// Adds a range. A byte named with two different accesses is read and written.
     pub(super) fn add(&mut self, range: Range<u64>, access: Access) {
         for byte in &mut self.bytes[range.start as usize..range.end as usize] {
             *byte =
@@ -131,7 +132,7 @@ impl Part {
         self.bytes.iter().all(Option::is_none)
     }
 
-    /// Its ranges of one access each.
+    /// Returns the maximal ranges whose bytes have the same access.
     pub(super) fn runs(&self) -> Vec<(Range<u64>, Access)> {
         let mut runs: Vec<(Range<u64>, Access)> = Vec::new();
         for (at, access) in (0..).zip(&self.bytes) {
@@ -157,30 +158,31 @@ impl Part {
 
 pub(super) type AskId = u64;
 
-/// How a request that is not granted yet stands.
+/// The state of a request that is not granted yet.
 #[derive(Clone, Debug)]
 pub(super) enum Waits {
     Queued,
-    /// It was answered and has not heard how: what could be answered, and whether it holds its bytes since then.
+    /// The request was answered, but its future has not been polled since. The fields are the possible answers, and
+    /// whether the request holds its bytes since then.
     Woken(Box<Expect>, Sure),
 }
 
-/// A request: granted, or waiting with the first of its buffers granted.
+/// A request. It is granted, or it waits and holds only the first of its buffers.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub(super) kernel: u64,
     pub(super) arena: ArenaId,
-    /// In the order of the buffers.
+    /// The parts, sorted by buffer.
     pub(super) parts: Vec<Part>,
-    /// How many of them are granted.
+    /// The number of parts that are granted.
     pub(super) granted: usize,
     pub(super) waits: Option<Waits>,
-    /// The buffers in which its storage was lost: there it can only fail.
+    /// The buffers whose storage in this arena was lost. The grant can only fail there.
     pub(super) doomed: Vec<usize>,
 }
 
 impl Ask {
-    /// What it holds of a buffer, and how sure that is.
+    /// Returns the part that the request holds of a buffer, and how sure that is.
     fn holds(&self, buffer: usize) -> Option<(&Part, Sure)> {
         let index = self.parts.iter().position(|part| part.buffer == buffer)?;
         let sure = match &self.waits {
@@ -191,22 +193,22 @@ impl Ask {
         (sure != Sure::No).then_some((&self.parts[index], sure))
     }
 
-    /// Whether it was answered for this buffer and its plan may be under way.
+    /// Returns whether the request was answered for this buffer and its plan may be under way.
     pub(super) fn is_admitted(&self, buffer: usize) -> bool {
         matches!(self.waits, Some(Waits::Woken(..)))
             && self.parts.get(self.granted).is_some_and(|part| part.buffer == buffer)
     }
 }
 
-/// Everything the model knows.
+/// The model of all buffers and requests of a platform.
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) arenas: u8,
-    /// Of each arena, those with which it may come to share storage, itself included.
+    /// For each arena, the arenas with which it may come to share storage, itself included.
     kin: Vec<ArenaSet>,
-    /// Roots and members that a link binds.
+    /// The pairs of root and member that a link can bind.
     pub(super) binds: Vec<(ArenaId, ArenaId)>,
-    /// The arenas whose device is lost.
+    /// The arenas whose native device is lost.
     pub(super) lost: ArenaSet,
     pub(super) buffers: Vec<Buffer>,
     pub(super) asks: BTreeMap<AskId, Ask>,
@@ -238,7 +240,7 @@ impl Model {
         }
     }
 
-    /// The arenas that may share storage with this one.
+    /// Returns the arenas that may share storage with this one.
     pub(super) fn kin(&self, arena: ArenaId) -> ArenaSet {
         self.kin[usize::from(arena.0)]
     }
@@ -251,7 +253,7 @@ impl Model {
         (0..self.arenas).map(ArenaId).collect::<ArenaSet>().minus(self.lost)
     }
 
-    /// The ranges of a buffer in which all bytes stand alike.
+    /// Returns the ranges of a buffer whose bytes have the same standing. An unsure byte is a range of its own.
     pub(super) fn alike(&self, buffer: usize) -> Vec<Range<u64>> {
         let cells = &self.buffers[buffer].cells;
         let mut all: Vec<Range<u64>> = Vec::new();
@@ -265,13 +267,13 @@ impl Model {
         all
     }
 
-    /// A number for what is about to be written.
+    /// Returns a version number for bytes about to be written.
     pub(super) fn new_version(&mut self) -> u64 {
         self.version += 1;
         self.version
     }
 
-    /// Adds a buffer, with what is in it where it begins with anything; its index.
+    /// Adds a buffer and returns its index. External bytes begin with `version`, in the arena `home`.
     pub(super) fn add_buffer(&mut self, id: BufferId, make: Make, version: u64, home: ArenaId) -> usize {
         let is_external = make.beginning == Beginning::External;
         let contents = match make.beginning {
@@ -287,7 +289,7 @@ impl Model {
         self.buffers.len() - 1
     }
 
-    /// What a byte holds, as the number of its version; zeros are of version zero.
+    /// Returns the version that a byte holds: zero for zeros, `None` for an unwritten byte.
     pub(super) fn version_at(&self, buffer: usize, at: u64) -> Option<u64> {
         match self.buffers[buffer].cells[at as usize].contents {
             Contents::Unwritten => None,
@@ -296,7 +298,7 @@ impl Model {
         }
     }
 
-    /// Whoever holds something of a buffer, or perhaps does.
+    /// Returns the requests that hold part of a buffer, and how sure that is.
     pub(super) fn users(&self, buffer: usize) -> impl Iterator<Item = (AskId, &Ask, &Part, Sure)> {
         self.asks.iter().filter_map(move |(id, ask)| {
             let (part, sure) = ask.holds(buffer)?;
@@ -304,19 +306,19 @@ impl Model {
         })
     }
 
-    /// Whether somebody was let in and has not carried out the plan that comes with it.
+    /// Returns whether a request was admitted to the buffer and has not carried out its plan.
     pub(super) fn is_admitting(&self, buffer: usize) -> bool {
         self.asks.values().any(|ask| ask.is_admitted(buffer))
     }
 
-    /// Whether nobody holds, waits for, or is being let into a buffer.
+    /// Returns whether no request holds the buffer, waits for it, or is being admitted to it.
     pub(super) fn is_quiet(&self, buffer: usize) -> bool {
         !self.is_admitting(buffer)
             && self.users(buffer).next().is_none()
             && self.buffers[buffer].queue.is_empty()
     }
 
-    /// A new request of a named kernel, or of nobody in particular.
+    /// Adds a request. Without a named kernel, it gets a kernel of its own.
     pub(super) fn ask(&mut self, kernel: Option<u64>, arena: ArenaId, parts: Vec<Part>) -> AskId {
         self.next_ask += 1;
         let kernel = kernel.unwrap_or((1 << 32) + self.next_ask);
@@ -325,8 +327,8 @@ impl Model {
         self.next_ask
     }
 
-    /// A request went as far as `outcome` says; what it says must be an answer that may be given. A request that ended
-    /// with an error is gone.
+    /// Takes the answer to a request, and checks that the answer is allowed. A request that ended with an error is
+    /// removed.
     pub(super) fn answered(&mut self, id: AskId, outcome: &Outcome<'_>) -> Result<(), String> {
         loop {
             let ask = &self.asks[&id];
@@ -375,17 +377,17 @@ impl Model {
         }
     }
 
-    /// The bytes that the next part of a request reads are in its arena now.
+    /// Notes that the bytes which the next part of a request reads are in its arena now.
     fn arrived(&mut self, id: AskId, arena: ArenaId) {
         let ask = &self.asks[&id];
         let part = ask.parts[ask.granted].clone();
-        // Where the storage was lost meanwhile, what is in it counts no more.
+        // Bytes brought into storage that was lost meanwhile do not count.
         if !ask.doomed.contains(&part.buffer) {
             self.brought(&part, arena);
         }
     }
 
-    /// The bytes that a part reads are in an arena now.
+    /// Notes that the bytes which a part reads are in an arena now.
     pub(super) fn brought(&mut self, part: &Part, arena: ArenaId) {
         let cells = &mut self.buffers[part.buffer].cells;
         for at in part.at(Access::reads) {
@@ -395,7 +397,8 @@ impl Model {
         }
     }
 
-    /// Copies for a request may have left bytes in any arena, and bindings made for it in their kin.
+    /// Notes that copies for a request may have left bytes in any arena, and that bindings may have spread bytes to
+    /// kin.
     fn spread(&mut self, id: AskId, buffer: usize) {
         let ask = &self.asks[&id];
         let part = ask.parts[ask.granted].clone();
@@ -403,7 +406,8 @@ impl Model {
         self.passed(&part);
     }
 
-    /// As the copies for a part may have left things: what it reads anywhere, everything else within its kin.
+    /// Widens the bounds by what copies for a part may have done. Bytes that it reads may be in any arena; all other
+    /// bytes may have spread to the kin of their arenas.
     pub(super) fn passed(&mut self, part: &Part) {
         let alive = self.alive();
         for at in part.at(Access::reads) {
@@ -426,7 +430,7 @@ impl Model {
         }
     }
 
-    /// It turned out whether bytes are kept or lost, where that was not known.
+    /// Notes that bytes are kept or lost, where that was not known.
     pub(super) fn know(&mut self, buffer: usize, span: Range<u64>, is_kept: bool) {
         for cell in &mut self.buffers[buffer].cells[span.start as usize..span.end as usize] {
             if cell.is_written() && cell.kept == Sure::Perhaps {
@@ -435,8 +439,8 @@ impl Model {
         }
     }
 
-    /// The buffers in which a grant hears of a lost device when it ends, where it is the last to be asked among several;
-    /// and whether that is sure. One without bytes is granted even where the storage is lost, and hears of it then.
+    /// Returns the buffers for which a grant may report a lost device when it ends, and whether that is certain. A part
+    /// without bytes is granted even where the storage is lost, so its loss is reported at the end.
     pub(super) fn hears_of_loss(&self, ask: &Ask) -> Vec<(usize, Sure)> {
         let kin_lost = !self.kin(ask.arena).intersection(self.lost).is_empty();
         let hears = |part: &Part| match ask.doomed.contains(&part.buffer) {
@@ -448,9 +452,9 @@ impl Model {
         ask.parts.iter().filter_map(hears).collect()
     }
 
-    /// Some of those who wait were woken. `during` is what somebody held for a moment meanwhile.
+    /// Notes that waiting requests were woken. `during` lists the parts that other requests may have held meanwhile.
     pub(super) fn woken(&mut self, ids: &[AskId], during: &[(u64, Part)]) -> Result<(), String> {
-        // Of several woken by one operation, a later one may have been let in by an earlier change.
+        // Where one operation wakes several requests, an earlier one may have admitted a later one.
         let also = |id: &AskId| {
             let ask = &self.asks[id];
             (ask.kernel, ask.parts[ask.granted].clone(), *id)
@@ -475,14 +479,14 @@ impl Model {
         Ok(())
     }
 
-    /// A request is given up, or a grant ends without having been used.
+    /// Removes a request that was given up, or a grant that has ended.
     pub(super) fn give_up(&mut self, id: AskId) {
         self.asks.remove(&id);
         self.buffers.iter_mut().for_each(|buffer| buffer.queue.retain(|waiting| *waiting != id));
     }
 
-    /// Some parts of a grant ended and their writes count, save where its storage was lost. `written` is what was written
-    /// of each buffer, by the number of the version.
+    /// Ends the parts of a grant that `of` selects, and counts their writes, except where the storage was lost.
+    /// `written` lists buffer, range and version of what the kernel wrote.
     pub(super) fn commit(
         &mut self,
         id: AskId,
@@ -504,7 +508,7 @@ impl Model {
                 };
                 let contents = match (written.iter().find(by), cell.contents) {
                     (Some((_, _, version)), _) => Contents::Version(*version),
-                    // Zeros that a kernel has left as they were are contents like any other now.
+                    // Zeros that a kernel left unchanged count as written from now on.
                     (None, Contents::Zeros) => Contents::Version(0),
                     (None, contents) => contents,
                 };
@@ -513,7 +517,7 @@ impl Model {
         }
     }
 
-    /// A grant's kernel failed.
+    /// Notes that the kernel of a grant failed in the parts that `of` selects.
     pub(super) fn fail(&mut self, id: AskId, of: impl Fn(&Part) -> bool) {
         let ask = self.asks[&id].clone();
         ask.parts.iter().filter(|part| of(part)).for_each(|part| self.poison(ask.arena, part));
@@ -528,7 +532,7 @@ impl Model {
         }
     }
 
-    /// A grant goes on as a reader.
+    /// Turns every access of a grant into a read.
     pub(super) fn downgrade(&mut self, id: AskId) {
         let ask = self.asks.get_mut(&id).expect("it is granted");
         for byte in ask.parts.iter_mut().flat_map(|part| &mut part.bytes) {
@@ -536,7 +540,7 @@ impl Model {
         }
     }
 
-    /// Poisoned bytes have their contents back.
+    /// Notes that poisoned bytes have their contents back.
     pub(super) fn restored(&mut self, buffer: usize, range: &Range<u64>) {
         for cell in &mut self.buffers[buffer].cells[range.start as usize..range.end as usize] {
             cell.poisoned = false;
@@ -546,10 +550,10 @@ impl Model {
         }
     }
 
-    /// An arena's storage was freed.
+    /// Notes that the storage of an arena was freed.
     ///
     /// # Errors
-    /// When it held the only copy of something.
+    /// When the arena held the only copy of a written byte.
     pub(super) fn freed(&mut self, buffer: usize, arena: ArenaId) -> Result<(), String> {
         let gone = ArenaSet::of(arena);
         for (at, cell) in self.buffers[buffer].cells.iter_mut().enumerate() {
@@ -563,10 +567,10 @@ impl Model {
         Ok(())
     }
 
-    /// A device is gone. `storage` says in which arenas of each buffer storage went with it.
+    /// Notes that a device is lost. `storage` names the arenas of each buffer whose storage was lost.
     ///
     /// # Errors
-    /// When that is less than the device's own or more than could share it.
+    /// When `storage` lacks an arena of a lost device, or names one that could not share storage with it.
     pub(super) fn lose(&mut self, arena: ArenaId, storage: &BTreeMap<usize, ArenaSet>) -> Result<(), String> {
         self.lost = self.lost.with(arena);
         let gone = ArenaSet::of(arena);
@@ -576,7 +580,7 @@ impl Model {
                 let kept = cell.kept;
                 cell.shrink(kin, gone);
                 if !cell.is_written() {
-                    // Zeros can be made again, but who had them filled in has its storage no more.
+                    // Lost zeros can be filled in again, so the byte itself is not lost.
                     cell.kept = kept;
                 }
             }
@@ -605,7 +609,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whoever waits though nothing stands in the way.
+    /// Checks that no request waits without a reason.
     pub(super) fn stuck(&self) -> Result<(), String> {
         for (index, buffer) in self.buffers.iter().enumerate() {
             let Some(&head) = buffer.queue.first() else { continue };

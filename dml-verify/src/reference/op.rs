@@ -1,9 +1,9 @@
-//! What a sequence is made of, and the strategies that make it.
+//! The operations and buffers of a sequence, and the strategies that generate them.
 //!
-//! The strategies also have to make sense of a fuzzer's bytes, with which proptest draws its numbers. A union would leave
-//! half of the bytes to every alternative that it does not take, and use them up after a few operations. A range whose
-//! size is no power of two draws again for as long as it gets zeros, which is for ever once the bytes are used up. So all
-//! that is drawn are flat tuples of whole bytes, and each is cut to size afterwards.
+//! The strategies must also work on a fuzzer's bytes, from which proptest then draws its numbers. A union leaves half
+//! of the bytes to every alternative that it does not take, and uses them up after a few operations. A range whose size
+//! is no power of two draws again while it gets zeros: for ever once the bytes are used up. So the strategies draw only
+//! flat tuples of whole bytes, and each number is cut to size afterwards.
 
 use super::shape::Shape;
 use dml_core::Access;
@@ -13,48 +13,48 @@ use std::ops::Range;
 /// How a request is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Now or not at all.
+    /// By a non-blocking try.
     Try,
-    /// By blocking for no time at all: it is queued, and given up.
+    /// By blocking with a timeout of zero: the request is queued and given up.
     Timeout,
-    /// As a future, polled once, and again only when the sequence says so.
+    /// As a future, polled once, and again only when an operation polls it.
     Lazy,
-    /// As a future, polled once, and again whenever it is woken.
+    /// As a future, polled once, and again after every wake.
     Eager,
 }
 
 /// How a grant ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Released.
+    /// Released after the kernel wrote.
     Done,
-    /// Dropped: as not started where nothing looked at it, released otherwise.
+    /// Dropped: counts as not started if no kernel used it, as released otherwise.
     Drop,
     /// The kernel failed.
     Failed,
     /// The kernel wrote nothing.
     Clean,
-    /// Released after a kernel whose fence was waited for.
+    /// Released after the fence of a kernel was waited for.
     Flown,
     /// The kernel's fence reports an error.
     Crashed,
 }
 
-/// A range of bytes, in terms of a buffer whose length is not known yet.
+/// A range of bytes of a buffer whose length is not known yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bytes {
-    /// Some of them, perhaps none: wrapped into the buffer.
+    /// Some bytes, perhaps none: the start is wrapped into the buffer.
     Part {
-        /// Where it starts, before it is wrapped.
+        /// The first byte, before it is wrapped.
         start: u8,
-        /// How long it is, before it is cut at the end.
+        /// The length in bytes, before the end is cut to the buffer.
         len: u8,
     },
-    /// All of them.
+    /// All bytes.
     All,
-    /// Some that end behind the buffer's end.
+    /// A range that ends beyond the buffer's end.
     Beyond {
-        /// By how many bytes less one.
+        /// The number of bytes beyond the end, less one.
         by: u8,
     },
     /// A range that ends before it starts.
@@ -62,7 +62,7 @@ pub enum Bytes {
 }
 
 impl Bytes {
-    /// The range for a buffer of `len` bytes.
+    /// Returns the range for a buffer of `len` bytes.
     #[must_use]
     pub fn of(self, len: u64) -> Range<u64> {
         match self {
@@ -80,114 +80,114 @@ impl Bytes {
 /// One item of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// Which buffer, counted around; the greatest number is one of another platform.
+    /// The buffer's number, counted around; [`NONE`] names a buffer of another platform.
     pub buffer: u8,
-    /// Which bytes of it.
+    /// The bytes of the buffer.
     pub bytes: Bytes,
-    /// For what.
+    /// The access asked for.
     pub access: Access,
 }
 
-/// One operation. Numbers that name things are counted around those there are, so that every sequence can run, the
-/// shrunk ones too.
+/// One operation. Numbers that name an object are taken modulo how many objects there are, so that every sequence can
+/// run, also a shrunk one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Asks for access.
     Acquire {
-        /// How.
+        /// How the request is made.
         way: Way,
-        /// Who, of a few named kernels; above them, nobody in particular.
+        /// The kernel: a named one below [`KERNELS`], otherwise a kernel of its own.
         kernel: u8,
-        /// Where; the greatest number is no arena.
+        /// The arena; [`NONE`] names no arena.
         arena: u8,
-        /// To what.
+        /// The ranges that the request asks for.
         wants: Vec<Want>,
-        /// Whether the kernel looks at its bytes as soon as it has them.
+        /// Whether the kernel reads and checks its bytes as soon as they are granted.
         looks: bool,
     },
     /// Polls a waiting future.
     Poll {
-        /// Which.
+        /// The number of the waiting future.
         which: u8,
     },
     /// Drops a waiting future.
     Cancel {
-        /// Which.
+        /// The number of the waiting future.
         which: u8,
     },
-    /// Writes through a grant, and ends it.
+    /// Writes through a grant, then ends it.
     Release {
-        /// Which.
+        /// The number of the grant.
         which: u8,
-        /// How.
+        /// How the grant ends.
         end: End,
-        /// How many of the first bytes a kernel with read-write access leaves as they are.
+        /// The number of first bytes that a read-write kernel leaves unchanged.
         skip: u8,
     },
-    /// Writes through a grant, and goes on as a reader.
+    /// Writes through a grant, then downgrades it to a reader.
     Downgrade {
-        /// Which.
+        /// The number of the grant.
         which: u8,
     },
-    /// Brings bytes before anybody asks.
+    /// Prefetches bytes.
     Prefetch {
-        /// Of which buffer.
+        /// The number of the buffer.
         buffer: u8,
-        /// To the device of which arena; the greatest number is no device.
+        /// The arena whose device gets the bytes; [`NONE`] names no device.
         arena: u8,
-        /// Which bytes.
+        /// The bytes to prefetch.
         bytes: Bytes,
     },
     /// Gives poisoned bytes their contents back.
     Restore {
-        /// Of which buffer.
+        /// The number of the buffer.
         buffer: u8,
-        /// Which bytes.
+        /// The bytes to restore.
         bytes: Bytes,
     },
     /// Frees an arena's storage.
     Free {
-        /// Of which buffer.
+        /// The number of the buffer.
         buffer: u8,
-        /// Where; the greatest number is no arena.
+        /// The arena; [`NONE`] names no arena.
         arena: u8,
     },
-    /// Lets an arena share the storage of another.
+    /// Binds an arena to the storage of another.
     Bind {
-        /// Of which buffer.
+        /// The number of the buffer.
         buffer: u8,
-        /// Which; the greatest number is no arena.
+        /// The arena to bind; [`NONE`] names no arena.
         arena: u8,
-        /// Whose; the greatest number is no arena.
+        /// The arena whose storage is shared; [`NONE`] names no arena.
         root: u8,
     },
     /// Closes a buffer.
     Close {
-        /// Which.
+        /// The number of the buffer.
         buffer: u8,
     },
-    /// Lets a buffer go and makes a new one in its place.
+    /// Drops a buffer and makes a new one in its place.
     Renew {
-        /// Which.
+        /// The number of the buffer to replace.
         buffer: u8,
-        /// The new one.
+        /// The buffer that takes its place.
         make: Make,
     },
     /// Declares a device lost.
     Lose {
-        /// The device of which arena.
+        /// The arena whose device is lost.
         arena: u8,
     },
 }
 
-/// How a buffer begins.
+/// The contents with which a buffer begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beginning {
-    /// With nothing.
+    /// Bytes that are unwritten.
     Unwritten,
-    /// With zeros.
+    /// Bytes that are zero.
     Zeros,
-    /// With storage of the application's and what is in it.
+    /// The contents of storage that the application hands over.
     External,
 }
 
@@ -196,31 +196,31 @@ pub enum Beginning {
 pub struct Make {
     /// Its size in bytes.
     pub len: u64,
-    /// How it begins.
+    /// Its first contents.
     pub beginning: Beginning,
 }
 
-/// What a sequence runs on.
+/// The platform and buffers on which a sequence runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// The platform.
+    /// The shape of the platform.
     pub shape: Shape,
-    /// The buffers.
+    /// The buffers that exist at the start.
     pub buffers: Vec<Make>,
 }
 
-/// The number of an arena, or of a buffer, that is none of the platform's.
+/// The number of an arena or buffer that does not belong to the platform.
 pub const NONE: u8 = 47;
-/// How many kernels have names.
+/// The number of named kernels.
 pub const KERNELS: u8 = 3;
 
-/// What sequences may be about.
+/// Which operations a sequence may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// Everything.
+    /// All operations.
     All,
-    /// Everything but lost devices, closed buffers and requests that name nothing there is: for sequences so short
-    /// that these would be most of them.
+    /// All operations except lost devices, closed buffers and requests that name unknown objects. In a short sequence,
+    /// most operations would otherwise be of these sorts.
     Short,
 }
 
@@ -244,7 +244,7 @@ fn bytes(form: u8, start: u8, len: u8) -> Bytes {
 
 fn want(mix: Mix) -> impl Strategy<Value = Want> {
     any::<(u8, u8, u8, u8, u8)>().prop_map(move |(buffer, drawn, form, start, len)| {
-        // Short sequences name only what there is, and meet each other more often.
+        // Short sequences name only existing objects, and their requests meet more often.
         let (buffer, form) = match mix {
             Mix::All => (buffer % (NONE + 1), form % 80),
             Mix::Short => (buffer % NONE, 36 + form % 42),
@@ -253,7 +253,7 @@ fn want(mix: Mix) -> impl Strategy<Value = Want> {
     })
 }
 
-/// Lengths of 32 bytes and less; now and then of none at all.
+/// Returns a buffer of at most 32 bytes; in one of eight cases, it has none.
 fn make_of(len: u8, beginning: u8) -> Make {
     let len = match len % 8 {
         0..4 => 12,
@@ -284,7 +284,7 @@ fn end(drawn: u8) -> End {
     }
 }
 
-/// How often each sort of operation comes, in the order in which [`op`] names them.
+/// Returns the weight of each sort of operation, in the order in which [`op`] names the sorts.
 const fn weights(mix: Mix) -> [u16; 15] {
     match mix {
         Mix::All => [92, 8, 32, 28, 100, 28, 12, 12, 28, 20, 16, 16, 7, 3, 1],
@@ -292,7 +292,7 @@ const fn weights(mix: Mix) -> [u16; 15] {
     }
 }
 
-/// One operation.
+/// Returns a strategy for one operation.
 pub fn op(mix: Mix) -> BoxedStrategy<Op> {
     let weights = weights(mix);
     let head = any::<(u16, u8, u8, u8, u8, u8)>();
@@ -329,7 +329,7 @@ pub fn op(mix: Mix) -> BoxedStrategy<Op> {
         .boxed()
 }
 
-/// One platform, and at most so many buffers on it, which must be a power of two.
+/// Returns a strategy for a platform with at most `most_buffers` buffers, a power of two.
 pub fn setup(shapes: &'static [Shape], most_buffers: usize) -> BoxedStrategy<Setup> {
     (any::<u8>(), prop::collection::vec(make(), 1..=most_buffers))
         .prop_map(|(shape, buffers)| Setup { shape: shapes[usize::from(shape) % shapes.len()], buffers })

@@ -1,4 +1,4 @@
-//! Requests on a real platform: as they are made, while they wait, and once they are granted.
+//! Requests on a real platform: before they are made, while they wait, and once they are granted.
 
 use super::fault::Scope;
 use super::model::{AskId, Model, Part};
@@ -18,14 +18,14 @@ use std::task::{Context, Poll, Wake, Waker};
 /// One range of one buffer.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// Its index in the model; none for a buffer of another platform.
+    /// The index of the buffer in the model; `None` for a buffer of another platform.
     pub(super) index: Option<usize>,
     pub(super) raw: RawBuffer,
     pub(super) range: Range<u64>,
     pub(super) access: Access,
 }
 
-/// A request, as it can be made again.
+/// A request with everything needed to make it again.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) way: Way,
@@ -36,7 +36,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// The request as the interface takes it.
+    /// Returns the request as the interface takes it.
     pub(super) fn ask(&self, platform: &Platform) -> Acquire {
         let asked = platform.acquire_in(self.arena);
         let asked = match self.kernel {
@@ -48,7 +48,7 @@ impl Request {
         self.items.iter().fold(asked, add)
     }
 
-    /// What it hears where it names something that there is not: of all that, the first.
+    /// Returns the error that the request must get if it names something that does not exist: the first such error.
     pub(super) fn refused(&self, arenas: u8) -> Option<AcquireError> {
         if self.arena.0 >= arenas {
             return Some(AcquireError::NoSuchArena { arena: self.arena });
@@ -67,7 +67,7 @@ impl Request {
         })
     }
 
-    /// What it wants of each buffer, in their order.
+    /// Returns what the request wants of each buffer, sorted by buffer.
     pub(super) fn parts(&self) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         for item in &self.items {
@@ -88,7 +88,7 @@ impl Request {
         &item.expect("it was asked for").raw
     }
 
-    /// What errors of copies made for it may name.
+    /// Returns what the errors of copies for the request may name.
     pub(super) fn scope(&self) -> Scope {
         let parts = self.parts();
         let id = |part: &Part| self.raw(part.buffer).id();
@@ -119,7 +119,7 @@ pub(super) struct Waiting {
     pub(super) id: AskId,
     pub(super) future: AcquireFuture,
     pub(super) request: Request,
-    /// The buffer it waits for.
+    /// The buffer that the request waits for.
     pub(super) at: Option<BufferId>,
     flag: Arc<Flag>,
 }
@@ -134,12 +134,12 @@ impl Waiting {
         Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
     }
 
-    /// Its id, if it has been woken since this was last asked.
+    /// Returns the id of the request if it was woken since the last call.
     pub(super) fn has_been_woken(&mut self) -> Option<AskId> {
         self.flag.0.swap(false, Ordering::SeqCst).then_some(self.id)
     }
 
-    /// Waits for another thread to wake it.
+    /// Waits until another thread wakes the request.
     pub(super) fn wait_until_woken(&self) {
         for _ in 0..20_000_000 {
             if self.flag.0.load(Ordering::SeqCst) {
@@ -150,12 +150,13 @@ impl Waiting {
         panic!("the buffer is closed, and {:?} was not told", self.request);
     }
 
-    /// The last place in each of its buffers' queues.
+    /// Returns the last ticket in the queue of each item's buffer.
     pub(super) fn tickets(&self) -> Vec<Option<Ticket>> {
         self.request.items.iter().map(|item| last_ticket(&item.raw)).collect()
     }
 
-    /// The buffer in whose queue there is a new place since then: its own, for only it has moved.
+    /// Returns the buffer whose queue has a new ticket since `before`. The ticket is this request's, because no other
+    /// request has moved.
     pub(super) fn queued_since(&self, before: &[Option<Ticket>]) -> Option<BufferId> {
         let items = self.request.items.iter().zip(before);
         items.filter(|(item, before)| last_ticket(&item.raw) > **before).map(|(item, _)| item.raw.id()).next()
@@ -174,7 +175,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// A kernel that reads everything it may, and finds what the model says.
+    /// Runs a kernel that reads all its readable bytes, and compares them with the model.
     pub(super) fn look(&self, model: &Model) {
         for part in &model.asks[&self.id].parts {
             for (run, _) in part.runs().into_iter().filter(|(_, access)| access.reads()) {
@@ -188,7 +189,8 @@ impl Held {
         }
     }
 
-    /// A kernel that writes: all of what it overwrites, and of what it changes all but the first bytes of every range.
+    /// Runs a kernel that writes. It writes all bytes that it overwrites, and skips the first bytes of every read-write
+    /// range.
     pub(super) fn scribble(&mut self, model: &mut Model, skip: u8) -> Vec<(usize, Range<u64>, u64)> {
         let mut written = Vec::new();
         for part in model.asks[&self.id].parts.clone() {
@@ -207,7 +209,7 @@ impl Held {
     }
 }
 
-/// What a byte of a version is; version zero is zeros.
+/// Returns the value of a byte in a version. Version zero is zeros.
 fn value(version: u64, at: u64) -> u8 {
     if version == 0 { 0 } else { byte(version, at) }
 }

@@ -5,31 +5,31 @@ use crate::rig::{GPU_ARENA, GPU2_ARENA, GPU3_ARENA, MAIN_ARENA, Rig};
 use dml_arenas::Script;
 use dml_core::{ArenaId, Concurrency, LinkId};
 
-/// Where a script is played.
+/// The arena or link whose calls follow a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// In every call of one arena.
+    /// Every call of one arena.
     Arena(ArenaId),
-    /// In every copy over one link.
+    /// Every copy over one link.
     Link(LinkId),
 }
 
-/// A platform, by how its arenas are joined.
+/// A platform, named by how its arenas are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shape {
     /// Main memory and one gpu, joined by read and write calls.
     Pair,
     /// Main memory and two gpus joined to it by read and write calls: two hops between the gpus.
     Star,
-    /// Main memory and three gpus, of each concurrency one, all reached by mapping.
+    /// Main memory and three gpus, one of each concurrency, all reached by mapping.
     Mapped,
-    /// Two gpus reached by mapping, read and write calls, and past main memory.
+    /// Two gpus reached by mapping. One also has read and write calls, and a direct link to the other.
     EveryWay,
     /// One gpu that may share main memory's storage under a concurrency, and one joined by copies.
     Bound(Concurrency),
-    /// Two gpus that may both share main memory's storage, on different terms.
+    /// Two gpus that may both share main memory's storage, under different concurrencies.
     TwoBound,
-    /// Six arenas, and among them every way there is.
+    /// Six arenas joined in every way that exists.
     Wide,
 }
 
@@ -53,7 +53,7 @@ impl Shape {
         self.scripted(None)
     }
 
-    /// As [`Shape::build`], with a script played in one place.
+    /// Builds the platform as [`Shape::build`] does, with a script for the calls of one place.
     #[must_use]
     pub fn scripted(self, script: Option<(Place, Script)>) -> Audited {
         use Concurrency::{BimapFull, BimapRead, Exclusive};

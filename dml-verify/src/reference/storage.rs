@@ -1,4 +1,4 @@
-//! What may be answered where nobody asks for access: prefetching, restoring, freeing, binding.
+//! Which answers are allowed to operations that ask for no access: prefetch, restore, free, bind.
 
 use super::expect::Outcome;
 use super::model::{Model, Part, Standing, Sure};
@@ -6,7 +6,7 @@ use dml_core::{Access, AcquireError, ArenaId, BindRefusal, BusyReason, FreeRefus
 use std::ops::Range;
 
 impl Model {
-    /// Bytes were to be brought into an arena.
+    /// Judges the answer to a prefetch of `range` into an arena.
     pub(super) fn prefetched(
         &mut self,
         buffer: usize,
@@ -21,7 +21,7 @@ impl Model {
                 matches!(outcome, Outcome::Error(AcquireError::Busy { reason: BusyReason::Queue, .. }));
             return queue.then_some(()).ok_or_else(|| format!("{outcome:?} beside requests that wait"));
         }
-        // Unlike a request, a prefetch of no bytes hears of a lost device.
+        // Unlike a request, a prefetch of no bytes reports a lost device.
         let lost = matches!(outcome, Outcome::Error(AcquireError::DeviceLost { arena: lost, .. }) if lost.id == arena);
         if lost && part.is_empty() && self.lost.contains(arena) {
             return Ok(());
@@ -41,7 +41,7 @@ impl Model {
         Ok(())
     }
 
-    /// Bytes were to be restored.
+    /// Judges the answer to restoring `range`.
     pub(super) fn judge_restore(
         &mut self,
         buffer: usize,
@@ -92,7 +92,7 @@ impl Model {
         }
     }
 
-    /// An arena's storage was to be freed.
+    /// Judges the answer to freeing the storage of an arena.
     pub(super) fn judge_free(
         &mut self,
         buffer: usize,
@@ -130,7 +130,7 @@ impl Model {
         }
     }
 
-    /// An arena was to share the storage of another.
+    /// Judges the answer to binding an arena to the storage of `root`.
     pub(super) fn judge_bind(
         &mut self,
         buffer: usize,
@@ -141,7 +141,7 @@ impl Model {
         let is_closed = self.buffers[buffer].is_closed;
         let certain = |of: ArenaId| {
             self.users(buffer).any(|(_, ask, part, sure)| {
-                // Who has not carried out its plan may have no storage yet.
+                // A request that has not carried out its plan may have no storage yet.
                 let there = sure == Sure::Yes && !ask.is_admitted(buffer) && !part.is_empty();
                 ask.arena == of && there && !ask.doomed.contains(&buffer)
             })
@@ -173,7 +173,7 @@ impl Model {
                     _ if is_closed || self.lost.contains(arena) || self.lost.contains(root) => false,
                     BindRefusal::AlreadyAllocated => true,
                     _ if has_storage(arena) => false,
-                    // With more than two that may share, the root may be a member itself.
+                    // With more than two arenas that may share storage, the root may be a member itself.
                     BindRefusal::RootNotAllocated => kin.len() > 2 || !has_storage(root),
                     BindRefusal::InTransition => self.is_admitting(buffer),
                     BindRefusal::InUse => may_be_used,

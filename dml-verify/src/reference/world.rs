@@ -1,4 +1,4 @@
-//! Carries operations out on a real platform, and holds every answer against the model.
+//! Carries operations out on a real platform, and checks every answer against the model.
 
 use super::expect::{Outcome, about};
 use super::fault::{Armed, Scope, no_trace};
@@ -19,20 +19,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Poll;
 use std::time::Duration;
 
-/// What came of a sequence: whether it was worth running.
+/// Counts what happened in a sequence, to show whether the sequence was worth running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Operations carried out, those at the end included.
+    /// Operations carried out, including those of [`World::finish`].
     pub operations: u64,
     /// Requests granted.
     pub granted: u64,
     /// Requests refused for good, and other operations refused.
     pub refused: u64,
-    /// Requests that found someone in the way.
+    /// Requests answered with busy, or left waiting.
     pub busy: u64,
-    /// Requests that waited and were let in.
+    /// Requests that waited and were granted.
     pub let_in: u64,
-    /// Requests that waited and were given up.
+    /// Requests that were cancelled while they waited.
     pub given_up: u64,
     /// Operations that failed by a scripted fault.
     pub faults: u64,
@@ -41,7 +41,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds another.
+    /// Adds the counts of another tally.
     pub fn add(&mut self, other: Self) {
         self.operations += other.operations;
         self.granted += other.granted;
@@ -54,7 +54,7 @@ impl Tally {
     }
 }
 
-/// A platform with buffers, what is held and waited for of them, and the model of it all.
+/// A platform with its buffers, grants and waiting requests, and the model of all of them.
 pub struct World {
     pub(super) platform: Audited,
     pub(super) model: Model,
@@ -67,9 +67,9 @@ pub struct World {
     armed: Option<Armed>,
     /// Whether the fault has struck.
     is_spent: bool,
-    /// Whether the operation that it struck is to be done again.
+    /// Whether the operation that the fault struck is to be repeated.
     again: bool,
-    /// What this operation held for a moment.
+    /// The kernel and parts of every request answered during this operation, because each may have held bytes briefly.
     during: Vec<(u64, Part)>,
     tally: Tally,
 }
@@ -88,7 +88,7 @@ fn must<T>(result: Result<T, String>) -> T {
 }
 
 impl World {
-    /// Makes the buffers. With `armed`, one call of the platform will go wrong as it says.
+    /// Makes the buffers. With `armed`, one call of the platform fails as the fault says.
     #[must_use]
     pub fn new(platform: Audited, buffers: &[Make], armed: Option<Armed>) -> Self {
         let model = Model::new(&platform);
@@ -123,14 +123,15 @@ impl World {
         (self.model.add_buffer(buffer.id(), make, version, MAIN_ARENA), buffer)
     }
 
-    /// A buffer over storage of the application's. A fault gives the storage back.
+    /// Makes a buffer over storage of the application. After a fault, checks that the storage came back, and tries
+    /// again.
     fn attach(&mut self, storage: Vec<u8>) -> RawBuffer {
         let kept = storage.clone();
         let made = catch_unwind(AssertUnwindSafe(|| self.platform.buffer_from(storage)));
         let again = match made {
             Ok(Ok(buffer)) => return buffer.raw().clone(),
             Ok(Err(unstored)) => unstored.storage,
-            // What an arena that panics was given is gone with it.
+            // A panicking arena drops the storage that it was given.
             Err(_) => kept.clone(),
         };
         assert!(self.armed.is_some() && !self.is_spent, "the storage was refused without a reason");
@@ -145,10 +146,10 @@ impl World {
         self.tally.waited_through_faults += u64::from(!self.waiting.is_empty());
     }
 
-    /// Carries an operation out; one that fails by a scripted fault is done again, and then works.
+    /// Carries an operation out. An operation that fails by a scripted fault is repeated, and must then succeed.
     ///
     /// # Panics
-    /// When any answer, or what is left behind, is not as the model says.
+    /// When an answer, or the state left behind, contradicts the model.
     pub fn step(&mut self, op: &Op) {
         self.tally.operations += 1;
         self.apply(op);
@@ -256,7 +257,7 @@ impl World {
         Item { index, raw, range, access }
     }
 
-    /// Notes an answer; a scripted fault is taken for what it is. Yields whether that is what it was.
+    /// Passes an answer to the model. Returns whether the answer is the error of the scripted fault.
     fn answered(&mut self, id: AskId, request: &Request, before: &Before, outcome: Outcome<'_>) -> bool {
         let ask = &self.model.asks[&id];
         let momentary = ask.parts.iter().map(|part| (ask.kernel, part.clone()));
@@ -280,7 +281,7 @@ impl World {
         is_fault
     }
 
-    /// Checks that an error is that of the armed fault, and that nothing is left of what failed.
+    /// Checks that an error is that of the armed fault, and that the failed operation left no trace in the states.
     fn explained(&mut self, scope: &Scope, before: &Before, error: &AcquireError) -> BufferId {
         let armed = self.armed.clone().unwrap_or_else(|| panic!("nothing was to fail: {error:?}"));
         assert!(!self.is_spent, "the fault has struck already: {error:?}");
@@ -294,7 +295,7 @@ impl World {
         about(error).expect("such errors name a buffer")
     }
 
-    /// The states as they are, where they will be needed.
+    /// Snapshots of the buffers before an operation, as long as a fault may still strike.
     fn before(&self) -> Before {
         let raws = self.slots.iter().filter(|_| self.armed.is_some() && !self.is_spent);
         raws.map(|(_, raw)| (raw.clone(), raw.snapshot())).collect()
@@ -328,7 +329,7 @@ impl World {
                 return;
             }
         };
-        // Where a request has to wait, what the thread holds must come before.
+        // A request may wait only if every buffer that this thread holds comes before the one it waits for.
         let waited_for = match &result {
             Err(AcquireError::Timeout { buffer, .. } | AcquireError::OrderViolation { buffer, .. }) => {
                 Some(buffer.id())
@@ -348,7 +349,7 @@ impl World {
                 self.answered(id, &request, &before, Outcome::Waits(buffer.id()));
                 self.model.give_up(id);
             }
-            // It would have waited, with something held that comes later.
+            // The request would have had to wait while this thread holds a later buffer.
             Err(AcquireError::OrderViolation { buffer, held }) if request.way == Way::Timeout => {
                 assert!(
                     later.is_some_and(|later| later == held.id() && held.id() >= buffer.id()),
@@ -407,7 +408,7 @@ impl World {
                 let is_fault = self.answered(id, &request, &before, Outcome::Error(&error));
                 drop(future);
                 if is_fault {
-                    // It is asked for again at once; the fault strikes no more.
+                    // The request is made again at once: the fault strikes only once.
                     self.again = false;
                     self.settle();
                     self.request(request);
@@ -416,7 +417,7 @@ impl World {
         }
     }
 
-    /// Tells the model who was woken, and polls those who ask for it, until nobody is.
+    /// Tells the model which requests were woken, and polls the eager ones, until no request is woken.
     fn settle(&mut self) {
         loop {
             for (_, raw) in &self.slots {
@@ -446,7 +447,7 @@ impl World {
         let id = held.id;
         let ask = self.model.asks[&id].clone();
         if held.request.looks {
-            // I-4: still what it was when granted.
+            // I-4: the bytes are still what they were when granted.
             held.look(&self.model);
         }
         match end {
@@ -459,7 +460,7 @@ impl World {
                 self.heard(&ask, ask.parts.iter().rev(), &grants.release());
                 self.model.commit(id, &written, |_| true);
             }
-            // What was written is not committed: it is as if the kernel had failed.
+            // A grant dropped after its kernel wrote commits nothing: the kernel counts as failed.
             End::Drop if skip % 2 == 1 => {
                 let written = held.scribble(&mut self.model, skip / 2);
                 drop(held.grants);
@@ -513,7 +514,8 @@ impl World {
         }
     }
 
-    /// Checks what a grant hears of lost devices when its parts end in this order; the buffer that it hears of.
+    /// Checks that the result of ending a grant agrees with the model on lost devices. The parts end in the order of
+    /// `parts`. Returns the buffer whose loss the result reports, if it reports one.
     fn heard<'a, T>(
         &self,
         ask: &Ask,
@@ -541,7 +543,7 @@ impl World {
     fn prefetch(&mut self, index: usize, raw: &RawBuffer, arena: ArenaId, range: &Range<u64>) {
         let before = self.before();
         let known = arena.0 < self.model.arenas;
-        // No arena belongs to a device that there is not.
+        // No device has this number, so no arena belongs to it.
         let device = if known { self.platform.arena(arena).desc().native } else { DeviceId(63) };
         let result = raw.prefetch(device, range.clone());
         if !known {
@@ -586,7 +588,7 @@ impl World {
         }
     }
 
-    /// Closes a buffer, on a thread of its own where somebody still holds it.
+    /// Closes a buffer. While grants hold the buffer, a thread of its own makes the blocking call.
     fn close(&mut self, index: usize, raw: &RawBuffer) {
         if self.closing.iter().any(|(closing, _)| *closing == index) {
             return;
@@ -600,7 +602,7 @@ impl World {
         }
         let closing = raw.clone();
         self.closing.push((index, watched("close()", move || closing.close())));
-        // The others hear of it before anything else happens, as they would if one thread did it all.
+        // All waiting requests are told before the next operation, as with a single thread.
         while raw.snapshot().lifecycle() == Lifecycle::Open {
             std::thread::yield_now();
         }
@@ -613,7 +615,7 @@ impl World {
 
     fn lose(&mut self, arena: ArenaId) {
         if arena.0 >= self.model.arenas {
-            // No such device: nothing happens.
+            // The device does not exist: nothing happens.
             self.platform.device_lost(DeviceId(u16::from(arena.0)));
             return;
         }
@@ -633,10 +635,10 @@ impl World {
         must(self.model.lose(arena, &storage));
     }
 
-    /// Everything is given back, everyone who waits is let in, and every byte that can be read is read in every arena.
+    /// Releases every grant, serves every waiting request, and reads every readable byte in every arena.
     ///
     /// # Panics
-    /// When anything of that is not as the model says, or something is left.
+    /// When an answer or a byte contradicts the model, a request waits for ever, or a block is left.
     pub fn finish(mut self) -> Tally {
         while !(self.held.is_empty() && self.waiting.is_empty()) {
             for held in std::mem::take(&mut self.held) {
@@ -673,7 +675,7 @@ impl World {
         tally
     }
 
-    /// Reads some bytes and lets them go again; where the device is lost, there is no way to them.
+    /// Reads some bytes and releases them. With a lost device, the model expects the request to be refused.
     fn read(&mut self, index: usize, raw: &RawBuffer, arena: ArenaId, range: Range<u64>) {
         self.tally.operations += 1;
         let item =
@@ -689,7 +691,7 @@ impl World {
     }
 }
 
-/// States before an operation.
+/// The state of each buffer before an operation.
 type Before = Vec<(RawBuffer, BufferState)>;
 
 fn around(drawn: u8, count: usize) -> Option<usize> {

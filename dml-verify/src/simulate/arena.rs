@@ -1,23 +1,23 @@
-//! Arenas and mechanisms that take their time, move bytes when they like, and fail.
+//! Arenas and mechanisms that take time, move bytes at random moments, and fail.
 
 use super::executor::{below, is_running, now_ns, pass, wake_at};
 use dml_arenas::Null;
-use dml_core::state::MapState;
+use dml_arenas::faulty::{Around, CallKind, Piece, Wrapped};
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{
-    AllocError, Arena, ArenaDesc, Backing, BlockRef, Completion, CopyIn, CopyJob, CopyOut, CopyQuery, Cost,
-    CrossArena, Fence, Fill, MapReport, MapRequest, NewBlock, TransferError, UnmapRequest,
+    AllocError, Arena, ArenaDesc, Completion, CopyJob, CopyQuery, Cost, CrossArena, Fence, MapReport,
+    TransferError,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 
-/// How often things go wrong: once in so many calls, or never.
+/// How often calls fail: once in this many calls, or never.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Weather {
     pub(super) faults: Option<u64>,
 }
 
-/// What the arenas of a simulation have in common.
+/// The state that the arenas of a simulation share.
 #[derive(Debug, Default)]
 pub(super) struct Sky {
     pub(super) weather: Weather,
@@ -26,7 +26,7 @@ pub(super) struct Sky {
 }
 
 impl Sky {
-    /// Whether this call goes wrong.
+    /// Counts a call, and returns whether it fails.
     fn strikes(&self) -> bool {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let strikes = is_running() && self.weather.faults.is_some_and(|often| below(often) == 0);
@@ -37,7 +37,7 @@ impl Sky {
     }
 }
 
-/// Time goes by, more or less.
+/// Lets a random time pass, or none.
 fn linger() {
     if is_running() && below(3) > 0 {
         pass(below(2_000));
@@ -48,56 +48,64 @@ fn broken() -> TransferError {
     TransferError::Framework { call: "simulated", code: -1, message: "the seed says so".into() }
 }
 
-/// A `Null` that takes time.
+/// A `Null` arena whose calls take time.
+pub(super) type SimArena = Wrapped<Null, Fickle>;
+
+/// What makes an arena take its time, and fail.
 #[derive(Debug)]
-pub(super) struct SimArena {
-    null: Arc<Null>,
+pub(super) struct Fickle {
     sky: Arc<Sky>,
-    lost: Arc<AtomicBool>,
+    is_gone: Arc<AtomicBool>,
 }
 
-impl SimArena {
-    pub(super) fn new(desc: ArenaDesc, sky: Arc<Sky>) -> Self {
-        Self { null: Arc::new(Null::backed(desc)), sky, lost: Arc::default() }
-    }
+/// An arena under `sky`.
+pub(super) fn sim_arena(desc: ArenaDesc, sky: Arc<Sky>) -> SimArena {
+    Wrapped::around(Null::backed(desc), Fickle { sky, is_gone: Arc::default() })
+}
 
-    pub(super) fn null(&self) -> &Null {
-        &self.null
-    }
-
-    /// From now on every call fails.
+impl Fickle {
+    /// Makes every later call fail.
     pub(super) fn lose(&self) {
-        self.lost.store(true, Ordering::Relaxed);
+        self.is_gone.store(true, Ordering::Relaxed);
     }
 
-    fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
+    fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Relaxed)
     }
+}
 
-    fn storage(
+impl Around for Fickle {
+    fn stored<R>(
         &self,
+        arena: &ArenaDesc,
+        kind: CallKind,
         bytes: u64,
-        make: impl FnOnce() -> Result<NewBlock, AllocError>,
-    ) -> Result<NewBlock, AllocError> {
+        make: impl FnOnce(u64) -> Result<R, AllocError>,
+    ) -> Result<R, AllocError> {
+        if kind == CallKind::Attach {
+            return make(bytes);
+        }
         linger();
-        let arena = self.null.desc().name.clone();
-        if self.is_lost() {
+        let arena = arena.name.clone();
+        if self.is_gone() {
             return Err(AllocError::DeviceLost { arena });
         }
         if self.sky.strikes() {
             return Err(AllocError::OutOfMemory { arena, bytes });
         }
-        let block = make();
+        let block = make(bytes);
         linger();
         block
     }
 
-    fn remap(
+    fn remapped(
         &self,
+        _arena: &ArenaDesc,
+        _kind: CallKind,
         change: impl FnOnce() -> Result<MapReport, TransferError>,
     ) -> Result<MapReport, TransferError> {
         linger();
-        if self.is_lost() {
+        if self.is_gone() {
             return Err(TransferError::DeviceLost);
         }
         if self.sky.strikes() {
@@ -108,40 +116,34 @@ impl SimArena {
         report
     }
 
-    /// A transfer of `len` bytes, which `carry_out` does for a part of it: at once, at its end, or in two halves; or it goes
-    /// wrong.
-    fn transfer<R: Send + 'static>(
-        &self,
-        request: R,
-        len: u64,
-        split_at: impl FnOnce(R, u64) -> (R, R),
-        carry_out: impl Fn(&Null, R) -> Result<Fence, TransferError> + Send + 'static,
-    ) -> Result<Fence, TransferError> {
-        if self.is_lost() {
+    /// A transfer is carried out at once, at its end, or in two halves; or it goes wrong.
+    fn moved<T: Piece>(&self, arena: &Arc<dyn Arena>, piece: T) -> Result<Fence, TransferError> {
+        if self.is_gone() {
             return Err(TransferError::DeviceLost);
         }
         if !is_running() {
-            return carry_out(&self.null, request);
+            return piece.start(&**arena);
         }
         let (wrong, how) = (self.sky.strikes(), below(3));
         if wrong && how == 0 {
             return Err(broken());
         }
+        let len = piece.bytes();
         let cut = below(len + 1);
-        let (now, later) = split_at(request, cut);
-        carry_out(&self.null, now)?.wait()?;
-        let (lost, null) = (self.lost.clone(), self.null.clone());
+        let (now, later) = piece.cut(cut);
+        now.start(&**arena)?.wait()?;
+        let (is_gone, arena) = (self.is_gone.clone(), arena.clone());
         let end = move || {
-            if lost.load(Ordering::Relaxed) {
+            if is_gone.load(Ordering::Relaxed) {
                 return Err(TransferError::DeviceLost);
             }
             match (wrong, how) {
                 (true, 1) => return Err(broken()),
-                // Whatever is missing: nothing, where all was moved at once.
+                // The bytes still missing; the count is zero if all were moved at once.
                 (true, _) => return if cut < len { Ok(cut) } else { Err(broken()) },
                 _ => {}
             }
-            carry_out(&null, later)?.wait()?;
+            later.start(&*arena)?.wait()?;
             Ok(len)
         };
         let ends_ns = now_ns() + below(5_000);
@@ -151,7 +153,7 @@ impl SimArena {
 
 type End = Box<dyn FnOnce() -> Result<u64, TransferError> + Send>;
 
-/// The end of a transfer, at its time.
+/// The end of a transfer, at its virtual time.
 struct Ending {
     ends_ns: u64,
     is_timed: bool,
@@ -185,56 +187,7 @@ impl Completion for Ending {
     }
 }
 
-impl Arena for SimArena {
-    fn desc(&self) -> &ArenaDesc {
-        self.null.desc()
-    }
-
-    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
-        self.storage(len, || self.null.alloc(len))
-    }
-
-    fn attach(&self, storage: &Backing) -> Result<BlockRef, AllocError> {
-        self.null.attach(storage)
-    }
-
-    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
-        self.storage(root.len(), || self.null.bind(root))
-    }
-
-    fn free(&self, block: BlockRef) {
-        self.null.free(block);
-    }
-
-    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
-        self.remap(|| self.null.map(request))
-    }
-
-    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
-        self.remap(|| self.null.unmap(request))
-    }
-
-    fn map_state(&self, block: &BlockRef) -> Option<MapState> {
-        self.null.map_state(block)
-    }
-
-    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
-        let len = copy.len();
-        self.transfer(copy, len, CopyIn::split_at, Null::copy_in)
-    }
-
-    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
-        let len = copy.len();
-        self.transfer(copy, len, CopyOut::split_at, Null::copy_out)
-    }
-
-    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
-        let len = fill.len();
-        self.transfer(fill, len, Fill::split_at, Null::fill)
-    }
-}
-
-/// A mechanism in which time passes before and after the bytes are moved by the processor.
+/// A mechanism in which time passes before and after the processor moves the bytes.
 #[derive(Debug)]
 pub(super) struct SimCross<C> {
     pub(super) inner: C,

@@ -1,8 +1,8 @@
-//! One thread, many tasks, and a clock that only it moves.
+//! An executor: one thread, many tasks, and a virtual clock.
 //!
-//! Which of the tasks that can go on does so is up to the seed. When none can, the clock jumps to the next timer. A call of
-//! an arena that takes time, and anything that blocks, runs the others meanwhile ([`pass`]): so they meet every operation
-//! half way, on one thread.
+//! The seed chooses which of the ready tasks runs next. When no task is ready, the clock jumps to the next timer. While
+//! a call of an arena takes time or blocks, the other tasks run ([`pass`]). So tasks meet every operation half way, on
+//! one thread.
 
 use crate::random::Random;
 use dml_core::sync::{Arc, Mutex};
@@ -15,10 +15,10 @@ use std::task::{Context, Poll, Wake, Waker};
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// How deep calls may lie in each other; beyond that they take their time alone.
+/// The deepest nesting of calls; below it, time passes without running other tasks.
 const DEEPEST: u32 = 6;
 
-/// Tasks that can go on.
+/// The tasks that are ready to run.
 #[derive(Debug, Default)]
 struct Ready(Mutex<Vec<usize>>);
 
@@ -38,7 +38,7 @@ impl Wake for TaskWaker {
 
 enum Slot {
     Idle(Task),
-    /// Further up on the stack.
+    /// The task is being polled further up on the stack.
     Polled,
     Ended,
 }
@@ -64,7 +64,7 @@ fn world() -> Rc<World> {
 /// Runs tasks to their end.
 ///
 /// # Panics
-/// When a task panics, and when nobody can go on before all have ended.
+/// When a task panics, or no task can run before all have ended.
 pub(super) fn run(seed: u64, make: impl FnOnce() -> Vec<Task>) {
     let world = Rc::new(World {
         now_ns: Cell::new(0),
@@ -84,13 +84,13 @@ pub(super) fn run(seed: u64, make: impl FnOnce() -> Vec<Task>) {
     assert_eq!(left, 0, "L-1, L-4: tasks that nobody will wake");
 }
 
-/// Ends the simulation of this thread; arenas are then as quick as they are without one.
+/// Ends the simulation of this thread. Without a simulation, calls of arenas take no time.
 pub(super) fn leave() {
     WORLD.with(|current| *current.borrow_mut() = None);
 }
 
 impl World {
-    /// One task goes on, or the clock does, up to `until_ns`; whether anything could.
+    /// Runs one task, or moves the clock, up to `until_ns`. Returns whether either was possible.
     fn step(&self, until_ns: u64) -> bool {
         let next = {
             let (mut ready, tasks) = (self.ready.0.lock(), self.tasks.borrow());
@@ -126,23 +126,23 @@ impl World {
     }
 }
 
-/// The time, in nanoseconds since the beginning.
+/// The virtual time, in nanoseconds since the beginning.
 pub(super) fn now_ns() -> u64 {
     world().now_ns.get()
 }
 
-/// The next number below `bound` of the simulation's seed; zero where none runs.
+/// Draws the next number below `bound` from the simulation's seed; zero if no simulation runs.
 pub(super) fn below(bound: u64) -> u64 {
     let world = WORLD.with(|world| world.borrow().clone());
     world.map_or(0, |world| world.random.borrow_mut().below(bound))
 }
 
-/// Whether a simulation runs on this thread.
+/// Returns whether a simulation runs on this thread.
 pub(super) fn is_running() -> bool {
     WORLD.with(|world| world.borrow().is_some())
 }
 
-/// Calls `waker` at a time.
+/// Wakes `waker` at the time `at_ns`.
 pub(super) fn wake_at(at_ns: u64, waker: Waker) {
     let world = world();
     let number = world.timers_made.get() + 1;
@@ -150,7 +150,7 @@ pub(super) fn wake_at(at_ns: u64, waker: Waker) {
     world.timers.borrow_mut().insert((at_ns, number), waker);
 }
 
-/// Lets so much time pass while the others go on.
+/// Lets a time pass while the other tasks run.
 pub(super) fn pass(span_ns: u64) {
     let world = world();
     let until_ns = world.now_ns.get() + span_ns;
@@ -162,7 +162,7 @@ pub(super) fn pass(span_ns: u64) {
     world.now_ns.set(world.now_ns.get().max(until_ns));
 }
 
-/// A task that does nothing for so long.
+/// Waits for a time.
 pub(super) async fn sleep(span_ns: u64) {
     let until_ns = now_ns() + span_ns;
     std::future::poll_fn(|context| match now_ns() >= until_ns {
@@ -175,7 +175,7 @@ pub(super) async fn sleep(span_ns: u64) {
     .await;
 }
 
-/// What `future` gives before so much time has passed; it is dropped otherwise.
+/// Returns the output of `future` if it is ready within a time; drops the future otherwise.
 pub(super) async fn within<F: Future + Unpin>(span_ns: u64, mut future: F) -> Option<F::Output> {
     let until_ns = now_ns() + span_ns;
     let mut timed = false;

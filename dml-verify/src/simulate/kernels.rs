@@ -1,7 +1,7 @@
-//! What the tasks of a simulation do, and what must be in the buffers while they do it.
+//! The tasks of a simulation, and the contents that the buffers must have meanwhile.
 //!
-//! A *shadow* holds the latest contents of every byte. Who writes a byte changes its shadow with the release that commits
-//! it; who reads it compares. Nothing but the grants orders these accesses.
+//! A *shadow* holds the latest contents of every byte. A writer changes the shadow of its bytes with the release that
+//! commits them; a reader compares. Only the grants order these accesses.
 
 use super::executor::{below, pass, sleep, within};
 use super::sim_arena;
@@ -14,21 +14,21 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// One buffer and what must be in it.
+/// One buffer and its shadow.
 struct Shadowed {
     buffer: RawBuffer,
     shadow: RefCell<Vec<u8>>,
-    /// Which bytes were ever written, or began as zeros.
+    /// For each byte, whether it was ever written or began as zero.
     written: RefCell<Vec<bool>>,
 }
 
-/// What all tasks share.
+/// The state that all tasks share.
 pub(super) struct Scene(Rc<Stage>);
 
 struct Stage {
     platform: Platform,
     buffers: Vec<Shadowed>,
-    /// Of the pattern written last; every write has one of its own.
+    /// The seed of the pattern written last; every write has its own.
     seed: Cell<u64>,
     /// Whether a device was lost.
     lost: Cell<bool>,
@@ -67,7 +67,7 @@ impl Scene {
                 }
             }));
         }
-        // Now and then a device is lost on the way.
+        // In some runs a device is lost on the way.
         if random.once_in(5) {
             let (stage, after_ns) = (self.0.clone(), random.below(60_000));
             let device = random.below(self.0.platform.devices().len() as u64) as u16;
@@ -79,7 +79,7 @@ impl Scene {
         tasks
     }
 
-    /// Nobody is left: what can be read is read everywhere, and the buffers go.
+    /// Reads everything readable in every arena after all tasks have ended, and drops the buffers.
     pub(super) fn finish(self) {
         let stage = Rc::into_inner(self.0).expect("every task has ended");
         for (index, shadowed) in stage.buffers.iter().enumerate() {
@@ -94,7 +94,7 @@ impl Scene {
                     Err(AcquireError::Uninitialized { .. }) => {
                         assert!(!shadowed.written.borrow()[at as usize], "{want:?} was written");
                     }
-                    // A writer failed on it, or a device took it along.
+                    // A writer failed on these bytes, or they were lost with a device.
                     Err(AcquireError::Poisoned { .. }) => {}
                     Err(AcquireError::Unreachable { .. }) if stage.lost.get() => {}
                     Err(error) if error.is_device_lost() && stage.lost.get() => {}
@@ -120,7 +120,7 @@ impl Stage {
         start..start + below(len - start + 1)
     }
 
-    /// Some ranges of some buffers, in any order.
+    /// Draws ranges of some buffers, in any order.
     fn wants(&self) -> Vec<Want> {
         let count = 1 + below(3);
         let want = |_| {
@@ -135,7 +135,7 @@ impl Stage {
         (0..count).map(want).collect()
     }
 
-    /// One thing that a task does.
+    /// Takes one random action of a task.
     async fn round(&self) {
         match below(16) {
             0 => self.prefetch(),
@@ -153,7 +153,7 @@ impl Stage {
         }
     }
 
-    /// Asks and waits, for a while or for as long as it takes, or asks without waiting.
+    /// Asks for access: waits for a limited or unlimited time, or does not wait.
     async fn acquire(
         &self,
         arena: ArenaId,
@@ -170,8 +170,7 @@ impl Stage {
         }
     }
 
-    /// A kernel on the arena of its grant: it reads, takes its time, reads again, writes, and ends in one of the ways there
-    /// are.
+    /// Runs a kernel on the arena of its grant. It reads, takes time, reads again, writes, and ends in a random way.
     async fn kernel(&self, arena: ArenaId, mut grants: Grants, wants: Vec<Want>) {
         self.compare_all(&grants, arena, &wants);
         match below(3) {
@@ -186,7 +185,7 @@ impl Stage {
         };
         let overwrites =
             wants.iter().any(|want| want.access == Access::WriteInvalidate && !want.range.is_empty());
-        // What is committed with the device gone is not committed.
+        // A release commits nothing in storage that was lost with its device.
         let lost = |want: &Want| self.buffers[want.buffer].buffer.snapshot().arena(arena).is_lost();
         let survives = !wants.iter().any(lost);
         if written.is_empty() {
@@ -208,7 +207,7 @@ impl Stage {
                 grants.release().expect("no device is lost");
             }
             _ => {
-                // Buffers whose storage is another device's are committed all the same.
+                // Buffers whose storage belongs to another device are committed nevertheless.
                 let (kept, _) = written.into_iter().partition::<Vec<_>, _>(|(buffer, ..)| {
                     !self.buffers[*buffer].buffer.snapshot().arena(arena).is_lost()
                 });
@@ -219,7 +218,7 @@ impl Stage {
         }
     }
 
-    /// Whether a kernel may still trust its memory.
+    /// Returns whether a kernel may still trust its memory.
     fn is_usable(&self, arena: ArenaId, want: &Want) -> bool {
         !want.range.is_empty() && !self.buffers[want.buffer].buffer.snapshot().arena(arena).is_lost()
     }
@@ -233,20 +232,20 @@ impl Stage {
     fn compare(&self, grants: &Grants, arena: ArenaId, want: &Want) {
         let Shadowed { buffer, shadow, .. } = &self.buffers[want.buffer];
         let span = Span::new(want.range.start, want.range.end);
-        let null = sim_arena(&self.platform, arena).null();
+        let null = sim_arena(&self.platform, arena).inner();
         let seen = null.read(grants, &buffer.range(want.range.clone())).expect("granted");
         let expected = shadow.borrow()[span.start() as usize..span.end() as usize].to_vec();
         assert_eq!(seen, expected, "I-2: {} bytes {span} in {arena}", buffer.id());
     }
 
-    /// Writes everything that was granted for writing.
+    /// Writes all bytes that were granted for writing.
     fn write(&self, grants: &mut Grants, arena: ArenaId, wants: &[Want]) -> Vec<(usize, u64, Vec<u8>)> {
         let mut written = Vec::new();
         for want in wants.iter().filter(|want| want.access.writes() && self.is_usable(arena, want)) {
             self.seed.set(self.seed.get() + 1);
             let data = bytes(self.seed.get(), want.range.clone());
             let region = self.buffers[want.buffer].buffer.range(want.range.clone());
-            let null = sim_arena(&self.platform, arena).null();
+            let null = sim_arena(&self.platform, arena).inner();
             null.write(grants, &region, &data).expect("granted for writing");
             written.push((want.buffer, want.range.start, data));
         }
@@ -261,7 +260,7 @@ impl Stage {
         }
     }
 
-    /// What a kernel that was refused does about it. Nobody is refused without a reason.
+    /// Reacts to a refused request, and checks that the refusal has a reason.
     async fn refused(&self, arena: ArenaId, error: &AcquireError, waited: bool) {
         match error {
             AcquireError::Uninitialized { buffer, .. } | AcquireError::Poisoned { buffer, .. } => {
@@ -289,7 +288,7 @@ impl Stage {
                 sleep(below(3_000)).await;
             }
             AcquireError::DeviceLost { .. } if self.lost.get() => sleep(below(3_000)).await,
-            // A way may lead only through a memory that is lost.
+            // The only route may lead through a lost memory.
             AcquireError::Unreachable { .. } if self.lost.get() => {}
             error => panic!("{arena}: {error}"),
         }
@@ -298,7 +297,7 @@ impl Stage {
     fn prefetch(&self) {
         let index = below(self.buffers.len() as u64) as usize;
         let device = self.platform.arena(self.arena()).desc().native;
-        // Whatever it answers, those who read find what must be there.
+        // Whatever the prefetch answers, later readers check the bytes.
         let _ = self.buffers[index].buffer.prefetch(device, self.range(index));
     }
 

@@ -5,9 +5,9 @@
 //!        ──▶ kernels (acquire, await, give up, run, fail, release) ├─▶ executor ──▶ bytes compared, history checked,
 //!        ──▶ who goes on next, how long everything takes           ┘               nobody left, nothing leaked
 //! ```
-//! Everything that happens follows from the seed: a run that fails prints it, and runs again in the same way. What it
-//! covers that nothing else does: long histories of the production code with every arena call half way while others go on.
-//! What it cannot: two threads in one critical section (loom explores those).
+//! The seed determines everything: a failing run prints its seed, and runs again in the same way. Only the simulation
+//! covers long histories of the production code in which other tasks run during every arena call. It cannot cover two
+//! threads in one critical section; loom explores those.
 
 mod arena;
 mod executor;
@@ -22,7 +22,7 @@ use dml_core::{ArenaId, Event, EventKind, Platform, Recording};
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-/// What happened in a simulation.
+/// Counts what happened in a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is a count of what its name says")]
 pub struct Tally {
@@ -60,13 +60,14 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Runs the simulation of a seed; what happened, and its events, whose order and contents follow from the seed alone.
+/// Runs the simulation of a seed. Returns its counts and its events, whose order and contents follow from the seed
+/// alone.
 ///
 /// # Panics
-/// When anything contradicts the specification.
+/// When the run contradicts the specification.
 pub fn run(seed: u64) -> (Tally, Vec<Event>) {
     let mut random = Random::new(seed);
-    // One in three has fair weather: then no call fails, and no acquire either.
+    // In one of three runs no call of an arena fails, so no acquire fails either.
     let faults = (!random.once_in(3)).then(|| 5 + random.below(60));
     let sky = Arc::new(Sky { weather: Weather { faults }, ..Sky::default() });
     let platform = shape::platform(&mut random, &sky);
@@ -77,7 +78,7 @@ pub fn run(seed: u64) -> (Tally, Vec<Event>) {
     drop(leaves);
     scene.finish();
     for (arena, _) in (0..).map(ArenaId).zip(platform.arenas()) {
-        assert_eq!(sim_arena(&platform, arena).null().live_blocks(), 0, "I-25: blocks of {arena} are left");
+        assert_eq!(sim_arena(&platform, arena).inner().live_blocks(), 0, "I-25: blocks of {arena} are left");
     }
     let events = story.end();
     let found = violations(&platform, &events);
@@ -99,7 +100,7 @@ pub fn run(seed: u64) -> (Tally, Vec<Event>) {
     (tally, events)
 }
 
-/// What happens, told where it goes wrong.
+/// The recorded events, which are printed if the simulation panics.
 struct Story(Option<Recording>);
 
 impl Story {
@@ -124,7 +125,7 @@ fn tell(events: &[Event]) {
     }
 }
 
-/// Ends the simulation of this thread also where it panics.
+/// Ends the simulation of this thread when dropped, also during a panic.
 struct Leave;
 
 impl Drop for Leave {

@@ -1,6 +1,6 @@
-//! The platforms of simulations: some arenas, joined in some ways, by the seed.
+//! Random platforms for simulations: some arenas, joined in some ways.
 
-use super::arena::{SimArena, SimCross, Sky};
+use super::arena::{SimCross, Sky, sim_arena};
 use crate::history::Audited;
 use crate::random::Random;
 use dml_arenas::null::join_bound;
@@ -13,15 +13,15 @@ use dml_core::{
 const HOST: DeviceId = DeviceId(0);
 const MAIN: ArenaId = ArenaId(0);
 
-/// Main memory and one to three devices, each with a memory of its own that is joined to main memory by transfers, by
-/// mapping, by sharing, or by several of these; some also to the one before.
+/// Makes main memory and one to three devices, each with its own memory. Transfers, mapping, sharing, or several of
+/// these join it to main memory; some also join it to the device before.
 pub(super) fn platform(random: &mut Random, sky: &Arc<Sky>) -> Audited {
     let mut builder = Platform::builder().without_default_links();
     builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
     let main = ArenaDesc::new("main", ArenaKind("main"), HOST)
         .with_remotes(DeviceSet::of(HOST))
         .with_concurrency(Concurrency::BimapFull);
-    builder.add_arena(Arc::new(SimArena::new(main, sky.clone())));
+    builder.add_arena(Arc::new(sim_arena(main, sky.clone())));
     for index in 1..2 + random.below(3) as u16 {
         device(&mut builder, random, sky, index);
     }
@@ -35,7 +35,7 @@ fn device(builder: &mut PlatformBuilder, random: &mut Random, sky: &Arc<Sky>, in
     let desc = ArenaDesc::new(&format!("gpu{index}"), ArenaKind("gpu"), device)
         .with_remotes(DeviceSet::of(HOST))
         .with_concurrency(concurrency);
-    let arena = builder.add_arena(Arc::new(SimArena::new(desc, sky.clone())));
+    let arena = builder.add_arena(Arc::new(sim_arena(desc, sky.clone())));
     let way = random.below(6);
     if way != 1 {
         staged(builder, sky, (MAIN, HOST), (arena, device));
@@ -45,7 +45,7 @@ fn device(builder: &mut PlatformBuilder, random: &mut Random, sky: &Arc<Sky>, in
     }
     if way == 3 || way == 4 {
         let speed = LinkSpeed::default();
-        // As wide as the arena itself allows, or narrower.
+        // The binding's concurrency is at most that of the arena.
         let width = random.below(concurrency as u64 + 1) as usize;
         join_bound(builder, MAIN, arena, kinds[width], speed);
     }
@@ -56,7 +56,7 @@ fn device(builder: &mut PlatformBuilder, random: &mut Random, sky: &Arc<Sky>, in
 
 type End = (ArenaId, DeviceId);
 
-/// Read and write calls in both directions.
+/// Adds read and write calls in both directions.
 fn staged(builder: &mut PlatformBuilder, sky: &Arc<Sky>, one: End, other: End) {
     for (from, to) in [(one, other), (other, one)] {
         let link = Link {
@@ -70,7 +70,7 @@ fn staged(builder: &mut PlatformBuilder, sky: &Arc<Sky>, one: End, other: End) {
     }
 }
 
-/// Copies by the processor, for which the device's memory is mapped.
+/// Adds copies by the processor, for which the device's memory is mapped.
 fn mapped(builder: &mut PlatformBuilder, sky: &Arc<Sky>, device: End) {
     for (from, to) in [(MAIN, device.0), (device.0, MAIN)] {
         let link = Link { from, to, source_via: HOST, target_via: HOST, allocation: Allocation::Internal };

@@ -1,4 +1,4 @@
-//! What a function is called with.
+//! The arguments of a call, as a function of the worker sees them.
 
 use crate::offload::message::{Part, Scalar};
 use crate::offload::window::Window;
@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// Why a function did not do its work: any error, or a sentence.
+/// Why a function failed: any error, or a sentence.
 pub type CallError = Box<dyn std::error::Error + Send + Sync>;
 
 /// One call: the items to compute, parts of buffers, and scalars.
@@ -37,13 +37,15 @@ unsafe impl Send for View<'_> {}
 unsafe impl Sync for View<'_> {}
 
 impl<'a> Call<'a> {
-    /// A call on parts of a window.
+    /// Makes a call on parts of a window.
     ///
     /// # Errors
-    /// A part that is not within the window, or that shares bytes with another while one of them is written.
+    /// An error for a part that is not within the window, or that shares bytes with another part while one of them is
+    /// written.
     ///
     /// # Safety
-    /// While the call lasts, nobody outside of it writes bytes of its parts, nor reads those it may write.
+    /// While the call lasts, no other code writes bytes of its parts, nor reads bytes of the parts that the function
+    /// may write.
     pub(super) unsafe fn new(
         window: &'a Window,
         items: Range<u64>,
@@ -76,36 +78,36 @@ impl<'a> Call<'a> {
         self.items.clone()
     }
 
-    /// How many threads the function may use.
+    /// The number of threads that the function may use.
     #[must_use]
     pub fn threads(&self) -> u32 {
         self.threads
     }
 
-    /// The buffers.
+    /// The parts of buffers, in the order of the arguments.
     pub fn views(&mut self) -> &mut [View<'a>] {
         &mut self.views
     }
 
-    /// One buffer.
+    /// Returns one part of a buffer.
     ///
     /// # Errors
-    /// Where the call has fewer.
+    /// An error where the call has no such part.
     pub fn view(&mut self, index: usize) -> Result<&mut View<'a>, CallError> {
         let count = self.views.len();
         self.views.get_mut(index).ok_or_else(|| format!("no buffer {index}: the call has {count}").into())
     }
 
-    /// The scalars.
+    /// The scalars, in the order of the arguments.
     #[must_use]
     pub fn scalars(&self) -> &[Scalar] {
         &self.scalars
     }
 
-    /// A scalar, which must be a `u32`.
+    /// Returns a scalar, which must be a `u32`.
     ///
     /// # Errors
-    /// Where there is none, or one of another type.
+    /// An error where the scalar does not exist or has another type.
     pub fn u32(&self, index: usize) -> Result<u32, CallError> {
         match self.scalars.get(index) {
             Some(Scalar::U32(value)) => Ok(*value),
@@ -113,10 +115,10 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A scalar, which must be a `u64`.
+    /// Returns a scalar, which must be a `u64`.
     ///
     /// # Errors
-    /// Where there is none, or one of another type.
+    /// An error where the scalar does not exist or has another type.
     pub fn u64(&self, index: usize) -> Result<u64, CallError> {
         match self.scalars.get(index) {
             Some(Scalar::U64(value)) => Ok(*value),
@@ -124,10 +126,10 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A scalar, which must be an `f32`.
+    /// Returns a scalar, which must be an `f32`.
     ///
     /// # Errors
-    /// Where there is none, or one of another type.
+    /// An error where the scalar does not exist or has another type.
     pub fn f32(&self, index: usize) -> Result<f32, CallError> {
         match self.scalars.get(index) {
             Some(Scalar::F32(value)) => Ok(*value),
@@ -135,10 +137,10 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A scalar, which must be an `f64`.
+    /// Returns a scalar, which must be an `f64`.
     ///
     /// # Errors
-    /// Where there is none, or one of another type.
+    /// An error where the scalar does not exist or has another type.
     pub fn f64(&self, index: usize) -> Result<f64, CallError> {
         match self.scalars.get(index) {
             Some(Scalar::F64(value)) => Ok(*value),
@@ -155,22 +157,22 @@ fn mismatch(index: usize, wanted: &str, found: Option<&Scalar>) -> CallError {
 }
 
 impl View<'_> {
-    /// Which bytes of its buffer the view shows.
+    /// The bytes of its buffer that the view shows.
     #[must_use]
     pub fn span(&self) -> Span {
         Span::new(self.start, self.start.saturating_add(self.bytes as u64))
     }
 
-    /// Whether the function may write it.
+    /// Returns whether the function may write the view.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.writes
     }
 
-    /// The elements.
+    /// Returns the elements, for reading.
     ///
     /// # Errors
-    /// Bytes that do not make whole aligned elements.
+    /// An error where the bytes do not make whole aligned elements.
     pub fn slice<T: Pod>(&self) -> Result<&[T], CallError> {
         // SAFETY: within the window, which outlives the call, and initialised as all mapped memory is; nobody writes
         // these bytes meanwhile (contract of `Call::new`), and this view cannot while it is borrowed.
@@ -178,10 +180,10 @@ impl View<'_> {
         bytemuck::try_cast_slice(bytes).map_err(|error| self.misfit::<T>(&error))
     }
 
-    /// The elements, to be changed.
+    /// Returns the elements, for reading and writing.
     ///
     /// # Errors
-    /// A buffer that was passed to be read, or bytes that do not make whole aligned elements.
+    /// An error where the buffer was passed for reading only, or the bytes do not make whole aligned elements.
     pub fn slice_mut<T: Pod>(&mut self) -> Result<&mut [T], CallError> {
         if !self.writes {
             return Err(

@@ -1,4 +1,4 @@
-//! Functions of shared libraries, by a C interface: `include/dml_offload.h` says the same in C.
+//! Functions of shared libraries, called through a C interface. `include/dml_offload.h` declares the same in C.
 
 use super::call::{Call, CallError, View};
 use crate::offload::message::Scalar;
@@ -6,7 +6,7 @@ use libloading::Library;
 use std::ffi::{OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 
-/// The room for what a function has to say, in bytes.
+/// The room for a function's error message, in bytes.
 const MESSAGE_BYTES: usize = 1024;
 
 /// Part of a buffer: `dml_view`.
@@ -15,13 +15,13 @@ const MESSAGE_BYTES: usize = 1024;
 pub struct CView {
     /// The first byte.
     pub data: *mut c_void,
-    /// How many there are.
+    /// The number of bytes.
     pub bytes: u64,
-    /// Where the first byte is in its buffer.
+    /// The offset of the first byte in its buffer.
     pub start: u64,
     /// 1 where the function may write, 0 where it may only read.
     pub writable: u32,
-    /// Zero.
+    /// Reserved: always zero.
     pub reserved: u32,
 }
 
@@ -31,9 +31,9 @@ pub struct CView {
 pub struct CScalar {
     /// 0 `u32`, 1 `i32`, 2 `u64`, 3 `i64`, 4 `f32`, 5 `f64`.
     pub kind: u32,
-    /// Zero.
+    /// Reserved: always zero.
     pub reserved: u32,
-    /// The value.
+    /// The value, in the union member that `kind` selects.
     pub value: CScalarValue,
 }
 
@@ -76,38 +76,38 @@ pub struct CCall {
     pub end: u64,
     /// The buffers, in order.
     pub views: *const CView,
-    /// How many there are.
+    /// The number of buffers.
     pub view_count: u64,
     /// The scalars, in order.
     pub scalars: *const CScalar,
-    /// How many there are.
+    /// The number of scalars.
     pub scalar_count: u64,
-    /// Room for what the function has to say where it fails: text ended by a zero.
+    /// Room for an error message of the function: text that ends with a zero.
     pub message: *mut c_char,
-    /// How much room, in bytes.
+    /// The size of that room, in bytes.
     pub message_bytes: u64,
 }
 
-/// A function of a library: zero where it did its work, a code of its own otherwise.
+/// A function of a library. It returns zero for success, and a code of its own otherwise.
 pub(super) type CFunction = unsafe extern "C" fn(call: *const CCall) -> i32;
 
-/// Loads a library. It stays loaded for as long as the worker lives, for its functions and threads may.
+/// Loads a library. The library stays loaded while the worker lives, because its functions and threads may still run.
 ///
 /// # Errors
-/// What the loader says.
+/// The message of the loader.
 pub(super) fn load(path: &[u8]) -> Result<Library, String> {
     // SAFETY: loading runs the library's own initialisers, which its user trusts with this process, the worker's; the
     // owner's is another.
     unsafe { Library::new(OsStr::from_bytes(path)) }.map_err(|error| chain(&error))
 }
 
-/// An error and what caused it, in one line.
+/// Formats an error and its causes in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// A function of a library that was loaded, or of one that it needs, if there is one of that name.
+/// Finds a function by name in a loaded library or in the libraries that it needs.
 pub(super) fn find(library: &Library, name: &str) -> Option<CFunction> {
     // SAFETY: a symbol that is asked for by name has the type that the interface documents; the library is never
     // unloaded, so the function is there for good.
@@ -117,7 +117,7 @@ pub(super) fn find(library: &Library, name: &str) -> Option<CFunction> {
 /// Calls a function of a library.
 ///
 /// # Errors
-/// The code and what the function said of it.
+/// The function's code and message.
 pub(super) fn call(function: CFunction, call: &mut Call<'_>) -> Result<(), (i32, CallError)> {
     let views: Vec<CView> = call.views().iter().map(c_view).collect();
     let scalars: Vec<CScalar> = call.scalars().iter().map(|scalar| c_scalar(*scalar)).collect();

@@ -1,14 +1,15 @@
-//! The worker: what the process at the other end does.
+//! The worker: the code that runs in the process at the other end.
 //!
 //! ```text
 //!   main ── hook ─┬─ started by a person ──▶ returns, and the program goes on
 //!                 └─ started as a worker ──▶ greeting ──▶ control: Find, Load, Pipeline ──▶ the owner's end: exit
 //!                                                               └─ thread per pipeline: Run ──▶ function ──▶ Ended
 //! ```
-//! 1. A worker ends when its owner's end of the control channel does, whatever its functions are doing then.
-//! 2. A function that returns an error or panics is an answer; the worker goes on.
-//! 3. It sleeps when there is nothing to do.
-//! 4. A child that a function forks has none of the views' memory, and one that returns from the function ends there.
+//! 1. A worker ends when its owner closes the control channel, even while its functions run.
+//! 2. An error or a panic of a function becomes an answer, and the worker goes on.
+//! 3. A worker sleeps when it has nothing to do.
+//! 4. A child that a function forks does not have the memory of the views. A child that returns from the function ends
+//!    there.
 
 mod call;
 mod library;
@@ -24,10 +25,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static IS_HOOKED: AtomicBool = AtomicBool::new(false);
 
-/// Makes a program its own worker: to be called first thing in `main`, before threads, arguments or output.
+/// Makes a program its own worker. Call this first in `main`, before threads, arguments or output.
 ///
-/// In the program as it is started by people this returns at once. In the process that DML starts from the same program
-/// it serves the registry's functions and does not return.
+/// In a program started by a person this returns at once. In the process that DML starts from the same program it
+/// serves the registry's functions and does not return.
 ///
 /// # Examples
 /// ```no_run
@@ -51,17 +52,18 @@ pub fn hook(registry: Registry) {
     IS_HOOKED.store(true, Ordering::Relaxed);
 }
 
-/// Serves as a worker; for the program that is nothing else.
+/// Serves as a worker, for a program that does nothing else.
 pub fn serve(registry: Registry) -> ! {
     serve::serve(registry)
 }
 
-/// Whether this program can be started again as a worker.
+/// Returns whether this program can be started again as a worker.
 pub(super) fn is_hooked() -> bool {
     IS_HOOKED.load(Ordering::Relaxed)
 }
 
-/// Whether this process was started as a worker: by its name, which people do not give, and its one argument.
+/// Returns whether this process was started as a worker: by its name, which a person would not choose, and its only
+/// argument.
 fn is_worker() -> bool {
     let mut arguments = std::env::args_os();
     let name = arguments.next().is_some_and(|name| name == WORKER);

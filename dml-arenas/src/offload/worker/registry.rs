@@ -1,4 +1,4 @@
-//! The functions that a worker has of its own.
+//! The functions built into a worker.
 
 use super::call::{Call, CallError};
 use std::collections::BTreeMap;
@@ -7,20 +7,20 @@ use std::fmt;
 /// A function of the registry.
 pub(super) type Native = Box<dyn Fn(&mut Call<'_>) -> Result<(), CallError> + Send + Sync>;
 
-/// Functions by name.
+/// Maps names to functions.
 ///
-/// Several pipelines may be in one function at once, each with buffers of its own.
+/// Several pipelines may call one function at once, each with its own buffers.
 #[derive(Default)]
 pub struct Registry(BTreeMap<String, Native>);
 
 impl Registry {
-    /// No functions; libraries may bring some.
+    /// Makes an empty registry. Libraries may add functions later.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// These functions and one more, which takes the place of one of the same name.
+    /// Adds a function, which replaces one of the same name.
     #[must_use]
     pub fn with(
         mut self,
@@ -31,7 +31,7 @@ impl Registry {
         self
     }
 
-    /// The names, in order.
+    /// The names of the functions, in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }

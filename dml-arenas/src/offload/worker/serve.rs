@@ -1,4 +1,4 @@
-//! A worker's life, from its greeting to its owner's end.
+//! The work of a worker, from its greeting until its owner closes the control channel.
 
 use super::call::{Call, CallError};
 use super::library::{self, CFunction};
@@ -22,19 +22,19 @@ use std::process::exit;
 /// The exit code of a program that was not started by DML.
 const NOT_STARTED_BY_DML: i32 = 2;
 
-/// The stack of a function: what a main thread usually has, which libraries in C count on.
+/// The stack size of a function's thread: that of a usual main thread, on which C libraries rely.
 const STACK_BYTES: usize = 8 << 20;
 
-/// What all pipelines share.
+/// The state that all pipelines of the worker share.
 struct Worker {
     window: Window,
     threads: u32,
     functions: Mutex<Functions>,
-    /// The process that serves, which a child of a function's is not.
+    /// The worker process, as opposed to a child that a function forks.
     origin: Origin,
 }
 
-/// Functions by name, and by the number that the owner was told.
+/// The functions, by name and by the number that the owner was told.
 struct Functions {
     registry: BTreeMap<String, Arc<Native>>,
     libraries: Vec<Library>,
@@ -48,7 +48,7 @@ enum Found {
     Library(CFunction),
 }
 
-/// Serves until the owner goes.
+/// Serves until the owner closes the control channel.
 pub(super) fn serve(registry: Registry) -> ! {
     let control = match control() {
         Ok(control) => control,
@@ -57,7 +57,7 @@ pub(super) fn serve(registry: Registry) -> ! {
             exit(NOT_STARTED_BY_DML);
         }
     };
-    // Also where the owner is killed while this process is stopped and cannot see its channel end.
+    // This also covers an owner that is killed while this process is stopped and cannot see its channel end.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     // SAFETY: sets how a signal is treated, to be ignored; this is the only thread yet. A function that prints to a terminal
     // is in the background there, and must not be stopped for it.
@@ -107,7 +107,7 @@ fn greet(control: &SocketChannel, registry: Registry) -> Result<Worker, String> 
     Ok(Worker { window, threads, functions: Mutex::new(functions), origin: Origin::here() })
 }
 
-/// Keeps this thread, and all that it will start, on these cores.
+/// Keeps this thread, and all threads that it will start, on these cores.
 fn pin(cores: &[u32]) -> std::io::Result<()> {
     if cores.is_empty() {
         return Ok(());
@@ -135,7 +135,7 @@ fn answer(control: &SocketChannel, worker: &Arc<Worker>) {
                 open(worker, descriptor);
                 continue;
             }
-            // An owner of the same version says nothing else.
+            // An owner of the same version sends nothing else.
             Ok(Command::Hello { .. } | Command::Run { .. }) | Err(_) => return,
         };
         if control.send(&reply.encode(), None).is_err() {
@@ -144,7 +144,7 @@ fn answer(control: &SocketChannel, worker: &Arc<Worker>) {
     }
 }
 
-/// Serves one more channel. Where that cannot be, it is closed, and the owner sees that.
+/// Serves one more channel. On a failure the channel is closed, which the owner notices.
 fn open(worker: &Arc<Worker>, descriptor: Option<OwnedFd>) {
     let Some(Ok(channel)) = descriptor.map(SocketChannel::over) else { return };
     let worker = worker.clone();
@@ -178,14 +178,14 @@ impl Worker {
         }
     }
 
-    /// A pipeline's life.
+    /// Runs the commands of one pipeline until its channel closes.
     fn run_all(&self, channel: &SocketChannel) {
         while let Ok(command) = channel.receive(None) {
             let Ok(Command::Run { ticket, call }) = Command::decode(&command) else { return };
             let outcome = self.run(call);
             if !self.origin.is_here() {
-                // A function has forked and returned twice. Its run is answered by the worker, not by the child.
-                // SAFETY: ends the child. Not by way of exit handlers, which are the worker's.
+                // A function has forked and returned twice. The worker answers for the run, not the child.
+                // SAFETY: ends the child without the exit handlers, which are the worker's.
                 unsafe { libc::_exit(i32::from(outcome != Outcome::Done)) }
             }
             if channel.send(&Reply::Ended { ticket, outcome }.encode(), None).is_err() {

@@ -2,13 +2,16 @@
 
 #![cfg(not(dml_loom))]
 
+use dml::arenas::Script;
+use dml::arenas::faulty::{CallKind, Fault};
+use dml::core::state::{Lifecycle, MapState, Status};
 use dml::core::{
-    Access, AcquireError, BusyReason, Concurrency, ConfigError, DeviceId, KernelId, RawBuffer, Region, Span,
-    TopologyError, ViewError,
+    Access, AcquireError, ArenaId, BusyReason, Concurrency, ConfigError, DeviceId, DeviceSet, EventKind,
+    KernelId, LinkId, RawBuffer, Region, Span, TopologyError, TransferError, ViewError,
 };
 use dml_verify::{
-    CPU, GPU, GPU_ARENA, MAIN_ARENA, Rig, bytes, change, check, copies, get, pair, poll_once, put, raw, read,
-    star, watched, write,
+    CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Rig, arenas, bytes, change, check, copies, get, null,
+    pair, poll_once, put, raw, read, segments, star, test_arena, watched, write,
 };
 use std::future::IntoFuture;
 use std::task::Poll;
@@ -289,4 +292,189 @@ fn i19_a_binding_wider_than_one_of_its_arenas_is_refused() {
         }
         assert!(Rig::new().gpu(link).bound(MAIN_ARENA, GPU_ARENA, own).try_plain().is_ok());
     }
+}
+
+#[test]
+fn i06_a_plan_whose_arena_reports_less_access_than_planned_is_not_granted() {
+    let mapped_only = MapState::Mapped(DeviceSet::of(CPU));
+    let script = Script::new().at_kind(CallKind::Map, 1, Fault::Report(mapped_only));
+    let platform = Rig::new().gpu_with(Concurrency::BimapFull, script).mapped(GPU_ARENA).build();
+    let buffer = raw(&platform, 100);
+    write(&buffer, MAIN_ARENA, 0..100, 1);
+    let grants = platform.acquire(GPU).read(&buffer).try_now();
+    assert!(matches!(grants, Err(AcquireError::ArenaContract { .. })), "{grants:?}");
+    assert_eq!(buffer.snapshot().lifecycle(), Lifecycle::Wedged);
+}
+
+#[test]
+fn already_held_comes_before_the_queue() {
+    let platform = pair();
+    let buffer = raw(&platform, 100);
+    write(&buffer, MAIN_ARENA, 0..100, 1);
+    let held = platform.acquire(CPU).kernel(KernelId(7)).read(&buffer).try_now().unwrap();
+    let mut writer = platform.acquire(CPU).write(&buffer).into_future();
+    assert!(poll_once(&mut writer).is_pending());
+    // To wait behind the writer, who waits for this very kernel, would be to wait for ever.
+    let mut again = platform.acquire(CPU).kernel(KernelId(7)).read(&buffer).into_future();
+    let polled = poll_once(&mut again);
+    assert!(matches!(polled, Poll::Ready(Err(AcquireError::AlreadyHeld { .. }))), "{polled:?}");
+    drop(held);
+}
+
+#[test]
+fn i15_a_future_that_failed_holds_nothing() {
+    let platform = pair();
+    let (written, never_written) = (raw(&platform, 100), raw(&platform, 100));
+    write(&written, MAIN_ARENA, 0..100, 1);
+    let mut both = platform.acquire(CPU).read(&written).read(&never_written).into_future();
+    let polled = poll_once(&mut both);
+    assert!(matches!(polled, Poll::Ready(Err(AcquireError::Uninitialized { .. }))), "{polled:?}");
+    // The future is still there; what it had been granted is not.
+    assert!(written.snapshot().requestors().is_empty());
+    drop(both);
+}
+
+#[test]
+fn l03_nobody_adds_users_to_an_arena_that_the_head_needs_idle() {
+    // The host reaches the gpu by mapping alone; the second gpu copies from it without.
+    let rig = Rig::new().gpu(Concurrency::Exclusive).gpu(Concurrency::Exclusive);
+    let platform = rig.mapped(GPU_ARENA).staged(GPU_ARENA, GPU2_ARENA).build();
+    let buffer = raw(&platform, 300);
+    write(&buffer, GPU_ARENA, 0..300, 1);
+    let kernel = platform.acquire(GPU).read(&buffer.range(200..300)).try_now().unwrap();
+    let mut head = platform.acquire(CPU).read(&buffer.range(0..100)).into_future();
+    assert!(poll_once(&mut head).is_pending());
+    let bypass = platform.acquire(GPU2).read(&buffer.range(100..200)).try_now();
+    assert!(matches!(bypass, Err(AcquireError::Busy { reason: BusyReason::Queue, .. })), "{bypass:?}");
+    drop(kernel);
+}
+
+#[test]
+fn an_unknown_arena_is_an_error() {
+    let platform = pair();
+    let buffer = raw(&platform, 100);
+    write(&buffer, MAIN_ARENA, 0..100, 1);
+    for arena in [ArenaId(2), ArenaId(63), ArenaId(255)] {
+        assert!(matches!(buffer.free(arena), Err(AcquireError::NoSuchArena { .. })));
+        assert!(matches!(buffer.bind(arena, MAIN_ARENA), Err(AcquireError::NoSuchArena { .. })));
+        assert!(matches!(buffer.bind(GPU_ARENA, arena), Err(AcquireError::NoSuchArena { .. })));
+    }
+}
+
+#[test]
+fn i15_a_failed_allocation_leaves_no_storage() {
+    let script = Script::new().at_kind(CallKind::Alloc, 1, Fault::Short(7));
+    let platform = Rig::new().gpu_with(Concurrency::Exclusive, script).staged(MAIN_ARENA, GPU_ARENA).build();
+    let buffer = raw(&platform, 100);
+    write(&buffer, MAIN_ARENA, 0..100, 1);
+    let recording = platform.record();
+    let refused = platform.acquire(GPU).read(&buffer).try_now();
+    assert!(refused.is_err_and(|error| error.is_out_of_memory()));
+    assert_eq!(copies(&recording.finish()), []);
+    // A block that was made must go back through the arena, which may do more than drop it.
+    assert_eq!(test_arena(&platform, GPU_ARENA).inner().inner().calls_of(CallKind::Free), 1);
+    assert_eq!(null(&platform, GPU_ARENA).live_blocks(), 0);
+}
+
+#[test]
+fn a_mechanism_that_refuses_what_it_offered_is_busy_and_leaves_nothing() {
+    let script = Script::new().at(1, Fault::Fail(TransferError::Infeasible));
+    let rig = Rig::new().gpu(Concurrency::Exclusive).with_link_script(LinkId(0), script);
+    let platform = rig.staged(MAIN_ARENA, GPU_ARENA).build();
+    let buffer = raw(&platform, 50);
+    write(&buffer, MAIN_ARENA, 0..50, 1);
+    let refused = platform.acquire_in(GPU_ARENA).read(&buffer).try_now();
+    assert!(matches!(refused, Err(AcquireError::Busy { .. })), "{refused:?}");
+    assert_eq!(segments(&buffer), [(0..50, arenas([MAIN_ARENA]), Status::Defined)]);
+    assert_eq!(read(&buffer, GPU_ARENA, 0..50), bytes(1, 0..50));
+}
+
+#[test]
+fn a_range_is_shown_with_its_buffer_and_its_elements() {
+    let platform = pair();
+    let buffer = platform.buffer::<u32>(24).build().unwrap();
+    assert_eq!(format!("{:?}", buffer.range(3..7)), format!("{buffer:?}[3..7]"));
+    assert_eq!(buffer.range(3..7).bytes(), 12..28);
+}
+
+#[test]
+fn a_kernel_gets_the_frameworks_own_handle() {
+    let platform = pair();
+    let buffer = raw(&platform, 40);
+    let grants = platform.acquire_in(GPU_ARENA).write(&buffer).try_now().unwrap();
+    let block = grants.block(&buffer).unwrap().expect("bytes were asked for");
+    assert_eq!(grants.native(&buffer).unwrap(), Some(block.native()));
+    grants.release().unwrap();
+    // No bytes, no storage.
+    let nothing = platform.acquire_in(GPU_ARENA).read(&buffer.range(7..7)).try_now().unwrap();
+    assert_eq!(nothing.native(&buffer).unwrap(), None);
+}
+
+#[test]
+fn what_is_not_on_the_host_cannot_be_seen_there_unless_it_is_nothing() {
+    let platform = pair();
+    let buffer = raw(&platform, 40);
+    write(&buffer, MAIN_ARENA, 0..40, 1);
+    let mut there = platform.acquire(GPU).read(&buffer.range(5..9)).try_now().unwrap();
+    let told = there.views().map(drop);
+    assert_eq!(told, Err(ViewError::NotHost { buffer: buffer.id() }));
+    drop(there);
+    let mut nothing = platform.acquire(GPU).read(&buffer.range(5..5)).try_now().unwrap();
+    let views = nothing.views().unwrap();
+    assert!(views[0].slice::<u32>().unwrap().is_empty());
+}
+
+/// No bytes have no alignment either.
+#[test]
+fn nothing_is_aligned_for_everything() {
+    let platform = pair();
+    let buffer = raw(&platform, 40);
+    write(&buffer, MAIN_ARENA, 0..40, 1);
+    let (some, none, odd) = (buffer.range(8..16), buffer.range(21..21), buffer.range(25..29));
+    let mut grants = platform.acquire(CPU).read(&some).write(&none).read(&odd).try_now().unwrap();
+    let mut views = grants.views().unwrap();
+    assert_eq!(bytemuck::cast_slice::<u32, u8>(views[0].slice().unwrap()), bytes(1, 8..16));
+    assert!(views[1].slice::<u32>().unwrap().is_empty());
+    assert!(views[1].slice_mut::<u32>().unwrap().is_empty());
+    assert!(matches!(views[2].slice::<u32>(), Err(ViewError::Alignment { .. })));
+    drop(views);
+    assert!(grants.slice::<u32>(&none).unwrap().is_empty());
+}
+
+#[test]
+fn grants_that_are_dropped_go_in_the_reverse_of_the_order_in_which_they_came() {
+    let platform = pair();
+    let (first, second) = (raw(&platform, 16), raw(&platform, 16));
+    let recording = platform.record();
+    drop(platform.acquire(CPU).write(&second).write(&first).try_now().unwrap());
+    let events = recording.finish();
+    let went = |wanted: fn(&EventKind) -> bool| {
+        events.iter().filter(|event| wanted(&event.kind)).map(|event| event.buffer).collect::<Vec<_>>()
+    };
+    assert_eq!(went(|kind| matches!(kind, EventKind::Granted { .. })), [first.id(), second.id()]);
+    assert_eq!(went(|kind| matches!(kind, EventKind::Released { .. })), [second.id(), first.id()]);
+}
+
+/// A mechanism may see at its end that it could not copy. Nothing is valid then, and the same may be asked again.
+#[test]
+fn i02_a_copy_that_turns_out_infeasible_brings_nothing() {
+    let script = Script::new().at_kind(CallKind::CopyIn, 1, Fault::FailInFence(TransferError::Infeasible));
+    let rig = Rig::new().gpu_with(Concurrency::Exclusive, script);
+    let platform = rig.staged(MAIN_ARENA, GPU_ARENA).build();
+    let buffer = raw(&platform, 40);
+    write(&buffer, MAIN_ARENA, 0..40, 1);
+    let told = platform.acquire(GPU).read(&buffer).try_now().map(drop);
+    assert_eq!(told, Err(AcquireError::Busy { buffer: buffer.name(), reason: BusyReason::ArenaInUse }));
+    assert_eq!(segments(&buffer), [(0..40, arenas([MAIN_ARENA]), Status::Defined)]);
+    assert_eq!(read(&buffer, GPU_ARENA, 0..40), bytes(1, 0..40));
+}
+
+#[test]
+fn the_end_of_a_view_says_what_became_of_it() {
+    let platform = pair();
+    let buffer = platform.buffer::<u32>(4).build().unwrap();
+    let mut view = buffer.write().unwrap();
+    view.copy_from_slice(&[1, 2, 3, 4]);
+    platform.device_lost(CPU);
+    assert!(matches!(view.release(), Err(AcquireError::DeviceLost { .. })));
 }
