@@ -41,6 +41,7 @@ pub mod null;
 pub mod offload;
 #[cfg(feature = "opencl")]
 pub mod opencl;
+mod options;
 
 pub use discover::{Discover, DiscoverError, DiscoverOptions};
 pub use faulty::{Faulty, FaultyCross, Script};

@@ -5,7 +5,7 @@
 //!         ──the n-th call begins (Death::Before)──▶ dead
 //!         ──the work of the n-th call ends (Death::During)──▶ dead: it moved its bytes, and says that it is lost
 //! ```
-//! What frees storage is passed on: the books of the arena inside must come out even.
+//! Calls that free storage still reach the wrapped arena, so that its counts of blocks stay correct.
 
 use dml_arenas::faulty::{Around, CallKind, Piece, Wrapped};
 use dml_core::state::MapState;
@@ -13,19 +13,19 @@ use dml_core::sync::{Arc, Mutex};
 use dml_core::{AllocError, Arena, ArenaDesc, Fence, MapReport, TransferError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// When a device dies.
+/// The moment at which a device dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// When the n-th call from now comes, which fails.
+    /// The device dies when the n-th call from now begins. That call fails.
     Before(u64),
-    /// While the work of the n-th call from now is under way; a call that starts no work fails.
+    /// The device dies while the work of the n-th call from now is under way. A call that starts no work fails.
     During(u64),
 }
 
-/// Any arena, on a device that may die.
+/// An arena of any type, on a device that may die.
 pub type Mortal<A> = Wrapped<A, Mortality>;
 
-/// The life of a device.
+/// The hooks that simulate the death of a device.
 #[derive(Debug, Default)]
 pub struct Mortality {
     death: Mutex<Option<Death>>,
@@ -33,33 +33,33 @@ pub struct Mortality {
     calls: AtomicU64,
 }
 
-/// `arena`, on a device that is alive.
+/// Wraps `arena` on a device that is alive.
 pub fn mortal<A: Arena>(arena: A) -> Mortal<A> {
     Wrapped::around(arena, Mortality::default())
 }
 
 impl Mortality {
-    /// How many calls were made that a dead device would not have answered.
+    /// Returns the number of calls so far that fail on a dead device.
     pub fn calls_made(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// The device dies.
+    /// Makes the device dead at once.
     pub fn die(&self) {
         self.is_dead.store(true, Ordering::SeqCst);
     }
 
-    /// The device will die.
+    /// Schedules the death of the device, and replaces an earlier schedule.
     pub fn die_at(&self, death: Death) {
         *self.death.lock() = Some(death);
     }
 
-    /// What the device was to die of does not come; one that is dead stays so.
+    /// Cancels the scheduled death. A dead device stays dead.
     pub fn spare(&self) {
         *self.death.lock() = None;
     }
 
-    /// A call comes: whether the device dies while its work is under way.
+    /// Counts a call, and returns whether the device dies while the work of the call is under way.
     fn call(&self) -> Result<bool, TransferError> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         let mut death = self.death.lock();
@@ -80,7 +80,7 @@ impl Mortality {
         if self.is_lost() { Err(TransferError::DeviceLost) } else { Ok(dies_now && during) }
     }
 
-    /// A call that ends before it returns.
+    /// Makes a call whose work is complete when the call returns.
     fn answered<R>(&self, call: impl FnOnce() -> Result<R, TransferError>) -> Result<R, TransferError> {
         if self.call()? {
             self.die();

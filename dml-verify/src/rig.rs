@@ -1,8 +1,9 @@
 //! Platforms of test arenas, and kernels that run on them.
 //!
-//! Every arena is a [`Rig`]'s own: a backed `Null` (it moves real bytes and panics when core breaks the contract), in a
-//! `Faulty` (it fails on cue) on a device that may die (`Mortal`), behind a hook that a test may set to stop a call half way. Kernels reach the bytes through
-//! the block of their grant and as the arena's native device, so that a kernel without access is caught.
+//! Every arena of a [`Rig`] has four layers. A backed `Null` moves real bytes and panics when core breaks the contract.
+//! A `Faulty` around it follows a script of failures. A `Mortal` simulates the death of the device. A [`Watch`] lets a
+//! test stop a call half way. Kernels reach the bytes through the block of their grant and as the native device of the
+//! arena, so the arena detects a kernel without access.
 
 use crate::history::Audited;
 use crate::mortal::{Mortal, mortal};
@@ -22,26 +23,26 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// The host.
+/// The host's device.
 pub const CPU: DeviceId = DeviceId(0);
-/// The first further device.
+/// The first device after the host.
 pub const GPU: DeviceId = DeviceId(1);
-/// The second further device.
+/// The second device after the host.
 pub const GPU2: DeviceId = DeviceId(2);
-/// The third further device.
+/// The third device after the host.
 pub const GPU3: DeviceId = DeviceId(3);
 /// Main memory.
 pub const MAIN_ARENA: ArenaId = ArenaId(0);
-/// The first further device's memory.
+/// The memory of [`GPU`].
 pub const GPU_ARENA: ArenaId = ArenaId(1);
-/// The second further device's memory.
+/// The memory of [`GPU2`].
 pub const GPU2_ARENA: ArenaId = ArenaId(2);
-/// The third further device's memory.
+/// The memory of [`GPU3`].
 pub const GPU3_ARENA: ArenaId = ArenaId(3);
 
 type Hook = Arc<dyn Fn(CallKind) + Send + Sync>;
 
-/// The arena of every test platform: its hooks are those of a [`Watch`].
+/// The type of every arena in a test platform. Its outermost hooks are those of a [`Watch`].
 pub type TestArena = Wrapped<Mortal<Faulty<Null>>, Watch>;
 
 /// A hook that a test may set on an arena.
@@ -58,12 +59,12 @@ impl Around for Watch {
 }
 
 impl Watch {
-    /// Calls `hook` before every call of core.
+    /// Calls `hook` before each later call of core.
     pub fn hook(&self, hook: impl Fn(CallKind) + Send + Sync + 'static) {
         *self.0.lock() = Some(Arc::new(hook));
     }
 
-    /// Stops the first call of a kind until the gate is opened.
+    /// Stops the next call of a kind until the gate is opened.
     pub fn gate(&self, kind: CallKind) -> Gate {
         let (arrive, arrived) = channel();
         let (open, opened) = channel::<()>();
@@ -81,7 +82,7 @@ impl Watch {
     }
 }
 
-/// A call stopped half way.
+/// The control of a call that is stopped half way.
 #[derive(Debug)]
 pub struct Gate {
     arrived: Receiver<()>,
@@ -94,7 +95,7 @@ impl Gate {
         self.arrived.recv().expect("the call comes");
     }
 
-    /// Lets it go on.
+    /// Lets the call continue.
     pub fn open(self) {
         let _ = self.open.send(());
     }
@@ -106,13 +107,13 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// A platform being made.
+/// A builder of test platforms.
 #[derive(Debug)]
 pub struct Rig {
     builder: PlatformBuilder,
-    /// How many links there are.
+    /// The number of links so far.
     links: u16,
-    /// What goes wrong on a link to come.
+    /// A link that will be added later, and the script of its failures.
     link_script: Option<(LinkId, Script)>,
 }
 
@@ -123,12 +124,12 @@ impl Default for Rig {
 }
 
 impl Rig {
-    /// The host and its main memory: device 0, arena 0.
+    /// Starts with the host and its main memory: device 0 and arena 0.
     pub fn new() -> Self {
         Self::with_main(Script::new())
     }
 
-    /// As [`Rig::new`], with a script for main memory.
+    /// Does the same as [`Rig::new`], with a script for main memory.
     pub fn with_main(script: Script) -> Self {
         let builder = PlatformBuilder::default().without_default_links();
         let mut rig = Self { builder, links: 0, link_script: None };
@@ -145,12 +146,12 @@ impl Rig {
         self.builder.add_arena(Arc::new(TestArena::around(inner, Watch::default())))
     }
 
-    /// A further device with a memory that the host can map.
+    /// Adds a device with a memory that the host can map.
     pub fn gpu(self, concurrency: Concurrency) -> Self {
         self.gpu_with(concurrency, Script::new())
     }
 
-    /// As [`Rig::gpu`], with a script for its memory.
+    /// Does the same as [`Rig::gpu`], with a script for the memory.
     pub fn gpu_with(mut self, concurrency: Concurrency, script: Script) -> Self {
         let index = self.builder.devices().len();
         let device = self.builder.add_device(DeviceDesc::new(&format!("gpu{index}"), DeviceKind::Gpu));
@@ -161,34 +162,34 @@ impl Rig {
         self
     }
 
-    /// Lets the mechanism of one link go wrong as `script` says. The links that are added after this count: they are
-    /// numbered in the order in which they are added, a pair that is joined in both directions having two.
+    /// Makes the mechanism of one link fail as `script` says. The link must be added after this call. Links are
+    /// numbered in the order in which they are added, and a pair joined in both directions takes two numbers.
     pub fn with_link_script(mut self, link: LinkId, script: Script) -> Self {
         self.link_script = Some((link, script));
         self
     }
 
-    /// Copies by read and write calls in both directions; the map state stays.
+    /// Adds copies by read and write calls in both directions. They do not change the map state.
     pub fn staged(mut self, a: ArenaId, b: ArenaId) -> Self {
         let ends = [(a, self.native(a)), (b, self.native(b))];
         self.join(ends, Allocation::Internal, &HostStaged::default());
         self
     }
 
-    /// Copies by mapping `device` for the host.
+    /// Adds copies between main memory and `device`, which is mapped for the host.
     pub fn mapped(mut self, device: ArenaId) -> Self {
         self.join([(MAIN_ARENA, CPU), (device, CPU)], Allocation::Internal, &HostMapped::default());
         self
     }
 
-    /// One storage for both.
+    /// Adds a binding, by which both arenas can share one storage.
     pub fn bound(mut self, a: ArenaId, b: ArenaId, concurrency: Concurrency) -> Self {
         let ends = [(a, self.native(a)), (b, self.native(b))];
         self.join(ends, Allocation::Bound(concurrency), &Binding::default());
         self
     }
 
-    /// Copies by read and write calls in one direction only.
+    /// Adds copies by read and write calls in one direction only.
     pub fn one_way(mut self, from: ArenaId, to: ArenaId) -> Self {
         let ends = [(from, self.native(from)), (to, self.native(to))];
         self.link(ends, Allocation::Internal, &HostStaged::default());
@@ -226,7 +227,7 @@ impl Rig {
         self.builder.add_link(Link { from, to, source_via, target_via, allocation }, mechanism);
     }
 
-    /// The platform, under the history checker.
+    /// Builds the platform under the history checker.
     ///
     /// # Panics
     /// When a link or an arena does not fit the others.
@@ -235,37 +236,37 @@ impl Rig {
         Audited::new(self.plain())
     }
 
-    /// The platform, with nothing recorded: for those who drive the pure machine, or check by themselves.
+    /// Builds the platform without recording. It serves tests that drive the pure machine or do their own checks.
     ///
     /// # Panics
-    /// As [`Rig::build`].
+    /// Under the same conditions as [`Rig::build`].
     #[must_use]
     pub fn plain(self) -> Platform {
         self.try_plain().expect("a platform without problems")
     }
 
-    /// As [`Rig::plain`].
+    /// Does the same as [`Rig::plain`], but returns problems instead of panicking.
     ///
     /// # Errors
-    /// Whatever does not fit.
+    /// [`ConfigError`] when a link or an arena does not fit the others.
     pub fn try_plain(self) -> Result<Platform, ConfigError> {
         self.builder.build()
     }
 }
 
-/// Main memory and one exclusive gpu, joined by read and write calls.
+/// Builds main memory and one exclusive gpu, joined by read and write calls.
 #[must_use]
 pub fn pair() -> Audited {
     Rig::new().gpu(Concurrency::Exclusive).staged(MAIN_ARENA, GPU_ARENA).build()
 }
 
-/// Main memory and one gpu whose data the host reaches by mapping alone.
+/// Builds main memory and one gpu whose data the host reaches only by mapping.
 #[must_use]
 pub fn mapped_pair(concurrency: Concurrency) -> Audited {
     Rig::new().gpu(concurrency).mapped(GPU_ARENA).build()
 }
 
-/// Main memory and two gpus, each joined to main memory only: between the gpus there are two hops.
+/// Builds main memory and two gpus that are joined only to main memory. A path between the gpus has two hops.
 #[must_use]
 pub fn star() -> Audited {
     Rig::new()
@@ -276,31 +277,31 @@ pub fn star() -> Audited {
         .build()
 }
 
-/// Main memory and one gpu that can share storage, and do nothing else.
+/// Builds main memory and one gpu that can share storage and have no other link.
 #[must_use]
 pub fn bound_pair(concurrency: Concurrency) -> Audited {
     Rig::new().gpu(concurrency).bound(MAIN_ARENA, GPU_ARENA, concurrency).build()
 }
 
-/// An arena of a rig.
+/// Returns one arena of a rig.
 ///
 /// # Panics
-/// When the platform is not a rig's.
+/// When the platform was not built by a rig.
 pub fn test_arena(platform: &Platform, id: ArenaId) -> &TestArena {
     platform.arena(id).downcast_ref::<TestArena>().expect("every arena is a test arena")
 }
 
-/// The arena that records and polices.
+/// Returns the innermost arena, which records the calls and checks the contract.
 pub fn null(platform: &Platform, id: ArenaId) -> &Null {
     test_arena(platform, id).inner().inner().inner()
 }
 
-/// How many blocks are alive in all arenas.
+/// Returns the number of live blocks in all arenas.
 pub fn live_blocks(platform: &Platform) -> usize {
     (0..platform.arenas().len()).map(|id| null(platform, ArenaId(id as u8)).live_blocks()).sum()
 }
 
-/// A byte that depends on everything, and is never zero.
+/// Returns a byte that depends on seed and offset and is never zero.
 pub fn byte(seed: u64, offset: u64) -> u8 {
     let mut x =
         seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ offset.wrapping_add(1).wrapping_mul(0xD6E8_FEB8_6659_FD93);
@@ -310,12 +311,12 @@ pub fn byte(seed: u64, offset: u64) -> u8 {
     (x % 255) as u8 + 1
 }
 
-/// The bytes of a range in the pattern of a seed.
+/// Returns the bytes of a range in the pattern of a seed.
 pub fn bytes(seed: u64, range: std::ops::Range<u64>) -> Vec<u8> {
     range.map(|offset| byte(seed, offset)).collect()
 }
 
-/// A kernel that writes `bytes` at `offset` of the buffer, on the arena of its grant.
+/// Acts as a kernel that writes `bytes` at `offset` of the buffer, in the arena of its grant.
 pub fn put(grants: &mut Grants, region: &impl Region, offset: u64, bytes: &[u8]) {
     if bytes.is_empty() {
         return;
@@ -326,7 +327,7 @@ pub fn put(grants: &mut Grants, region: &impl Region, offset: u64, bytes: &[u8])
     null.write(grants, &part, bytes).expect("granted for writing");
 }
 
-/// A kernel that reads a range of the buffer, on the arena of its grant.
+/// Acts as a kernel that reads a range of the buffer, in the arena of its grant.
 pub fn get(grants: &Grants, region: &impl Region, range: std::ops::Range<u64>) -> Vec<u8> {
     if range.is_empty() {
         return Vec::new();
@@ -336,7 +337,7 @@ pub fn get(grants: &Grants, region: &impl Region, range: std::ops::Range<u64>) -
     null.read(grants, &region.buffer().range(range)).expect("granted")
 }
 
-/// Overwrites a range in an arena with the pattern of `seed`.
+/// Acquires a range for writing in an arena, and overwrites it with the pattern of `seed`.
 pub fn write(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>, seed: u64) {
     let region = buffer.range(range.clone());
     let mut grants =
@@ -345,7 +346,7 @@ pub fn write(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>, se
     grants.release().expect("committed");
 }
 
-/// Changes a range in an arena to the pattern of `seed`, by read-write access.
+/// Acquires a range for reading and writing in an arena, and changes it to the pattern of `seed`.
 pub fn change(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>, seed: u64) {
     let region = buffer.range(range.clone());
     let mut grants =
@@ -354,19 +355,19 @@ pub fn change(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>, s
     grants.release().expect("committed");
 }
 
-/// Reads a range in an arena.
+/// Acquires a range for reading in an arena, and returns its bytes.
 pub fn read(buffer: &RawBuffer, arena: ArenaId, range: std::ops::Range<u64>) -> Vec<u8> {
     let region = buffer.range(range.clone());
     let grants = buffer.platform().acquire_in(arena).read(&region).try_now().expect("free to be read");
     get(&grants, buffer, range)
 }
 
-/// A buffer of so many bytes, with nothing in them.
+/// Creates a buffer of `len` bytes without contents.
 pub fn raw(platform: &Platform, len: u64) -> RawBuffer {
     platform.raw_buffer(len).build().expect("not too large")
 }
 
-/// Checks every state invariant.
+/// Checks every state invariant, and returns the checked state.
 pub fn check(buffer: &RawBuffer) -> BufferState {
     let state = buffer.snapshot();
     if let Err(violation) = state.check_invariants(buffer.platform().routes()) {
@@ -375,18 +376,18 @@ pub fn check(buffer: &RawBuffer) -> BufferState {
     state
 }
 
-/// The segments as range, valid-set and status.
+/// Returns the range, valid-set and status of every segment.
 pub fn segments(buffer: &RawBuffer) -> Vec<(std::ops::Range<u64>, ArenaSet, Status)> {
     let state = check(buffer);
     state.segments().iter().map(|(span, content)| (span.to_range(), content.valid, content.status)).collect()
 }
 
-/// A set of arenas.
+/// Collects arenas into a set.
 pub fn arenas(ids: impl IntoIterator<Item = ArenaId>) -> ArenaSet {
     ids.into_iter().collect()
 }
 
-/// The copies among events, as source, destination and range.
+/// Returns the source, destination and range of every copy that starts among `events`.
 pub fn copies(events: &[Event]) -> Vec<(Option<ArenaId>, ArenaId, std::ops::Range<u64>)> {
     let copy = |event: &Event| match event.kind {
         EventKind::CopyStarted { from, to, span, .. } => Some((from, to, span.to_range())),
@@ -395,7 +396,7 @@ pub fn copies(events: &[Event]) -> Vec<(Option<ArenaId>, ArenaId, std::ops::Rang
     events.iter().filter_map(copy).collect()
 }
 
-/// How many copies of bytes (not fills, not refreshes) the arenas were asked for.
+/// Returns the number of copies of bytes that the platform has counted. Fills and refreshes do not count.
 pub fn byte_copies(platform: &Platform) -> u64 {
     platform.counters().transfers().iter().map(|transfer| transfer.copies).sum()
 }
@@ -405,7 +406,7 @@ pub fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Runs a future to its end on this thread, which sleeps while there is nothing to do.
+/// Runs a future to its end on this thread, which sleeps between wake-ups.
 pub fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {
@@ -422,7 +423,7 @@ pub fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
     }
 }
 
-/// Runs `act` on a thread of its own. A hang becomes a failure; nothing else depends on the time.
+/// Runs `act` on a separate thread, so that a hang becomes a failure. Nothing else depends on time.
 pub fn watched<R: Send + 'static>(what: &str, act: impl FnOnce() -> R + Send + 'static) -> Watched<R> {
     let (done, ended) = channel();
     std::thread::spawn(move || {
@@ -431,7 +432,7 @@ pub fn watched<R: Send + 'static>(what: &str, act: impl FnOnce() -> R + Send + '
     Watched { what: what.to_owned(), ended }
 }
 
-/// A thread that must end.
+/// A thread that must end within a time limit.
 #[derive(Debug)]
 pub struct Watched<R> {
     what: String,
@@ -439,18 +440,18 @@ pub struct Watched<R> {
 }
 
 impl<R> Watched<R> {
-    /// Its result.
+    /// Waits for the thread, and returns its result.
     ///
     /// # Panics
-    /// When it panicked, or does not end within 20 seconds.
+    /// When the thread panicked, or does not end within 20 seconds.
     pub fn join(self) -> R {
         self.join_within(Duration::from_secs(20))
     }
 
-    /// As [`Watched::join`], with another limit.
+    /// Does the same as [`Watched::join`], with another limit.
     ///
     /// # Panics
-    /// When it panicked, or does not end within `limit`.
+    /// When the thread panicked, or does not end within `limit`.
     pub fn join_within(self, limit: Duration) -> R {
         match self.ended.recv_timeout(limit) {
             Ok(Ok(result)) => result,

@@ -164,7 +164,7 @@ fn a_dropped_flight_waits_lets_nobody_in_and_commits_nothing() {
 /// Storage that was handed out is taken back when the arena says that nothing launched on it is left.
 #[test]
 fn what_was_launched_ends_before_anybody_is_let_in() {
-    for ends in ["dropped", "failed", "panicked"] {
+    for ends in ["dropped", "failed", "panicked", "not clean"] {
         let seen = Arc::new(std::sync::OnceLock::<Buffer<u32>>::new());
         let (looked_at, told) = (seen.clone(), Arc::new(AtomicUsize::new(0)));
         let busy = told.clone();
@@ -179,11 +179,14 @@ fn what_was_launched_ends_before_anybody_is_let_in() {
         let platform = platform(Join::Staged, &plan, Lie::None);
         let buffer = platform.buffer_from(vec![7_u32; 50]).unwrap();
         assert!(seen.set(buffer.clone()).is_ok());
-        let grants = platform.acquire(GPU).read_write(&buffer).wait().unwrap();
+        let acquire = platform.acquire(GPU);
+        let acquire = if ends == "not clean" { acquire.write(&buffer) } else { acquire.read_write(&buffer) };
+        let grants = acquire.wait().unwrap();
         let _ = grants.block(&buffer).unwrap();
         match ends {
             "dropped" => drop(grants),
             "failed" => grants.failed().unwrap(),
+            "not clean" => assert!(matches!(grants.clean(), Err(AcquireError::NotClean { .. }))),
             _ => {
                 let kernel = std::thread::spawn(move || {
                     let _mine = grants;

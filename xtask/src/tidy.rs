@@ -6,10 +6,11 @@
 //!                         --> *.md                                          --> links     --'
 //! ```
 //!
-//! 1. `unsafe` stands in `dml-arenas` and in `dml-core/src/memory/host.rs` and nowhere else; every block says why it is sound.
+//! 1. `unsafe` stands in `dml-arenas`, in two files of `dml-core/src/memory`, and where kernels are launched on devices, and
+//!    nowhere else; every block says why it is sound.
 //! 2. `dml-core::state` is pure: no clocks, threads, locks, atomics or I/O.
 //! 3. `dml-core` names no memory framework, `dml-scheduler` no arena, neither in code nor in what it depends on.
-//! 4. Only `dml-core::sync` knows where locks come from.
+//! 4. Only `dml-core::sync` knows where locks come from. The rooms of `dml-core` import from no room above them.
 //! 5. No file outgrows a reader, no placeholder is left, every crate takes the workspace's lints, every link leads
 //!    somewhere.
 //!

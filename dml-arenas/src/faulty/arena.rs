@@ -5,15 +5,15 @@ use super::wrapped::{Around, Piece, Wrapped};
 use dml_core::sync::Arc;
 use dml_core::{AllocError, Arena, ArenaDesc, Fence, MapReport, TransferError};
 
-/// Any arena, with faults: [`Faulty::new`] takes the script.
+/// An arena of any type with scripted faults. [`Faulty::new`] takes the script.
 pub type Faulty<A> = Wrapped<A, Faults>;
 
-/// The faults of an arena.
+/// The hooks that make an arena fail as its script says.
 #[derive(Debug)]
 pub struct Faults(Player);
 
 impl<A: Arena> Wrapped<A, Faults> {
-    /// `arena`, going wrong where `script` says.
+    /// Wraps `arena`, whose calls fail as `script` says.
     #[must_use]
     pub fn new(arena: A, script: Script) -> Self {
         Self::around(arena, Faults(Player::new(script)))
@@ -21,19 +21,19 @@ impl<A: Arena> Wrapped<A, Faults> {
 }
 
 impl Faults {
-    /// How many calls were made so far.
+    /// Returns the number of calls so far.
     #[must_use]
     pub fn calls_made(&self) -> u64 {
         self.0.calls_made()
     }
 
-    /// How many calls of one kind were made so far.
+    /// Returns the number of calls of one kind so far.
     #[must_use]
     pub fn calls_of(&self, kind: CallKind) -> u64 {
         self.0.calls_of(kind)
     }
 
-    /// What is left of the fault that the next call of this kind meets.
+    /// Counts a call, and plays the part of its fault that comes before the call. Returns the rest of the fault.
     fn meet(&self, arena: &ArenaDesc, kind: CallKind) -> Option<Fault> {
         meet(self.0.next(kind), &arena.name, kind)
     }

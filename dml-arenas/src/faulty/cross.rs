@@ -4,8 +4,8 @@ use super::script::{CallKind, Player, Script, transfer};
 use dml_core::sync::Arc;
 use dml_core::{CopyJob, CopyQuery, Cost, CrossArena, Fence, TransferError};
 
-/// Wraps a copy mechanism, and makes some of its copies fail. Asking for a price is not a call: the price is that of
-/// the wrapped mechanism.
+/// Wraps a copy mechanism, and makes some of its copies fail. A query for a price does not count as a call, and returns
+/// the price of the wrapped mechanism.
 #[derive(Debug)]
 pub struct FaultyCross<C> {
     inner: C,
@@ -21,13 +21,13 @@ impl<C: CrossArena> FaultyCross<C> {
         Self { inner: mechanism, name, player: Player::new(script) }
     }
 
-    /// The wrapped mechanism.
+    /// Returns the wrapped mechanism.
     #[must_use]
     pub fn inner(&self) -> &C {
         &self.inner
     }
 
-    /// The number of copies asked for so far.
+    /// Returns the number of copies requested so far.
     #[must_use]
     pub fn calls_made(&self) -> u64 {
         self.player.calls_made()
@@ -51,7 +51,7 @@ impl<C: CrossArena> CrossArena for FaultyCross<C> {
     }
 }
 
-/// Copies only the first `bytes` bytes of a job, in whichever way its ends allow.
+/// Copies only the first `bytes` bytes of a job, in the way that its ends allow.
 fn copy_first(job: CopyJob, bytes: u64) -> Result<Fence, TransferError> {
     let job = job.first(bytes);
     match (job.source_host().is_some(), job.target_host().is_some()) {

@@ -75,7 +75,7 @@ struct Rule {
     fault: Fault,
 }
 
-/// The faults that calls will meet, by the number of the call.
+/// The faults of calls, by the number of the call.
 ///
 /// # Examples
 /// ```
@@ -151,18 +151,18 @@ impl Player {
         self.script.rules.iter().find(meets).map(|rule| rule.fault.clone())
     }
 
-    /// The number of calls so far.
+    /// Returns the number of calls so far.
     pub(super) fn calls_made(&self) -> u64 {
         self.counts.lock().all
     }
 
-    /// The number of calls of one kind so far.
+    /// Returns the number of calls of one kind so far.
     pub(super) fn calls_of(&self, kind: CallKind) -> u64 {
         self.counts.lock().by_kind[kind as usize]
     }
 }
 
-/// Carries a transfer out as its fault says; `start` starts all of it, or the given number of its first bytes.
+/// Carries a transfer out as its fault says. `start` starts the whole transfer, or the given number of its first bytes.
 pub(super) fn transfer(
     fault: Option<Fault>,
     name: &Arc<str>,

@@ -1,4 +1,4 @@
-//! An arena in another, with hooks around its calls: what watches, delays and breaks arenas in tests is made of it.
+//! An arena wrapped in hooks around its calls. Tests use it to watch, delay and break arenas.
 
 use super::script::CallKind;
 use dml_core::state::MapState;
@@ -10,15 +10,15 @@ use dml_core::{
 use std::fmt;
 use std::ops::Deref;
 
-/// What is done around the calls of an arena. Every method passes its call on unless it is implemented otherwise.
+/// The hooks around the calls of an arena. By default, every hook passes its call on.
 pub trait Around: fmt::Debug + Send + Sync + 'static {
-    /// Any call that core makes on storage, before it is made.
+    /// Runs before any call that core makes on storage.
     fn called(&self, kind: CallKind) {
         let _ = kind;
     }
 
-    /// Storage of `bytes` bytes is made, by [`CallKind::Alloc`], [`CallKind::Attach`] or [`CallKind::Bind`]. `make` does it, and
-    /// allocates as many bytes as it is told.
+    /// Runs around a call that makes storage of `bytes` bytes: [`CallKind::Alloc`], [`CallKind::Attach`] or
+    /// [`CallKind::Bind`]. `make` makes the call; only an `Alloc` depends on the number of bytes passed to it.
     ///
     /// # Errors
     /// Those of the arena, or of the hook.
@@ -33,12 +33,12 @@ pub trait Around: fmt::Debug + Send + Sync + 'static {
         make(bytes)
     }
 
-    /// Storage is about to be freed.
+    /// Runs before storage is freed.
     fn freed(&self, arena: &ArenaDesc) {
         let _ = arena;
     }
 
-    /// A map state changes, by [`CallKind::Map`] or [`CallKind::Unmap`].
+    /// Runs around a change of map state by [`CallKind::Map`] or [`CallKind::Unmap`].
     ///
     /// # Errors
     /// Those of the arena, or of the hook.
@@ -52,7 +52,7 @@ pub trait Around: fmt::Debug + Send + Sync + 'static {
         change()
     }
 
-    /// Bytes are moved: the hook [starts](Piece::start) the piece on the arena, or parts of it.
+    /// Runs around a transfer. The hook [starts](Piece::start) the piece, or parts of it, on the arena.
     ///
     /// # Errors
     /// Those of the arena, or of the hook.
@@ -60,32 +60,32 @@ pub trait Around: fmt::Debug + Send + Sync + 'static {
         piece.start(&**arena)
     }
 
-    /// Returns the map state that core is told, where the arena says `found`.
+    /// Returns the map state that core is told when the arena reports `found`.
     fn map_state(&self, found: Option<MapState>) -> Option<MapState> {
         found
     }
 
-    /// Returns whether the device is gone, though the arena may not say so.
+    /// Returns whether the hooks declare the device lost, even if the arena does not.
     fn is_lost(&self) -> bool {
         false
     }
 }
 
-/// A transfer of some bytes of a block, which can be cut.
+/// A transfer of bytes of a block, which can be cut into two.
 pub trait Piece: Sized + Send + 'static {
-    /// The call that starts it.
+    /// The kind of call that starts the transfer.
     const KIND: CallKind;
 
-    /// How many bytes it moves.
+    /// Returns the number of bytes that the transfer moves.
     fn bytes(&self) -> u64;
 
-    /// Cuts it after its first `at` bytes.
+    /// Cuts the transfer after its first `at` bytes.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// When the transfer has fewer than `at` bytes.
     fn cut(self, at: u64) -> (Self, Self);
 
-    /// Starts it.
+    /// Starts the transfer.
     ///
     /// # Errors
     /// Those of the arena.
@@ -116,9 +116,9 @@ piece!(CopyIn, CopyIn, copy_in);
 piece!(CopyOut, CopyOut, copy_out);
 piece!(Fill, Fill, fill);
 
-/// An arena in another, with hooks around its calls.
+/// An arena wrapped in hooks around its calls.
 ///
-/// It shows its hooks as its own methods (`Deref`).
+/// It dereferences to its hooks, so their methods can be called on it.
 #[derive(Debug)]
 pub struct Wrapped<A, H> {
     inner: Arc<A>,
@@ -126,13 +126,13 @@ pub struct Wrapped<A, H> {
 }
 
 impl<A: Arena, H: Around> Wrapped<A, H> {
-    /// `arena`, with `hooks` around it.
+    /// Wraps `arena` in `hooks`.
     #[must_use]
     pub fn around(arena: A, hooks: H) -> Self {
         Self { inner: Arc::new(arena), hooks }
     }
 
-    /// The arena inside.
+    /// Returns the wrapped arena.
     #[must_use]
     pub fn inner(&self) -> &A {
         &self.inner

@@ -1,8 +1,8 @@
 //! Adds the processor and its memory, which every machine has.
 
 use super::MainMem;
-use crate::discover::{DiscoverError, DiscoverOptions};
 use crate::join::End;
+use crate::options::{DiscoverError, DiscoverOptions};
 use dml_core::sync::Arc;
 use dml_core::{DeviceDesc, DeviceKind, PlatformBuilder};
 

@@ -89,13 +89,8 @@ impl OffloadArena {
     }
 
     fn place(&self, block: &BlockRef, span: Span) -> Span {
-        let name = &self.desc.name;
-        let own = block.downcast_ref::<OffloadBlock>().filter(|own| own.is_of(&self.device));
-        let own =
-            own.unwrap_or_else(|| panic!("core bug: {name} was handed a block of another arena: {block:?}"));
-        own.place(span).unwrap_or_else(|| {
-            panic!("core bug: {name} was asked for bytes {span} of a block of {} bytes", block.len())
-        })
+        let place = OffloadBlock::find(block, &self.device, span);
+        place.unwrap_or_else(|reason| panic!("core bug: {}: {reason}: {block:?}", self.desc.name))
     }
 
     fn transfer(

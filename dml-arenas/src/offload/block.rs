@@ -2,7 +2,7 @@
 
 use super::device::OffloadDevice;
 use dml_core::sync::Arc;
-use dml_core::{Block, NativeHandle, Span};
+use dml_core::{Block, BlockRef, NativeHandle, Span};
 
 /// Pages of a worker's memory, given back when the last reference is dropped.
 #[derive(Debug)]
@@ -19,15 +19,18 @@ impl OffloadBlock {
         Self { device, pages, len }
     }
 
-    /// Returns whether the block is in this device's memory.
-    pub(super) fn is_of(&self, device: &Arc<OffloadDevice>) -> bool {
-        Arc::ptr_eq(&self.device, device)
-    }
-
-    /// Returns the place of a span in the worker's memory; `None` where the span reaches past the block's end.
-    pub(super) fn place(&self, span: Span) -> Option<Span> {
-        let start = self.pages.start();
-        (span.end() <= self.len).then(|| Span::new(start + span.start(), start + span.end()))
+    /// Returns the place of some bytes of a block in the memory of a device's worker.
+    ///
+    /// # Errors
+    /// The reason why the bytes have no place there.
+    pub(super) fn find(block: &BlockRef, device: &Arc<OffloadDevice>, span: Span) -> Result<Span, String> {
+        let own = block.downcast_ref::<Self>().filter(|own| Arc::ptr_eq(&own.device, device));
+        let own = own.ok_or("the block belongs to another arena")?;
+        let start = own.pages.start();
+        match span.end() <= own.len {
+            true => Ok(Span::new(start + span.start(), start + span.end())),
+            false => Err(format!("bytes {span} of a block of {} bytes", own.len)),
+        }
     }
 }
 

@@ -90,11 +90,7 @@ impl Function {
     }
 
     fn part(&self, block: &BlockRef, span: Span, writes: bool) -> Result<Part, String> {
-        let own = block.downcast_ref::<OffloadBlock>().filter(|own| own.is_of(&self.device));
-        let own = own.ok_or("the block belongs to another arena")?;
-        let place = own
-            .place(span)
-            .ok_or_else(|| format!("bytes {span} of a block of {} bytes", dml_core::Block::len(own)))?;
+        let place = OffloadBlock::find(block, &self.device, span)?;
         Ok(Part { offset: place.start(), bytes: place.len(), start: span.start(), writes })
     }
 

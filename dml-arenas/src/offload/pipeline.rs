@@ -23,7 +23,7 @@ use super::signal::{Signal, Signaller};
 use super::transport::{Channel, ChannelError};
 use super::unix::CONTROL_LIMIT;
 use dml_core::sync::{Arc, Condvar, Mutex};
-use dml_core::{Block, BlockRef, Fill, HostSource, HostTarget, Span};
+use dml_core::{BlockRef, Fill, HostSource, HostTarget, Span};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
@@ -259,10 +259,7 @@ impl Pipeline {
     }
 
     fn place(&self, block: &BlockRef, span: Span) -> Result<Span, OffloadError> {
-        let own = block.downcast_ref::<OffloadBlock>().filter(|own| own.is_of(self.device()));
-        let own = own.ok_or_else(|| self.misfit(0, "the block belongs to another arena"))?;
-        own.place(span)
-            .ok_or_else(|| self.misfit(0, &format!("bytes {span} of a block of {} bytes", own.len())))
+        OffloadBlock::find(block, self.device(), span).map_err(|reason| self.misfit(0, &reason))
     }
 
     fn misfit(&self, index: usize, reason: &str) -> OffloadError {

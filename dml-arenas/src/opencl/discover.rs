@@ -4,8 +4,8 @@ use super::arena::OpenClArena;
 use super::cross;
 use super::device::{Found, Sort, list};
 use super::session::Session;
-use crate::discover::{DiscoverError, DiscoverOptions};
 use crate::join::End;
+use crate::options::{DiscoverError, DiscoverOptions};
 use dml_core::sync::Arc;
 use dml_core::{DeviceDesc, DeviceKind, PlatformBuilder, Unavailable};
 

@@ -21,7 +21,7 @@ pub(crate) enum Rank {
 }
 
 thread_local! {
-    static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
+    static HELD: RefCell<Vec<Rank>> = RefCell::new(Vec::with_capacity(2));
 }
 
 /// Checks that this thread holds no lock, before it runs foreign code.

@@ -77,11 +77,11 @@ struct CopyEnds {
 
 struct Pending {
     fence: Fence,
-    rest: Ended,
+    copy: Begun,
 }
 
-/// A copy whose fence has ended or is about to be waited for.
-struct Ended {
+/// A copy that has begun, with what is needed at its end.
+struct Begun {
     copy: CopyOp,
     /// The loan is out while any code still works on the copy, regardless of the fence.
     loan: Loan,
@@ -177,10 +177,10 @@ impl Run {
             }),
         };
         let Some((index, ended)) = ended else { return Poll::Pending };
-        let Pending { fence, rest } = self.pending.remove(index).expect("just found");
+        let Pending { fence, copy } = self.pending.remove(index).expect("just found");
         // A fence that panicked in a poll may panic again in its destructor.
         quietly(fence);
-        Poll::Ready(self.ended(rest, ended))
+        Poll::Ready(self.ended(copy, ended))
     }
 
     /// Records that a step failed. If a device is lost, every buffer learns it before the requester does and before the
@@ -409,7 +409,7 @@ impl Run {
         match started.unwrap_or_else(|message| Err(TransferError::Panicked { message })) {
             Ok(fence) => {
                 self.pending
-                    .push_back(Pending { fence, rest: Ended { copy, loan, begun, ends, map_changes } });
+                    .push_back(Pending { fence, copy: Begun { copy, loan, begun, ends, map_changes } });
                 self.next()
             }
             Err(cause) => {
@@ -420,8 +420,8 @@ impl Run {
     }
 
     /// Completes a copy whose fence has ended, with or without an error.
-    fn ended(&mut self, ended: Ended, result: Result<u64, TransferError>) -> Task {
-        let Ended { copy, begun, loan, ends, map_changes } = ended;
+    fn ended(&mut self, copy: Begun, result: Result<u64, TransferError>) -> Task {
+        let Begun { copy, begun, loan, ends, map_changes } = copy;
         let (step, requested_bytes) = (Step::Copy(copy), copy.span.len());
         let mut moved = result.and_then(|done_bytes| moved_all(requested_bytes, done_bytes));
         if loan.is_out() {
@@ -606,10 +606,10 @@ impl Drop for Run {
         }
         self.execution.stop();
         let given_up = GivenUp(self);
-        for Pending { fence, rest } in std::mem::take(&mut given_up.0.pending) {
+        for Pending { fence, copy } in std::mem::take(&mut given_up.0.pending) {
             let ended = guard(|| fence.wait());
             let ended = ended.unwrap_or_else(|message| Err(TransferError::Panicked { message }));
-            let _: Task = given_up.0.ended(rest, ended);
+            let _: Task = given_up.0.ended(copy, ended);
         }
     }
 }

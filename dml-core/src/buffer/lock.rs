@@ -31,14 +31,14 @@ use std::time::Instant;
 ///
 /// | field | changed by |
 /// |---|---|
-/// | `state` | requests, cancellations, ends of grants, restores, frees, closes and declared losses; a [`Run`](super::engine::Run) that reports |
+/// | `state` | requests, prefetches, bindings, cancellations, ends of grants, restores, frees, closes, losses; a [`Run`](super::engine::Run) |
 /// | `storages` | a `Run` that made storage or changes a mapping; the work after every change ([`Locked::drop_unused`]) |
 /// | `to_free`, `is_freeing` | the work after every change; the thread that frees ([`BufferInner::free_all`]) |
 /// | `is_ended` | the thread that frees, once |
-/// | `waiters`, `next_ticket` | requests that start to wait or are cancelled; the work after every change |
-/// | `next_grant` | every request |
-/// | `external` | the call that takes the application's storage back; a `Run` whose arena kept what it was lent |
-/// | `is_leaked` | that `Run`, once |
+/// | `waiters`, `next_ticket` | requests that start to wait or are cancelled, `close`; the work after every change |
+/// | `next_grant` | every request, prefetch and binding |
+/// | `external` | the call that takes the application's storage back; a copy whose arena kept what it was lent |
+/// | `is_leaked` | that copy |
 /// | `map_changes` | a `Run` that changes a mapping |
 /// | `origins` | the start and the end of a grant, while events are recorded |
 ///
@@ -135,8 +135,8 @@ impl BufferInner {
         Self { id, name, len, platform, locked: Ranked::new(Rank::Buffer, locked), closed: Condvar::new() }
     }
 
-    /// Changes the state under the lock, admits the requests that can now be granted, and notifies them after the lock
-    /// is released.
+    /// Changes the state under the lock, and admits the requests that can now be granted. After the lock is released it
+    /// notifies them, and frees the storage that the state does not know any more.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Locked, &dyn Routes) -> R) -> R {
         let routes: &dyn Routes = &self.platform.0.topology;
         let mut locked = self.locked.lock();
@@ -221,7 +221,9 @@ impl BufferInner {
         let waiting = self.change(|locked, _| {
             locked.waiters.remove(ticket);
             let waiting = locked.state.cancel(ticket);
-            self.record(|| EventKind::Cancelled { ticket });
+            if waiting {
+                self.record(|| EventKind::Cancelled { ticket });
+            }
             waiting
         });
         if waiting {

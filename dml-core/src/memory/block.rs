@@ -1,4 +1,4 @@
-//! Allocations of arenas.
+//! Blocks: the allocations of arenas.
 
 use crate::base::sync::Arc;
 use crate::memory::host::{HostMemory, HostSpan};
@@ -6,30 +6,30 @@ use crate::memory::request::Backing;
 use std::any::Any;
 use std::fmt;
 
-/// A framework's own handle for a storage: `cl_mem`, a CUDA device pointer, the address of host memory.
+/// A framework's own handle for storage: a `cl_mem`, a CUDA device pointer, or the address of host memory.
 ///
-/// Core carries it and never interprets it.
+/// Core passes the handle on and never interprets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NativeHandle(pub usize);
 
-/// One contiguous allocation of an arena, owned through a [`BlockRef`]; dropping the last reference frees it.
+/// One contiguous allocation of an arena, owned through a [`BlockRef`]. Dropping the last reference frees the block.
 ///
-/// References to it are lent to kernels, which may keep them: a block gives access to nothing by itself. Its methods and its
-/// destructor are called as an arena's are.
+/// Kernels receive references to blocks and may keep them, so a block by itself gives no access to bytes. Core calls
+/// its methods and its destructor under the same rules as an arena's.
 pub trait Block: Any + Send + Sync + fmt::Debug {
-    /// The size in bytes.
+    /// Returns the size in bytes.
     fn len(&self) -> u64;
 
-    /// Whether the block has no bytes.
+    /// Returns whether the block has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The framework's own handle.
+    /// Returns the framework's own handle.
     fn native(&self) -> NativeHandle;
 
-    /// What the block is made over, where that is not storage of its own. A block whose author touches such storage holds the
-    /// [`Backing`] and shows it here, always the same one.
+    /// Returns the storage that the block is made over, or `None` if the block has storage of its own. A block over
+    /// such storage holds the [`Backing`] and always returns the same one.
     fn backing(&self) -> Option<&Backing> {
         None
     }
@@ -39,15 +39,16 @@ pub trait Block: Any + Send + Sync + fmt::Debug {
 pub type BlockRef = Arc<dyn Block>;
 
 impl dyn Block {
-    /// The block as its concrete type, where it is of that type.
+    /// Returns the block as its concrete type, or `None` if it is of another type.
     #[must_use]
     pub fn downcast_ref<B: Block>(&self) -> Option<&B> {
         (self as &dyn Any).downcast_ref()
     }
 }
 
-/// A block just made, to which nobody else has a reference, and its host memory. Whoever passes one on cannot part the two:
-/// the arena inside writes the memory by the block.
+/// A new block, to which no other reference exists, and its host memory.
+///
+/// A wrapping arena passes both on together, because the wrapped arena writes the memory through the block.
 #[derive(Debug)]
 pub struct NewBlock {
     pub(crate) block: BlockRef,
@@ -55,34 +56,34 @@ pub struct NewBlock {
 }
 
 impl NewBlock {
-    /// A block that the host does not see.
+    /// Wraps a block that the host cannot address.
     #[must_use]
     pub fn new(block: BlockRef) -> Self {
         Self { block, host: None }
     }
 
-    /// The block.
+    /// Returns the block.
     #[must_use]
     pub fn block(&self) -> &BlockRef {
         &self.block
     }
 
-    /// The block alone; its host memory goes.
+    /// Returns the block and drops its host memory.
     #[must_use]
     pub fn into_block(self) -> BlockRef {
         self.block
     }
 
-    /// Where the block is host memory.
+    /// Returns the location of the block in host memory, or `None` if the block is not host memory.
     #[must_use]
     pub fn host(&self) -> Option<&HostSpan> {
         self.host.as_ref().map(HostMemory::span)
     }
 
-    /// Whether nobody else has the block; its own host memory may.
+    /// Returns whether no other reference to the block exists. A reference from its own host memory does not count.
     pub(crate) fn is_new(&mut self) -> bool {
         let Self { block, host } = self;
-        // Nothing but this asks for both counts at once.
+        // Only `Arc::get_mut` checks the strong and the weak count at once.
         let is_new = |block: &mut BlockRef| Arc::get_mut(block).is_some();
         match host {
             Some(host) if host.is_kept_by(block) => host.without_share(block, is_new),
@@ -90,7 +91,8 @@ impl NewBlock {
         }
     }
 
-    /// Whether the block says that it is over this storage, or over none but its own, and its host memory is its own.
+    /// Returns whether the block shows exactly the expected backing, and its host memory belongs to it. The expected
+    /// backing is `None` for a block with storage of its own.
     pub(crate) fn is_over(&self, backing: Option<&Backing>) -> bool {
         let is_own = self.host.as_ref().is_none_or(|host| host.is_for(&self.block));
         let is_over = match (self.block.backing(), backing) {
@@ -101,7 +103,7 @@ impl NewBlock {
         is_own && is_over
     }
 
-    /// A block that is host memory, all of it.
+    /// Attaches the host memory of a block that lies completely in host memory.
     #[must_use]
     pub fn with_host(mut self, memory: HostMemory) -> Self {
         self.host = Some(memory);

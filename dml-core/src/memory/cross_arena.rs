@@ -1,5 +1,5 @@
-//! Copies between two arenas: the [`CrossArena`] trait, which prices a [`Link`](crate::Link) and carries it out, and what it is
-//! given for that.
+//! Copies between two arenas: the [`CrossArena`] trait, which prices a [`Link`](crate::Link) and carries out its
+//! copies, and the [`CopyJob`] that describes one copy.
 
 use crate::base::cost::Cost;
 use crate::base::counters::{Counters, Operation};
@@ -16,32 +16,32 @@ use std::fmt;
 
 /// A mechanism that copies between two arenas.
 ///
-/// It may be safe code: the [`CopyJob`] that it is given reaches the bytes of one copy and no others.
+/// An implementation needs no unsafe code: its [`CopyJob`] reaches the bytes of one copy and no others.
 ///
-/// # What a mechanism owes
-/// - **C-1** The price depends on the query alone. It is asked for once for each size class, when the first buffer of that size is
-///   made, and remembered. (`hostile` `any_call_may_call_back_into_core`)
-/// - **C-2** The fence reports the bytes that were moved. Fewer are a failed copy, and so are more. (`hostile`
-///   `a_mechanism_reaches_its_own_bytes_alone`)
-/// - **C-3** The job, and everything that it was split into, is used up or dropped before the fence ends. Otherwise the contract is
-///   broken, and the buffer serves nobody any more. (`hostile` `a_mechanism_reaches_its_own_bytes_alone`)
-/// - **C-4** Calls may panic, call back into core, and take their time, as an arena's may.
+/// # What a mechanism must do
+/// - **C-1** The price depends on the query alone. Core asks once for each size class, when the first buffer of that
+///   size is made, and remembers the answer. (`hostile` `any_call_may_call_back_into_core`)
+/// - **C-2** The fence reports the number of bytes that were moved. The copy fails if the number is too small or too
+///   large. (`hostile` `a_mechanism_reaches_its_own_bytes_alone`)
+/// - **C-3** The job and all its parts are used up or dropped before the fence ends. Otherwise the mechanism has broken
+///   its contract, and the buffer is wedged. (`hostile` `a_mechanism_reaches_its_own_bytes_alone`)
+/// - **C-4** Calls may panic, call back into core, and take a long time, as an arena's may.
 ///
 /// # Source
 /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2.
 pub trait CrossArena: Send + Sync + fmt::Debug {
-    /// The mechanism in a word or two, for plans and traces.
+    /// Returns the name of the mechanism in a word or two, for plans and traces.
     fn name(&self) -> &str;
 
-    /// What the copy would take, or `None` where this mechanism cannot do it. Pure and deterministic: the answer
-    /// depends on the query alone, because it is remembered.
+    /// Returns the cost of the copy, or `None` if this mechanism cannot do it. The answer must depend on the query
+    /// alone, because core remembers it.
     fn can_copy(&self, query: &CopyQuery) -> Option<Cost>;
 
-    /// Starts the copy. Success of the fence means that every byte of the job's span was written in the destination
-    /// and nothing outside it.
+    /// Starts the copy. If the fence succeeds, every byte of the job's span was written in the destination, and no
+    /// byte outside the span.
     ///
     /// # Errors
-    /// [`TransferError`] where the copy could not be started.
+    /// [`TransferError`] if the copy could not be started.
     fn copy(&self, job: CopyJob) -> Result<Fence, TransferError>;
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct JobEnd {
     pub(crate) arena: Arc<dyn Arena>,
     pub(crate) name: Arc<str>,
     pub(crate) block: BlockRef,
-    /// The whole block as the host sees it, if it is host memory or mapped for the host.
+    /// The host's view of the whole block, if the block is host memory or mapped for the host.
     pub(crate) host: Option<Shared>,
 }
 
@@ -59,16 +59,16 @@ pub(crate) struct JobEnd {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CopyEnd<'a> {
-    /// The arena.
+    /// The arena at this end.
     pub arena: &'a dyn Arena,
-    /// Its block.
+    /// The block of the arena.
     pub block: &'a BlockRef,
 }
 
-/// A copy to be carried out: the ends, the bytes, and the ways to move them.
+/// A copy to carry out: its ends, its bytes, and the ways to move them.
 ///
-/// It is not `Clone`: its bytes are moved once. Parts may go different ways ([`split_at`](Self::split_at)). It may be kept
-/// until the fence ends, so a mechanism may move the bytes whenever it likes.
+/// A job is not `Clone`, because its bytes are moved once. Its parts may be moved in different ways
+/// ([`split_at`](Self::split_at)). A mechanism may keep the job, and move the bytes, until the fence ends.
 #[derive(Debug)]
 pub struct CopyJob {
     pub(super) from: JobEnd,
@@ -83,53 +83,54 @@ impl CopyJob {
         Self { from, to, span, counters: counters.clone(), loan: loan.clone() }
     }
 
-    /// The bytes to copy; the same offsets in both blocks.
+    /// Returns the bytes to copy. The offsets are the same in both blocks.
     #[must_use]
     pub fn span(&self) -> Span {
         self.span
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes to copy.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.span.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes to copy.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.span.is_empty()
     }
 
-    /// The source.
+    /// Returns the source.
     #[must_use]
     pub fn from(&self) -> CopyEnd<'_> {
         CopyEnd { arena: &*self.from.arena, block: &self.from.block }
     }
 
-    /// The destination.
+    /// Returns the destination.
     #[must_use]
     pub fn to(&self) -> CopyEnd<'_> {
         CopyEnd { arena: &*self.to.arena, block: &self.to.block }
     }
 
-    /// Where the host sees the job's bytes at the source, if it does. Unsafe code may read there while it holds the job.
+    /// Returns the host's view of the job's bytes at the source, if there is one. Unsafe code may read there while it
+    /// holds the job.
     #[must_use]
     pub fn source_host(&self) -> Option<HostSpan> {
         self.from.host.as_ref().map(|host| host.span().slice(self.span))
     }
 
-    /// Where the host sees the job's bytes at the destination, if it does. Unsafe code may write there while it holds the
-    /// job.
+    /// Returns the host's view of the job's bytes at the destination, if there is one. Unsafe code may write there
+    /// while it holds the job.
     #[must_use]
     pub fn target_host(&self) -> Option<HostSpan> {
         self.to.host.as_ref().map(|host| host.span().slice(self.span))
     }
 
-    /// The first `at` bytes and the others.
+    /// Splits the job into its first `at` bytes and the remaining ones.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// When the job has fewer than `at` bytes.
     #[must_use]
     pub fn split_at(self, at: u64) -> (Self, Self) {
         assert!(at <= self.len(), "byte {at} of {}", self.len());
@@ -139,37 +140,37 @@ impl CopyJob {
         (Self { span: first, ..self }, rest)
     }
 
-    /// The first `at` bytes, or all where there are fewer; the others are not touched.
+    /// Reduces the job to its first `at` bytes, or to all of them if it has fewer. The other bytes are not copied.
     #[must_use]
     pub fn first(self, at: u64) -> Self {
         let at = at.min(self.len());
         self.split_at(at).0
     }
 
-    /// Writes the source, which the host sees, into the destination by the framework's write call.
+    /// Writes the source, which the host can address, into the destination by the framework's write call.
     ///
     /// # Errors
-    /// [`TransferError::NoAddress`] where the host does not see the source; whatever [`Arena::copy_in`] reports.
+    /// [`TransferError::NoAddress`] if the host cannot address the source; any error of [`Arena::copy_in`].
     pub fn write(self) -> Result<Fence, TransferError> {
         let source = host_of(&self.from)?.source(self.span, &self.loan);
         self.counters.count(Operation::Write);
         self.to.arena.copy_in(CopyIn::scheduled(&self.to.block, self.span.start(), source))
     }
 
-    /// Reads the source into the destination, which the host sees, by the framework's read call.
+    /// Reads the source into the destination, which the host can address, by the framework's read call.
     ///
     /// # Errors
-    /// [`TransferError::NoAddress`] where the host does not see the destination; whatever [`Arena::copy_out`] reports.
+    /// [`TransferError::NoAddress`] if the host cannot address the destination; any error of [`Arena::copy_out`].
     pub fn read(self) -> Result<Fence, TransferError> {
         let target = host_of(&self.to)?.target(self.span, &self.loan);
         self.counters.count(Operation::Read);
         self.from.arena.copy_out(CopyOut::scheduled(&self.from.block, self.span.start(), target))
     }
 
-    /// Copies with the processor where the host sees both ends, and is done when it returns.
+    /// Copies with the host's processor, which must be able to address both ends. The copy is done on return.
     ///
     /// # Errors
-    /// [`TransferError::NoAddress`] where the host does not see an end.
+    /// [`TransferError::NoAddress`] if the host cannot address one of the ends.
     pub fn memcpy(self) -> Result<Fence, TransferError> {
         let source = host_of(&self.from)?.source(self.span, &self.loan);
         let mut target = host_of(&self.to)?.target(self.span, &self.loan);
@@ -178,10 +179,14 @@ impl CopyJob {
         Ok(Fence::done(self.span.len()))
     }
 
-    /// Reads the source into scratch memory and writes the destination from there, in pieces; done when it returns.
+    /// Reads the source into scratch memory and writes the destination from there, in pieces. The copy is done on
+    /// return.
     ///
     /// # Errors
-    /// [`TransferError::NoScratch`], [`TransferError::Short`], [`TransferError::StillLent`], and whatever the arenas report.
+    /// - [`TransferError::NoScratch`] if there is no scratch memory.
+    /// - [`TransferError::Short`] or [`TransferError::Overrun`] if an arena moves a wrong number of bytes.
+    /// - [`TransferError::StillLent`] if an arena keeps what it was lent after its fence has ended.
+    /// - Any error that the arenas report.
     pub fn stage(self) -> Result<Fence, TransferError> {
         let mut start = self.span.start();
         while start < self.span.end() {
@@ -205,7 +210,7 @@ fn host_of(end: &JobEnd) -> Result<&Shared, TransferError> {
     end.host.as_ref().ok_or_else(|| TransferError::NoAddress { arena: end.name.clone() })
 }
 
-/// Waits for a piece, which must have moved all of its bytes and given back what it was lent.
+/// Waits for a piece, and checks that its transfer moved all bytes and returned what it was lent.
 fn expect_all(fence: Fence, requested_bytes: u64, loan: &Loan) -> Result<(), TransferError> {
     let done_bytes = fence.wait()?;
     if loan.is_out() {
@@ -214,7 +219,7 @@ fn expect_all(fence: Fence, requested_bytes: u64, loan: &Loan) -> Result<(), Tra
     moved_all(requested_bytes, done_bytes)
 }
 
-/// Whether a transfer moved what was asked for.
+/// Checks that a transfer moved exactly the requested number of bytes.
 pub(crate) fn moved_all(requested_bytes: u64, done_bytes: u64) -> Result<(), TransferError> {
     match done_bytes {
         _ if done_bytes < requested_bytes => Err(TransferError::Short { requested_bytes, done_bytes }),
@@ -223,5 +228,5 @@ pub(crate) fn moved_all(requested_bytes: u64, done_bytes: u64) -> Result<(), Tra
     }
 }
 
-/// The size of the pieces in which a copy with no host end is staged through scratch memory, in bytes.
+/// The size, in bytes, of the pieces in which [`CopyJob::stage`] copies through scratch memory.
 const STAGE_BYTES: u64 = 4 << 20;

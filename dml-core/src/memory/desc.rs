@@ -5,7 +5,7 @@ use crate::base::id::{DeviceId, DeviceSet};
 use crate::base::sync::Arc;
 use std::fmt;
 
-/// The sort of memory an arena wraps, such as `main_mem` or `opencl`.
+/// The kind of memory that an arena wraps, such as `main_mem` or `opencl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArenaKind(pub &'static str);
 
@@ -15,14 +15,14 @@ impl fmt::Display for ArenaKind {
     }
 }
 
-/// Who may touch one storage at the same time.
+/// The devices that may use one storage at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Concurrency {
-    /// The native device or remote devices, never both (a plain OpenCL buffer).
+    /// Either the native device or remote devices may use the storage, never both (a plain OpenCL buffer).
     Exclusive,
-    /// The native device and remote devices may all read at once.
+    /// The native device and the remote devices may all read at once.
     BimapRead,
-    /// Fully coherent: everyone at once, as far as their ranges do not conflict (main memory).
+    /// The storage is fully coherent: all devices may use it at once if their ranges do not conflict (main memory).
     BimapFull,
 }
 
@@ -33,25 +33,25 @@ pub enum Concurrency {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ArenaDesc {
-    /// The name shown to people, unique in a platform (`main_mem`, `opencl:0`).
+    /// The name shown to users; unique in a platform (`main_mem`, `opencl:0`).
     pub name: Arc<str>,
-    /// The sort of memory.
+    /// The kind of memory.
     pub kind: ArenaKind,
     /// The device whose kernels run on this memory.
     pub native: DeviceId,
-    /// The devices that can reach this memory without another device's help; may include the native one, which
-    /// makes the arena always bimapped.
+    /// The devices that can reach this memory without the help of another device. If the native device is one of
+    /// them, the arena is always bimapped.
     pub remotes: DeviceSet,
-    /// Who may touch one storage at the same time.
+    /// The devices that may use one storage at the same time.
     pub concurrency: Concurrency,
     /// The alignment of every internal allocation, in bytes; a power of two.
     pub alloc_align: u64,
-    /// What an allocation is estimated to take, counted when a path would allocate here.
+    /// The estimated cost of one allocation, added to a path that would allocate here.
     pub alloc_cost: Cost,
 }
 
 impl ArenaDesc {
-    /// An exclusive arena of `native`'s own memory, reachable by no other device.
+    /// Describes an exclusive arena for the own memory of `native`, which no other device can reach.
     #[must_use]
     pub fn new(name: &str, kind: ArenaKind, native: DeviceId) -> Self {
         Self {
@@ -72,28 +72,28 @@ impl ArenaDesc {
         self
     }
 
-    /// Sets who may touch one storage at the same time.
+    /// Sets the devices that may use one storage at the same time.
     #[must_use]
     pub fn with_concurrency(mut self, concurrency: Concurrency) -> Self {
         self.concurrency = concurrency;
         self
     }
 
-    /// Sets the alignment of internal allocations.
+    /// Sets the alignment of internal allocations, in bytes.
     #[must_use]
     pub fn with_alloc_align(mut self, bytes: u64) -> Self {
         self.alloc_align = bytes;
         self
     }
 
-    /// Sets the estimated time of one allocation.
+    /// Sets the estimated cost of one allocation.
     #[must_use]
     pub fn with_alloc_cost(mut self, cost: Cost) -> Self {
         self.alloc_cost = cost;
         self
     }
 
-    /// Whether native and remote device are the same, so that the storage is accessible to it in every map state.
+    /// Returns whether the native device is also a remote one, so that it can access the storage in every map state.
     #[must_use]
     pub fn is_always_bimapped(&self) -> bool {
         self.remotes.contains(self.native)

@@ -1,4 +1,4 @@
-//! The mechanisms that every platform has: staged through the host, mapped for the host, and bindings, which move nothing.
+//! The mechanisms that every platform has: copies staged through the host, copies of mapped memory, and bindings.
 
 use crate::base::cost::Cost;
 use crate::base::sync::Arc;
@@ -7,36 +7,37 @@ use crate::memory::error::TransferError;
 use crate::memory::fence::Fence;
 use crate::memory::link::{CopyQuery, LinkSpeed};
 
-/// The default mechanism: the frameworks' read and write calls, through main memory.
+/// The default mechanism: copies through main memory by the read and write calls of the frameworks.
 ///
-/// Where one end is host memory it is read or written in place; where neither is, the data passes through scratch
-/// memory in pieces of 4 MiB. No map state changes.
+/// An end that the host can address is read or written in place. If the host can address neither end, the data passes
+/// through scratch memory in pieces of 4 MiB. No map state changes.
 #[derive(Clone, Debug)]
 pub struct HostStaged {
     price: Price,
 }
 
-/// Where the cost of a staged copy comes from.
+/// The source of the cost of a staged copy.
 #[derive(Clone, Debug)]
 enum Price {
-    /// A speed of its own.
+    /// The cost follows from a speed.
     Speed(LinkSpeed),
-    /// The two mechanisms by which the bytes reach the host and leave it.
+    /// The cost is the sum for two mechanisms: the one that brings bytes to the host, and the one that takes them away.
     Halves(Arc<dyn CrossArena>, Arc<dyn CrossArena>),
 }
 
-/// What staging through scratch memory costs more than two copies with main memory between them, which leave the
-/// contents valid there too.
+/// The extra cost of staging through scratch memory. It makes two copies by way of main memory cheaper, because these
+/// also leave the contents valid there.
 const SCRATCH_COST: Cost = Cost::from_ns(1_000);
 
 impl HostStaged {
-    /// The mechanism at a given speed.
+    /// Creates the mechanism at a given speed.
     #[must_use]
     pub fn new(speed: LinkSpeed) -> Self {
         Self { price: Price::Speed(speed) }
     }
 
-    /// The mechanism between two arenas that are not the host's, at the price of the copies to the host and from it.
+    /// Creates the mechanism between two arenas that are not the host's. Its cost is that of the copies to the host and
+    /// from it.
     #[must_use]
     pub fn of_halves(to_host: Arc<dyn CrossArena>, from_host: Arc<dyn CrossArena>) -> Self {
         Self { price: Price::Halves(to_host, from_host) }
@@ -44,7 +45,7 @@ impl HostStaged {
 }
 
 impl Default for HostStaged {
-    /// At the speed of a link that was never measured.
+    /// Creates the mechanism at the speed of a link that was never measured.
     fn default() -> Self {
         Self::new(LinkSpeed::default())
     }
@@ -76,14 +77,14 @@ impl CrossArena for HostStaged {
     }
 }
 
-/// The map-style mechanism: both ends are host memory or mapped for the host, and the processor copies.
+/// The mechanism for mapped memory: both ends are host memory or mapped for the host, and the host's processor copies.
 #[derive(Clone, Debug, Default)]
 pub struct HostMapped {
     speed: LinkSpeed,
 }
 
 impl HostMapped {
-    /// The mechanism at a given speed.
+    /// Creates the mechanism at a given speed.
     #[must_use]
     pub fn new(speed: LinkSpeed) -> Self {
         Self { speed }
@@ -104,14 +105,14 @@ impl CrossArena for HostMapped {
     }
 }
 
-/// A binding: the ends share one storage, so there is nothing to move once the map state is right.
+/// A binding: both ends share one storage, so only the map state changes and no bytes are moved.
 #[derive(Clone, Debug, Default)]
 pub struct Binding {
     speed: LinkSpeed,
 }
 
 impl Binding {
-    /// A binding whose map-state changes take as long as `speed` says; its bandwidth is not used.
+    /// Creates a binding with the latency and the remap time of `speed`. The bandwidth is not used.
     #[must_use]
     pub fn new(speed: LinkSpeed) -> Self {
         Self { speed }

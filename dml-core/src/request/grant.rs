@@ -116,9 +116,13 @@ impl Grant {
         }
     }
 
+    /// Returns whether bytes were granted for overwriting: they cannot be clean.
+    fn overwrites(&self) -> bool {
+        self.claims.iter().any(|claim| claim.access == Access::WriteInvalidate)
+    }
+
     fn release(&mut self, outcome: Outcome) -> Result<(), AcquireError> {
-        let overwrites = |claim: &Claim| claim.access == Access::WriteInvalidate;
-        if outcome == Outcome::Clean && self.claims.iter().any(overwrites) {
+        if outcome == Outcome::Clean && self.overwrites() {
             return Err(AcquireError::NotClean { buffer: self.buffer.name() });
         }
         self.open = false;
@@ -452,7 +456,8 @@ impl Grants {
     }
 
     fn end(mut self, outcome: Outcome) -> Result<(), AcquireError> {
-        if outcome == Outcome::Failed {
+        let is_refused = outcome == Outcome::Clean && self.grants.iter().any(Grant::overwrites);
+        if outcome == Outcome::Failed || is_refused {
             self.wait_for_tail();
         }
         let mut result = Ok(());

@@ -6,7 +6,7 @@
 //! these notes before a violation is reported. A thread that has ended has no list and holds nothing.
 
 use crate::base::id::{BufferId, GrantId};
-use crate::base::sync::StaticMutex;
+use crate::base::sync::{StaticMutex, thread_local};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -44,13 +44,13 @@ pub(super) struct Steps {
     steps: SmallVec<[Step; 3]>,
     granted: Vec<Grant>,
     waiting: Option<Queued>,
-    copying: Option<Copying>,
+    preparing: Option<Preparing>,
     items: SmallVec<[Item; 3]>,
 }
 
 /// A step whose plan is being carried out.
 #[derive(Debug)]
-struct Copying {
+struct Preparing {
     run: Run,
     buffer: RawBuffer,
     claims: Claims,
@@ -66,7 +66,7 @@ impl Steps {
         items: SmallVec<[Item; 3]>,
     ) -> Self {
         let granted = Vec::with_capacity(steps.len());
-        Self { kernel, arena, origin, steps, granted, waiting: None, copying: None, items }
+        Self { kernel, arena, origin, steps, granted, waiting: None, preparing: None, items }
     }
 
     /// Runs the acquire to its end on this thread.
@@ -81,9 +81,9 @@ impl Steps {
     /// Advances as far as possible. The result is pending only if `wait` has a waker.
     pub(super) fn advance(&mut self, wait: Wait<'_>) -> Poll<Result<Grants, AcquireError>> {
         loop {
-            let went_on = if let Some(copying) = &mut self.copying {
-                let Poll::Ready(ended) = copying.run.advance(wait) else { return Poll::Pending };
-                ended.map(|handout| self.copied(handout))
+            let went_on = if let Some(preparing) = &mut self.preparing {
+                let Poll::Ready(ended) = preparing.run.advance(wait) else { return Poll::Pending };
+                ended.map(|handout| self.prepared(handout))
             } else if let Some(queued) = &self.waiting {
                 match queued.waiter.wait(wait) {
                     Poll::Ready(Some(begin)) => self.answered(begin),
@@ -135,8 +135,8 @@ impl Steps {
     }
 
     /// Records the grant of the step whose plan was carried out.
-    fn copied(&mut self, handout: Option<Handout>) {
-        if let Some(Copying { buffer, claims, grant, .. }) = self.copying.take() {
+    fn prepared(&mut self, handout: Option<Handout>) {
+        if let Some(Preparing { buffer, claims, grant, .. }) = self.preparing.take() {
             self.granted(buffer, grant, claims, handout);
         }
     }
@@ -157,7 +157,7 @@ impl Steps {
             }
             Begin::Plan(plan) => {
                 let run = Run::new(&buffer, plan, self.origin);
-                self.copying = Some(Copying { run, buffer, claims, grant });
+                self.preparing = Some(Preparing { run, buffer, claims, grant });
             }
             Begin::Busy { reason, .. } => return Err(AcquireError::Busy { buffer: buffer.name(), reason }),
             Begin::Refused(refusal) => {
@@ -181,7 +181,7 @@ impl Drop for Steps {
         if let Some(queued) = self.waiting.take() {
             queued.buffer.0.cancel(queued.ticket, &queued.waiter, queued.grant);
         }
-        self.copying = None;
+        self.preparing = None;
         while let Some(grant) = self.granted.pop() {
             drop(grant);
         }

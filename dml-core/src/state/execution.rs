@@ -1,22 +1,22 @@
-//! How a plan is carried out: which step begins when, what is waited for, and how it ends.
+//! The execution of a plan: the order in which its steps begin, the waits, and the end.
 //!
 //! ```text
 //!            ┌──────────── report ◀──── an arena is called ─────┐
 //!   plan ──▶ next ──▶ Do(step) ─────────────────────────────────┘
 //!              │ ├──▶ Wait ──▶ one of the copies under way ends ──▶ report
 //!              │ ├──▶ Finish ──▶ granted, prefetched, bound
-//!              └─┴──▶ GiveUp ──▶ reservations are gone, what was done stays
+//!              └─┴──▶ GiveUp ──▶ reservations are gone, completed steps stay
 //! ```
-//! An [`Execution`] calls nobody. The engine asks it what comes next, does that on the arenas, and reports; the model
-//! checker, the fuzzer and the tests do the same without arenas. This is the one place that decides the order of a
-//! plan's steps:
+//! An [`Execution`] makes no calls to arenas. The engine asks it for the next step, does that step on the arenas, and
+//! reports the result. The model checker, the fuzzer and the tests do the same without arenas. This module alone
+//! decides the order of a plan's steps:
 //!
-//! - Steps begin in the order of the plan. A copy whose source is still on its way is passed over, and begins when the
-//!   source has arrived; copies that do not depend on each other are all under way before any is waited for.
-//! - A change of map state, or a binding, waits until no copy of the plan uses the storage that it is about. Nothing
-//!   behind it begins before it.
-//! - Once something has failed nothing more begins, and the plan is given up when the copies under way have ended.
-//!   Those that succeed count.
+//! - Steps begin in the order of the plan. A copy whose source bytes have not arrived yet is passed over, and begins
+//!   when they have arrived. All copies that do not depend on each other begin before the caller waits for any.
+//! - A change of map state, or a binding, waits until no copy of the plan uses the storage that it affects. No later
+//!   step begins before it.
+//! - After a failure no further step begins, and the plan is given up when the copies under way have ended. Copies that
+//!   succeed still count.
 
 use super::{BufferState, ContractBreach, CopyOp, EventKind, MapState, Refusal, Requestor, Routes};
 use super::{Purpose, Step, SyncPlan};
@@ -25,79 +25,79 @@ use crate::base::range::Span;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A plan being carried out.
+/// A plan that is being carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a plan that is neither finished nor given up keeps its reservations"]
 pub struct Execution {
     owner: GrantId,
     arena: ArenaId,
     purpose: Purpose,
-    /// Steps that have not been looked at, in the order of the plan.
+    /// The steps that have not been examined, in the order of the plan.
     to_come: VecDeque<Step>,
-    /// Copies that were passed over, by where and from which byte they read.
+    /// The copies that were passed over, by source arena, first byte and index in the plan.
     held_up: BTreeMap<(ArenaId, u64, u32), CopyOp>,
-    /// Copies that were passed over and whose source has arrived.
-    freed: VecDeque<CopyOp>,
-    /// Copies that have begun and not ended, in the order in which they began.
+    /// The copies that were passed over and whose source bytes have since arrived.
+    ready: VecDeque<CopyOp>,
+    /// The copies that have begun and not ended, in the order in which they began.
     under_way: VecDeque<CopyOp>,
-    /// The bytes that are still to arrive by the copies looked at: where they go and where they begin, and where they
-    /// end. Those of one arena are disjoint (I-18).
+    /// The bytes that examined copies have not delivered yet. The key is the destination and the first byte; the value
+    /// is the end. The ranges of one arena are disjoint (I-18).
     arriving: BTreeMap<(ArenaId, u64), u64>,
-    /// How many of the copies looked at that have not ended use each arena.
+    /// The number of examined and unfinished copies that use each arena, indexed by arena id.
     uses: SmallVec<[u32; 8]>,
-    /// The step that an arena was called for and that was not reported yet.
+    /// The step other than a copy that has begun and was not reported yet.
     doing: Option<Step>,
     failed: bool,
 }
 
-/// What comes next for a plan.
+/// What the caller does next for a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Next {
-    /// To do this step, which has begun, and to report how it went. The report of a copy may come later than others.
+    /// Do this step, which has begun, and report how it went. The report of a copy may come after those of later steps.
     Do(Step),
-    /// Nothing can begin: a copy was to, and the machine refuses it. The plan has failed.
+    /// The machine refused the copy that was to begin next. The plan has failed.
     Refused(Refusal),
-    /// To wait for one of the copies [under way](Execution::under_way), whichever, and to report how it ended.
+    /// Wait for any one of the copies [under way](Execution::under_way), and report how it ended.
     Wait,
-    /// To finish: everything is done.
+    /// Finish the plan: every step is done.
     Finish,
-    /// To give up: something has failed, and nothing is under way any more.
+    /// Give the plan up: a step has failed, and no copy is under way any more.
     GiveUp,
 }
 
-/// How a step went.
+/// The result of a step, as the caller reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// It did what it was to do.
+    /// The step succeeded.
     Done,
-    /// A map state was changed, and this is what the arena says it is now.
+    /// The map state was changed, and the arena reports this as the new state.
     Mapped(MapState),
-    /// It failed, and did nothing that counts.
+    /// The step failed, and has no effect on the state.
     Failed,
-    /// It failed because an arena broke its contract: the buffer refuses service.
+    /// The step failed because an arena broke its contract. The buffer is wedged.
     Broken,
 }
 
-/// How a plan that was carried out has ended.
+/// The result of a plan that was carried out completely.
 #[derive(Debug)]
 #[must_use]
 pub enum Finished<'a> {
-    /// Its kernel has access.
+    /// The kernel of the plan has access.
     Granted(&'a Requestor),
-    /// The bytes are in the arena.
+    /// The prefetched bytes are in the arena.
     Prefetched {
-        /// The prefetch.
+        /// The id of the prefetch.
         owner: GrantId,
-        /// The arena.
+        /// The arena that now holds the bytes.
         arena: ArenaId,
     },
-    /// The arena shares the storage.
+    /// The arena now shares the storage of its root.
     Bound,
 }
 
 impl Finished<'_> {
-    /// The event to be recorded, if there is one.
+    /// Returns the event to record, if there is one.
     #[must_use]
     pub fn event(&self) -> Option<EventKind> {
         match *self {
@@ -109,7 +109,7 @@ impl Finished<'_> {
 }
 
 impl Execution {
-    /// A plan of which nothing has begun.
+    /// Starts with a plan of which no step has begun.
     pub fn new(plan: SyncPlan) -> Self {
         Self {
             owner: plan.owner,
@@ -117,7 +117,7 @@ impl Execution {
             purpose: plan.purpose,
             to_come: plan.steps.into(),
             held_up: BTreeMap::new(),
-            freed: VecDeque::new(),
+            ready: VecDeque::new(),
             under_way: VecDeque::new(),
             arriving: BTreeMap::new(),
             uses: SmallVec::new(),
@@ -126,38 +126,38 @@ impl Execution {
         }
     }
 
-    /// The grant, prefetch or binding that the plan belongs to.
+    /// Returns the id of the grant, prefetch or binding that the plan belongs to.
     #[must_use]
     pub fn owner(&self) -> GrantId {
         self.owner
     }
 
-    /// What the plan is for.
+    /// Returns the purpose of the plan.
     #[must_use]
     pub fn purpose(&self) -> Purpose {
         self.purpose
     }
 
-    /// The copies that have begun and not ended, in the order in which they began.
+    /// Returns the copies that have begun and not ended, in the order in which they began.
     #[must_use]
     pub fn under_way(&self) -> impl ExactSizeIterator<Item = &CopyOp> {
         self.under_way.iter()
     }
 
-    /// The step other than a copy that has begun and was not reported yet.
+    /// Returns the step other than a copy that has begun and was not reported yet.
     #[must_use]
     pub fn doing(&self) -> Option<Step> {
         self.doing
     }
 
-    /// Returns whether [`next`](Self::next) says to wait, whatever the state of the buffer.
+    /// Returns whether [`next`](Self::next) answers [`Next::Wait`] regardless of the state of the buffer.
     #[must_use]
     pub fn must_wait(&self) -> bool {
-        let begins = !self.to_come.is_empty() || !self.freed.is_empty();
-        !self.under_way.is_empty() && (self.failed || !begins)
+        let begins = !self.to_come.is_empty() || !self.ready.is_empty();
+        self.doing.is_none() && !self.under_way.is_empty() && (self.failed || !begins)
     }
 
-    /// Begins what can begin, and says what the caller is to do.
+    /// Begins the next step that can begin, and returns what the caller must do.
     pub fn next(&mut self, state: &mut BufferState) -> Next {
         if let Some(step) = self.doing {
             return Next::Do(step);
@@ -165,7 +165,7 @@ impl Execution {
         if self.failed {
             return if self.under_way.is_empty() { Next::GiveUp } else { Next::Wait };
         }
-        if let Some(copy) = self.freed.pop_front() {
+        if let Some(copy) = self.ready.pop_front() {
             return self.begin(state, copy);
         }
         while let Some(&step) = self.to_come.front() {
@@ -205,14 +205,14 @@ impl Execution {
         }
     }
 
-    /// Takes the report of a step that has begun; the event to be recorded, if it counts.
+    /// Accepts the report of a step that has begun. Returns the event to record if the step succeeded.
     ///
     /// # Errors
-    /// [`ContractBreach`] where the map state that an arena reports is not one that it may have. The buffer is wedged then,
+    /// [`ContractBreach`] if an arena reports a map state that its contract does not allow. The buffer is then wedged,
     /// and the plan has failed.
     ///
     /// # Panics
-    /// When the step has not begun, or was reported already.
+    /// When the step has not begun, or was already reported.
     pub fn report(
         &mut self,
         routes: &dyn Routes,
@@ -255,23 +255,24 @@ impl Execution {
             }
             Step::Copy(copy) => {
                 state.copied(routes, copy.id);
-                self.free(&copy);
+                self.let_readers_begin(&copy);
                 copy.arrived()
             }
         }))
     }
 
-    /// Lets nothing more begin: the plan is given up when what is under way has ended.
+    /// Stops the plan: no further step begins, and the plan is given up when the copies under way have ended. A step
+    /// other than a copy needs no report any more.
     pub fn stop(&mut self) {
         self.failed = true;
         self.doing = None;
     }
 
-    /// Ends a plan of which everything is done.
+    /// Ends a plan of which every step is done.
     ///
     /// # Errors
-    /// What has befallen the buffer meanwhile; the plan is given up then, and [aborted](EventKind::Aborted) is to be
-    /// recorded.
+    /// The [`Refusal`] that says what happened to the buffer meanwhile. The plan is then given up, and the caller
+    /// records [`EventKind::Aborted`].
     pub fn finish<'a>(
         &mut self,
         routes: &dyn Routes,
@@ -291,13 +292,14 @@ impl Execution {
         }
     }
 
-    /// Ends a plan half way: its reservations are gone, what was done stays (I-15). The event to be recorded.
+    /// Ends an unfinished plan. Its reservations are removed, and completed steps keep their effect (I-15). Returns the
+    /// event to record.
     pub fn give_up(&mut self, routes: &dyn Routes, state: &mut BufferState) -> EventKind {
         state.abort(routes, self.owner);
         EventKind::Aborted { owner: self.owner }
     }
 
-    /// Returns whether some of the bytes are on their way to an arena.
+    /// Returns whether an examined copy still has to deliver some of these bytes to an arena.
     fn is_arriving(&self, arena: ArenaId, span: Span) -> bool {
         let before = self.arriving.range((arena, 0)..(arena, span.end())).next_back();
         before.is_some_and(|(_, end)| *end > span.start())
@@ -307,7 +309,7 @@ impl Execution {
         self.uses.get(usize::from(arena.0)).is_some_and(|uses| *uses > 0)
     }
 
-    /// Counts a copy among those looked at.
+    /// Adds a copy to the examined ones.
     fn add(&mut self, copy: &CopyOp) {
         self.arriving.insert((copy.to, copy.span.start()), copy.span.end());
         for end in copy.from().into_iter().chain([copy.to]).map(|end| usize::from(end.0)) {
@@ -316,7 +318,7 @@ impl Execution {
         }
     }
 
-    /// Takes a copy from those under way, well or not.
+    /// Removes a copy that has ended, whether it succeeded or failed.
     fn ended(&mut self, copy: &CopyOp) {
         let index = self.under_way.iter().position(|other| other.id == copy.id);
         self.under_way.remove(index.expect("a copy is reported once, after it has begun"));
@@ -326,13 +328,13 @@ impl Execution {
         }
     }
 
-    /// Lets those begin that have waited for the bytes of a copy.
-    fn free(&mut self, arrived: &CopyOp) {
-        let Self { held_up, arriving, freed, .. } = self;
+    /// Frees the held-up copies whose source bytes are complete now that a copy has arrived.
+    fn let_readers_begin(&mut self, arrived: &CopyOp) {
+        let Self { held_up, arriving, ready, .. } = self;
         if held_up.is_empty() {
             return;
         }
-        // Those held up read disjoint bytes: of the ones that begin before these, only the last can need some of them.
+        // Held-up copies read disjoint bytes. Of those that start at or before `arrived`, only the last can overlap it.
         let (to, start) = (arrived.to, arrived.span.start());
         let before = held_up.range((to, 0, 0)..=(to, start, u32::MAX)).next_back();
         let from = before.map_or((to, start, 0), |(key, _)| *key);
@@ -343,7 +345,7 @@ impl Execution {
         let readers = held_up.extract_if(from..(to, arrived.span.end(), 0), |_, copy| {
             copy.span.overlaps(arrived.span) && !waits(copy)
         });
-        freed.extend(readers.map(|(_, copy)| copy));
+        ready.extend(readers.map(|(_, copy)| copy));
     }
 }
 

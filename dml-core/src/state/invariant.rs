@@ -1,4 +1,4 @@
-//! What holds in every state, recomputed from scratch.
+//! The check of the invariants that hold in every state. It recomputes them from scratch.
 
 use super::{Alloc, BufferState, CopyKind, CopyOp, CopyPhase, Lifecycle, Phase, Remains, Routes, Status};
 use crate::base::id::{ArenaId, ArenaSet};
@@ -6,12 +6,12 @@ use crate::memory::desc::Concurrency;
 use smallvec::{SmallVec, smallvec};
 use std::fmt;
 
-/// An invariant that does not hold, and where.
+/// An invariant that does not hold, and the evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The invariant's number in docs/spec.md.
+    /// The number of the invariant in docs/spec.md.
     pub invariant: u8,
-    /// What contradicts it.
+    /// A description of what contradicts the invariant.
     pub what: String,
 }
 
@@ -33,10 +33,10 @@ impl BufferState {
     /// Checks every state invariant.
     ///
     /// # Errors
-    /// The first [`Violation`] found.
+    /// The first [`Violation`] that the check finds.
     ///
     /// # Complexity
-    /// O((n + kernels²) log n) for n segments, claims and copies: for tests, models and debug builds.
+    /// O((n + kernels²) log n) for n segments, claims and copies. Only tests, models and debug builds should call it.
     pub fn check_invariants(&self, routes: &dyn Routes) -> Result<(), Violation> {
         self.check_requestors()?;
         self.check_copies()?;
@@ -98,7 +98,7 @@ impl BufferState {
             }
             let later = by_start[index + 1..].iter().take_while(|later| later.span.start() < copy.span.end());
             for other in later {
-                // Two refreshes of different members fill nothing: no byte of the storage they share changes.
+                // Refreshes of two different members do not compete: they change no byte of the shared storage.
                 let fills = |copy: &CopyOp| !matches!(copy.kind, CopyKind::Refresh { .. });
                 let fills = other.to == copy.to || fills(copy) || fills(other);
                 let same_bytes = fills && other.span.overlaps(copy.span) && group.contains(other.to);
@@ -154,10 +154,10 @@ impl BufferState {
                 (self.group(entry.arena), self.tenancy(routes).concurrency(entry.arena));
             for member in group.iter() {
                 let (desc, device) = (routes.arena(member), routes.arena(entry.arena).native);
-                // A peer concerns others only while its own device works through it: one just bound may not be mapped yet.
+                // A peer counts only while its own device uses it: a newly bound peer may not be mapped yet.
                 let mut others = users.others(ArenaSet::of(member), entry.grant);
                 let used = others.any(|user| user.device == desc.native);
-                // Nobody asks an arena whose device or storage is gone.
+                // The map state of a lost peer does not count, nor that of a peer in transition.
                 let state = self.arena(member);
                 let settled = state.transition.is_none() && !state.is_lost();
                 let shares = concurrency != Concurrency::BimapFull && desc.remotes.contains(device);
@@ -238,7 +238,7 @@ impl BufferState {
             hold!(25, self.is_idle() && self.queue.is_empty(), "closed with users");
             hold!(25, self.arenas.iter().all(|arena| !arena.alloc.is_allocated()), "closed with storage");
         }
-        // Somebody who waits while nobody uses the buffer would wait for ever.
+        // A request that waits while the buffer has no users would wait for ever.
         hold!(21, self.queue.is_empty() || !self.is_idle(), "{:?} waits for nobody", self.queue.front());
         Ok(())
     }

@@ -7,12 +7,12 @@
 //!           ──────▶ Busy / Refused                                     └─give up─▶ gone, copies made stay valid
 //! ```
 //! Nothing in this module does I/O, takes a lock, reads a clock or calls an arena. Production code, property tests,
-//! the fuzzer and the model checker all drive this one implementation. Which links exist and what they cost comes in
-//! through [`Routes`], which must answer deterministically.
+//! the fuzzer and the model checker all drive this one implementation. [`Routes`] tells the machine which links exist
+//! and what they cost; its answers must be deterministic.
 //!
 //! # Invariants
-//! [`BufferState::check_invariants`] recomputes from scratch what holds after every transition: I-1, I-3 to I-14,
-//! I-18, I-19, I-21, I-23 and I-25 of docs/spec.md.
+//! [`BufferState::check_invariants`] checks what must hold after every transition: I-1, I-3 to I-14, I-18, I-19, I-21,
+//! I-23 and I-25 of docs/spec.md. It recomputes each of them from scratch.
 
 mod arena_state;
 mod event;
@@ -50,19 +50,19 @@ use crate::memory::link::{Allocation, CopyQuery, Link};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// What the machine needs to know of the platform. Every answer is deterministic.
+/// The facts about the platform that the machine needs. Every answer must be deterministic.
 pub trait Routes {
-    /// The arenas, by id.
+    /// Returns the descriptions of the arenas, indexed by id.
     fn arenas(&self) -> &[ArenaDesc];
 
-    /// The links, by id.
+    /// Returns the links, indexed by id.
     fn links(&self) -> &[Link];
 
-    /// What a link would take for a query; `None` where its mechanism cannot do it.
+    /// Returns the cost of a query on a link, or `None` if the mechanism of the link cannot do it.
     fn cost(&self, link: LinkId, query: &CopyQuery) -> Option<Cost>;
 
-    /// The cheapest path from any of `sources` to `to` over the links for which `edge` gives a cost. Ties are broken
-    /// by the number of hops, then by the arena ids along the path.
+    /// Returns the cheapest path from any of `sources` to `to` over the links for which `edge` gives a cost. Ties are
+    /// broken by the number of hops, then by the arena ids along the path.
     fn cheapest(
         &self,
         sources: ArenaSet,
@@ -70,38 +70,38 @@ pub trait Routes {
         edge: &mut dyn FnMut(LinkId) -> Option<Cost>,
     ) -> Option<Path>;
 
-    /// As [`Routes::cheapest`], for a state in which every answer of `edge` is determined by `key`: an implementation
-    /// may remember it.
+    /// Does the same as [`Routes::cheapest`] for a state in which `key` determines every answer of `edge`. An
+    /// implementation may therefore cache the path by its key.
     fn cheapest_idle(&self, key: PathKey, edge: &mut dyn FnMut(LinkId) -> Option<Cost>) -> Option<Path> {
         self.cheapest(key.sources, key.to, edge)
     }
 
-    /// Whether a link binds two arenas that need it: by the links that move bytes, those of one of them would not reach the
-    /// other. Storage of its own would keep the contents of the bound one apart for good.
+    /// Returns whether a link is a binding that its two arenas need. They need it if the links that move bytes do not
+    /// connect them in both directions. With separate storage, the contents of one could then never reach the other.
     fn is_needed(&self, link: LinkId) -> bool {
         let Link { from, to, allocation, .. } = *self.link(link);
         matches!(allocation, Allocation::Bound(_))
             && !(reach(self, from).contains(to) && reach(self, to).contains(from))
     }
 
-    /// The arenas that a link which is needed binds.
+    /// Returns the destination arenas of the needed bindings.
     fn bound_by_need(&self) -> ArenaSet {
         let links = (0..).map(LinkId).zip(self.links());
         links.filter(|(id, _)| self.is_needed(*id)).map(|(_, link)| link.to).collect()
     }
 
-    /// One arena's description.
+    /// Returns the description of one arena.
     fn arena(&self, id: ArenaId) -> &ArenaDesc {
         &self.arenas()[usize::from(id.0)]
     }
 
-    /// One link.
+    /// Returns one link.
     fn link(&self, id: LinkId) -> &Link {
         &self.links()[usize::from(id.0)]
     }
 }
 
-/// Where the bytes of an arena can be brought over links that move bytes, at any price and however many.
+/// Returns the arenas that bytes of `from` can reach over links that move bytes, at any cost and in any number of hops.
 ///
 /// # Complexity
 /// O(arenas · links).
@@ -125,27 +125,27 @@ pub(crate) fn reach(routes: &(impl Routes + ?Sized), from: ArenaId) -> ArenaSet 
     }
 }
 
-/// Whether a buffer takes requests.
+/// The stages in the life of a buffer. They determine whether it accepts requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lifecycle {
-    /// It does.
+    /// The buffer accepts requests.
     Open,
-    /// An arena broke its contract: every request is refused, what is granted can be released.
+    /// An arena broke its contract. The buffer refuses every request, and existing grants can still be released.
     Wedged,
-    /// It takes none, and what is granted or under way comes to its end.
+    /// The buffer refuses new requests, while existing grants and plans run to their end.
     Closing,
-    /// Nothing is left (I-25).
+    /// The buffer has no users and no storage left (I-25).
     Closed,
 }
 
-/// How the contents of a buffer begin.
+/// The initial contents of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Initial {
-    /// With none: reading is an error until something was written.
+    /// The buffer has no contents. Reading a byte is an error until it has been written.
     Undefined,
-    /// With zeros, made where they are first needed.
+    /// The buffer holds zeros, which are written where they are first needed.
     Zeroed,
-    /// With the application's own storage in this arena.
+    /// The buffer holds the contents of the application's own storage in this arena.
     External(ArenaId),
 }
 
@@ -162,7 +162,7 @@ pub struct BufferState {
 }
 
 impl BufferState {
-    /// A buffer of `len` bytes without users. No arena has storage, except the one of [`Initial::External`].
+    /// Creates a buffer of `len` bytes without users. Only the arena of [`Initial::External`] has storage.
     #[must_use]
     pub fn new(routes: &dyn Routes, len: u64, initial: Initial) -> Self {
         let mut arenas: SmallVec<[ArenaState; 2]> = routes.arenas().iter().map(ArenaState::new).collect();
@@ -185,25 +185,25 @@ impl BufferState {
         }
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.segments.len()
     }
 
-    /// Whether the buffer has no bytes.
+    /// Returns whether the buffer has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// Which bytes are valid where.
+    /// Returns the segments, which say where each byte is valid.
     #[must_use]
     pub fn segments(&self) -> &Segments {
         &self.segments
     }
 
-    /// The state of one arena.
+    /// Returns the state of one arena.
     ///
     /// # Panics
     /// When the platform has no such arena.
@@ -212,45 +212,46 @@ impl BufferState {
         &self.arenas[usize::from(id.0)]
     }
 
-    /// The requestor-set.
+    /// Returns the requestor-set.
     #[must_use]
     pub fn requestors(&self) -> &[Requestor] {
         &self.requestors
     }
 
-    /// Copies reserved or running.
+    /// Returns the copies that are reserved or running.
     #[must_use]
     pub fn copies(&self) -> &Copies {
         &self.copies
     }
 
-    /// Requests that wait, first come first.
+    /// Returns the waiting requests in order of arrival.
     pub fn queue(&self) -> impl ExactSizeIterator<Item = &Waiting> {
         self.queue.iter()
     }
 
-    /// The number of the last commit.
+    /// Returns the number of the last commit.
     #[must_use]
     pub fn commit_seq(&self) -> Seq {
         self.commit_seq
     }
 
-    /// Whether the buffer takes requests.
+    /// Returns the stage of the buffer, which determines whether it accepts requests.
     #[must_use]
     pub fn lifecycle(&self) -> Lifecycle {
         self.lifecycle
     }
 
-    /// Whether all of these bytes have contents that somebody could read.
+    /// Returns whether every byte of the span has contents that can be read.
     #[must_use]
     pub fn is_readable(&self, span: Span) -> bool {
         self.segments.in_span(span).all(|(part, content)| content.unreadable(part).is_none())
     }
 
-    /// The same state with commits and tickets counted from the start, and users in the order of their grants.
+    /// Returns the same state with commits and tickets counted from the start, and requestors in the order of their
+    /// grants.
     ///
-    /// Two states that differ only in these behave alike: a model checker that explores canonical states ends, though
-    /// buffers are written without end.
+    /// Two states that differ only in these behave alike. A model checker that explores canonical states therefore
+    /// terminates, although commits and tickets grow without bound.
     #[must_use]
     pub fn canonical(mut self) -> Self {
         self.commit_seq = Seq(0);
@@ -262,9 +263,9 @@ impl BufferState {
         self
     }
 
-    /// An arena broke its contract outside what the machine sees: it serves nobody any more.
+    /// Wedges the buffer because an arena broke its contract in a way that the machine cannot see.
     pub fn wedge(&mut self) {
-        // A closing buffer refuses service already, and still has to come to its end.
+        // A closing buffer already refuses requests, and must still reach `Closed`.
         if self.lifecycle == Lifecycle::Open {
             self.lifecycle = Lifecycle::Wedged;
         }

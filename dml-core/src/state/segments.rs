@@ -1,35 +1,35 @@
-//! Which bytes are valid where: an interval map over `[0, len)`.
+//! The segments of a buffer: an interval map over `[0, len)` that says where each byte is valid.
 //!
-//! The segments cover the buffer exactly, in order, none empty (I-12). Neighbours of equal content are one segment;
-//! neighbours of different content are never merged, because the intersection of their valid-sets could be empty,
-//! which would lose data.
+//! The segments cover the buffer exactly, in order, and none is empty (I-12). Neighbours of equal content form one
+//! segment. Neighbours of different content are never merged: the intersection of their valid-sets could be empty,
+//! and data would be lost.
 
 use crate::base::id::ArenaSet;
 use crate::base::range::Span;
 use rangemap::RangeMap;
 use smallvec::SmallVec;
 
-/// What is left of the bytes a failed writer touched.
+/// What is left of bytes after their writer failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Remains {
-    /// Nothing: only overwriting helps.
+    /// Nothing is left. The bytes become usable only by overwriting them.
     Lost,
-    /// The last committed contents, in the valid-set.
+    /// The valid-set still holds the last committed contents.
     Committed,
-    /// The zeros the buffer began with.
+    /// The bytes still count as the zeros that the buffer began with.
     Zeros,
 }
 
-/// What a segment holds.
+/// The kind of contents that a segment holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
-    /// Never written: no contents, nobody valid.
+    /// The bytes were never written. They have no contents and no valid arena.
     Undefined,
-    /// Zeros since creation: any arena can be filled with them, whether or not one is valid already.
+    /// The bytes are zeros since creation. Any arena can be filled with them, even if no arena is valid.
     Zeroed,
-    /// Committed contents, held by the valid-set.
+    /// The valid-set holds committed contents.
     Defined,
-    /// A writer failed on it.
+    /// A writer failed on the segment.
     Poisoned(Remains),
 }
 
@@ -38,7 +38,7 @@ pub enum Status {
 pub struct Content {
     /// The arenas that hold the latest contents.
     pub valid: ArenaSet,
-    /// What these contents are.
+    /// The kind of these contents.
     pub status: Status,
 }
 
@@ -49,7 +49,7 @@ pub struct Segments {
     map: Map,
 }
 
-/// Most buffers are of one piece; only others pay for a tree.
+/// The content by byte. Most buffers have one segment, and only the others pay for a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Map {
     One(Content),
@@ -57,25 +57,25 @@ enum Map {
 }
 
 impl Segments {
-    /// One segment of `len` bytes; none if `len` is zero.
+    /// Creates one segment of `len` bytes, or none if `len` is zero.
     #[must_use]
     pub fn new(len: u64, content: Content) -> Self {
         Self { len, map: Map::One(content) }
     }
 
-    /// The buffer's size in bytes.
+    /// Returns the size of the buffer in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the buffer has no bytes.
+    /// Returns whether the buffer has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many segments there are.
+    /// Returns the number of segments.
     #[must_use]
     pub fn count(&self) -> usize {
         match &self.map {
@@ -84,15 +84,15 @@ impl Segments {
         }
     }
 
-    /// All segments in order.
+    /// Returns all segments in order.
     pub fn iter(&self) -> impl Iterator<Item = (Span, Content)> + '_ {
         self.in_span(Span::new(0, self.len))
     }
 
-    /// The parts of segments that lie in `span`, in order.
+    /// Returns the parts of segments that lie in `span`, in order.
     ///
     /// # Complexity
-    /// O(log n) to the first, O(1) from each to the next.
+    /// O(log n) to the first part, O(1) from each part to the next, for n segments.
     pub fn in_span(&self, span: Span) -> impl Iterator<Item = (Span, Content)> + '_ {
         let (one, many) = match &self.map {
             Map::One(content) => (Some((span, *content)).filter(|_| !span.is_empty()), None),
@@ -107,10 +107,10 @@ impl Segments {
         }))
     }
 
-    /// Replaces the content of every part of `span` by what `change` makes of it.
+    /// Replaces the content of every part of `span` with the result of `change`.
     ///
     /// # Complexity
-    /// O(k log n) for k segments touched.
+    /// O(k log n), where k of the n segments overlap `span`.
     pub fn update(&mut self, span: Span, mut change: impl FnMut(Content) -> Content) {
         if span.is_empty() {
             return;
@@ -150,7 +150,7 @@ impl Segments {
 
 #[cfg(test)]
 impl Segments {
-    /// Leaves bytes without a segment, for the tests of the invariant that forbids it.
+    /// Removes the segments of some bytes, for the test of the invariant that forbids such gaps.
     pub(super) fn punch(&mut self, span: Span) {
         let mut map: RangeMap<u64, Content> =
             self.iter().map(|(part, content)| (part.to_range(), content)).collect();

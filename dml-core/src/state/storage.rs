@@ -60,7 +60,7 @@ impl BufferState {
             return Err(BindRefusal::InTransition);
         }
         // The binding may narrow the concurrency, so the storage must have no users.
-        let in_use = |member| self.arena(member).users() > 0 || self.is_preparing(member);
+        let in_use = |member| self.arena(member).users() > 0 || self.is_requested(member);
         if self.group(root).iter().any(in_use) {
             return Err(BindRefusal::InUse);
         }
@@ -77,7 +77,7 @@ impl BufferState {
     /// [`FreeRefusal`]; nothing changed then.
     pub fn free(&mut self, routes: &dyn Routes, arena: ArenaId) -> Result<(), FreeRefusal> {
         let state = self.arena(arena);
-        if state.users() > 0 || state.transition.is_some() || self.is_preparing(arena) {
+        if state.users() > 0 || state.transition.is_some() || self.is_requested(arena) {
             return Err(FreeRefusal::InUse);
         }
         // The group may have other rules without this member, so no plan made under the present rules may be pending.
@@ -117,7 +117,7 @@ impl BufferState {
     }
 
     /// Returns whether a kernel uses the arena, or will use it after its plan has been carried out.
-    pub(super) fn is_preparing(&self, arena: ArenaId) -> bool {
+    pub(super) fn is_requested(&self, arena: ArenaId) -> bool {
         self.requestors.iter().any(|entry| entry.arena == arena)
     }
 
@@ -176,7 +176,7 @@ impl BufferState {
             if arena.loss == Loss::Storage
                 && arena.users() == 0
                 && arena.transition.is_none()
-                && !self.is_preparing(id)
+                && !self.is_requested(id)
             {
                 *self.arena_mut(id) = ArenaState::new(routes.arena(id));
             }
