@@ -247,3 +247,125 @@ fn i15_a_completion_that_panics_is_a_failed_copy() {
     assert!(matches!(cause, TransferError::Panicked { .. }), "{cause:?}");
     assert!(buffer.snapshot().is_idle());
 }
+
+/// What happens in a poll of a copy's end, before it is answered.
+type Deed = Box<dyn Fn() + Send>;
+
+/// One copy, whose end is held back, and what polling it does.
+struct Doing(Arc<Held>, Arc<Mutex<Option<Deed>>>);
+
+impl Completion for Doing {
+    fn wait(self: Box<Self>) -> Result<u64, TransferError> {
+        Box::new(Ending(self.0.clone())).wait()
+    }
+
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
+        if let Some(deed) = self.1.lock().take() {
+            deed();
+        }
+        Ending(self.0.clone()).poll(waker)
+    }
+}
+
+/// Staged copies that end one by one, when they are told to.
+#[derive(Default)]
+struct Each {
+    inner: HostStaged,
+    begun: Mutex<Vec<Arc<Held>>>,
+    /// What the first poll of the second copy does.
+    deed: Arc<Mutex<Option<Deed>>>,
+}
+
+impl std::fmt::Debug for Each {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Each")
+    }
+}
+
+impl CrossArena for Each {
+    fn name(&self) -> &str {
+        "each"
+    }
+
+    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
+        self.inner.can_copy(query)
+    }
+
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+        self.inner.copy(job)?.wait()?;
+        let (held, mut begun) = (Arc::<Held>::default(), self.begun.lock());
+        begun.push(held.clone());
+        let deed = if begun.len() == 2 { self.deed.clone() } else { Arc::default() };
+        Ok(Fence::awaited(Doing(held, deed)))
+    }
+}
+
+/// Two gpus joined to main memory. The first 50 bytes are on the first gpu, the next 50 in main memory.
+fn in_two_places() -> (Audited, Arc<Each>, RawBuffer) {
+    let mut builder = Platform::builder().without_default_links();
+    let each = Arc::new(Each::default());
+    let names = [("cpu", DeviceKind::Cpu), ("gpu", DeviceKind::Gpu), ("gpu2", DeviceKind::Gpu)];
+    for (name, kind) in names {
+        let device = builder.add_device(DeviceDesc::new(name, kind));
+        let remotes = if device == CPU { DeviceSet::of(CPU) } else { DeviceSet::EMPTY };
+        let width = if device == CPU { Concurrency::BimapFull } else { Concurrency::Exclusive };
+        let desc = ArenaDesc::new(name, ArenaKind("test"), device);
+        let desc = desc.with_remotes(remotes).with_concurrency(width);
+        builder.add_arena(Arc::new(Null::backed(desc)));
+    }
+    for (from, to) in [(1, 0), (0, 1), (0, 2), (2, 0)] {
+        let link = Link {
+            from: ArenaId(from),
+            to: ArenaId(to),
+            source_via: DeviceId(from.into()),
+            target_via: DeviceId(to.into()),
+            allocation: Allocation::Internal,
+        };
+        builder.add_link(link, each.clone());
+    }
+    let platform = Audited::new(builder.build().unwrap());
+    let buffer = platform.raw_buffer(100).build().unwrap();
+    platform.acquire(GPU).write(&buffer).try_now().unwrap().release().unwrap();
+    platform.acquire(CPU).write(&buffer.range(50..100)).try_now().unwrap().release().unwrap();
+    (platform, each, buffer)
+}
+
+#[test]
+fn copies_of_one_plan_overlap_and_end_in_any_order() {
+    let (platform, each, buffer) = in_two_places();
+    let begun = || each.begun.lock().clone();
+    // A completion may call back: no lock is held while it is polled.
+    let looked_at = buffer.clone();
+    *each.deed.lock() = Some(Box::new(move || assert_eq!(looked_at.snapshot().copies().len(), 3)));
+    let mut reader = platform.acquire(DeviceId(2)).read(&buffer).into_future();
+    assert!(poll_once(&mut reader).is_pending());
+    assert_eq!(begun().len(), 2, "the second copy does not wait for the first");
+    begun()[1].end(Ok(50));
+    assert!(poll_once(&mut reader).is_pending());
+    assert_eq!(buffer.snapshot().copies().len(), 2, "the later copy is heard first");
+    begun()[0].end(Ok(50));
+    assert!(poll_once(&mut reader).is_pending());
+    assert_eq!(begun().len(), 3, "the second hop begins when the first has ended");
+    begun()[2].end(Ok(50));
+    assert!(matches!(poll_once(&mut reader), Poll::Ready(Ok(_))));
+}
+
+#[test]
+fn i15_a_later_copy_that_panics_when_it_is_polled_ends_the_plan_after_the_others() {
+    let (platform, each, buffer) = in_two_places();
+    *each.deed.lock() = Some(Box::new(|| panic!("a completion's own fault")));
+    let mut reader = platform.acquire(DeviceId(2)).read(&buffer).into_future();
+    assert!(poll_once(&mut reader).is_pending(), "the first copy is under way");
+    let first = each.begun.lock()[0].clone();
+    first.end(Ok(50));
+    let Poll::Ready(Err(error)) = poll_once(&mut reader) else { panic!("nothing is under way any more") };
+    assert!(
+        matches!(error, AcquireError::CopyFailed { cause: TransferError::Panicked { .. }, .. }),
+        "{error:?}"
+    );
+    assert_eq!(each.begun.lock().len(), 2, "the second hop does not begin");
+    assert!(buffer.snapshot().is_idle());
+    // What arrived counts, what panicked does not.
+    let valid: Vec<_> = buffer.snapshot().segments().iter().map(|(_, content)| content.valid.len()).collect();
+    assert_eq!(valid, [2, 1]);
+}

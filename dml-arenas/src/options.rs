@@ -1,4 +1,4 @@
-//! What discovery is asked for, and why it fails.
+//! The options of discovery, and its errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

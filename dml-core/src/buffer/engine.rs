@@ -61,6 +61,8 @@ enum Task {
     Bind((ArenaId, ArenaId, Concurrency), Backing, Option<Shared>),
     Map((ArenaId, DeviceId, MapState), BlockRef, Option<HostMemory>),
     Copy(CopyOp, CopyEnds),
+    /// Nothing but to ask again. A plan of many refreshes gives the lock up after each.
+    Next,
     Refused(Refusal),
     Wait,
     Finished(Result<Option<Handout>, Refusal>),
@@ -119,6 +121,7 @@ impl Run {
                 Task::Bind(binding, backing, root_host) => self.bind(binding, backing, root_host),
                 Task::Map(change, block, host) => self.map(change, block, host),
                 Task::Copy(copy, ends) => self.copy(copy, ends),
+                Task::Next => self.next(),
                 Task::Refused(refusal) => {
                     self.failed(self.buffer().refused(refusal));
                     self.next()
@@ -163,17 +166,15 @@ impl Run {
                 // A fence that can only be waited for is polled only as the oldest, so that it does not delay the
                 // others.
                 let mut polled = polled.filter(|(index, pending)| *index == 0 || !pending.fence.blocks());
-                polled.find_map(|(index, pending)| {
-                    let polled = guard(|| pending.fence.poll(waker)).unwrap_or_else(panicked);
-                    match polled {
-                        Poll::Pending => None,
-                        Poll::Ready(ended) => Some((index, ended)),
-                    }
+                polled.find_map(|(index, pending)| match guard(|| pending.fence.poll(waker)) {
+                    Ok(Poll::Pending) => None,
+                    Ok(Poll::Ready(ended)) => Some((index, ended)),
+                    Err(message) => Some((index, Err(TransferError::Panicked { message }))),
                 })
             }
             Wait::Try | Wait::Until(_) => self.pending.front_mut().map(|pending| {
                 let fence = std::mem::replace(&mut pending.fence, Fence::done(0));
-                (0, guard(|| fence.wait()).unwrap_or_else(|message| Err(TransferError::Panicked { message })))
+                (0, called(|| fence.wait()))
             }),
         };
         let Some((index, ended)) = ended else { return Poll::Pending };
@@ -321,11 +322,10 @@ impl Run {
         let platform = &self.buffer().platform;
         let (object, native) = (platform.arena(arena), device == platform.desc(arena).native);
         platform.counters().count(if native { Operation::Unmap } else { Operation::Map });
-        let report = guard(|| match native {
+        let report = called(|| match native {
             true => object.unmap(UnmapRequest::scheduled(&block, target, &mut host)),
             false => object.map(MapRequest::scheduled(&block, device, target, &mut host)),
         });
-        let report = report.unwrap_or_else(|message| Err(TransferError::Panicked { message }));
         let mapped = match report {
             Ok(MapReport { host: Some(shown), .. }) if shown.is_lent() => {
                 quietly(shown);
@@ -397,16 +397,16 @@ impl Run {
             (CopyKind::Bytes { from: source, link, .. }, Some(from)) => {
                 let (from, to) = (job_end(source, from), job_end(copy.to, to));
                 let job = CopyJob::new(from, to, span, &platform.0.counters, &loan);
-                guard(|| platform.cross_arena(link).copy(job))
+                called(|| platform.cross_arena(link).copy(job))
             }
             _ => {
                 platform.counters().count(Operation::Fill);
                 let fill = Fill::scheduled(&to.block, span, 0, &loan);
                 drop(to);
-                guard(|| platform.arena(copy.to).fill(fill))
+                called(|| platform.arena(copy.to).fill(fill))
             }
         };
-        match started.unwrap_or_else(|message| Err(TransferError::Panicked { message })) {
+        match started {
             Ok(fence) => {
                 self.pending
                     .push_back(Pending { fence, copy: Begun { copy, loan, begun, ends, map_changes } });
@@ -517,33 +517,31 @@ impl Turn<'_> {
 
     /// Starts the next task, and takes what it needs of the buffer's storage.
     fn next(&mut self) -> Task {
-        loop {
-            return match self.execution.next(&mut self.locked.state) {
-                Next::Do(Step::Allocate { arena }) => Task::Allocate(arena),
-                Next::Do(Step::Bind { arena, root, concurrency }) => {
-                    let (backing, root_host) = self.locked.backing(root, self.buffer.len);
-                    Task::Bind((arena, root, concurrency), backing, root_host)
+        match self.execution.next(&mut self.locked.state) {
+            Next::Do(Step::Allocate { arena }) => Task::Allocate(arena),
+            Next::Do(Step::Bind { arena, root, concurrency }) => {
+                let (backing, root_host) = self.locked.backing(root, self.buffer.len);
+                Task::Bind((arena, root, concurrency), backing, root_host)
+            }
+            Next::Do(Step::Map { arena, device, target }) => {
+                let stays = is_host_in(&self.buffer.platform, target);
+                let (block, host) = self.locked.lend_mapping(arena, stays);
+                Task::Map((arena, device, target), block, host)
+            }
+            Next::Do(Step::Copy(copy)) => {
+                self.buffer.record(|| copy.begun());
+                if let CopyKind::Refresh { .. } = copy.kind {
+                    // The map state has already changed, so the bytes are valid.
+                    let reported = self.report(Step::Copy(copy), Report::Done);
+                    debug_assert_eq!(reported, Ok(()), "a copy changes no map state");
+                    return Task::Next;
                 }
-                Next::Do(Step::Map { arena, device, target }) => {
-                    let stays = is_host_in(&self.buffer.platform, target);
-                    let (block, host) = self.locked.lend_mapping(arena, stays);
-                    Task::Map((arena, device, target), block, host)
-                }
-                Next::Do(Step::Copy(copy)) => {
-                    self.buffer.record(|| copy.begun());
-                    if let CopyKind::Refresh { .. } = copy.kind {
-                        // The map state has already changed, so the bytes are valid.
-                        let reported = self.report(Step::Copy(copy), Report::Done);
-                        debug_assert_eq!(reported, Ok(()), "a copy changes no map state");
-                        continue;
-                    }
-                    Task::Copy(copy, self.ends(&copy))
-                }
-                Next::Refused(refusal) => Task::Refused(refusal),
-                Next::Wait => Task::Wait,
-                Next::Finish => Task::Finished(self.finish()),
-                Next::GiveUp => Task::GiveUp,
-            };
+                Task::Copy(copy, self.ends(&copy))
+            }
+            Next::Refused(refusal) => Task::Refused(refusal),
+            Next::Wait => Task::Wait,
+            Next::Finish => Task::Finished(self.finish()),
+            Next::GiveUp => Task::GiveUp,
         }
     }
 
@@ -585,9 +583,9 @@ fn is_host_in(platform: &Platform, state: MapState) -> bool {
     platform.host().is_some_and(|host| state.remotes().contains(host))
 }
 
-/// Converts a panic of a poll into a failed transfer.
-fn panicked(message: Arc<str>) -> Poll<Result<u64, TransferError>> {
-    Poll::Ready(Err(TransferError::Panicked { message }))
+/// Calls an arena or a mechanism. A panic becomes an error of the call.
+fn called<R>(call: impl FnOnce() -> Result<R, TransferError>) -> Result<R, TransferError> {
+    guard(call).unwrap_or_else(|message| Err(TransferError::Panicked { message }))
 }
 
 /// Aborts a plan when it is dropped, even if an earlier step panics.
@@ -607,8 +605,7 @@ impl Drop for Run {
         self.execution.stop();
         let given_up = GivenUp(self);
         for Pending { fence, copy } in std::mem::take(&mut given_up.0.pending) {
-            let ended = guard(|| fence.wait());
-            let ended = ended.unwrap_or_else(|message| Err(TransferError::Panicked { message }));
+            let ended = called(|| fence.wait());
             let _: Task = given_up.0.ended(copy, ended);
         }
     }

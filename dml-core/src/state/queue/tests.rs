@@ -137,8 +137,8 @@ fn who_waits_for_what_can_never_be_is_told() {
     assert_eq!(admitted[0].request.arena, GPU2_ARENA);
 }
 
-/// A kernel waits for bytes, and is let in to some of them by a request that it made later: the first can be granted no
-/// more, and hears of it at once.
+/// A kernel has two waiting requests for the same bytes. When the later one is granted, the earlier one is refused at
+/// once, because it can never be granted.
 #[test]
 fn l03_a_kernel_let_in_twice_is_told_the_first_time() {
     let mut driver = written();
