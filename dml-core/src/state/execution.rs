@@ -239,7 +239,7 @@ impl Execution {
         };
         Ok(Some(match step {
             Step::Allocate { arena } => {
-                state.allocated(arena);
+                state.allocated(routes, arena);
                 EventKind::Allocated { arena, root: None }
             }
             Step::Bind { arena, root, concurrency } => {

@@ -1,6 +1,8 @@
 //! The check of the invariants that hold in every state. It recomputes them from scratch.
 
-use super::{Alloc, BufferState, CopyKind, CopyOp, CopyPhase, Lifecycle, Phase, Remains, Routes, Status};
+use super::{
+    Alloc, BufferState, CopyKind, CopyOp, CopyPhase, Lifecycle, Loss, Phase, Remains, Routes, Status,
+};
 use crate::base::id::{ArenaId, ArenaSet};
 use crate::memory::desc::Concurrency;
 use smallvec::{SmallVec, smallvec};
@@ -238,6 +240,11 @@ impl BufferState {
             hold!(25, self.is_idle() && self.queue.is_empty(), "closed with users");
             hold!(25, self.arenas.iter().all(|arena| !arena.alloc.is_allocated()), "closed with storage");
         }
+        let lets_go = |id: &ArenaId| self.arena(*id).loss == Loss::Storage && !self.is_wanted(*id);
+        let kept = self.arena_ids().find(lets_go);
+        hold!(5, kept.is_none(), "{kept:?} keeps storage of a lost root that nobody uses");
+        let lasts = self.lifecycle == Lifecycle::Closing && self.is_idle();
+        hold!(25, !lasts, "closing without users, and not closed");
         // A request that waits while the buffer has no users would wait for ever.
         hold!(21, self.queue.is_empty() || !self.is_idle(), "{:?} waits for nobody", self.queue.front());
         Ok(())

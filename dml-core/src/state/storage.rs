@@ -76,8 +76,7 @@ impl BufferState {
     /// # Errors
     /// [`FreeRefusal`]; nothing changed then.
     pub fn free(&mut self, routes: &dyn Routes, arena: ArenaId) -> Result<(), FreeRefusal> {
-        let state = self.arena(arena);
-        if state.users() > 0 || state.transition.is_some() || self.is_requested(arena) {
+        if self.is_wanted(arena) {
             return Err(FreeRefusal::InUse);
         }
         // The group may have other rules without this member, so no plan made under the present rules may be pending.
@@ -87,7 +86,7 @@ impl BufferState {
         if group.iter().any(planned) || self.requestors.iter().any(awaited) {
             return Err(FreeRefusal::InUse);
         }
-        if state.alloc == Alloc::External {
+        if self.arena(arena).alloc == Alloc::External {
             return Err(FreeRefusal::External);
         }
         let bound_to_it =
@@ -114,6 +113,12 @@ impl BufferState {
             });
         }
         Ok(())
+    }
+
+    /// Returns whether a kernel or a copy uses the arena, or a plan will.
+    pub(super) fn is_wanted(&self, arena: ArenaId) -> bool {
+        let state = self.arena(arena);
+        state.users() > 0 || state.transition.is_some() || self.is_requested(arena)
     }
 
     /// Returns whether a kernel uses the arena, or will use it after its plan has been carried out.
@@ -172,12 +177,7 @@ impl BufferState {
     /// more (I-25).
     pub(super) fn settle(&mut self, routes: &dyn Routes) {
         for id in self.arena_ids() {
-            let arena = self.arena(id);
-            if arena.loss == Loss::Storage
-                && arena.users() == 0
-                && arena.transition.is_none()
-                && !self.is_requested(id)
-            {
+            if self.arena(id).loss == Loss::Storage && !self.is_wanted(id) {
                 *self.arena_mut(id) = ArenaState::new(routes.arena(id));
             }
         }

@@ -237,7 +237,7 @@ impl Driver {
     #[track_caller]
     pub(super) fn step(&mut self, owner: GrantId, step: Step) {
         self.act(|state, bench| match step {
-            Step::Allocate { arena } => state.allocated(arena),
+            Step::Allocate { arena } => state.allocated(bench, arena),
             Step::Bind { arena, root, concurrency } => state.bound(bench, arena, root, concurrency),
             Step::Map { arena, device, target } => {
                 state.mapped(bench, owner, (arena, device, target), target).expect("as it was asked for");

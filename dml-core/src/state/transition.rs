@@ -224,9 +224,10 @@ impl BufferState {
     }
 
     /// Records that a step allocated storage in `arena`.
-    pub(super) fn allocated(&mut self, arena: ArenaId) {
+    pub(super) fn allocated(&mut self, routes: &dyn Routes, arena: ArenaId) {
         self.arena_mut(arena).alloc = Alloc::Internal;
         self.unmark(arena);
+        self.settle(routes);
     }
 
     /// Records a change of an arena's map state for a device. The plan asked for the target; the arena reports `state`.
@@ -259,16 +260,15 @@ impl BufferState {
         let shared = matches!(state, MapState::Bimapped(_)) && !matches!(target, MapState::Bimapped(_));
         let malformed = Some(device).filter(|_| shared || !state.is_well_formed(desc));
         let breach = cut_off.or(unserved).or(malformed);
-        self.unmark(arena);
-        if let Some(device) = breach {
+        match breach {
+            None => self.arena_mut(arena).map = state,
             // A closing buffer already refuses service, and must still be able to reach its end.
-            if self.lifecycle == Lifecycle::Open {
-                self.lifecycle = Lifecycle::Wedged;
-            }
-            return Err(ContractBreach { arena, device });
+            Some(_) if self.lifecycle == Lifecycle::Open => self.lifecycle = Lifecycle::Wedged,
+            Some(_) => {}
         }
-        self.arena_mut(arena).map = state;
-        Ok(())
+        self.unmark(arena);
+        self.settle(routes);
+        breach.map_or(Ok(()), |device| Err(ContractBreach { arena, device }))
     }
 
     /// Starts a copy.

@@ -109,9 +109,12 @@ impl Broken {
 
     /// Nobody is valid in an arena that so loses its storage.
     fn without_storage(self, id: ArenaId) -> Self {
-        let mut without = self.arena(id, |arena| arena.alloc = Alloc::Unallocated);
-        without.state.update_all(|content| Content { valid: content.valid.without(id), ..content });
-        without
+        self.arena(id, |arena| arena.alloc = Alloc::Unallocated).without_valid(id)
+    }
+
+    fn without_valid(mut self, id: ArenaId) -> Self {
+        self.state.update_all(|content| Content { valid: content.valid.without(id), ..content });
+        self
     }
 
     fn waits(mut self, ticket: u64) -> Self {
@@ -444,6 +447,17 @@ fn i21_somebody_who_waits_for_nobody() {
 }
 
 #[test]
+fn i05_storage_of_a_lost_root_that_nobody_uses() {
+    let lost = Broken::bound(Concurrency::Exclusive).without_valid(GPU2_ARENA);
+    let lost = lost.arena(GPU2_ARENA, |arena| arena.loss = Loss::Storage);
+    lost.breaks(5);
+    let transition = Some(Transition { owner: GrantId(3), steps: 1, binds: false });
+    lost.clone().arena(GPU2_ARENA, |arena| arena.transition = transition).is_sound();
+    lost.clone().prepares(1, GPU2_ARENA, (0, 5), WriteInvalidate).is_sound();
+    lost.copies(1, CopyKind::Fill, GPU2_ARENA, (0, 5)).is_sound();
+}
+
+#[test]
 fn i23_a_grant_that_is_there_twice() {
     let reader = Broken::exclusive().holds(1, GPU_ARENA, (0, 5), ReadOnly);
     reader.clone().holds(1, GPU_ARENA, (10, 15), ReadOnly).breaks(23);
@@ -463,5 +477,8 @@ fn i25_a_closed_buffer_with_something_in_it() {
     closed.clone().arena(GPU_ARENA, |arena| arena.transition = transition).breaks(25);
     closed.clone().copies(1, CopyKind::Fill, GPU_ARENA, (0, 5)).breaks(25);
     closed.clone().waits(1).breaks(25);
-    closed.lifecycle(Lifecycle::Closing).arena(GPU_ARENA, |arena| arena.alloc = Alloc::Internal).is_sound();
+    let closing =
+        closed.lifecycle(Lifecycle::Closing).arena(GPU_ARENA, |arena| arena.alloc = Alloc::Internal);
+    closing.breaks(25);
+    closing.arena(GPU_ARENA, |arena| arena.transition = transition).is_sound();
 }

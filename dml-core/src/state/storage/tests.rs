@@ -346,6 +346,40 @@ fn i05_a_lost_root_takes_its_members_along_once_they_are_free() {
 }
 
 #[test]
+fn i05_the_last_change_of_a_plan_lets_go_of_storage_that_was_lost_meanwhile() {
+    // The plan ends with the map change of the member that it has bound, as a prefetch of zeros does.
+    let mut driver = Driver::zeroed(Bench::bound(BimapFull));
+    driver.read(MAIN_ARENA, (0, LEN));
+    let target = MapState::initial(driver.bench.arena(GPU_ARENA));
+    let map = Step::Map { arena: GPU_ARENA, device: GPU, target };
+    let bind = Step::Bind { arena: GPU_ARENA, root: MAIN_ARENA, concurrency: BimapFull };
+    for lifecycle in [Lifecycle::Open, Lifecycle::Closing] {
+        let mut driver = driver.clone();
+        let steps = vec![bind, map];
+        let purpose = Purpose::Prefetch;
+        let plan = SyncPlan { owner: OWNER, purpose, arena: GPU_ARENA, steps, cost: Cost::ZERO };
+        driver.act(|state, _| state.reserve(&plan));
+        driver.step(OWNER, bind);
+        let waits = driver.wait(GPU_ARENA, (0, 5), WriteInvalidate);
+        driver.act(|state, bench| state.device_lost(bench, CPU));
+        if lifecycle == Lifecycle::Closing {
+            let refused = driver.act(|state, bench| state.close(bench));
+            assert_eq!(refused.len(), 1);
+        }
+        let admitted = driver.act(|state, bench| {
+            state.mapped(bench, OWNER, (GPU_ARENA, GPU, target), target).expect("as it was asked for");
+            assert_eq!(*state.arena(GPU_ARENA), ArenaState::new(bench.arena(GPU_ARENA)));
+            state.pump(bench)
+        });
+        let told: Vec<_> = admitted.iter().map(|admission| admission.ticket).collect();
+        match lifecycle {
+            Lifecycle::Open => assert_eq!(told, [waits]),
+            _ => assert_eq!(driver.state.lifecycle(), Lifecycle::Closed),
+        }
+    }
+}
+
+#[test]
 fn i25_a_buffer_closes_when_the_last_one_leaves() {
     for wedged in [false, true] {
         let mut driver = written(BimapFull);
