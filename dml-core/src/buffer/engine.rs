@@ -14,8 +14,8 @@ use crate::base::sync::Arc;
 use crate::buffer::RawBuffer;
 use crate::buffer::error::AcquireError;
 use crate::buffer::lock::{BufferInner, Locked};
-use crate::buffer::storage::{End, free};
-use crate::buffer::storage::{FreeOrder, Handout, Storage};
+use crate::buffer::storage::{ArenaStorage, FreeOrder, Handout};
+use crate::buffer::storage::{CopyEnd, free};
 use crate::buffer::wait::Wait;
 use crate::memory::arena::MapReport;
 use crate::memory::block::{BlockRef, NewBlock};
@@ -46,7 +46,7 @@ pub(crate) struct Run {
     buffer: RawBuffer,
     execution: Execution,
     /// The running copies, in the order of their start.
-    pending: VecDeque<Pending>,
+    pending: VecDeque<RunningCopy>,
     /// The first error.
     failed: Option<AcquireError>,
     /// The place in the program that asked for the plan.
@@ -71,13 +71,13 @@ enum Task {
 
 /// The storages at both ends of a copy. A fill has no source.
 struct CopyEnds {
-    from: Option<End>,
-    to: End,
+    from: Option<CopyEnd>,
+    to: CopyEnd,
     /// The value of [`Locked::map_changes`] at the start of the copy.
     map_changes: u64,
 }
 
-struct Pending {
+struct RunningCopy {
     fence: Fence,
     copy: Begun,
 }
@@ -178,7 +178,7 @@ impl Run {
             }),
         };
         let Some((index, ended)) = ended else { return Poll::Pending };
-        let Pending { fence, copy } = self.pending.remove(index).expect("just found");
+        let RunningCopy { fence, copy } = self.pending.remove(index).expect("just found");
         // A fence that panicked in a poll may panic again in its destructor.
         quietly(fence);
         Poll::Ready(self.ended(copy, ended))
@@ -219,7 +219,7 @@ impl Run {
         let allocated = guard(|| object.alloc(self.buffer().len));
         match self.storage_result(arena, None, allocated) {
             Ok(NewBlock { block, host }) => {
-                self.stored(step, arena, Storage::new(block, host, FreeOrder::Root))
+                self.stored(step, arena, ArenaStorage::new(block, host, FreeOrder::Root))
             }
             Err(error) => self.step_failed(step, (error, Report::Failed)),
         }
@@ -240,7 +240,7 @@ impl Run {
         quietly(backing);
         match bound {
             Ok(NewBlock { block, host }) => {
-                let mut storage = Storage::new(block, host, FreeOrder::Member);
+                let mut storage = ArenaStorage::new(block, host, FreeOrder::Member);
                 let platform = &self.buffer().platform;
                 if platform.desc(arena).native == platform.desc(root).native {
                     storage.root_host = root_host;
@@ -252,7 +252,7 @@ impl Run {
     }
 
     /// Records that a step made storage.
-    fn stored(&mut self, step: Step, arena: ArenaId, storage: Storage) -> Task {
+    fn stored(&mut self, step: Step, arena: ArenaId, storage: ArenaStorage) -> Task {
         let (reported, task) = self.turn(|turn| {
             turn.locked.put(arena, storage);
             turn.report(step, Report::Done)
@@ -387,7 +387,7 @@ impl Run {
         let (begun, loan) = (Instant::now(), Loan::default());
         let source = copy.from().zip(from.as_ref()).map(|(arena, end)| (arena, end.block.clone()));
         let ends: Ends = source.into_iter().chain([(copy.to, to.block.clone())]).collect();
-        let job_end = |arena: ArenaId, end: End| JobEnd {
+        let job_end = |arena: ArenaId, end: CopyEnd| JobEnd {
             arena: platform.arena(arena).clone(),
             name: platform.desc(arena).name.clone(),
             block: end.block,
@@ -409,7 +409,7 @@ impl Run {
         match started {
             Ok(fence) => {
                 self.pending
-                    .push_back(Pending { fence, copy: Begun { copy, loan, begun, ends, map_changes } });
+                    .push_back(RunningCopy { fence, copy: Begun { copy, loan, begun, ends, map_changes } });
                 self.next()
             }
             Err(cause) => {
@@ -436,7 +436,7 @@ impl Run {
             // Another plan may be changing a map state now, or may have done so since the arenas were asked.
             let is_telling = turn.locked.map_changes == map_changes;
             let changed = found.iter().filter(|_| is_telling).find_map(|&(arena, found)| {
-                let known = turn.locked.settled_map(arena).filter(|known| *known != found)?;
+                let known = turn.locked.stable_map(arena).filter(|known| *known != found)?;
                 Some((arena, known, found))
             });
             let report = if changed.is_none() { Report::Done } else { Report::Broken };
@@ -571,7 +571,7 @@ impl Turn<'_> {
     }
 
     /// Returns the storage of an arena that is reached through a device. The host, as a remote device, sees a mapping.
-    fn end(&mut self, arena: ArenaId, via: Option<DeviceId>) -> End {
+    fn end(&mut self, arena: ArenaId, via: Option<DeviceId>) -> CopyEnd {
         let platform = &self.buffer.platform;
         let is_mapped =
             via.is_some_and(|via| via != platform.desc(arena).native && platform.host() == Some(via));
@@ -604,7 +604,7 @@ impl Drop for Run {
         }
         self.execution.stop();
         let given_up = GivenUp(self);
-        for Pending { fence, copy } in std::mem::take(&mut given_up.0.pending) {
+        for RunningCopy { fence, copy } in std::mem::take(&mut given_up.0.pending) {
             let ended = called(|| fence.wait());
             let _: Task = given_up.0.ended(copy, ended);
         }

@@ -10,7 +10,7 @@ use crate::base::names::{ArenaName, BufferName};
 use crate::base::rank::{Rank, Ranked};
 use crate::base::sync::{Arc, Condvar};
 use crate::buffer::error::AcquireError;
-use crate::buffer::storage::{Handout, Storage};
+use crate::buffer::storage::{ArenaStorage, Handout};
 use crate::buffer::wait::{Waiter, Waiters, Wakes};
 use crate::platform::Platform;
 use crate::platform::outstanding::Outstanding;
@@ -47,9 +47,9 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Locked {
     pub(crate) state: BufferState,
-    pub(super) storages: SmallVec<[(ArenaId, Storage); 1]>,
+    pub(super) storages: SmallVec<[(ArenaId, ArenaStorage); 1]>,
     /// Blocks that the state does not know any more and that wait to be freed. Members are freed before their roots.
-    pub(super) to_free: Vec<(ArenaId, Storage)>,
+    pub(super) to_free: Vec<(ArenaId, ArenaStorage)>,
     /// Whether a thread is freeing blocks of this buffer.
     pub(super) is_freeing: bool,
     /// Whether the buffer is closed and all of its storage free.
@@ -74,7 +74,7 @@ type Origins = BTreeMap<GrantId, (&'static Location<'static>, ThreadId)>;
 
 impl Locked {
     /// Creates the data of a buffer. The application's storage, if any, is present from the start.
-    pub(crate) fn new(state: BufferState, external: Option<(ArenaId, External, Storage)>) -> Self {
+    pub(crate) fn new(state: BufferState, external: Option<(ArenaId, External, ArenaStorage)>) -> Self {
         let mut locked = Self {
             state,
             storages: SmallVec::new(),
@@ -389,7 +389,7 @@ impl BufferInner {
         if self.platform.0.recorder.is_on() {
             locked.origins.insert(grant, (origin, std::thread::current().id()));
         }
-        locked.handout(storage?)
+        locked.to_hand_out(storage?)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::base::range::Span;
 use crate::base::sync::Arc;
 use crate::buffer::error::AcquireError;
 use crate::buffer::lock::{BufferInner, External, Locked};
-use crate::buffer::storage::{FreeOrder, Storage};
+use crate::buffer::storage::{ArenaStorage, FreeOrder};
 use crate::memory::block::BlockRef;
 use crate::memory::host::HostMemory;
 use crate::platform::Platform;
@@ -53,7 +53,7 @@ impl RawBuffer {
         arena: ArenaId,
         (container, memory, block): (External, HostMemory, BlockRef),
     ) -> Self {
-        let storage = Storage::new(block, Some(memory), FreeOrder::External);
+        let storage = ArenaStorage::new(block, Some(memory), FreeOrder::External);
         Self::make(platform, made, Initial::External(arena), Some((container, storage)))
     }
 
@@ -61,7 +61,7 @@ impl RawBuffer {
         platform: &Platform,
         made: Made,
         initial: Initial,
-        external: Option<(External, Storage)>,
+        external: Option<(External, ArenaStorage)>,
     ) -> Self {
         let Made { len, label, element_bytes } = made;
         platform.0.topology.price_up_to(len);

@@ -4,7 +4,7 @@
 //!    block of another arena ([`Locked::backing`]). An application's storage is a block from the start
 //!    ([`RawBuffer::with_storage`](crate::RawBuffer)).
 //! 2. [`Locked::put`] keeps it, under the same lock under which the machine is told.
-//! 3. Grants lease its memory ([`Locked::handout`]) and copies borrow it ([`Locked::end_via`]). A map change takes the
+//! 3. Grants lease its memory ([`Locked::to_hand_out`]) and copies borrow it ([`Locked::end_via`]). A map change takes the
 //!    memory of a mapping and returns it ([`Locked::lend_mapping`], [`Locked::take_mapping`]).
 //! 4. The machine drops the storage: it was freed explicitly, it was lost and its last user left, or the buffer closed.
 //!    After every change of the state [`Locked::drop_unused`] moves such storages to `to_free`.
@@ -13,7 +13,7 @@
 //! 6. [`BufferInner::free`] drops the memory and gives the block to its arena ([`free`]).
 //!
 //! A buffer that is dropped goes from step 3 to 6 at once (`Drop for BufferInner`). Storage of which an arena kept part
-//! is never freed ([`Storage::keep_for_ever`]).
+//! is never freed ([`ArenaStorage::keep_for_ever`]).
 
 use crate::base::guard::{guard, quietly};
 use crate::base::id::{ArenaId, ArenaSet};
@@ -39,7 +39,7 @@ pub(crate) enum FreeOrder {
 
 /// The storage of one arena.
 #[derive(Debug)]
-pub(crate) struct Storage {
+pub(crate) struct ArenaStorage {
     pub(crate) block: BlockRef,
     /// The block as host memory, if the block is host memory.
     pub(crate) host: Option<HostMemory>,
@@ -52,7 +52,7 @@ pub(crate) struct Storage {
     pub(crate) order: FreeOrder,
 }
 
-impl Storage {
+impl ArenaStorage {
     pub(crate) fn new(block: BlockRef, host: Option<HostMemory>, order: FreeOrder) -> Self {
         Self { block, host, root_host: None, mapped: None, shown: None, order }
     }
@@ -83,22 +83,22 @@ pub(crate) struct Handout {
 }
 
 /// The part of the buffer's storage that a copy needs, taken under the lock.
-pub(super) struct End {
+pub(super) struct CopyEnd {
     pub(super) block: BlockRef,
     pub(super) host: Option<Shared>,
 }
 
 impl Locked {
-    pub(crate) fn storage(&mut self, arena: ArenaId) -> Option<&mut Storage> {
+    pub(crate) fn storage(&mut self, arena: ArenaId) -> Option<&mut ArenaStorage> {
         self.storages.iter_mut().find(|(id, _)| *id == arena).map(|(_, storage)| storage)
     }
 
-    pub(crate) fn put(&mut self, arena: ArenaId, storage: Storage) {
+    pub(crate) fn put(&mut self, arena: ArenaId, storage: ArenaStorage) {
         self.storages.push((arena, storage));
     }
 
     /// Returns what a grant hands out of an arena's storage.
-    pub(super) fn handout(&self, arena: ArenaId) -> Option<Handout> {
+    pub(super) fn to_hand_out(&self, arena: ArenaId) -> Option<Handout> {
         let (_, storage) = self.storages.iter().find(|(id, _)| *id == arena)?;
         Some(Handout { block: storage.block.clone(), host: storage.native_host() })
     }
@@ -106,7 +106,7 @@ impl Locked {
     /// Moves storages that the state does not know any more to `to_free`. Returns their arenas.
     pub(super) fn drop_unused(&mut self) -> ArenaSet {
         let state = &self.state;
-        let unused = |(id, _): &(ArenaId, Storage)| !state.arena(*id).alloc.is_allocated();
+        let unused = |(id, _): &(ArenaId, ArenaStorage)| !state.arena(*id).alloc.is_allocated();
         if !self.storages.iter().any(unused) {
             return ArenaSet::EMPTY;
         }
@@ -118,7 +118,7 @@ impl Locked {
         arenas
     }
 
-    pub(super) fn in_order(mut storages: Vec<(ArenaId, Storage)>) -> Vec<(ArenaId, Storage)> {
+    pub(super) fn in_order(mut storages: Vec<(ArenaId, ArenaStorage)>) -> Vec<(ArenaId, ArenaStorage)> {
         storages.sort_by_key(|(_, storage)| storage.order);
         storages
     }
@@ -133,10 +133,10 @@ impl Locked {
 
     /// Returns the storage of an arena that a plan uses, as the host sees it through a mapping if `is_mapped`.
     /// Otherwise the result holds no memory of the mapping, so the mapping may end meanwhile.
-    pub(super) fn end_via(&mut self, arena: ArenaId, is_mapped: bool) -> End {
+    pub(super) fn end_via(&mut self, arena: ArenaId, is_mapped: bool) -> CopyEnd {
         let storage = self.storage(arena).expect("a plan uses only arenas with storage (I-5)");
         let host = if is_mapped { storage.host_view() } else { storage.native_host() };
-        End { block: storage.block.clone(), host }
+        CopyEnd { block: storage.block.clone(), host }
     }
 
     /// Returns an arena's block and the memory of its mapping, which the arena may need back. If the host keeps its
@@ -171,7 +171,7 @@ impl Locked {
     }
 
     /// Returns the map state of an arena, unless a plan is about to change it or the arena has no storage.
-    pub(super) fn settled_map(&self, arena: ArenaId) -> Option<MapState> {
+    pub(super) fn stable_map(&self, arena: ArenaId) -> Option<MapState> {
         let state = self.state.arena(arena);
         (state.transition.is_none() && state.alloc.is_allocated() && !state.is_lost()).then_some(state.map)
     }
@@ -197,8 +197,8 @@ impl BufferInner {
         }
     }
 
-    pub(super) fn free(&self, arena: ArenaId, storage: Storage) {
-        let Storage { block, host, root_host, mapped, shown, order } = storage;
+    pub(super) fn free(&self, arena: ArenaId, storage: ArenaStorage) {
+        let ArenaStorage { block, host, root_host, mapped, shown, order } = storage;
         if let (FreeOrder::External, Some(host)) = (order, &host) {
             // The application may use its bytes freely from now on.
             host.span().note_write();

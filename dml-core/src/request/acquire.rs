@@ -10,7 +10,7 @@
 //!          Grants
 //! ```
 //! Holding buffers while waiting cannot deadlock (L-1). Every wait is for a buffer that comes later in the canonical
-//! order, or for an earlier place in the same queue. All ranges of one buffer form one step, because separate steps
+//! order, or for an earlier place in the same queue. All ranges of one buffer form one part, because separate parts
 //! could deadlock.
 
 use crate::base::access::{Access, Claim, Claims};
@@ -19,9 +19,9 @@ use crate::buffer::RawBuffer;
 use crate::buffer::error::AcquireError;
 use crate::buffer::wait::Wait;
 use crate::platform::Platform;
+use crate::request::acquisition::{Acquisition, Part};
 use crate::request::grant::{Grants, Item};
 use crate::request::region::Region;
-use crate::request::steps::{Step, Steps};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::future::{Future, IntoFuture};
@@ -90,7 +90,7 @@ impl Acquire {
     /// [`AcquireError`].
     #[track_caller]
     pub fn try_now(self) -> Result<Grants, AcquireError> {
-        self.steps()?.complete(Wait::Try)
+        self.acquisition()?.complete(Wait::Try)
     }
 
     /// Waits until everything is granted, first come, first served.
@@ -101,7 +101,7 @@ impl Acquire {
     /// Buffers that are available at once are granted in any order. Every other error is final: see [`AcquireError`].
     #[track_caller]
     pub fn wait(self) -> Result<Grants, AcquireError> {
-        self.steps()?.complete(Wait::Until(None))
+        self.acquisition()?.complete(Wait::Until(None))
     }
 
     /// As [`Acquire::wait`], for a limited time. Copies that run at the deadline are completed first.
@@ -111,15 +111,15 @@ impl Acquire {
     #[track_caller]
     pub fn wait_timeout(self, timeout: Duration) -> Result<Grants, AcquireError> {
         let deadline = Instant::now().checked_add(timeout);
-        self.steps()?.complete(Wait::Until(deadline)).map_err(|error| match error {
+        self.acquisition()?.complete(Wait::Until(deadline)).map_err(|error| match error {
             AcquireError::Timeout { buffer, .. } => AcquireError::Timeout { buffer, waited: timeout },
             error => error,
         })
     }
 
-    /// Groups the items into one step per buffer, in canonical order.
+    /// Groups the items into one part per buffer, in canonical order.
     #[track_caller]
-    fn steps(self) -> Result<Steps, AcquireError> {
+    fn acquisition(self) -> Result<Acquisition, AcquireError> {
         let arena = self.arena?;
         let kernel = self.kernel.unwrap_or_else(fresh_kernel);
         let mut items: SmallVec<[Item; 3]> = SmallVec::with_capacity(self.items.len());
@@ -132,16 +132,16 @@ impl Acquire {
             items.push(Item { buffer: buffer.id(), claim });
             wanted.push((buffer, claim));
         }
-        // The next step comes last.
+        // The next part comes last.
         wanted.sort_by_key(|(buffer, _)| std::cmp::Reverse(buffer.id()));
-        let mut steps: SmallVec<[Step; 3]> = SmallVec::new();
+        let mut parts: SmallVec<[Part; 3]> = SmallVec::new();
         let mut wanted = wanted.into_iter().peekable();
         while let Some((buffer, claim)) = wanted.next() {
             let others = std::iter::from_fn(|| wanted.next_if(|(other, _)| *other == buffer));
             let claims = Claims::new(std::iter::once(claim).chain(others.map(|(_, claim)| claim)));
-            steps.push(Step { buffer, claims });
+            parts.push(Part { buffer, claims });
         }
-        Ok(Steps::new((kernel, arena, Location::caller()), steps, items))
+        Ok(Acquisition::new((kernel, arena, Location::caller()), parts, items))
     }
 }
 
@@ -151,7 +151,7 @@ impl IntoFuture for Acquire {
 
     #[track_caller]
     fn into_future(self) -> AcquireFuture {
-        AcquireFuture(self.steps())
+        AcquireFuture(self.acquisition())
     }
 }
 
@@ -164,14 +164,14 @@ impl IntoFuture for Acquire {
 ///
 /// A poll after the end returns [`AcquireError::Finished`], or the error that the acquire ended with.
 #[derive(Debug)]
-pub struct AcquireFuture(Result<Steps, AcquireError>);
+pub struct AcquireFuture(Result<Acquisition, AcquireError>);
 
 impl Future for AcquireFuture {
     type Output = Result<Grants, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let granted = match &mut self.0 {
-            Ok(steps) => steps.advance(Wait::Awaken(context.waker())),
+            Ok(acquisition) => acquisition.advance(Wait::Awaken(context.waker())),
             Err(error) => return Poll::Ready(Err(error.clone())),
         };
         match granted {

@@ -1,12 +1,12 @@
 //! The application's interface to buffers: acquires, grants, views, and direct operations on one buffer.
 
 pub(crate) mod acquire;
+pub(crate) mod acquisition;
 pub(crate) mod direct;
 pub(crate) mod flight;
 pub(crate) mod grant;
 pub(crate) mod held;
 pub(crate) mod platform;
 pub(crate) mod region;
-pub(crate) mod steps;
 pub(crate) mod typed;
 pub(crate) mod view;

@@ -282,11 +282,11 @@ impl Execution {
         match self.purpose {
             Purpose::Kernel => state.finish(routes, owner).map(Finished::Granted),
             Purpose::Prefetch => {
-                state.abort(routes, owner);
+                state.unreserve(routes, owner);
                 Ok(Finished::Prefetched { owner, arena })
             }
             Purpose::Binding => {
-                state.abort(routes, owner);
+                state.unreserve(routes, owner);
                 Ok(Finished::Bound)
             }
         }
@@ -295,7 +295,7 @@ impl Execution {
     /// Ends an unfinished plan. Its reservations are removed, and completed steps keep their effect (I-15). Returns the
     /// event to record.
     pub fn give_up(&mut self, routes: &dyn Routes, state: &mut BufferState) -> EventKind {
-        state.abort(routes, self.owner);
+        state.unreserve(routes, self.owner);
         EventKind::Aborted { owner: self.owner }
     }
 

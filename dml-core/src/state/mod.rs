@@ -18,6 +18,7 @@ mod arena_state;
 mod event;
 mod execution;
 mod invariant;
+mod path;
 mod plan;
 mod queue;
 mod refusal;
@@ -27,7 +28,6 @@ mod segments;
 mod storage;
 mod transition;
 mod users;
-mod way;
 
 pub use crate::memory::map_state::MapState;
 pub use arena_state::{Alloc, ArenaState, Loss, Transition};

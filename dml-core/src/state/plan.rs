@@ -1,13 +1,13 @@
 //! Planning: which allocations, map changes and copies bring the latest contents to the arena that needs them.
 //!
 //! A plan is a value: it can be printed (`{:#}` prints one step per line), compared and replayed. It is computed on the
-//! state that will exist at each step, so a copy's source need not be valid yet. `way.rs` chooses the path of every run
+//! state that will exist at each step, so a copy's source need not be valid yet. `path.rs` chooses the path of every missing
 //! of missing bytes (O-1). Valid bytes are not copied again, and bytes that will be overwritten are not copied at all
 //! (O-2).
 
 use super::BusyReason;
+use super::path::{Disturbed, Missing, Traffic};
 use super::users::{Tenancy, Users};
-use super::way::{Disturbed, Run, Traffic};
 use super::{
     Alloc, ArenaState, BufferState, Content, CopyId, CopyKind, CopyOp, CopyPhase, Loss, MapState, Refusal,
     Remains, Routes, Status,
@@ -21,6 +21,7 @@ use crate::memory::link::{Allocation, CopyQuery, Link};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::fmt;
+use std::iter;
 
 /// One step of a plan, carried out by the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -159,7 +160,7 @@ pub(super) struct Planner<'a> {
     pub(super) traffic: Traffic<'a>,
     pub(super) draft: Draft,
     /// The last paths found on the draft's arenas.
-    pub(super) known: SmallVec<[(Run, Path); 1]>,
+    pub(super) known: SmallVec<[(Missing, Path); 1]>,
 }
 
 /// The contents of a plan so far. The planner tries paths on it and can take them back.
@@ -256,7 +257,7 @@ impl<'a> Planner<'a> {
     fn bring_run(&mut self, span: Span, status: Status, valid: ArenaSet) -> Result<(), NoPlan> {
         let class_bytes = span.len().checked_next_power_of_two().unwrap_or(u64::MAX);
         let disturbed = self.traffic.on(span);
-        let mut run = Run { valid, class_bytes, disturbed };
+        let mut missing = Missing { valid, class_bytes, disturbed };
         if self.being_filled(self.to, &disturbed) {
             return Err(NoPlan::Busy(BusyReason::Copying, self.group(self.to)));
         }
@@ -264,18 +265,18 @@ impl<'a> Planner<'a> {
             self.is_free_to_fill(&disturbed)?;
             self.allocate(self.to)?;
             // The storage may belong to a root whose group already holds the zeros.
-            run.valid = self.will_be_valid(valid);
-            if run.valid.contains(self.to) {
+            missing.valid = self.will_be_valid(valid);
+            if missing.valid.contains(self.to) {
                 return Ok(());
             }
-            if run.valid.intersection(self.group(self.to)).is_empty() {
+            if missing.valid.intersection(self.group(self.to)).is_empty() {
                 self.is_free_to_fill(&disturbed)?;
                 self.give_access(self.to, self.routes.arena(self.to).native, true)?;
                 self.copy(CopyKind::Fill, self.to, span);
                 return Ok(());
             }
         }
-        self.lead(span, run)
+        self.lead(span, missing)
     }
 
     /// Checks that no other user works on, or fills, the destination's storage where zeros are to be filled in.
@@ -309,59 +310,76 @@ impl<'a> Planner<'a> {
         device: DeviceId,
         writes: bool,
     ) -> Result<MapChanges, BusyReason> {
-        let tenancy = self.tenancy();
-        let concurrency = tenancy.concurrency(arena);
-        let group = tenancy.group(arena);
+        let (group, concurrency) = (self.group(arena), self.tenancy().concurrency(arena));
         if !self.users.coexists(group, concurrency, device, writes, self.owner) {
             return Err(BusyReason::ArenaInUse);
         }
-        let root_device = self.routes.arena(tenancy.root(arena)).native;
         let mut changes = MapChanges::new();
         // The arena itself comes last: its peers give up or share their access first.
-        for member in group.without(arena).iter().chain([arena]) {
-            let desc = self.routes.arena(member);
-            // A peer is skipped if its storage is coherent or lost. A lost device has no access to hand over, and its
-            // arena cannot be asked.
-            let is_passed_by = concurrency == Concurrency::BimapFull || self.at(member).is_lost();
-            if desc.is_always_bimapped() || (member != arena && is_passed_by) {
-                continue;
-            }
-            let reaches = |candidate: DeviceId| candidate == desc.native || desc.remotes.contains(candidate);
-            // A peer that the device cannot reach only has to give up its own device's access.
-            let via = if member == arena || reaches(device) {
-                device
-            } else if desc.remotes.contains(root_device) {
-                root_device
-            } else if let Some(remote) = desc.remotes.iter().next() {
-                remote
-            } else if matches!(
-                self.at(member).alloc,
-                Alloc::Bound { concurrency: Concurrency::BimapFull, .. }
-            ) {
-                // The peer is coherent with its root; another binding of the group narrows the concurrency.
-                continue;
-            } else {
-                return Err(BusyReason::ArenaInUse);
-            };
-            let before = self.at(member).map;
-            let mut now = before;
-            let others = self.users.others(group, self.owner).map(|user| (user.device, user.writes));
-            let others = others.filter(|(other, _)| *other != via && reaches(*other));
-            for (served, serves_writer) in std::iter::once((via, writes)).chain(others) {
-                if now.serves(desc, concurrency, served, serves_writer) {
-                    continue;
-                }
-                if self.in_transition(member) {
-                    return Err(BusyReason::InTransition);
-                }
-                now = now.serving(desc, concurrency, served, serves_writer);
-                changes.push((member, served, now));
-            }
-            if !now.gives(desc, via) || !self.users.map_ok((desc, group), before, now, self.owner) {
-                return Err(BusyReason::ArenaInUse);
+        for peer in group.without(arena).iter() {
+            if let Some(via) = self.handed_over_to(peer, device, concurrency)? {
+                self.serve(peer, (via, writes), concurrency, &mut changes)?;
             }
         }
+        if !self.routes.arena(arena).is_always_bimapped() {
+            self.serve(arena, (device, writes), concurrency, &mut changes)?;
+        }
         Ok(changes)
+    }
+
+    /// Returns the device for which a peer must be mapped before `device` uses the storage that they share, or `None` if
+    /// the peer needs no change. A peer that `device` cannot reach only has to give up its own device's access.
+    fn handed_over_to(
+        &self,
+        peer: ArenaId,
+        device: DeviceId,
+        concurrency: Concurrency,
+    ) -> Result<Option<DeviceId>, BusyReason> {
+        let (state, desc) = (self.at(peer), self.routes.arena(peer));
+        // A lost device has no access to hand over, and its arena cannot be asked.
+        if concurrency == Concurrency::BimapFull || state.is_lost() || desc.is_always_bimapped() {
+            return Ok(None);
+        }
+        if device == desc.native {
+            return Ok(Some(device));
+        }
+        let root_device = self.routes.arena(self.tenancy().root(peer)).native;
+        let preferred = [device, root_device].into_iter().find(|device| desc.remotes.contains(*device));
+        match preferred.or_else(|| desc.remotes.iter().next()) {
+            Some(via) => Ok(Some(via)),
+            // The peer is coherent with its root; another binding of the group narrows the concurrency.
+            None if matches!(state.alloc, Alloc::Bound { concurrency: Concurrency::BimapFull, .. }) => {
+                Ok(None)
+            }
+            None => Err(BusyReason::ArenaInUse),
+        }
+    }
+
+    /// Adds the map changes by which one arena serves a device beside the present users of its storage.
+    fn serve(
+        &self,
+        arena: ArenaId,
+        (device, writes): (DeviceId, bool),
+        concurrency: Concurrency,
+        changes: &mut MapChanges,
+    ) -> Result<(), BusyReason> {
+        let (desc, group, before) = (self.routes.arena(arena), self.group(arena), self.at(arena).map);
+        let reaches = |device: DeviceId| device == desc.native || desc.remotes.contains(device);
+        let others = self.users.others(group, self.owner).map(|user| (user.device, user.writes));
+        let others = others.filter(|(other, _)| *other != device && reaches(*other));
+        let mut now = before;
+        for (served, writes) in iter::once((device, writes)).chain(others) {
+            if now.serves(desc, concurrency, served, writes) {
+                continue;
+            }
+            if self.in_transition(arena) {
+                return Err(BusyReason::InTransition);
+            }
+            now = now.serving(desc, concurrency, served, writes);
+            changes.push((arena, served, now));
+        }
+        let is_kept = self.users.map_ok((desc, group), before, now, self.owner);
+        if now.gives(desc, device) && is_kept { Ok(()) } else { Err(BusyReason::ArenaInUse) }
     }
 
     /// Returns whether the destination of a hop must be bound to a root first. Only then are the needs of the hop

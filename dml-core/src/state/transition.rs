@@ -242,24 +242,7 @@ impl BufferState {
         (arena, device, target): (ArenaId, DeviceId, MapState),
         state: MapState,
     ) -> Result<(), ContractBreach> {
-        let desc = routes.arena(arena);
-        let before = self.arena(arena).map;
-        let group = self.group(arena);
-        let users = self.users(routes);
-        // Other owners keep the access they have; the plan's own kernel and copies get the access of the target.
-        let cut_off = users
-            .iter()
-            .filter(|user| group.contains(user.arena))
-            .filter(|user| {
-                let had = if user.owner == owner { target } else { before };
-                had.gives(desc, user.device) && !state.gives(desc, user.device)
-            })
-            .map(|user| user.device)
-            .next();
-        let unserved = Some(device).filter(|&device| !state.gives(desc, device));
-        let shared = matches!(state, MapState::Bimapped(_)) && !matches!(target, MapState::Bimapped(_));
-        let malformed = Some(device).filter(|_| shared || !state.is_well_formed(desc));
-        let breach = cut_off.or(unserved).or(malformed);
+        let breach = self.breach(routes, owner, (arena, device, target), state);
         match breach {
             None => self.arena_mut(arena).map = state,
             // A closing buffer already refuses service, and must still be able to reach its end.
@@ -269,6 +252,30 @@ impl BufferState {
         self.unmark(arena);
         self.settle(routes);
         breach.map_or(Ok(()), |device| Err(ContractBreach { arena, device }))
+    }
+
+    /// Returns the device for which a reported map state breaks the arena's contract, if there is one.
+    fn breach(
+        &self,
+        routes: &dyn Routes,
+        owner: GrantId,
+        (arena, device, target): (ArenaId, DeviceId, MapState),
+        state: MapState,
+    ) -> Option<DeviceId> {
+        let (desc, group, before) = (routes.arena(arena), self.group(arena), self.arena(arena).map);
+        let users = self.users(routes);
+        // Other owners keep the access they have; the plan's own kernel and copies get the access of the target.
+        let mut cut_off = users.iter().filter(|user| group.contains(user.arena)).filter(|user| {
+            let had = if user.owner == owner { target } else { before };
+            had.gives(desc, user.device) && !state.gives(desc, user.device)
+        });
+        if let Some(user) = cut_off.next() {
+            return Some(user.device);
+        }
+        let is_shared = |state: MapState| matches!(state, MapState::Bimapped(_));
+        let is_served = state.gives(desc, device) && state.is_well_formed(desc);
+        let is_wider = is_shared(state) && !is_shared(target);
+        Some(device).filter(|_| !is_served || is_wider)
     }
 
     /// Starts a copy.
@@ -342,7 +349,7 @@ impl BufferState {
             self.lifecycle = self.lifecycle.max(Lifecycle::Wedged);
         }
         if let Some(refusal) = refused {
-            self.abort(routes, grant);
+            self.unreserve(routes, grant);
             return Err(refusal);
         }
         self.arena_mut(arena).native_refs += 1;
@@ -362,7 +369,7 @@ impl BufferState {
     }
 
     /// Aborts a plan: removes its entry, reservations and marks. Its completed allocations and copies stay (I-15).
-    pub(super) fn abort(&mut self, routes: &dyn Routes, owner: GrantId) {
+    pub(super) fn unreserve(&mut self, routes: &dyn Routes, owner: GrantId) {
         for copy in self.copies.take_of(owner) {
             for end in copy.from().into_iter().chain([copy.to]) {
                 self.arenas[usize::from(end.0)].remote_refs -= 1;

@@ -133,7 +133,7 @@ fn o2_only_what_is_missing_is_brought() {
     assert!(plan.to_string().ends_with(": allocate a2; copy a0 ==7..9==> a2 by l2;"), "{plan}");
     // The cost is that of all copies.
     assert_eq!(plan.cost.as_ns(), Some(10 + 2 + ALLOC_NS));
-    driver.act(|state, bench| state.abort(bench, plan.owner));
+    driver.act(|state, bench| state.unreserve(bench, plan.owner));
     assert_eq!(cost_ns(&driver, GPU_ARENA, (3, 12), ReadOnly), 2 * (10 + 2));
     let indices: Vec<_> = driver
         .plan(GPU_ARENA, (3, 12), ReadOnly)
@@ -512,7 +512,7 @@ fn only_paths_of_idle_buffers_are_remembered() {
     assert!(matches!(begin, Begin::Plan(_)));
     let before = driver.bench.remembered();
     assert_eq!(steps(&driver, MAIN_ARENA, (5, 9), ReadOnly), staged);
-    driver.act(|state, bench| state.abort(bench, owner));
+    driver.act(|state, bench| state.unreserve(bench, owner));
     assert_eq!(driver.bench.remembered(), before);
     assert_eq!(steps(&driver, MAIN_ARENA, (5, 9), ReadOnly), mapped);
     // Where storage is shared the key does not say by whom.
@@ -569,7 +569,7 @@ fn an_end_in_transition_keeps_others_out_until_it_is_over() {
     let first = driver.plan(GPU_ARENA, (20, LEN), WriteInvalidate);
     let moving = busy(BusyReason::InTransition, [MAIN_ARENA, GPU_ARENA]);
     assert_eq!(asked(&driver, GPU_ARENA, (0, 5), ReadOnly), moving);
-    driver.act(|state, bench| state.abort(bench, first.owner));
+    driver.act(|state, bench| state.unreserve(bench, first.owner));
     // The source's map state is about to change.
     let bench = Bench::new().gpu(Exclusive).gpu(Exclusive).link(GPU_ARENA, GPU2_ARENA, 10);
     let bench = bench.link_via((GPU_ARENA, CPU), (MAIN_ARENA, CPU), Allocation::Internal, 10);
@@ -606,7 +606,7 @@ fn i18_bytes_are_filled_by_one_plan_at_a_time() {
     assert_eq!(asked(&driver, GPU_ARENA, (4, 9), ReadOnly), busy(BusyReason::Copying, [GPU_ARENA]));
     assert_eq!(steps(&driver, GPU_ARENA, (5, 9), ReadOnly), "copy a0 ==5..9==> a1 by l0;");
     assert_eq!(steps(&driver, GPU2_ARENA, (4, 9), ReadOnly), "allocate a2; copy a0 ==4..9==> a2 by l2;");
-    driver.act(|state, bench| state.abort(bench, first.owner));
+    driver.act(|state, bench| state.unreserve(bench, first.owner));
     assert_eq!(steps(&driver, GPU_ARENA, (4, 9), ReadOnly), "copy a0 ==4..9==> a1 by l0;");
 }
 

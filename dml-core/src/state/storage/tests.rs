@@ -143,7 +143,7 @@ fn what_is_bound_to_lost_storage_is_let_go_once_nobody_wants_it() {
     driver.act(|state, bench| state.device_lost(bench, CPU));
     driver.step(plan.owner, plan.steps[0]);
     assert_eq!(driver.state.arena(GPU_ARENA).loss, Loss::Storage);
-    driver.act(|state, bench| state.abort(bench, plan.owner));
+    driver.act(|state, bench| state.unreserve(bench, plan.owner));
     assert_eq!(*driver.state.arena(GPU_ARENA), fresh(&driver, GPU_ARENA));
 }
 
@@ -169,10 +169,10 @@ fn storage_in_use_is_not_freed() {
     for arena in [MAIN_ARENA, GPU2_ARENA] {
         refused(&mut driver, arena);
     }
-    driver.act(|state, bench| state.abort(bench, plan.owner));
+    driver.act(|state, bench| state.unreserve(bench, plan.owner));
     let plan = driver.plan(GPU2_ARENA, (0, 5), WriteInvalidate);
     refused(&mut driver, GPU2_ARENA);
-    driver.act(|state, bench| state.abort(bench, plan.owner));
+    driver.act(|state, bench| state.unreserve(bench, plan.owner));
     // Everything has been brought, and the grant is still to come.
     let _ = driver.plan(GPU_ARENA, (5, 9), ReadOnly);
     all_copied(&mut driver);
@@ -197,7 +197,7 @@ fn i11_a_member_does_not_leave_under_a_plan_of_its_group() {
     let mut driver = group();
     let plan = driver.plan(GPU2_ARENA, (0, 5), ReadOnly);
     refused(&mut driver);
-    driver.act(|state, bench| state.abort(bench, plan.owner));
+    driver.act(|state, bench| state.unreserve(bench, plan.owner));
     let plan = driver.plan(MAIN_ARENA, (20, 25), ReadOnly);
     refused(&mut driver);
     all_copied(&mut driver);
@@ -412,7 +412,7 @@ fn i25_a_buffer_closes_when_the_last_one_leaves() {
     assert!(matches!(begin, Begin::Plan(_)));
     let _ = driver.act(|state, bench| state.close(bench));
     assert_eq!(driver.state.lifecycle(), Lifecycle::Closing);
-    driver.act(|state, bench| state.abort(bench, owner));
+    driver.act(|state, bench| state.unreserve(bench, owner));
     assert_eq!(driver.state.lifecycle(), Lifecycle::Closed);
 }
 
@@ -457,7 +457,7 @@ fn i15_a_loss_and_the_abort_of_the_plan_that_met_it_leave_the_same_in_either_ord
                     if lost_first {
                         driver.act(|state, bench| state.device_lost(bench, device));
                     }
-                    driver.act(|state, bench| state.abort(bench, plan.owner));
+                    driver.act(|state, bench| state.unreserve(bench, plan.owner));
                     if !lost_first {
                         driver.act(|state, bench| state.device_lost(bench, device));
                     }

@@ -384,13 +384,13 @@ fn i15_a_plan_given_up_leaves_what_it_completed_and_what_others_do() {
     let before = driver.clone();
     let plan = driver.plan(GPU2_ARENA, (0, 20), ReadOnly);
     assert_eq!(driver.state.copies().len(), 4);
-    driver.act(|state, bench| state.abort(bench, plan.owner));
+    driver.act(|state, bench| state.unreserve(bench, plan.owner));
     // Nothing was done: nothing is left, and the other plan has lost nothing.
     assert_eq!(driver.state, before.state);
     let plan = driver.plan(GPU2_ARENA, (0, 20), ReadOnly);
     driver.step(plan.owner, plan.steps[0]);
     driver.step(plan.owner, plan.steps[1]);
-    driver.act(|state, bench| state.abort(bench, plan.owner));
+    driver.act(|state, bench| state.unreserve(bench, plan.owner));
     let mut left = before.state.clone();
     left.segments
         .update(Span::new(0, 10), |content| Content { valid: content.valid.with(MAIN_ARENA), ..content });
@@ -525,7 +525,7 @@ fn a_prefetch_brings_bytes_without_an_entry() {
     assert_eq!((driver.state.requestors().len(), driver.state.copies().len()), (0, 1));
     assert_eq!(driver.state.copies().iter().next().expect("a copy").from(), Some(MAIN_ARENA));
     plan.steps.iter().for_each(|&step| driver.step(owner, step));
-    driver.act(|state, bench| state.abort(bench, owner));
+    driver.act(|state, bench| state.unreserve(bench, owner));
     assert!(driver.state.is_idle());
     assert_eq!(prefetch(&mut driver), Begin::Granted(Seq(1)));
     assert!(driver.state.is_idle());

@@ -1,4 +1,4 @@
-//! The progress of an acquire: one buffer after the other.
+//! The course of an acquire: one buffer after the other.
 
 use crate::base::access::Claims;
 use crate::base::id::{ArenaId, GrantId, KernelId, Ticket};
@@ -17,56 +17,56 @@ use std::panic::Location;
 use std::task::Poll;
 use std::time::Duration;
 
+/// The request of an acquire on one buffer.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct Part {
     pub(super) buffer: RawBuffer,
     pub(super) claims: Claims,
 }
 
+/// A part that waits in its buffer's queue.
 #[derive(Debug)]
 struct Queued {
-    buffer: RawBuffer,
-    claims: Claims,
+    part: Part,
     ticket: Ticket,
     waiter: Arc<Waiter>,
     grant: GrantId,
 }
 
-/// The steps of an acquire: the granted ones, the waiting one, and the remaining ones. Dropping the value undoes all of
-/// them.
+/// An acquire: its granted parts, the one that waits or is prepared, and the remaining ones. Dropping the value undoes
+/// all of them.
 #[derive(Debug)]
-pub(super) struct Steps {
+pub(super) struct Acquisition {
     kernel: KernelId,
     arena: ArenaId,
     /// The place in the program that asked.
     origin: &'static Location<'static>,
-    /// The remaining steps; the next one comes last.
-    steps: SmallVec<[Step; 3]>,
+    /// The remaining parts; the next one comes last.
+    to_come: SmallVec<[Part; 3]>,
     granted: Vec<Grant>,
     waiting: Option<Queued>,
     preparing: Option<Preparing>,
     items: SmallVec<[Item; 3]>,
 }
 
-/// A step whose plan is being carried out.
+/// A part whose plan is being carried out.
 #[derive(Debug)]
 struct Preparing {
+    part: Part,
     run: Run,
-    buffer: RawBuffer,
-    claims: Claims,
     grant: GrantId,
 }
 
-impl Steps {
-    /// Creates an acquire that has requested nothing. `steps` are in descending order of their buffers, and `items` in
+impl Acquisition {
+    /// Creates an acquire that has requested nothing. `to_come` is in descending order of the buffers, and `items` in
     /// the order of the request.
     pub(super) fn new(
         (kernel, arena, origin): (KernelId, ArenaId, &'static Location<'static>),
-        steps: SmallVec<[Step; 3]>,
+        to_come: SmallVec<[Part; 3]>,
         items: SmallVec<[Item; 3]>,
     ) -> Self {
-        let granted = Vec::with_capacity(steps.len());
-        Self { kernel, arena, origin, steps, granted, waiting: None, preparing: None, items }
+        let granted = Vec::with_capacity(to_come.len());
+        Self { kernel, arena, origin, to_come, granted, waiting: None, preparing: None, items }
     }
 
     /// Runs the acquire to its end on this thread.
@@ -81,20 +81,20 @@ impl Steps {
     /// Advances as far as possible. The result is pending only if `wait` has a waker.
     pub(super) fn advance(&mut self, wait: Wait<'_>) -> Poll<Result<Grants, AcquireError>> {
         loop {
-            let went_on = if let Some(preparing) = &mut self.preparing {
-                let Poll::Ready(ended) = preparing.run.advance(wait) else { return Poll::Pending };
+            let went_on = if let Some(Preparing { run, .. }) = &mut self.preparing {
+                let Poll::Ready(ended) = run.advance(wait) else { return Poll::Pending };
                 ended.map(|handout| self.prepared(handout))
-            } else if let Some(queued) = &self.waiting {
-                match queued.waiter.wait(wait) {
+            } else if let Some(Queued { waiter, part, .. }) = &self.waiting {
+                match waiter.wait(wait) {
+                    Poll::Pending => return Poll::Pending,
                     Poll::Ready(Some(begin)) => self.answered(begin),
                     Poll::Ready(None) => {
-                        let (buffer, waited) = (queued.buffer.name(), Duration::ZERO);
+                        let (buffer, waited) = (part.buffer.name(), Duration::ZERO);
                         Err(AcquireError::Timeout { buffer, waited })
                     }
-                    Poll::Pending => return Poll::Pending,
                 }
-            } else if let Some(step) = self.steps.pop() {
-                self.ask(step, wait)
+            } else if let Some(part) = self.to_come.pop() {
+                self.ask(part, wait)
             } else {
                 return Poll::Ready(Ok(self.take_grants()));
             };
@@ -105,69 +105,64 @@ impl Steps {
     }
 
     /// Submits the request for one buffer.
-    fn ask(&mut self, Step { buffer, claims }: Step, wait: Wait<'_>) -> Result<(), AcquireError> {
+    fn ask(&mut self, part: Part, wait: Wait<'_>) -> Result<(), AcquireError> {
+        let buffer = &part.buffer;
         let later = match wait {
             // The holder of this buffer may be waiting for a buffer that this thread holds.
             Wait::Until(_) => held::at_or_after(buffer.id()),
             Wait::Try | Wait::Awaken(_) => None,
         };
         let queue = !matches!(wait, Wait::Try) && later.is_none();
-        match (buffer.0.ask((self.kernel, self.arena, claims.clone()), queue, self.origin), later) {
-            (Asked::Granted(grant, handout), _) => self.granted(buffer, grant, claims, handout),
+        match (buffer.0.ask((self.kernel, self.arena, part.claims.clone()), queue, self.origin), later) {
+            (Asked::Granted(grant, handout), _) => self.granted(part, grant, handout),
             (Asked::Answered(Begin::Busy { .. }, _), Some(later)) => {
                 let held = buffer.platform().name_of(later);
                 return Err(AcquireError::OrderViolation { buffer: buffer.name(), held });
             }
-            (Asked::Answered(begin, grant), _) => return self.settle(buffer, claims, begin, grant),
+            (Asked::Answered(begin, grant), _) => return self.act_on(part, begin, grant),
             (Asked::Queued(ticket, waiter, grant), _) => {
-                self.waiting = Some(Queued { buffer, claims, ticket, waiter, grant });
+                self.waiting = Some(Queued { part, ticket, waiter, grant });
             }
         }
         Ok(())
     }
 
-    /// Processes the answer of the waiting step.
+    /// Processes the answer of the waiting part.
     fn answered(&mut self, begin: Begin) -> Result<(), AcquireError> {
         match self.waiting.take() {
-            Some(queued) => self.settle(queued.buffer, queued.claims, begin, queued.grant),
+            Some(Queued { part, grant, .. }) => self.act_on(part, begin, grant),
             None => Ok(()),
         }
     }
 
-    /// Records the grant of the step whose plan was carried out.
+    /// Records the grant of the part whose plan was carried out.
     fn prepared(&mut self, handout: Option<Handout>) {
-        if let Some(Preparing { buffer, claims, grant, .. }) = self.preparing.take() {
-            self.granted(buffer, grant, claims, handout);
+        if let Some(Preparing { part, grant, .. }) = self.preparing.take() {
+            self.granted(part, grant, handout);
         }
     }
 
-    fn settle(
-        &mut self,
-        buffer: RawBuffer,
-        claims: Claims,
-        begin: Begin,
-        grant: GrantId,
-    ) -> Result<(), AcquireError> {
+    /// Acts on the machine's answer to a part.
+    fn act_on(&mut self, part: Part, begin: Begin, grant: GrantId) -> Result<(), AcquireError> {
+        let buffer = &part.buffer;
         match begin {
             Begin::Granted(_) => {
-                let storage = Some(self.arena).filter(|_| !claims.is_empty());
+                let storage = Some(self.arena).filter(|_| !part.claims.is_empty());
                 let handout =
                     buffer.0.change(|locked, _| buffer.0.hand_out(locked, grant, storage, self.origin));
-                self.granted(buffer, grant, claims, handout);
+                self.granted(part, grant, handout);
             }
             Begin::Plan(plan) => {
-                let run = Run::new(&buffer, plan, self.origin);
-                self.preparing = Some(Preparing { run, buffer, claims, grant });
+                let run = Run::new(buffer, plan, self.origin);
+                self.preparing = Some(Preparing { part, run, grant });
             }
             Begin::Busy { reason, .. } => return Err(AcquireError::Busy { buffer: buffer.name(), reason }),
-            Begin::Refused(refusal) => {
-                return Err(buffer.0.refused(refusal));
-            }
+            Begin::Refused(refusal) => return Err(buffer.0.refused(refusal)),
         }
         Ok(())
     }
 
-    fn granted(&mut self, buffer: RawBuffer, grant: GrantId, claims: Claims, handout: Option<Handout>) {
+    fn granted(&mut self, Part { buffer, claims }: Part, grant: GrantId, handout: Option<Handout>) {
         self.granted.push(Grant::new(buffer, grant, self.arena, claims, handout));
     }
 
@@ -176,10 +171,10 @@ impl Steps {
     }
 }
 
-impl Drop for Steps {
+impl Drop for Acquisition {
     fn drop(&mut self) {
         if let Some(queued) = self.waiting.take() {
-            queued.buffer.0.cancel(queued.ticket, &queued.waiter, queued.grant);
+            queued.part.buffer.0.cancel(queued.ticket, &queued.waiter, queued.grant);
         }
         self.preparing = None;
         while let Some(grant) = self.granted.pop() {

@@ -20,9 +20,9 @@ use crate::memory::desc::Concurrency;
 use crate::memory::link::{Allocation, CopyQuery, Link};
 use smallvec::SmallVec;
 
-/// A run of missing bytes, reduced to the properties that its path depends on.
+/// Missing bytes, reduced to the properties that its path depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct Missing {
     /// The arenas where the bytes are valid, and the destinations of the hops so far. Arenas that share storage
     /// coherently with such a destination are left out: the execution waits for a copy to exactly the arena that the
     /// next copy reads.
@@ -114,8 +114,8 @@ enum Walked {
 
 impl Planner<'_> {
     /// Plans that a run of bytes becomes valid in the destination, by the cheapest path.
-    pub(super) fn lead(&mut self, span: Span, run: Run) -> Result<(), NoPlan> {
-        let Some(path) = self.path(&run, &[]) else { return self.follow(span, run) };
+    pub(super) fn lead(&mut self, span: Span, missing: Missing) -> Result<(), NoPlan> {
+        let Some(path) = self.path(&missing, &[]) else { return self.follow(span, missing) };
         if let [link] = path.links[..]
             && !self.shares_before(link)
         {
@@ -123,14 +123,14 @@ impl Planner<'_> {
             return self.hop(link, span);
         }
         let before = self.mark();
-        match self.walk(&path, span, run) {
+        match self.walk(&path, span, missing) {
             Walked::AsPlanned => Ok(()),
-            walked => self.detour(&before, walked, span, run),
+            walked => self.detour(&before, walked, span, missing),
         }
     }
 
     /// Searches another path after one turned out dearer or infeasible. The draft still contains the path `walked`.
-    fn detour(&mut self, before: &Mark, walked: Walked, span: Span, run: Run) -> Result<(), NoPlan> {
+    fn detour(&mut self, before: &Mark, walked: Walked, span: Span, missing: Missing) -> Result<(), NoPlan> {
         let mut barred: SmallVec<[LinkId; 4]> = SmallVec::new();
         let mut best: Option<(Cost, Draft)> = None;
         let mut next = Some(walked);
@@ -148,37 +148,37 @@ impl Planner<'_> {
                         best = Some((cost, draft));
                     }
                     let dearer = |(link, price): &&(LinkId, Cost)| {
-                        self.edge(*link, &run, false).is_some_and(|seemed| seemed < *price)
+                        self.edge(*link, &missing, false).is_some_and(|seemed| seemed < *price)
                     };
                     prices.iter().find(dearer).map_or(prices[0].0, |(link, _)| *link)
                 }
             });
-            let path = self.path(&run, &barred);
+            let path = self.path(&missing, &barred);
             // A remaining path is useful only if its estimate is below the best real cost.
             let path = path.filter(|path| best.as_ref().is_none_or(|(least, _)| path.cost < *least));
-            next = path.map(|path| self.walk(&path, span, run));
+            next = path.map(|path| self.walk(&path, span, missing));
         }
         match best {
             Some((_, draft)) => {
                 self.put_back(draft);
                 Ok(())
             }
-            None => self.follow(span, run),
+            None => self.follow(span, missing),
         }
     }
 
     /// Plans the hops of a path, each judged on the arenas as the earlier hops leave them.
-    fn walk(&mut self, path: &Path, span: Span, mut run: Run) -> Walked {
+    fn walk(&mut self, path: &Path, span: Span, mut missing: Missing) -> Walked {
         let mut prices = SmallVec::new();
         for &link in &path.links {
             let is_ready = self.share_before(link).is_ok();
-            let price = if is_ready { self.edge(link, &run, false) } else { None };
+            let price = if is_ready { self.edge(link, &missing, false) } else { None };
             let Some(price) = price.filter(|_| self.hop(link, span).is_ok()) else {
                 return Walked::Impassable(link);
             };
             prices.push((link, price));
             self.draft.cost = self.draft.cost + price;
-            run.valid = run.valid.with(self.routes.link(link).to);
+            missing.valid = missing.valid.with(self.routes.link(link).to);
         }
         let cost = prices.iter().fold(Cost::ZERO, |sum, (_, price)| sum + *price);
         if cost > path.cost { Walked::Dearer(prices) } else { Walked::AsPlanned }
@@ -186,28 +186,28 @@ impl Planner<'_> {
 
     /// Plans hop by hop while a path exists, and repeats the search after each hop. This covers cases that no single
     /// path can solve. Every hop makes another arena valid, so the loop ends.
-    fn follow(&mut self, span: Span, mut run: Run) -> Result<(), NoPlan> {
-        let before = run.valid;
-        while !run.valid.contains(self.to) {
-            let Some(path) = self.path(&run, &[]) else { return Err(self.no_path(span, &run)) };
+    fn follow(&mut self, span: Span, mut missing: Missing) -> Result<(), NoPlan> {
+        let before = missing.valid;
+        while !missing.valid.contains(self.to) {
+            let Some(path) = self.path(&missing, &[]) else { return Err(self.no_path(span, &missing)) };
             let Some(&link) = path.links.first() else { return Ok(()) };
             if self.shares_before(link) {
                 self.share_before(link)?;
                 // The shared storage may already be valid, and bytes are never copied within it.
-                run.valid = run.valid.union(self.will_be_valid(before));
+                missing.valid = missing.valid.union(self.will_be_valid(before));
                 continue;
             }
-            if let Some(price) = self.edge(link, &run, false) {
+            if let Some(price) = self.edge(link, &missing, false) {
                 self.draft.cost = self.draft.cost + price;
             }
             self.hop(link, span)?;
-            run.valid = run.valid.with(self.routes.link(link).to);
+            missing.valid = missing.valid.with(self.routes.link(link).to);
         }
         Ok(())
     }
 
-    fn no_path(&self, span: Span, run: &Run) -> NoPlan {
-        let Some(path) = self.search(run, &[], true) else {
+    fn no_path(&self, span: Span, missing: &Missing) -> NoPlan {
+        let Some(path) = self.search(missing, &[], true) else {
             return NoPlan::Refused(Refusal::Unreachable { arena: self.to, span });
         };
         let on_path = path.links.iter().flat_map(|&link| {
@@ -221,24 +221,24 @@ impl Planner<'_> {
 
     /// Returns the cheapest path for a run of missing bytes that avoids the links in `barred`. Equal runs have equal
     /// paths as long as the draft's arenas do not change.
-    fn path(&mut self, run: &Run, barred: &[LinkId]) -> Option<Path> {
+    fn path(&mut self, missing: &Missing, barred: &[LinkId]) -> Option<Path> {
         if barred.is_empty()
-            && let Some((_, path)) = self.known.iter().find(|(known, _)| known == run)
+            && let Some((_, path)) = self.known.iter().find(|(known, _)| known == missing)
         {
             return Some(path.clone());
         }
-        let path = self.search(run, barred, false)?;
+        let path = self.search(missing, barred, false)?;
         if barred.is_empty() {
             if self.known.len() == KNOWN_PATHS {
                 self.known.clear();
             }
-            self.known.push((*run, path.clone()));
+            self.known.push((*missing, path.clone()));
         }
         Some(path)
     }
 
     /// Searches the cheapest path; with `assume_idle`, as if there were no users.
-    fn search(&self, run: &Run, barred: &[LinkId], assume_idle: bool) -> Option<Path> {
+    fn search(&self, missing: &Missing, barred: &[LinkId], assume_idle: bool) -> Option<Path> {
         let state = self.state;
         let quiet = state.requestors.is_empty() && state.copies.is_empty();
         let simple = barred.is_empty()
@@ -247,19 +247,20 @@ impl Planner<'_> {
                 let binds = matches!(arena.alloc, Alloc::Bound { .. });
                 !arena.is_lost() && arena.transition.is_none() && !binds
             });
-        let mut edge = |link| if barred.contains(&link) { None } else { self.edge(link, run, assume_idle) };
+        let mut edge =
+            |link| if barred.contains(&link) { None } else { self.edge(link, missing, assume_idle) };
         if (quiet || assume_idle) && simple {
             let key = PathKey {
-                sources: run.valid,
+                sources: missing.valid,
                 to: self.to,
-                class_bytes: run.class_bytes,
+                class_bytes: missing.class_bytes,
                 writes: self.writes,
                 allocated: self.arenas().filter(|&arena| self.at(arena).alloc.is_allocated()).collect(),
                 maps: self.arenas().map(|arena| self.at(arena).map).collect(),
             };
             self.routes.cheapest_idle(key, &mut edge)
         } else {
-            self.routes.cheapest(run.valid, self.to, &mut edge)
+            self.routes.cheapest(missing.valid, self.to, &mut edge)
         }
     }
 
@@ -293,12 +294,12 @@ impl Planner<'_> {
     }
 
     /// Returns the cost of a link for a run of bytes on the draft's arenas, or `None` where the link is infeasible.
-    fn edge(&self, id: LinkId, run: &Run, assume_idle: bool) -> Option<Cost> {
+    fn edge(&self, id: LinkId, missing: &Missing, assume_idle: bool) -> Option<Cost> {
         let link = self.routes.link(id);
-        if self.at(link.from).is_lost() || self.at(link.to).is_lost() || run.valid.contains(link.to) {
+        if self.at(link.from).is_lost() || self.at(link.to).is_lost() || missing.valid.contains(link.to) {
             return None;
         }
-        let crossing = self.crossing(id, run.valid)?;
+        let crossing = self.crossing(id, missing.valid)?;
         let writes = crossing == Crossing::Bytes || (self.writes && link.to == self.to);
         let native = self.routes.arena(link.to).native;
         let (source_via, target_via) = match crossing {
@@ -306,7 +307,7 @@ impl Planner<'_> {
             Crossing::Refresh | Crossing::Bind(_) => (None, native),
         };
         if !assume_idle {
-            let free = self.destination_free(link.to, &run.disturbed, crossing != Crossing::Bytes);
+            let free = self.destination_free(link.to, &missing.disturbed, crossing != Crossing::Bytes);
             let still = !self.in_transition(link.from) && !self.in_transition(link.to);
             if !(free && still && self.accessible(link, crossing, native, writes)) {
                 return None;
@@ -318,7 +319,7 @@ impl Planner<'_> {
         };
         let allocates = !self.at(link.to).alloc.is_allocated();
         let query = CopyQuery {
-            bytes: run.class_bytes,
+            bytes: missing.class_bytes,
             remap_source: source_via.is_some_and(|via| !served(link.from, via, false)),
             remap_target: !served(link.to, target_via, writes),
             allocates,
@@ -342,7 +343,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns whether the run is free of other kernels' bytes and other copies' destinations in the group of `to`.
+    /// Returns whether the missing bytes are free of other kernels' bytes and other copies' destinations in the group of `to`.
     /// With `moves_nothing` the check ignores kernels, because a change without copying does not disturb peers that
     /// read.
     pub(super) fn destination_free(&self, to: ArenaId, disturbed: &Disturbed, moves_nothing: bool) -> bool {
