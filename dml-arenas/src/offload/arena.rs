@@ -5,7 +5,8 @@ use super::device::OffloadDevice;
 use super::error::OffloadError;
 use super::function::{Argument, Function};
 use super::message::Scalar;
-use super::pipeline::{Pipeline, Transfer};
+use super::pipeline::Pipeline;
+use super::transfer::Transfer;
 use dml_core::sync::Arc;
 use dml_core::{
     AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Completion, Concurrency, CopyIn, CopyOut, Cost,

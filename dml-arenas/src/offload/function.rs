@@ -3,7 +3,8 @@
 use super::block::OffloadBlock;
 use super::device::OffloadDevice;
 use super::error::OffloadError;
-use super::message::{Call, Command, Part, Scalar};
+use super::message::{Call, Command, Part, Reply, Scalar};
+use super::unix::CONTROL_LIMIT;
 use dml_core::sync::Arc;
 use dml_core::{BlockRef, Span};
 use std::fmt;
@@ -30,8 +31,26 @@ pub enum Argument<'a> {
     Scalar(Scalar),
 }
 
+impl OffloadDevice {
+    /// Looks a function up by name: in the worker's registry, then in the loaded libraries, in the order of loading.
+    ///
+    /// # Errors
+    /// [`OffloadError::UnknownFunction`], [`OffloadError::TooLong`], [`OffloadError::Lost`].
+    pub fn function(self: &Arc<Self>, name: &str) -> Result<Function, OffloadError> {
+        let find = Command::Find { name: name.to_owned() };
+        let reply = self.ask("a lookup", &find, Some(CONTROL_LIMIT))?;
+        match reply {
+            Reply::Found { function } => Ok(Function::new(self.clone(), name.into(), function)),
+            Reply::NotFound => {
+                Err(OffloadError::UnknownFunction { device: self.name().clone(), function: name.into() })
+            }
+            other => Err(self.unexpected(&other, "a lookup")),
+        }
+    }
+}
+
 impl Function {
-    pub(super) fn new(device: Arc<OffloadDevice>, name: Arc<str>, number: u32) -> Self {
+    fn new(device: Arc<OffloadDevice>, name: Arc<str>, number: u32) -> Self {
         Self { device, name, number }
     }
 

@@ -20,10 +20,11 @@ use super::error::OffloadError;
 use super::function::{Argument, Function};
 use super::message::{Outcome, Reply};
 use super::signal::{Signal, Signaller};
+use super::transfer::Transfer;
 use super::transport::{Channel, ChannelError};
 use super::unix::CONTROL_LIMIT;
 use dml_core::sync::{Arc, Condvar, Mutex};
-use dml_core::{BlockRef, Fill, HostSource, HostTarget, Span};
+use dml_core::{BlockRef, HostSource, HostTarget, Span};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
@@ -120,15 +121,16 @@ struct Running {
     since: Instant,
 }
 
-/// A transfer between places in the two memories. It owns the loan of its host memory.
-pub(super) enum Transfer {
-    In { offset: u64, from: HostSource },
-    Out { offset: u64, to: HostTarget },
-    Fill { place: Span, byte: u8, _request: Option<Fill> },
+impl OffloadDevice {
+    /// Makes a pipeline. Its actions are done in order, and concurrently with those of other pipelines.
+    #[must_use]
+    pub fn pipeline(self: &Arc<Self>) -> Pipeline {
+        Pipeline::new(self.clone(), self.next_pipeline_number())
+    }
 }
 
 impl Pipeline {
-    pub(super) fn new(device: Arc<OffloadDevice>, number: u64) -> Self {
+    fn new(device: Arc<OffloadDevice>, number: u64) -> Self {
         // A thread name must not contain a zero.
         let name = format!("{}-{number}", device.name().replace('\0', " "));
         let (queue, changed) = (Mutex::new(Queue::default()), Condvar::new());
