@@ -309,7 +309,7 @@ impl Arena for Null {
     }
 
     fn map_state(&self, block: &BlockRef) -> Option<MapState> {
-        // The books are one lock more for the models of core to interleave.
+        // The lock of the books would add interleavings to the loom models of core.
         if cfg!(dml_loom) { None } else { self.books.map_state(self.own(block).number) }
     }
 

@@ -73,7 +73,7 @@ impl Books {
         self.ledger.lock().live.len()
     }
 
-    /// Records a new block, and the call that made it.
+    /// Records a new block, and the call that made it. Returns the number of the block.
     pub(super) fn enter(&self, map: MapState, is_bound: bool, call: impl FnOnce(u64) -> Call) -> u64 {
         let mut ledger = self.ledger.lock();
         let number = ledger.next;
@@ -118,7 +118,7 @@ impl Books {
         }
     }
 
-    /// The map state of a block, if it is live.
+    /// Returns the map state of a block, if it is live.
     pub(super) fn map_state(&self, number: u64) -> Option<MapState> {
         self.ledger.lock().live.get(&number).map(|entry| entry.map)
     }

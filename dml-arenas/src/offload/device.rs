@@ -49,7 +49,7 @@ pub struct WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// One thread, 1 GiB, [`TIME_LIMIT`], on any core.
+    /// Makes options for one thread on any core, with 1 GiB of memory and [`TIME_LIMIT`].
     pub fn new(program: impl Into<PathBuf>) -> Self {
         let (memory_bytes, time_limit) = (1 << 30, Some(TIME_LIMIT));
         Self { program: program.into(), threads: 1, pins: Vec::new(), memory_bytes, time_limit }
@@ -92,6 +92,7 @@ pub struct OffloadDevice {
 
 /// A waiter on more than a channel, which must be told when the device is lost.
 pub(super) trait HearsOfLoss: Send + Sync {
+    /// Makes the waiter check again whether the device is lost.
     fn lost(&self);
 }
 
@@ -107,6 +108,7 @@ struct Life {
     origin: Origin,
 }
 
+/// How far the end of a device has come.
 #[derive(Debug, Default)]
 struct End {
     loss: Option<Loss>,
@@ -197,7 +199,7 @@ impl OffloadDevice {
         self.transport.process()
     }
 
-    /// Why the device is lost, if it is.
+    /// Returns why the device is lost, if it is.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         if !self.is_here() {
@@ -356,10 +358,12 @@ impl OffloadDevice {
         OffloadError::Lost { device: self.name.clone(), loss }
     }
 
+    /// The error of a resource that this process could not get.
     pub(super) fn resource(&self, what: &'static str, cause: &std::io::Error) -> OffloadError {
         OffloadError::Resource { device: self.name.clone(), what, cause: cause.to_string().into() }
     }
 
+    /// Declares the device lost, and kills the worker.
     fn lose(&self, loss: Loss) {
         self.life.lose(loss);
         self.transport.kill();
@@ -394,6 +398,7 @@ impl OffloadDevice {
         self.protocol(format!("{reply:?} in reply to {to}"))
     }
 
+    /// Waits until `is_so` holds for the end of the device, or until the deadline.
     fn wait(&self, deadline: Instant, is_so: impl Fn(&End) -> bool) {
         let mut end = self.life.end.lock();
         while !is_so(&end) {

@@ -92,11 +92,7 @@ impl Function {
                 }
             };
             let part = self.part(block, span, writes).map_err(|reason| self.misfit(index, &reason))?;
-            let ends = |part: &Part| part.offset + part.bytes;
-            let clash = parts.iter().position(|other| {
-                (other.writes || writes) && other.offset < ends(&part) && part.offset < ends(other)
-            });
-            if let Some(other) = clash {
+            if let Some(other) = parts.iter().position(|other| clash(other, &part)) {
                 let reason = format!("shares bytes with buffer {other}, and one of them is written");
                 return Err(self.misfit(index, &reason));
             }
@@ -108,15 +104,23 @@ impl Function {
         Ok((self.device.message(&what, &Command::Run { ticket, call })?, blocks))
     }
 
+    /// Returns the part of a block in the worker's memory, or the reason why it has no place there.
     fn part(&self, block: &BlockRef, span: Span, writes: bool) -> Result<Part, String> {
         let place = OffloadBlock::find(block, &self.device, span)?;
         Ok(Part { offset: place.start(), bytes: place.len(), start: span.start(), writes })
     }
 
+    /// The error of an argument that does not fit.
     fn misfit(&self, index: usize, reason: &str) -> OffloadError {
         let (device, function) = (self.device.name().clone(), self.name.clone());
         OffloadError::Argument { device, function, index, reason: reason.into() }
     }
+}
+
+/// Returns whether two parts share bytes, and one of the parts is written.
+fn clash(a: &Part, b: &Part) -> bool {
+    let end = |part: &Part| part.offset + part.bytes;
+    (a.writes || b.writes) && a.offset < end(b) && b.offset < end(a)
 }
 
 impl fmt::Debug for Function {

@@ -213,6 +213,7 @@ impl Session {
         self.wait(call, &event)
     }
 
+    /// Takes over the event of a command just enqueued.
     fn event(&self, call: &'static str, enqueued: Result<cl_event, i32>) -> Result<Event, TransferError> {
         let event = enqueued.map_err(|code| self.failed(call, code))?;
         // SAFETY: the event of a command just enqueued, one reference to which the call hands over.

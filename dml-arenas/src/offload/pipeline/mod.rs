@@ -191,13 +191,15 @@ impl Pipeline {
         self.shared.put_transfer(nothing, &[], Box::new(()))
     }
 
+    /// Returns the place of a transfer's bytes in the worker's memory.
     fn place(&self, block: &BlockRef, span: Span) -> Result<Span, OffloadError> {
-        OffloadBlock::find(block, self.device(), span).map_err(|reason| self.misfit(0, &reason))
+        OffloadBlock::find(block, self.device(), span).map_err(|reason| self.misfit(&reason))
     }
 
-    fn misfit(&self, index: usize, reason: &str) -> OffloadError {
+    /// The error of a transfer whose block does not fit. The block counts as argument 0.
+    fn misfit(&self, reason: &str) -> OffloadError {
         let (device, function) = (self.device().name().clone(), "a transfer".into());
-        OffloadError::Argument { device, function, index, reason: reason.into() }
+        OffloadError::Argument { device, function, index: 0, reason: reason.into() }
     }
 }
 

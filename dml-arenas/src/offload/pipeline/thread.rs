@@ -75,7 +75,7 @@ impl Shared {
     }
 }
 
-/// How actions are added, by threads that use the handle.
+/// The calls of the handle, which add actions.
 impl Shared {
     /// Adds a run. Sends it at once if the pipeline has room for it and the run has nothing to wait for.
     pub(super) fn put_run(
@@ -147,7 +147,7 @@ fn has_succeeded(signal: &Signal) -> bool {
     signal.is_ended() && signal.wait().is_ok()
 }
 
-/// How the thread carries actions out.
+/// The work of the thread, which carries the actions out.
 impl Shared {
     /// Runs the pipeline's thread, until the pipeline is closed and all its actions are done.
     fn serve(self: &Arc<Self>) {
