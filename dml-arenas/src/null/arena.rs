@@ -1,6 +1,7 @@
 //! The test arena.
 
-use super::block::{Books, Entry, NullBlock, Storage};
+use super::block::{NullBlock, Storage};
+use super::books::{Books, Call, Entry};
 use crate::main_mem::{Memory, copy, fill};
 use dml_core::state::MapState;
 use dml_core::sync::Arc;
@@ -9,33 +10,6 @@ use dml_core::{
     HostMemory, HostSpan, MapReport, MapRequest, NewBlock, Region, Span, TransferError, UnmapRequest,
     ViewError,
 };
-
-/// One call, as recorded. Blocks are numbered from zero in the order in which their arena made them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "the fields are the parameters of the arena's methods of the same names")]
-pub enum Call {
-    /// Storage was allocated.
-    Alloc { block: u64, len: u64 },
-    /// Storage of the application was attached.
-    Attach { block: u64, len: u64 },
-    /// Storage of another block is shared.
-    Bind { block: u64, len: u64 },
-    /// A block was freed.
-    Free { block: u64 },
-    /// A remote device was given access.
-    Map { block: u64, device: DeviceId },
-    /// The native device was given access.
-    Unmap { block: u64 },
-    /// Host memory was copied in.
-    CopyIn { block: u64, span: Span },
-    /// Bytes were copied to host memory.
-    CopyOut { block: u64, span: Span },
-    /// Bytes were set.
-    Fill { block: u64, span: Span, byte: u8 },
-    /// A test declared that a kernel runs here: see [`Null::touch`].
-    Touch { block: u64, device: DeviceId },
-}
 
 /// An arena that records every call, checks that core may make it, and, if backed, carries it out in host memory.
 ///
@@ -335,7 +309,7 @@ impl Arena for Null {
     }
 
     fn map_state(&self, block: &BlockRef) -> Option<MapState> {
-        // The books are one lock more for the models of core to interleave.
+        // The lock of the books would add interleavings to the loom models of core.
         if cfg!(dml_loom) { None } else { self.books.map_state(self.own(block).number) }
     }
 

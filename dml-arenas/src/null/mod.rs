@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   core ──any call──▶ Null ──▶ recorded, in order        calls() -> [Call]
-//!                           ──▶ checked                   panic: what an honest driver would suffer in silence
+//!                           ──▶ checked                   panics on what a real driver would let pass
 //!                           ──▶ carried out, if backed    the bytes really move, in host memory
 //! ```
 //! # What it polices
@@ -17,7 +17,9 @@
 
 mod arena;
 mod block;
+mod books;
 mod cross;
 
-pub use arena::{Call, Null};
+pub use arena::Null;
+pub use books::Call;
 pub use cross::{join_bound, join_mapped, join_staged};

@@ -5,7 +5,8 @@ use super::device::OffloadDevice;
 use super::error::OffloadError;
 use super::function::{Argument, Function};
 use super::message::Scalar;
-use super::pipeline::{Pipeline, Transfer};
+use super::pipeline::Pipeline;
+use super::transfer::Transfer;
 use dml_core::sync::Arc;
 use dml_core::{
     AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Completion, Concurrency, CopyIn, CopyOut, Cost,
@@ -88,11 +89,13 @@ impl OffloadArena {
         Ok(self.runs.begin(function, items, &arguments, &[])?.fence())
     }
 
+    /// Returns the place of a request's bytes in the worker's memory.
     fn place(&self, block: &BlockRef, span: Span) -> Span {
         let place = OffloadBlock::find(block, &self.device, span);
         place.unwrap_or_else(|reason| panic!("core bug: {}: {reason}: {block:?}", self.desc.name))
     }
 
+    /// Makes a short transfer at once, and a long one when its fence is waited for or polled.
     fn transfer(
         &self,
         pipeline: &Arc<Pipeline>,

@@ -1,4 +1,4 @@
-//! A coprocessor: one worker, its functions, and whether it is lost.
+//! A coprocessor: the connection to one worker, and whether the device is lost.
 //!
 //! ```text
 //!   start ──▶ there ──▶ lost      by its own end, a time limit, a malformed reply, a broken connection, stop, a fork
@@ -11,10 +11,9 @@
 //!    fork calls nothing of the transport but its destructor.
 
 use super::error::{Loss, OffloadError};
-use super::function::Function;
 use super::heap::Heap;
 use super::message::{Command, LIMIT_BYTES, Reply};
-use super::pipeline::{Pipeline, Transfer};
+use super::transfer::Transfer;
 use super::transport::{Channel, ChannelError, Transport};
 use super::unix::{CONTROL_LIMIT, Start, UnixTransport};
 use crate::fork::Origin;
@@ -50,7 +49,7 @@ pub struct WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// One thread, 1 GiB, [`TIME_LIMIT`], on any core.
+    /// Makes options for one thread on any core, with 1 GiB of memory and [`TIME_LIMIT`].
     pub fn new(program: impl Into<PathBuf>) -> Self {
         let (memory_bytes, time_limit) = (1 << 30, Some(TIME_LIMIT));
         Self { program: program.into(), threads: 1, pins: Vec::new(), memory_bytes, time_limit }
@@ -93,6 +92,7 @@ pub struct OffloadDevice {
 
 /// A waiter on more than a channel, which must be told when the device is lost.
 pub(super) trait HearsOfLoss: Send + Sync {
+    /// Makes the waiter check again whether the device is lost.
     fn lost(&self);
 }
 
@@ -108,6 +108,7 @@ struct Life {
     origin: Origin,
 }
 
+/// How far the end of a device has come.
 #[derive(Debug, Default)]
 struct End {
     loss: Option<Loss>,
@@ -198,7 +199,7 @@ impl OffloadDevice {
         self.transport.process()
     }
 
-    /// Why the device is lost, if it is.
+    /// Returns why the device is lost, if it is.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         if !self.is_here() {
@@ -229,22 +230,6 @@ impl OffloadDevice {
         self.wait(Instant::now() + CONTROL_LIMIT, |end| end.is_over);
     }
 
-    /// Looks a function up by name: in the worker's registry, then in the loaded libraries, in the order of loading.
-    ///
-    /// # Errors
-    /// [`OffloadError::UnknownFunction`], [`OffloadError::TooLong`], [`OffloadError::Lost`].
-    pub fn function(self: &Arc<Self>, name: &str) -> Result<Function, OffloadError> {
-        let find = Command::Find { name: name.to_owned() };
-        let reply = self.ask("a lookup", &find, Some(CONTROL_LIMIT))?;
-        match reply {
-            Reply::Found { function } => Ok(Function::new(self.clone(), name.into(), function)),
-            Reply::NotFound => {
-                Err(OffloadError::UnknownFunction { device: self.name.clone(), function: name.into() })
-            }
-            other => Err(self.unexpected(&other, "a lookup")),
-        }
-    }
-
     /// Makes the worker load a shared library, whose functions can then be looked up. The worker's loader searches for
     /// a path without a slash.
     ///
@@ -268,15 +253,13 @@ impl OffloadDevice {
         }
     }
 
-    /// Makes a pipeline. Its actions are done in order, and concurrently with those of other pipelines.
-    #[must_use]
-    pub fn pipeline(self: &Arc<Self>) -> Pipeline {
-        let number = self.pipelines.fetch_add(1, Ordering::Relaxed);
-        Pipeline::new(self.clone(), number)
+    /// Returns the number of the next pipeline, counted from 0.
+    pub(super) fn next_pipeline_number(&self) -> u64 {
+        self.pipelines.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Sends a command on the control channel, and waits for its reply.
-    fn ask(
+    pub(super) fn ask(
         &self,
         what: &'static str,
         command: &Command,
@@ -375,10 +358,12 @@ impl OffloadDevice {
         OffloadError::Lost { device: self.name.clone(), loss }
     }
 
+    /// The error of a resource that this process could not get.
     pub(super) fn resource(&self, what: &'static str, cause: &std::io::Error) -> OffloadError {
         OffloadError::Resource { device: self.name.clone(), what, cause: cause.to_string().into() }
     }
 
+    /// Declares the device lost, and kills the worker.
     fn lose(&self, loss: Loss) {
         self.life.lose(loss);
         self.transport.kill();
@@ -408,10 +393,12 @@ impl OffloadDevice {
         self.lost()
     }
 
-    fn unexpected(&self, reply: &Reply, to: &str) -> OffloadError {
+    /// Declares the device lost because the reply does not fit the question. Returns the error.
+    pub(super) fn unexpected(&self, reply: &Reply, to: &str) -> OffloadError {
         self.protocol(format!("{reply:?} in reply to {to}"))
     }
 
+    /// Waits until `is_so` holds for the end of the device, or until the deadline.
     fn wait(&self, deadline: Instant, is_so: impl Fn(&End) -> bool) {
         let mut end = self.life.end.lock();
         while !is_so(&end) {

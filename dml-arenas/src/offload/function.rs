@@ -3,7 +3,8 @@
 use super::block::OffloadBlock;
 use super::device::OffloadDevice;
 use super::error::OffloadError;
-use super::message::{Call, Command, Part, Scalar};
+use super::message::{Call, Command, Part, Reply, Scalar};
+use super::unix::CONTROL_LIMIT;
 use dml_core::sync::Arc;
 use dml_core::{BlockRef, Span};
 use std::fmt;
@@ -30,8 +31,26 @@ pub enum Argument<'a> {
     Scalar(Scalar),
 }
 
+impl OffloadDevice {
+    /// Looks a function up by name: in the worker's registry, then in the loaded libraries, in the order of loading.
+    ///
+    /// # Errors
+    /// [`OffloadError::UnknownFunction`], [`OffloadError::TooLong`], [`OffloadError::Lost`].
+    pub fn function(self: &Arc<Self>, name: &str) -> Result<Function, OffloadError> {
+        let find = Command::Find { name: name.to_owned() };
+        let reply = self.ask("a lookup", &find, Some(CONTROL_LIMIT))?;
+        match reply {
+            Reply::Found { function } => Ok(Function::new(self.clone(), name.into(), function)),
+            Reply::NotFound => {
+                Err(OffloadError::UnknownFunction { device: self.name().clone(), function: name.into() })
+            }
+            other => Err(self.unexpected(&other, "a lookup")),
+        }
+    }
+}
+
 impl Function {
-    pub(super) fn new(device: Arc<OffloadDevice>, name: Arc<str>, number: u32) -> Self {
+    fn new(device: Arc<OffloadDevice>, name: Arc<str>, number: u32) -> Self {
         Self { device, name, number }
     }
 
@@ -73,11 +92,7 @@ impl Function {
                 }
             };
             let part = self.part(block, span, writes).map_err(|reason| self.misfit(index, &reason))?;
-            let ends = |part: &Part| part.offset + part.bytes;
-            let clash = parts.iter().position(|other| {
-                (other.writes || writes) && other.offset < ends(&part) && part.offset < ends(other)
-            });
-            if let Some(other) = clash {
+            if let Some(other) = parts.iter().position(|other| clash(other, &part)) {
                 let reason = format!("shares bytes with buffer {other}, and one of them is written");
                 return Err(self.misfit(index, &reason));
             }
@@ -89,15 +104,23 @@ impl Function {
         Ok((self.device.message(&what, &Command::Run { ticket, call })?, blocks))
     }
 
+    /// Returns the part of a block in the worker's memory, or the reason why it has no place there.
     fn part(&self, block: &BlockRef, span: Span, writes: bool) -> Result<Part, String> {
         let place = OffloadBlock::find(block, &self.device, span)?;
         Ok(Part { offset: place.start(), bytes: place.len(), start: span.start(), writes })
     }
 
+    /// The error of an argument that does not fit.
     fn misfit(&self, index: usize, reason: &str) -> OffloadError {
         let (device, function) = (self.device.name().clone(), self.name.clone());
         OffloadError::Argument { device, function, index, reason: reason.into() }
     }
+}
+
+/// Returns whether two parts share bytes, and one of the parts is written.
+fn clash(a: &Part, b: &Part) -> bool {
+    let end = |part: &Part| part.offset + part.bytes;
+    (a.writes || b.writes) && a.offset < end(b) && b.offset < end(a)
 }
 
 impl fmt::Debug for Function {

@@ -37,6 +37,7 @@ mod message;
 mod pipeline;
 mod process;
 mod signal;
+mod transfer;
 mod transport;
 mod unix;
 mod window;

@@ -376,6 +376,25 @@ fn many_runs_are_sent_ahead_and_answered_in_order() {
     assert_eq!(sent.load(Ordering::SeqCst), 300);
 }
 
+#[test]
+fn a_run_is_not_sent_past_one_that_waits() {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let order = sent.clone();
+    let (device, _) = runs(move |ticket| {
+        order.lock().push(ticket);
+        vec![done(ticket)]
+    });
+    let function = device.function("any").unwrap();
+    let pipeline = device.pipeline();
+    let (gate, signaller) = Signal::new();
+    let waits = pipeline.begin(&function, 0..1, &[], &[gate]).unwrap();
+    let behind = pipeline.begin(&function, 0..1, &[], &[]).unwrap();
+    assert!(sent.lock().is_empty());
+    signaller.end(Ok(0));
+    assert_eq!((behind.wait(), waits.wait()), (Ok(0), Ok(0)));
+    assert_eq!(*sent.lock(), [0, 1]);
+}
+
 fn replies() -> impl Strategy<Value = Vec<u8>> {
     let outcome = prop_oneof![
         Just(Outcome::Done),

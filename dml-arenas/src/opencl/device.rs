@@ -7,9 +7,8 @@
 //!   Found::part(units) ──▶ Part   the whole device, or a sub-device of so many compute units
 //! ```
 
-use super::error::words;
+use super::error::{FORKED, words};
 use super::handle::SubDevice;
-use super::session::FORKED;
 use crate::fork::Origin;
 use opencl3::device::{
     CL_DEVICE_PARTITION_BY_COUNTS, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, CL_DEVICE_PARTITION_EQUALLY,

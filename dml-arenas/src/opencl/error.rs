@@ -12,6 +12,10 @@ use thiserror::Error;
 /// The loader found no platform (from the loader's extension `cl_khr_icd`).
 const CL_PLATFORM_NOT_FOUND_KHR: i32 = -1001;
 
+/// The reason of a loss, and the error of the drivers, in a fork.
+pub(super) const FORKED: &str =
+    "this process is a fork of one that uses OpenCL, which drivers do not survive";
+
 /// Why a kernel could not be made from its source.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]

@@ -1,7 +1,7 @@
 //! One device ready for use: its context, its queue, and the objects that both need.
 
 use super::device::Part;
-use super::error::{is_lost, transfer_error, words};
+use super::error::{FORKED, is_lost, transfer_error, words};
 use super::handle::{Context, Event, Queue};
 use crate::fork::Origin;
 use dml_core::sync::Arc;
@@ -16,10 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The call that hands commands to the device.
 pub(super) const FLUSH: &str = "clFlush";
-
-/// The reason of a loss, and the error of the drivers, in a fork.
-pub(super) const FORKED: &str =
-    "this process is a fork of one that uses OpenCL, which drivers do not survive";
 
 /// A device's context and queue. Blocks and kernels hold the session, so it is dropped last. The fields are released in
 /// this order.
@@ -217,6 +213,7 @@ impl Session {
         self.wait(call, &event)
     }
 
+    /// Takes over the event of a command just enqueued.
     fn event(&self, call: &'static str, enqueued: Result<cl_event, i32>) -> Result<Event, TransferError> {
         let event = enqueued.map_err(|code| self.failed(call, code))?;
         // SAFETY: the event of a command just enqueued, one reference to which the call hands over.

@@ -1,0 +1,170 @@
+//! The actions of a pipeline, from the request to the worker's answer.
+//!
+//! ```text
+//!   enqueue ──▶ waiting ──next_task──▶ the thread begins it ──▶ a transfer has ended
+//!                                           │ send
+//!   send ─────────────────────────────▶ running ──next_answered──▶ a run has ended
+//! ```
+//! 1. Actions begin in the order in which they were added. A run is sent past the thread only while no action waits or is
+//!    being begun.
+//! 2. The thread begins no action while a run is unanswered.
+
+use crate::offload::signal::{Signal, Signaller};
+use crate::offload::transfer::Transfer;
+use crate::offload::transport::{Channel, ChannelError};
+use crate::offload::unix::CONTROL_LIMIT;
+use dml_core::sync::Arc;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// The largest number of runs sent to a worker and not yet answered.
+const MOST_RUNNING: usize = 32;
+/// The largest size of those runs in bytes, so that a worker busy with the first run never blocks a sender.
+const MOST_RUNNING_BYTES: usize = 64 << 10;
+
+/// The actions of a pipeline that have not ended, and the state of its thread.
+#[derive(Default)]
+pub(super) struct Queue {
+    /// Actions that have not begun.
+    waiting: VecDeque<Action>,
+    /// Whether the thread is working on an action taken from `waiting`.
+    is_busy: bool,
+    /// Runs sent to the worker, in order.
+    running: VecDeque<Running>,
+    /// Whether the thread was started.
+    pub(super) has_thread: bool,
+    /// Whether the handle was dropped. The thread then ends once all actions are done.
+    pub(super) is_closed: bool,
+}
+
+/// A run or a transfer that has not begun.
+pub(super) struct Action {
+    /// The signals that must end successfully before the work begins.
+    pub(super) after: Vec<Signal>,
+    pub(super) work: Work,
+    pub(super) signaller: Signaller,
+    pub(super) keep: Keep,
+}
+
+/// Keeps alive what an action uses.
+pub(super) type Keep = Box<dyn Any + Send>;
+
+/// What an action does.
+pub(super) enum Work {
+    Run(Run),
+    Transfer(Transfer),
+}
+
+/// A run as it is sent to the worker.
+pub(super) struct Run {
+    /// The number by which the worker's answer names the run.
+    pub(super) ticket: u64,
+    pub(super) function: Arc<str>,
+    pub(super) message: Vec<u8>,
+}
+
+/// A run that the worker has not answered.
+pub(super) struct Running {
+    pub(super) sent: Sent,
+    pub(super) signaller: Signaller,
+    pub(super) keep: Keep,
+    message_bytes: usize,
+}
+
+/// What the answer to a run is compared with, and the start of its time limit.
+#[derive(Clone)]
+pub(super) struct Sent {
+    pub(super) ticket: u64,
+    pub(super) function: Arc<str>,
+    /// When the run was sent, or when the run before it ended.
+    pub(super) since: Instant,
+}
+
+/// A run that could not be sent.
+pub(super) struct Unsent {
+    pub(super) error: ChannelError,
+    pub(super) function: Arc<str>,
+    pub(super) signaller: Signaller,
+}
+
+/// What the thread of a pipeline does next.
+#[must_use]
+pub(super) enum Task {
+    /// Wait for the answer to the oldest run sent.
+    Answer,
+    /// Begin an action, which has left the queue. The queue is busy until [`Queue::begun`] is called.
+    Begin(Action),
+    /// End: the pipeline is closed, and all its actions are done.
+    End,
+}
+
+impl Queue {
+    /// Takes the thread's next task, or returns `None` while there is nothing to do.
+    pub(super) fn next_task(&mut self) -> Option<Task> {
+        if !self.running.is_empty() {
+            return Some(Task::Answer);
+        }
+        if let Some(action) = self.waiting.pop_front() {
+            self.is_busy = true;
+            return Some(Task::Begin(action));
+        }
+        self.is_closed.then_some(Task::End)
+    }
+
+    /// Notes that the thread is done with the action of its last task: the run was sent, or the action has ended.
+    pub(super) fn begun(&mut self) {
+        self.is_busy = false;
+    }
+
+    /// Returns whether a run may be sent now, after the runs before it.
+    pub(super) fn takes(&self, run: &Run) -> bool {
+        let bytes: usize = self.running.iter().map(|running| running.message_bytes).sum();
+        let is_room = self.running.len() < MOST_RUNNING
+            && (bytes == 0 || bytes + run.message.len() <= MOST_RUNNING_BYTES);
+        self.waiting.is_empty() && !self.is_busy && is_room
+    }
+
+    /// Adds an action for the thread.
+    pub(super) fn enqueue(&mut self, action: Action) {
+        self.waiting.push_back(action);
+    }
+
+    /// Sends a run to the worker, which answers runs in the order sent.
+    pub(super) fn send(
+        &mut self,
+        channel: &dyn Channel,
+        run: Run,
+        signaller: Signaller,
+        keep: Keep,
+    ) -> Result<(), Unsent> {
+        let Run { ticket, function, message } = run;
+        match channel.send(&message, Some(Instant::now() + CONTROL_LIMIT)) {
+            Ok(()) => {
+                let sent = Sent { ticket, function, since: Instant::now() };
+                self.running.push_back(Running { sent, signaller, keep, message_bytes: message.len() });
+                Ok(())
+            }
+            Err(error) => Err(Unsent { error, function, signaller }),
+        }
+    }
+
+    /// Returns the oldest run sent, which the worker answers next.
+    pub(super) fn oldest_sent(&self) -> Option<Sent> {
+        self.running.front().map(|running| running.sent.clone())
+    }
+
+    /// Removes the oldest run sent, and starts the time of the next one.
+    pub(super) fn next_answered(&mut self) -> Option<Running> {
+        let front = self.running.pop_front();
+        if let Some(next) = self.running.front_mut() {
+            next.sent.since = Instant::now();
+        }
+        front
+    }
+
+    /// Returns how many actions wait or are being begun, and how many runs are unanswered.
+    pub(super) fn lengths(&self) -> (usize, usize) {
+        (self.waiting.len() + usize::from(self.is_busy), self.running.len())
+    }
+}
