@@ -13,8 +13,8 @@
 use crate::commander::Commander;
 use crate::hooks::Hooks;
 use crate::kernel::{Footprint, Kernel};
-use crate::package::UnitId;
-use crate::policy::PolicySpec;
+use crate::package::{Package, UnitId};
+use crate::policy::{PolicySpec, Splitter};
 use crate::report::{DeviceReport, PackageRecord, Report, RunError, UnitFailure};
 use crate::unit::{Unit, UnitRun};
 use dml_core::{DeviceId, DeviceSet, Platform};
@@ -41,12 +41,7 @@ pub(crate) fn direct(
     hooks: &dyn Hooks,
 ) -> Result<Report, RunError> {
     let devices = devices(setup, kernel)?;
-    let powers = setup.powers.clone().unwrap_or_else(|| vec![1.0; devices.len()]);
-    if powers.len() != devices.len() {
-        return Err(RunError::Powers { powers: powers.len(), devices: devices.len() });
-    }
-    let splitter = setup.policy.splitter(&powers, items, kernel.local_size())?;
-    let commander = Commander::new(splitter);
+    let commander = Commander::new(splitter(setup, kernel, &devices, items)?);
     hooks.director_start();
     let begun = Instant::now();
     let unit = |(index, &device): (usize, &DeviceId)| Unit {
@@ -61,32 +56,48 @@ pub(crate) fn direct(
     };
     let units: Vec<Unit<'_>> = devices.iter().enumerate().map(unit).collect();
     let mut runs: Vec<UnitRun> = units.iter().map(|_| UnitRun::default()).collect();
-    let mut known = setup.platform.lost_devices();
-    let mut given_up = 0;
-    loop {
-        run_round(&units, &mut runs, &commander);
-        // An idle device may have been lost after its last package.
-        setup.platform.notice_losses();
-        let lost = setup.platform.lost_devices();
-        if lost == known {
-            break;
-        }
-        known = lost;
-        for unit in units.iter().filter(|unit| lost.contains(unit.device)) {
-            commander.retire(unit.id);
-        }
-        given_up +=
-            units.iter().zip(&mut runs).map(|(unit, run)| take_back_lost(unit, run, lost)).sum::<u64>();
-        if commander.missing() == 0 {
-            break;
-        }
-    }
+    let given_up = run_rounds(&setup.platform, &units, &mut runs, &commander);
     hooks.director_end();
     let report = gather(&devices, runs);
     match commander.missing() + given_up {
         0 => Ok(report),
         missing => {
             Err(RunError::Unfinished { kernel: kernel.name().to_owned(), missing, failures: report.failures })
+        }
+    }
+}
+
+/// The splitter of the run: the policy with the devices' powers.
+fn splitter(setup: &Setup, kernel: &Kernel, devices: &[DeviceId], items: u64) -> Result<Splitter, RunError> {
+    let powers = setup.powers.clone().unwrap_or_else(|| vec![1.0; devices.len()]);
+    if powers.len() != devices.len() {
+        return Err(RunError::Powers { powers: powers.len(), devices: devices.len() });
+    }
+    Ok(setup.policy.splitter(&powers, items, kernel.local_size())?)
+}
+
+/// Runs rounds until no further device is lost, or until a round leaves nothing to compute. Returns the number of
+/// items that cannot be computed again, because their inputs are lost.
+fn run_rounds(platform: &Platform, units: &[Unit<'_>], runs: &mut [UnitRun], commander: &Commander) -> u64 {
+    let mut known = platform.lost_devices();
+    let mut given_up = 0;
+    loop {
+        run_round(units, runs, commander);
+        // An idle device may have been lost after its last package.
+        platform.notice_losses();
+        let lost = platform.lost_devices();
+        if lost == known {
+            return given_up;
+        }
+        known = lost;
+        for unit in units.iter().filter(|unit| lost.contains(unit.device)) {
+            commander.retire(unit.id);
+        }
+        for (unit, run) in units.iter().zip(&mut *runs) {
+            given_up += take_back_lost(unit, run, lost);
+        }
+        if commander.missing() == 0 {
+            return given_up;
         }
     }
 }
@@ -116,61 +127,78 @@ fn take_back_lost(unit: &Unit<'_>, run: &mut UnitRun, lost_devices: DeviceSet) -
         .into_iter()
         .partition(|record| unit.kernel.has_results(&record.package));
     run.packages = kept;
+    if let Some(PackageRecord { package, .. }) = lost.last()
+        && lost_devices.contains(unit.device)
+    {
+        run.failure.get_or_insert_with(|| lost_with(unit, package, lost.len()));
+    }
+    reopen(unit, &lost)
+}
+
+/// Reopens packages for the remaining units, except those whose inputs are lost. Returns the number of items of these
+/// exceptions.
+fn reopen(unit: &Unit<'_>, lost: &[PackageRecord]) -> u64 {
     let mut given_up = 0;
-    for PackageRecord { package, .. } in &lost {
+    for PackageRecord { package, .. } in lost {
         if unit.kernel.has_inputs(package) {
             unit.commander.reopen(package);
         } else {
             given_up += package.items();
         }
     }
-    if let Some(PackageRecord { package, .. }) = lost.last()
-        && lost_devices.contains(unit.device)
-    {
-        run.failure.get_or_insert_with(|| UnitFailure {
-            device: unit.device,
-            package: package.clone(),
-            message: {
-                let why = unit.loss().map_or_else(String::new, |loss| format!(": {loss}"));
-                format!("device {} was lost with the results of {} packages{why}", unit.name(), lost.len())
-            },
-        });
-    }
     given_up
 }
 
+/// The failure of a unit whose device was lost together with the results of some packages, the last of them `package`.
+fn lost_with(unit: &Unit<'_>, package: &Package, packages: usize) -> UnitFailure {
+    let why = unit.loss().map_or_else(String::new, |loss| format!(": {loss}"));
+    let message = format!("device {} was lost with the results of {packages} packages{why}", unit.name());
+    UnitFailure { device: unit.device, package: package.clone(), message }
+}
+
+/// The devices that take part.
 fn devices(setup: &Setup, kernel: &Kernel) -> Result<Vec<DeviceId>, RunError> {
-    let known = setup.platform.devices();
-    let named = |device: DeviceId| known[usize::from(device.0)].name.to_string();
     let devices = setup.devices.clone().unwrap_or_else(|| kernel.devices().collect());
     if devices.is_empty() {
         return Err(RunError::NoDevices { kernel: kernel.name().to_owned() });
     }
+    check_devices(&setup.platform, kernel, &devices)?;
+    check_writes(kernel)?;
+    Ok(devices)
+}
+
+/// Checks that the platform has each device, that the kernel has a variant for it, and that it is named once.
+fn check_devices(platform: &Platform, kernel: &Kernel, devices: &[DeviceId]) -> Result<(), RunError> {
+    let known = platform.devices();
+    let kernel_name = || kernel.name().to_owned();
     if let Some(&device) = devices.iter().find(|device| usize::from(device.0) >= known.len()) {
-        return Err(RunError::UnknownDevice {
-            kernel: kernel.name().to_owned(),
-            device,
-            devices: known.len(),
-        });
+        return Err(RunError::UnknownDevice { kernel: kernel_name(), device, devices: known.len() });
     }
     for (index, &device) in devices.iter().enumerate() {
+        let name = || known[usize::from(device.0)].name.to_string();
         if kernel.variant_for(device).is_none() {
-            return Err(RunError::NoVariant { kernel: kernel.name().to_owned(), device: named(device) });
+            return Err(RunError::NoVariant { kernel: kernel_name(), device: name() });
         }
         if devices[..index].contains(&device) {
-            return Err(RunError::DuplicateDevice { device: named(device) });
+            return Err(RunError::DuplicateDevice { device: name() });
         }
     }
+    Ok(())
+}
+
+/// Checks that no package writes a whole buffer, because packages run side by side.
+fn check_writes(kernel: &Kernel) -> Result<(), RunError> {
     let whole_write = kernel
         .arguments()
         .iter()
         .position(|argument| argument.access().writes() && matches!(argument.footprint(), Footprint::Whole));
     match whole_write {
         Some(index) => Err(RunError::WholeWrite { kernel: kernel.name().to_owned(), index }),
-        None => Ok(devices),
+        None => Ok(()),
     }
 }
 
+/// The report of what all units did.
 fn gather(devices: &[DeviceId], runs: Vec<UnitRun>) -> Report {
     let duration = runs.iter().map(|run| run.end).max().unwrap_or_default();
     let reports = devices.iter().zip(&runs).map(|(&device, run)| DeviceReport {

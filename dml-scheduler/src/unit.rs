@@ -16,8 +16,9 @@ use crate::hooks::Hooks;
 use crate::kernel::{Kernel, KernelError, NotStarted};
 use crate::package::{Package, UnitId};
 use crate::report::{PackageRecord, UnitFailure};
-use dml_core::{Access, AcquireError, DeviceId, Operation, Platform, panic_text};
+use dml_core::{Access, AcquireError, DeviceId, DeviceSet, Grants, Operation, Platform, panic_text};
 use std::cell::Cell;
+use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -43,11 +44,12 @@ pub(crate) struct UnitRun {
     pub(crate) failure: Option<UnitFailure>,
 }
 
-/// Why a unit gives up.
-struct GivesUp {
-    why: String,
-    /// Whether the last package was computed nevertheless.
+/// How a package ended at a unit.
+struct Ending {
+    /// Whether the package's items are computed.
     is_computed: bool,
+    /// Why the unit cannot go on, if it cannot.
+    failure: Option<String>,
 }
 
 impl Unit<'_> {
@@ -56,20 +58,11 @@ impl Unit<'_> {
         self.hooks.unit_start(self.id, self.device);
         while let Some(package) = self.commander.next(self.id) {
             let start = self.begun.elapsed();
-            let is_computed = Cell::new(false);
-            let outcome = guarded(|| self.attempt(&package, &is_computed)).unwrap_or_else(|message| {
-                Err(GivesUp { why: format!("panic: {message}"), is_computed: is_computed.get() })
-            });
-            let end = self.begun.elapsed();
-            if outcome.as_ref().map_or_else(|failed| failed.is_computed, |()| true) {
-                self.hooks.package_done(&package, self.device);
-                self.commander.complete(&package);
-                run.busy += end - start;
-                run.end = end;
-                let package = package.clone();
-                run.packages.push(PackageRecord { package, device: self.device, start, end });
+            let ending = self.process(&package);
+            if ending.is_computed {
+                self.complete(&package, start, run);
             }
-            if let Err(GivesUp { why: message, .. }) = outcome {
+            if let Some(message) = ending.failure {
                 self.commander.retire(self.id);
                 run.failure = Some(UnitFailure { device: self.device, package, message });
                 break;
@@ -78,63 +71,94 @@ impl Unit<'_> {
         self.hooks.unit_end(self.id, self.device);
     }
 
-    /// Computes a package and has its results collected. If another device is lost, the unit tries again, at most once
-    /// per lost device. Inputs that were to come from that device may be available elsewhere.
+    /// Computes a package and has its results collected. A panic on the way fails the unit: the kernel's error types
+    /// and the arenas are foreign code, which may panic.
+    fn process(&self, package: &Package) -> Ending {
+        let is_computed = Cell::new(false);
+        let outcome = guarded(|| self.attempt(package, &is_computed))
+            .unwrap_or_else(|message| Err(format!("panic: {message}")));
+        Ending { is_computed: is_computed.get(), failure: outcome.err() }
+    }
+
+    /// Reports a computed package to the application and the commander, and records it in `run`.
+    fn complete(&self, package: &Package, start: Duration, run: &mut UnitRun) {
+        let end = self.begun.elapsed();
+        self.hooks.package_done(package, self.device);
+        self.commander.complete(package);
+        run.busy += end - start;
+        run.end = end;
+        run.packages.push(PackageRecord { package: package.clone(), device: self.device, start, end });
+    }
+
+    /// Tries to compute and collect a package. If another device is lost, the unit tries again, at most once per lost
+    /// device: inputs that were to come from that device may be available elsewhere.
     ///
-    /// The kernel's error types and the arenas are foreign code, which may panic here. The caller catches the panic.
-    fn attempt(&self, package: &Package, done: &Cell<bool>) -> Result<(), GivesUp> {
-        for tries in 1.. {
-            let computed = caught(|| self.compute(package));
-            let is_computed = computed.is_ok();
-            done.set(is_computed);
-            let Err(error) = computed.and_then(|()| self.collect(package)) else { return Ok(()) };
+    /// `is_computed` says whether the items are computed, also when this fails or panics.
+    ///
+    /// # Errors
+    /// Why the unit cannot go on.
+    fn attempt(&self, package: &Package, is_computed: &Cell<bool>) -> Result<(), String> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let Err(error) = self.compute_and_collect(package, is_computed) else { return Ok(()) };
             self.platform.notice_losses();
             let lost = self.platform.lost_devices();
-            let why = match lost.contains(self.device) {
-                true => {
-                    format!("device {} was lost: {}", self.name(), self.loss().unwrap_or(error.to_string()))
-                }
-                false => error.to_string(),
-            };
-            if is_computed && self.kernel.has_results(package) {
+            let why = self.explain(&*error, lost);
+            if is_computed.get() && self.kernel.has_results(package) {
                 // The director handles results that stay on their device.
-                return match self.stays(&*error) {
-                    true => Ok(()),
-                    false => Err(GivesUp { why, is_computed }),
-                };
+                return if self.stays(&*error) { Ok(()) } else { Err(why) };
             }
             self.undo(package);
+            is_computed.set(false);
             // All losses count, not only those since the last try: a loss may be known before a buffer meets it.
             if lost.contains(self.device) || tries > lost.len() {
-                return Err(GivesUp { why, is_computed: false });
+                return Err(why);
             }
         }
-        unreachable!("there are more numbers than devices")
+    }
+
+    fn compute_and_collect(&self, package: &Package, is_computed: &Cell<bool>) -> Result<(), KernelError> {
+        let computed = caught(|| self.compute(package));
+        is_computed.set(computed.is_ok());
+        computed?;
+        self.collect(package)
     }
 
     fn compute(&self, package: &Package) -> Result<(), KernelError> {
         let variant =
             self.kernel.variant_for(self.device).ok_or("no variant of the kernel for this device")?;
+        let mut grants = self.acquire(package)?;
+        self.platform.counters().count(Operation::Kernel);
+        match variant.launch(package, &mut grants) {
+            Ok(fence) => Ok(grants.in_flight(fence).wait()?.release()?),
+            Err(error) => {
+                self.end_failed_launch(grants, &*error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits until the device has the package's part of every argument.
+    fn acquire(&self, package: &Package) -> Result<Grants, KernelError> {
         let mut acquire = self.platform.acquire(self.device);
         for argument in self.kernel.arguments() {
             let region = argument.buffer().range(argument.checked_bytes(package)?);
             acquire = acquire.access(&region, argument.access());
         }
-        let mut grants = acquire.wait()?;
-        self.platform.counters().count(Operation::Kernel);
-        match variant.launch(package, &mut grants) {
-            Ok(fence) => Ok(grants.in_flight(fence).wait()?.release()?),
-            Err(error) => {
-                // Losses are noticed before the grants end, so that no waiting request is granted a lost memory.
-                self.platform.notice_losses();
-                match error.is::<NotStarted>() {
-                    // The launch's own error says more than that of the release.
-                    true => drop(grants.not_started()),
-                    // Bytes that were handed out for writing are poisoned; all others stay as they were.
-                    false => drop(grants),
-                }
-                Err(error)
-            }
+        Ok(acquire.wait()?)
+    }
+
+    /// Ends the grants of a launch that failed.
+    fn end_failed_launch(&self, grants: Grants, error: &(dyn Error + Send + Sync + 'static)) {
+        // Losses are noticed before the grants end, so that no waiting request is granted a lost memory.
+        self.platform.notice_losses();
+        if error.is::<NotStarted>() {
+            // The launch's own error says more than that of the release.
+            drop(grants.not_started());
+        } else {
+            // Bytes that were handed out for writing are poisoned; all others stay as they were.
+            drop(grants);
         }
     }
 
@@ -155,9 +179,19 @@ impl Unit<'_> {
         Ok(())
     }
 
+    /// Says why a package failed: its error, or the loss of the unit's own device.
+    fn explain(&self, error: &dyn Error, lost: DeviceSet) -> String {
+        let error = error.to_string();
+        if lost.contains(self.device) {
+            format!("device {} was lost: {}", self.name(), self.loss().unwrap_or(error))
+        } else {
+            error
+        }
+    }
+
     /// Returns whether results that were to be collected may stay where they were computed. That is so where the
     /// collecting device is lost, or the collection was refused as busy. The final reader then brings them.
-    fn stays(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+    fn stays(&self, error: &(dyn Error + 'static)) -> bool {
         let is_busy = error.downcast_ref::<AcquireError>().is_some_and(AcquireError::is_busy);
         let lost = self.platform.lost_devices();
         let has_lost_its_goal = self.collect_on.is_some_and(|device| lost.contains(device));

@@ -30,8 +30,8 @@ pub enum Assignment {
     NoMore,
 }
 
-/// A package was completed or given back that no unit has. It was completed or given back before, its unit was retired,
-/// or it belongs to another run.
+/// A package was to be completed or given back, but no unit has it. It was completed or given back before, its unit was
+/// retired, or it belongs to another run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("not in flight: {package}")]
 pub struct NotInFlight {
@@ -39,7 +39,8 @@ pub struct NotInFlight {
     pub package: Package,
 }
 
-/// A package was reopened that is not completed. It never was, it was reopened before, or it belongs to another run.
+/// A package was to be reopened, but it is not completed. It never was, it was reopened before, or it belongs to another
+/// run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("not completed: {package}")]
 pub struct NotCompleted {
@@ -82,10 +83,13 @@ pub struct Splitter {
     units: Vec<Unit>,
     /// Unassigned work that is set aside for no unit.
     common: Pool,
+    /// The packages that units have, by index.
     in_flight: BTreeMap<u64, Package>,
-    done: BTreeMap<u64, Package>,
+    /// The packages that are completed, by index.
+    completed: BTreeMap<u64, Package>,
     /// The number of items in completed packages.
-    completed: u64,
+    completed_items: u64,
+    /// The number of packages handed out, and so the index of the next one.
     handed_out: u64,
 }
 
@@ -127,8 +131,8 @@ impl Splitter {
             units: std::iter::repeat_with(Unit::default).take(units).collect(),
             common: Pool::default(),
             in_flight: BTreeMap::new(),
-            done: BTreeMap::new(),
-            completed: 0,
+            completed: BTreeMap::new(),
+            completed_items: 0,
             handed_out: 0,
         };
         splitter.share_out(0..work, Origin::Fresh);
@@ -153,10 +157,9 @@ impl Splitter {
     /// # Errors
     /// [`NotInFlight`] when no unit has this package; nothing changes.
     pub fn complete(&mut self, package: &Package) -> Result<(), NotInFlight> {
-        let package =
-            take(&mut self.in_flight, package).ok_or_else(|| NotInFlight { package: package.clone() })?;
-        self.completed += package.items();
-        self.done.insert(package.index(), package);
+        let package = self.take_in_flight(package)?;
+        self.completed_items += package.items();
+        self.completed.insert(package.index(), package);
         Ok(())
     }
 
@@ -168,10 +171,8 @@ impl Splitter {
     /// # Errors
     /// [`NotInFlight`] when no unit has this package; nothing changes.
     pub fn give_back(&mut self, package: &Package) -> Result<(), NotInFlight> {
-        let range = take(&mut self.in_flight, package)
-            .ok_or_else(|| NotInFlight { package: package.clone() })?
-            .range();
-        self.share_out(range, Origin::CameBack);
+        let package = self.take_in_flight(package)?;
+        self.share_out(package.range(), Origin::Returned);
         Ok(())
     }
 
@@ -183,9 +184,10 @@ impl Splitter {
     /// # Errors
     /// [`NotCompleted`] when this package is not completed; nothing changes.
     pub fn reopen(&mut self, package: &Package) -> Result<(), NotCompleted> {
-        let known = take(&mut self.done, package).ok_or_else(|| NotCompleted { package: package.clone() })?;
-        self.completed -= known.items();
-        self.share_out(known.range(), Origin::CameBack);
+        let package =
+            take(&mut self.completed, package).ok_or_else(|| NotCompleted { package: package.clone() })?;
+        self.completed_items -= package.items();
+        self.share_out(package.range(), Origin::Returned);
         Ok(())
     }
 
@@ -194,15 +196,13 @@ impl Splitter {
     /// The unit's packages can no longer be completed, so complete first what it finished. Retiring a unit again
     /// changes nothing. Waiting units should ask again.
     pub fn retire(&mut self, unit: UnitId) {
-        if self.is_active(unit) {
-            self.units[unit.0].standing = Standing::Retired;
-            self.policy.retire(unit);
-            let mut pieces = std::mem::take(&mut self.units[unit.0].set_aside).into_pieces();
-            let failed = self.in_flight.extract_if(.., |_, package| package.unit() == unit);
-            pieces.extend(failed.map(|(_, package)| package.range()));
-            for piece in joined(pieces) {
-                self.share_out(piece, Origin::CameBack);
-            }
+        if !self.is_active(unit) {
+            return;
+        }
+        self.units[unit.0].standing = Standing::Retired;
+        self.policy.retire(unit);
+        for piece in self.take_work_of(unit) {
+            self.share_out(piece, Origin::Returned);
         }
     }
 
@@ -210,13 +210,13 @@ impl Splitter {
     #[must_use]
     pub fn stranded(&self) -> u64 {
         let is_left = self.units.iter().any(|unit| unit.standing != Standing::Retired);
-        if is_left { 0 } else { self.work - self.completed }
+        if is_left { 0 } else { self.work - self.completed_items }
     }
 
     /// Returns whether every item is computed.
     #[must_use]
     pub const fn is_finished(&self) -> bool {
-        self.completed == self.work
+        self.completed_items == self.work
     }
 
     /// Returns whether the unit takes part and is not retired.
@@ -240,7 +240,7 @@ impl Splitter {
     /// The number of items that are computed.
     #[must_use]
     pub const fn completed(&self) -> u64 {
-        self.completed
+        self.completed_items
     }
 
     /// The number of items that no unit has and that are not computed.
@@ -286,10 +286,7 @@ impl Splitter {
     /// Lets the unit wait, unless no unit would then ever get work again (P-3).
     fn turn_away(&mut self, unit: UnitId) -> Assignment {
         self.units[unit.0].standing = Standing::TurnedAway;
-        // A unit with work in flight asks again when it has finished that work.
-        let hope =
-            !self.in_flight.is_empty() || self.units.iter().any(|unit| unit.standing == Standing::Willing);
-        if hope {
+        if self.some_unit_asks_again() {
             return Assignment::Wait;
         }
         // The policy gives the rest to no unit, but it must be computed. So the asking unit gets it, including work set
@@ -302,6 +299,26 @@ impl Splitter {
             Some(package) => Assignment::Package(package),
             None => unreachable!("P-1: unfinished work that is not in flight is unassigned"),
         }
+    }
+
+    /// Returns whether some unit will ask for work without a further change. A unit with a package in flight asks
+    /// when it has finished that package.
+    fn some_unit_asks_again(&self) -> bool {
+        !self.in_flight.is_empty() || self.units.iter().any(|unit| unit.standing == Standing::Willing)
+    }
+
+    /// Removes a package from those in flight, and returns the splitter's own copy.
+    fn take_in_flight(&mut self, package: &Package) -> Result<Package, NotInFlight> {
+        take(&mut self.in_flight, package).ok_or_else(|| NotInFlight { package: package.clone() })
+    }
+
+    /// Removes the work that the unit has: its packages in flight and what is set aside for it. Returns it in ascending
+    /// order and in the fewest pieces.
+    fn take_work_of(&mut self, unit: UnitId) -> Vec<Range<u64>> {
+        let mut pieces = std::mem::take(&mut self.units[unit.0].set_aside).into_pieces();
+        let failed = self.in_flight.extract_if(.., |_, package| package.unit() == unit);
+        pieces.extend(failed.map(|(_, package)| package.range()));
+        joined(pieces)
     }
 
     /// Makes a piece of work available: to the units for which the policy sets it aside, otherwise to all units.
@@ -336,7 +353,7 @@ fn take(stage: &mut BTreeMap<u64, Package>, package: &Package) -> Option<Package
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Fresh,
-    CameBack,
+    Returned,
 }
 
 /// Unassigned pieces of work, none of them empty.
@@ -355,7 +372,7 @@ impl Pool {
         if !piece.is_empty() {
             match origin {
                 Origin::Fresh => self.fresh.push_back(piece),
-                Origin::CameBack => self.returned.push_back(piece),
+                Origin::Returned => self.returned.push_back(piece),
             }
         }
     }

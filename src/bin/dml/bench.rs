@@ -80,38 +80,30 @@ fn check(options: &BenchOptions, workloads: &[Workload]) -> Result<(), Failure> 
     Ok(())
 }
 
-/// One configuration's runs.
-struct Timed {
-    seconds: Vec<f64>,
-    runs: Vec<Run>,
-}
-
-/// One run.
-struct Run {
-    report: Report,
-    operations: BTreeMap<&'static str, u64>,
-    transfers: Vec<json::BenchTransfer>,
-}
-
-impl Timed {
-    fn summary(&self) -> metrics::Summary {
-        metrics::Summary::of(&self.seconds).expect("at least one run counts")
-    }
-
-    /// The run whose time is the median, or next above it.
-    fn median_run(&self) -> &Run {
-        let mut order: Vec<usize> = (0..self.runs.len()).collect();
-        order.sort_by(|&a, &b| self.seconds[a].total_cmp(&self.seconds[b]));
-        &self.runs[order[order.len() / 2]]
-    }
-}
-
+/// Measures one workload: each device alone, then all together.
 fn bench(
     options: &BenchOptions,
     platform: &Platform,
     devices: &[DeviceId],
     workload: Workload,
 ) -> Result<json::Bench, Failure> {
+    let prepared = prepare(options, platform, devices, workload)?;
+    let bench = Bench { options, platform, devices, workload, prepared: &*prepared };
+    let mut progress = bench.progress();
+    let alone = bench.time_alone(&mut progress)?;
+    let powers = bench.powers(&alone);
+    let together = bench.time_together(&powers, &mut progress)?;
+    drop(progress);
+    let picture = bench.write_picture()?;
+    Ok(bench.result(alone, &powers, &together, picture))
+}
+
+fn prepare(
+    options: &BenchOptions,
+    platform: &Platform,
+    devices: &[DeviceId],
+    workload: Workload,
+) -> Result<Box<dyn Prepared>, Failure> {
     let input = match (&options.input, options.size) {
         (Some(path), _) => Input::Picture(path),
         (None, SizeSpec::Tiny) => Input::Tiny,
@@ -119,116 +111,42 @@ fn bench(
         (None, SizeSpec::Paper) => Input::Paper,
         (None, SizeSpec::Number(size)) => Input::Size(size),
     };
-    let prepared = workload.prepare(platform, devices, &input).map_err(|error| match error {
+    workload.prepare(platform, devices, &input).map_err(|error| match error {
         PrepareError::Build { .. } | PrepareError::Threads { .. } => Failure::work(error),
         error => Failure::usage(error),
-    })?;
-    let bench = Bench { options, platform, prepared: &*prepared };
-    let rounds = devices.len() as u64 + 1 + u64::from(options.native);
-    let mut progress = Progress::new(rounds * (u64::from(options.runs) + 1));
-    let mut alone = Vec::new();
-    let mut native_s = BTreeMap::new();
-    for &device in devices {
-        let name = platform.devices()[usize::from(device.0)].name.to_string();
-        let mut baseline = bench.baseline(&name)?;
-        let timed = bench.time(&[device], &[1.0], dml::scheduler::PolicySpec::Static, |native_runs| {
-            progress.step(&format!("{workload}: {name} alone"));
-            match &mut baseline {
-                Some(baseline) => native_runs(baseline),
-                None => Ok(()),
-            }
-        })?;
-        bench.verify(&name)?;
-        if let Some(baseline) = baseline {
-            native_s.insert(name, baseline.summary(&*prepared)?);
-        }
-        alone.push(timed.summary().median);
-    }
-    let measured = metrics::powers(&alone);
-    let powers = powers(options, platform, devices, &measured);
-    let timed = bench.time(devices, &powers, options.policy, |_| {
-        progress.step(&format!("{workload}: together"));
-        Ok(())
-    })?;
-    bench.verify("all devices together")?;
-    drop(progress);
-    let picture = bench.write_picture(workload)?;
-    let summary = timed.summary();
-    let balances: Vec<f64> = timed.runs.iter().map(|run| run.report.balance()).collect();
-    let fastest = alone.iter().copied().fold(f64::INFINITY, f64::min);
-    let speedup = metrics::speedup(fastest, summary.median);
-    let s_max = metrics::s_max(&measured);
-    let median = timed.median_run();
-    Ok(json::Bench {
-        workload: workload.to_string(),
-        size: prepared.size().into_iter().collect(),
-        policy: options.policy.to_string(),
-        memory: "copy",
-        runs: options.runs,
-        verified: true,
-        devices: (0..devices.len())
-            .map(|index| device_row(platform, median, index, &alone, &powers))
-            .collect(),
-        coexec_s: summary.median,
-        coexec_min_s: summary.min,
-        coexec_max_s: summary.max,
-        speedup,
-        s_max,
-        efficiency: metrics::efficiency(speedup, s_max),
-        balance: metrics::Summary::of(&balances).map_or(1.0, |summary| summary.median),
-        native_s,
-        transfers: median.transfers.clone(),
-        operations: median.operations.clone(),
-        failures: failures(platform, &timed),
-        energy_j: None,
-        picture: picture.map(|path| path.display().to_string()),
     })
 }
 
-fn failures(platform: &Platform, timed: &Timed) -> Vec<String> {
-    let all = timed.runs.iter().flat_map(|run| &run.report.failures);
-    all.map(|failure| {
-        let name = &platform.devices()[usize::from(failure.device.0)].name;
-        format!("{name}: {}", failure.message)
-    })
-    .collect()
-}
-
-fn powers(options: &BenchOptions, platform: &Platform, devices: &[DeviceId], measured: &[f64]) -> Vec<f64> {
-    let given = |device: DeviceId| {
-        let name = &platform.devices()[usize::from(device.0)].name;
-        options.powers.iter().rev().find(|power| *power.device == **name).map(|power| power.value)
-    };
-    devices.iter().zip(measured).map(|(&device, &power)| given(device).unwrap_or(power)).collect()
-}
-
-fn device_row(
-    platform: &Platform,
-    run: &Run,
-    index: usize,
-    alone: &[f64],
-    powers: &[f64],
-) -> json::BenchDevice {
-    let report = &run.report.devices[index];
-    let desc = &platform.devices()[usize::from(report.device.0)];
-    let arena = platform.home(report.device).map(|arena| platform.arena(arena).desc().name.to_string());
-    json::BenchDevice {
-        name: desc.name.to_string(),
-        arena: arena.unwrap_or_default(),
-        units: desc.units,
-        alone_s: alone[index],
-        power: powers[index],
-        busy_s: report.busy.as_secs_f64(),
-        end_s: report.end.as_secs_f64(),
-        packages: report.packages,
-        items: report.items,
-    }
-}
-
+/// One workload, ready to run on the devices.
 struct Bench<'a> {
     options: &'a BenchOptions,
     platform: &'a Platform,
+    devices: &'a [DeviceId],
+    workload: Workload,
     prepared: &'a dyn Prepared,
+}
+
+/// What each device took alone.
+struct Alone {
+    /// The median time of each device, in the order of the devices.
+    seconds: Vec<f64>,
+    /// The powers that follow from these times.
+    powers: Vec<f64>,
+    /// The median time of the hand-written program, by device name.
+    native_s: BTreeMap<String, f64>,
+}
+
+/// One run on some devices.
+struct Run {
+    seconds: f64,
+    report: Report,
+    operations: BTreeMap<&'static str, u64>,
+    transfers: Vec<json::BenchTransfer>,
+}
+
+/// The runs on some devices that count.
+struct Timed {
+    runs: Vec<Run>,
 }
 
 /// The hand-written program and its times.
@@ -238,41 +156,96 @@ struct Native {
 }
 
 impl Bench<'_> {
-    /// One discarded run, then those that count. `beside` is called after each, and may run the hand-written program,
-    /// so that both meet the same weather.
-    fn time(
-        &self,
-        devices: &[DeviceId],
-        powers: &[f64],
-        policy: dml::scheduler::PolicySpec,
-        mut beside: impl FnMut(&mut dyn FnMut(&mut Native) -> Result<(), Failure>) -> Result<(), Failure>,
-    ) -> Result<Timed, Failure> {
-        let coexecutor = Coexecutor::new(self.platform)
+    /// A progress bar with one step for each run, those that are discarded included.
+    fn progress(&self) -> Progress {
+        let configurations = self.devices.len() as u64 + 1 + u64::from(self.options.native);
+        Progress::new(configurations * (u64::from(self.options.runs) + 1))
+    }
+
+    /// Times and checks each device alone, and the hand-written program beside it where that is asked for.
+    fn time_alone(&self, progress: &mut Progress) -> Result<Alone, Failure> {
+        let mut seconds = Vec::new();
+        let mut native_s = BTreeMap::new();
+        for &device in self.devices {
+            let name = self.name(device);
+            let message = format!("{}: {name} alone", self.workload);
+            let mut native = self.native(name)?;
+            let coexecutor = self.coexecutor(&[device], &[1.0], PolicySpec::Static);
+            let timed = self.time(&coexecutor, |counts| {
+                progress.step(&message);
+                // Right after the co-execution, so that both programs find the machine in the same condition.
+                native.as_mut().map_or(Ok(()), |native| native.run(counts))
+            })?;
+            self.verify(name)?;
+            if let Some(native) = native {
+                native_s.insert(name.to_owned(), native.summary(self.prepared)?);
+            }
+            seconds.push(timed.summary().median);
+        }
+        let powers = metrics::powers(&seconds);
+        Ok(Alone { seconds, powers, native_s })
+    }
+
+    /// Times and checks all devices together.
+    fn time_together(&self, powers: &[f64], progress: &mut Progress) -> Result<Timed, Failure> {
+        let message = format!("{}: together", self.workload);
+        let coexecutor = self.coexecutor(self.devices, powers, self.options.policy);
+        let timed = self.time(&coexecutor, |_| {
+            progress.step(&message);
+            Ok(())
+        })?;
+        self.verify("all devices together")?;
+        Ok(timed)
+    }
+
+    fn coexecutor(&self, devices: &[DeviceId], powers: &[f64], policy: PolicySpec) -> Coexecutor {
+        Coexecutor::new(self.platform)
             .devices(devices.iter().copied())
             .powers(powers.iter().copied())
-            .policy(policy);
-        let mut timed = Timed { seconds: Vec::new(), runs: Vec::new() };
-        for run in 0..=self.options.runs {
-            self.prepared.reset().map_err(Failure::work)?;
-            self.platform.counters().reset();
-            let begun = Instant::now();
-            let report =
-                coexecutor.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
-            self.prepared.collect().map_err(Failure::work)?;
-            let seconds = begun.elapsed().as_secs_f64();
-            let (operations, transfers) = (self.operations(), self.transfers());
-            if run > 0 {
-                timed.seconds.push(seconds);
-                timed.runs.push(Run { report, operations, transfers });
-            }
-            beside(&mut |native| native.run(run > 0))?;
+            .policy(policy)
+    }
+
+    /// Runs once without counting, then as often as the options say. Calls `after_run` after each run, and tells it
+    /// whether the run counts.
+    fn time(
+        &self,
+        coexecutor: &Coexecutor,
+        mut after_run: impl FnMut(bool) -> Result<(), Failure>,
+    ) -> Result<Timed, Failure> {
+        self.run_once(coexecutor)?;
+        after_run(false)?;
+        let mut runs = Vec::new();
+        for _ in 0..self.options.runs {
+            runs.push(self.run_once(coexecutor)?);
+            after_run(true)?;
         }
-        Ok(timed)
+        Ok(Timed { runs })
+    }
+
+    /// Runs the workload, from the inputs on the host alone to the outputs on the host.
+    fn run_once(&self, coexecutor: &Coexecutor) -> Result<Run, Failure> {
+        self.prepared.reset().map_err(Failure::work)?;
+        self.platform.counters().reset();
+        let begun = Instant::now();
+        let report = coexecutor.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
+        self.prepared.collect().map_err(Failure::work)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        Ok(Run { seconds, report, operations: self.operations(), transfers: self.transfers() })
     }
 
     fn verify(&self, what: &str) -> Result<(), Failure> {
         let wrong = |error| Failure::Work(format!("the result of {what} is wrong: {error}"));
         self.prepared.verify().map_err(wrong)
+    }
+
+    /// The power of each device: the one that the user gave, otherwise the measured one.
+    fn powers(&self, alone: &Alone) -> Vec<f64> {
+        let given = |device: DeviceId| {
+            let name = self.name(device);
+            self.options.powers.iter().rev().find(|power| *power.device == *name).map(|power| power.value)
+        };
+        let devices = self.devices.iter().zip(&alone.powers);
+        devices.map(|(&device, &power)| given(device).unwrap_or(power)).collect()
     }
 
     fn operations(&self) -> BTreeMap<&'static str, u64> {
@@ -306,7 +279,8 @@ impl Bench<'_> {
         pairs
     }
 
-    fn write_picture(&self, workload: Workload) -> Result<Option<PathBuf>, Failure> {
+    fn write_picture(&self) -> Result<Option<PathBuf>, Failure> {
+        let workload = self.workload;
         if !workload.makes_picture() || self.prepared.items() == 0 {
             return Ok(None);
         }
@@ -315,23 +289,81 @@ impl Bench<'_> {
         Ok(Some(path))
     }
 
+    /// The result, as the schema has it.
+    fn result(
+        &self,
+        alone: Alone,
+        powers: &[f64],
+        together: &Timed,
+        picture: Option<PathBuf>,
+    ) -> json::Bench {
+        let summary = together.summary();
+        let median = together.median_run();
+        let fastest = alone.seconds.iter().copied().fold(f64::INFINITY, f64::min);
+        let speedup = metrics::speedup(fastest, summary.median);
+        let s_max = metrics::s_max(&alone.powers);
+        let devices = (0..self.devices.len()).map(|index| self.device_row(median, index, &alone, powers));
+        json::Bench {
+            workload: self.workload.to_string(),
+            size: self.prepared.size().into_iter().collect(),
+            policy: self.options.policy.to_string(),
+            memory: "copy",
+            runs: self.options.runs,
+            verified: true,
+            devices: devices.collect(),
+            coexec_s: summary.median,
+            coexec_min_s: summary.min,
+            coexec_max_s: summary.max,
+            speedup,
+            s_max,
+            efficiency: metrics::efficiency(speedup, s_max),
+            balance: together.balance(),
+            native_s: alone.native_s,
+            transfers: median.transfers.clone(),
+            operations: median.operations.clone(),
+            failures: self.failures(together),
+            energy_j: None,
+            picture: picture.map(|path| path.display().to_string()),
+        }
+    }
+
+    fn device_row(&self, run: &Run, index: usize, alone: &Alone, powers: &[f64]) -> json::BenchDevice {
+        let report = &run.report.devices[index];
+        let desc = &self.platform.devices()[usize::from(report.device.0)];
+        let home = self.platform.home(report.device);
+        let arena = home.map(|arena| self.platform.arena(arena).desc().name.to_string());
+        json::BenchDevice {
+            name: desc.name.to_string(),
+            arena: arena.unwrap_or_default(),
+            units: desc.units,
+            alone_s: alone.seconds[index],
+            power: powers[index],
+            busy_s: report.busy.as_secs_f64(),
+            end_s: report.end.as_secs_f64(),
+            packages: report.packages,
+            items: report.items,
+        }
+    }
+
+    fn failures(&self, timed: &Timed) -> Vec<String> {
+        let all = timed.runs.iter().flat_map(|run| &run.report.failures);
+        all.map(|failure| format!("{}: {}", self.name(failure.device), failure.message)).collect()
+    }
+
     /// The hand-written program for an OpenCL device, where it is asked for.
-    fn baseline(&self, device: &str) -> Result<Option<Native>, Failure> {
+    fn native(&self, device: &str) -> Result<Option<Native>, Failure> {
         let number = device.strip_prefix("opencl:").and_then(|number| number.parse().ok());
         let (Some(number), true) = (number, self.options.native && self.prepared.items() > 0) else {
             return Ok(None);
         };
         let plain = self.prepared.plain();
-        let id = self.platform.device(device).map_err(Failure::usage)?;
-        let limit = self.options.limit.iter().find(|limit| limit.device == device).map(|limit| limit.value);
-        let args: Vec<BaselineArg> = plain.arguments.iter().map(baseline_arg).collect();
         let spec = BaselineSpec {
             device: number,
-            limit: limit.or_else(|| self.is_limited(id)),
+            limit: self.unit_limit(device)?,
             source: plain.source,
             kernel: plain.kernel,
             options: "",
-            args,
+            args: plain.arguments.iter().map(baseline_arg).collect(),
             items: self.prepared.items() as usize,
             local: plain.local_size as usize,
         };
@@ -339,10 +371,37 @@ impl Bench<'_> {
         Ok(Some(Native { baseline, seconds: Vec::new() }))
     }
 
-    /// The units of a device that shares the processor's cores, whether or not the user said so.
-    fn is_limited(&self, device: DeviceId) -> Option<u32> {
-        let desc = &self.platform.devices()[usize::from(device.0)];
-        (desc.kind == DeviceKind::Cpu).then_some(desc.units)
+    /// The number of units that a device may use: the one that the user gave, otherwise the device's share of the
+    /// processor's cores. `None` for a device with units of its own.
+    fn unit_limit(&self, device: &str) -> Result<Option<u32>, Failure> {
+        let id = self.platform.device(device).map_err(Failure::usage)?;
+        let given = self.options.limit.iter().find(|limit| limit.device == device).map(|limit| limit.value);
+        let desc = &self.platform.devices()[usize::from(id.0)];
+        Ok(given.or_else(|| (desc.kind == DeviceKind::Cpu).then_some(desc.units)))
+    }
+
+    fn name(&self, device: DeviceId) -> &str {
+        &self.platform.devices()[usize::from(device.0)].name
+    }
+}
+
+impl Timed {
+    fn summary(&self) -> metrics::Summary {
+        let seconds: Vec<f64> = self.runs.iter().map(|run| run.seconds).collect();
+        metrics::Summary::of(&seconds).expect("at least one run counts")
+    }
+
+    /// The run whose time is the median, or next above it.
+    fn median_run(&self) -> &Run {
+        let mut order: Vec<&Run> = self.runs.iter().collect();
+        order.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        order[order.len() / 2]
+    }
+
+    /// The median of the runs' balances.
+    fn balance(&self) -> f64 {
+        let balances: Vec<f64> = self.runs.iter().map(|run| run.report.balance()).collect();
+        metrics::Summary::of(&balances).map_or(1.0, |summary| summary.median)
     }
 }
 
@@ -375,23 +434,33 @@ fn baseline_arg(argument: &PlainArgument) -> BaselineArg {
     }
 }
 
-/// The result as a table for people.
+/// The result as text for people.
 fn text(result: &json::Bench, note: Option<&str>, unavailable: &[Unavailable]) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    let size =
-        result.size.iter().map(|(name, value)| format!("{value} {name}")).collect::<Vec<_>>().join(", ");
-    lines.push(format!(
-        "{}: {size}; policy {}; median of {} runs",
-        result.workload, result.policy, result.runs
-    ));
-    if let Some(note) = note {
-        lines.push(note.to_owned());
-    }
-    for missing in unavailable {
-        lines.push(format!("unavailable: {missing}"));
-    }
-    let heading = ["device", "units", "alone", "power", "packages", "items", "busy", "end"];
-    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    let mut lines = vec![heading(result)];
+    lines.extend(note.map(str::to_owned));
+    lines.extend(unavailable.iter().map(|missing| format!("unavailable: {missing}")));
+    lines.push(String::new());
+    lines.extend(device_table(result));
+    lines.push(String::new());
+    lines.extend(figures(result));
+    lines.extend(traffic(result));
+    lines.extend(outcome(result));
+    lines.push(String::new());
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// What was measured.
+fn heading(result: &json::Bench) -> String {
+    let size: Vec<_> = result.size.iter().map(|(name, value)| format!("{value} {name}")).collect();
+    let (size, workload) = (size.join(", "), &result.workload);
+    format!("{workload}: {size}; policy {}; median of {} runs", result.policy, result.runs)
+}
+
+/// One row for each device, below a row of column names.
+fn device_table(result: &json::Bench) -> Vec<String> {
+    let columns = ["device", "units", "alone", "power", "packages", "items", "busy", "end"];
+    let mut rows = vec![columns.map(str::to_owned).to_vec()];
     for device in &result.devices {
         rows.push(vec![
             device.name.clone(),
@@ -404,29 +473,34 @@ fn text(result: &json::Bench, note: Option<&str>, unavailable: &[Unavailable]) -
             table::seconds(device.end_s),
         ]);
     }
-    lines.push(String::new());
-    for line in table::lines(&rows) {
-        lines.push(format!("  {line}"));
-    }
-    lines.push(String::new());
-    lines.push(format!(
-        "together    {} ({} to {})",
-        table::seconds(result.coexec_s),
-        table::seconds(result.coexec_min_s),
-        table::seconds(result.coexec_max_s)
-    ));
-    lines.push(format!(
-        "speedup     {:.3} of {:.3}: efficiency {:.3}, balance {:.3}",
-        result.speedup, result.s_max, result.efficiency, result.balance
-    ));
+    table::lines(&rows).into_iter().map(|line| format!("  {line}")).collect()
+}
+
+/// The time of all devices together, beside that of each alone and of the hand-written program.
+fn figures(result: &json::Bench) -> Vec<String> {
+    let mut lines = vec![
+        format!(
+            "together    {} ({} to {})",
+            table::seconds(result.coexec_s),
+            table::seconds(result.coexec_min_s),
+            table::seconds(result.coexec_max_s)
+        ),
+        format!(
+            "speedup     {:.3} of {:.3}: efficiency {:.3}, balance {:.3}",
+            result.speedup, result.s_max, result.efficiency, result.balance
+        ),
+    ];
     for (device, seconds) in &result.native_s {
         let alone = result.devices.iter().find(|row| row.name == *device).map_or(0.0, |row| row.alone_s);
-        lines.push(format!(
-            "by hand     {} on {device}: dml takes {:.3} of it",
-            table::seconds(*seconds),
-            alone / seconds
-        ));
+        let (seconds, ratio) = (table::seconds(*seconds), alone / seconds);
+        lines.push(format!("by hand     {seconds} on {device}: dml takes {ratio:.3} of it"));
     }
+    lines
+}
+
+/// What was copied, and how often each operation was carried out.
+fn traffic(result: &json::Bench) -> Vec<String> {
+    let mut lines = Vec::new();
     for transfer in &result.transfers {
         lines.push(format!(
             "transfers   {} -> {}: {} in {} copies, {}",
@@ -437,21 +511,19 @@ fn text(result: &json::Bench, note: Option<&str>, unavailable: &[Unavailable]) -
             table::seconds(transfer.seconds)
         ));
     }
-    let counts: Vec<_> = result
-        .operations
-        .iter()
-        .filter(|(_, count)| **count > 0)
-        .map(|(name, count)| format!("{count} {name}"))
-        .collect();
+    let operations = result.operations.iter().filter(|(_, count)| **count > 0);
+    let counts: Vec<_> = operations.map(|(name, count)| format!("{count} {name}")).collect();
     lines.push(format!("operations  {}", counts.join(", ")));
+    lines
+}
+
+/// Which units failed, what was checked, and where the picture is.
+fn outcome(result: &json::Bench) -> Vec<String> {
+    let mut lines = Vec::new();
     for failure in &result.failures {
         lines.push(format!("failed      {failure}; others finished its work"));
     }
     lines.push("verified    every item, each device alone and all together".to_owned());
-    if let Some(picture) = &result.picture {
-        lines.push(format!("picture     {picture}"));
-    }
-    lines.push(String::new());
-    lines.push(String::new());
-    lines.join("\n")
+    lines.extend(result.picture.iter().map(|picture| format!("picture     {picture}")));
+    lines
 }
