@@ -44,12 +44,13 @@ impl OpenClBlock {
         Ok(block)
     }
 
-    /// Writes one byte, because a driver allocates a buffer only when it is first used.
+    /// Writes one byte, because a driver allocates a buffer only when it is first used. The wait is for this command alone,
+    /// not for kernels that run.
     fn touch(&self) -> Result<(), (&'static str, i32)> {
         let call = "clEnqueueFillBuffer";
         let zero = 0_u8;
         let pattern = (&raw const zero).cast();
-        let queue = self.session.queue().map_err(|_| (call, CL_DEVICE_NOT_AVAILABLE))?;
+        let queue = self.session.aside().map_err(|_| (call, CL_DEVICE_NOT_AVAILABLE))?;
         // SAFETY: a live queue and a buffer of its context of at least one byte; the pattern is copied by the call.
         let enqueued =
             unsafe { enqueue_fill_buffer(queue, self.mem.raw(), pattern, 1, 0, 1, 0, std::ptr::null()) };

@@ -1,7 +1,7 @@
 //! OpenCL devices: each is an arena with its own context and one in-order queue.
 //!
 //! ```text
-//!                      ┌── copy_in / copy_out / fill ── enqueued, flushed; the fence waits on the event
+//!                      ┌── copy_in / copy_out / fill ── enqueued, flushed; the fence is the event
 //!   host memory ◀──────┤
 //!                      └── map ──▶ the host reaches the whole block ──▶ unmap
 //!   block (cl_mem) ◀── OpenClKernel::launch ── the same queue, so after every transfer asked for before
@@ -14,15 +14,19 @@
 //! 2. Either the device or the host uses a block, never both, because OpenCL leaves that undefined. A block knows
 //!    whether it is mapped, and a request that does not fit is a bug of core.
 //! 3. A block's memory exists once `alloc` returns. OpenCL allocates lazily, so the arena touches the memory, and a
-//!    lack of memory is an error of `alloc` rather than of a later kernel.
+//!    lack of memory is an error of `alloc` rather than of a later kernel. A queue of its own keeps the touch from
+//!    waiting for the kernels that run.
 //! 4. No object is released while the queue may still use it: blocks keep the queue, and finish it before they are
 //!    released.
 //! 5. In a fork of the process no code calls a driver: devices are lost, and discovery finds none. Dropping an object
 //!    in a fork does not release it. Memory that the parent had mapped for the host stays in the fork's address space.
-//! 6. Kernel source is trusted like the program itself: a kernel may write wherever its device allows.
+//! 6. A fence can be awaited: the driver calls back at the end of the command, and a thread of the session wakes the
+//!    future. A map blocks, because the host needs the address.
+//! 7. Kernel source is trusted like the program itself: a kernel may write wherever its device allows.
 
 mod arena;
 mod block;
+mod completion;
 mod cross;
 mod device;
 pub(crate) mod discover;

@@ -1,5 +1,6 @@
 //! One device ready for use: its context, its queue, and the objects that both need.
 
+use super::completion::{Command, Wakers};
 use super::device::Part;
 use super::error::{FORKED, is_lost, transfer_error, words};
 use super::handle::{Context, Event, Queue};
@@ -9,7 +10,7 @@ use dml_core::{Fence, NativeHandle, TransferError};
 use opencl3::command_queue::{create_command_queue, finish, flush};
 use opencl3::context::context::create_context;
 use opencl3::error_codes::CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST;
-use opencl3::event::{CL_EVENT_COMMAND_EXECUTION_STATUS, get_event_info, wait_for_events};
+use opencl3::event::{CL_COMPLETE, CL_EVENT_COMMAND_EXECUTION_STATUS, get_event_info, wait_for_events};
 use opencl3::types::{cl_command_queue, cl_context, cl_event};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,6 +25,8 @@ pub(super) const FLUSH: &str = "clFlush";
 #[derive(Debug)]
 pub(super) struct Session {
     queue: Queue,
+    /// A queue for commands on blocks that no other command uses yet. They need not wait for those in `queue`.
+    aside: Queue,
     context: Context,
     pub(super) part: Part,
     pub(super) facts: Facts,
@@ -31,7 +34,16 @@ pub(super) struct Session {
     reserved_bytes: AtomicU64,
     /// Whether a call has reported that the device is lost.
     lost: AtomicBool,
+    wakers: Arc<Wakers>,
     origin: Origin,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.origin.is_here() {
+            self.wakers.close();
+        }
+    }
 }
 
 /// A reservation of device memory for one buffer, until it is dropped.
@@ -87,18 +99,22 @@ impl Session {
             .map_err(failed("clCreateContext"))?;
         // SAFETY: the context just made, whose one reference is ours.
         let context = unsafe { Context::own(context) };
-        // SAFETY: a live context and its own device; no properties, so the queue is in order.
-        let queue = unsafe { create_command_queue(context.raw(), part.id(), 0) }
-            .map_err(failed("clCreateCommandQueue"))?;
-        // SAFETY: the queue just made, whose one reference is ours.
-        let queue = unsafe { Queue::own(queue) };
+        let open_queue = || {
+            // SAFETY: a live context and its own device; no properties, so the queue is in order.
+            let queue = unsafe { create_command_queue(context.raw(), part.id(), 0) };
+            // SAFETY: the queue just made, whose one reference is ours.
+            queue.map(|queue| unsafe { Queue::own(queue) }).map_err(failed("clCreateCommandQueue"))
+        };
+        let (queue, aside) = (open_queue()?, open_queue()?);
         Ok(Self {
             queue,
+            aside,
             context,
             part,
             facts,
             reserved_bytes: AtomicU64::new(0),
             lost: AtomicBool::new(false),
+            wakers: Arc::default(),
             origin: Origin::here(),
         })
     }
@@ -109,6 +125,14 @@ impl Session {
     /// [`TransferError::DeviceLost`] in a fork.
     pub(super) fn queue(&self) -> Result<cl_command_queue, TransferError> {
         self.expect_here().map(|()| self.queue.raw())
+    }
+
+    /// Returns the queue for blocks that no other command uses yet, for one call.
+    ///
+    /// # Errors
+    /// [`TransferError::DeviceLost`] in a fork.
+    pub(super) fn aside(&self) -> Result<cl_command_queue, TransferError> {
+        self.expect_here().map(|()| self.aside.raw())
     }
 
     /// Returns the context, for one call.
@@ -195,12 +219,19 @@ impl Session {
             let _ = self.wait(call, &event);
             return Err(error);
         }
-        let session = self.clone();
-        Ok(Fence::running(move || {
-            let outcome = session.wait(call, &event);
-            drop((event, session, keep));
-            outcome.map(|()| bytes)
-        }))
+        let (session, keep) = (self.clone(), Some(Box::new(keep) as Box<dyn Any + Send>));
+        Ok(Fence::awaited(Command { call, event, bytes, session, keep, call_back: None }))
+    }
+
+    /// Returns the queue of those to be woken, if there is a thread to wake them.
+    pub(super) fn wakers(&self) -> Option<Arc<Wakers>> {
+        self.wakers.start("opencl").then(|| self.wakers.clone())
+    }
+
+    /// Returns whether a command has not ended yet, as far as the driver tells.
+    pub(super) fn is_running(&self, event: &Event) -> bool {
+        let status = || get_event_info(event.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).map(i32::from);
+        self.origin.is_here() && status().is_ok_and(|status| status > CL_COMPLETE)
     }
 
     /// Waits for a command just enqueued.
@@ -221,7 +252,7 @@ impl Session {
     }
 
     /// Waits for a command, then asks how it ended: a successful wait does not say that.
-    fn wait(&self, call: &'static str, event: &Event) -> Result<(), TransferError> {
+    pub(super) fn wait(&self, call: &'static str, event: &Event) -> Result<(), TransferError> {
         self.expect_here()?;
         let waited = wait_for_events(&[event.raw()]);
         let status = get_event_info(event.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).map(i32::from);

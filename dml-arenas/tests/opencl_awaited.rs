@@ -1,0 +1,248 @@
+//! Awaited OpenCL commands: a future that waits for the device leaves its thread to others.
+//!
+//! A gate in the queue (a barrier behind a user event) holds commands back until the test opens it. A poll that blocks
+//! waits for the gate, which opens by itself only after the test has failed. Without a device the tests say so and pass, unless
+//! `DML_EXPECT=opencl`.
+
+#![cfg(all(feature = "opencl", not(dml_loom)))]
+
+mod common;
+
+use common::{copy_in, pattern, put, take, with_opencl};
+use dml_arenas::OpenClArena;
+use dml_core::sync::Arc;
+use dml_core::{Arena, DeviceId, Fence, OwnBlock, Platform, Span};
+use opencl3::command_queue::enqueue_barrier_with_wait_list;
+use opencl3::event::{CL_COMPLETE, create_user_event, release_event, set_user_event_status};
+use opencl3::types::{cl_command_queue, cl_context, cl_event};
+use std::future::Future;
+use std::panic::resume_unwind;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// So many that the driver's write call is cheaper than mapping, which blocks.
+const ITEMS: u32 = 4 << 20;
+
+/// Holds everything back that is enqueued after it, until it is opened, or has been closed for long.
+struct Gate {
+    event: cl_event,
+    /// Opens the gate after a while, so that a poll that blocks returns and the test fails.
+    watch: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+const LONG: Duration = Duration::from_secs(30);
+
+// SAFETY: OpenCL calls on events are thread-safe.
+unsafe impl Sync for Gate {}
+
+impl Gate {
+    fn close(arena: &Arc<dyn Arena>) -> Self {
+        let arena: &OpenClArena = (**arena).downcast_ref().expect("an OpenCL device has an OpenCL arena");
+        let context = std::ptr::without_provenance_mut::<std::ffi::c_void>(arena.context().0) as cl_context;
+        let queue = std::ptr::without_provenance_mut::<std::ffi::c_void>(arena.queue().0) as cl_command_queue;
+        let gate = create_user_event(context).unwrap();
+        // SAFETY: the queue is live while the arena is; the list has the one event just made.
+        let barrier = unsafe { enqueue_barrier_with_wait_list(queue, 1, &gate) }.unwrap();
+        // SAFETY: the reference that the call handed over.
+        unsafe { release_event(barrier) }.unwrap();
+        let (opened, watched) = channel::<()>();
+        let address = gate.expose_provenance();
+        let watch = std::thread::spawn(move || {
+            if watched.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
+                let gate = std::ptr::with_exposed_provenance_mut::<std::ffi::c_void>(address);
+                let _ = set_user_event_status(gate as cl_event, CL_COMPLETE);
+            }
+        });
+        Self { event: gate, watch: Some((opened, watch)) }
+    }
+
+    fn open(&self) {
+        set_user_event_status(self.event, CL_COMPLETE).unwrap();
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        // A test that fails opens its gate, so that what it drops can end.
+        let _ = set_user_event_status(self.event, CL_COMPLETE);
+        if let Some((opened, watch)) = self.watch.take() {
+            drop(opened);
+            watch.join().unwrap();
+        }
+        // SAFETY: the reference from `create_user_event`, which the thread uses no more.
+        let _ = unsafe { release_event(self.event) };
+    }
+}
+
+/// Counts how often it is woken, and panics afterwards if it is to.
+#[derive(Default)]
+struct Woken {
+    times: AtomicUsize,
+    panics: bool,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.times.fetch_add(1, Ordering::SeqCst);
+        if self.panics {
+            resume_unwind(Box::new("a waker panics"));
+        }
+    }
+}
+
+impl Woken {
+    fn new(panics: bool) -> (Arc<Self>, Waker) {
+        let woken = Arc::new(Self { times: AtomicUsize::new(0), panics });
+        (woken.clone(), woken.into())
+    }
+
+    fn times(&self) -> usize {
+        self.times.load(Ordering::SeqCst)
+    }
+
+    /// Waits until it was woken.
+    #[track_caller]
+    fn wait(&self) {
+        let begun = Instant::now();
+        while self.times() == 0 {
+            assert!(begun.elapsed() < LONG, "nobody was woken");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn opencl(test: &str) -> Option<(Platform, DeviceId, Arc<dyn Arena>)> {
+    let (platform, device) = with_opencl(test)?;
+    let arena = platform.home(device).map(|arena| platform.arena(arena).clone())?;
+    Some((platform, device, arena))
+}
+
+fn poll_once<F: Future>(future: std::pin::Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(waker))
+}
+
+#[test]
+fn a_poll_leaves_the_thread_and_the_end_wakes() {
+    let Some((_platform, _, arena)) = opencl("a_poll_leaves_the_thread_and_the_end_wakes") else { return };
+    let block = OwnBlock::alloc(&arena, 10_000).unwrap();
+    let bytes = pattern(10_000, 3);
+    let gate = Gate::close(&arena);
+    let mut fence = copy_in(&block, 0, &bytes).unwrap();
+    let ((old, old_waker), (new, new_waker)) = (Woken::new(false), Woken::new(false));
+    assert_eq!(fence.poll(&old_waker), Poll::Pending);
+    assert_eq!(fence.poll(&new_waker), Poll::Pending);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!((old.times(), new.times()), (0, 0), "woken before the end");
+    gate.open();
+    new.wait();
+    assert_eq!(fence.poll(&new_waker), Poll::Ready(Ok(10_000)));
+    drop(fence);
+    assert_eq!((old.times(), new.times()), (0, 1), "the last waker is called, once");
+    assert_eq!(take(&block, Span::new(0, 10_000)), bytes);
+}
+
+#[test]
+fn a_command_that_has_ended_needs_no_waker() {
+    let Some((_platform, _, arena)) = opencl("a_command_that_has_ended_needs_no_waker") else { return };
+    let block = OwnBlock::alloc(&arena, 5_000).unwrap();
+    let mut fence = copy_in(&block, 1, &pattern(4_000, 1)).unwrap();
+    // The queue is in order: when this has ended, so has the other.
+    put(&block, 4_001, &[7]);
+    let (woken, waker) = Woken::new(false);
+    assert_eq!(fence.poll(&waker), Poll::Ready(Ok(4_000)));
+    assert_eq!(woken.times(), 0);
+}
+
+#[test]
+fn a_waker_that_panics_leaves_the_others_awake() {
+    let Some((_platform, _, arena)) = opencl("a_waker_that_panics_leaves_the_others_awake") else { return };
+    let block = OwnBlock::alloc(&arena, 3_000).unwrap();
+    let gate = Gate::close(&arena);
+    let mut fences: Vec<(Fence, Arc<Woken>)> = Vec::new();
+    for number in 0..3_u8 {
+        let mut fence = copy_in(&block, u64::from(number) * 1_000, &pattern(1_000, number)).unwrap();
+        let (woken, waker) = Woken::new(number < 2);
+        assert_eq!(fence.poll(&waker), Poll::Pending);
+        fences.push((fence, woken));
+    }
+    gate.open();
+    for (mut fence, woken) in fences {
+        woken.wait();
+        assert_eq!(fence.poll(Waker::noop()), Poll::Ready(Ok(1_000)));
+    }
+}
+
+#[test]
+fn what_was_polled_can_be_waited_for_and_dropped() {
+    let Some((_platform, _, arena)) = opencl("what_was_polled_can_be_waited_for_and_dropped") else { return };
+    let block = OwnBlock::alloc(&arena, 2_000).unwrap();
+    let bytes = pattern(2_000, 9);
+    let gate = Gate::close(&arena);
+    let mut waited = copy_in(&block, 0, &bytes[..1_000]).unwrap();
+    let mut dropped = copy_in(&block, 1_000, &bytes[1_000..]).unwrap();
+    let (woken, waker) = Woken::new(false);
+    assert!(waited.poll(&waker).is_pending() && dropped.poll(&waker).is_pending());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            gate.open();
+        });
+        assert_eq!(waited.wait(), Ok(1_000));
+        drop(dropped);
+    });
+    assert_eq!(take(&block, Span::new(0, 2_000)), bytes);
+    // Whoever waits has taken the waker back, which the test and the driver do not keep.
+    drop(waker);
+    let begun = Instant::now();
+    while Arc::strong_count(&woken) > 1 && begun.elapsed() < LONG {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(Arc::strong_count(&woken), 1, "a waker is kept");
+}
+
+#[test]
+fn an_awaited_acquire_goes_on_beside_others_on_one_thread() {
+    let test = "an_awaited_acquire_goes_on_beside_others_on_one_thread";
+    let Some((platform, device, arena)) = opencl(test) else { return };
+    let data = platform.buffer_from((0..ITEMS).collect::<Vec<_>>()).unwrap();
+    let other = platform.buffer_from(vec![1_u32, 2, 3]).unwrap();
+    let gate = Gate::close(&arena);
+    let (woken, waker) = Woken::new(false);
+    let mut acquire = pin!(platform.acquire(device).read(&data).into_future());
+    assert!(poll_once(acquire.as_mut(), &waker).is_pending());
+    // The same thread uses another buffer meanwhile.
+    assert_eq!(other.read().unwrap()[2], 3);
+    assert!(poll_once(acquire.as_mut(), &waker).is_pending());
+    gate.open();
+    woken.wait();
+    let Poll::Ready(granted) = poll_once(acquire.as_mut(), &waker) else {
+        panic!("woken, and the copy has not ended")
+    };
+    granted.unwrap().release().unwrap();
+}
+
+#[test]
+fn a_future_given_up_during_its_copy_leaves_nothing() {
+    let Some((platform, device, arena)) = opencl("a_future_given_up_during_its_copy_leaves_nothing") else {
+        return;
+    };
+    let data = platform.buffer_from((0..ITEMS).collect::<Vec<_>>()).unwrap();
+    let gate = Gate::close(&arena);
+    let (_woken, waker) = Woken::new(false);
+    std::thread::scope(|scope| {
+        let mut acquire = Box::pin(platform.acquire(device).read(&data).into_future());
+        assert!(poll_once(acquire.as_mut(), &waker).is_pending());
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            gate.open();
+        });
+        // The memory under the copy must outlive it, so this waits for the gate.
+        drop(acquire);
+    });
+    assert_eq!(data.read().unwrap()[ITEMS as usize - 1], ITEMS - 1);
+    data.into_vec().unwrap();
+}
