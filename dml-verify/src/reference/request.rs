@@ -3,7 +3,7 @@
 use super::fault::Scope;
 use super::model::{AskId, Model, Part};
 use super::op::Way;
-use crate::rig::{byte, get, put};
+use crate::{byte, get, put};
 use dml_core::{
     Access, Acquire, AcquireError, AcquireFuture, ArenaId, BufferId, Grants, KernelId, Platform, RawBuffer,
     Ticket,

@@ -6,7 +6,7 @@ use super::model::{Ask, AskId, Model, Part, Sure, Waits};
 use super::op::{Beginning, End, Make, NONE, Op, Way};
 use super::request::{Held, Item, Request, Waiting};
 use crate::history::Audited;
-use crate::rig::{MAIN_ARENA, Rig, Watched, byte, check, live_blocks, watched};
+use crate::{MAIN_ARENA, Rig, Watched, byte, check, live_blocks, poll_once, watched};
 use dml_core::state::{BufferState, Lifecycle};
 use dml_core::{
     Access, AcquireError, ArenaId, ArenaSet, BufferId, DeviceId, Fence, Grants, Platform, RawBuffer,
@@ -309,7 +309,7 @@ impl World {
             let answered = match request.way {
                 Way::Try => asked.try_now(),
                 Way::Timeout => asked.wait_timeout(Duration::ZERO),
-                Way::Lazy | Way::Eager => match crate::rig::poll_once(&mut asked.into_future()) {
+                Way::Lazy | Way::Eager => match poll_once(&mut asked.into_future()) {
                     Poll::Ready(result) => result,
                     Poll::Pending => panic!("{request:?} waits"),
                 },
