@@ -5,7 +5,7 @@
 
 use crate::platforms::null;
 use dml_core::state::{BufferState, Status};
-use dml_core::{ArenaId, ArenaSet, Event, EventKind, Grants, Platform, RawBuffer, Region};
+use dml_core::{Access, ArenaId, ArenaSet, Event, EventKind, Grants, Platform, RawBuffer, Region};
 use std::ops::Range;
 
 /// Returns a byte that depends on seed and offset and is never zero.
@@ -46,18 +46,18 @@ pub fn get(grants: &Grants, region: &impl Region, range: Range<u64>) -> Vec<u8> 
 
 /// Acquires a range for writing in an arena, and overwrites it with the pattern of `seed`.
 pub fn write(buffer: &RawBuffer, arena: ArenaId, range: Range<u64>, seed: u64) {
-    let region = buffer.range(range.clone());
-    let mut grants =
-        buffer.platform().acquire_in(arena).write(&region).try_now().expect("free to be written");
-    put(&mut grants, buffer, range.start, &bytes(seed, range.clone()));
-    grants.release().expect("committed");
+    commit(buffer, arena, range, seed, Access::WriteInvalidate);
 }
 
 /// Acquires a range for reading and writing in an arena, and changes it to the pattern of `seed`.
 pub fn change(buffer: &RawBuffer, arena: ArenaId, range: Range<u64>, seed: u64) {
+    commit(buffer, arena, range, seed, Access::ReadWrite);
+}
+
+fn commit(buffer: &RawBuffer, arena: ArenaId, range: Range<u64>, seed: u64, access: Access) {
     let region = buffer.range(range.clone());
-    let mut grants =
-        buffer.platform().acquire_in(arena).read_write(&region).try_now().expect("free to be changed");
+    let asked = buffer.platform().acquire_in(arena).access(&region, access);
+    let mut grants = asked.try_now().expect("free to be written");
     put(&mut grants, buffer, range.start, &bytes(seed, range.clone()));
     grants.release().expect("committed");
 }

@@ -8,8 +8,11 @@
 //! in every call (`tests/exhaustive.rs`), and from a fuzzer's bytes ([`from_bytes`]). The model checks that the
 //! documented contract allows each answer. In the end it checks what every byte holds.
 
+mod ask;
+mod cell;
 mod expect;
 mod fault;
+mod judge;
 mod model;
 mod op;
 mod request;
@@ -45,9 +48,7 @@ pub fn run(platform: Audited, buffers: &[Make], ops: &[Op]) -> Tally {
 /// `None` where the bytes encode none.
 #[must_use]
 pub fn from_bytes(mix: Mix, bytes: &[u8]) -> Option<(Setup, Vec<Op>)> {
-    let rng = TestRng::from_seed(RngAlgorithm::PassThrough, bytes);
-    let config = Config { failure_persistence: None, ..Config::default() };
-    let mut runner = TestRunner::new_with_rng(config, rng);
+    let mut runner = runner(RngAlgorithm::PassThrough, bytes);
     let setup = setup(&Shape::OF_SEQUENCES, 4).new_tree(&mut runner).ok()?.current();
     let strategy = op(mix);
     let count = (bytes.len() / BYTES_PER_OP).clamp(1, MOST_OPS);
@@ -62,15 +63,18 @@ pub fn from_bytes(mix: Mix, bytes: &[u8]) -> Option<(Setup, Vec<Op>)> {
 pub fn from_seed(shapes: &[Shape], seed: u64) -> (Setup, Vec<Op>) {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let config = Config { failure_persistence: None, ..Config::default() };
-    let mut runner = TestRunner::new_with_rng(config, rng);
+    let mut runner = runner(RngAlgorithm::ChaCha, &bytes);
     let opening = if seed % 2 == 1 { crowd(seed / 2) } else { Vec::new() };
     let (least, most) = (6 - opening.len(), 13 - opening.len());
     let count = least + (seed / 2) as usize % (most - least);
     let strategy = (setup(shapes, 2), proptest::collection::vec(op(Mix::Short), count));
     let (setup, ops) = strategy.new_tree(&mut runner).expect("nothing is filtered").current();
     (setup, [opening, ops].concat())
+}
+
+fn runner(algorithm: RngAlgorithm, seed: &[u8]) -> TestRunner {
+    let config = Config { failure_persistence: None, ..Config::default() };
+    TestRunner::new_with_rng(config, TestRng::from_seed(algorithm, seed))
 }
 
 /// Returns a writer, a reader and a read-write request for the same bytes, and the writer's release.
