@@ -58,6 +58,87 @@ pub(super) enum Question {
     Granted,
 }
 
+/// The facts, taken from what the model knows.
+impl Model {
+    /// Collects the facts that decide the answer to one part of an acquire. `during` lists what other requests may have
+    /// held for a moment.
+    pub(super) fn expect(&self, id: AskId, part: &Part, during: &[Momentary]) -> Expect {
+        let ask = &self.asks[&id];
+        Expect {
+            arena: ask.arena,
+            kernel: ask.kernel,
+            is_closed: self.buffers[part.buffer].is_closed,
+            held: self.held_by_kernel(id, part, during),
+            queue: self.passes_queue(id, part),
+            conflict: self.conflict(id, part),
+            is_empty: part.is_empty(),
+            writes: part.writes(),
+            has_users: self.others(id, part).next().is_some(),
+            is_admitting: self.is_admitting(part.buffer),
+            is_arena_lost: self.lost.contains(ask.arena),
+            is_any_lost: !self.lost.is_empty(),
+            reads: self.reads(part),
+            wants: part.runs().into_iter().map(|(run, _)| run).collect(),
+            is_clear: self.is_clear(id, part),
+            is_stale: false,
+        }
+    }
+
+    /// Returns the other requests that hold part of the buffer.
+    fn others(&self, id: AskId, part: &Part) -> impl Iterator<Item = (&Ask, &Part, Sure)> {
+        let others = self.users(part.buffer).filter(move |(other, ..)| *other != id);
+        others.map(|(_, ask, part, sure)| (ask, part, sure))
+    }
+
+    /// Returns the wanted bytes that other requests of the same kernel hold, or held for a moment.
+    fn held_by_kernel(&self, id: AskId, part: &Part, during: &[Momentary]) -> Vec<(Range<u64>, Sure)> {
+        let kernel = self.asks[&id].kernel;
+        let holds = self.others(id, part).filter(|(other, ..)| other.kernel == kernel);
+        let holds = holds.map(|(_, theirs, sure)| (theirs, sure));
+        let held = during.iter().filter(|other| other.kernel == kernel);
+        let held = held.map(|other| (&other.part, Sure::Perhaps));
+        let overlaps = |(theirs, sure)| part.overlaps(theirs).into_iter().map(move |both| (both, sure));
+        holds.chain(held).flat_map(overlaps).collect()
+    }
+
+    /// Returns whether requests that wait before this one are in its way. A request that is not in the queue comes last.
+    fn passes_queue(&self, id: AskId, part: &Part) -> Sure {
+        let queue = &self.buffers[part.buffer].queue;
+        let mut earlier = queue.iter().take_while(|earlier| **earlier != id).peekable();
+        let is_empty = earlier.peek().is_none();
+        match earlier.any(|earlier| self.asks[earlier].waiting_part().conflicts(part)) {
+            true => Sure::Yes,
+            false if is_empty => Sure::No,
+            false => Sure::Perhaps,
+        }
+    }
+
+    fn conflict(&self, id: AskId, part: &Part) -> Sure {
+        let conflicts = self.others(id, part).filter(|(_, theirs, _)| theirs.conflicts(part));
+        conflicts.map(|(.., sure)| sure).max().unwrap_or(Sure::No)
+    }
+
+    fn reads(&self, part: &Part) -> Vec<Vec<Byte>> {
+        let cells = &self.buffers[part.buffer].cells;
+        let reads = part.runs().into_iter().filter(|(_, access)| access.reads());
+        reads.map(|(run, _)| run.map(|at| (at, cells[at as usize].standing())).collect()).collect()
+    }
+
+    /// Returns whether nothing that the arenas do can be in the way: nobody else is there, or everybody is in the same
+    /// arena, which has the bytes.
+    fn is_clear(&self, id: AskId, part: &Part) -> bool {
+        let arena = self.asks[&id].arena;
+        let cells = &self.buffers[part.buffer].cells;
+        let is_there = part.at(Access::reads).all(|at| cells[at].is_sure_in(arena));
+        let is_kin_lost = !self.kin(arena).intersection(self.lost).is_empty();
+        let is_alone = self.others(id, part).next().is_none() && self.lost.is_empty();
+        let is_beside =
+            self.others(id, part).all(|(other, ..)| other.arena == arena) && is_there && !is_kin_lost;
+        (is_alone || is_beside) && !self.is_admitting(part.buffer)
+    }
+}
+
+/// What the facts allow.
 impl Expect {
     /// Returns the first question whose answer must be a refusal or waiting.
     pub(super) fn first_obstacle(&self) -> Question {
@@ -142,85 +223,5 @@ impl Expect {
     /// Notes that a device was lost after the answer was given and before the request was polled.
     pub(super) fn device_was_lost(&mut self) {
         self.is_stale = true;
-    }
-}
-
-/// The facts, taken from what the model knows.
-impl Model {
-    /// Collects the facts that decide the answer to one part of an acquire. `during` lists what other requests may have
-    /// held for a moment.
-    pub(super) fn expect(&self, id: AskId, part: &Part, during: &[Momentary]) -> Expect {
-        let ask = &self.asks[&id];
-        Expect {
-            arena: ask.arena,
-            kernel: ask.kernel,
-            is_closed: self.buffers[part.buffer].is_closed,
-            held: self.held_by_kernel(id, part, during),
-            queue: self.passes_queue(id, part),
-            conflict: self.conflict(id, part),
-            is_empty: part.is_empty(),
-            writes: part.writes(),
-            has_users: self.others(id, part).next().is_some(),
-            is_admitting: self.is_admitting(part.buffer),
-            is_arena_lost: self.lost.contains(ask.arena),
-            is_any_lost: !self.lost.is_empty(),
-            reads: self.reads(part),
-            wants: part.runs().into_iter().map(|(run, _)| run).collect(),
-            is_clear: self.is_clear(id, part),
-            is_stale: false,
-        }
-    }
-
-    /// Returns the other requests that hold part of the buffer.
-    fn others(&self, id: AskId, part: &Part) -> impl Iterator<Item = (&Ask, &Part, Sure)> {
-        let others = self.users(part.buffer).filter(move |(other, ..)| *other != id);
-        others.map(|(_, ask, part, sure)| (ask, part, sure))
-    }
-
-    /// Returns the wanted bytes that other requests of the same kernel hold, or held for a moment.
-    fn held_by_kernel(&self, id: AskId, part: &Part, during: &[Momentary]) -> Vec<(Range<u64>, Sure)> {
-        let kernel = self.asks[&id].kernel;
-        let holds = self.others(id, part).filter(|(other, ..)| other.kernel == kernel);
-        let holds = holds.map(|(_, theirs, sure)| (theirs, sure));
-        let held = during.iter().filter(|other| other.kernel == kernel);
-        let held = held.map(|other| (&other.part, Sure::Perhaps));
-        let overlaps = |(theirs, sure)| part.overlaps(theirs).into_iter().map(move |both| (both, sure));
-        holds.chain(held).flat_map(overlaps).collect()
-    }
-
-    /// Returns whether requests that wait before this one are in its way. A request that is not in the queue comes last.
-    fn passes_queue(&self, id: AskId, part: &Part) -> Sure {
-        let queue = &self.buffers[part.buffer].queue;
-        let mut earlier = queue.iter().take_while(|earlier| **earlier != id).peekable();
-        let is_empty = earlier.peek().is_none();
-        match earlier.any(|earlier| self.asks[earlier].waiting_part().conflicts(part)) {
-            true => Sure::Yes,
-            false if is_empty => Sure::No,
-            false => Sure::Perhaps,
-        }
-    }
-
-    fn conflict(&self, id: AskId, part: &Part) -> Sure {
-        let conflicts = self.others(id, part).filter(|(_, theirs, _)| theirs.conflicts(part));
-        conflicts.map(|(.., sure)| sure).max().unwrap_or(Sure::No)
-    }
-
-    fn reads(&self, part: &Part) -> Vec<Vec<Byte>> {
-        let cells = &self.buffers[part.buffer].cells;
-        let reads = part.runs().into_iter().filter(|(_, access)| access.reads());
-        reads.map(|(run, _)| run.map(|at| (at, cells[at as usize].standing())).collect()).collect()
-    }
-
-    /// Returns whether nothing that the arenas do can be in the way: nobody else is there, or everybody is in the same
-    /// arena, which has the bytes.
-    fn is_clear(&self, id: AskId, part: &Part) -> bool {
-        let arena = self.asks[&id].arena;
-        let cells = &self.buffers[part.buffer].cells;
-        let is_there = part.at(Access::reads).all(|at| cells[at].is_sure_in(arena));
-        let is_kin_lost = !self.kin(arena).intersection(self.lost).is_empty();
-        let is_alone = self.others(id, part).next().is_none() && self.lost.is_empty();
-        let is_beside =
-            self.others(id, part).all(|(other, ..)| other.arena == arena) && is_there && !is_kin_lost;
-        (is_alone || is_beside) && !self.is_admitting(part.buffer)
     }
 }
