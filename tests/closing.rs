@@ -7,7 +7,7 @@ use dml::arenas::faulty::{CallKind, Fault};
 use dml::core::state::{Lifecycle, MapState};
 use dml::core::{AcquireError, Concurrency};
 use dml_verify::{
-    CPU, GPU, GPU_ARENA, MAIN_ARENA, Rig, bytes, live_blocks, null, pair, raw, read, star, test_arena,
+    CPU, GPU, GPU_ARENA, MAIN_ARENA, Place, Rig, bytes, live_blocks, null, pair, raw, read, star, test_arena,
     watched, write,
 };
 
@@ -48,7 +48,11 @@ fn l06_close_ends_though_an_arena_breaks_its_contract_meanwhile() {
 #[test]
 fn l06_close_ends_though_an_arena_panics_while_freeing() {
     let script = Script::new().at_kind(CallKind::Free, 1, Fault::Panic);
-    let platform = Rig::with_main(script).gpu(Concurrency::Exclusive).staged(MAIN_ARENA, GPU_ARENA).build();
+    let platform = Rig::new()
+        .scripted(Place::Arena(MAIN_ARENA), script)
+        .gpu(Concurrency::Exclusive)
+        .staged(MAIN_ARENA, GPU_ARENA)
+        .build();
     let buffer = raw(&platform, 100);
     write(&buffer, MAIN_ARENA, 0..100, 1);
     let _ = read(&buffer, GPU_ARENA, 0..100);

@@ -4,7 +4,9 @@
 
 use dml::core::{AcquireError, ArenaId, Concurrency, Platform};
 use dml_verify::stress::{Mix, run};
-use dml_verify::{GPU_ARENA, GPU2_ARENA, MAIN_ARENA, Rig, bytes, change, get, live_blocks, raw, star, write};
+use dml_verify::{
+    GPU_ARENA, GPU2_ARENA, MAIN_ARENA, Rig, Shape, bytes, change, get, live_blocks, raw, star, write,
+};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
@@ -34,9 +36,7 @@ fn i06_mapped_copies() {
 
 #[test]
 fn i11_coherent_storage() {
-    let rig = Rig::new().gpu(Concurrency::BimapFull).gpu(Concurrency::Exclusive);
-    let rig = rig.bound(MAIN_ARENA, GPU_ARENA, Concurrency::BimapFull).staged(MAIN_ARENA, GPU_ARENA);
-    hammer(&rig.staged(MAIN_ARENA, GPU2_ARENA).build());
+    hammer(&Shape::Bound(Concurrency::BimapFull).build());
 }
 
 #[test]

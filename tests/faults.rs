@@ -13,8 +13,8 @@ use dml::core::sync::{Arc, Mutex};
 use dml::core::{AcquireError, AllocError, ArenaId, Concurrency, DeviceSet, RawBuffer, TransferError};
 use dml_verify::reference::is_told;
 use dml_verify::{
-    Audited, CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Rig, byte, bytes, check, get, live_blocks,
-    mapped_pair, poll_once, put, raw, read, test_arena, write,
+    Audited, CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Place, Rig, Shape, byte, bytes, check, get,
+    live_blocks, mapped_pair, poll_once, put, raw, read, test_arena, write,
 };
 use std::future::IntoFuture;
 use std::ops::Range;
@@ -208,14 +208,14 @@ fn no_trace(before: &BufferState, after: &BufferState) {
     }
 }
 
+/// Builds a platform whose first three arenas follow scripts.
+fn scripted(rig: Rig, scripts: [Script; 3]) -> Audited {
+    let places = (0..).map(|arena| Place::Arena(ArenaId(arena)));
+    places.zip(scripts).fold(rig, |rig, (place, script)| rig.scripted(place, script)).build()
+}
+
 fn staged(scripts: [Script; 3]) -> Audited {
-    let [main, gpu, gpu2] = scripts;
-    Rig::with_main(main)
-        .gpu_with(Concurrency::Exclusive, gpu)
-        .gpu_with(Concurrency::Exclusive, gpu2)
-        .staged(MAIN_ARENA, GPU_ARENA)
-        .staged(MAIN_ARENA, GPU2_ARENA)
-        .build()
+    scripted(Shape::Star.rig(), scripts)
 }
 
 #[test]
@@ -233,10 +233,10 @@ fn i15_staged_copies_and_two_hops() {
 
 #[test]
 fn i15_copies_past_main_memory() {
-    let make: Make = |[main, gpu, gpu2]| {
-        let rig = Rig::with_main(main).gpu_with(Concurrency::Exclusive, gpu);
-        let rig = rig.gpu_with(Concurrency::BimapRead, gpu2).staged(GPU_ARENA, GPU2_ARENA);
-        rig.one_way(MAIN_ARENA, GPU_ARENA).one_way(GPU2_ARENA, MAIN_ARENA).build()
+    let make: Make = |scripts| {
+        let rig = Rig::new().gpu(Concurrency::Exclusive).gpu(Concurrency::BimapRead);
+        let rig = rig.staged(GPU_ARENA, GPU2_ARENA);
+        scripted(rig.one_way(MAIN_ARENA, GPU_ARENA).one_way(GPU2_ARENA, MAIN_ARENA), scripts)
     };
     let ops = [
         Op::Write(MAIN_ARENA, 0..LEN),
@@ -267,9 +267,9 @@ fn i15_mapped_copies() {
     }
 }
 
-fn mapped([main, gpu, gpu2]: [Script; 3], concurrency: Concurrency) -> Audited {
-    let rig = Rig::with_main(main).gpu_with(concurrency, gpu).gpu_with(Concurrency::Exclusive, gpu2);
-    rig.mapped(GPU_ARENA).mapped(GPU2_ARENA).build()
+fn mapped(scripts: [Script; 3], concurrency: Concurrency) -> Audited {
+    let rig = Rig::new().gpu(concurrency).gpu(Concurrency::Exclusive);
+    scripted(rig.mapped(GPU_ARENA).mapped(GPU2_ARENA), scripts)
 }
 
 #[test]
@@ -284,9 +284,9 @@ fn i15_zeros_made_where_they_are_needed() {
     assert!(enumerate(staged, true, &ops) > 50);
 }
 
-fn bound([main, gpu, gpu2]: [Script; 3], concurrency: Concurrency) -> Audited {
-    let rig = Rig::with_main(main).gpu_with(concurrency, gpu).gpu_with(Concurrency::Exclusive, gpu2);
-    rig.bound(MAIN_ARENA, GPU_ARENA, concurrency).staged(MAIN_ARENA, GPU2_ARENA).build()
+fn bound(scripts: [Script; 3], concurrency: Concurrency) -> Audited {
+    let rig = Rig::new().gpu(concurrency).gpu(Concurrency::Exclusive);
+    scripted(rig.bound(MAIN_ARENA, GPU_ARENA, concurrency).staged(MAIN_ARENA, GPU2_ARENA), scripts)
 }
 
 #[test]

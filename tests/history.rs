@@ -7,7 +7,7 @@ use dml::core::{Concurrency, DeviceId, Event, EventKind, Platform, Seq};
 use dml_verify::history::{assert_history, violations};
 use dml_verify::stress::{Mix, run};
 use dml_verify::{
-    Audited, CPU, GPU, GPU_ARENA, GPU2_ARENA, MAIN_ARENA, Rig, bytes, change, get, live_blocks, pair,
+    Audited, CPU, GPU, GPU_ARENA, GPU2_ARENA, MAIN_ARENA, Rig, Shape, bytes, change, get, live_blocks, pair,
     poll_once, put, raw, read, star, write,
 };
 use std::future::IntoFuture;
@@ -42,17 +42,13 @@ fn i02_threads_over_mapped_copies() {
 
 #[test]
 fn i02_threads_over_coherent_storage() {
-    let rig = Rig::new().gpu(Concurrency::BimapFull).gpu(Concurrency::Exclusive);
-    let rig = rig.bound(MAIN_ARENA, GPU_ARENA, Concurrency::BimapFull).staged(MAIN_ARENA, GPU_ARENA);
-    stressed(&rig.staged(MAIN_ARENA, GPU2_ARENA).build());
+    stressed(&Shape::Bound(Concurrency::BimapFull).build());
 }
 
 #[test]
 fn i11_threads_over_storage_that_is_handed_over() {
     for concurrency in [Concurrency::Exclusive, Concurrency::BimapRead] {
-        let rig = Rig::new().gpu(concurrency).gpu(Concurrency::Exclusive);
-        let rig = rig.bound(MAIN_ARENA, GPU_ARENA, concurrency).staged(MAIN_ARENA, GPU_ARENA);
-        stressed(&rig.staged(MAIN_ARENA, GPU2_ARENA).build());
+        stressed(&Shape::Bound(concurrency).build());
     }
 }
 

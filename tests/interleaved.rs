@@ -9,10 +9,8 @@
 
 use dml::core::Concurrency;
 use dml::core::state::MapState;
-use dml_verify::machine::shapes::{
-    bound, bound_one_way, direct, every_way, peers, star, two_homes, two_members,
-};
 use dml_verify::machine::{Mix, Op, ops, run};
+use dml_verify::{CONCURRENCIES, Shape};
 use proptest::prelude::*;
 
 fn some(binds: u32, losses: u32) -> impl Strategy<Value = Vec<Op>> {
@@ -28,94 +26,94 @@ proptest! {
 
     #[test]
     fn i01_staged_copies_step_by_step(ops in some(0, 0), zeroed: bool) {
-        run(&star(), zeroed, &ops);
+        run(&Shape::Star.plain(), zeroed, &ops);
     }
 
     #[test]
     fn i07_mapped_copies_step_by_step(ops in some(0, 0), zeroed: bool) {
-        run(&every_way(), zeroed, &ops);
+        run(&Shape::MappedAndStaged.plain(), zeroed, &ops);
     }
 
     #[test]
     fn i11_bindings_exclusive_step_by_step(ops in some(3, 0), zeroed: bool) {
-        run(&bound(Concurrency::Exclusive), zeroed, &ops);
+        run(&Shape::Bound(Concurrency::Exclusive).plain(), zeroed, &ops);
     }
 
     #[test]
     fn i11_bindings_for_reading_step_by_step(ops in some(3, 0), zeroed: bool) {
-        run(&bound(Concurrency::BimapRead), zeroed, &ops);
+        run(&Shape::Bound(Concurrency::BimapRead).plain(), zeroed, &ops);
     }
 
     #[test]
     fn i11_coherent_bindings_step_by_step(ops in some(3, 0), zeroed: bool) {
-        run(&bound(Concurrency::BimapFull), zeroed, &ops);
+        run(&Shape::Bound(Concurrency::BimapFull).plain(), zeroed, &ops);
     }
 
     #[test]
     fn i13_staged_copies_and_lost_devices(ops in some(0, 1), zeroed: bool) {
-        run(&star(), zeroed, &ops);
+        run(&Shape::Star.plain(), zeroed, &ops);
     }
 
     #[test]
     fn i13_mapped_copies_and_lost_devices(ops in some(0, 1), zeroed: bool) {
-        run(&every_way(), zeroed, &ops);
+        run(&Shape::MappedAndStaged.plain(), zeroed, &ops);
     }
 
     #[test]
     fn i10_two_members_step_by_step(ops in some(4, 0), zeroed: bool) {
-        run(&two_members(), zeroed, &ops);
+        run(&Shape::ThreeBound.plain(), zeroed, &ops);
     }
 
     #[test]
     fn i13_two_members_and_lost_devices(ops in some(4, 1), zeroed: bool) {
-        run(&two_members(), zeroed, &ops);
+        run(&Shape::ThreeBound.plain(), zeroed, &ops);
     }
 
     #[test]
     fn i13_bindings_exclusive_and_lost_devices(ops in some(3, 1), zeroed: bool) {
-        run(&bound(Concurrency::Exclusive), zeroed, &ops);
+        run(&Shape::Bound(Concurrency::Exclusive).plain(), zeroed, &ops);
     }
 
     #[test]
     fn i13_bindings_for_reading_and_lost_devices(ops in some(3, 1), zeroed: bool) {
-        run(&bound(Concurrency::BimapRead), zeroed, &ops);
+        run(&Shape::Bound(Concurrency::BimapRead).plain(), zeroed, &ops);
     }
 
     #[test]
     fn i13_coherent_bindings_and_lost_devices(ops in some(3, 1), zeroed: bool) {
-        run(&bound(Concurrency::BimapFull), zeroed, &ops);
+        run(&Shape::Bound(Concurrency::BimapFull).plain(), zeroed, &ops);
     }
 
     #[test]
     fn i07_a_device_copies_from_the_hosts_memory_by_itself(ops in some(0, 1), zeroed: bool) {
-        run(&direct(), zeroed, &ops);
+        run(&Shape::Direct.plain(), zeroed, &ops);
     }
 
     #[test]
     fn i07_devices_copy_from_each_others_memory(ops in some(0, 1), zeroed: bool) {
-        for concurrency in [Concurrency::Exclusive, Concurrency::BimapRead, Concurrency::BimapFull] {
-            run(&peers(concurrency, false), zeroed, &ops);
+        for concurrency in CONCURRENCIES {
+            run(&Shape::Peers(concurrency).plain(), zeroed, &ops);
         }
     }
 
     #[test]
     fn i11_devices_share_storage_past_the_host(ops in some(4, 1), zeroed: bool) {
-        for concurrency in [Concurrency::Exclusive, Concurrency::BimapRead, Concurrency::BimapFull] {
-            run(&peers(concurrency, true), zeroed, &ops);
+        for concurrency in CONCURRENCIES {
+            run(&Shape::BoundPeers(concurrency).plain(), zeroed, &ops);
         }
     }
 
     #[test]
     fn i10_bindings_of_one_direction(ops in some(4, 1), zeroed: bool) {
-        for concurrency in [Concurrency::Exclusive, Concurrency::BimapRead, Concurrency::BimapFull] {
-            run(&bound_one_way(concurrency), zeroed, &ops);
+        for concurrency in CONCURRENCIES {
+            run(&Shape::BoundOneWay(concurrency).plain(), zeroed, &ops);
         }
     }
 
     #[test]
     fn i11_two_arenas_of_one_device(ops in some(4, 1), zeroed: bool) {
-        for concurrency in [Concurrency::Exclusive, Concurrency::BimapRead, Concurrency::BimapFull] {
-            run(&two_homes(concurrency), zeroed, &ops);
+        for concurrency in CONCURRENCIES {
+            run(&Shape::TwoHomes(concurrency).plain(), zeroed, &ops);
         }
     }
 }
@@ -123,7 +121,7 @@ proptest! {
 #[test]
 fn a_fresh_arena_is_in_its_first_state() {
     // What the machine above takes for granted of `MapState`.
-    let platform = every_way();
+    let platform = Shape::MappedAndStaged.plain();
     for arena in platform.arenas() {
         let first = MapState::initial(arena.desc());
         assert!(first.is_well_formed(arena.desc()) && first.gives(arena.desc(), arena.desc().native));

@@ -7,13 +7,13 @@
 
 use dml::core::state::Outcome;
 use dml::core::{Access, ArenaId, Concurrency, Platform, Span};
-use dml_verify::machine::shapes;
 use dml_verify::model::{BufferModel, Explored, Happens, Order, ProtocolModel, Want, Wish, explore};
-use dml_verify::{CPU, GPU, GPU_ARENA, GPU2_ARENA, GPU3_ARENA, MAIN_ARENA, Rig};
+use dml_verify::{
+    CONCURRENCIES, CPU, GPU, GPU_ARENA, GPU2_ARENA, GPU3_ARENA, GPU4_ARENA, MAIN_ARENA, Rig, Shape,
+};
 
 use Access::{ReadOnly, ReadWrite, WriteInvalidate};
 
-const GPU4_ARENA: ArenaId = ArenaId(4);
 const ALL: Span = Span::new(0, 1);
 
 /// Explores a model, and holds the number of its states to be the one known.
@@ -42,23 +42,6 @@ fn buffer(platform: Platform, kernels: &[&[ArenaId]]) -> BufferModel {
     }
 }
 
-const FIVE: [ArenaId; 5] = [MAIN_ARENA, GPU_ARENA, GPU2_ARENA, GPU3_ARENA, GPU4_ARENA];
-
-/// Main memory and four devices in a chain: from one end to the other there are four hops.
-fn chain() -> Platform {
-    let rig = (0..4).fold(Rig::new(), |rig, _| rig.gpu(Concurrency::Exclusive));
-    FIVE.windows(2).fold(rig, |rig, pair| rig.staged(pair[0], pair[1])).plain()
-}
-
-/// Five arenas, two of which can share main memory's storage or lend it theirs, one of which is mapped.
-fn mixed() -> Platform {
-    let rig = Rig::new().gpu(Concurrency::Exclusive).gpu(Concurrency::BimapRead);
-    let rig = rig.gpu(Concurrency::Exclusive).gpu(Concurrency::BimapFull);
-    let rig = rig.bound(MAIN_ARENA, GPU_ARENA, Concurrency::Exclusive).mapped(GPU2_ARENA);
-    let rig = rig.staged(GPU2_ARENA, GPU3_ARENA);
-    rig.bound(MAIN_ARENA, GPU4_ARENA, Concurrency::BimapFull).plain()
-}
-
 #[test]
 fn whole_buffer_on_a_star_of_three() {
     let model = BufferModel {
@@ -81,7 +64,7 @@ fn whole_buffer_on_a_star_of_three() {
             Happens::TwoWait,
             Happens::ValidInEveryArena,
         ],
-        ..buffer(shapes::star(), &[&[MAIN_ARENA], &[GPU_ARENA], &[GPU2_ARENA]])
+        ..buffer(Shape::Star.plain(), &[&[MAIN_ARENA], &[GPU_ARENA], &[GPU2_ARENA]])
     };
     expect("star of 3, 3 kernels", &explore(model), 326_226);
 }
@@ -90,7 +73,7 @@ fn whole_buffer_on_a_star_of_three() {
 fn whole_buffer_on_a_chain_of_five() {
     let model = BufferModel {
         happens: vec![Happens::APathOfThreeHops, Happens::ValidInEveryArena, Happens::TwoWait],
-        ..buffer(chain(), &[&[MAIN_ARENA, GPU_ARENA], &[GPU2_ARENA], &[GPU3_ARENA, GPU4_ARENA]])
+        ..buffer(Shape::Chain.plain(), &[&[MAIN_ARENA, GPU_ARENA], &[GPU2_ARENA], &[GPU3_ARENA, GPU4_ARENA]])
     };
     expect("chain of 5, 3 kernels", &explore(model), 452_226);
 }
@@ -106,7 +89,7 @@ fn whole_buffer_over_mappings() {
             Happens::APathOfTwoHops,
             Happens::TwoWait,
         ],
-        ..buffer(shapes::every_way(), &[&[MAIN_ARENA], &[GPU_ARENA, GPU2_ARENA], &[GPU3_ARENA]])
+        ..buffer(Shape::MappedAndStaged.plain(), &[&[MAIN_ARENA], &[GPU_ARENA, GPU2_ARENA], &[GPU3_ARENA]])
     };
     expect("mapped 4, 3 kernels", &explore(model), 1_099_308);
 }
@@ -114,8 +97,7 @@ fn whole_buffer_over_mappings() {
 #[test]
 fn whole_buffer_with_a_bound_pair() {
     let states = [626_630, 904_396, 331_155];
-    let kinds = [Concurrency::Exclusive, Concurrency::BimapRead, Concurrency::BimapFull];
-    for (concurrency, states) in kinds.into_iter().zip(states) {
+    for (concurrency, states) in CONCURRENCIES.into_iter().zip(states) {
         let mut happens = vec![
             Happens::AMemberBoundToMainMemory,
             Happens::MainMemoryBoundToADevice,
@@ -131,7 +113,7 @@ fn whole_buffer_with_a_bound_pair() {
             binds: vec![(MAIN_ARENA, GPU_ARENA), (GPU_ARENA, MAIN_ARENA)],
             frees: vec![MAIN_ARENA, GPU_ARENA],
             happens,
-            ..buffer(shapes::bound(concurrency), &[&[MAIN_ARENA], &[GPU_ARENA], &[GPU2_ARENA]])
+            ..buffer(Shape::Bound(concurrency).plain(), &[&[MAIN_ARENA], &[GPU_ARENA], &[GPU2_ARENA]])
         };
         expect(&format!("bound pair {concurrency:?}, 3 kernels"), &explore(model), states);
     }
@@ -145,7 +127,7 @@ fn members(kernels: &[&[ArenaId]]) -> BufferModel {
             Happens::MainMemoryBoundToADevice,
             Happens::TwoUsersOfOneStorageAtOnce,
         ],
-        ..buffer(shapes::two_members(), kernels)
+        ..buffer(Shape::ThreeBound.plain(), kernels)
     }
 }
 
@@ -170,7 +152,7 @@ fn five(kernels: &[&[ArenaId]]) -> BufferModel {
             Happens::TwoUsersOfOneStorageAtOnce,
             Happens::APathOfTwoHops,
         ],
-        ..buffer(mixed(), kernels)
+        ..buffer(Shape::Five.plain(), kernels)
     }
 }
 
@@ -190,8 +172,11 @@ fn whole_buffer_in_five_arenas_of_every_kind_and_kernels_in_all() {
 #[test]
 fn whole_buffer_with_lost_devices() {
     let states = [51_479, 498_452, 183_879];
-    let platforms =
-        [shapes::star(), shapes::bound(Concurrency::BimapRead), shapes::bound(Concurrency::BimapFull)];
+    let platforms = [
+        Shape::Star.plain(),
+        Shape::Bound(Concurrency::BimapRead).plain(),
+        Shape::Bound(Concurrency::BimapFull).plain(),
+    ];
     for (platform, states) in platforms.into_iter().zip(states) {
         let model = BufferModel {
             losses: vec![GPU, CPU],
@@ -239,12 +224,12 @@ fn mapped(concurrency: Concurrency) -> Platform {
 
 #[test]
 fn two_segments_on_a_star_of_three() {
-    expect("2 segments, star of 3, 3 kernels", &explore(segments(shapes::star())), 990_845);
+    expect("2 segments, star of 3, 3 kernels", &explore(segments(Shape::Star.plain())), 990_845);
 }
 
 #[test]
 fn two_segments_with_a_bound_pair() {
-    let model = segments(shapes::bound(Concurrency::BimapFull));
+    let model = segments(Shape::Bound(Concurrency::BimapFull).plain());
     expect("2 segments, bound coherently, 3 kernels", &explore(model), 1_598_705);
 }
 
@@ -258,7 +243,7 @@ fn two_segments_over_mappings() {
 #[test]
 #[ignore = "large: cargo xtask model"]
 fn two_segments_with_a_pair_bound_exclusively() {
-    let model = segments(shapes::bound(Concurrency::Exclusive));
+    let model = segments(Shape::Bound(Concurrency::Exclusive).plain());
     expect("2 segments, bound exclusively, 3 kernels", &explore(model), 3_198_510);
 }
 
@@ -286,7 +271,15 @@ fn lists(arenas: [ArenaId; 3]) -> Vec<Vec<Vec<Want>>> {
 }
 
 fn protocol(order: Order, kernels: Vec<Vec<Vec<Want>>>, len: u64) -> ProtocolModel {
-    ProtocolModel { platform: shapes::star(), buffers: 3, len, kernels, order, cancels: true, faults: true }
+    ProtocolModel {
+        platform: Shape::Star.plain(),
+        buffers: 3,
+        len,
+        kernels,
+        order,
+        cancels: true,
+        faults: true,
+    }
 }
 
 #[test]

@@ -3,11 +3,11 @@
 #![cfg(not(dml_loom))]
 
 use dml::core::state::{Remains, Status};
-use dml::core::{AcquireError, ArenaSet, Concurrency, EventKind, Fence, RawBuffer, Seq, Span, TransferError};
+use dml::core::{AcquireError, ArenaSet, EventKind, Fence, RawBuffer, Seq, Span, TransferError};
 use dml_verify::history::assert_history;
 use dml_verify::{
-    Audited, CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Rig, arenas, bytes, change, check, get, pair,
-    poll_once, put, raw, read, segments, star, write,
+    CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, arenas, bytes, change, check, get, pair, poll_once,
+    put, raw, read, segments, star, write,
 };
 use std::future::IntoFuture;
 use std::task::Poll;
@@ -231,18 +231,9 @@ fn a_downgraded_view_shows_and_does_not_change() {
     assert!(kernel.views().unwrap()[0].slice_mut::<u8>().is_err());
 }
 
-fn three() -> Audited {
-    Rig::new()
-        .gpu(Concurrency::Exclusive)
-        .gpu(Concurrency::Exclusive)
-        .staged(MAIN_ARENA, GPU_ARENA)
-        .staged(MAIN_ARENA, GPU2_ARENA)
-        .build()
-}
-
 #[test]
 fn i16_a_lost_device_takes_its_bytes_and_no_others() {
-    let platform = three();
+    let platform = star();
     let recording = platform.record();
     let buffer = raw(&platform, 100);
     write(&buffer, MAIN_ARENA, 0..100, 1);
@@ -267,7 +258,7 @@ fn i16_a_lost_device_takes_its_bytes_and_no_others() {
 
 #[test]
 fn a_grant_of_a_lost_device_ends_as_failed() {
-    let platform = three();
+    let platform = star();
     let buffer = raw(&platform, 100);
     write(&buffer, MAIN_ARENA, 0..100, 1);
     let mut kernel = platform.acquire(GPU).read_write(&buffer.range(10..20)).try_now().unwrap();
@@ -294,7 +285,7 @@ fn a_grant_of_a_lost_device_ends_as_failed() {
 
 #[test]
 fn a_waiter_for_a_lost_device_is_told() {
-    let platform = three();
+    let platform = star();
     let buffer = raw(&platform, 100);
     write(&buffer, MAIN_ARENA, 0..100, 1);
     let writer = platform.acquire(CPU).write(&buffer).try_now().unwrap();

@@ -7,33 +7,20 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::core::Concurrency;
-use dml_verify::bytes;
-use dml_verify::reference::{Mix, Op, Setup, Shape, World, from_bytes, op, run, setup};
+use dml_verify::reference::{Mix, Op, Setup, World, from_bytes, op, run, setup};
+use dml_verify::{Shape, bytes};
 use proptest::prelude::*;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 
-/// Sequences on the platform of one number.
+/// Sequences on the platform of one number in [`Shape::OF_SEQUENCES`].
 struct On<const SHAPE: usize>;
-
-const SHAPES: [[Shape; 1]; 9] = [
-    [Shape::Pair],
-    [Shape::Star],
-    [Shape::Mapped],
-    [Shape::EveryWay],
-    [Shape::Bound(Concurrency::Exclusive)],
-    [Shape::Bound(Concurrency::BimapRead)],
-    [Shape::Bound(Concurrency::BimapFull)],
-    [Shape::TwoBound],
-    [Shape::Wide],
-];
 
 impl<const SHAPE: usize> ReferenceStateMachine for On<SHAPE> {
     type State = Setup;
     type Transition = Op;
 
     fn init_state() -> BoxedStrategy<Setup> {
-        setup(&SHAPES[SHAPE], 4)
+        setup(&[Shape::OF_SEQUENCES[SHAPE]], 4)
     }
 
     fn transitions(_: &Setup) -> BoxedStrategy<Op> {

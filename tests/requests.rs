@@ -10,8 +10,8 @@ use dml::core::{
     KernelId, LinkId, RawBuffer, Region, Span, TopologyError, TransferError, ViewError,
 };
 use dml_verify::{
-    CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Rig, arenas, bytes, change, check, copies, get, null,
-    pair, poll_once, put, raw, read, segments, star, test_arena, watched, write,
+    CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Place, Rig, arenas, bytes, change, check, copies, get,
+    null, pair, poll_once, put, raw, read, segments, star, test_arena, watched, write,
 };
 use std::future::IntoFuture;
 use std::task::Poll;
@@ -379,7 +379,7 @@ fn i15_a_failed_allocation_leaves_no_storage() {
 #[test]
 fn a_mechanism_that_refuses_what_it_offered_is_busy_and_leaves_nothing() {
     let script = Script::new().at(1, Fault::Fail(TransferError::Infeasible));
-    let rig = Rig::new().gpu(Concurrency::Exclusive).with_link_script(LinkId(0), script);
+    let rig = Rig::new().gpu(Concurrency::Exclusive).scripted(Place::Link(LinkId(0)), script);
     let platform = rig.staged(MAIN_ARENA, GPU_ARENA).build();
     let buffer = raw(&platform, 50);
     write(&buffer, MAIN_ARENA, 0..50, 1);

@@ -3,9 +3,8 @@
 //! An input holds the random numbers that the generators of the property tests draw. So fuzzer and property tests share
 //! generators and oracles, and a test that replays an input needs no fuzzer.
 
-use crate::reference::{Armed, Mix, Place, World};
-use crate::rig::{GPU_ARENA, MAIN_ARENA};
-use crate::{machine, reference};
+use crate::reference::{Armed, Mix, World};
+use crate::{GPU_ARENA, MAIN_ARENA, Place, Shape, machine, reference};
 use dml_arenas::Script;
 use dml_arenas::faulty::{CallKind, Fault};
 use dml_core::{Platform, TransferError};
@@ -17,10 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// # Panics
 /// When the machine contradicts the specification.
 pub fn machine(bytes: &[u8]) -> u64 {
-    static SHAPES: OnceLock<Vec<(&'static str, Platform)>> = OnceLock::new();
+    static PLATFORMS: OnceLock<Vec<Platform>> = OnceLock::new();
     let Some((shape, zeroed, ops)) = machine::from_bytes(bytes) else { return 0 };
-    let shapes = SHAPES.get_or_init(machine::shapes::all);
-    machine::run(&shapes[shape % shapes.len()].1, zeroed, &ops);
+    let platforms = PLATFORMS.get_or_init(|| Shape::OF_THE_MACHINE.map(Shape::plain).into());
+    machine::run(&platforms[shape % platforms.len()], zeroed, &ops);
     ops.len() as u64
 }
 
@@ -34,12 +33,11 @@ pub fn reference(bytes: &[u8]) -> u64 {
     let armed = armed(*head);
     let mix = if armed.is_some() { Mix::Short } else { Mix::All };
     let Some((setup, ops)) = reference::from_bytes(mix, rest) else { return 0 };
-    let script = armed.clone().map(|(armed, n)| {
-        let script = Script::new().at_kind(armed.kind, n, armed.fault.clone());
-        (armed.place, script)
-    });
-    let platform = setup.shape.scripted(script);
-    let mut world = World::new(platform, &setup.buffers, armed.map(|(armed, _)| armed));
+    let mut rig = setup.shape.rig();
+    if let Some((armed, n)) = &armed {
+        rig = rig.scripted(armed.place, Script::new().at_kind(armed.kind, *n, armed.fault.clone()));
+    }
+    let mut world = World::new(rig.build(), &setup.buffers, armed.map(|(armed, _)| armed));
     ops.iter().for_each(|op| world.step(op));
     let _ = world.finish();
     ops.len() as u64

@@ -6,7 +6,7 @@
 //! The checker knows the events and the fixed facts of the platform (devices, possible bindings), and nothing of
 //! `BufferState`. It keeps the state of each byte separately, so it cannot repeat a mistake in range arithmetic.
 
-use crate::rig::arenas;
+use crate::arenas;
 use dml_core::state::Outcome;
 use dml_core::{
     Access, Allocation, ArenaId, ArenaSet, BufferId, Claims, Concurrency, DeviceSet, Event, EventKind,

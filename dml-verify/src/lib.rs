@@ -2,7 +2,9 @@
 //! crate; no shipped crate depends on it.
 //!
 //! ```text
-//!   rig         platforms of arenas that record, police, fail and stop on cue
+//!   platforms   platforms of arenas that record, police, fail and stop on cue; named, and drawn at random
+//!   kernels     kernels that run on them, and questions about their buffers
+//!   threads     futures polled by hand, and threads that must end
 //!   mortal      an arena whose device dies
 //!   machine     the pure machine, its engine step by step, and what the storages really hold
 //!   model       explores every state of a small configuration of it
@@ -19,18 +21,22 @@ pub mod conformance;
 #[cfg(not(dml_loom))]
 pub mod fuzz;
 pub mod history;
+pub mod kernels;
 pub mod machine;
 #[cfg(not(dml_loom))]
 pub mod model;
 pub mod mortal;
+pub mod platforms;
 pub mod random;
 #[cfg(not(dml_loom))]
 pub mod reference;
-pub mod rig;
 #[cfg(not(dml_loom))]
 pub mod simulate;
 pub mod stress;
+pub mod threads;
 
 pub use history::Audited;
+pub use kernels::*;
 pub use mortal::{Death, Mortal, Mortality, mortal};
-pub use rig::*;
+pub use platforms::*;
+pub use threads::*;

@@ -4,7 +4,7 @@
 //! reader compares. Only the grants order these accesses, so bytes differ where one request is granted too much.
 
 use crate::random::Random;
-use crate::rig::{block_on, bytes, get, put};
+use crate::{block_on, bytes, get, poll_once, put};
 use dml_core::{Access, AcquireError, ArenaId, Grants, Platform, RawBuffer};
 use std::future::IntoFuture;
 use std::ops::Range;
@@ -174,7 +174,7 @@ impl Worker {
             3 => {
                 // The request is given up at the first wait.
                 let mut future = asked.into_future();
-                match crate::rig::poll_once(&mut future) {
+                match poll_once(&mut future) {
                     std::task::Poll::Ready(result) => result,
                     std::task::Poll::Pending => {
                         std::thread::yield_now();

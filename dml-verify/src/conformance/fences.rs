@@ -6,7 +6,7 @@
 
 use super::Subject;
 use super::desk::{Known, Sheet, assert_same, pattern};
-use crate::rig::block_on;
+use crate::block_on;
 use dml_core::{Fence, Span};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};

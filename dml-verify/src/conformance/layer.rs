@@ -3,9 +3,9 @@
 use super::Subject;
 use super::desk::{assert_same, pattern};
 use super::transfer::part;
+use crate::block_on;
 use crate::history::Audited;
 use crate::random::Random;
-use crate::rig::block_on;
 use dml_core::{Acquire, AcquireError, ArenaId, Buffer, Grants};
 use std::future::IntoFuture;
 use std::ops::Range;

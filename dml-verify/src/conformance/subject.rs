@@ -1,7 +1,7 @@
 //! The arena under test, and the facts about it that the checks need.
 
 use super::desk::Sheet;
-use crate::rig::watched;
+use crate::watched;
 use dml_arenas::MainMem;
 use dml_arenas::null::{join_mapped, join_staged};
 use dml_core::{

@@ -14,7 +14,6 @@
 mod ghost;
 mod op;
 mod runner;
-pub mod shapes;
 pub mod topology;
 
 pub use op::{How, Mix, Op, from_bytes, ops, run};

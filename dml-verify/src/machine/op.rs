@@ -141,7 +141,7 @@ const BYTES_PER_OP: usize = 32;
 /// The largest number of operations made of one input.
 const MOST_OPS: usize = 400;
 
-/// Decodes a fuzzer's bytes: the index of a platform in [`shapes::all`](super::shapes::all), whether the buffer begins
+/// Decodes a fuzzer's bytes: the index of a platform in [`Shape::OF_THE_MACHINE`](crate::Shape), whether the buffer begins
 /// as zeros, and the operations. The generators are those of the property tests, which draw their random numbers from
 /// the bytes.
 #[must_use]

@@ -1,7 +1,6 @@
 //! A fault in one call and its allowed effects: an error that names the fault, and no trace in the state.
 
-use super::shape::Place;
-use crate::rig::test_arena;
+use crate::{Place, test_arena};
 use dml_arenas::faulty::{CallKind, Fault};
 use dml_core::state::BufferState;
 use dml_core::{AcquireError, AllocError, ArenaName, BufferId, KernelId, Platform, TransferError};

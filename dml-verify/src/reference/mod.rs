@@ -8,20 +8,22 @@
 //! in every call (`tests/exhaustive.rs`), and from a fuzzer's bytes ([`from_bytes`]). The model checks that the
 //! documented contract allows each answer. In the end it checks what every byte holds.
 
+mod ask;
+mod cell;
 mod expect;
 mod fault;
+mod judge;
 mod model;
 mod op;
 mod request;
-mod shape;
 mod storage;
 mod world;
 
 pub use fault::{Armed, is_told};
 pub use op::{Beginning, Bytes, End, KERNELS, Make, Mix, NONE, Op, Setup, Want, Way, op, setup};
-pub use shape::{Place, Shape};
 pub use world::{Tally, World};
 
+use crate::Shape;
 use crate::history::Audited;
 use dml_core::Access;
 use proptest::strategy::{Strategy, ValueTree};
@@ -46,10 +48,8 @@ pub fn run(platform: Audited, buffers: &[Make], ops: &[Op]) -> Tally {
 /// `None` where the bytes encode none.
 #[must_use]
 pub fn from_bytes(mix: Mix, bytes: &[u8]) -> Option<(Setup, Vec<Op>)> {
-    let rng = TestRng::from_seed(RngAlgorithm::PassThrough, bytes);
-    let config = Config { failure_persistence: None, ..Config::default() };
-    let mut runner = TestRunner::new_with_rng(config, rng);
-    let setup = setup(&Shape::ALL, 4).new_tree(&mut runner).ok()?.current();
+    let mut runner = runner(RngAlgorithm::PassThrough, bytes);
+    let setup = setup(&Shape::OF_SEQUENCES, 4).new_tree(&mut runner).ok()?.current();
     let strategy = op(mix);
     let count = (bytes.len() / BYTES_PER_OP).clamp(1, MOST_OPS);
     let ops =
@@ -60,18 +60,21 @@ pub fn from_bytes(mix: Mix, bytes: &[u8]) -> Option<(Setup, Vec<Op>)> {
 /// Returns the short sequence of a seed: 6 to 12 operations on one buffer or two, the same in every run. For an odd
 /// seed, the sequence opens with a writer and two requests that wait for it, in arenas that the seed chooses.
 #[must_use]
-pub fn from_seed(shapes: &'static [Shape], seed: u64) -> (Setup, Vec<Op>) {
+pub fn from_seed(shapes: &[Shape], seed: u64) -> (Setup, Vec<Op>) {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let config = Config { failure_persistence: None, ..Config::default() };
-    let mut runner = TestRunner::new_with_rng(config, rng);
+    let mut runner = runner(RngAlgorithm::ChaCha, &bytes);
     let opening = if seed % 2 == 1 { crowd(seed / 2) } else { Vec::new() };
     let (least, most) = (6 - opening.len(), 13 - opening.len());
     let count = least + (seed / 2) as usize % (most - least);
     let strategy = (setup(shapes, 2), proptest::collection::vec(op(Mix::Short), count));
     let (setup, ops) = strategy.new_tree(&mut runner).expect("nothing is filtered").current();
     (setup, [opening, ops].concat())
+}
+
+fn runner(algorithm: RngAlgorithm, seed: &[u8]) -> TestRunner {
+    let config = Config { failure_persistence: None, ..Config::default() };
+    TestRunner::new_with_rng(config, TestRng::from_seed(algorithm, seed))
 }
 
 /// Returns a writer, a reader and a read-write request for the same bytes, and the writer's release.

@@ -5,7 +5,7 @@
 //! is no power of two draws again while it gets zeros: for ever once the bytes are used up. So the strategies draw only
 //! flat tuples of whole bytes, and each number is cut to size afterwards.
 
-use super::shape::Shape;
+use crate::Shape;
 use dml_core::Access;
 use proptest::prelude::*;
 use std::ops::Range;
@@ -330,8 +330,9 @@ pub fn op(mix: Mix) -> BoxedStrategy<Op> {
 }
 
 /// Returns a strategy for a platform with at most `most_buffers` buffers, a power of two.
-pub fn setup(shapes: &'static [Shape], most_buffers: usize) -> BoxedStrategy<Setup> {
+pub fn setup(shapes: &[Shape], most_buffers: usize) -> BoxedStrategy<Setup> {
+    let shapes = shapes.to_vec();
     (any::<u8>(), prop::collection::vec(make(), 1..=most_buffers))
-        .prop_map(|(shape, buffers)| Setup { shape: shapes[usize::from(shape) % shapes.len()], buffers })
+        .prop_map(move |(shape, buffers)| Setup { shape: shapes[usize::from(shape) % shapes.len()], buffers })
         .boxed()
 }

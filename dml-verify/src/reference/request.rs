@@ -1,9 +1,10 @@
 //! Requests on a real platform: before they are made, while they wait, and once they are granted.
 
+use super::ask::{AskId, Part};
 use super::fault::Scope;
-use super::model::{AskId, Model, Part};
+use super::model::{Model, Written};
 use super::op::Way;
-use crate::rig::{byte, get, put};
+use crate::{byte, get, put};
 use dml_core::{
     Access, Acquire, AcquireError, AcquireFuture, ArenaId, BufferId, Grants, KernelId, Platform, RawBuffer,
     Ticket,
@@ -54,16 +55,10 @@ impl Request {
             return Some(AcquireError::NoSuchArena { arena: self.arena });
         }
         self.items.iter().find_map(|Item { index, raw, range, .. }| {
-            let (buffer, len) = (raw.id(), raw.len());
-            let Range { start, end } = *range;
-            let inside = start <= end && end <= len;
-            match index {
-                None => Some(AcquireError::ForeignBuffer { buffer: buffer.into() }),
-                Some(_) if !inside => {
-                    Some(AcquireError::OutOfRange { buffer: buffer.into(), start, end, len })
-                }
-                Some(_) => None,
+            if index.is_none() {
+                return Some(AcquireError::ForeignBuffer { buffer: raw.name() });
             }
+            out_of_range(raw, range)
         })
     }
 
@@ -191,7 +186,7 @@ impl Held {
 
     /// Runs a kernel that writes. It writes all bytes that it overwrites, and skips the first bytes of every read-write
     /// range.
-    pub(super) fn scribble(&mut self, model: &mut Model, skip: u8) -> Vec<(usize, Range<u64>, u64)> {
+    pub(super) fn scribble(&mut self, model: &mut Model, skip: u8) -> Vec<Written> {
         let mut written = Vec::new();
         for part in model.asks[&self.id].parts.clone() {
             for (run, access) in part.runs().into_iter().filter(|(_, access)| access.writes()) {
@@ -202,7 +197,7 @@ impl Held {
                 };
                 let data: Vec<u8> = run.clone().map(|at| byte(version, at)).collect();
                 put(&mut self.grants, self.request.raw(part.buffer), run.start, &data);
-                written.push((part.buffer, run, version));
+                written.push(Written { buffer: part.buffer, range: run, version });
             }
         }
         written
@@ -212,4 +207,15 @@ impl Held {
 /// Returns the value of a byte in a version. Version zero is zeros.
 fn value(version: u64, at: u64) -> u8 {
     if version == 0 { 0 } else { byte(version, at) }
+}
+
+/// Returns the error for a range that does not lie in its buffer.
+pub(super) fn out_of_range(raw: &RawBuffer, range: &Range<u64>) -> Option<AcquireError> {
+    let inside = range.start <= range.end && range.end <= raw.len();
+    (!inside).then(|| AcquireError::OutOfRange {
+        buffer: raw.name(),
+        start: range.start,
+        end: range.end,
+        len: raw.len(),
+    })
 }

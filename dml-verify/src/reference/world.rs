@@ -1,15 +1,17 @@
 //! Carries operations out on a real platform, and checks every answer against the model.
 
-use super::expect::{Outcome, about};
+use super::ask::{Ask, AskId, Momentary, Part, Waits};
+use super::cell::Sure;
 use super::fault::{Armed, Scope, no_trace};
-use super::model::{Ask, AskId, Model, Part, Sure, Waits};
+use super::judge::{Answer, about};
+use super::model::Model;
 use super::op::{Beginning, End, Make, NONE, Op, Way};
-use super::request::{Held, Item, Request, Waiting};
+use super::request::{Held, Item, Request, Waiting, out_of_range};
 use crate::history::Audited;
-use crate::rig::{MAIN_ARENA, Rig, Watched, byte, check, live_blocks, watched};
+use crate::{MAIN_ARENA, Rig, Watched, byte, check, live_blocks, poll_once, watched};
 use dml_core::state::{BufferState, Lifecycle};
 use dml_core::{
-    Access, AcquireError, ArenaId, ArenaSet, BufferId, DeviceId, Fence, Grants, Platform, RawBuffer,
+    Access, Acquire, AcquireError, ArenaId, ArenaSet, BufferId, DeviceId, Fence, Grants, Platform, RawBuffer,
     TransferError,
 };
 use std::collections::BTreeMap;
@@ -70,7 +72,7 @@ pub struct World {
     /// Whether the operation that the fault struck is to be repeated.
     again: bool,
     /// The kernel and parts of every request answered during this operation, because each may have held bytes briefly.
-    during: Vec<(u64, Part)>,
+    during: Vec<Momentary>,
     tally: Tally,
 }
 
@@ -174,22 +176,19 @@ impl World {
                 }
             }
             Op::Cancel { which } => {
-                if let Some(index) = around(which, self.waiting.len()) {
-                    let waiting = self.waiting.swap_remove(index);
+                if let Some(waiting) = taken(&mut self.waiting, which) {
                     drop(waiting.future);
                     self.model.give_up(waiting.id);
                     self.tally.given_up += 1;
                 }
             }
             Op::Release { which, end, skip } => {
-                if let Some(index) = around(which, self.held.len()) {
-                    let held = self.held.swap_remove(index);
+                if let Some(held) = taken(&mut self.held, which) {
                     self.release(held, end, skip);
                 }
             }
             Op::Downgrade { which } => {
-                if let Some(index) = around(which, self.held.len()) {
-                    let held = self.held.swap_remove(index);
+                if let Some(held) = taken(&mut self.held, which) {
                     self.downgrade(held);
                 }
             }
@@ -258,26 +257,26 @@ impl World {
     }
 
     /// Passes an answer to the model. Returns whether the answer is the error of the scripted fault.
-    fn answered(&mut self, id: AskId, request: &Request, before: &Before, outcome: Outcome<'_>) -> bool {
+    fn answered(&mut self, id: AskId, request: &Request, before: &Before, answer: Answer<'_>) -> bool {
         let ask = &self.model.asks[&id];
-        let momentary = ask.parts.iter().map(|part| (ask.kernel, part.clone()));
+        let momentary = ask.parts.iter().map(|part| Momentary { kernel: ask.kernel, part: part.clone() });
         self.during.extend(momentary);
         let mut is_fault = false;
-        let outcome = match outcome {
-            Outcome::Error(error) if Armed::is_fault(error) => {
+        let answer = match answer {
+            Answer::Error(error) if Armed::is_fault(error) => {
                 is_fault = true;
-                Outcome::Fault(self.explained(&request.scope(), before, error))
+                Answer::Fault(self.explained(&request.scope(), before, error))
             }
             other => other,
         };
-        match &outcome {
-            Outcome::Granted => self.tally.granted += 1,
-            Outcome::Error(error) if error.is_busy() => self.tally.busy += 1,
-            Outcome::Waits(_) => self.tally.busy += 1,
-            Outcome::Error(_) => self.tally.refused += 1,
-            Outcome::Fault(_) => {}
+        match &answer {
+            Answer::Granted => self.tally.granted += 1,
+            Answer::Error(error) if error.is_busy() => self.tally.busy += 1,
+            Answer::Waits(_) => self.tally.busy += 1,
+            Answer::Error(_) => self.tally.refused += 1,
+            Answer::Fault(_) => {}
         }
-        must(self.model.answered(id, &outcome).map_err(|why| format!("{request:?}: {why}")));
+        must(self.model.answered(id, &answer).map_err(|why| format!("{request:?}: {why}")));
         is_fault
     }
 
@@ -306,29 +305,18 @@ impl World {
         let asked = request.ask(&self.platform);
         let refused = request.refused(self.model.arenas);
         if let Some(expected) = refused {
-            let answered = match request.way {
-                Way::Try => asked.try_now(),
-                Way::Timeout => asked.wait_timeout(Duration::ZERO),
-                Way::Lazy | Way::Eager => match crate::rig::poll_once(&mut asked.into_future()) {
-                    Poll::Ready(result) => result,
-                    Poll::Pending => panic!("{request:?} waits"),
-                },
-            };
             self.tally.refused += 1;
-            assert_eq!(answered.err(), Some(expected), "{request:?}");
+            assert_eq!(at_once(request.way, asked).err(), Some(expected), "{request:?}");
             return;
         }
         let highest = self.highest_held();
         let id = self.model.ask(request.kernel, request.arena, request.parts());
-        let result = match request.way {
-            Way::Try => asked.try_now(),
-            Way::Timeout => asked.wait_timeout(Duration::ZERO),
-            Way::Lazy | Way::Eager => {
-                self.waiting.push(Waiting::new(id, asked.into_future(), request));
-                self.poll(self.waiting.len() - 1);
-                return;
-            }
-        };
+        if matches!(request.way, Way::Lazy | Way::Eager) {
+            self.waiting.push(Waiting::new(id, asked.into_future(), request));
+            self.poll(self.waiting.len() - 1);
+            return;
+        }
+        let result = at_once(request.way, asked);
         // A request may wait only if every buffer that this thread holds comes before the one it waits for.
         let waited_for = match &result {
             Err(AcquireError::Timeout { buffer, .. } | AcquireError::OrderViolation { buffer, .. }) => {
@@ -340,13 +328,13 @@ impl World {
         let later = later.filter(|later| waited_for.is_some_and(|waited_for| *later >= waited_for));
         match result {
             Ok(grants) => {
-                self.answered(id, &request, &before, Outcome::Granted);
+                self.answered(id, &request, &before, Answer::Granted);
                 self.hold(id, request, grants);
             }
             Err(AcquireError::Timeout { buffer, waited }) if request.way == Way::Timeout => {
                 assert_eq!(waited, Duration::ZERO);
                 assert_eq!(later, None, "{request:?} may deadlock, and waited for {buffer}");
-                self.answered(id, &request, &before, Outcome::Waits(buffer.id()));
+                self.answered(id, &request, &before, Answer::Waits(buffer.id()));
                 self.model.give_up(id);
             }
             // The request would have had to wait while this thread holds a later buffer.
@@ -355,12 +343,12 @@ impl World {
                     later.is_some_and(|later| later == held.id() && held.id() >= buffer.id()),
                     "{buffer} {held}"
                 );
-                self.answered(id, &request, &before, Outcome::Waits(buffer.id()));
+                self.answered(id, &request, &before, Answer::Waits(buffer.id()));
                 self.model.give_up(id);
             }
             Err(error) => {
                 assert!(request.way == Way::Try || !error.is_busy(), "{error} of one that would have waited");
-                self.answered(id, &request, &before, Outcome::Error(&error));
+                self.answered(id, &request, &before, Answer::Error(&error));
             }
         }
     }
@@ -394,18 +382,18 @@ impl World {
                 let at = at.expect("it waits for one of its buffers");
                 waiting.at = Some(at);
                 let request = waiting.request.clone();
-                self.answered(waiting.id, &request, &before, Outcome::Waits(at));
+                self.answered(waiting.id, &request, &before, Answer::Waits(at));
                 self.waiting.push(waiting);
             }
             Poll::Ready(Ok(grants)) => {
                 let Waiting { id, request, .. } = waiting;
-                self.answered(id, &request, &before, Outcome::Granted);
+                self.answered(id, &request, &before, Answer::Granted);
                 self.tally.let_in += u64::from(!was_new);
                 self.hold(id, request, grants);
             }
             Poll::Ready(Err(error)) => {
                 let Waiting { id, request, future, .. } = waiting;
-                let is_fault = self.answered(id, &request, &before, Outcome::Error(&error));
+                let is_fault = self.answered(id, &request, &before, Answer::Error(&error));
                 drop(future);
                 if is_fault {
                     // The request is made again at once: the fault strikes only once.
@@ -464,7 +452,7 @@ impl World {
             End::Drop if skip % 2 == 1 => {
                 let written = held.scribble(&mut self.model, skip / 2);
                 drop(held.grants);
-                self.model.fail(id, |part| written.iter().any(|(buffer, ..)| *buffer == part.buffer));
+                self.model.fail(id, |part| written.iter().any(|by| by.buffer == part.buffer));
             }
             End::Drop => drop(held.grants),
             End::Failed => {
@@ -559,8 +547,8 @@ impl World {
             reads: vec![(raw.id(), range.clone())],
             buffers: vec![(raw.id(), raw.len())],
         };
-        let outcome = self.outcome(&scope, &before, &result);
-        must(self.model.prefetched(index, arena, range, &outcome));
+        let answer = self.answer(&scope, &before, &result);
+        must(self.model.prefetched(index, arena, range, &answer));
     }
 
     fn bind(&mut self, index: usize, raw: &RawBuffer, arena: ArenaId, root: ArenaId) {
@@ -571,20 +559,20 @@ impl World {
             return;
         }
         let scope = Scope { buffers: vec![(raw.id(), raw.len())], ..Scope::default() };
-        let outcome = self.outcome(&scope, &before, &result);
-        must(self.model.judge_bind(index, (arena, root), &outcome));
+        let answer = self.answer(&scope, &before, &result);
+        must(self.model.judge_bind(index, (arena, root), &answer));
     }
 
-    fn outcome<'a>(
+    fn answer<'a>(
         &mut self,
         scope: &Scope,
         before: &Before,
         result: &'a Result<(), AcquireError>,
-    ) -> Outcome<'a> {
+    ) -> Answer<'a> {
         match result {
-            Ok(()) => Outcome::Granted,
-            Err(error) if Armed::is_fault(error) => Outcome::Fault(self.explained(scope, before, error)),
-            Err(error) => Outcome::Error(error),
+            Ok(()) => Answer::Granted,
+            Err(error) if Armed::is_fault(error) => Answer::Fault(self.explained(scope, before, error)),
+            Err(error) => Answer::Error(error),
         }
     }
 
@@ -691,19 +679,25 @@ impl World {
     }
 }
 
+/// Returns the answer to a request that does not wait.
+fn at_once(way: Way, asked: Acquire) -> Result<Grants, AcquireError> {
+    match way {
+        Way::Try => asked.try_now(),
+        Way::Timeout => asked.wait_timeout(Duration::ZERO),
+        Way::Lazy | Way::Eager => match poll_once(&mut asked.into_future()) {
+            Poll::Ready(result) => result,
+            Poll::Pending => panic!("the request waits"),
+        },
+    }
+}
+
 /// The state of each buffer before an operation.
 type Before = Vec<(RawBuffer, BufferState)>;
 
-fn around(drawn: u8, count: usize) -> Option<usize> {
-    (count > 0).then(|| usize::from(drawn) % count.max(1))
+fn taken<T>(all: &mut Vec<T>, which: u8) -> Option<T> {
+    around(which, all.len()).map(|index| all.swap_remove(index))
 }
 
-fn out_of_range(raw: &RawBuffer, range: &Range<u64>) -> Option<AcquireError> {
-    let inside = range.start <= range.end && range.end <= raw.len();
-    (!inside).then(|| AcquireError::OutOfRange {
-        buffer: raw.name(),
-        start: range.start,
-        end: range.end,
-        len: raw.len(),
-    })
+fn around(drawn: u8, count: usize) -> Option<usize> {
+    (count > 0).then(|| usize::from(drawn) % count.max(1))
 }

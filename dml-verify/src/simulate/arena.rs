@@ -1,12 +1,13 @@
 //! Arenas and mechanisms that take time, move bytes at random moments, and fail.
 
 use super::executor::{below, is_running, now_ns, pass, wake_at};
+use crate::Layers;
 use dml_arenas::Null;
 use dml_arenas::faulty::{Around, CallKind, Piece, Wrapped};
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{
-    AllocError, Arena, ArenaDesc, Completion, CopyJob, CopyQuery, Cost, CrossArena, Fence, MapReport,
-    TransferError,
+    AllocError, Arena, ArenaDesc, ArenaId, Completion, CopyJob, CopyQuery, Cost, CrossArena, Fence, LinkId,
+    MapReport, TransferError,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Poll, Waker};
@@ -58,9 +59,15 @@ pub(super) struct Fickle {
     is_gone: Arc<AtomicBool>,
 }
 
-/// An arena under `sky`.
-pub(super) fn sim_arena(desc: ArenaDesc, sky: Arc<Sky>) -> SimArena {
-    Wrapped::around(Null::backed(desc), Fickle { sky, is_gone: Arc::default() })
+impl Layers for Arc<Sky> {
+    fn arena(&self, _id: ArenaId, desc: ArenaDesc) -> Arc<dyn Arena> {
+        let fickle = Fickle { sky: self.clone(), is_gone: Arc::default() };
+        Arc::new(SimArena::around(Null::backed(desc), fickle))
+    }
+
+    fn mechanism<C: CrossArena + 'static>(&self, _id: LinkId, inner: C) -> Arc<dyn CrossArena> {
+        Arc::new(SimCross { inner, sky: self.clone() })
+    }
 }
 
 impl Fickle {
@@ -189,9 +196,9 @@ impl Completion for Ending {
 
 /// A mechanism in which time passes before and after the processor moves the bytes.
 #[derive(Debug)]
-pub(super) struct SimCross<C> {
-    pub(super) inner: C,
-    pub(super) sky: Arc<Sky>,
+struct SimCross<C> {
+    inner: C,
+    sky: Arc<Sky>,
 }
 
 impl<C: CrossArena> CrossArena for SimCross<C> {

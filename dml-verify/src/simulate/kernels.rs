@@ -5,8 +5,8 @@
 
 use super::executor::{below, pass, sleep, within};
 use super::sim_arena;
+use crate::bytes;
 use crate::random::Random;
-use crate::rig::bytes;
 use dml_core::{Access, AcquireError, ArenaId, DeviceId, Grants, Platform, RawBuffer, Span};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, IntoFuture};

@@ -12,9 +12,9 @@
 mod arena;
 mod executor;
 mod kernels;
-mod shape;
 
-use crate::history::violations;
+use crate::history::{Audited, violations};
+use crate::platforms::drawn::gpus;
 use crate::random::Random;
 use arena::{SimArena, Sky, Weather};
 use dml_core::sync::Arc;
@@ -70,7 +70,8 @@ pub fn run(seed: u64) -> (Tally, Vec<Event>) {
     // In one of three runs no call of an arena fails, so no acquire fails either.
     let faults = (!random.once_in(3)).then(|| 5 + random.below(60));
     let sky = Arc::new(Sky { weather: Weather { faults }, ..Sky::default() });
-    let platform = shape::platform(&mut random, &sky);
+    let platform = gpus(&mut random).assemble(&sky).expect("a platform without problems");
+    let platform = Audited::new(platform);
     let story = Story(Some(platform.record()));
     let scene = kernels::Scene::new(&platform, &mut random, faults.is_some());
     let leaves = Leave;
