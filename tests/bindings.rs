@@ -4,7 +4,7 @@
 
 use dml::core::state::{Begin, BufferState, Execution, Initial, Next, Report, Request, Status};
 use dml::core::{
-    Access, AcquireError, Claim, Claims, Concurrency, DeviceDesc, DeviceKind, GrantId, KernelId, Platform,
+    Access, AcquireError, Claim, Claims, Concurrency, DeviceDesc, DeviceKind, KernelId, OwnerId, Platform,
     Span,
 };
 use dml_verify::{
@@ -105,13 +105,13 @@ fn i06_an_explicit_binding_waits_for_a_root_being_prepared() {
     let routes = platform.routes();
     let mut state = BufferState::new(routes, 100, Initial::Undefined);
     let claims = Claims::new([Claim { span: Span::new(0, 100), access: Access::WriteInvalidate }]);
-    let request = Request { kernel: KernelId(1), grant: GrantId(1), arena: MAIN_ARENA, claims };
+    let request = Request { kernel: KernelId(1), grant: OwnerId(1), arena: MAIN_ARENA, claims };
     let Begin::Plan(plan) = state.begin(routes, &request) else { panic!("it has no storage") };
     let mut kernel = Execution::new(plan);
     let Next::Do(step) = kernel.next(&mut state) else { panic!("it has no storage") };
     kernel.report(routes, &mut state, step, Report::Done).unwrap();
     // The plan is done and its grant is not complete.
-    if let Ok(plan) = state.bind(GrantId(2), GPU_ARENA, MAIN_ARENA, Concurrency::Exclusive) {
+    if let Ok(plan) = state.bind(OwnerId(2), GPU_ARENA, MAIN_ARENA, Concurrency::Exclusive) {
         let mut binding = Execution::new(plan);
         let Next::Do(step) = binding.next(&mut state) else { panic!("it is to be bound") };
         binding.report(routes, &mut state, step, Report::Done).unwrap();

@@ -5,7 +5,7 @@
 use dml::arenas::null::Call;
 use dml::core::state::{Begin, Phase, Request, Status, Step};
 use dml::core::{
-    Access, AcquireError, BusyReason, Claim, Claims, Concurrency, EventKind, GrantId, KernelId, Operation,
+    Access, AcquireError, BusyReason, Claim, Claims, Concurrency, EventKind, KernelId, Operation, OwnerId,
     Seq, Span,
 };
 use dml_verify::history::assert_history;
@@ -22,7 +22,7 @@ fn i02_bytes_pass_through_a_third_memory_where_no_link_leads_directly() {
     write(&buffer, GPU_ARENA, 0..100, 1);
     // The plan, asked of a copy of the state.
     let claims = Claims::new([Claim { span: Span::new(13, 57), access: Access::ReadOnly }]);
-    let request = Request { kernel: KernelId(1), grant: GrantId(77), arena: GPU2_ARENA, claims };
+    let request = Request { kernel: KernelId(1), grant: OwnerId(77), arena: GPU2_ARENA, claims };
     let Begin::Plan(plan) = buffer.snapshot().begin(platform.routes(), &request) else {
         panic!("bytes have to be brought")
     };

@@ -50,7 +50,7 @@ pub use base::cost::Cost;
 pub use base::counters::{Counters, Operation, Transfer};
 pub use base::guard::panic_text;
 pub use base::id::{
-    ArenaId, ArenaSet, BufferId, DeviceId, DeviceSet, GrantId, KernelId, LinkId, MAX_ARENAS, Seq, Ticket,
+    ArenaId, ArenaSet, BufferId, DeviceId, DeviceSet, KernelId, LinkId, MAX_ARENAS, OwnerId, Seq, Ticket,
 };
 pub use base::names::{ArenaName, BufferName};
 pub use base::range::Span;

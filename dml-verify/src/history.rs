@@ -10,7 +10,7 @@ use crate::arenas;
 use dml_core::state::Outcome;
 use dml_core::{
     Access, Allocation, ArenaId, ArenaSet, BufferId, Claims, Concurrency, DeviceSet, Event, EventKind,
-    GrantId, Platform, Recording, Seq, Span,
+    OwnerId, Platform, Recording, Seq, Span,
 };
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -110,7 +110,7 @@ struct Holding {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Copy {
-    owner: GrantId,
+    owner: OwnerId,
     from: Option<ArenaId>,
     to: ArenaId,
     span: Span,
@@ -123,10 +123,10 @@ struct Replay<'a> {
     storage: BTreeMap<ArenaId, ArenaId>,
     lost: ArenaSet,
     lost_devices: DeviceSet,
-    grants: BTreeMap<GrantId, Holding>,
+    grants: BTreeMap<OwnerId, Holding>,
     copies: Vec<Copy>,
     /// The finished copies of each request that is not granted yet.
-    made_for: BTreeMap<GrantId, Vec<Copy>>,
+    made_for: BTreeMap<OwnerId, Vec<Copy>>,
     commit: Seq,
     found: Vec<String>,
 }
@@ -213,7 +213,7 @@ impl<'a> Replay<'a> {
             EventKind::Prefetched { owner, .. } => {
                 self.made_for.remove(&owner);
             }
-            EventKind::Aborted { owner } => {
+            EventKind::GivenUp { owner } => {
                 self.copies.retain(|copy| copy.owner != owner);
                 self.made_for.remove(&owner);
             }
@@ -260,7 +260,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn granted(&mut self, grant: GrantId, arena: ArenaId, claims: &Claims, seq: Seq) {
+    fn granted(&mut self, grant: OwnerId, arena: ArenaId, claims: &Claims, seq: Seq) {
         let now = self.commit;
         self.expect(seq == now, || format!("sees commit {seq:?}, the last is {now:?}"));
         let has_storage = claims.is_empty() || self.storage.contains_key(&arena);
@@ -307,7 +307,7 @@ impl<'a> Replay<'a> {
         true
     }
 
-    fn released(&mut self, grant: GrantId, outcome: Outcome, commit: Option<Seq>) {
+    fn released(&mut self, grant: OwnerId, outcome: Outcome, commit: Option<Seq>) {
         let Some(holding) = self.grants.remove(&grant) else {
             self.found.push("released what was not granted".to_owned());
             return;
@@ -333,7 +333,7 @@ impl<'a> Replay<'a> {
         self.expect(!clean_overwrite, || "an overwriter cannot be clean".to_owned());
     }
 
-    fn downgraded(&mut self, grant: GrantId, commit: Seq) {
+    fn downgraded(&mut self, grant: OwnerId, commit: Seq) {
         let Some(mut holding) = self.grants.get(&grant).cloned() else {
             self.found.push("downgraded what was not granted".to_owned());
             return;

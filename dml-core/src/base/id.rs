@@ -38,8 +38,8 @@ id!(
     /// A device of a platform; the index in [`Platform::devices`](crate::Platform::devices).
     DeviceId(u16), "d");
 id!(
-    /// One grant, prefetch or binding: the owner of reservations on a buffer.
-    GrantId(u64), "g");
+    /// A grant, prefetch or binding: the owner of reservations on a buffer.
+    OwnerId(u64), "g");
 id!(
     /// A kernel: the party that asks for access. Overlapping requests of one kernel are refused: see
     /// [`AcquireError::AlreadyHeld`](crate::AcquireError::AlreadyHeld).

@@ -41,7 +41,7 @@ use std::time::Instant;
 /// The largest number of running copies that a future polls at a time, oldest first.
 const MOST_POLLED: usize = 64;
 
-/// A plan that is being carried out. Dropping it early waits for its running copies and then aborts the plan.
+/// A plan that is being carried out. Dropping it early waits for its running copies and then gives the plan up.
 pub(crate) struct Run {
     buffer: RawBuffer,
     execution: Execution,
@@ -102,7 +102,7 @@ impl Run {
         Self { buffer, execution, pending, failed: None, origin, is_over: false }
     }
 
-    /// Carries the plan out on this thread. After an error the plan has been aborted.
+    /// Carries the plan out on this thread. After an error the plan has been given up.
     pub(crate) fn wait(mut self) -> Result<Option<Handout>, AcquireError> {
         loop {
             if let Poll::Ready(ended) = self.advance(Wait::Try) {
@@ -112,7 +112,7 @@ impl Run {
     }
 
     /// Continues until a copy must be awaited, which happens only if `wait` has a waker. At the end of a kernel's plan,
-    /// returns what its grant hands out. After an error the plan has been aborted.
+    /// returns what its grant hands out. After an error the plan has been given up.
     pub(crate) fn advance(&mut self, wait: Wait<'_>) -> Poll<Result<Option<Handout>, AcquireError>> {
         let mut task = self.next();
         loop {
@@ -185,7 +185,7 @@ impl Run {
     }
 
     /// Records that a step failed. If a device is lost, every buffer learns it before the requester does and before the
-    /// plan is aborted. Waiting requests are then not admitted to a lost memory.
+    /// plan is given up. Waiting requests are then not admitted to a lost memory.
     fn failed(&mut self, error: AcquireError) {
         self.buffer().platform.notice_losses();
         self.failed.get_or_insert(error);
@@ -555,7 +555,7 @@ impl Turn<'_> {
                 Ok(self.buffer.hand_out(self.locked, grant, storage, self.origin))
             }
             Err(refusal) => {
-                self.buffer.record(|| EventKind::Aborted { owner: grant });
+                self.buffer.record(|| EventKind::GivenUp { owner: grant });
                 Err(refusal)
             }
         }
@@ -588,10 +588,10 @@ fn called<R>(call: impl FnOnce() -> Result<R, TransferError>) -> Result<R, Trans
     guard(call).unwrap_or_else(|message| Err(TransferError::Panicked { message }))
 }
 
-/// Aborts a plan when it is dropped, even if an earlier step panics.
-struct GivenUp<'a>(&'a mut Run);
+/// Gives a plan up when it is dropped, even if an earlier step panics.
+struct OnDrop<'a>(&'a mut Run);
 
-impl Drop for GivenUp<'_> {
+impl Drop for OnDrop<'_> {
     fn drop(&mut self) {
         self.0.give_up();
     }
@@ -603,7 +603,7 @@ impl Drop for Run {
             return;
         }
         self.execution.stop();
-        let given_up = GivenUp(self);
+        let given_up = OnDrop(self);
         for RunningCopy { fence, copy } in std::mem::take(&mut given_up.0.pending) {
             let ended = called(|| fence.wait());
             let _: Task = given_up.0.ended(copy, ended);

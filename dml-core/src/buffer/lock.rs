@@ -5,7 +5,7 @@
 
 use crate::base::access::Claims;
 use crate::base::guard::guard;
-use crate::base::id::{ArenaId, BufferId, DeviceId, GrantId, KernelId, Ticket};
+use crate::base::id::{ArenaId, BufferId, DeviceId, KernelId, OwnerId, Ticket};
 use crate::base::names::{ArenaName, BufferName};
 use crate::base::rank::{Rank, Ranked};
 use crate::base::sync::{Arc, Condvar};
@@ -70,7 +70,7 @@ pub(crate) struct Locked {
 /// An application's container, type-erased.
 pub(crate) type External = Arc<dyn Any + Send + Sync>;
 
-type Origins = BTreeMap<GrantId, (&'static Location<'static>, ThreadId)>;
+type Origins = BTreeMap<OwnerId, (&'static Location<'static>, ThreadId)>;
 
 impl Locked {
     /// Creates the data of a buffer. The application's storage, if any, is present from the start.
@@ -96,9 +96,9 @@ impl Locked {
         locked
     }
 
-    pub(crate) fn new_grant(&mut self) -> GrantId {
+    pub(crate) fn new_grant(&mut self) -> OwnerId {
         self.next_grant += 1;
-        GrantId(self.next_grant)
+        OwnerId(self.next_grant)
     }
 }
 
@@ -122,11 +122,11 @@ struct Aftermath {
 /// The answer of a buffer to a request.
 pub(crate) enum Asked {
     /// The request has access now.
-    Granted(GrantId, Option<Handout>),
+    Granted(OwnerId, Option<Handout>),
     /// Any other answer of the machine. It is [`Begin::Busy`] only if the request must not wait.
-    Answered(Begin, GrantId),
+    Answered(Begin, OwnerId),
     /// The request waits in the queue.
-    Queued(Ticket, Arc<Waiter>, GrantId),
+    Queued(Ticket, Arc<Waiter>, OwnerId),
 }
 
 impl BufferInner {
@@ -217,7 +217,7 @@ impl BufferInner {
     }
 
     /// Cancels a waiting request. A grant that was already made for it is given back.
-    pub(crate) fn cancel(&self, ticket: Ticket, waiter: &Waiter, grant: GrantId) {
+    pub(crate) fn cancel(&self, ticket: Ticket, waiter: &Waiter, grant: OwnerId) {
         let waiting = self.change(|locked, _| {
             locked.waiters.remove(ticket);
             let waiting = locked.state.cancel(ticket);
@@ -242,7 +242,7 @@ impl BufferInner {
     }
 
     /// Ends a grant.
-    pub(crate) fn release(&self, grant: GrantId, outcome: Outcome) -> Result<(), AcquireError> {
+    pub(crate) fn release(&self, grant: OwnerId, outcome: Outcome) -> Result<(), AcquireError> {
         let released = self.change(|locked, routes| {
             let released = locked.state.release(routes, grant, outcome);
             locked.origins.remove(&grant);
@@ -382,7 +382,7 @@ impl BufferInner {
     pub(crate) fn hand_out(
         &self,
         locked: &mut Locked,
-        grant: GrantId,
+        grant: OwnerId,
         storage: Option<ArenaId>,
         origin: &'static Location<'static>,
     ) -> Option<Handout> {

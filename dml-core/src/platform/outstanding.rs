@@ -1,7 +1,7 @@
 //! Grants that have not ended.
 
 use crate::base::access::{Claim, Claims};
-use crate::base::id::{GrantId, KernelId};
+use crate::base::id::{KernelId, OwnerId};
 use crate::base::names::{ArenaName, BufferName};
 use std::fmt;
 use std::panic::Location;
@@ -14,7 +14,7 @@ pub struct Outstanding {
     /// The buffer that is held.
     pub buffer: BufferName,
     /// The id of the grant.
-    pub grant: GrantId,
+    pub grant: OwnerId,
     /// The kernel that holds the grant.
     pub kernel: KernelId,
     /// The arena that the kernel uses.

@@ -1,7 +1,7 @@
 //! The course of an acquire: one buffer after the other.
 
 use crate::base::access::Claims;
-use crate::base::id::{ArenaId, GrantId, KernelId, Ticket};
+use crate::base::id::{ArenaId, KernelId, OwnerId, Ticket};
 use crate::base::sync::Arc;
 use crate::buffer::RawBuffer;
 use crate::buffer::engine::Run;
@@ -30,7 +30,7 @@ struct Queued {
     part: Part,
     ticket: Ticket,
     waiter: Arc<Waiter>,
-    grant: GrantId,
+    grant: OwnerId,
 }
 
 /// An acquire: its granted parts, the one that waits or is prepared, and the remaining ones. Dropping the value undoes
@@ -54,7 +54,7 @@ pub(super) struct Acquisition {
 struct Preparing {
     part: Part,
     run: Run,
-    grant: GrantId,
+    grant: OwnerId,
 }
 
 impl Acquisition {
@@ -143,7 +143,7 @@ impl Acquisition {
     }
 
     /// Acts on the machine's answer to a part.
-    fn act_on(&mut self, part: Part, begin: Begin, grant: GrantId) -> Result<(), AcquireError> {
+    fn act_on(&mut self, part: Part, begin: Begin, grant: OwnerId) -> Result<(), AcquireError> {
         let buffer = &part.buffer;
         match begin {
             Begin::Granted(_) => {
@@ -162,7 +162,7 @@ impl Acquisition {
         Ok(())
     }
 
-    fn granted(&mut self, Part { buffer, claims }: Part, grant: GrantId, handout: Option<Handout>) {
+    fn granted(&mut self, Part { buffer, claims }: Part, grant: OwnerId, handout: Option<Handout>) {
         self.granted.push(Grant::new(buffer, grant, self.arena, claims, handout));
     }
 

@@ -9,7 +9,7 @@
 
 use crate::base::access::{Access, Claim, Claims};
 use crate::base::guard::{guard, quietly};
-use crate::base::id::{ArenaId, BufferId, GrantId};
+use crate::base::id::{ArenaId, BufferId, OwnerId};
 use crate::base::range::Span;
 use crate::buffer::RawBuffer;
 use crate::buffer::error::AcquireError;
@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub(crate) struct Grant {
     buffer: RawBuffer,
-    id: GrantId,
+    id: OwnerId,
     arena: ArenaId,
     claims: Claims,
     block: Option<BlockRef>,
@@ -54,7 +54,7 @@ pub(crate) struct Grant {
 impl Grant {
     pub(crate) fn new(
         buffer: RawBuffer,
-        id: GrantId,
+        id: OwnerId,
         arena: ArenaId,
         claims: Claims,
         handout: Option<Handout>,

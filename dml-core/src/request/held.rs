@@ -5,13 +5,13 @@
 //! grant, the old holder's list still contains it. The other thread then leaves a note, and the list is checked against
 //! these notes before a violation is reported. A thread that has ended has no list and holds nothing.
 
-use crate::base::id::{BufferId, GrantId};
+use crate::base::id::{BufferId, OwnerId};
 use crate::base::sync::{StaticMutex, thread_local};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-type Entry = (BufferId, GrantId);
+type Entry = (BufferId, OwnerId);
 
 /// Notes per living thread: grants on its list that other threads have taken over or ended.
 static GONE: StaticMutex<BTreeMap<u64, BTreeSet<Entry>>> = StaticMutex::new(BTreeMap::new());
@@ -30,7 +30,7 @@ pub(crate) struct Holding(AtomicU64);
 
 impl Holding {
     /// Records the current thread as the holder.
-    pub(crate) fn new(buffer: BufferId, grant: GrantId) -> Self {
+    pub(crate) fn new(buffer: BufferId, grant: OwnerId) -> Self {
         Self(AtomicU64::new(add((buffer, grant))))
     }
 
@@ -40,7 +40,7 @@ impl Holding {
     }
 
     /// Makes the current thread the holder, because it uses the grant.
-    pub(crate) fn used_here(&self, buffer: BufferId, grant: GrantId) {
+    pub(crate) fn used_here(&self, buffer: BufferId, grant: OwnerId) {
         let by = self.0.load(Ordering::Relaxed);
         if by == u64::MAX || is_here(by) {
             return;
@@ -56,7 +56,7 @@ impl Holding {
     }
 
     /// Removes the holder of the grant.
-    pub(crate) fn ended(&self, buffer: BufferId, grant: GrantId) {
+    pub(crate) fn ended(&self, buffer: BufferId, grant: OwnerId) {
         let by = self.0.load(Ordering::Relaxed);
         if by != u64::MAX {
             self.0.store(NOBODY, Ordering::Relaxed);
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_ended_leaves_nothing_behind() {
-        let entry = (BufferId(1), GrantId(1));
+        let entry = (BufferId(1), OwnerId(1));
         let holder = elsewhere(|| add(entry));
         let noted = || GONE.with(|notes| notes.contains_key(&holder));
         assert!(!noted());
@@ -186,12 +186,12 @@ mod tests {
     #[test]
     fn the_list_does_not_outgrow_what_is_held() {
         let length = || HELD.with(|held| held.list.borrow().entries.len());
-        let holders: Vec<_> = (0..200).map(|buffer| (buffer, add((BufferId(buffer), GrantId(1))))).collect();
+        let holders: Vec<_> = (0..200).map(|buffer| (buffer, add((BufferId(buffer), OwnerId(1))))).collect();
         assert_eq!(length(), 200);
         for (buffer, holder) in holders {
-            elsewhere(|| remove((BufferId(buffer), GrantId(1)), holder));
+            elsewhere(|| remove((BufferId(buffer), OwnerId(1)), holder));
         }
-        (200..300).for_each(|buffer| _ = add((BufferId(buffer), GrantId(1))));
+        (200..300).for_each(|buffer| _ = add((BufferId(buffer), OwnerId(1))));
         assert_eq!(length(), 100);
         assert_eq!(at_or_after(BufferId(299)), Some(BufferId(299)));
         assert_eq!(at_or_after(BufferId(300)), None);
@@ -200,16 +200,16 @@ mod tests {
     #[test]
     fn whoever_uses_a_grant_holds_it() {
         let (low, high) = (BufferId(1), BufferId(7));
-        let holding = Holding::new(high, GrantId(1));
+        let holding = Holding::new(high, OwnerId(1));
         assert_eq!(at_or_after(low), Some(high));
         elsewhere(|| {
-            holding.used_here(high, GrantId(1));
+            holding.used_here(high, OwnerId(1));
             assert_eq!(at_or_after(low), Some(high));
         });
         assert_eq!(at_or_after(low), None);
-        holding.used_here(high, GrantId(1));
+        holding.used_here(high, OwnerId(1));
         assert_eq!(at_or_after(low), Some(high));
-        holding.ended(high, GrantId(1));
+        holding.ended(high, OwnerId(1));
         assert_eq!(at_or_after(low), None);
     }
 }

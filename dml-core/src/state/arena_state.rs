@@ -7,7 +7,7 @@
 //! ```
 //! Invariants: I-8 (counts), I-10 (groups), I-19 (map state well-formed).
 
-use crate::base::id::{ArenaId, GrantId};
+use crate::base::id::{ArenaId, OwnerId};
 use crate::memory::desc::{ArenaDesc, Concurrency};
 use crate::memory::map_state::MapState;
 
@@ -42,7 +42,7 @@ impl Alloc {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Transition {
     /// The grant or prefetch whose plan makes the change.
-    pub owner: GrantId,
+    pub owner: OwnerId,
     /// The number of remaining steps of the plan that change this arena.
     pub steps: u32,
     /// Whether one of these steps binds another arena to the storage. Until it is done, the final concurrency of the
@@ -72,7 +72,7 @@ pub struct ArenaState {
     /// The number of grants of the native device's kernels (the paper's ref-count).
     pub native_refs: u32,
     /// The number of reserved or running copies that have this arena as an end.
-    pub remote_refs: u32,
+    pub copy_refs: u32,
     /// The pending change of storage or map state, if a plan has reserved one.
     pub transition: Option<Transition>,
     /// The part of the arena that is lost.
@@ -87,7 +87,7 @@ impl ArenaState {
             alloc: Alloc::Unallocated,
             map: MapState::initial(desc),
             native_refs: 0,
-            remote_refs: 0,
+            copy_refs: 0,
             transition: None,
             loss: Loss::None,
         }
@@ -102,6 +102,6 @@ impl ArenaState {
     /// Returns the number of kernels and copies that use the arena.
     #[must_use]
     pub fn users(&self) -> u64 {
-        u64::from(self.native_refs) + u64::from(self.remote_refs)
+        u64::from(self.native_refs) + u64::from(self.copy_refs)
     }
 }

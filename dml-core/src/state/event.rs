@@ -2,7 +2,7 @@
 
 use super::{CopyOp, Outcome, Requestor};
 use crate::base::access::{Access, Claims};
-use crate::base::id::{ArenaId, DeviceId, GrantId, KernelId, Seq, Ticket};
+use crate::base::id::{ArenaId, DeviceId, KernelId, OwnerId, Seq, Ticket};
 use crate::base::range::Span;
 
 /// One event of one buffer.
@@ -33,7 +33,7 @@ pub enum EventKind {
     /// A kernel was granted access.
     Granted {
         /// The new grant.
-        grant: GrantId,
+        grant: OwnerId,
         /// The kernel that holds the grant.
         kernel: KernelId,
         /// The arena that the kernel uses.
@@ -46,7 +46,7 @@ pub enum EventKind {
     /// A grant ended.
     Released {
         /// The grant that ended.
-        grant: GrantId,
+        grant: OwnerId,
         /// The outcome that counted.
         outcome: Outcome,
         /// The commit that this release made, if any.
@@ -55,14 +55,14 @@ pub enum EventKind {
     /// A writing grant became a reading grant.
     Downgraded {
         /// The grant that was downgraded.
-        grant: GrantId,
+        grant: OwnerId,
         /// The commit that this made.
         commit: Seq,
     },
     /// A prefetch ended after all of its copies.
     Prefetched {
         /// The prefetch that ended.
-        owner: GrantId,
+        owner: OwnerId,
         /// The arena that now holds the bytes.
         arena: ArenaId,
     },
@@ -88,7 +88,7 @@ pub enum EventKind {
     /// A copy started.
     CopyStarted {
         /// The grant or prefetch that the copy belongs to.
-        owner: GrantId,
+        owner: OwnerId,
         /// The source; `None` for a fill with zeros.
         from: Option<ArenaId>,
         /// The destination.
@@ -99,7 +99,7 @@ pub enum EventKind {
     /// A copy ended: the bytes are valid in the destination.
     CopyDone {
         /// The grant or prefetch that the copy belongs to.
-        owner: GrantId,
+        owner: OwnerId,
         /// The source; `None` for a fill with zeros.
         from: Option<ArenaId>,
         /// The destination.
@@ -108,9 +108,9 @@ pub enum EventKind {
         span: Span,
     },
     /// A grant or prefetch was abandoned before it was complete, and its reservations were undone.
-    Aborted {
+    GivenUp {
         /// The abandoned grant or prefetch.
-        owner: GrantId,
+        owner: OwnerId,
     },
     /// Poisoned bytes got their last committed contents back.
     Restored {

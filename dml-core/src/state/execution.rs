@@ -20,7 +20,7 @@
 
 use super::{BufferState, ContractBreach, CopyOp, EventKind, MapState, Refusal, Requestor, Routes};
 use super::{Purpose, Step, SyncPlan};
-use crate::base::id::{ArenaId, ArenaSet, GrantId};
+use crate::base::id::{ArenaId, ArenaSet, OwnerId};
 use crate::base::range::Span;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a plan that is neither finished nor given up keeps its reservations"]
 pub struct Execution {
-    owner: GrantId,
+    owner: OwnerId,
     arena: ArenaId,
     purpose: Purpose,
     /// The steps that have not been examined, in the order of the plan.
@@ -88,7 +88,7 @@ pub enum Finished<'a> {
     /// The prefetched bytes are in the arena.
     Prefetched {
         /// The id of the prefetch.
-        owner: GrantId,
+        owner: OwnerId,
         /// The arena that now holds the bytes.
         arena: ArenaId,
     },
@@ -128,7 +128,7 @@ impl Execution {
 
     /// Returns the id of the grant, prefetch or binding that the plan belongs to.
     #[must_use]
-    pub fn owner(&self) -> GrantId {
+    pub fn owner(&self) -> OwnerId {
         self.owner
     }
 
@@ -272,7 +272,7 @@ impl Execution {
     ///
     /// # Errors
     /// The [`Refusal`] that says what happened to the buffer meanwhile. The plan is then given up, and the caller
-    /// records [`EventKind::Aborted`].
+    /// records [`EventKind::GivenUp`].
     pub fn finish<'a>(
         &mut self,
         routes: &dyn Routes,
@@ -296,7 +296,7 @@ impl Execution {
     /// event to record.
     pub fn give_up(&mut self, routes: &dyn Routes, state: &mut BufferState) -> EventKind {
         state.unreserve(routes, self.owner);
-        EventKind::Aborted { owner: self.owner }
+        EventKind::GivenUp { owner: self.owner }
     }
 
     /// Returns whether an examined copy still has to deliver some of these bytes to an arena.

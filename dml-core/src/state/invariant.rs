@@ -129,9 +129,9 @@ impl BufferState {
             let remote = ends[usize::from(id.0)];
             hold!(
                 8,
-                u64::from(arena.remote_refs) == remote,
+                u64::from(arena.copy_refs) == remote,
                 "{id} counts {} copies of {remote}",
-                arena.remote_refs
+                arena.copy_refs
             );
             hold!(19, arena.map.is_well_formed(desc), "{id} is {:?}", arena.map);
             if let Alloc::Bound { root, .. } = arena.alloc {

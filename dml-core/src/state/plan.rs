@@ -14,7 +14,7 @@ use super::{
 };
 use crate::base::access::Claim;
 use crate::base::cost::Cost;
-use crate::base::id::{ArenaId, ArenaSet, DeviceId, GrantId, LinkId};
+use crate::base::id::{ArenaId, ArenaSet, DeviceId, LinkId, OwnerId};
 use crate::base::range::Span;
 use crate::memory::desc::Concurrency;
 use crate::memory::link::{Allocation, CopyQuery, Link};
@@ -94,7 +94,7 @@ pub enum Purpose {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncPlan {
     /// The grant, prefetch or binding it belongs to.
-    pub owner: GrantId,
+    pub owner: OwnerId,
     /// The purpose of the plan.
     pub purpose: Purpose,
     /// The arena in which the bytes will be valid.
@@ -151,7 +151,7 @@ type MapChanges = SmallVec<[(ArenaId, DeviceId, MapState); 2]>;
 pub(super) struct Planner<'a> {
     pub(super) state: &'a BufferState,
     pub(super) routes: &'a dyn Routes,
-    pub(super) owner: GrantId,
+    pub(super) owner: OwnerId,
     pub(super) to: ArenaId,
     /// Whether the kernel will write the bytes that it receives.
     pub(super) writes: bool,
@@ -184,7 +184,7 @@ impl<'a> Planner<'a> {
     pub(super) fn new(
         state: &'a BufferState,
         routes: &'a dyn Routes,
-        owner: GrantId,
+        owner: OwnerId,
         to: ArenaId,
         writes: bool,
     ) -> Self {
@@ -431,7 +431,7 @@ impl<'a> Planner<'a> {
         let planned = self.draft.steps.len();
         self.give_access(arena, self.routes.arena(arena).native, writes)?;
         // Present users of the storage get the access that the new rules require before those rules apply. If the plan
-        // is aborted in between, every user keeps its access (I-6).
+        // is given up in between, every user keeps its access (I-6).
         let steps = &mut self.draft.steps;
         let own = |step: &Step| matches!(step, Step::Map { arena: mapped, .. } if *mapped == arena);
         let at = steps[planned..].iter().position(own).map_or(steps.len(), |own| planned + own);

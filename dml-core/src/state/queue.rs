@@ -110,7 +110,7 @@ impl BufferState {
     ///
     /// # Complexity
     /// O(1) for an empty queue.
-    #[must_use = "those let in wait to be told"]
+    #[must_use = "those admitted wait to be told"]
     pub fn pump(&mut self, routes: &dyn Routes) -> Vec<Admission> {
         let mut admitted = Vec::new();
         while !self.queue.is_empty() {

@@ -4,7 +4,7 @@
 
 use super::{BufferState, Content, Lifecycle, Phase, Refusal, Remains, Routes, Status};
 use crate::base::access::{Access, Claim};
-use crate::base::id::{ArenaId, GrantId, Seq};
+use crate::base::id::{ArenaId, OwnerId, Seq};
 use crate::base::range::Span;
 
 /// The way in which a grant ends.
@@ -34,7 +34,7 @@ pub struct Release {
 
 impl BufferState {
     /// Records that the kernel of a grant has started.
-    pub fn start(&mut self, grant: GrantId) {
+    pub fn start(&mut self, grant: OwnerId) {
         if let Some(entry) = self.requestors.iter_mut().find(|entry| entry.grant == grant) {
             entry.phase = Phase::InFlight;
         }
@@ -48,7 +48,7 @@ impl BufferState {
     pub fn release(
         &mut self,
         routes: &dyn Routes,
-        grant: GrantId,
+        grant: OwnerId,
         outcome: Outcome,
     ) -> Result<Release, Refusal> {
         let index = self.requestors.iter().position(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
@@ -103,7 +103,7 @@ impl BufferState {
     ///
     /// # Errors
     /// [`Refusal::DeviceLost`] if the arena's device is lost, [`Refusal::Closed`] when there is no such grant.
-    pub fn downgrade(&mut self, routes: &dyn Routes, grant: GrantId) -> Result<Option<Seq>, Refusal> {
+    pub fn downgrade(&mut self, routes: &dyn Routes, grant: OwnerId) -> Result<Option<Seq>, Refusal> {
         let index = self.requestors.iter().position(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
         let entry = &self.requestors[index];
         let (arena, claims) = (entry.arena, entry.claims.clone());

@@ -2,7 +2,7 @@
 
 use super::Request;
 use crate::base::access::{Claim, Claims};
-use crate::base::id::{ArenaId, DeviceId, GrantId, KernelId, LinkId, Seq};
+use crate::base::id::{ArenaId, DeviceId, KernelId, LinkId, OwnerId, Seq};
 use crate::base::range::Span;
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Requestor {
     /// The grant of this entry.
-    pub grant: GrantId,
+    pub grant: OwnerId,
     /// The kernel that holds the grant.
     pub kernel: KernelId,
     /// The arena that the kernel uses.
@@ -78,7 +78,7 @@ impl Requestor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CopyId {
     /// The grant or prefetch whose plan contains the copy.
-    pub owner: GrantId,
+    pub owner: OwnerId,
     /// The index of the copy among the plan's copies, from 0.
     pub index: u32,
 }
@@ -182,7 +182,7 @@ impl Copies {
     }
 
     /// Removes the copies of one plan and returns them.
-    pub(super) fn take_of(&mut self, owner: GrantId) -> impl Iterator<Item = CopyOp> {
+    pub(super) fn take_of(&mut self, owner: OwnerId) -> impl Iterator<Item = CopyOp> {
         let of = |index| CopyId { owner, index };
         self.0.extract_if(of(0)..=of(u32::MAX), |_, _| true).map(|(_, copy)| copy)
     }

@@ -6,7 +6,7 @@ use super::{
 };
 use super::{BindRefusal, FreeRefusal};
 use crate::base::cost::Cost;
-use crate::base::id::{ArenaId, ArenaSet, DeviceId, GrantId};
+use crate::base::id::{ArenaId, ArenaSet, DeviceId, OwnerId};
 use crate::base::range::Span;
 use crate::memory::desc::Concurrency;
 
@@ -41,7 +41,7 @@ impl BufferState {
     /// [`BindRefusal`]; nothing changed then.
     pub fn bind(
         &mut self,
-        owner: GrantId,
+        owner: OwnerId,
         arena: ArenaId,
         root: ArenaId,
         concurrency: Concurrency,
@@ -81,7 +81,7 @@ impl BufferState {
         }
         // The group may have other rules without this member, so no plan made under the present rules may be pending.
         let group = self.group(arena).without(arena);
-        let planned = |member| self.arena(member).transition.is_some() || self.arena(member).remote_refs > 0;
+        let planned = |member| self.arena(member).transition.is_some() || self.arena(member).copy_refs > 0;
         let awaited = |entry: &Requestor| entry.phase == Phase::Preparing && group.contains(entry.arena);
         if group.iter().any(planned) || self.requestors.iter().any(awaited) {
             return Err(FreeRefusal::InUse);

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::base::access::{Access, Claim, Claims};
 use crate::base::cost::Cost;
-use crate::base::id::{ArenaId, ArenaSet, DeviceId, DeviceSet, GrantId, KernelId, LinkId, Ticket};
+use crate::base::id::{ArenaId, ArenaSet, DeviceId, DeviceSet, KernelId, LinkId, OwnerId, Ticket};
 use crate::base::range::Span;
 use crate::memory::desc::{ArenaDesc, ArenaKind, Concurrency};
 use crate::memory::link::{Allocation, CopyQuery, Link};
@@ -194,9 +194,9 @@ impl Driver {
     }
 
     /// A number that nobody has.
-    pub(super) fn next(&mut self) -> GrantId {
+    pub(super) fn next(&mut self) -> OwnerId {
         self.last += 1;
-        GrantId(self.last)
+        OwnerId(self.last)
     }
 
     /// Changes the state and checks it.
@@ -217,7 +217,7 @@ impl Driver {
 
     /// Asks, and carries nothing out.
     #[track_caller]
-    pub(super) fn ask(&mut self, arena: ArenaId, span: (u64, u64), access: Access) -> (GrantId, Begin) {
+    pub(super) fn ask(&mut self, arena: ArenaId, span: (u64, u64), access: Access) -> (OwnerId, Begin) {
         let request = self.request(arena, &[claim(span.0, span.1, access)]);
         (request.grant, self.act(|state, bench| state.begin(bench, &request)))
     }
@@ -235,7 +235,7 @@ impl Driver {
 
     /// Makes the transitions of one step, out of any order.
     #[track_caller]
-    pub(super) fn step(&mut self, owner: GrantId, step: Step) {
+    pub(super) fn step(&mut self, owner: OwnerId, step: Step) {
         self.act(|state, bench| match step {
             Step::Allocate { arena } => state.allocated(bench, arena),
             Step::Bind { arena, root, concurrency } => state.bound(bench, arena, root, concurrency),
@@ -270,7 +270,7 @@ impl Driver {
 
     /// Access at the end of whatever plan it takes.
     #[track_caller]
-    pub(super) fn acquire(&mut self, arena: ArenaId, span: (u64, u64), access: Access) -> GrantId {
+    pub(super) fn acquire(&mut self, arena: ArenaId, span: (u64, u64), access: Access) -> OwnerId {
         match self.ask(arena, span, access) {
             (grant, Begin::Granted(_)) => grant,
             (grant, Begin::Plan(plan)) => {
@@ -292,13 +292,13 @@ impl Driver {
 
     /// Ends a grant.
     #[track_caller]
-    pub(super) fn release(&mut self, grant: GrantId, outcome: Outcome) -> Result<Release, Refusal> {
+    pub(super) fn release(&mut self, grant: OwnerId, outcome: Outcome) -> Result<Release, Refusal> {
         self.act(|state, bench| state.release(bench, grant, outcome))
     }
 
     /// Ends a grant that nothing else happened to.
     #[track_caller]
-    pub(super) fn end(&mut self, grant: GrantId, outcome: Outcome) {
+    pub(super) fn end(&mut self, grant: OwnerId, outcome: Outcome) {
         assert_eq!(self.release(grant, outcome).map(|release| release.outcome), Ok(outcome));
     }
 

@@ -1,8 +1,8 @@
 //! The transitions of the machine. The result of each transition names the caller's next action.
 //!
 //! An [`Execution`](super::Execution) carries out a plan by making the transitions of its steps: allocate or bind
-//! storage, change a map state, start and complete a copy. At the end the plan is finished; it may be aborted at any
-//! point. An aborted plan leaves nothing behind except the allocations and copies that it had completed (I-15).
+//! storage, change a map state, start and complete a copy. At the end the plan is finished; it may be given up at any
+//! point. A plan that is given up leaves nothing behind except the allocations and copies that it had completed (I-15).
 
 use super::plan::{NoPlan, Planner};
 use super::requestors::writes;
@@ -12,7 +12,7 @@ use super::{
 };
 use super::{BusyReason, ContractBreach, Refusal};
 use crate::base::access::{Access, Claim, Claims};
-use crate::base::id::{ArenaId, ArenaSet, DeviceId, GrantId, KernelId, Seq};
+use crate::base::id::{ArenaId, ArenaSet, DeviceId, KernelId, OwnerId, Seq};
 use crate::base::range::Span;
 
 /// A request of one kernel on one buffer.
@@ -21,7 +21,7 @@ pub struct Request {
     /// The kernel that asks.
     pub kernel: KernelId,
     /// The id of the grant that the request will become.
-    pub grant: GrantId,
+    pub grant: OwnerId,
     /// The arena that the kernel will use.
     pub arena: ArenaId,
     /// The bytes and accesses, canonical and within the buffer.
@@ -197,7 +197,7 @@ impl BufferState {
             match *step {
                 Step::Copy(copy) => {
                     for end in copy.from().into_iter().chain([copy.to]) {
-                        self.arena_mut(end).remote_refs += 1;
+                        self.arena_mut(end).copy_refs += 1;
                     }
                     self.copies.insert(copy);
                 }
@@ -210,7 +210,7 @@ impl BufferState {
         }
     }
 
-    fn mark(&mut self, arena: ArenaId, owner: GrantId, binds: bool) {
+    fn mark(&mut self, arena: ArenaId, owner: OwnerId, binds: bool) {
         let transition = &mut self.arena_mut(arena).transition;
         let before = transition.unwrap_or(Transition { owner, steps: 0, binds: false });
         *transition = Some(Transition { owner, steps: before.steps + 1, binds: before.binds || binds });
@@ -238,7 +238,7 @@ impl BufferState {
     pub(super) fn mapped(
         &mut self,
         routes: &dyn Routes,
-        owner: GrantId,
+        owner: OwnerId,
         (arena, device, target): (ArenaId, DeviceId, MapState),
         state: MapState,
     ) -> Result<(), ContractBreach> {
@@ -258,7 +258,7 @@ impl BufferState {
     fn breach(
         &self,
         routes: &dyn Routes,
-        owner: GrantId,
+        owner: OwnerId,
         (arena, device, target): (ArenaId, DeviceId, MapState),
         state: MapState,
     ) -> Option<DeviceId> {
@@ -284,7 +284,7 @@ impl BufferState {
     /// [`Refusal::DeviceLost`] if one of its ends is lost. [`Refusal::Poisoned`] or [`Refusal::Uninitialized`] if its
     /// bytes are. [`Refusal::Unreachable`] if its source does not hold them. [`Refusal::Wedged`] if the buffer is
     /// wedged. [`Refusal::Closed`] if there is no such copy. The copy has not started then, and its plan must be
-    /// aborted.
+    /// given up.
     pub(super) fn started(&mut self, id: CopyId) -> Result<(), Refusal> {
         let copy = *self.copies.find(id).ok_or(Refusal::Closed)?;
         if self.lifecycle == Lifecycle::Wedged {
@@ -314,7 +314,7 @@ impl BufferState {
     pub(super) fn copied(&mut self, routes: &dyn Routes, id: CopyId) {
         let Some(copy) = self.copies.remove(id) else { return };
         for end in copy.from().into_iter().chain([copy.to]) {
-            self.arena_mut(end).remote_refs -= 1;
+            self.arena_mut(end).copy_refs -= 1;
         }
         if !self.arena(copy.to).is_lost() {
             let mirrors = self.tenancy(routes).mirrors(copy.to);
@@ -332,8 +332,8 @@ impl BufferState {
     /// # Errors
     /// [`Refusal::Wedged`] or [`Refusal::DeviceLost`] if that happened during the plan. [`Refusal::Poisoned`],
     /// [`Refusal::Uninitialized`] or [`Refusal::Unreachable`] if the bytes to be read are no longer available. The
-    /// request is then aborted. [`Refusal::Closed`] if there is no such grant.
-    pub(super) fn finish(&mut self, routes: &dyn Routes, grant: GrantId) -> Result<&Requestor, Refusal> {
+    /// request is then given up. [`Refusal::Closed`] if there is no such grant.
+    pub(super) fn finish(&mut self, routes: &dyn Routes, grant: OwnerId) -> Result<&Requestor, Refusal> {
         let seq = self.commit_seq;
         let index = self.requestors.iter().position(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
         let arena = self.requestors[index].arena;
@@ -369,10 +369,10 @@ impl BufferState {
     }
 
     /// Aborts a plan: removes its entry, reservations and marks. Its completed allocations and copies stay (I-15).
-    pub(super) fn unreserve(&mut self, routes: &dyn Routes, owner: GrantId) {
+    pub(super) fn unreserve(&mut self, routes: &dyn Routes, owner: OwnerId) {
         for copy in self.copies.take_of(owner) {
             for end in copy.from().into_iter().chain([copy.to]) {
-                self.arenas[usize::from(end.0)].remote_refs -= 1;
+                self.arenas[usize::from(end.0)].copy_refs -= 1;
             }
         }
         for arena in &mut self.arenas {
@@ -384,7 +384,7 @@ impl BufferState {
 
     /// Makes bytes valid in an arena ahead of their use, without a grant. [`Begin::Granted`] means that they are
     /// already valid.
-    pub fn prefetch(&mut self, routes: &dyn Routes, owner: GrantId, arena: ArenaId, span: Span) -> Begin {
+    pub fn prefetch(&mut self, routes: &dyn Routes, owner: OwnerId, arena: ArenaId, span: Span) -> Begin {
         let claims = Claims::new([Claim { span, access: Access::ReadOnly }]);
         if !self.queue.is_empty() {
             return Begin::Busy { reason: BusyReason::Queue, needs_idle: ArenaSet::EMPTY };

@@ -5,14 +5,14 @@
 //! Transitions ask about the arenas as they are; the planner asks about the arenas as they will be.
 
 use super::{Alloc, ArenaState, BufferState, CopyKind, MapState, Routes};
-use crate::base::id::{ArenaId, ArenaSet, DeviceId, GrantId};
+use crate::base::id::{ArenaId, ArenaSet, DeviceId, OwnerId};
 use crate::memory::desc::{ArenaDesc, Concurrency};
 use smallvec::SmallVec;
 
 /// One use of an arena's storage through a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct User {
-    pub(super) owner: GrantId,
+    pub(super) owner: OwnerId,
     pub(super) arena: ArenaId,
     pub(super) device: DeviceId,
     pub(super) writes: bool,
@@ -129,7 +129,7 @@ impl Users {
     }
 
     /// Returns the uses of a group's storage by other owners than `owner`.
-    pub(super) fn others(&self, group: ArenaSet, owner: GrantId) -> impl Iterator<Item = &User> {
+    pub(super) fn others(&self, group: ArenaSet, owner: OwnerId) -> impl Iterator<Item = &User> {
         self.0.iter().filter(move |user| user.owner != owner && group.contains(user.arena))
     }
 
@@ -141,7 +141,7 @@ impl Users {
         concurrency: Concurrency,
         device: DeviceId,
         writes: bool,
-        owner: GrantId,
+        owner: OwnerId,
     ) -> bool {
         self.others(group, owner).filter(|user| user.device != device).all(|user| match concurrency {
             Concurrency::Exclusive => false,
@@ -158,7 +158,7 @@ impl Users {
         (desc, group): (&ArenaDesc, ArenaSet),
         now: MapState,
         target: MapState,
-        owner: GrantId,
+        owner: OwnerId,
     ) -> bool {
         now == target
             || self

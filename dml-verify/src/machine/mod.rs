@@ -24,7 +24,7 @@ use dml_core::state::{
     Next, Outcome, Refusal, Report, Request, Routes, Step, SyncPlan,
 };
 use dml_core::{
-    Allocation, ArenaId, ArenaSet, Claims, Concurrency, DeviceId, GrantId, KernelId, Span, Ticket,
+    Allocation, ArenaId, ArenaSet, Claims, Concurrency, DeviceId, KernelId, OwnerId, Span, Ticket,
 };
 use ghost::{Ghost, Underway};
 
@@ -39,7 +39,7 @@ struct Running {
 /// A granted request whose kernel runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Holding {
-    grant: GrantId,
+    grant: OwnerId,
     arena: ArenaId,
     claims: Claims,
 }
@@ -96,20 +96,20 @@ impl Machine {
     }
 
     /// Returns the grants that kernels hold.
-    pub fn holding(&self) -> impl ExactSizeIterator<Item = GrantId> + '_ {
+    pub fn holding(&self) -> impl ExactSizeIterator<Item = OwnerId> + '_ {
         self.holding.iter().map(|holding| holding.grant)
     }
 
     /// Returns whether a grant holds bytes for writing.
     #[must_use]
-    pub fn writes(&self, grant: GrantId) -> bool {
+    pub fn writes(&self, grant: OwnerId) -> bool {
         let found = self.holding.iter().find(|holding| holding.grant == grant);
         found.is_some_and(|holding| holding.claims.iter().any(|claim| claim.access.writes()))
     }
 
     /// Returns whether a request waits.
     #[must_use]
-    pub fn is_waiting(&self, grant: GrantId) -> bool {
+    pub fn is_waiting(&self, grant: OwnerId) -> bool {
         self.state.queue().any(|waiting| waiting.request.grant == grant)
     }
 
@@ -192,7 +192,7 @@ impl Machine {
     }
 
     /// Prefetches bytes into an arena.
-    pub fn prefetch(&mut self, routes: &dyn Routes, owner: GrantId, arena: ArenaId, span: Span) -> Asked {
+    pub fn prefetch(&mut self, routes: &dyn Routes, owner: OwnerId, arena: ArenaId, span: Span) -> Asked {
         let asked = match self.state.prefetch(routes, owner, arena, span) {
             Begin::Granted(_) => Asked::Granted,
             Begin::Plan(plan) => self.run(plan),
@@ -204,7 +204,7 @@ impl Machine {
     }
 
     /// Binds an arena to another's storage, if a link of the platform allows it. Returns whether the binding began.
-    pub fn bind(&mut self, routes: &dyn Routes, owner: GrantId, arena: ArenaId, root: ArenaId) -> bool {
+    pub fn bind(&mut self, routes: &dyn Routes, owner: OwnerId, arena: ArenaId, root: ArenaId) -> bool {
         let concurrency = routes.links().iter().find_map(|link| match link.allocation {
             Allocation::Bound(concurrency) if (link.from, link.to) == (root, arena) => Some(concurrency),
             _ => None,
@@ -236,7 +236,7 @@ impl Machine {
     }
 
     /// Starts a kernel, and checks the bytes that it asked to read.
-    fn granted(&mut self, grant: GrantId) {
+    fn granted(&mut self, grant: OwnerId) {
         let entry = self.state.requestors().iter().find(|entry| entry.grant == grant);
         let Some((arena, claims)) = entry.map(|entry| (entry.arena, entry.claims.clone())) else {
             return self.expect(false, || format!("{grant} is granted and not in the requestor-set"));
@@ -256,7 +256,7 @@ impl Machine {
     ///
     /// # Panics
     /// When no plan of this owner is under way.
-    pub fn advance(&mut self, routes: &dyn Routes, owner: GrantId, which: usize) -> Option<Step> {
+    pub fn advance(&mut self, routes: &dyn Routes, owner: OwnerId, which: usize) -> Option<Step> {
         let index = self.index(owner);
         let Self { state, running, .. } = self;
         let execution = &mut running[index].execution;
@@ -292,7 +292,7 @@ impl Machine {
     ///
     /// # Panics
     /// When no plan of this owner is under way.
-    pub fn fail(&mut self, routes: &dyn Routes, owner: GrantId, which: usize) {
+    pub fn fail(&mut self, routes: &dyn Routes, owner: OwnerId, which: usize) {
         self.go_wrong(routes, owner, which, Report::Failed);
     }
 
@@ -300,7 +300,7 @@ impl Machine {
     ///
     /// # Panics
     /// When no plan of this owner is under way.
-    pub fn break_contract(&mut self, routes: &dyn Routes, owner: GrantId, which: usize) {
+    pub fn break_contract(&mut self, routes: &dyn Routes, owner: OwnerId, which: usize) {
         self.go_wrong(routes, owner, which, Report::Broken);
     }
 
@@ -309,7 +309,7 @@ impl Machine {
     ///
     /// # Panics
     /// When no plan of this owner is under way.
-    pub fn give_up(&mut self, owner: GrantId) {
+    pub fn give_up(&mut self, owner: OwnerId) {
         let index = self.index(owner);
         let execution = &mut self.running[index].execution;
         if execution.doing().is_none() {
@@ -317,7 +317,7 @@ impl Machine {
         }
     }
 
-    fn go_wrong(&mut self, routes: &dyn Routes, owner: GrantId, which: usize, report: Report) {
+    fn go_wrong(&mut self, routes: &dyn Routes, owner: OwnerId, which: usize, report: Report) {
         let index = self.index(owner);
         let execution = &self.running[index].execution;
         if let Some(step) = execution.doing().or_else(|| pick(execution, which)) {
@@ -329,19 +329,19 @@ impl Machine {
 
     /// Returns how many steps of a plan can fail now.
     #[must_use]
-    pub fn failures(&self, owner: GrantId) -> usize {
+    pub fn failures(&self, owner: OwnerId) -> usize {
         let execution = &self.running[self.index(owner)].execution;
         usize::from(execution.doing().is_some()).max(execution.under_way().len())
     }
 
     /// Returns how many choices [`advance`](Self::advance) has: more than one only where the plan may wait for copies.
     #[must_use]
-    pub fn choices(&self, owner: GrantId) -> usize {
+    pub fn choices(&self, owner: OwnerId) -> usize {
         let execution = &self.running[self.index(owner)].execution;
         if execution.doing().is_some() { 1 } else { execution.under_way().len().max(1) }
     }
 
-    fn index(&self, owner: GrantId) -> usize {
+    fn index(&self, owner: OwnerId) -> usize {
         let found = self.running.iter().position(|running| running.execution.owner() == owner);
         found.expect("a plan of this owner is under way")
     }
@@ -462,7 +462,7 @@ impl Machine {
     ///
     /// # Panics
     /// When no kernel holds this grant.
-    pub fn release(&mut self, routes: &dyn Routes, grant: GrantId, outcome: Outcome) {
+    pub fn release(&mut self, routes: &dyn Routes, grant: OwnerId, outcome: Outcome) {
         let Holding { arena, claims, .. } = self.let_go(grant);
         // The kernel wrote before it ended, and the release may drop its storage.
         let before = self.state.clone();
@@ -486,7 +486,7 @@ impl Machine {
     ///
     /// # Panics
     /// When no kernel holds this grant.
-    pub fn downgrade(&mut self, routes: &dyn Routes, grant: GrantId) {
+    pub fn downgrade(&mut self, routes: &dyn Routes, grant: OwnerId) {
         let Holding { arena, claims, .. } = self.let_go(grant);
         if self.state.downgrade(routes, grant).is_ok() {
             self.ghost.wrote(&self.state, arena, &claims, true);
@@ -498,7 +498,7 @@ impl Machine {
         self.settle(routes);
     }
 
-    fn let_go(&mut self, grant: GrantId) -> Holding {
+    fn let_go(&mut self, grant: OwnerId) -> Holding {
         let found = self.holding.iter().position(|holding| holding.grant == grant);
         self.holding.remove(found.expect("a kernel holds this grant"))
     }
@@ -587,6 +587,6 @@ fn pick(execution: &Execution, which: usize) -> Option<Step> {
 
 /// Makes a request of a kernel that makes no other request.
 #[must_use]
-pub fn request(grant: GrantId, arena: ArenaId, claims: Claims) -> Request {
+pub fn request(grant: OwnerId, arena: ArenaId, claims: Claims) -> Request {
     Request { kernel: KernelId(grant.0), grant, arena, claims }
 }

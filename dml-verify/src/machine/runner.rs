@@ -4,7 +4,7 @@ use super::op::How;
 use super::{Asked, Machine, Op, request};
 use dml_core::state::{Alloc, CopyKind, Execution, Initial, Lifecycle, Loss, Outcome, Routes, Status, Step};
 use dml_core::{
-    Access, Allocation, ArenaId, ArenaSet, Claim, Claims, CopyQuery, GrantId, KernelId, Link, LinkId, Span,
+    Access, Allocation, ArenaId, ArenaSet, Claim, Claims, CopyQuery, KernelId, Link, LinkId, OwnerId, Span,
     Ticket,
 };
 use std::collections::BTreeSet;
@@ -53,7 +53,7 @@ pub(super) struct Runner<'a> {
     machine: Machine,
     next: u64,
     tickets: u64,
-    granted: BTreeSet<GrantId>,
+    granted: BTreeSet<OwnerId>,
     tally: Tally,
 }
 
@@ -73,9 +73,9 @@ impl<'a> Runner<'a> {
         ArenaId(index % self.routes.arenas().len() as u8)
     }
 
-    fn grant(&mut self) -> GrantId {
+    fn grant(&mut self) -> OwnerId {
         self.next += 1;
-        GrantId(self.next)
+        OwnerId(self.next)
     }
 
     /// Checks the machine against the specification.
@@ -86,7 +86,7 @@ impl<'a> Runner<'a> {
         self.granted.extend(self.machine.holding());
     }
 
-    fn advance(&mut self, owner: GrantId, which: usize) {
+    fn advance(&mut self, owner: OwnerId, which: usize) {
         match self.machine.advance(self.routes, owner, which) {
             Some(Step::Bind { .. }) => self.tally.binds += 1,
             Some(Step::Copy(copy)) => match copy.kind {
@@ -99,7 +99,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Returns the owner of the plan that a number names, and which of its copies the number names.
-    fn plan(&self, which: usize) -> Option<(GrantId, usize)> {
+    fn plan(&self, which: usize) -> Option<(OwnerId, usize)> {
         let plans = self.machine.running();
         let copy = which / plans.len().max(1);
         pick(plans, which).map(|execution| (execution.owner(), copy))

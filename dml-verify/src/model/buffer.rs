@@ -3,7 +3,7 @@
 use super::Explain;
 use crate::machine::{Machine, request};
 use dml_core::state::{Alloc, CopyKind, CopyPhase, Execution, Initial, Outcome, Purpose, Remains, Status};
-use dml_core::{Access, ArenaId, Claim, Claims, DeviceId, GrantId, Platform, Span, Ticket};
+use dml_core::{Access, ArenaId, Claim, Claims, DeviceId, OwnerId, Platform, Span, Ticket};
 use stateright::{Model, Property};
 
 /// A request that a kernel may make: all its claims at once.
@@ -91,17 +91,17 @@ pub enum Action {
     /// A kernel asks for one of its wishes, and waits if it cannot have access now.
     Ask(usize, usize),
     /// A plan takes its next step; of the copies that it waits for, the one with this number ends.
-    Advance(GrantId, usize),
+    Advance(OwnerId, usize),
     /// A step that has begun fails.
-    Fail(GrantId, usize),
+    Fail(OwnerId, usize),
     /// A step that has begun fails because an arena breaks its contract.
-    Break(GrantId, usize),
+    Break(OwnerId, usize),
     /// The owner of a plan gives the plan up.
-    GiveUp(GrantId),
+    GiveUp(OwnerId),
     /// A kernel ends.
-    Release(GrantId, Outcome),
+    Release(OwnerId, Outcome),
     /// A writer is downgraded to a reader.
-    Downgrade(GrantId),
+    Downgrade(OwnerId),
     /// A waiting request is given up.
     Cancel(Ticket),
     /// Bytes are prefetched.
@@ -119,8 +119,8 @@ pub enum Action {
 }
 
 /// The grants that stand for the owner of a prefetch and of a binding; no kernel has them.
-const PREFETCH: GrantId = GrantId(100);
-const BINDING: GrantId = GrantId(101);
+const PREFETCH: OwnerId = OwnerId(100);
+const BINDING: OwnerId = OwnerId(101);
 
 impl BufferModel {
     /// Makes a model in which nothing fails.
@@ -147,15 +147,15 @@ impl BufferModel {
         }
     }
 
-    fn is_idle(machine: &Machine, owner: GrantId) -> bool {
+    fn is_idle(machine: &Machine, owner: OwnerId) -> bool {
         !machine.is_waiting(owner)
             && machine.running().all(|running| running.owner() != owner)
             && machine.holding().all(|holding| holding != owner)
     }
 }
 
-fn grant(kernel: usize) -> GrantId {
-    GrantId(kernel as u64 + 1)
+fn grant(kernel: usize) -> OwnerId {
+    OwnerId(kernel as u64 + 1)
 }
 
 impl Model for BufferModel {
@@ -275,7 +275,7 @@ fn pair(
     machine: &Machine,
     holds: impl Fn(&dml_core::state::Requestor, &dml_core::state::Requestor) -> bool,
 ) -> bool {
-    let entry = |grant: GrantId| machine.state().requestors().iter().find(move |entry| entry.grant == grant);
+    let entry = |grant: OwnerId| machine.state().requestors().iter().find(move |entry| entry.grant == grant);
     let entries: Vec<_> = machine.holding().filter_map(entry).collect();
     entries.iter().enumerate().any(|(index, one)| entries[..index].iter().any(|other| holds(one, other)))
 }

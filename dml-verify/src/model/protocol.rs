@@ -3,7 +3,7 @@
 use super::Explain;
 use crate::machine::{Asked, Machine, request};
 use dml_core::state::{Execution, Initial, Outcome, Routes, Status};
-use dml_core::{Access, ArenaId, Claim, Claims, GrantId, Platform, Span, Ticket};
+use dml_core::{Access, ArenaId, Claim, Claims, OwnerId, Platform, Span, Ticket};
 use stateright::{Model, Property};
 
 /// A part of what a kernel acquires.
@@ -79,9 +79,9 @@ pub enum Action {
     /// A kernel asks for its next buffer, and waits if it cannot have access now.
     Ask(usize),
     /// A plan on a buffer takes its next step.
-    Advance(usize, GrantId),
+    Advance(usize, OwnerId),
     /// The next step of a plan fails.
-    Fail(usize, GrantId),
+    Fail(usize, OwnerId),
     /// A waiting kernel gives up.
     Cancel(usize),
     /// A kernel that has everything, or has given up, releases the last buffer that it holds.
@@ -109,8 +109,8 @@ impl ProtocolModel {
     }
 
     /// Returns the grant of a kernel's step, which is the same each time, so that states repeat.
-    fn grant(kernel: usize, step: usize) -> GrantId {
-        GrantId((kernel * 10 + step) as u64 + 1)
+    fn grant(kernel: usize, step: usize) -> OwnerId {
+        OwnerId((kernel * 10 + step) as u64 + 1)
     }
 
     fn routes(&self) -> &dyn Routes {
@@ -118,7 +118,7 @@ impl ProtocolModel {
     }
 
     /// Returns the step at which a kernel acquires, if it does, and whether it has asked for that step.
-    fn at(&self, world: &World, kernel: usize) -> Option<(Want, GrantId, bool)> {
+    fn at(&self, world: &World, kernel: usize) -> Option<(Want, OwnerId, bool)> {
         let Kernel { list, granted, leaving } = world.kernels[kernel];
         let list = list.filter(|_| leaving.is_none())?;
         let want = self.steps(kernel, list).get(granted)?.clone();
@@ -129,7 +129,7 @@ impl ProtocolModel {
 
     /// Follows the steps under way: a kernel whose plan is complete has one more buffer, and one whose plan failed
     /// leaves.
-    fn follow(&self, world: &mut World, engaged: &[Option<(Want, GrantId)>]) {
+    fn follow(&self, world: &mut World, engaged: &[Option<(Want, OwnerId)>]) {
         for (kernel, was) in engaged.iter().enumerate() {
             let Some((want, grant)) = was else { continue };
             let machine = &world.buffers[want.buffer];
@@ -277,7 +277,7 @@ impl Model for ProtocolModel {
             }),
             Property::sometimes("one holds while it waits", |model: &Self, world: &World| {
                 (0..model.kernels.len()).any(|kernel| {
-                    let waits = |(want, grant, _): (Want, GrantId, bool)| {
+                    let waits = |(want, grant, _): (Want, OwnerId, bool)| {
                         world.buffers[want.buffer].is_waiting(grant)
                     };
                     world.kernels[kernel].granted > 0 && model.at(world, kernel).is_some_and(waits)

@@ -93,7 +93,7 @@ pub fn run(seed: u64) -> (Tally, Vec<Event>) {
         faults: sky.faults.load(Ordering::Relaxed),
         granted: count(|kind| matches!(kind, EventKind::Granted { .. })),
         copies: count(|kind| matches!(kind, EventKind::CopyDone { .. })),
-        aborted: count(|kind| matches!(kind, EventKind::Aborted { .. })),
+        aborted: count(|kind| matches!(kind, EventKind::GivenUp { .. })),
         waited: count(|kind| matches!(kind, EventKind::Queued { .. })),
         cancelled: count(|kind| matches!(kind, EventKind::Cancelled { .. })),
         lost_devices: count(|kind| matches!(kind, EventKind::DeviceLost { .. })),

@@ -136,7 +136,7 @@ fn i15_what_is_under_way_ends_before_a_plan_is_given_up_and_counts() {
         ends(&mut driver, &mut execution, GPU2_ARENA, 10, Report::Done);
         assert_eq!(begun(&mut driver, &mut execution), (vec![], Next::GiveUp));
         let aborted = driver.act(|state, bench| execution.give_up(bench, state));
-        assert_eq!(aborted, EventKind::Aborted { owner: execution.owner() });
+        assert_eq!(aborted, EventKind::GivenUp { owner: execution.owner() });
         assert!(driver.state.is_idle());
         let valid: Vec<_> = driver.segments().into_iter().map(|(end, valid, _)| (end, valid)).collect();
         assert_eq!(valid, [(10, vec![1]), (20, vec![0, 2]), (LEN, vec![0, 1])]);

@@ -8,7 +8,7 @@ use super::super::{
 };
 use super::*;
 use crate::base::access::{Access, Claims};
-use crate::base::id::{DeviceId, DeviceSet, GrantId, KernelId, LinkId, Seq, Ticket};
+use crate::base::id::{DeviceId, DeviceSet, KernelId, LinkId, OwnerId, Seq, Ticket};
 use crate::base::range::Span;
 use Access::{ReadOnly, ReadWrite, WriteInvalidate};
 
@@ -71,23 +71,23 @@ impl Broken {
     /// A kernel whose plan is being carried out.
     fn prepares(mut self, grant: u64, arena: ArenaId, (start, end): (u64, u64), access: Access) -> Self {
         let claims = Claims::new([claim(start, end, access)]);
-        let request = Request { kernel: KernelId(grant), grant: GrantId(grant), arena, claims };
+        let request = Request { kernel: KernelId(grant), grant: OwnerId(grant), arena, claims };
         self.state.requestors.push(Requestor::new(&request, Seq(0)));
         self
     }
 
     fn phase(mut self, grant: u64, phase: Phase) -> Self {
-        let entry = self.state.requestors.iter_mut().find(|entry| entry.grant == GrantId(grant));
+        let entry = self.state.requestors.iter_mut().find(|entry| entry.grant == OwnerId(grant));
         entry.expect("there is such a grant").phase = phase;
         self
     }
 
     /// A reserved copy, its ends counted.
     fn copies(mut self, owner: u64, kind: CopyKind, to: ArenaId, (start, end): (u64, u64)) -> Self {
-        let id = CopyId { owner: GrantId(owner), index: self.state.copies.len() as u32 };
+        let id = CopyId { owner: OwnerId(owner), index: self.state.copies.len() as u32 };
         let copy = CopyOp { id, kind, to, span: Span::new(start, end), phase: CopyPhase::Reserved };
         for end in copy.from().into_iter().chain([to]) {
-            self.state.arena_mut(end).remote_refs += 1;
+            self.state.arena_mut(end).copy_refs += 1;
         }
         self.state.copies.insert(copy);
         self
@@ -119,7 +119,7 @@ impl Broken {
 
     fn waits(mut self, ticket: u64) -> Self {
         let claims = Claims::new([claim(0, 1, ReadOnly)]);
-        let (kernel, grant) = (KernelId(100 + ticket), GrantId(100 + ticket));
+        let (kernel, grant) = (KernelId(100 + ticket), OwnerId(100 + ticket));
         let request = Request { kernel, grant, arena: GPU_ARENA, claims };
         self.state.queue.push_back(Waiting { ticket: Ticket(ticket), request });
         self
@@ -248,7 +248,7 @@ fn i06_a_kernel_that_lost_access_through_a_peer() {
     both.breaks(6);
     both.clone().arena(GPU_ARENA, bimapped).is_sound();
     // While a plan is changing the peer's map state, it is between two states.
-    let transition = Some(Transition { owner: GrantId(3), steps: 1, binds: false });
+    let transition = Some(Transition { owner: OwnerId(3), steps: 1, binds: false });
     both.clone().arena(GPU_ARENA, |arena| arena.transition = transition).is_sound();
     // Only the use of the peer by its own device matters.
     let by_host = CopyKind::Bytes { from: GPU_ARENA, link: LinkId(0), source_via: CPU, target_via: GPU2 };
@@ -295,13 +295,13 @@ fn i08_counts_that_are_wrong() {
     let copy = Broken::exclusive().copies(1, bytes(MAIN_ARENA, GPU_ARENA), GPU_ARENA, (0, 5));
     copy.is_sound();
     for arena in [MAIN_ARENA, GPU_ARENA] {
-        copy.clone().arena(arena, |arena| arena.remote_refs -= 1).breaks(8);
-        copy.clone().arena(arena, |arena| arena.remote_refs += 1).breaks(8);
+        copy.clone().arena(arena, |arena| arena.copy_refs -= 1).breaks(8);
+        copy.clone().arena(arena, |arena| arena.copy_refs += 1).breaks(8);
     }
     let fill = Broken::exclusive().copies(1, CopyKind::Fill, GPU_ARENA, (0, 5));
     fill.is_sound();
-    fill.clone().arena(MAIN_ARENA, |arena| arena.remote_refs += 1).breaks(8);
-    fill.arena(GPU_ARENA, |arena| arena.remote_refs -= 1).breaks(8);
+    fill.clone().arena(MAIN_ARENA, |arena| arena.copy_refs += 1).breaks(8);
+    fill.arena(GPU_ARENA, |arena| arena.copy_refs -= 1).breaks(8);
 }
 
 #[test]
@@ -440,7 +440,7 @@ fn i21_a_queue_out_of_order() {
 fn i21_somebody_who_waits_for_nobody() {
     Broken::exclusive().waits(1).breaks(21);
     // A plan under way is somebody, even without an entry.
-    let transition = Some(Transition { owner: GrantId(3), steps: 1, binds: false });
+    let transition = Some(Transition { owner: OwnerId(3), steps: 1, binds: false });
     Broken::exclusive().arena(GPU_ARENA, |arena| arena.transition = transition).waits(1).is_sound();
     Broken::exclusive().copies(1, CopyKind::Fill, GPU_ARENA, (0, 5)).waits(1).is_sound();
     Broken::exclusive().prepares(1, GPU_ARENA, (0, 5), ReadOnly).waits(1).is_sound();
@@ -451,7 +451,7 @@ fn i05_storage_of_a_lost_root_that_nobody_uses() {
     let lost = Broken::bound(Concurrency::Exclusive).without_valid(GPU2_ARENA);
     let lost = lost.arena(GPU2_ARENA, |arena| arena.loss = Loss::Storage);
     lost.breaks(5);
-    let transition = Some(Transition { owner: GrantId(3), steps: 1, binds: false });
+    let transition = Some(Transition { owner: OwnerId(3), steps: 1, binds: false });
     lost.clone().arena(GPU2_ARENA, |arena| arena.transition = transition).is_sound();
     lost.clone().prepares(1, GPU2_ARENA, (0, 5), WriteInvalidate).is_sound();
     lost.copies(1, CopyKind::Fill, GPU2_ARENA, (0, 5)).is_sound();
@@ -473,7 +473,7 @@ fn i25_a_closed_buffer_with_something_in_it() {
     closed.is_sound();
     closed.clone().arena(GPU_ARENA, |arena| arena.alloc = Alloc::Internal).breaks(25);
     closed.clone().prepares(1, GPU_ARENA, (0, 5), WriteInvalidate).breaks(25);
-    let transition = Some(Transition { owner: GrantId(3), steps: 1, binds: false });
+    let transition = Some(Transition { owner: OwnerId(3), steps: 1, binds: false });
     closed.clone().arena(GPU_ARENA, |arena| arena.transition = transition).breaks(25);
     closed.clone().copies(1, CopyKind::Fill, GPU_ARENA, (0, 5)).breaks(25);
     closed.clone().waits(1).breaks(25);

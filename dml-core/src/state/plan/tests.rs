@@ -43,12 +43,12 @@ fn nearly(driver: &mut Driver, arena: ArenaId, span: (u64, u64), access: Access)
 #[test]
 fn a_plan_is_printed_in_one_line_or_in_one_for_each_step() {
     let copy = |kind| {
-        let id = CopyId { owner: GrantId(7), index: 0 };
+        let id = CopyId { owner: OwnerId(7), index: 0 };
         Step::Copy(CopyOp { id, kind, to: GPU_ARENA, span: Span::new(3, 9), phase: CopyPhase::Reserved })
     };
     let bytes = CopyKind::Bytes { from: MAIN_ARENA, link: LinkId(4), source_via: CPU, target_via: GPU };
     let plan = SyncPlan {
-        owner: GrantId(7),
+        owner: OwnerId(7),
         purpose: Purpose::Kernel,
         arena: GPU_ARENA,
         steps: vec![

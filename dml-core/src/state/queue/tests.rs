@@ -1,10 +1,10 @@
-//! Who is let in before whom.
+//! Who is admitted before whom.
 
 use super::super::Outcome;
 use super::super::testbed::{Bench, CPU, Driver, GPU_ARENA, GPU2_ARENA, LEN, MAIN_ARENA, claim};
 use super::*;
 use crate::base::access::Access::{ReadOnly, ReadWrite, WriteInvalidate};
-use crate::base::id::{GrantId, Seq};
+use crate::base::id::{OwnerId, Seq};
 use crate::base::range::Span;
 use crate::memory::desc::Concurrency::Exclusive;
 use crate::memory::link::Allocation;
@@ -17,8 +17,8 @@ fn written() -> Driver {
     driver
 }
 
-/// Ends a grant, and says who is let in.
-fn leave(driver: &mut Driver, grant: GrantId) -> Vec<Ticket> {
+/// Ends a grant, and says who is admitted.
+fn leave(driver: &mut Driver, grant: OwnerId) -> Vec<Ticket> {
     driver.act(|state, bench| {
         assert!(state.release(bench, grant, Outcome::NotStarted).is_ok());
         state.pump(bench).into_iter().map(|admission| admission.ticket).collect()

@@ -8,7 +8,7 @@ use Access::{ReadOnly, ReadWrite, WriteInvalidate};
 use Remains::{Committed, Lost, Zeros};
 use Status::{Defined, Poisoned, Undefined, Zeroed};
 
-const NOBODY: GrantId = GrantId(999);
+const NOBODY: OwnerId = OwnerId(999);
 
 /// Everything was written in main memory and then brought to the gpu.
 fn held_twice() -> Driver {

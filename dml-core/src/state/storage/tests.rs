@@ -8,7 +8,7 @@ use crate::base::access::Access::{ReadOnly, ReadWrite, WriteInvalidate};
 use Concurrency::{BimapFull, BimapRead, Exclusive};
 use Status::{Defined, Poisoned, Undefined, Zeroed};
 
-const OWNER: GrantId = GrantId(77);
+const OWNER: OwnerId = OwnerId(77);
 
 /// Written in main memory; the gpu can share that storage.
 fn written(concurrency: Concurrency) -> Driver {

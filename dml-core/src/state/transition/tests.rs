@@ -187,7 +187,7 @@ fn i08_a_plan_reserves_both_ends_and_marks_what_it_changes() {
     let seen = |driver: &Driver| {
         [MAIN_ARENA, GPU_ARENA, GPU2_ARENA].map(|id| {
             let arena = driver.state.arena(id);
-            (arena.remote_refs, arena.native_refs, arena.transition.map_or(0, |transition| transition.steps))
+            (arena.copy_refs, arena.native_refs, arena.transition.map_or(0, |transition| transition.steps))
         })
     };
     assert_eq!(seen(&driver), [(2, 0, 1), (1, 0, 0), (1, 0, 1)]);
@@ -216,7 +216,7 @@ fn i08_a_plan_reserves_both_ends_and_marks_what_it_changes() {
         state.started(id)
     });
     driver.refuses(Err(Refusal::Closed), |state, bench| {
-        state.finish(bench, GrantId(999)).map(|entry| entry.seq_at_grant)
+        state.finish(bench, OwnerId(999)).map(|entry| entry.seq_at_grant)
     });
 }
 
@@ -322,7 +322,7 @@ fn i04_a_grant_is_looked_at_again_when_its_plan_is_done() {
     driver.step(plan.owner, plan.steps[0]);
     let mut wrong = driver.clone();
     wrong.state.copies = crate::state::Copies::default();
-    wrong.state.arenas.iter_mut().for_each(|arena| arena.remote_refs = 0);
+    wrong.state.arenas.iter_mut().for_each(|arena| arena.copy_refs = 0);
     let missing = Refusal::Unreachable { arena: GPU_ARENA, span: Span::new(0, 5) };
     assert_eq!(
         wrong.act(|state, bench| state.finish(bench, plan.owner).map(|entry| entry.seq_at_grant)),
@@ -424,7 +424,7 @@ fn i06_a_map_report_takes_access_from_nobody() {
     let accepted = |state| (Ok(()), Lifecycle::Open, state);
     let mut driver = shared();
     let bimapped = MapState::Bimapped(host);
-    let owner = GrantId(77);
+    let owner = OwnerId(77);
     // It is as it was asked for, or serves more than that where that was meant to be shared.
     assert_eq!(report(&driver, owner, CPU, bimapped, bimapped), accepted(bimapped));
     assert_eq!(
@@ -435,7 +435,7 @@ fn i06_a_map_report_takes_access_from_nobody() {
         report(&driver, owner, CPU, bimapped, MapState::Mapped(host)),
         accepted(MapState::Mapped(host))
     );
-    // It serves somebody else, or has no legal form, or lets in whom the target shuts out.
+    // It serves somebody else, or has no legal form, or is bimapped although the target is not.
     assert_eq!(report(&driver, owner, CPU, bimapped, MapState::Unmapped), wedged(CPU));
     let empty = MapState::Bimapped(DeviceSet::EMPTY);
     assert_eq!(report(&driver, owner, GPU, MapState::Unmapped, empty), wedged(GPU));
@@ -455,7 +455,7 @@ fn a_closing_buffer_is_not_wedged() {
     let _ = driver.act(|state, bench| state.close(bench));
     let target = MapState::Bimapped(DeviceSet::of(CPU));
     let told = driver
-        .act(|state, bench| state.mapped(bench, GrantId(77), (GPU_ARENA, CPU, target), MapState::Unmapped));
+        .act(|state, bench| state.mapped(bench, OwnerId(77), (GPU_ARENA, CPU, target), MapState::Unmapped));
     assert_eq!(told, Err(ContractBreach { arena: GPU_ARENA, device: CPU }));
     driver.end(holder, Outcome::Done);
     assert_eq!(driver.state.lifecycle(), Lifecycle::Closed);
@@ -478,7 +478,7 @@ fn i06_a_report_about_one_member_is_held_against_those_of_all() {
     let _ = driver.acquire(GPU_ARENA, (0, 5), ReadOnly);
     let target = MapState::Unmapped;
     let told =
-        driver.act(|state, bench| state.mapped(bench, GrantId(77), (GPU2_ARENA, GPU2, target), target));
+        driver.act(|state, bench| state.mapped(bench, OwnerId(77), (GPU2_ARENA, GPU2, target), target));
     assert_eq!((told, driver.state.arena(GPU2_ARENA).map), (Ok(()), target));
 }
 
