@@ -6,7 +6,8 @@ use dml::arenas::faulty::CallKind;
 use dml::arenas::null::Call;
 use dml::core::state::{Alloc, Lifecycle, Status};
 use dml::core::{
-    AcquireError, ArenaId, BindRefusal, Concurrency, FreeRefusal, Operation, Platform, RawBuffer,
+    AcquireError, ArenaId, BindRefusal, Concurrency, ConfigError, FreeRefusal, Operation, Platform,
+    RawBuffer, TopologyError,
 };
 use dml_verify::history::assert_history;
 use dml_verify::{
@@ -71,6 +72,59 @@ fn o02_shared_storage_is_handed_over_without_a_copy() {
             assert_eq!(live_blocks(&platform), 0);
         }
     }
+}
+
+#[test]
+fn a_preferred_binding_is_made_at_the_first_touch_of_either_end() {
+    let rig = || {
+        let rig = Rig::new().gpu(Concurrency::Exclusive).gpu(Concurrency::Exclusive);
+        let rig = rig.staged(MAIN_ARENA, GPU_ARENA).staged(MAIN_ARENA, GPU2_ARENA);
+        rig.bound_one_way(MAIN_ARENA, GPU_ARENA, Concurrency::Exclusive)
+    };
+    let bound = Alloc::Bound { root: MAIN_ARENA, concurrency: Concurrency::Exclusive };
+    for (first, is_preferred) in
+        [(MAIN_ARENA, true), (GPU_ARENA, true), (GPU2_ARENA, true), (GPU_ARENA, false)]
+    {
+        let rig = if is_preferred { rig().preferring(MAIN_ARENA, GPU_ARENA) } else { rig() };
+        let platform = rig.build();
+        let recording = platform.record();
+        let buffer = raw(&platform, 100);
+        write(&buffer, first, 0..100, 1);
+        assert_eq!(read(&buffer, GPU_ARENA, 0..100), bytes(1, 0..100));
+        assert_eq!(read(&buffer, MAIN_ARENA, 0..100), bytes(1, 0..100));
+        let alloc = check(&buffer).arena(GPU_ARENA).alloc;
+        assert_eq!(alloc, if is_preferred { bound } else { Alloc::Internal }, "first in {first}");
+        let copied = byte_copies(&platform);
+        assert_eq!(copied, u64::from(!is_preferred || first == GPU2_ARENA), "first in {first}");
+        // Others go on by copies, from whichever of the two is cheaper to read.
+        assert_eq!(read(&buffer, GPU2_ARENA, 0..100), bytes(1, 0..100));
+        drop(buffer);
+        assert_history(&platform, &recording.finish());
+        assert_eq!(live_blocks(&platform), 0);
+    }
+}
+
+#[test]
+fn a_preferred_binding_takes_no_root_from_an_arena_that_needs_it() {
+    // The second gpu has nothing but a binding to the first one's storage, which a preference would bind to main memory.
+    let rig =
+        Rig::new().gpu(Concurrency::Exclusive).gpu(Concurrency::Exclusive).staged(MAIN_ARENA, GPU_ARENA);
+    let rig =
+        rig.bound_one_way(MAIN_ARENA, GPU_ARENA, Concurrency::Exclusive).preferring(MAIN_ARENA, GPU_ARENA);
+    let platform = rig.bound_one_way(GPU_ARENA, GPU2_ARENA, Concurrency::Exclusive).build();
+    let buffer = raw(&platform, 100);
+    write(&buffer, GPU_ARENA, 0..100, 1);
+    assert_eq!(read(&buffer, GPU2_ARENA, 0..100), bytes(1, 0..100));
+    assert_eq!(check(&buffer).arena(GPU_ARENA).alloc, Alloc::Internal);
+}
+
+#[test]
+fn a_binding_that_no_link_can_make_is_not_preferred() {
+    let rig = Rig::new().gpu(Concurrency::Exclusive).staged(MAIN_ARENA, GPU_ARENA);
+    let error = rig.preferring(MAIN_ARENA, GPU_ARENA).try_plain().unwrap_err();
+    let ConfigError::Topology(problems) = &error else { panic!("{error}") };
+    assert_eq!(problems[..], [TopologyError::NoBinding { root: MAIN_ARENA, member: GPU_ARENA }]);
+    assert_eq!(error.to_string(), "platform: a1 is to be bound to a0, and no link can bind it");
 }
 
 #[test]

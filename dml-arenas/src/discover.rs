@@ -35,9 +35,9 @@ pub trait Discover: Sized {
     /// Adds the devices that the options ask for.
     ///
     /// # Errors
-    /// [`DiscoverError::UnknownDevice`] for a name that no device has. [`DiscoverError::BadLimit`] and
-    /// [`DiscoverError::BadPin`] for a limit or cores that cannot be kept. [`DiscoverError::Unusable`] for a named
-    /// device that does not work.
+    /// [`DiscoverError::UnknownDevice`] for a name that no device has. [`DiscoverError::BadLimit`],
+    /// [`DiscoverError::BadPin`] and [`DiscoverError::BadBinding`] for a limit, cores or a binding that a device cannot
+    /// have. [`DiscoverError::Unusable`] for a named device that does not work.
     fn discover_with(self, options: &DiscoverOptions) -> Result<Self, DiscoverError>;
 }
 
@@ -55,6 +55,7 @@ impl Discover for PlatformBuilder {
         let known: Vec<_> = known.collect();
         options.check_names(&known)?;
         options.check_pins()?;
+        options.check_bindings()?;
 
         let host = main_mem::discover::discover(&mut self, options)?;
         #[cfg(feature = "opencl")]

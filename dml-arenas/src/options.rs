@@ -18,6 +18,7 @@ use thiserror::Error;
 pub struct DiscoverOptions {
     limits: BTreeMap<String, u32>,
     only: Option<BTreeSet<String>>,
+    bound: BTreeSet<String>,
     pub(crate) offload: OffloadWishes,
 }
 
@@ -53,6 +54,20 @@ impl DiscoverOptions {
     /// with them.
     pub fn only<N: Into<String>>(mut self, devices: impl IntoIterator<Item = N>) -> Self {
         self.only = Some(devices.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Binds an OpenCL device to main memory: it uses the storage there, the application's own vectors included, in
+    /// place of copies. No bytes are moved where device and host share their memory; elsewhere the driver locks the
+    /// pages and mirrors them.
+    ///
+    /// The device and the host take turns: while one of them uses a buffer, or any range of it, the other waits. So bind
+    /// devices that work on their own, not those that share one kernel with the host.
+    ///
+    /// # Source
+    /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2 (bind-allocation).
+    pub fn bind(mut self, device: impl Into<String>) -> Self {
+        self.bound.insert(device.into());
         self
     }
 
@@ -92,6 +107,12 @@ impl DiscoverOptions {
         self.limits.get(device).copied()
     }
 
+    /// Returns whether the device is to be bound to main memory.
+    #[cfg(feature = "opencl")]
+    pub(crate) fn is_bound(&self, device: &str) -> bool {
+        self.bound.contains(device)
+    }
+
     /// Returns whether the device is to be opened.
     #[cfg(any(feature = "offload", feature = "opencl"))]
     pub(crate) fn wants(&self, device: &str) -> bool {
@@ -102,6 +123,7 @@ impl DiscoverOptions {
     #[cfg(any(feature = "offload", feature = "opencl"))]
     pub(crate) fn names(&self, device: &str) -> bool {
         self.limits.contains_key(device)
+            || self.bound.contains(device)
             || self.offload.pins.contains_key(device)
             || self.only.as_ref().is_some_and(|only| only.contains(device))
     }
@@ -118,8 +140,20 @@ impl DiscoverOptions {
         }
     }
 
+    /// Checks that only OpenCL devices are bound: no other arena can use main memory in place.
+    pub(crate) fn check_bindings(&self) -> Result<(), DiscoverError> {
+        match self.bound.iter().find(|device| !device.starts_with("opencl:")) {
+            Some(device) => Err(DiscoverError::BadBinding {
+                device: device.clone(),
+                reason: "only opencl devices can be".to_owned(),
+            }),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn check_names(&self, known: &[String]) -> Result<(), DiscoverError> {
-        let mut named = self.limits.keys().chain(self.offload.pins.keys()).chain(self.only.iter().flatten());
+        let named = self.limits.keys().chain(self.offload.pins.keys());
+        let mut named = named.chain(&self.bound).chain(self.only.iter().flatten());
         match named.find(|name| !known.contains(name)) {
             Some(name) => Err(DiscoverError::UnknownDevice { name: name.clone(), known: known.to_vec() }),
             None => Ok(()),
@@ -158,6 +192,14 @@ pub enum DiscoverError {
         /// The cores asked for.
         cores: Vec<u32>,
         /// Why the device cannot be kept on these cores.
+        reason: String,
+    },
+    /// The device cannot be bound to main memory.
+    #[error("{device} cannot be bound to main memory: {reason}")]
+    BadBinding {
+        /// The device's name.
+        device: String,
+        /// Why the device cannot be bound.
         reason: String,
     },
     /// A device that was asked for by name exists but does not work.

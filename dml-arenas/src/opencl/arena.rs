@@ -7,7 +7,7 @@ use super::session::Session;
 use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex, MutexGuard};
 use dml_core::{
-    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Concurrency, CopyIn, CopyOut, Cost, DeviceId,
+    AllocError, Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Concurrency, CopyIn, CopyOut, Cost, DeviceId,
     DeviceSet, Fence, Fill, HostSpan, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError,
     UnmapRequest,
 };
@@ -69,6 +69,22 @@ impl OpenClArena {
         self.session.facts.memory_bytes
     }
 
+    /// Makes a block of `len` bytes.
+    fn block(
+        &self,
+        len: u64,
+        make: impl FnOnce(usize) -> Result<OpenClBlock, (&'static str, i32)>,
+    ) -> Result<NewBlock, AllocError> {
+        let limit_bytes = self.max_alloc_bytes();
+        let too_large = || AllocError::TooLarge { arena: self.desc.name.clone(), bytes: len, limit_bytes };
+        let size = usize::try_from(len).ok().filter(|_| len <= limit_bytes).ok_or_else(too_large)?;
+        let block = make(size).map_err(|(call, code)| {
+            self.session.note(code);
+            alloc_error(&self.desc.name, call, code, len, limit_bytes)
+        })?;
+        Ok(NewBlock::new(Arc::new(block)))
+    }
+
     fn own<'a>(&self, block: &'a BlockRef) -> &'a OpenClBlock {
         block.downcast_ref::<OpenClBlock>().filter(|block| block.is_of(&self.session)).unwrap_or_else(|| {
             panic!("core bug: {} was handed a block of another arena: {block:?}", self.desc.name)
@@ -103,17 +119,14 @@ impl Arena for OpenClArena {
     }
 
     fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
-        let limit_bytes = self.max_alloc_bytes();
-        let too_large = || AllocError::TooLarge { arena: self.desc.name.clone(), bytes: len, limit_bytes };
-        if len > limit_bytes {
-            return Err(too_large());
+        self.block(len, |size| OpenClBlock::alloc(&self.session, size))
+    }
+
+    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
+        if root.host().is_none() {
+            return Err(AllocError::unsupported(&self.desc, "sharing storage that is no host memory"));
         }
-        let size = usize::try_from(len).map_err(|_| too_large())?;
-        let block = OpenClBlock::alloc(&self.session, size).map_err(|(call, code)| {
-            self.session.note(code);
-            alloc_error(&self.desc.name, call, code, len, limit_bytes)
-        })?;
-        Ok(NewBlock::new(Arc::new(block)))
+        self.block(root.len(), |size| OpenClBlock::bind(&self.session, size, root))
     }
 
     fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {

@@ -1,12 +1,12 @@
-//! A buffer object as a block: allocation, mapping and release.
+//! A buffer object as a block: allocation, binding, mapping and release.
 
 use super::handle::Mem;
 use super::session::{Reservation, Session};
 use dml_core::sync::{Arc, Mutex, MutexGuard};
-use dml_core::{Block, BlockRef, HostMemory, HostSpan, NativeHandle, TransferError, UnmapRequest};
+use dml_core::{Backing, Block, BlockRef, HostMemory, HostSpan, NativeHandle, TransferError, UnmapRequest};
 use opencl3::command_queue::{enqueue_fill_buffer, enqueue_map_buffer, enqueue_unmap_mem_object};
 use opencl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, CL_MAP_FAILURE, CL_MEM_OBJECT_ALLOCATION_FAILURE};
-use opencl3::memory::{CL_MAP_READ, CL_MAP_WRITE, CL_MEM_READ_WRITE, create_buffer};
+use opencl3::memory::{CL_MAP_READ, CL_MAP_WRITE, CL_MEM_READ_WRITE, CL_MEM_USE_HOST_PTR, create_buffer};
 use opencl3::types::{CL_BLOCKING, cl_mem};
 use std::ptr::NonNull;
 
@@ -15,6 +15,8 @@ use std::ptr::NonNull;
 pub(super) struct OpenClBlock {
     mem: Mem,
     len: u64,
+    /// The host memory under the buffer, if the block is bound. It outlives the buffer.
+    backing: Option<Backing>,
     /// The address at which the host sees the block, while it is mapped.
     mapping: Mutex<Option<HostSpan>>,
     session: Arc<Session>,
@@ -27,21 +29,52 @@ impl OpenClBlock {
     /// # Errors
     /// The call that failed, and its code.
     pub(super) fn alloc(session: &Arc<Session>, len: usize) -> Result<Self, (&'static str, i32)> {
+        let block = Self::new(session, len, None)?;
+        block.touch()?;
+        Ok(block)
+    }
+
+    /// Makes a buffer over the host memory of another arena's block, which the driver uses in place or mirrors.
+    ///
+    /// # Errors
+    /// The call that failed, and its code.
+    pub(super) fn bind(
+        session: &Arc<Session>,
+        len: usize,
+        root: &Backing,
+    ) -> Result<Self, (&'static str, i32)> {
+        Self::new(session, len, Some(root))
+    }
+
+    fn new(
+        session: &Arc<Session>,
+        len: usize,
+        backing: Option<&Backing>,
+    ) -> Result<Self, (&'static str, i32)> {
         // OpenCL has no empty buffers.
         let size = len.max(1);
         let context = session.context().map_err(|_| ("clCreateBuffer", CL_DEVICE_NOT_AVAILABLE))?;
         let reservation =
             session.reserve(size as u64).ok_or(("clCreateBuffer", CL_MEM_OBJECT_ALLOCATION_FAILURE))?;
-        // SAFETY: a live context, and no host pointer to be valid.
-        let mem = unsafe { create_buffer(context, CL_MEM_READ_WRITE, size, std::ptr::null_mut()) }
+        let host = backing.and_then(Backing::host).filter(|_| len > 0);
+        let (flags, address) = match host {
+            Some(host) => (CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, host.as_ptr().cast()),
+            None => (CL_MEM_READ_WRITE, std::ptr::null_mut()),
+        };
+        // SAFETY: a live context. Where there is host memory, it has `len` bytes, and the block keeps it longer than the
+        // buffer. The device uses it for requests for this block alone, as core schedules them.
+        let mem = unsafe { create_buffer(context, flags, size, address) }
             .map_err(|code| ("clCreateBuffer", code))?;
         // SAFETY: the buffer just made, whose one reference is ours.
         let mem = unsafe { Mem::own(mem) };
-        let mapping = Mutex::new(None);
-        let block =
-            Self { mem, len: len as u64, mapping, session: session.clone(), _reservation: reservation };
-        block.touch()?;
-        Ok(block)
+        Ok(Self {
+            mem,
+            len: len as u64,
+            backing: backing.cloned(),
+            mapping: Mutex::new(None),
+            session: session.clone(),
+            _reservation: reservation,
+        })
     }
 
     /// Writes one byte, because a driver allocates a buffer only when it is first used. The wait is for this command alone,
@@ -101,13 +134,29 @@ impl OpenClBlock {
         self.session.complete(call, enqueued)?;
         let address = NonNull::new(address.cast::<u8>())
             .ok_or_else(|| super::error::transfer_error(call, CL_MAP_FAILURE))?;
+        self.expect_in_place(address)?;
         // SAFETY: the driver maps `len` bytes, initialised as far as memory goes, at this address until the unmap,
         // which does not come before the memory is back (`unmap`), or before the block goes, which the memory keeps (1). The
         // device does not touch them meanwhile: launches and transfers of a mapped block are refused (2). There is one
-        // mapping at a time, in memory of its own (3).
+        // mapping at a time, in memory of its own, or in the memory of the root that the block is bound to (3).
         let memory = unsafe { HostMemory::new(address, self.len as usize, this.clone()) };
         *mapping = Some(memory.span().clone());
         Ok(memory)
+    }
+
+    /// Checks that a bound block is mapped where its root is: there the host's kernels use it.
+    fn expect_in_place(&self, mapped: NonNull<u8>) -> Result<(), TransferError> {
+        let root = self.backing.as_ref().and_then(Backing::host);
+        if self.len == 0 || root.is_none_or(|root| root.as_ptr() == mapped.as_ptr()) {
+            return Ok(());
+        }
+        let queue = self.session.queue()?;
+        // SAFETY: a live queue, a buffer of its context, and the address that its mapping returned, unmapped once, here.
+        let enqueued = unsafe {
+            enqueue_unmap_mem_object(queue, self.mem.raw(), mapped.as_ptr().cast(), 0, std::ptr::null())
+        };
+        self.session.started("clEnqueueUnmapMemObject", enqueued)?;
+        Err(super::error::transfer_error("clEnqueueMapBuffer", CL_MAP_FAILURE))
     }
 
     /// Ends the mapping, if its memory is back. No wait is needed: the in-order queue makes the host's writes visible
@@ -160,5 +209,9 @@ impl Block for OpenClBlock {
 
     fn native(&self) -> NativeHandle {
         NativeHandle(self.mem.raw().addr())
+    }
+
+    fn backing(&self) -> Option<&Backing> {
+        self.backing.as_ref()
     }
 }

@@ -4,15 +4,18 @@
 //! readers of the block go on. Map lets the host reach the block itself, and the processor copies. Mapping is cheap
 //! where device and host share their memory, but it excludes the device meanwhile.
 //!
+//! A device can be bound to main memory: one storage serves both, and map and unmap calls hand it over.
+//!
 //! The mapped memory may belong to the driver and be shared with its device. The processor copies to and from it
 //! without asking the arena, so the mechanisms themselves refuse to copy in a fork.
 
 use super::device::Sort;
 use crate::fork::Origin;
 use crate::join::{self, End};
+use dml_core::sync::Arc;
 use dml_core::{
-    Allocation, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostMapped, HostStaged, LinkSpeed,
-    PlatformBuilder, TransferError,
+    Allocation, Concurrency, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostMapped, HostStaged, Link,
+    LinkSpeed, PlatformBuilder, TransferError,
 };
 
 /// The speeds of the two mechanisms for one sort of device. They are guesses in the right order of magnitude, until
@@ -53,6 +56,58 @@ pub(super) fn join(builder: &mut PlatformBuilder, host: End, device: End, sort: 
     join::both_ways(builder, (host, host.native), (device, device.native), Allocation::Internal, staged);
     // The host reaches the device's memory itself.
     join::both_ways(builder, (host, host.native), (device, host.native), Allocation::Internal, mapped);
+}
+
+/// Lets the device use the storage of main memory in place of storage of its own, wherever it can. The copies remain
+/// for buffers of which the device has storage already.
+pub(super) fn bind(builder: &mut PlatformBuilder, host: End, device: End, sort: Sort) {
+    join(builder, host, device, sort);
+    let allocation = Allocation::Bound(Concurrency::Exclusive);
+    let (source_via, target_via) = (host.native, device.native);
+    let link = Link { from: host.arena, to: device.arena, source_via, target_via, allocation };
+    builder.add_link(link, Arc::new(HostPointer::of(sort)));
+    builder.prefer_binding(host.arena, device.arena);
+}
+
+/// The use of host memory in place: the buffer is made over it, and map and unmap calls hand it over.
+#[derive(Debug)]
+struct HostPointer {
+    /// What making the buffer costs, once.
+    once: LinkSpeed,
+    /// What handing the storage over costs, each time.
+    each: LinkSpeed,
+}
+
+impl HostPointer {
+    fn of(sort: Sort) -> Self {
+        let speed = |latency_ns, bytes_per_s, remap_ns| LinkSpeed { latency_ns, bytes_per_s, remap_ns };
+        match sort {
+            // The device works on the host's memory, so no bytes move.
+            Sort::Cpu => Self { once: speed(10_000, u64::MAX, 0), each: speed(5_000, u64::MAX, 10_000) },
+            // The driver locks the pages once, and mirrors them in the device's memory from then on.
+            Sort::Gpu => {
+                Self { once: speed(50_000, 25_000_000_000, 0), each: speed(20_000, 50_000_000_000, 20_000) }
+            }
+            Sort::Other => {
+                Self { once: speed(50_000, 10_000_000_000, 0), each: speed(30_000, 4_000_000_000, 30_000) }
+            }
+        }
+    }
+}
+
+impl CrossArena for HostPointer {
+    fn name(&self) -> &'static str {
+        "bound"
+    }
+
+    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
+        let each = self.each.cost(query);
+        Some(if query.allocates { each + self.once.cost(query) } else { each })
+    }
+
+    fn copy(&self, _job: CopyJob) -> Result<Fence, TransferError> {
+        unreachable!("core refreshes a bound pair by its map state; it never copies between the two")
+    }
 }
 
 /// A mechanism that copies in the process that made it, but not in its forks.

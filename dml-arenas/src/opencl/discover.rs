@@ -57,7 +57,7 @@ impl Candidates {
                 continue;
             }
             match open(found, &name, options)? {
-                Ok(session) => add_device(builder, host, found, session, &name),
+                Ok(session) => add_device(builder, host, found, session, (&name, options.is_bound(&name))),
                 Err(reason) if options.names(&name) => {
                     return Err(DiscoverError::Unusable { device: name, reason });
                 }
@@ -92,7 +92,13 @@ fn open(
     }
 }
 
-fn add_device(builder: &mut PlatformBuilder, host: End, found: &Found, session: Session, name: &str) {
+fn add_device(
+    builder: &mut PlatformBuilder,
+    host: End,
+    found: &Found,
+    session: Session,
+    (name, is_bound): (&str, bool),
+) {
     let kind = match found.sort {
         Sort::Gpu => DeviceKind::Gpu,
         // The cores are those of device 0, the host, but behind OpenCL and with their own memory.
@@ -105,5 +111,6 @@ fn add_device(builder: &mut PlatformBuilder, host: End, found: &Found, session: 
         .with_units(session.part.units);
     let native = builder.add_device(desc);
     let arena = builder.add_arena(Arc::new(OpenClArena::new(session, name, native, host.native)));
-    cross::join(builder, host, End { arena, native }, found.sort);
+    let join = if is_bound { cross::bind } else { cross::join };
+    join(builder, host, End { arena, native }, found.sort);
 }

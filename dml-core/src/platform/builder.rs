@@ -14,6 +14,7 @@ use crate::platform::record::Recorder;
 use crate::platform::registry::Registry;
 use crate::platform::topology::Topology;
 use crate::platform::{Platform, PlatformInner};
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 
 /// Collects devices, arenas and links. [`build`](Self::build) checks all of them.
@@ -25,6 +26,8 @@ pub struct PlatformBuilder {
     descs: Vec<ArenaDesc>,
     links: Vec<(Link, Arc<dyn CrossArena>)>,
     unavailable: Vec<Unavailable>,
+    /// Pairs of a root and a member that are to share storage wherever they can.
+    preferred: BTreeSet<(ArenaId, ArenaId)>,
     no_default_links: bool,
     no_path_cache: bool,
 }
@@ -47,6 +50,15 @@ impl PlatformBuilder {
     /// Adds a copy mechanism between two arenas. A pair of arenas may have several.
     pub fn add_link(&mut self, link: Link, cross_arena: Arc<dyn CrossArena>) {
         self.links.push((link, cross_arena));
+    }
+
+    /// Lets `member` share the storage of `root` wherever a link can bind it. By default core binds an arena at its
+    /// first use only if no copies lead to the root and back; otherwise each arena has storage of its own.
+    ///
+    /// A request then waits for the users of the root whom the binding's concurrency does not permit beside it. The
+    /// preference has no effect on an arena that takes part in a binding which somebody needs.
+    pub fn prefer_binding(&mut self, root: ArenaId, member: ArenaId) {
+        self.preferred.insert((root, member));
     }
 
     /// Records a backend that is missing on this machine, for display to people.
@@ -104,7 +116,8 @@ impl PlatformBuilder {
             return Err(ConfigError::Topology(vec![problem]));
         }
         let counters = Arc::new(Counters::new(self.links.len()));
-        let topology = Topology::new(self.arenas, self.descs, self.links, !self.no_path_cache);
+        let topology =
+            Topology::new(self.arenas, self.descs, self.links, &self.preferred, !self.no_path_cache);
         Ok(Platform(Arc::new(PlatformInner {
             devices: self.devices,
             topology,
@@ -204,6 +217,12 @@ impl PlatformBuilder {
         }
         for (link, _) in &self.links {
             problems.extend(self.link_problem(link));
+        }
+        let binds = |link: &Link| matches!(link.allocation, Allocation::Bound(_));
+        for &(root, member) in &self.preferred {
+            if !self.links.iter().any(|(link, _)| binds(link) && (link.from, link.to) == (root, member)) {
+                problems.push(TopologyError::NoBinding { root, member });
+            }
         }
         problems
     }

@@ -82,6 +82,14 @@ pub enum TopologyError {
         /// The concurrency that the arena permits.
         own: Concurrency,
     },
+    /// A binding is preferred, and no link can make it.
+    #[error("{member} is to be bound to {root}, and no link can bind it")]
+    NoBinding {
+        /// The arena whose storage was to be shared.
+        root: ArenaId,
+        /// The arena that was to share it.
+        member: ArenaId,
+    },
     /// The alignment is not a power of two.
     #[error("arena {arena} allocates with alignment {align}, which is no power of two")]
     BadAlign {

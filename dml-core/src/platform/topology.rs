@@ -19,7 +19,7 @@ use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::EdgeRef;
 use smallvec::SmallVec;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 use std::fmt;
 use std::ops::Add;
 use std::sync::OnceLock;
@@ -50,7 +50,7 @@ pub(crate) struct Topology {
     links: Vec<Link>,
     cross_arenas: Vec<Arc<dyn CrossArena>>,
     graph: DiGraph<ArenaId, LinkId>,
-    /// The links whose bindings their arenas need to exchange contents.
+    /// The links whose bindings their arenas need to exchange contents, or are to make wherever they can.
     needed: HashSet<LinkId>,
     bound_by_need: ArenaSet,
     cache: Option<Ranked<HashMap<PathKey, Option<Path>>>>,
@@ -123,6 +123,7 @@ impl Topology {
         arenas: Vec<Arc<dyn Arena>>,
         descs: Vec<ArenaDesc>,
         links: Vec<(Link, Arc<dyn CrossArena>)>,
+        preferred: &BTreeSet<(ArenaId, ArenaId)>,
         cache_paths: bool,
     ) -> Self {
         let (links, cross_arenas): (Vec<Link>, Vec<_>) = links.into_iter().unzip();
@@ -140,12 +141,12 @@ impl Topology {
             cache,
             prices: Prices::default(),
         };
-        topology.find_needed();
+        topology.find_needed(preferred);
         topology
     }
 
     /// Finds the links whose bindings their arenas need, once at construction.
-    fn find_needed(&mut self) {
+    fn find_needed(&mut self, preferred: &BTreeSet<(ArenaId, ArenaId)>) {
         let binds = |link: &Link| matches!(link.allocation, Allocation::Bound(_));
         let ends = self.links.iter().filter(|link| binds(link)).flat_map(|link| [link.from, link.to]);
         let ends: ArenaSet = ends.collect();
@@ -155,6 +156,14 @@ impl Topology {
             |link: &Link| !(reach[&link.from].contains(link.to) && reach[&link.to].contains(link.from));
         let needed = numbered(&self.links).filter(|(_, link)| binds(link) && apart(link)).map(|(id, _)| id);
         self.needed = needed.collect();
+        // An arena that needs a binding, or that others need, is not given away to a preferred one.
+        let ends = self.needed.iter().map(|link| self.link(*link)).flat_map(|link| [link.from, link.to]);
+        let ends: ArenaSet = ends.collect();
+        let is_free = |link: &Link| !ends.contains(link.from) && !ends.contains(link.to);
+        let is_preferred = |link: &Link| preferred.contains(&(link.from, link.to)) && is_free(link);
+        let more = numbered(&self.links).filter(|(_, link)| binds(link) && is_preferred(link));
+        let more: Vec<_> = more.map(|(id, _)| id).collect();
+        self.needed.extend(more);
         self.bound_by_need = self.needed.iter().map(|link| self.link(*link).to).collect();
     }
 

@@ -39,7 +39,7 @@ fn gpu(rig: Rig, random: &mut Random) -> Rig {
 
 /// Draws one to four devices and two to six arenas of any concurrency, joined in any way. One device may have several
 /// arenas, and one arena several remote devices. A memory may be accessible to its own device in every map state. Links
-/// of both styles and bindings in either direction occur side by side. Their costs include zero and infeasible.
+/// of both styles and bindings in either direction, preferred or not, occur side by side. Their costs include zero and infeasible.
 #[must_use]
 pub fn anything(random: &mut Random) -> Rig {
     let devices = 1 + random.below(4) as u16;
@@ -97,7 +97,9 @@ fn link(rig: Rig, random: &mut Random, from: usize, to: usize) -> Rig {
             if is_stuck && concurrency != Concurrency::BimapFull {
                 return rig;
             }
-            rig.link(natives, Allocation::Bound(concurrency), Mechanism::Bound(Binding::new(speed)))
+            let bound = Mechanism::Bound(Binding::new(speed));
+            let rig = rig.link(natives, Allocation::Bound(concurrency), bound);
+            if random.once_in(3) { rig.preferring(ids[0], ids[1]) } else { rig }
         }
     }
 }

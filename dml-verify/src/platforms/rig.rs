@@ -31,6 +31,8 @@ pub struct Rig {
     pub(super) arenas: Vec<ArenaDesc>,
     has_default_links: bool,
     links: Vec<(Link, Mechanism)>,
+    /// The roots and members that are to share storage wherever they can.
+    preferred: Vec<(ArenaId, ArenaId)>,
     scripts: Scripts,
 }
 
@@ -67,8 +69,8 @@ impl Rig {
 
     /// Starts with the host and other devices, `devices` together.
     pub(super) fn without_arenas(devices: u16, has_default_links: bool) -> Self {
-        let (arenas, links) = (Vec::new(), Vec::new());
-        Self { devices, arenas, has_default_links, links, scripts: Scripts::default() }
+        let (arenas, links, preferred) = (Vec::new(), Vec::new(), Vec::new());
+        Self { devices, arenas, has_default_links, links, preferred, scripts: Scripts::default() }
     }
 
     /// Adds a device with a memory that the host can map.
@@ -138,6 +140,12 @@ impl Rig {
     pub fn bound_one_way(self, root: ArenaId, member: ArenaId, concurrency: Concurrency) -> Self {
         let ends = [self.native(root), self.native(member)];
         self.link(ends, Allocation::Bound(concurrency), Mechanism::Bound(Binding::default()))
+    }
+
+    /// Prefers a binding that was added to copies.
+    pub fn preferring(mut self, root: ArenaId, member: ArenaId) -> Self {
+        self.preferred.push((root, member));
+        self
     }
 
     fn native(&self, arena: ArenaId) -> End {
@@ -215,6 +223,7 @@ impl Rig {
             };
             builder.add_link(*link, mechanism);
         }
+        self.preferred.iter().for_each(|&(root, member)| builder.prefer_binding(root, member));
         builder.build()
     }
 }
