@@ -27,6 +27,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "dml-core/src/memory/request.rs",
     "dml-workloads/src/prepare/variants.rs",
     "examples/acquire.rs",
+    "examples/bound.rs",
     "examples/coexecute.rs",
     "examples/offload.rs",
 ];
