@@ -112,10 +112,15 @@ fn a_preferred_binding_takes_no_root_from_an_arena_that_needs_it() {
     let rig =
         rig.bound_one_way(MAIN_ARENA, GPU_ARENA, Concurrency::Exclusive).preferring(MAIN_ARENA, GPU_ARENA);
     let platform = rig.bound_one_way(GPU_ARENA, GPU2_ARENA, Concurrency::Exclusive).build();
-    let buffer = raw(&platform, 100);
-    write(&buffer, GPU_ARENA, 0..100, 1);
-    assert_eq!(read(&buffer, GPU2_ARENA, 0..100), bytes(1, 0..100));
-    assert_eq!(check(&buffer).arena(GPU_ARENA).alloc, Alloc::Internal);
+    for is_main_there in [true, false] {
+        let buffer = raw(&platform, 100);
+        if is_main_there {
+            write(&buffer, MAIN_ARENA, 0..100, 1);
+        }
+        write(&buffer, GPU_ARENA, 0..100, 2);
+        assert_eq!(read(&buffer, GPU2_ARENA, 0..100), bytes(2, 0..100));
+        assert_eq!(check(&buffer).arena(GPU_ARENA).alloc, Alloc::Internal);
+    }
 }
 
 #[test]

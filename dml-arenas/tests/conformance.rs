@@ -10,7 +10,7 @@ mod common;
 use broken::pool::Pool;
 use dml_arenas::{Faulty, MainMem, Null, Script};
 use dml_core::{ArenaDesc, ArenaKind, Concurrency, DeviceId, DeviceSet};
-use dml_verify::conformance::{self, External, Subject};
+use dml_verify::conformance::{self, External, Sharing, Subject};
 use std::sync::Arc;
 
 fn main_mem(_test: &str) -> Option<Subject> {
@@ -23,12 +23,13 @@ fn faulty(_test: &str) -> Option<Subject> {
 }
 
 fn null(concurrency: Concurrency) -> Option<Subject> {
-    Some(Subject::beside_main(|native, host| {
+    let subject = Subject::beside_main(|native, host| {
         let desc = ArenaDesc::new("null", ArenaKind("null"), native)
             .with_remotes(DeviceSet::of(host))
             .with_concurrency(concurrency);
         Arc::new(Null::backed(desc).with_host(host))
-    }))
+    });
+    Some(subject.with_sharing(Sharing::Offered))
 }
 
 fn null_exclusive(_test: &str) -> Option<Subject> {
@@ -81,13 +82,14 @@ mod opencl {
     use crate::common::{with_opencl, with_opencl_options};
     use dml_arenas::{DiscoverOptions, OpenClArena};
     use dml_core::{DeviceId, Platform};
-    use dml_verify::conformance::{self, Subject};
+    use dml_verify::conformance::{self, Sharing, Subject};
 
     fn subject((platform, device): (Platform, DeviceId)) -> Subject {
         let id = platform.home(device).expect("every OpenCL device has an arena");
         let arena = platform.arena(id).downcast_ref::<OpenClArena>().expect("an OpenCL device's own");
         let (capacity, max_alloc) = (arena.capacity_bytes(), arena.max_alloc_bytes());
-        Subject::new(platform, id).with_capacity(capacity).with_max_alloc(max_alloc)
+        let subject = Subject::new(platform, id).with_capacity(capacity).with_max_alloc(max_alloc);
+        subject.with_sharing(Sharing::Offered)
     }
 
     fn whole(test: &str) -> Option<Subject> {

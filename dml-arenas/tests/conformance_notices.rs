@@ -4,11 +4,12 @@
 
 mod broken;
 
+use broken::link::{BrokenLink, Defect as LinkDefect};
 use broken::pool::{Defect as PoolDefect, Pool};
 use broken::wrapper::{Broken, Defect};
 use dml_arenas::{MainMem, Null};
-use dml_core::{Arena, ArenaDesc, ArenaKind, DeviceSet};
-use dml_verify::conformance::{CHECKS, External, Subject};
+use dml_core::{Allocation, Arena, ArenaDesc, ArenaKind, DeviceDesc, DeviceKind, DeviceSet, Link, Platform};
+use dml_verify::conformance::{CHECKS, External, Sharing, Subject};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ fn mapped(defect: Defect) -> Subject {
         let desc = ArenaDesc::new("mapped", ArenaKind("null"), native).with_remotes(DeviceSet::of(host));
         Arc::new(Broken::new(Arc::new(Null::backed(desc).with_host(host)), defect))
     })
+    .with_sharing(Sharing::Offered)
 }
 
 /// An arena that nobody else reaches, with a defect.
@@ -33,6 +35,24 @@ fn apart(defect: Defect) -> Subject {
 fn main(defect: Defect) -> Subject {
     let make = |cpu| Arc::new(Broken::new(Arc::new(MainMem::new(cpu)), defect)) as Arc<dyn Arena>;
     Subject::main(make).with_external(External::Offered)
+}
+
+/// An arena that the host can map and that shares nothing, with a defect.
+fn declining(defect: Defect) -> Subject {
+    mapped(defect).with_sharing(Sharing::Declined)
+}
+
+/// An arena to which main memory's bytes come by a link with a defect.
+fn linked(defect: LinkDefect) -> Subject {
+    let mut builder = Platform::builder();
+    let host = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    let native = builder.add_device(DeviceDesc::new("device", DeviceKind::Gpu));
+    let from = builder.add_arena(Arc::new(MainMem::new(host)));
+    let desc = ArenaDesc::new("linked", ArenaKind("null"), native);
+    let to = builder.add_arena(Arc::new(Null::backed(desc)));
+    let link = Link { from, to, source_via: host, target_via: native, allocation: Allocation::Internal };
+    builder.add_link(link, Arc::new(BrokenLink(defect)));
+    Subject::new(builder.build().unwrap(), to)
 }
 
 fn pool(defect: PoolDefect) -> Subject {
@@ -85,6 +105,10 @@ fn broken() -> Vec<(String, Subject, &'static str, &'static str)> {
         (Defect::Clips, "bytes_past_the_end_are_bugs_of_core", "was carried out"),
         (Defect::PanicsNameless, "bytes_past_the_end_are_bugs_of_core", "does not name mapped"),
         (Defect::TakesForeign, "blocks_of_other_arenas_are_bugs_of_core", "was carried out"),
+        (Defect::BindIsElsewhere, "bound_storage_is_shared", "OtherStorage"),
+        (Defect::InShifted, "bound_storage_is_shared", "as the host sees them"),
+        (Defect::OutShort, "bound_storage_is_shared", "as the device sees them"),
+        (Defect::MapMisreported, "bound_storage_is_shared", "ArenaContract"),
         (Defect::InShifted, "buffers_agree_with_a_model", "bytes differ"),
         (Defect::OutMiscounted, "buffers_agree_with_a_model", "Short {"),
         (Defect::MapStale, "buffers_agree_with_a_model", "bytes differ"),
@@ -101,6 +125,16 @@ fn broken() -> Vec<(String, Subject, &'static str, &'static str)> {
         (Defect::MapsAnything, "mappings_show_the_bytes_and_keep_the_changes", "was carried out"),
         (Defect::BoundToThread, "buffers_of_two_threads_keep_apart", "bytes differ"),
     ];
+    let declining_ones = [(Defect::DeclineMisnamed, "bound_storage_is_shared", "who declines")];
+    let link_ones = [
+        (LinkDefect::Off, "what arrives of"),
+        (LinkDefect::FirstPage, "what arrives of"),
+        (LinkDefect::LastByte, "what arrives of"),
+        (LinkDefect::SecondPiece, "what arrives of"),
+    ];
+    let links = link_ones.into_iter().map(|(defect, says)| {
+        (format!("link, {defect:?}"), linked(defect), "links_move_their_bytes_alone", says)
+    });
     let apart_ones =
         [(Defect::MapsAnything, "mappings_show_the_bytes_and_keep_the_changes", "was carried out")];
     let pool_ones = [
@@ -127,7 +161,9 @@ fn broken() -> Vec<(String, Subject, &'static str, &'static str)> {
         wrapped("mapped", mapped, &mapped_ones),
         wrapped("main", main, &main_ones),
         wrapped("apart", apart, &apart_ones),
+        wrapped("declining", declining, &declining_ones),
         pools.collect(),
+        links.collect(),
     ]
     .concat()
 }
@@ -162,9 +198,11 @@ fn every_check_notices_something() {
 
 #[test]
 fn what_is_not_broken_passes() {
-    let subjects = [mapped(Defect::None), main(Defect::None), apart(Defect::None), pool(PoolDefect::None)];
-    for (subject, (check, _)) in subjects.iter().flat_map(|subject| CHECKS.iter().map(move |c| (subject, c)))
+    let plain = [mapped(Defect::None), main(Defect::None), apart(Defect::None)];
+    let subjects = plain.into_iter().chain([pool(PoolDefect::None), linked(LinkDefect::None)]);
+    for (subject, (check, _)) in
+        subjects.flat_map(|subject| CHECKS.iter().map(move |check| (subject.clone(), check)))
     {
-        assert_eq!(run(check, subject), Ok(()), "{check} of {subject:?}");
+        assert_eq!(run(check, &subject), Ok(()), "{check} of {subject:?}");
     }
 }

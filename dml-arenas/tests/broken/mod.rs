@@ -2,5 +2,6 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod link;
 pub(crate) mod pool;
 pub(crate) mod wrapper;

@@ -72,6 +72,8 @@ pub(crate) enum Defect {
     AttachWrites,
     /// Storage is declined in the name of another arena.
     DeclineMisnamed,
+    /// Storage that is bound is not what the block is over.
+    BindIsElsewhere,
     /// What copies in were lent is kept when they have ended.
     KeepsTheLoan,
     /// What copies out were lent is kept when they have ended.
@@ -304,6 +306,16 @@ impl Arena for Broken {
                 Err(AllocError::Unsupported { arena: "another".into(), what: "external storage" })
             }
             _ => self.inner.attach(storage),
+        }
+    }
+
+    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
+        match self.defect {
+            Defect::BindIsElsewhere => self.inner.alloc(root.len()),
+            Defect::DeclineMisnamed => {
+                Err(AllocError::Unsupported { arena: "another".into(), what: "bound storage" })
+            }
+            _ => self.inner.bind(root),
         }
     }
 

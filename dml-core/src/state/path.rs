@@ -338,7 +338,7 @@ impl Planner<'_> {
             Crossing::Refresh => self.reachable(link.to, native, writes),
             Crossing::Bind(concurrency) => {
                 let shared = concurrency.min(self.tenancy().concurrency(link.from));
-                self.users.coexists(self.group(link.from), shared, native, writes, self.owner)
+                self.users.admit_binding(self.group(link.from), shared, (native, writes), self.owner)
             }
         }
     }

@@ -538,8 +538,8 @@ impl<'a> Planner<'a> {
         let roots = self.better_roots(arena);
         let permitted = |&&(.., root, concurrency): &&Root| {
             let shared = concurrency.min(self.tenancy().concurrency(root));
-            let coexists = self.users.coexists(self.group(root), shared, native, writes, self.owner);
-            coexists && !self.in_transition(root) && !self.in_transition(arena)
+            let admitted = self.users.admit_binding(self.group(root), shared, (native, writes), self.owner);
+            admitted && !self.in_transition(root) && !self.in_transition(arena)
         };
         match (roots.iter().find(permitted), roots.first()) {
             (Some(&(.., root, concurrency)), _) => Ok(Some((root, concurrency))),

@@ -150,6 +150,25 @@ impl Users {
         })
     }
 
+    /// Returns whether an arena can be bound to the group's storage under the given concurrency, for a use by its
+    /// `device`. The binding may narrow the rules of the group, so all uses by other owners must be compatible with each
+    /// other as well, also those of one plan: its map changes were planned under the rules before.
+    pub(super) fn admit_binding(
+        &self,
+        group: ArenaSet,
+        concurrency: Concurrency,
+        (device, writes): (DeviceId, bool),
+        owner: OwnerId,
+    ) -> bool {
+        let is_one_device = || self.others(group, owner).all(|user| user.device == device);
+        let nobody_writes = || !writes && self.others(group, owner).all(|user| !user.writes);
+        match concurrency {
+            Concurrency::Exclusive => is_one_device(),
+            Concurrency::BimapRead => is_one_device() || nobody_writes(),
+            Concurrency::BimapFull => true,
+        }
+    }
+
     /// Returns whether a change from map state `now` to `target` keeps the access of every device that other owners use
     /// in the group. Users of `owner` are exempt, because their plan changes map states only between its own copies.
     /// This is a second line of defence: the callers have already checked that all users can coexist.

@@ -8,6 +8,8 @@
 //!                                    ──▶ memory    too much is an error, and what is freed can be had again
 //!                                    ──▶ maps      who is let in sees the bytes, and what it writes stays
 //!                                    ──▶ external  storage of the application comes back as it was
+//!                                    ──▶ sharing   storage of main memory is shared without a copy
+//!                                    ──▶ links     each moves its bytes and no others
 //!                                    ──▶ misuse    what core never asks for is a panic that names the arena
 //!                                    ──▶ layer     buffers over it, as an application uses them
 //! ```
@@ -25,9 +27,11 @@ mod desk;
 mod external;
 mod fences;
 mod layer;
+mod links;
 mod maps;
 mod memory;
 mod misuse;
+mod sharing;
 mod storage;
 mod subject;
 mod threads;
@@ -40,11 +44,13 @@ pub use fences::{
     fences_wake_whoever_polls_last, transfers_give_back_what_they_were_lent,
 };
 pub use layer::{buffers_agree_with_a_model, buffers_of_two_threads_keep_apart};
+pub use links::links_move_their_bytes_alone;
 pub use maps::{map_states_out_of_turn_are_bugs_of_core, mappings_show_the_bytes_and_keep_the_changes};
 pub use memory::{freed_memory_can_be_had_again, fullness_is_an_error, too_much_is_an_error};
 pub use misuse::{blocks_of_other_arenas_are_bugs_of_core, bytes_past_the_end_are_bugs_of_core};
+pub use sharing::bound_storage_is_shared;
 pub use storage::{blocks_are_as_asked_for, blocks_share_no_bytes, the_description_is_consistent};
-pub use subject::{External, Subject};
+pub use subject::{External, Sharing, Subject};
 pub use threads::{threads_have_blocks_of_their_own, threads_share_a_block};
 pub use transfer::{copies_hit_their_bytes_alone, fills_hit_their_bytes_alone, transfers_agree_with_a_model};
 
@@ -73,6 +79,8 @@ macro_rules! conformance_list {
             mappings_show_the_bytes_and_keep_the_changes
             map_states_out_of_turn_are_bugs_of_core
             external_storage_comes_back
+            bound_storage_is_shared
+            links_move_their_bytes_alone
             bytes_past_the_end_are_bugs_of_core
             blocks_of_other_arenas_are_bugs_of_core
             buffers_agree_with_a_model

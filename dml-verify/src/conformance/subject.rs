@@ -20,12 +20,22 @@ pub enum External {
     Declined,
 }
 
+/// Whether an arena makes blocks over main memory's storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// [`Arena::bind`] works.
+    Offered,
+    /// The arena declines.
+    Declined,
+}
+
 /// An arena to check, in a platform of its own.
 #[derive(Clone, Debug)]
 pub struct Subject {
     platform: Platform,
     id: ArenaId,
     external: External,
+    sharing: Sharing,
     capacity_bytes: Option<u64>,
     max_alloc_bytes: Option<u64>,
     patience: Duration,
@@ -44,6 +54,7 @@ impl Subject {
             platform,
             id,
             external: External::Declined,
+            sharing: Sharing::Declined,
             capacity_bytes: None,
             max_alloc_bytes: None,
             patience: Duration::from_secs(20),
@@ -94,6 +105,13 @@ impl Subject {
         self
     }
 
+    /// Sets whether the arena makes blocks over main memory's storage; by default it does not.
+    #[must_use]
+    pub fn with_sharing(mut self, sharing: Sharing) -> Self {
+        self.sharing = sharing;
+        self
+    }
+
     /// Sets the largest size of all blocks together, in bytes.
     #[must_use]
     pub fn with_capacity(mut self, bytes: u64) -> Self {
@@ -138,6 +156,10 @@ impl Subject {
 
     pub(super) fn external(&self) -> External {
         self.external
+    }
+
+    pub(super) fn sharing(&self) -> Sharing {
+        self.sharing
     }
 
     pub(super) fn capacity_bytes(&self) -> Option<u64> {

@@ -632,3 +632,24 @@ fn writing_is_part_of_the_price() {
     assert_eq!(cost_ns(&driver, GPU_ARENA, (0, 8), ReadWrite), 10 + 8 + REMAP_NS);
     assert_eq!(steps(&driver, GPU_ARENA, (0, 8), ReadWrite), "map a1 for d1; refresh a0 ~~0..8~~> a1;");
 }
+
+#[test]
+fn i11_a_binding_narrows_no_rules_under_which_others_share_the_storage() {
+    // The first gpu's memory is coherent: its own kernels read beside copies that the second gpu makes there. The second
+    // gpu's memory can be bound to it, but then only readers may share the storage.
+    let both = [CPU, GPU2].into_iter().collect();
+    let bench = Bench::new().memory(GPU, both, BimapFull).memory(GPU2, DeviceSet::of(CPU), BimapRead);
+    let bench = bench.link_via((MAIN_ARENA, CPU), (GPU_ARENA, GPU2), Allocation::Internal, 10);
+    let bench = bench.link_via((GPU_ARENA, GPU), (GPU2_ARENA, GPU2), Allocation::Bound(BimapRead), 10);
+    let mut driver = Driver::new(bench);
+    driver.write(MAIN_ARENA, (0, LEN));
+    let reader = driver.acquire(GPU_ARENA, (0, 5), ReadOnly);
+    let copies = driver.plan(GPU_ARENA, (5, 10), ReadOnly);
+    let (_, begin) = driver.ask(GPU2_ARENA, (0, 5), ReadOnly);
+    let Begin::Busy { reason: BusyReason::ArenaInUse, .. } = begin else { panic!("{begin:?}") };
+    // Readers alone may share it, on whatever device.
+    driver.carry_out(copies).expect("nobody else is there");
+    let plan = driver.plan(GPU2_ARENA, (0, 5), ReadOnly);
+    driver.carry_out(plan).expect("all of them read");
+    driver.end(reader, Outcome::Done);
+}
