@@ -46,10 +46,10 @@ fn describe(platform: &Platform) -> json::Devices {
             .map(|link| json::Link {
                 from: arena_name(link.from),
                 to: arena_name(link.to),
+                latency_ns: link.speed().ok().map(|speed| speed.latency_ns),
+                bytes_per_s: link.speed().ok().map(|speed| speed.bytes_per_s),
+                error: link.speed().err().map(ToString::to_string),
                 mechanism: link.mechanism,
-                latency_ns: link.speed.as_ref().ok().map(|speed| speed.latency_ns),
-                bytes_per_s: link.speed.as_ref().ok().map(|speed| speed.bytes_per_s),
-                error: link.speed.err().map(|error| error.to_string()),
             })
             .collect(),
         unavailable: platform
