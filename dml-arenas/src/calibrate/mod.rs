@@ -3,7 +3,8 @@
 //! ```text
 //!   Platform ──measure──▶ [Measured] ──▶ LinkTable  per link and mechanism: size class ─▶ time of one copy
 //!                                            │
-//!                     Priced ◀───────────────┘  prices a mechanism by its table
+//!                     Priced ◀───────────────┤  prices a mechanism by its table
+//!                Calibration ◀───────────────┘  the tables of a machine, and the file that keeps them
 //! ```
 //!
 //! # What is measured
@@ -25,15 +26,23 @@
 //! A platform is measured in about two seconds: the longer classes are left out where the time is used up. The buffers
 //! take at most a quarter of the memory that is free: the longer classes are left out where there is less.
 
+#[cfg(feature = "calibration")]
+mod cache;
+#[cfg(feature = "calibration")]
+mod fingerprint;
 mod machine;
 mod priced;
 mod ruler;
 mod table;
 
+#[cfg(feature = "calibration")]
+pub use cache::{CacheError, Calibration, CalibrationSource, FORMAT};
+#[cfg(feature = "calibration")]
+pub use fingerprint::{CalibratedLink, DeviceFingerprint, LinkEnd, MachineFingerprint};
 pub use priced::{MapChanges, Priced};
 pub use table::{LinkTable, SizeClass, TableError};
 
-use dml_core::{AcquireError, ArenaId, ConfigError, LinkId, LinkSpeed, Platform};
+use dml_core::{AcquireError, ArenaId, ConfigError, Link, LinkId, LinkSpeed, Platform};
 use ruler::Ruler;
 use thiserror::Error;
 
@@ -54,6 +63,16 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Makes the measurement of a link of a platform from figures that come from elsewhere.
+    ///
+    /// # Panics
+    /// When the platform has no link with this id.
+    #[must_use]
+    pub fn new(platform: &Platform, link: LinkId, table: Result<LinkTable, CalibrateError>) -> Self {
+        let Link { from, to, .. } = platform.links()[usize::from(link.0)];
+        Self { link, from, to, mechanism: platform.cross_arena(link).name().to_owned(), table }
+    }
+
     /// Returns the latency and the rate of long copies.
     ///
     /// # Errors

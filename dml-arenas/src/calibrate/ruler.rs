@@ -61,14 +61,7 @@ impl<'a> Ruler<'a> {
             // What one link has not used is for the others.
             let now = (self.clock)();
             let share = end.saturating_sub(now) / (links.len() - index) as u32;
-            let link = platform.links()[usize::from(id.0)];
-            Measured {
-                link: id,
-                from: link.from,
-                to: link.to,
-                mechanism: platform.cross_arena(id).name().to_owned(),
-                table: self.table(platform, id, now + share.max(TIME_OF_A_LINK)),
-            }
+            Measured::new(platform, id, self.table(platform, id, now + share.max(TIME_OF_A_LINK)))
         });
         measured.collect()
     }
