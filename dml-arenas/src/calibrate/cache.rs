@@ -75,7 +75,9 @@ pub enum CalibrationSource {
 #[non_exhaustive]
 pub enum CacheError {
     /// The user has no cache folder.
-    #[error("no folder to keep measured link speeds in: neither XDG_CACHE_HOME nor a home folder is set")]
+    #[error(
+        "no folder to keep measured link speeds in: neither XDG_CACHE_HOME nor the home folder is an absolute path"
+    )]
     NoFolder,
     /// The file exists and cannot be read.
     #[error("cannot read {}: {reason}", path.display())]
