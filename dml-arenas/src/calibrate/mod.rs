@@ -15,16 +15,16 @@
 //! 2. The source bytes are written before each copy, with data that depends on the position. The host writes its own
 //!    memory through a view. A device's bytes are brought to it by DML, over other links. Where no other links lead from
 //!    the host to the device, its bytes are only declared written.
-//! 3. Copies of 1 MiB and more take turns on several buffers, which together are more than twice as large as the
-//!    processor's last-level cache. All sources are written before the first copy of a turn. So neither end of such a
-//!    copy is in a cache, and the rate is that of memory.
+//! 3. Copies of 1 MiB and more take turns on several buffers. The sources alone are larger than the processor's
+//!    last-level cache, and all of them are written before the first copy of a turn. So neither end of such a copy is in
+//!    a cache, and the rate is that of memory.
 //! 4. A shorter copy uses one buffer, which has just been written. Its source may be in a cache, as a message that was
 //!    just produced is.
 //! 5. The figure of a size class is the median of several copies. Storage is allocated and touched before.
 //! 6. Each figure contains the changes of map state that the mechanism needs, see [`MapChanges`].
 //!
-//! A platform is measured in about two seconds: the longer classes are left out where the time is used up. The buffers
-//! take at most a quarter of the memory that is free: the longer classes are left out where there is less.
+//! A platform is measured in about two seconds: the longer classes are left out where there is no time for them. The
+//! buffers take at most a quarter of the memory that is free: the longer classes are left out where there is less.
 
 #[cfg(feature = "calibration")]
 mod cache;

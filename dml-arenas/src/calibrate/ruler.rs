@@ -1,6 +1,7 @@
 //! Measures one link after the other; the [module above](super) says what is measured.
 
 use super::machine::Machine;
+use super::table::scaled;
 use super::{CalibrateError, LinkTable, Measured, SizeClass, links};
 use dml_core::{
     AcquireError, AllocError, Allocation, ArenaId, Buffer, DeviceId, Link, LinkId, Platform, PlatformBuilder,
@@ -8,10 +9,27 @@ use dml_core::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The size classes: the bytes of a copy, and how many copies are timed at least.
-const CLASSES: [(u64, usize); 5] = [(4, 31), (64 << 10, 31), (1 << 20, 31), (16 << 20, 8), (64 << 20, 4)];
+/// A size class to measure.
+#[derive(Clone, Copy, Debug)]
+struct Class {
+    /// The bytes of a copy.
+    bytes: u64,
+    /// The number of copies that are timed at least, if there is time.
+    copies: u64,
+}
+
+/// The size classes, the smallest first.
+const CLASSES: [Class; 5] = [
+    Class { bytes: 4, copies: 31 },
+    Class { bytes: 64 << 10, copies: 31 },
+    Class { bytes: 1 << 20, copies: 31 },
+    Class { bytes: 16 << 20, copies: 6 },
+    Class { bytes: 64 << 20, copies: 4 },
+];
 /// The number of size classes that are measured even if there is no time left. A table needs two.
 const NEEDED_CLASSES: usize = 2;
+/// The number of copies of a class that are enough once the time is used up. The median of fewer says little.
+const ENOUGH_COPIES: usize = 3;
 /// The size from which copies take turns on several buffers, in bytes.
 const LONG_BYTES: u64 = 1 << 20;
 /// The time to measure all links of a platform.
@@ -75,76 +93,83 @@ impl<'a> Ruler<'a> {
     ) -> Result<LinkTable, CalibrateError> {
         let track = Track::new(platform, id)?;
         let mut classes = Vec::new();
-        let mut expected = Duration::ZERO;
-        for (index, (bytes, copies)) in CLASSES.into_iter().enumerate() {
-            let begun = (self.clock)();
-            let buffers = self.buffers(bytes);
-            let is_needed = index < NEEDED_CLASSES;
-            if !is_needed && (begun + expected > deadline || !self.fits(bytes, buffers)) {
+        // The time of the last class, and the bytes that it moved.
+        let (mut took_ns, mut moved_bytes) = (0, 1);
+        for (index, class) in CLASSES.into_iter().enumerate() {
+            let (begun, is_needed) = ((self.clock)(), index < NEEDED_CLASSES);
+            // The time of shorter copies is mostly latency, and tells nothing of these.
+            let expected_ns = match class.bytes > LONG_BYTES {
+                true => scaled(took_ns, self.moved_bytes(class), moved_bytes),
+                false => took_ns,
+            };
+            let has_time = begun.saturating_add(Duration::from_nanos(expected_ns)) <= deadline;
+            if !is_needed && !(has_time && self.fits(class)) {
                 break;
             }
-            match self.class(&track, bytes, buffers, copies, deadline) {
-                Ok(copy_ns) => classes.push(SizeClass { bytes, copy_ns }),
+            let times = match self.times(&track, class, deadline) {
                 Err(CalibrateError::Copy(error)) if !is_needed && is_for_want_of_memory(&error) => break,
-                Err(error) => return Err(error),
+                times => times?,
+            };
+            if !is_needed && times.len() < ENOUGH_COPIES {
+                break;
             }
-            // Classes from 1 MiB on move about as many bytes each.
-            expected = if bytes >= LONG_BYTES { (self.clock)() - begun } else { Duration::ZERO };
+            classes.push(SizeClass { bytes: class.bytes, copy_ns: median_ns(times) });
+            (took_ns, moved_bytes) = (ns((self.clock)().saturating_sub(begun)), self.moved_bytes(class));
         }
         Ok(LinkTable::new(classes)?)
     }
 
-    /// Returns on how many buffers copies of this size take turns.
-    fn buffers(&self, bytes: u64) -> u64 {
-        match bytes {
-            LONG_BYTES.. => self.machine.cache_bytes.saturating_mul(2).div_ceil(bytes) + 1,
+    /// Returns on how many buffers the copies of a class take turns.
+    fn buffers(&self, class: Class) -> u64 {
+        match class.bytes {
+            LONG_BYTES.. => (self.machine.cache_bytes / class.bytes + 1).max(2),
             _ => 1,
         }
     }
 
-    /// Returns whether the machine can spare the memory for the buffers: at the host, at the source and at the
+    /// Returns whether the machine can spare the memory for the buffers of a class: at the host, at the source and at the
     /// destination.
-    fn fits(&self, bytes: u64, buffers: u64) -> bool {
-        bytes.saturating_mul(buffers).saturating_mul(3) <= self.machine.free_bytes / PART_OF_FREE
+    fn fits(&self, class: Class) -> bool {
+        let end_bytes = class.bytes.saturating_mul(self.buffers(class));
+        end_bytes.saturating_mul(3) <= self.machine.free_bytes / PART_OF_FREE
     }
 
-    /// Returns the median time of a copy of this size, in nanoseconds. After the deadline one copy is enough.
-    fn class(
+    /// Returns how many bytes the copies of a class move, those included that are not timed.
+    fn moved_bytes(&self, class: Class) -> u64 {
+        let buffers = self.buffers(class);
+        let timed = class.copies.div_ceil(buffers).saturating_mul(buffers);
+        class.bytes.saturating_mul(buffers.saturating_add(timed))
+    }
+
+    /// Returns the times of copies of a class. After the deadline it ends: with one copy on one buffer for a short class,
+    /// and with as many as there are for a long one, none if not all buffers could be prepared.
+    fn times(
         &self,
         track: &Track,
-        bytes: u64,
-        buffers: u64,
-        copies: usize,
+        class: Class,
         deadline: Duration,
-    ) -> Result<u64, CalibrateError> {
+    ) -> Result<Vec<Duration>, CalibrateError> {
         let is_late = || (self.clock)() > deadline;
-        let mut turn = Vec::new();
-        for seed in 0..buffers {
+        let (mut turn, mut times) = (Vec::new(), Vec::new());
+        for seed in 0..self.buffers(class) {
+            if !turn.is_empty() && is_late() {
+                return Ok(times);
+            }
             // The first copy of each buffer allocates.
-            let buffer = track.alone.buffer::<u32>(bytes / size_of::<u32>() as u64).build()?;
+            let buffer = track.alone.buffer::<u32>(class.bytes / size_of::<u32>() as u64).build()?;
             track.write(&buffer, seed as u32)?;
             self.copy(track, &buffer)?;
             turn.push(buffer);
-            if is_late() {
-                break;
-            }
         }
-        let mut times = Vec::new();
-        while times.len() < copies && (times.is_empty() || !is_late()) {
+        while (times.len() as u64) < class.copies && (times.is_empty() || !is_late()) {
             for buffer in &turn {
                 track.write(buffer, times.len() as u32)?;
             }
             for buffer in &turn {
                 times.push(self.copy(track, buffer)?);
-                if is_late() {
-                    break;
-                }
             }
         }
-        times.sort_unstable();
-        let median = times[times.len() / 2];
-        // A copy takes time, even where the clock is too coarse to see it.
-        Ok(u64::try_from(median.as_nanos()).unwrap_or(u64::MAX).max(1))
+        Ok(times)
     }
 
     /// Returns how long a kernel at the destination waits for the bytes.
@@ -221,6 +246,16 @@ fn source(platform: &Platform, link: Link) -> Source {
 /// need no copy, and it must not be another way to the destination.
 fn is_way(way: &Link, link: Link) -> bool {
     way.allocation == Allocation::Internal && way.from != link.from && way.to != link.to
+}
+
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Returns the median of some times, and at least one: a copy takes time, even where the clock is too coarse to see it.
+fn median_ns(mut times: Vec<Duration>) -> u64 {
+    times.sort_unstable();
+    times.get(times.len() / 2).map_or(1, |&median| ns(median).max(1))
 }
 
 fn is_for_want_of_memory(error: &AcquireError) -> bool {

@@ -140,7 +140,7 @@ impl SizeClass {
 }
 
 /// Returns `value * by / of`, at most [`u64::MAX`].
-fn scaled(value: u64, by: u64, of: u64) -> u64 {
+pub(super) fn scaled(value: u64, by: u64, of: u64) -> u64 {
     u64::try_from(u128::from(value) * u128::from(by) / u128::from(of)).unwrap_or(u64::MAX)
 }
 

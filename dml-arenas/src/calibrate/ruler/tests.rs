@@ -131,7 +131,7 @@ fn a_link_that_fails_says_why() {
 #[test]
 fn longer_classes_are_left_out_where_memory_or_time_is_short() {
     let clock = Arc::new(Clock::default());
-    let little = Machine { cache_bytes: 2 * MIB, free_bytes: 4 * 5 * 3 * MIB };
+    let little = Machine { cache_bytes: 2 * MIB, free_bytes: 4 * 3 * 3 * MIB };
     let platform = scripted(&clock, |_| 10, u64::MAX);
     assert_eq!(classes(&measure(&clock, little, &platform)[0]), [(4, 10), (64 << 10, 10), (MIB, 10)]);
     assert_eq!(classes(&measure(&clock, FULL, &platform)[0]), [(4, 10), (64 << 10, 10)]);
@@ -145,20 +145,28 @@ fn longer_classes_are_left_out_where_memory_or_time_is_short() {
 #[test]
 fn the_time_of_long_copies_is_bounded() {
     let clock = Arc::new(Clock::default());
-    // 1 GB/s: the longest class would take as long as the one before, and there is no time left for it.
-    let platform = scripted(&clock, |bytes| 20 * bytes, u64::MAX);
-    let measured = measure(&clock, SMALL, &platform);
-    assert!((3..5).contains(&classes(&measured[0]).len()), "{measured:?}");
-    assert!(clock.now() < Duration::from_secs(6), "{:?}", clock.now());
+    // 1 ns for a byte: 36 copies of 1 MiB take 38 ms, 8 of 16 MiB take 134 ms, and 6 of 64 MiB would take 400 ms.
+    let platform = scripted(&clock, |bytes| bytes, u64::MAX);
+    assert_eq!(classes(&measure(&clock, SMALL, &platform)[0]).len(), 5);
+    // 16 ns for a byte: 8 copies of 16 MiB take the two seconds, so they are not begun.
+    let (begun, platform) = (clock.now(), scripted(&clock, |bytes| 16 * bytes, u64::MAX));
+    assert_eq!(classes(&measure(&clock, SMALL, &platform)[0]).len(), 3);
+    assert!(clock.now() - begun < Duration::from_secs(1), "{:?}", clock.now() - begun);
+    // Copies of 16 MiB are much slower than the time of shorter ones has promised: they end, and do not count.
+    let late = |bytes| if bytes > MIB { 1_500_000_000 } else { bytes };
+    let (begun, platform) = (clock.now(), scripted(&clock, late, u64::MAX));
+    assert_eq!(classes(&measure(&clock, SMALL, &platform)[0]).len(), 3);
+    assert!(clock.now() - begun < Duration::from_secs(7), "{:?}", clock.now() - begun);
 }
 
 #[test]
-fn copies_take_turns_on_more_than_twice_the_cache() {
+fn long_copies_take_turns_on_more_than_the_cache() {
     let ruler =
         Ruler { clock: &|| Duration::ZERO, machine: Machine { cache_bytes: 32 * MIB, free_bytes: 0 } };
-    for (bytes, _) in CLASSES {
-        let total = bytes * ruler.buffers(bytes);
-        assert_eq!(total > 2 * ruler.machine.cache_bytes, bytes >= MIB, "{bytes}");
+    for class in CLASSES {
+        let total_bytes = class.bytes * ruler.buffers(class);
+        assert_eq!(total_bytes > ruler.machine.cache_bytes, class.bytes >= MIB, "{class:?}");
+        assert_eq!(ruler.buffers(class) > 1, class.bytes >= MIB, "{class:?}");
     }
 }
 
@@ -190,7 +198,7 @@ fn every_copy_carries_bytes_that_were_really_written() {
     let measured = measure(&clock, SMALL, &builder.build().unwrap());
     assert_eq!(measured.len(), 2);
     let carried = carried.0.lock().unwrap();
-    for (bytes, _) in CLASSES {
+    for Class { bytes, .. } in CLASSES {
         // To the device in the one direction, and to it as a source in the other.
         let words = &carried[&bytes];
         assert!(words.len() >= 8, "{bytes}: {} copies", words.len());
