@@ -102,8 +102,8 @@ impl<'a> Ruler<'a> {
                 true => scaled(took_ns, self.moved_bytes(class), moved_bytes),
                 false => took_ns,
             };
-            let has_time = begun.saturating_add(Duration::from_nanos(expected_ns)) <= deadline;
-            if !is_needed && !(has_time && self.fits(class)) {
+            let is_too_late = begun.saturating_add(Duration::from_nanos(expected_ns)) > deadline;
+            if !is_needed && (is_too_late || !self.fits(class)) {
                 break;
             }
             let times = match self.times(&track, class, deadline) {
