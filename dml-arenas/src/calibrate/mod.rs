@@ -11,7 +11,7 @@
 //! Each link is measured through DML itself, on a platform of the same arenas. One figure is the time from the request
 //! of a read at the destination until it is granted. That is how long a kernel there waits.
 //!
-//! 1. Only the measured link leads from the source to the destination, and no other arena holds the bytes.
+//! 1. Only the measured link leads away from the source, and no other arena holds the bytes.
 //! 2. The source bytes are written before each copy, with data that depends on the position. The host writes its own
 //!    memory through a view. A device's bytes are brought to it by DML, over other links. Where no other links lead from
 //!    the host to the device, its bytes are only declared written.

@@ -47,8 +47,8 @@ impl CrossArena for Scripted {
         "scripted"
     }
 
-    fn can_copy(&self, _query: &CopyQuery) -> Option<Cost> {
-        Some(Cost::from_ns(1))
+    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
+        Some(Cost::from_ns((self.ns)(query.bytes)))
     }
 
     fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
@@ -226,18 +226,25 @@ fn a_source_that_the_host_does_not_reach_is_declared_written() {
 }
 
 #[test]
-fn only_the_measured_link_leads_to_the_destination() {
+fn only_the_measured_link_leads_away_from_the_source() {
     let clock = Arc::new(Clock::default());
     let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
     builder.add_device(DeviceDesc::new("far", DeviceKind::Gpu));
     let far = ArenaDesc::new("far", ArenaKind("test"), DeviceId(2));
     builder.add_arena(Arc::new(Null::backed(far)));
     let scripted = |ns| Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX });
-    // The direct link to the far device is quicker than the measured one, and must not be taken for it.
-    for (from, to, ns) in [(0, 1, (|_| 5) as fn(u64) -> u64), (0, 2, |_| 6), (1, 2, |_| 100), (2, 1, |_| 7)] {
+    // The far device is reached through the near one alone, over two links. The quicker one must not be taken for the other.
+    let links: [(u8, u8, fn(u64) -> u64); 5] =
+        [(0, 1, |_| 5), (1, 2, |_| 100), (1, 2, |_| 50), (2, 1, |_| 7), (1, 0, |_| 6)];
+    for (from, to, ns) in links {
         builder.add_link(link(from, to), scripted(ns));
     }
-    let measured = measure(&clock, FULL, &builder.build().unwrap());
+    let platform = builder.build().unwrap();
+    for &link in platform.links() {
+        let expected = if link.from.0 == 0 { Source::Host } else { Source::Brought };
+        assert_eq!(source(&platform, link), expected, "{link:?}");
+    }
+    let measured = measure(&clock, FULL, &platform);
     let latencies: Vec<_> = measured.iter().map(|link| classes(link)[0].1).collect();
-    assert_eq!(latencies, [5, 6, 100, 7]);
+    assert_eq!(latencies, [5, 100, 50, 7, 6]);
 }
