@@ -14,9 +14,15 @@ fn folder(test: &str) -> PathBuf {
     folder
 }
 
-fn dml(folder: &Path, arguments: &[&str]) -> Output {
+/// The command in a folder, with a cache of its own there: a test neither finds nor leaves measured speeds elsewhere.
+fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dml"));
-    command.current_dir(folder).args(arguments).output().expect("the command was built")
+    command.current_dir(folder).env("XDG_CACHE_HOME", folder.join("cache")).args(arguments);
+    command
+}
+
+fn dml(folder: &Path, arguments: &[&str]) -> Output {
+    command(folder, arguments).output().expect("the command was built")
 }
 
 fn ok(folder: &Path, arguments: &[&str]) -> Value {
@@ -74,6 +80,8 @@ fn bad_usage_is_named_and_exits_with_2() {
         (&["bench", "saxpy", "--runs", "0"], "0"),
         (&["bench", "offload", "saxpy"], "by itself"),
         (&["devices", "--offload", "1000"], "1000"),
+        (&["devices", "--limit", "tpu:3=1"], "tpu:3"),
+        (&["devices", "--measure=no"], "--measure"),
         (&["bench", "saxpy", "--pin", "cpu"], "DEVICE=VALUE"),
         (&["bench"], "WORKLOAD"),
         (&["benchmark"], "benchmark"),
@@ -245,6 +253,7 @@ fn the_json_has_every_documented_field() {
         "balance",
         "native_s",
         "transfers",
+        "link_prices",
         "operations",
         "failures",
         "energy_j",
@@ -265,11 +274,8 @@ fn the_json_has_every_documented_field() {
 #[test]
 fn the_table_names_what_is_missing() {
     let folder = folder("missing");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dml"));
-    let output = command
-        .current_dir(&folder)
+    let output = command(&folder, &["bench", "saxpy", "--size", "tiny", "--runs", "1"])
         .env("OCL_ICD_VENDORS", folder.join("nowhere"))
-        .args(["bench", "saxpy", "--size", "tiny", "--runs", "1"])
         .output()
         .expect("the command was built");
     let table = String::from_utf8_lossy(&output.stdout);
@@ -280,9 +286,154 @@ fn the_table_names_what_is_missing() {
 
 #[cfg(all(feature = "offload", target_os = "linux"))]
 mod workers {
-    use super::{dml, fails, folder, ok};
+    use super::{command, dml, fails, folder, ok};
     use serde_json::Value;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    /// The command on `cpu` and `offload:0` alone.
+    fn small(folder: &Path, arguments: &[&str]) -> Command {
+        let mut command = command(folder, arguments);
+        command.env("OCL_ICD_VENDORS", folder.join("nowhere"));
+        command
+    }
+
+    fn printed(command: &mut Command) -> String {
+        let output = command.output().expect("the command was built");
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn devices(folder: &Path, arguments: &[&str]) -> Value {
+        let text = printed(&mut small(folder, &[&["devices", "--json"], arguments].concat()));
+        serde_json::from_str(&text).expect("--json prints one JSON value")
+    }
+
+    fn benched(folder: &Path) -> Value {
+        let arguments = ["bench", "saxpy", "--size", "tiny", "--runs", "1", "--json"];
+        serde_json::from_str(&printed(&mut small(folder, &arguments))).expect("one JSON value")
+    }
+
+    /// How the speeds of all links are known.
+    fn figures(found: &Value) -> Vec<&str> {
+        let links = found["links"].as_array().expect("a list");
+        assert!(!links.is_empty());
+        links.iter().map(|link| link["figures"].as_str().expect("a word")).collect()
+    }
+
+    /// The only file of the cache in a test's folder.
+    fn cache_file(folder: &Path) -> PathBuf {
+        let mut entries = std::fs::read_dir(folder.join("cache/dml")).expect("a cache folder");
+        let file = entries.next().expect("a file").expect("readable").path();
+        assert!(entries.next().is_none(), "nothing else is left there");
+        file
+    }
+
+    #[test]
+    fn speeds_are_measured_once_kept_and_measured_again_on_request() {
+        let folder = folder("speeds_kept");
+        let prices = &benched(&folder)["link_prices"];
+        assert_eq!(
+            (&prices["measured"], prices["guessed"].as_u64() > Some(0)),
+            (&0.into(), true),
+            "{prices}"
+        );
+        assert!(!folder.join("cache").exists(), "a benchmark writes no speeds");
+        let first = devices(&folder, &[]);
+        assert!(figures(&first).iter().all(|figures| *figures == "measured"), "{first}");
+        assert_eq!(first["speeds"]["notes"], Value::Array(Vec::new()));
+        let file = cache_file(&folder);
+        assert_eq!(first["speeds"]["file"], file.display().to_string());
+        let second = devices(&folder, &[]);
+        assert!(figures(&second).iter().all(|figures| *figures == "cached"), "{second}");
+        for (first, second) in
+            first["links"].as_array().unwrap().iter().zip(second["links"].as_array().unwrap())
+        {
+            for field in ["from", "to", "mechanism", "latency_ns", "bytes_per_s", "classes"] {
+                assert_eq!(first[field], second[field], "{field}");
+            }
+            assert!(first["classes"].as_array().expect("a list").len() >= 2, "{first}");
+            assert!(
+                first["latency_ns"].as_u64() > Some(0) && first["bytes_per_s"].as_u64() > Some(0),
+                "{first}"
+            );
+            assert!(
+                first["measured_unix_s"].is_null()
+                    && second["measured_unix_s"].as_u64() > Some(1_700_000_000)
+            );
+        }
+        let text = printed(&mut small(&folder, &["devices"]));
+        assert!(text.contains("cached, 20") && text.contains(&*file.to_string_lossy()), "{text}");
+        let prices = &benched(&folder)["link_prices"];
+        assert_eq!(
+            (prices["measured"].as_u64() > Some(0), &prices["guessed"]),
+            (true, &0.into()),
+            "{prices}"
+        );
+        let text = printed(&mut small(&folder, &["bench", "saxpy", "--size", "tiny", "--runs", "1"]));
+        assert!(text.contains("measured, 20"), "{text}");
+        let again = devices(&folder, &["--measure"]);
+        assert!(figures(&again).iter().all(|figures| *figures == "measured"), "{again}");
+        // A worker more has links that were not measured yet.
+        let more = devices(&folder, &["--offload", "2"]);
+        assert!(figures(&more).iter().all(|figures| *figures == "measured"), "{more}");
+        assert!(figures(&devices(&folder, &[])).iter().all(|figures| *figures == "cached"));
+    }
+
+    #[test]
+    fn a_damaged_file_of_speeds_is_reported_and_replaced_by_a_measurement_alone() {
+        let folder = folder("speeds_damaged");
+        devices(&folder, &[]);
+        let file = cache_file(&folder);
+        for damage in ["", "{\"format\": 99}", "not JSON"] {
+            std::fs::write(&file, damage).expect("writable");
+            let result = benched(&folder);
+            let prices = &result["link_prices"];
+            let note = prices["notes"][0].as_str().expect("a note");
+            assert!(note.contains("is ignored") && prices["measured"] == 0, "{prices}");
+            assert_eq!(
+                std::fs::read_to_string(&file).expect("readable"),
+                damage,
+                "a benchmark writes no speeds"
+            );
+            let text = printed(&mut small(&folder, &["bench", "saxpy", "--size", "tiny", "--runs", "1"]));
+            assert!(text.contains("is ignored"), "{text}");
+        }
+        let found = devices(&folder, &[]);
+        assert!(figures(&found).iter().all(|figures| *figures == "measured"), "{found}");
+        assert!(found["speeds"]["notes"][0].as_str().expect("a note").contains("is ignored"), "{found}");
+        assert!(figures(&devices(&folder, &[])).iter().all(|figures| *figures == "cached"));
+    }
+
+    #[test]
+    fn without_a_folder_for_speeds_they_are_measured_each_time() {
+        let folder = folder("speeds_nowhere");
+        std::fs::write(folder.join("file"), "no folder").expect("writable");
+        let arguments = ["devices", "--json"];
+        let (mut homeless, mut blocked) = (small(&folder, &arguments), small(&folder, &arguments));
+        homeless.env_remove("XDG_CACHE_HOME").env("HOME", "relative");
+        blocked.env("XDG_CACHE_HOME", folder.join("file"));
+        for (command, reason) in [(&mut homeless, "no folder"), (&mut blocked, "cannot write")] {
+            let found: Value = serde_json::from_str(&printed(command)).expect("one JSON value");
+            assert!(figures(&found).iter().all(|figures| *figures == "measured"), "{found}");
+            assert!(found["speeds"]["file"].is_null());
+            assert!(found["speeds"]["notes"].to_string().contains(reason), "{found}");
+        }
+    }
+
+    #[test]
+    fn two_processes_that_measure_at_once_leave_a_whole_file() {
+        let folder = folder("speeds_twice");
+        let start = || small(&folder, &["devices", "--measure", "--json"]).output();
+        let outputs =
+            std::thread::scope(|scope| [scope.spawn(start), scope.spawn(start)].map(|one| one.join()));
+        for output in outputs {
+            assert!(output.expect("no panic").expect("the command was built").status.success());
+        }
+        cache_file(&folder);
+        let found = devices(&folder, &[]);
+        assert!(figures(&found).iter().all(|figures| *figures == "cached"), "{found}");
+    }
 
     #[test]
     fn bad_usage_of_workers_is_named_and_exits_with_2() {

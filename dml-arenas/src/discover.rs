@@ -75,6 +75,10 @@ impl Discover for PlatformBuilder {
             };
             self.add_unavailable(dml_core::Unavailable { backend: "offload", reason });
         }
+        #[cfg(feature = "calibration")]
+        for reason in options.calibration.price(&mut self) {
+            self.add_unavailable(dml_core::Unavailable { backend: "calibration", reason });
+        }
         let _ = host;
         Ok(self)
     }

@@ -1,5 +1,7 @@
 //! The options of discovery, and its errors.
 
+#[cfg(feature = "calibration")]
+use crate::calibrate::CalibrationSource;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,6 +22,8 @@ pub struct DiscoverOptions {
     only: Option<BTreeSet<String>>,
     bound: BTreeSet<String>,
     pub(crate) offload: OffloadWishes,
+    #[cfg(feature = "calibration")]
+    pub(crate) calibration: CalibrationSource,
 }
 
 /// The options of coprocessors that are worker processes.
@@ -100,6 +104,14 @@ impl DiscoverOptions {
     /// Keeps the threads of a worker on these cores, as the operating system numbers them.
     pub fn pin(mut self, device: impl Into<String>, cores: impl IntoIterator<Item = u32>) -> Self {
         self.offload.pins.insert(device.into(), cores.into_iter().collect());
+        self
+    }
+
+    /// Sets which figures links are priced by: guesses by default, so that plans do not depend on the machine's speed or
+    /// on files. Discovery never measures, and never writes a file.
+    #[cfg(feature = "calibration")]
+    pub fn calibration(mut self, source: CalibrationSource) -> Self {
+        self.calibration = source;
         self
     }
 

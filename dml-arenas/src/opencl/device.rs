@@ -37,6 +37,8 @@ pub(super) struct Found {
     device: Device,
     /// The vendor's name of the device, with its platform.
     pub(super) description: String,
+    /// The version of the driver, as it tells it.
+    pub(super) driver: String,
     pub(super) sort: Sort,
     pub(super) units: u32,
     /// Why the device cannot be used, if it cannot.
@@ -126,6 +128,7 @@ impl Found {
         let mut found = Self {
             device,
             description: format!("unnamed device of {platform}"),
+            driver: String::new(),
             sort: Sort::Other,
             units: 1,
             defect: None,
@@ -146,6 +149,7 @@ impl Found {
             _ => Sort::Other,
         };
         let version = self.device.version()?;
+        self.driver = clean(&self.device.driver_version()?);
         Ok(if !self.device.available()? {
             Some("its driver says that it is not available".into())
         } else if !self.device.compiler_available()? {

@@ -108,6 +108,7 @@ fn add_device(
     let part = if session.part.is_sub_device() { ", a part" } else { "" };
     let desc = DeviceDesc::new(name, kind)
         .with_description(format!("{}{part}", found.description))
+        .with_driver(found.driver.clone())
         .with_units(session.part.units);
     let native = builder.add_device(desc);
     let arena = builder.add_arena(Arc::new(OpenClArena::new(session, name, native, host.native)));

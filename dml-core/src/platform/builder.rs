@@ -61,6 +61,17 @@ impl PlatformBuilder {
         self.preferred.insert((root, member));
     }
 
+    /// Replaces the mechanism of each link added so far, in the order of addition. `replace` is told the link, and returns
+    /// the mechanism to use instead of the one that it is handed.
+    pub fn replace_mechanisms(
+        &mut self,
+        mut replace: impl FnMut(&Link, Arc<dyn CrossArena>) -> Arc<dyn CrossArena>,
+    ) {
+        for (link, mechanism) in &mut self.links {
+            *mechanism = replace(link, mechanism.clone());
+        }
+    }
+
     /// Records a backend that is missing on this machine, for display to people.
     pub fn add_unavailable(&mut self, unavailable: Unavailable) {
         self.unavailable.push(unavailable);

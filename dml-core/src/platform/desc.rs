@@ -37,19 +37,28 @@ pub struct DeviceDesc {
     pub description: String,
     /// The number of compute units (threads, multiprocessors) that it may use.
     pub units: u32,
+    /// The version of the driver, or nothing where there is none or it is not known.
+    pub driver: String,
 }
 
 impl DeviceDesc {
     /// Creates the description of a device with one compute unit.
     #[must_use]
     pub fn new(name: &str, kind: DeviceKind) -> Self {
-        Self { name: name.into(), kind, description: String::new(), units: 1 }
+        Self { name: name.into(), kind, description: String::new(), units: 1, driver: String::new() }
     }
 
     /// Sets the vendor's description.
     #[must_use]
     pub fn with_description(mut self, description: impl Into<String>) -> Self {
         self.description = description.into();
+        self
+    }
+
+    /// Sets the version of the driver.
+    #[must_use]
+    pub fn with_driver(mut self, version: impl Into<String>) -> Self {
+        self.driver = version.into();
         self
     }
 

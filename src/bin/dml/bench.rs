@@ -9,6 +9,7 @@ use crate::failure::{self, Failure};
 use crate::machine::Machine;
 use crate::offload;
 use crate::progress::Progress;
+use crate::speeds;
 use crate::{json, table};
 use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
 use dml::core::{DeviceId, DeviceKind, Operation, Unavailable, record::OPERATIONS};
@@ -26,10 +27,10 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     }
     let workloads = workloads(&options.workloads)?;
     check(options, &workloads)?;
-    let Machine { platform, devices, note, unavailable } = Machine::of(options)?;
+    let Machine { platform, devices, note, link_prices, unavailable } = Machine::of(options)?;
     let mut results = Vec::new();
     for workload in workloads {
-        let result = bench(options, &platform, &devices, workload)?;
+        let result = bench(options, &platform, &devices, &link_prices, workload)?;
         if !options.json {
             failure::print(&text(&result, note.as_deref(), &unavailable))?;
         }
@@ -85,10 +86,11 @@ fn bench(
     options: &BenchOptions,
     platform: &Platform,
     devices: &[DeviceId],
+    link_prices: &json::LinkPrices,
     workload: Workload,
 ) -> Result<json::Bench, Failure> {
     let prepared = prepare(options, platform, devices, workload)?;
-    let bench = Bench { options, platform, devices, workload, prepared: &*prepared };
+    let bench = Bench { options, platform, devices, link_prices, workload, prepared: &*prepared };
     let mut progress = bench.progress();
     let alone = bench.time_alone(&mut progress)?;
     let powers = bench.powers(&alone);
@@ -122,6 +124,7 @@ struct Bench<'a> {
     options: &'a BenchOptions,
     platform: &'a Platform,
     devices: &'a [DeviceId],
+    link_prices: &'a json::LinkPrices,
     workload: Workload,
     prepared: &'a dyn Prepared,
 }
@@ -320,6 +323,7 @@ impl Bench<'_> {
             balance: together.balance(),
             native_s: alone.native_s,
             transfers: median.transfers.clone(),
+            link_prices: self.link_prices.clone(),
             operations: median.operations.clone(),
             failures: self.failures(together),
             energy_j: None,
@@ -439,6 +443,7 @@ fn text(result: &json::Bench, note: Option<&str>, unavailable: &[Unavailable]) -
     let mut lines = vec![heading(result)];
     lines.extend(note.map(str::to_owned));
     lines.extend(unavailable.iter().map(|missing| format!("unavailable: {missing}")));
+    lines.extend(link_prices(&result.link_prices));
     lines.push(String::new());
     lines.extend(device_table(result));
     lines.push(String::new());
@@ -455,6 +460,18 @@ fn heading(result: &json::Bench) -> String {
     let size: Vec<_> = result.size.iter().map(|(name, value)| format!("{value} {name}")).collect();
     let (size, workload) = (size.join(", "), &result.workload);
     format!("{workload}: {size}; policy {}; median of {} runs", result.policy, result.runs)
+}
+
+/// What the links were priced by.
+fn link_prices(prices: &json::LinkPrices) -> Vec<String> {
+    let mut lines: Vec<_> = prices.notes.iter().map(|note| format!("link prices: {note}")).collect();
+    let links = prices.measured + prices.guessed;
+    match prices.measured_unix_s.map(speeds::date) {
+        Some(date) => lines.push(format!("link prices: {} of {links} measured, {date}", prices.measured)),
+        None if links > 0 => lines.push("link prices: guesses; dml devices measures the links".to_owned()),
+        None => {}
+    }
+    lines
 }
 
 /// One row for each device, below a row of column names.

@@ -19,6 +19,8 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Lists devices, arenas and links with their measured speed, and what is missing and why.
+    ///
+    /// Speeds are measured the first time, and kept in the user's cache folder.
     Devices(DevicesOptions),
     /// Co-executes a workload: each device alone, then all together; checks every result.
     Bench(BenchOptions),
@@ -28,6 +30,14 @@ pub(crate) enum Command {
 pub(crate) struct DevicesOptions {
     #[command(flatten)]
     pub(crate) workers: WorkerOptions,
+
+    /// Caps a device's compute units, as for bench: the speeds of a sub-device are its own.
+    #[arg(long, value_name = "DEVICE=N", value_parser = PerDevice::<u32>::from_str)]
+    pub(crate) limit: Vec<PerDevice<u32>>,
+
+    /// Measures the links again, even if their speeds are known.
+    #[arg(long)]
+    pub(crate) measure: bool,
 
     /// Print one JSON object instead of tables.
     #[arg(long)]

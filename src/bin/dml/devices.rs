@@ -2,24 +2,61 @@
 
 use crate::cli::DevicesOptions;
 use crate::failure::{self, Failure};
+use crate::speeds::{self, Cache};
 use crate::{json, table};
-use dml::arenas::calibrate;
+use dml::arenas::calibrate::{self, Measured};
 use dml::core::DeviceId;
 use dml::prelude::*;
 
-/// Finds, measures and prints.
+/// Finds and prints. Measures the links if they have not been measured yet, or if that is asked for.
 pub(crate) fn run(options: &DevicesOptions) -> Result<(), Failure> {
-    let wanted = options.workers.discover_options();
+    let mut wanted = options.workers.discover_options();
+    for limit in &options.limit {
+        wanted = wanted.limit(&limit.device, limit.value);
+    }
     let builder = Platform::builder().discover_with(&wanted).map_err(Failure::usage)?;
     let platform = builder.build().map_err(Failure::work)?;
-    let found = describe(&platform);
+    let mut cache = Cache::open();
+    let links = match cache.of_all(&platform).filter(|_| !options.measure) {
+        Some(known) => known.iter().map(|(link, when)| described(&platform, link, Some(*when))).collect(),
+        None => {
+            let measured = calibrate::measure(&platform);
+            cache.store(&platform, &measured);
+            measured.iter().map(|link| described(&platform, link, None)).collect()
+        }
+    };
+    let speeds = json::Speeds { file: cache.file(), notes: cache.notes };
+    let found = describe(&platform, links, speeds);
     if options.json { json::print(&found) } else { failure::print(&text(&found)) }
 }
 
-fn describe(platform: &Platform) -> json::Devices {
-    let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
+/// A link and its figures, which are cached if the time of their measurement is given.
+fn described(platform: &Platform, link: &Measured, cached_unix_s: Option<u64>) -> json::Link {
     let arena_name = |arena| platform.arena(arena).desc().name.to_string();
-    let measured = calibrate::measure(platform);
+    let speed = link.speed().ok();
+    let classes = link.table.as_ref().map_or(&[][..], |table| table.classes());
+    json::Link {
+        from: arena_name(link.from),
+        to: arena_name(link.to),
+        mechanism: link.mechanism.clone(),
+        figures: match (speed, cached_unix_s) {
+            (None, _) => "guessed",
+            (Some(_), None) => "measured",
+            (Some(_), Some(_)) => "cached",
+        },
+        measured_unix_s: cached_unix_s,
+        latency_ns: speed.map(|speed| speed.latency_ns),
+        bytes_per_s: speed.map(|speed| speed.bytes_per_s),
+        classes: classes
+            .iter()
+            .map(|class| json::SizeClass { bytes: class.bytes, copy_ns: class.copy_ns })
+            .collect(),
+        error: link.speed().err().map(ToString::to_string),
+    }
+}
+
+fn describe(platform: &Platform, links: Vec<json::Link>, speeds: json::Speeds) -> json::Devices {
+    let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
     json::Devices {
         devices: platform
             .devices()
@@ -41,17 +78,8 @@ fn describe(platform: &Platform) -> json::Devices {
                 remotes: arena.desc().remotes.iter().map(name).collect(),
             })
             .collect(),
-        links: measured
-            .into_iter()
-            .map(|link| json::Link {
-                from: arena_name(link.from),
-                to: arena_name(link.to),
-                mechanism: link.mechanism,
-                latency_ns: link.speed.as_ref().ok().map(|speed| speed.latency_ns),
-                bytes_per_s: link.speed.as_ref().ok().map(|speed| speed.bytes_per_s),
-                error: link.speed.err().map(|error| error.to_string()),
-            })
-            .collect(),
+        links,
+        speeds,
         unavailable: platform
             .unavailable()
             .iter()
@@ -82,20 +110,30 @@ fn text(found: &json::Devices) -> String {
         ]);
     }
     lines.extend(paragraph(&rows));
-    let mut rows = vec![["link", "mechanism", "latency", "bandwidth"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["link", "mechanism", "latency", "bandwidth", "figures"].map(str::to_owned).to_vec()];
     for link in &found.links {
         let (latency, bandwidth) = match (link.latency_ns, link.bytes_per_s, &link.error) {
             (Some(ns), Some(rate), _) => {
                 (format!("{:.1} us", ns as f64 / 1e3), format!("{:.2} GB/s", rate as f64 / 1e9))
             }
-            (_, _, error) => ("-".to_owned(), error.clone().unwrap_or_default()),
+            _ => ("-".to_owned(), "-".to_owned()),
         };
-        rows.push(vec![format!("{} -> {}", link.from, link.to), link.mechanism.clone(), latency, bandwidth]);
+        let figures = match (link.measured_unix_s, &link.error) {
+            (_, Some(error)) => format!("guessed: {error}"),
+            (Some(unix_s), None) => format!("cached, {}", speeds::date(unix_s)),
+            (None, None) => "measured now".to_owned(),
+        };
+        let way = format!("{} -> {}", link.from, link.to);
+        rows.push(vec![way, link.mechanism.clone(), latency, bandwidth, figures]);
     }
     if found.links.is_empty() {
         lines.extend(["links: none, there is one memory only".to_owned(), String::new()]);
     } else {
         lines.extend(paragraph(&rows));
+    }
+    lines.extend(found.speeds.notes.iter().map(|note| format!("speeds: {note}")));
+    if let (Some(file), false) = (&found.speeds.file, found.links.is_empty()) {
+        lines.push(format!("speeds: kept in {file}; --measure measures again"));
     }
     for missing in &found.unavailable {
         lines.push(format!("unavailable: {}: {}", missing.backend, missing.reason));

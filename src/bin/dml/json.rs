@@ -28,6 +28,7 @@ pub(crate) struct Bench {
     pub(crate) balance: f64,
     pub(crate) native_s: BTreeMap<String, f64>,
     pub(crate) transfers: Vec<BenchTransfer>,
+    pub(crate) link_prices: LinkPrices,
     pub(crate) operations: BTreeMap<&'static str, u64>,
     pub(crate) failures: Vec<String>,
     pub(crate) energy_j: Option<f64>,
@@ -58,12 +59,22 @@ pub(crate) struct BenchTransfer {
     pub(crate) seconds: f64,
 }
 
+/// How many links were priced by measured speeds, and how many by guesses.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct LinkPrices {
+    pub(crate) measured: u64,
+    pub(crate) guessed: u64,
+    pub(crate) measured_unix_s: Option<u64>,
+    pub(crate) notes: Vec<String>,
+}
+
 /// What `dml devices` found.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Devices {
     pub(crate) devices: Vec<Device>,
     pub(crate) arenas: Vec<Arena>,
     pub(crate) links: Vec<Link>,
+    pub(crate) speeds: Speeds,
     pub(crate) unavailable: Vec<Unavailable>,
 }
 
@@ -91,9 +102,26 @@ pub(crate) struct Link {
     pub(crate) from: String,
     pub(crate) to: String,
     pub(crate) mechanism: String,
+    pub(crate) figures: &'static str,
+    pub(crate) measured_unix_s: Option<u64>,
     pub(crate) latency_ns: Option<u64>,
     pub(crate) bytes_per_s: Option<u64>,
+    pub(crate) classes: Vec<SizeClass>,
     pub(crate) error: Option<String>,
+}
+
+/// The time of a copy of one size.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct SizeClass {
+    pub(crate) bytes: u64,
+    pub(crate) copy_ns: u64,
+}
+
+/// Where measured speeds are kept, and what was ignored there.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Speeds {
+    pub(crate) file: Option<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// A backend that is missing.

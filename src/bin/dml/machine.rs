@@ -2,6 +2,8 @@
 
 use crate::cli::BenchOptions;
 use crate::failure::Failure;
+use crate::json;
+use crate::speeds::Cache;
 use dml::core::{DeviceId, DeviceKind, Unavailable};
 use dml::prelude::*;
 
@@ -11,6 +13,8 @@ pub(crate) struct Machine {
     pub(crate) devices: Vec<DeviceId>,
     /// What people should know of the choice.
     pub(crate) note: Option<String>,
+    /// What the links are priced by.
+    pub(crate) link_prices: json::LinkPrices,
     /// What the machine lacks.
     pub(crate) unavailable: Vec<Unavailable>,
 }
@@ -21,7 +25,8 @@ impl Machine {
     /// # Errors
     /// Devices and limits that cannot be had.
     pub(crate) fn of(options: &BenchOptions) -> Result<Self, Failure> {
-        let mut wanted = options.workers.discover_options();
+        let cache = Cache::open();
+        let mut wanted = options.workers.discover_options().calibration(cache.source());
         if !options.devices.is_empty() {
             wanted = wanted.only(&options.devices);
         }
@@ -33,7 +38,8 @@ impl Machine {
             builder.build().map_err(Failure::work)
         };
         let mut platform = discover(&wanted)?;
-        let unavailable = platform.unavailable().to_vec();
+        let mut unavailable = platform.unavailable().to_vec();
+        unavailable.retain(|missing| missing.backend != CALIBRATION);
         let mut names = match options.devices.is_empty() {
             true => platform.devices().iter().map(|device| device.name.to_string()).collect(),
             false => options.devices.clone(),
@@ -72,8 +78,19 @@ impl Machine {
                 return Err(Failure::Usage(format!("device {name} is not among those to be used: {used}")));
             }
         }
-        Ok(Self { platform, devices, note, unavailable })
+        let link_prices = link_prices(cache, &platform);
+        Ok(Self { platform, devices, note, link_prices, unavailable })
     }
+}
+
+/// The name under which discovery notes which measured speeds it has ignored.
+const CALIBRATION: &str = "calibration";
+
+fn link_prices(cache: Cache, platform: &Platform) -> json::LinkPrices {
+    let (measured, guessed, measured_unix_s) = cache.known(platform);
+    let ignored = platform.unavailable().iter().filter(|missing| missing.backend == CALIBRATION);
+    let notes = cache.notes.into_iter().chain(ignored.map(|missing| missing.reason.clone())).collect();
+    json::LinkPrices { measured, guessed, measured_unix_s, notes }
 }
 
 /// How many threads this process may use at once.

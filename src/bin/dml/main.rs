@@ -10,6 +10,7 @@ mod json;
 mod machine;
 mod offload;
 mod progress;
+mod speeds;
 mod table;
 
 use clap::Parser;

@@ -1,0 +1,341 @@
+//! Measured figures that outlive the process: one file for each machine, in the user's cache folder.
+//!
+//! ```text
+//!   measure ──▶ Calibration ──store──▶ ~/.cache/dml/links-<digest of the machine>.json
+//!                    ▲                            │
+//!                    └───────────load─────────────┘  or why the file is ignored
+//!   PlatformBuilder ◀──price── Calibration
+//! ```
+//!
+//! 1. Nothing here measures, and only [`Calibration::store`] writes.
+//! 2. A reader sees a whole file or none, because a file is written under another name and then renamed.
+//! 3. Figures are used only if everything they depend on is as it was: the machine for the file, the two ends for a link.
+
+use super::Measured;
+use super::fingerprint::{CalibratedLink, LinkEnd, MachineFingerprint};
+use super::priced::{MapChanges, Priced};
+use super::table::LinkTable;
+use dml_core::{ArenaDesc, DeviceDesc, Link, LinkId, Platform, PlatformBuilder};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+use thiserror::Error;
+
+/// The version of the file's format. Files of other versions are ignored.
+pub const FORMAT: u32 = 1;
+/// The size above which a file is ignored, in bytes.
+const LARGEST_FILE_BYTES: u64 = 4 << 20;
+/// The number of links that a file keeps. Those measured longest ago are dropped first.
+const MOST_LINKS: usize = 1024;
+
+/// Measured figures of the links of one machine.
+///
+/// # Examples
+/// ```
+/// use dml_arenas::calibrate::{Calibration, measure};
+/// use dml_arenas::{Discover, DiscoverOptions};
+/// use dml_core::Platform;
+///
+/// let options = DiscoverOptions::default().only(["cpu"]);
+/// let platform = Platform::builder().discover_with(&options)?.build()?;
+/// let calibration = Calibration::of(&platform, &measure(&platform));
+/// let mut builder = Platform::builder().discover_with(&options)?;
+/// assert_eq!(calibration.price(&mut builder), 0, "main memory has no links");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Calibration {
+    format: u32,
+    machine: MachineFingerprint,
+    links: Vec<CalibratedLink>,
+}
+
+/// Which figures discovery prices links by.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum CalibrationSource {
+    /// Guesses that are the same on every machine. Plans then depend on the platform alone.
+    #[default]
+    Guesses,
+    /// The figures in the user's cache folder, see [`Calibration::cache_file`]. Where there is no file, links are priced
+    /// by guesses; where one is ignored, the platform's list of what is unavailable says why.
+    UserCache,
+    /// The figures in this file, as for [`CalibrationSource::UserCache`].
+    File(PathBuf),
+    /// These figures.
+    Figures(Calibration),
+}
+
+/// Why cached figures cannot be used or kept.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// The user has no cache folder.
+    #[error(
+        "no folder to keep measured link speeds in: neither XDG_CACHE_HOME nor the home folder is an absolute path"
+    )]
+    NoFolder,
+    /// The file exists and cannot be read.
+    #[error("cannot read {}: {reason}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        reason: String,
+    },
+    /// The file holds no figures, or impossible ones.
+    #[error("{} is ignored: {reason}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        reason: String,
+    },
+    /// The file has another format.
+    #[error("{} is ignored: it has format {found}, not {FORMAT}", path.display())]
+    OtherFormat {
+        /// The file.
+        path: PathBuf,
+        /// The format of the file.
+        found: u32,
+    },
+    /// The figures belong to another machine.
+    #[error("{} is ignored: it was measured on another machine ({found}), not on this one ({here})", path.display())]
+    OtherMachine {
+        /// The file.
+        path: PathBuf,
+        /// The machine of the file.
+        found: Box<MachineFingerprint>,
+        /// This machine.
+        here: Box<MachineFingerprint>,
+    },
+    /// The file cannot be written.
+    #[error("cannot write {}: {reason}", path.display())]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        reason: String,
+    },
+}
+
+/// The part of a file that is the same in every format.
+#[derive(Deserialize)]
+struct Header {
+    format: u32,
+}
+
+impl Calibration {
+    /// Makes a calibration of what was measured on a platform. Links that could not be measured are left out.
+    #[must_use]
+    pub fn of(platform: &Platform, measured: &[Measured]) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let end = |arena| LinkEnd::of(platform.devices(), platform.desc(arena));
+        let link = |one: &Measured| {
+            Some(CalibratedLink {
+                from: end(one.from)?,
+                to: end(one.to)?,
+                mechanism: one.mechanism.clone(),
+                measured_unix_s: now,
+                classes: one.table.as_ref().ok()?.clone(),
+            })
+        };
+        let links = measured.iter().filter_map(link).collect();
+        Self { format: FORMAT, machine: MachineFingerprint::here(), links }
+    }
+
+    /// Returns the file that keeps this machine's figures: `dml/links-<digest>.json` in `$XDG_CACHE_HOME`, or in
+    /// `.cache` of the home folder.
+    ///
+    /// # Errors
+    /// [`CacheError::NoFolder`] if there is neither.
+    pub fn cache_file() -> Result<PathBuf, CacheError> {
+        let given = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        let home = || std::env::home_dir().filter(|path| path.is_absolute()).map(|home| home.join(".cache"));
+        let folder = given.or_else(home).ok_or(CacheError::NoFolder)?;
+        Ok(folder.join("dml").join(format!("links-{}.json", MachineFingerprint::here().digest())))
+    }
+
+    /// Reads the figures of this machine from a file. `None` if there is no file.
+    ///
+    /// # Errors
+    /// - [`CacheError::Unreadable`] if the file cannot be read.
+    /// - [`CacheError::Malformed`] if it is damaged, has more than 4 MiB, or contains impossible figures.
+    /// - [`CacheError::OtherFormat`] and [`CacheError::OtherMachine`] if its figures are not for us.
+    pub fn load(path: &Path) -> Result<Option<Self>, CacheError> {
+        let Some(bytes) = read(path)? else { return Ok(None) };
+        let malformed = |error: serde_json::Error| CacheError::Malformed {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        };
+        let header: Header = serde_json::from_slice(&bytes).map_err(malformed)?;
+        if header.format != FORMAT {
+            return Err(CacheError::OtherFormat { path: path.to_owned(), found: header.format });
+        }
+        let calibration: Self = serde_json::from_slice(&bytes).map_err(malformed)?;
+        let here = MachineFingerprint::here();
+        if calibration.machine != here {
+            let (found, here) = (Box::new(calibration.machine), Box::new(here));
+            return Err(CacheError::OtherMachine { path: path.to_owned(), found, here });
+        }
+        Ok(Some(calibration))
+    }
+
+    /// Writes the figures to a file, whose folder is created if it is missing. Links that an older valid file has and
+    /// that were not measured now are kept. Of two writers at once, one may lose what the other had added.
+    ///
+    /// # Errors
+    /// [`CacheError::Unwritable`]. An older file is then as it was.
+    pub fn store(&self, path: &Path) -> Result<(), CacheError> {
+        let mut all = self.clone();
+        if let Ok(Some(older)) = Self::load(path) {
+            let is_new = |old: &CalibratedLink| self.figures(&old.from, &old.to, &old.mechanism).is_some();
+            all.links.extend(older.links.into_iter().filter(|old| !is_new(old)));
+        }
+        // A stable order: among links of one moment, those of this measurement come first.
+        all.links.sort_by_key(|link| std::cmp::Reverse(link.measured_unix_s));
+        all.links.truncate(MOST_LINKS);
+        let unwritable =
+            |error: io::Error| CacheError::Unwritable { path: path.to_owned(), reason: error.to_string() };
+        let text = serde_json::to_string_pretty(&all).map_err(|error| unwritable(error.into()))?;
+        replace(path, (text + "\n").as_bytes()).map_err(unwritable)
+    }
+
+    /// Returns the figures of every link.
+    #[must_use]
+    pub fn links(&self) -> &[CalibratedLink] {
+        &self.links
+    }
+
+    /// Returns the machine that the figures were measured on.
+    #[must_use]
+    pub fn machine(&self) -> &MachineFingerprint {
+        &self.machine
+    }
+
+    /// Returns the figures of a link of a platform, or `None` if it was not measured between the same ends.
+    ///
+    /// # Panics
+    /// When the platform has no link with this id.
+    #[must_use]
+    pub fn figures_of(&self, platform: &Platform, link: LinkId) -> Option<&CalibratedLink> {
+        let Link { from, to, .. } = platform.links()[usize::from(link.0)];
+        let end = |arena| LinkEnd::of(platform.devices(), platform.desc(arena));
+        self.figures(&end(from)?, &end(to)?, platform.cross_arena(link).name())
+    }
+
+    /// Prices the links of a platform that is being built by these figures. Links that were not measured keep their
+    /// prices. Returns the number of links that were measured.
+    ///
+    /// The links that [`PlatformBuilder::build`] adds itself are priced by the sum of the links to the host and from it.
+    pub fn price(&self, builder: &mut PlatformBuilder) -> usize {
+        let (devices, descs) = (builder.devices().to_vec(), builder.descs().to_vec());
+        let mut priced = 0;
+        builder.replace_mechanisms(|link, mechanism| {
+            match self.table(&devices, &descs, link, mechanism.name()) {
+                Some((table, contained)) => {
+                    priced += 1;
+                    Arc::new(Priced::new(mechanism, table, contained))
+                }
+                None => mechanism,
+            }
+        });
+        priced
+    }
+
+    /// Returns the devices that were measured, but not as they are now: another model, driver or number of units. Each
+    /// is a sentence.
+    #[must_use]
+    pub fn changed_devices(&self, devices: &[DeviceDesc], arenas: &[ArenaDesc]) -> Vec<String> {
+        let changed = arenas.iter().filter_map(|arena| {
+            let end = LinkEnd::of(devices, arena)?;
+            let measured = self.links.iter().flat_map(|link| [&link.from, &link.to]);
+            let measured: Vec<_> = measured.filter(|other| other.arena == end.arena).collect();
+            let (name, is, was) = (&end.device.name, &end.device, &measured.first()?.device);
+            let is_known = measured.contains(&&end);
+            (!is_known)
+                .then(|| format!("the speeds of {name} are guesses: measured was {was}, there is {is}"))
+        });
+        changed.collect()
+    }
+
+    fn table(
+        &self,
+        devices: &[DeviceDesc],
+        descs: &[ArenaDesc],
+        link: &Link,
+        mechanism: &str,
+    ) -> Option<(LinkTable, MapChanges)> {
+        // The builder has not checked its links yet.
+        let (from, to) = (descs.get(usize::from(link.from.0))?, descs.get(usize::from(link.to.0))?);
+        let figures = self.figures(&LinkEnd::of(devices, from)?, &LinkEnd::of(devices, to)?, mechanism)?;
+        Some((figures.classes.clone(), MapChanges::of(link, from, to)))
+    }
+
+    fn figures(&self, from: &LinkEnd, to: &LinkEnd, mechanism: &str) -> Option<&CalibratedLink> {
+        self.links.iter().find(|link| link.is_of(from, to, mechanism))
+    }
+}
+
+impl CalibrationSource {
+    /// Prices the links of a platform that is being built. Returns what was ignored, and why.
+    pub(crate) fn price(&self, builder: &mut PlatformBuilder) -> Vec<String> {
+        let loaded = match self {
+            Self::Guesses => return Vec::new(),
+            Self::UserCache => Calibration::cache_file().and_then(|path| Calibration::load(&path)),
+            Self::File(path) => Calibration::load(path),
+            Self::Figures(figures) => Ok(Some(figures.clone())),
+        };
+        match loaded {
+            Ok(Some(calibration)) => {
+                calibration.price(builder);
+                calibration.changed_devices(builder.devices(), builder.descs())
+            }
+            Ok(None) => Vec::new(),
+            Err(error) => vec![error.to_string()],
+        }
+    }
+}
+
+/// Reads a file of a reasonable size. `None` if there is no file.
+fn read(path: &Path) -> Result<Option<Vec<u8>>, CacheError> {
+    let unreadable =
+        |error: io::Error| CacheError::Unreadable { path: path.to_owned(), reason: error.to_string() };
+    let file = match fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unreadable(error)),
+    };
+    let mut bytes = Vec::new();
+    file.take(LARGEST_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > LARGEST_FILE_BYTES {
+        let reason = format!("it has more than {LARGEST_FILE_BYTES} bytes");
+        return Err(CacheError::Malformed { path: path.to_owned(), reason });
+    }
+    Ok(Some(bytes))
+}
+
+/// Replaces a file in one step: other processes see the old contents or the new ones.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    static WRITES: AtomicU64 = AtomicU64::new(0);
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    // The number distinguishes the threads of this process, and the id distinguishes processes.
+    let number = WRITES.fetch_add(1, Ordering::Relaxed);
+    let temporary = folder.join(format!(".links-{}-{number}.tmp", std::process::id()));
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    let written = write();
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}

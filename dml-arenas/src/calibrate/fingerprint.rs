@@ -1,0 +1,134 @@
+//! What measured figures belong to: a machine, and the two ends of a link.
+
+use super::table::LinkTable;
+use crate::main_mem::discover::{description, threads};
+use dml_core::{ArenaDesc, ArenaKind, DeviceDesc};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The kinds of memory that the caller's thread copies, however many threads the device may use.
+const COPIED_BY_THE_CALLER: [ArenaKind; 2] = [ArenaKind("main_mem"), ArenaKind("offload")];
+
+/// What all measured figures of a machine depend on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MachineFingerprint {
+    /// The vendor's name of the processor.
+    pub processor: String,
+    /// The number of cores that this process may use.
+    pub cores: u32,
+    /// The operating system, its architecture and its release.
+    pub os: String,
+}
+
+impl MachineFingerprint {
+    /// Returns the fingerprint of this machine.
+    #[must_use]
+    pub fn here() -> Self {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let os = format!("{} {} {}", std::env::consts::OS, std::env::consts::ARCH, release.trim());
+        Self { processor: description(), cores: threads(), os: os.trim_end().to_owned() }
+    }
+
+    /// Returns 16 hexadecimal digits that depend on the fingerprint alone, and are the same in every release.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        // FNV-1a over the fields, each ended by a byte that no text contains.
+        let cores = self.cores.to_string();
+        let fields = [self.processor.as_str(), &cores, &self.os];
+        let bytes = fields.iter().flat_map(|field| field.bytes().chain([0xFF]));
+        let hash = bytes.fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+        });
+        format!("{hash:016x}")
+    }
+}
+
+impl fmt::Display for MachineFingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} cores, {}", self.processor, self.cores, self.os)
+    }
+}
+
+/// What the figures of one end of a link depend on beside the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct DeviceFingerprint {
+    /// The device's name, such as `opencl:0`.
+    pub name: String,
+    /// The vendor's name of the device.
+    pub description: String,
+    /// The version of the driver, or nothing where there is none or it is not known.
+    pub driver: String,
+    /// The number of compute units in use, such as those of a sub-device. `None` where the calling thread makes the
+    /// copies, whatever the device's limit.
+    pub units: Option<u32>,
+}
+
+impl DeviceFingerprint {
+    /// Returns the fingerprint of a device, as the native one of an arena.
+    #[must_use]
+    pub fn of(device: &DeviceDesc, arena: &ArenaDesc) -> Self {
+        Self {
+            name: device.name.to_string(),
+            description: device.description.clone(),
+            driver: device.driver.clone(),
+            units: (!COPIED_BY_THE_CALLER.contains(&arena.kind)).then_some(device.units),
+        }
+    }
+}
+
+impl fmt::Display for DeviceFingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.description)?;
+        if !self.driver.is_empty() {
+            write!(f, ", driver {}", self.driver)?;
+        }
+        match self.units {
+            Some(units) => write!(f, ", {units} units"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// One end of a measured link.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LinkEnd {
+    /// The arena's name.
+    pub arena: String,
+    /// The arena's native device.
+    pub device: DeviceFingerprint,
+}
+
+impl LinkEnd {
+    /// Returns the end of a link in an arena, or `None` if its native device is not among `devices`.
+    #[must_use]
+    pub fn of(devices: &[DeviceDesc], arena: &ArenaDesc) -> Option<Self> {
+        let device = devices.get(usize::from(arena.native.0))?;
+        Some(Self { arena: arena.name.to_string(), device: DeviceFingerprint::of(device, arena) })
+    }
+}
+
+/// The figures of one link, and when they were measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CalibratedLink {
+    /// The source.
+    pub from: LinkEnd,
+    /// The destination.
+    pub to: LinkEnd,
+    /// The mechanism's name.
+    pub mechanism: String,
+    /// When the link was measured, in seconds since 1970 (UTC).
+    pub measured_unix_s: u64,
+    /// The measured times.
+    pub classes: LinkTable,
+}
+
+impl CalibratedLink {
+    /// Returns whether the figures are of this link.
+    pub(super) fn is_of(&self, from: &LinkEnd, to: &LinkEnd, mechanism: &str) -> bool {
+        self.from == *from && self.to == *to && self.mechanism == mechanism
+    }
+}

@@ -1,0 +1,121 @@
+//! Measures the links of a platform, and prices them by what was measured.
+//!
+//! ```text
+//!   Platform ──measure──▶ [Measured] ──▶ LinkTable  per link and mechanism: size class ─▶ time of one copy
+//!                                            │
+//!                     Priced ◀───────────────┤  prices a mechanism by its table
+//!                Calibration ◀───────────────┘  the tables of a machine, and the file that keeps them
+//! ```
+//!
+//! # What is measured
+//! Each link is measured through DML itself, on a platform of the same arenas. One figure is the time from the request
+//! of a read at the destination until it is granted. That is how long a kernel there waits.
+//!
+//! 1. Only the measured link leads away from the source, and no other arena holds the bytes.
+//! 2. The source bytes are written before each copy, with data that depends on the position. The host writes its own
+//!    memory through a view. A device's bytes are brought to it by DML, over other links. Where no other links lead from
+//!    the host to the device, its bytes are only declared written.
+//! 3. Copies of 1 MiB and more take turns on several buffers. The sources alone are larger than the processor's
+//!    last-level cache, and all of them are written before the first copy of a turn. So neither end of such a copy is in
+//!    a cache, and the rate is that of memory.
+//! 4. A shorter copy uses one buffer, which has just been written. Its source may be in a cache, as a message that was
+//!    just produced is.
+//! 5. The figure of a size class is the median of several copies. Storage is allocated and touched before.
+//! 6. Each figure contains the changes of map state that the mechanism needs, see [`MapChanges`].
+//!
+//! A platform is measured in about two seconds: the longer classes are left out where there is no time for them. The
+//! buffers take at most a quarter of the memory that is free: the longer classes are left out where there is less.
+
+#[cfg(feature = "calibration")]
+mod cache;
+#[cfg(feature = "calibration")]
+mod fingerprint;
+mod machine;
+mod priced;
+mod ruler;
+mod table;
+
+#[cfg(feature = "calibration")]
+pub use cache::{CacheError, Calibration, CalibrationSource, FORMAT};
+#[cfg(feature = "calibration")]
+pub use fingerprint::{CalibratedLink, DeviceFingerprint, LinkEnd, MachineFingerprint};
+pub use priced::{MapChanges, Priced};
+pub use table::{LinkTable, SizeClass, TableError};
+
+use dml_core::{AcquireError, ArenaId, ConfigError, Link, LinkId, LinkSpeed, Platform};
+use ruler::Ruler;
+use thiserror::Error;
+
+/// The measurement of one link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Measured {
+    /// The link, as the platform numbers it.
+    pub link: LinkId,
+    /// The source arena.
+    pub from: ArenaId,
+    /// The destination arena.
+    pub to: ArenaId,
+    /// The mechanism's name.
+    pub mechanism: String,
+    /// The time of a copy of each size class, or why the link could not be measured.
+    pub table: Result<LinkTable, CalibrateError>,
+}
+
+impl Measured {
+    /// Makes the measurement of a link of a platform from figures that come from elsewhere.
+    ///
+    /// # Panics
+    /// When the platform has no link with this id.
+    #[must_use]
+    pub fn new(platform: &Platform, link: LinkId, table: Result<LinkTable, CalibrateError>) -> Self {
+        let Link { from, to, .. } = platform.links()[usize::from(link.0)];
+        Self { link, from, to, mechanism: platform.cross_arena(link).name().to_owned(), table }
+    }
+
+    /// Returns the latency and the rate of long copies.
+    ///
+    /// # Errors
+    /// Why the link could not be measured.
+    pub fn speed(&self) -> Result<LinkSpeed, &CalibrateError> {
+        self.table.as_ref().map(LinkTable::speed)
+    }
+}
+
+/// Why a link could not be measured.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CalibrateError {
+    /// A platform with only this link cannot be made.
+    #[error(transparent)]
+    Platform(#[from] ConfigError),
+    /// Copying over the link failed, or bringing bytes to its source.
+    #[error(transparent)]
+    Copy(#[from] AcquireError),
+    /// The times make no table.
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+/// Measures every link of a platform whose ends are their devices' home arenas, in the order of the links.
+///
+/// # Shape and units
+/// See the [module](self) for what the figures contain.
+///
+/// # Complexity
+/// About two seconds and at most a quarter of the memory that is free. Each link takes 150 ms at least, or as long as
+/// one copy of the two smallest size classes takes.
+#[must_use]
+pub fn measure(platform: &Platform) -> Vec<Measured> {
+    let begun = std::time::Instant::now();
+    Ruler::of_this_machine(&|| begun.elapsed()).measure(platform)
+}
+
+/// Returns the links that [`measure`] measures: those between the home arenas of two devices, in their order.
+#[must_use]
+pub fn links(platform: &Platform) -> Vec<LinkId> {
+    let at_home = |arena: ArenaId| platform.home(platform.desc(arena).native) == Some(arena);
+    let links = platform.links().iter().enumerate();
+    let links = links.filter(|(_, link)| at_home(link.from) && at_home(link.to));
+    links.map(|(index, _)| LinkId(index as u16)).collect()
+}

@@ -1,0 +1,250 @@
+//! Links are measured by a clock that only their copies move, so every figure is exact.
+
+use super::*;
+use crate::faulty::{Around, Piece, Wrapped};
+use crate::null::{Null, join_staged};
+use dml_core::{
+    Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, CopyJob, CopyQuery, Cost, CrossArena, DeviceDesc,
+    DeviceKind, DeviceSet, Fence, HostStaged, LinkSpeed, TransferError,
+};
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const CPU: DeviceId = DeviceId(0);
+const GPU: DeviceId = DeviceId(1);
+const MIB: u64 = 1 << 20;
+/// A machine with a small cache and enough memory.
+const SMALL: Machine = Machine { cache_bytes: 2 * MIB, free_bytes: 1 << 40 };
+/// A machine without free memory, on which only short copies are measured.
+const FULL: Machine = Machine { cache_bytes: 2 * MIB, free_bytes: 0 };
+
+/// A clock that stands still unless a copy moves it.
+#[derive(Debug, Default)]
+struct Clock(AtomicU64);
+
+impl Clock {
+    fn pass(&self, ns: u64) {
+        self.0.fetch_add(ns, Ordering::SeqCst);
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// A mechanism whose copies take as long as its script says.
+#[derive(Debug)]
+struct Scripted {
+    clock: Arc<Clock>,
+    ns: fn(u64) -> u64,
+    fails_from: u64,
+}
+
+impl CrossArena for Scripted {
+    fn name(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
+        Some(Cost::from_ns((self.ns)(query.bytes)))
+    }
+
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+        self.clock.pass((self.ns)(job.len()));
+        if job.len() >= self.fails_from {
+            return Err(TransferError::DeviceLost);
+        }
+        HostStaged::default().copy(job)
+    }
+}
+
+fn main_desc() -> ArenaDesc {
+    ArenaDesc::new("main", ArenaKind("test"), CPU)
+        .with_remotes(DeviceSet::of(CPU))
+        .with_concurrency(Concurrency::BimapFull)
+}
+
+fn gpu_desc() -> ArenaDesc {
+    ArenaDesc::new("gpu", ArenaKind("test"), GPU)
+}
+
+fn builder(gpu: Arc<dyn Arena>) -> PlatformBuilder {
+    let mut builder = PlatformBuilder::default().without_default_links();
+    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu));
+    builder.add_arena(Arc::new(Null::backed(main_desc())));
+    builder.add_arena(gpu);
+    builder
+}
+
+fn link(from: u8, to: u8) -> Link {
+    let via = |arena: u8| DeviceId(u16::from(arena));
+    Link {
+        from: ArenaId(from),
+        to: ArenaId(to),
+        source_via: via(from),
+        target_via: via(to),
+        allocation: Allocation::Internal,
+    }
+}
+
+/// A platform with one scripted link from main memory to a device.
+fn scripted(clock: &Arc<Clock>, ns: fn(u64) -> u64, fails_from: u64) -> Platform {
+    let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
+    builder.add_link(link(0, 1), Arc::new(Scripted { clock: clock.clone(), ns, fails_from }));
+    builder.build().unwrap()
+}
+
+fn measure(clock: &Clock, machine: Machine, platform: &Platform) -> Vec<Measured> {
+    Ruler { clock: &|| clock.now(), machine }.measure(platform)
+}
+
+fn classes(measured: &Measured) -> Vec<(u64, u64)> {
+    let table = measured.table.as_ref().expect("measured");
+    table.classes().iter().map(|class| (class.bytes, class.copy_ns)).collect()
+}
+
+#[test]
+fn a_link_that_is_slow_for_long_copies_alone_shows_it() {
+    let clock = Arc::new(Clock::default());
+    let slow = |bytes| if bytes > MIB { bytes } else { 700 + bytes / 100 };
+    let measured = measure(&clock, SMALL, &scripted(&clock, slow, u64::MAX));
+    let expected = [4, 64 << 10, MIB, 16 * MIB, 64 * MIB].map(|bytes| (bytes, slow(bytes)));
+    assert_eq!(measured.len(), 1);
+    assert_eq!(classes(&measured[0]), expected);
+    let speed = measured[0].speed().unwrap();
+    assert_eq!((measured[0].mechanism.as_str(), speed.latency_ns), ("scripted", 700));
+    assert!((1_000_000_000..1_000_100_000).contains(&speed.bytes_per_s), "{speed:?}");
+}
+
+#[test]
+fn a_link_that_fails_says_why() {
+    let clock = Arc::new(Clock::default());
+    let measured = measure(&clock, SMALL, &scripted(&clock, |_| 1, MIB));
+    let error = measured[0].table.as_ref().unwrap_err();
+    assert!(matches!(error, CalibrateError::Copy(_)), "{error}");
+    assert!(error.to_string().contains("gpu"), "{error}");
+}
+
+#[test]
+fn longer_classes_are_left_out_where_memory_or_time_is_short() {
+    let clock = Arc::new(Clock::default());
+    let little = Machine { cache_bytes: 2 * MIB, free_bytes: 4 * 3 * 3 * MIB };
+    let platform = scripted(&clock, |_| 10, u64::MAX);
+    assert_eq!(classes(&measure(&clock, little, &platform)[0]), [(4, 10), (64 << 10, 10), (MIB, 10)]);
+    assert_eq!(classes(&measure(&clock, FULL, &platform)[0]), [(4, 10), (64 << 10, 10)]);
+    // Each copy takes ten seconds: the two classes that a table needs are measured, with one copy each and one before.
+    let slow = scripted(&clock, |_| 10_000_000_000, u64::MAX);
+    let begun = clock.now();
+    assert_eq!(classes(&measure(&clock, SMALL, &slow)[0]).len(), 2);
+    assert_eq!((clock.now() - begun).as_secs(), 40);
+}
+
+#[test]
+fn the_time_of_long_copies_is_bounded() {
+    let clock = Arc::new(Clock::default());
+    // 1 ns for a byte: 36 copies of 1 MiB take 38 ms, 8 of 16 MiB take 134 ms, and 6 of 64 MiB would take 400 ms.
+    let platform = scripted(&clock, |bytes| bytes, u64::MAX);
+    assert_eq!(classes(&measure(&clock, SMALL, &platform)[0]).len(), 5);
+    // 16 ns for a byte: 8 copies of 16 MiB take the two seconds, so they are not begun.
+    let (begun, platform) = (clock.now(), scripted(&clock, |bytes| 16 * bytes, u64::MAX));
+    assert_eq!(classes(&measure(&clock, SMALL, &platform)[0]).len(), 3);
+    assert!(clock.now() - begun < Duration::from_secs(1), "{:?}", clock.now() - begun);
+    // Copies of 16 MiB are much slower than the time of shorter ones has promised: they end, and do not count.
+    let late = |bytes| if bytes > MIB { 1_500_000_000 } else { bytes };
+    let (begun, platform) = (clock.now(), scripted(&clock, late, u64::MAX));
+    assert_eq!(classes(&measure(&clock, SMALL, &platform)[0]).len(), 3);
+    assert!(clock.now() - begun < Duration::from_secs(7), "{:?}", clock.now() - begun);
+}
+
+#[test]
+fn long_copies_take_turns_on_more_than_the_cache() {
+    let ruler =
+        Ruler { clock: &|| Duration::ZERO, machine: Machine { cache_bytes: 32 * MIB, free_bytes: 0 } };
+    for class in CLASSES {
+        let total_bytes = class.bytes * ruler.buffers(class);
+        assert_eq!(total_bytes > ruler.machine.cache_bytes, class.bytes >= MIB, "{class:?}");
+        assert_eq!(ruler.buffers(class) > 1, class.bytes >= MIB, "{class:?}");
+    }
+}
+
+/// What an arena's transfers in have carried: for each copy its first and last word, by the size of the copy.
+#[derive(Debug, Default)]
+struct Carried(Mutex<HashMap<u64, Vec<(u32, u32)>>>);
+
+impl Around for Arc<Carried> {
+    fn moved<T: Piece>(&self, arena: &Arc<dyn Arena>, piece: T) -> Result<Fence, TransferError> {
+        if let Some(copy) = (&piece as &dyn Any).downcast_ref::<CopyIn>() {
+            let word = |at| {
+                let mut bytes = [0; 4];
+                copy.from().read(at, &mut bytes);
+                u32::from_le_bytes(bytes)
+            };
+            let (len, mut carried) = (copy.len(), self.0.lock().unwrap());
+            carried.entry(len).or_default().push((word(0), word(len - 4)));
+        }
+        piece.start(&**arena)
+    }
+}
+
+#[test]
+fn every_copy_carries_bytes_that_were_really_written() {
+    let carried = Arc::new(Carried::default());
+    let mut builder = builder(Arc::new(Wrapped::around(Null::backed(gpu_desc()), carried.clone())));
+    join_staged(&mut builder, ArenaId(0), ArenaId(1), LinkSpeed::default());
+    let clock = Clock::default();
+    let measured = measure(&clock, SMALL, &builder.build().unwrap());
+    assert_eq!(measured.len(), 2);
+    let carried = carried.0.lock().unwrap();
+    for Class { bytes, .. } in CLASSES {
+        // To the device in the one direction, and to it as a source in the other.
+        let words = &carried[&bytes];
+        assert!(words.len() >= 8, "{bytes}: {} copies", words.len());
+        assert!(words.iter().any(|(first, _)| *first != words[0].0), "{bytes}: always the same");
+        assert!(
+            bytes == 4 || words.iter().all(|(first, last)| first != last),
+            "{bytes}: position-independent"
+        );
+        let zeros = words.iter().filter(|words| **words == (0, 0)).count();
+        assert!(bytes == 4 || zeros == 0, "{bytes}: {zeros} copies of zeros");
+    }
+}
+
+#[test]
+fn a_source_that_the_host_does_not_reach_is_declared_written() {
+    let clock = Arc::new(Clock::default());
+    let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
+    builder.add_link(
+        link(1, 0),
+        Arc::new(Scripted { clock: clock.clone(), ns: |bytes| bytes + 3, fails_from: u64::MAX }),
+    );
+    let platform = builder.build().unwrap();
+    assert_eq!(source(&platform, platform.links()[0]), Source::Declared);
+    assert_eq!(classes(&measure(&clock, FULL, &platform)[0]), [(4, 7), (64 << 10, (64 << 10) + 3)]);
+}
+
+#[test]
+fn only_the_measured_link_leads_away_from_the_source() {
+    let clock = Arc::new(Clock::default());
+    let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
+    builder.add_device(DeviceDesc::new("far", DeviceKind::Gpu));
+    let far = ArenaDesc::new("far", ArenaKind("test"), DeviceId(2));
+    builder.add_arena(Arc::new(Null::backed(far)));
+    let scripted = |ns| Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX });
+    // The far device is reached through the near one alone, over two links. The quicker one must not be taken for the other.
+    let links: [(u8, u8, fn(u64) -> u64); 5] =
+        [(0, 1, |_| 5), (1, 2, |_| 100), (1, 2, |_| 50), (2, 1, |_| 7), (1, 0, |_| 6)];
+    for (from, to, ns) in links {
+        builder.add_link(link(from, to), scripted(ns));
+    }
+    let platform = builder.build().unwrap();
+    for &link in platform.links() {
+        let expected = if link.from.0 == 0 { Source::Host } else { Source::Brought };
+        assert_eq!(source(&platform, link), expected, "{link:?}");
+    }
+    let measured = measure(&clock, FULL, &platform);
+    let latencies: Vec<_> = measured.iter().map(|link| classes(link)[0].1).collect();
+    assert_eq!(latencies, [5, 100, 50, 7, 6]);
+}

@@ -1,0 +1,105 @@
+//! Link speeds that were measured earlier, as the command uses and keeps them.
+
+use dml::arenas::calibrate::{Calibration, CalibrationSource, Measured, links};
+use dml::core::{LinkId, Platform};
+use std::path::PathBuf;
+
+/// The user's file of measured link speeds, and what is in it.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    file: Option<PathBuf>,
+    calibration: Option<Calibration>,
+    /// What was ignored, and why; sentences for people.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Cache {
+    /// Opens the cache of this machine. A file that cannot be used becomes a note.
+    pub(crate) fn open() -> Self {
+        let mut cache = Self { file: None, calibration: None, notes: Vec::new() };
+        match Calibration::cache_file() {
+            Ok(file) => {
+                match Calibration::load(&file) {
+                    Ok(calibration) => cache.calibration = calibration,
+                    Err(error) => cache.notes.push(error.to_string()),
+                }
+                cache.file = Some(file);
+            }
+            Err(error) => cache.notes.push(error.to_string()),
+        }
+        cache
+    }
+
+    /// The file, for people; `None` if there is no cache folder.
+    pub(crate) fn file(&self) -> Option<String> {
+        self.file.as_ref().map(|file| file.display().to_string())
+    }
+
+    /// The figures as discovery takes them.
+    pub(crate) fn source(&self) -> CalibrationSource {
+        self.calibration.clone().map_or(CalibrationSource::Guesses, CalibrationSource::Figures)
+    }
+
+    /// The figures of every link of a platform, if all of them are known, with the time when each was measured in
+    /// seconds since 1970.
+    pub(crate) fn of_all(&self, platform: &Platform) -> Option<Vec<(Measured, u64)>> {
+        links(platform).into_iter().map(|link| self.of(platform, link)).collect()
+    }
+
+    fn of(&self, platform: &Platform, link: LinkId) -> Option<(Measured, u64)> {
+        let figures = self.calibration.as_ref()?.figures_of(platform, link)?;
+        Some((Measured::new(platform, link, Ok(figures.classes.clone())), figures.measured_unix_s))
+    }
+
+    /// The number of links of a platform whose figures are known, the number of the others, and when the oldest figures
+    /// were measured.
+    pub(crate) fn known(&self, platform: &Platform) -> (u64, u64, Option<u64>) {
+        let all = links(platform);
+        let known: Vec<_> = all.iter().filter_map(|&link| self.of(platform, link)).collect();
+        let oldest = known.iter().map(|(_, measured_unix_s)| *measured_unix_s).min();
+        (known.len() as u64, (all.len() - known.len()) as u64, oldest)
+    }
+
+    /// Keeps what was measured. A file that cannot be written becomes a note.
+    pub(crate) fn store(&mut self, platform: &Platform, measured: &[Measured]) {
+        let Some(file) = &self.file else { return };
+        if let Err(error) = Calibration::of(platform, measured).store(file) {
+            self.notes.push(error.to_string());
+            self.file = None;
+        }
+    }
+}
+
+/// A moment in seconds since 1970 as a date and time of day, in UTC.
+pub(crate) fn date(unix_s: u64) -> String {
+    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
+    // Years of 365.2425 days that begin in March, so that the day in question comes last.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", second / 3_600, second % 3_600 / 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::date;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (unix_s, text) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (951_868_800, "2000-03-01 00:00 UTC"),
+            (1_735_689_599, "2024-12-31 23:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+        ] {
+            assert_eq!(date(unix_s), text);
+        }
+    }
+}
