@@ -234,7 +234,8 @@ fn only_the_measured_link_leads_away_from_the_source() {
     builder.add_arena(Arc::new(Null::backed(far)));
     let scripted = |ns| Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX });
     // The far device is reached through the near one alone, over two links. The quicker one must not be taken for the other.
-    let links: [(u8, u8, fn(u64) -> u64); 5] =
+    type TimeNs = fn(u64) -> u64;
+    let links: [(u8, u8, TimeNs); 5] =
         [(0, 1, |_| 5), (1, 2, |_| 100), (1, 2, |_| 50), (2, 1, |_| 7), (1, 0, |_| 6)];
     for (from, to, ns) in links {
         builder.add_link(link(from, to), scripted(ns));
