@@ -151,8 +151,8 @@ impl Users {
     }
 
     /// Returns whether an arena can be bound to the group's storage under the given concurrency, for a use by its
-    /// `device`. The binding may narrow the rules of the group, so all uses by other owners must be compatible with each
-    /// other as well, also those of one plan: its map changes were planned under the rules before.
+    /// `device`. The binding may narrow the rules of the group. So all uses by other owners must be compatible with each
+    /// other as well. This includes the uses of one plan, because its map changes were planned under the rules before.
     pub(super) fn admit_binding(
         &self,
         group: ArenaSet,

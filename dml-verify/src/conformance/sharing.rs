@@ -10,9 +10,9 @@ use dml_core::{
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A block over main memory's storage shows the host's bytes to the device and the device's to the host, each time that
-/// the storage is handed over, and no bytes are moved. The application's storage comes back as it was. An arena that does
-/// not offer this declines with an error that names the arena.
+/// A block over main memory's storage shows each side what the other wrote, whenever the storage is handed over. No bytes
+/// are moved, and the application's storage comes back as it was. An arena that does not offer this declines with an
+/// error that names the arena.
 ///
 /// # Panics
 /// When the arena breaks this rule.
