@@ -232,14 +232,14 @@ fn only_the_measured_link_leads_away_from_the_source() {
     builder.add_device(DeviceDesc::new("far", DeviceKind::Gpu));
     let far = ArenaDesc::new("far", ArenaKind("test"), DeviceId(2));
     builder.add_arena(Arc::new(Null::backed(far)));
-    let scripted = |ns| Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX });
+    let scripted = |ns: fn(u64) -> u64| Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX });
     // The far device is reached through the near one alone, over two links. The quicker one must not be taken for the other.
-    type TimeNs = fn(u64) -> u64;
-    let links: [(u8, u8, TimeNs); 5] =
-        [(0, 1, |_| 5), (1, 2, |_| 100), (1, 2, |_| 50), (2, 1, |_| 7), (1, 0, |_| 6)];
-    for (from, to, ns) in links {
-        builder.add_link(link(from, to), scripted(ns));
-    }
+    let mut add = |from, to, ns| builder.add_link(link(from, to), scripted(ns));
+    add(0, 1, |_| 5);
+    add(1, 2, |_| 100);
+    add(1, 2, |_| 50);
+    add(2, 1, |_| 7);
+    add(1, 0, |_| 6);
     let platform = builder.build().unwrap();
     for &link in platform.links() {
         let expected = if link.from.0 == 0 { Source::Host } else { Source::Brought };
