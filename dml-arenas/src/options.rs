@@ -66,7 +66,8 @@ impl DiscoverOptions {
     /// pages and mirrors them.
     ///
     /// The device and the host take turns: while one of them uses a buffer, or any range of it, the other waits. So bind
-    /// devices that work on their own, not those that share one kernel with the host.
+    /// devices that work on their own. A kernel that such a device shares with the host is computed correctly, by one of
+    /// the two at a time. A device that [`only`](Self::only) leaves out is not opened and not bound.
     ///
     /// # Source
     /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2 (bind-allocation).

@@ -219,6 +219,28 @@ fn a_file_that_cannot_be_written_or_read_is_an_error() {
     assert!(folder.names().iter().all(|name| !name.contains("tmp")), "{:?}", folder.names());
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_pipe_in_the_place_of_the_file_is_not_waited_for() {
+    let folder = Folder::new("pipe");
+    let made = std::process::Command::new("mkfifo").arg(folder.file()).status();
+    assert!(made.is_ok_and(|status| status.success()), "mkfifo makes a pipe");
+    let error = Calibration::load(&folder.file()).unwrap_err();
+    assert!(matches!(error, CacheError::Unreadable { .. }), "{error}");
+    assert!(error.to_string().contains("no regular file"), "{error}");
+}
+
+#[test]
+fn figures_of_arenas_that_a_platform_lacks_are_left_out() {
+    let mut alone = PlatformBuilder::default();
+    alone.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    let main = ArenaDesc::new("main", ArenaKind("main_mem"), CPU).with_remotes(DeviceSet::of(CPU));
+    alone.add_arena(Arc::new(Null::backed(main.with_concurrency(Concurrency::BimapFull)).with_host(CPU)));
+    let measured = [Measured::new(&platform(), LinkId(0), Ok(table(5)))];
+    assert_eq!(Calibration::of(&alone.build().unwrap(), &measured).links().len(), 0);
+    assert_eq!(Calibration::of(&platform(), &measured).links().len(), 1);
+}
+
 #[test]
 fn links_that_were_not_measured_again_are_kept() {
     let folder = Folder::new("merge");

@@ -15,7 +15,7 @@ use super::Measured;
 use super::fingerprint::{CalibratedLink, LinkEnd, MachineFingerprint};
 use super::priced::{MapChanges, Priced};
 use super::table::LinkTable;
-use dml_core::{ArenaDesc, DeviceDesc, Link, LinkId, Platform, PlatformBuilder};
+use dml_core::{ArenaDesc, ArenaId, DeviceDesc, Link, LinkId, Platform, PlatformBuilder};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -130,11 +130,17 @@ struct Header {
 }
 
 impl Calibration {
-    /// Makes a calibration of what was measured on a platform. Links that could not be measured are left out.
+    /// Makes a calibration of what was measured on this platform. Links that could not be measured are left out, and so
+    /// are figures of arenas that the platform does not have.
     #[must_use]
     pub fn of(platform: &Platform, measured: &[Measured]) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let end = |arena| LinkEnd::of(platform.devices(), platform.desc(arena));
+        let is_there = |arena: &ArenaId| usize::from(arena.0) < platform.arenas().len();
+        let end = |arena| {
+            Some(arena)
+                .filter(is_there)
+                .and_then(|arena| LinkEnd::of(platform.devices(), platform.desc(arena)))
+        };
         let link = |one: &Measured| {
             Some(CalibratedLink {
                 from: end(one.from)?,
@@ -305,11 +311,14 @@ impl CalibrationSource {
 fn read(path: &Path) -> Result<Option<Vec<u8>>, CacheError> {
     let unreadable =
         |error: io::Error| CacheError::Unreadable { path: path.to_owned(), reason: error.to_string() };
-    let file = match fs::File::open(path) {
-        Ok(file) => file,
+    // Opening a pipe, or reading from one, waits for its other end.
+    match fs::metadata(path) {
+        Ok(facts) if facts.is_file() => {}
+        Ok(_) => return Err(unreadable(io::Error::other("it is no regular file"))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unreadable(error)),
-    };
+    }
+    let file = fs::File::open(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
     file.take(LARGEST_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > LARGEST_FILE_BYTES {

@@ -111,7 +111,8 @@ impl LinkTable {
     /// Returns the latency and the rate of long copies. No time of a map change is told apart.
     ///
     /// # Shape and units
-    /// The latency is the time of the smallest class. The rate is that of the largest class, less the latency.
+    /// The latency is the time of the smallest class. The rate is that of the largest class, less the latency; a largest
+    /// class that took no longer counts as one nanosecond more.
     #[must_use]
     pub fn speed(&self) -> LinkSpeed {
         let (short, long) = (self.classes[0], self.classes[self.classes.len() - 1]);

@@ -17,7 +17,8 @@ pub trait Completion: Send {
     fn wait(self: Box<Self>) -> Result<u64, TransferError>;
 
     /// Returns the result of the work, if it has ended. Otherwise it stores `waker` and calls the last one stored when
-    /// the work ends. Core does not poll again after the end. It may call [`wait`](Completion::wait) before the end.
+    /// the work ends. The waker is foreign code, and one that blocks delays those that the same framework wakes after it.
+    /// Core does not poll again after the end. It may call [`wait`](Completion::wait) before the end.
     fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>>;
 }
 

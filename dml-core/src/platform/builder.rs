@@ -55,6 +55,9 @@ impl PlatformBuilder {
     /// Lets `member` share the storage of `root` wherever a link can bind it. By default core binds an arena at its
     /// first use only if no copies lead to the root and back; otherwise each arena has storage of its own.
     ///
+    /// [`build`](Self::build) refuses a preference that no link can follow
+    /// ([`TopologyError::NoBinding`](crate::TopologyError::NoBinding)).
+    ///
     /// A request then waits for the users of the root whom the binding's concurrency does not permit beside it. The
     /// preference has no effect on an arena that takes part in a binding which somebody needs.
     pub fn prefer_binding(&mut self, root: ArenaId, member: ArenaId) {

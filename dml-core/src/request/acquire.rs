@@ -158,6 +158,9 @@ impl IntoFuture for Acquire {
 /// An acquire in progress, for any executor. Dropping it gives everything back. If a copy is running, the drop waits
 /// for its end, because the memory under a copy must outlive it.
 ///
+/// A future that was admitted holds its place, but its copies begin when it is polled again. Requests behind it wait until
+/// then, so a task polls all of its futures and does not await one after the other in the wrong order.
+///
 /// Copies are awaited if their arena can notify the future ([`Fence::awaited`](crate::Fence::awaited)); otherwise a
 /// poll blocks until the copy ends. The order of the buffers that the thread holds is not checked. A task must hold
 /// nothing while it awaits buffers of lower ids.

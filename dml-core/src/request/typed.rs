@@ -115,8 +115,9 @@ impl<T: Pod> Buffer<T> {
 
 impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
     /// Closes the buffer and returns its latest contents, after all other grants have ended. The result is the
-    /// application's own vector if the buffer was made from one, and a copy otherwise. It is also a copy if a view of
-    /// the vector was leaked, or if someone keeps a block of it ([`Grants::block`](crate::Grants::block)).
+    /// application's own vector if the buffer was made from one, and a copy otherwise. It is also a copy if someone keeps a
+    /// block of it ([`Grants::block`](crate::Grants::block)). A grant or view that was leaked never ends, so the call never
+    /// returns; [`RawBuffer::close_timeout`](crate::RawBuffer::close_timeout) says what is held.
     ///
     /// # Errors
     /// As [`Buffer::read`]; the buffer is then unchanged. [`AcquireError::Closed`] if another caller got the vector

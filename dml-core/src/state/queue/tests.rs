@@ -159,3 +159,25 @@ fn l03_a_kernel_let_in_twice_is_told_the_first_time() {
     assert_eq!(told, [(second, Begin::Granted(Seq(1))), (first, Begin::Refused(held))]);
     driver.end(other, Outcome::NotStarted);
 }
+
+#[test]
+fn bytes_of_many_claims_are_one_set() {
+    let mut spans = Spans::default();
+    let mut model = [false; 40];
+    for (start, end) in [(10, 12), (20, 25), (12, 14), (0, 1), (24, 30), (5, 35), (36, 40), (35, 36), (1, 2)]
+    {
+        spans.add(Span::new(start, end));
+        model[start as usize..end as usize].fill(true);
+        for from in 0..40 {
+            for to in from + 1..=40 {
+                let is_met = model[from..to].contains(&true);
+                assert_eq!(
+                    spans.overlap(Span::new(from as u64, to as u64)),
+                    is_met,
+                    "{from}..{to} of {spans:?}"
+                );
+            }
+        }
+    }
+    assert_eq!(spans.0.into_iter().collect::<Vec<_>>(), [(0, 2), (5, 40)]);
+}
