@@ -176,6 +176,38 @@ fn a_waker_that_panics_leaves_the_others_awake() {
     }
 }
 
+/// A waker that calls back: it moves bytes on the device, and waits for them.
+struct CallsBack {
+    block: OwnBlock,
+    moved: AtomicUsize,
+}
+
+impl Wake for CallsBack {
+    fn wake(self: Arc<Self>) {
+        put(&self.block, 0, &pattern(500, 7));
+        self.moved.store(take(&self.block, Span::new(0, 500)).len(), Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_waker_may_use_the_device_and_wait_for_it() {
+    let Some((_platform, _, arena)) = opencl("a_waker_may_use_the_device_and_wait_for_it") else { return };
+    let block = OwnBlock::alloc(&arena, 1_000).unwrap();
+    let calls_back =
+        Arc::new(CallsBack { block: OwnBlock::alloc(&arena, 500).unwrap(), moved: AtomicUsize::new(0) });
+    let gate = Gate::close(&arena);
+    let mut fence = copy_in(&block, 0, &pattern(1_000, 2)).unwrap();
+    assert_eq!(fence.poll(&calls_back.clone().into()), Poll::Pending);
+    gate.open();
+    let begun = Instant::now();
+    while calls_back.moved.load(Ordering::SeqCst) == 0 {
+        assert!(begun.elapsed() < LONG, "the waker hangs, or nobody was woken");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(fence.poll(Waker::noop()), Poll::Ready(Ok(1_000)));
+    assert_eq!(calls_back.moved.load(Ordering::SeqCst), 500);
+}
+
 #[test]
 fn what_was_polled_can_be_waited_for_and_dropped() {
     let Some((_platform, _, arena)) = opencl("what_was_polled_can_be_waited_for_and_dropped") else { return };
