@@ -16,7 +16,7 @@ use opencl3::command_queue::enqueue_barrier_with_wait_list;
 use opencl3::event::{CL_COMPLETE, create_user_event, release_event, set_user_event_status};
 use opencl3::types::{cl_command_queue, cl_context, cl_event};
 use std::future::Future;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -206,6 +206,41 @@ fn a_waker_may_use_the_device_and_wait_for_it() {
     }
     assert_eq!(fence.poll(Waker::noop()), Poll::Ready(Ok(1_000)));
     assert_eq!(calls_back.moved.load(Ordering::SeqCst), 500);
+}
+
+/// A waker whose destructor panics.
+struct PanicsInTheEnd;
+
+impl Wake for PanicsInTheEnd {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for PanicsInTheEnd {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            resume_unwind(Box::new("the destructor of a waker panics"));
+        }
+    }
+}
+
+#[test]
+fn a_waker_whose_destructor_panics_ends_no_wait_early() {
+    let Some((_platform, _, arena)) = opencl("a_waker_whose_destructor_panics_ends_no_wait_early") else {
+        return;
+    };
+    let block = OwnBlock::alloc(&arena, 1_000).unwrap();
+    let gate = Gate::close(&arena);
+    let mut fence = copy_in(&block, 0, &pattern(1_000, 4)).unwrap();
+    assert!(fence.poll(&Arc::new(PanicsInTheEnd).into()).is_pending());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| catch_unwind(AssertUnwindSafe(|| fence.wait())).is_ok());
+        std::thread::sleep(Duration::from_millis(50));
+        // What the transfer was lent would be free now, while the device writes it.
+        assert!(!waiting.is_finished(), "the wait is over before the transfer");
+        gate.open();
+        let _ = waiting.join().unwrap();
+    });
+    assert_eq!(take(&block, Span::new(0, 1_000)), pattern(1_000, 4));
 }
 
 #[test]

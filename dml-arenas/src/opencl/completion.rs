@@ -38,9 +38,14 @@ pub(super) struct Command {
 }
 
 impl Command {
+    /// Waits for the end, and lets go of what the command used and of the waker.
     fn result(&mut self) -> Result<u64, TransferError> {
         let ended = self.session.wait(self.call, &self.event);
         self.keep = None;
+        // The destructor of a waker may panic. It comes after the end, because the command uses what it was lent until then.
+        if let Some(call_back) = self.call_back.take() {
+            call_back.set(None);
+        }
         ended.map(|()| self.bytes)
     }
 
@@ -66,9 +71,6 @@ impl Command {
 
 impl Completion for Command {
     fn wait(mut self: Box<Self>) -> Result<u64, TransferError> {
-        if let Some(call_back) = &self.call_back {
-            call_back.set(None);
-        }
         self.result()
     }
 
@@ -144,7 +146,7 @@ impl Wakers {
             state.ended.push_back(call_back);
             self.changed.notify_all();
         }
-        // A fence that was awaited keeps the session, so whoever calls back for a session that is gone has no waker.
+        // A command keeps the session, and takes its waker back at the end. A call after the session has no waker to drop.
     }
 
     fn wake_all(&self) {
