@@ -21,6 +21,7 @@ pub struct DiscoverOptions {
     limits: BTreeMap<String, u32>,
     only: Option<BTreeSet<String>>,
     bound: BTreeSet<String>,
+    page_lock_bytes: Option<u64>,
     pub(crate) offload: OffloadWishes,
     #[cfg(feature = "calibration")]
     pub(crate) calibration: CalibrationSource,
@@ -62,8 +63,8 @@ impl DiscoverOptions {
     }
 
     /// Binds an OpenCL device to main memory: it uses the storage there, the application's own vectors included, in
-    /// place of copies. No bytes are moved where device and host share their memory; elsewhere the driver locks the
-    /// pages and mirrors them.
+    /// place of copies. No bytes are moved where device and host share their memory. Elsewhere the driver mirrors the
+    /// memory, and copies are as fast: see [`page_locks`](Self::page_locks).
     ///
     /// The device and the host take turns: while one of them uses a buffer, or any range of it, the other waits. So bind
     /// devices that work on their own. A kernel that such a device shares with the host is computed correctly, by one of
@@ -73,6 +74,16 @@ impl DiscoverOptions {
     /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2 (bind-allocation).
     pub fn bind(mut self, device: impl Into<String>) -> Self {
         self.bound.insert(device.into());
+        self
+    }
+
+    /// Sets how many bytes of main memory drivers may lock at a time, for faster transfers to devices with memory of their own;
+    /// by default half of the machine's memory, none with zero.
+    ///
+    /// Pages are locked block by block, as soon as a block's transfers would have paid for it, until the block goes. Locked
+    /// memory cannot be swapped out.
+    pub fn page_locks(mut self, limit_bytes: u64) -> Self {
+        self.page_lock_bytes = Some(limit_bytes);
         self
     }
 
@@ -126,6 +137,12 @@ impl DiscoverOptions {
         self.bound.contains(device)
     }
 
+    /// Returns how many bytes drivers may lock at a time.
+    #[cfg(feature = "opencl")]
+    pub(crate) fn page_lock_limit(&self) -> u64 {
+        self.page_lock_bytes.unwrap_or_else(|| memory_bytes() / 2)
+    }
+
     /// Returns whether the device is to be opened.
     #[cfg(any(feature = "offload", feature = "opencl"))]
     pub(crate) fn wants(&self, device: &str) -> bool {
@@ -172,6 +189,20 @@ impl DiscoverOptions {
             None => Ok(()),
         }
     }
+}
+
+/// Returns the size of the machine's memory in bytes, or a small one if the system does not tell it.
+#[cfg(feature = "opencl")]
+fn memory_bytes() -> u64 {
+    const UNKNOWN_BYTES: u64 = 2 << 30;
+    #[cfg(target_os = "linux")]
+    // SAFETY: these calls read values of the system.
+    let (pages, page_bytes) =
+        unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    #[cfg(not(target_os = "linux"))]
+    let (pages, page_bytes) = (-1, -1);
+    let bytes = u64::try_from(pages).ok().zip(u64::try_from(page_bytes).ok());
+    bytes.and_then(|(pages, size)| pages.checked_mul(size)).unwrap_or(UNKNOWN_BYTES)
 }
 
 /// Why the requested devices cannot be used. A missing backend is no error: see

@@ -1,82 +1,26 @@
 //! Awaited OpenCL commands: a future that waits for the device leaves its thread to others.
 //!
-//! A gate in the queue (a barrier behind a user event) holds commands back until the test opens it. A poll that blocks
-//! waits for the gate, which opens by itself only after the test has failed. Without a device the tests say so and pass, unless
+//! A gate holds the transfers to the device back until the test opens it. A poll that blocks waits for the gate, which
+//! opens by itself only after the test has failed. Without a device the tests say so and pass, unless
 //! `DML_EXPECT=opencl`.
 
 #![cfg(all(feature = "opencl", not(dml_loom)))]
 
 mod common;
 
+use common::gate::{Gate, LONG};
 use common::{copy_in, pattern, put, take, with_opencl};
-use dml_arenas::OpenClArena;
 use dml_core::sync::Arc;
 use dml_core::{Arena, DeviceId, Fence, OwnBlock, Platform, Span};
-use opencl3::command_queue::enqueue_barrier_with_wait_list;
-use opencl3::event::{CL_COMPLETE, create_user_event, release_event, set_user_event_status};
-use opencl3::types::{cl_command_queue, cl_context, cl_event};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// So many that the driver's write call is cheaper than mapping, which blocks.
 const ITEMS: u32 = 4 << 20;
-
-/// Holds everything back that is enqueued after it, until it is opened, or has been closed for long.
-struct Gate {
-    event: cl_event,
-    /// Opens the gate after a while, so that a poll that blocks returns and the test fails.
-    watch: Option<(Sender<()>, JoinHandle<()>)>,
-}
-
-const LONG: Duration = Duration::from_secs(30);
-
-// SAFETY: OpenCL calls on events are thread-safe.
-unsafe impl Sync for Gate {}
-
-impl Gate {
-    fn close(arena: &Arc<dyn Arena>) -> Self {
-        let arena: &OpenClArena = (**arena).downcast_ref().expect("an OpenCL device has an OpenCL arena");
-        let context = std::ptr::without_provenance_mut::<std::ffi::c_void>(arena.context().0) as cl_context;
-        let queue = std::ptr::without_provenance_mut::<std::ffi::c_void>(arena.queue().0) as cl_command_queue;
-        let gate = create_user_event(context).unwrap();
-        // SAFETY: the queue is live while the arena is; the list has the one event just made.
-        let barrier = unsafe { enqueue_barrier_with_wait_list(queue, 1, &gate) }.unwrap();
-        // SAFETY: the reference that the call handed over.
-        unsafe { release_event(barrier) }.unwrap();
-        let (opened, watched) = channel::<()>();
-        let address = gate.expose_provenance();
-        let watch = std::thread::spawn(move || {
-            if watched.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
-                let gate = std::ptr::with_exposed_provenance_mut::<std::ffi::c_void>(address);
-                let _ = set_user_event_status(gate as cl_event, CL_COMPLETE);
-            }
-        });
-        Self { event: gate, watch: Some((opened, watch)) }
-    }
-
-    fn open(&self) {
-        set_user_event_status(self.event, CL_COMPLETE).unwrap();
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        // A test that fails opens its gate, so that what it drops can end.
-        let _ = set_user_event_status(self.event, CL_COMPLETE);
-        if let Some((opened, watch)) = self.watch.take() {
-            drop(opened);
-            watch.join().unwrap();
-        }
-        // SAFETY: the reference from `create_user_event`, which the thread uses no more.
-        let _ = unsafe { release_event(self.event) };
-    }
-}
 
 /// Counts how often it is woken, and panics afterwards if it is to.
 #[derive(Default)]
@@ -130,7 +74,7 @@ fn a_poll_leaves_the_thread_and_the_end_wakes() {
     let Some((_platform, _, arena)) = opencl("a_poll_leaves_the_thread_and_the_end_wakes") else { return };
     let block = OwnBlock::alloc(&arena, 10_000).unwrap();
     let bytes = pattern(10_000, 3);
-    let gate = Gate::close(&arena);
+    let gate = Gate::inward(&arena);
     let mut fence = copy_in(&block, 0, &bytes).unwrap();
     let ((old, old_waker), (new, new_waker)) = (Woken::new(false), Woken::new(false));
     assert_eq!(fence.poll(&old_waker), Poll::Pending);
@@ -161,7 +105,7 @@ fn a_command_that_has_ended_needs_no_waker() {
 fn a_waker_that_panics_leaves_the_others_awake() {
     let Some((_platform, _, arena)) = opencl("a_waker_that_panics_leaves_the_others_awake") else { return };
     let block = OwnBlock::alloc(&arena, 3_000).unwrap();
-    let gate = Gate::close(&arena);
+    let gate = Gate::inward(&arena);
     let mut fences: Vec<(Fence, Arc<Woken>)> = Vec::new();
     for number in 0..3_u8 {
         let mut fence = copy_in(&block, u64::from(number) * 1_000, &pattern(1_000, number)).unwrap();
@@ -195,7 +139,7 @@ fn a_waker_may_use_the_device_and_wait_for_it() {
     let block = OwnBlock::alloc(&arena, 1_000).unwrap();
     let calls_back =
         Arc::new(CallsBack { block: OwnBlock::alloc(&arena, 500).unwrap(), moved: AtomicUsize::new(0) });
-    let gate = Gate::close(&arena);
+    let gate = Gate::inward(&arena);
     let mut fence = copy_in(&block, 0, &pattern(1_000, 2)).unwrap();
     assert_eq!(fence.poll(&calls_back.clone().into()), Poll::Pending);
     gate.open();
@@ -229,7 +173,7 @@ fn a_waker_whose_destructor_panics_ends_no_wait_early() {
         return;
     };
     let block = OwnBlock::alloc(&arena, 1_000).unwrap();
-    let gate = Gate::close(&arena);
+    let gate = Gate::inward(&arena);
     let mut fence = copy_in(&block, 0, &pattern(1_000, 4)).unwrap();
     assert!(fence.poll(&Arc::new(PanicsInTheEnd).into()).is_pending());
     std::thread::scope(|scope| {
@@ -248,7 +192,7 @@ fn what_was_polled_can_be_waited_for_and_dropped() {
     let Some((_platform, _, arena)) = opencl("what_was_polled_can_be_waited_for_and_dropped") else { return };
     let block = OwnBlock::alloc(&arena, 2_000).unwrap();
     let bytes = pattern(2_000, 9);
-    let gate = Gate::close(&arena);
+    let gate = Gate::inward(&arena);
     let mut waited = copy_in(&block, 0, &bytes[..1_000]).unwrap();
     let mut dropped = copy_in(&block, 1_000, &bytes[1_000..]).unwrap();
     let (woken, waker) = Woken::new(false);
@@ -277,7 +221,7 @@ fn an_awaited_acquire_goes_on_beside_others_on_one_thread() {
     let Some((platform, device, arena)) = opencl(test) else { return };
     let data = platform.buffer_from((0..ITEMS).collect::<Vec<_>>()).unwrap();
     let other = platform.buffer_from(vec![1_u32, 2, 3]).unwrap();
-    let gate = Gate::close(&arena);
+    let gate = Gate::inward(&arena);
     let (woken, waker) = Woken::new(false);
     let mut acquire = pin!(platform.acquire(device).read(&data).into_future());
     assert!(poll_once(acquire.as_mut(), &waker).is_pending());
@@ -298,7 +242,7 @@ fn a_future_given_up_during_its_copy_leaves_nothing() {
         return;
     };
     let data = platform.buffer_from((0..ITEMS).collect::<Vec<_>>()).unwrap();
-    let gate = Gate::close(&arena);
+    let gate = Gate::inward(&arena);
     let (_woken, waker) = Woken::new(false);
     std::thread::scope(|scope| {
         let mut acquire = Box::pin(platform.acquire(device).read(&data).into_future());

@@ -20,10 +20,11 @@
 //!    a cache, and the rate is that of memory.
 //! 4. A shorter copy uses one buffer, which has just been written. Its source may be in a cache, as a message that was
 //!    just produced is.
-//! 5. The figure of a size class is the median of several copies. Storage is allocated and touched before.
+//! 5. The figure of a size class is the median of several copies. Storage is allocated and touched before, and has been
+//!    transferred as often as it takes for a driver to lock its pages, where that pays.
 //! 6. Each figure contains the changes of map state that the mechanism needs, see [`MapChanges`].
 //!
-//! A platform is measured in about two seconds: the longer classes are left out where there is no time for them. The
+//! A platform of a few links is measured in about two seconds: the longer classes are left out where there is no time for them. The
 //! buffers take at most a quarter of the memory that is free: the longer classes are left out where there is less.
 
 #[cfg(feature = "calibration")]
@@ -103,7 +104,7 @@ pub enum CalibrateError {
 /// See the [module](self) for what the figures contain.
 ///
 /// # Complexity
-/// About two seconds and at most a quarter of the memory that is free. Each link takes 150 ms at least, or as long as
+/// About two seconds and at most a quarter of the memory that is free. Each link takes 400 ms at least, or as long as
 /// one copy of the two smallest size classes takes.
 #[must_use]
 pub fn measure(platform: &Platform) -> Vec<Measured> {

@@ -32,10 +32,14 @@ const NEEDED_CLASSES: usize = 2;
 const ENOUGH_COPIES: usize = 3;
 /// The size from which copies take turns on several buffers, in bytes.
 const LONG_BYTES: u64 = 1 << 20;
+/// The number of copies of a long buffer that are not timed, and the bytes that are enough. A mechanism may do more for
+/// memory that is used again, such as locking its pages.
+const WARM_UPS: u64 = 4;
+const WARM_UP_BYTES: u64 = 4 << 20;
 /// The time to measure all links of a platform.
 const TOTAL_TIME: Duration = Duration::from_millis(2_000);
 /// The least time for one link, on a platform of many links.
-const TIME_OF_A_LINK: Duration = Duration::from_millis(150);
+const TIME_OF_A_LINK: Duration = Duration::from_millis(400);
 /// The part of the free memory that buffers may take.
 const PART_OF_FREE: u64 = 4;
 
@@ -138,7 +142,7 @@ impl<'a> Ruler<'a> {
     fn moved_bytes(&self, class: Class) -> u64 {
         let buffers = self.buffers(class);
         let timed = class.copies.div_ceil(buffers).saturating_mul(buffers);
-        class.bytes.saturating_mul(buffers.saturating_add(timed))
+        class.bytes.saturating_mul(buffers.saturating_mul(warm_ups(class)).saturating_add(timed))
     }
 
     /// Returns the times of copies of a class. After the deadline it ends: with one copy on one buffer for a short class,
@@ -159,6 +163,10 @@ impl<'a> Ruler<'a> {
             let buffer = track.alone.buffer::<u32>(class.bytes / size_of::<u32>() as u64).build()?;
             track.write(&buffer, seed as u32)?;
             self.copy(track, &buffer)?;
+            for _ in 1..warm_ups(class) {
+                track.declare(&buffer)?;
+                self.copy(track, &buffer)?;
+            }
             turn.push(buffer);
         }
         while (times.len() as u64) < class.copies && (times.is_empty() || !is_late()) {
@@ -203,6 +211,11 @@ impl Track {
         Ok(Self { alone: builder.build()?, from, to: platform.desc(link.to).native, source })
     }
 
+    /// Makes the source the only arena with the latest contents of a buffer, which stay as they are.
+    fn declare(&self, buffer: &Buffer<u32>) -> Result<(), AcquireError> {
+        self.alone.acquire(self.from).read_write(buffer).wait()?.release()
+    }
+
     /// Writes the bytes of a buffer, so that the latest contents are at the source and nowhere else.
     fn write(&self, buffer: &Buffer<u32>, seed: u32) -> Result<(), AcquireError> {
         if self.source == Source::Declared {
@@ -215,8 +228,7 @@ impl Track {
         }
         view.release()?;
         match self.source {
-            // A grant for writing makes the source the only arena with the latest contents.
-            Source::Brought => self.alone.acquire(self.from).read_write(buffer).wait()?.release(),
+            Source::Brought => self.declare(buffer),
             _ => Ok(()),
         }
     }
@@ -246,6 +258,14 @@ fn source(platform: &Platform, link: Link) -> Source {
 /// need no copy. No other link may lead away from the source, so that the bytes there can only cross the measured one.
 fn is_way(way: &Link, link: Link) -> bool {
     way.allocation == Allocation::Internal && way.from != link.from
+}
+
+/// Returns how many copies of each buffer of a class are not timed.
+fn warm_ups(class: Class) -> u64 {
+    match class.bytes {
+        LONG_BYTES.. => WARM_UP_BYTES.div_ceil(class.bytes).min(WARM_UPS),
+        _ => 1,
+    }
 }
 
 fn ns(duration: Duration) -> u64 {

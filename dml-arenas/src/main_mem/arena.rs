@@ -56,13 +56,27 @@ impl MainMem {
     }
 
     fn block(&self, span: &HostSpan, keeps: Keeps) -> BlockRef {
-        Arc::new(MainMemBlock { span: span.clone(), keeps, arena: self.desc.name.clone() })
+        Arc::new(MainMemBlock {
+            #[cfg(feature = "opencl")]
+            page_locks: super::PageLocks::default(),
+            span: span.clone(),
+            keeps,
+            arena: self.desc.name.clone(),
+        })
     }
 }
 
-/// A block of main memory.
+/// Returns the page locks of a block of main memory, and where it is. `None` for a block of another arena.
+#[cfg(feature = "opencl")]
+pub(crate) fn page_locks(block: &BlockRef) -> Option<(&super::PageLocks, &HostSpan)> {
+    block.downcast_ref::<MainMemBlock>().map(|block| (&block.page_locks, &block.span))
+}
+
+/// A block of main memory. The page locks are dropped before the memory.
 #[derive(Debug)]
 struct MainMemBlock {
+    #[cfg(feature = "opencl")]
+    page_locks: super::PageLocks,
     span: HostSpan,
     keeps: Keeps,
     /// The name of the arena that made the block. The pointer is compared, so that arenas of the same name are

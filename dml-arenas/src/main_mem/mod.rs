@@ -16,6 +16,12 @@
 mod arena;
 pub(crate) mod discover;
 mod memory;
+#[cfg(feature = "opencl")]
+mod page_locks;
 
 pub use arena::MainMem;
+#[cfg(feature = "opencl")]
+pub(crate) use arena::page_locks;
 pub(crate) use memory::{Memory, copy, fill, shown};
+#[cfg(feature = "opencl")]
+pub(crate) use page_locks::{PageLockBudget, PageLocks};

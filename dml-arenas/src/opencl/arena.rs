@@ -1,6 +1,6 @@
 //! The arena: implements for an OpenCL device's memory what core asks of one.
 
-use super::block::OpenClBlock;
+use super::block::{Mapping, OpenClBlock};
 use super::error::alloc_error;
 use super::handle::Program;
 use super::session::Session;
@@ -8,8 +8,7 @@ use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex, MutexGuard};
 use dml_core::{
     AllocError, Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Concurrency, CopyIn, CopyOut, Cost, DeviceId,
-    DeviceSet, Fence, Fill, HostSpan, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError,
-    UnmapRequest,
+    DeviceSet, Fence, Fill, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError, UnmapRequest,
 };
 use opencl3::command_queue::{enqueue_fill_buffer, enqueue_read_buffer, enqueue_write_buffer};
 use opencl3::types::CL_NON_BLOCKING;
@@ -35,13 +34,13 @@ pub struct OpenClArena {
 
 impl OpenClArena {
     /// Makes the arena named `name` of the device `native`, mapped for the processor `host`.
-    pub(super) fn new(session: Session, name: &str, native: DeviceId, host: DeviceId) -> Self {
+    pub(super) fn new(session: Arc<Session>, name: &str, native: DeviceId, host: DeviceId) -> Self {
         let desc = ArenaDesc::new(name, KIND, native)
             .with_remotes(DeviceSet::of(host))
             .with_concurrency(Concurrency::Exclusive)
             .with_alloc_align(session.facts.align_bytes)
             .with_alloc_cost(Cost::from_ns(20_000));
-        Self { desc, host, session: Arc::new(session), programs: Mutex::new(Programs::new()) }
+        Self { desc, host, session, programs: Mutex::new(Programs::new()) }
     }
 
     /// The `cl_context`, valid while the arena lives.
@@ -50,11 +49,20 @@ impl OpenClArena {
         self.session.native().1
     }
 
-    /// The in-order `cl_command_queue`, valid while the arena lives. A command enqueued here runs after every transfer
-    /// that core has started.
+    /// The in-order `cl_command_queue` of the kernels, valid while the arena lives. A command enqueued here on granted
+    /// bytes runs after the transfers that brought them. A command must have ended before its grant is released: transfers
+    /// use other queues, and do not wait for it.
     #[must_use]
     pub fn queue(&self) -> NativeHandle {
-        self.session.native().0
+        self.session.native().0[0]
+    }
+
+    /// The in-order `cl_command_queue`s of transfers to the device and from it, valid while the arena lives. Both are
+    /// [`queue`](Self::queue) on a device of OpenCL 1, which leaves overlapping use of one buffer undefined.
+    #[must_use]
+    pub fn transfer_queues(&self) -> [NativeHandle; 2] {
+        let [_, inward, outward] = self.session.native().0;
+        [inward, outward]
     }
 
     /// The largest size of one block, in bytes.
@@ -92,11 +100,7 @@ impl OpenClArena {
     }
 
     /// Checks that the block is the device's, and has these bytes while the guard lives.
-    fn ready<'a>(
-        &self,
-        block: &'a BlockRef,
-        span: Span,
-    ) -> (&'a OpenClBlock, MutexGuard<'a, Option<HostSpan>>) {
+    fn ready<'a>(&self, block: &'a BlockRef, span: Span) -> (&'a OpenClBlock, MutexGuard<'a, Mapping>) {
         let name = &self.desc.name;
         assert!(
             span.end() <= block.len(),
@@ -106,7 +110,7 @@ impl OpenClArena {
         let own = self.own(block);
         let mapping = own.mapping();
         assert!(
-            mapping.is_none(),
+            !mapping.is_mapped(),
             "core bug: {name} was asked to touch bytes {span} of a block mapped for the host"
         );
         (own, mapping)
@@ -142,7 +146,7 @@ impl Arena for OpenClArena {
     }
 
     fn map_state(&self, block: &BlockRef) -> Option<MapState> {
-        let is_mapped = self.own(block).mapping().is_some();
+        let is_mapped = self.own(block).mapping().is_mapped();
         Some(if is_mapped { MapState::Mapped(DeviceSet::of(self.host)) } else { MapState::Unmapped })
     }
 
@@ -152,16 +156,18 @@ impl Arena for OpenClArena {
         if copy.is_empty() {
             return Ok(Fence::done(0));
         }
-        let queue = self.session.queue()?;
+        let queue = self.session.inward()?;
+        let after = unmapped.after();
+        let (count, events) = after.parts();
         let (start, size) = (copy.span().start() as usize, bytes as usize);
         let source = copy.from().span().as_ptr().cast_const().cast();
         // SAFETY: a live queue and a buffer of its context, bytes within the buffer (`ready`), and a source that is lent
         // until the fence was waited for, which keeps the loan and the block.
         let enqueued = unsafe {
-            enqueue_write_buffer(queue, own.mem(), CL_NON_BLOCKING, start, size, source, 0, std::ptr::null())
+            enqueue_write_buffer(queue, own.mem(), CL_NON_BLOCKING, start, size, source, count, events)
         };
         drop(unmapped);
-        self.session.fence("clEnqueueWriteBuffer", enqueued, bytes, copy)
+        self.session.fence("clEnqueueWriteBuffer", (queue, enqueued), bytes, copy)
     }
 
     fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
@@ -170,15 +176,17 @@ impl Arena for OpenClArena {
         if copy.is_empty() {
             return Ok(Fence::done(0));
         }
-        let queue = self.session.queue()?;
+        let queue = self.session.outward()?;
+        let after = unmapped.after();
+        let (count, events) = after.parts();
         let (start, size) = (copy.span().start() as usize, bytes as usize);
         let target = copy.to().span().as_ptr().cast();
         // SAFETY: as in `copy_in`, with a target that is lent.
         let enqueued = unsafe {
-            enqueue_read_buffer(queue, own.mem(), CL_NON_BLOCKING, start, size, target, 0, std::ptr::null())
+            enqueue_read_buffer(queue, own.mem(), CL_NON_BLOCKING, start, size, target, count, events)
         };
         drop(unmapped);
-        self.session.fence("clEnqueueReadBuffer", enqueued, bytes, copy)
+        self.session.fence("clEnqueueReadBuffer", (queue, enqueued), bytes, copy)
     }
 
     fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
@@ -187,15 +195,17 @@ impl Arena for OpenClArena {
         if span.is_empty() {
             return Ok(Fence::done(0));
         }
-        let queue = self.session.queue()?;
+        let queue = self.session.inward()?;
+        let after = unmapped.after();
+        let (count, events) = after.parts();
         let pattern = (&raw const byte).cast();
         let (start, size) = (span.start() as usize, span.len() as usize);
         // SAFETY: a live queue and a buffer of its context, bytes within the buffer (`ready`); the call copies the
         // pattern.
         let enqueued =
-            unsafe { enqueue_fill_buffer(queue, own.mem(), pattern, 1, start, size, 0, std::ptr::null()) };
+            unsafe { enqueue_fill_buffer(queue, own.mem(), pattern, 1, start, size, count, events) };
         drop(unmapped);
-        self.session.fence("clEnqueueFillBuffer", enqueued, span.len(), fill)
+        self.session.fence("clEnqueueFillBuffer", (queue, enqueued), span.len(), fill)
     }
 
     fn tail(&self) -> Result<Fence, TransferError> {

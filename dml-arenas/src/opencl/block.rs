@@ -1,14 +1,17 @@
 //! A buffer object as a block: allocation, binding, mapping and release.
 
-use super::handle::Mem;
+use super::handle::{Event, Mem};
 use super::session::{Reservation, Session};
 use dml_core::sync::{Arc, Mutex, MutexGuard};
 use dml_core::{Backing, Block, BlockRef, HostMemory, HostSpan, NativeHandle, TransferError, UnmapRequest};
 use opencl3::command_queue::{enqueue_fill_buffer, enqueue_map_buffer, enqueue_unmap_mem_object};
 use opencl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, CL_MAP_FAILURE, CL_MEM_OBJECT_ALLOCATION_FAILURE};
 use opencl3::memory::{CL_MAP_READ, CL_MAP_WRITE, CL_MEM_READ_WRITE, CL_MEM_USE_HOST_PTR, create_buffer};
-use opencl3::types::{CL_BLOCKING, cl_mem};
+use opencl3::types::{CL_BLOCKING, cl_event, cl_mem};
 use std::ptr::NonNull;
+
+/// The call that ends a mapping.
+const UNMAP: &str = "clEnqueueUnmapMemObject";
 
 /// A `cl_mem`. The device may use it while it is not mapped, the host while it is mapped.
 #[derive(Debug)]
@@ -17,10 +20,41 @@ pub(super) struct OpenClBlock {
     len: u64,
     /// The host memory under the buffer, if the block is bound. It outlives the buffer.
     backing: Option<Backing>,
-    /// The address at which the host sees the block, while it is mapped.
-    mapping: Mutex<Option<HostSpan>>,
+    mapping: Mutex<Mapping>,
     session: Arc<Session>,
     _reservation: Reservation,
+}
+
+/// What the host has of a block.
+#[derive(Debug, Default)]
+pub(super) struct Mapping {
+    /// The address at which the host sees the block, while it is mapped.
+    host: Option<HostSpan>,
+    /// The last unmap, which may still run. It is in the queue of the kernels.
+    last_unmap: Option<Event>,
+}
+
+impl Mapping {
+    /// Returns whether the block is mapped.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.host.is_some()
+    }
+
+    /// Returns what a command on the block has to wait for in a queue other than the kernels', as the driver takes it.
+    /// The list is valid as long as the mapping is borrowed.
+    pub(super) fn after(&self) -> WaitList {
+        WaitList(self.last_unmap.as_ref().map(Event::raw))
+    }
+}
+
+/// The events, one at most, that a command waits for.
+pub(super) struct WaitList(Option<cl_event>);
+
+impl WaitList {
+    /// Returns the number of events, and where they are.
+    pub(super) fn parts(&self) -> (u32, *const cl_event) {
+        self.0.as_ref().map_or((0, std::ptr::null()), |event| (1, std::ptr::from_ref(event)))
+    }
 }
 
 impl OpenClBlock {
@@ -71,7 +105,7 @@ impl OpenClBlock {
             mem,
             len: len as u64,
             backing: backing.cloned(),
-            mapping: Mutex::new(None),
+            mapping: Mutex::default(),
             session: session.clone(),
             _reservation: reservation,
         })
@@ -103,7 +137,7 @@ impl OpenClBlock {
     }
 
     /// Locks the mapping: while the guard lives, the block is neither mapped nor unmapped.
-    pub(super) fn mapping(&self) -> MutexGuard<'_, Option<HostSpan>> {
+    pub(super) fn mapping(&self) -> MutexGuard<'_, Mapping> {
         self.mapping.lock()
     }
 
@@ -113,9 +147,11 @@ impl OpenClBlock {
     /// When the block is mapped already.
     pub(super) fn map(&self, this: &BlockRef, arena: &str) -> Result<HostMemory, TransferError> {
         let mut mapping = self.mapping();
-        assert!(mapping.is_none(), "core bug: {arena} was to map a block that is mapped: {self:?}");
+        assert!(!mapping.is_mapped(), "core bug: {arena} was to map a block that is mapped: {self:?}");
         let call = "clEnqueueMapBuffer";
-        let queue = self.session.queue()?;
+        let queue = self.session.outward()?;
+        let after = mapping.after();
+        let (count, events) = after.parts();
         let mut address: cl_mem = std::ptr::null_mut();
         // SAFETY: a live queue and a buffer of its context, of this many bytes (one where the block has none).
         let enqueued = unsafe {
@@ -127,8 +163,8 @@ impl OpenClBlock {
                 0,
                 (self.len as usize).max(1),
                 &mut address,
-                0,
-                std::ptr::null(),
+                count,
+                events,
             )
         };
         self.session.complete(call, enqueued)?;
@@ -140,7 +176,7 @@ impl OpenClBlock {
         // device does not touch them meanwhile: launches and transfers of a mapped block are refused (2). There is one
         // mapping at a time, in memory of its own, or in the memory of the root that the block is bound to (3).
         let memory = unsafe { HostMemory::new(address, self.len as usize, this.clone()) };
-        *mapping = Some(memory.span().clone());
+        *mapping = Mapping { host: Some(memory.span().clone()), last_unmap: None };
         Ok(memory)
     }
 
@@ -150,51 +186,55 @@ impl OpenClBlock {
         if self.len == 0 || root.is_none_or(|root| root.as_ptr() == mapped.as_ptr()) {
             return Ok(());
         }
-        let queue = self.session.queue()?;
+        let queue = self.session.outward()?;
         // SAFETY: a live queue, a buffer of its context, and the address that its mapping returned, unmapped once, here.
         let enqueued = unsafe {
             enqueue_unmap_mem_object(queue, self.mem.raw(), mapped.as_ptr().cast(), 0, std::ptr::null())
         };
-        self.session.started("clEnqueueUnmapMemObject", enqueued)?;
+        self.session.complete(UNMAP, enqueued)?;
         Err(super::error::transfer_error("clEnqueueMapBuffer", CL_MAP_FAILURE))
     }
 
     /// Ends the mapping, if its memory is back. No wait is needed: the in-order queue makes the host's writes visible
-    /// to every later command. A panic names `arena`.
+    /// to every later kernel, and commands in other queues wait for the event. A panic names `arena`.
     ///
     /// # Panics
     /// When the block is not mapped.
     pub(super) fn unmap(&self, mut request: UnmapRequest<'_>, arena: &str) -> Result<(), TransferError> {
         let mut mapping = self.mapping();
         let span = mapping
+            .host
             .clone()
             .unwrap_or_else(|| panic!("core bug: {arena} was to unmap a block that is not mapped: {self:?}"));
         let memory = request.take_back(&span).ok_or(TransferError::StillLent)?;
-        if let Err(error) = self.enqueue_unmap(&span) {
-            request.put_back(memory);
-            return Err(error);
-        }
-        *mapping = None;
+        let unmap = match self.enqueue_unmap(&span) {
+            Ok(unmap) => unmap,
+            Err(error) => {
+                request.put_back(memory);
+                return Err(error);
+            }
+        };
+        *mapping = Mapping { host: None, last_unmap: Some(unmap) };
         drop(mapping);
         drop(memory);
-        self.session.flush()
+        self.session.flush(self.session.kernels()?)
     }
 
-    fn enqueue_unmap(&self, span: &HostSpan) -> Result<(), TransferError> {
-        let queue = self.session.queue()?;
+    fn enqueue_unmap(&self, span: &HostSpan) -> Result<Event, TransferError> {
+        let queue = self.session.kernels()?;
         // SAFETY: a live queue, a buffer of its context, and the address its mapping returned; it is unmapped once,
         // for the mapping is forgotten right after.
         let enqueued = unsafe {
             let address = span.as_ptr().cast();
             enqueue_unmap_mem_object(queue, self.mem.raw(), address, 0, std::ptr::null())
         };
-        self.session.started("clEnqueueUnmapMemObject", enqueued)
+        self.session.event(UNMAP, enqueued)
     }
 }
 
 impl Drop for OpenClBlock {
     fn drop(&mut self) {
-        if let Some(span) = self.mapping.get_mut().take() {
+        if let Some(span) = self.mapping.get_mut().host.take() {
             let _ = self.enqueue_unmap(&span);
         }
         // No caller could receive a failure here, and the buffer is released either way, except in a fork.

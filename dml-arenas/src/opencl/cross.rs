@@ -10,8 +10,11 @@
 //! without asking the arena, so the mechanisms themselves refuse to copy in a fork.
 
 use super::device::Sort;
+use super::page_lock::PageLocking;
+use super::session::Session;
 use crate::fork::Origin;
 use crate::join::{self, End};
+use crate::main_mem::PageLockBudget;
 use dml_core::sync::Arc;
 use dml_core::{
     Allocation, Concurrency, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostMapped, HostStaged, Link,
@@ -35,9 +38,10 @@ impl Speeds {
                 staged: speed(60_000, 13_500_000_000, 10_000),
                 mapped: speed(15_000, 12_000_000_000, 10_000),
             },
-            // Transfers cross PCI Express. A map moves the whole block there and back, so its rate includes both.
+            // Transfers cross PCI Express, from and to memory whose pages are locked. A map moves the whole block there and
+            // back, so its rate includes both.
             Sort::Gpu => Self {
-                staged: speed(20_000, 8_000_000_000, 20_000),
+                staged: speed(20_000, 25_000_000_000, 20_000),
                 mapped: speed(30_000, 4_000_000_000, 20_000),
             },
             Sort::Other => Self {
@@ -48,24 +52,42 @@ impl Speeds {
     }
 }
 
+/// The device end of the links.
+pub(super) struct Side<'a> {
+    pub(super) end: End,
+    pub(super) sort: Sort,
+    pub(super) session: &'a Arc<Session>,
+    /// The budget from which pages of main memory are locked; `None` where device and host share their memory.
+    pub(super) budget: Option<&'a Arc<PageLockBudget>>,
+}
+
 /// Links an OpenCL arena with main memory: both mechanisms, both directions.
-pub(super) fn join(builder: &mut PlatformBuilder, host: End, device: End, sort: Sort) {
-    let speeds = Speeds::of(sort);
+pub(super) fn join(builder: &mut PlatformBuilder, host: End, side: &Side<'_>) {
+    let (device, speeds) = (side.end, Speeds::of(side.sort));
     let (staged, mapped) =
         (Here::new(HostStaged::new(speeds.staged)), Here::new(HostMapped::new(speeds.mapped)));
-    join::both_ways(builder, (host, host.native), (device, device.native), Allocation::Internal, staged);
+    let ends = ((host, host.native), (device, device.native));
+    match side.budget {
+        Some(budget) => {
+            let (session, budget) = (side.session.clone(), budget.clone());
+            let locking = PageLocking { mechanism: staged, session, budget };
+            join::both_ways(builder, ends.0, ends.1, Allocation::Internal, locking);
+        }
+        None => join::both_ways(builder, ends.0, ends.1, Allocation::Internal, staged),
+    }
     // The host reaches the device's memory itself.
     join::both_ways(builder, (host, host.native), (device, host.native), Allocation::Internal, mapped);
 }
 
 /// Lets the device use the storage of main memory in place of storage of its own, wherever it can. The copies remain
 /// for buffers of which the device has storage already.
-pub(super) fn bind(builder: &mut PlatformBuilder, host: End, device: End, sort: Sort) {
-    join(builder, host, device, sort);
+pub(super) fn bind(builder: &mut PlatformBuilder, host: End, side: &Side<'_>) {
+    join(builder, host, side);
+    let device = side.end;
     let allocation = Allocation::Bound(Concurrency::Exclusive);
     let (source_via, target_via) = (host.native, device.native);
     let link = Link { from: host.arena, to: device.arena, source_via, target_via, allocation };
-    builder.add_link(link, Arc::new(HostPointer::of(sort)));
+    builder.add_link(link, Arc::new(HostPointer::of(side.sort)));
     builder.prefer_binding(host.arena, device.arena);
 }
 

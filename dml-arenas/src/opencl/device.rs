@@ -41,6 +41,11 @@ pub(super) struct Found {
     pub(super) driver: String,
     pub(super) sort: Sort,
     pub(super) units: u32,
+    /// Whether commands in several queues may use one buffer at once, in different bytes. OpenCL 2.0 defines races by
+    /// the bytes that commands touch; before, all use of one object at once is undefined.
+    pub(super) overlaps: bool,
+    /// Whether the device has memory of its own, so that transfers cross a link.
+    pub(super) is_discrete: bool,
     /// Why the device cannot be used, if it cannot.
     pub(super) defect: Option<String>,
 }
@@ -131,6 +136,8 @@ impl Found {
             driver: String::new(),
             sort: Sort::Other,
             units: 1,
+            overlaps: false,
+            is_discrete: false,
             defect: None,
         };
         found.defect = found
@@ -149,6 +156,8 @@ impl Found {
             _ => Sort::Other,
         };
         let version = self.device.version()?;
+        self.overlaps = version_of(&version) >= (2, 0);
+        self.is_discrete = !self.device.host_unified_memory()?;
         self.driver = clean(&self.device.driver_version()?);
         Ok(if !self.device.available()? {
             Some("its driver says that it is not available".into())
@@ -171,7 +180,7 @@ impl Found {
             return Err(format!("it has {} compute units", self.units));
         }
         if units == self.units {
-            return Ok(Part { device: self.device, units, sub_device: None });
+            return Ok(Part { device: self.device, units, overlaps: self.overlaps, sub_device: None });
         }
         let sub_device = self.sub_device(units)?;
         let device = Device::new(sub_device.raw());
@@ -179,7 +188,7 @@ impl Found {
         if got != units {
             return Err(format!("its driver made a sub-device of {got} compute units"));
         }
-        Ok(Part { device, units, sub_device: Some(sub_device) })
+        Ok(Part { device, units, overlaps: self.overlaps, sub_device: Some(sub_device) })
     }
 
     fn sub_device(&self, units: u32) -> Result<SubDevice, String> {
@@ -200,6 +209,8 @@ impl Found {
 pub(super) struct Part {
     device: Device,
     pub(super) units: u32,
+    /// As of [`Found`].
+    pub(super) overlaps: bool,
     /// Keeps the sub-device alive; `None` for the whole device.
     sub_device: Option<SubDevice>,
 }

@@ -1,10 +1,11 @@
 //! Adds the OpenCL devices of the machine to a platform, as devices with arenas.
 
 use super::arena::OpenClArena;
-use super::cross;
+use super::cross::{self, Side};
 use super::device::{Found, Sort, list};
 use super::session::Session;
 use crate::join::End;
+use crate::main_mem::PageLockBudget;
 use crate::options::{DiscoverError, DiscoverOptions};
 use dml_core::sync::Arc;
 use dml_core::{DeviceDesc, DeviceKind, PlatformBuilder, Unavailable};
@@ -50,6 +51,7 @@ impl Candidates {
         host: End,
         options: &DiscoverOptions,
     ) -> Result<(), DiscoverError> {
+        let budget = PageLockBudget::new(options.page_lock_limit());
         self.notes.into_iter().for_each(|note| builder.add_unavailable(note));
         for (index, found) in self.found.iter().enumerate() {
             let name = name_of(index);
@@ -57,7 +59,10 @@ impl Candidates {
                 continue;
             }
             match open(found, &name, options)? {
-                Ok(session) => add_device(builder, host, found, session, (&name, options.is_bound(&name))),
+                Ok(session) => {
+                    let ways = (options.is_bound(&name), &budget);
+                    add_device(builder, host, (found, session), &name, ways);
+                }
                 Err(reason) if options.names(&name) => {
                     return Err(DiscoverError::Unusable { device: name, reason });
                 }
@@ -95,9 +100,9 @@ fn open(
 fn add_device(
     builder: &mut PlatformBuilder,
     host: End,
-    found: &Found,
-    session: Session,
-    (name, is_bound): (&str, bool),
+    (found, session): (&Found, Session),
+    name: &str,
+    (is_bound, budget): (bool, &Arc<PageLockBudget>),
 ) {
     let kind = match found.sort {
         Sort::Gpu => DeviceKind::Gpu,
@@ -111,7 +116,9 @@ fn add_device(
         .with_driver(found.driver.clone())
         .with_units(session.part.units);
     let native = builder.add_device(desc);
-    let arena = builder.add_arena(Arc::new(OpenClArena::new(session, name, native, host.native)));
+    let session = Arc::new(session);
+    let arena = builder.add_arena(Arc::new(OpenClArena::new(session.clone(), name, native, host.native)));
     let join = if is_bound { cross::bind } else { cross::join };
-    join(builder, host, End { arena, native }, found.sort);
+    let budget = found.is_discrete.then_some(budget);
+    join(builder, host, &Side { end: End { arena, native }, sort: found.sort, session: &session, budget });
 }

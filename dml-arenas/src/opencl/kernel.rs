@@ -256,7 +256,7 @@ impl OpenClKernel {
             return Ok(Fence::done(0));
         }
         let size = self.size(launch)?;
-        let queue = self.session.queue()?;
+        let queue = self.session.kernels()?;
         let kernel = self.kernel.lock();
         for (index, arg) in (0..).zip(args) {
             set(&kernel, index, arg).map_err(|code| self.misfit(index, args.len(), code, &words(code)))?;
@@ -269,7 +269,7 @@ impl OpenClKernel {
             enqueue_nd_range_kernel(queue, kernel.raw(), 1, offset, global, local, 0, std::ptr::null())
         };
         drop(kernel);
-        self.session.fence("clEnqueueNDRangeKernel", enqueued, 0, blocks)
+        self.session.fence("clEnqueueNDRangeKernel", (queue, enqueued), 0, blocks)
     }
 
     /// Checks number, types and arena of the arguments. Returns the blocks, to be kept while the kernel runs.
@@ -291,7 +291,7 @@ impl OpenClKernel {
                     return Err(self.misfit(index, args.len(), CL_INVALID_MEM_OBJECT, reason));
                 };
                 assert!(
-                    own.mapping().is_none(),
+                    !own.mapping().is_mapped(),
                     "core bug: kernel {} was given a block mapped for the host",
                     self.name
                 );

@@ -1,4 +1,15 @@
-//! One device ready for use: its context, its queue, and the objects that both need.
+//! One device ready for use: its context, its queues, and the objects that both need.
+//!
+//! ```text
+//!   kernels   launches, unmaps, and what frameworks enqueue
+//!   inward    host memory ──▶ device, fills        ┐ each in order, all three at once:
+//!   outward   device ──▶ host memory, maps         ┘ core keeps commands on the same bytes apart
+//!   aside     the first use of new storage
+//! ```
+//! 1. A command on a block waits for the block's last unmap ([`after`](Session::after)), which no caller waits for. Every other
+//!    command that was enqueued earlier on the same bytes has ended: core waits for its fence.
+//! 2. The queues need a device on which commands may use one buffer at once, in different bytes: see
+//!    [`Found::overlaps`](super::device::Found). Other devices have one queue for all three.
 
 use super::completion::{Command, Wakers};
 use super::device::Part;
@@ -10,7 +21,7 @@ use dml_core::{Fence, NativeHandle, TransferError};
 use opencl3::command_queue::{create_command_queue, finish, flush};
 use opencl3::context::context::create_context;
 use opencl3::error_codes::CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST;
-use opencl3::event::{CL_COMPLETE, CL_EVENT_COMMAND_EXECUTION_STATUS, get_event_info, wait_for_events};
+use opencl3::event::{CL_EVENT_COMMAND_EXECUTION_STATUS, get_event_info, wait_for_events};
 use opencl3::types::{cl_command_queue, cl_context, cl_event};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,8 +35,12 @@ pub(super) const FLUSH: &str = "clFlush";
 /// In a fork of the process that opened it, the device is lost, and the queue and the context are not handed out.
 #[derive(Debug)]
 pub(super) struct Session {
-    queue: Queue,
-    /// A queue for commands on blocks that no other command uses yet. They need not wait for those in `queue`.
+    /// A number that no other session of the process has.
+    id: u64,
+    kernels: Queue,
+    /// The queues for transfers to the device and from it; `None` where the kernels' queue takes them too.
+    transfers: Option<(Queue, Queue)>,
+    /// A queue for commands on blocks that no other command uses yet. They need not wait for any others.
     aside: Queue,
     context: Context,
     pub(super) part: Part,
@@ -105,10 +120,14 @@ impl Session {
             // SAFETY: the queue just made, whose one reference is ours.
             queue.map(|queue| unsafe { Queue::own(queue) }).map_err(failed("clCreateCommandQueue"))
         };
-        let (queue, aside) = (open_queue()?, open_queue()?);
+        let transfers = if part.overlaps { Some((open_queue()?, open_queue()?)) } else { None };
+        // The number orders no other access.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         Ok(Self {
-            queue,
-            aside,
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            kernels: open_queue()?,
+            transfers,
+            aside: open_queue()?,
             context,
             part,
             facts,
@@ -119,12 +138,34 @@ impl Session {
         })
     }
 
-    /// Returns the queue, for one call.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns the queue of the kernels, for one call.
     ///
     /// # Errors
     /// [`TransferError::DeviceLost`] in a fork.
-    pub(super) fn queue(&self) -> Result<cl_command_queue, TransferError> {
-        self.expect_here().map(|()| self.queue.raw())
+    pub(super) fn kernels(&self) -> Result<cl_command_queue, TransferError> {
+        self.expect_here().map(|()| self.kernels.raw())
+    }
+
+    /// Returns the queue of transfers to the device, for one call.
+    ///
+    /// # Errors
+    /// [`TransferError::DeviceLost`] in a fork.
+    pub(super) fn inward(&self) -> Result<cl_command_queue, TransferError> {
+        let queue = self.transfers.as_ref().map_or(&self.kernels, |(inward, _)| inward);
+        self.expect_here().map(|()| queue.raw())
+    }
+
+    /// Returns the queue of transfers from the device, for one call.
+    ///
+    /// # Errors
+    /// [`TransferError::DeviceLost`] in a fork.
+    pub(super) fn outward(&self) -> Result<cl_command_queue, TransferError> {
+        let queue = self.transfers.as_ref().map_or(&self.kernels, |(_, outward)| outward);
+        self.expect_here().map(|()| queue.raw())
     }
 
     /// Returns the queue for blocks that no other command uses yet, for one call.
@@ -143,14 +184,18 @@ impl Session {
         self.expect_here().map(|()| self.context.raw())
     }
 
-    /// Returns the queue and the context as numbers, also in a fork.
-    pub(super) fn native(&self) -> (NativeHandle, NativeHandle) {
-        (NativeHandle(self.queue.raw().addr()), NativeHandle(self.context.raw().addr()))
+    /// Returns the kernels' queue, those of transfers to the device and from it, and the context as numbers, also in
+    /// a fork.
+    pub(super) fn native(&self) -> ([NativeHandle; 3], NativeHandle) {
+        let (inward, outward) =
+            self.transfers.as_ref().map_or((&self.kernels, &self.kernels), |(a, b)| (a, b));
+        let queues = [&self.kernels, inward, outward].map(|queue| NativeHandle(queue.raw().addr()));
+        (queues, NativeHandle(self.context.raw().addr()))
     }
 
     /// Checks that this is no fork, so that driver calls may be made.
     fn expect_here(&self) -> Result<(), TransferError> {
-        if self.origin.is_here() { Ok(()) } else { Err(TransferError::DeviceLost) }
+        if self.is_here() { Ok(()) } else { Err(TransferError::DeviceLost) }
     }
 
     /// Reserves `bytes` bytes, or returns `None` if the device has less memory left. A driver that hands out the host's
@@ -186,40 +231,34 @@ impl Session {
         transfer_error(call, code)
     }
 
-    /// Waits until all enqueued commands are done.
+    /// Waits until all kernels launched so far are done.
     pub(super) fn finish(&self) -> Result<(), TransferError> {
-        finish(self.queue()?).map_err(|code| self.failed("clFinish", code))
+        finish(self.kernels()?).map_err(|code| self.failed("clFinish", code))
     }
 
-    /// Hands the commands enqueued so far to the device.
-    pub(super) fn flush(&self) -> Result<(), TransferError> {
-        flush(self.queue()?).map_err(|code| self.failed(FLUSH, code))
+    /// Hands the commands enqueued so far on a queue to the device.
+    pub(super) fn flush(&self, queue: cl_command_queue) -> Result<(), TransferError> {
+        self.expect_here()?;
+        flush(queue).map_err(|code| self.failed(FLUSH, code))
     }
 
-    /// Notes that a command was enqueued without a fence to wait for it.
-    pub(super) fn started(
-        &self,
-        call: &'static str,
-        enqueued: Result<cl_event, i32>,
-    ) -> Result<(), TransferError> {
-        self.event(call, enqueued).map(drop)
-    }
-
-    /// Returns the fence of a command just enqueued, which moves `bytes` bytes. `keep` lives until the command is done.
+    /// Returns the fence of a command just enqueued on `queue`, which moves `bytes` bytes. `keep` lives until the command is
+    /// done.
     pub(super) fn fence(
         self: &Arc<Self>,
         call: &'static str,
-        enqueued: Result<cl_event, i32>,
+        (queue, enqueued): (cl_command_queue, Result<cl_event, i32>),
         bytes: u64,
         keep: impl Any + Send,
     ) -> Result<Fence, TransferError> {
         let event = self.event(call, enqueued)?;
-        if let Err(error) = self.flush() {
+        if let Err(error) = self.flush(queue) {
             // The command may still run, so wait for it while `keep` is alive.
             let _ = self.wait(call, &event);
             return Err(error);
         }
         let (session, keep) = (self.clone(), Some(Box::new(keep) as Box<dyn Any + Send>));
+        let event = Arc::new(event);
         Ok(Fence::awaited(Command { call, event, bytes, session, keep, call_back: None }))
     }
 
@@ -228,10 +267,9 @@ impl Session {
         self.wakers.start("opencl").then(|| self.wakers.clone())
     }
 
-    /// Returns whether a command has not ended yet, as far as the driver tells.
-    pub(super) fn is_running(&self, event: &Event) -> bool {
-        let status = || get_event_info(event.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).map(i32::from);
-        self.origin.is_here() && status().is_ok_and(|status| status > CL_COMPLETE)
+    /// Returns whether this is no fork, so that driver calls may be made.
+    pub(super) fn is_here(&self) -> bool {
+        self.origin.is_here()
     }
 
     /// Waits for a command just enqueued.
@@ -245,7 +283,11 @@ impl Session {
     }
 
     /// Takes over the event of a command just enqueued.
-    fn event(&self, call: &'static str, enqueued: Result<cl_event, i32>) -> Result<Event, TransferError> {
+    pub(super) fn event(
+        &self,
+        call: &'static str,
+        enqueued: Result<cl_event, i32>,
+    ) -> Result<Event, TransferError> {
         let event = enqueued.map_err(|code| self.failed(call, code))?;
         // SAFETY: the event of a command just enqueued, one reference to which the call hands over.
         Ok(unsafe { Event::own(event) })

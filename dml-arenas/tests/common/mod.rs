@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+#[cfg(feature = "opencl")]
+pub(crate) mod gate;
+
 use dml_arenas::{Discover, DiscoverOptions};
 use dml_core::{DeviceId, Fence, HostMemory, OwnBlock, Platform, Span, TransferError};
 

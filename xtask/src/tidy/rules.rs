@@ -30,6 +30,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "examples/bound.rs",
     "examples/coexecute.rs",
     "examples/offload.rs",
+    "examples/transfers.rs",
 ];
 
 /// Past this a file wants a second room.

@@ -1,0 +1,233 @@
+//! Page locks: what drivers hold on the memory of a block, so that their devices transfer it at the link's speed.
+//!
+//! ```text
+//!   transfers add up ──▶ enough that a lock would have paid ──▶ made, without the lock of the record ──▶ held
+//!                                                                       └──▶ refused: never tried again
+//!   the block goes ──▶ its page locks go, before its memory
+//! ```
+//! 1. One transfer at a time makes a page lock. Others of the same block go on without it meanwhile.
+//! 2. The locks of all blocks together stay below the limit of a [`PageLockBudget`].
+
+use dml_core::sync::{Arc, Mutex};
+use std::any::Any;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The memory that drivers may lock for one platform.
+#[derive(Debug)]
+pub(crate) struct PageLockBudget {
+    limit_bytes: u64,
+    locked_bytes: AtomicU64,
+}
+
+impl PageLockBudget {
+    /// Creates a budget of `limit_bytes` bytes.
+    pub(crate) fn new(limit_bytes: u64) -> Arc<Self> {
+        Arc::new(Self { limit_bytes, locked_bytes: AtomicU64::new(0) })
+    }
+
+    /// Returns whether nothing is locked.
+    #[cfg(test)]
+    pub(crate) fn is_unused(&self) -> bool {
+        self.locked_bytes.load(Ordering::Relaxed) == 0
+    }
+
+    /// Takes `bytes` bytes of the budget, or returns `None` if fewer are left.
+    fn take(self: &Arc<Self>, bytes: u64) -> Option<Share> {
+        let add = |locked: u64| locked.checked_add(bytes).filter(|&sum| sum <= self.limit_bytes);
+        // The count orders no other access.
+        self.locked_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
+        Some(Share { budget: self.clone(), bytes })
+    }
+}
+
+/// A part of a budget, until it is dropped.
+struct Share {
+    budget: Arc<PageLockBudget>,
+    bytes: u64,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.locked_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The page locks of one block, at most one for each holder.
+#[derive(Debug, Default)]
+pub(crate) struct PageLocks(Mutex<Vec<Entry>>);
+
+#[derive(Debug)]
+struct Entry {
+    holder: u64,
+    /// The bytes that the holder has transferred without a lock.
+    moved_bytes: u64,
+    lock: Lock,
+}
+
+enum Lock {
+    None,
+    /// A transfer makes it, or it cannot be made.
+    Settled,
+    Held {
+        _lock: Box<dyn Any + Send>,
+        _share: Share,
+    },
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "None",
+            Self::Settled => "Settled",
+            Self::Held { .. } => "Held",
+        })
+    }
+}
+
+impl PageLocks {
+    /// Notes that `holder` transfers `bytes` bytes of the block, and calls `make` if this is the transfer at which a lock
+    /// of all `block_bytes` bytes begins to pay. `make` returns what keeps the pages locked until it is dropped.
+    pub(crate) fn transfer(
+        &self,
+        (holder, budget): (u64, &Arc<PageLockBudget>),
+        (bytes, block_bytes): (u64, u64),
+        pays: impl FnOnce(u64) -> bool,
+        make: impl FnOnce() -> Option<Box<dyn Any + Send>>,
+    ) {
+        if !self.is_due(holder, bytes, pays) {
+            return;
+        }
+        let Some(share) = budget.take(block_bytes) else {
+            // Other blocks may go, and leave room for a later transfer.
+            self.settle(holder, Lock::None);
+            return;
+        };
+        if let Some(lock) = make() {
+            self.settle(holder, Lock::Held { _lock: lock, _share: share });
+        }
+    }
+
+    /// Returns whether the lock of `holder` is to be made now, by the caller.
+    fn is_due(&self, holder: u64, bytes: u64, pays: impl FnOnce(u64) -> bool) -> bool {
+        let mut entries = self.0.lock();
+        let index = entries.iter().position(|entry| entry.holder == holder).unwrap_or_else(|| {
+            entries.push(Entry { holder, moved_bytes: 0, lock: Lock::None });
+            entries.len() - 1
+        });
+        let entry = &mut entries[index];
+        if !matches!(entry.lock, Lock::None) {
+            return false;
+        }
+        entry.moved_bytes = entry.moved_bytes.saturating_add(bytes);
+        let is_due = pays(entry.moved_bytes);
+        if is_due {
+            entry.lock = Lock::Settled;
+        }
+        is_due
+    }
+
+    fn settle(&self, holder: u64, lock: Lock) {
+        let mut entries = self.0.lock();
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.holder == holder) {
+            entry.lock = lock;
+        }
+    }
+
+    /// Returns whether `holder` holds a lock.
+    #[cfg(test)]
+    pub(crate) fn is_held(&self, holder: u64) -> bool {
+        let entries = self.0.lock();
+        entries.iter().any(|entry| entry.holder == holder && matches!(entry.lock, Lock::Held { .. }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    const ONE: u64 = 1;
+    const TWO: u64 = 2;
+
+    /// A lock that says when it is gone.
+    struct Gone(Arc<AtomicBool>);
+
+    impl Drop for Gone {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn made() -> Option<Box<dyn Any + Send>> {
+        Some(Box::new(7_u32))
+    }
+
+    fn never() -> Option<Box<dyn Any + Send>> {
+        panic!("no lock is to be made")
+    }
+
+    #[test]
+    fn a_lock_is_made_once_when_the_transfers_so_far_would_have_paid_for_it() {
+        let (locks, budget) = (PageLocks::default(), PageLockBudget::new(1_000));
+        let pays = |moved: u64| moved >= 250;
+        locks.transfer((ONE, &budget), (100, 400), pays, never);
+        locks.transfer((TWO, &budget), (200, 400), pays, never);
+        locks.transfer((ONE, &budget), (100, 400), pays, never);
+        assert!(!locks.is_held(ONE));
+        locks.transfer((ONE, &budget), (50, 400), pays, made);
+        assert!(locks.is_held(ONE) && !locks.is_held(TWO), "each holder counts for itself");
+        locks.transfer((ONE, &budget), (400, 400), pays, never);
+    }
+
+    #[test]
+    fn the_limit_holds_over_all_blocks_until_one_goes() {
+        let budget = PageLockBudget::new(1_000);
+        let blocks: Vec<PageLocks> = (0..3).map(|_| PageLocks::default()).collect();
+        let lock = |block: &PageLocks| block.transfer((ONE, &budget), (400, 400), |_| true, made);
+        blocks.iter().for_each(lock);
+        assert_eq!(blocks.iter().map(|block| block.is_held(ONE)).collect::<Vec<_>>(), [true, true, false]);
+        let mut blocks = blocks.into_iter();
+        drop(blocks.next());
+        let last = blocks.next_back().unwrap();
+        lock(&last);
+        assert!(last.is_held(ONE), "what a block had is free again");
+        let whole = PageLockBudget::new(400);
+        let block = PageLocks::default();
+        block.transfer((ONE, &whole), (400, 400), |_| true, made);
+        assert!(block.is_held(ONE), "the limit itself may be locked");
+    }
+
+    #[test]
+    fn a_lock_that_cannot_be_made_is_not_tried_again_and_costs_nothing() {
+        let (locks, budget) = (PageLocks::default(), PageLockBudget::new(400));
+        locks.transfer((ONE, &budget), (400, 400), |_| true, || None);
+        locks.transfer((ONE, &budget), (400, 400), |_| true, never);
+        let other = PageLocks::default();
+        other.transfer((ONE, &budget), (400, 400), |_| true, made);
+        assert!(other.is_held(ONE));
+    }
+
+    #[test]
+    fn others_go_on_while_a_lock_is_made() {
+        let (locks, budget) = (PageLocks::default(), PageLockBudget::new(400));
+        let make = || {
+            // Another transfer of the block, at the same moment.
+            locks.transfer((ONE, &budget), (400, 400), |_| true, never);
+            made()
+        };
+        locks.transfer((ONE, &budget), (400, 400), |_| true, make);
+        assert!(locks.is_held(ONE));
+    }
+
+    #[test]
+    fn a_lock_goes_with_its_block() {
+        let (locks, budget) = (PageLocks::default(), PageLockBudget::new(400));
+        let gone = Arc::new(AtomicBool::new(false));
+        let lock = Gone(gone.clone());
+        locks.transfer((ONE, &budget), (400, 400), |_| true, || Some(Box::new(lock)));
+        assert!(!gone.load(Ordering::Relaxed));
+        drop(locks);
+        assert!(gone.load(Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,162 @@
+//! Transfers of memory whose pages the driver has locked.
+//!
+//! A GPU with memory of its own reads and writes ordinary host memory through a buffer of the driver, at the speed of one core.
+//! Memory whose pages are locked it reaches itself, several times as fast. OpenCL has no call to lock pages. A buffer made over
+//! host memory (`CL_MEM_USE_HOST_PTR`) does it, as long as it lives: every transfer between that memory and any other
+//! buffer is fast then. This buffer has no other purpose: no command names it.
+//!
+//! To lock pages takes time, so a block's are locked as soon as its transfers would have paid for it.
+
+use super::handle::Mem;
+use super::session::Session;
+use crate::main_mem::{self, PageLockBudget};
+use dml_core::sync::Arc;
+use dml_core::{CopyJob, CopyQuery, Cost, CrossArena, Fence, HostSpan, TransferError};
+use opencl3::memory::{CL_MEM_READ_WRITE, CL_MEM_USE_HOST_PTR, create_buffer};
+use std::any::Any;
+
+/// What locking and unlocking take, whatever the size, in nanoseconds.
+const ONCE_NS: u64 = 150_000;
+/// How much memory is locked and unlocked in a second, in bytes. Together with the other figures: measured on an H200 and its
+/// driver (docs/results/opencl-gpu.md).
+const LOCKED_BYTES_PER_S: u64 = 22_000_000_000;
+/// The rates of transfers of ordinary memory and of locked memory, in bytes per second.
+const ORDINARY_BYTES_PER_S: u64 = 13_000_000_000;
+const LINK_BYTES_PER_S: u64 = 54_000_000_000;
+
+/// Returns whether locking a block would have cost no more than it would have saved for `moved_bytes` bytes.
+fn pays(block_bytes: u64, moved_bytes: u64) -> bool {
+    let time = |bytes: u64, bytes_per_s: u64| u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_s);
+    let lock = u128::from(ONCE_NS) + time(block_bytes, LOCKED_BYTES_PER_S);
+    time(moved_bytes, ORDINARY_BYTES_PER_S) - time(moved_bytes, LINK_BYTES_PER_S) >= lock
+}
+
+/// A mechanism between main memory and a device, which locks the pages of main memory where that pays.
+#[derive(Debug)]
+pub(super) struct PageLocking<M> {
+    pub(super) mechanism: M,
+    pub(super) session: Arc<Session>,
+    pub(super) budget: Arc<PageLockBudget>,
+}
+
+impl<M: CrossArena> CrossArena for PageLocking<M> {
+    fn name(&self) -> &str {
+        self.mechanism.name()
+    }
+
+    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
+        self.mechanism.can_copy(query)
+    }
+
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+        for end in [job.from(), job.to()] {
+            if let Some((locks, memory)) = main_mem::page_locks(end.block) {
+                let (session, sizes) = (&self.session, (job.len(), memory.len()));
+                let holder = (session.id(), &self.budget);
+                locks.transfer(
+                    holder,
+                    sizes,
+                    |moved_bytes| pays(memory.len(), moved_bytes),
+                    || lock(session, memory),
+                );
+            }
+        }
+        self.mechanism.copy(job)
+    }
+}
+
+/// Locks the pages of some memory until the result is dropped. Returns `None` if the driver refuses.
+fn lock(session: &Arc<Session>, memory: &HostSpan) -> Option<Box<dyn Any + Send>> {
+    let size = usize::try_from(memory.len()).ok().filter(|size| *size > 0)?;
+    let (context, address) = (session.context().ok()?, memory.as_ptr().cast());
+    // SAFETY: a live context, and memory of this size, which outlives the buffer: the block drops it first. The device
+    // does not touch the memory through the buffer, because no command names it.
+    let made = unsafe { create_buffer(context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, size, address) };
+    let made = made.inspect_err(|code| session.note(*code)).ok()?;
+    // SAFETY: the buffer just made, whose one reference is ours.
+    Some(Box::new(unsafe { Mem::own(made) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arena::OpenClArena;
+    use super::super::cross::{Side, join};
+    use super::super::device::list;
+    use super::*;
+    use crate::join::End;
+    use crate::options::DiscoverOptions;
+    use dml_core::{DeviceDesc, DeviceId, DeviceKind, Platform};
+
+    const CPU: DeviceId = DeviceId(0);
+
+    /// A platform whose first OpenCL device transfers locked memory, whatever sort of device it is.
+    fn locking(budget: &Arc<PageLockBudget>) -> Option<(Platform, DeviceId, Arc<Session>)> {
+        let Some(found) = list().ok().and_then(|listing| listing.found.first()) else {
+            let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
+            assert!(!expected, "DML_EXPECT names opencl, and there is no device");
+            eprintln!("SKIPPED: no OpenCL device");
+            return None;
+        };
+        let mut builder = Platform::builder();
+        let host = main_mem::discover::discover(&mut builder, &DiscoverOptions::default()).unwrap();
+        let session = Arc::new(Session::open(found.part(None).unwrap()).unwrap());
+        let native = builder.add_device(DeviceDesc::new("opencl:0", DeviceKind::Accelerator));
+        let arena = OpenClArena::new(session.clone(), "opencl:0", native, host.native);
+        let end = End { arena: builder.add_arena(Arc::new(arena)), native };
+        join(&mut builder, host, &Side { end, sort: found.sort, session: &session, budget: Some(budget) });
+        Some((builder.build().unwrap(), native, session))
+    }
+
+    /// Returns whether the memory of the buffer's storage in main memory is locked.
+    fn is_locked(platform: &Platform, data: &dml_core::Buffer<u32>, session: &Session) -> bool {
+        let grants = platform.acquire(CPU).read(data).wait().unwrap();
+        let locked = {
+            let block = grants.block(data).unwrap().expect("main memory has blocks");
+            main_mem::page_locks(block).expect("a block of main memory").0.is_held(session.id())
+        };
+        grants.release().unwrap();
+        locked
+    }
+
+    #[test]
+    fn locked_memory_is_transferred_both_ways_and_given_back() {
+        const ITEMS: u32 = 6 << 20;
+        let budget = PageLockBudget::new(64 << 20);
+        let Some((platform, device, session)) = locking(&budget) else { return };
+        let data = platform.buffer_from((0..ITEMS).collect::<Vec<_>>()).unwrap();
+        let small = platform.buffer_from(vec![3_u32; 100]).unwrap();
+        for buffer in [&data, &small] {
+            platform.acquire(device).read_write(buffer).wait().unwrap().release().unwrap();
+        }
+        // The device has the only valid copy, so this reads from it into the memory.
+        assert!(is_locked(&platform, &data, &session) && !is_locked(&platform, &small, &session));
+        assert!(data.read().unwrap().iter().copied().eq(0..ITEMS));
+        let mut view = data.read_write().unwrap();
+        view.iter_mut().for_each(|word| *word = word.wrapping_mul(3));
+        view.release().unwrap();
+        platform.acquire(device).read_write(&data).wait().unwrap().release().unwrap();
+        let back = data.into_vec().unwrap();
+        assert!(back.iter().copied().eq((0..ITEMS).map(|word| word.wrapping_mul(3))));
+        // The storage is the application's again, and nothing of it is locked.
+        assert!(budget.is_unused());
+    }
+
+    #[test]
+    fn without_a_budget_nothing_is_locked() {
+        let Some((platform, device, session)) = locking(&PageLockBudget::new(0)) else { return };
+        let data = platform.buffer_from((0..6 << 20).collect::<Vec<u32>>()).unwrap();
+        platform.acquire(device).read_write(&data).wait().unwrap().release().unwrap();
+        assert!(!is_locked(&platform, &data, &session));
+        assert!(data.read().unwrap().iter().copied().eq(0..6 << 20));
+    }
+
+    #[test]
+    fn large_memory_is_locked_at_once_and_small_memory_when_it_is_used_again() {
+        const MIB: u64 = 1 << 20;
+        assert!(pays(256 * MIB, 256 * MIB) && pays(64 * MIB, 64 * MIB));
+        assert!(!pays(256 * MIB, 64 * MIB), "a range of a large block does not pay for all of it");
+        assert!(!pays(4 * MIB, 4 * MIB) && pays(4 * MIB, 8 * MIB));
+        assert!(!pays(1000, 100_000) && pays(1000, 3 * MIB));
+        assert!(!pays(0, 0) && pays(u64::MAX, u64::MAX));
+    }
+}

@@ -1,0 +1,215 @@
+//! What transfers between main memory and an OpenCL device take, beside the same commands written by hand.
+//!
+//! ```text
+//! cargo run --release --example transfers [DEVICE [MIB [RUNS]]]      opencl:0, 64 MiB and 15 runs by default
+//! ```
+//! By hand, the data is in ordinary vectors, and is written and read by one call each. All ways take turns in every run, and
+//! the medians count. The first run is shown by itself: there, memory is allocated, touched, and locked.
+
+use dml::arenas::OpenClArena;
+use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
+use dml::arenas::opencl::{KernelArg, Launch, OpenClKernel};
+use dml::core::InFlight;
+use dml::prelude::*;
+use std::error::Error;
+use std::future::IntoFuture;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+const SOURCE: &str = "
+    __kernel void touch(__global uint* data) { data[get_global_id(0)] += 1; }
+    __kernel void fill(__global uint* data) {
+        uint word = (uint)get_global_id(0);
+        for (int round = 0; round < 200; round++) word = word * 1664525u + 1013904223u;
+        data[get_global_id(0)] = word;
+    }";
+/// The ranges in which a result is computed and fetched.
+const RANGES: u64 = 8;
+/// The words of a page.
+const PAGE: usize = 1024;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// What kernel `fill` computes.
+fn filled(index: u32) -> u32 {
+    (0..200).fold(index, |word, _| word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223))
+}
+
+struct Rig {
+    platform: Platform,
+    cpu: DeviceId,
+    device: DeviceId,
+    fill: OpenClKernel,
+    /// The host has its contents, then the device, and so on.
+    there: Buffer<u32>,
+    back: Buffer<u32>,
+    result: Buffer<u32>,
+    words: u64,
+}
+
+impl Rig {
+    fn new(name: &str, words: u64) -> Outcome<Self> {
+        let options = DiscoverOptions::default().only([name]).offload(0);
+        let platform = Platform::builder().discover_with(&options)?.build()?;
+        let (cpu, device) = (platform.device("cpu")?, platform.device(name)?);
+        let home = platform.home(device).ok_or("every device has a memory")?;
+        let arena =
+            platform.arena(home).downcast_ref::<OpenClArena>().ok_or("the device is not of OpenCL")?;
+        let fill = arena.kernel(SOURCE, "fill", "")?;
+        let vector = || (0..words as u32).collect::<Vec<_>>();
+        let (there, back) = (platform.buffer_from(vector())?, platform.buffer_from(vector())?);
+        let result = platform.buffer_from(vec![7_u32; words as usize])?;
+        Ok(Self { platform, cpu, device, fill, there, back, result, words })
+    }
+
+    /// Leaves the latest contents of one buffer on the host alone, and of the other on the device alone.
+    fn part(&self) -> Outcome<()> {
+        self.platform.acquire(self.cpu).read_write(&self.there).wait()?.release()?;
+        Ok(self.platform.acquire(self.device).read_write(&self.back).wait()?.release()?)
+    }
+
+    fn send(&self) -> Result<(), AcquireError> {
+        self.platform.acquire(self.device).read(&self.there).wait()?.release()
+    }
+
+    fn fetch(&self) -> Result<(), AcquireError> {
+        self.platform.acquire(self.cpu).read(&self.back).wait()?.release()
+    }
+
+    /// Times both transfers, awaited on one thread.
+    fn both(&self) -> Outcome<Duration> {
+        let begun = Instant::now();
+        let sent = pin!(self.platform.acquire(self.device).read(&self.there).into_future());
+        let fetched = pin!(self.platform.acquire(self.cpu).read(&self.back).into_future());
+        for grants in join([sent, fetched]) {
+            grants?.release()?;
+        }
+        Ok(begun.elapsed())
+    }
+
+    /// Computes a range of the result, and returns while the kernel runs.
+    fn launch(&self, words: std::ops::Range<u64>) -> Outcome<InFlight> {
+        let range = self.result.range(words.clone());
+        let grants = self.platform.acquire(self.device).write(&range).wait()?;
+        let args = [KernelArg::Block(grants.block(&range)?.ok_or("it has bytes")?)];
+        let launch = Launch { offset: words.start, items: words.end - words.start, local: 0 };
+        // SAFETY: the kernel writes one word of the granted range per item, and the grant lasts until it has ended.
+        let run = unsafe { self.fill.launch(&args, launch) }?;
+        Ok(grants.in_flight(run))
+    }
+
+    /// Computes the result in so many ranges, and brings each to the host while those behind it are computed.
+    fn compute(&self, ranges: u64) -> Outcome<Duration> {
+        let begun = Instant::now();
+        let bounds = |index: u64| index * self.words / ranges..(index + 1) * self.words / ranges;
+        let flights = (0..ranges).map(|index| self.launch(bounds(index))).collect::<Outcome<Vec<_>>>()?;
+        for (index, flight) in (0..).zip(flights) {
+            flight.wait()?.release()?;
+            let range = self.result.range(bounds(index));
+            self.platform.acquire(self.cpu).read(&range).wait()?.release()?;
+        }
+        let took = begun.elapsed();
+        let seen = self.result.read()?;
+        match (0..self.words as usize).step_by(PAGE).find(|&index| seen[index] != filled(index as u32)) {
+            Some(index) => Err(format!("word {index} of the result is wrong").into()),
+            None => Ok(took),
+        }
+    }
+}
+
+/// A kernel of the same source by hand, with no work-items where only its data is to be moved.
+fn by_hand(name: &str, kernel: &str, arg: BaselineArg, items: u64) -> Outcome<Baseline> {
+    let number = name.strip_prefix("opencl:").ok_or("the device is not of OpenCL")?.parse()?;
+    let (args, options) = (vec![arg], "");
+    let items = items as usize;
+    Ok(Baseline::new(BaselineSpec {
+        device: number,
+        limit: None,
+        source: SOURCE,
+        kernel,
+        options,
+        args,
+        items,
+        local: 0,
+    })?)
+}
+
+/// Wakes a parked thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls futures on this thread until all of them have ended.
+fn join<F: Future>(mut futures: [Pin<&mut F>; 2]) -> Vec<F::Output> {
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut ended: [Option<F::Output>; 2] = [None, None];
+    while ended.iter().any(Option::is_none) {
+        for (future, ended) in futures.iter_mut().zip(&mut ended).filter(|(_, ended)| ended.is_none()) {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                *ended = Some(output);
+            }
+        }
+        if ended.iter().any(Option::is_none) {
+            std::thread::park();
+        }
+    }
+    ended.into_iter().flatten().collect()
+}
+
+fn timed(work: impl FnOnce() -> Result<(), AcquireError>) -> Outcome<Duration> {
+    let begun = Instant::now();
+    work()?;
+    Ok(begun.elapsed())
+}
+
+fn main() -> Outcome<()> {
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().unwrap_or_else(|| "opencl:0".to_owned());
+    let mib: u64 = arguments.next().map_or(Ok(64), |mib| mib.parse())?;
+    let runs: usize = arguments.next().map_or(Ok(15), |runs| runs.parse())?;
+    let (bytes, words) = (mib << 20, mib << 18);
+    let rig = Rig::new(&name, words)?;
+    let input = (0..words as u32).flat_map(u32::to_ne_bytes).collect();
+    let mut write = by_hand(&name, "touch", BaselineArg::Input(input), 0)?;
+    let mut read = by_hand(&name, "touch", BaselineArg::Output(bytes as usize), 0)?;
+    let mut compute = by_hand(&name, "fill", BaselineArg::Output(bytes as usize), words)?;
+
+    let mut times: [Vec<Duration>; 8] = Default::default();
+    for _ in 0..=runs {
+        rig.part()?;
+        let (write, send) = (write.run()?, timed(|| rig.send())?);
+        let (read, fetch) = (read.run()?, timed(|| rig.fetch())?);
+        rig.part()?;
+        let both = rig.both()?;
+        let (compute, whole, ranges) = (compute.run()?, rig.compute(1)?, rig.compute(RANGES)?);
+        for (times, took) in times.iter_mut().zip([write, send, read, fetch, both, compute, whole, ranges]) {
+            times.push(took);
+        }
+    }
+    let rows = [
+        ("to the device, by hand", 1),
+        ("to the device", 1),
+        ("from the device, by hand", 1),
+        ("from the device", 1),
+        ("both at once", 2),
+        ("kernel and result, by hand", 1),
+        ("kernel and result", 1),
+        ("kernel and result, 8 ranges", 1),
+    ];
+    println!("{name}, {mib} MiB, medians of {runs} runs");
+    for ((what, times_moved), mut times) in rows.into_iter().zip(times) {
+        let first = times.remove(0);
+        times.sort_unstable();
+        let median = times[times.len() / 2];
+        let rate = (times_moved * bytes) as f64 / median.as_secs_f64() / 1e9;
+        println!("{what:<28} {median:>10.2?} {rate:>7.1} GB/s   first {first:>10.2?}");
+    }
+    Ok(())
+}
