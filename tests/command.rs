@@ -82,6 +82,10 @@ fn bad_usage_is_named_and_exits_with_2() {
         (&["devices", "--offload", "1000"], "1000"),
         (&["devices", "--limit", "tpu:3=1"], "tpu:3"),
         (&["devices", "--measure=no"], "--measure"),
+        (&["devices", "--plan", "cpu", "tpu:3", "--bytes", "1"], "tpu:3"),
+        (&["devices", "--plan", "cpu", "main_mem", "--bytes", "1"], "both are one memory"),
+        (&["devices", "--plan", "cpu", "main_mem"], "--bytes"),
+        (&["devices", "--bytes", "1"], "--plan"),
         (&["bench", "saxpy", "--pin", "cpu"], "DEVICE=VALUE"),
         (&["bench"], "WORKLOAD"),
         (&["benchmark"], "benchmark"),
@@ -287,7 +291,7 @@ fn the_table_names_what_is_missing() {
 #[cfg(all(feature = "offload", target_os = "linux"))]
 mod workers {
     use super::{command, dml, fails, folder, ok};
-    use serde_json::Value;
+    use serde_json::{Value, json};
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
@@ -512,6 +516,39 @@ mod workers {
         let rest = ["--pin", "offload:0=0", "--time-limit", "60", "--size", "60", "--runs", "1", "--json"];
         let result = ok(&folder, &[&arguments[..], &rest].concat());
         assert_eq!(result["devices"].as_array().map(Vec::len), Some(2));
+    }
+
+    /// Plans and answers, with guessed prices.
+    fn planned(folder: &Path, ends: [&str; 2], bytes: &str) -> Value {
+        let plan = ["devices", "--offload", "2", "--plan", ends[0], ends[1], "--bytes", bytes, "--json"];
+        ok(folder, &plan)
+    }
+
+    #[test]
+    fn a_plan_is_shown_with_what_it_rejected() {
+        let folder = folder("a_plan_is_shown_with_what_it_rejected");
+        let plan = planned(&folder, ["cpu", "offload:1"], "4000000");
+        assert_eq!((&plan["from"], &plan["to"]), (&json!("main_mem"), &json!("offload:1")));
+        let copy = "copy main_mem to offload:1 (staged)";
+        assert_eq!(plan["first"]["steps"], json!(["allocate offload:1", copy]));
+        assert_eq!(plan["again"]["steps"], json!([copy]));
+        let ns = |value: &Value| value.as_u64().expect("a whole number");
+        assert!(ns(&plan["again"]["cost_ns"]) < ns(&plan["first"]["cost_ns"]), "storage is there already");
+        let rejected = plan["rejected"].as_array().expect("a list");
+        let costs: Vec<_> = rejected.iter().map(|other| ns(&other["cost_ns"])).collect();
+        assert!(costs.is_sorted() && costs[0] > ns(&plan["first"]["cost_ns"]), "{costs:?}");
+        let by_the_other = json!([
+            { "from": "main_mem", "to": "offload:0", "mechanism": "staged" },
+            { "from": "offload:0", "to": "offload:1", "mechanism": "staged" },
+        ]);
+        assert!(rejected.iter().any(|other| other["way"] == by_the_other), "{rejected:?}");
+        let larger = planned(&folder, ["cpu", "offload:1"], "400000000");
+        assert!(ns(&larger["first"]["cost_ns"]) > 10 * ns(&plan["first"]["cost_ns"]));
+
+        let text = ["devices", "--offload", "1", "--plan", "main_mem", "offload:0", "--bytes", "4096"];
+        let output = dml(&folder, &text);
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert!(text.contains("main_mem to offload:0, 4.0 KiB") && text.contains("first: "), "{text}");
     }
 
     #[test]

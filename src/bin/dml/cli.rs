@@ -35,6 +35,19 @@ pub(crate) struct DevicesOptions {
     #[arg(long, value_name = "DEVICE=N", value_parser = PerDevice::<u32>::from_str)]
     pub(crate) limit: Vec<PerDevice<u32>>,
 
+    /// Prints how so many bytes would come from one memory to another, and which ways were rejected; nothing is moved. Memories are
+    /// named by arena or by device.
+    #[arg(long, num_args = 2, value_names = ["FROM", "TO"], requires = "bytes", conflicts_with = "measure")]
+    pub(crate) plan: Option<Vec<String>>,
+
+    /// How many bytes to plan for.
+    #[arg(long, value_name = "N", requires = "plan")]
+    pub(crate) bytes: Option<u64>,
+
+    /// Binds an OpenCL device to main memory, as DiscoverOptions::bind does. May be given once per device.
+    #[arg(long, value_name = "DEVICE", requires = "plan")]
+    pub(crate) bind: Vec<String>,
+
     /// Measures the links again, even if their speeds are known.
     #[arg(long)]
     pub(crate) measure: bool,

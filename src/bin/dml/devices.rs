@@ -3,7 +3,7 @@
 use crate::cli::DevicesOptions;
 use crate::failure::{self, Failure};
 use crate::speeds::{self, Cache};
-use crate::{json, table};
+use crate::{json, plan, table};
 use dml::arenas::calibrate::{self, Measured};
 use dml::core::DeviceId;
 use dml::prelude::*;
@@ -14,9 +14,13 @@ pub(crate) fn run(options: &DevicesOptions) -> Result<(), Failure> {
     for limit in &options.limit {
         wanted = wanted.limit(&limit.device, limit.value);
     }
+    let mut cache = Cache::open();
+    if let (Some([from, to]), Some(bytes)) = (options.plan.as_deref(), options.bytes) {
+        wanted = options.bind.iter().fold(wanted, |wanted, device| wanted.bind(device));
+        return show_plan(options, wanted, cache, ((from, to), bytes));
+    }
     let builder = Platform::builder().discover_with(&wanted).map_err(Failure::usage)?;
     let platform = builder.build().map_err(Failure::work)?;
-    let mut cache = Cache::open();
     let links = match cache.of_all(&platform).filter(|_| !options.measure) {
         Some(known) => known.iter().map(|(link, when)| described(&platform, link, Some(*when))).collect(),
         None => {
@@ -28,6 +32,25 @@ pub(crate) fn run(options: &DevicesOptions) -> Result<(), Failure> {
     let speeds = json::Speeds { file: cache.file(), notes: cache.notes };
     let found = describe(&platform, links, speeds);
     if options.json { json::print(&found) } else { failure::print(&text(&found)) }
+}
+
+/// Plans with the figures that `dml bench` takes, and prints.
+fn show_plan(
+    options: &DevicesOptions,
+    wanted: DiscoverOptions,
+    cache: Cache,
+    (ends, bytes): ((&str, &str), u64),
+) -> Result<(), Failure> {
+    let wanted = wanted.calibration(cache.source());
+    let builder = Platform::builder().discover_with(&wanted).map_err(Failure::usage)?;
+    let platform = builder.build().map_err(Failure::work)?;
+    let (measured, guessed, _) = cache.known(&platform);
+    let plan = plan::plan(&platform, ends, bytes)?;
+    if options.json {
+        return json::print(&plan);
+    }
+    let prices = format!("{measured} of {} link prices measured, the others guessed", measured + guessed);
+    failure::print(&plan::text(&plan, &prices))
 }
 
 /// A link and its figures, which are cached if the time of their measurement is given.

@@ -148,3 +148,37 @@ pub(crate) struct Offload {
     pub(crate) empty_run_ns: u64,
     pub(crate) start_ns: u64,
 }
+
+/// How bytes would come from one memory to another.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Plan {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) bytes: u64,
+    pub(crate) first: Option<Steps>,
+    pub(crate) again: Option<Steps>,
+    pub(crate) rejected: Vec<Rejected>,
+}
+
+/// The steps of a plan.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Steps {
+    pub(crate) cost_ns: u64,
+    pub(crate) steps: Vec<String>,
+}
+
+/// A way that the plan does not take.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Rejected {
+    pub(crate) way: Vec<Hop>,
+    pub(crate) cost_ns: Option<u64>,
+    pub(crate) reason: Option<String>,
+}
+
+/// A link on a way.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Hop {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) mechanism: String,
+}

@@ -9,6 +9,7 @@ mod failure;
 mod json;
 mod machine;
 mod offload;
+mod plan;
 mod progress;
 mod speeds;
 mod table;

@@ -1,0 +1,299 @@
+//! `dml devices --plan FROM TO --bytes N`: how bytes would come from one memory to another, and what was rejected.
+//!
+//! The plans are made by the machine itself, on the state of a buffer that exists nowhere else: nothing is allocated or moved.
+
+use crate::failure::Failure;
+use crate::{json, table};
+use dml::core::state::{
+    Begin, BufferState, CopyKind, CopyOp, Execution, Initial, Next, Path, Refusal, Report, Request, Routes,
+    Step, SyncPlan,
+};
+use dml::core::{
+    Access, ArenaDesc, ArenaId, ArenaSet, Claim, Claims, CopyQuery, Cost, KernelId, Link, LinkId,
+};
+use dml::core::{OwnerId, Span};
+use dml::prelude::*;
+use std::collections::BTreeSet;
+
+/// The longest way that is compared with the plan.
+const MOST_HOPS: usize = 4;
+/// The most ways that are compared. A platform of many arenas has more than anybody reads.
+const MOST_WAYS: usize = 200;
+
+/// The routes of a platform, of which only some links may be used.
+struct Only<'a> {
+    routes: &'a dyn Routes,
+    links: &'a [LinkId],
+}
+
+impl Routes for Only<'_> {
+    fn arenas(&self) -> &[ArenaDesc] {
+        self.routes.arenas()
+    }
+
+    fn links(&self) -> &[Link] {
+        self.routes.links()
+    }
+
+    fn cost(&self, link: LinkId, query: &CopyQuery) -> Option<Cost> {
+        self.routes.cost(link, query).filter(|_| self.links.contains(&link))
+    }
+
+    fn cheapest(
+        &self,
+        sources: ArenaSet,
+        to: ArenaId,
+        edge: &mut dyn FnMut(LinkId) -> Option<Cost>,
+    ) -> Option<Path> {
+        self.routes.cheapest(sources, to, edge)
+    }
+
+    fn is_needed(&self, link: LinkId) -> bool {
+        self.links.contains(&link) && self.routes.is_needed(link)
+    }
+}
+
+/// A buffer whose bytes are valid in one memory, and are wanted in another.
+struct Question<'a> {
+    platform: &'a Platform,
+    from: ArenaId,
+    to: ArenaId,
+    bytes: u64,
+}
+
+/// Plans the copy of `bytes` bytes between two memories, named by arena or by device.
+pub(crate) fn plan(platform: &Platform, (from, to): (&str, &str), bytes: u64) -> Result<json::Plan, Failure> {
+    let (source, target) = (arena(platform, from)?, arena(platform, to)?);
+    if source == target {
+        return Err(Failure::Usage(format!(
+            "--plan {from} {to}: both are one memory, and no byte has to move"
+        )));
+    }
+    if bytes == 0 {
+        return Err(Failure::Usage("--bytes 0: no byte has to move".to_owned()));
+    }
+    let question = Question { platform, from: source, to: target, bytes };
+    let name = |arena: ArenaId| platform.desc(arena).name.to_string();
+    let all: Vec<LinkId> = (0..platform.links().len()).map(|index| LinkId(index as u16)).collect();
+    let (first, state) = match question.first(&all) {
+        Ok((plan, state)) => (Some(plan), Some(state)),
+        Err(_) if question.ways().is_empty() => {
+            return Err(Failure::Work(format!("no links lead from {} to {}", name(source), name(target))));
+        }
+        Err(_) => (None, None),
+    };
+    let again = first.clone().zip(state).and_then(|(plan, state)| question.again(plan, state));
+    let mut rejected: Vec<json::Rejected> = Vec::new();
+    for way in question.ways() {
+        let other = question.first(&way).map(|(plan, _)| plan);
+        if first.as_ref().zip(other.as_ref().ok()).is_some_and(|(plan, other)| plan.steps == other.steps) {
+            continue;
+        }
+        let (cost_ns, reason) = match &other {
+            Ok(plan) => (plan.cost.as_ns(), None),
+            Err(refusal) => (None, Some(question.reason(refusal))),
+        };
+        let way = way.iter().map(|&link| question.hop(link)).collect();
+        rejected.push(json::Rejected { way, cost_ns, reason });
+    }
+    // Those that are possible come first, the cheapest at the top.
+    rejected.sort_by_key(|other| (other.cost_ns.is_none(), other.cost_ns));
+    let steps = |plan: &SyncPlan| json::Steps {
+        cost_ns: plan.cost.as_ns().unwrap_or(u64::MAX),
+        steps: plan.steps.iter().map(|step| question.step(step)).collect(),
+    };
+    Ok(json::Plan {
+        from: name(source),
+        to: name(target),
+        bytes,
+        first: first.as_ref().map(steps),
+        again: again.as_ref().map(steps),
+        rejected,
+    })
+}
+
+/// Finds an arena by its own name, or by the name of a device at home there.
+fn arena(platform: &Platform, name: &str) -> Result<ArenaId, Failure> {
+    let arenas = || platform.arenas().iter().map(|arena| arena.desc().name.to_string());
+    if let Some(index) = arenas().position(|arena| arena == name) {
+        return Ok(ArenaId(index as u8));
+    }
+    let home = platform.device(name).ok().and_then(|device| platform.home(device));
+    home.ok_or_else(|| {
+        let devices = platform.devices().iter().map(|device| device.name.to_string());
+        let known: Vec<_> = BTreeSet::from_iter(arenas().chain(devices)).into_iter().collect();
+        let known = known.join(", ");
+        Failure::Usage(format!("--plan {name}: no memory or device has this name: there are {known}"))
+    })
+}
+
+impl Question<'_> {
+    /// Plans on a buffer that has storage at the source alone.
+    fn first(&self, links: &[LinkId]) -> Result<(SyncPlan, BufferState), Refusal> {
+        let routes = Only { routes: self.platform.routes(), links };
+        let mut state = BufferState::new(&routes, self.bytes, Initial::External(self.from));
+        let plan = self.ask(&routes, &mut state, (self.to, Access::ReadOnly), OwnerId(1))?;
+        Ok((plan, state))
+    }
+
+    /// Plans again after a plan was carried out, and the source was written anew. `None` if no byte has to move.
+    fn again(&self, plan: SyncPlan, mut state: BufferState) -> Option<SyncPlan> {
+        let routes = self.platform.routes();
+        carry_out(routes, &mut state, plan)?;
+        let _ = state.release(routes, OwnerId(1), dml::core::state::Outcome::Done);
+        match self.begin(routes, &mut state, (self.from, Access::WriteInvalidate), OwnerId(2)) {
+            Begin::Granted(_) => {}
+            Begin::Plan(plan) => carry_out(routes, &mut state, plan)?,
+            _ => return None,
+        }
+        let _ = state.release(routes, OwnerId(2), dml::core::state::Outcome::Done);
+        self.ask(routes, &mut state, (self.to, Access::ReadOnly), OwnerId(3)).ok()
+    }
+
+    fn begin(
+        &self,
+        routes: &dyn Routes,
+        state: &mut BufferState,
+        (arena, access): (ArenaId, Access),
+        grant: OwnerId,
+    ) -> Begin {
+        let claims = Claims::new([Claim { span: Span::new(0, self.bytes), access }]);
+        state.begin(routes, &Request { kernel: KernelId(grant.0), grant, arena, claims })
+    }
+
+    fn ask(
+        &self,
+        routes: &dyn Routes,
+        state: &mut BufferState,
+        wanted: (ArenaId, Access),
+        grant: OwnerId,
+    ) -> Result<SyncPlan, Refusal> {
+        match self.begin(routes, state, wanted, grant) {
+            Begin::Plan(plan) => Ok(plan),
+            Begin::Refused(refusal) => Err(refusal),
+            // The arenas share storage coherently, or nobody could be waited for: there is nothing to do.
+            Begin::Granted(_) | Begin::Busy { .. } => Ok(SyncPlan {
+                owner: grant,
+                purpose: dml::core::state::Purpose::Kernel,
+                arena: wanted.0,
+                steps: Vec::new(),
+                cost: Cost::ZERO,
+            }),
+        }
+    }
+
+    /// Returns every way over links from the source to the destination that visits no arena twice.
+    fn ways(&self) -> Vec<Vec<LinkId>> {
+        let links: Vec<(LinkId, &Link)> = self
+            .platform
+            .links()
+            .iter()
+            .enumerate()
+            .map(|(index, link)| (LinkId(index as u16), link))
+            .collect();
+        let mut open = vec![(vec![self.from], Vec::new())];
+        let mut found = Vec::new();
+        while let Some((visited, way)) = open.pop() {
+            let here = visited[visited.len() - 1];
+            for (id, link) in
+                links.iter().filter(|(_, link)| link.from == here && !visited.contains(&link.to))
+            {
+                let way: Vec<LinkId> = way.iter().copied().chain([*id]).collect();
+                if link.to == self.to {
+                    found.push(way);
+                } else if way.len() < MOST_HOPS {
+                    open.push((visited.iter().copied().chain([link.to]).collect(), way));
+                }
+                if found.len() == MOST_WAYS {
+                    return found;
+                }
+            }
+        }
+        found
+    }
+
+    fn hop(&self, link: LinkId) -> json::Hop {
+        let Link { from, to, .. } = self.platform.links()[usize::from(link.0)];
+        let name = |arena: ArenaId| self.platform.desc(arena).name.to_string();
+        let mechanism = self.platform.cross_arena(link).name().to_owned();
+        json::Hop { from: name(from), to: name(to), mechanism }
+    }
+
+    fn step(&self, step: &Step) -> String {
+        let name = |arena: ArenaId| self.platform.desc(arena).name.clone();
+        let device = |device: DeviceId| self.platform.devices()[usize::from(device.0)].name.clone();
+        match *step {
+            Step::Allocate { arena } => format!("allocate {}", name(arena)),
+            Step::Bind { arena, root, concurrency } => {
+                format!("bind {} to {} ({concurrency:?})", name(arena), name(root))
+            }
+            Step::Map { arena, device: user, .. } => format!("map {} for {}", name(arena), device(user)),
+            Step::Copy(CopyOp { kind: CopyKind::Bytes { from, link, .. }, to, .. }) => {
+                let mechanism = self.platform.cross_arena(link).name();
+                format!("copy {} to {} ({mechanism})", name(from), name(to))
+            }
+            Step::Copy(CopyOp { kind: CopyKind::Refresh { from }, to, .. }) => {
+                format!("hand {} over to {}, without a copy", name(from), name(to))
+            }
+            Step::Copy(CopyOp { kind: CopyKind::Fill, to, .. }) => format!("fill {} with zeros", name(to)),
+        }
+    }
+
+    /// Returns why a way cannot be taken by itself.
+    fn reason(&self, refusal: &Refusal) -> String {
+        match refusal {
+            Refusal::Unreachable { arena, .. } => {
+                format!("{} cannot be reached so", self.platform.desc(*arena).name)
+            }
+            Refusal::DeviceLost { arena } => {
+                format!("the device of {} is lost", self.platform.desc(*arena).name)
+            }
+            other => format!("{other:?}"),
+        }
+    }
+}
+
+/// Carries a plan out on the state alone. `None` if the state refuses it, which no plan of an idle buffer meets.
+fn carry_out(routes: &dyn Routes, state: &mut BufferState, plan: SyncPlan) -> Option<()> {
+    let mut execution = Execution::new(plan);
+    loop {
+        let step = match execution.next(state) {
+            Next::Do(Step::Copy(_)) => continue,
+            Next::Do(step) => step,
+            Next::Wait => Step::Copy(*execution.under_way().next()?),
+            Next::Finish => return execution.finish(routes, state).ok().map(drop),
+            _ => return None,
+        };
+        execution.report(routes, state, step, Report::Done).ok()?;
+    }
+}
+
+/// The plan as lines for people.
+pub(crate) fn text(plan: &json::Plan, prices: &str) -> String {
+    let time = |ns: u64| table::seconds(ns as f64 / 1e9);
+    let mut lines = vec![format!("{} to {}, {}; {prices}", plan.from, plan.to, table::bytes(plan.bytes))];
+    for (title, steps) in [("first", &plan.first), ("again", &plan.again)] {
+        let Some(steps) = steps else { continue };
+        lines.push(format!("\n{title}: {}", time(steps.cost_ns)));
+        lines.extend(steps.steps.iter().map(|step| format!("  {step}")));
+    }
+    if !plan.rejected.is_empty() {
+        lines.push("\nrejected:".to_owned());
+        let rows: Vec<_> = plan
+            .rejected
+            .iter()
+            .map(|other| {
+                let hops: Vec<_> = other
+                    .way
+                    .iter()
+                    .map(|hop| format!("{} -> {} ({})", hop.from, hop.to, hop.mechanism))
+                    .collect();
+                let cost = other.cost_ns.map_or_else(|| "-".to_owned(), time);
+                vec![cost, hops.join(", "), other.reason.clone().unwrap_or_default()]
+            })
+            .collect();
+        lines.extend(table::lines(&rows).into_iter().map(|line| format!("  {line}")));
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
