@@ -44,6 +44,19 @@ pub(super) struct Disturbed {
 /// The largest number of paths that one plan remembers. They are searched linearly.
 const KNOWN_PATHS: usize = 64;
 
+/// The least size of a piece of a copy in several hops, in bytes, and the largest number of pieces. A piece should take much
+/// longer than to begin it, and the first and the last one, which overlap with nothing, little of the whole.
+const LEAST_PIECE_BYTES: u64 = 8 << 20;
+const MOST_PIECES: u64 = 16;
+/// The multiple of bytes at which pieces meet: a page.
+const PIECE_ALIGN_BYTES: u64 = 4096;
+
+/// Returns the size of the pieces in which a run of bytes crosses a path of several hops.
+fn piece_bytes(span: Span) -> u64 {
+    let even = span.len().div_ceil(MOST_PIECES).max(LEAST_PIECE_BYTES);
+    even.checked_next_multiple_of(PIECE_ALIGN_BYTES).unwrap_or(u64::MAX)
+}
+
 /// The bytes in use: those held by kernels, and those written by copies.
 pub(super) struct Traffic<'a> {
     held: SmallVec<[(ArenaId, &'a Claims); 2]>,
@@ -120,7 +133,7 @@ impl Planner<'_> {
             && !self.shares_before(link)
         {
             self.draft.cost = self.draft.cost + path.cost;
-            return self.hop(link, span);
+            return self.hop(link, span, span.len());
         }
         let before = self.mark();
         match self.walk(&path, span, missing) {
@@ -170,10 +183,12 @@ impl Planner<'_> {
     /// Plans the hops of a path, each judged on the arenas as the earlier hops leave them.
     fn walk(&mut self, path: &Path, span: Span, mut missing: Missing) -> Walked {
         let mut prices = SmallVec::new();
+        // A hop copies a piece while the hop before it copies the next one.
+        let piece_bytes = if path.links.len() > 1 { piece_bytes(span) } else { span.len() };
         for &link in &path.links {
             let is_ready = self.share_before(link).is_ok();
             let price = if is_ready { self.edge(link, &missing, false) } else { None };
-            let Some(price) = price.filter(|_| self.hop(link, span).is_ok()) else {
+            let Some(price) = price.filter(|_| self.hop(link, span, piece_bytes).is_ok()) else {
                 return Walked::Impassable(link);
             };
             prices.push((link, price));
@@ -200,7 +215,7 @@ impl Planner<'_> {
             if let Some(price) = self.edge(link, &missing, false) {
                 self.draft.cost = self.draft.cost + price;
             }
-            self.hop(link, span)?;
+            self.hop(link, span, span.len())?;
             missing.valid = missing.valid.with(self.routes.link(link).to);
         }
         Ok(())

@@ -395,8 +395,9 @@ impl<'a> Planner<'a> {
         if self.shares_before(id) { self.allocate(self.routes.link(id).to) } else { Ok(()) }
     }
 
-    /// Plans one hop of a path. The hop must be feasible on the arenas as they will be.
-    pub(super) fn hop(&mut self, id: LinkId, span: Span) -> Result<(), NoPlan> {
+    /// Plans one hop of a path. The hop must be feasible on the arenas as they will be. Bytes are copied in pieces of
+    /// `piece_bytes`.
+    pub(super) fn hop(&mut self, id: LinkId, span: Span, piece_bytes: u64) -> Result<(), NoPlan> {
         let link = *self.routes.link(id);
         let writes = self.writes && link.to == self.to;
         match link.allocation {
@@ -405,7 +406,13 @@ impl<'a> Planner<'a> {
                 self.give_access(link.from, link.source_via, false)?;
                 self.give_access(link.to, link.target_via, true)?;
                 let Link { from, source_via, target_via, .. } = link;
-                self.copy(CopyKind::Bytes { from, link: id, source_via, target_via }, link.to, span);
+                let mut start = span.start();
+                while start < span.end() {
+                    let end = span.end().min(start.saturating_add(piece_bytes));
+                    let kind = CopyKind::Bytes { from, link: id, source_via, target_via };
+                    self.copy(kind, link.to, Span::new(start, end));
+                    start = end;
+                }
                 return Ok(());
             }
             Allocation::Bound(concurrency) if !self.at(link.to).alloc.is_allocated() => {

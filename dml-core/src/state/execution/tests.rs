@@ -232,3 +232,43 @@ fn each_purpose_ends_in_its_own_way() {
     let finished = driver.act(|state, bench| execution.finish(bench, state).map(|_| ()));
     assert_eq!(finished, Err(Refusal::Closed));
 }
+
+#[test]
+fn a_long_copy_in_several_hops_goes_in_pieces_that_overlap() {
+    const PIECE: u64 = 8 << 20;
+    let of = |len: u64| {
+        let mut driver = Driver::new(Bench::star());
+        driver.state = driver.bench.buffer(len);
+        driver.write(GPU_ARENA, (0, len));
+        driver
+    };
+    let len = 5 * PIECE + 1;
+    let mut driver = of(len);
+    let mut execution = reading(&mut driver, GPU2_ARENA, (0, len));
+    let (copies, next) = begun(&mut driver, &mut execution);
+    assert_eq!((copies, next), ((0..6).map(|piece| (1, 0, piece * PIECE)).collect(), Next::Wait));
+    // A piece goes on while others are on the way to the place that it comes from.
+    for piece in [3, 0, 5] {
+        ends(&mut driver, &mut execution, MAIN_ARENA, piece * PIECE, Report::Done);
+        assert_eq!(begun(&mut driver, &mut execution), (vec![(0, 2, piece * PIECE)], Next::Wait));
+    }
+    for piece in [1, 2, 4] {
+        ends(&mut driver, &mut execution, MAIN_ARENA, piece * PIECE, Report::Done);
+    }
+    assert_eq!(begun(&mut driver, &mut execution).0.len(), 3);
+    for piece in 0..6 {
+        ends(&mut driver, &mut execution, GPU2_ARENA, piece * PIECE, Report::Done);
+    }
+    assert_eq!(begun(&mut driver, &mut execution), (vec![], Next::Finish));
+    driver.act(|state, bench| execution.finish(bench, state).map(drop)).expect("every piece has arrived");
+    assert_eq!(driver.segments().len(), 1, "the pieces are one segment again: {:?}", driver.segments());
+
+    let copies = |len: u64, to: ArenaId| {
+        let mut driver = of(len);
+        driver.plan(to, (0, len), ReadOnly).steps.iter().filter(|step| matches!(step, Step::Copy(_))).count()
+    };
+    assert_eq!(copies(PIECE, GPU2_ARENA), 2, "a short copy is whole");
+    assert_eq!(copies(100 * PIECE, GPU2_ARENA), 2 * 16, "a very long one has larger pieces");
+    assert_eq!(copies(100 * PIECE, MAIN_ARENA), 1, "a copy in one hop overlaps with nothing");
+    assert_eq!(copies(1 << 62, GPU2_ARENA), 2 * 16);
+}
