@@ -7,7 +7,7 @@ mod common;
 #[path = "common/forks.rs"]
 mod forks;
 
-use common::with_opencl;
+use common::{with_opencl, with_opencl_options};
 use dml_arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
 use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
 use dml_arenas::{Discover, DiscoverOptions, OpenClArena};
@@ -37,7 +37,17 @@ struct Scene {
 
 impl Scene {
     fn new(test: &str) -> Option<Self> {
-        let (platform, there) = with_opencl(test)?;
+        Self::with(test, &DiscoverOptions::default())
+    }
+
+    /// A device that uses the host's memory in place.
+    fn bound(test: &str) -> Option<Self> {
+        with_opencl(test)?;
+        Self::with(test, &DiscoverOptions::default().bind("opencl:0"))
+    }
+
+    fn with(test: &str, options: &DiscoverOptions) -> Option<Self> {
+        let (platform, there) = with_opencl_options(test, options)?;
         let turn = arena(&platform, there).kernel(TURN, "turn", "").expect("it compiles");
         Some(Self { platform, there, turn })
     }
@@ -165,6 +175,38 @@ fn a_child_that_uses_a_device_is_told_so() {
     child.ends_well();
     assert!(*other.buffer.read().unwrap() == *other.expected);
     scene.is_as_it_was(&computed);
+}
+
+/// The child has a copy of the host's memory, which the device shares with its parent alone.
+#[test]
+fn what_a_child_does_to_shared_storage_is_not_its_parents() {
+    let test = "what_a_child_does_to_shared_storage_is_not_its_parents";
+    for how in [Leave::AtOnce, Leave::InOrder] {
+        let Some(scene) = Scene::bound(test) else { return };
+        let (computed, seen) = (scene.computed(50_000), scene.computed(50_000));
+        assert!(*seen.buffer.read().unwrap() == *seen.expected);
+        let values: Vec<u32> = (0..50_000).collect();
+        let vector = scene.platform.buffer_from(values.clone()).unwrap();
+        scene.begin(&vector, 0).wait().unwrap().release().unwrap();
+        match fork() {
+            Fork::Child => leave(how, || {
+                scene.is_a_forks();
+                // What the device has is lost to the child, and what the host has is the child's own.
+                assert!(computed.buffer.read().map(drop).unwrap_err().is_device_lost());
+                let mut view = seen.buffer.write().unwrap();
+                view.fill(3);
+                view.release().unwrap();
+                let there = scene.platform.acquire(scene.there).read_write(&seen.buffer).wait();
+                assert!(there.unwrap_err().is_device_lost());
+                let _ = vector.into_vec();
+                drop((computed, seen, scene));
+            }),
+            Fork::Parent(child) => child.ends_well(),
+        }
+        assert!(*seen.buffer.read().unwrap() == *seen.expected);
+        assert!(vector.into_vec().unwrap() == values);
+        scene.is_as_it_was(&computed);
+    }
 }
 
 #[test]
