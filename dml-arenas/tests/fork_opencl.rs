@@ -112,8 +112,8 @@ fn what_a_child_drops_is_still_its_parents() {
             kernel: "turn",
             options: "",
             args: vec![input, BaselineArg::U32(1), BaselineArg::U64(1024)],
-            items: 1024,
-            local: 0,
+            items: [1024, 1],
+            local: [0, 1],
         };
         let mut baseline = Baseline::new(baseline).unwrap();
         baseline.run().unwrap();

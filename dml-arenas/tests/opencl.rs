@@ -301,8 +301,8 @@ fn the_baseline_does_the_same_by_hand() {
             BaselineArg::U32(11),
             BaselineArg::U64(1000),
         ],
-        items: 1000,
-        local: 64,
+        items: [1000, 1],
+        local: [64, 1],
     };
     let mut baseline = Baseline::new(spec(SCALE, None)).unwrap();
     assert!(baseline.run().unwrap().as_nanos() > 0);

@@ -12,6 +12,7 @@
 use super::device::Sort;
 use crate::fork::Origin;
 use crate::join::{self, End};
+use crate::options::Mechanisms;
 use dml_core::sync::Arc;
 use dml_core::{
     Allocation, Concurrency, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostMapped, HostStaged, Link,
@@ -48,20 +49,29 @@ impl Speeds {
     }
 }
 
-/// Links an OpenCL arena with main memory: both mechanisms, both directions.
-pub(super) fn join(builder: &mut PlatformBuilder, host: End, device: End, sort: Sort) {
+/// Links an OpenCL arena with main memory by some of the mechanisms, in both directions.
+pub(super) fn join(
+    builder: &mut PlatformBuilder,
+    host: End,
+    device: End,
+    sort: Sort,
+    mechanisms: Mechanisms,
+) {
     let speeds = Speeds::of(sort);
-    let (staged, mapped) =
-        (Here::new(HostStaged::new(speeds.staged)), Here::new(HostMapped::new(speeds.mapped)));
-    join::both_ways(builder, (host, host.native), (device, device.native), Allocation::Internal, staged);
-    // The host reaches the device's memory itself.
-    join::both_ways(builder, (host, host.native), (device, host.native), Allocation::Internal, mapped);
+    if mechanisms != Mechanisms::Mapped {
+        let staged = Here::new(HostStaged::new(speeds.staged));
+        join::both_ways(builder, (host, host.native), (device, device.native), Allocation::Internal, staged);
+    }
+    if mechanisms != Mechanisms::Staged {
+        let mapped = Here::new(HostMapped::new(speeds.mapped));
+        // The host reaches the device's memory itself.
+        join::both_ways(builder, (host, host.native), (device, host.native), Allocation::Internal, mapped);
+    }
 }
 
-/// Lets the device use the storage of main memory in place of storage of its own, wherever it can. The copies remain
-/// for buffers of which the device has storage already.
+/// Lets the device use the storage of main memory in place of storage of its own, wherever it can. The links that copy
+/// remain for buffers of which the device has storage already.
 pub(super) fn bind(builder: &mut PlatformBuilder, host: End, device: End, sort: Sort) {
-    join(builder, host, device, sort);
     let allocation = Allocation::Bound(Concurrency::Exclusive);
     let (source_via, target_via) = (host.native, device.native);
     let link = Link { from: host.arena, to: device.arena, source_via, target_via, allocation };

@@ -57,7 +57,7 @@ impl Candidates {
                 continue;
             }
             match open(found, &name, options)? {
-                Ok(session) => add_device(builder, host, found, session, (&name, options.is_bound(&name))),
+                Ok(session) => add_device(builder, host, found, session, (&name, options)),
                 Err(reason) if options.names(&name) => {
                     return Err(DiscoverError::Unusable { device: name, reason });
                 }
@@ -97,7 +97,7 @@ fn add_device(
     host: End,
     found: &Found,
     session: Session,
-    (name, is_bound): (&str, bool),
+    (name, options): (&str, &DiscoverOptions),
 ) {
     let kind = match found.sort {
         Sort::Gpu => DeviceKind::Gpu,
@@ -112,6 +112,9 @@ fn add_device(
         .with_units(session.part.units);
     let native = builder.add_device(desc);
     let arena = builder.add_arena(Arc::new(OpenClArena::new(session, name, native, host.native)));
-    let join = if is_bound { cross::bind } else { cross::join };
-    join(builder, host, End { arena, native }, found.sort);
+    let device = End { arena, native };
+    cross::join(builder, host, device, found.sort, options.mechanisms);
+    if options.is_bound(name) {
+        cross::bind(builder, host, device, found.sort);
+    }
 }
