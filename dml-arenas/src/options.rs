@@ -21,7 +21,10 @@ pub struct DiscoverOptions {
     limits: BTreeMap<String, u32>,
     only: Option<BTreeSet<String>>,
     bound: BTreeSet<String>,
-    #[cfg_attr(not(feature = "opencl"), allow(dead_code, reason = "asked of a build that has one mechanism alone"))]
+    #[cfg_attr(
+        not(feature = "opencl"),
+        allow(dead_code, reason = "asked of a build that has one mechanism alone")
+    )]
     pub(crate) mechanisms: Mechanisms,
     pub(crate) offload: OffloadWishes,
     #[cfg(feature = "calibration")]

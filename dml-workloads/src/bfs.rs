@@ -354,7 +354,8 @@ mod tests {
         assert!(small.check(&host(&problem(TINY.nodes, 7))).is_err());
         // The last level is missing.
         let levels = small.levels() as i32;
-        let cut: Vec<i32> = right.iter().map(|cost| if *cost == levels - 1 { UNREACHED } else { *cost }).collect();
+        let cut: Vec<i32> =
+            right.iter().map(|cost| if *cost == levels - 1 { UNREACHED } else { *cost }).collect();
         assert!(small.check(&cut).is_err());
     }
 

@@ -77,12 +77,18 @@ fn vecadd(device: &Device, kernel: &mut Kernel, problem: &vecadd::Problem, check
     })
 }
 
-fn vecadd_bound(device: &Device, kernel: &mut Kernel, problem: &vecadd::Problem, checking: Checking) -> Timed {
+fn vecadd_bound(
+    device: &Device,
+    kernel: &mut Kernel,
+    problem: &vecadd::Problem,
+    checking: Checking,
+) -> Timed {
     let (a, b) = (&problem.a().to_vec(), &problem.b().to_vec());
+    let out = &mut vec![f32::NAN; a.len()];
     device.run(move |commands| {
         let begun = Instant::now();
         let (a_there, b_there) = (commands.bound(a)?, commands.bound(b)?);
-        let mut out = commands.buffer::<f32>(a.len())?;
+        let mut out = commands.bound_mut(out)?;
         launch_vecadd(commands, kernel, [&a_there, &b_there, &out], a.len())?;
         let seen = commands.map::<f32>(&mut out, MapFor::Reading)?;
         let duration = begun.elapsed();
@@ -122,12 +128,18 @@ fn matmul(device: &Device, kernel: &mut Kernel, problem: &matmul::Problem, check
     })
 }
 
-fn matmul_bound(device: &Device, kernel: &mut Kernel, problem: &matmul::Problem, checking: Checking) -> Timed {
+fn matmul_bound(
+    device: &Device,
+    kernel: &mut Kernel,
+    problem: &matmul::Problem,
+    checking: Checking,
+) -> Timed {
     let (a, b) = (&problem.a().to_vec(), &problem.b().to_vec());
+    let out = &mut vec![f32::NAN; a.len()];
     device.run(move |commands| {
         let begun = Instant::now();
         let (a_there, b_there) = (commands.bound(a)?, commands.bound(b)?);
-        let mut out = commands.buffer::<f32>(a.len())?;
+        let mut out = commands.bound_mut(out)?;
         launch_matmul(commands, kernel, [&a_there, &b_there, &out], problem.items())?;
         let seen = commands.map::<f32>(&mut out, MapFor::Reading)?;
         let duration = begun.elapsed();
@@ -154,12 +166,13 @@ fn bfs(device: &Device, kernels: [&mut Kernel; 2], problem: &bfs::Problem, check
     device.run(move |commands| {
         let [visit, advance] = kernels;
         let begun = Instant::now();
-        let mut graph =
-            [commands.buffer::<bfs::Node>(nodes.len())?, commands.buffer::<u32>(edges.len())?];
+        let mut graph = [commands.buffer::<bfs::Node>(nodes.len())?, commands.buffer::<u32>(edges.len())?];
         commands.write(&mut graph[0], nodes)?;
         commands.write(&mut graph[1], edges)?;
-        let mut masks =
-            [(); 3].map(|()| commands.buffer::<u8>(nodes.len())).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let mut masks = [(); 3]
+            .map(|()| commands.buffer::<u8>(nodes.len()))
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()?;
         for (mask, contents) in masks.iter_mut().zip([&state.level, &state.next, &state.visited]) {
             commands.write(mask, contents)?;
         }
@@ -183,7 +196,12 @@ fn bfs(device: &Device, kernels: [&mut Kernel; 2], problem: &bfs::Problem, check
     })
 }
 
-fn bfs_bound(device: &Device, kernels: [&mut Kernel; 2], problem: &bfs::Problem, checking: Checking) -> Timed {
+fn bfs_bound(
+    device: &Device,
+    kernels: [&mut Kernel; 2],
+    problem: &bfs::Problem,
+    checking: Checking,
+) -> Timed {
     let (nodes, edges) = (&problem.nodes().to_vec(), &problem.edges().to_vec());
     let mut state = problem.state();
     let bfs::State { level, next, visited, cost } = &mut state;

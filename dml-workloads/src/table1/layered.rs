@@ -43,12 +43,16 @@ impl Layered {
 
     fn vecadd(&self, problem: &vecadd::Problem, checking: Checking) -> Result<Run, Table1Error> {
         let (a, b) = (problem.a().to_vec(), problem.b().to_vec());
+        let out = vec![f32::NAN; a.len()];
         let begun = self.begin();
-        let (a, b) = (self.over(a)?, self.over(b)?);
-        let out = self.platform.buffer::<f32>(problem.items()).build()?;
+        let (a, b, out) = (self.over(a)?, self.over(b)?, self.over(out)?);
         let grants = self.platform.acquire(self.device).read(&a).read(&b).write(&out).wait()?;
-        let args =
-            [block(&grants, &a)?, block(&grants, &b)?, block(&grants, &out)?, KernelArg::U64(problem.items())];
+        let args = [
+            block(&grants, &a)?,
+            block(&grants, &b)?,
+            block(&grants, &out)?,
+            KernelArg::U64(problem.items()),
+        ];
         let launch = Launch { offset: 0, items: problem.items(), local: vecadd::LOCAL_SIZE };
         // SAFETY: the kernel touches elements below its last argument, and writes `out` alone; the grants last until its end.
         let fence = self.launched(unsafe { self.kernels[0].launch(&args, launch) })?;
@@ -61,10 +65,9 @@ impl Layered {
 
     fn matmul(&self, problem: &matmul::Problem, checking: Checking) -> Result<Run, Table1Error> {
         let (a, b) = (problem.a().to_vec(), problem.b().to_vec());
-        let edge = problem.items();
+        let (edge, out) = (problem.items(), vec![f32::NAN; a.len()]);
         let begun = self.begin();
-        let (a, b) = (self.over(a)?, self.over(b)?);
-        let out = self.platform.buffer::<f32>(edge * edge).build()?;
+        let (a, b, out) = (self.over(a)?, self.over(b)?, self.over(out)?);
         let grants = self.platform.acquire(self.device).read(&a).read(&b).write(&out).wait()?;
         let args = [
             block(&grants, &a)?,
@@ -87,13 +90,14 @@ impl Layered {
     fn bfs(&self, problem: &bfs::Problem, checking: Checking) -> Result<Run, Table1Error> {
         let (nodes, edges) = (problem.nodes().to_vec(), problem.edges().to_vec());
         let bfs::State { level, next, visited, cost } = problem.state();
+        let found = vec![u32::MAX];
         let end = KernelArg::U64(problem.items());
         let launch = Launch { offset: 0, items: problem.items(), local: bfs::LOCAL_SIZE };
         let [visit, advance] = &self.kernels[..] else { unreachable!("the search has two kernels") };
         let begun = self.begin();
         let (nodes, edges, cost) = (self.over(nodes)?, self.over(edges)?, self.over(cost)?);
         let (level, next, visited) = (self.over(level)?, self.over(next)?, self.over(visited)?);
-        let found = self.platform.buffer::<u32>(1).build()?;
+        let found = self.over(found)?;
         loop {
             let mut flag = found.write()?;
             flag[0] = 0;

@@ -17,7 +17,8 @@
 //! # What holds here
 //! 1. **Every mode times the same**: from inputs in vectors of the application to the result readable by the application.
 //!    Making buffers counts, releasing them does not. Opening devices and building kernels does not count.
-//! 2. **Every mode finds its inputs alike**: copied right before the run to vectors of its own.
+//! 2. **Every mode finds its vectors alike**: written right before the run, inputs by a copy. Only a result that stays in a
+//!    buffer of the device has none.
 //! 3. **Every mode runs the same kernels** with the same work-groups.
 //! 4. **A result that was left in memory is not taken for a new one**: in the first round each mode has a problem of its own.
 //!

@@ -10,6 +10,7 @@ mod json;
 mod machine;
 mod offload;
 mod progress;
+mod reproduce;
 mod speeds;
 mod table;
 
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     let outcome = match &arguments.command {
         cli::Command::Devices(options) => devices::run(options),
         cli::Command::Bench(options) => bench::run(options),
+        cli::Command::Reproduce(options) => reproduce::run(options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

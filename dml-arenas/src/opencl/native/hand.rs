@@ -102,15 +102,25 @@ impl Device {
         program: impl for<'run> FnOnce(&mut Commands<'run, 'data>) -> Result<R, E>,
     ) -> Result<(R, Calls), E> {
         let objects = self.objects()?;
-        let finished = Finished(objects);
-        let mut commands = Commands { objects, calls: Calls::default(), run: PhantomData, data: PhantomData };
+        let finished = Finished(self);
+        let mut commands = Commands {
+            objects,
+            origin: self.origin,
+            calls: Calls::default(),
+            run: PhantomData,
+            data: PhantomData,
+        };
         let result = program(&mut commands);
         let calls = commands.calls;
         std::mem::forget(finished);
-        let ended = objects.queue.finish();
+        let ended = self.finish();
         let result = result?;
-        ended.map_err(BaselineError::from)?;
+        ended?;
         Ok((result, calls))
+    }
+
+    fn finish(&self) -> Result<(), BaselineError> {
+        Ok(self.objects()?.queue.finish()?)
     }
 
     fn objects(&self) -> Result<&Objects, BaselineError> {
@@ -128,12 +138,12 @@ impl Drop for Device {
 }
 
 /// Finishes the queue of a program that panics.
-struct Finished<'a>(&'a Objects);
+struct Finished<'a>(&'a Device);
 
 impl Drop for Finished<'_> {
     fn drop(&mut self) {
         // The panic goes on, and reports more than this could.
-        let _ = self.0.queue.finish();
+        let _ = self.0.finish();
     }
 }
 
@@ -168,9 +178,19 @@ pub enum Arg<'a, 'run> {
 /// A buffer of a run.
 #[derive(Debug)]
 pub struct Buffer<'run> {
-    memory: Memory<u8>,
+    memory: ManuallyDrop<Memory<u8>>,
     bytes: usize,
+    origin: Origin,
     run: PhantomData<&'run ()>,
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        if self.origin.is_here() {
+            // SAFETY: dropped once, here, and not used afterwards. The driver keeps the memory for commands that use it.
+            unsafe { ManuallyDrop::drop(&mut self.memory) }
+        }
+    }
 }
 
 /// A buffer that is mapped for the host.
@@ -208,6 +228,7 @@ pub enum MapFor {
 #[derive(Debug)]
 pub struct Commands<'run, 'data> {
     objects: &'data Objects,
+    origin: Origin,
     calls: Calls,
     run: PhantomData<fn(&'run ()) -> &'run ()>,
     data: PhantomData<fn(&'data ()) -> &'data ()>,
@@ -243,18 +264,30 @@ impl<'run, 'data> Commands<'run, 'data> {
         self.memory(CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, elements.as_mut_ptr().cast())
     }
 
+    /// The queue, for one call.
+    ///
+    /// # Errors
+    /// [`BaselineError::Call`] in a fork.
+    fn queue(&self) -> Result<&'data CommandQueue, BaselineError> {
+        if self.origin.is_here() {
+            Ok(&self.objects.queue)
+        } else {
+            Err(ClError(CL_DEVICE_NOT_AVAILABLE).into())
+        }
+    }
+
     fn memory(
         &self,
         flags: cl_mem_flags,
         bytes: usize,
         address: *mut std::ffi::c_void,
     ) -> Result<Buffer<'run>, BaselineError> {
+        self.queue()?;
         // OpenCL has no empty buffers, and memory without bytes has no address to use.
-        let (flags, address) =
-            if bytes == 0 { (CL_MEM_READ_WRITE, null_mut()) } else { (flags, address) };
+        let (flags, address) = if bytes == 0 { (CL_MEM_READ_WRITE, null_mut()) } else { (flags, address) };
         // SAFETY: a live context. An address has so many bytes, which outlive the run, and with it every command.
         let memory = unsafe { Memory::create(&self.objects.context, flags, bytes.max(1), address) }?;
-        Ok(Buffer { memory, bytes, run: PhantomData })
+        Ok(Buffer { memory: ManuallyDrop::new(memory), bytes, origin: self.origin, run: PhantomData })
     }
 
     /// Writes elements to the start of a buffer, and does not wait.
@@ -274,8 +307,8 @@ impl<'run, 'data> Commands<'run, 'data> {
         if bytes.is_empty() {
             return Ok(());
         }
+        let queue = self.queue()?;
         self.calls.write += 1;
-        let queue = &self.objects.queue;
         // SAFETY: the buffer has these bytes, which outlive the run, whose queue is finished before it ends (2).
         unsafe { queue.enqueue_write_buffer(&mut buffer.memory, CL_NON_BLOCKING, 0, bytes, &[]) }?;
         Ok(())
@@ -288,18 +321,14 @@ impl<'run, 'data> Commands<'run, 'data> {
     ///
     /// # Panics
     /// When the buffer is smaller.
-    pub fn read<T: Pod>(
-        &mut self,
-        buffer: &Buffer<'run>,
-        elements: &mut [T],
-    ) -> Result<(), BaselineError> {
+    pub fn read<T: Pod>(&mut self, buffer: &Buffer<'run>, elements: &mut [T]) -> Result<(), BaselineError> {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(elements);
         assert!(bytes.len() <= buffer.bytes, "{} bytes of a buffer of {}", bytes.len(), buffer.bytes);
         if bytes.is_empty() {
             return Ok(());
         }
+        let queue = self.queue()?;
         self.calls.read += 1;
-        let queue = &self.objects.queue;
         // SAFETY: the buffer has these bytes, and the call returns when they are written.
         unsafe { queue.enqueue_read_buffer(&buffer.memory, CL_BLOCKING, 0, bytes, &[]) }?;
         Ok(())
@@ -317,17 +346,16 @@ impl<'run, 'data> Commands<'run, 'data> {
         buffer: &'buffer mut Buffer<'run>,
         what_for: MapFor,
     ) -> Result<Mapped<'buffer, T>, BaselineError> {
+        let queue = self.queue()?;
         self.calls.map += 1;
         let flags: cl_map_flags = match what_for {
             MapFor::Reading => CL_MAP_READ,
             MapFor::Changing => CL_MAP_READ | CL_MAP_WRITE,
         };
         let mut address: cl_mem = null_mut();
-        let (queue, bytes) = (&self.objects.queue, buffer.bytes.max(1));
+        let bytes = buffer.bytes.max(1);
         // SAFETY: the buffer has these bytes.
-        unsafe {
-            queue.enqueue_map_buffer(&buffer.memory, CL_BLOCKING, flags, 0, bytes, &mut address, &[])
-        }?;
+        unsafe { queue.enqueue_map_buffer(&buffer.memory, CL_BLOCKING, flags, 0, bytes, &mut address, &[]) }?;
         let address = NonNull::new(address.cast::<u8>()).ok_or(ClError(CL_MAP_FAILURE))?;
         // SAFETY: the driver has mapped these bytes, for reading at least; the buffer is borrowed until the mapping is gone, and
         // whoever launches a kernel answers for it that no buffer of its arguments is mapped.
@@ -340,10 +368,11 @@ impl<'run, 'data> Commands<'run, 'data> {
     /// # Errors
     /// [`BaselineError::Call`].
     pub fn unmap<T: Pod>(&mut self, mapped: Mapped<'_, T>) -> Result<(), BaselineError> {
+        let queue = self.queue()?;
         self.calls.unmap += 1;
         let address = mapped.elements.as_mut_ptr().cast();
         // SAFETY: the address that the mapping of this buffer returned; the mapping is gone afterwards.
-        unsafe { self.objects.queue.enqueue_unmap_mem_object(mapped.buffer, address, &[]) }?;
+        unsafe { queue.enqueue_unmap_mem_object(mapped.buffer, address, &[]) }?;
         Ok(())
     }
 
@@ -351,11 +380,8 @@ impl<'run, 'data> Commands<'run, 'data> {
     ///
     /// # Errors
     /// [`BaselineError::Call`].
-    pub fn set_args(
-        &mut self,
-        kernel: &mut Kernel,
-        args: &[Arg<'_, 'run>],
-    ) -> Result<(), BaselineError> {
+    pub fn set_args(&mut self, kernel: &mut Kernel, args: &[Arg<'_, 'run>]) -> Result<(), BaselineError> {
+        self.queue()?;
         let kernel = &kernel.kernel.0;
         for (index, arg) in (0..).zip(args) {
             // SAFETY: the kernel is borrowed for this call alone, and the driver checks index and size.
@@ -386,10 +412,11 @@ impl<'run, 'data> Commands<'run, 'data> {
         items: [usize; 2],
         local: [usize; 2],
     ) -> Result<(), BaselineError> {
+        let queue = self.queue()?;
         self.calls.kernel += 1;
         let global = [0, 1].map(|axis| items[axis].next_multiple_of(local[axis].max(1)));
         let dimensions = if global[1] > 1 { 2 } else { 1 };
-        let (queue, kernel) = (&self.objects.queue, kernel.kernel.0.get());
+        let kernel = kernel.kernel.0.get();
         let (global, local) = (global.as_ptr(), local.as_ptr());
         // SAFETY: the sizes are of two dimensions; the caller answers for arguments (1) and memory (2).
         unsafe { queue.enqueue_nd_range_kernel(kernel, dimensions, null(), global, local, &[]) }?;
