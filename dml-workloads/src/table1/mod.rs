@@ -303,9 +303,9 @@ pub enum Table1Error {
         /// The mode.
         mode: Mode,
         /// The calls of the run before.
-        before: Operations,
+        before: Box<Operations>,
         /// The calls of this run.
-        now: Operations,
+        now: Box<Operations>,
     },
 }
 
@@ -457,7 +457,8 @@ impl Bench {
 fn summed_up(row: Row, mode: Mode, runs: &[Run]) -> Result<Timed, Table1Error> {
     let operations = runs.first().map(|run| run.operations).unwrap_or_default();
     if let Some(run) = runs.iter().find(|run| run.operations != operations) {
-        return Err(Table1Error::Unsteady { row, mode, before: operations, now: run.operations });
+        let (before, now) = (Box::new(operations), Box::new(run.operations));
+        return Err(Table1Error::Unsteady { row, mode, before, now });
     }
     Ok(Timed { mode, seconds: runs.iter().map(|run| run.duration.as_secs_f64()).collect(), operations })
 }
