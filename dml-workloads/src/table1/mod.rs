@@ -48,6 +48,9 @@ use thiserror::Error;
 pub const DEVICE: &str = "opencl:0";
 /// Its number.
 const DEVICE_NUMBER: usize = 0;
+/// The orders of four rounds, as indices into [`Mode::ALL`]. In these each mode has each place once, and follows each other
+/// mode once, so that no mode gains from what the one before leaves behind.
+const ORDERS: [[usize; 4]; 4] = [[0, 1, 3, 2], [1, 2, 0, 3], [2, 3, 1, 0], [3, 0, 2, 1]];
 /// The seed of the inputs; any other would do.
 const SEED: u64 = 0x7AB_1E1;
 
@@ -410,8 +413,9 @@ impl Bench {
         self.opt.description()
     }
 
-    /// Runs every mode once without counting, then `runs` times in turn, each second time in reverse. Calls `after_run`
-    /// after each run. The results of the first and the last round are checked item by item.
+    /// Runs every mode once without counting, then `runs` times in turn. Four rounds have four orders, in which each mode has
+    /// each place and follows each other mode once. Calls `after_run` after each run. The results of the first and the last
+    /// round are checked item by item.
     ///
     /// # Errors
     /// [`Table1Error::Wrong`] for a wrong result, [`Table1Error::Unsteady`] if a mode's calls change; whatever keeps a
@@ -429,13 +433,9 @@ impl Bench {
         }
         let problem = Problem::generate(row, size, SEED)?;
         let mut timed: Vec<Vec<Run>> = vec![Vec::new(); Mode::ALL.len()];
-        for round in 0..runs {
-            let checking = if round + 1 == runs { Checking::All } else { Checking::Nothing };
-            let mut modes = Mode::ALL;
-            if round % 2 == 1 {
-                modes.reverse();
-            }
-            for mode in modes {
+        for (round, order) in (1..=runs).zip(ORDERS.iter().cycle()) {
+            let checking = if round == runs { Checking::All } else { Checking::Nothing };
+            for mode in order.map(|index| Mode::ALL[index]) {
                 timed[mode as usize].push(self.run(mode, &problem, checking)?);
                 after_run(mode);
             }
@@ -461,4 +461,58 @@ fn summed_up(row: Row, mode: Mode, runs: &[Run]) -> Result<Timed, Table1Error> {
         return Err(Table1Error::Unsteady { row, mode, before, now });
     }
     Ok(Timed { mode, seconds: runs.iter().map(|run| run.duration.as_secs_f64()).collect(), operations })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn in_four_rounds_each_mode_has_each_place_and_follows_each_other_once() {
+        for place in 0..4 {
+            assert_eq!(ORDERS.iter().map(|order| order[place]).collect::<BTreeSet<_>>().len(), 4, "{place}");
+        }
+        let pairs: BTreeSet<_> =
+            ORDERS.iter().flat_map(|order| order.windows(2)).map(|pair| (pair[0], pair[1])).collect();
+        assert_eq!(pairs.len(), 4 * 3);
+    }
+
+    #[test]
+    fn a_ratio_is_the_median_of_the_ratios_within_the_rounds() {
+        let timed = |mode, seconds: &[f64]| Timed {
+            mode,
+            seconds: seconds.to_vec(),
+            operations: Operations::default(),
+        };
+        // A round that was slow for all says nothing about a ratio; the ratio of the medians would be 1.
+        let modes = vec![
+            timed(Mode::Hand, &[1.0, 20.0, 3.0]),
+            timed(Mode::HandBound, &[1.0; 3]),
+            timed(Mode::Noopt, &[1.0; 3]),
+            timed(Mode::Opt, &[3.0, 40.0, 1.0]),
+        ];
+        let measured = Measured { row: Row::Vecadd, size: Vec::new(), modes };
+        assert_eq!(measured.ratio(Mode::Opt, Mode::Hand), 2.0);
+        assert_eq!(measured.ratio(Mode::Hand, Mode::Hand), 1.0);
+    }
+
+    #[test]
+    fn calls_that_change_from_run_to_run_are_refused() {
+        let run = |map| Run {
+            duration: Duration::from_millis(1),
+            operations: Operations { map, ..Operations::default() },
+        };
+        assert_eq!(summed_up(Row::Bfs, Mode::Opt, &[run(3), run(3)]).unwrap().operations.map, 3);
+        let refused = summed_up(Row::Bfs, Mode::Opt, &[run(3), run(4)]).unwrap_err();
+        assert!(refused.to_string().starts_with("bfs in mode opt made other calls"), "{refused}");
+    }
+
+    #[test]
+    fn the_published_search_has_twelve_levels() {
+        for mode in [Mode::Hand, Mode::Noopt, Mode::Opt] {
+            assert_eq!(Row::Bfs.published(mode).unwrap().kernel, 24);
+        }
+        assert_eq!(Row::Bfs.published(Mode::HandBound), None);
+    }
 }

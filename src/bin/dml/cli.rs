@@ -141,8 +141,8 @@ pub(crate) struct ReproduceOptions {
     #[arg(long, default_value = "paper", value_enum)]
     pub(crate) size: TableSize,
 
-    /// Rounds that count, after one that does not; every mode runs once in each.
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Rounds that count, after one that does not; every mode runs once in each, in an order that repeats after four.
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,
 
     /// Print one JSON object instead of text.
