@@ -132,8 +132,8 @@ fn by_hand(name: &str, kernel: &str, arg: BaselineArg, items: u64) -> Outcome<Ba
         kernel,
         options,
         args,
-        items,
-        local: 0,
+        items: [items, 1],
+        local: [0, 0],
     })?)
 }
 

@@ -6,6 +6,9 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+/// Every workload of `dml bench`.
+const WORKLOADS: [&str; 5] = ["saxpy", "gaussian", "mandelbrot", "vecadd", "matmul"];
+
 /// A folder of this test's own, empty at the start.
 fn folder(test: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
@@ -65,6 +68,8 @@ fn bad_usage_is_named_and_exits_with_2() {
         (&["bench", "mandelbrot", "--size", "18446744073709551615"], "18446744073709551615"),
         (&["bench", "saxpy", "--size", "99999999999999"], "99999999999999"),
         (&["bench", "gaussian", "--size", "4000000000"], "4000000000"),
+        (&["bench", "matmul", "--size", "32769"], "32769"),
+        (&["bench", "vecadd", "--size", "99999999999999"], "99999999999999"),
         (&["bench", "gaussian", "--input", "no/such/picture.png"], "no/such/picture.png"),
         (&["bench", "gaussian", "--input", env!("CARGO_MANIFEST_PATH")], "not a PNG"),
         (&["bench", "saxpy", "--input", "x.png"], "saxpy does not take a picture"),
@@ -87,6 +92,11 @@ fn bad_usage_is_named_and_exits_with_2() {
         (&["devices", "--plan", "cpu", "main_mem"], "--bytes"),
         (&["devices", "--bytes", "1"], "--plan"),
         (&["bench", "saxpy", "--pin", "cpu"], "DEVICE=VALUE"),
+        (&["reproduce"], "TABLE"),
+        (&["reproduce", "table7"], "table7"),
+        (&["reproduce", "table1", "--size", "7"], "7"),
+        (&["reproduce", "table1", "--runs", "0"], "0"),
+        (&["reproduce", "table1", "--json", "--markdown"], "--markdown"),
         (&["bench"], "WORKLOAD"),
         (&["benchmark"], "benchmark"),
     ] {
@@ -115,7 +125,7 @@ fn an_unwritable_picture_is_failed_work() {
 #[test]
 fn any_size_works_on_the_host() {
     let folder = folder("any_size");
-    for workload in ["saxpy", "gaussian", "mandelbrot"] {
+    for workload in WORKLOADS {
         for size in ["0", "1", "37"] {
             for policy in ["static", "dynamic:5", "hguided:2"] {
                 let arguments = [
@@ -147,7 +157,7 @@ fn any_size_works_together_with_opencl() {
         return;
     }
     let folder = folder("together");
-    for workload in ["saxpy", "gaussian", "mandelbrot"] {
+    for workload in WORKLOADS {
         for size in ["0", "1", "131", "tiny"] {
             for policy in ["static", "dynamic:7", "hguided:2"] {
                 let arguments = [
@@ -188,7 +198,7 @@ fn the_hand_written_program_runs_beside() {
         return;
     }
     let folder = folder("native");
-    for workload in ["saxpy", "gaussian", "mandelbrot"] {
+    for workload in WORKLOADS {
         let arguments = [
             "bench",
             workload,
@@ -276,6 +286,67 @@ fn the_json_has_every_documented_field() {
 }
 
 #[test]
+fn table1_is_reproduced_beside_the_published_one() {
+    if !has_opencl("table1") {
+        return;
+    }
+    let folder = folder("table1");
+    let arguments = ["reproduce", "table1", "--size", "tiny", "--runs", "1"];
+    let result = ok(&folder, &[&arguments[..], &["--json"]].concat());
+    assert_eq!(
+        (&result["table"], &result["size"], &result["runs"]),
+        (&"table1".into(), &"tiny".into(), &1.into())
+    );
+    assert_eq!((&result["verified"], result["device"].is_string()), (&true.into(), true));
+    let rows = result["rows"].as_array().expect("a list");
+    let names: Vec<_> = rows.iter().map(|row| row["row"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["vecadd", "matmul", "bfs"]);
+    assert_eq!(rows[0]["published"]["opt"]["seconds"], 0.032_44);
+    assert_eq!(rows[2]["published"]["noopt"]["operations"]["copy"], 31);
+    assert!(rows[0]["published"]["hand"]["operations"]["alloc"].is_null());
+    assert_eq!(rows[0]["size"]["items"], 10_007);
+    for row in rows {
+        let count = |mode: &str, call: &str| row[mode]["operations"][call].as_u64().expect(call);
+        for mode in ["hand", "hand_bound", "noopt", "opt"] {
+            for field in ["seconds", "seconds_min", "seconds_max"] {
+                assert!(row[mode][field].as_f64().expect(field) > 0.0, "{row}");
+            }
+            assert_eq!(count(mode, "kernel"), count("hand", "kernel"), "{row}");
+        }
+        let transfers = |mode: &str| -> u64 {
+            ["map", "unmap", "read", "write", "copy"].iter().map(|call| count(mode, call)).sum()
+        };
+        assert!(transfers("opt") <= transfers("hand") && count("opt", "copy") == 0, "{row}");
+        assert!(count("opt", "bind") > 0 && count("noopt", "bind") == 0, "{row}");
+        for ratio in ["opt_over_hand", "opt_over_hand_bound", "noopt_over_hand"] {
+            assert!(row["ratios"][ratio].as_f64().expect(ratio) > 0.0, "{row}");
+        }
+    }
+    let text = String::from_utf8(dml(&folder, &arguments).stdout).expect("text");
+    assert!(
+        text.contains("paper noopt") && text.contains("41.20 ms") && text.contains("bfs: 2003 nodes"),
+        "{text}"
+    );
+    let markdown = dml(&folder, &[&arguments[..], &["--markdown"]].concat()).stdout;
+    let markdown = String::from_utf8(markdown).expect("text");
+    let lines: Vec<_> = markdown.lines().filter(|line| line.starts_with('|')).collect();
+    assert_eq!(lines.len(), 3 * 14, "{markdown}");
+    assert!(lines.iter().all(|line| line.matches('|').count() == 9), "{markdown}");
+}
+
+#[test]
+fn without_a_device_table1_says_what_is_missing() {
+    let folder = folder("table1_missing");
+    let output = command(&folder, &["reproduce", "table1", "--size", "tiny"])
+        .env("OCL_ICD_VENDORS", folder.join("nowhere"))
+        .output()
+        .expect("the command was built");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("needs an OpenCL device") && output.stdout.is_empty(), "{said}");
+}
+
+#[test]
 fn the_table_names_what_is_missing() {
     let folder = folder("missing");
     let output = command(&folder, &["bench", "saxpy", "--size", "tiny", "--runs", "1"])
@@ -290,7 +361,7 @@ fn the_table_names_what_is_missing() {
 
 #[cfg(all(feature = "offload", target_os = "linux"))]
 mod workers {
-    use super::{command, dml, fails, folder, ok};
+    use super::{WORKLOADS, command, dml, fails, folder, ok};
     use serde_json::{Value, json};
     use std::path::{Path, PathBuf};
     use std::process::Command;
@@ -459,7 +530,7 @@ mod workers {
     #[test]
     fn any_size_works_together_with_a_worker() {
         let folder = folder("with_worker");
-        for workload in ["saxpy", "gaussian", "mandelbrot"] {
+        for workload in WORKLOADS {
             for size in ["0", "1", "131", "tiny"] {
                 for policy in ["static", "dynamic:7", "hguided:2"] {
                     let limits = ["--limit", "cpu=1", "--limit", "offload:0=1"];

@@ -5,7 +5,7 @@ use crate::main_mem;
 use crate::offload::discover::Candidates as Workers;
 #[cfg(feature = "opencl")]
 use crate::opencl::discover::Candidates;
-pub use crate::options::{DiscoverError, DiscoverOptions};
+pub use crate::options::{DiscoverError, DiscoverOptions, Mechanisms};
 use dml_core::PlatformBuilder;
 
 /// Adds the devices and memories of this machine to a platform that is being built.

@@ -43,7 +43,7 @@ pub mod offload;
 pub mod opencl;
 mod options;
 
-pub use discover::{Discover, DiscoverError, DiscoverOptions};
+pub use discover::{Discover, DiscoverError, DiscoverOptions, Mechanisms};
 pub use faulty::{Faulty, FaultyCross, Script};
 pub use main_mem::MainMem;
 pub use null::Null;

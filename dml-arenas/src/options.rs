@@ -22,9 +22,27 @@ pub struct DiscoverOptions {
     only: Option<BTreeSet<String>>,
     bound: BTreeSet<String>,
     page_lock_bytes: Option<u64>,
+    #[cfg_attr(
+        not(feature = "opencl"),
+        allow(dead_code, reason = "asked of a build that has one mechanism alone")
+    )]
+    pub(crate) mechanisms: Mechanisms,
     pub(crate) offload: OffloadWishes,
     #[cfg(feature = "calibration")]
     pub(crate) calibration: CalibrationSource,
+}
+
+/// The mechanisms that copy between main memory and an OpenCL device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mechanisms {
+    /// Both, of which each plan takes the cheaper one.
+    #[default]
+    All,
+    /// The device's memory is mapped for the host, and the processor copies: the paper's default cross-arena.
+    Mapped,
+    /// The framework's read and write calls.
+    Staged,
 }
 
 /// The options of coprocessors that are worker processes.
@@ -84,6 +102,19 @@ impl DiscoverOptions {
     /// memory cannot be swapped out.
     pub fn page_locks(mut self, limit_bytes: u64) -> Self {
         self.page_lock_bytes = Some(limit_bytes);
+        self
+    }
+
+    /// Restricts OpenCL devices to some of the mechanisms that copy to them and from them; by default they have all. A
+    /// worker has one mechanism alone, and keeps it.
+    ///
+    /// This is for those who compare mechanisms. A bound device copies nothing, and needs none of them.
+    ///
+    /// # Source
+    /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2: the default implementation maps
+    /// both arenas and copies.
+    pub fn mechanisms(mut self, mechanisms: Mechanisms) -> Self {
+        self.mechanisms = mechanisms;
         self
     }
 

@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::with_opencl;
-use dml_arenas::{Discover, DiscoverError, DiscoverOptions};
-use dml_core::{DeviceKind, Platform};
+use common::{with_opencl, with_opencl_options};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, Mechanisms};
+use dml_core::{DeviceKind, LinkId, Platform};
 use dml_verify::Audited;
 use std::process::Command;
 
@@ -42,6 +42,40 @@ fn limits_and_names_that_cannot_be_are_refused() {
     assert!(
         refusal(options().limit("warp:7", 1)).to_string().contains("unknown device warp:7: there are cpu")
     );
+}
+
+#[test]
+fn a_device_is_linked_by_the_mechanisms_asked_for() {
+    let test = "a_device_is_linked_by_the_mechanisms_asked_for";
+    for (mechanisms, expected) in [
+        (None, &["mapped", "staged"][..]),
+        (Some(Mechanisms::All), &["mapped", "staged"]),
+        (Some(Mechanisms::Mapped), &["mapped"]),
+        (Some(Mechanisms::Staged), &["staged"]),
+    ] {
+        let mut options = DiscoverOptions::default().offload(0);
+        if let Some(mechanisms) = mechanisms {
+            options = options.mechanisms(mechanisms);
+        }
+        let Some((platform, device)) = with_opencl_options(test, &options) else { return };
+        let (host, home) = (platform.arenas()[0].desc(), platform.home(device).unwrap());
+        assert_eq!(&*host.name, "main_mem");
+        for (from, to) in
+            [(platform.home(host.native).unwrap(), home), (home, platform.home(host.native).unwrap())]
+        {
+            let links = (0..).map(LinkId).zip(platform.links());
+            let links = links.filter(|(_, link)| (link.from, link.to) == (from, to));
+            let mut names: Vec<_> = links.map(|(id, _)| platform.cross_arena(id).name().to_owned()).collect();
+            names.sort_unstable();
+            assert_eq!(names, expected, "{mechanisms:?}");
+        }
+        // The data arrives by whichever there is.
+        let words: Vec<u32> = (0..3_001_u32).map(|word| word.wrapping_mul(2_654_435_761)).collect();
+        let buffer = platform.buffer_from(words.clone()).unwrap();
+        let grants = platform.acquire(device).read_write(&buffer).wait().unwrap();
+        grants.release().unwrap();
+        assert!(*buffer.read().unwrap() == words[..], "{mechanisms:?}");
+    }
 }
 
 #[test]

@@ -6,8 +6,9 @@ mod common;
 
 use common::{copy_in, copy_out, host, pattern, put, take, whole, with_opencl};
 use dml_arenas::OpenClArena;
+use dml_arenas::opencl::native::hand::{Arg, Calls, Device, MapFor};
 use dml_arenas::opencl::native::{Baseline, BaselineArg, BaselineError, BaselineSpec};
-use dml_arenas::opencl::{BuildError, KernelArg, Launch};
+use dml_arenas::opencl::{BuildError, Grid, KernelArg, Launch};
 use dml_core::state::MapState;
 use dml_core::sync::Arc;
 use dml_core::{AllocError, Arena, DeviceId, DeviceSet, HostMemory, OwnBlock, Platform, Span};
@@ -88,6 +89,46 @@ fn a_block_of_another_arena_is_a_bug_of_core() {
     };
     let block = alloc(&platform.arenas()[0], 8).asked_of(&arena_of(&platform, device).unwrap());
     let _ = copy_in(&block, 0, &[1]);
+}
+
+/// It marks its place in a picture of `width` columns, and with the place in its group.
+const MARK: &str = "
+    __kernel void mark(__global uint* out, uint width, ulong end) {
+        size_t x = get_global_id(0), y = get_global_id(1);
+        if (x < width && y < end) out[y * width + x] = (uint)(y * 65536 + x * 256 + get_local_id(1) * 16 + get_local_id(0));
+    }";
+
+#[test]
+fn a_kernel_covers_its_grid_and_no_others() {
+    let Some(arena) = arena("a_kernel_covers_its_grid_and_no_others") else { return };
+    let kernel = opencl(&arena).kernel(MARK, "mark", "").unwrap();
+    let (width, height) = (37_usize, 50_usize);
+    let to = alloc(&arena, (width * height * 4) as u64);
+    for (first, rows, local) in [(0, 50, [16, 4]), (17, 20, [4, 16]), (49, 1, [1, 1]), (3, 0, [8, 8])] {
+        let before = pattern(width * height * 4, 3);
+        put(&to, 0, &before);
+        let mut expected = words(&before);
+        for y in first..first + rows {
+            for x in 0..width {
+                let place = (y - first) % local[1] * 16 + x % local[0];
+                expected[y * width + x] = (y * 65_536 + x * 256 + place) as u32;
+            }
+        }
+        let end = (first + rows) as u64;
+        let args = [KernelArg::Block(to.block()), KernelArg::U32(width as u32), KernelArg::U64(end)];
+        let [offset, items] = [[0, first], [width, rows]].map(|sizes| sizes.map(|size| size as u64));
+        let grid = Grid { offset, items, local: local.map(|size| size as u64) };
+        // SAFETY: the kernel ends at column `width` and at row `end`, at most `height`, all of which the block has.
+        let fence = unsafe { kernel.launch_grid(&args, grid) }.unwrap();
+        assert_eq!(fence.wait(), Ok(0));
+        let found = words(&take(&to, Span::new(0, (width * height * 4) as u64)));
+        assert_eq!(found, expected, "{first} {rows} {local:?}");
+    }
+    let endless = Grid { offset: [0, 1], items: [1, u64::MAX], local: [1, 8] };
+    let args = [KernelArg::Block(to.block()), KernelArg::U32(1), KernelArg::U64(0)];
+    // SAFETY: the launch is refused, and with an end of zero the kernel would touch nothing.
+    let refused = unsafe { kernel.launch_grid(&args, endless) }.unwrap_err();
+    assert!(refused.to_string().contains("mark"), "{refused}");
 }
 
 /// It touches no word past the last of its items, which the caller has within both blocks.
@@ -301,8 +342,8 @@ fn the_baseline_does_the_same_by_hand() {
             BaselineArg::U32(11),
             BaselineArg::U64(1000),
         ],
-        items: 1000,
-        local: 64,
+        items: [1000, 1],
+        local: [64, 1],
     };
     let mut baseline = Baseline::new(spec(SCALE, None)).unwrap();
     assert!(baseline.run().unwrap().as_nanos() > 0);
@@ -310,4 +351,46 @@ fn the_baseline_does_the_same_by_hand() {
     assert!(words(baseline.output(0)).into_iter().eq(expected));
     assert!(matches!(Baseline::new(spec("nonsense", None)), Err(BaselineError::Build { .. })));
     assert!(matches!(Baseline::new(spec(SCALE, Some(0))), Err(BaselineError::Device { .. })));
+}
+
+#[test]
+fn a_program_by_hand_reads_what_it_wrote_and_its_calls_are_counted() {
+    if with_opencl("a_program_by_hand_reads_what_it_wrote_and_its_calls_are_counted").is_none() {
+        return;
+    }
+    let device = Device::open(0).unwrap();
+    let mut kernel = device.kernel(SCALE, "scale").unwrap();
+    let input = words(&pattern(4000, 5));
+    let expected = |factor: u32| -> Vec<u32> {
+        input.iter().zip(0..).map(|(word, i)| word.wrapping_mul(factor).wrapping_add(i)).collect()
+    };
+    let ((), calls) = device
+        .run(|commands| {
+            let mut from = commands.buffer::<u32>(1000)?;
+            let bound = commands.bound(&input)?;
+            let mut to = commands.buffer::<u32>(1000)?;
+            commands.write(&mut from, &input)?;
+            for (buffer, factor) in [(&from, 11), (&bound, 13)] {
+                let args = [Arg::Buffer(buffer), Arg::Buffer(&to), Arg::U32(factor), Arg::U64(1000)];
+                commands.set_args(&mut kernel, &args)?;
+                // SAFETY: the kernel ends at word 1000, which all buffers have; none is mapped.
+                unsafe { commands.launch(&kernel, [1000, 1], [64, 1]) }?;
+                let mut found = vec![0_u32; 1000];
+                commands.read(&to, &mut found)?;
+                assert_eq!(found, expected(factor));
+            }
+            let mut mapped = commands.map::<u32>(&mut to, MapFor::Changing)?;
+            assert!(*mapped == expected(13)[..]);
+            mapped[999] = 7;
+            commands.unmap(mapped)?;
+            let mut found = vec![0_u32; 1000];
+            commands.read(&to, &mut found)?;
+            assert_eq!((found[998], found[999]), (expected(13)[998], 7));
+            Ok::<_, BaselineError>(())
+        })
+        .unwrap();
+    let Calls { alloc, bind, map, unmap, read, write, kernel, .. } = calls;
+    assert_eq!([alloc, bind, map, unmap, read, write, kernel], [2, 1, 1, 1, 3, 1, 2]);
+    assert!(matches!(device.kernel("nonsense", "scale"), Err(BaselineError::Build { .. })));
+    assert!(matches!(Device::open(99), Err(BaselineError::Device { device: 99, .. })));
 }

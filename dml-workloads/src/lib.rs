@@ -18,12 +18,17 @@
 //!    byte shows in the output.
 //! 4. **A check is written differently from the kernels that it judges**, and names the first item that is wrong.
 
+pub mod bfs;
 pub mod check;
 pub mod gaussian;
 pub mod mandelbrot;
+pub mod matmul;
 pub mod picture;
 pub mod prepare;
 pub mod saxpy;
+#[cfg(feature = "opencl")]
+pub mod table1;
+pub mod vecadd;
 
 #[cfg(test)]
 mod packages;

@@ -15,6 +15,7 @@ use super::session::Session;
 use crate::fork::Origin;
 use crate::join::{self, End};
 use crate::main_mem::PageLockBudget;
+use crate::options::Mechanisms;
 use dml_core::sync::Arc;
 use dml_core::{
     Allocation, Concurrency, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostMapped, HostStaged, Link,
@@ -61,28 +62,31 @@ pub(super) struct Side<'a> {
     pub(super) budget: Option<&'a Arc<PageLockBudget>>,
 }
 
-/// Links an OpenCL arena with main memory: both mechanisms, both directions.
-pub(super) fn join(builder: &mut PlatformBuilder, host: End, side: &Side<'_>) {
+/// Links an OpenCL arena with main memory by some of the mechanisms, in both directions.
+pub(super) fn join(builder: &mut PlatformBuilder, host: End, side: &Side<'_>, mechanisms: Mechanisms) {
     let (device, speeds) = (side.end, Speeds::of(side.sort));
-    let (staged, mapped) =
-        (Here::new(HostStaged::new(speeds.staged)), Here::new(HostMapped::new(speeds.mapped)));
-    let ends = ((host, host.native), (device, device.native));
-    match side.budget {
-        Some(budget) => {
-            let (session, budget) = (side.session.clone(), budget.clone());
-            let locking = PageLocking { mechanism: staged, session, budget };
-            join::both_ways(builder, ends.0, ends.1, Allocation::Internal, locking);
+    if mechanisms != Mechanisms::Mapped {
+        let staged = Here::new(HostStaged::new(speeds.staged));
+        let ends = ((host, host.native), (device, device.native));
+        match side.budget {
+            Some(budget) => {
+                let (session, budget) = (side.session.clone(), budget.clone());
+                let locking = PageLocking { mechanism: staged, session, budget };
+                join::both_ways(builder, ends.0, ends.1, Allocation::Internal, locking);
+            }
+            None => join::both_ways(builder, ends.0, ends.1, Allocation::Internal, staged),
         }
-        None => join::both_ways(builder, ends.0, ends.1, Allocation::Internal, staged),
     }
-    // The host reaches the device's memory itself.
-    join::both_ways(builder, (host, host.native), (device, host.native), Allocation::Internal, mapped);
+    if mechanisms != Mechanisms::Staged {
+        let mapped = Here::new(HostMapped::new(speeds.mapped));
+        // The host reaches the device's memory itself.
+        join::both_ways(builder, (host, host.native), (device, host.native), Allocation::Internal, mapped);
+    }
 }
 
-/// Lets the device use the storage of main memory in place of storage of its own, wherever it can. The copies remain
-/// for buffers of which the device has storage already.
+/// Lets the device use the storage of main memory in place of storage of its own, wherever it can. The links that copy
+/// remain for buffers of which the device has storage already.
 pub(super) fn bind(builder: &mut PlatformBuilder, host: End, side: &Side<'_>) {
-    join(builder, host, side);
     let device = side.end;
     let allocation = Allocation::Bound(Concurrency::Exclusive);
     let (source_via, target_via) = (host.native, device.native);

@@ -59,10 +59,7 @@ impl Candidates {
                 continue;
             }
             match open(found, &name, options)? {
-                Ok(session) => {
-                    let ways = (options.is_bound(&name), &budget);
-                    add_device(builder, host, (found, session), &name, ways);
-                }
+                Ok(session) => add_device(builder, host, (found, session), &name, (options, &budget)),
                 Err(reason) if options.names(&name) => {
                     return Err(DiscoverError::Unusable { device: name, reason });
                 }
@@ -102,7 +99,7 @@ fn add_device(
     host: End,
     (found, session): (&Found, Session),
     name: &str,
-    (is_bound, budget): (bool, &Arc<PageLockBudget>),
+    (options, budget): (&DiscoverOptions, &Arc<PageLockBudget>),
 ) {
     let kind = match found.sort {
         Sort::Gpu => DeviceKind::Gpu,
@@ -118,7 +115,10 @@ fn add_device(
     let native = builder.add_device(desc);
     let session = Arc::new(session);
     let arena = builder.add_arena(Arc::new(OpenClArena::new(session.clone(), name, native, host.native)));
-    let join = if is_bound { cross::bind } else { cross::join };
     let budget = found.is_discrete.then_some(budget);
-    join(builder, host, &Side { end: End { arena, native }, sort: found.sort, session: &session, budget });
+    let side = Side { end: End { arena, native }, sort: found.sort, session: &session, budget };
+    cross::join(builder, host, &side, options.mechanisms);
+    if options.is_bound(name) {
+        cross::bind(builder, host, &side);
+    }
 }

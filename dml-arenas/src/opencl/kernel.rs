@@ -76,6 +76,21 @@ pub struct Launch {
     pub local: u64,
 }
 
+/// The work-items of a launch along two dimensions. The first dimension is that of columns, the second that of rows.
+///
+/// # Shape and units
+/// As [`Launch`], for each dimension. Groups are as large as `local` says, since a kernel of two dimensions usually relies
+/// on their shape. A driver that cannot run such groups refuses the launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// The first work-item.
+    pub offset: [u64; 2],
+    /// The number of work-items; zero in one dimension launches nothing.
+    pub items: [u64; 2],
+    /// The size of a work-group, at least one.
+    pub local: [u64; 2],
+}
+
 impl OpenClArena {
     /// Builds a kernel from OpenCL C source. A program is compiled once for each source and options. Each call makes a
     /// separate kernel, so that callers on different threads do not wait for each other.
@@ -256,17 +271,53 @@ impl OpenClKernel {
             return Ok(Fence::done(0));
         }
         let size = self.size(launch)?;
+        // SAFETY: the caller answers for what the kernel touches (1).
+        unsafe { self.enqueue(args, blocks, &size) }
+    }
+
+    /// Starts the kernel on a grid of work-items. The fence waits for its end and reports zero bytes.
+    ///
+    /// # Safety
+    /// As [`launch`](Self::launch).
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    ///
+    /// # Panics
+    /// As [`launch`](Self::launch).
+    pub unsafe fn launch_grid(&self, args: &[KernelArg<'_>], grid: Grid) -> Result<Fence, TransferError> {
+        let blocks = self.check(args)?;
+        if grid.items.contains(&0) {
+            return Ok(Fence::done(0));
+        }
+        let size = self.grid_size(grid)?;
+        // SAFETY: the caller answers for what the kernel touches (1).
+        unsafe { self.enqueue(args, blocks, &size) }
+    }
+
+    /// Sets the arguments and enqueues the kernel.
+    ///
+    /// # Safety
+    /// 1. As [`launch`](Self::launch).
+    unsafe fn enqueue(
+        &self,
+        args: &[KernelArg<'_>],
+        blocks: Vec<BlockRef>,
+        size: &Size,
+    ) -> Result<Fence, TransferError> {
         let queue = self.session.kernels()?;
         let kernel = self.kernel.lock();
         for (index, arg) in (0..).zip(args) {
             set(&kernel, index, arg).map_err(|code| self.misfit(index, args.len(), code, &words(code)))?;
         }
-        let local = size.local.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let (offset, global) = (&raw const size.offset, &raw const size.global);
+        let local = size.local.as_ref().map_or(std::ptr::null(), |local| local.as_ptr());
+        let (offset, global) = (size.offset.as_ptr(), size.global.as_ptr());
         // SAFETY: a live queue and a kernel of its context, with every argument set under the lock held; the sizes are
-        // of one dimension each and outlive the call. What the kernel touches is the caller's to answer for (1).
+        // of two dimensions each, of which one or both count, and outlive the call. What the kernel touches is the
+        // caller's to answer for (1).
         let enqueued = unsafe {
-            enqueue_nd_range_kernel(queue, kernel.raw(), 1, offset, global, local, 0, std::ptr::null())
+            let (kernel, dimensions) = (kernel.raw(), size.dimensions);
+            enqueue_nd_range_kernel(queue, kernel, dimensions, offset, global, local, 0, std::ptr::null())
         };
         drop(kernel);
         self.session.fence("clEnqueueNDRangeKernel", (queue, enqueued), 0, blocks)
@@ -304,17 +355,32 @@ impl OpenClKernel {
     fn size(&self, launch: Launch) -> Result<Size, TransferError> {
         let word = |value: u64| usize::try_from(value).ok();
         let size = || {
-            let (offset, items) = (word(launch.offset)?, word(launch.items)?);
             let local =
                 (launch.local > 0).then(|| word(launch.local).unwrap_or(usize::MAX).min(self.max_local));
-            let global = items.checked_next_multiple_of(local.unwrap_or(1))?;
-            offset.checked_add(global)?;
-            Some(Size { offset, global, local })
+            let (offset, global) = along(launch.offset, launch.items, local.unwrap_or(1))?;
+            let local = local.map(|local| [local, 1]);
+            Some(Size { dimensions: 1, offset: [offset, 0], global: [global, 1], local })
         };
-        size().ok_or_else(|| {
-            let reason = format!("kernel {}: {launch:?} exceeds what can be counted", self.name);
-            refused("clEnqueueNDRangeKernel", CL_INVALID_GLOBAL_WORK_SIZE, reason)
-        })
+        size().ok_or_else(|| self.uncountable(&launch))
+    }
+
+    fn grid_size(&self, grid: Grid) -> Result<Size, TransferError> {
+        let size = || {
+            let [columns, rows] = [0, 1].map(|axis| {
+                let local = usize::try_from(grid.local[axis]).ok()?.max(1);
+                let (offset, global) = along(grid.offset[axis], grid.items[axis], local)?;
+                Some((offset, global, local))
+            });
+            let (columns, rows) = (columns?, rows?);
+            let [offset, global] = [[columns.0, rows.0], [columns.1, rows.1]];
+            Some(Size { dimensions: 2, offset, global, local: Some([columns.2, rows.2]) })
+        };
+        size().ok_or_else(|| self.uncountable(&grid))
+    }
+
+    fn uncountable(&self, launch: &dyn std::fmt::Debug) -> TransferError {
+        let reason = format!("kernel {}: {launch:?} exceeds what can be counted", self.name);
+        refused("clEnqueueNDRangeKernel", CL_INVALID_GLOBAL_WORK_SIZE, reason)
     }
 
     fn misfit(&self, index: u32, count: usize, code: i32, reason: &str) -> TransferError {
@@ -332,9 +398,20 @@ impl OpenClKernel {
 
 /// The sizes of a launch, as the driver takes them.
 struct Size {
-    offset: usize,
-    global: usize,
-    local: Option<usize>,
+    /// How many of the two dimensions count.
+    dimensions: u32,
+    offset: [usize; 2],
+    global: [usize; 2],
+    local: Option<[usize; 2]>,
+}
+
+/// Returns the first work-item along one dimension, and the number of work-items padded to whole groups, if both can be
+/// counted.
+fn along(offset: u64, items: u64, local: usize) -> Option<(usize, usize)> {
+    let (offset, items) = (usize::try_from(offset).ok()?, usize::try_from(items).ok()?);
+    let global = items.checked_next_multiple_of(local)?;
+    offset.checked_add(global)?;
+    Some((offset, global))
 }
 
 fn set(kernel: &Kernel, index: u32, arg: &KernelArg<'_>) -> Result<(), i32> {

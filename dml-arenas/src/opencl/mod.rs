@@ -41,4 +41,4 @@ mod session;
 
 pub use arena::OpenClArena;
 pub use error::BuildError;
-pub use kernel::{KernelArg, Launch, OpenClKernel, may_have_begun};
+pub use kernel::{Grid, KernelArg, Launch, OpenClKernel, may_have_begun};

@@ -1,6 +1,8 @@
 //! The same work written by hand against OpenCL, to measure the overhead of the data layer. Of DML it uses only the
 //! order in which devices are numbered.
 
+pub mod hand;
+
 use super::device::{Part, list};
 use super::error::words;
 use crate::fork::Origin;
@@ -46,10 +48,11 @@ pub struct BaselineSpec<'a> {
     pub options: &'a str,
     /// The arguments in order.
     pub args: Vec<BaselineArg>,
-    /// The number of work-items. It is padded to a multiple of `local`, so the kernel must check its bound.
-    pub items: usize,
-    /// The largest size of a work-group; zero leaves it to the driver.
-    pub local: usize,
+    /// The number of work-items, along one or two dimensions; one along the second if there is one dimension only. It is
+    /// padded to a multiple of `local`, so the kernel must check its bound.
+    pub items: [usize; 2],
+    /// The size of a work-group; zero leaves it to the driver. Along one dimension it is cut to what the kernel allows.
+    pub local: [usize; 2],
 }
 
 /// Why the baseline could not be made or run.
@@ -104,8 +107,8 @@ struct Objects {
     _program: Program,
     _context: Context,
     _part: Part,
-    global: usize,
-    local: Option<usize>,
+    global: [usize; 2],
+    local: Option<[usize; 2]>,
 }
 
 #[derive(Debug)]
@@ -158,8 +161,12 @@ impl Baseline {
         let most: usize = get_kernel_work_group_info(kernel.get(), part.id(), CL_KERNEL_WORK_GROUP_SIZE)
             .map_err(ClError)?
             .into();
-        let local = (spec.local > 0).then(|| spec.local.min(most.max(1)));
-        let global = spec.items.next_multiple_of(local.unwrap_or(1));
+        let local = match spec.local {
+            [0, _] | [_, 0] => None,
+            [local, 1] => Some([local.min(most.max(1)), 1]),
+            local => Some(local),
+        };
+        let global = [0, 1].map(|axis| spec.items[axis].next_multiple_of(local.unwrap_or([1, 1])[axis]));
         let (_program, _context, _part) = (program, context, part);
         let objects = Objects { slots, kernel, queue, _program, _context, _part, global, local };
         Ok(Self { objects: ManuallyDrop::new(objects), origin: Origin::here() })
@@ -210,11 +217,14 @@ impl Objects {
                 self.queue.enqueue_write_buffer(&mut slot.buffer, CL_NON_BLOCKING, 0, &slot.data, &[])
             }?;
         }
-        if self.global > 0 {
-            let local = self.local.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-            let (kernel, global) = (self.kernel.get(), &raw const self.global);
-            // SAFETY: every argument was set in `new`; the sizes are of one dimension.
-            unsafe { self.queue.enqueue_nd_range_kernel(kernel, 1, std::ptr::null(), global, local, &[]) }?;
+        if !self.global.contains(&0) {
+            let local = self.local.as_ref().map_or(std::ptr::null(), |local| local.as_ptr());
+            let (kernel, global) = (self.kernel.get(), self.global.as_ptr());
+            let dimensions = if self.global[1] > 1 { 2 } else { 1 };
+            // SAFETY: every argument was set in `new`; the sizes are of two dimensions, of which one or both count.
+            unsafe {
+                self.queue.enqueue_nd_range_kernel(kernel, dimensions, std::ptr::null(), global, local, &[])
+            }?;
         }
         for slot in self.slots.iter_mut().filter(|slot| slot.is_output && !slot.data.is_empty()) {
             // SAFETY: as for the inputs.

@@ -103,7 +103,8 @@ mod tests {
         let native = builder.add_device(DeviceDesc::new("opencl:0", DeviceKind::Accelerator));
         let arena = OpenClArena::new(session.clone(), "opencl:0", native, host.native);
         let end = End { arena: builder.add_arena(Arc::new(arena)), native };
-        join(&mut builder, host, &Side { end, sort: found.sort, session: &session, budget: Some(budget) });
+        let side = Side { end, sort: found.sort, session: &session, budget: Some(budget) };
+        join(&mut builder, host, &side, crate::options::Mechanisms::All);
         Some((builder.build().unwrap(), native, session))
     }
 

@@ -1,6 +1,6 @@
 //! gaussian over buffers.
 
-use super::variants::{self, HostView, Parts, Slot};
+use super::variants::{self, HostView, Parts, Shape, Slot};
 use super::{
     Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, only_on_host, scribble,
 };
@@ -101,6 +101,7 @@ impl Gaussian {
                 Slot::U32(height),
                 Slot::U32(radius),
             ],
+            shape: Shape::Line,
         };
         let kernel = variants::add(kernel, platform, devices, &parts)?;
         Ok(Self { problem, image, weights, out, kernel })
@@ -158,7 +159,8 @@ impl Prepared for Gaussian {
                 PlainArgument::U32(problem.radius()),
                 PlainArgument::U64(problem.items()),
             ],
-            local_size: LOCAL_SIZE,
+            items: [self.items(), 1],
+            local_size: [LOCAL_SIZE, 1],
         }
     }
 

@@ -1,6 +1,6 @@
 //! mandelbrot over a buffer.
 
-use super::variants::{self, HostView, Parts, Slot};
+use super::variants::{self, HostView, Parts, Shape, Slot};
 use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, scribble};
 use crate::check::Mismatch;
 use crate::mandelbrot::{
@@ -72,6 +72,7 @@ impl Mandelbrot {
                 Slot::F32(problem.top()),
                 Slot::F32(problem.step()),
             ],
+            shape: Shape::Line,
         };
         let kernel = variants::add(kernel, platform, devices, &parts)?;
         Ok(Self { problem, out, kernel })
@@ -127,7 +128,8 @@ impl Prepared for Mandelbrot {
                 PlainArgument::F32(problem.step()),
                 PlainArgument::U64(problem.items()),
             ],
-            local_size: LOCAL_SIZE,
+            items: [self.items(), 1],
+            local_size: [LOCAL_SIZE, 1],
         }
     }
 

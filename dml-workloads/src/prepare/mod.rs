@@ -8,8 +8,10 @@
 
 mod gaussian;
 mod mandelbrot;
+mod matmul;
 mod saxpy;
 mod variants;
+mod vecadd;
 
 use crate::check::Mismatch;
 use crate::gaussian::GaussianError;
@@ -39,6 +41,14 @@ pub fn registry() -> dml_arenas::offload::Registry {
             Workload::Mandelbrot.name(),
             variants::in_worker(|items, views, scalars| mandelbrot::compute(items, views, scalars)),
         )
+        .with(
+            Workload::Vecadd.name(),
+            variants::in_worker(|items, views, scalars| vecadd::compute(items, views, scalars)),
+        )
+        .with(
+            Workload::Matmul.name(),
+            variants::in_worker(|items, views, scalars| matmul::compute(items, views, scalars)),
+        )
 }
 
 /// A benchmark workload.
@@ -51,11 +61,15 @@ pub enum Workload {
     Gaussian,
     /// Draws the Mandelbrot set.
     Mandelbrot,
+    /// Adds two vectors.
+    Vecadd,
+    /// Multiplies two square matrices.
+    Matmul,
 }
 
 impl Workload {
     /// Every workload, in the order of the suite.
-    pub const ALL: [Self; 3] = [Self::Saxpy, Self::Gaussian, Self::Mandelbrot];
+    pub const ALL: [Self; 5] = [Self::Saxpy, Self::Gaussian, Self::Mandelbrot, Self::Vecadd, Self::Matmul];
 
     /// The name on the command line.
     #[must_use]
@@ -64,6 +78,8 @@ impl Workload {
             Self::Saxpy => "saxpy",
             Self::Gaussian => "gaussian",
             Self::Mandelbrot => "mandelbrot",
+            Self::Vecadd => "vecadd",
+            Self::Matmul => "matmul",
         }
     }
 
@@ -96,6 +112,8 @@ impl Workload {
             Self::Saxpy => Box::new(saxpy::Saxpy::prepare(platform, devices, input)?),
             Self::Gaussian => Box::new(gaussian::Gaussian::prepare(platform, devices, input)?),
             Self::Mandelbrot => Box::new(mandelbrot::Mandelbrot::prepare(platform, devices, input)?),
+            Self::Vecadd => Box::new(vecadd::Vecadd::prepare(platform, devices, input)?),
+            Self::Matmul => Box::new(matmul::Matmul::prepare(platform, devices, input)?),
         })
     }
 }
@@ -133,7 +151,7 @@ pub enum Input<'a> {
     Small,
     /// As published.
     Paper,
-    /// So many items; for a picture to be blurred, the length of its edges.
+    /// So many items; for a picture to be blurred, the length of its edges, and for matrices the number of rows.
     Size(u64),
     /// A picture of the user's.
     Picture(&'a Path),
@@ -254,8 +272,10 @@ pub struct Plain {
     pub kernel: &'static str,
     /// The arguments in order.
     pub arguments: Vec<PlainArgument>,
-    /// The local work size.
-    pub local_size: u64,
+    /// The number of work-items, along one or two dimensions; one along the second if there is one dimension only.
+    pub items: [u64; 2],
+    /// The local work size, likewise.
+    pub local_size: [u64; 2],
 }
 
 /// A workload ready to run.

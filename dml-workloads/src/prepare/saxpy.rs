@@ -1,6 +1,6 @@
 //! saxpy over buffers.
 
-use super::variants::{self, HostView, Parts, Slot};
+use super::variants::{self, HostView, Parts, Shape, Slot};
 use super::{
     Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, only_on_host, scribble,
 };
@@ -72,6 +72,7 @@ impl Saxpy {
             source: OPENCL_SOURCE,
             name: OPENCL_KERNEL,
             slots: vec![Slot::F32(alpha), Slot::Buffer(0), Slot::Buffer(1), Slot::Buffer(2)],
+            shape: Shape::Line,
         };
         let kernel = variants::add(kernel, platform, devices, &parts)?;
         Ok(Self { problem, x, y, out, kernel })
@@ -121,7 +122,8 @@ impl Prepared for Saxpy {
                 PlainArgument::Output(self.out.raw().len()),
                 PlainArgument::U64(self.problem.items()),
             ],
-            local_size: LOCAL_SIZE,
+            items: [self.items(), 1],
+            local_size: [LOCAL_SIZE, 1],
         }
     }
 

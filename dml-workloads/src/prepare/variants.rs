@@ -66,6 +66,16 @@ pub(super) enum Slot {
     F32(f32),
 }
 
+/// How the work-items of a package are laid out on an OpenCL device.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "opencl"), allow(dead_code, reason = "only OpenCL lays work-items out"))]
+pub(super) enum Shape {
+    /// One for each item, in groups of the kernel's local size.
+    Line,
+    /// One for each column of each item, which is a row.
+    Grid { columns: u64, local: [u64; 2] },
+}
+
 /// The scalar of this number, which has to be a `u32`.
 pub(super) fn scalar_u32(scalars: &[Slot], index: usize) -> Result<u32, KernelError> {
     match scalars.get(index) {
@@ -98,6 +108,7 @@ pub(super) struct Parts {
     pub(super) source: &'static str,
     pub(super) name: &'static str,
     pub(super) slots: Vec<Slot>,
+    pub(super) shape: Shape,
 }
 
 impl Parts {
@@ -147,8 +158,8 @@ fn add_one(
             cause: cause.to_string(),
         })?;
         let buffers = kernel.arguments().iter().map(|argument| argument.buffer().clone()).collect();
-        let local = kernel.local_size();
-        return Ok(kernel.variant(device, opencl(built, parts.slots.clone(), buffers, local)));
+        let (slots, layout) = (parts.slots.clone(), (parts.shape, kernel.local_size()));
+        return Ok(kernel.variant(device, opencl(built, slots, buffers, layout)));
     }
     Err(PrepareError::NoKernel { workload: parts.workload, device: desc.name.to_string() })
 }
@@ -231,9 +242,9 @@ fn opencl(
     kernel: dml_arenas::opencl::OpenClKernel,
     slots: Vec<Slot>,
     buffers: Vec<RawBuffer>,
-    local: u64,
+    (shape, local): (Shape, u64),
 ) -> impl Variant + 'static {
-    use dml_arenas::opencl::{KernelArg, Launch};
+    use dml_arenas::opencl::{Grid, KernelArg, Launch};
     move |package: &Package, grants: &mut Grants| -> Result<Fence, KernelError> {
         let mut args = Vec::with_capacity(slots.len() + 1);
         for slot in &slots {
@@ -247,12 +258,19 @@ fn opencl(
             });
         }
         args.push(KernelArg::U64(package.end()));
-        let launch = Launch { offset: package.start(), items: package.items(), local };
+        let (start, items) = (package.start(), package.items());
         #[allow(unsafe_code, reason = "launching a kernel on the machine's own memory is")]
         // SAFETY: the kernels of this crate touch the elements of their items and of the footprints of these alone, and return
         // where an item is past the package's end, which is their last argument. The blocks hold whole buffers, whose sizes and
         // scalars `prepare` has made to fit each other.
-        let launched = unsafe { kernel.launch(&args, launch) };
+        let launched = unsafe {
+            match shape {
+                Shape::Line => kernel.launch(&args, Launch { offset: start, items, local }),
+                Shape::Grid { columns, local } => {
+                    kernel.launch_grid(&args, Grid { offset: [0, start], items: [columns, items], local })
+                }
+            }
+        };
         launched.map_err(|error| match dml_arenas::opencl::may_have_begun(&error) {
             true => error.into(),
             false => NotStarted::new(error).into(),

@@ -368,8 +368,8 @@ impl Bench<'_> {
             kernel: plain.kernel,
             options: "",
             args: plain.arguments.iter().map(baseline_arg).collect(),
-            items: self.prepared.items() as usize,
-            local: plain.local_size as usize,
+            items: plain.items.map(|items| items as usize),
+            local: plain.local_size.map(|items| items as usize),
         };
         let baseline = Baseline::new(spec).map_err(Failure::work)?;
         Ok(Some(Native { baseline, seconds: Vec::new() }))

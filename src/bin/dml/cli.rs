@@ -1,6 +1,6 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use dml::prelude::DiscoverOptions;
 use dml::scheduler::PolicySpec;
 use std::collections::BTreeSet;
@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Devices(DevicesOptions),
     /// Co-executes a workload: each device alone, then all together; checks every result.
     Bench(BenchOptions),
+    /// Measures a table of a paper on this machine, and prints it beside the published one.
+    Reproduce(ReproduceOptions),
 }
 
 #[derive(Debug, Args)]
@@ -92,7 +94,7 @@ impl WorkerOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchOptions {
-    /// Workloads: saxpy, gaussian, mandelbrot, or all. By itself: offload, what transfers to a worker and calls of it take.
+    /// Workloads: saxpy, gaussian, mandelbrot, vecadd, matmul, or all. By itself: offload, what transfers to a worker and calls of it take.
     #[arg(required = true, value_name = "WORKLOAD")]
     pub(crate) workloads: Vec<String>,
 
@@ -117,7 +119,7 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "DEVICE=P", value_parser = PerDevice::<f64>::from_str)]
     pub(crate) powers: Vec<PerDevice<f64>>,
 
-    /// tiny, small, paper, or a number: of items, for gaussian the length of the picture's edges.
+    /// tiny, small, paper, or a number: of items, for gaussian the length of the picture's edges, for matmul the rows.
     #[arg(long, default_value = "small", value_parser = SizeSpec::from_str)]
     pub(crate) size: SizeSpec,
 
@@ -140,6 +142,55 @@ pub(crate) struct BenchOptions {
     /// Print one JSON object instead of a table; a list of them for several workloads.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReproduceOptions {
+    /// The table: table1, operation counts and times of the data layer beside OpenCL by hand.
+    #[arg(value_name = "TABLE", value_enum)]
+    pub(crate) table: Table,
+
+    /// tiny takes milliseconds, small is that of dml bench, paper is as published.
+    #[arg(long, default_value = "paper", value_enum)]
+    pub(crate) size: TableSize,
+
+    /// Rounds that count, after one that does not; every mode runs once in each, in an order that repeats after four.
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: u32,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print markdown instead of text.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) markdown: bool,
+}
+
+/// A table of a paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Table {
+    /// Operation counts and times of vecadd, matmul and bfs, by hand and on the data layer.
+    Table1,
+}
+
+/// How large the workloads of a table are to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TableSize {
+    Tiny,
+    Small,
+    Paper,
+}
+
+impl TableSize {
+    /// The name on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Tiny => "tiny",
+            Self::Small => "small",
+            Self::Paper => "paper",
+        }
+    }
 }
 
 /// A value for one device, as `DEVICE=VALUE`.

@@ -182,3 +182,51 @@ pub(crate) struct Hop {
     pub(crate) to: String,
     pub(crate) mechanism: String,
 }
+
+/// A table of a paper, beside the published one.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Reproduced {
+    pub(crate) table: &'static str,
+    pub(crate) device: String,
+    pub(crate) size: &'static str,
+    pub(crate) runs: u32,
+    pub(crate) verified: bool,
+    pub(crate) rows: Vec<ReproducedRow>,
+}
+
+/// One workload of a table.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ReproducedRow {
+    pub(crate) row: &'static str,
+    pub(crate) size: BTreeMap<&'static str, u64>,
+    pub(crate) published: BTreeMap<&'static str, PublishedMode>,
+    pub(crate) hand: ReproducedMode,
+    pub(crate) hand_bound: ReproducedMode,
+    pub(crate) noopt: ReproducedMode,
+    pub(crate) opt: ReproducedMode,
+    pub(crate) ratios: ReproducedRatios,
+}
+
+/// What a paper says of one mode; no number where it gives none.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct PublishedMode {
+    pub(crate) seconds: f64,
+    pub(crate) operations: BTreeMap<&'static str, Option<u64>>,
+}
+
+/// What one mode took and called here.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ReproducedMode {
+    pub(crate) seconds: f64,
+    pub(crate) seconds_min: f64,
+    pub(crate) seconds_max: f64,
+    pub(crate) operations: BTreeMap<&'static str, u64>,
+}
+
+/// Medians of the ratios of times in the same round.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ReproducedRatios {
+    pub(crate) opt_over_hand: f64,
+    pub(crate) opt_over_hand_bound: f64,
+    pub(crate) noopt_over_hand: f64,
+}

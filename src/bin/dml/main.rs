@@ -11,6 +11,7 @@ mod machine;
 mod offload;
 mod plan;
 mod progress;
+mod reproduce;
 mod speeds;
 mod table;
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     let outcome = match &arguments.command {
         cli::Command::Devices(options) => devices::run(options),
         cli::Command::Bench(options) => bench::run(options),
+        cli::Command::Reproduce(options) => reproduce::run(options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,288 @@
+//! Matmul: the product of two square matrices, tile by tile.
+//!
+//! ```text
+//!   package of items (= rows of out)
+//!   a[rows] ──┐
+//!   b (all) ──┴─▶ a * b ──▶ out[rows]        one item = one row of `edge` elements
+//! ```
+//!
+//! Invariants:
+//!
+//! 1. **Every sum is exact.** The elements are whole numbers so small that sums of all products have at most 24 bits, which
+//!    single precision holds. So no order of the sums and no contraction changes a bit, and the check asks for the exact
+//!    value.
+//! 2. **An edge may be any number.** Tiles that reach beyond a matrix hold zeros there.
+//!
+//! # Source
+//! "Abstract Representation of Shared Data for Heterogeneous Computing", table 1: 512 x 512 elements.
+
+use crate::check::{Mismatch, Value};
+use crate::random;
+use rayon::prelude::*;
+use std::ops::Range;
+use thiserror::Error;
+
+/// Work-items of one OpenCL work-group: columns and rows of a tile.
+pub const LOCAL_SIZE: [u64; 2] = [16, 16];
+
+/// The OpenCL C 1.2 program.
+///
+/// # Shape and units
+/// Kernel arguments: `global const float* a`, `global const float* b`, `global float* out`, `uint edge`, `ulong end` (rows
+/// from `end` on are left alone). Work-items have two dimensions: columns, and rows from the first of the package on. The
+/// buffers are whole.
+pub const OPENCL_SOURCE: &str = include_str!("kernels/matmul.cl");
+
+/// The name of the kernel in [`OPENCL_SOURCE`].
+pub const OPENCL_KERNEL: &str = "matmul";
+
+/// How large a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Size {
+    /// Rows and columns of each matrix.
+    pub edge: u64,
+}
+
+/// For tests: milliseconds, and no multiple of a tile.
+pub const TINY: Size = Size { edge: 61 };
+/// About a second alone on one core.
+pub const SMALL: Size = Size { edge: 1536 };
+/// The published size.
+pub const PAPER: Size = Size { edge: 512 };
+
+/// Columns of `out` that the host kernel sums side by side; as many rows of `b` stay in the second cache.
+const COLUMNS_PER_BLOCK: usize = 256;
+
+/// Bits of a whole number in single precision.
+const EXACT_BITS: u32 = f32::MANTISSA_DIGITS;
+
+/// The matrices are larger than sums in single precision can be exact for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a matrix of edge {edge} is too large: at most {}", Problem::LARGEST_EDGE)]
+pub struct TooLarge {
+    /// The edge asked for.
+    pub edge: u64,
+}
+
+/// The inputs of one product.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    edge: usize,
+    a: Vec<f32>,
+    b: Vec<f32>,
+}
+
+impl Problem {
+    /// The most rows and columns: elements are then whole numbers from -16 to 16.
+    pub const LARGEST_EDGE: u64 = 1 << 15;
+
+    /// Draws two matrices, in parallel.
+    ///
+    /// ```
+    /// use dml_workloads::matmul::{self, Problem};
+    ///
+    /// let problem = Problem::generate(matmul::TINY, 42)?;
+    /// let mut out = vec![0.0; problem.a().len()];
+    /// matmul::host(0..problem.items(), problem.items(), problem.a(), problem.b(), &mut out);
+    /// problem.check(&out)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TooLarge`] above [`LARGEST_EDGE`](Self::LARGEST_EDGE).
+    pub fn generate(size: Size, seed: u64) -> Result<Self, TooLarge> {
+        let Size { edge } = size;
+        if edge > Self::LARGEST_EDGE {
+            return Err(TooLarge { edge });
+        }
+        let largest = largest_element(edge);
+        let matrix = |stream| {
+            let seed = random::stream(seed, stream);
+            let element = |index| (random::word(seed, index) % (2 * largest + 1)) as f32 - largest as f32;
+            (0..edge * edge).into_par_iter().map(element).collect()
+        };
+        Ok(Self { edge: edge as usize, a: matrix(1), b: matrix(2) })
+    }
+
+    /// The number of items: one per row of the product, which is also the number of columns.
+    #[must_use]
+    pub fn items(&self) -> u64 {
+        self.edge as u64
+    }
+
+    /// The first matrix, row-major.
+    #[must_use]
+    pub fn a(&self) -> &[f32] {
+        &self.a
+    }
+
+    /// The second matrix, row-major.
+    #[must_use]
+    pub fn b(&self) -> &[f32] {
+        &self.b
+    }
+
+    /// Compares a whole product with dot products of integers, exactly.
+    ///
+    /// # Errors
+    /// A [`Mismatch`] with the first row that has a wrong element, or with the lengths where they differ.
+    pub fn check(&self, out: &[f32]) -> Result<(), Mismatch> {
+        let edge = self.edge;
+        Mismatch::of_length("length of the matmul output", self.a.len(), out.len(), edge.max(1) as u64)?;
+        if edge == 0 {
+            return Ok(());
+        }
+        // The columns of b as rows, so that a dot product goes along both.
+        let columns: Vec<i16> =
+            (0..edge * edge).map(|index| self.b[index % edge * edge + index / edge] as i16).collect();
+        let wrong = out.par_chunks(edge).enumerate().find_map_first(|(row, out)| {
+            let a: Vec<i16> = self.a[row * edge..][..edge].iter().map(|element| *element as i16).collect();
+            let dot = |column: &[i16]| -> i32 {
+                a.iter().zip(column).map(|(left, right)| i32::from(*left) * i32::from(*right)).sum()
+            };
+            let mut pairs = out.iter().zip(columns.chunks_exact(edge));
+            let differs = |(found, column): (&f32, &[i16])| {
+                let (expected, found) = (f64::from(dot(column)), f64::from(*found));
+                (found != expected).then_some((row, expected, found))
+            };
+            pairs.find_map(differs)
+        });
+        wrong.map_or(Ok(()), |(row, expected, found)| {
+            let (expected, found) = (Value::Real(expected), Value::Real(found));
+            Err(Mismatch { item: row as u64, expected, found, what: "row of the matmul output" })
+        })
+    }
+}
+
+/// The largest element, so that a sum of `edge` products has no more than [`EXACT_BITS`] bits.
+fn largest_element(edge: u64) -> u64 {
+    let edge_bits = edge.max(1).next_power_of_two().trailing_zeros();
+    1 << ((EXACT_BITS - edge_bits) / 2)
+}
+
+/// Computes one package on the host, in the current rayon pool.
+///
+/// # Shape and units
+/// `items` are rows; `a` and `out` hold just these rows, `b` is whole. All rows have `edge` elements.
+///
+/// # Panics
+/// When a slice is not as long as said above.
+pub fn host(items: Range<u64>, edge: u64, a: &[f32], b: &[f32], out: &mut [f32]) {
+    let count = items.end.saturating_sub(items.start);
+    let (part, whole) = (count * edge, edge * edge);
+    assert!(
+        a.len() as u64 == part && out.len() as u64 == part && b.len() as u64 == whole,
+        "matmul of rows {items:?} of {edge}: a has {}, b {} and out {} elements, not {part}, {whole} and {part}",
+        a.len(),
+        b.len(),
+        out.len()
+    );
+    let edge = edge as usize;
+    if part == 0 {
+        return;
+    }
+    out.par_chunks_mut(edge).zip(a.par_chunks(edge)).for_each(|(out, a)| {
+        for (block, out) in out.chunks_mut(COLUMNS_PER_BLOCK).enumerate() {
+            let mut sums = [0.0; COLUMNS_PER_BLOCK];
+            let sums = &mut sums[..out.len()];
+            let first = block * COLUMNS_PER_BLOCK;
+            for (element, row) in a.iter().zip(b.chunks_exact(edge)) {
+                for (sum, factor) in sums.iter_mut().zip(&row[first..]) {
+                    *sum += element * factor;
+                }
+            }
+            out.copy_from_slice(sums);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packages;
+    use proptest::prelude::*;
+
+    fn problem(edge: u64, seed: u64) -> Problem {
+        Problem::generate(Size { edge }, seed).unwrap()
+    }
+
+    fn solve(problem: &Problem) -> Vec<f32> {
+        let mut out = vec![f32::NAN; problem.a.len()];
+        host(0..problem.items(), problem.items(), &problem.a, &problem.b, &mut out);
+        out
+    }
+
+    #[test]
+    fn host_output_passes_the_check_at_every_awkward_size() {
+        for edge in [0, 1, 15, 16, 17, TINY.edge, 257] {
+            let problem = problem(edge, edge);
+            problem.check(&solve(&problem)).unwrap();
+        }
+    }
+
+    #[test]
+    fn sums_of_the_largest_elements_are_exact() {
+        for edge in [1, 2, 61, 512, 513, Problem::LARGEST_EDGE] {
+            let largest = largest_element(edge);
+            assert!(edge * largest * largest <= 1 << EXACT_BITS, "{edge}");
+            assert!(largest >= 16, "{edge}: elements of {largest} say little");
+        }
+        let too_large = Problem::generate(Size { edge: Problem::LARGEST_EDGE + 1 }, 1);
+        assert_eq!(too_large, Err(TooLarge { edge: Problem::LARGEST_EDGE + 1 }));
+    }
+
+    #[test]
+    fn check_rejects_the_smallest_error_of_any_one_element() {
+        let problem = problem(TINY.edge, 5);
+        let right = solve(&problem);
+        let last = right.len() - 1;
+        for index in [0, 1, last / 2, last - 1, last] {
+            let value = right[index];
+            for wrong in [value.next_up(), value.next_down(), value + 1.0, f32::NAN, f32::INFINITY] {
+                let mut out = right.clone();
+                out[index] = wrong;
+                let row = index as u64 / TINY.edge;
+                assert_eq!(problem.check(&out).unwrap_err().item, row, "{index} {wrong}");
+            }
+        }
+    }
+
+    #[test]
+    fn check_rejects_shifted_transposed_missing_and_foreign_items() {
+        let small = problem(TINY.edge, 6);
+        let right = solve(&small);
+        let edge = TINY.edge as usize;
+        let mut shifted = right.clone();
+        shifted.rotate_left(1);
+        assert_eq!(small.check(&shifted).unwrap_err().item, 0);
+        let transposed: Vec<f32> =
+            (0..edge * edge).map(|index| right[index % edge * edge + index / edge]).collect();
+        assert!(small.check(&transposed).is_err());
+        assert_eq!(small.check(&right[1..]).unwrap_err().item, TINY.edge - 1);
+        assert!(small.check(&solve(&problem(TINY.edge, 7))).is_err());
+    }
+
+    #[test]
+    fn seeds_and_matrices_differ() {
+        let small = problem(TINY.edge, 1);
+        assert_ne!(small.a, small.b);
+        assert_ne!(small, problem(TINY.edge, 2));
+        assert_eq!(small, problem(TINY.edge, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn packages_give_the_bytes_of_the_whole(edge in 0_u64..70, seed: u64, cuts in packages::cuts()) {
+            let problem = problem(edge, seed);
+            let whole = solve(&problem);
+            problem.check(&whole).unwrap();
+            let mut out = vec![f32::NAN; whole.len()];
+            for package in packages::split(edge, &cuts) {
+                let elements = (package.start * edge) as usize..(package.end * edge) as usize;
+                let out = packages::part(&mut out, &package, edge as usize);
+                host(package, edge, &problem.a[elements], &problem.b, out);
+            }
+            prop_assert!(out.iter().zip(&whole).all(|(left, right)| left.to_bits() == right.to_bits()));
+        }
+    }
+}

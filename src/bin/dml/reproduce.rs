@@ -1,0 +1,207 @@
+//! `dml reproduce table1`: the paper's counts and times beside those of this machine.
+
+use crate::cli::{ReproduceOptions, Table, TableSize};
+use crate::failure::{self, Failure};
+use crate::progress::Progress;
+use crate::{json, table};
+use dml::scheduler::metrics::Summary;
+use dml_workloads::prepare::Input;
+use dml_workloads::table1::{Bench, Measured, Mode, Operations, Published, Row, Table1Error, Timed};
+
+/// The modes that the paper has.
+const PUBLISHED: [Mode; 3] = [Mode::Hand, Mode::Noopt, Mode::Opt];
+
+/// Measures the table asked for and prints it.
+pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
+    match options.table {
+        Table::Table1 => table1(options),
+    }
+}
+
+fn table1(options: &ReproduceOptions) -> Result<(), Failure> {
+    let size = match options.size {
+        TableSize::Tiny => Input::Tiny,
+        TableSize::Small => Input::Small,
+        TableSize::Paper => Input::Paper,
+    };
+    let rounds = u64::from(options.runs) + 1;
+    let mut progress = Progress::new(rounds * (Row::ALL.len() * Mode::ALL.len()) as u64);
+    let mut device = String::new();
+    let mut rows = Vec::new();
+    for row in Row::ALL {
+        let mut bench = Bench::open(row).map_err(work)?;
+        device = bench.device().to_owned();
+        let step = |mode: Mode| progress.step(&format!("{row}: {mode}"));
+        rows.push(bench.measure(size, options.runs, step).map_err(work)?);
+    }
+    drop(progress);
+    let heading = Heading { device, size: options.size.name(), runs: options.runs };
+    match (options.json, options.markdown) {
+        (true, _) => json::print(&of_json(&heading, &rows)),
+        (false, true) => failure::print(&markdown(&heading, &rows)),
+        (false, false) => failure::print(&text(&heading, &rows)),
+    }
+}
+
+fn work(error: Table1Error) -> Failure {
+    Failure::work(error)
+}
+
+/// What was measured.
+struct Heading {
+    device: String,
+    size: &'static str,
+    runs: u32,
+}
+
+impl Heading {
+    fn line(&self) -> String {
+        let Self { device, size, runs } = self;
+        format!("{device}; {size} size; median of {runs} rounds, in which every mode runs once")
+    }
+}
+
+fn summary(timed: &Timed) -> Summary {
+    Summary::of(&timed.seconds).expect("at least one run counts")
+}
+
+/// The table as the schema has it.
+fn of_json(heading: &Heading, rows: &[Measured]) -> json::Reproduced {
+    json::Reproduced {
+        table: "table1",
+        device: heading.device.clone(),
+        size: heading.size,
+        runs: heading.runs,
+        verified: true,
+        rows: rows.iter().map(row_of_json).collect(),
+    }
+}
+
+fn row_of_json(measured: &Measured) -> json::ReproducedRow {
+    let published = |mode: Mode| measured.row.published(mode).map(|cells| published_of_json(&cells));
+    let here = |mode: Mode| {
+        let timed = measured.mode(mode);
+        let Summary { median, min, max, .. } = summary(timed);
+        let operations = operations_of_json(&timed.operations);
+        json::ReproducedMode { seconds: median, seconds_min: min, seconds_max: max, operations }
+    };
+    json::ReproducedRow {
+        row: measured.row.name(),
+        size: measured.size.iter().copied().collect(),
+        published: PUBLISHED.into_iter().filter_map(|mode| Some((mode.name(), published(mode)?))).collect(),
+        hand: here(Mode::Hand),
+        hand_bound: here(Mode::HandBound),
+        noopt: here(Mode::Noopt),
+        opt: here(Mode::Opt),
+        ratios: json::ReproducedRatios {
+            opt_over_hand: measured.ratio(Mode::Opt, Mode::Hand),
+            opt_over_hand_bound: measured.ratio(Mode::Opt, Mode::HandBound),
+            noopt_over_hand: measured.ratio(Mode::Noopt, Mode::Hand),
+        },
+    }
+}
+
+fn published_of_json(cells: &Published) -> json::PublishedMode {
+    let Published { seconds, map, unmap, read, write, kernel, alloc, bind, copy, .. } = *cells;
+    let counted = [("map", map), ("unmap", unmap), ("read", read), ("write", write), ("kernel", kernel)];
+    let counted = counted.into_iter().map(|(name, count)| (name, Some(count)));
+    let operations = counted.chain([("alloc", alloc), ("bind", bind), ("copy", copy)]).collect();
+    json::PublishedMode { seconds, operations }
+}
+
+fn operations_of_json(operations: &Operations) -> std::collections::BTreeMap<&'static str, u64> {
+    let Operations { map, unmap, read, write, kernel, alloc, bind, copy, .. } = *operations;
+    [
+        ("map", map),
+        ("unmap", unmap),
+        ("read", read),
+        ("write", write),
+        ("kernel", kernel),
+        ("alloc", alloc),
+        ("bind", bind),
+        ("copy", copy),
+    ]
+    .into_iter()
+    .collect()
+}
+
+/// The cells of one row of the paper's table, a line of names first.
+fn cells(measured: &Measured) -> Vec<Vec<String>> {
+    let published: Vec<Published> =
+        PUBLISHED.into_iter().filter_map(|mode| measured.row.published(mode)).collect();
+    let here = Mode::ALL.map(|mode| measured.mode(mode));
+    let mut lines = vec![vec!["call".to_owned()]];
+    lines[0].extend(PUBLISHED.map(|mode| format!("paper {mode}")));
+    lines[0].extend(Mode::ALL.map(|mode| mode.name().to_owned()));
+    type OfPaper = fn(&Published) -> Option<u64>;
+    type Here = fn(&Operations) -> u64;
+    let calls: [(&str, OfPaper, Here); 9] = [
+        ("map", |cells| Some(cells.map), |calls| calls.map),
+        ("unmap", |cells| Some(cells.unmap), |calls| calls.unmap),
+        ("read", |cells| Some(cells.read), |calls| calls.read),
+        ("write", |cells| Some(cells.write), |calls| calls.write),
+        ("memcpy", |cells| cells.copy, |calls| calls.copy),
+        ("all transfers", |cells| Some(transfers(cells)), Operations::transfers),
+        ("kernel", |cells| Some(cells.kernel), |calls| calls.kernel),
+        ("alloc", |cells| cells.alloc, |calls| calls.alloc),
+        ("bind", |cells| cells.bind, |calls| calls.bind),
+    ];
+    let count = |count: Option<u64>| count.map_or("-".to_owned(), |count| count.to_string());
+    for (name, of_paper, of_calls) in calls {
+        let mut line = vec![name.to_owned()];
+        line.extend(published.iter().map(|cells| count(of_paper(cells))));
+        line.extend(here.iter().map(|timed| of_calls(&timed.operations).to_string()));
+        lines.push(line);
+    }
+    let mut times = vec!["time".to_owned()];
+    times.extend(published.iter().map(|cells| table::seconds(cells.seconds)));
+    times.extend(here.iter().map(|timed| table::seconds(summary(timed).median)));
+    lines.push(times);
+    let mut ratios = vec!["time over hand".to_owned()];
+    let hand = published.first().map_or(1.0, |cells| cells.seconds);
+    ratios.extend(published.iter().map(|cells| format!("{:.3}", cells.seconds / hand)));
+    ratios.extend(Mode::ALL.map(|mode| format!("{:.3}", measured.ratio(mode, Mode::Hand))));
+    lines.push(ratios);
+    let mut bound = vec!["over hand_bound".to_owned()];
+    bound.extend(published.iter().map(|_| "-".to_owned()));
+    bound.extend(Mode::ALL.map(|mode| format!("{:.3}", measured.ratio(mode, Mode::HandBound))));
+    lines.push(bound);
+    lines
+}
+
+fn transfers(cells: &Published) -> u64 {
+    cells.map + cells.unmap + cells.read + cells.write + cells.copy.unwrap_or(0)
+}
+
+fn title(measured: &Measured) -> String {
+    let size: Vec<_> = measured.size.iter().map(|(name, value)| format!("{value} {name}")).collect();
+    format!("{}: {}", measured.row, size.join(", "))
+}
+
+/// The table for people.
+fn text(heading: &Heading, rows: &[Measured]) -> String {
+    let mut lines = vec![format!("table1: {}", heading.line())];
+    for measured in rows {
+        lines.extend([String::new(), title(measured)]);
+        lines.extend(table::lines(&cells(measured)).into_iter().map(|line| format!("  {line}")));
+    }
+    lines.extend([String::new(), VERIFIED.to_owned(), String::new()]);
+    lines.join("\n")
+}
+
+const VERIFIED: &str = "verified    every item, in the first and the last round of every mode";
+
+/// The table as markdown.
+fn markdown(heading: &Heading, rows: &[Measured]) -> String {
+    let mut lines = vec![format!("Measured on {}.", heading.line())];
+    for measured in rows {
+        lines.extend([String::new(), format!("### {}", title(measured)), String::new()]);
+        let cells = cells(measured);
+        let line = |cells: &[String]| format!("| {} |", cells.join(" | "));
+        lines.push(line(&cells[0]));
+        lines.push(format!("|---{}|", "|--:".repeat(cells[0].len() - 1)));
+        lines.extend(cells[1..].iter().map(|cells| line(cells)));
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
