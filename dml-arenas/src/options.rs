@@ -2,6 +2,8 @@
 
 #[cfg(feature = "calibration")]
 use crate::calibrate::CalibrationSource;
+use crate::kit::Backend;
+use dml_core::sync::Arc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,6 +23,7 @@ pub struct DiscoverOptions {
     limits: BTreeMap<String, u32>,
     only: Option<BTreeSet<String>>,
     bound: BTreeSet<String>,
+    pub(crate) backends: Vec<Arc<dyn Backend>>,
     pub(crate) offload: OffloadWishes,
     #[cfg(feature = "calibration")]
     pub(crate) calibration: CalibrationSource,
@@ -108,6 +111,13 @@ impl DiscoverOptions {
         self
     }
 
+    /// Adds a backend that is no part of this crate. Its devices come after those of this crate's backends, and may be named
+    /// as those may. A [binding](Self::bind) and [cores](Self::pin) are options of the backend itself.
+    pub fn backend(mut self, backend: impl Backend + 'static) -> Self {
+        self.backends.push(Arc::new(backend));
+        self
+    }
+
     /// Sets which figures links are priced by: guesses by default, so that plans do not depend on the machine's speed or
     /// on files. Discovery never measures, and never writes a file.
     #[cfg(feature = "calibration")]
@@ -116,7 +126,9 @@ impl DiscoverOptions {
         self
     }
 
-    pub(crate) fn limit_of(&self, device: &str) -> Option<u32> {
+    /// Returns the number of compute units that a device is limited to, for its [`Backend`].
+    #[must_use]
+    pub fn limit_of(&self, device: &str) -> Option<u32> {
         self.limits.get(device).copied()
     }
 
@@ -126,14 +138,13 @@ impl DiscoverOptions {
         self.bound.contains(device)
     }
 
-    /// Returns whether the device is to be opened.
-    #[cfg(any(feature = "offload", feature = "opencl"))]
-    pub(crate) fn wants(&self, device: &str) -> bool {
+    /// Returns whether a device is to be opened, for its [`Backend`].
+    #[must_use]
+    pub fn wants(&self, device: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only.contains(device))
     }
 
     /// Returns whether the options name the device, so that it must not be left out.
-    #[cfg(any(feature = "offload", feature = "opencl"))]
     pub(crate) fn names(&self, device: &str) -> bool {
         self.limits.contains_key(device)
             || self.bound.contains(device)
@@ -223,4 +234,12 @@ pub enum DiscoverError {
         /// Why the device does not work.
         reason: String,
     },
+}
+
+impl DiscoverError {
+    /// Makes the error of a device, or a store, that does not work.
+    #[must_use]
+    pub fn unusable(device: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Unusable { device: device.into(), reason: reason.into() }
+    }
 }

@@ -5,15 +5,16 @@
 //!   poll ──▶ has it ended? ──no──▶ clSetEventCallback, once per command
 //!                                        │ a thread of the driver
 //!                                        ▼
-//!                                  Ended: the call joins the queue ──▶ a thread of the session wakes the future
+//!                                  ended: the call joins the queue ──▶ a thread of the session ends the signal
 //! ```
-//! 1. The driver's thread only appends to a queue. A waker is foreign code, which may enqueue commands or wait for
-//!    some; OpenCL forbids both in a callback. A thread of the session calls the wakers, one after the other.
+//! 1. The driver's thread only appends to a queue. A signal wakes futures, which may enqueue commands or wait for some;
+//!    OpenCL forbids both in a callback. A thread of the session ends the signals, one after the other.
 //! 2. The state of the event decides whether the command has ended, so a call that comes early or late loses nothing.
 //! 3. A command that is only waited for sets no callback, and a session without futures has no such thread.
 
 use super::handle::Event;
 use super::session::Session;
+use crate::kit::{Awaited, Signal, Signaller};
 use dml_core::sync::{Arc, Condvar, Mutex};
 use dml_core::{Completion, TransferError};
 use opencl3::event::{CL_COMPLETE, set_event_callback};
@@ -22,7 +23,6 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Poll, Waker};
 
 /// A command that was handed to the device. Dropping it does not wait; [`Fence`](dml_core::Fence) does.
@@ -34,7 +34,8 @@ pub(super) struct Command {
     pub(super) session: Arc<Session>,
     /// What must live until the command has ended.
     pub(super) keep: Option<Box<dyn Any + Send>>,
-    pub(super) call_back: Option<Arc<CallBack>>,
+    /// The driver's call at the end, once somebody has polled.
+    pub(super) told: Option<Awaited>,
 }
 
 impl Command {
@@ -43,29 +44,29 @@ impl Command {
         let ended = self.session.wait(self.call, &self.event);
         self.keep = None;
         // The destructor of a waker may panic. It comes after the end, because the command uses what it was lent until then.
-        if let Some(call_back) = self.call_back.take() {
-            call_back.set(None);
-        }
+        self.told = None;
         ended.map(|()| self.bytes)
     }
 
-    /// Arranges that `waker` is called when the command ends. Returns whether that is possible.
+    /// Arranges that `waker` is called when the command ends. Returns whether that is possible, and the end not told yet.
     fn set_waker(&mut self, waker: &Waker) -> bool {
-        let waker = waker.clone();
-        if let Some(call_back) = &self.call_back {
-            call_back.set(Some(waker));
-            return true;
+        if self.told.is_none() {
+            self.told = self.call_back();
         }
-        let Some(queue) = self.session.wakers() else { return false };
-        let call_back = Arc::new(CallBack { waker: Mutex::new(Some(waker)), queue });
-        let data = Arc::into_raw(call_back.clone()).cast_mut().cast::<c_void>();
-        if set_event_callback(self.event.raw(), CL_COMPLETE, ended, data).is_err() {
-            // SAFETY: the reference from `into_raw` above, which the driver has not taken.
-            drop(unsafe { Arc::from_raw(data.cast_const().cast::<CallBack>()) });
-            return false;
+        self.told.as_mut().is_some_and(|told| told.poll_end(waker).is_pending())
+    }
+
+    /// Has the driver call at the end of the command, if it can.
+    fn call_back(&self) -> Option<Awaited> {
+        let queue = self.session.wakers()?;
+        let (signal, signaller) = Signal::new();
+        let data = Box::into_raw(Box::new(CallBack { signaller, queue }));
+        if set_event_callback(self.event.raw(), CL_COMPLETE, ended, data.cast::<c_void>()).is_err() {
+            // SAFETY: the box from `into_raw` above, which the driver has not taken.
+            drop(unsafe { Box::from_raw(data) });
+            return None;
         }
-        self.call_back = Some(call_back);
-        true
+        Some(signal.awaited())
     }
 }
 
@@ -84,27 +85,17 @@ impl Completion for Command {
     }
 }
 
-/// The waker of one command, shared with the driver until it calls back.
-pub(super) struct CallBack {
-    waker: Mutex<Option<Waker>>,
+/// What the driver holds until it calls back.
+struct CallBack {
+    signaller: Signaller,
     queue: Arc<Wakers>,
-}
-
-impl CallBack {
-    /// Replaces the waker.
-    fn set(&self, waker: Option<Waker>) {
-        let old = std::mem::replace(&mut *self.waker.lock(), waker);
-        // The lock is free again: a waker is foreign code.
-        drop(old);
-    }
 }
 
 /// Receives the driver's call at the end of a command, whether it succeeded or failed.
 extern "C" fn ended(_event: cl_event, _status: cl_int, data: *mut c_void) {
-    // SAFETY: the reference that `set_waker` made for this one call.
-    let call_back = unsafe { Arc::from_raw(data.cast_const().cast::<CallBack>()) };
-    let queue = call_back.queue.clone();
-    queue.push(call_back);
+    // SAFETY: the box that `Command::call_back` made for this one call.
+    let CallBack { signaller, queue } = *unsafe { Box::from_raw(data.cast::<CallBack>()) };
+    queue.push(signaller);
 }
 
 /// The futures of one session that are to be woken.
@@ -116,7 +107,7 @@ pub(super) struct Wakers {
 
 #[derive(Default)]
 struct State {
-    ended: VecDeque<Arc<CallBack>>,
+    ended: VecDeque<Signaller>,
     has_thread: bool,
     /// Whether the session is gone, so that nobody is left to be woken.
     is_closed: bool,
@@ -140,30 +131,27 @@ impl Wakers {
         self.changed.notify_all();
     }
 
-    fn push(&self, call_back: Arc<CallBack>) {
+    fn push(&self, signaller: Signaller) {
         let mut state = self.state.lock();
         if !state.is_closed {
-            state.ended.push_back(call_back);
+            state.ended.push_back(signaller);
             self.changed.notify_all();
         }
-        // A command keeps the session, and takes its waker back at the end. A call after the session has no waker to drop.
+        // A command keeps the session, and takes its waker back at the end. A call after the session has nobody to wake.
     }
 
     fn wake_all(&self) {
-        while let Some(call_back) = self.next() {
-            let waker = call_back.waker.lock().take();
-            // A panic of one waker must not keep the others asleep. Its payload may panic as well when it is dropped.
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.map(Waker::wake))) {
-                std::mem::forget(panic);
-            }
+        while let Some(signaller) = self.next() {
+            // The result is the event's. The signal only tells that there is one.
+            signaller.end(Ok(0));
         }
     }
 
-    fn next(&self) -> Option<Arc<CallBack>> {
+    fn next(&self) -> Option<Signaller> {
         let mut state = self.state.lock();
         loop {
-            if let Some(call_back) = state.ended.pop_front() {
-                return Some(call_back);
+            if let Some(signaller) = state.ended.pop_front() {
+                return Some(signaller);
             }
             if state.is_closed {
                 return None;

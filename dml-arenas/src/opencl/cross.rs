@@ -11,11 +11,11 @@
 
 use super::device::Sort;
 use crate::fork::Origin;
-use crate::join::{self, End};
+use crate::kit::{join_both_ways, join_via};
 use dml_core::sync::Arc;
 use dml_core::{
-    Allocation, Concurrency, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostMapped, HostStaged, Link,
-    LinkSpeed, PlatformBuilder, TransferError,
+    Allocation, ArenaId, Concurrency, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostMapped, HostStaged,
+    Link, LinkSpeed, PlatformBuilder, TransferError,
 };
 
 /// The speeds of the two mechanisms for one sort of device. They are guesses in the right order of magnitude, until
@@ -49,24 +49,25 @@ impl Speeds {
 }
 
 /// Links an OpenCL arena with main memory: both mechanisms, both directions.
-pub(super) fn join(builder: &mut PlatformBuilder, host: End, device: End, sort: Sort) {
+pub(super) fn join(builder: &mut PlatformBuilder, main: ArenaId, device: ArenaId, sort: Sort) {
     let speeds = Speeds::of(sort);
     let (staged, mapped) =
         (Here::new(HostStaged::new(speeds.staged)), Here::new(HostMapped::new(speeds.mapped)));
-    join::both_ways(builder, (host, host.native), (device, device.native), Allocation::Internal, staged);
+    join_both_ways(builder, main, device, staged);
     // The host reaches the device's memory itself.
-    join::both_ways(builder, (host, host.native), (device, host.native), Allocation::Internal, mapped);
+    let host = builder.native(main);
+    join_via(builder, (main, host), (device, host), Allocation::Internal, mapped);
 }
 
 /// Lets the device use the storage of main memory in place of storage of its own, wherever it can. The copies remain
 /// for buffers of which the device has storage already.
-pub(super) fn bind(builder: &mut PlatformBuilder, host: End, device: End, sort: Sort) {
-    join(builder, host, device, sort);
+pub(super) fn bind(builder: &mut PlatformBuilder, main: ArenaId, device: ArenaId, sort: Sort) {
+    join(builder, main, device, sort);
     let allocation = Allocation::Bound(Concurrency::Exclusive);
-    let (source_via, target_via) = (host.native, device.native);
-    let link = Link { from: host.arena, to: device.arena, source_via, target_via, allocation };
+    let (source_via, target_via) = (builder.native(main), builder.native(device));
+    let link = Link { from: main, to: device, source_via, target_via, allocation };
     builder.add_link(link, Arc::new(HostPointer::of(sort)));
-    builder.prefer_binding(host.arena, device.arena);
+    builder.prefer_binding(main, device);
 }
 
 /// The use of host memory in place: the buffer is made over it, and map and unmap calls hand it over.

@@ -4,14 +4,15 @@ use super::arena::OpenClArena;
 use super::cross;
 use super::device::{Found, Sort, list};
 use super::session::Session;
-use crate::join::End;
+use crate::kit::Backend;
 use crate::options::{DiscoverError, DiscoverOptions};
 use dml_core::sync::Arc;
-use dml_core::{DeviceDesc, DeviceKind, PlatformBuilder, Unavailable};
+use dml_core::{ArenaId, DeviceDesc, DeviceKind, PlatformBuilder, Unavailable};
 
 const BACKEND: &str = "opencl";
 
 /// The devices of the machine, before any is opened.
+#[derive(Debug)]
 pub(crate) struct Candidates {
     found: &'static [Found],
     notes: Vec<Unavailable>,
@@ -33,10 +34,15 @@ impl Candidates {
             }
         }
     }
+}
 
-    /// The names of the devices, in order.
-    pub(crate) fn names(&self) -> impl Iterator<Item = String> {
-        (0..self.found.len()).map(name_of)
+impl Backend for Candidates {
+    fn name(&self) -> &'static str {
+        BACKEND
+    }
+
+    fn devices(&self) -> Vec<String> {
+        (0..self.found.len()).map(name_of).collect()
     }
 
     /// Opens the wanted devices, and adds each with its arena and its links to main memory. A device that cannot be
@@ -44,20 +50,20 @@ impl Candidates {
     ///
     /// # Errors
     /// [`DiscoverError::BadLimit`] and [`DiscoverError::Unusable`], for devices named in the options.
-    pub(crate) fn add(
-        self,
+    fn add(
+        &self,
         builder: &mut PlatformBuilder,
-        host: End,
+        main: ArenaId,
         options: &DiscoverOptions,
     ) -> Result<(), DiscoverError> {
-        self.notes.into_iter().for_each(|note| builder.add_unavailable(note));
+        self.notes.iter().for_each(|note| builder.add_unavailable(note.clone()));
         for (index, found) in self.found.iter().enumerate() {
             let name = name_of(index);
             if !options.wants(&name) {
                 continue;
             }
             match open(found, &name, options)? {
-                Ok(session) => add_device(builder, host, found, session, (&name, options.is_bound(&name))),
+                Ok(session) => add_device(builder, main, found, session, (&name, options.is_bound(&name))),
                 Err(reason) if options.names(&name) => {
                     return Err(DiscoverError::Unusable { device: name, reason });
                 }
@@ -94,7 +100,7 @@ fn open(
 
 fn add_device(
     builder: &mut PlatformBuilder,
-    host: End,
+    main: ArenaId,
     found: &Found,
     session: Session,
     (name, is_bound): (&str, bool),
@@ -111,7 +117,8 @@ fn add_device(
         .with_driver(found.driver.clone())
         .with_units(session.part.units);
     let native = builder.add_device(desc);
-    let arena = builder.add_arena(Arc::new(OpenClArena::new(session, name, native, host.native)));
+    let host = builder.native(main);
+    let arena = builder.add_arena(Arc::new(OpenClArena::new(session, name, native, host)));
     let join = if is_bound { cross::bind } else { cross::join };
-    join(builder, host, End { arena, native }, found.sort);
+    join(builder, main, arena, found.sort);
 }
