@@ -3,7 +3,7 @@
 #![cfg(not(dml_loom))]
 
 use dml::arenas::faulty::{Fault, FaultyCross, Script};
-use dml::arenas::{Null, null};
+use dml::arenas::{Null, kit};
 use dml::core::sync::{Arc, Condvar, Mutex};
 use dml::core::{
     Access, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind,
@@ -27,7 +27,7 @@ const OLD: u32 = 7;
 
 /// Main memory and two devices with memories of their own, joined to it by read and write calls.
 fn platform() -> Audited {
-    platform_with(|builder, arena| null::join_staged(builder, ArenaId(0), arena, LinkSpeed::default()))
+    platform_with(|builder, arena| kit::join_staged(builder, ArenaId(0), arena, LinkSpeed::default()))
 }
 
 fn platform_with(join: impl Fn(&mut PlatformBuilder, ArenaId)) -> Audited {
@@ -620,7 +620,7 @@ fn a_package_is_complete_when_its_results_are_collected_however_busy_they_are() 
     let join = |builder: &mut PlatformBuilder, arena| {
         // No way round through the other device.
         *builder = std::mem::take(builder).without_default_links();
-        null::join_mapped(builder, ArenaId(0), arena, LinkSpeed::default());
+        kit::join_mapped(builder, ArenaId(0), arena, LinkSpeed::default());
     };
     let platform = platform_with(join);
     let items = 40u64;

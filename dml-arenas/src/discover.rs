@@ -1,12 +1,11 @@
 //! Finds the memories of this machine.
 
+use crate::kit::Backend;
 use crate::main_mem;
-#[cfg(all(feature = "offload", target_os = "linux"))]
-use crate::offload::discover::Candidates as Workers;
-#[cfg(feature = "opencl")]
-use crate::opencl::discover::Candidates;
 pub use crate::options::{DiscoverError, DiscoverOptions, Mechanisms};
-use dml_core::PlatformBuilder;
+use dml_core::sync::Arc;
+use dml_core::{ArenaId, PlatformBuilder, Unavailable, panic_text};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Adds the devices and memories of this machine to a platform that is being built.
 ///
@@ -41,45 +40,129 @@ pub trait Discover: Sized {
     fn discover_with(self, options: &DiscoverOptions) -> Result<Self, DiscoverError>;
 }
 
+/// The backends of this crate, in the order in which their devices are added.
+fn built_in(options: &DiscoverOptions) -> Vec<Arc<dyn Backend>> {
+    let _ = options;
+    vec![
+        #[cfg(feature = "opencl")]
+        Arc::new(crate::opencl::discover::Candidates::find()),
+        #[cfg(not(feature = "opencl"))]
+        Arc::new(LeftOut("opencl", "this program was built without the feature `opencl`")),
+        #[cfg(all(feature = "offload", target_os = "linux"))]
+        Arc::new(crate::offload::discover::Candidates::find(options)),
+        #[cfg(all(feature = "offload", not(target_os = "linux")))]
+        Arc::new(LeftOut("offload", "workers need the memory files of Linux")),
+        #[cfg(not(feature = "offload"))]
+        Arc::new(LeftOut("offload", "this program was built without the feature `offload`")),
+    ]
+}
+
 impl Discover for PlatformBuilder {
     fn discover_with(mut self, options: &DiscoverOptions) -> Result<Self, DiscoverError> {
-        #[cfg(feature = "opencl")]
-        let opencl = Candidates::find();
-        #[cfg(all(feature = "offload", target_os = "linux"))]
-        let workers = Workers::find(options);
-        let known = std::iter::once(main_mem::discover::CPU.to_owned());
-        #[cfg(feature = "opencl")]
-        let known = known.chain(opencl.names());
-        #[cfg(all(feature = "offload", target_os = "linux"))]
-        let known = known.chain(workers.names());
-        let known: Vec<_> = known.collect();
+        let mut backends = built_in(options);
+        backends.extend(options.backends.iter().cloned());
+        let backends: Vec<_> = backends.into_iter().map(Candidate::new).collect();
+
+        let devices = backends.iter().flat_map(|backend| backend.devices.iter().cloned());
+        let known: Vec<_> = std::iter::once(main_mem::discover::CPU.to_owned()).chain(devices).collect();
         options.check_names(&known)?;
         options.check_pins()?;
         options.check_bindings()?;
 
-        let host = main_mem::discover::discover(&mut self, options)?;
-        #[cfg(feature = "opencl")]
-        opencl.add(&mut self, host, options)?;
-        #[cfg(all(feature = "offload", target_os = "linux"))]
-        workers.add(&mut self, host, options)?;
-        #[cfg(not(feature = "opencl"))]
-        {
-            let reason = "this program was built without the feature `opencl`".to_owned();
-            self.add_unavailable(dml_core::Unavailable { backend: "opencl", reason });
-        }
-        #[cfg(not(all(feature = "offload", target_os = "linux")))]
-        {
-            let reason = match cfg!(feature = "offload") {
-                true => "workers need the memory files of Linux".to_owned(),
-                false => "this program was built without the feature `offload`".to_owned(),
-            };
-            self.add_unavailable(dml_core::Unavailable { backend: "offload", reason });
+        let main = main_mem::discover::discover(&mut self, options)?;
+        for backend in backends {
+            backend.add(&mut self, main, options)?;
         }
         #[cfg(feature = "calibration")]
         for reason in options.calibration.price(&mut self) {
-            self.add_unavailable(dml_core::Unavailable { backend: "calibration", reason });
+            self.add_unavailable(Unavailable { backend: "calibration", reason });
         }
-        let _ = host;
         Ok(self)
+    }
+}
+
+/// A backend, and the names of its devices or the message of its panic.
+struct Candidate {
+    backend: Arc<dyn Backend>,
+    devices: Vec<String>,
+    panicked: Option<String>,
+}
+
+impl Candidate {
+    fn new(backend: Arc<dyn Backend>) -> Self {
+        let (devices, panicked) = match guarded(|| backend.devices()) {
+            Ok(devices) => (devices, None),
+            Err(panicked) => (Vec::new(), Some(panicked)),
+        };
+        Self { backend, devices, panicked }
+    }
+
+    /// Adds what the backend has, or a note why it is missing.
+    ///
+    /// # Errors
+    /// The backend's error, unless it means only that a device does not work which the options do not name.
+    fn add(
+        self,
+        builder: &mut PlatformBuilder,
+        main: ArenaId,
+        options: &DiscoverOptions,
+    ) -> Result<(), DiscoverError> {
+        // A backend that fails half way leaves nothing behind.
+        let mut tried = builder.clone();
+        let added =
+            self.panicked.map_or_else(|| guarded(|| self.backend.add(&mut tried, main, options)), Err);
+        let reason = match added {
+            Ok(Ok(())) => {
+                *builder = tried;
+                return Ok(());
+            }
+            Ok(Err(DiscoverError::Unusable { device, reason })) if !options.names(&device) => {
+                DiscoverError::Unusable { device, reason }.to_string()
+            }
+            Ok(Err(error)) => return Err(error),
+            Err(panicked) => match self.devices.into_iter().find(|device| options.names(device)) {
+                Some(device) => return Err(DiscoverError::unusable(device, panicked)),
+                None => panicked,
+            },
+        };
+        let backend = guarded(|| self.backend.name()).unwrap_or("a backend that does not tell its name");
+        builder.add_unavailable(Unavailable { backend, reason });
+        Ok(())
+    }
+}
+
+/// Calls a backend, and turns a panic into a sentence.
+fn guarded<R>(call: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
+        let text = format!("its discovery panicked: {}", panic_text(&*panic));
+        // The panic's payload may panic when it is dropped.
+        std::mem::forget(panic);
+        text
+    })
+}
+
+/// A backend that this program was built without, and the reason.
+#[cfg(not(all(feature = "opencl", feature = "offload", target_os = "linux")))]
+#[derive(Debug)]
+struct LeftOut(&'static str, &'static str);
+
+#[cfg(not(all(feature = "opencl", feature = "offload", target_os = "linux")))]
+impl Backend for LeftOut {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn devices(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn add(
+        &self,
+        builder: &mut PlatformBuilder,
+        _main: ArenaId,
+        _options: &DiscoverOptions,
+    ) -> Result<(), DiscoverError> {
+        builder.add_unavailable(Unavailable { backend: self.0, reason: self.1.to_owned() });
+        Ok(())
     }
 }

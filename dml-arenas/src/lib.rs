@@ -15,6 +15,8 @@
 //! | [`null`] | any | any | any | tests: records calls and polices the contract |
 //! | [`faulty`] | as the arena inside | | | tests: fails, shortens, delays the n-th call |
 //!
+//! [`kit`] has what every backend may use, in this crate or outside it.
+//!
 //! Every folder has the same files: `arena.rs` implements [`Arena`](dml_core::Arena), `cross.rs` registers or
 //! implements copies to and from other arenas, `discover.rs` finds the devices of this machine.
 //!
@@ -32,9 +34,8 @@
 pub mod calibrate;
 pub mod discover;
 pub mod faulty;
-#[cfg(any(all(feature = "offload", target_os = "linux"), feature = "opencl"))]
 mod fork;
-mod join;
+pub mod kit;
 pub mod main_mem;
 pub mod null;
 #[cfg(all(feature = "offload", target_os = "linux"))]

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "calibration")]
 use crate::calibrate::CalibrationSource;
+use crate::kit::Backend;
+use dml_core::sync::Arc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,6 +29,7 @@ pub struct DiscoverOptions {
         allow(dead_code, reason = "asked of a build that has one mechanism alone")
     )]
     pub(crate) mechanisms: Mechanisms,
+    pub(crate) backends: Vec<Arc<dyn Backend>>,
     pub(crate) offload: OffloadWishes,
     #[cfg(feature = "calibration")]
     pub(crate) calibration: CalibrationSource,
@@ -150,6 +153,13 @@ impl DiscoverOptions {
         self
     }
 
+    /// Adds a backend that is no part of this crate. Its devices come after those of this crate's backends, and may be named
+    /// as those may. A [binding](Self::bind) and [cores](Self::pin) are options of the backend itself.
+    pub fn backend(mut self, backend: impl Backend + 'static) -> Self {
+        self.backends.push(Arc::new(backend));
+        self
+    }
+
     /// Sets which figures links are priced by: guesses by default, so that plans do not depend on the machine's speed or
     /// on files. Discovery never measures, and never writes a file.
     #[cfg(feature = "calibration")]
@@ -158,7 +168,9 @@ impl DiscoverOptions {
         self
     }
 
-    pub(crate) fn limit_of(&self, device: &str) -> Option<u32> {
+    /// Returns the number of compute units that a device is limited to, for its [`Backend`].
+    #[must_use]
+    pub fn limit_of(&self, device: &str) -> Option<u32> {
         self.limits.get(device).copied()
     }
 
@@ -174,14 +186,13 @@ impl DiscoverOptions {
         self.page_lock_bytes.unwrap_or_else(|| memory_bytes() / 2)
     }
 
-    /// Returns whether the device is to be opened.
-    #[cfg(any(feature = "offload", feature = "opencl"))]
-    pub(crate) fn wants(&self, device: &str) -> bool {
+    /// Returns whether a device is to be opened, for its [`Backend`].
+    #[must_use]
+    pub fn wants(&self, device: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only.contains(device))
     }
 
     /// Returns whether the options name the device, so that it must not be left out.
-    #[cfg(any(feature = "offload", feature = "opencl"))]
     pub(crate) fn names(&self, device: &str) -> bool {
         self.limits.contains_key(device)
             || self.bound.contains(device)
@@ -285,4 +296,12 @@ pub enum DiscoverError {
         /// Why the device does not work.
         reason: String,
     },
+}
+
+impl DiscoverError {
+    /// Makes the error of a device, or a store, that does not work.
+    #[must_use]
+    pub fn unusable(device: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Unusable { device: device.into(), reason: reason.into() }
+    }
 }

@@ -64,8 +64,33 @@ fn null_main(_test: &str) -> Option<Subject> {
 
 /// A heap of limited size behind a thread that does the copies.
 fn pool(_test: &str) -> Option<Subject> {
-    let subject = Subject::beside_main(|native, _| Arc::new(Pool::new(native, Pool::CAPACITY_BYTES)));
-    Some(subject.with_capacity(Pool::CAPACITY_BYTES))
+    let mut power = None;
+    let subject = Subject::beside_main(|native, _| {
+        let pool = Pool::new(native, Pool::CAPACITY_BYTES);
+        power = Some(pool.power());
+        Arc::new(pool)
+    });
+    let power = power.expect("the pool was made");
+    let lose = move || power.store(false, std::sync::atomic::Ordering::SeqCst);
+    Some(subject.with_capacity(Pool::CAPACITY_BYTES).with_loss(lose))
+}
+
+/// A store, which no device calls its own.
+fn null_store(_test: &str) -> Option<Subject> {
+    Some(Subject::beside_main(|_, _| Arc::new(Null::backed(ArenaDesc::store("null", ArenaKind("null"))))))
+}
+
+/// A device that dies, with a memory that the host can map.
+fn mortal(_test: &str) -> Option<Subject> {
+    let mut mortal = None;
+    let subject = Subject::beside_main(|native, host| {
+        let desc = ArenaDesc::new("mortal", ArenaKind("null"), native).with_remotes(DeviceSet::of(host));
+        let arena = Arc::new(dml_verify::mortal(Null::backed(desc).with_host(host)));
+        mortal = Some(arena.clone());
+        arena
+    });
+    let mortal = mortal.expect("the arena was made");
+    Some(subject.with_sharing(Sharing::Offered).with_loss(move || mortal.die()))
 }
 
 conformance::checks!(of_main_mem, main_mem);
@@ -75,6 +100,8 @@ conformance::checks!(of_null_bimapped_for_reading, null_bimapped_for_reading);
 conformance::checks!(of_null_bimapped, null_bimapped);
 conformance::checks!(of_null_apart, null_apart);
 conformance::checks!(of_null_main, null_main);
+conformance::checks!(of_null_store, null_store);
+conformance::checks!(of_mortal, mortal);
 conformance::checks!(of_pool, pool);
 
 #[cfg(feature = "opencl")]
@@ -113,7 +140,7 @@ mod opencl {
 
 #[cfg(all(feature = "offload", target_os = "linux"))]
 mod offload {
-    use dml_arenas::{Discover, DiscoverOptions};
+    use dml_arenas::{Discover, DiscoverOptions, OffloadArena};
     use dml_core::Platform;
     use dml_verify::conformance::{self, Subject};
 
@@ -128,7 +155,10 @@ mod offload {
         let platform = builder.build().expect("what discovery adds fits together");
         let device = platform.device("offload:0").expect("it was asked for");
         let id = platform.home(device).expect("every worker has an arena");
-        Some(Subject::new(platform, id).with_capacity(CAPACITY_BYTES))
+        let arena = platform.arena(id).downcast_ref::<OffloadArena>().expect("a worker's own");
+        let worker = arena.device().clone();
+        let subject = Subject::new(platform, id).with_capacity(CAPACITY_BYTES);
+        Some(subject.with_loss(move || worker.stop()))
     }
 
     conformance::checks!(of_a_worker, worker);

@@ -12,6 +12,7 @@ use dml_core::{Allocation, Arena, ArenaDesc, ArenaKind, DeviceDesc, DeviceKind, 
 use dml_verify::conformance::{CHECKS, External, Sharing, Subject};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// An arena that the host can map, with a defect.
@@ -55,9 +56,17 @@ fn linked(defect: LinkDefect) -> Subject {
     Subject::new(builder.build().unwrap(), to)
 }
 
+const LOSS: &str = "a_lost_device_is_told_and_keeps_nobody_waiting";
+
 fn pool(defect: PoolDefect) -> Subject {
-    let make = |native, _| Arc::new(Pool::with(native, 16 << 20, defect)) as Arc<dyn Arena>;
-    Subject::beside_main(make).with_capacity(16 << 20)
+    let mut power = None;
+    let subject = Subject::beside_main(|native, _| {
+        let pool = Pool::with(native, 16 << 20, defect);
+        power = Some(pool.power());
+        Arc::new(pool)
+    });
+    let power = power.expect("the pool was made");
+    subject.with_capacity(16 << 20).with_loss(move || power.store(false, Ordering::SeqCst))
 }
 
 /// Which check has to notice which defect, and what it has to say of it.
@@ -145,6 +154,9 @@ fn broken() -> Vec<(String, Subject, &'static str, &'static str)> {
         (PoolDefect::DropLeaks, "freed_memory_can_be_had_again", "cannot be had"),
         (PoolDefect::NeverWakes, "fences_wake_whoever_polls_last", "hangs"),
         (PoolDefect::WakesTheFirst, "fences_wake_whoever_polls_last", "hangs"),
+        (PoolDefect::LossHidden, LOSS, "does not say that it is lost"),
+        (PoolDefect::LossIgnored, LOSS, "a copy out after a loss: Ok"),
+        (PoolDefect::LossHangs, LOSS, "hangs"),
     ];
     let wrapped =
         |prefix: &str, make: fn(Defect) -> Subject, ones: &[(Defect, &'static str, &'static str)]| {
@@ -153,7 +165,8 @@ fn broken() -> Vec<(String, Subject, &'static str, &'static str)> {
         };
     let pools = pool_ones.into_iter().map(|(defect, check, says)| {
         // What never wakes anybody need not be waited for.
-        let hangs = matches!(defect, PoolDefect::NeverWakes | PoolDefect::WakesTheFirst);
+        let hangs =
+            matches!(defect, PoolDefect::NeverWakes | PoolDefect::WakesTheFirst | PoolDefect::LossHangs);
         let patience = Duration::from_millis(if hangs { 300 } else { 20_000 });
         (format!("pool, {defect:?}"), pool(defect).with_patience(patience), check, says)
     });

@@ -5,9 +5,12 @@
 mod common;
 
 use common::{with_opencl, with_opencl_options};
-use dml_arenas::{Discover, DiscoverError, DiscoverOptions, Mechanisms};
-use dml_core::{DeviceKind, LinkId, Platform};
-use dml_verify::Audited;
+use dml_arenas::kit::{Backend, join_staged};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, Mechanisms, Null};
+use dml_core::{
+    ArenaDesc, ArenaId, ArenaKind, DeviceDesc, DeviceKind, LinkId, LinkSpeed, Platform, PlatformBuilder,
+};
+use dml_verify::{Audited, conformance};
 use std::process::Command;
 
 #[test]
@@ -184,4 +187,116 @@ fn a_feature_that_is_off_is_said() {
     assert!(
         discover_with(&[]).contains("missing opencl: this program was built without the feature `opencl`")
     );
+}
+
+/// A backend of an application, with what is wrong with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stranger {
+    /// It adds a device and an arena.
+    Works,
+    /// It adds a device, and fails before it adds the arena.
+    FailsHalfWay,
+    /// It adds a device, and panics before it adds the arena.
+    PanicsHalfWay,
+    /// It panics when it is asked what it has.
+    PanicsAtOnce,
+    /// It does not ask what is wanted.
+    AddsUnwanted,
+    /// It fails without a reason.
+    Reasonless,
+}
+
+impl Backend for Stranger {
+    fn name(&self) -> &'static str {
+        "stranger"
+    }
+
+    fn devices(&self) -> Vec<String> {
+        assert!(*self != Self::PanicsAtOnce, "nothing to ask");
+        vec!["stranger:0".to_owned()]
+    }
+
+    fn add(
+        &self,
+        builder: &mut PlatformBuilder,
+        main: ArenaId,
+        options: &DiscoverOptions,
+    ) -> Result<(), DiscoverError> {
+        if !options.wants("stranger:0") && *self != Self::AddsUnwanted {
+            return Ok(());
+        }
+        let units = options.limit_of("stranger:0").unwrap_or(8);
+        let desc = DeviceDesc::new("stranger:0", DeviceKind::Accelerator).with_units(units);
+        let native = builder.add_device(desc);
+        match self {
+            Self::FailsHalfWay => return Err(DiscoverError::unusable("stranger:0", "its fan is stuck")),
+            Self::PanicsHalfWay => panic!("its fan is loose"),
+            Self::Reasonless => return Err(DiscoverError::unusable("stranger:0", "")),
+            _ => {}
+        }
+        let desc = ArenaDesc::new("stranger:0", ArenaKind("null"), native);
+        let arena = builder.add_arena(std::sync::Arc::new(Null::backed(desc)));
+        join_staged(builder, main, arena, LinkSpeed::default());
+        Ok(())
+    }
+}
+
+fn with(stranger: Stranger) -> DiscoverOptions {
+    DiscoverOptions::default().offload(0).backend(stranger)
+}
+
+#[test]
+fn a_backend_of_the_application_is_one_line() {
+    let options = with(Stranger::Works).only(["stranger:0"]).limit("stranger:0", 3);
+    let platform = Audited::new(Platform::builder().discover_with(&options).unwrap().build().unwrap());
+    let device = platform.device("stranger:0").unwrap();
+    assert_eq!(platform.devices()[usize::from(device.0)].units, 3);
+    let data: Vec<u8> = (0..5003).map(|index| (index % 251) as u8).collect();
+    let buffer = platform.buffer_from(data.clone()).unwrap();
+    let grants = platform.acquire(device).read(&buffer).wait().unwrap();
+    assert_eq!(grants.read_bytes(&buffer).unwrap(), data);
+    conformance::discovery_adds_what_is_wanted(|| Stranger::Works);
+}
+
+#[test]
+fn a_backend_that_fails_or_panics_adds_nothing_and_is_told() {
+    let mut plain = None;
+    for (stranger, says) in [
+        (Stranger::FailsHalfWay, "stranger:0 cannot be used: its fan is stuck"),
+        (Stranger::PanicsHalfWay, "its discovery panicked: its fan is loose"),
+        (Stranger::PanicsAtOnce, "its discovery panicked: nothing to ask"),
+    ] {
+        let platform = Platform::builder().discover_with(&with(stranger)).unwrap().build().unwrap();
+        let devices = plain.get_or_insert_with(|| {
+            let options = DiscoverOptions::default().offload(0);
+            Platform::builder().discover_with(&options).unwrap().devices().to_vec()
+        });
+        assert_eq!(platform.devices(), devices);
+        let notes = platform.unavailable().iter().filter(|missing| missing.backend == "stranger");
+        assert_eq!(notes.map(|note| note.reason.as_str()).collect::<Vec<_>>(), [says]);
+        if stranger == Stranger::PanicsAtOnce {
+            continue;
+        }
+        let refused = Platform::builder().discover_with(&with(stranger).only(["stranger:0"])).map(drop);
+        assert!(matches!(refused, Err(DiscoverError::Unusable { .. })), "{refused:?}");
+    }
+    conformance::a_missing_backend_is_a_note(|| Stranger::FailsHalfWay);
+}
+
+#[test]
+#[should_panic(expected = "devices and arenas where none is wanted")]
+fn a_backend_that_adds_what_is_not_wanted_is_noticed() {
+    conformance::discovery_adds_what_is_wanted(|| Stranger::AddsUnwanted);
+}
+
+#[test]
+#[should_panic(expected = "gives no reason")]
+fn a_backend_without_a_reason_is_noticed() {
+    conformance::a_missing_backend_is_a_note(|| Stranger::Reasonless);
+}
+
+#[test]
+#[should_panic(expected = "panics: its discovery panicked")]
+fn a_backend_that_panics_is_noticed() {
+    conformance::a_missing_backend_is_a_note(|| Stranger::PanicsHalfWay);
 }

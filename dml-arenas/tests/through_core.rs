@@ -5,7 +5,8 @@
 mod common;
 
 use dml_arenas::faulty::{CallKind, Fault};
-use dml_arenas::null::{Call, join_mapped, join_staged};
+use dml_arenas::kit::{join_mapped, join_staged};
+use dml_arenas::null::Call;
 use dml_arenas::{Faulty, MainMem, Null, Script};
 use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex};

@@ -222,7 +222,7 @@ impl<'a> Replay<'a> {
                 let had = self.storage.remove(&arena).is_some();
                 self.expect(had, || format!("{arena} had no storage"));
                 // New storage of a member is usable even if the root of its old group was lost.
-                if !self.lost_devices.contains(self.platform.arena(arena).desc().native) {
+                if !self.lost_devices.contains(self.platform.desc(arena).native) {
                     self.lost = self.lost.without(arena);
                 }
                 let all = self.everything();
@@ -242,7 +242,7 @@ impl<'a> Replay<'a> {
                 self.change(span, |byte| byte.poisoned = false);
             }
             EventKind::DeviceLost { device } => {
-                let native = |arena: &ArenaId| self.platform.arena(*arena).desc().native == device;
+                let native = |arena: &ArenaId| self.platform.desc(*arena).native == device;
                 let gone: Vec<_> =
                     (0..self.platform.arenas().len() as u8).map(ArenaId).filter(native).collect();
                 let owned = gone.iter().filter(|arena| self.root(**arena) == **arena);

@@ -6,7 +6,7 @@ use crate::rig::{
     device_desc, explore, explore_all, main_desc, thread,
 };
 use dml::arenas::faulty::{CallKind, Fault};
-use dml::arenas::{Faulty, Null, Script, null};
+use dml::arenas::{Faulty, Null, Script, kit};
 use dml::core::sync::Arc;
 use dml::core::{AllocError, DeviceDesc, DeviceKind, LinkSpeed, Operation, OwnBlock, Span};
 use dml::core::{Arena, ArenaDesc, ArenaKind, Concurrency, DeviceId, DeviceSet};
@@ -136,7 +136,7 @@ fn i15_a_failed_copy_lets_a_waiting_writer_in() {
             builder.add_device(DeviceDesc::new(&desc.name, kind));
             builder.add_arena(Arc::new(Faulty::new(Null::backed(desc), script)));
         }
-        null::join_staged(&mut builder, MAIN, VIDEO, LinkSpeed::default());
+        kit::join_staged(&mut builder, MAIN, VIDEO, LinkSpeed::default());
         let platform = builder.build().expect("a sound platform");
         let buffer = platform.raw_buffer(BYTES).build().expect("a small buffer");
         platform

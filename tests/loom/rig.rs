@@ -1,6 +1,6 @@
 //! The machines that the models run on, the buffer that their threads share, and what their kernels write.
 
-use dml::arenas::{Null, null};
+use dml::arenas::{Null, kit};
 use dml::core::sync::{Arc, Mutex};
 use dml::core::{
     Acquire, Arena, ArenaDesc, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Grants,
@@ -79,7 +79,7 @@ impl Machine {
     pub(crate) fn star(devices: u8) -> Self {
         Self::joined(devices, |builder, _| {
             (1..=devices).for_each(|device| {
-                null::join_staged(builder, MAIN, ArenaId(device), LinkSpeed::default());
+                kit::join_staged(builder, MAIN, ArenaId(device), LinkSpeed::default());
             });
         })
     }
@@ -87,7 +87,7 @@ impl Machine {
     /// Main memory and one device that share one storage.
     pub(crate) fn bound(concurrency: Concurrency) -> Self {
         Self::of(1, concurrency, |builder, _| {
-            null::join_bound(builder, MAIN, VIDEO, concurrency, LinkSpeed::default());
+            kit::join_bound(builder, MAIN, VIDEO, concurrency, LinkSpeed::default());
         })
     }
 

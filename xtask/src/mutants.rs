@@ -68,6 +68,8 @@ const TOOLS: &[Tool] = &[
             "overlap",
             "coexecution",
             "losing",
+            "stores",
+            "backends",
         ]),
     },
     Tool { name: "hostile", runs: Runs::Tests(&["hostile", "awaiting"]) },

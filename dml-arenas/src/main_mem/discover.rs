@@ -1,10 +1,9 @@
 //! Adds the processor and its memory, which every machine has.
 
 use super::MainMem;
-use crate::join::End;
 use crate::options::{DiscoverError, DiscoverOptions};
 use dml_core::sync::Arc;
-use dml_core::{DeviceDesc, DeviceKind, PlatformBuilder};
+use dml_core::{ArenaId, DeviceDesc, DeviceKind, PlatformBuilder};
 
 /// The device name of the processor.
 pub(crate) const CPU: &str = "cpu";
@@ -16,7 +15,7 @@ pub(crate) const CPU: &str = "cpu";
 pub(crate) fn discover(
     builder: &mut PlatformBuilder,
     options: &DiscoverOptions,
-) -> Result<End, DiscoverError> {
+) -> Result<ArenaId, DiscoverError> {
     let threads = threads();
     let units = match options.limit_of(CPU) {
         None => threads,
@@ -28,8 +27,7 @@ pub(crate) fn discover(
     };
     let desc = DeviceDesc::new(CPU, DeviceKind::Cpu).with_description(description()).with_units(units);
     let native = builder.add_device(desc);
-    let arena = builder.add_arena(Arc::new(MainMem::new(native)));
-    Ok(End { arena, native })
+    Ok(builder.add_arena(Arc::new(MainMem::new(native))))
 }
 
 /// The number of threads that this process may use at once.

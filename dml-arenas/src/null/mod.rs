@@ -18,8 +18,6 @@
 mod arena;
 mod block;
 mod books;
-mod cross;
 
 pub use arena::Null;
 pub use books::Call;
-pub use cross::{join_bound, join_mapped, join_staged};

@@ -44,7 +44,7 @@ impl OffloadArena {
     pub fn new(device: Arc<OffloadDevice>, native: DeviceId) -> Self {
         let desc = ArenaDesc::new(device.name(), KIND, native)
             .with_concurrency(Concurrency::Exclusive)
-            .with_alloc_align(super::heap::PAGE_BYTES)
+            .with_alloc_align(crate::kit::PAGE_BYTES)
             .with_alloc_cost(Cost::from_ns(5_000));
         let (runs, inward, outward) = (device.pipeline(), device.pipeline().into(), device.pipeline().into());
         Self { desc, device, runs, inward, outward }

@@ -11,12 +11,12 @@
 //!    fork calls nothing of the transport but its destructor.
 
 use super::error::{Loss, OffloadError};
-use super::heap::Heap;
 use super::message::{Command, LIMIT_BYTES, Reply};
 use super::transfer::Transfer;
 use super::transport::{Channel, ChannelError, Transport};
 use super::unix::{CONTROL_LIMIT, Start, UnixTransport};
 use crate::fork::Origin;
+use crate::kit::Heap;
 use dml_core::Span;
 use dml_core::sync::{Arc, Condvar, Mutex};
 use std::fmt;

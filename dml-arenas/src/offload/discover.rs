@@ -5,11 +5,11 @@ use super::cross;
 use super::device::{OffloadDevice, TIME_LIMIT, WorkerOptions};
 use super::process::WORKER;
 use super::worker::is_hooked;
-use crate::join::End;
+use crate::kit::Backend;
 use crate::main_mem::discover::{description, threads};
 use crate::options::{DiscoverError, DiscoverOptions};
 use dml_core::sync::Arc;
-use dml_core::{DeviceDesc, DeviceKind, MAX_ARENAS, PlatformBuilder, Unavailable};
+use dml_core::{ArenaId, DeviceDesc, DeviceKind, MAX_ARENAS, PlatformBuilder, Unavailable};
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ const BACKEND: &str = "offload";
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The workers that can be started, before any is started.
+#[derive(Debug)]
 pub(crate) struct Candidates {
     workers: u32,
     program: Result<PathBuf, String>,
@@ -32,10 +33,15 @@ impl Candidates {
         // The platform reports too many arenas when it is built, so more workers than this need not be started.
         Self { workers: wishes.workers.min(MAX_ARENAS as u32), program }
     }
+}
 
-    /// The names of the devices, in order.
-    pub(crate) fn names(&self) -> impl Iterator<Item = String> {
-        (0..self.workers).map(name_of)
+impl Backend for Candidates {
+    fn name(&self) -> &'static str {
+        BACKEND
+    }
+
+    fn devices(&self) -> Vec<String> {
+        (0..self.workers).map(name_of).collect()
     }
 
     /// Starts the wanted workers, and adds each with its arena and its links to main memory. A worker that cannot be
@@ -44,16 +50,16 @@ impl Candidates {
     /// # Errors
     /// [`DiscoverError::BadLimit`], [`DiscoverError::BadPin`] and [`DiscoverError::Unusable`], for devices named in the
     /// options.
-    pub(crate) fn add(
-        self,
+    fn add(
+        &self,
         builder: &mut PlatformBuilder,
-        host: End,
+        main: ArenaId,
         options: &DiscoverOptions,
     ) -> Result<(), DiscoverError> {
         let memory_bytes =
             options.offload.memory_bytes.unwrap_or_else(|| default_memory() / u64::from(self.workers.max(1)));
         let mut missing: Option<String> = None;
-        for name in self.names().filter(|name| options.wants(name)) {
+        for name in self.devices().into_iter().filter(|name| options.wants(name)) {
             let pins = pins(&name, options)?;
             let threads = limit(&name, &pins, options)?;
             let time_limit = options.offload.time_limit.unwrap_or(Some(TIME_LIMIT));
@@ -64,7 +70,7 @@ impl Candidates {
                 OffloadDevice::start(&name, &options).map_err(|error| error.to_string())
             });
             match started {
-                Ok(device) => add_device(builder, host, &device),
+                Ok(device) => add_device(builder, main, &device),
                 Err(reason) if options.names(&name) => {
                     return Err(DiscoverError::Unusable { device: name, reason });
                 }
@@ -115,14 +121,14 @@ fn pins(name: &str, options: &DiscoverOptions) -> Result<Vec<u32>, DiscoverError
     }
 }
 
-fn add_device(builder: &mut PlatformBuilder, host: End, device: &Arc<OffloadDevice>) {
+fn add_device(builder: &mut PlatformBuilder, main: ArenaId, device: &Arc<OffloadDevice>) {
     // The worker runs on the host's cores, in a process with its own memory.
     let desc = DeviceDesc::new(device.name(), DeviceKind::Cpu)
         .with_description(format!("worker process on {}", description()))
         .with_units(device.threads());
     let native = builder.add_device(desc);
     let arena = builder.add_arena(Arc::new(OffloadArena::new(device.clone(), native)));
-    cross::join(builder, host, End { arena, native });
+    cross::join(builder, main, arena);
 }
 
 /// Returns the program that workers run. The error says how to provide one.

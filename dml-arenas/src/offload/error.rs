@@ -1,5 +1,6 @@
 //! The errors of a coprocessor.
 
+use crate::kit::NoResult;
 use dml_core::sync::Arc;
 use dml_core::{AllocError, TransferError};
 use std::time::Duration;
@@ -170,6 +171,15 @@ impl OffloadError {
             Self::Forked => Some(("offload".into(), self.to_string().into())),
             Self::Dependency { cause, .. } => cause.loss(),
             _ => None,
+        }
+    }
+}
+
+impl From<NoResult> for OffloadError {
+    fn from(no_result: NoResult) -> Self {
+        match no_result {
+            NoResult::GivenUp => Self::GivenUp,
+            NoResult::Forked => Self::Forked,
         }
     }
 }

@@ -32,11 +32,9 @@ mod device;
 pub(crate) mod discover;
 mod error;
 mod function;
-mod heap;
 mod message;
 mod pipeline;
 mod process;
-mod signal;
 mod transfer;
 mod transport;
 mod unix;
@@ -52,6 +50,10 @@ pub use error::{Loss, OffloadError};
 pub use function::{Argument, Function};
 pub use message::Scalar;
 pub use pipeline::Pipeline;
-pub use signal::{Signal, Signaller};
 pub use transport::{Channel, ChannelError, Transport};
 pub use worker::{CCall, CScalar, CScalarValue, CView, Call, CallError, Registry, View, hook, serve};
+
+/// The end of a run or a transfer, which any number of threads can wait for.
+pub type Signal = crate::kit::Signal<OffloadError>;
+/// The right to end a [`Signal`], held by the code that does the work.
+pub type Signaller = crate::kit::Signaller<OffloadError>;

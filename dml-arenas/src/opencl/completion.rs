@@ -15,6 +15,7 @@
 
 use super::handle::Event;
 use super::session::Session;
+use crate::kit::{Awaited, Signal, Signaller};
 use dml_core::sync::{Arc, Condvar, Mutex};
 use dml_core::{Completion, TransferError};
 use opencl3::event::{CL_COMPLETE, CL_EVENT_COMMAND_EXECUTION_STATUS, get_event_info, set_event_callback};
@@ -23,7 +24,6 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,8 @@ pub(super) struct Command {
     pub(super) session: Arc<Session>,
     /// What must live until the command has ended.
     pub(super) keep: Option<Box<dyn Any + Send>>,
-    pub(super) call_back: Option<Arc<CallBack>>,
+    /// The word that the command has ended, once somebody has polled.
+    pub(super) told: Option<Awaited>,
 }
 
 impl Command {
@@ -45,31 +46,32 @@ impl Command {
         let ended = self.session.wait(self.call, &self.event);
         self.keep = None;
         // The destructor of a waker may panic. It comes after the end, because the command uses what it was lent until then.
-        if let Some(call_back) = self.call_back.take() {
-            call_back.set(None);
-        }
+        self.told = None;
         ended.map(|()| self.bytes)
     }
 
-    /// Arranges that `waker` is called when the command ends. Returns whether that is possible.
+    /// Arranges that `waker` is called when the command ends. Returns whether that is possible, and the end not told yet.
     fn set_waker(&mut self, waker: &Waker) -> bool {
-        let waker = waker.clone();
-        if let Some(call_back) = &self.call_back {
-            call_back.set(Some(waker));
-            return true;
+        if self.told.is_none() {
+            self.told = self.watch();
         }
-        let Some(queue) = self.session.wakers() else { return false };
-        let event = self.event.clone();
-        let call_back = Arc::new(CallBack { waker: Mutex::new(Some(waker)), queue: queue.clone(), event });
-        let data = Arc::into_raw(call_back.clone()).cast_mut().cast::<c_void>();
+        self.told.as_mut().is_some_and(|told| told.poll_end(waker).is_pending())
+    }
+
+    /// Has the driver call at the end of the command, if it can, and the session look at it.
+    fn watch(&self) -> Option<Awaited> {
+        let queue = self.session.wakers()?;
+        let (signal, signaller) = Signal::new();
+        let signaller = Mutex::new(Some(signaller));
+        let watch = Arc::new(Watch { event: self.event.clone(), signaller, queue: queue.clone() });
+        let data = Arc::into_raw(watch.clone()).cast_mut().cast::<c_void>();
         if set_event_callback(self.event.raw(), CL_COMPLETE, ended, data).is_err() {
             // SAFETY: the reference from `into_raw` above, which the driver has not taken.
-            drop(unsafe { Arc::from_raw(data.cast_const().cast::<CallBack>()) });
-            return false;
+            drop(unsafe { Arc::from_raw(data.cast_const().cast::<Watch>()) });
+            return None;
         }
-        queue.watch(&call_back);
-        self.call_back = Some(call_back);
-        true
+        queue.watch(&watch);
+        Some(signal.awaited())
     }
 }
 
@@ -89,20 +91,12 @@ impl Completion for Command {
     }
 }
 
-/// The waker of one command, shared with the driver until it calls back, and with the thread that wakes.
-pub(super) struct CallBack {
-    waker: Mutex<Option<Waker>>,
-    queue: Arc<Wakers>,
+/// A command whose end is to be told. The driver shares it until it calls back, the queue until the command has ended.
+struct Watch {
     event: Arc<Event>,
-}
-
-impl CallBack {
-    /// Replaces the waker.
-    fn set(&self, waker: Option<Waker>) {
-        let old = std::mem::replace(&mut *self.waker.lock(), waker);
-        // The lock is free again: a waker is foreign code.
-        drop(old);
-    }
+    /// What tells the end, until it has.
+    signaller: Mutex<Option<Signaller>>,
+    queue: Arc<Wakers>,
 }
 
 /// Returns whether a command has not ended yet, as far as the driver tells.
@@ -118,10 +112,10 @@ const MOST_PATIENCE: Duration = Duration::from_millis(1);
 
 /// Receives the driver's call at the end of a command, whether it succeeded or failed.
 extern "C" fn ended(_event: cl_event, _status: cl_int, data: *mut c_void) {
-    // SAFETY: the reference that `set_waker` made for this one call.
-    let call_back = unsafe { Arc::from_raw(data.cast_const().cast::<CallBack>()) };
-    let queue = call_back.queue.clone();
-    queue.push(call_back);
+    // SAFETY: the reference that `Command::watch` made for this one call.
+    let watch = unsafe { Arc::from_raw(data.cast_const().cast::<Watch>()) };
+    let queue = watch.queue.clone();
+    queue.push(watch);
 }
 
 /// The futures of one session that are to be woken.
@@ -134,9 +128,9 @@ pub(super) struct Wakers {
 #[derive(Default)]
 struct State {
     /// The commands of which the driver has told the end.
-    ended: VecDeque<Arc<CallBack>>,
+    ended: VecDeque<Arc<Watch>>,
     /// The commands that are looked at, with the time since which they are.
-    watched: Vec<(Arc<CallBack>, Instant)>,
+    watched: Vec<(Arc<Watch>, Instant)>,
     has_thread: bool,
     /// Whether the session is gone, so that nobody is left to be woken.
     is_closed: bool,
@@ -156,46 +150,51 @@ impl Wakers {
 
     /// Ends the thread when the queue is empty.
     pub(super) fn close(&self) {
-        self.state.lock().is_closed = true;
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        // What is watched holds the queue.
+        let watched = std::mem::take(&mut state.watched);
+        drop(state);
+        drop(watched);
         self.changed.notify_all();
     }
 
     /// Looks at a command until it has ended.
-    fn watch(&self, call_back: &Arc<CallBack>) {
+    fn watch(&self, watch: &Arc<Watch>) {
         let mut state = self.state.lock();
         if !state.is_closed {
-            state.watched.push((call_back.clone(), Instant::now()));
+            state.watched.push((watch.clone(), Instant::now()));
             self.changed.notify_all();
         }
     }
 
-    fn push(&self, call_back: Arc<CallBack>) {
+    fn push(&self, watch: Arc<Watch>) {
         let mut state = self.state.lock();
         if !state.is_closed {
-            state.ended.push_back(call_back);
+            state.ended.push_back(watch);
             self.changed.notify_all();
         }
-        // A command keeps the session, and takes its waker back at the end. A call after the session has no waker to drop.
+        // A command keeps the session, and takes its waker back at the end. A call after the session has nobody to wake.
     }
 
     fn wake_all(&self) {
-        while let Some(call_back) = self.next() {
-            self.state.lock().watched.retain(|(watched, _)| !Arc::ptr_eq(watched, &call_back));
-            let waker = call_back.waker.lock().take();
-            // A panic of one waker must not keep the others asleep. Its payload may panic as well when it is dropped.
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.map(Waker::wake))) {
-                std::mem::forget(panic);
+        while let Some(ended) = self.next() {
+            self.state.lock().watched.retain(|(watch, _)| !Arc::ptr_eq(watch, &ended));
+            let signaller = ended.signaller.lock().take();
+            // The result is the event's. The signal only tells that there is one.
+            if let Some(signaller) = signaller {
+                signaller.end(Ok(0));
             }
         }
     }
 
     /// Waits for the end of a command. Returns `None` when the session is gone.
-    fn next(&self) -> Option<Arc<CallBack>> {
+    fn next(&self) -> Option<Arc<Watch>> {
         loop {
             let mut state = self.state.lock();
             loop {
-                if let Some(call_back) = state.ended.pop_front() {
-                    return Some(call_back);
+                if let Some(watch) = state.ended.pop_front() {
+                    return Some(watch);
                 }
                 if state.is_closed {
                     return None;
@@ -211,10 +210,10 @@ impl Wakers {
                     break;
                 }
             }
-            let watched: Vec<_> = state.watched.iter().map(|(call_back, _)| call_back.clone()).collect();
+            let watched: Vec<_> = state.watched.iter().map(|(watch, _)| watch.clone()).collect();
             // The driver is asked without the lock, which its own thread takes in `push`.
             drop(state);
-            if let Some(ended) = watched.into_iter().find(|call_back| !is_running(&call_back.event)) {
+            if let Some(ended) = watched.into_iter().find(|watch| !is_running(&watch.event)) {
                 return Some(ended);
             }
         }
@@ -263,11 +262,14 @@ mod tests {
             // SAFETY: the event just made, whose one reference is ours.
             let event = Arc::new(unsafe { Event::own(event) });
             let woken = Arc::new(Woken::default());
-            let waker = Mutex::new(Some(woken.clone().into()));
-            (Arc::new(CallBack { waker, queue: queue.clone(), event }), woken)
+            let (signal, signaller) = Signal::new();
+            let mut told = signal.awaited();
+            assert!(told.poll_end(&woken.clone().into()).is_pending());
+            let signaller = Mutex::new(Some(signaller));
+            (Arc::new(Watch { signaller, queue: queue.clone(), event }), woken, told)
         });
         // No callback is set with the driver, so nothing but a look at the events can tell their ends.
-        calls.iter().for_each(|(call_back, _)| queue.watch(call_back));
+        calls.iter().for_each(|(watch, ..)| queue.watch(watch));
         let is_woken = |index: usize| calls[index].1.0.load(Ordering::SeqCst);
         for (ended, other) in [(1, 0), (0, 1)] {
             std::thread::sleep(Duration::from_millis(30));

@@ -13,13 +13,13 @@ use super::device::Sort;
 use super::page_lock::PageLocking;
 use super::session::Session;
 use crate::fork::Origin;
-use crate::join::{self, End};
+use crate::kit::{join_both_ways, join_via};
 use crate::main_mem::PageLockBudget;
 use crate::options::Mechanisms;
 use dml_core::sync::Arc;
 use dml_core::{
-    Allocation, Concurrency, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostMapped, HostStaged, Link,
-    LinkSpeed, PlatformBuilder, TransferError,
+    Allocation, ArenaId, Concurrency, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostMapped, HostStaged,
+    Link, LinkSpeed, PlatformBuilder, TransferError,
 };
 
 /// The speeds of the two mechanisms for one sort of device. They are guesses in the right order of magnitude, until
@@ -55,7 +55,7 @@ impl Speeds {
 
 /// The device end of the links.
 pub(super) struct Side<'a> {
-    pub(super) end: End,
+    pub(super) arena: ArenaId,
     pub(super) sort: Sort,
     pub(super) session: &'a Arc<Session>,
     /// The budget from which pages of main memory are locked; `None` where device and host share their memory.
@@ -63,36 +63,35 @@ pub(super) struct Side<'a> {
 }
 
 /// Links an OpenCL arena with main memory by some of the mechanisms, in both directions.
-pub(super) fn join(builder: &mut PlatformBuilder, host: End, side: &Side<'_>, mechanisms: Mechanisms) {
-    let (device, speeds) = (side.end, Speeds::of(side.sort));
+pub(super) fn join(builder: &mut PlatformBuilder, main: ArenaId, side: &Side<'_>, mechanisms: Mechanisms) {
+    let (device, speeds) = (side.arena, Speeds::of(side.sort));
     if mechanisms != Mechanisms::Mapped {
         let staged = Here::new(HostStaged::new(speeds.staged));
-        let ends = ((host, host.native), (device, device.native));
         match side.budget {
             Some(budget) => {
                 let (session, budget) = (side.session.clone(), budget.clone());
-                let locking = PageLocking { mechanism: staged, session, budget };
-                join::both_ways(builder, ends.0, ends.1, Allocation::Internal, locking);
+                join_both_ways(builder, main, device, PageLocking { mechanism: staged, session, budget });
             }
-            None => join::both_ways(builder, ends.0, ends.1, Allocation::Internal, staged),
+            None => join_both_ways(builder, main, device, staged),
         }
     }
     if mechanisms != Mechanisms::Staged {
         let mapped = Here::new(HostMapped::new(speeds.mapped));
         // The host reaches the device's memory itself.
-        join::both_ways(builder, (host, host.native), (device, host.native), Allocation::Internal, mapped);
+        let host = builder.native(main);
+        join_via(builder, (main, host), (device, host), Allocation::Internal, mapped);
     }
 }
 
 /// Lets the device use the storage of main memory in place of storage of its own, wherever it can. The links that copy
 /// remain for buffers of which the device has storage already.
-pub(super) fn bind(builder: &mut PlatformBuilder, host: End, side: &Side<'_>) {
-    let device = side.end;
+pub(super) fn bind(builder: &mut PlatformBuilder, main: ArenaId, side: &Side<'_>) {
+    let device = side.arena;
     let allocation = Allocation::Bound(Concurrency::Exclusive);
-    let (source_via, target_via) = (host.native, device.native);
-    let link = Link { from: host.arena, to: device.arena, source_via, target_via, allocation };
+    let (source_via, target_via) = (builder.native(main), builder.native(device));
+    let link = Link { from: main, to: device, source_via, target_via, allocation };
     builder.add_link(link, Arc::new(HostPointer::of(side.sort)));
-    builder.prefer_binding(host.arena, device.arena);
+    builder.prefer_binding(main, device);
 }
 
 /// The use of host memory in place: the buffer is made over it, and map and unmap calls hand it over.

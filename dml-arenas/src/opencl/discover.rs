@@ -4,15 +4,16 @@ use super::arena::OpenClArena;
 use super::cross::{self, Side};
 use super::device::{Found, Sort, list};
 use super::session::Session;
-use crate::join::End;
+use crate::kit::Backend;
 use crate::main_mem::PageLockBudget;
 use crate::options::{DiscoverError, DiscoverOptions};
 use dml_core::sync::Arc;
-use dml_core::{DeviceDesc, DeviceKind, PlatformBuilder, Unavailable};
+use dml_core::{ArenaId, DeviceDesc, DeviceKind, PlatformBuilder, Unavailable};
 
 const BACKEND: &str = "opencl";
 
 /// The devices of the machine, before any is opened.
+#[derive(Debug)]
 pub(crate) struct Candidates {
     found: &'static [Found],
     notes: Vec<Unavailable>,
@@ -34,10 +35,15 @@ impl Candidates {
             }
         }
     }
+}
 
-    /// The names of the devices, in order.
-    pub(crate) fn names(&self) -> impl Iterator<Item = String> {
-        (0..self.found.len()).map(name_of)
+impl Backend for Candidates {
+    fn name(&self) -> &'static str {
+        BACKEND
+    }
+
+    fn devices(&self) -> Vec<String> {
+        (0..self.found.len()).map(name_of).collect()
     }
 
     /// Opens the wanted devices, and adds each with its arena and its links to main memory. A device that cannot be
@@ -45,21 +51,21 @@ impl Candidates {
     ///
     /// # Errors
     /// [`DiscoverError::BadLimit`] and [`DiscoverError::Unusable`], for devices named in the options.
-    pub(crate) fn add(
-        self,
+    fn add(
+        &self,
         builder: &mut PlatformBuilder,
-        host: End,
+        main: ArenaId,
         options: &DiscoverOptions,
     ) -> Result<(), DiscoverError> {
         let budget = PageLockBudget::new(options.page_lock_limit());
-        self.notes.into_iter().for_each(|note| builder.add_unavailable(note));
+        self.notes.iter().for_each(|note| builder.add_unavailable(note.clone()));
         for (index, found) in self.found.iter().enumerate() {
             let name = name_of(index);
             if !options.wants(&name) {
                 continue;
             }
             match open(found, &name, options)? {
-                Ok(session) => add_device(builder, host, (found, session), &name, (options, &budget)),
+                Ok(session) => add_device(builder, main, (found, session), &name, (options, &budget)),
                 Err(reason) if options.names(&name) => {
                     return Err(DiscoverError::Unusable { device: name, reason });
                 }
@@ -96,7 +102,7 @@ fn open(
 
 fn add_device(
     builder: &mut PlatformBuilder,
-    host: End,
+    main: ArenaId,
     (found, session): (&Found, Session),
     name: &str,
     (options, budget): (&DiscoverOptions, &Arc<PageLockBudget>),
@@ -113,12 +119,12 @@ fn add_device(
         .with_driver(found.driver.clone())
         .with_units(session.part.units);
     let native = builder.add_device(desc);
-    let session = Arc::new(session);
-    let arena = builder.add_arena(Arc::new(OpenClArena::new(session.clone(), name, native, host.native)));
+    let (host, session) = (builder.native(main), Arc::new(session));
+    let arena = builder.add_arena(Arc::new(OpenClArena::new(session.clone(), name, native, host)));
     let budget = found.is_discrete.then_some(budget);
-    let side = Side { end: End { arena, native }, sort: found.sort, session: &session, budget };
-    cross::join(builder, host, &side, options.mechanisms);
+    let side = Side { arena, sort: found.sort, session: &session, budget };
+    cross::join(builder, main, &side, options.mechanisms);
     if options.is_bound(name) {
-        cross::bind(builder, host, &side);
+        cross::bind(builder, main, &side);
     }
 }

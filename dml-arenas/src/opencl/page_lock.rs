@@ -83,7 +83,6 @@ mod tests {
     use super::super::cross::{Side, join};
     use super::super::device::list;
     use super::*;
-    use crate::join::End;
     use crate::options::DiscoverOptions;
     use dml_core::{DeviceDesc, DeviceId, DeviceKind, Platform};
 
@@ -98,13 +97,13 @@ mod tests {
             return None;
         };
         let mut builder = Platform::builder();
-        let host = main_mem::discover::discover(&mut builder, &DiscoverOptions::default()).unwrap();
+        let main = main_mem::discover::discover(&mut builder, &DiscoverOptions::default()).unwrap();
         let session = Arc::new(Session::open(found.part(None).unwrap()).unwrap());
         let native = builder.add_device(DeviceDesc::new("opencl:0", DeviceKind::Accelerator));
-        let arena = OpenClArena::new(session.clone(), "opencl:0", native, host.native);
-        let end = End { arena: builder.add_arena(Arc::new(arena)), native };
-        let side = Side { end, sort: found.sort, session: &session, budget: Some(budget) };
-        join(&mut builder, host, &side, crate::options::Mechanisms::All);
+        let arena = OpenClArena::new(session.clone(), "opencl:0", native, builder.native(main));
+        let arena = builder.add_arena(Arc::new(arena));
+        let side = Side { arena, sort: found.sort, session: &session, budget: Some(budget) };
+        join(&mut builder, main, &side, crate::options::Mechanisms::All);
         Some((builder.build().unwrap(), native, session))
     }
 

@@ -259,7 +259,7 @@ impl Session {
         }
         let (session, keep) = (self.clone(), Some(Box::new(keep) as Box<dyn Any + Send>));
         let event = Arc::new(event);
-        Ok(Fence::awaited(Command { call, event, bytes, session, keep, call_back: None }))
+        Ok(Fence::awaited(Command { call, event, bytes, session, keep, told: None }))
     }
 
     /// Returns the queue of those to be woken, if there is a thread to wake them.

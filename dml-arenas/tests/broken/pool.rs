@@ -5,10 +5,11 @@ use dml_arenas::MainMem;
 use dml_core::sync::{Condvar, Mutex};
 use dml_core::{
     AllocError, Arena, ArenaDesc, ArenaKind, Block, BlockRef, Completion, CopyIn, CopyOut, DeviceId, Fence,
-    Fill, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError, UnmapRequest,
+    Fill, NativeHandle, NewBlock, Span, TransferError,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::task::{Poll, Waker};
 
@@ -29,6 +30,12 @@ pub(crate) enum Defect {
     NeverWakes,
     /// Fences wake whoever polled first, right after the second poll.
     WakesTheFirst,
+    /// Without power it does not say that it is lost.
+    LossHidden,
+    /// Without power it goes on.
+    LossIgnored,
+    /// Without power its fences never end.
+    LossHangs,
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -42,6 +49,7 @@ pub(crate) struct Pool {
     memory: BlockRef,
     heap: Arc<Mutex<Heap>>,
     jobs: Sender<Job>,
+    power: Arc<AtomicBool>,
 }
 
 /// The free stretches, by their start.
@@ -125,7 +133,17 @@ impl Pool {
         // It ends with the arena, which holds the one sender.
         std::thread::spawn(move || queue.into_iter().for_each(|job| job()));
         let desc = ArenaDesc::new("pool", ArenaKind("pool"), native);
-        Self { desc, defect, inner, memory, heap: Arc::new(Mutex::new(heap)), jobs }
+        let power = Arc::new(AtomicBool::new(true));
+        Self { desc, defect, inner, memory, heap: Arc::new(Mutex::new(heap)), jobs, power }
+    }
+
+    /// What is switched off to lose the device.
+    pub(crate) fn power(&self) -> Arc<AtomicBool> {
+        self.power.clone()
+    }
+
+    fn is_off(&self) -> bool {
+        !self.power.load(Ordering::SeqCst)
     }
 
     fn own(&self, block: &BlockRef, span: Span) -> Span {
@@ -142,6 +160,16 @@ impl Pool {
         block: &BlockRef,
         work: impl FnOnce(&MainMem, &BlockRef) -> Result<Fence, TransferError> + Send + 'static,
     ) -> Fence {
+        if self.is_off() && self.defect != Defect::LossIgnored {
+            return match self.defect {
+                Defect::LossHangs => Fence::running(|| {
+                    loop {
+                        std::thread::park();
+                    }
+                }),
+                _ => Fence::running(|| Err(TransferError::DeviceLost)),
+            };
+        }
         let end = Arc::new(End::default());
         let (inner, memory, block, told) =
             (self.inner.clone(), self.memory.clone(), block.clone(), end.clone());
@@ -233,6 +261,9 @@ impl Arena for Pool {
     }
 
     fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
+        if self.is_off() && self.defect != Defect::LossIgnored {
+            return Err(AllocError::DeviceLost { arena: self.desc.name.clone() });
+        }
         let full = || AllocError::OutOfMemory { arena: self.desc.name.clone(), bytes: len };
         let room = len.checked_next_multiple_of(64).ok_or_else(full)?;
         let taken = if self.defect == Defect::Overlap && room > 4096 { room - 64 } else { room };
@@ -254,12 +285,8 @@ impl Arena for Pool {
         }
     }
 
-    fn map(&self, _: MapRequest<'_>) -> Result<MapReport, TransferError> {
-        panic!("core bug: map of pool, which has no remotes")
-    }
-
-    fn unmap(&self, _: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
-        panic!("core bug: unmap of pool, which has no remotes")
+    fn is_lost(&self) -> bool {
+        self.is_off() && self.defect != Defect::LossHidden
     }
 
     fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {

@@ -3,7 +3,7 @@
 use crate::forks::{Child, Fork, Gate, Leave, child, fork, leave};
 use crate::rig::{WORKER, is_there, kill, library, wait_until};
 use dml_arenas::MainMem;
-use dml_arenas::null::join_staged;
+use dml_arenas::kit::join_staged;
 use dml_arenas::offload::{
     Argument, Function, OffloadArena, OffloadDevice, OffloadError, Scalar, Signal, WorkerOptions,
 };

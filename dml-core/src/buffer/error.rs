@@ -196,6 +196,16 @@ pub enum AcquireError {
         /// The device asked for.
         device: DeviceId,
     },
+    /// The device is the internal one of a [store](crate::ArenaDesc::store), for which nothing can be acquired.
+    #[error(
+        "{arena} is a store: no kernels run on it, so nothing can be acquired for its internal device {device}"
+    )]
+    NoKernels {
+        /// The internal device.
+        device: DeviceId,
+        /// The store's name.
+        arena: Arc<str>,
+    },
     /// The platform has no such arena.
     #[error("the platform has no arena {arena}")]
     NoSuchArena {

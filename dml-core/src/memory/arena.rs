@@ -112,19 +112,25 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
         drop(block);
     }
 
-    /// Takes a block to a map state in which a remote device has access. Unless the target is bimapped, devices outside
+    /// Takes a block to a map state in which a remote device has access. An arena without remote devices is never asked,
+    /// and keeps the provided method, which panics. Unless the target is bimapped, devices outside
     /// it must lose their access. The requested device may write then, and the others must map again to see what it
     /// wrote.
     ///
     /// # Errors
     /// [`TransferError`] if the framework fails. The map state then stays as it was.
-    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError>;
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        never_mapped(self.desc(), &request)
+    }
 
-    /// Takes a block to a map state in which the native device has access again.
+    /// Takes a block to a map state in which the native device has access again. As [`map`](Self::map), this is for arenas
+    /// with remote devices.
     ///
     /// # Errors
     /// [`TransferError`] if the framework fails. The map state then stays as it was.
-    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError>;
+    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        never_mapped(self.desc(), &request)
+    }
 
     /// Returns the map state of a block, if the arena can tell without asking the framework.
     fn map_state(&self, block: &BlockRef) -> Option<MapState> {
@@ -173,6 +179,11 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
     fn loss(&self) -> Option<Arc<str>> {
         None
     }
+}
+
+/// Refuses a change of map state of an arena that has none to change.
+fn never_mapped(desc: &ArenaDesc, request: &dyn fmt::Debug) -> ! {
+    panic!("core bug: {} has no map states and was asked for {request:?}", desc.name)
 }
 
 impl dyn Arena {

@@ -37,7 +37,8 @@ pub struct ArenaDesc {
     pub name: Arc<str>,
     /// The kind of memory.
     pub kind: ArenaKind,
-    /// The device whose kernels run on this memory.
+    /// The device whose kernels run on this memory. A [store](Self::store) has none, and the platform to which it is
+    /// added gives it an id that stands for the store itself.
     pub native: DeviceId,
     /// The devices that can reach this memory without the help of another device. If the native device is one of
     /// them, the arena is always bimapped.
@@ -48,6 +49,8 @@ pub struct ArenaDesc {
     pub alloc_align: u64,
     /// The estimated cost of one allocation, added to a path that would allocate here.
     pub alloc_cost: Cost,
+    /// Whether no device runs kernels on this memory.
+    is_store: bool,
 }
 
 impl ArenaDesc {
@@ -62,7 +65,18 @@ impl ArenaDesc {
             concurrency: Concurrency::Exclusive,
             alloc_align: 64,
             alloc_cost: Cost::from_ns(1_000),
+            is_store: false,
         }
+    }
+
+    /// Describes memory on which no device runs kernels, such as a disk. Buffers are brought there by
+    /// [`prefetch_in`](crate::RawBuffer::prefetch_in), and leave when they are used elsewhere.
+    ///
+    /// The platform gives the arena an internal device, which stands for the store where links, losses and errors name
+    /// a device. [`Platform::devices`](crate::Platform::devices) does not list it, and nothing can be acquired for it.
+    #[must_use]
+    pub fn store(name: &str, kind: ArenaKind) -> Self {
+        Self { is_store: true, ..Self::new(name, kind, DeviceId(u16::MAX)) }
     }
 
     /// Sets the remote devices.
@@ -91,6 +105,12 @@ impl ArenaDesc {
     pub fn with_alloc_cost(mut self, cost: Cost) -> Self {
         self.alloc_cost = cost;
         self
+    }
+
+    /// Returns whether no device runs kernels on this memory: see [`store`](Self::store).
+    #[must_use]
+    pub fn is_store(&self) -> bool {
+        self.is_store
     }
 
     /// Returns whether the native device is also a remote one, so that it can access the storage in every map state.

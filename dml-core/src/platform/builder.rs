@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 
 /// Collects devices, arenas and links. [`build`](Self::build) checks all of them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct PlatformBuilder {
     devices: Vec<DeviceDesc>,
     arenas: Vec<Arc<dyn Arena>>,
@@ -28,6 +28,8 @@ pub struct PlatformBuilder {
     unavailable: Vec<Unavailable>,
     /// Pairs of a root and a member that are to share storage wherever they can.
     preferred: BTreeSet<(ArenaId, ArenaId)>,
+    /// Arenas that get no default links.
+    apart: BTreeSet<ArenaId>,
     no_default_links: bool,
     no_path_cache: bool,
 }
@@ -40,9 +42,15 @@ impl PlatformBuilder {
     }
 
     /// Adds an arena and returns its id. The first arena added for a native device is that device's home, which its
-    /// kernels use by default.
+    /// kernels use by default. A [store](ArenaDesc::store) gets an internal device of its own.
     pub fn add_arena(&mut self, arena: Arc<dyn Arena>) -> ArenaId {
-        self.descs.push(arena.desc().clone());
+        let mut desc = arena.desc().clone();
+        if desc.is_store() {
+            // Internal devices are numbered from the largest id down, so that they are known before all devices are.
+            let number = MAX_ARENAS.saturating_sub(1 + self.stores());
+            desc.native = DeviceId(number as u16);
+        }
+        self.descs.push(desc);
         self.arenas.push(arena);
         ArenaId(u8::try_from(self.arenas.len() - 1).unwrap_or(u8::MAX))
     }
@@ -98,6 +106,22 @@ impl PlatformBuilder {
         &self.descs
     }
 
+    /// Returns the device through which a link reaches an arena if nothing is to be mapped: its native device, or the
+    /// internal one of a [store](ArenaDesc::store).
+    ///
+    /// # Panics
+    /// When no arena with this id was added.
+    #[must_use]
+    pub fn native(&self, arena: ArenaId) -> DeviceId {
+        self.descs[usize::from(arena.0)].native
+    }
+
+    /// Leaves one arena without default links, so that only the links added for it lead there and back. This is for a
+    /// memory that the host cannot reach by itself.
+    pub fn without_default_links_of(&mut self, arena: ArenaId) {
+        self.apart.insert(arena);
+    }
+
     /// Leaves pairs of arenas without a link unconnected. By default [`HostStaged`] copies join them.
     #[must_use]
     pub fn without_default_links(mut self) -> Self {
@@ -147,9 +171,10 @@ impl PlatformBuilder {
     fn add_default_links(&mut self) {
         let ids = || (0..self.arenas.len() as u8).map(ArenaId);
         let mut pairs: Vec<_> = ids().flat_map(|from| ids().map(move |to| (from, to))).collect();
-        pairs.retain(|&(from, to)| from != to && !self.copies(from, to));
+        let is_apart = |arena: ArenaId| self.apart.contains(&arena);
+        pairs.retain(|&(from, to)| from != to && !is_apart(from) && !is_apart(to) && !self.copies(from, to));
         // Pairs with a processor's memory come first, because they price the others.
-        let is_cpu = |arena| self.devices[usize::from(self.native(arena).0)].kind == DeviceKind::Cpu;
+        let is_cpu = |arena| self.is_cpu(self.native(arena));
         pairs.sort_by_key(|&(from, to)| (!is_cpu(from) && !is_cpu(to), from, to));
         for (from, to) in pairs {
             let (source_via, target_via) = (self.native(from), self.native(to));
@@ -162,8 +187,7 @@ impl PlatformBuilder {
     /// Creates a staged copy between two arenas. Its price comes from the links to and from the host, if both are
     /// known.
     fn staged(&self, from: ArenaId, to: ArenaId) -> HostStaged {
-        let is_cpu = |device: DeviceId| self.devices[usize::from(device.0)].kind == DeviceKind::Cpu;
-        let host = self.descs.iter().position(|desc| is_cpu(desc.native));
+        let host = self.descs.iter().position(|desc| self.is_cpu(desc.native));
         let host = host.map(|index| ArenaId(index as u8)).filter(|&host| host != from && host != to);
         let way = |from: ArenaId, to: ArenaId| {
             let moves =
@@ -179,8 +203,14 @@ impl PlatformBuilder {
         }
     }
 
-    fn native(&self, arena: ArenaId) -> DeviceId {
-        self.descs[usize::from(arena.0)].native
+    /// Returns whether the device is a processor. The internal device of a store is none.
+    fn is_cpu(&self, device: DeviceId) -> bool {
+        self.devices.get(usize::from(device.0)).is_some_and(|desc| desc.kind == DeviceKind::Cpu)
+    }
+
+    /// Returns how many arenas are stores, each with an internal device.
+    fn stores(&self) -> usize {
+        self.descs.iter().filter(|desc| desc.is_store()).count()
     }
 
     /// Adds the reverse link of every binding whose pair has none. Data then returns by a change of map state alone.
@@ -210,7 +240,7 @@ impl PlatformBuilder {
     fn problems(&self) -> Vec<TopologyError> {
         let mut problems = Vec::new();
         let limits = [
-            ("devices", self.devices.len(), MAX_ARENAS),
+            ("devices and stores", self.devices.len() + self.stores(), MAX_ARENAS),
             ("arenas", self.arenas.len(), MAX_ARENAS),
             ("links", self.links.len(), MAX_LINKS),
         ];
@@ -220,7 +250,8 @@ impl PlatformBuilder {
         problems.extend(duplicates("devices", device_names).chain(duplicates("arenas", arena_names)));
         for desc in &self.descs {
             let known = |device: DeviceId| usize::from(device.0) < self.devices.len();
-            for device in std::iter::once(desc.native).chain(desc.remotes.iter()) {
+            let native = (!desc.is_store()).then_some(desc.native);
+            for device in native.into_iter().chain(desc.remotes.iter()) {
                 if !known(device) {
                     problems.push(TopologyError::UnknownDevice { arena: desc.name.clone(), device });
                 }

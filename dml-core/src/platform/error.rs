@@ -13,7 +13,7 @@ pub enum TopologyError {
     /// The platform has too many arenas, devices or links.
     #[error("{count} {what}: at most {limit}")]
     TooMany {
-        /// `arenas`, `devices` or `links`.
+        /// `arenas`, `devices and stores` or `links`.
         what: &'static str,
         /// The number of them in the platform.
         count: usize,
@@ -142,6 +142,14 @@ pub enum ConfigError {
         /// The name asked for.
         name: String,
         /// The names of the platform's devices.
+        known: Vec<String>,
+    },
+    /// The platform has no arena of this name.
+    #[error("unknown arena {name}: there are {}", known.join(", "))]
+    UnknownArena {
+        /// The name asked for.
+        name: String,
+        /// The names of the platform's arenas.
         known: Vec<String>,
     },
 }

@@ -68,6 +68,19 @@ impl Platform {
         })
     }
 
+    /// Returns the arena with this name, such as a [store](ArenaDesc::store), which is no device's home.
+    ///
+    /// # Errors
+    /// [`ConfigError::UnknownArena`] with the names of all arenas.
+    pub fn arena_named(&self, name: &str) -> Result<ArenaId, ConfigError> {
+        let descs = self.routes().arenas();
+        let found = descs.iter().position(|desc| &*desc.name == name);
+        found.map(|index| ArenaId(index as u8)).ok_or_else(|| ConfigError::UnknownArena {
+            name: name.to_owned(),
+            known: descs.iter().map(|desc| desc.name.to_string()).collect(),
+        })
+    }
+
     /// Returns the arenas; an [`ArenaId`] is an index into this slice.
     #[must_use]
     pub fn arenas(&self) -> &[Arc<dyn Arena>] {
@@ -92,10 +105,12 @@ impl Platform {
         self.routes().arena(id)
     }
 
-    /// Returns the arena that the kernels of a device use by default: the first one added for the device.
+    /// Returns the arena that the kernels of a device use by default: the first one added for the device. No kernels run
+    /// on the internal device of a [store](ArenaDesc::store), which has no home.
     #[must_use]
     pub fn home(&self, device: DeviceId) -> Option<ArenaId> {
-        self.routes().arenas().iter().position(|desc| desc.native == device).map(|index| ArenaId(index as u8))
+        let is_home = |desc: &ArenaDesc| desc.native == device && !desc.is_store();
+        self.routes().arenas().iter().position(is_home).map(|index| ArenaId(index as u8))
     }
 
     /// Returns the links; a [`LinkId`] is an index into this slice.
@@ -136,7 +151,8 @@ impl Platform {
         Recording::start(self.0.recorder.clone())
     }
 
-    /// Declares a device lost for every buffer of the platform. Its memories hold nothing valid any more, and bytes
+    /// Declares a device lost for every buffer of the platform, or a store by its internal device. Its memories hold
+    /// nothing valid any more, and bytes
     /// that lived only there are poisoned. Its outstanding grants will count as failed.
     pub fn device_lost(&self, device: DeviceId) {
         self.declare_lost(device);
@@ -144,7 +160,8 @@ impl Platform {
 
     /// Declares the device lost to all buffers that do not know it yet. Returns whether this was the first declaration.
     fn declare_lost(&self, device: DeviceId) -> bool {
-        if usize::from(device.0) >= self.devices().len() {
+        let is_listed = usize::from(device.0) < self.devices().len();
+        if !is_listed && !self.routes().arenas().iter().any(|desc| desc.native == device) {
             return false;
         }
         let before = self.0.lost.fetch_or(1 << device.0, Ordering::SeqCst);
@@ -168,7 +185,7 @@ impl Platform {
         gone.iter().filter(|&device| self.declare_lost(device)).collect()
     }
 
-    /// Returns the devices declared lost so far.
+    /// Returns the devices declared lost so far, with the internal devices of lost stores.
     #[must_use]
     pub fn lost_devices(&self) -> DeviceSet {
         let lost = self.0.lost.load(Ordering::SeqCst);

@@ -25,7 +25,20 @@ impl RawBuffer {
     /// # Errors
     /// As an acquire for reading that does not wait. [`AcquireError::Busy`] also while other requests wait.
     pub fn prefetch(&self, device: DeviceId, bytes: Range<u64>) -> Result<(), AcquireError> {
-        let arena = self.0.platform.home(device).ok_or(AcquireError::NoArena { device })?;
+        self.prefetch_to(self.0.platform.home_of(device)?, bytes)
+    }
+
+    /// Makes bytes valid in an arena ahead of their use, on the calling thread. It grants nothing. This brings a buffer to
+    /// a [store](crate::ArenaDesc::store), after which [`free`](Self::free) makes room elsewhere.
+    ///
+    /// # Errors
+    /// As [`prefetch`](Self::prefetch); [`AcquireError::NoSuchArena`].
+    pub fn prefetch_in(&self, arena: ArenaId, bytes: Range<u64>) -> Result<(), AcquireError> {
+        self.0.platform.knows(arena)?;
+        self.prefetch_to(arena, bytes)
+    }
+
+    fn prefetch_to(&self, arena: ArenaId, bytes: Range<u64>) -> Result<(), AcquireError> {
         let span = self.span(&bytes)?;
         let begin = self.0.change(|locked, routes| {
             let owner = locked.new_grant();

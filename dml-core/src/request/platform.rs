@@ -42,12 +42,25 @@ impl Platform {
 
     /// Starts an acquire for kernels of a device, through the device's home arena.
     pub fn acquire(&self, device: DeviceId) -> Acquire {
-        Acquire::new(self.clone(), self.home(device).ok_or(AcquireError::NoArena { device }))
+        Acquire::new(self.clone(), self.home_of(device))
     }
 
-    /// Starts an acquire through the given arena, for a device that has several.
+    /// Starts an acquire through the given arena, for a device that has several. In a
+    /// [store](crate::ArenaDesc::store) no kernel runs, and the grants are for
+    /// [`read_bytes`](crate::Grants::read_bytes) and [`write_bytes`](crate::Grants::write_bytes).
     pub fn acquire_in(&self, arena: ArenaId) -> Acquire {
         Acquire::new(self.clone(), self.knows(arena).map(|()| arena))
+    }
+
+    /// Returns the arena that the kernels of a device use.
+    pub(crate) fn home_of(&self, device: DeviceId) -> Result<ArenaId, AcquireError> {
+        self.home(device).ok_or_else(|| {
+            let store = self.routes().arenas().iter().find(|desc| desc.native == device);
+            match store {
+                Some(desc) => AcquireError::NoKernels { device, arena: desc.name.clone() },
+                None => AcquireError::NoArena { device },
+            }
+        })
     }
 
     /// Checks an arena id that the application passed in.

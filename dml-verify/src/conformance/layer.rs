@@ -118,14 +118,13 @@ impl<'a> User<'a> {
                 view.release().expect("committed");
             }
             9 => {
-                let platform = self.subject.platform();
-                let device = if self.random.once_in(2) {
-                    platform.arena(self.subject.id()).desc().native
+                let (range, buffer) = (start as u64..end as u64, self.buffer.raw());
+                let prefetched = if self.random.once_in(2) {
+                    buffer.prefetch_in(self.subject.id(), range)
                 } else {
-                    self.subject.host()
+                    buffer.prefetch(self.subject.host(), range)
                 };
-                let range = start as u64..end as u64;
-                self.buffer.raw().prefetch(device, range).expect("nobody else uses it");
+                prefetched.expect("nobody else uses it");
             }
             10 => self.fail(range),
             _ => {

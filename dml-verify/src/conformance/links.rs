@@ -30,7 +30,7 @@ pub fn links_move_their_bytes_alone(subject: &Subject) {
 /// Returns a platform of the same arenas with one of their links. Core's own staged copies lead back.
 fn alone(platform: &Platform, id: LinkId) -> Platform {
     let link = platform.links()[usize::from(id.0)];
-    let native = |arena: ArenaId| platform.arena(arena).desc().native;
+    let native = |arena: ArenaId| platform.desc(arena).native;
     let back = Link {
         from: link.to,
         to: link.from,

@@ -12,6 +12,8 @@
 //!                                    ──▶ links     each moves its bytes and no others
 //!                                    ──▶ misuse    what core never asks for is a panic that names the arena
 //!                                    ──▶ layer     buffers over it, as an application uses them
+//!                                    ──▶ loss      a device that goes away is told, and nobody waits for it
+//!   Backend                          ──▶ discovery what it adds, and what it says of what is missing
 //! ```
 //! A check panics where the arena breaks its contract, and returns otherwise; where an arena does not offer what a check
 //! is about, the check looks at how it declines. [`checks!`](crate::conformance_checks) makes a test of every check for a
@@ -24,10 +26,12 @@
 //! 3. No check depends on the time, except that a check that hangs fails.
 
 mod desk;
+mod discovery;
 mod external;
 mod fences;
 mod layer;
 mod links;
+mod loss;
 mod maps;
 mod memory;
 mod misuse;
@@ -38,6 +42,7 @@ mod threads;
 mod transfer;
 
 pub use crate::conformance_checks as checks;
+pub use discovery::{a_missing_backend_is_a_note, discovery_adds_what_is_wanted};
 pub use external::external_storage_comes_back;
 pub use fences::{
     fences_dropped_unwaited_have_done_their_work, fences_end_in_any_order, fences_end_on_other_threads,
@@ -45,6 +50,7 @@ pub use fences::{
 };
 pub use layer::{buffers_agree_with_a_model, buffers_of_two_threads_keep_apart};
 pub use links::links_move_their_bytes_alone;
+pub use loss::a_lost_device_is_told_and_keeps_nobody_waiting;
 pub use maps::{map_states_out_of_turn_are_bugs_of_core, mappings_show_the_bytes_and_keep_the_changes};
 pub use memory::{freed_memory_can_be_had_again, fullness_is_an_error, too_much_is_an_error};
 pub use misuse::{blocks_of_other_arenas_are_bugs_of_core, bytes_past_the_end_are_bugs_of_core};
@@ -85,6 +91,7 @@ macro_rules! conformance_list {
             blocks_of_other_arenas_are_bugs_of_core
             buffers_agree_with_a_model
             buffers_of_two_threads_keep_apart
+            a_lost_device_is_told_and_keeps_nobody_waiting
         }
     };
 }

@@ -3,11 +3,12 @@
 use super::desk::Sheet;
 use crate::watched;
 use dml_arenas::MainMem;
-use dml_arenas::null::{join_mapped, join_staged};
+use dml_arenas::kit::{join_mapped, join_staged};
 use dml_core::{
     Arena, ArenaDesc, ArenaId, DeviceDesc, DeviceId, DeviceKind, LinkSpeed, OwnBlock, Platform,
     PlatformBuilder,
 };
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,17 @@ pub struct Subject {
     capacity_bytes: Option<u64>,
     max_alloc_bytes: Option<u64>,
     patience: Duration,
+    loss: Option<Lose>,
+}
+
+/// Takes the device of a subject away.
+#[derive(Clone)]
+struct Lose(Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Lose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lose")
+    }
 }
 
 impl Subject {
@@ -58,6 +70,7 @@ impl Subject {
             capacity_bytes: None,
             max_alloc_bytes: None,
             patience: Duration::from_secs(20),
+            loss: None,
         }
     }
 
@@ -134,6 +147,17 @@ impl Subject {
         self
     }
 
+    /// Sets a way to take the arena's device away for good. By default the device stays.
+    #[must_use]
+    pub fn with_loss(mut self, lose: impl Fn() + Send + Sync + 'static) -> Self {
+        self.loss = Some(Lose(Arc::new(lose)));
+        self
+    }
+
+    pub(super) fn loss(&self) -> Option<&(dyn Fn() + Send + Sync)> {
+        self.loss.as_ref().map(|lose| &*lose.0)
+    }
+
     pub(super) fn platform(&self) -> &Platform {
         &self.platform
     }
@@ -147,7 +171,7 @@ impl Subject {
     }
 
     pub(super) fn desc(&self) -> &ArenaDesc {
-        self.arena().desc()
+        self.platform.desc(self.id)
     }
 
     pub(super) fn host(&self) -> DeviceId {

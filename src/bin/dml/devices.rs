@@ -79,7 +79,9 @@ fn described(platform: &Platform, link: &Measured, cached_unix_s: Option<u64>) -
 }
 
 fn describe(platform: &Platform, links: Vec<json::Link>, speeds: json::Speeds) -> json::Devices {
-    let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
+    // No kernels run on a store.
+    let device = |id: DeviceId| platform.devices().get(usize::from(id.0));
+    let name = |id: DeviceId| device(id).map_or_else(|| "-".to_owned(), |device| device.name.to_string());
     json::Devices {
         devices: platform
             .devices()

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::faulty::{Around, Piece, Wrapped};
-use crate::null::{Null, join_staged};
+use crate::kit::join_staged;
+use crate::null::Null;
 use dml_core::{
     Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, CopyJob, CopyQuery, Cost, CrossArena, DeviceDesc,
     DeviceKind, DeviceSet, Fence, HostStaged, LinkSpeed, TransferError,

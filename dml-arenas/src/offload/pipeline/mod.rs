@@ -19,11 +19,11 @@ mod thread;
 
 use self::queue::Run;
 use self::thread::Shared;
+use super::Signal;
 use super::block::OffloadBlock;
 use super::device::OffloadDevice;
 use super::error::OffloadError;
 use super::function::{Argument, Function};
-use super::signal::Signal;
 use super::transfer::Transfer;
 use dml_core::sync::Arc;
 use dml_core::{BlockRef, HostSource, HostTarget, Span};

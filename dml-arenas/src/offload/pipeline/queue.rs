@@ -9,10 +9,10 @@
 //!    being begun.
 //! 2. The thread begins no action while a run is unanswered.
 
-use crate::offload::signal::{Signal, Signaller};
 use crate::offload::transfer::Transfer;
 use crate::offload::transport::{Channel, ChannelError};
 use crate::offload::unix::CONTROL_LIMIT;
+use crate::offload::{Signal, Signaller};
 use dml_core::sync::Arc;
 use std::any::Any;
 use std::collections::VecDeque;

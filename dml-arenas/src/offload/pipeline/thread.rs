@@ -10,10 +10,10 @@ use super::queue::{Action, Keep, Queue, Run, Running, Sent, Task, Unsent, Work};
 use crate::offload::device::{HearsOfLoss, OffloadDevice};
 use crate::offload::error::OffloadError;
 use crate::offload::message::{Outcome, Reply};
-use crate::offload::signal::{Signal, Signaller};
 use crate::offload::transfer::Transfer;
 use crate::offload::transport::Channel;
 use crate::offload::unix::CONTROL_LIMIT;
+use crate::offload::{Signal, Signaller};
 use dml_core::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Weak;
@@ -195,9 +195,9 @@ impl Shared {
     /// [`OffloadError::Dependency`] if the signal ended with an error, [`OffloadError::Lost`].
     fn await_success(self: &Arc<Self>, signal: &Signal) -> Result<(), OffloadError> {
         let waker = Waker::from(Arc::new(Nudge(Arc::downgrade(self))));
-        let mut number = None;
+        let mut awaited = signal.clone().awaited();
         loop {
-            if let Poll::Ready(ended) = signal.poll(&mut number, &waker) {
+            if let Poll::Ready(ended) = awaited.poll_end(&waker) {
                 return ended.map(drop).map_err(|cause| self.not_begun(cause));
             }
             let queue = self.queue.lock();

@@ -1,0 +1,140 @@
+//! Keeps track of the taken and free parts of one memory.
+
+use dml_core::sync::{Arc, Mutex};
+use dml_core::{Block, BlockRef, NativeHandle, Span};
+use range_alloc::RangeAllocator;
+
+/// The unit in which a [`Heap`] hands out memory, in bytes. Blocks begin and end at page boundaries, so that each has its
+/// own pages to reserve and give back.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// The addresses of one memory, from 0 on: a file, a device's memory, a window of shared memory. It touches no byte of it.
+#[derive(Debug)]
+pub struct Heap {
+    free_pages: Mutex<RangeAllocator<u64>>,
+}
+
+impl Heap {
+    /// Makes a heap of `bytes` free bytes, rounded down to whole pages.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        Self { free_pages: Mutex::new(RangeAllocator::new(0..bytes / PAGE_BYTES)) }
+    }
+
+    /// Takes a span for `bytes` bytes, in whole pages, or returns `None` where no free stretch is long enough. An empty
+    /// span is always free.
+    #[must_use]
+    pub fn take(&self, bytes: u64) -> Option<Span> {
+        if bytes == 0 {
+            return Some(Span::default());
+        }
+        let pages = self.free_pages.lock().allocate_range(bytes.div_ceil(PAGE_BYTES)).ok()?;
+        Some(Span::new(pages.start * PAGE_BYTES, pages.end * PAGE_BYTES))
+    }
+
+    /// Gives back a span that [`take`](Self::take) returned.
+    pub fn give_back(&self, span: Span) {
+        if !span.is_empty() {
+            self.free_pages.lock().free_range(span.start() / PAGE_BYTES..span.end() / PAGE_BYTES);
+        }
+    }
+}
+
+/// A block that is some pages of a [`Heap`]. The last reference gives the pages back.
+///
+/// # Examples
+/// ```
+/// use dml_arenas::kit::{Heap, HeapBlock};
+/// use dml_core::{BlockRef, Span};
+/// use std::sync::Arc;
+///
+/// let heap = Arc::new(Heap::new(1 << 20));
+/// let first: BlockRef = Arc::new(HeapBlock::take(&heap, 5000).expect("it is free"));
+/// let second: BlockRef = Arc::new(HeapBlock::take(&heap, 100).expect("it is free"));
+/// assert_eq!(HeapBlock::place(&second, &heap, Span::new(3, 10)), Ok(Span::new(8195, 8202)));
+/// assert!(HeapBlock::place(&second, &heap, Span::new(3, 101)).is_err());
+/// # drop(first);
+/// ```
+#[derive(Debug)]
+pub struct HeapBlock {
+    heap: Arc<Heap>,
+    pages: Span,
+    len: u64,
+}
+
+impl HeapBlock {
+    /// Takes pages for a block of `len` bytes, or returns `None` where no free stretch is long enough.
+    #[must_use]
+    pub fn take(heap: &Arc<Heap>, len: u64) -> Option<Self> {
+        heap.take(len).map(|pages| Self { heap: heap.clone(), pages, len })
+    }
+
+    /// Returns where bytes of a block lie in the heap's memory.
+    ///
+    /// # Errors
+    /// The reason why they lie nowhere: the block is of another heap, or it has fewer bytes. Core asks for neither, so an
+    /// arena panics with the reason and its name.
+    pub fn place(block: &BlockRef, heap: &Arc<Heap>, span: Span) -> Result<Span, String> {
+        let own = block.downcast_ref::<Self>().filter(|own| Arc::ptr_eq(&own.heap, heap));
+        let own = own.ok_or_else(|| format!("{block:?} belongs to another arena"))?;
+        let start = own.pages.start();
+        match span.end() <= own.len {
+            true => Ok(Span::new(start + span.start(), start + span.end())),
+            false => Err(format!("bytes {span} of a block of {} bytes", own.len)),
+        }
+    }
+}
+
+impl Drop for HeapBlock {
+    fn drop(&mut self) {
+        self.heap.give_back(self.pages);
+    }
+}
+
+impl Block for HeapBlock {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Returns the offset of the block in the heap's memory.
+    fn native(&self) -> NativeHandle {
+        NativeHandle(self.pages.start() as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fragments_are_joined() {
+        let heap = Heap::new(10 * PAGE_BYTES + 1);
+        let spans: Vec<_> = (0..10).map(|_| heap.take(1).unwrap()).collect();
+        assert!(heap.take(1).is_none());
+        for span in spans.iter().step_by(2).chain(spans.iter().skip(1).step_by(2)) {
+            heap.give_back(*span);
+        }
+        assert_eq!(heap.take(10 * PAGE_BYTES).unwrap(), Span::new(0, 10 * PAGE_BYTES));
+        assert_eq!(heap.take(0), Some(Span::default()));
+    }
+
+    #[test]
+    fn a_block_gives_its_pages_back_with_its_last_reference() {
+        let heap = Arc::new(Heap::new(2 * PAGE_BYTES));
+        let block: BlockRef = Arc::new(HeapBlock::take(&heap, PAGE_BYTES + 1).unwrap());
+        let kept = block.clone();
+        drop(block);
+        assert!(HeapBlock::take(&heap, 1).is_none());
+        drop(kept);
+        assert!(HeapBlock::take(&heap, 2 * PAGE_BYTES).is_some());
+    }
+
+    #[test]
+    fn bytes_of_other_heaps_have_no_place() {
+        let (heap, other) = (Arc::new(Heap::new(1 << 20)), Arc::new(Heap::new(1 << 20)));
+        let block: BlockRef = Arc::new(HeapBlock::take(&heap, 100).unwrap());
+        assert_eq!(HeapBlock::place(&block, &heap, Span::new(7, 100)), Ok(Span::new(7, 100)));
+        assert!(HeapBlock::place(&block, &other, Span::new(7, 100)).unwrap_err().contains("another arena"));
+        assert!(HeapBlock::place(&block, &heap, Span::new(7, 101)).unwrap_err().contains("of 100 bytes"));
+    }
+}

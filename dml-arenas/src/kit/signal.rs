@@ -1,0 +1,411 @@
+//! Signals: they report the end of work to its waiters.
+//!
+//! ```text
+//!   Signaller ──end(result)──▶ Signal ──▶ wait, fence, is_ended      any number of clones, any number of waiters
+//! ```
+//! 1. A signal ends once. Dropping a signaller ends its signal with an error, so no waiter waits for ever.
+//! 2. The end wakes every waiting thread and every registered waker. A waker that panics keeps no other one asleep.
+//! 3. Wakers are cloned, called and dropped without the lock: they are foreign code.
+//! 4. In a fork of the process that made it, a signal has ended with an error, because its signaller's thread does not
+//!    exist there. A fork does not touch the signal's state: a missing thread may hold its lock.
+
+use crate::fork::Origin;
+use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::{Completion, Fence, TransferError};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::{Poll, Waker};
+use thiserror::Error;
+
+/// Why a signal has ended although nobody ended it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NoResult {
+    /// The signaller was dropped without a result, most likely by a panic.
+    #[error("the work was given up by whoever was to do it")]
+    GivenUp,
+    /// This process is a fork of the one for which the work is done.
+    #[error("this process is a fork of the one that the work is done for")]
+    Forked,
+}
+
+impl From<NoResult> for TransferError {
+    fn from(no_result: NoResult) -> Self {
+        match no_result {
+            NoResult::GivenUp => {
+                Self::Framework { call: "signal", code: -1, message: no_result.to_string().into() }
+            }
+            NoResult::Forked => Self::DeviceLost,
+        }
+    }
+}
+
+/// The end of some work, which any number of threads can wait for. Clones stand for the same end.
+///
+/// The error is the backend's own. It must be made from a [`NoResult`], and a signal that is turned into a fence must
+/// become a [`TransferError`].
+///
+/// # Examples
+/// ```
+/// use dml_arenas::kit::Signal;
+/// use dml_core::TransferError;
+///
+/// let (signal, signaller) = Signal::<TransferError>::new();
+/// let fence = signal.fence();
+/// std::thread::spawn(move || signaller.end(Ok(4096)));
+/// assert_eq!(fence.wait(), Ok(4096));
+/// ```
+pub struct Signal<E = TransferError>(Arc<State<E>>);
+
+/// The right to end a signal, held by the code that does the work.
+#[must_use = "dropping it reports a failure"]
+pub struct Signaller<E: From<NoResult> = TransferError>(Arc<State<E>>);
+
+struct State<E> {
+    origin: Origin,
+    progress: Mutex<Progress<E>>,
+    changed: Condvar,
+}
+
+enum Progress<E> {
+    /// The wakers of those that polled, by number.
+    Running {
+        wakers: Vec<(u64, Waker)>,
+        next_number: u64,
+    },
+    Ended(Result<u64, E>),
+}
+
+impl<E> Clone for Signal<E> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<E: Clone + From<NoResult>> Signal<E> {
+    /// Makes a signal and its signaller.
+    pub fn new() -> (Self, Signaller<E>) {
+        let progress = Mutex::new(Progress::Running { wakers: Vec::new(), next_number: 0 });
+        let state = Arc::new(State { origin: Origin::here(), progress, changed: Condvar::new() });
+        (Self(state.clone()), Signaller(state))
+    }
+
+    /// Makes a signal that has ended.
+    #[must_use]
+    pub fn ended(result: Result<u64, E>) -> Self {
+        let (signal, signaller) = Self::new();
+        signaller.end(result);
+        signal
+    }
+
+    /// Blocks until the work ends. Returns the number of bytes that a transfer moved, or zero for work of another sort.
+    ///
+    /// # Errors
+    /// The error of the work; [`NoResult`] if the signaller was dropped, or in a fork of the process that made the signal.
+    pub fn wait(&self) -> Result<u64, E> {
+        if !self.0.origin.is_here() {
+            return Err(NoResult::Forked.into());
+        }
+        let mut progress = self.0.progress.lock();
+        loop {
+            match &*progress {
+                Progress::Ended(result) => return result.clone(),
+                Progress::Running { .. } => progress = self.0.changed.wait(progress),
+            }
+        }
+    }
+
+    /// Returns whether the work has ended, successfully or not.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        !self.0.origin.is_here() || matches!(&*self.0.progress.lock(), Progress::Ended(_))
+    }
+
+    /// Turns the signal into something to poll.
+    #[must_use]
+    pub fn awaited(self) -> Awaited<E> {
+        Awaited { signal: self, number: None }
+    }
+}
+
+impl<E: Clone + From<NoResult> + Into<TransferError> + Send + 'static> Signal<E> {
+    /// Turns the signal into a fence.
+    pub fn fence(self) -> Fence {
+        Fence::awaited(self.awaited())
+    }
+}
+
+impl<E: fmt::Debug> fmt::Debug for Signal<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0.progress.lock() {
+            Progress::Running { .. } => f.write_str("Signal(running)"),
+            Progress::Ended(result) => write!(f, "Signal({result:?})"),
+        }
+    }
+}
+
+impl<E: From<NoResult>> Signaller<E> {
+    /// Ends the signal with the result of the work, and wakes every waiter.
+    pub fn end(self, result: Result<u64, E>) {
+        self.finish(result);
+    }
+
+    fn finish(&self, result: Result<u64, E>) {
+        if !self.0.origin.is_here() {
+            return;
+        }
+        let mut progress = self.0.progress.lock();
+        let Progress::Running { wakers, .. } = &mut *progress else { return };
+        let wakers = std::mem::take(wakers);
+        *progress = Progress::Ended(result);
+        drop(progress);
+        self.0.changed.notify_all();
+        wakers.into_iter().for_each(|(_, waker)| quietly(|| waker.wake()));
+    }
+}
+
+impl<E: From<NoResult>> Drop for Signaller<E> {
+    fn drop(&mut self) {
+        self.finish(Err(NoResult::GivenUp.into()));
+    }
+}
+
+impl<E: From<NoResult>> fmt::Debug for Signaller<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Signaller")
+    }
+}
+
+/// Calls foreign code, and ignores a panic.
+fn quietly(call: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
+        // The panic's payload may panic when it is dropped.
+        std::mem::forget(panic);
+    }
+}
+
+/// A signal that one waiter polls: the completion of a fence. The waker is let go when it is dropped.
+pub struct Awaited<E: From<NoResult> = TransferError> {
+    signal: Signal<E>,
+    /// The number under which its waker is registered.
+    number: Option<u64>,
+}
+
+impl<E: Clone + From<NoResult>> Awaited<E> {
+    /// Returns how the work ended. While the work runs, `waker` replaces the waker of the last poll.
+    ///
+    /// # Errors
+    /// As [`Signal::wait`].
+    pub fn poll_end(&mut self, waker: &Waker) -> Poll<Result<u64, E>> {
+        let state = &self.signal.0;
+        if !state.origin.is_here() {
+            return Poll::Ready(Err(NoResult::Forked.into()));
+        }
+        let mut fresh = waker.clone();
+        let mut progress = state.progress.lock();
+        let polled = match &mut *progress {
+            Progress::Ended(result) => Poll::Ready(result.clone()),
+            Progress::Running { wakers, next_number } => {
+                let number = *self.number.get_or_insert_with(|| {
+                    *next_number += 1;
+                    *next_number
+                });
+                match wakers.iter_mut().find(|(other, _)| *other == number) {
+                    Some((_, old)) => std::mem::swap(old, &mut fresh),
+                    None => wakers.push((number, std::mem::replace(&mut fresh, Waker::noop().clone()))),
+                }
+                Poll::Pending
+            }
+        };
+        drop(progress);
+        // What is left is foreign code: the waker of the last poll, or this one after the end.
+        drop(fresh);
+        polled
+    }
+}
+
+impl<E: From<NoResult>> Drop for Awaited<E> {
+    fn drop(&mut self) {
+        let state = &self.signal.0;
+        let Some(number) = self.number.filter(|_| state.origin.is_here()) else { return };
+        let mut progress = state.progress.lock();
+        let left = match &mut *progress {
+            Progress::Running { wakers, .. } => {
+                wakers.iter().position(|(other, _)| *other == number).map(|at| wakers.swap_remove(at))
+            }
+            Progress::Ended(_) => None,
+        };
+        drop(progress);
+        drop(left);
+    }
+}
+
+impl<E: From<NoResult>> fmt::Debug for Awaited<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Awaited")
+    }
+}
+
+impl<E: Clone + From<NoResult> + Into<TransferError> + Send> Completion for Awaited<E> {
+    fn wait(self: Box<Self>) -> Result<u64, TransferError> {
+        self.signal.wait().map_err(Into::into)
+    }
+
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
+        self.poll_end(waker).map_err(Into::into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Count {
+        fn woken(&self) -> usize {
+            self.0.load(Ordering::SeqCst)
+        }
+    }
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker that panics")
+        }
+    }
+
+    fn signal() -> (Signal, Signaller) {
+        Signal::new()
+    }
+
+    #[test]
+    fn every_waiter_hears_the_same_end() {
+        let (signal, signaller) = signal();
+        assert!(!signal.is_ended());
+        let waiters: Vec<_> = (0..3)
+            .map(|_| {
+                let signal = signal.clone();
+                std::thread::spawn(move || signal.wait())
+            })
+            .collect();
+        signaller.end(Ok(7));
+        assert!(waiters.into_iter().all(|waiter| waiter.join().unwrap() == Ok(7)));
+        assert!(signal.is_ended());
+        assert_eq!(signal.wait(), Ok(7));
+    }
+
+    #[test]
+    fn the_last_waker_of_each_fence_is_woken_once() {
+        let (signal, signaller) = signal();
+        let [old, new, other] = [0; 3].map(|_| Arc::new(Count::default()));
+        let (mut one, mut two) = (signal.clone().fence(), signal.fence());
+        assert!(one.poll(&old.clone().into()).is_pending());
+        assert!(one.poll(&new.clone().into()).is_pending());
+        assert!(two.poll(&other.clone().into()).is_pending());
+        signaller.end(Ok(3));
+        assert_eq!((old.woken(), new.woken(), other.woken()), (0, 1, 1));
+        assert_eq!(one.poll(&new.into()), Poll::Ready(Ok(3)));
+        assert_eq!(two.wait(), Ok(3));
+    }
+
+    #[test]
+    fn a_waker_that_panics_keeps_no_other_asleep() {
+        let (signal, signaller) = signal();
+        let count = Arc::new(Count::default());
+        let (mut one, mut two) = (signal.clone().fence(), signal.fence());
+        assert!(one.poll(&Arc::new(Panics).into()).is_pending());
+        assert!(two.poll(&count.clone().into()).is_pending());
+        signaller.end(Ok(3));
+        assert_eq!(count.woken(), 1);
+        assert_eq!((one.wait(), two.wait()), (Ok(3), Ok(3)));
+    }
+
+    #[test]
+    fn a_poller_that_goes_takes_its_waker_along() {
+        let (signal, signaller) = signal();
+        let [gone, stays] = [0; 2].map(|_| Arc::new(Count::default()));
+        let (mut one, mut two) = (signal.clone().awaited(), signal.awaited());
+        assert!(one.poll_end(&gone.clone().into()).is_pending());
+        assert!(two.poll_end(&stays.clone().into()).is_pending());
+        drop(one);
+        assert_eq!(Arc::strong_count(&gone), 1);
+        signaller.end(Ok(3));
+        assert_eq!((gone.woken(), stays.woken()), (0, 1));
+        assert_eq!(two.poll_end(Waker::noop()), Poll::Ready(Ok(3)));
+    }
+
+    /// A waker that uses its signal when it is dropped.
+    struct Asks(Signal);
+
+    impl Wake for Asks {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Asks {
+        fn drop(&mut self) {
+            let _ = self.0.is_ended();
+        }
+    }
+
+    #[test]
+    fn no_waker_is_dropped_under_the_lock() {
+        let (signal, signaller) = signal();
+        let mut awaited = signal.clone().awaited();
+        for _ in 0..2 {
+            assert!(awaited.poll_end(&Arc::new(Asks(signal.clone())).into()).is_pending());
+        }
+        signaller.end(Ok(1));
+        assert_eq!(awaited.poll_end(&Arc::new(Asks(signal)).into()), Poll::Ready(Ok(1)));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_fork_touches_no_signal_of_its_parents() {
+        use crate::fork::testing::{child_says, fork};
+        let (signal, signaller) = signal();
+        let (locked, go_on) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+        let mut polled = signal.clone().awaited();
+        assert!(polled.poll_end(Waker::noop()).is_pending());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let progress = signal.0.progress.lock();
+                locked.wait();
+                go_on.wait();
+                drop(progress);
+            });
+            // The other thread has the lock, and a child has it for ever.
+            locked.wait();
+            let forked = || signal.wait() == Err(NoResult::Forked.into());
+            assert!(child_says(fork, || forked() && signal.is_ended()));
+            let poll = || signal.clone().awaited().poll_end(Waker::noop());
+            assert!(child_says(fork, || poll() == Poll::Ready(Err(NoResult::Forked.into()))));
+            assert!(child_says(fork, || {
+                // The child's copies of them, dropped there.
+                drop(Signaller(signaller.0.clone()));
+                drop(Awaited { signal: signal.clone(), number: polled.number });
+                true
+            }));
+            go_on.wait();
+        });
+        assert!(!signal.is_ended());
+        signaller.end(Ok(1));
+        assert_eq!(signal.wait(), Ok(1));
+    }
+
+    #[test]
+    fn work_that_nobody_ends_has_failed() {
+        let (signal, signaller) = signal();
+        drop(signaller);
+        assert_eq!(signal.wait(), Err(NoResult::GivenUp.into()));
+    }
+}
