@@ -19,8 +19,10 @@ pub fn the_description_is_consistent(subject: &Subject) {
     assert!(desc.alloc_align.is_power_of_two(), "{} aligns to {} bytes", desc.name, desc.alloc_align);
     let is_known = |device: dml_core::DeviceId| usize::from(device.0) < subject.platform().devices().len();
     assert!(is_known(desc.native) && desc.remotes.iter().all(is_known), "{desc:?} names an unknown device");
+    // An arena without remotes can still be one of many that use another's storage.
+    let is_alone = desc.remotes.is_empty() && subject.root().1 == Concurrency::Exclusive;
     assert!(
-        desc.concurrency == Concurrency::Exclusive || !desc.remotes.is_empty(),
+        desc.concurrency == Concurrency::Exclusive || !is_alone,
         "{} is {:?} with nobody",
         desc.name,
         desc.concurrency
