@@ -6,12 +6,14 @@ use crate::offload::discover::Candidates as Workers;
 #[cfg(feature = "opencl")]
 use crate::opencl::discover::Candidates;
 pub use crate::options::{DiscoverError, DiscoverOptions};
+#[cfg(all(feature = "offload", target_os = "linux"))]
+use crate::shared;
 use dml_core::PlatformBuilder;
 
 /// Adds the devices and memories of this machine to a platform that is being built.
 ///
-/// The processor and main memory come first, as device 0 and arena 0 of an empty builder. Then come the devices of each
-/// backend, in an order that is the same in every run. A missing backend is noted with its reason.
+/// The processor and main memory come first, as device 0 and arena 0 of an empty builder. Memory that devices share, if any
+/// do, is arena 1, of the same processor. Then come the devices of each backend, in an order that is the same in every run. A missing backend is noted with its reason.
 ///
 /// # Examples
 /// ```
@@ -36,8 +38,9 @@ pub trait Discover: Sized {
     ///
     /// # Errors
     /// [`DiscoverError::UnknownDevice`] for a name that no device has. [`DiscoverError::BadLimit`],
-    /// [`DiscoverError::BadPin`] and [`DiscoverError::BadBinding`] for a limit, cores or a binding that a device cannot
-    /// have. [`DiscoverError::Unusable`] for a named device that does not work.
+    /// [`DiscoverError::BadPin`], [`DiscoverError::BadBinding`] and [`DiscoverError::BadSharing`] for a limit, cores, a
+    /// binding or sharing that a device cannot have. [`DiscoverError::Unusable`] for a named device that does not work,
+    /// and for memory to share that cannot be made.
     fn discover_with(self, options: &DiscoverOptions) -> Result<Self, DiscoverError>;
 }
 
@@ -56,12 +59,22 @@ impl Discover for PlatformBuilder {
         options.check_names(&known)?;
         options.check_pins()?;
         options.check_bindings()?;
+        options.check_sharing()?;
 
         let host = main_mem::discover::discover(&mut self, options)?;
-        #[cfg(feature = "opencl")]
-        opencl.add(&mut self, host, options)?;
         #[cfg(all(feature = "offload", target_os = "linux"))]
-        workers.add(&mut self, host, options)?;
+        let shared = shared::discover::discover(&mut self, host, options)?;
+        #[cfg(feature = "opencl")]
+        {
+            #[cfg(all(feature = "offload", target_os = "linux"))]
+            let root = |name: &str| shared.as_ref().filter(|_| options.shares(name)).map(|shared| shared.end);
+            #[cfg(not(all(feature = "offload", target_os = "linux")))]
+            let root = |_: &str| None;
+            let root = |name: &str| root(name).or_else(|| options.is_bound(name).then_some(host));
+            opencl.add(&mut self, host, &root, options)?;
+        }
+        #[cfg(all(feature = "offload", target_os = "linux"))]
+        workers.add(&mut self, (host, shared.as_ref()), options)?;
         #[cfg(not(feature = "opencl"))]
         {
             let reason = "this program was built without the feature `opencl`".to_owned();

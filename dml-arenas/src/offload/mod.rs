@@ -32,7 +32,6 @@ mod device;
 pub(crate) mod discover;
 mod error;
 mod function;
-mod heap;
 mod message;
 mod pipeline;
 mod process;
@@ -40,7 +39,6 @@ mod signal;
 mod transfer;
 mod transport;
 mod unix;
-mod window;
 mod worker;
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 //! readers of the block go on. Map lets the host reach the block itself, and the processor copies. Mapping is cheap
 //! where device and host share their memory, but it excludes the device meanwhile.
 //!
-//! A device can be bound to main memory: one storage serves both, and map and unmap calls hand it over.
+//! A device can be bound to main memory, or to memory that workers share: one storage serves all, and map and unmap calls
+//! hand it over.
 //!
 //! The mapped memory may belong to the driver and be shared with its device. The processor copies to and from it
 //! without asking the arena, so the mechanisms themselves refuse to copy in a fork.
@@ -58,15 +59,14 @@ pub(super) fn join(builder: &mut PlatformBuilder, host: End, device: End, sort: 
     join::both_ways(builder, (host, host.native), (device, host.native), Allocation::Internal, mapped);
 }
 
-/// Lets the device use the storage of main memory in place of storage of its own, wherever it can. The copies remain
-/// for buffers of which the device has storage already.
-pub(super) fn bind(builder: &mut PlatformBuilder, host: End, device: End, sort: Sort) {
-    join(builder, host, device, sort);
+/// Lets the device use the storage of `root`, main memory or shared memory, in place of storage of its own, wherever it
+/// can. The copies remain for buffers of which the device has storage already.
+pub(super) fn bind(builder: &mut PlatformBuilder, root: End, device: End, sort: Sort) {
     let allocation = Allocation::Bound(Concurrency::Exclusive);
-    let (source_via, target_via) = (host.native, device.native);
-    let link = Link { from: host.arena, to: device.arena, source_via, target_via, allocation };
+    let (source_via, target_via) = (root.native, device.native);
+    let link = Link { from: root.arena, to: device.arena, source_via, target_via, allocation };
     builder.add_link(link, Arc::new(HostPointer::of(sort)));
-    builder.prefer_binding(host.arena, device.arena);
+    builder.prefer_binding(root.arena, device.arena);
 }
 
 /// The use of host memory in place: the buffer is made over it, and map and unmap calls hand it over.

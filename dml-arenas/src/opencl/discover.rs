@@ -39,8 +39,9 @@ impl Candidates {
         (0..self.found.len()).map(name_of)
     }
 
-    /// Opens the wanted devices, and adds each with its arena and its links to main memory. A device that cannot be
-    /// opened is noted as unavailable, unless the options name it.
+    /// Opens the wanted devices, and adds each with its arena and its links to main memory. `root` tells whose storage a
+    /// device uses in place of its own, if any. A device that cannot be opened is noted as unavailable, unless the options
+    /// name it.
     ///
     /// # Errors
     /// [`DiscoverError::BadLimit`] and [`DiscoverError::Unusable`], for devices named in the options.
@@ -48,6 +49,7 @@ impl Candidates {
         self,
         builder: &mut PlatformBuilder,
         host: End,
+        root: &dyn Fn(&str) -> Option<End>,
         options: &DiscoverOptions,
     ) -> Result<(), DiscoverError> {
         self.notes.into_iter().for_each(|note| builder.add_unavailable(note));
@@ -57,7 +59,7 @@ impl Candidates {
                 continue;
             }
             match open(found, &name, options)? {
-                Ok(session) => add_device(builder, host, found, session, (&name, options.is_bound(&name))),
+                Ok(session) => add_device(builder, (host, root(&name)), found, session, &name),
                 Err(reason) if options.names(&name) => {
                     return Err(DiscoverError::Unusable { device: name, reason });
                 }
@@ -94,10 +96,10 @@ fn open(
 
 fn add_device(
     builder: &mut PlatformBuilder,
-    host: End,
+    (host, root): (End, Option<End>),
     found: &Found,
     session: Session,
-    (name, is_bound): (&str, bool),
+    name: &str,
 ) {
     let kind = match found.sort {
         Sort::Gpu => DeviceKind::Gpu,
@@ -112,6 +114,9 @@ fn add_device(
         .with_units(session.part.units);
     let native = builder.add_device(desc);
     let arena = builder.add_arena(Arc::new(OpenClArena::new(session, name, native, host.native)));
-    let join = if is_bound { cross::bind } else { cross::join };
-    join(builder, host, End { arena, native }, found.sort);
+    let end = End { arena, native };
+    cross::join(builder, host, end, found.sort);
+    if let Some(root) = root {
+        cross::bind(builder, root, end, found.sort);
+    }
 }

@@ -1,26 +1,26 @@
-//! Keeps track of the taken and free parts of a worker's memory.
+//! Keeps track of the taken and free parts of a memory file.
 
 use dml_core::Span;
 use dml_core::sync::Mutex;
 use range_alloc::RangeAllocator;
 
 /// Blocks begin and end at page boundaries, so that each has its own pages to reserve and give back.
-pub(super) const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// The addresses of one worker's memory.
+/// The pages of one memory file.
 #[derive(Debug)]
-pub(super) struct Heap {
+pub(crate) struct Heap {
     free_pages: Mutex<RangeAllocator<u64>>,
 }
 
 impl Heap {
     /// Makes a heap of `bytes` free bytes, rounded down to whole pages.
-    pub(super) fn new(bytes: u64) -> Self {
+    pub(crate) fn new(bytes: u64) -> Self {
         Self { free_pages: Mutex::new(RangeAllocator::new(0..bytes / PAGE_BYTES)) }
     }
 
     /// Takes a span for `bytes` bytes, in whole pages; `None` where no free stretch is long enough.
-    pub(super) fn take(&self, bytes: u64) -> Option<Span> {
+    pub(crate) fn take(&self, bytes: u64) -> Option<Span> {
         if bytes == 0 {
             return Some(Span::default());
         }
@@ -29,7 +29,7 @@ impl Heap {
     }
 
     /// Takes back what [`take`](Self::take) gave.
-    pub(super) fn give_back(&self, span: Span) {
+    pub(crate) fn give_back(&self, span: Span) {
         if !span.is_empty() {
             self.free_pages.lock().free_range(span.start() / PAGE_BYTES..span.end() / PAGE_BYTES);
         }

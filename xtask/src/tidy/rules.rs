@@ -30,6 +30,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "examples/bound.rs",
     "examples/coexecute.rs",
     "examples/offload.rs",
+    "examples/shared.rs",
 ];
 
 /// Past this a file wants a second room.
