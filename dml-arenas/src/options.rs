@@ -114,7 +114,8 @@ impl DiscoverOptions {
     }
 
     /// Sets the size of the shared memory, in bytes. By default it is half of the machine's memory. Pages are taken from
-    /// the machine as buffers need them.
+    /// the machine as buffers need them. A buffer for which there is no room is an error that names `shared`: it is not
+    /// made elsewhere.
     pub fn shared_memory(mut self, bytes: u64) -> Self {
         self.shared_memory = Some(bytes);
         self
