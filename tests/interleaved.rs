@@ -70,11 +70,6 @@ proptest! {
     }
 
     #[test]
-    fn i13_a_shared_memory_and_lost_devices(ops in some(4, 1), zeroed: bool) {
-        run(&Shape::SharedByAll.plain(), zeroed, &ops);
-    }
-
-    #[test]
     fn i13_two_members_and_lost_devices(ops in some(4, 1), zeroed: bool) {
         run(&Shape::ThreeBound.plain(), zeroed, &ops);
     }
