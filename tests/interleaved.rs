@@ -65,6 +65,11 @@ proptest! {
     }
 
     #[test]
+    fn i10_a_third_memory_that_all_prefer_to_share(ops in some(4, 0), zeroed: bool) {
+        run(&Shape::SharedByAll.plain(), zeroed, &ops);
+    }
+
+    #[test]
     fn i13_two_members_and_lost_devices(ops in some(4, 1), zeroed: bool) {
         run(&Shape::ThreeBound.plain(), zeroed, &ops);
     }

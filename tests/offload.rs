@@ -108,6 +108,31 @@ fn every_workload_is_co_executed_by_every_policy_with_workers() {
 }
 
 #[test]
+fn a_co_execution_in_shared_memory_moves_no_result() {
+    let names = ["cpu", "offload:0", "offload:1"];
+    let platform = platform_with(2, |options| options.share(names).shared_memory(256 << 20));
+    let platform = Audited::new(platform);
+    for workload in Workload::ALL {
+        for policy in ["static", "dynamic:13", "hguided"] {
+            platform.counters().reset();
+            let prepared = prepare(&platform, &names, workload, &Input::Tiny);
+            let report = run(&platform, &*prepared, policy).expect("nothing fails");
+            assert!(report.failures.is_empty(), "{:?}", report.failures);
+            prepared.collect().expect("the host can read");
+            prepared.verify().unwrap_or_else(|error| panic!("{workload}, {policy}: {error}"));
+            // Vectors of the application go to the workers, at most once for both. Results are where they are.
+            let transfers = platform.counters().transfers();
+            let main = platform.home(device(&platform, "cpu")).expect("main memory");
+            let is_brought = |link: dml::core::LinkId| platform.links()[usize::from(link.0)].from == main;
+            assert!(transfers.iter().all(|one| one.bytes == 0 || is_brought(one.link)), "{transfers:?}");
+            if workload == Workload::Mandelbrot {
+                assert!(transfers.iter().all(|one| one.bytes == 0), "{transfers:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_worker_computes_on_as_many_threads_as_it_is_limited_to() {
     let cores = std::thread::available_parallelism().expect("it is known").get() as u32;
     for limit in [1, cores] {

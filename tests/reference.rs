@@ -12,7 +12,7 @@ use dml_verify::{Shape, bytes};
 use proptest::prelude::*;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 
-/// Sequences on the platform of one number in [`Shape::OF_SEQUENCES`].
+/// Sequences on the platform of one number in [`Shape::OF_SEQUENCES`], or of the shapes that only this test uses.
 struct On<const SHAPE: usize>;
 
 impl<const SHAPE: usize> ReferenceStateMachine for On<SHAPE> {
@@ -20,7 +20,7 @@ impl<const SHAPE: usize> ReferenceStateMachine for On<SHAPE> {
     type Transition = Op;
 
     fn init_state() -> BoxedStrategy<Setup> {
-        setup(&[Shape::OF_SEQUENCES[SHAPE]], 4)
+        setup(&[*Shape::OF_SEQUENCES.iter().chain(&[Shape::SharedByAll]).nth(SHAPE).expect("a shape")], 4)
     }
 
     fn transitions(_: &Setup) -> BoxedStrategy<Op> {
@@ -88,6 +88,9 @@ prop_state_machine! {
 
     #[test]
     fn i02_six_arenas(sequential 50..400 => On<8>);
+
+    #[test]
+    fn i10_a_third_memory_that_all_prefer_to_share(sequential 50..400 => On<9>);
 }
 
 /// Whatever a fuzzer comes upon stands for a sequence, which runs to its end.

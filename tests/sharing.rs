@@ -104,6 +104,80 @@ fn a_preferred_binding_is_made_at_the_first_touch_of_either_end() {
     }
 }
 
+/// Main memory, a memory of the host's that is the preferred root of all others, and two devices.
+fn third_party(narrow: Concurrency) -> Rig {
+    let rig = Rig::new().memory(CPU, Concurrency::BimapFull);
+    let rig = rig.gpu(Concurrency::BimapFull).gpu(Concurrency::BimapFull).gpu(narrow);
+    let (root, members) = (ArenaId(1), [0, 2, 3, 4].map(ArenaId));
+    let pairs = (0..5).flat_map(|a| (a + 1..5).map(move |b| (ArenaId(a), ArenaId(b))));
+    let rig = pairs.fold(rig, |rig, (a, b)| rig.staged(a, b));
+    members.into_iter().fold(rig, |rig, member| {
+        let concurrency = if member == ArenaId(4) { narrow } else { Concurrency::BimapFull };
+        rig.bound_one_way(root, member, concurrency).preferring(root, member)
+    })
+}
+
+#[test]
+fn o02_a_third_memory_is_the_root_whichever_member_comes_first() {
+    let root = ArenaId(1);
+    for narrow in EVERY_WAY {
+        for first in [0, 1, 2, 3, 4].map(ArenaId) {
+            for zeroed in [false, true] {
+                let platform = third_party(narrow).build();
+                let recording = platform.record();
+                let buffer = if zeroed {
+                    platform.raw_buffer(100).zeroed().build().unwrap()
+                } else {
+                    raw(&platform, 100)
+                };
+                let mut expected = vec![0; 100];
+                if zeroed {
+                    change(&buffer, first, 10..40, 1);
+                    expected[10..40].copy_from_slice(&bytes(1, 10..40));
+                } else {
+                    write(&buffer, first, 0..100, 1);
+                    expected.copy_from_slice(&bytes(1, 0..100));
+                }
+                for (turn, arena) in (2..).zip([2, 0, 3, 4, 1, 3, 4, 2, 0].map(ArenaId)) {
+                    assert_eq!(read(&buffer, arena, 0..100), expected, "{arena} after {first} was first");
+                    let part = turn * 7..turn * 7 + 11;
+                    change(&buffer, arena, part.clone(), turn);
+                    expected[part.start as usize..part.end as usize].copy_from_slice(&bytes(turn, part));
+                }
+                let state = check(&buffer);
+                assert_eq!(state.arena(root).alloc, Alloc::Internal);
+                for member in [0, 2, 3, 4].map(ArenaId) {
+                    let alloc = state.arena(member).alloc;
+                    assert!(
+                        matches!(alloc, Alloc::Bound { root: of, .. } if of == root),
+                        "{member}: {alloc:?}"
+                    );
+                }
+                assert_eq!(byte_copies(&platform), 0, "{narrow:?}, {first} first, zeroed {zeroed}");
+                drop(buffer);
+                assert_history(&platform, &recording.finish());
+                assert_eq!(live_blocks(&platform), 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn i11_members_of_a_coherent_root_hold_disjoint_ranges_at_once() {
+    let platform = third_party(Concurrency::Exclusive).build();
+    let buffer = raw(&platform, 90);
+    write(&buffer, MAIN_ARENA, 0..90, 1);
+    let parts = [(0, 0..30), (2, 30..60), (3, 60..90)].map(|(arena, part)| (ArenaId(arena), part));
+    let held = parts.map(|(arena, part)| {
+        platform.acquire_in(arena).read_write(&buffer.range(part)).try_now().expect("the ranges are disjoint")
+    });
+    // A member that is bound exclusively would narrow the rules of the others, so it waits.
+    let late = platform.acquire_in(ArenaId(4)).read(&buffer.range(0..1)).try_now();
+    assert!(late.unwrap_err().is_busy());
+    held.into_iter().for_each(|grants| grants.release().unwrap());
+    assert_eq!(byte_copies(&platform), 0);
+}
+
 #[test]
 fn a_preferred_binding_takes_no_root_from_an_arena_that_needs_it() {
     // The second gpu has nothing but a binding to the first one's storage, which a preference would bind to main memory.

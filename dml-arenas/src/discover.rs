@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Adds the devices and memories of this machine to a platform that is being built.
 ///
-/// The processor and main memory come first, as device 0 and arena 0 of an empty builder. Then come the devices of each
-/// backend, in an order that is the same in every run. A missing backend is noted with its reason.
+/// The processor and main memory come first, as device 0 and arena 0 of an empty builder. Memory that devices share, if any
+/// do, is arena 1, of the same processor. Then come the devices of each backend, in an order that is the same in every run. A missing backend is noted with its reason.
 ///
 /// # Examples
 /// ```
@@ -35,8 +35,9 @@ pub trait Discover: Sized {
     ///
     /// # Errors
     /// [`DiscoverError::UnknownDevice`] for a name that no device has. [`DiscoverError::BadLimit`],
-    /// [`DiscoverError::BadPin`] and [`DiscoverError::BadBinding`] for a limit, cores or a binding that a device cannot
-    /// have. [`DiscoverError::Unusable`] for a named device that does not work.
+    /// [`DiscoverError::BadPin`], [`DiscoverError::BadBinding`] and [`DiscoverError::BadSharing`] for a limit, cores, a
+    /// binding or sharing that a device cannot have. [`DiscoverError::Unusable`] for a named device that does not work,
+    /// and for memory to share that cannot be made.
     fn discover_with(self, options: &DiscoverOptions) -> Result<Self, DiscoverError>;
 }
 
@@ -68,8 +69,11 @@ impl Discover for PlatformBuilder {
         options.check_names(&known)?;
         options.check_pins()?;
         options.check_bindings()?;
+        options.check_sharing()?;
 
         let main = main_mem::discover::discover(&mut self, options)?;
+        #[cfg(all(feature = "offload", target_os = "linux"))]
+        crate::shared::discover::discover(&mut self, main, options)?;
         for backend in backends {
             backend.add(&mut self, main, options)?;
         }

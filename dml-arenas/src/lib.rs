@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   PlatformBuilder ──discover()──▶ main_mem  device 0 `cpu`,      arena 0 `main_mem`
+//!                                   shared    arena 1 `shared`, of device 0, if devices are to share; bindings
 //!                                   opencl    device n `opencl:k`, arena n `opencl:k`, links to and from main_mem
 //!                                   offload   device n `offload:k`, arena n `offload:k`, links to and from main_mem
 //!                                   ...       or a note of what is missing, and why
@@ -12,6 +13,7 @@
 //! | [`main_mem`] | cpu | cpu | everybody at once | host kernels, the application's own storage |
 //! | `opencl` | one OpenCL device | cpu, by mapping | one side at a time | OpenCL kernels |
 //! | `offload` | one worker process | none, by transfer | kernels there alone | host kernels in an address space of their own |
+//! | `shared` | cpu | cpu; bound: main memory, workers, OpenCL devices | everybody at once, but OpenCL | one storage for many devices |
 //! | [`null`] | any | any | any | tests: records calls and polices the contract |
 //! | [`faulty`] | as the arena inside | | | tests: fails, shortens, delays the n-th call |
 //!
@@ -26,8 +28,8 @@
 //! 2. A missing backend is an ordinary value, [`Unavailable`](dml_core::Unavailable), with a sentence a person can act
 //!    on. Nothing must be installed to compile or to start.
 //! 3. In a fork of the process that made it, no object of this crate reaches what that process shares with others: a
-//!    worker, its memory, a driver. Such a device is lost in the fork. Main memory, [`null`] and [`faulty`] hold
-//!    private memory, of which a fork has a copy.
+//!    worker, its memory, shared memory, a driver. Such a device is lost in the fork. Main memory, [`null`] and
+//!    [`faulty`] hold private memory, of which a fork has a copy.
 //! 4. `unsafe` is confined to calls into the operating system and the frameworks; each block names the reason why it is
 //!    sound.
 
@@ -43,6 +45,8 @@ pub mod offload;
 #[cfg(feature = "opencl")]
 pub mod opencl;
 mod options;
+#[cfg(all(feature = "offload", target_os = "linux"))]
+pub mod shared;
 
 pub use discover::{Discover, DiscoverError, DiscoverOptions, Mechanisms};
 pub use faulty::{Faulty, FaultyCross, Script};
@@ -52,3 +56,5 @@ pub use null::Null;
 pub use offload::OffloadArena;
 #[cfg(feature = "opencl")]
 pub use opencl::OpenClArena;
+#[cfg(all(feature = "offload", target_os = "linux"))]
+pub use shared::SharedArena;

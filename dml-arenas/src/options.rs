@@ -30,6 +30,12 @@ pub struct DiscoverOptions {
     )]
     pub(crate) mechanisms: Mechanisms,
     pub(crate) backends: Vec<Arc<dyn Backend>>,
+    shared: BTreeSet<String>,
+    #[cfg_attr(
+        not(all(feature = "offload", target_os = "linux")),
+        allow(dead_code, reason = "asked of a build that has none")
+    )]
+    pub(crate) shared_memory: Option<u64>,
     pub(crate) offload: OffloadWishes,
     #[cfg(feature = "calibration")]
     pub(crate) calibration: CalibrationSource,
@@ -121,6 +127,45 @@ impl DiscoverOptions {
         self
     }
 
+    /// Lets these devices share one memory, in addition to those named before: `cpu`, workers (`offload:0`) and OpenCL
+    /// devices. A buffer that DML makes then lies in that memory, and all of them use it in place: no byte is moved
+    /// between them. A vector that the application moves in stays where it is, and is copied to the workers once.
+    ///
+    /// The processor and the workers may hold ranges of one buffer at the same time, if the ranges do not conflict. An
+    /// OpenCL device takes turns with them: while it uses a buffer, or any range of it, they wait, and the other way
+    /// around. A buffer that no OpenCL device has touched is not affected. A device that [`only`](Self::only) leaves out
+    /// is not opened and does not share.
+    ///
+    /// A worker that shares has the whole memory mapped for writing. So its program, and every function that it runs, is
+    /// trusted with this process's buffers there as code of this process is. Without sharing, a worker is trusted with
+    /// its own memory only.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use dml_arenas::{Discover, DiscoverOptions};
+    /// use dml_core::Platform;
+    ///
+    /// let options = DiscoverOptions::default().offload(2).share(["cpu", "offload:0", "offload:1"]);
+    /// let platform = Platform::builder().discover_with(&options)?.build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Source
+    /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2 (bind-allocation), section 4
+    /// (ION).
+    pub fn share<N: Into<String>>(mut self, devices: impl IntoIterator<Item = N>) -> Self {
+        self.shared.extend(devices.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets the size of the shared memory, in bytes. By default it is half of the machine's memory. Pages are taken from
+    /// the machine as buffers need them. A buffer for which there is no room is an error that names `shared`: it is not
+    /// made elsewhere.
+    pub fn shared_memory(mut self, bytes: u64) -> Self {
+        self.shared_memory = Some(bytes);
+        self
+    }
+
     /// Starts this many workers as coprocessors, `offload:0` and on; one by default, none with zero.
     pub fn offload(mut self, workers: u32) -> Self {
         self.offload.workers = workers;
@@ -180,6 +225,18 @@ impl DiscoverOptions {
         self.bound.contains(device)
     }
 
+    /// Returns whether any device is to share memory.
+    #[cfg(all(feature = "offload", target_os = "linux"))]
+    pub(crate) fn shares_any(&self) -> bool {
+        !self.shared.is_empty()
+    }
+
+    /// Returns whether the device is to share memory.
+    #[cfg(all(feature = "offload", target_os = "linux"))]
+    pub(crate) fn shares(&self, device: &str) -> bool {
+        self.shared.contains(device)
+    }
+
     /// Returns how many bytes drivers may lock at a time.
     #[cfg(feature = "opencl")]
     pub(crate) fn page_lock_limit(&self) -> u64 {
@@ -196,6 +253,7 @@ impl DiscoverOptions {
     pub(crate) fn names(&self, device: &str) -> bool {
         self.limits.contains_key(device)
             || self.bound.contains(device)
+            || self.shared.contains(device)
             || self.offload.pins.contains_key(device)
             || self.only.as_ref().is_some_and(|only| only.contains(device))
     }
@@ -223,9 +281,38 @@ impl DiscoverOptions {
         }
     }
 
+    /// Checks that devices which share can, and are not bound to main memory as well.
+    pub(crate) fn check_sharing(&self) -> Result<(), DiscoverError> {
+        let bad = |device: &String, reason: &str| {
+            Err(DiscoverError::BadSharing { device: device.clone(), reason: reason.to_owned() })
+        };
+        let Some(first) = self.shared.first() else { return Ok(()) };
+        if !cfg!(all(feature = "offload", target_os = "linux")) {
+            let reason = match cfg!(feature = "offload") {
+                true => "the memory files of Linux are needed",
+                false => "this program was built without the feature `offload`",
+            };
+            return bad(first, reason);
+        }
+        if self.shared_memory == Some(0) {
+            return bad(first, "a memory of no bytes");
+        }
+        if let Some(device) = self.shared.intersection(&self.bound).next() {
+            return bad(device, "it is to be bound to main memory as well");
+        }
+        match self.bound.first() {
+            Some(device) if self.shared.contains("cpu") => bad(
+                device,
+                "it is to be bound to main memory, which is itself to share: name it in `share` instead",
+            ),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn check_names(&self, known: &[String]) -> Result<(), DiscoverError> {
         let named = self.limits.keys().chain(self.offload.pins.keys());
-        let mut named = named.chain(&self.bound).chain(self.only.iter().flatten());
+        let named = named.chain(&self.bound).chain(&self.shared);
+        let mut named = named.chain(self.only.iter().flatten());
         match named.find(|name| !known.contains(name)) {
             Some(name) => Err(DiscoverError::UnknownDevice { name: name.clone(), known: known.to_vec() }),
             None => Ok(()),
@@ -288,7 +375,15 @@ pub enum DiscoverError {
         /// Why the device cannot be bound.
         reason: String,
     },
-    /// A device that was asked for by name exists but does not work.
+    /// The device cannot share memory with others.
+    #[error("{device} cannot share memory: {reason}")]
+    BadSharing {
+        /// The device's name.
+        device: String,
+        /// Why the device cannot share.
+        reason: String,
+    },
+    /// A device that was asked for by name exists but does not work, or the memory to share cannot be made.
     #[error("{device} cannot be used: {reason}")]
     Unusable {
         /// The device's name.

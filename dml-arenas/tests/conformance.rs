@@ -141,8 +141,8 @@ mod opencl {
 #[cfg(all(feature = "offload", target_os = "linux"))]
 mod offload {
     use dml_arenas::{Discover, DiscoverOptions, OffloadArena};
-    use dml_core::Platform;
-    use dml_verify::conformance::{self, Subject};
+    use dml_core::{ArenaId, Platform};
+    use dml_verify::conformance::{self, External, Subject};
 
     const CAPACITY_BYTES: u64 = 48 << 20;
 
@@ -162,4 +162,40 @@ mod offload {
     }
 
     conformance::checks!(of_a_worker, worker);
+
+    /// A platform whose processor and worker share memory, with the ids of main memory, of the shared memory and of the
+    /// worker's own.
+    fn sharing() -> (Platform, [ArenaId; 3]) {
+        let options = DiscoverOptions::default()
+            .only(["offload:0"])
+            .offload_program(env!("CARGO_BIN_EXE_dml-offload-worker"))
+            .offload_memory(CAPACITY_BYTES)
+            .share(["cpu", "offload:0"])
+            .shared_memory(CAPACITY_BYTES);
+        let builder = Platform::builder().discover_with(&options).expect("the worker was built");
+        let platform = builder.build().expect("what discovery adds fits together");
+        let home = |name| platform.home(platform.device(name).expect("it was asked for"));
+        let (main, own) = (home("cpu").expect("main memory"), home("offload:0").expect("a worker's"));
+        (platform, [main, ArenaId(1), own])
+    }
+
+    fn shared_memory(_test: &str) -> Option<Subject> {
+        let (platform, [_, shared, _]) = sharing();
+        assert_eq!(&*platform.desc(shared).name, "shared");
+        Some(Subject::new(platform, shared).with_capacity(CAPACITY_BYTES))
+    }
+
+    fn main_memory_that_shares(_test: &str) -> Option<Subject> {
+        let (platform, [main, shared, _]) = sharing();
+        Some(Subject::new(platform, main).with_external(External::Offered).with_root(shared))
+    }
+
+    fn worker_that_shares(_test: &str) -> Option<Subject> {
+        let (platform, [_, shared, own]) = sharing();
+        Some(Subject::new(platform, own).with_capacity(CAPACITY_BYTES).with_root(shared))
+    }
+
+    conformance::checks!(of_shared_memory, shared_memory);
+    conformance::checks!(of_main_memory_that_shares, main_memory_that_shares);
+    conformance::checks!(of_a_worker_that_shares, worker_that_shares);
 }

@@ -1,11 +1,10 @@
-//! The arena and its blocks.
+//! The arena: implements for main memory what core asks of one.
 
+use super::block::{HostBlock, Keeps};
 use super::memory::{self, ALIGN_BYTES, MAX_BYTES, Memory};
-use dml_core::sync::Arc;
 use dml_core::{
-    AllocError, Arena, ArenaDesc, ArenaKind, Backing, Block, BlockRef, Concurrency, CopyIn, CopyOut, Cost,
-    DeviceId, DeviceSet, Fence, Fill, HostSpan, MapReport, MapRequest, NativeHandle, NewBlock, Span,
-    TransferError, UnmapRequest,
+    AllocError, Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Concurrency, CopyIn, CopyOut, Cost, DeviceId,
+    DeviceSet, Fence, Fill, MapReport, MapRequest, NewBlock, TransferError, UnmapRequest,
 };
 
 /// The name of the one main memory of a platform.
@@ -36,78 +35,6 @@ impl MainMem {
             .with_alloc_cost(Cost::from_ns(2_000));
         Self { desc }
     }
-
-    fn span_of(&self, block: &BlockRef, span: Span) -> HostSpan {
-        let host = &self.own(block).span;
-        assert!(
-            span.end() <= host.len(),
-            "core bug: {} was asked for bytes {span} of a block of {} bytes",
-            self.desc.name,
-            host.len()
-        );
-        host.slice(span)
-    }
-
-    fn own<'a>(&self, block: &'a BlockRef) -> &'a MainMemBlock {
-        let is_own = |block: &&MainMemBlock| Arc::ptr_eq(&block.arena, &self.desc.name);
-        block.downcast_ref::<MainMemBlock>().filter(is_own).unwrap_or_else(|| {
-            panic!("core bug: {} was handed a block of another arena: {block:?}", self.desc.name)
-        })
-    }
-
-    fn block(&self, span: &HostSpan, keeps: Keeps) -> BlockRef {
-        Arc::new(MainMemBlock {
-            #[cfg(feature = "opencl")]
-            page_locks: super::PageLocks::default(),
-            span: span.clone(),
-            keeps,
-            arena: self.desc.name.clone(),
-        })
-    }
-}
-
-/// Returns the page locks of a block of main memory, and where it is. `None` for a block of another arena.
-#[cfg(feature = "opencl")]
-pub(crate) fn page_locks(block: &BlockRef) -> Option<(&super::PageLocks, &HostSpan)> {
-    block.downcast_ref::<MainMemBlock>().map(|block| (&block.page_locks, &block.span))
-}
-
-/// A block of main memory. The page locks are dropped before the memory.
-#[derive(Debug)]
-struct MainMemBlock {
-    #[cfg(feature = "opencl")]
-    page_locks: super::PageLocks,
-    span: HostSpan,
-    keeps: Keeps,
-    /// The name of the arena that made the block. The pointer is compared, so that arenas of the same name are
-    /// distinguished.
-    arena: Arc<str>,
-}
-
-/// The owner of a block's memory.
-#[derive(Debug)]
-enum Keeps {
-    /// The arena allocated the memory.
-    Own { _memory: Memory },
-    /// The application owns the memory.
-    Over(Backing),
-}
-
-impl Block for MainMemBlock {
-    fn len(&self) -> u64 {
-        self.span.len()
-    }
-
-    fn native(&self) -> NativeHandle {
-        NativeHandle(self.span.as_ptr().addr())
-    }
-
-    fn backing(&self) -> Option<&Backing> {
-        match &self.keeps {
-            Keeps::Own { .. } => None,
-            Keeps::Over(backing) => Some(backing),
-        }
-    }
 }
 
 impl Arena for MainMem {
@@ -127,7 +54,7 @@ impl Arena for MainMem {
         let memory =
             memory.ok_or_else(|| AllocError::OutOfMemory { arena: self.desc.name.clone(), bytes: len })?;
         let span = memory.span();
-        let block = self.block(&span, Keeps::Own { _memory: memory });
+        let block = HostBlock::of(&self.desc, &span, Keeps::memory(memory));
         // SAFETY: the block keeps the memory, all of whose bytes are zero (1). This arena touches them for requests of core
         // alone (2). The memory was just made, and no other block is made of it (3).
         let host = unsafe { memory::shown(&span, block.clone()) };
@@ -138,7 +65,15 @@ impl Arena for MainMem {
         let host = storage
             .host()
             .ok_or_else(|| AllocError::unsupported(&self.desc, "storage without an address"))?;
-        Ok(self.block(host, Keeps::Over(storage.clone())))
+        Ok(HostBlock::of(&self.desc, host, Keeps::Over(storage.clone())))
+    }
+
+    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
+        // Whoever has the root's memory at an address of this process has it in main memory.
+        let host = root
+            .host()
+            .ok_or_else(|| AllocError::unsupported(&self.desc, "sharing storage without an address"))?;
+        Ok(NewBlock::new(HostBlock::of(&self.desc, host, Keeps::Over(root.clone()))))
     }
 
     fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
@@ -154,28 +89,23 @@ impl Arena for MainMem {
     }
 
     fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
-        // SAFETY: core has lent both: the source until `copy` is dropped, and the block's bytes likewise.
-        unsafe { memory::copy(copy.from().span(), &self.span_of(copy.block(), copy.span())) };
-        Ok(Fence::done(copy.len()))
+        Ok(HostBlock::copy_in(&self.desc, &copy))
     }
 
     fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
-        // SAFETY: as in `copy_in`.
-        unsafe { memory::copy(&self.span_of(copy.block(), copy.span()), copy.to().span()) };
-        Ok(Fence::done(copy.len()))
+        Ok(HostBlock::copy_out(&self.desc, &copy))
     }
 
     fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
-        // SAFETY: core has lent the block's bytes until `fill` is dropped.
-        unsafe { memory::fill(&self.span_of(fill.block(), fill.span()), fill.byte()) };
-        Ok(Fence::done(fill.len()))
+        Ok(HostBlock::fill(&self.desc, &fill))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dml_core::{HostMemory, OwnBlock};
+    use dml_core::sync::Arc;
+    use dml_core::{HostMemory, OwnBlock, Span};
 
     fn arena() -> MainMem {
         MainMem::new(DeviceId(0))

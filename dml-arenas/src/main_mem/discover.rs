@@ -49,6 +49,16 @@ fn model_name(cpuinfo: &str) -> Option<&str> {
     Some(name.trim()).filter(|name| !name.is_empty())
 }
 
+#[cfg(all(feature = "offload", target_os = "linux"))]
+/// Returns half of the machine's memory in bytes, or half of the control group's limit where that is less.
+pub(crate) fn default_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    let machine = u64::from(info.mem_unit).saturating_mul(info.totalram);
+    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let group = group.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
+    machine.min(group) / 2
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

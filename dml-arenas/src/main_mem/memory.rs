@@ -98,10 +98,20 @@ impl Memory {
 
     /// The address and length of the memory.
     pub(crate) fn span(&self) -> HostSpan {
-        // SAFETY: a span gives no access; the memory made of it is forgotten before this returns.
-        let memory = unsafe { HostMemory::new(self.ptr, self.len, Arc::new(())) };
-        memory.tracked_by(&self.tracker).span().clone()
+        tracked_span(self.ptr, self.len, &self.tracker)
     }
+}
+
+/// Returns the span of `len` bytes at an address.
+#[cfg(all(feature = "offload", target_os = "linux"))]
+pub(crate) fn host_span(ptr: NonNull<u8>, len: usize) -> HostSpan {
+    tracked_span(ptr, len, &Tracker::default())
+}
+
+fn tracked_span(ptr: NonNull<u8>, len: usize, tracker: &Tracker) -> HostSpan {
+    // SAFETY: a span gives no access; the memory made of it is forgotten before this returns.
+    let memory = unsafe { HostMemory::new(ptr, len, Arc::new(())) };
+    memory.tracked_by(tracker).span().clone()
 }
 
 /// Makes the memory of a block that core gets.

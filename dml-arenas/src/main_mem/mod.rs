@@ -11,9 +11,13 @@
 //! The memory is private to the process. A fork has a copy, and nothing that the fork does to the copy affects its
 //! parent. Attached storage behaves in a fork as the application made it.
 //!
+//! Main memory can be bound to storage of another arena that has an address in this process, such as shared memory. Then
+//! host kernels work there.
+//!
 //! Main memory adds no links: there is only one main memory, and the other backends add links to it.
 
 mod arena;
+mod block;
 pub(crate) mod discover;
 mod memory;
 #[cfg(feature = "opencl")]
@@ -21,7 +25,11 @@ mod page_locks;
 
 pub use arena::MainMem;
 #[cfg(feature = "opencl")]
-pub(crate) use arena::page_locks;
+pub(crate) use block::page_locks;
+#[cfg(all(feature = "offload", target_os = "linux"))]
+pub(crate) use block::{HostBlock, Keeps};
+#[cfg(all(feature = "offload", target_os = "linux"))]
+pub(crate) use memory::host_span;
 pub(crate) use memory::{Memory, copy, fill, shown};
 #[cfg(feature = "opencl")]
 pub(crate) use page_locks::{PageLockBudget, PageLocks};

@@ -6,11 +6,12 @@ use super::error::OffloadError;
 use super::function::{Argument, Function};
 use super::message::Scalar;
 use super::pipeline::Pipeline;
-use super::transfer::Transfer;
+use super::transfer::{Place, Transfer};
+use crate::kit::PAGE_BYTES;
 use dml_core::sync::Arc;
 use dml_core::{
-    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Completion, Concurrency, CopyIn, CopyOut, Cost,
-    DeviceId, Fence, Fill, MapReport, MapRequest, NewBlock, Span, TransferError, UnmapRequest,
+    AllocError, Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Completion, Concurrency, CopyIn, CopyOut,
+    Cost, DeviceId, Fence, Fill, MapReport, MapRequest, NewBlock, Span, TransferError, UnmapRequest,
 };
 use std::ops::Range;
 use std::task::{Poll, Waker};
@@ -22,7 +23,8 @@ const AT_ONCE_BYTES: u64 = 64 << 10;
 
 /// The memory of one coprocessor.
 ///
-/// No other device reaches this memory. Transfers bring bytes in and out, each with a single copy.
+/// No other device reaches this memory. Transfers bring bytes in and out, each with a single copy. A block that is bound
+/// to shared memory ([`SharedArena`](crate::SharedArena)) lies there instead, and its bytes need no transfer.
 ///
 /// # Source
 /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.1, for the arena; "Algorithmic scheme for hybrid computing with
@@ -42,9 +44,14 @@ impl OffloadArena {
     /// dropped, even if other references to the device remain.
     #[must_use]
     pub fn new(device: Arc<OffloadDevice>, native: DeviceId) -> Self {
+        // In storage of its own the worker is alone. Storage that it shares is coherent.
+        let concurrency = match device.shared() {
+            Some(_) => Concurrency::BimapFull,
+            None => Concurrency::Exclusive,
+        };
         let desc = ArenaDesc::new(device.name(), KIND, native)
-            .with_concurrency(Concurrency::Exclusive)
-            .with_alloc_align(crate::kit::PAGE_BYTES)
+            .with_concurrency(concurrency)
+            .with_alloc_align(PAGE_BYTES)
             .with_alloc_cost(Cost::from_ns(5_000));
         let (runs, inward, outward) = (device.pipeline(), device.pipeline().into(), device.pipeline().into());
         Self { desc, device, runs, inward, outward }
@@ -62,6 +69,7 @@ impl OffloadArena {
     /// # Safety
     /// 1. Until the fence has ended, the parts are granted to the caller: for writing where the function may write them. The
     ///    worker lends them to the function as slices.
+    /// 2. If the worker shares memory with this process, the function touches nothing of that memory but the parts.
     ///
     /// # Errors
     /// [`OffloadError`] for an impossible call, or for a lost device. As the error of a fence it becomes a
@@ -89,8 +97,8 @@ impl OffloadArena {
         Ok(self.runs.begin(function, items, &arguments, &[])?.fence())
     }
 
-    /// Returns the place of a request's bytes in the worker's memory.
-    fn place(&self, block: &BlockRef, span: Span) -> Span {
+    /// Returns the place of a request's bytes in a memory that the worker maps.
+    fn place(&self, block: &BlockRef, span: Span) -> Place {
         let place = OffloadBlock::find(block, &self.device, span);
         place.unwrap_or_else(|reason| panic!("core bug: {}: {reason}: {block:?}", self.desc.name))
     }
@@ -182,6 +190,15 @@ impl Arena for OffloadArena {
         Ok(NewBlock::new(Arc::new(block)))
     }
 
+    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
+        self.device.expect_there().map_err(|error| error.of_alloc(&self.desc.name))?;
+        let block = OffloadBlock::bind(&self.device, root);
+        let block = block.ok_or_else(|| {
+            AllocError::unsupported(&self.desc, "sharing storage that its worker does not map")
+        })?;
+        Ok(NewBlock::new(Arc::new(block)))
+    }
+
     fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
         let device = request.device();
         panic!("core bug: map of {} for device {device}: no other device reaches it", self.desc.name)
@@ -194,13 +211,13 @@ impl Arena for OffloadArena {
     fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
         let (block, span, from) = copy.into_parts();
         let place = self.place(&block, span);
-        self.transfer(&self.inward, Transfer::In { offset: place.start(), from }, span.len(), block)
+        self.transfer(&self.inward, Transfer::In { place, from }, span.len(), block)
     }
 
     fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
         let (block, span, to) = copy.into_parts();
         let place = self.place(&block, span);
-        self.transfer(&self.outward, Transfer::Out { offset: place.start(), to }, span.len(), block)
+        self.transfer(&self.outward, Transfer::Out { place, to }, span.len(), block)
     }
 
     fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {

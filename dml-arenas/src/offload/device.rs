@@ -1,22 +1,26 @@
 //! A coprocessor: the connection to one worker, and whether the device is lost.
 //!
 //! ```text
-//!   start ──▶ there ──▶ lost      by its own end, a time limit, a malformed reply, a broken connection, stop, a fork
+//!   start ──▶ there ──▶ ending ──▶ lost     by its own end, a time limit, a malformed reply, a broken connection, stop
+//!               └──────────────────▶ lost     in a fork
 //! ```
 //! 1. A lost device stays lost: a new worker is a new device.
-//! 2. When a device is lost, its worker is ended, and every waiter gets an error.
+//! 2. When a device is lost, its worker is ended, and every waiter gets an error. If the worker shares memory, nobody
+//!    hears of the loss before the process has ended: until then it could write what others are granted. If it does not
+//!    end in time, that memory is lost with it.
 //! 3. The owner trusts nothing that a worker sends: it decodes each reply and compares it with the question. A reply
 //!    never names memory; the owner decides where payload goes.
 //! 4. A fork of the owner's process has lost the device. Nothing in the fork reaches the worker or its memory, and the
 //!    fork calls nothing of the transport but its destructor.
 
 use super::error::{Loss, OffloadError};
-use super::message::{Command, LIMIT_BYTES, Reply};
+use super::message::{Command, LIMIT_BYTES, Memory, Reply};
 use super::transfer::Transfer;
 use super::transport::{Channel, ChannelError, Transport};
 use super::unix::{CONTROL_LIMIT, Start, UnixTransport};
 use crate::fork::Origin;
 use crate::kit::Heap;
+use crate::shared::SharedMemory;
 use dml_core::Span;
 use dml_core::sync::{Arc, Condvar, Mutex};
 use std::fmt;
@@ -30,6 +34,9 @@ use std::time::{Duration, Instant};
 pub const TIME_LIMIT: Duration = Duration::from_secs(300);
 /// How long to wait, after a connection closes, for the report that its process ended.
 const END_DELAY: Duration = Duration::from_millis(500);
+
+/// How long to wait for the end of a killed worker that shares memory, before that memory is given up.
+const KILLED_LIMIT: Duration = if cfg!(test) { Duration::from_secs(5) } else { CONTROL_LIMIT };
 
 /// How a worker is to be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +94,8 @@ pub struct OffloadDevice {
     pipelines: AtomicU64,
     /// The free and taken pages of the worker's memory.
     heap: Heap,
+    /// The memory that the worker shares, if any.
+    shared: Option<Arc<SharedMemory>>,
     transport: Box<dyn Transport>,
 }
 
@@ -98,6 +107,8 @@ pub(super) trait HearsOfLoss: Send + Sync {
 
 /// The state of a device, and the waiters to tell when it is lost.
 struct Life {
+    /// Whether the device will be lost as soon as its worker has ended.
+    is_ending: AtomicBool,
     is_lost: AtomicBool,
     end: Mutex<End>,
     changed: Condvar,
@@ -117,9 +128,14 @@ struct End {
 }
 
 impl Life {
-    /// Marks the device as lost, and tells every waiter. Must not be called in a fork.
-    fn lose(&self, loss: Loss) {
+    /// Records why the device will be lost. The first reason stays.
+    fn begin_end(&self, loss: Loss) {
         self.end.lock().loss.get_or_insert(loss);
+        self.is_ending.store(true, Ordering::SeqCst);
+    }
+
+    /// Marks the device as lost, and tells every waiter. Must not be called in a fork.
+    fn lose(&self) {
         // The loss is recorded before the channels are closed, so that a waiter on a closed channel finds the reason.
         self.is_lost.store(true, Ordering::SeqCst);
         self.changed.notify_all();
@@ -136,12 +152,36 @@ impl OffloadDevice {
     /// # Errors
     /// [`OffloadError::Start`] with the program and what is wrong with it.
     pub fn start(name: &str, options: &WorkerOptions) -> Result<Arc<Self>, OffloadError> {
+        Self::start_with(name, options, None)
+    }
+
+    /// Starts a worker process of this machine that maps `memory` beside its own. The device's arena can then be bound
+    /// to the arena of that memory.
+    ///
+    /// The worker's program and functions are trusted with this memory as code of this process is.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_sharing(
+        name: &str,
+        options: &WorkerOptions,
+        memory: &Arc<SharedMemory>,
+    ) -> Result<Arc<Self>, OffloadError> {
+        Self::start_with(name, options, Some(memory.clone()))
+    }
+
+    fn start_with(
+        name: &str,
+        options: &WorkerOptions,
+        shared: Option<Arc<SharedMemory>>,
+    ) -> Result<Arc<Self>, OffloadError> {
         let WorkerOptions { program, threads, pins, memory_bytes, time_limit } = options;
         options.check(name)?;
-        let start = Start { device: name, program, threads: *threads, pins, memory_bytes: *memory_bytes };
+        let (threads, memory_bytes) = (*threads, *memory_bytes);
+        let start = Start { device: name, program, threads, pins, memory_bytes, shared: shared.as_deref() };
         let transport = UnixTransport::start(&start)
             .map_err(|reason| OffloadError::Start { device: name.into(), reason: reason.into() })?;
-        Ok(Self::over(name, *threads, *time_limit, Box::new(transport)))
+        Ok(Self::sharing(name, threads, *time_limit, Box::new(transport), shared))
     }
 
     /// Makes a device whose worker already listens on the given transport.
@@ -151,7 +191,19 @@ impl OffloadDevice {
         time_limit: Option<Duration>,
         transport: Box<dyn Transport>,
     ) -> Arc<Self> {
+        Self::sharing(name, threads, time_limit, transport, None)
+    }
+
+    /// Makes a device whose worker already listens, and shares `shared`.
+    pub(super) fn sharing(
+        name: &str,
+        threads: u32,
+        time_limit: Option<Duration>,
+        transport: Box<dyn Transport>,
+        shared: Option<Arc<SharedMemory>>,
+    ) -> Arc<Self> {
         let life = Arc::new(Life {
+            is_ending: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
             end: Mutex::new(End::default()),
             changed: Condvar::new(),
@@ -161,12 +213,23 @@ impl OffloadDevice {
         });
         let watched = life.clone();
         transport.watch(Box::new(move |status| {
+            watched.begin_end(Loss::Ended { status });
             watched.end.lock().is_over = true;
-            watched.lose(Loss::Ended { status });
+            watched.lose();
         }));
         let (asking, pipelines) = (Mutex::new(()), AtomicU64::new(0));
         let heap = Heap::new(transport.memory_bytes());
-        Arc::new(Self { name: name.into(), threads, time_limit, life, asking, pipelines, heap, transport })
+        Arc::new(Self {
+            name: name.into(),
+            threads,
+            time_limit,
+            life,
+            asking,
+            pipelines,
+            heap,
+            shared,
+            transport,
+        })
     }
 
     /// The device's name, such as `offload:0`.
@@ -193,6 +256,12 @@ impl OffloadDevice {
         self.transport.memory_bytes()
     }
 
+    /// The memory that the worker shares with this process, if it was started so.
+    #[must_use]
+    pub fn shared(&self) -> Option<&Arc<SharedMemory>> {
+        self.shared.as_ref()
+    }
+
     /// The worker's number as a process, where it is one of this machine.
     #[must_use]
     pub fn process(&self) -> Option<u32> {
@@ -205,7 +274,7 @@ impl OffloadDevice {
         if !self.is_here() {
             return Some(Loss::Forked);
         }
-        self.life.end.lock().loss.clone()
+        if self.is_lost() { self.life.end.lock().loss.clone() } else { None }
     }
 
     /// Returns whether the device is lost.
@@ -226,8 +295,10 @@ impl OffloadDevice {
             return;
         }
         self.lose(Loss::Stopped);
-        // A process that does not end in time is left to the kernel.
-        self.wait(Instant::now() + CONTROL_LIMIT, |end| end.is_over);
+        if self.shared.is_none() {
+            // A process that does not end in time is left to the kernel.
+            self.wait(Instant::now() + CONTROL_LIMIT, |end| end.is_over);
+        }
     }
 
     /// Makes the worker load a shared library, whose functions can then be looked up. The worker's loader searches for
@@ -330,16 +401,27 @@ impl OffloadDevice {
     /// Carries a transfer out on this thread. A transfer that ends after the device was lost fails.
     pub(super) fn transfer(&self, transfer: &Transfer) -> Result<u64, OffloadError> {
         self.expect_there()?;
-        let (bytes, moved) = match transfer {
-            Transfer::In { offset, from } => {
-                // SAFETY: the transfer holds the loan.
-                (from.len(), unsafe { self.transport.copy_in(*offset, from.span()) })
+        let (place, bytes) = match transfer {
+            Transfer::In { place, from } => (place, from.len()),
+            Transfer::Out { place, to } => (place, to.len()),
+            Transfer::Fill { place, .. } => (place, place.span.len()),
+        };
+        let moved = match (place.memory, &self.shared) {
+            (Memory::Own, _) => self.transfer_own(place.span, transfer),
+            (Memory::Shared, Some(shared)) => {
+                let window = shared.window();
+                // SAFETY: the transfer holds the loan of the host memory. Core, or the caller of a pipeline, answers for
+                // the place.
+                unsafe {
+                    match transfer {
+                        Transfer::In { from, .. } => window.copy_in(place.span.start(), from.span()),
+                        Transfer::Out { to, .. } => window.copy_out(place.span.start(), to.span()),
+                        Transfer::Fill { byte, .. } => window.fill(place.span, *byte),
+                    }
+                }
+                Ok(())
             }
-            Transfer::Out { offset, to } => {
-                // SAFETY: as above.
-                (to.len(), unsafe { self.transport.copy_out(*offset, to.span()) })
-            }
-            Transfer::Fill { place, byte, .. } => (place.len(), self.transport.fill(*place, *byte)),
+            (Memory::Shared, None) => unreachable!("only a device that shares binds blocks to shared memory"),
         };
         if let Err(cause) = moved {
             return Err(self.broken(ChannelError::Failed(cause), "a transfer", CONTROL_LIMIT));
@@ -347,9 +429,28 @@ impl OffloadDevice {
         self.expect_there().map(|()| bytes)
     }
 
-    /// Checks that the device is not lost.
+    /// Carries a transfer to or from the worker's own memory out.
+    fn transfer_own(&self, place: Span, transfer: &Transfer) -> std::io::Result<()> {
+        match transfer {
+            // SAFETY: the transfer holds the loan.
+            Transfer::In { from, .. } => unsafe { self.transport.copy_in(place.start(), from.span()) },
+            // SAFETY: as above.
+            Transfer::Out { to, .. } => unsafe { self.transport.copy_out(place.start(), to.span()) },
+            Transfer::Fill { byte, .. } => self.transport.fill(place, *byte),
+        }
+    }
+
+    /// Checks that the device is not lost. If its worker is being ended, waits for that end: the error tells that the
+    /// worker does nothing any more.
     pub(super) fn expect_there(&self) -> Result<(), OffloadError> {
-        if self.is_lost() { Err(self.lost()) } else { Ok(()) }
+        if self.is_lost() {
+            return Err(self.lost());
+        }
+        if self.life.is_ending.load(Ordering::SeqCst) {
+            self.finish_end();
+            return Err(self.lost());
+        }
+        Ok(())
     }
 
     /// The error of a device that is lost.
@@ -363,10 +464,21 @@ impl OffloadDevice {
         OffloadError::Resource { device: self.name.clone(), what, cause: cause.to_string().into() }
     }
 
-    /// Declares the device lost, and kills the worker.
+    /// Kills the worker, and declares the device lost.
     fn lose(&self, loss: Loss) {
-        self.life.lose(loss);
+        self.life.begin_end(loss);
         self.transport.kill();
+        self.finish_end();
+    }
+
+    /// Declares the device lost, once its worker cannot write any more what others are granted.
+    fn finish_end(&self) {
+        if let Some(shared) = &self.shared
+            && !self.wait(Instant::now() + KILLED_LIMIT, |end| end.is_over)
+        {
+            shared.spoil(format!("the worker of {} was killed and does not end", self.name));
+        }
+        self.life.lose();
     }
 
     /// Declares the device lost because a channel failed during `command`. Returns the error.
@@ -398,16 +510,17 @@ impl OffloadDevice {
         self.protocol(format!("{reply:?} in reply to {to}"))
     }
 
-    /// Waits until `is_so` holds for the end of the device, or until the deadline.
-    fn wait(&self, deadline: Instant, is_so: impl Fn(&End) -> bool) {
+    /// Waits until `is_so` holds for the end of the device, or until the deadline. Returns whether it holds.
+    fn wait(&self, deadline: Instant, is_so: impl Fn(&End) -> bool) -> bool {
         let mut end = self.life.end.lock();
         while !is_so(&end) {
             let (guard, timed_out) = self.life.changed.wait_until(end, deadline);
             end = guard;
             if timed_out {
-                return;
+                return is_so(&end);
             }
         }
+        true
     }
 }
 

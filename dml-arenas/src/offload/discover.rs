@@ -6,8 +6,9 @@ use super::device::{OffloadDevice, TIME_LIMIT, WorkerOptions};
 use super::process::WORKER;
 use super::worker::is_hooked;
 use crate::kit::Backend;
-use crate::main_mem::discover::{description, threads};
+use crate::main_mem::discover::{default_memory, description, threads};
 use crate::options::{DiscoverError, DiscoverOptions};
+use crate::shared::discover::Shared;
 use dml_core::sync::Arc;
 use dml_core::{ArenaId, DeviceDesc, DeviceKind, MAX_ARENAS, PlatformBuilder, Unavailable};
 use std::collections::BTreeSet;
@@ -44,7 +45,7 @@ impl Backend for Candidates {
         (0..self.workers).map(name_of).collect()
     }
 
-    /// Starts the wanted workers, and adds each with its arena and its links to main memory. A worker that cannot be
+    /// Starts the wanted workers, and adds each with its arena, its links to main memory and its binding. A worker that cannot be
     /// started is noted as unavailable, unless the options name it.
     ///
     /// # Errors
@@ -58,6 +59,7 @@ impl Backend for Candidates {
     ) -> Result<(), DiscoverError> {
         let memory_bytes =
             options.offload.memory_bytes.unwrap_or_else(|| default_memory() / u64::from(self.workers.max(1)));
+        let shared_memory = Shared::of(builder);
         let mut missing: Option<String> = None;
         for name in self.devices().into_iter().filter(|name| options.wants(name)) {
             let pins = pins(&name, options)?;
@@ -65,12 +67,17 @@ impl Backend for Candidates {
             let time_limit = options.offload.time_limit.unwrap_or(Some(TIME_LIMIT));
             // The reason that stops one worker from starting stops the others too.
             let program = missing.clone().map_or_else(|| self.program.clone(), Err);
+            let shared = shared_memory.as_ref().filter(|_| options.shares(&name));
             let started = program.and_then(|program| {
                 let options = WorkerOptions { program, threads, pins, memory_bytes, time_limit };
-                OffloadDevice::start(&name, &options).map_err(|error| error.to_string())
+                let started = match shared {
+                    Some(shared) => OffloadDevice::start_sharing(&name, &options, &shared.memory),
+                    None => OffloadDevice::start(&name, &options),
+                };
+                started.map_err(|error| error.to_string())
             });
             match started {
-                Ok(device) => add_device(builder, main, &device),
+                Ok(device) => add_device(builder, (main, shared), &device),
                 Err(reason) if options.names(&name) => {
                     return Err(DiscoverError::Unusable { device: name, reason });
                 }
@@ -121,7 +128,11 @@ fn pins(name: &str, options: &DiscoverOptions) -> Result<Vec<u32>, DiscoverError
     }
 }
 
-fn add_device(builder: &mut PlatformBuilder, main: ArenaId, device: &Arc<OffloadDevice>) {
+fn add_device(
+    builder: &mut PlatformBuilder,
+    (main, shared): (ArenaId, Option<&Shared>),
+    device: &Arc<OffloadDevice>,
+) {
     // The worker runs on the host's cores, in a process with its own memory.
     let desc = DeviceDesc::new(device.name(), DeviceKind::Cpu)
         .with_description(format!("worker process on {}", description()))
@@ -129,6 +140,9 @@ fn add_device(builder: &mut PlatformBuilder, main: ArenaId, device: &Arc<Offload
     let native = builder.add_device(desc);
     let arena = builder.add_arena(Arc::new(OffloadArena::new(device.clone(), native)));
     cross::join(builder, main, arena);
+    if let Some(shared) = shared {
+        shared.bind(builder, arena);
+    }
 }
 
 /// Returns the program that workers run. The error says how to provide one.
@@ -148,13 +162,4 @@ fn find_program() -> Result<PathBuf, String> {
     found.ok_or_else(|| {
         format!("no program for workers: this one does not call offload::hook, and {WORKER} is neither beside it nor on the PATH")
     })
-}
-
-/// Returns half of the machine's memory in bytes, or half of the control group's limit where that is less.
-fn default_memory() -> u64 {
-    let info = rustix::system::sysinfo();
-    let machine = u64::from(info.mem_unit).saturating_mul(info.totalram);
-    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-    let group = group.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
-    machine.min(group) / 2
 }

@@ -4,6 +4,7 @@ use super::block::OffloadBlock;
 use super::device::OffloadDevice;
 use super::error::OffloadError;
 use super::message::{Call, Command, Part, Reply, Scalar};
+use super::transfer::Place;
 use super::unix::CONTROL_LIMIT;
 use dml_core::sync::Arc;
 use dml_core::{BlockRef, Span};
@@ -104,10 +105,10 @@ impl Function {
         Ok((self.device.message(&what, &Command::Run { ticket, call })?, blocks))
     }
 
-    /// Returns the part of a block in the worker's memory, or the reason why it has no place there.
+    /// Returns the part of a block in a memory that the worker maps, or the reason why it has no place there.
     fn part(&self, block: &BlockRef, span: Span, writes: bool) -> Result<Part, String> {
-        let place = OffloadBlock::find(block, &self.device, span)?;
-        Ok(Part { offset: place.start(), bytes: place.len(), start: span.start(), writes })
+        let Place { memory, span: place } = OffloadBlock::find(block, &self.device, span)?;
+        Ok(Part { memory, offset: place.start(), bytes: place.len(), start: span.start(), writes })
     }
 
     /// The error of an argument that does not fit.
@@ -120,7 +121,7 @@ impl Function {
 /// Returns whether two parts share bytes, and one of the parts is written.
 fn clash(a: &Part, b: &Part) -> bool {
     let end = |part: &Part| part.offset + part.bytes;
-    (a.writes || b.writes) && a.offset < end(b) && b.offset < end(a)
+    (a.writes || b.writes) && a.memory == b.memory && a.offset < end(b) && b.offset < end(a)
 }
 
 impl fmt::Debug for Function {

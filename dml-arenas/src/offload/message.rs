@@ -1,16 +1,16 @@
 //! The messages between owner and worker: on each channel one command, then its one reply, in order.
 //!
 //! ```text
-//!   control    owner ─ Hello + memory ─▶ worker ─ Ready ─▶     Find ─▶ Found | NotFound      Load ─▶ Loaded | Failed
+//!   control    owner ─ Hello + memories ▶ worker ─ Ready ─▶     Find ─▶ Found | NotFound      Load ─▶ Loaded | Failed
 //!              owner ─ Pipeline + channel ─▶ worker            (no reply: the channel is served from then on)
 //!   pipeline   owner ─ Run ─▶ worker ─ Ended ─▶                several runs may be sent before the first has ended
 //! ```
-//! Payload never travels here: a run names places in the worker's memory, which both processes map.
+//! Payload never travels here: a run names places in memory that both processes map.
 
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol. Owner and worker must have the same.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// The largest size of a message, in bytes.
 pub(super) const LIMIT_BYTES: usize = 64 << 10;
 /// The largest size of a text that a worker sends back, in bytes.
@@ -19,8 +19,9 @@ const TEXT_LIMIT_BYTES: usize = 4 << 10;
 /// A command of the owner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Command {
-    /// The first message; the descriptor of the worker's memory comes with it.
-    Hello { version: u32, memory_bytes: u64, threads: u32, pins: Vec<u32> },
+    /// The first message. The descriptor of the worker's memory comes with it, then that of the memory that it shares,
+    /// if it shares one.
+    Hello { version: u32, memory_bytes: u64, threads: u32, pins: Vec<u32>, shared_bytes: Option<u64> },
     /// Brings a channel, which the worker serves with a thread of its own.
     Pipeline,
     /// Looks a function up.
@@ -46,10 +47,21 @@ pub(super) struct Call {
     pub(super) scalars: Vec<Scalar>,
 }
 
-/// Part of a buffer in the worker's memory.
+/// One of the memories that a worker maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Memory {
+    /// The memory of this worker alone, and of its owner for transfers.
+    Own,
+    /// The memory that the worker shares with its owner and with other workers.
+    Shared,
+}
+
+/// Part of a buffer in a memory that the worker maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Part {
-    /// The offset of its first byte in the worker's memory.
+    /// The memory.
+    pub(super) memory: Memory,
+    /// The offset of its first byte in that memory.
     pub(super) offset: u64,
     /// Its length in bytes.
     pub(super) bytes: u64,
@@ -144,11 +156,18 @@ mod tests {
 
     #[test]
     fn messages_come_back_as_they_were() {
-        let parts = vec![Part { offset: 4096, bytes: 12, start: 4, writes: true }];
+        let part = |memory| Part { memory, offset: 4096, bytes: 12, start: 4, writes: true };
+        let parts = vec![part(Memory::Own), part(Memory::Shared)];
         let scalars = vec![Scalar::F32(1.5), Scalar::U64(u64::MAX), Scalar::I32(-1), Scalar::F64(-0.0)];
         let call = Call { function: 3, first: 7, end: u64::MAX, parts, scalars };
         for command in [
-            Command::Hello { version: VERSION, memory_bytes: 1 << 40, threads: 2, pins: vec![0, 3] },
+            Command::Hello {
+                version: VERSION,
+                memory_bytes: 1 << 40,
+                threads: 2,
+                pins: vec![0, 3],
+                shared_bytes: Some(1 << 39),
+            },
             Command::Pipeline,
             Command::Find { name: "saxpy".to_owned() },
             Command::Load { path: b"/lib/\xFF.so".to_vec() },

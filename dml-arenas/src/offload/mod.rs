@@ -38,7 +38,6 @@ mod process;
 mod transfer;
 mod transport;
 mod unix;
-mod window;
 mod worker;
 
 #[cfg(test)]

@@ -1,14 +1,16 @@
 //! The owner's side against a worker that does as it is told, and that is seldom what it should.
 
 use super::message::{Command, LIMIT_BYTES, Outcome, Reply};
+use super::transfer::{Place, Transfer};
 use super::*;
 use crate::main_mem::Memory;
+use crate::shared::{SharedArena, SharedMemory};
 use dml_core::sync::{Arc, Condvar, Mutex};
-use dml_core::{Arena, CopyIn, DeviceId, Fill, HostMemory, HostSpan, Span, TransferError};
+use dml_core::{Arena, Backing, CopyIn, DeviceId, Fill, HostMemory, HostSpan, Span, TransferError};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a worker does on a message.
@@ -90,6 +92,18 @@ impl Channel for FakeChannel {
 struct Watch {
     kills: AtomicU64,
     transfers: AtomicU64,
+    /// Whether a kill does not end the worker: the test ends it.
+    lingers: AtomicBool,
+    on_end: Mutex<Option<OnEnd>>,
+}
+
+impl Watch {
+    fn end(&self) {
+        let on_end = self.on_end.lock().take();
+        if let Some(on_end) = on_end {
+            on_end("as it was told".into());
+        }
+    }
 }
 
 struct FakeWorker {
@@ -98,7 +112,6 @@ struct FakeWorker {
     memory: Memory,
     watch: Arc<Watch>,
     transfers_fail: bool,
-    on_end: Mutex<Option<OnEnd>>,
 }
 
 impl FakeWorker {
@@ -162,19 +175,27 @@ impl Transport for FakeWorker {
 
     fn kill(&self) {
         self.watch.kills.fetch_add(1, Ordering::Relaxed);
-        if let Some(on_end) = self.on_end.lock().take() {
-            on_end("as it was told".into());
+        if !self.watch.lingers.load(Ordering::Relaxed) {
+            self.watch.end();
         }
     }
 
     fn watch(&self, on_end: OnEnd) {
-        *self.on_end.lock() = Some(on_end);
+        *self.watch.on_end.lock() = Some(on_end);
     }
 }
 
 const MEMORY_BYTES: u64 = 64 << 10;
 
 fn device(
+    transfers_fail: bool,
+    script: impl Fn(Command) -> Vec<Answer> + Send + Sync + 'static,
+) -> (Arc<OffloadDevice>, Arc<Watch>) {
+    device_that_shares(None, transfers_fail, script)
+}
+
+fn device_that_shares(
+    shared: Option<&Arc<SharedMemory>>,
     transfers_fail: bool,
     script: impl Fn(Command) -> Vec<Answer> + Send + Sync + 'static,
 ) -> (Arc<OffloadDevice>, Arc<Watch>) {
@@ -185,10 +206,9 @@ fn device(
         memory: Memory::zeroed(MEMORY_BYTES as usize).unwrap(),
         watch: watch.clone(),
         transfers_fail,
-        on_end: Mutex::new(None),
     };
     let limit = Some(Duration::from_secs(5));
-    (OffloadDevice::over("offload:7", 1, limit, Box::new(worker)), watch)
+    (OffloadDevice::sharing("offload:7", 1, limit, Box::new(worker), shared.cloned()), watch)
 }
 
 /// A worker that is right about everything but runs, which it answers as `run` says.
@@ -310,6 +330,90 @@ fn whoever_waits_in_another_pipeline_hears_of_a_loss() {
     let behind = quiet.begin(&function, 0..0, &[], std::slice::from_ref(&waits)).unwrap();
     assert!(wrong.begin(&function, 0..1, &[], &[]).unwrap().wait().unwrap_err().is_device_lost());
     assert!(waits.wait().unwrap_err().is_device_lost() && behind.wait().unwrap_err().is_device_lost());
+}
+
+/// A device that shares memory and lingers when it is killed, with a run that it answers wrongly and one that it does not
+/// answer.
+fn lingering() -> (Arc<OffloadDevice>, Arc<Watch>, Arc<SharedMemory>, [Signal; 2]) {
+    let memory = SharedMemory::new("dml-test", MEMORY_BYTES).unwrap();
+    let (device, watch) = device_that_shares(Some(&memory), false, |command| match command {
+        Command::Find { .. } => vec![Answer::Reply(Reply::Found { function: 3 })],
+        Command::Run { call, .. } if call.end == 0 => Vec::new(),
+        Command::Run { .. } => vec![done(77)],
+        _ => Vec::new(),
+    });
+    watch.lingers.store(true, Ordering::Relaxed);
+    let function = device.function("any").unwrap();
+    let [quiet, wrong] = [device.pipeline(), device.pipeline()];
+    let runs = [quiet.begin(&function, 0..0, &[], &[]), wrong.begin(&function, 0..1, &[], &[])];
+    (device, watch, memory, runs.map(Result::unwrap))
+}
+
+#[test]
+fn nobody_hears_of_a_loss_while_a_worker_that_shares_could_still_write() {
+    let (device, watch, memory, runs) = lingering();
+    let arena = OffloadArena::new(device.clone(), DeviceId(1));
+    while watch.kills.load(Ordering::Relaxed) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // A transfer now is not carried out, and fails only when the worker has ended.
+    let other = device.clone();
+    let nothing = Transfer::Fill { place: Place::NOTHING, byte: 0, _request: None };
+    let late = std::thread::spawn(move || other.transfer(&nothing));
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!device.is_lost() && device.loss().is_none() && !arena.is_lost());
+    assert!(runs.iter().all(|run| !run.is_ended()) && !late.is_finished());
+    watch.end();
+    for run in runs {
+        assert!(run.wait().unwrap_err().is_device_lost());
+        assert!(arena.is_lost());
+    }
+    assert!(late.join().unwrap().unwrap_err().is_device_lost());
+    assert!(matches!(device.loss(), Some(Loss::Protocol { .. })), "{:?}", device.loss());
+    assert_eq!(memory.loss(), None);
+}
+
+#[test]
+fn a_worker_that_cannot_be_ended_takes_the_memory_that_it_shares_with_it() {
+    let (device, _watch, memory, runs) = lingering();
+    let arena: Arc<dyn Arena> = Arc::new(SharedArena::new(memory.clone(), DeviceId(0)));
+    let before = arena.alloc(100).unwrap();
+    for run in runs {
+        assert!(run.wait().unwrap_err().is_device_lost());
+        assert!(device.is_lost() && arena.is_lost());
+    }
+    let loss = "the worker of offload:7 was killed and does not end";
+    assert_eq!(arena.loss().as_deref(), Some(loss));
+    let error = arena.alloc(1).unwrap_err();
+    assert_eq!(error.to_string(), format!("device lost: shared: {loss}"));
+    drop(before);
+    assert_ne!(memory.reserved_bytes().unwrap(), 0, "nobody has these pages again");
+}
+
+#[test]
+fn only_storage_that_the_worker_maps_is_bound() {
+    let shared = SharedMemory::new("dml-test", MEMORY_BYTES).unwrap();
+    let (device, _) = device_that_shares(Some(&shared), false, |command| panic!("{command:?}"));
+    let other = SharedMemory::new("dml-test", MEMORY_BYTES).unwrap();
+    let arena = OffloadArena::new(device, DeviceId(1));
+    for (memory, is_mapped) in [(&shared, true), (&other, false)] {
+        let root = SharedArena::new(memory.clone(), DeviceId(0)).alloc(5_000).unwrap();
+        // SAFETY: the root lives and nothing touches it.
+        let backing = unsafe { Backing::new(Some(root.block().clone()), 5_000, root.host().cloned()) };
+        let bound = arena.bind(&backing);
+        assert_eq!(bound.is_ok(), is_mapped);
+        if let Err(error) = bound {
+            assert_eq!(
+                error.to_string(),
+                "offload:7 does not offer sharing storage that its worker does not map"
+            );
+        }
+    }
+    let alone = OffloadArena::new(runs(|_| Vec::new()).0, DeviceId(1));
+    let root = SharedArena::new(shared, DeviceId(0)).alloc(5_000).unwrap();
+    // SAFETY: as above.
+    let backing = unsafe { Backing::new(Some(root.block().clone()), 5_000, root.host().cloned()) };
+    assert!(alone.bind(&backing).is_err());
 }
 
 #[test]

@@ -1,15 +1,29 @@
-//! Transfers: what is to be moved between host memory and a worker's memory, as values.
+//! Transfers: what is to be moved between host memory and a memory that a worker maps, as values.
 
+use super::message::Memory;
 use dml_core::{Fill, HostSource, HostTarget, Span};
 
-/// A change of a worker's memory, or a copy out of it. Offsets and places count from the start of the worker's memory.
+/// Some bytes of a memory that a worker maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) memory: Memory,
+    /// The bytes, counted from the start of the memory.
+    pub(super) span: Span,
+}
+
+impl Place {
+    /// A place without bytes.
+    pub(super) const NOTHING: Self = Self { memory: Memory::Own, span: Span::new(0, 0) };
+}
+
+/// A change of a memory that a worker maps, or a copy out of it.
 ///
 /// A transfer owns the loan of its host memory.
 pub(super) enum Transfer {
-    /// Copies host memory into the worker's memory.
-    In { offset: u64, from: HostSource },
-    /// Copies the worker's memory into host memory.
-    Out { offset: u64, to: HostTarget },
+    /// Copies host memory to a place, which is as long.
+    In { place: Place, from: HostSource },
+    /// Copies from a place into host memory, which is as long.
+    Out { place: Place, to: HostTarget },
     /// Sets every byte of a place. Core's request, where there is one, lives until the transfer has ended.
-    Fill { place: Span, byte: u8, _request: Option<Fill> },
+    Fill { place: Place, byte: u8, _request: Option<Fill> },
 }

@@ -4,13 +4,15 @@
 //!   owner                                   worker
 //!   SocketChannel ── Unix socket, SEQPACKET ── SocketChannel      messages arrive whole; the end of either side shows
 //!   Window ───────── one sealed memory file ── Window             a transfer is one copy, made by the owner
+//!   SharedMemory ─── one for all workers ───── Window             nothing to transfer, where a worker shares one
 //! ```
 
 use super::message::{Command, LIMIT_BYTES, Reply, VERSION};
 use super::process::Process;
 use super::transport::{Channel, ChannelError, Transport};
-use super::window::{Window, above_standard_streams, memory};
 use crate::fork::Origin;
+use crate::shared::SharedMemory;
+use crate::shared::window::{Window, above_standard_streams, memory};
 use dml_core::sync::Arc;
 use dml_core::{HostSpan, Span};
 use rustix::buffer::spare_capacity;
@@ -26,6 +28,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// The most descriptors that a message brings: a worker's own memory and the memory that it shares.
+const DESCRIPTORS: usize = 2;
 
 /// How long a worker may take to start, and to accept a message.
 pub(super) const CONTROL_LIMIT: Duration = Duration::from_secs(10);
@@ -58,20 +63,19 @@ impl SocketChannel {
         Ok(Self { socket, origin: Origin::here() })
     }
 
-    /// Sends a message, with a descriptor if there is one.
+    /// Sends a message with descriptors, at most [`DESCRIPTORS`].
     pub(super) fn send_with(
         &self,
         message: &[u8],
-        descriptor: Option<BorrowedFd<'_>>,
+        descriptors: &[BorrowedFd<'_>],
         deadline: Option<Instant>,
     ) -> Result<(), ChannelError> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let descriptors = descriptor.map(|descriptor| [descriptor]);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         loop {
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
-            if let Some(descriptors) = &descriptors {
+            if !descriptors.is_empty() {
                 let fits = ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
-                assert!(fits, "the space is for one descriptor");
+                assert!(fits, "the space is for {DESCRIPTORS} descriptors");
             }
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             match sendmsg(&self.socket, &[IoSlice::new(message)], &mut ancillary, flags) {
@@ -83,10 +87,10 @@ impl SocketChannel {
         }
     }
 
-    /// Receives a message, and the descriptor that came with it. Only a worker calls this: its own messages carry no
-    /// descriptor.
-    pub(super) fn receive_with(&self) -> Result<(Vec<u8>, Option<OwnedFd>), ChannelError> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    /// Receives a message, and the descriptors that came with it. Only a worker calls this: its own messages carry no
+    /// descriptors.
+    pub(super) fn receive_with(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), ChannelError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut buffer = vec![0; LIMIT_BYTES];
         loop {
             let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -95,14 +99,13 @@ impl SocketChannel {
                 Ok(received) if received.bytes == 0 => return Err(ChannelError::Closed),
                 Ok(received) => {
                     let bytes = received.bytes;
-                    let mut descriptors = ancillary.drain().filter_map(|message| match message {
+                    let descriptors = ancillary.drain().filter_map(|message| match message {
                         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
                         _ => None,
                     });
-                    let descriptor = descriptors.next().and_then(|mut descriptors| descriptors.next());
-                    drop(descriptors);
+                    let descriptors = descriptors.flatten().collect();
                     buffer.truncate(bytes);
-                    return Ok((buffer, descriptor));
+                    return Ok((buffer, descriptors));
                 }
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(failure(error)),
@@ -137,7 +140,7 @@ fn failure(error: Errno) -> ChannelError {
 
 impl Channel for SocketChannel {
     fn send(&self, message: &[u8], deadline: Option<Instant>) -> Result<(), ChannelError> {
-        self.send_with(message, None, deadline)
+        self.send_with(message, &[], deadline)
     }
 
     fn receive(&self, deadline: Option<Instant>) -> Result<Vec<u8>, ChannelError> {
@@ -187,6 +190,8 @@ pub(super) struct Start<'a> {
     pub(super) threads: u32,
     pub(super) pins: &'a [u32],
     pub(super) memory_bytes: u64,
+    /// The memory that the worker shares with this process and with other workers.
+    pub(super) shared: Option<&'a SharedMemory>,
 }
 
 impl UnixTransport {
@@ -213,7 +218,10 @@ impl UnixTransport {
             memory_bytes: start.memory_bytes,
             threads: start.threads,
             pins: start.pins.to_vec(),
+            shared_bytes: start.shared.map(SharedMemory::bytes),
         };
+        let shared = start.shared.map(SharedMemory::file);
+        let files: Vec<_> = std::iter::once(self.window.file()).chain(shared).collect();
         let silent = |error| match error {
             ChannelError::Closed => {
                 "ended instead of working: is it a program that calls `offload::hook` first \
@@ -223,7 +231,7 @@ impl UnixTransport {
             ChannelError::TimedOut => format!("did not answer within {CONTROL_LIMIT:?}"),
             ChannelError::Failed(error) => format!("cannot be talked to: {error}"),
         };
-        self.control.send_with(&hello.encode(), Some(self.window.file()), deadline).map_err(silent)?;
+        self.control.send_with(&hello.encode(), &files, deadline).map_err(silent)?;
         let answer = self.control.receive(deadline).map_err(silent)?;
         match Reply::decode(&answer) {
             Ok(Reply::Ready { version: VERSION }) => Ok(()),
@@ -245,7 +253,7 @@ impl Transport for UnixTransport {
     fn open(&self) -> Result<Arc<dyn Channel>, ChannelError> {
         let (channel, other) = SocketChannel::pair().map_err(ChannelError::Failed)?;
         let deadline = Some(Instant::now() + CONTROL_LIMIT);
-        self.control.send_with(&Command::Pipeline.encode(), Some(other.as_fd()), deadline)?;
+        self.control.send_with(&Command::Pipeline.encode(), &[other.as_fd()], deadline)?;
         Ok(Arc::new(channel))
     }
 
@@ -262,23 +270,20 @@ impl Transport for UnixTransport {
     }
 
     unsafe fn copy_in(&self, offset: u64, from: &HostSpan) -> io::Result<()> {
-        let to = self.window.place(Span::new(offset, offset + from.len()));
-        // SAFETY: the source is lent by the caller; the place is in the window, which is no host memory of anybody's.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len() as usize) };
+        // SAFETY: the source is lent by the caller. The place is in the window, which is no host memory of anybody's.
+        unsafe { self.window.copy_in(offset, from) };
         Ok(())
     }
 
     unsafe fn copy_out(&self, offset: u64, to: &HostSpan) -> io::Result<()> {
-        let from = self.window.place(Span::new(offset, offset + to.len()));
         // SAFETY: as in `copy_in`, with the target lent by the caller.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), to.len() as usize) };
+        unsafe { self.window.copy_out(offset, to) };
         Ok(())
     }
 
     fn fill(&self, span: Span, byte: u8) -> io::Result<()> {
-        let to = self.window.place(span);
         // SAFETY: the place is in the window, which is no host memory of anybody's.
-        unsafe { std::ptr::write_bytes(to.as_ptr(), byte, span.len() as usize) };
+        unsafe { self.window.fill(span, byte) };
         Ok(())
     }
 

@@ -4,7 +4,8 @@
 //! readers of the block go on. Map lets the host reach the block itself, and the processor copies. Mapping is cheap
 //! where device and host share their memory, but it excludes the device meanwhile.
 //!
-//! A device can be bound to main memory: one storage serves both, and map and unmap calls hand it over.
+//! A device can be bound to main memory, or to memory that workers share: one storage serves all, and map and unmap calls
+//! hand it over.
 //!
 //! The mapped memory may belong to the driver and be shared with its device. The processor copies to and from it
 //! without asking the arena, so the mechanisms themselves refuse to copy in a fork.
@@ -83,15 +84,15 @@ pub(super) fn join(builder: &mut PlatformBuilder, main: ArenaId, side: &Side<'_>
     }
 }
 
-/// Lets the device use the storage of main memory in place of storage of its own, wherever it can. The links that copy
-/// remain for buffers of which the device has storage already.
-pub(super) fn bind(builder: &mut PlatformBuilder, main: ArenaId, side: &Side<'_>) {
+/// Lets the device use the storage of `root`, main memory or shared memory, in place of storage of its own, wherever it
+/// can. The links that copy remain for buffers of which the device has storage already.
+pub(super) fn bind(builder: &mut PlatformBuilder, root: ArenaId, side: &Side<'_>) {
     let device = side.arena;
     let allocation = Allocation::Bound(Concurrency::Exclusive);
-    let (source_via, target_via) = (builder.native(main), builder.native(device));
-    let link = Link { from: main, to: device, source_via, target_via, allocation };
+    let (source_via, target_via) = (builder.native(root), builder.native(device));
+    let link = Link { from: root, to: device, source_via, target_via, allocation };
     builder.add_link(link, Arc::new(HostPointer::of(side.sort)));
-    builder.prefer_binding(main, device);
+    builder.prefer_binding(root, device);
 }
 
 /// The use of host memory in place: the buffer is made over it, and map and unmap calls hand it over.

@@ -46,8 +46,8 @@ impl Backend for Candidates {
         (0..self.found.len()).map(name_of).collect()
     }
 
-    /// Opens the wanted devices, and adds each with its arena and its links to main memory. A device that cannot be
-    /// opened is noted as unavailable, unless the options name it.
+    /// Opens the wanted devices, and adds each with its arena and its links to main memory. A device that cannot be opened is noted as unavailable, unless the options
+    /// name it.
     ///
     /// # Errors
     /// [`DiscoverError::BadLimit`] and [`DiscoverError::Unusable`], for devices named in the options.
@@ -124,7 +124,20 @@ fn add_device(
     let budget = found.is_discrete.then_some(budget);
     let side = Side { arena, sort: found.sort, session: &session, budget };
     cross::join(builder, main, &side, options.mechanisms);
-    if options.is_bound(name) {
-        cross::bind(builder, main, &side);
+    let root = shared(builder, name, options).or_else(|| options.is_bound(name).then_some(main));
+    if let Some(root) = root {
+        cross::bind(builder, root, &side);
     }
+}
+
+/// Returns the shared memory that the device is to use, if any.
+#[cfg(all(feature = "offload", target_os = "linux"))]
+fn shared(builder: &PlatformBuilder, name: &str, options: &DiscoverOptions) -> Option<ArenaId> {
+    crate::shared::discover::Shared::of(builder).filter(|_| options.shares(name)).map(|shared| shared.arena)
+}
+
+/// There is no shared memory without workers.
+#[cfg(not(all(feature = "offload", target_os = "linux")))]
+fn shared(_builder: &PlatformBuilder, _name: &str, _options: &DiscoverOptions) -> Option<ArenaId> {
+    None
 }

@@ -62,11 +62,23 @@ pub(crate) fn child(work: impl FnOnce()) -> Child {
 }
 
 impl Child {
-    /// Waits for its end, which has to be a good one.
-    pub(crate) fn ends_well(self) {
+    /// Waits for its end, and returns what the system says of it.
+    fn end(self) -> libc::c_int {
         let mut status = -1;
         // SAFETY: waits for a child of this process that nobody else waits for.
         assert_eq!(unsafe { libc::waitpid(self.0, &raw mut status, 0) }, self.0);
+        status
+    }
+
+    /// Waits for its end, which has to be by a signal.
+    #[allow(dead_code, reason = "each test binary uses its own part")]
+    pub(crate) fn ends_by(self, signal: libc::c_int) {
+        assert_eq!(self.end() & 0x7F, signal, "the child ended otherwise");
+    }
+
+    /// Waits for its end, which has to be a good one.
+    pub(crate) fn ends_well(self) {
+        let status = self.end();
         assert_ne!(status, libc::SIGALRM, "the child hung");
         assert_ne!(status, PANICKED << 8, "the child panicked: what it says is above");
         assert_eq!(status, 0, "the child ended otherwise");

@@ -102,6 +102,15 @@ int32_t hang(const dml_call *call)
         pause();
 }
 
+/* Writes to every element of views[0], again and again, and never returns. */
+int32_t scribble(const dml_call *call)
+{
+    volatile uint32_t *data = call->views[0].data;
+    for (uint32_t round = 1;; round++)
+        for (uint64_t i = 0; i < call->views[0].bytes / 4; i++)
+            data[i] = round * 2654435761u + (uint32_t)i;
+}
+
 int32_t crash(const dml_call *call)
 {
     (void)call;

@@ -11,3 +11,4 @@ mod functions;
 mod losses;
 mod owner;
 mod rig;
+mod shared;

@@ -8,7 +8,7 @@
 //!                                    ──▶ memory    too much is an error, and what is freed can be had again
 //!                                    ──▶ maps      who is let in sees the bytes, and what it writes stays
 //!                                    ──▶ external  storage of the application comes back as it was
-//!                                    ──▶ sharing   storage of main memory is shared without a copy
+//!                                    ──▶ sharing   storage of main memory, or of another root, is shared without a copy
 //!                                    ──▶ links     each moves its bytes and no others
 //!                                    ──▶ misuse    what core never asks for is a panic that names the arena
 //!                                    ──▶ layer     buffers over it, as an application uses them

@@ -5,7 +5,7 @@ use crate::watched;
 use dml_arenas::MainMem;
 use dml_arenas::kit::{join_mapped, join_staged};
 use dml_core::{
-    Arena, ArenaDesc, ArenaId, DeviceDesc, DeviceId, DeviceKind, LinkSpeed, OwnBlock, Platform,
+    Arena, ArenaDesc, ArenaId, Concurrency, DeviceDesc, DeviceId, DeviceKind, LinkSpeed, OwnBlock, Platform,
     PlatformBuilder,
 };
 use std::fmt;
@@ -37,6 +37,7 @@ pub struct Subject {
     id: ArenaId,
     external: External,
     sharing: Sharing,
+    root: Option<ArenaId>,
     capacity_bytes: Option<u64>,
     max_alloc_bytes: Option<u64>,
     patience: Duration,
@@ -67,6 +68,7 @@ impl Subject {
             id,
             external: External::Declined,
             sharing: Sharing::Declined,
+            root: None,
             capacity_bytes: None,
             max_alloc_bytes: None,
             patience: Duration::from_secs(20),
@@ -122,6 +124,22 @@ impl Subject {
     #[must_use]
     pub fn with_sharing(mut self, sharing: Sharing) -> Self {
         self.sharing = sharing;
+        self
+    }
+
+    /// Sets the arena over whose storage the arena makes blocks, beside all others that use it. By default it is main
+    /// memory, and one side at a time.
+    ///
+    /// # Panics
+    /// When the platform has no such arena.
+    #[must_use]
+    pub fn with_root(mut self, root: ArenaId) -> Self {
+        assert!(
+            usize::from(root.0) < self.platform.arenas().len(),
+            "{:?} has no arena {root}",
+            self.platform
+        );
+        (self.sharing, self.root) = (Sharing::Offered, Some(root));
         self
     }
 
@@ -184,6 +202,13 @@ impl Subject {
 
     pub(super) fn sharing(&self) -> Sharing {
         self.sharing
+    }
+
+    /// Returns the arena whose storage is shared, and who may use it at once.
+    pub(super) fn root(&self) -> (ArenaId, Concurrency) {
+        let main = self.platform.home(self.host()).expect("the host has a memory");
+        let beside = |root| self.platform.desc(root).concurrency.min(self.desc().concurrency);
+        self.root.map_or((main, Concurrency::Exclusive), |root| (root, beside(root)))
     }
 
     pub(super) fn capacity_bytes(&self) -> Option<u64> {

@@ -43,6 +43,9 @@ pub enum Shape {
     TwoHomes(Concurrency),
     /// Five arenas. Two may share storage with main memory, one is mapped, and one is joined to the mapped one.
     Five,
+    /// A second memory of the host, whose storage main memory and two gpus share wherever they can: one coherently, the
+    /// other exclusively. All are also joined by copies.
+    SharedByAll,
     /// Six arenas joined in every way but those past the host.
     Wide,
 }
@@ -111,6 +114,14 @@ impl Shape {
                 let rig = rig.bound(MAIN, ONE, Exclusive).mapped(TWO).staged(TWO, THREE);
                 rig.bound(MAIN, FOUR, BimapFull)
             }
+            Self::SharedByAll => {
+                let rig = rig.memory(CPU, BimapFull).staged(MAIN, ONE).staged(MAIN, TWO).staged(MAIN, THREE);
+                let rig = rig.staged(ONE, TWO).staged(ONE, THREE).staged(TWO, THREE);
+                let members = [(MAIN, BimapFull), (ONE, BimapFull), (TWO, Exclusive)];
+                members.into_iter().fold(rig, |rig, (member, concurrency)| {
+                    rig.bound_one_way(THREE, member, concurrency).preferring(THREE, member)
+                })
+            }
             Self::Wide => {
                 let rig = rig.staged(MAIN, ONE).mapped(TWO).bound(MAIN, THREE, BimapFull);
                 let rig = rig.staged(MAIN, THREE).bound(MAIN, FOUR, Exclusive).staged(ONE, FOUR);
@@ -133,6 +144,7 @@ impl Shape {
             Self::Peers(concurrency) | Self::BoundPeers(concurrency) => vec![concurrency; 2],
             Self::TwoHomes(concurrency) => vec![concurrency],
             Self::Five => vec![Exclusive, BimapRead, Exclusive, BimapFull],
+            Self::SharedByAll => vec![BimapFull, Exclusive],
             Self::Wide => vec![Exclusive, BimapRead, BimapFull, Exclusive, BimapFull],
         }
     }

@@ -149,10 +149,10 @@ impl Cell {
         self.perhaps = self.perhaps.without(arena);
     }
 
-    /// Notes that the device of an arena was lost. The kin of all lost arenas may hold the byte no more.
-    pub(super) fn lost(&mut self, arena: ArenaId, kin: ArenaSet) {
+    /// Notes that the device of some arenas was lost. The kin of all lost arenas may hold the byte no more.
+    pub(super) fn lost(&mut self, arenas: ArenaSet, kin: ArenaSet) {
         let kept = self.kept;
-        self.shrink(kin, ArenaSet::of(arena));
+        self.shrink(kin, arenas);
         if !self.is_written() {
             // Lost zeros can be filled in again, so the byte itself is not lost.
             self.kept = kept;

@@ -281,15 +281,19 @@ impl Model {
         Ok(())
     }
 
-    /// Notes that a device is lost. `storage` names the arenas of each buffer whose storage was lost.
+    /// Notes that the device of some arenas is lost. `storage` names the arenas of each buffer whose storage was lost.
     ///
     /// # Errors
     /// When `storage` lacks an arena of a lost device, or names one that could not share storage with it.
-    pub(super) fn lose(&mut self, arena: ArenaId, storage: &BTreeMap<usize, ArenaSet>) -> Result<(), String> {
-        self.lost = self.lost.with(arena);
+    pub(super) fn lose(
+        &mut self,
+        arenas: ArenaSet,
+        storage: &BTreeMap<usize, ArenaSet>,
+    ) -> Result<(), String> {
+        self.lost = self.lost.union(arenas);
         let kin = self.kin.of_all(self.lost);
         for cell in self.buffers.iter_mut().flat_map(|buffer| &mut buffer.cells) {
-            cell.lost(arena, kin);
+            cell.lost(arenas, kin);
         }
         for (buffer, lost) in storage {
             if !self.lost.is_subset(*lost) || !lost.is_subset(kin) {

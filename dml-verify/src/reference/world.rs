@@ -538,6 +538,8 @@ impl World {
             assert_eq!(result, Err(AcquireError::NoArena { device }));
             return;
         }
+        // A prefetch names a device, which has one arena as its home.
+        let arena = self.platform.home(device).expect("the device of an arena");
         if let Some(expected) = out_of_range(raw, range) {
             assert_eq!(result, Err(expected));
             return;
@@ -607,9 +609,11 @@ impl World {
             self.platform.device_lost(DeviceId(u16::from(arena.0)));
             return;
         }
-        self.platform.device_lost(self.platform.arena(arena).desc().native);
+        let native = |arena: ArenaId| self.platform.desc(arena).native;
+        self.platform.device_lost(native(arena));
         let mut storage = BTreeMap::new();
         let arenas = self.model.arenas;
+        let gone = (0..arenas).map(ArenaId).filter(|&other| native(other) == native(arena)).collect();
         let mut note = |index: usize, raw: &RawBuffer| {
             let state = raw.snapshot();
             let lost = (0..arenas).map(ArenaId).filter(|arena| state.arena(*arena).is_lost());
@@ -620,7 +624,7 @@ impl World {
         for request in requests.chain(self.waiting.iter().map(|waiting| &waiting.request)) {
             request.items.iter().for_each(|item| note(item.index.expect("it was not refused"), &item.raw));
         }
-        must(self.model.lose(arena, &storage));
+        must(self.model.lose(gone, &storage));
     }
 
     /// Releases every grant, serves every waiting request, and reads every readable byte in every arena.

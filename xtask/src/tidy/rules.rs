@@ -32,6 +32,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "examples/bound.rs",
     "examples/coexecute.rs",
     "examples/offload.rs",
+    "examples/shared.rs",
     "examples/transfers.rs",
 ];
 

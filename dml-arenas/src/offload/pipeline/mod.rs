@@ -24,7 +24,7 @@ use super::block::OffloadBlock;
 use super::device::OffloadDevice;
 use super::error::OffloadError;
 use super::function::{Argument, Function};
-use super::transfer::Transfer;
+use super::transfer::{Place, Transfer};
 use dml_core::sync::Arc;
 use dml_core::{BlockRef, HostSource, HostTarget, Span};
 use std::fmt;
@@ -87,6 +87,7 @@ impl Pipeline {
     /// 1. Until the signal has ended, only the function writes the parts, and nothing else reads the parts that it may
     ///    write. Runs and transfers that this one waits for, or that wait for it, are excepted. A grant of the blocks
     ///    guarantees this.
+    /// 2. If the worker shares memory with this process, the function touches nothing of that memory but the parts.
     ///
     /// # Errors
     /// [`OffloadError::Argument`], [`OffloadError::Items`] and [`OffloadError::TooLong`] for an impossible call,
@@ -138,7 +139,7 @@ impl Pipeline {
         after: &[Signal],
     ) -> Result<Signal, OffloadError> {
         let place = self.place(to.0, Span::new(to.1, to.1.saturating_add(from.len())))?;
-        let transfer = Transfer::In { offset: place.start(), from };
+        let transfer = Transfer::In { place, from };
         self.shared.put_transfer(transfer, after, Box::new(to.0.clone()))
     }
 
@@ -157,7 +158,7 @@ impl Pipeline {
         after: &[Signal],
     ) -> Result<Signal, OffloadError> {
         let place = self.place(from.0, Span::new(from.1, from.1.saturating_add(to.len())))?;
-        let transfer = Transfer::Out { offset: place.start(), to };
+        let transfer = Transfer::Out { place, to };
         self.shared.put_transfer(transfer, after, Box::new(from.0.clone()))
     }
 
@@ -187,12 +188,12 @@ impl Pipeline {
 
     /// Returns a signal that ends after all actions added so far.
     pub(super) fn tail(&self) -> Result<Signal, OffloadError> {
-        let nothing = Transfer::Fill { place: Span::default(), byte: 0, _request: None };
+        let nothing = Transfer::Fill { place: Place::NOTHING, byte: 0, _request: None };
         self.shared.put_transfer(nothing, &[], Box::new(()))
     }
 
-    /// Returns the place of a transfer's bytes in the worker's memory.
-    fn place(&self, block: &BlockRef, span: Span) -> Result<Span, OffloadError> {
+    /// Returns the place of a transfer's bytes in a memory that the worker maps.
+    fn place(&self, block: &BlockRef, span: Span) -> Result<Place, OffloadError> {
         OffloadBlock::find(block, self.device(), span).map_err(|reason| self.misfit(&reason))
     }
 

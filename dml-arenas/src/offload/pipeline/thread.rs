@@ -2,7 +2,8 @@
 //!
 //! 1. The queue's lock is held while a run is sent, so that runs are sent in the order of the queue. It is not held while
 //!    a thread waits for a signal or an answer.
-//! 2. No thread declares a loss while it holds the queue's lock: a loss notifies every pipeline, which takes that lock.
+//! 2. No thread declares a loss, or waits for one, while it holds the queue's lock: a loss notifies every pipeline, which
+//!    takes that lock.
 //! 3. The channel's lock is held while the channel is opened. The queue's lock may be taken under it, never the other way
 //!    around.
 
@@ -203,7 +204,9 @@ impl Shared {
             let queue = self.queue.lock();
             // Every event from here on calls `nudge`, which takes the lock that this thread holds until it waits.
             if !signal.is_ended() {
-                self.device.expect_there()?;
+                if self.device.is_lost() {
+                    return Err(self.device.lost());
+                }
                 drop(self.changed.wait(queue));
             }
         }

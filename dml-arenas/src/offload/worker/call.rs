@@ -1,7 +1,7 @@
 //! The arguments of a call, as a function of the worker sees them.
 
-use crate::offload::message::{Part, Scalar};
-use crate::offload::window::Window;
+use crate::offload::message::{Memory, Part, Scalar};
+use crate::shared::window::Window;
 use bytemuck::Pod;
 use dml_core::Span;
 use std::fmt;
@@ -21,13 +21,32 @@ pub struct Call<'a> {
     scalars: Vec<Scalar>,
 }
 
-/// Part of a buffer, in the worker's memory.
+/// The memories that a worker maps.
+#[derive(Debug)]
+pub(super) struct Windows {
+    /// The memory of this worker alone.
+    pub(super) own: Window,
+    /// The memory that it shares with its owner and with other workers, if it shares any.
+    pub(super) shared: Option<Window>,
+}
+
+impl Windows {
+    /// Returns the address of some bytes; `None` where the worker does not map them.
+    fn at(&self, memory: Memory, place: Span) -> Option<NonNull<u8>> {
+        match memory {
+            Memory::Own => self.own.at(place),
+            Memory::Shared => self.shared.as_ref()?.at(place),
+        }
+    }
+}
+
+/// Part of a buffer, in a memory that the worker maps.
 pub struct View<'a> {
     data: NonNull<u8>,
     bytes: usize,
     start: u64,
     writes: bool,
-    _window: PhantomData<&'a mut Window>,
+    _windows: PhantomData<&'a mut Windows>,
 }
 
 // SAFETY: a view is the only way to its bytes while its call lasts (see `Call::new`), so it can be used from any one
@@ -37,37 +56,39 @@ unsafe impl Send for View<'_> {}
 unsafe impl Sync for View<'_> {}
 
 impl<'a> Call<'a> {
-    /// Makes a call on parts of a window.
+    /// Makes a call on parts of the worker's memories.
     ///
     /// # Errors
-    /// An error for a part that is not within the window, or that shares bytes with another part while one of them is
+    /// An error for a part that is not within its memory, or that shares bytes with another part while one of them is
     /// written.
     ///
     /// # Safety
     /// While the call lasts, no other code writes bytes of its parts, nor reads bytes of the parts that the function
     /// may write.
     pub(super) unsafe fn new(
-        window: &'a Window,
+        windows: &'a Windows,
         items: Range<u64>,
         threads: u32,
         parts: &[Part],
         scalars: Vec<Scalar>,
     ) -> Result<Self, CallError> {
-        let mut places: Vec<(Span, bool)> = Vec::with_capacity(parts.len());
+        let mut places: Vec<(Memory, Span, bool)> = Vec::with_capacity(parts.len());
         let mut views = Vec::with_capacity(parts.len());
         for (index, part) in parts.iter().enumerate() {
             let end = part.offset.checked_add(part.bytes);
             let place = end.map(|end| Span::new(part.offset, end));
-            let place = place.and_then(|place| Some((place, window.at(place)?)));
+            let place = place.and_then(|place| Some((place, windows.at(part.memory, place)?)));
             let (place, data) =
                 place.ok_or_else(|| format!("buffer {index} is outside the worker's memory"))?;
-            let clashes = |other: &(Span, bool)| (other.1 || part.writes) && other.0.overlaps(place);
+            let clashes = |&(memory, other, writes): &(Memory, Span, bool)| {
+                (writes || part.writes) && memory == part.memory && other.overlaps(place)
+            };
             if let Some(other) = places.iter().position(clashes) {
                 return Err(format!("buffers {other} and {index} share bytes that are written").into());
             }
-            places.push((place, part.writes));
+            places.push((part.memory, place, part.writes));
             let (start, writes) = (part.start, part.writes);
-            views.push(View { data, bytes: part.bytes as usize, start, writes, _window: PhantomData });
+            views.push(View { data, bytes: part.bytes as usize, start, writes, _windows: PhantomData });
         }
         Ok(Self { items, threads, views, scalars })
     }
@@ -174,7 +195,7 @@ impl View<'_> {
     /// # Errors
     /// An error where the bytes do not make whole aligned elements.
     pub fn slice<T: Pod>(&self) -> Result<&[T], CallError> {
-        // SAFETY: within the window, which outlives the call, and initialised as all mapped memory is; nobody writes
+        // SAFETY: within a window, which outlives the call, and initialised as all mapped memory is; nobody writes
         // these bytes meanwhile (contract of `Call::new`), and this view cannot while it is borrowed.
         let bytes = unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.bytes) };
         bytemuck::try_cast_slice(bytes).map_err(|error| self.misfit::<T>(&error))
@@ -216,22 +237,27 @@ impl fmt::Debug for View<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offload::window::memory;
+    use crate::shared::window::memory;
 
-    fn window() -> Window {
-        Window::map(memory("dml-test", 8192).unwrap(), 8192).unwrap()
+    fn windows() -> Windows {
+        let window = || Window::map(memory("dml-test", 8192).unwrap(), 8192).unwrap();
+        Windows { own: window(), shared: Some(window()) }
     }
 
     fn part(offset: u64, bytes: u64, writes: bool) -> Part {
-        Part { offset, bytes, start: 100, writes }
+        Part { memory: Memory::Own, offset, bytes, start: 100, writes }
+    }
+
+    fn shared(part: Part) -> Part {
+        Part { memory: Memory::Shared, ..part }
     }
 
     #[test]
     fn views_are_as_the_parts_say() {
-        let window = window();
+        let windows = windows();
         let parts = [part(0, 16, true), part(4096, 7, false)];
-        // SAFETY: the window is this test's alone.
-        let mut call = unsafe { Call::new(&window, 3..9, 2, &parts, vec![Scalar::F32(0.5)]) }.unwrap();
+        // SAFETY: the windows are this test's alone.
+        let mut call = unsafe { Call::new(&windows, 3..9, 2, &parts, vec![Scalar::F32(0.5)]) }.unwrap();
         call.view(0).unwrap().slice_mut::<u32>().unwrap().copy_from_slice(&[1, 2, 3, 4]);
         assert_eq!(call.view(0).unwrap().slice::<u32>().unwrap(), [1, 2, 3, 4]);
         assert_eq!((call.items(), call.threads(), call.f32(0).unwrap()), (3..9, 2, 0.5));
@@ -245,10 +271,10 @@ mod tests {
 
     #[test]
     fn no_part_is_outside_the_window_or_shared_with_a_writer() {
-        let window = window();
+        let windows = windows();
         let made = |parts: &[Part]| {
-            // SAFETY: the window is this test's alone.
-            unsafe { Call::new(&window, 0..1, 1, parts, Vec::new()) }
+            // SAFETY: the windows are this test's alone.
+            unsafe { Call::new(&windows, 0..1, 1, parts, Vec::new()) }
                 .map(drop)
                 .map_err(|error| error.to_string())
         };
@@ -257,5 +283,30 @@ mod tests {
         assert!(made(&[part(u64::MAX, 2, false)]).unwrap_err().contains("outside"));
         assert!(made(&[part(0, 8, false), part(4, 8, false)]).is_ok());
         assert!(made(&[part(0, 8, false), part(4, 8, true)]).unwrap_err().contains("0 and 1 share"));
+        assert!(made(&[part(0, 8, true), shared(part(0, 8, true))]).is_ok(), "two memories");
+        let twice = [shared(part(0, 8, true)), shared(part(7, 8, false))];
+        assert!(made(&twice).unwrap_err().contains("0 and 1 share"));
+        assert!(made(&[shared(part(8192, 1, false))]).unwrap_err().contains("outside"));
+    }
+
+    #[test]
+    fn parts_are_of_the_memory_that_they_name() {
+        let windows = windows();
+        let parts = [part(64, 4, true), shared(part(64, 4, true))];
+        // SAFETY: the windows are this test's alone.
+        let mut call = unsafe { Call::new(&windows, 0..1, 1, &parts, Vec::new()) }.unwrap();
+        call.view(0).unwrap().slice_mut::<u8>().unwrap().copy_from_slice(&[1, 2, 3, 4]);
+        call.view(1).unwrap().slice_mut::<u8>().unwrap().copy_from_slice(&[5, 6, 7, 8]);
+        drop(call);
+        let seen = |window: &Window| {
+            // SAFETY: within the window, which this test alone uses.
+            unsafe { window.place(Span::new(64, 68)).cast::<[u8; 4]>().read() }
+        };
+        assert_eq!(seen(&windows.own), [1, 2, 3, 4]);
+        assert_eq!(seen(windows.shared.as_ref().unwrap()), [5, 6, 7, 8]);
+        let alone = Windows { shared: None, ..windows };
+        // SAFETY: as above.
+        let refused = unsafe { Call::new(&alone, 0..1, 1, &parts, Vec::new()) }.map(drop).unwrap_err();
+        assert!(refused.to_string().contains("buffer 1 is outside"), "{refused}");
     }
 }

@@ -1,6 +1,6 @@
 //! The work of a worker, from its greeting until its owner closes the control channel.
 
-use super::call::{Call, CallError};
+use super::call::{Call, CallError, Windows};
 use super::library::{self, CFunction};
 use super::registry::{Native, Registry};
 use crate::fork::Origin;
@@ -8,7 +8,7 @@ use crate::offload::error::NO_CODE;
 use crate::offload::message::{self, Command, Outcome, Reply, VERSION};
 use crate::offload::transport::Channel;
 use crate::offload::unix::SocketChannel;
-use crate::offload::window::Window;
+use crate::shared::window::Window;
 use dml_core::panic_text;
 use dml_core::sync::{Arc, Mutex};
 use libloading::Library;
@@ -27,7 +27,7 @@ const STACK_BYTES: usize = 8 << 20;
 
 /// The state that all pipelines of the worker share.
 struct Worker {
-    window: Window,
+    windows: Windows,
     threads: u32,
     functions: Mutex<Functions>,
     /// The worker process, as opposed to a child that a function forks.
@@ -85,15 +85,25 @@ fn control() -> Result<SocketChannel, String> {
 
 /// Takes over the memory and everything else the greeting says.
 fn greet(control: &SocketChannel, registry: Registry) -> Result<Worker, String> {
-    let (greeting, memory) = control.receive_with().map_err(|error| format!("no greeting: {error:?}"))?;
-    let Command::Hello { version, memory_bytes, threads, pins } = Command::decode(&greeting)? else {
+    let (greeting, memories) = control.receive_with().map_err(|error| format!("no greeting: {error:?}"))?;
+    let Command::Hello { version, memory_bytes, threads, pins, shared_bytes } = Command::decode(&greeting)?
+    else {
         return Err("the first message is no greeting".to_owned());
     };
     if version != VERSION {
         return Err(format!("version {version} of the protocol, where the worker has {VERSION}"));
     }
-    let memory = memory.ok_or("no memory came with the greeting")?;
-    let window = Window::map(memory, memory_bytes).map_err(|error| format!("its memory: {error}"))?;
+    let mut memories = memories.into_iter();
+    let memory = memories.next().ok_or("no memory came with the greeting")?;
+    let own = Window::map(memory, memory_bytes).map_err(|error| format!("its memory: {error}"))?;
+    let shared = match shared_bytes {
+        None => None,
+        Some(bytes) => {
+            let memory = memories.next().ok_or("no memory to share came with the greeting")?;
+            Some(Window::map(memory, bytes).map_err(|error| format!("the memory to share: {error}"))?)
+        }
+    };
+    let windows = Windows { own, shared };
     pin(&pins).map_err(|error| format!("its threads cannot be kept on cores {pins:?}: {error}"))?;
     let registry = registry.into_functions().into_iter().map(|(name, function)| (name, Arc::new(function)));
     let functions = Functions {
@@ -104,7 +114,7 @@ fn greet(control: &SocketChannel, registry: Registry) -> Result<Worker, String> 
     };
     let ready = Reply::Ready { version: VERSION };
     control.send(&ready.encode(), None).map_err(|error| format!("the owner is gone: {error:?}"))?;
-    Ok(Worker { window, threads, functions: Mutex::new(functions), origin: Origin::here() })
+    Ok(Worker { windows, threads, functions: Mutex::new(functions), origin: Origin::here() })
 }
 
 /// Keeps this thread, and all threads that it will start, on these cores.
@@ -125,14 +135,14 @@ fn pin(cores: &[u32]) -> std::io::Result<()> {
 
 /// Answers on the control channel until the owner closes it.
 fn answer(control: &SocketChannel, worker: &Arc<Worker>) {
-    while let Ok((command, descriptor)) = control.receive_with() {
+    while let Ok((command, descriptors)) = control.receive_with() {
         let reply = match Command::decode(&command) {
             Ok(Command::Find { name }) => {
                 worker.find(&name).map_or(Reply::NotFound, |function| Reply::Found { function })
             }
             Ok(Command::Load { path }) => worker.load(&path),
             Ok(Command::Pipeline) => {
-                open(worker, descriptor);
+                open(worker, descriptors.into_iter().next());
                 continue;
             }
             // An owner of the same version sends nothing else.
@@ -205,8 +215,9 @@ impl Worker {
         };
         // SAFETY: whoever launched the run answers for it that it alone is granted the bytes (`OffloadArena::launch`,
         // `Pipeline::run`), for as long as it lasts.
-        let made =
-            unsafe { Call::new(&self.window, call.first..call.end, self.threads, &call.parts, call.scalars) };
+        let made = unsafe {
+            Call::new(&self.windows, call.first..call.end, self.threads, &call.parts, call.scalars)
+        };
         let mut made = match made {
             Ok(made) => made,
             Err(error) => return failed((NO_CODE, error)),

@@ -1,14 +1,14 @@
-//! The worker's memory, as both processes see it: an anonymous file mapped in each process.
+//! A memory file, as each process sees it that maps it: a worker's own memory, and the memory that workers share.
 //!
-//! 1. The owner makes the file at its full size, and seals the size before the worker sees it. So the worker cannot
-//!    shrink the file, and every address in the mapping stays valid.
+//! 1. The owner makes the file at its full size, and seals the size before a worker sees it. So no worker can shrink the
+//!    file, and every address in the mapping stays valid.
 //! 2. Pages are reserved when a block is allocated, so that a lack of memory is an error there and not a signal later.
 //!    A worker can give back pages of its memory unnoticed by the owner. Touching such a page allocates it again. That
 //!    fails only where the machine has no memory left and the kernel counts memory strictly.
 //! 3. A fork of either process lacks the mapping. Its destructor leaves newer mappings at these addresses alone.
 
 use crate::fork::Origin;
-use dml_core::Span;
+use dml_core::{HostSpan, Span};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
     memfd_create,
@@ -30,7 +30,7 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 /// # Errors
 /// The error of the operating system. A size above the limit on files is an error too, because the system would send a
 /// signal.
-pub(super) fn memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+pub(crate) fn memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| limit < bytes) {
         return Err(io::Error::other(format!("files are limited to {limit} bytes (ulimit -f)")));
     }
@@ -42,7 +42,7 @@ pub(super) fn memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
 
 /// Returns the descriptor, or a copy of it that is no standard stream. A program that has closed its standard streams
 /// may still write to them.
-pub(super) fn above_standard_streams(descriptor: OwnedFd) -> io::Result<OwnedFd> {
+pub(crate) fn above_standard_streams(descriptor: OwnedFd) -> io::Result<OwnedFd> {
     match descriptor.as_raw_fd() {
         0..=2 => Ok(rustix::io::fcntl_dupfd_cloexec(&descriptor, 3)?),
         _ => Ok(descriptor),
@@ -51,7 +51,7 @@ pub(super) fn above_standard_streams(descriptor: OwnedFd) -> io::Result<OwnedFd>
 
 /// A mapping of the whole file.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(crate) struct Window {
     file: OwnedFd,
     base: NonNull<u8>,
     bytes: usize,
@@ -69,7 +69,7 @@ impl Window {
     ///
     /// # Errors
     /// An error for a file that is not sealed or has another size, or the error of the operating system.
-    pub(super) fn map(file: OwnedFd, bytes: u64) -> io::Result<Self> {
+    pub(crate) fn map(file: OwnedFd, bytes: u64) -> io::Result<Self> {
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
         let seals = fcntl_get_seals(&file)?;
         if !seals.contains(SEALS) {
@@ -84,7 +84,7 @@ impl Window {
             mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED | MapFlags::NORESERVE, &file, 0)
         }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
-        // SAFETY: the mapping just made. A core file need not hold the memory of another process; the advice may be
+        // SAFETY: the mapping just made. A core file need not hold memory of another process; the advice may be
         // refused, which harms nothing.
         let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontDump) };
         let window = Self { file, base, bytes: len, origin: Origin::here() };
@@ -93,16 +93,16 @@ impl Window {
         Ok(window)
     }
 
-    pub(super) fn file(&self) -> BorrowedFd<'_> {
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes as u64
     }
 
     /// Returns the address of a span; `None` where the span reaches past the end.
-    pub(super) fn at(&self, span: Span) -> Option<NonNull<u8>> {
+    pub(crate) fn at(&self, span: Span) -> Option<NonNull<u8>> {
         // SAFETY: within the mapping, as just checked.
         (span.end() <= self.bytes()).then(|| unsafe { self.base.add(span.start() as usize) })
     }
@@ -111,12 +111,55 @@ impl Window {
     ///
     /// # Panics
     /// When the bytes are not within the window. The device has checked that before.
-    pub(super) fn place(&self, span: Span) -> NonNull<u8> {
+    pub(crate) fn place(&self, span: Span) -> NonNull<u8> {
         self.at(span)
             .unwrap_or_else(|| panic!("bug of the device: bytes {span} of a memory of {} bytes", self.bytes))
     }
 
-    pub(super) fn reserve(&self, span: Span) -> io::Result<()> {
+    /// Returns the part of the file that lies at a host address; `None` where the address is not of this mapping.
+    pub(crate) fn part_of(&self, host: &HostSpan) -> Option<Span> {
+        let start = host.as_ptr().addr().checked_sub(self.base.as_ptr().addr())? as u64;
+        let end = start.checked_add(host.len())?;
+        (start < self.bytes() && end <= self.bytes()).then(|| Span::new(start, end))
+    }
+
+    /// Copies host memory into the window, starting at `offset`.
+    ///
+    /// # Safety
+    /// 1. The host memory is lent to the caller, and the bytes of the window are the caller's to write, until this
+    ///    returns. The two do not overlap.
+    pub(crate) unsafe fn copy_in(&self, offset: u64, from: &HostSpan) {
+        let to = self.place(Span::new(offset, offset + from.len()));
+        // SAFETY: live for their lengths, and as the caller answers for (1).
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len() as usize) };
+    }
+
+    /// Copies bytes of the window, starting at `offset`, into host memory.
+    ///
+    /// # Safety
+    /// 1. As [`copy_in`](Self::copy_in), with the host memory to be written and the window to be read.
+    pub(crate) unsafe fn copy_out(&self, offset: u64, to: &HostSpan) {
+        let from = self.place(Span::new(offset, offset + to.len()));
+        // SAFETY: as in `copy_in`.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), to.len() as usize) };
+    }
+
+    /// Sets every byte of a span.
+    ///
+    /// # Safety
+    /// 1. The bytes are the caller's to write until this returns.
+    pub(crate) unsafe fn fill(&self, span: Span, byte: u8) {
+        let to = self.place(span);
+        // SAFETY: within the window, and as the caller answers for (1).
+        unsafe { std::ptr::write_bytes(to.as_ptr(), byte, span.len() as usize) };
+    }
+
+    /// Returns whether this process made the mapping, and is not a fork of that process.
+    pub(crate) fn is_here(&self) -> bool {
+        self.origin.is_here()
+    }
+
+    pub(crate) fn reserve(&self, span: Span) -> io::Result<()> {
         let mut start = span.start();
         while start < span.end() {
             let len = (span.end() - start).min(PIECE_BYTES);
@@ -129,7 +172,7 @@ impl Window {
         Ok(())
     }
 
-    pub(super) fn give_back(&self, span: Span) {
+    pub(crate) fn give_back(&self, span: Span) {
         if !span.is_empty() {
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             // If the kernel refuses, the pages stay with the window, and a later block uses them.

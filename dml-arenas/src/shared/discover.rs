@@ -1,0 +1,60 @@
+//! Adds the shared memory to a platform, if the options name devices that share.
+
+use super::arena::{NAME, SharedArena};
+use super::cross;
+use super::memory::SharedMemory;
+use crate::main_mem::discover::{CPU, default_memory};
+use crate::options::{DiscoverError, DiscoverOptions};
+use dml_core::sync::Arc;
+use dml_core::{ArenaId, PlatformBuilder};
+
+/// The shared memory of a platform that is being built.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    pub(crate) arena: ArenaId,
+    pub(crate) memory: Arc<SharedMemory>,
+}
+
+impl Shared {
+    /// Returns the shared memory that was added to a builder, if any was.
+    pub(crate) fn of(builder: &PlatformBuilder) -> Option<Self> {
+        let arenas = builder.arenas().iter().enumerate();
+        let mut found = arenas.filter_map(|(index, arena)| {
+            let memory = arena.downcast_ref::<SharedArena>()?.memory().clone();
+            Some(Self { arena: ArenaId(index as u8), memory })
+        });
+        found.next()
+    }
+
+    /// Lets a member use the storage beside all others.
+    pub(crate) fn bind(&self, builder: &mut PlatformBuilder, member: ArenaId) {
+        cross::bind(builder, self.arena, member);
+    }
+}
+
+/// Adds the arena `shared`, native to the processor, and binds main memory to it where the options say so.
+///
+/// # Errors
+/// [`DiscoverError::Unusable`] where the memory cannot be made.
+pub(crate) fn discover(
+    builder: &mut PlatformBuilder,
+    main: ArenaId,
+    options: &DiscoverOptions,
+) -> Result<(), DiscoverError> {
+    if !options.shares_any() {
+        return Ok(());
+    }
+    let bytes = options.shared_memory.unwrap_or_else(default_memory);
+    let memory = SharedMemory::new(NAME, bytes).map_err(|error| DiscoverError::Unusable {
+        device: NAME.to_owned(),
+        reason: format!("no memory of {bytes} bytes: {error}"),
+    })?;
+    let native = builder.native(main);
+    let arena = builder.add_arena(Arc::new(SharedArena::new(memory.clone(), native)));
+    let shared = Shared { arena, memory };
+    cross::join(builder, main, arena);
+    if options.shares(CPU) {
+        shared.bind(builder, main);
+    }
+    Ok(())
+}
