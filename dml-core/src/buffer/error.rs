@@ -174,6 +174,12 @@ pub enum AcquireError {
         /// The cause of the loss in words, if the arena knows it.
         loss: Option<Arc<str>>,
     },
+    /// A prefetch was cancelled before its end. What it had copied until then stays.
+    #[error("a prefetch of {buffer} was cancelled")]
+    Cancelled {
+        /// The buffer whose bytes were to be brought.
+        buffer: BufferName,
+    },
     /// The future has already completed and returned its grant.
     #[error("this request has ended: its future is polled once more")]
     Finished,

@@ -1,6 +1,6 @@
-//! Operations on one buffer that need no grant: prefetch, restore, free, bind, close.
+//! Operations on one buffer that need no grant: restore, free, bind, close.
 
-use crate::base::id::{ArenaId, DeviceId};
+use crate::base::id::ArenaId;
 use crate::buffer::RawBuffer;
 use crate::buffer::engine::Run;
 use crate::buffer::error::AcquireError;
@@ -8,7 +8,7 @@ use crate::buffer::lock::External;
 use crate::platform::outstanding::Outstanding;
 use crate::request::grant::Grants;
 use crate::request::region::RawRange;
-use crate::state::{Begin, BindRefusal, BusyReason, EventKind};
+use crate::state::{BindRefusal, BusyReason, EventKind};
 use std::ops::Range;
 use std::panic::Location;
 use std::time::{Duration, Instant};
@@ -18,25 +18,6 @@ impl RawBuffer {
     #[must_use]
     pub fn range(&self, bytes: Range<u64>) -> RawRange {
         RawRange::new(self.clone(), bytes)
-    }
-
-    /// Makes bytes valid in a device's arena ahead of their use, on the calling thread. It grants nothing.
-    ///
-    /// # Errors
-    /// As an acquire for reading that does not wait. [`AcquireError::Busy`] also while other requests wait.
-    pub fn prefetch(&self, device: DeviceId, bytes: Range<u64>) -> Result<(), AcquireError> {
-        let arena = self.0.platform.home(device).ok_or(AcquireError::NoArena { device })?;
-        let span = self.span(&bytes)?;
-        let begin = self.0.change(|locked, routes| {
-            let owner = locked.new_grant();
-            locked.state.prefetch(routes, owner, arena, span)
-        });
-        match begin {
-            Begin::Granted(_) => Ok(()),
-            Begin::Plan(plan) => Run::new(self, plan, Location::caller()).wait().map(|_| ()),
-            Begin::Busy { reason, .. } => Err(AcquireError::Busy { buffer: self.0.name(), reason }),
-            Begin::Refused(refusal) => Err(self.0.refused(refusal)),
-        }
     }
 
     /// Gives poisoned bytes their last committed contents back.

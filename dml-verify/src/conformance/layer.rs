@@ -125,7 +125,7 @@ impl<'a> User<'a> {
                     self.subject.host()
                 };
                 let range = start as u64..end as u64;
-                self.buffer.raw().prefetch(device, range).expect("nobody else uses it");
+                self.buffer.raw().prefetch(device, range).wait().expect("nobody else uses it");
             }
             10 => self.fail(range),
             _ => {

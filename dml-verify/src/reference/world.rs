@@ -533,7 +533,7 @@ impl World {
         let known = arena.0 < self.model.arenas;
         // No device has this number, so no arena belongs to it.
         let device = if known { self.platform.arena(arena).desc().native } else { DeviceId(63) };
-        let result = raw.prefetch(device, range.clone());
+        let result = raw.prefetch(device, range.clone()).wait();
         if !known {
             assert_eq!(result, Err(AcquireError::NoArena { device }));
             return;
