@@ -12,7 +12,7 @@ use crate::base::sync::Arc;
 use crate::memory::error::{AllocError, Breach, TransferError};
 use crate::platform::outstanding::Outstanding;
 use crate::state::BusyReason;
-use crate::state::{BindRefusal, FreeRefusal};
+use crate::state::{AttachRefusal, BindRefusal, FreeRefusal};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -250,6 +250,16 @@ pub enum AcquireError {
         /// The reason of the refusal.
         reason: BindRefusal,
     },
+    /// The application's storage cannot serve the buffer in its present state.
+    #[error("{arena} of {buffer} cannot take the application's storage: {reason}")]
+    NotAttachable {
+        /// The buffer that was to use the storage.
+        buffer: BufferName,
+        /// The arena that was to use the storage.
+        arena: ArenaName,
+        /// The reason of the refusal.
+        reason: AttachRefusal,
+    },
     /// Access was granted, but the bytes cannot be viewed as elements.
     #[error("{cause}")]
     View {
@@ -289,6 +299,16 @@ impl AcquireError {
             _ => false,
         }
     }
+}
+
+/// A buffer could not take an application's storage. The error returns that storage.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{cause}")]
+pub struct Unattached<S: std::fmt::Debug> {
+    /// The reason of the failure.
+    pub cause: AcquireError,
+    /// The storage that the caller passed in.
+    pub storage: S,
 }
 
 /// Why the bytes of a grant cannot be viewed as a slice.

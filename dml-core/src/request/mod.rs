@@ -3,6 +3,7 @@
 pub(crate) mod acquire;
 pub(crate) mod acquisition;
 pub(crate) mod direct;
+pub(crate) mod external;
 pub(crate) mod flight;
 pub(crate) mod grant;
 pub(crate) mod held;
