@@ -21,6 +21,7 @@ pub struct DiscoverOptions {
     limits: BTreeMap<String, u32>,
     only: Option<BTreeSet<String>>,
     bound: BTreeSet<String>,
+    bindable: BTreeSet<String>,
     pub(crate) offload: OffloadWishes,
     #[cfg(feature = "calibration")]
     pub(crate) calibration: CalibrationSource,
@@ -76,6 +77,14 @@ impl DiscoverOptions {
         self
     }
 
+    /// Lets an OpenCL device be bound to main memory for those buffers alone whose hints ask for it
+    /// ([`Pattern::ToAndFro`](dml_core::Pattern::ToAndFro)). All others are copied, as without this option. For a device
+    /// that [`bind`](Self::bind) names too, it changes nothing.
+    pub fn allow_binding(mut self, device: impl Into<String>) -> Self {
+        self.bindable.insert(device.into());
+        self
+    }
+
     /// Starts this many workers as coprocessors, `offload:0` and on; one by default, none with zero.
     pub fn offload(mut self, workers: u32) -> Self {
         self.offload.workers = workers;
@@ -126,6 +135,12 @@ impl DiscoverOptions {
         self.bound.contains(device)
     }
 
+    /// Returns whether the device may be bound to main memory for some buffers.
+    #[cfg(feature = "opencl")]
+    pub(crate) fn is_bindable(&self, device: &str) -> bool {
+        self.bindable.contains(device)
+    }
+
     /// Returns whether the device is to be opened.
     #[cfg(any(feature = "offload", feature = "opencl"))]
     pub(crate) fn wants(&self, device: &str) -> bool {
@@ -137,6 +152,7 @@ impl DiscoverOptions {
     pub(crate) fn names(&self, device: &str) -> bool {
         self.limits.contains_key(device)
             || self.bound.contains(device)
+            || self.bindable.contains(device)
             || self.offload.pins.contains_key(device)
             || self.only.as_ref().is_some_and(|only| only.contains(device))
     }
@@ -155,7 +171,7 @@ impl DiscoverOptions {
 
     /// Checks that only OpenCL devices are bound: no other arena can use main memory in place.
     pub(crate) fn check_bindings(&self) -> Result<(), DiscoverError> {
-        match self.bound.iter().find(|device| !device.starts_with("opencl:")) {
+        match self.bound.union(&self.bindable).find(|device| !device.starts_with("opencl:")) {
             Some(device) => Err(DiscoverError::BadBinding {
                 device: device.clone(),
                 reason: "only opencl devices can be".to_owned(),
@@ -166,7 +182,7 @@ impl DiscoverOptions {
 
     pub(crate) fn check_names(&self, known: &[String]) -> Result<(), DiscoverError> {
         let named = self.limits.keys().chain(self.offload.pins.keys());
-        let mut named = named.chain(&self.bound).chain(self.only.iter().flatten());
+        let mut named = named.chain(&self.bound).chain(&self.bindable).chain(self.only.iter().flatten());
         match named.find(|name| !known.contains(name)) {
             Some(name) => Err(DiscoverError::UnknownDevice { name: name.clone(), known: known.to_vec() }),
             None => Ok(()),

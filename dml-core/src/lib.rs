@@ -71,6 +71,7 @@ pub use platform::Platform;
 pub use platform::builder::PlatformBuilder;
 pub use platform::desc::{DeviceDesc, DeviceKind, Unavailable};
 pub use platform::error::{ConfigError, TopologyError, Unstored};
+pub use platform::hints::{HintedRoutes, Hints, Pattern};
 pub use platform::outstanding::Outstanding;
 pub use platform::own_block::OwnBlock;
 pub use platform::record::{Event, Recording};

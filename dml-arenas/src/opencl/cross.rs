@@ -12,6 +12,7 @@
 use super::device::Sort;
 use crate::fork::Origin;
 use crate::join::{self, End};
+use crate::options::DiscoverOptions;
 use dml_core::sync::Arc;
 use dml_core::{
     Allocation, Concurrency, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostMapped, HostStaged, Link,
@@ -58,15 +59,41 @@ pub(super) fn join(builder: &mut PlatformBuilder, host: End, device: End, sort: 
     join::both_ways(builder, (host, host.native), (device, host.native), Allocation::Internal, mapped);
 }
 
-/// Lets the device use the storage of main memory in place of storage of its own, wherever it can. The copies remain
-/// for buffers of which the device has storage already.
-pub(super) fn bind(builder: &mut PlatformBuilder, host: End, device: End, sort: Sort) {
-    join(builder, host, device, sort);
+/// For which buffers a device uses the storage of main memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// For none.
+    Never,
+    /// For those whose hints ask for it.
+    OnRequest,
+    /// Wherever it can.
+    Preferred,
+}
+
+impl Sharing {
+    pub(super) fn of(options: &DiscoverOptions, device: &str) -> Self {
+        match (options.is_bound(device), options.is_bindable(device)) {
+            (true, _) => Self::Preferred,
+            (false, true) => Self::OnRequest,
+            (false, false) => Self::Never,
+        }
+    }
+}
+
+/// Lets the device use the storage of main memory in place of storage of its own. The copies remain for buffers of
+/// which the device has storage already, and for those that do not share.
+pub(super) fn share(builder: &mut PlatformBuilder, host: End, device: End, (sort, sharing): (Sort, Sharing)) {
+    if sharing == Sharing::Never {
+        return;
+    }
     let allocation = Allocation::Bound(Concurrency::Exclusive);
     let (source_via, target_via) = (host.native, device.native);
     let link = Link { from: host.arena, to: device.arena, source_via, target_via, allocation };
     builder.add_link(link, Arc::new(HostPointer::of(sort)));
-    builder.prefer_binding(host.arena, device.arena);
+    match sharing {
+        Sharing::Preferred => builder.prefer_binding(host.arena, device.arena),
+        Sharing::Never | Sharing::OnRequest => builder.allow_binding(host.arena, device.arena),
+    }
 }
 
 /// The use of host memory in place: the buffer is made over it, and map and unmap calls hand it over.

@@ -1,7 +1,7 @@
 //! Adds the OpenCL devices of the machine to a platform, as devices with arenas.
 
 use super::arena::OpenClArena;
-use super::cross;
+use super::cross::{self, Sharing};
 use super::device::{Found, Sort, list};
 use super::session::Session;
 use crate::join::End;
@@ -57,7 +57,10 @@ impl Candidates {
                 continue;
             }
             match open(found, &name, options)? {
-                Ok(session) => add_device(builder, host, found, session, (&name, options.is_bound(&name))),
+                Ok(session) => {
+                    let sharing = Sharing::of(options, &name);
+                    add_device(builder, host, found, session, (&name, sharing));
+                }
                 Err(reason) if options.names(&name) => {
                     return Err(DiscoverError::Unusable { device: name, reason });
                 }
@@ -97,7 +100,7 @@ fn add_device(
     host: End,
     found: &Found,
     session: Session,
-    (name, is_bound): (&str, bool),
+    (name, sharing): (&str, Sharing),
 ) {
     let kind = match found.sort {
         Sort::Gpu => DeviceKind::Gpu,
@@ -112,6 +115,6 @@ fn add_device(
         .with_units(session.part.units);
     let native = builder.add_device(desc);
     let arena = builder.add_arena(Arc::new(OpenClArena::new(session, name, native, host.native)));
-    let join = if is_bound { cross::bind } else { cross::join };
-    join(builder, host, End { arena, native }, found.sort);
+    cross::join(builder, host, End { arena, native }, found.sort);
+    cross::share(builder, host, End { arena, native }, (found.sort, sharing));
 }

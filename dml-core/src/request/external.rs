@@ -13,6 +13,7 @@ use crate::memory::host::{HostMemory, Owned, Storage};
 use crate::memory::request::Backing;
 use crate::platform::Platform;
 use crate::platform::error::{ConfigError, Unstored};
+use crate::platform::hints::Hints;
 use crate::request::typed::Buffer;
 use crate::state::{AttachRefusal, Brings, EventKind};
 use bytemuck::Pod;
@@ -50,7 +51,7 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
         let (container, memory, block) = blocked(platform, home, storage)
             .map_err(|(cause, storage)| Unstored { cause: cause.into(), storage })?;
         let len = memory.len();
-        let made = Made { len, label: None, element_bytes: size_of::<T>() as u64 };
+        let made = Made { len, label: None, element_bytes: size_of::<T>() as u64, hints: Hints::default() };
         let raw = RawBuffer::with_storage(platform, made, home, (container, memory, block));
         Ok(Self::of(raw, len / size_of::<T>() as u64))
     }

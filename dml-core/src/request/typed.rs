@@ -6,6 +6,7 @@ use crate::buffer::error::AcquireError;
 use crate::buffer::{Made, RawBuffer};
 use crate::platform::Platform;
 use crate::platform::error::ConfigError;
+use crate::platform::hints::{Hints, Pattern};
 use crate::request::acquire::Acquire;
 use crate::request::region::RangeOf;
 use crate::request::view::{ReadView, WriteView};
@@ -144,11 +145,12 @@ pub struct RawBufferBuilder {
     len: u64,
     contents: Contents,
     label: Option<Arc<str>>,
+    hints: Hints,
 }
 
 impl RawBufferBuilder {
     pub(crate) fn new(platform: Platform, len: u64) -> Self {
-        Self { platform, len, contents: Contents::Undefined, label: None }
+        Self { platform, len, contents: Contents::Undefined, label: None, hints: Hints::default() }
     }
 
     /// Makes the buffer start as zeros, which are written in the arena that first needs them. Without this call,
@@ -164,12 +166,26 @@ impl RawBufferBuilder {
         self
     }
 
+    /// Names devices that will use the buffer, so that storage is made in the right place first: see [`Hints::used_by`].
+    /// A binding of memories that the platform prefers is not followed if it serves a device that is not named.
+    pub fn used_by(mut self, devices: impl IntoIterator<Item = DeviceId>) -> Self {
+        self.hints = self.hints.used_by(devices);
+        self
+    }
+
+    /// Says how the devices will use the buffer, so that they share storage or have copies: see [`Pattern`].
+    pub fn pattern(mut self, pattern: Pattern) -> Self {
+        self.hints = self.hints.pattern(pattern);
+        self
+    }
+
     /// Makes the buffer. Storage is allocated later, in the arenas that use it.
     ///
     /// # Errors
-    /// [`ConfigError::TooLarge`] if the size exceeds the address space.
+    /// [`ConfigError::TooLarge`] if the size exceeds the address space; [`ConfigError::NoSuchDevice`] for a hint that
+    /// names a device which the platform does not have.
     pub fn build(self) -> Result<RawBuffer, ConfigError> {
-        let made = Made { len: self.len, label: self.label, element_bytes: 1 };
+        let made = Made { len: self.len, label: self.label, element_bytes: 1, hints: self.hints };
         RawBuffer::create(&self.platform, made, self.contents.into())
     }
 }
@@ -182,12 +198,20 @@ pub struct BufferBuilder<T: Pod> {
     elements: u64,
     contents: Contents,
     label: Option<Arc<str>>,
+    hints: Hints,
     _element: PhantomData<fn() -> T>,
 }
 
 impl<T: Pod> BufferBuilder<T> {
     pub(crate) fn new(platform: Platform, elements: u64) -> Self {
-        Self { platform, elements, contents: Contents::Undefined, label: None, _element: PhantomData }
+        Self {
+            platform,
+            elements,
+            contents: Contents::Undefined,
+            label: None,
+            hints: Hints::default(),
+            _element: PhantomData,
+        }
     }
 
     /// Makes the buffer start as zeros, which are written in the arena that first needs them. Without this call,
@@ -203,11 +227,25 @@ impl<T: Pod> BufferBuilder<T> {
         self
     }
 
+    /// Names devices that will use the buffer, so that storage is made in the right place first: see [`Hints::used_by`].
+    /// A binding of memories that the platform prefers is not followed if it serves a device that is not named.
+    pub fn used_by(mut self, devices: impl IntoIterator<Item = DeviceId>) -> Self {
+        self.hints = self.hints.used_by(devices);
+        self
+    }
+
+    /// Says how the devices will use the buffer, so that they share storage or have copies: see [`Pattern`].
+    pub fn pattern(mut self, pattern: Pattern) -> Self {
+        self.hints = self.hints.pattern(pattern);
+        self
+    }
+
     /// Makes the buffer. Storage is allocated later, in the arenas that use it.
     ///
     /// # Errors
     /// [`ConfigError::TooLarge`] if the size exceeds the address space; [`ConfigError::ZeroSized`] for elements of zero
-    /// bytes; [`ConfigError::OverAligned`] for elements that need more alignment than the host's memory has.
+    /// bytes; [`ConfigError::OverAligned`] for elements that need more alignment than the host's memory has;
+    /// [`ConfigError::NoSuchDevice`] for a hint that names a device which the platform does not have.
     pub fn build(self) -> Result<Buffer<T>, ConfigError> {
         let element_bytes = size_of::<T>() as u64;
         if element_bytes == 0 {
@@ -217,7 +255,7 @@ impl<T: Pod> BufferBuilder<T> {
         let len = self.elements.checked_mul(element_bytes).filter(|&len| isize::try_from(len).is_ok());
         let len = len.ok_or(too_large)?;
         self.expect_visible()?;
-        let made = Made { len, label: self.label, element_bytes };
+        let made = Made { len, label: self.label, element_bytes, hints: self.hints };
         let raw = RawBuffer::create(&self.platform, made, self.contents.into())?;
         Ok(Buffer { raw, elements: self.elements, _element: PhantomData })
     }

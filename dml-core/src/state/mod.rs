@@ -85,6 +85,11 @@ pub trait Routes {
             && !(reach(self, from).contains(to) && reach(self, to).contains(from))
     }
 
+    /// Returns whether a link may bind an arena that has no storage. A needed binding always may.
+    fn may_bind(&self, _link: LinkId) -> bool {
+        true
+    }
+
     /// Returns the destination arenas of the needed bindings.
     fn bound_by_need(&self) -> ArenaSet {
         let links = (0..).map(LinkId).zip(self.links());
