@@ -116,7 +116,8 @@ fn an_allowed_binding_is_made_on_request_alone() {
 #[test]
 fn buffers_of_one_platform_plan_by_their_own_hints() {
     let platform = platform(Offer::Plain, Concurrency::Exclusive);
-    let asks: [(_, fn(RawBufferBuilder) -> RawBufferBuilder); 3] = [
+    type Ask = fn(RawBufferBuilder) -> RawBufferBuilder;
+    let asks: [(bool, Ask); 3] = [
         (true, |made| made),
         (false, |made| made.pattern(Pattern::ReadMostly)),
         (true, |made| made.pattern(Pattern::ToAndFro)),

@@ -234,8 +234,9 @@ fn a_prefetch_names_what_is_in_its_way() {
     let busy = buffer.prefetch(GPU, 3..=4).wait().unwrap_err();
     assert_eq!(busy, AcquireError::Busy { buffer: buffer.raw().name(), reason: BusyReason::Conflict });
     writer.release().unwrap();
+    let (late, early) = (9, 8);
     for outside in
-        [buffer.prefetch(GPU, 3..26), buffer.prefetch(GPU, ..=u64::MAX), buffer.prefetch(GPU, 9..8)]
+        [buffer.prefetch(GPU, 3..26), buffer.prefetch(GPU, ..=u64::MAX), buffer.prefetch(GPU, late..early)]
     {
         let error = outside.wait().unwrap_err();
         assert!(matches!(error, AcquireError::OutOfRange { len: LEN, .. }), "{error:?}");

@@ -39,7 +39,7 @@ pub struct Prefetch {
 
 #[derive(Debug)]
 enum Course {
-    Running(Run),
+    Running(Box<Run>),
     Ended(Result<(), AcquireError>),
 }
 
@@ -67,7 +67,7 @@ impl Prefetch {
         let mut prefetch = match plan(buffer, device, bytes) {
             Ok(Begin::Plan(plan)) => {
                 let run = Run::new(buffer, plan, origin).stopped_by(stop.clone());
-                Self { course: Course::Running(run), stop }
+                Self { course: Course::Running(Box::new(run)), stop }
             }
             Ok(Begin::Granted(_)) => Self { course: Course::Ended(Ok(())), stop },
             Ok(Begin::Busy { reason, .. }) => {
