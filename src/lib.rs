@@ -46,8 +46,8 @@ pub use dml_core::{
 pub mod prelude {
     pub use dml_arenas::{Discover, DiscoverOptions};
     pub use dml_core::{
-        Access, Acquire, AcquireError, Buffer, DeviceId, Grants, KernelId, Platform, RawBuffer, ReadView,
-        Region, WriteView,
+        Access, Acquire, AcquireError, Buffer, DeviceId, Grants, KernelId, Pattern, Platform, Prefetch,
+        RawBuffer, ReadView, Region, WriteView,
     };
     pub use dml_scheduler::{Argument, Coexecutor, Footprint, Kernel, Package, PolicySpec, Variant};
 }

@@ -193,7 +193,7 @@ fn a_file_that_fails_for_good_is_a_lost_disk_with_the_call_and_the_error() {
     let platform = Audited::new(builder.build().unwrap());
     let buffer = raw(&platform, 5003);
     write(&buffer, main, 0..5003, 1);
-    buffer.prefetch_in(disk, 0..5003).unwrap();
+    buffer.prefetch_in(disk, 0..5003).wait().unwrap();
     buffer.free(main).unwrap();
     same.set_len(100).unwrap();
     let failed = platform.acquire_in(main).read(&buffer).wait().map(drop).unwrap_err();

@@ -683,7 +683,7 @@ fn a_unit_whose_source_is_lost_takes_another() {
     let null = mortal(&platform, GPU).inner();
     null.write(&mut grants, &source, bytemuck::cast_slice(&input)).expect("granted for writing");
     grants.release().expect("committed");
-    source.raw().prefetch(GPU2, all.to_range()).expect("a copy of it");
+    source.raw().prefetch(GPU2, all.to_range()).wait().expect("a copy of it");
     if source.raw().snapshot().arena(ArenaId(0)).alloc.is_allocated() {
         source.raw().free(ArenaId(0)).expect("others have it");
     }

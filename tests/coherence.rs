@@ -213,7 +213,7 @@ fn nothing_is_asked_of_an_arena_for_no_bytes() {
         assert_eq!(more.slice::<u64>(&empty).unwrap(), [0u64; 0]);
         more.release().unwrap();
         all.downgrade().unwrap().release().unwrap();
-        empty.prefetch(device, 0..0).unwrap();
+        empty.prefetch(device, 0..0).wait().unwrap();
     }
     assert_eq!(calls(), before);
     assert_eq!(empty.snapshot().segments().count(), 0);
@@ -261,7 +261,7 @@ fn i13_bytes_never_written_are_not_readable() {
         matches!(none, Err(AcquireError::Uninitialized { span, .. }) if span == Span::new(60, 61)),
         "{none:?}"
     );
-    assert!(matches!(buffer.prefetch(CPU, 0..100), Err(AcquireError::Uninitialized { .. })));
+    assert!(matches!(buffer.prefetch(CPU, 0..100).wait(), Err(AcquireError::Uninitialized { .. })));
     assert_eq!(byte_copies(&platform), 0);
     assert_eq!(read(&buffer, MAIN_ARENA, 30..60), bytes(1, 30..60));
 }
@@ -272,20 +272,20 @@ fn o02_a_prefetch_saves_the_reader_its_copy() {
     let recording = platform.record();
     let buffer = raw(&platform, 100);
     write(&buffer, GPU_ARENA, 0..100, 1);
-    buffer.prefetch(GPU2, 7..77).unwrap();
+    buffer.prefetch(GPU2, 7..77).wait().unwrap();
     let copied = byte_copies(&platform);
     assert_eq!(copied, 2);
     assert!(buffer.snapshot().requestors().is_empty());
     assert_eq!(read(&buffer, GPU2_ARENA, 7..77), bytes(1, 7..77));
-    buffer.prefetch(GPU2, 7..77).unwrap();
+    buffer.prefetch(GPU2, 7..77).wait().unwrap();
     assert_eq!(byte_copies(&platform), copied);
     // A prefetch goes on beside a reader and is refused beside a writer.
     let reader = platform.acquire(GPU).read(&buffer).try_now().unwrap();
-    buffer.prefetch(CPU, 0..100).unwrap();
+    buffer.prefetch(CPU, 0..100).wait().unwrap();
     drop(reader);
     let writer = platform.acquire(GPU).write(&buffer.range(50..51)).try_now().unwrap();
-    assert!(matches!(buffer.prefetch(GPU2, 40..60), Err(AcquireError::Busy { .. })));
-    buffer.prefetch(GPU2, 77..100).unwrap();
+    assert!(matches!(buffer.prefetch(GPU2, 40..60).wait(), Err(AcquireError::Busy { .. })));
+    buffer.prefetch(GPU2, 77..100).wait().unwrap();
     drop(writer);
     drop(buffer);
     let events = recording.finish();

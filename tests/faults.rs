@@ -127,7 +127,7 @@ impl Trial {
                 range.for_each(|at| self.model[at as usize] = Some(byte(seed, at)));
                 grants.release()
             }
-            Op::Prefetch(arena, range) => self.buffer.prefetch(device(arena), range),
+            Op::Prefetch(arena, range) => self.buffer.prefetch(device(arena), range).wait(),
             Op::Bind(arena, root) => self.buffer.bind(arena, root),
             Op::Free(arena) => self.buffer.free(arena),
         }
@@ -396,7 +396,7 @@ fn i19_a_wrong_map_state_wedges_the_buffer() {
         assert_eq!(buffer.snapshot().lifecycle(), Lifecycle::Wedged);
         let after = platform.acquire(GPU2).read(&buffer.range(0..1)).try_now();
         assert!(matches!(after, Err(AcquireError::Wedged { .. })), "{after:?}");
-        assert!(matches!(buffer.prefetch(CPU, 0..1), Err(AcquireError::Wedged { .. })));
+        assert!(matches!(buffer.prefetch(CPU, 0..1).wait(), Err(AcquireError::Wedged { .. })));
         // What was granted is released, and closing comes to its end.
         on_gpu2.release().unwrap();
         buffer.close();

@@ -83,7 +83,7 @@ fn story() -> (Audited, Vec<Event>) {
     assert_eq!(read(&buffer, GPU2_ARENA, 3..97), bytes(1, 3..97));
     change(&buffer, GPU2_ARENA, 10..20, 2);
     assert_eq!(read(&zeros, GPU_ARENA, 5..17), [0; 12]);
-    buffer.prefetch(CPU, 0..100).unwrap();
+    buffer.prefetch(CPU, 0..100).wait().unwrap();
     let mut kernel = platform.acquire(CPU).read_write(&buffer.range(30..50)).try_now().unwrap();
     put(&mut kernel, &buffer, 30, &bytes(3, 30..50));
     kernel.failed().unwrap();

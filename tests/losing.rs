@@ -95,7 +95,7 @@ fn i16_a_loss_met_by_a_copy_to_the_device_is_known_to_all() {
     let buffer = raw(&platform, LEN);
     write(&buffer, GPU_ARENA, 0..10, 1);
     write(&buffer, MAIN_ARENA, 0..LEN, 2);
-    lost_while(&platform, || buffer.prefetch(GPU, 5..LEN));
+    lost_while(&platform, || buffer.prefetch(GPU, 5..LEN).wait());
     assert_eq!(read(&buffer, GPU2_ARENA, 0..LEN), bytes(2, 0..LEN));
 }
 
@@ -116,7 +116,7 @@ fn i16_a_loss_met_by_a_fill_is_known_to_all() {
     let platform = star();
     let buffer = platform.raw_buffer(LEN).zeroed().build().unwrap();
     write(&buffer, GPU_ARENA, 0..1, 1);
-    lost_while(&platform, || buffer.prefetch(GPU, 1..LEN));
+    lost_while(&platform, || buffer.prefetch(GPU, 1..LEN).wait());
     assert_eq!(read(&buffer, GPU2_ARENA, 1..LEN), [0; LEN as usize - 1]);
 }
 

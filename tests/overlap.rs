@@ -93,7 +93,7 @@ fn i21_who_waits_for_storage_of_a_lost_root_is_let_in_when_its_last_user_leaves(
     write(&buffer, GPU_ARENA, 0..100, 1);
     let gate = test_arena(&platform, GPU_ARENA).gate(CallKind::Map);
     let fetching = buffer.clone();
-    let prefetch = watched("prefetch()", move || fetching.prefetch(CPU, 0..100));
+    let prefetch = watched("prefetch()", move || fetching.prefetch(CPU, 0..100).wait());
     // Main memory is bound to the gpu's storage, and about to be made valid.
     gate.arrived();
     platform.device_lost(GPU);

@@ -58,7 +58,7 @@ fn ranges_are_checked_before_anything_is_acquired() {
         let told = platform.acquire(GPU).read(&first).write(&second.range(start..end)).try_now();
         let expected = AcquireError::OutOfRange { buffer: second.name(), start, end, len: 96 };
         assert_eq!(told.map(drop), Err(expected.clone()));
-        assert_eq!(second.prefetch(GPU, start..end), Err(expected.clone()));
+        assert_eq!(second.prefetch(GPU, start..end).wait(), Err(expected.clone()));
         assert_eq!(second.restore(start..end), Err(expected));
     }
     // A range of elements that overflows in bytes lies outside as well.

@@ -455,7 +455,7 @@ fn l06_close_refuses_those_who_wait_and_waits_for_those_who_hold() {
     assert_eq!(get(&holder, &buffer, 0..100), bytes(1, 0..100));
     holder.release().unwrap();
     assert_eq!(closer.join(), 0, "close() returns when all storage is free");
-    assert!(matches!(buffer.prefetch(CPU, 0..1), Err(AcquireError::Closed { .. })));
+    assert!(matches!(buffer.prefetch(CPU, 0..1).wait(), Err(AcquireError::Closed { .. })));
     buffer.close();
     drop(future);
     assert_history(&platform, &recording.finish());

@@ -66,11 +66,11 @@ fn a_store_is_no_device() {
         let refused = platform.acquire(native).read(&buffer).wait().map(drop).unwrap_err();
         assert_eq!(refused, AcquireError::NoKernels { device: native, arena: name.into() });
         assert!(refused.to_string().starts_with(&format!("{name} is a store: no kernels run on it")));
-        assert_eq!(buffer.prefetch(native, 0..1), Err(refused));
+        assert_eq!(buffer.prefetch(native, 0..1).wait(), Err(refused));
     }
     let nobody = DeviceId(7);
-    assert_eq!(buffer.prefetch(nobody, 0..1), Err(AcquireError::NoArena { device: nobody }));
-    assert!(matches!(buffer.prefetch_in(ArenaId(3), 0..1), Err(AcquireError::NoSuchArena { .. })));
+    assert_eq!(buffer.prefetch(nobody, 0..1).wait(), Err(AcquireError::NoArena { device: nobody }));
+    assert!(matches!(buffer.prefetch_in(ArenaId(3), 0..1).wait(), Err(AcquireError::NoSuchArena { .. })));
     assert!(check(&buffer).requestors().is_empty());
 }
 
@@ -79,7 +79,7 @@ fn i02_a_spilled_buffer_comes_back_when_it_is_used() {
     let platform = Audited::new(builder().build().unwrap());
     for store in [DISK, TAPE] {
         let buffer = written(&platform);
-        buffer.prefetch_in(store, 0..LEN).unwrap();
+        buffer.prefetch_in(store, 0..LEN).wait().unwrap();
         assert_eq!(segments(&buffer), [(0..LEN, arenas([MAIN_ARENA, store]), Status::Defined)]);
         buffer.free(MAIN_ARENA).unwrap();
         assert_eq!(segments(&buffer), [(0..LEN, arenas([store]), Status::Defined)]);
@@ -102,10 +102,10 @@ fn i13_bytes_of_a_lost_store_are_lost_and_others_are_not() {
     let platform = Audited::new(builder.build().unwrap());
     let (spilled, taped, kept) = (written(&platform), written(&platform), written(&platform));
     for (buffer, store) in [(&spilled, DISK), (&taped, TAPE)] {
-        buffer.prefetch_in(store, 0..LEN).unwrap();
+        buffer.prefetch_in(store, 0..LEN).wait().unwrap();
         buffer.free(MAIN_ARENA).unwrap();
     }
-    kept.prefetch_in(DISK, 0..LEN).unwrap();
+    kept.prefetch_in(DISK, 0..LEN).wait().unwrap();
     disk.die();
     let native = platform.desc(DISK).native;
     assert_eq!(platform.notice_losses(), DeviceSet::of(native));
@@ -115,7 +115,7 @@ fn i13_bytes_of_a_lost_store_are_lost_and_others_are_not() {
     for buffer in [&taped, &kept] {
         assert_eq!(read(buffer, MAIN_ARENA, 0..LEN), bytes(1, 0..LEN));
     }
-    let refused = kept.prefetch_in(DISK, 0..LEN).unwrap_err();
+    let refused = kept.prefetch_in(DISK, 0..LEN).wait().unwrap_err();
     assert!(refused.is_device_lost(), "{refused}");
 }
 
@@ -145,7 +145,7 @@ fn an_arena_apart_is_reached_by_its_own_links_alone() {
     builder.without_default_links_of(TAPE);
     let platform = Audited::new(builder.clone().build().unwrap());
     let buffer = written(&platform);
-    let refused = buffer.prefetch_in(TAPE, 0..LEN).unwrap_err();
+    let refused = buffer.prefetch_in(TAPE, 0..LEN).wait().unwrap_err();
     assert!(refused.is_unreachable(), "{refused}");
     join_staged(&mut builder, DISK, TAPE, LinkSpeed::default());
     let platform = Audited::new(builder.build().unwrap());

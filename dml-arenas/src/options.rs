@@ -36,6 +36,7 @@ pub struct DiscoverOptions {
         allow(dead_code, reason = "asked of a build that has none")
     )]
     pub(crate) shared_memory: Option<u64>,
+    bindable: BTreeSet<String>,
     pub(crate) offload: OffloadWishes,
     #[cfg(feature = "calibration")]
     pub(crate) calibration: CalibrationSource,
@@ -166,6 +167,14 @@ impl DiscoverOptions {
         self
     }
 
+    /// Lets an OpenCL device be bound to main memory for those buffers alone whose hints ask for it
+    /// ([`Pattern::ToAndFro`](dml_core::Pattern::ToAndFro)). All others are copied, as without this option. For a device
+    /// that [`bind`](Self::bind) names too, it changes nothing.
+    pub fn allow_binding(mut self, device: impl Into<String>) -> Self {
+        self.bindable.insert(device.into());
+        self
+    }
+
     /// Starts this many workers as coprocessors, `offload:0` and on; one by default, none with zero.
     pub fn offload(mut self, workers: u32) -> Self {
         self.offload.workers = workers;
@@ -225,6 +234,12 @@ impl DiscoverOptions {
         self.bound.contains(device)
     }
 
+    /// Returns whether the device may be bound to main memory for some buffers.
+    #[cfg(feature = "opencl")]
+    pub(crate) fn is_bindable(&self, device: &str) -> bool {
+        self.bindable.contains(device)
+    }
+
     /// Returns whether any device is to share memory.
     #[cfg(all(feature = "offload", target_os = "linux"))]
     pub(crate) fn shares_any(&self) -> bool {
@@ -254,6 +269,7 @@ impl DiscoverOptions {
         self.limits.contains_key(device)
             || self.bound.contains(device)
             || self.shared.contains(device)
+            || self.bindable.contains(device)
             || self.offload.pins.contains_key(device)
             || self.only.as_ref().is_some_and(|only| only.contains(device))
     }
@@ -272,7 +288,7 @@ impl DiscoverOptions {
 
     /// Checks that only OpenCL devices are bound: no other arena can use main memory in place.
     pub(crate) fn check_bindings(&self) -> Result<(), DiscoverError> {
-        match self.bound.iter().find(|device| !device.starts_with("opencl:")) {
+        match self.bound.union(&self.bindable).find(|device| !device.starts_with("opencl:")) {
             Some(device) => Err(DiscoverError::BadBinding {
                 device: device.clone(),
                 reason: "only opencl devices can be".to_owned(),
@@ -297,10 +313,12 @@ impl DiscoverOptions {
         if self.shared_memory == Some(0) {
             return bad(first, "a memory of no bytes");
         }
-        if let Some(device) = self.shared.intersection(&self.bound).next() {
+        if let Some(device) =
+            self.shared.intersection(&self.bound).chain(self.shared.intersection(&self.bindable)).next()
+        {
             return bad(device, "it is to be bound to main memory as well");
         }
-        match self.bound.first() {
+        match self.bound.first().or(self.bindable.first()) {
             Some(device) if self.shared.contains("cpu") => bad(
                 device,
                 "it is to be bound to main memory, which is itself to share: name it in `share` instead",
@@ -311,7 +329,7 @@ impl DiscoverOptions {
 
     pub(crate) fn check_names(&self, known: &[String]) -> Result<(), DiscoverError> {
         let named = self.limits.keys().chain(self.offload.pins.keys());
-        let named = named.chain(&self.bound).chain(&self.shared);
+        let named = named.chain(&self.bound).chain(&self.bindable).chain(&self.shared);
         let mut named = named.chain(self.only.iter().flatten());
         match named.find(|name| !known.contains(name)) {
             Some(name) => Err(DiscoverError::UnknownDevice { name: name.clone(), known: known.to_vec() }),

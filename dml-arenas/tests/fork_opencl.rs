@@ -233,7 +233,7 @@ fn a_child_does_not_copy_into_what_its_parent_has_mapped() {
         let mut view = computed.buffer.write().unwrap();
         view.fill(3);
         view.release().unwrap();
-        let error = computed.buffer.raw().prefetch(scene.there, 0..4000).unwrap_err();
+        let error = computed.buffer.raw().prefetch(scene.there, 0..4000).wait().unwrap_err();
         assert!(error.is_device_lost(), "{error}");
     });
     child.ends_well();

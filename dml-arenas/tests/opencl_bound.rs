@@ -10,7 +10,7 @@ use common::{with_opencl, with_opencl_options};
 use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena};
 use dml_core::sync::Arc;
-use dml_core::{AcquireError, Arena, Buffer, DeviceId, FreeRefusal, Operation, Platform};
+use dml_core::{AcquireError, Arena, Buffer, DeviceId, FreeRefusal, Operation, Pattern, Platform};
 use std::time::Duration;
 
 /// Adds `add` and the item's index to the words from `start` to `end`.
@@ -30,9 +30,13 @@ struct Bound {
 
 impl Bound {
     fn new(test: &str) -> Option<Self> {
+        Self::with(test, |options| options.bind("opencl:0"))
+    }
+
+    fn with(test: &str, bind: impl FnOnce(DiscoverOptions) -> DiscoverOptions) -> Option<Self> {
         let options = DiscoverOptions::default().offload(0);
         with_opencl_options(test, &options)?;
-        let (platform, device) = with_opencl_options(test, &options.bind("opencl:0"))?;
+        let (platform, device) = with_opencl_options(test, &bind(options))?;
         let arena: &Arc<dyn Arena> = platform.arena(platform.home(device)?);
         let kernel = (**arena).downcast_ref::<OpenClArena>()?.kernel(ADD, "add", "").unwrap();
         Some(Self { platform, device, kernel })
@@ -160,6 +164,33 @@ fn threads_hand_it_over_and_nothing_is_lost() {
     assert_eq!(bound.bytes_moved(), 0);
 }
 
+/// What is computed does not depend on the hints, and what is moved does.
+#[test]
+fn a_binding_on_request_is_for_the_buffers_that_ask() {
+    const TEST: &str = "a_binding_on_request_is_for_the_buffers_that_ask";
+    let Some(bound) = Bound::with(TEST, |options| options.allow_binding("opencl:0")) else { return };
+    let both = [HOST, bound.device];
+    let make = || bound.platform.buffer::<u32>(1000);
+    for (shares, buffer) in [
+        (true, make().used_by(both).pattern(Pattern::ToAndFro).build().unwrap()),
+        (false, make().build().unwrap()),
+        (false, make().used_by(both).pattern(Pattern::StreamedOnce).build().unwrap()),
+    ] {
+        let (before, bindings) = (bound.bytes_moved(), bound.count(Operation::Bind));
+        let mut expected: Vec<u32> = (0..1000).map(|index| index * 7 + 3).collect();
+        let mut view = buffer.write().unwrap();
+        view.copy_from_slice(&expected);
+        view.release().unwrap();
+        for turn in 1..=3 {
+            bound.add(&buffer, turn, 5, 990);
+            added(&mut expected, turn, 5, 990);
+            assert_eq!(*buffer.read().unwrap(), expected);
+        }
+        assert_eq!(bound.bytes_moved() == before, shares, "{shares}");
+        assert_eq!(bound.count(Operation::Bind) - bindings, u64::from(shares));
+    }
+}
+
 #[test]
 fn a_buffer_without_bytes_can_be_bound() {
     let Some(bound) = Bound::new("a_buffer_without_bytes_can_be_bound") else { return };
@@ -172,8 +203,12 @@ fn a_buffer_without_bytes_can_be_bound() {
 #[test]
 fn only_opencl_devices_that_there_are_can_be_bound() {
     let discover = |device: &str| {
-        let options = DiscoverOptions::default().offload(0).bind(device);
-        Platform::builder().discover_with(&options).map(drop)
+        let options = DiscoverOptions::default().offload(0);
+        let discover = |options| Platform::builder().discover_with(&options).map(drop);
+        let allowed = discover(options.clone().allow_binding(device));
+        let bound = discover(options.bind(device));
+        assert_eq!(allowed, bound, "{device}");
+        bound
     };
     assert!(matches!(discover("cpu"), Err(DiscoverError::BadBinding { device, .. }) if device == "cpu"));
     let unknown = discover("opencl:99");

@@ -167,7 +167,7 @@ impl Unit<'_> {
         let Some(device) = self.collect_on.filter(|&device| device != self.device) else { return Ok(()) };
         for argument in self.kernel.written() {
             let (buffer, bytes) = (argument.buffer(), argument.checked_bytes(package)?);
-            match buffer.prefetch(device, bytes.clone()) {
+            match buffer.prefetch(device, bytes.clone()).wait() {
                 // Another request uses the buffer, so the unit waits as a reader. Until the results arrive, only this
                 // device has them.
                 Err(AcquireError::Busy { .. }) => {

@@ -9,7 +9,7 @@
 use crate::arenas;
 use dml_core::state::Outcome;
 use dml_core::{
-    Access, Allocation, ArenaId, ArenaSet, BufferId, Claims, Concurrency, DeviceSet, Event, EventKind,
+    Access, Allocation, ArenaId, ArenaSet, BufferId, Claim, Claims, Concurrency, DeviceSet, Event, EventKind,
     OwnerId, Platform, Recording, Seq, Span,
 };
 use std::collections::BTreeMap;
@@ -218,6 +218,19 @@ impl<'a> Replay<'a> {
                 self.made_for.remove(&owner);
             }
             EventKind::Allocated { arena, root } => self.allocated(arena, root),
+            EventKind::Attached { arena, commit } => {
+                self.allocated(arena, None);
+                if commit.is_some() {
+                    let claims =
+                        Claims::new([Claim { span: self.everything(), access: Access::WriteInvalidate }]);
+                    let held =
+                        self.grants.values().any(|of| !of.claims.is_empty()) || !self.copies.is_empty();
+                    self.expect(!held, || "contents are replaced under a kernel or a copy".to_owned());
+                    self.commit(&Holding { arena, claims });
+                    let now = self.commit;
+                    self.expect(commit == Some(now), || format!("the next commit is {now:?}"));
+                }
+            }
             EventKind::Freed { arena } => {
                 let had = self.storage.remove(&arena).is_some();
                 self.expect(had, || format!("{arena} had no storage"));

@@ -6,6 +6,7 @@
 //!   kernels     kernels that run on them, and questions about their buffers
 //!   threads     futures polled by hand, and threads that must end
 //!   mortal      an arena whose device dies
+//!   held        copies that end when they are told to
 //!   machine     the pure machine, its engine step by step, and what the storages really hold
 //!   model       explores every state of a small configuration of it
 //!   simulate    the production engine on one thread, in virtual time
@@ -20,6 +21,8 @@
 pub mod conformance;
 #[cfg(not(dml_loom))]
 pub mod fuzz;
+#[cfg(not(dml_loom))]
+pub mod held;
 pub mod history;
 pub mod kernels;
 pub mod machine;

@@ -252,7 +252,7 @@ impl Worker {
         let (index, range) = (self.random.below(3) as usize, self.range());
         let arena = self.random.below(self.shared.platform.arenas().len() as u64);
         let device = self.shared.platform.arena(ArenaId(arena as u8)).desc().native;
-        match self.shared.buffers[index].prefetch(device, range) {
+        match self.shared.buffers[index].prefetch(device, range).wait() {
             Ok(()) | Err(AcquireError::Busy { .. }) => {}
             Err(AcquireError::Poisoned { .. }) if self.shared.mix.failures => {}
             Err(error) => panic!("prefetch: {error}"),

@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Begin::Plan(plan) = buffer.raw().snapshot().prefetch(platform.routes(), OwnerId(0), disk, all) {
         println!("to spill it, {plan:#}");
     }
-    buffer.raw().prefetch_in(disk, all.to_range())?;
+    buffer.raw().prefetch_in(disk, all.to_range()).wait()?;
     buffer.raw().free(main)?;
     let is_there = |arena| buffer.raw().snapshot().arena(arena).alloc != Alloc::Unallocated;
     println!("has storage: main memory {}, the disk {}", is_there(main), is_there(disk));

@@ -93,13 +93,13 @@ fn use_it_all(platform: &Platform, buffer: &RawBuffer) {
     }
     let _ = buffer.restore(0..buffer.len());
     if let Ok(zeros) = platform.raw_buffer(50).zeroed().build() {
-        let _ = zeros.prefetch(GPU, 0..50);
+        let _ = zeros.prefetch(GPU, 0..50).wait();
         let _ = platform.acquire(GPU).read(&zeros).wait().map(drop);
     }
     platform.notice_losses();
     let _ = buffer.free(crate::vault::VAULT);
     let _ = host(5);
-    let _ = buffer.prefetch(GPU, 0..10);
+    let _ = buffer.prefetch(GPU, 0..10).wait();
 }
 
 /// Core as it was before: nobody holds anything, and the buffer ends.

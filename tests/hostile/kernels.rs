@@ -127,7 +127,7 @@ fn a_footprint_that_panics_or_lies_fails_its_packages_alone() {
 fn a_variant_that_panics_hands_its_work_to_the_others() {
     let platform = platform(Join::Staged, &Plan::none(), Lie::None);
     let data = buffer(&platform);
-    data.raw().prefetch(GPU, 0..ITEMS * 4).unwrap();
+    data.raw().prefetch(GPU, 0..ITEMS * 4).wait().unwrap();
     // The processor leaves something for the other.
     let has_panicked = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let (seen, told) = (has_panicked.clone(), has_panicked);

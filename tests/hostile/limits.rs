@@ -98,7 +98,7 @@ fn a_prefetch_is_no_kernel() {
     let buffer = platform.buffer_from(vec![1_u32; 8]).unwrap();
     for kernel in [0, 1, 1 << 47, u64::MAX - 1, u64::MAX] {
         let _reader = platform.acquire(CPU).kernel(KernelId(kernel)).read(&buffer).try_now().unwrap();
-        assert_eq!(buffer.raw().prefetch(GPU, 0..32), Ok(()), "beside kernel {kernel}");
+        assert_eq!(buffer.raw().prefetch(GPU, 0..32).wait(), Ok(()), "beside kernel {kernel}");
         buffer.raw().free(VAULT).unwrap();
     }
 }

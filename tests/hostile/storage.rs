@@ -396,7 +396,7 @@ fn a_vector_of_which_a_transfer_is_kept_is_not_given_back() {
     let platform = builder.build().unwrap();
     let buffer = platform.buffer_from(vec![3_u8; 64]).unwrap();
     let fetched = buffer.clone();
-    let fetcher = watched("the prefetch", move || fetched.raw().prefetch(GPU, 0..64));
+    let fetcher = watched("the prefetch", move || fetched.raw().prefetch(GPU, 0..64).wait());
     assert!(has_begun.recv().is_err(), "it is in the copy");
     let raw = buffer.raw().clone();
     let taker = watched("into_vec()", move || buffer.into_vec());

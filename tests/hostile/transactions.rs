@@ -12,7 +12,7 @@ fn sevens() -> (Platform, Buffer<u32>) {
     let platform = platform(Join::Staged, &Plan::none(), Lie::None);
     let buffer = platform.buffer_from(vec![7_u32; 50]).expect("a small buffer");
     // The device has them too, so that they survive a writer there.
-    buffer.raw().prefetch(GPU, 0..200).unwrap();
+    buffer.raw().prefetch(GPU, 0..200).wait().unwrap();
     (platform, buffer)
 }
 

@@ -216,7 +216,7 @@ impl Shared {
 
     /// Brings everything to a device, unless somebody is in the way; whether it did.
     pub(crate) fn prefetch(&self, device: DeviceId) -> bool {
-        match self.buffer.prefetch(device, ALL) {
+        match self.buffer.prefetch(device, ALL).wait() {
             Ok(()) => true,
             Err(AcquireError::Busy { .. } | AcquireError::Closed { .. }) => false,
             Err(error) => panic!("{error}"),

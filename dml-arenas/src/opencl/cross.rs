@@ -84,15 +84,32 @@ pub(super) fn join(builder: &mut PlatformBuilder, main: ArenaId, side: &Side<'_>
     }
 }
 
-/// Lets the device use the storage of `root`, main memory or shared memory, in place of storage of its own, wherever it
-/// can. The links that copy remain for buffers of which the device has storage already.
-pub(super) fn bind(builder: &mut PlatformBuilder, root: ArenaId, side: &Side<'_>) {
-    let device = side.arena;
+/// For which buffers a device uses the storage of another arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// For none.
+    Never,
+    /// For those whose hints ask for it: the storage of this root.
+    OnRequest(ArenaId),
+    /// Wherever it can: the storage of this root.
+    Preferred(ArenaId),
+}
+
+/// Lets the device use the storage of a root, main memory or shared memory, in place of storage of its own. The links that
+/// copy remain for buffers of which the device has storage already, and for those that do not share.
+pub(super) fn share(builder: &mut PlatformBuilder, side: &Side<'_>, sharing: Sharing) {
+    let (root, device) = match sharing {
+        Sharing::Never => return,
+        Sharing::OnRequest(root) | Sharing::Preferred(root) => (root, side.arena),
+    };
     let allocation = Allocation::Bound(Concurrency::Exclusive);
     let (source_via, target_via) = (builder.native(root), builder.native(device));
     let link = Link { from: root, to: device, source_via, target_via, allocation };
     builder.add_link(link, Arc::new(HostPointer::of(side.sort)));
-    builder.prefer_binding(root, device);
+    match sharing {
+        Sharing::Preferred(_) => builder.prefer_binding(root, device),
+        Sharing::Never | Sharing::OnRequest(_) => builder.allow_binding(root, device),
+    }
 }
 
 /// The use of host memory in place: the buffer is made over it, and map and unmap calls hand it over.

@@ -1,7 +1,7 @@
 //! Adds the OpenCL devices of the machine to a platform, as devices with arenas.
 
 use super::arena::OpenClArena;
-use super::cross::{self, Side};
+use super::cross::{self, Sharing, Side};
 use super::device::{Found, Sort, list};
 use super::session::Session;
 use crate::kit::Backend;
@@ -124,10 +124,13 @@ fn add_device(
     let budget = found.is_discrete.then_some(budget);
     let side = Side { arena, sort: found.sort, session: &session, budget };
     cross::join(builder, main, &side, options.mechanisms);
-    let root = shared(builder, name, options).or_else(|| options.is_bound(name).then_some(main));
-    if let Some(root) = root {
-        cross::bind(builder, root, &side);
-    }
+    let sharing = match shared(builder, name, options) {
+        Some(shared) => Sharing::Preferred(shared),
+        None if options.is_bound(name) => Sharing::Preferred(main),
+        None if options.is_bindable(name) => Sharing::OnRequest(main),
+        None => Sharing::Never,
+    };
+    cross::share(builder, &side, sharing);
 }
 
 /// Returns the shared memory that the device is to use, if any.

@@ -178,7 +178,7 @@ fn what_a_child_brings_to_the_device_is_refused() {
     let child = child(|| {
         gate.pass();
         // The parent has taken the next block by now.
-        let error = mine.raw().prefetch(THERE, 0..4000).unwrap_err();
+        let error = mine.raw().prefetch(THERE, 0..4000).wait().unwrap_err();
         assert!(error.is_device_lost(), "{error}");
         let error = scene.platform.acquire(THERE).write(&mine).wait().unwrap_err();
         assert!(error.is_device_lost(), "{error}");
@@ -368,7 +368,7 @@ fn a_child_does_not_see_the_workers_memory() {
 fn a_handle_that_a_child_drops_ends_nothing() {
     let scene = Scene::new();
     let buffer = scene.buffer(&[20; 1000]);
-    buffer.raw().prefetch(THERE, 0..4000).unwrap();
+    buffer.raw().prefetch(THERE, 0..4000).wait().unwrap();
     match fork() {
         Fork::Parent(child) => child.ends_well(),
         Fork::Child => leave(Leave::AtOnce, || {

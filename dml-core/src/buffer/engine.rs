@@ -10,6 +10,7 @@
 use crate::base::counters::Operation;
 use crate::base::guard::{guard, quietly};
 use crate::base::id::{ArenaId, DeviceId};
+use crate::base::names::BufferName;
 use crate::base::sync::Arc;
 use crate::buffer::RawBuffer;
 use crate::buffer::error::AcquireError;
@@ -35,7 +36,8 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::Location;
-use std::task::Poll;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, Waker};
 use std::time::Instant;
 
 /// The largest number of running copies that a future polls at a time, oldest first.
@@ -53,6 +55,22 @@ pub(crate) struct Run {
     origin: &'static Location<'static>,
     /// Whether the machine has been told the end of the plan.
     is_over: bool,
+    /// Tells the run to begin no further step, if somebody may.
+    stop: Option<Stop>,
+}
+
+/// A word to a run that no further step is to begin. Clones are the same word.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub(crate) fn stop(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn is_said(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// The next task, with the parts of the buffer's storage that it needs.
@@ -99,7 +117,18 @@ type Ends = SmallVec<[(ArenaId, BlockRef); 2]>;
 impl Run {
     pub(crate) fn new(buffer: &RawBuffer, plan: SyncPlan, origin: &'static Location<'static>) -> Self {
         let (buffer, execution, pending) = (buffer.clone(), Execution::new(plan), VecDeque::new());
-        Self { buffer, execution, pending, failed: None, origin, is_over: false }
+        Self { buffer, execution, pending, failed: None, origin, is_over: false, stop: None }
+    }
+
+    /// Lets `stop` end the run at its next step.
+    pub(crate) fn stopped_by(mut self, stop: Stop) -> Self {
+        self.stop = Some(stop);
+        self
+    }
+
+    /// Returns the name of the buffer, for errors.
+    pub(crate) fn buffer_name(&self) -> BufferName {
+        self.buffer().name()
     }
 
     /// Carries the plan out on this thread. After an error the plan has been given up.
@@ -114,6 +143,15 @@ impl Run {
     /// Continues until a copy must be awaited, which happens only if `wait` has a waker. At the end of a kernel's plan,
     /// returns what its grant hands out. After an error the plan has been given up.
     pub(crate) fn advance(&mut self, wait: Wait<'_>) -> Poll<Result<Option<Handout>, AcquireError>> {
+        self.go_on(Some(wait))
+    }
+
+    /// Begins every step that can begin now, and waits for no copy. Copies that have ended already are noticed.
+    pub(crate) fn begin(&mut self) -> Poll<Result<Option<Handout>, AcquireError>> {
+        self.go_on(None)
+    }
+
+    fn go_on(&mut self, wait: Option<Wait<'_>>) -> Poll<Result<Option<Handout>, AcquireError>> {
         let mut task = self.next();
         loop {
             task = match task {
@@ -136,8 +174,9 @@ impl Run {
                 }
                 Task::GiveUp => {
                     self.give_up();
-                    let error = self.failed.take();
-                    return Poll::Ready(Err(error.unwrap_or(AcquireError::Finished)));
+                    let failed = self.failed.take();
+                    let cancelled = || AcquireError::Cancelled { buffer: self.buffer_name() };
+                    return Poll::Ready(Err(failed.unwrap_or_else(cancelled)));
                 }
             };
         }
@@ -150,29 +189,23 @@ impl Run {
 
     /// Changes the buffer under its lock, and starts the next task.
     fn turn<R>(&mut self, act: impl FnOnce(&mut Turn<'_>) -> R) -> (R, Task) {
-        let Self { buffer, execution, origin, .. } = self;
+        let Self { buffer, execution, origin, stop, .. } = self;
+        let stops = stop.as_ref().is_some_and(Stop::is_said);
         buffer.0.change(|locked, routes| {
-            let mut turn = Turn { buffer: &buffer.0, locked, routes, execution, origin };
+            let mut turn = Turn { buffer: &buffer.0, locked, routes, execution, origin, stops };
             let result = act(&mut turn);
             (result, turn.next())
         })
     }
 
-    /// Waits until a copy has ended: the oldest one, or any one if there is a waker.
-    fn wait_for_copy(&mut self, wait: Wait<'_>) -> Poll<Task> {
+    /// Waits until a copy has ended: the oldest one, or any one if there is a waker. Without `wait`, a copy counts only
+    /// if it has ended already.
+    fn wait_for_copy(&mut self, wait: Option<Wait<'_>>) -> Poll<Task> {
         let ended = match wait {
-            Wait::Awaken(waker) => {
-                let polled = self.pending.iter_mut().take(MOST_POLLED).enumerate();
-                // A fence that can only be waited for is polled only as the oldest, so that it does not delay the
-                // others.
-                let mut polled = polled.filter(|(index, pending)| *index == 0 || !pending.fence.blocks());
-                polled.find_map(|(index, pending)| match guard(|| pending.fence.poll(waker)) {
-                    Ok(Poll::Pending) => None,
-                    Ok(Poll::Ready(ended)) => Some((index, ended)),
-                    Err(message) => Some((index, Err(TransferError::Panicked { message }))),
-                })
-            }
-            Wait::Try | Wait::Until(_) => self.pending.front_mut().map(|pending| {
+            // A fence that can only be waited for is polled only as the oldest, so that it does not delay the others.
+            Some(Wait::Awaken(waker)) => self.poll_copies(waker, 0),
+            None => self.poll_copies(Waker::noop(), usize::MAX),
+            Some(Wait::Try | Wait::Until(_)) => self.pending.front_mut().map(|pending| {
                 let fence = std::mem::replace(&mut pending.fence, Fence::done(0));
                 (0, called(|| fence.wait()))
             }),
@@ -182,6 +215,17 @@ impl Run {
         // A fence that panicked in a poll may panic again in its destructor.
         quietly(fence);
         Poll::Ready(self.ended(copy, ended))
+    }
+
+    /// Returns a copy that has ended, and how. Of the fences that block, only the one at `blocking` is polled.
+    fn poll_copies(&mut self, waker: &Waker, blocking: usize) -> Option<(usize, Result<u64, TransferError>)> {
+        let polled = self.pending.iter_mut().take(MOST_POLLED).enumerate();
+        let mut polled = polled.filter(|(index, pending)| *index == blocking || !pending.fence.blocks());
+        polled.find_map(|(index, pending)| match guard(|| pending.fence.poll(waker)) {
+            Ok(Poll::Pending) => None,
+            Ok(Poll::Ready(ended)) => Some((index, ended)),
+            Err(message) => Some((index, Err(TransferError::Panicked { message }))),
+        })
     }
 
     /// Records that a step failed. If a device is lost, every buffer learns it before the requester does and before the
@@ -505,6 +549,8 @@ struct Turn<'a> {
     routes: &'a dyn Routes,
     execution: &'a mut Execution,
     origin: &'static Location<'static>,
+    /// Whether somebody has told the run to begin no further step.
+    stops: bool,
 }
 
 impl Turn<'_> {
@@ -517,6 +563,9 @@ impl Turn<'_> {
 
     /// Starts the next task, and takes what it needs of the buffer's storage.
     fn next(&mut self) -> Task {
+        if self.stops {
+            self.execution.stop();
+        }
         match self.execution.next(&mut self.locked.state) {
             Next::Do(Step::Allocate { arena }) => Task::Allocate(arena),
             Next::Do(Step::Bind { arena, root, concurrency }) => {

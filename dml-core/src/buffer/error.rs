@@ -12,7 +12,7 @@ use crate::base::sync::Arc;
 use crate::memory::error::{AllocError, Breach, TransferError};
 use crate::platform::outstanding::Outstanding;
 use crate::state::BusyReason;
-use crate::state::{BindRefusal, FreeRefusal};
+use crate::state::{AttachRefusal, BindRefusal, FreeRefusal};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -174,6 +174,12 @@ pub enum AcquireError {
         /// The cause of the loss in words, if the arena knows it.
         loss: Option<Arc<str>>,
     },
+    /// A prefetch was cancelled before its end. What it had copied until then stays.
+    #[error("a prefetch of {buffer} was cancelled")]
+    Cancelled {
+        /// The buffer whose bytes were to be brought.
+        buffer: BufferName,
+    },
     /// The future has already completed and returned its grant.
     #[error("this request has ended: its future is polled once more")]
     Finished,
@@ -254,6 +260,16 @@ pub enum AcquireError {
         /// The reason of the refusal.
         reason: BindRefusal,
     },
+    /// The application's storage cannot serve the buffer in its present state.
+    #[error("{arena} of {buffer} cannot take the application's storage: {reason}")]
+    NotAttachable {
+        /// The buffer that was to use the storage.
+        buffer: BufferName,
+        /// The arena that was to use the storage.
+        arena: ArenaName,
+        /// The reason of the refusal.
+        reason: AttachRefusal,
+    },
     /// Access was granted, but the bytes cannot be viewed as elements.
     #[error("{cause}")]
     View {
@@ -293,6 +309,16 @@ impl AcquireError {
             _ => false,
         }
     }
+}
+
+/// A buffer could not take an application's storage. The error returns that storage.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{cause}")]
+pub struct Unattached<S: std::fmt::Debug> {
+    /// The reason of the failure.
+    pub cause: AcquireError,
+    /// The storage that the caller passed in.
+    pub storage: S,
 }
 
 /// Why the bytes of a grant cannot be viewed as a slice.

@@ -13,6 +13,7 @@ use crate::buffer::error::AcquireError;
 use crate::buffer::storage::{ArenaStorage, Handout};
 use crate::buffer::wait::{Waiter, Waiters, Wakes};
 use crate::platform::Platform;
+use crate::platform::hints::{Bindings, HintedRoutes};
 use crate::platform::outstanding::Outstanding;
 use crate::platform::registry::Resident;
 use crate::state::{
@@ -21,6 +22,7 @@ use crate::state::{
 };
 use smallvec::SmallVec;
 use std::any::Any;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;
@@ -107,6 +109,8 @@ pub(crate) struct BufferInner {
     name: BufferName,
     pub(crate) len: u64,
     pub(crate) platform: Platform,
+    /// The bindings that the buffer's hints ask for, if it has hints.
+    bindings: Option<Bindings>,
     pub(super) locked: Ranked<Locked>,
     pub(super) closed: Condvar,
 }
@@ -130,15 +134,29 @@ pub(crate) enum Asked {
 }
 
 impl BufferInner {
-    pub(crate) fn new(id: BufferId, name: BufferName, len: u64, platform: &Platform, locked: Locked) -> Self {
+    pub(crate) fn new(
+        (id, name, len): (BufferId, BufferName, u64),
+        platform: &Platform,
+        bindings: Option<Bindings>,
+        locked: Locked,
+    ) -> Self {
         let platform = platform.clone();
-        Self { id, name, len, platform, locked: Ranked::new(Rank::Buffer, locked), closed: Condvar::new() }
+        Self {
+            id,
+            name,
+            len,
+            platform,
+            bindings,
+            locked: Ranked::new(Rank::Buffer, locked),
+            closed: Condvar::new(),
+        }
     }
 
     /// Changes the state under the lock, and admits the requests that can now be granted. After the lock is released it
     /// notifies them, and frees the storage that the state does not know any more.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Locked, &dyn Routes) -> R) -> R {
-        let routes: &dyn Routes = &self.platform.0.topology;
+        let bindings = self.bindings.as_ref().map(Cow::Borrowed);
+        let routes: &dyn Routes = &HintedRoutes { topology: &self.platform.0.topology, bindings };
         let mut locked = self.locked.lock();
         let result = change(&mut locked, routes);
         let aftermath = self.aftermath(&mut locked, routes);

@@ -17,6 +17,7 @@ use crate::memory::block::BlockRef;
 use crate::memory::host::HostMemory;
 use crate::platform::Platform;
 use crate::platform::error::ConfigError;
+use crate::platform::hints::{Bindings, Hints};
 use crate::platform::registry::Resident;
 use crate::state::{BufferState, EventKind, Initial};
 use std::ops::Range;
@@ -28,6 +29,7 @@ pub(crate) struct Made {
     pub(crate) len: u64,
     pub(crate) label: Option<Arc<str>>,
     pub(crate) element_bytes: u64,
+    pub(crate) hints: Hints,
 }
 
 /// A buffer of bytes whose contents may be replicated in several arenas. Ranges are in bytes.
@@ -42,7 +44,8 @@ impl RawBuffer {
         if isize::try_from(made.len).is_err() {
             return Err(ConfigError::TooLarge { elements: made.len, element_bytes: 1 });
         }
-        Ok(Self::make(platform, made, initial, None))
+        let bindings = platform.bindings_for(&made.hints)?;
+        Ok(Self::make(platform, made, (initial, bindings), None))
     }
 
     /// Creates a buffer over the application's storage, which holds its first contents. The storage consists of the
@@ -54,16 +57,16 @@ impl RawBuffer {
         (container, memory, block): (External, HostMemory, BlockRef),
     ) -> Self {
         let storage = ArenaStorage::new(block, Some(memory), FreeOrder::External);
-        Self::make(platform, made, Initial::External(arena), Some((container, storage)))
+        Self::make(platform, made, (Initial::External(arena), None), Some((container, storage)))
     }
 
     fn make(
         platform: &Platform,
         made: Made,
-        initial: Initial,
+        (initial, bindings): (Initial, Option<Bindings>),
         external: Option<(External, ArenaStorage)>,
     ) -> Self {
-        let Made { len, label, element_bytes } = made;
+        let Made { len, label, element_bytes, .. } = made;
         platform.0.topology.price_up_to(len);
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let state = BufferState::new(&platform.0.topology, len, initial);
@@ -74,7 +77,8 @@ impl RawBuffer {
         let external = data_in.zip(external).map(|(arena, (container, storage))| (arena, container, storage));
         let id = BufferId(NEXT.fetch_add(1, Ordering::Relaxed));
         let name = BufferName::new(id, label, element_bytes);
-        let inner = Arc::new(BufferInner::new(id, name, len, platform, Locked::new(state, external)));
+        let inner =
+            Arc::new(BufferInner::new((id, name, len), platform, bindings, Locked::new(state, external)));
         inner.record(|| EventKind::Created { len, data_in, zeroed: initial == Initial::Zeroed });
         let resident: Arc<dyn Resident> = inner.clone();
         platform.0.registry.add(id, Arc::downgrade(&resident));

@@ -2,7 +2,7 @@
 //!
 //! 1. An arena makes a block: [`Run::allocate`](super::engine::Run), or [`Run::bind`](super::engine::Run) over the
 //!    block of another arena ([`Locked::backing`]). An application's storage is a block from the start
-//!    ([`RawBuffer::with_storage`](crate::RawBuffer)).
+//!    ([`RawBuffer::with_storage`](crate::RawBuffer)), or before the buffer hears of it (`request/external.rs`).
 //! 2. [`Locked::put`] keeps it, under the same lock under which the machine is told.
 //! 3. Grants lease its memory ([`Locked::to_hand_out`]) and copies borrow it ([`Locked::end_via`]). A map change takes the
 //!    memory of a mapping and returns it ([`Locked::lend_mapping`], [`Locked::take_mapping`]).
@@ -197,7 +197,7 @@ impl BufferInner {
         }
     }
 
-    pub(super) fn free(&self, arena: ArenaId, storage: ArenaStorage) {
+    pub(crate) fn free(&self, arena: ArenaId, storage: ArenaStorage) {
         let ArenaStorage { block, host, root_host, mapped, shown, order } = storage;
         if let (FreeOrder::External, Some(host)) = (order, &host) {
             // The application may use its bytes freely from now on.

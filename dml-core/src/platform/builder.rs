@@ -12,7 +12,7 @@ use crate::platform::desc::{DeviceDesc, DeviceKind, Unavailable};
 use crate::platform::error::{ConfigError, TopologyError};
 use crate::platform::record::Recorder;
 use crate::platform::registry::Registry;
-use crate::platform::topology::Topology;
+use crate::platform::topology::{Topology, Wishes};
 use crate::platform::{Platform, PlatformInner};
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
@@ -26,8 +26,7 @@ pub struct PlatformBuilder {
     descs: Vec<ArenaDesc>,
     links: Vec<(Link, Arc<dyn CrossArena>)>,
     unavailable: Vec<Unavailable>,
-    /// Pairs of a root and a member that are to share storage wherever they can.
-    preferred: BTreeSet<(ArenaId, ArenaId)>,
+    wishes: Wishes,
     /// Arenas that get no default links.
     apart: BTreeSet<ArenaId>,
     no_default_links: bool,
@@ -69,7 +68,17 @@ impl PlatformBuilder {
     /// A request then waits for the users of the root whom the binding's concurrency does not permit beside it. The
     /// preference has no effect on an arena that takes part in a binding which somebody needs.
     pub fn prefer_binding(&mut self, root: ArenaId, member: ArenaId) {
-        self.preferred.insert((root, member));
+        self.wishes.preferred.insert((root, member));
+    }
+
+    /// Lets `member` share the storage of `root` for those buffers alone whose [hints](crate::Hints) ask for it. Without
+    /// this call, core also takes a link that binds the two when it is cheaper than a copy. A binding that is needed, that
+    /// is [preferred](Self::prefer_binding), or that the application makes itself, is made as ever.
+    ///
+    /// [`build`](Self::build) refuses a pair that no link can bind
+    /// ([`TopologyError::NoBinding`](crate::TopologyError::NoBinding)).
+    pub fn allow_binding(&mut self, root: ArenaId, member: ArenaId) {
+        self.wishes.allowed.insert((root, member));
     }
 
     /// Replaces the mechanism of each link added so far, in the order of addition. `replace` is told the link, and returns
@@ -154,8 +163,7 @@ impl PlatformBuilder {
             return Err(ConfigError::Topology(vec![problem]));
         }
         let counters = Arc::new(Counters::new(self.links.len()));
-        let topology =
-            Topology::new(self.arenas, self.descs, self.links, &self.preferred, !self.no_path_cache);
+        let topology = Topology::new(self.arenas, self.descs, self.links, &self.wishes, !self.no_path_cache);
         Ok(Platform(Arc::new(PlatformInner {
             devices: self.devices,
             topology,
@@ -264,7 +272,7 @@ impl PlatformBuilder {
             problems.extend(self.link_problem(link));
         }
         let binds = |link: &Link| matches!(link.allocation, Allocation::Bound(_));
-        for &(root, member) in &self.preferred {
+        for &(root, member) in self.wishes.preferred.union(&self.wishes.allowed) {
             if !self.links.iter().any(|(link, _)| binds(link) && (link.from, link.to) == (root, member)) {
                 problems.push(TopologyError::NoBinding { root, member });
             }

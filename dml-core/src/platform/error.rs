@@ -152,6 +152,14 @@ pub enum ConfigError {
         /// The names of the platform's arenas.
         known: Vec<String>,
     },
+    /// A hint names a device that the platform does not have.
+    #[error("a hint names device {device}, and the platform has {devices} devices")]
+    NoSuchDevice {
+        /// The device that the hint names.
+        device: DeviceId,
+        /// The number of devices of the platform.
+        devices: usize,
+    },
 }
 
 /// A buffer could not be made over an application's storage. The error returns that storage.

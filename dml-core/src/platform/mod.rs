@@ -3,6 +3,7 @@
 pub(crate) mod builder;
 pub(crate) mod desc;
 pub(crate) mod error;
+pub(crate) mod hints;
 pub(crate) mod outstanding;
 pub(crate) mod own_block;
 pub(crate) mod record;

@@ -13,6 +13,7 @@ use crate::memory::arena::Arena;
 use crate::memory::cross_arena::CrossArena;
 use crate::memory::desc::ArenaDesc;
 use crate::memory::link::{Allocation, CopyQuery, Link};
+use crate::platform::hints::Bindings;
 use crate::state::{Path, PathKey, Routes, reach};
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
@@ -50,9 +51,12 @@ pub(crate) struct Topology {
     links: Vec<Link>,
     cross_arenas: Vec<Arc<dyn CrossArena>>,
     graph: DiGraph<ArenaId, LinkId>,
-    /// The links whose bindings their arenas need to exchange contents, or are to make wherever they can.
+    /// The links whose bindings their arenas need to exchange contents.
     needed: HashSet<LinkId>,
-    bound_by_need: ArenaSet,
+    /// The links whose bindings are to be made wherever they can. No needed binding shares an arena with them.
+    preferred: HashSet<LinkId>,
+    /// The bindings of a buffer without hints.
+    bindings: Bindings,
     cache: Option<Ranked<HashMap<PathKey, Option<Path>>>>,
     prices: Prices,
 }
@@ -123,13 +127,13 @@ impl Topology {
         arenas: Vec<Arc<dyn Arena>>,
         descs: Vec<ArenaDesc>,
         links: Vec<(Link, Arc<dyn CrossArena>)>,
-        preferred: &BTreeSet<(ArenaId, ArenaId)>,
+        wishes: &Wishes,
         cache_paths: bool,
     ) -> Self {
         let (links, cross_arenas): (Vec<Link>, Vec<_>) = links.into_iter().unzip();
         let graph = graph(arenas.len(), &links);
         let cache = cache_paths.then(|| Ranked::new(Rank::Leaf, HashMap::new()));
-        let (needed, bound_by_need) = (HashSet::new(), ArenaSet::EMPTY);
+        let (needed, preferred, bindings) = (HashSet::new(), HashSet::new(), Bindings::default());
         let mut topology = Self {
             arenas,
             descs,
@@ -137,17 +141,17 @@ impl Topology {
             cross_arenas,
             graph,
             needed,
-            bound_by_need,
+            preferred,
+            bindings,
             cache,
             prices: Prices::default(),
         };
-        topology.find_needed(preferred);
+        topology.find_needed(wishes);
         topology
     }
 
-    /// Finds the links whose bindings their arenas need, once at construction.
-    fn find_needed(&mut self, preferred: &BTreeSet<(ArenaId, ArenaId)>) {
-        let binds = |link: &Link| matches!(link.allocation, Allocation::Bound(_));
+    /// Finds the links whose bindings their arenas need, and those that are preferred, once at construction.
+    fn find_needed(&mut self, wishes: &Wishes) {
         let ends = self.links.iter().filter(|link| binds(link)).flat_map(|link| [link.from, link.to]);
         let ends: ArenaSet = ends.collect();
         let reach: HashMap<ArenaId, ArenaSet> =
@@ -156,15 +160,46 @@ impl Topology {
             |link: &Link| !(reach[&link.from].contains(link.to) && reach[&link.to].contains(link.from));
         let needed = numbered(&self.links).filter(|(_, link)| binds(link) && apart(link)).map(|(id, _)| id);
         self.needed = needed.collect();
-        // An arena that needs a binding, or that others need, is not given away to a preferred one.
-        let ends = self.needed.iter().map(|link| self.link(*link)).flat_map(|link| [link.from, link.to]);
-        let ends: ArenaSet = ends.collect();
-        let is_free = |link: &Link| !ends.contains(link.from) && !ends.contains(link.to);
-        let is_preferred = |link: &Link| preferred.contains(&(link.from, link.to)) && is_free(link);
-        let more = numbered(&self.links).filter(|(_, link)| binds(link) && is_preferred(link));
-        let more: Vec<_> = more.map(|(id, _)| id).collect();
-        self.needed.extend(more);
-        self.bound_by_need = self.needed.iter().map(|link| self.link(*link).to).collect();
+        let is_preferred = |link: &Link| wishes.preferred.contains(&(link.from, link.to));
+        let preferred = self.replaceable().filter(|(_, link)| is_preferred(link) && self.is_free(link));
+        self.preferred = preferred.map(|(id, _)| id).collect();
+        let is_allowed = |link: &Link| wishes.allowed.contains(&(link.from, link.to));
+        let barred = self.replaceable().filter(|(_, link)| is_allowed(link) && !is_preferred(link));
+        let barred = barred.map(|(id, _)| id).collect();
+        let made = self.needed.union(&self.preferred).copied().collect();
+        self.bindings = Bindings::new(self, made, barred);
+    }
+
+    /// Returns the binding links that copies can replace.
+    fn replaceable(&self) -> impl Iterator<Item = (LinkId, &Link)> {
+        numbered(&self.links).filter(|(id, link)| binds(link) && !self.needed.contains(id))
+    }
+
+    /// Returns whether no needed binding uses an end of the link. Such an arena is not given away to another binding.
+    fn is_free(&self, link: &Link) -> bool {
+        let mut needed = self.needed.iter().map(|needed| self.link(*needed));
+        !needed.any(|other| [other.from, other.to].iter().any(|end| [link.from, link.to].contains(end)))
+    }
+
+    /// Returns the bindings of a buffer without hints.
+    pub(crate) fn bindings(&self) -> &Bindings {
+        &self.bindings
+    }
+
+    /// Returns the bindings of a buffer whose hints ask for those that `wants` names. It is told each link that copies
+    /// can replace, and whether the platform prefers it. What it does not want is barred.
+    pub(crate) fn bindings_where(&self, wants: impl Fn(&Link, bool) -> bool) -> Bindings {
+        let is_made =
+            |id: &LinkId, link: &Link| wants(link, self.preferred.contains(id)) && self.is_free(link);
+        let (mut made, mut barred) = (self.needed.clone(), HashSet::new());
+        for (id, link) in self.replaceable() {
+            if is_made(&id, link) {
+                made.insert(id)
+            } else {
+                barred.insert(id)
+            };
+        }
+        Bindings::new(self, made, barred)
     }
 
     /// Asks every mechanism for its prices up to a size, before planning needs them. Planning runs under a buffer's
@@ -185,6 +220,19 @@ impl Topology {
     pub(crate) fn cross_arena(&self, link: LinkId) -> &Arc<dyn CrossArena> {
         &self.cross_arenas[usize::from(link.0)]
     }
+}
+
+/// The pairs of a root and a member whose bindings the builder of a platform asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wishes {
+    /// The pairs that share storage wherever they can.
+    pub(crate) preferred: BTreeSet<(ArenaId, ArenaId)>,
+    /// The pairs that share storage only for buffers whose hints ask for it.
+    pub(crate) allowed: BTreeSet<(ArenaId, ArenaId)>,
+}
+
+fn binds(link: &Link) -> bool {
+    matches!(link.allocation, Allocation::Bound(_))
 }
 
 fn graph(arenas: usize, links: &[Link]) -> DiGraph<ArenaId, LinkId> {
@@ -288,11 +336,15 @@ impl Routes for Topology {
     }
 
     fn is_needed(&self, link: LinkId) -> bool {
-        self.needed.contains(&link)
+        self.bindings.made.contains(&link)
     }
 
     fn bound_by_need(&self) -> ArenaSet {
-        self.bound_by_need
+        self.bindings.members
+    }
+
+    fn may_bind(&self, link: LinkId) -> bool {
+        !self.bindings.barred.contains(&link)
     }
 
     fn cost(&self, link: LinkId, query: &CopyQuery) -> Option<Cost> {

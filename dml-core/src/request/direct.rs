@@ -1,6 +1,6 @@
-//! Operations on one buffer that need no grant: prefetch, restore, free, bind, close.
+//! Operations on one buffer that need no grant: restore, free, will not use, bind, close.
 
-use crate::base::id::{ArenaId, DeviceId};
+use crate::base::id::ArenaId;
 use crate::buffer::RawBuffer;
 use crate::buffer::engine::Run;
 use crate::buffer::error::AcquireError;
@@ -18,38 +18,6 @@ impl RawBuffer {
     #[must_use]
     pub fn range(&self, bytes: Range<u64>) -> RawRange {
         RawRange::new(self.clone(), bytes)
-    }
-
-    /// Makes bytes valid in a device's arena ahead of their use, on the calling thread. It grants nothing.
-    ///
-    /// # Errors
-    /// As an acquire for reading that does not wait. [`AcquireError::Busy`] also while other requests wait.
-    pub fn prefetch(&self, device: DeviceId, bytes: Range<u64>) -> Result<(), AcquireError> {
-        self.prefetch_to(self.0.platform.home_of(device)?, bytes)
-    }
-
-    /// Makes bytes valid in an arena ahead of their use, on the calling thread. It grants nothing. This brings a buffer to
-    /// a [store](crate::ArenaDesc::store), after which [`free`](Self::free) makes room elsewhere.
-    ///
-    /// # Errors
-    /// As [`prefetch`](Self::prefetch); [`AcquireError::NoSuchArena`].
-    pub fn prefetch_in(&self, arena: ArenaId, bytes: Range<u64>) -> Result<(), AcquireError> {
-        self.0.platform.knows(arena)?;
-        self.prefetch_to(arena, bytes)
-    }
-
-    fn prefetch_to(&self, arena: ArenaId, bytes: Range<u64>) -> Result<(), AcquireError> {
-        let span = self.span(&bytes)?;
-        let begin = self.0.change(|locked, routes| {
-            let owner = locked.new_grant();
-            locked.state.prefetch(routes, owner, arena, span)
-        });
-        match begin {
-            Begin::Granted(_) => Ok(()),
-            Begin::Plan(plan) => Run::new(self, plan, Location::caller()).wait().map(|_| ()),
-            Begin::Busy { reason, .. } => Err(AcquireError::Busy { buffer: self.0.name(), reason }),
-            Begin::Refused(refusal) => Err(self.0.refused(refusal)),
-        }
     }
 
     /// Gives poisoned bytes their last committed contents back.
@@ -86,6 +54,41 @@ impl RawBuffer {
             let (buffer, arena) = (self.0.name(), self.0.arena_name(arena));
             AcquireError::NotFreeable { buffer, arena, reason }
         })
+    }
+
+    /// Says that no kernel will use the buffer in `arena` until it is acquired there again. The storage is freed as soon
+    /// as nobody uses it and its contents are valid elsewhere: in this call, or later by whoever makes that true.
+    ///
+    /// Nothing is lost. Contents that are valid nowhere else are brought to main memory, on the calling thread. Those that
+    /// a kernel is using or waiting for are not brought. They keep the storage until a kernel elsewhere has read or
+    /// overwritten them. A program that wants no copy calls [`free`](Self::free), which is refused instead. Main memory
+    /// itself is freed when its contents are valid elsewhere.
+    ///
+    /// An arena that shares storage leaves it; the storage stays with those that still use it. Saying it twice changes
+    /// nothing, and an arena without storage has nothing to give up. A lost one gives its storage up anyway.
+    ///
+    /// # Errors
+    /// [`AcquireError::NotFreeable`] for storage of the application's own. [`AcquireError::Closed`],
+    /// [`AcquireError::Wedged`], [`AcquireError::NoSuchArena`]. [`AcquireError::Unreachable`] or
+    /// [`AcquireError::DeviceLost`] if the only copy cannot be brought to main memory; the arena then stays as it was.
+    /// Errors of the copy, as of an acquire: the storage then stays until its contents are valid elsewhere.
+    #[track_caller]
+    pub fn will_not_use(&self, arena: ArenaId) -> Result<(), AcquireError> {
+        self.0.platform.knows(arena)?;
+        let home = self.0.platform.host().and_then(|host| self.0.platform.home(host));
+        let begin = self.0.change(|locked, routes| {
+            let owner = locked.new_grant();
+            locked.state.will_not_use(routes, owner, arena, home)
+        });
+        let external = |reason| {
+            let (buffer, arena) = (self.0.name(), self.0.arena_name(arena));
+            AcquireError::NotFreeable { buffer, arena, reason }
+        };
+        match begin.map_err(external)? {
+            Begin::Granted(_) | Begin::Busy { .. } => Ok(()),
+            Begin::Plan(plan) => Run::new(self, plan, Location::caller()).wait().map(|_| ()),
+            Begin::Refused(refusal) => Err(self.0.refused(refusal)),
+        }
     }
 
     /// Lets `arena`, which has no storage, share the storage of `root`. Data then moves between the two by a change of

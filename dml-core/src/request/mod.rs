@@ -3,10 +3,12 @@
 pub(crate) mod acquire;
 pub(crate) mod acquisition;
 pub(crate) mod direct;
+pub(crate) mod external;
 pub(crate) mod flight;
 pub(crate) mod grant;
 pub(crate) mod held;
 pub(crate) mod platform;
+pub(crate) mod prefetch;
 pub(crate) mod region;
 pub(crate) mod typed;
 pub(crate) mod view;

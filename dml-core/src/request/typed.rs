@@ -1,19 +1,12 @@
 //! Buffers of elements, and the builders of buffers.
 
-use crate::base::guard::guard;
 use crate::base::id::{ArenaId, DeviceId};
 use crate::base::sync::Arc;
 use crate::buffer::error::AcquireError;
-use crate::buffer::lock::External;
-use crate::buffer::storage::free;
 use crate::buffer::{Made, RawBuffer};
-use crate::memory::block::{BlockRef, NewBlock};
-use crate::memory::error::AllocError;
-use crate::memory::host::{HostMemory, Owned, Storage};
-use crate::memory::request::Backing;
 use crate::platform::Platform;
 use crate::platform::error::ConfigError;
-use crate::platform::error::Unstored;
+use crate::platform::hints::{Hints, Pattern};
 use crate::request::acquire::Acquire;
 use crate::request::region::RangeOf;
 use crate::request::view::{ReadView, WriteView};
@@ -69,6 +62,11 @@ impl<T: Pod> Buffer<T> {
         RangeOf::new(self.clone(), elements)
     }
 
+    /// Makes a buffer of elements of a buffer of as many bytes.
+    pub(crate) fn of(raw: RawBuffer, elements: u64) -> Self {
+        Self { raw, elements, _element: PhantomData }
+    }
+
     /// Converts a range of elements to bytes. An overflow saturates outside the buffer, where the acquire's check finds
     /// it.
     pub(crate) fn bytes(elements: &Range<u64>) -> Range<u64> {
@@ -106,87 +104,20 @@ impl<T: Pod> Buffer<T> {
         WriteView::new(grants, self.clone())
     }
 
+    /// Says that no kernel will use the buffer in `arena` until it is acquired there again, so that its storage can go:
+    /// see [`RawBuffer::will_not_use`].
+    ///
+    /// # Errors
+    /// As [`RawBuffer::will_not_use`].
+    #[track_caller]
+    pub fn will_not_use(&self, arena: ArenaId) -> Result<(), AcquireError> {
+        self.raw.will_not_use(arena)
+    }
+
     fn host_acquire(&self) -> Result<Acquire, AcquireError> {
         let platform = self.raw.platform();
         let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
         Ok(platform.acquire(host))
-    }
-}
-
-impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
-    /// Closes the buffer and returns its latest contents, after all other grants have ended. The result is the
-    /// application's own vector if the buffer was made from one, and a copy otherwise. It is also a copy if someone keeps a
-    /// block of it ([`Grants::block`](crate::Grants::block)). A grant or view that was leaked never ends, so the call never
-    /// returns; [`RawBuffer::close_timeout`](crate::RawBuffer::close_timeout) says what is held.
-    ///
-    /// # Errors
-    /// As [`Buffer::read`]; the buffer is then unchanged. [`AcquireError::Closed`] if another caller got the vector
-    /// first. [`AcquireError::Wedged`] if an arena broke its contract meanwhile; the vector is then leaked.
-    #[track_caller]
-    pub fn into_vec(self) -> Result<Vec<T>, AcquireError> {
-        let view = self.read()?;
-        if !self.raw.has_external() {
-            let contents = view.to_vec();
-            self.raw.close_after(view.into_grants());
-            return Ok(contents);
-        }
-        let container = self.raw.close_taking(view.into_grants())?;
-        Ok(vec_of(container).expect("a buffer of this type was made of such a container"))
-    }
-
-    pub(crate) fn from_storage<S: Storage<T>>(platform: &Platform, storage: S) -> Result<Self, Unstored<S>> {
-        if size_of::<T>() == 0 {
-            return Err(Unstored { cause: ConfigError::ZeroSized, storage });
-        }
-        let Some(home) = platform.host().and_then(|host| platform.home(host)) else {
-            return Err(Unstored { cause: ConfigError::NoHostArena, storage });
-        };
-        let container = Arc::new(Owned::<T, S>::new(storage));
-        let memory = HostMemory::of(container.clone());
-        let (len, backing) = (memory.len(), Backing::external(&memory));
-        let block = match attached(platform, home, &backing) {
-            Ok(block) => block,
-            Err(cause) => {
-                drop(memory);
-                drop(backing);
-                return Err(Unstored { cause: cause.into(), storage: Owned::take_back(container) });
-            }
-        };
-        let made = Made { len, label: None, element_bytes: size_of::<T>() as u64 };
-        let raw = RawBuffer::with_storage(platform, made, home, (container, memory, block));
-        Ok(Self { raw, elements: len / size_of::<T>() as u64, _element: PhantomData })
-    }
-}
-
-/// Returns an arena's block over storage of the application, if the block keeps the contract.
-fn attached(platform: &Platform, home: ArenaId, storage: &Backing) -> Result<BlockRef, AllocError> {
-    let arena = platform.desc(home).name.clone();
-    let attached = guard(|| platform.arena(home).attach(storage));
-    let block =
-        attached.unwrap_or_else(|message| Err(AllocError::Panicked { arena: arena.clone(), message }))?;
-    let mut new = NewBlock::new(block);
-    // Asking the block runs the arena's code, which may panic or lie.
-    let wrong = if !new.is_new() {
-        AllocError::NotNew { arena }
-    } else if !guard(|| new.is_over(Some(storage))).unwrap_or_default() {
-        AllocError::OtherStorage { arena }
-    } else if !guard(|| new.block.len()).is_ok_and(|bytes| bytes >= storage.len()) {
-        AllocError::OutOfMemory { arena, bytes: storage.len() }
-    } else {
-        return Ok(new.block);
-    };
-    free(platform, home, new.block);
-    Err(wrong)
-}
-
-/// Returns the application's container as a vector, or a copy of it if other references exist.
-fn vec_of<T: Pod + fmt::Debug + Send + Sync>(container: External) -> Option<Vec<T>> {
-    match container.downcast::<Owned<T, Vec<T>>>() {
-        Ok(owned) => Some(Owned::take_back(owned)),
-        Err(other) => {
-            let owned = other.downcast::<Owned<T, Box<[T]>>>().ok()?;
-            Some(Owned::take_back(owned).into_vec())
-        }
     }
 }
 
@@ -214,11 +145,12 @@ pub struct RawBufferBuilder {
     len: u64,
     contents: Contents,
     label: Option<Arc<str>>,
+    hints: Hints,
 }
 
 impl RawBufferBuilder {
     pub(crate) fn new(platform: Platform, len: u64) -> Self {
-        Self { platform, len, contents: Contents::Undefined, label: None }
+        Self { platform, len, contents: Contents::Undefined, label: None, hints: Hints::default() }
     }
 
     /// Makes the buffer start as zeros, which are written in the arena that first needs them. Without this call,
@@ -234,12 +166,26 @@ impl RawBufferBuilder {
         self
     }
 
+    /// Names devices that will use the buffer, so that storage is made in the right place first: see [`Hints::used_by`].
+    /// A binding of memories that the platform prefers is not followed if it serves a device that is not named.
+    pub fn used_by(mut self, devices: impl IntoIterator<Item = DeviceId>) -> Self {
+        self.hints = self.hints.used_by(devices);
+        self
+    }
+
+    /// Says how the devices will use the buffer, so that they share storage or have copies: see [`Pattern`].
+    pub fn pattern(mut self, pattern: Pattern) -> Self {
+        self.hints = self.hints.pattern(pattern);
+        self
+    }
+
     /// Makes the buffer. Storage is allocated later, in the arenas that use it.
     ///
     /// # Errors
-    /// [`ConfigError::TooLarge`] if the size exceeds the address space.
+    /// [`ConfigError::TooLarge`] if the size exceeds the address space; [`ConfigError::NoSuchDevice`] for a hint that
+    /// names a device which the platform does not have.
     pub fn build(self) -> Result<RawBuffer, ConfigError> {
-        let made = Made { len: self.len, label: self.label, element_bytes: 1 };
+        let made = Made { len: self.len, label: self.label, element_bytes: 1, hints: self.hints };
         RawBuffer::create(&self.platform, made, self.contents.into())
     }
 }
@@ -252,12 +198,20 @@ pub struct BufferBuilder<T: Pod> {
     elements: u64,
     contents: Contents,
     label: Option<Arc<str>>,
+    hints: Hints,
     _element: PhantomData<fn() -> T>,
 }
 
 impl<T: Pod> BufferBuilder<T> {
     pub(crate) fn new(platform: Platform, elements: u64) -> Self {
-        Self { platform, elements, contents: Contents::Undefined, label: None, _element: PhantomData }
+        Self {
+            platform,
+            elements,
+            contents: Contents::Undefined,
+            label: None,
+            hints: Hints::default(),
+            _element: PhantomData,
+        }
     }
 
     /// Makes the buffer start as zeros, which are written in the arena that first needs them. Without this call,
@@ -273,11 +227,25 @@ impl<T: Pod> BufferBuilder<T> {
         self
     }
 
+    /// Names devices that will use the buffer, so that storage is made in the right place first: see [`Hints::used_by`].
+    /// A binding of memories that the platform prefers is not followed if it serves a device that is not named.
+    pub fn used_by(mut self, devices: impl IntoIterator<Item = DeviceId>) -> Self {
+        self.hints = self.hints.used_by(devices);
+        self
+    }
+
+    /// Says how the devices will use the buffer, so that they share storage or have copies: see [`Pattern`].
+    pub fn pattern(mut self, pattern: Pattern) -> Self {
+        self.hints = self.hints.pattern(pattern);
+        self
+    }
+
     /// Makes the buffer. Storage is allocated later, in the arenas that use it.
     ///
     /// # Errors
     /// [`ConfigError::TooLarge`] if the size exceeds the address space; [`ConfigError::ZeroSized`] for elements of zero
-    /// bytes; [`ConfigError::OverAligned`] for elements that need more alignment than the host's memory has.
+    /// bytes; [`ConfigError::OverAligned`] for elements that need more alignment than the host's memory has;
+    /// [`ConfigError::NoSuchDevice`] for a hint that names a device which the platform does not have.
     pub fn build(self) -> Result<Buffer<T>, ConfigError> {
         let element_bytes = size_of::<T>() as u64;
         if element_bytes == 0 {
@@ -287,7 +255,7 @@ impl<T: Pod> BufferBuilder<T> {
         let len = self.elements.checked_mul(element_bytes).filter(|&len| isize::try_from(len).is_ok());
         let len = len.ok_or(too_large)?;
         self.expect_visible()?;
-        let made = Made { len, label: self.label, element_bytes };
+        let made = Made { len, label: self.label, element_bytes, hints: self.hints };
         let raw = RawBuffer::create(&self.platform, made, self.contents.into())?;
         Ok(Buffer { raw, elements: self.elements, _element: PhantomData })
     }

@@ -77,6 +77,9 @@ pub struct ArenaState {
     pub transition: Option<Transition>,
     /// The part of the arena that is lost.
     pub loss: Loss,
+    /// Whether the application will not use the arena any more. Its storage is then freed as soon as that is possible
+    /// (I-28). The next request for the arena withdraws the word.
+    pub is_retired: bool,
 }
 
 impl ArenaState {
@@ -90,6 +93,7 @@ impl ArenaState {
             copy_refs: 0,
             transition: None,
             loss: Loss::None,
+            is_retired: false,
         }
     }
 

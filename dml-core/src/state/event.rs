@@ -73,6 +73,13 @@ pub enum EventKind {
         /// The root whose storage the arena shares, if it shares one.
         root: Option<ArenaId>,
     },
+    /// An arena received storage of the application.
+    Attached {
+        /// The arena that received storage.
+        arena: ArenaId,
+        /// The commit of its contents, if they became the contents of the buffer.
+        commit: Option<Seq>,
+    },
     /// The storage of an arena was freed.
     Freed {
         /// The arena whose storage was freed.

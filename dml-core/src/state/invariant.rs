@@ -243,6 +243,8 @@ impl BufferState {
         let lets_go = |id: &ArenaId| self.arena(*id).loss == Loss::Storage && !self.is_wanted(*id);
         let kept = self.arena_ids().find(lets_go);
         hold!(5, kept.is_none(), "{kept:?} keeps storage of a lost root that nobody uses");
+        let kept = self.retiring();
+        hold!(28, kept.is_none(), "{kept:?} keeps storage that nobody will use");
         let lasts = self.lifecycle == Lifecycle::Closing && self.is_idle();
         hold!(25, !lasts, "closing without users, and not closed");
         // A request that waits while the buffer has no users would wait for ever.

@@ -12,7 +12,7 @@
 //!
 //! # Invariants
 //! [`BufferState::check_invariants`] checks what must hold after every transition: I-1, I-3 to I-14, I-18, I-19, I-21,
-//! I-23 and I-25 of docs/spec.md. It recomputes each of them from scratch.
+//! I-23, I-25 and I-28 of docs/spec.md. It recomputes each of them from scratch.
 
 mod arena_state;
 mod event;
@@ -36,10 +36,11 @@ pub use execution::{Execution, Finished, Next, Report};
 pub use invariant::Violation;
 pub use plan::{Path, PathKey, Purpose, Step, SyncPlan};
 pub use queue::{Admission, Waiting};
-pub use refusal::{BindRefusal, BusyReason, ContractBreach, FreeRefusal, Refusal};
+pub use refusal::{AttachRefusal, BindRefusal, BusyReason, ContractBreach, FreeRefusal, Refusal};
 pub use release::{Outcome, Release};
 pub use requestors::{Copies, CopyId, CopyKind, CopyOp, CopyPhase, Phase, Requestor};
 pub use segments::{Content, Remains, Segments, Status};
+pub use storage::Brings;
 pub use transition::{Begin, Request};
 
 use crate::base::cost::Cost;
@@ -82,6 +83,11 @@ pub trait Routes {
         let Link { from, to, allocation, .. } = *self.link(link);
         matches!(allocation, Allocation::Bound(_))
             && !(reach(self, from).contains(to) && reach(self, to).contains(from))
+    }
+
+    /// Returns whether a link may bind an arena that has no storage. A needed binding always may.
+    fn may_bind(&self, _link: LinkId) -> bool {
+        true
     }
 
     /// Returns the destination arenas of the needed bindings.

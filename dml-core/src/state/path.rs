@@ -291,7 +291,7 @@ impl Planner<'_> {
         let shared = group.contains(link.from);
         match link.allocation {
             Allocation::Bound(_) | Allocation::Shared if shared => Some(Crossing::Refresh),
-            Allocation::Bound(concurrency) if !to.alloc.is_allocated() => {
+            Allocation::Bound(concurrency) if !to.alloc.is_allocated() && self.routes.may_bind(id) => {
                 let is_root = match from.alloc {
                     Alloc::Internal | Alloc::External => true,
                     // The earlier hop that leads to the root allocates its storage.

@@ -536,6 +536,15 @@ impl<'a> Planner<'a> {
         roots
     }
 
+    /// Returns an arena that has storage and that `arena` must share it with, because nothing else joins the two.
+    pub(super) fn must_share(&self, arena: ArenaId) -> Option<ArenaId> {
+        if !self.routes.bound_by_need().contains(arena) {
+            return None;
+        }
+        let mut roots = self.better_roots(arena).into_iter();
+        roots.find(|(is_there, ..)| is_there.0).map(|(.., root, _)| root)
+    }
+
     /// Returns the root that `arena` must share storage with, if any: the best one that the present users permit.
     fn root_for(&self, arena: ArenaId) -> Result<Option<(ArenaId, Concurrency)>, NoPlan> {
         if !self.routes.bound_by_need().contains(arena) {

@@ -112,6 +112,41 @@ pub enum FreeRefusal {
     WouldLoseData,
 }
 
+/// Why the application's storage cannot serve a buffer that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[non_exhaustive]
+pub enum AttachRefusal {
+    /// The storage has another size than the buffer.
+    #[error("the storage has {bytes} bytes, and the buffer has {len}")]
+    Length {
+        /// The size of the storage.
+        bytes: u64,
+        /// The size of the buffer.
+        len: u64,
+    },
+    /// The arena has storage already.
+    #[error("it already has storage")]
+    AlreadyAllocated,
+    /// A plan is about to give the arena storage.
+    #[error("it is about to get storage")]
+    InTransition,
+    /// A kernel holds some of the bytes, or they are being copied, so their contents cannot be replaced.
+    #[error("a kernel or a copy uses some of the bytes")]
+    InUse,
+    /// Requests wait for the buffer, and new contents would pass them by.
+    #[error("earlier requests are waiting")]
+    Queue,
+    /// Only shared storage joins the arena to another one, which has storage already.
+    #[error("it can only share the storage of {root}")]
+    MustShare {
+        /// The arena whose storage is to be shared.
+        root: ArenaId,
+    },
+    /// The buffer is closed or wedged, or the arena's device is lost.
+    #[error("the buffer does not serve any more")]
+    NotOpen,
+}
+
 /// Why two arenas cannot share storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]

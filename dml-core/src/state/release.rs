@@ -74,7 +74,7 @@ impl BufferState {
     }
 
     /// Makes the bytes written through `arena` the latest contents, for exactly the claims that write (I-17).
-    fn commit(&mut self, routes: &dyn Routes, arena: ArenaId, claims: &[Claim]) -> Seq {
+    pub(super) fn commit(&mut self, routes: &dyn Routes, arena: ArenaId, claims: &[Claim]) -> Seq {
         let content = Content { valid: self.tenancy(routes).mirrors(arena), status: Status::Defined };
         for claim in claims.iter().filter(|claim| claim.access.writes()) {
             self.segments.update(claim.span, |_| content);
@@ -115,6 +115,7 @@ impl BufferState {
         let entry = &mut self.requestors[index];
         entry.set_claims(claims.reading());
         entry.seq_at_grant = seq;
+        self.settle(routes);
         Ok(commit)
     }
 

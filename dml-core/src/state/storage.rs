@@ -1,14 +1,25 @@
-//! Changes of storage: bindings, frees, lost devices, and the end of the buffer.
+//! Changes of storage: bindings, frees, arenas that will not be used, lost devices, and the end of the buffer.
 
+use super::plan::Planner;
 use super::{
-    Admission, Alloc, ArenaState, BufferState, Content, Lifecycle, Loss, MapState, Phase, Purpose, Refusal,
-    Remains, Requestor, Routes, Status, Step, SyncPlan,
+    Admission, Alloc, ArenaState, Begin, BufferState, Content, Lifecycle, Loss, MapState, Phase, Purpose,
+    Refusal, Remains, Requestor, Routes, Status, Step, SyncPlan,
 };
-use super::{BindRefusal, FreeRefusal};
+use super::{AttachRefusal, BindRefusal, FreeRefusal};
+use crate::base::access::{Access, Claim, Claims};
 use crate::base::cost::Cost;
-use crate::base::id::{ArenaId, ArenaSet, DeviceId, OwnerId};
+use crate::base::id::{ArenaId, ArenaSet, DeviceId, OwnerId, Seq};
 use crate::base::range::Span;
 use crate::memory::desc::Concurrency;
+
+/// What storage of the application brings to a buffer that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Brings {
+    /// Its contents, which become those of the buffer.
+    Contents,
+    /// Room alone: the contents of the buffer stay as they are.
+    Room,
+}
 
 impl BufferState {
     /// Records that a step bound `arena` to the storage of `root`.
@@ -64,6 +75,7 @@ impl BufferState {
         if self.group(root).iter().any(in_use) {
             return Err(BindRefusal::InUse);
         }
+        self.arena_mut(arena).is_retired = false;
         let steps = vec![Step::Bind { arena, root, concurrency }];
         let purpose = Purpose::Binding;
         let plan = SyncPlan { owner, purpose, arena, steps, cost: Cost::ZERO };
@@ -71,11 +83,61 @@ impl BufferState {
         Ok(plan)
     }
 
+    /// Gives `arena`, which has no storage, storage of the application. Returns the commit that its contents are, if they
+    /// become the contents of the buffer.
+    ///
+    /// # Errors
+    /// [`AttachRefusal`]; nothing changed then.
+    pub fn attach(
+        &mut self,
+        routes: &dyn Routes,
+        arena: ArenaId,
+        brings: Brings,
+    ) -> Result<Option<Seq>, AttachRefusal> {
+        let state = self.arena(arena);
+        if self.lifecycle != Lifecycle::Open || state.is_lost() {
+            return Err(AttachRefusal::NotOpen);
+        }
+        if state.alloc.is_allocated() {
+            return Err(AttachRefusal::AlreadyAllocated);
+        }
+        if state.transition.is_some() {
+            return Err(AttachRefusal::InTransition);
+        }
+        if let Some(root) = Planner::new(self, routes, OwnerId(0), arena, false).must_share(arena) {
+            return Err(AttachRefusal::MustShare { root });
+        }
+        let claim = Claim { span: Span::new(0, self.len()), access: Access::WriteInvalidate };
+        let claims = Claims::new([claim]);
+        if brings == Brings::Contents {
+            if self.conflicts(&claims).is_err() {
+                return Err(AttachRefusal::InUse);
+            }
+            if !self.queue.is_empty() {
+                return Err(AttachRefusal::Queue);
+            }
+        }
+        let state = self.arena_mut(arena);
+        (state.alloc, state.is_retired) = (Alloc::External, false);
+        let commits = brings == Brings::Contents && !claims.is_empty();
+        let commit = commits.then(|| self.commit(routes, arena, &claims));
+        self.settle(routes);
+        Ok(commit)
+    }
+
     /// Removes the storage of `arena`. The caller returns it to the memory it came from.
     ///
     /// # Errors
     /// [`FreeRefusal`]; nothing changed then.
     pub fn free(&mut self, routes: &dyn Routes, arena: ArenaId) -> Result<(), FreeRefusal> {
+        self.may_free(arena)?;
+        self.drop_storage(routes, arena);
+        self.settle(routes);
+        Ok(())
+    }
+
+    /// Checks that the storage of `arena` can be freed now.
+    fn may_free(&self, arena: ArenaId) -> Result<(), FreeRefusal> {
         if self.is_wanted(arena) {
             return Err(FreeRefusal::InUse);
         }
@@ -101,6 +163,12 @@ impl BufferState {
         if self.segments.iter().any(holds_last) {
             return Err(FreeRefusal::WouldLoseData);
         }
+        Ok(())
+    }
+
+    /// Removes storage that may be freed.
+    fn drop_storage(&mut self, routes: &dyn Routes, arena: ArenaId) {
+        let group = self.group(arena).without(arena);
         self.update_all(|content| Content { valid: content.valid.without(arena), ..content });
         let state = self.arena_mut(arena);
         state.alloc = Alloc::Unallocated;
@@ -112,7 +180,54 @@ impl BufferState {
                 false => Content { valid: content.valid.union(mirrors), ..content },
             });
         }
-        Ok(())
+    }
+
+    /// Records that no kernel will use `arena` until it is requested there again. Its storage is freed as soon as nobody
+    /// uses it and its contents are valid elsewhere, which may be now (I-28). Returns what brings the contents that are
+    /// valid nowhere else to `home`: [`Begin::Granted`] means that there are none, and [`Begin::Busy`] that they cannot
+    /// be brought now and stay until they are valid elsewhere.
+    ///
+    /// # Errors
+    /// [`FreeRefusal::External`], because such storage is never freed. It and [`Begin::Refused`] change nothing.
+    pub fn will_not_use(
+        &mut self,
+        routes: &dyn Routes,
+        owner: OwnerId,
+        arena: ArenaId,
+        home: Option<ArenaId>,
+    ) -> Result<Begin, FreeRefusal> {
+        if let Err(refused) = self.is_open() {
+            return Ok(refused);
+        }
+        if self.arena(arena).alloc == Alloc::External {
+            return Err(FreeRefusal::External);
+        }
+        let before = std::mem::replace(&mut self.arena_mut(arena).is_retired, true);
+        self.settle(routes);
+        let nothing = Ok(Begin::Granted(self.commit_seq));
+        let Some(home) = home.filter(|&home| home != arena) else { return nothing };
+        let only_here = self
+            .segments
+            .iter()
+            .filter(|(_, content)| content.valid == ArenaSet::of(arena) && content.status == Status::Defined);
+        let claims = only_here.map(|(span, _)| Claim { span, access: Access::ReadOnly });
+        // What a kernel is about to overwrite is not worth a copy.
+        let claims = claims.filter(|&claim| self.conflicts(&Claims::new([claim])).is_ok());
+        let claims = Claims::new(claims);
+        if claims.is_empty() {
+            return nothing;
+        }
+        let begin = self.fetch(routes, owner, home, &claims);
+        if let Begin::Refused(_) = begin {
+            self.arena_mut(arena).is_retired = before;
+        }
+        Ok(begin)
+    }
+
+    /// Returns an arena whose storage is to be freed and can be.
+    pub(super) fn retiring(&self) -> Option<ArenaId> {
+        let retired = |id: &ArenaId| self.arena(*id).is_retired && self.arena(*id).alloc.is_allocated();
+        self.arena_ids().filter(retired).find(|id| self.may_free(*id).is_ok())
     }
 
     /// Returns whether a kernel or a copy uses the arena, or a plan will.
@@ -172,14 +287,18 @@ impl BufferState {
         refused
     }
 
-    /// Completes what becomes possible when users leave. Storage of a lost root is dropped after its last user, and a
-    /// closing buffer without users becomes closed. The caller frees the storage of every arena that has none here any
+    /// Completes what becomes possible when users leave or contents become valid elsewhere. Storage of a lost root is
+    /// dropped after its last user, storage that will not be used is dropped as soon as it may be, and a closing buffer without users becomes closed. The caller frees the storage of every arena that has none here any
     /// more (I-25).
     pub(super) fn settle(&mut self, routes: &dyn Routes) {
         for id in self.arena_ids() {
             if self.arena(id).loss == Loss::Storage && !self.is_wanted(id) {
                 *self.arena_mut(id) = ArenaState::new(routes.arena(id));
             }
+        }
+        // A member that leaves may be the last one that kept its root.
+        while let Some(arena) = self.retiring() {
+            self.drop_storage(routes, arena);
         }
         if self.lifecycle == Lifecycle::Closing && self.is_idle() {
             self.lifecycle = Lifecycle::Closed;

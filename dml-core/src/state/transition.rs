@@ -118,7 +118,7 @@ impl BufferState {
     }
 
     /// Refuses if the buffer does not accept requests.
-    fn is_open(&self) -> Result<(), Begin> {
+    pub(super) fn is_open(&self) -> Result<(), Begin> {
         match self.lifecycle {
             Lifecycle::Open => Ok(()),
             Lifecycle::Closing | Lifecycle::Closed => Err(Begin::Refused(Refusal::Closed)),
@@ -127,7 +127,7 @@ impl BufferState {
     }
 
     /// Reports `Busy` if a kernel or a copy is in the way.
-    fn conflicts(&self, claims: &Claims) -> Result<(), Begin> {
+    pub(super) fn conflicts(&self, claims: &Claims) -> Result<(), Begin> {
         let busy = |reason| Begin::Busy { reason, needs_idle: ArenaSet::EMPTY };
         if self.requestors.iter().any(|entry| entry.conflicts(claims)) {
             return Err(busy(BusyReason::Conflict));
@@ -176,6 +176,9 @@ impl BufferState {
             Err(begin) => return begin,
         };
         let mut entry = Requestor::new(request, self.commit_seq);
+        if !request.claims.is_empty() {
+            self.arena_mut(request.arena).is_retired = false;
+        }
         match plan {
             None => {
                 entry.phase = Phase::Granted;
@@ -356,7 +359,8 @@ impl BufferState {
         let entry = &mut self.requestors[index];
         entry.phase = Phase::Granted;
         entry.seq_at_grant = seq;
-        Ok(entry)
+        self.settle(routes);
+        Ok(&self.requestors[index])
     }
 
     /// Returns the reason why a kernel cannot read its bytes in `arena`, if they were lost during the plan.
@@ -386,23 +390,39 @@ impl BufferState {
     /// already valid.
     pub fn prefetch(&mut self, routes: &dyn Routes, owner: OwnerId, arena: ArenaId, span: Span) -> Begin {
         let claims = Claims::new([Claim { span, access: Access::ReadOnly }]);
+        self.fetch(routes, owner, arena, &claims)
+    }
+
+    /// Brings bytes to an arena, as for a reader that is not there.
+    pub(super) fn fetch(
+        &mut self,
+        routes: &dyn Routes,
+        owner: OwnerId,
+        arena: ArenaId,
+        claims: &Claims,
+    ) -> Begin {
         if !self.queue.is_empty() {
             return Begin::Busy { reason: BusyReason::Queue, needs_idle: ArenaSet::EMPTY };
         }
         // A prefetch belongs to no kernel, so the check for bytes held by the same kernel does not apply.
-        let admitted = self.is_open().and_then(|()| self.conflicts(&claims));
+        let admitted = self.is_open().and_then(|()| self.conflicts(claims));
         if let Err(begin) = admitted.and_then(|()| self.has_arena(arena)) {
             return begin;
         }
-        let unreadable = self.segments.in_span(span).find_map(|(span, content)| content.unreadable(span));
+        let unreadable = {
+            let mut parts = claims.iter().flat_map(|claim| self.segments.in_span(claim.span));
+            parts.find_map(|(span, content)| content.unreadable(span))
+        };
         if let Some(refusal) = unreadable {
             return Begin::Refused(refusal);
         }
         let mut planner = Planner::new(self, routes, owner, arena, false);
         if let Err(none) = claims.iter().try_for_each(|claim| planner.bring(claim)) {
+            let span = claims.first().map_or(Span::new(0, 0), |claim| claim.span);
             return self.without_plan(none, arena, span);
         }
         let plan = planner.finish(Purpose::Prefetch);
+        self.arena_mut(arena).is_retired = false;
         if plan.steps.is_empty() {
             return Begin::Granted(self.commit_seq);
         }

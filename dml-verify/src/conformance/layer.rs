@@ -124,7 +124,7 @@ impl<'a> User<'a> {
                 } else {
                     buffer.prefetch(self.subject.host(), range)
                 };
-                prefetched.expect("nobody else uses it");
+                prefetched.wait().expect("nobody else uses it");
             }
             10 => self.fail(range),
             _ => {

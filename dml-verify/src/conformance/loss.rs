@@ -20,7 +20,7 @@ pub fn a_lost_device_is_told_and_keeps_nobody_waiting(subject: &Subject) {
 
     let len = if subject.fits_twice(400_012) { 100_003 } else { 13 };
     let kept = platform.buffer_from(pattern(1, len)).expect("a host that takes vectors");
-    kept.raw().prefetch_in(id, 0..len as u64).expect("nobody else uses it");
+    kept.raw().prefetch_in(id, 0..len as u64).wait().expect("nobody else uses it");
     let gone: Buffer<u8> = platform.buffer(len as u64).build().expect("a buffer of a few bytes");
     let mut grants = platform.acquire_in(id).write(&gone).wait().expect("nobody else uses it");
     grants.write_bytes(&gone, &pattern(2, len)).expect("granted for writing");

@@ -20,11 +20,12 @@ pub use op::{How, Mix, Op, from_bytes, ops, run};
 pub use runner::{LEN, Tally};
 
 use dml_core::state::{
-    Admission, Alloc, Begin, BufferState, CopyId, CopyKind, CopyOp, Execution, Finished, Initial, Lifecycle,
-    Next, Outcome, Refusal, Report, Request, Routes, Step, SyncPlan,
+    Admission, Alloc, Begin, Brings, BufferState, CopyId, CopyKind, CopyOp, Execution, Finished, Initial,
+    Lifecycle, Next, Outcome, Refusal, Report, Request, Routes, Step, SyncPlan,
 };
 use dml_core::{
-    Allocation, ArenaId, ArenaSet, Claims, Concurrency, DeviceId, KernelId, OwnerId, Span, Ticket,
+    Access, Allocation, ArenaId, ArenaSet, Claim, Claims, Concurrency, DeviceId, KernelId, OwnerId, Span,
+    Ticket,
 };
 use ghost::{Ghost, Underway};
 
@@ -528,6 +529,33 @@ impl Machine {
         freed
     }
 
+    /// Gives an arena storage of the application, where that is possible.
+    pub fn attach(&mut self, routes: &dyn Routes, arena: ArenaId, brings: Brings) {
+        if let Ok(commit) = self.state.attach(routes, arena, brings) {
+            self.ghost.allocated(arena);
+            if commit.is_some() {
+                let span = Span::new(0, self.state.len());
+                let claims = Claims::new([Claim { span, access: Access::WriteInvalidate }]);
+                self.ghost.wrote(&self.state, arena, &claims, true);
+            }
+        }
+        self.settle(routes);
+    }
+
+    /// Says that an arena will not be used. Its only contents go to `home`, where that can begin.
+    pub fn will_not_use(
+        &mut self,
+        routes: &dyn Routes,
+        owner: OwnerId,
+        arena: ArenaId,
+        home: Option<ArenaId>,
+    ) {
+        if let Ok(Begin::Plan(plan)) = self.state.will_not_use(routes, owner, arena, home) {
+            self.run(plan);
+        }
+        self.settle(routes);
+    }
+
     /// Declares a device lost, with the contents of its memories.
     pub fn lose(&mut self, routes: &dyn Routes, device: DeviceId) {
         let gone = (0..).map(ArenaId).zip(routes.arenas()).filter(|(_, desc)| desc.native == device);
@@ -546,6 +574,15 @@ impl Machine {
 
     /// Admits every request that can be admitted. Follows every change.
     fn settle(&mut self, routes: &dyn Routes) {
+        let gone = |arena: &ArenaId| {
+            let state = self.state.arena(*arena);
+            state.is_retired && !state.alloc.is_allocated()
+        };
+        let gone: ArenaSet = (0..self.arenas).map(ArenaId).filter(gone).collect();
+        if !gone.is_empty() {
+            gone.iter().for_each(|arena| self.ghost.allocated(arena));
+            self.clear_coherent(routes);
+        }
         let admitted = self.state.pump(routes);
         admitted.into_iter().for_each(|admission| self.admit(admission));
     }

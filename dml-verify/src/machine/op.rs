@@ -2,7 +2,7 @@
 
 use super::runner::{LEN, Runner};
 use crate::random::Random;
-use dml_core::state::{Initial, Outcome};
+use dml_core::state::{Brings, Initial, Outcome};
 use dml_core::{Access, Platform, Span};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -31,8 +31,12 @@ pub enum Op {
     Restore { span: Span },
     /// An arena is bound to another's storage.
     Bind { arena: u8, root: u8 },
+    /// An arena gets storage of the application.
+    Attach { arena: u8, brings: Brings },
     /// Storage is freed.
     Free { arena: u8 },
+    /// An arena will not be used any more.
+    WillNotUse { arena: u8, home: Option<u8> },
     /// The device of an arena is lost.
     Lose { arena: u8 },
     /// The buffer is closed.
@@ -124,10 +128,17 @@ fn made(mix: Mix, [kind, which, arena, form, at, drawn, more, last]: Drawn) -> O
         6 => Op::Cancel { which: pick },
         7 => Op::Restore { span },
         8 => Op::Bind { arena, root: which },
-        9 => Op::Free { arena },
+        9 => match drawn {
+            // One in five has a home that takes the contents.
+            0..52 => Op::WillNotUse { arena, home: Some(which) },
+            52..128 => Op::WillNotUse { arena, home: None },
+            _ => Op::Free { arena },
+        },
         10 => Op::Lose { arena },
         // No request succeeds on a closed buffer, so closing comes seldom.
         _ if drawn < 26 => Op::Close,
+        _ if drawn < 70 => Op::Attach { arena, brings: Brings::Contents },
+        _ if drawn < 114 => Op::Attach { arena, brings: Brings::Room },
         _ => Op::Restore { span },
     }
 }

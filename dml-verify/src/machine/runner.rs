@@ -170,6 +170,14 @@ impl<'a> Runner<'a> {
             Op::Free { arena } => {
                 self.machine.free(routes, self.arena(arena));
             }
+            Op::Attach { arena, brings } => {
+                self.machine.attach(routes, self.arena(arena), brings);
+            }
+            Op::WillNotUse { arena, home } => {
+                let (owner, arena) = (self.grant(), self.arena(arena));
+                let home = home.map(|home| self.arena(home));
+                self.machine.will_not_use(routes, owner, arena, home);
+            }
             Op::Lose { arena } => {
                 self.tally.losses += 1;
                 let device = routes.arena(self.arena(arena)).native;

@@ -4,8 +4,8 @@ use super::rig::{End, Mechanism};
 use super::{CONCURRENCIES, MAIN_ARENA, Rig};
 use crate::random::Random;
 use dml_core::{
-    Allocation, ArenaDesc, ArenaId, ArenaKind, Binding, Concurrency, Cost, DeviceId, DeviceSet, HostStaged,
-    LinkSpeed,
+    Allocation, ArenaDesc, ArenaId, ArenaKind, Binding, Concurrency, Cost, DeviceId, DeviceSet, Hints,
+    HostStaged, LinkSpeed, Pattern,
 };
 
 /// Draws main memory and one to three devices, each with its own memory. Transfers, mapping, sharing, or several of
@@ -39,7 +39,8 @@ fn gpu(rig: Rig, random: &mut Random) -> Rig {
 
 /// Draws one to four devices and two to six arenas of any concurrency, joined in any way. One device may have several
 /// arenas, and one arena several remote devices. A memory may be accessible to its own device in every map state. Links
-/// of both styles and bindings in either direction, preferred or not, occur side by side. Their costs include zero and infeasible.
+/// of both styles and bindings in either direction occur side by side: preferred, on request alone, or neither. Their
+/// costs include zero and infeasible.
 #[must_use]
 pub fn anything(random: &mut Random) -> Rig {
     let devices = 1 + random.below(4) as u16;
@@ -55,6 +56,22 @@ pub fn anything(random: &mut Random) -> Rig {
         }
     }
     rig
+}
+
+/// Draws hints for a buffer: none, devices, a pattern, or both.
+#[must_use]
+pub fn hints(random: &mut Random, devices: usize) -> Hints {
+    let hints = match random.below(8) {
+        0 => Hints::default().pattern(Pattern::StreamedOnce),
+        1 => Hints::default().pattern(Pattern::ReadMostly),
+        2 | 3 => Hints::default().pattern(Pattern::ToAndFro),
+        _ => Hints::default(),
+    };
+    if random.once_in(2) {
+        return hints;
+    }
+    let named = (0..devices as u16).map(DeviceId).filter(|_| !random.once_in(3));
+    hints.used_by(named.collect::<Vec<_>>())
 }
 
 /// Draws a memory: the host's own, or one of any kind.
@@ -99,7 +116,11 @@ fn link(rig: Rig, random: &mut Random, from: usize, to: usize) -> Rig {
             }
             let bound = Mechanism::Bound(Binding::new(speed));
             let rig = rig.link(natives, Allocation::Bound(concurrency), bound);
-            if random.once_in(3) { rig.preferring(ids[0], ids[1]) } else { rig }
+            match random.below(6) {
+                0 | 1 => rig.preferring(ids[0], ids[1]),
+                2 => rig.allowing(ids[0], ids[1]),
+                _ => rig,
+            }
         }
     }
 }

@@ -33,6 +33,8 @@ pub struct Rig {
     links: Vec<(Link, Mechanism)>,
     /// The roots and members that are to share storage wherever they can.
     preferred: Vec<(ArenaId, ArenaId)>,
+    /// The roots and members that are to share storage only for buffers that ask for it.
+    allowed: Vec<(ArenaId, ArenaId)>,
     scripts: Scripts,
 }
 
@@ -69,8 +71,9 @@ impl Rig {
 
     /// Starts with the host and other devices, `devices` together.
     pub(super) fn without_arenas(devices: u16, has_default_links: bool) -> Self {
-        let (arenas, links, preferred) = (Vec::new(), Vec::new(), Vec::new());
-        Self { devices, arenas, has_default_links, links, preferred, scripts: Scripts::default() }
+        let (arenas, links) = (Vec::new(), Vec::new());
+        let (preferred, allowed) = (Vec::new(), Vec::new());
+        Self { devices, arenas, has_default_links, links, preferred, allowed, scripts: Scripts::default() }
     }
 
     /// Adds a device with a memory that the host can map.
@@ -145,6 +148,12 @@ impl Rig {
     /// Prefers a binding that was added to copies.
     pub fn preferring(mut self, root: ArenaId, member: ArenaId) -> Self {
         self.preferred.push((root, member));
+        self
+    }
+
+    /// Keeps a binding that was added for buffers that ask for it.
+    pub fn allowing(mut self, root: ArenaId, member: ArenaId) -> Self {
+        self.allowed.push((root, member));
         self
     }
 
@@ -224,6 +233,7 @@ impl Rig {
             builder.add_link(*link, mechanism);
         }
         self.preferred.iter().for_each(|&(root, member)| builder.prefer_binding(root, member));
+        self.allowed.iter().for_each(|&(root, member)| builder.allow_binding(root, member));
         builder.build()
     }
 }

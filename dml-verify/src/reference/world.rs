@@ -8,11 +8,11 @@ use super::model::Model;
 use super::op::{Beginning, End, Make, NONE, Op, Way};
 use super::request::{Held, Item, Request, Waiting, out_of_range};
 use crate::history::Audited;
-use crate::{MAIN_ARENA, Rig, Watched, byte, check, live_blocks, poll_once, watched};
+use crate::{CPU, MAIN_ARENA, Rig, Watched, byte, check, live_blocks, poll_once, watched};
 use dml_core::state::{BufferState, Lifecycle};
 use dml_core::{
-    Access, Acquire, AcquireError, ArenaId, ArenaSet, BufferId, DeviceId, Fence, Grants, Platform, RawBuffer,
-    TransferError,
+    Access, Acquire, AcquireError, ArenaId, ArenaSet, BufferId, DeviceId, Fence, Grants, Pattern, Platform,
+    RawBuffer, TransferError,
 };
 use std::collections::BTreeMap;
 use std::future::IntoFuture;
@@ -117,9 +117,17 @@ impl World {
 
     fn make(&mut self, make: Make) -> (usize, RawBuffer) {
         let version = self.model.new_version();
+        // Hints decide where storage is made first, and change no answer.
+        let builder = self.platform.raw_buffer(make.len);
+        let builder = match make.len % 7 {
+            1 | 2 => builder.pattern(Pattern::ToAndFro),
+            3 => builder.pattern(Pattern::ReadMostly),
+            4 => builder.used_by([CPU]),
+            _ => builder,
+        };
         let buffer = match make.beginning {
-            Beginning::Unwritten => self.platform.raw_buffer(make.len).build().expect("a small buffer"),
-            Beginning::Zeros => self.platform.raw_buffer(make.len).zeroed().build().expect("a small buffer"),
+            Beginning::Unwritten => builder.build().expect("a small buffer"),
+            Beginning::Zeros => builder.zeroed().build().expect("a small buffer"),
             Beginning::External => self.attach((0..make.len).map(|at| byte(version, at)).collect()),
         };
         (self.model.add_buffer(buffer.id(), make, version, MAIN_ARENA), buffer)
@@ -533,7 +541,7 @@ impl World {
         let known = arena.0 < self.model.arenas;
         // No device has this number, so no arena belongs to it.
         let device = if known { self.platform.arena(arena).desc().native } else { DeviceId(63) };
-        let result = raw.prefetch(device, range.clone());
+        let result = raw.prefetch(device, range.clone()).wait();
         if !known {
             assert_eq!(result, Err(AcquireError::NoArena { device }));
             return;

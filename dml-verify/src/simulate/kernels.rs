@@ -298,7 +298,7 @@ impl Stage {
         let index = below(self.buffers.len() as u64) as usize;
         let device = self.platform.arena(self.arena()).desc().native;
         // Whatever the prefetch answers, later readers check the bytes.
-        let _ = self.buffers[index].buffer.prefetch(device, self.range(index));
+        let _ = self.buffers[index].buffer.prefetch(device, self.range(index)).wait();
     }
 
     fn storage(&self) {

@@ -1,0 +1,257 @@
+//! Prefetches that are awaited, waited for and cancelled.
+
+#![cfg(not(dml_loom))]
+
+use dml::core::state::Lifecycle;
+use dml::core::{AcquireError, BusyReason, EventKind, Prefetch, RawBuffer, TransferError};
+use dml_verify::held::held_star;
+use dml_verify::{
+    Audited, CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, bytes, poll_once, put, raw, read, star,
+    watched, write,
+};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+const LEN: u64 = 100;
+
+/// A buffer whose contents the first gpu has written. The second gpu is two copies away.
+fn written_on_gpu(platform: &Audited) -> RawBuffer {
+    let buffer = raw(platform, LEN);
+    let writer = platform.acquire(GPU).write(&buffer).try_now().expect("nobody is there");
+    writer.release().expect("a healthy device");
+    buffer
+}
+
+fn is_valid(buffer: &RawBuffer, arena: dml::core::ArenaId) -> bool {
+    buffer.snapshot().segments().iter().all(|(_, content)| content.valid.contains(arena))
+}
+
+#[derive(Default)]
+struct Counter(AtomicUsize);
+
+impl Wake for Counter {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_prefetch_runs_while_its_thread_does_something_else() {
+    let (platform, held) = held_star();
+    let buffer = written_on_gpu(&platform);
+    let mut coming = buffer.prefetch(CPU, ..);
+    assert_eq!(held.begun().len(), 1, "the copy begins in the call");
+    // A reader of the source goes on beside it, and a writer does not.
+    platform.acquire(GPU).read(&buffer).try_now().unwrap().release().unwrap();
+    let writer = platform.acquire(GPU).write(&buffer).try_now();
+    assert!(matches!(writer, Err(AcquireError::Busy { reason: BusyReason::Copying, .. })), "{writer:?}");
+    let counter = std::sync::Arc::new(Counter::default());
+    let waker = Waker::from(counter.clone());
+    assert!(Pin::new(&mut coming).poll(&mut Context::from_waker(&waker)).is_pending());
+    held.begun()[0].end(Ok(LEN));
+    assert_eq!(counter.0.load(Ordering::Relaxed), 1, "nobody was told");
+    assert_eq!(poll_once(&mut coming), Poll::Ready(Ok(())));
+    assert_eq!(poll_once(&mut coming), Poll::Ready(Ok(())), "the answer stays");
+    assert_eq!(held.begun()[0].waiting(), 0, "nobody blocked");
+    platform.acquire(CPU).read(&buffer).try_now().unwrap().release().unwrap();
+    assert_eq!(held.begun().len(), 1, "o02: the reader finds its bytes");
+}
+
+#[test]
+fn a_wait_with_a_limit_leaves_the_prefetch_going() {
+    let (platform, held) = held_star();
+    let buffer = written_on_gpu(&platform);
+    let mut coming = buffer.prefetch(GPU2, ..);
+    let limit = Duration::from_millis(1);
+    let expected = AcquireError::Timeout { buffer: buffer.name(), waited: limit };
+    assert_eq!(coming.wait_timeout(limit), Err(expected.clone()));
+    assert_eq!(coming.wait_timeout(limit), Err(expected));
+    held.begun()[0].end(Ok(LEN));
+    let asked = coming.wait_timeout(Duration::ZERO);
+    assert!(asked.is_err_and(|error| error.is_busy()), "the second copy is under way");
+    assert_eq!(held.begun().len(), 2);
+    let second = held.begun()[1].clone();
+    let ends = std::thread::spawn(move || second.end(Ok(LEN)));
+    let waited = watched("a wait with a limit", move || coming.wait_timeout(Duration::from_secs(3600)));
+    assert_eq!(waited.join(), Ok(()), "the end of the copy wakes the thread");
+    ends.join().unwrap();
+    assert!(is_valid(&buffer, GPU2_ARENA));
+}
+
+#[test]
+fn i15_a_prefetch_dropped_or_cancelled_keeps_what_arrives_and_begins_nothing_more() {
+    for end in [Prefetch::cancel, drop] {
+        let (platform, held) = held_star();
+        let buffer = written_on_gpu(&platform);
+        let recording = platform.record();
+        let mut coming = buffer.prefetch(GPU2, ..);
+        assert!(poll_once(&mut coming).is_pending());
+        let ending = watched("a cancellation", move || end(coming));
+        let first = held.begun()[0].clone();
+        while first.waiting() == 0 {
+            std::thread::yield_now();
+        }
+        assert!(!buffer.snapshot().is_idle(), "the copy under way still uses the memory");
+        first.end(Ok(LEN));
+        ending.join();
+        assert_eq!(held.begun().len(), 1, "the second hop does not begin");
+        assert!(buffer.snapshot().is_idle(), "{:#?}", buffer.snapshot());
+        assert!(is_valid(&buffer, MAIN_ARENA), "what has arrived counts");
+        assert!(is_valid(&buffer, GPU_ARENA), "nothing is lost");
+        let events = recording.finish();
+        assert!(events.iter().any(|event| matches!(event.kind, EventKind::GivenUp { .. })));
+        platform.acquire(GPU).write(&buffer).try_now().expect("nobody is in the way").release().unwrap();
+    }
+}
+
+#[test]
+fn i15_another_thread_cancels_a_prefetch_that_somebody_waits_for() {
+    let (platform, held) = held_star();
+    let buffer = written_on_gpu(&platform);
+    let coming = buffer.prefetch(GPU2, ..);
+    let canceller = coming.canceller();
+    let waiter = watched("wait()", move || coming.wait());
+    let first = held.begun()[0].clone();
+    while first.waiting() == 0 {
+        std::thread::yield_now();
+    }
+    canceller.cancel();
+    canceller.clone().cancel();
+    first.end(Ok(LEN));
+    assert_eq!(waiter.join(), Err(AcquireError::Cancelled { buffer: buffer.name() }));
+    assert_eq!(held.begun().len(), 1, "the second hop does not begin");
+    assert!(buffer.snapshot().is_idle());
+    assert!(is_valid(&buffer, MAIN_ARENA));
+}
+
+#[test]
+fn i15_a_cancelled_future_ends_when_its_copies_have_ended() {
+    let (platform, held) = held_star();
+    let buffer = written_on_gpu(&platform);
+    let mut coming = buffer.prefetch(GPU2, ..);
+    assert!(poll_once(&mut coming).is_pending());
+    coming.canceller().cancel();
+    assert!(poll_once(&mut coming).is_pending(), "a copy is under way");
+    held.begun()[0].end(Ok(LEN));
+    let cancelled = Poll::Ready(Err(AcquireError::Cancelled { buffer: buffer.name() }));
+    assert_eq!(poll_once(&mut coming), cancelled);
+    assert_eq!(poll_once(&mut coming), cancelled, "the answer stays");
+    assert_eq!(held.begun().len(), 1);
+}
+
+/// What failed is the answer, though somebody cancelled as well.
+#[test]
+fn i15_a_copy_that_fails_under_a_cancelled_prefetch_is_told() {
+    let (platform, held) = held_star();
+    let buffer = written_on_gpu(&platform);
+    let mut coming = buffer.prefetch(GPU2, ..);
+    coming.canceller().cancel();
+    held.begun()[0].end(Ok(LEN - 1));
+    let Poll::Ready(Err(AcquireError::CopyFailed { cause, .. })) = poll_once(&mut coming) else {
+        panic!("the copy was short")
+    };
+    assert_eq!(cause, TransferError::Short { requested_bytes: LEN, done_bytes: LEN - 1 });
+    assert!(!is_valid(&buffer, MAIN_ARENA));
+    assert!(buffer.snapshot().is_idle());
+}
+
+#[test]
+fn to_cancel_after_the_end_changes_nothing() {
+    let platform = star();
+    let buffer = raw(&platform, LEN);
+    write(&buffer, GPU_ARENA, 0..LEN, 1);
+    let coming = buffer.prefetch(GPU2, 3..77);
+    let canceller = coming.canceller();
+    canceller.cancel();
+    // These copies are made in the call, which has ended before.
+    assert_eq!(coming.wait(), Ok(()));
+    canceller.cancel();
+    assert_eq!(buffer.prefetch(GPU2, ..).wait(), Ok(()), "a later one is another");
+    buffer.prefetch(CPU, ..).cancel();
+    assert_eq!(read(&buffer, GPU2_ARENA, 0..LEN), bytes(1, 0..LEN));
+}
+
+#[test]
+fn a_cancelled_prefetch_lets_the_writer_in_that_waits_for_it() {
+    let (platform, held) = held_star();
+    let buffer = written_on_gpu(&platform);
+    let coming = buffer.prefetch(GPU2, ..);
+    let (writes, wrote) = (platform.clone(), buffer.clone());
+    let writer = watched("the writer", move || {
+        writes.acquire(GPU).write(&wrote).wait().expect("let in").release().expect("a healthy device");
+    });
+    while buffer.snapshot().queue().len() == 0 {
+        std::thread::yield_now();
+    }
+    held.begun()[0].end(Ok(LEN));
+    coming.cancel();
+    writer.join();
+    assert!(!is_valid(&buffer, MAIN_ARENA), "i02: the writer's bytes are the latest");
+}
+
+#[test]
+fn l06_a_close_waits_for_a_prefetch_and_ends_when_that_is_cancelled() {
+    let (platform, held) = held_star();
+    let buffer = written_on_gpu(&platform);
+    let coming = buffer.prefetch(GPU2, ..);
+    let closed = buffer.clone();
+    let closer = watched("close()", move || closed.close());
+    while buffer.snapshot().lifecycle() == Lifecycle::Open {
+        std::thread::yield_now();
+    }
+    held.begun()[0].end(Ok(LEN));
+    coming.cancel();
+    closer.join();
+    let late = buffer.prefetch(GPU2, ..).wait();
+    assert_eq!(late, Err(AcquireError::Closed { buffer: buffer.name() }));
+}
+
+#[test]
+fn a_device_lost_under_a_prefetch_ends_it_and_loses_nothing_else() {
+    let (platform, held) = held_star();
+    let buffer = written_on_gpu(&platform);
+    let mut coming = buffer.prefetch(GPU2, ..);
+    platform.device_lost(GPU2);
+    held.begun()[0].end(Ok(LEN));
+    let Poll::Ready(Err(error)) = poll_once(&mut coming) else { panic!("there is nowhere to bring it") };
+    assert!(error.is_device_lost(), "{error}");
+    assert!(buffer.snapshot().is_idle());
+    assert!(is_valid(&buffer, MAIN_ARENA));
+}
+
+#[test]
+fn a_prefetch_names_what_is_in_its_way() {
+    let platform = star();
+    let buffer = platform.buffer::<u32>(25).label("field").build().unwrap();
+    let unwritten = buffer.prefetch(GPU, ..).wait().unwrap_err();
+    assert!(matches!(unwritten, AcquireError::Uninitialized { .. }), "{unwritten:?}");
+    assert!(unwritten.to_string().contains("field"), "{unwritten}");
+    let mut writer = platform.acquire(CPU).write(&buffer).try_now().unwrap();
+    put(&mut writer, buffer.raw(), 0, &bytes(1, 0..LEN));
+    let busy = buffer.prefetch(GPU, 3..=4).wait().unwrap_err();
+    assert_eq!(busy, AcquireError::Busy { buffer: buffer.raw().name(), reason: BusyReason::Conflict });
+    writer.release().unwrap();
+    let (late, early) = (9, 8);
+    for outside in
+        [buffer.prefetch(GPU, 3..26), buffer.prefetch(GPU, ..=u64::MAX), buffer.prefetch(GPU, late..early)]
+    {
+        let error = outside.wait().unwrap_err();
+        assert!(matches!(error, AcquireError::OutOfRange { len: LEN, .. }), "{error:?}");
+    }
+    let nowhere = dml::core::DeviceId(9);
+    assert_eq!(buffer.prefetch(nowhere, ..).wait(), Err(AcquireError::NoArena { device: nowhere }));
+    // Elements are brought, not bytes: the range is exactly these.
+    buffer.prefetch(GPU, 3..=4).wait().unwrap();
+    let there: Vec<_> = buffer
+        .raw()
+        .snapshot()
+        .segments()
+        .iter()
+        .map(|(span, content)| (span.to_range(), content.valid.contains(GPU_ARENA)))
+        .collect();
+    assert_eq!(there, [(0..12, false), (12..20, true), (20..100, false)]);
+    assert_eq!(read(buffer.raw(), GPU_ARENA, 0..LEN), bytes(1, 0..LEN));
+}
