@@ -7,8 +7,8 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::core::Concurrency;
-use dml::core::state::MapState;
+use dml::core::state::{MapState, Outcome};
+use dml::core::{Concurrency, Span};
 use dml_verify::machine::{Mix, Op, ops, run};
 use dml_verify::{CONCURRENCIES, Shape};
 use proptest::prelude::*;
@@ -52,6 +52,11 @@ proptest! {
     #[test]
     fn i13_staged_copies_and_lost_devices(ops in some(0, 1), zeroed: bool) {
         run(&Shape::Star.plain(), zeroed, &ops);
+    }
+
+    #[test]
+    fn i13_shared_memory_and_lost_devices(ops in some(4, 1), zeroed: bool) {
+        run(&Shape::SharedByAll.plain(), zeroed, &ops);
     }
 
     #[test]
@@ -131,4 +136,51 @@ fn a_fresh_arena_is_in_its_first_state() {
         let first = MapState::initial(arena.desc());
         assert!(first.is_well_formed(arena.desc()) && first.gives(arena.desc(), arena.desc().native));
     }
+}
+
+/// Somebody waits for a memory that others use, and another behind him, whose device is lost, uses it too. A storage that is
+/// freed then lets a third begin, which changes for what the first one waits: so the second is refused at once.
+#[test]
+fn l03_those_admitted_change_for_whom_others_wait() {
+    use dml::core::Access::{ReadOnly, ReadWrite};
+    let whole = Span::new(0, 12);
+    let ask = |arena, access, both: bool, waits, again| Op::Ask {
+        arena,
+        span: whole,
+        access,
+        and: both.then_some((whole, ReadOnly)),
+        waits,
+        again,
+    };
+    let ops = [
+        ask(3, ReadOnly, false, true, true),
+        Op::Advance { which: 0 },
+        ask(0, ReadOnly, true, false, false),
+        ask(0, ReadOnly, true, false, false),
+        Op::Advance { which: 0 },
+        ask(0, ReadOnly, false, true, true),
+        ask(3, ReadOnly, true, true, false),
+        Op::Advance { which: 0 },
+        Op::Advance { which: 0 },
+        Op::Advance { which: 0 },
+        Op::Advance { which: 0 },
+        Op::Release { which: 0, outcome: Outcome::Done },
+        Op::Advance { which: 0 },
+        Op::Release { which: 0, outcome: Outcome::Done },
+        Op::Advance { which: 0 },
+        Op::Release { which: 0, outcome: Outcome::Done },
+        ask(1, ReadWrite, true, true, false),
+        ask(3, ReadOnly, false, true, false),
+        ask(2, ReadOnly, false, true, false),
+        ask(1, ReadOnly, true, true, false),
+        Op::Advance { which: 0 },
+        Op::Advance { which: 0 },
+        Op::Advance { which: 0 },
+        Op::Prefetch { arena: 0, span: whole },
+        ask(0, ReadOnly, false, true, true),
+        ask(0, ReadOnly, true, true, false),
+        Op::Lose { arena: 1 },
+        Op::Free { arena: 0 },
+    ];
+    run(&Shape::SharedByAll.plain(), true, &ops);
 }

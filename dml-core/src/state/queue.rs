@@ -142,19 +142,22 @@ impl BufferState {
         let mut admitted = Vec::new();
         while !self.queue.is_empty() {
             let before = admitted.len();
-            self.pump_once(routes, &mut admitted);
+            let needs_idle = self.pump_once(routes, &mut admitted);
+            let now = &admitted[before..];
             // A kernel that was just admitted may have another request in the queue, which must now be refused.
-            let is_told = |waiting: &Waiting| {
-                admitted[before..].iter().any(|now| now.request.kernel == waiting.request.kernel)
-            };
-            if !self.queue.iter().any(is_told) {
+            let is_told =
+                |waiting: &Waiting| now.iter().any(|now| now.request.kernel == waiting.request.kernel);
+            // Those just admitted may have changed for what an earlier request waits, so that it bars others no more.
+            let is_changed = !now.is_empty() && !needs_idle.is_empty();
+            if !is_changed && !self.queue.iter().any(is_told) {
                 break;
             }
         }
         admitted
     }
 
-    fn pump_once(&mut self, routes: &dyn Routes, admitted: &mut Vec<Admission>) {
+    /// Examines every waiting request once, in order. Returns the arenas that those who still wait need idle.
+    fn pump_once(&mut self, routes: &dyn Routes, admitted: &mut Vec<Admission>) -> ArenaSet {
         let queue = std::mem::take(&mut self.queue);
         let mut stays = vec![false; queue.len()];
         let mut earlier = Earlier::default();
@@ -178,6 +181,7 @@ impl BufferState {
         }
         let mut stays = stays.into_iter();
         self.queue = queue.into_iter().filter(|_| stays.next() == Some(true)).collect();
+        earlier.needs_idle
     }
 
     /// Refuses every waiting request.
