@@ -2,11 +2,16 @@
 
 use crate::vault::{CPU, GPU, Join, Lie, MAIN, Plan, VAULT, platform};
 use dml::arenas::Null;
+use dml::core::state::{
+    Begin, BufferState, Execution, Initial, Next, Outcome, Path, Report, Request, Routes, Step,
+};
 use dml::core::sync::Arc;
 use dml::core::{
-    Allocation, ArenaDesc, ArenaKind, Binding, Concurrency, ConfigError, DeviceDesc, DeviceKind, DeviceSet,
-    HostStaged, KernelId, Link, Platform, TopologyError,
+    Access, Allocation, ArenaDesc, ArenaId, ArenaKind, ArenaSet, Binding, Claim, Claims, Concurrency,
+    ConfigError, CopyQuery, Cost, DeviceDesc, DeviceKind, DeviceSet, HostStaged, KernelId, Link, LinkId,
+    OwnerId, Platform, Span, SyncPlan, TopologyError,
 };
+use std::cell::Cell;
 use std::sync::OnceLock;
 
 /// A thread that is ending may still acquire, in the destructors of its own variables.
@@ -182,4 +187,106 @@ fn very_many_buffers_are_granted_and_handed_over() {
     drop(first);
     rest.into_iter().for_each(|(_, grants)| grants.release().unwrap());
     assert!(platform.leaked_grants().is_empty());
+}
+
+/// Routes that count how many links a search has looked at.
+struct Counted<'a> {
+    inner: &'a dyn Routes,
+    links_seen: Cell<u64>,
+}
+
+impl Routes for Counted<'_> {
+    fn arenas(&self) -> &[ArenaDesc] {
+        self.inner.arenas()
+    }
+
+    fn links(&self) -> &[Link] {
+        self.inner.links()
+    }
+
+    fn cost(&self, link: LinkId, query: &CopyQuery) -> Option<Cost> {
+        self.inner.cost(link, query)
+    }
+
+    fn cheapest(
+        &self,
+        sources: ArenaSet,
+        to: ArenaId,
+        edge: &mut dyn FnMut(LinkId) -> Option<Cost>,
+    ) -> Option<Path> {
+        self.inner.cheapest(sources, to, &mut |link| {
+            self.links_seen.set(self.links_seen.get() + 1);
+            edge(link)
+        })
+    }
+
+    fn is_needed(&self, link: LinkId) -> bool {
+        self.inner.is_needed(link)
+    }
+
+    fn bound_by_need(&self) -> ArenaSet {
+        self.inner.bound_by_need()
+    }
+}
+
+/// Carries a plan out, every step of which succeeds.
+fn carry_out(routes: &dyn Routes, state: &mut BufferState, plan: SyncPlan) {
+    let mut execution = Execution::new(plan);
+    loop {
+        match execution.next(state) {
+            Next::Do(step) => {
+                let report = match step {
+                    Step::Map { target, .. } => Report::Mapped(target),
+                    _ => Report::Done,
+                };
+                execution.report(routes, state, step, report).unwrap();
+            }
+            Next::Finish => {
+                execution.finish(routes, state).unwrap();
+                return;
+            }
+            other => panic!("nothing fails, and nothing is waited for: {other:?}"),
+        }
+    }
+}
+
+/// One segment in each arena, and a link between any two. The searches for all segments look at each link about once.
+#[test]
+fn a_gather_over_linked_arenas_looks_at_each_link_about_once() {
+    const SEGMENT_BYTES: u64 = 64;
+    for arenas in [8_u64, 64] {
+        let mut builder = Platform::builder();
+        for index in 0..arenas {
+            let kind = if index == 0 { DeviceKind::Cpu } else { DeviceKind::Gpu };
+            let device = builder.add_device(DeviceDesc::new(&format!("device {index}"), kind));
+            let desc = ArenaDesc::new(&format!("arena {index}"), ArenaKind("null"), device);
+            builder.add_arena(Arc::new(Null::new(desc)));
+        }
+        let platform = builder.build().unwrap();
+        assert_eq!(platform.links().len() as u64, arenas * (arenas - 1));
+        let routes = Counted { inner: platform.routes(), links_seen: Cell::new(0) };
+        let mut state = BufferState::new(&routes, arenas * SEGMENT_BYTES, Initial::Undefined);
+        let request = |id: u64, arena: u64, span: Span, access: Access| Request {
+            kernel: KernelId(id),
+            grant: OwnerId(id),
+            arena: ArenaId(arena as u8),
+            claims: Claims::new([Claim { span, access }]),
+        };
+        for arena in 0..arenas {
+            let span = Span::new(arena * SEGMENT_BYTES, (arena + 1) * SEGMENT_BYTES);
+            let wanted = request(arena + 1, arena, span, Access::WriteInvalidate);
+            let Begin::Plan(plan) = state.begin(&routes, &wanted) else { panic!("it has no storage yet") };
+            carry_out(&routes, &mut state, plan);
+            let _ = state.release(&routes, OwnerId(arena + 1), Outcome::Done).unwrap();
+        }
+        assert_eq!(state.segments().count() as u64, arenas);
+        routes.links_seen.set(0);
+        let all = request(arenas + 1, 0, Span::new(0, arenas * SEGMENT_BYTES), Access::ReadOnly);
+        let Begin::Plan(plan) = state.begin(&routes, &all) else { panic!("the others' bytes are brought") };
+        let copies = plan.steps.iter().filter(|step| matches!(step, Step::Copy(_))).count() as u64;
+        assert!(copies >= arenas - 1, "{copies} copies");
+        let (seen, links) = (routes.links_seen.get(), platform.links().len() as u64);
+        assert!(seen <= 2 * links, "{seen} looks at {links} links for {arenas} segments");
+        carry_out(&routes, &mut state, plan);
+    }
 }
