@@ -184,7 +184,7 @@ fn views_are_in_the_order_in_which_they_were_asked_for() {
     assert_eq!(last.slice::<u8>().unwrap(), bytes(2, 40..41));
     assert_eq!(
         last.slice_mut::<u8>().unwrap_err(),
-        ViewError::NotWritable { buffer: b.id(), span: Span::new(40, 41) }
+        ViewError::NotWritable { buffer: b.name(), span: Span::new(40, 41) }
     );
     drop(views);
     kernel.release().unwrap();
@@ -200,10 +200,10 @@ fn i01_views_that_would_alias_are_refused() {
         let mut kernel = asked.access(&buffer.range(12..30), second).try_now().unwrap();
         kernel.views().map(|views| views.len())
     };
-    let aliased = Err(ViewError::Aliased { buffer: buffer.id(), span: Span::new(12, 20) });
+    let aliased = Err(ViewError::Aliased { buffer: buffer.name(), span: Span::new(12, 20) });
     assert_eq!(both(Access::ReadOnly, Access::ReadOnly), Ok(2));
-    assert_eq!(both(Access::ReadOnly, Access::WriteInvalidate), aliased);
-    assert_eq!(both(Access::ReadWrite, Access::ReadOnly), aliased);
+    assert_eq!(both(Access::ReadOnly, Access::WriteInvalidate), aliased.clone());
+    assert_eq!(both(Access::ReadWrite, Access::ReadOnly), aliased.clone());
     assert_eq!(both(Access::WriteInvalidate, Access::WriteInvalidate), aliased);
 }
 
@@ -211,31 +211,31 @@ fn i01_views_that_would_alias_are_refused() {
 fn slices_are_of_granted_aligned_whole_elements() {
     let platform = pair();
     let (buffer, other) = (written(&platform, 1), written(&platform, 2));
-    let id = buffer.id();
+    let name = buffer.name();
     let (reads, writes) = (buffer.range(0..32), buffer.range(32..64));
     let mut kernel = platform.acquire(CPU).read(&reads).read_write(&writes).try_now().unwrap();
     // What was granted in pieces is seen in one.
     assert_eq!(kernel.slice::<u8>(&buffer.range(5..60)).unwrap(), bytes(1, 5..60));
     assert_eq!(kernel.slice::<u64>(&buffer.range(8..40)).unwrap().len(), 4);
     assert_eq!(kernel.slice::<u8>(&buffer.range(64..64)).unwrap(), [0u8; 0]);
-    let size = ViewError::Size { buffer: id, bytes: 30, element_bytes: 8 };
+    let size = ViewError::Size { buffer: name.clone(), span: Span::new(8, 38), element_bytes: 8 };
     assert_eq!(kernel.slice::<u64>(&buffer.range(8..38)).unwrap_err(), size);
-    let align = ViewError::Alignment { buffer: id, span: Span::new(4, 12), element_align: 8 };
+    let align = ViewError::Alignment { buffer: name.clone(), span: Span::new(4, 12), element_align: 8 };
     assert_eq!(kernel.slice::<u64>(&buffer.range(4..12)).unwrap_err(), align);
-    let zero = ViewError::Size { buffer: id, bytes: 8, element_bytes: 0 };
+    let zero = ViewError::Size { buffer: name.clone(), span: Span::new(0, 8), element_bytes: 0 };
     assert_eq!(kernel.slice::<()>(&buffer.range(0..8)).unwrap_err(), zero);
-    let outside = |span| ViewError::OutsideGrant { buffer: id, span };
+    let outside = |span| ViewError::OutsideGrant { buffer: name.clone(), span };
     assert_eq!(kernel.slice::<u8>(&buffer).unwrap_err(), outside(Span::new(0, 96)));
     assert_eq!(kernel.slice::<u8>(&buffer.range(63..65)).unwrap_err(), outside(Span::new(63, 65)));
     assert_eq!(kernel.slice::<u8>(&buffer.range(0..97)).unwrap_err(), outside(Span::default()));
-    assert_eq!(kernel.slice::<u8>(&other).unwrap_err(), ViewError::NotGranted { buffer: other.id() });
-    let fixed = ViewError::NotWritable { buffer: id, span: Span::new(31, 33) };
+    assert_eq!(kernel.slice::<u8>(&other).unwrap_err(), ViewError::NotGranted { buffer: other.name() });
+    let fixed = ViewError::NotWritable { buffer: name.clone(), span: Span::new(31, 33) };
     assert_eq!(kernel.slice_mut::<u8>(&buffer.range(31..33)).unwrap_err(), fixed);
     kernel.slice_mut::<u16>(&writes).unwrap()[3] = 0xABCD;
     assert_eq!(kernel.slice::<u16>(&buffer.range(38..40)).unwrap(), [0xABCD]);
     kernel.release().unwrap();
     let far = platform.acquire(GPU).read(&buffer).try_now().unwrap();
-    assert_eq!(far.slice::<u8>(&buffer).unwrap_err(), ViewError::NotHost { buffer: id });
+    assert_eq!(far.slice::<u8>(&buffer).unwrap_err(), ViewError::NotHost { buffer: name.clone() });
     assert_eq!(far.slice::<u8>(&buffer.range(7..7)).unwrap(), [0u8; 0]);
 }
 
@@ -244,7 +244,7 @@ fn views_of_a_device_are_refused() {
     let platform = pair();
     let buffer = written(&platform, 1);
     let mut far = platform.acquire(GPU).read(&buffer).read(&buffer.range(3..3)).try_now().unwrap();
-    assert_eq!(far.views().unwrap_err(), ViewError::NotHost { buffer: buffer.id() });
+    assert_eq!(far.views().unwrap_err(), ViewError::NotHost { buffer: buffer.name() });
     drop(far);
     // A region names bytes and keeps no access.
     let region = buffer.range(3..9);
@@ -417,7 +417,7 @@ fn what_is_not_on_the_host_cannot_be_seen_there_unless_it_is_nothing() {
     write(&buffer, MAIN_ARENA, 0..40, 1);
     let mut there = platform.acquire(GPU).read(&buffer.range(5..9)).try_now().unwrap();
     let told = there.views().map(drop);
-    assert_eq!(told, Err(ViewError::NotHost { buffer: buffer.id() }));
+    assert_eq!(told, Err(ViewError::NotHost { buffer: buffer.name() }));
     drop(there);
     let mut nothing = platform.acquire(GPU).read(&buffer.range(5..5)).try_now().unwrap();
     let views = nothing.views().unwrap();

@@ -163,6 +163,7 @@ fn devices(setup: &Setup, kernel: &Kernel) -> Result<Vec<DeviceId>, RunError> {
         return Err(RunError::NoDevices { kernel: kernel.name().to_owned() });
     }
     check_devices(&setup.platform, kernel, &devices)?;
+    check_collecting(&setup.platform, kernel, setup.collect_on)?;
     check_writes(kernel)?;
     Ok(devices)
 }
@@ -170,20 +171,46 @@ fn devices(setup: &Setup, kernel: &Kernel) -> Result<Vec<DeviceId>, RunError> {
 /// Checks that the platform has each device, that the kernel has a variant for it, and that it is named once.
 fn check_devices(platform: &Platform, kernel: &Kernel, devices: &[DeviceId]) -> Result<(), RunError> {
     let known = platform.devices();
-    let kernel_name = || kernel.name().to_owned();
-    if let Some(&device) = devices.iter().find(|device| usize::from(device.0) >= known.len()) {
-        return Err(RunError::UnknownDevice { kernel: kernel_name(), device, devices: known.len() });
-    }
+    check_known(platform, kernel, devices.iter().copied())?;
     for (index, &device) in devices.iter().enumerate() {
         let name = || known[usize::from(device.0)].name.to_string();
         if kernel.variant_for(device).is_none() {
-            return Err(RunError::NoVariant { kernel: kernel_name(), device: name() });
+            return Err(RunError::NoVariant { kernel: kernel.name().to_owned(), device: name() });
         }
         if devices[..index].contains(&device) {
             return Err(RunError::DuplicateDevice { device: name() });
         }
     }
     Ok(())
+}
+
+/// Checks that the platform has each device.
+fn check_known(
+    platform: &Platform,
+    kernel: &Kernel,
+    named: impl IntoIterator<Item = DeviceId>,
+) -> Result<(), RunError> {
+    let devices = platform.devices().len();
+    match named.into_iter().find(|device| usize::from(device.0) >= devices) {
+        Some(device) => Err(RunError::UnknownDevice { kernel: kernel.name().to_owned(), device, devices }),
+        None => Ok(()),
+    }
+}
+
+/// Checks that the collecting device can have results: a later error would be one of items that are computed.
+fn check_collecting(
+    platform: &Platform,
+    kernel: &Kernel,
+    collect_on: Option<DeviceId>,
+) -> Result<(), RunError> {
+    check_known(platform, kernel, collect_on)?;
+    match collect_on.filter(|&device| platform.home(device).is_none()) {
+        Some(device) => Err(RunError::NoArena {
+            kernel: kernel.name().to_owned(),
+            device: platform.devices()[usize::from(device.0)].name.to_string(),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// Checks that no package writes a whole buffer, because packages run side by side.

@@ -9,8 +9,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// Callbacks of an application during a co-execution (the papers' extended mode). The methods for a unit run on its
 /// thread; those for the director run on the caller's thread.
 ///
-/// A panic in a hook does not disturb the run. When the run has ended, the first panic continues in the caller of
-/// [`run_with`](crate::Coexecutor::run_with). The scheduler holds no lock while it calls a hook.
+/// # What a hook may do
+/// - **H-1** A hook may panic, which does not disturb the run. When the run has ended, the first panic continues in the caller of
+///   [`run_with`](crate::Coexecutor::run_with). (`hostile` `a_hook_that_panics_is_heard_after_the_run`)
+/// - **H-2** A hook may call back into core and the scheduler, which hold no lock while they call it. (`hostile`
+///   `a_hook_that_panics_is_heard_after_the_run`)
 pub trait Hooks: Sync {
     /// Called before any unit starts.
     fn director_start(&self) {}

@@ -1,11 +1,11 @@
 //! The kernel of a co-execution: its buffers, and how each device runs it.
 
+use crate::guard::{guarded, quietly};
 use crate::package::Package;
-use dml_core::{Access, DeviceId, Fence, Grants, RawBuffer, Region, panic_text};
+use dml_core::{Access, DeviceId, Fence, Grants, RawBuffer, Region};
 use std::error::Error;
 use std::fmt;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Why a kernel could not be launched, or failed.
@@ -124,8 +124,8 @@ impl Argument {
 
     /// Returns the bytes as [`bytes`](Self::bytes) does, and turns a panic of the footprint into an error.
     pub(crate) fn checked_bytes(&self, package: &Package) -> Result<Range<u64>, KernelError> {
-        catch_unwind(AssertUnwindSafe(|| self.bytes(package.range())))
-            .map_err(|panic| format!("the footprint panicked: {}", panic_text(&*panic)).into())
+        guarded(|| self.bytes(package.range()))
+            .map_err(|message| format!("the footprint panicked: {message}").into())
     }
 
     fn is_readable(&self, package: &Package) -> bool {
@@ -139,11 +139,15 @@ impl Argument {
 ///
 /// # What a variant owes
 /// - **K-1** It writes only bytes that it was granted for writing, and all of those that it was granted for
-///   overwriting.
+///   overwriting. Views on the host hold it to the first; what it does through a block is its own affair. The kernels of the
+///   project's workloads refuse items that they have no bytes for. (`requests` `slices_are_of_granted_aligned_whole_elements`;
+///   `sizes` `items_beyond_those_prepared_are_refused_before_their_launch`)
 /// - **K-2** It returns a fence that ends when the work does, or an error. A panic is an error: the package goes to another unit.
 ///   (`hostile` `a_variant_that_panics_hands_its_work_to_the_others`)
 /// - **K-3** [`NotStarted`] says that nothing was written. (`hostile` `a_launch_that_did_not_start_spoils_nothing`)
 /// - **K-4** It may use core, with the package's buffers in its hands. (`hostile` `a_variant_may_use_core`)
+/// - **K-5** It leaves the package's own grants in `grants`. Otherwise the package fails, what stands there is rolled back, and the
+///   package's grants end where the variant has put them. (`hostile` `a_variant_that_exchanges_its_grants_fails`)
 pub trait Variant: Send + Sync {
     /// Computes the package's items. `grants` holds the kernel's arguments in their order, each for the bytes of its
     /// footprint. A host kernel computes in this call and returns a fence that is done. A device kernel is started
@@ -190,8 +194,11 @@ impl Kernel {
     /// Sets how a device runs the kernel; the last call for a device counts.
     #[must_use]
     pub fn variant(mut self, device: DeviceId, variant: impl Variant + 'static) -> Self {
-        self.variants.retain(|(other, _)| *other != device);
-        self.variants.push((device, Arc::new(variant)));
+        let variant: Arc<dyn Variant> = Arc::new(variant);
+        match self.variants.iter_mut().find(|(other, _)| *other == device) {
+            Some((_, known)) => quietly(std::mem::replace(known, variant)),
+            None => self.variants.push((device, variant)),
+        }
         self
     }
 
@@ -236,6 +243,14 @@ impl Kernel {
 
     pub(crate) fn variant_for(&self, device: DeviceId) -> Option<&Arc<dyn Variant>> {
         self.variants.iter().find(|(other, _)| *other == device).map(|(_, variant)| variant)
+    }
+}
+
+/// Variants and footprints are dropped one after the other: two that panic in one unwinding would end the process.
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        std::mem::take(&mut self.variants).into_iter().for_each(quietly);
+        std::mem::take(&mut self.arguments).into_iter().for_each(quietly);
     }
 }
 

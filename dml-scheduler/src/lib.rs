@@ -33,6 +33,7 @@
 mod coexecutor;
 mod commander;
 mod director;
+mod guard;
 mod hooks;
 mod kernel;
 pub mod metrics;

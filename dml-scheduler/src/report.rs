@@ -92,6 +92,14 @@ pub enum RunError {
         /// The number of devices of the platform.
         devices: usize,
     },
+    /// No memory belongs to the device that was to collect the results.
+    #[error("kernel {kernel}: results cannot be collected on device {device}, which has no arena")]
+    NoArena {
+        /// The kernel's name.
+        kernel: String,
+        /// The device's name.
+        device: String,
+    },
     /// A device cannot run the kernel.
     #[error("kernel {kernel} has no variant for device {device}")]
     NoVariant {

@@ -12,14 +12,14 @@
 //! A package whose results can be read is never computed again: its read-write arguments would be changed twice.
 
 use crate::commander::Commander;
+use crate::guard::{Quiet, guarded};
 use crate::hooks::Hooks;
 use crate::kernel::{Kernel, KernelError, NotStarted};
 use crate::package::{Package, UnitId};
 use crate::report::{PackageRecord, UnitFailure};
-use dml_core::{Access, AcquireError, DeviceId, DeviceSet, Grants, Operation, Platform, panic_text};
+use dml_core::{Access, AcquireError, DeviceId, DeviceSet, Grants, Operation, Platform};
 use std::cell::Cell;
 use std::error::Error;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 /// The context in which a unit works.
@@ -102,12 +102,14 @@ impl Unit<'_> {
         loop {
             tries += 1;
             let Err(error) = self.compute_and_collect(package, is_computed) else { return Ok(()) };
+            // One that panics when it is shown may panic once more as it goes.
+            let error = Quiet::new(error);
             self.platform.notice_losses();
             let lost = self.platform.lost_devices();
-            let why = self.explain(&*error, lost);
+            let why = self.explain(&**error, lost);
             if is_computed.get() && self.kernel.has_results(package) {
                 // The director handles results that stay on their device.
-                return if self.stays(&*error) { Ok(()) } else { Err(why) };
+                return if self.stays(&**error) { Ok(()) } else { Err(why) };
             }
             self.undo(package);
             is_computed.set(false);
@@ -129,8 +131,16 @@ impl Unit<'_> {
         let variant =
             self.kernel.variant_for(self.device).ok_or("no variant of the kernel for this device")?;
         let mut grants = self.acquire(package)?;
+        let own: Vec<_> = grants.ids().collect();
         self.platform.counters().count(Operation::Kernel);
-        match variant.launch(package, &mut grants) {
+        let launched = variant.launch(package, &mut grants);
+        if !grants.ids().eq(own) {
+            // These roll back, after the work has ended. The package's own grants end where the variant has put them.
+            drop(launched);
+            drop(grants);
+            return Err("the variant exchanged the grants of its package for others (K-5)".into());
+        }
+        match launched {
             Ok(fence) => Ok(grants.in_flight(fence).wait()?.release()?),
             Err(error) => {
                 self.end_failed_launch(grants, &*error);
@@ -181,7 +191,7 @@ impl Unit<'_> {
 
     /// Says why a package failed: its error, or the loss of the unit's own device.
     fn explain(&self, error: &dyn Error, lost: DeviceSet) -> String {
-        let error = error.to_string();
+        let error = guarded(|| error.to_string()).unwrap_or_else(|message| format!("panic: {message}"));
         if lost.contains(self.device) {
             format!("device {} was lost: {}", self.name(), self.loss().unwrap_or(error))
         } else {
@@ -226,16 +236,4 @@ impl Unit<'_> {
 /// Runs a kernel's code, and turns a panic into an error.
 fn caught(compute: impl FnOnce() -> Result<(), KernelError>) -> Result<(), KernelError> {
     guarded(compute).unwrap_or_else(|message| Err(format!("the kernel panicked: {message}").into()))
-}
-
-/// Runs foreign code, and turns a panic into its message.
-fn guarded<R>(run: impl FnOnce() -> R) -> Result<R, String> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
-        let message = panic_text(&*panic).to_string();
-        // The payload of a panic may itself panic when it is dropped.
-        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-            std::mem::forget(again);
-        }
-        message
-    })
 }

@@ -13,23 +13,28 @@
 //! | `Fence`, `Completion::{wait, poll}`, their destructors | plans; kernels in flight |
 //! | `CrossArena::can_copy` | when a buffer is made: prices are asked for once |
 //! | `CrossArena::copy` | plans |
-//! | destructors of arenas and mechanisms | when the last of a platform goes (`ends.rs`) |
+//! | destructors of arenas and mechanisms | when the last of a platform goes, or a builder (`ends.rs`) |
 //! | `Waker::{wake, clone, drop}` | after a change that lets somebody in; polls (`wakers.rs`) |
 //! | `Region::{buffer, bytes}` | on the caller's own thread, before anything is asked |
 //! | `Variant`, `Footprint::Of`, `Hooks` | the scheduler's units (`kernels.rs`) |
+//! | `Display` and destructors of a `KernelError` | the unit whose package failed (`escapes.rs`) |
+//! | destructors of variants and footprints | when a kernel goes (`kernels.rs`) |
 
-use crate::vault::{CPU, Call, Deed, GPU, Join, Later, Lie, Plan, failing, platform};
+use crate::vault::{CPU, Call, Deed, GPU, Join, Later, Lie, Plan, failing, platform, sharing};
 use dml::core::sync::Arc;
-use dml::core::{AcquireError, Buffer, Platform, RawBuffer};
+use dml::core::{Access, AcquireError, Buffer, Grants, Platform, RawBuffer, Region};
 use dml_verify::{block_on, poll_once, watched};
 use std::future::IntoFuture;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const CALLS: &[Call] = &[
     Call::Alloc,
+    Call::Attach,
+    Call::Bind,
     Call::Free,
     Call::Map,
     Call::Unmap,
@@ -44,18 +49,35 @@ const CALLS: &[Call] = &[
     Call::BlockNative,
     Call::BlockBacking,
     Call::BlockDrop,
+    Call::ArenaDrop,
     Call::FenceWait,
     Call::FencePoll,
     Call::FenceDrop,
     Call::CanCopy,
     Call::LinkCopy,
+    Call::LinkDrop,
 ];
 
+/// Returns whether a call is made when its platform is gone, so that it can only call back into another one.
+fn is_last(call: Call) -> bool {
+    matches!(call, Call::ArenaDrop | Call::LinkDrop)
+}
+
 /// What is called back into.
+#[derive(Clone)]
 struct World {
     platform: Platform,
     buffer: RawBuffer,
     other: Buffer<u32>,
+}
+
+fn world(platform: Platform) -> World {
+    let other = platform.buffer::<u32>(10).build().expect("a small buffer");
+    let mut sevens = other.write().expect("main memory is sound");
+    sevens.fill(7);
+    sevens.release().expect("main memory is sound");
+    let buffer = platform.raw_buffer(100).build().expect("a small buffer");
+    World { platform, buffer, other }
 }
 
 /// Uses everything there is, whatever fails. What each step answers is its own affair; that it answers is not.
@@ -96,6 +118,11 @@ fn use_it_all(platform: &Platform, buffer: &RawBuffer) {
         let _ = zeros.prefetch(GPU, 0..50).wait();
         let _ = platform.acquire(GPU).read(&zeros).wait().map(drop);
     }
+    // The application's own storage, which a device may share.
+    if let Ok(own) = platform.buffer_from(vec![3_u8; 50]) {
+        let _ = own.raw().bind(crate::vault::VAULT, crate::vault::MAIN);
+        let _ = platform.acquire(GPU).read(&own).wait().map(drop);
+    }
     platform.notice_losses();
     let _ = buffer.free(crate::vault::VAULT);
     let _ = host(5);
@@ -115,7 +142,7 @@ fn is_sound(world: &World, what: &str) {
 /// Runs everything with one deed at one call, on both sorts of platforms.
 fn drive(call: Call, deed: impl Fn(&Later<World>) -> Deed) -> usize {
     let mut met = 0;
-    for sort in ["staged", "mapped", "failing"] {
+    for sort in ["staged", "mapped", "failing", "sharing"] {
         let later: Later<World> = Arc::new(OnceLock::new());
         let plan = Plan::always_at(call, deed(&later));
         let what = format!("{call:?}, {sort}");
@@ -124,17 +151,24 @@ fn drive(call: Call, deed: impl Fn(&Later<World>) -> Deed) -> usize {
             let platform = match sort {
                 "staged" => platform(Join::Staged, &plan, Lie::None),
                 "mapped" => platform(Join::Mapped, &plan, Lie::None),
-                _ => failing(&plan),
+                "sharing" => sharing(&plan),
+                _ => failing(&plan, Lie::None),
             };
-            let other = platform.buffer_from(vec![7_u32; 10]).expect("a small buffer");
-            let buffer = platform.raw_buffer(100).build().expect("a small buffer");
-            let world = World { platform: platform.clone(), buffer: buffer.clone(), other };
-            assert!(later.set(world).is_ok());
+            let world = world(platform);
+            let World { platform, buffer, .. } = world.clone();
+            let called_back = match is_last(call) {
+                true => self::world(self::platform(Join::Staged, &Plan::none(), Lie::None)),
+                false => world.clone(),
+            };
+            assert!(later.set(called_back).is_ok());
             let used = catch_unwind(AssertUnwindSafe(|| use_it_all(&platform, &buffer)));
             assert!(used.is_ok(), "{told}: a panic of foreign code reached the application");
             platform.device_lost(GPU);
             let lost = catch_unwind(AssertUnwindSafe(|| use_it_all(&platform, &buffer)));
             assert!(lost.is_ok(), "{told}: a panic of foreign code reached the application");
+            is_sound(&world, &told);
+            let dropped = catch_unwind(AssertUnwindSafe(|| drop((world, buffer, platform))));
+            assert!(dropped.is_ok(), "{told}: a panic of foreign code reached the application");
             is_sound(later.get().expect("just set"), &told);
         })
         .join();
@@ -175,6 +209,74 @@ fn any_call_may_call_back_into_core() {
         assert!(met > 0, "{call:?} is never called");
         // Prices are asked for when the first buffer is made, before there is anything to call back to.
         assert!(call == Call::CanCopy || answered.load(Ordering::SeqCst) > 0, "{call:?} never came back");
+    }
+}
+
+/// A region that panics when it is asked, or calls back.
+struct Odd {
+    inner: RawBuffer,
+    at: &'static str,
+    deed: Deed,
+}
+
+impl Odd {
+    fn meet(&self, at: &str) {
+        match &self.deed {
+            Deed::Panic if at == self.at => resume_unwind(Box::new("a stranger's region")),
+            Deed::First(act) if at == self.at => act(),
+            _ => {}
+        }
+    }
+}
+
+impl Region for Odd {
+    fn buffer(&self) -> &RawBuffer {
+        self.meet("buffer");
+        &self.inner
+    }
+
+    fn bytes(&self) -> Range<u64> {
+        self.meet("bytes");
+        0..self.inner.len()
+    }
+}
+
+/// It is asked on the caller's own thread, which has its panic. Nobody else hears of it.
+#[test]
+fn a_region_may_panic_and_call_back() {
+    type Use = fn(&Platform, &mut Grants, &Odd);
+    let uses: [(&str, Use); 7] = [
+        ("acquire", |platform, _, odd| drop(platform.acquire(CPU).read(odd).try_now())),
+        ("slice", |_, grants, odd| _ = grants.slice::<u8>(odd).map(drop)),
+        ("slice_mut", |_, grants, odd| _ = grants.slice_mut::<u8>(odd).map(drop)),
+        ("block", |_, grants, odd| _ = grants.block(odd).map(drop)),
+        ("granted", |_, grants, odd| _ = grants.granted(odd, Access::ReadOnly).map(drop)),
+        ("read_bytes", |_, grants, odd| _ = grants.read_bytes(odd).map(drop)),
+        ("write_bytes", |_, grants, odd| _ = grants.write_bytes(odd, &[8; 100])),
+    ];
+    for ((what, used), at) in uses.into_iter().flat_map(|used| ["buffer", "bytes"].map(|at| (used, at))) {
+        let World { platform, buffer, other } = world(platform(Join::Staged, &Plan::none(), Lie::None));
+        let back = (platform.clone(), buffer.clone(), other.clone());
+        let calls_back = Deed::First(Arc::new(move || {
+            let (platform, buffer, other) = &back;
+            let _ = (buffer.snapshot(), platform.leaked_grants(), platform.raw_buffer(3).build());
+            drop(platform.acquire(CPU).read(other).try_now());
+            drop(platform.acquire(CPU).read(buffer).try_now());
+        }));
+        for (deed, panics) in [(Deed::Panic, true), (calls_back, false)] {
+            let odd = Odd { inner: buffer.clone(), at, deed };
+            let mut grants = platform.acquire(CPU).write(&buffer).wait().unwrap();
+            let ended = catch_unwind(AssertUnwindSafe(|| used(&platform, &mut grants, &odd)));
+            // A block is the whole buffer's: no bytes are asked for.
+            let is_asked = (what, at) != ("block", "bytes");
+            assert_eq!(ended.is_err(), panics && is_asked, "{what} at {at}");
+            grants.slice_mut::<u8>(&buffer).unwrap().fill(9);
+            grants.release().unwrap();
+            assert!(platform.leaked_grants().is_empty(), "{what} at {at}");
+            let read = platform.acquire(CPU).read(&buffer).wait().unwrap();
+            assert_eq!(read.slice::<u8>(&buffer).unwrap(), [9; 100], "{what} at {at}");
+        }
+        is_sound(&World { platform, buffer, other }, what);
     }
 }
 

@@ -1,10 +1,15 @@
 //! Ends that two callers race for, and ways out of what should not have happened.
 
 use crate::vault::{CPU, Call, Deed, GPU, Join, Lie, Plan, platform};
-use dml::core::{AcquireError, Buffer, Platform};
+use dml::arenas::{MainMem, Null};
+use dml::core::{
+    AcquireError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Buffer, ConfigError, CopyJob, CopyQuery,
+    Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind, Fence, HostStaged, Link, Platform, PlatformBuilder,
+    TransferError,
+};
 use dml_verify::watched;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -199,6 +204,53 @@ fn errors_name_labels_and_elements() {
     assert_eq!((buffer.raw().name().label(), raw.name().label()), (Some("weights"), None));
 }
 
+/// Whatever names bytes names their elements, and the buffer by its label.
+#[test]
+fn errors_about_ranges_and_views_name_labels_and_elements() {
+    let platform = plain();
+    let buffer = platform.buffer::<u64>(8).label("weights").zeroed().build().unwrap();
+    let other = platform.buffer::<u64>(8).label("biases").zeroed().build().unwrap();
+    let (raw, id) = (buffer.raw(), buffer.raw().id());
+    let named = |text: &str, parts: &[&str]| {
+        for part in parts.iter().chain(&[format!("\"weights\" ({id})").as_str()]) {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    };
+    let told = platform.acquire(CPU).read(&buffer.range(6..9)).wait().map(drop).unwrap_err();
+    assert!(matches!(told, AcquireError::OutOfRange { start: 48, end: 72, .. }), "{told:?}");
+    named(&told.to_string(), &["48..72 (elements 6..9)", "64 bytes"]);
+    let told = raw.prefetch(GPU, 0..65).wait().unwrap_err();
+    named(&told.to_string(), &["0..65 (elements 0..9)", "64 bytes"]);
+
+    let mut grants = platform.acquire(CPU).read(&buffer.range(2..4)).wait().unwrap();
+    let told = grants.slice::<u64>(&buffer.range(3..5)).unwrap_err();
+    named(&told.to_string(), &["24..40 (elements 3..5)", "not granted"]);
+    let told = grants.slice_mut::<u64>(&buffer.range(2..3)).unwrap_err();
+    named(&told.to_string(), &["16..24 (elements 2..3)", "for writing"]);
+    let told = grants.views().unwrap()[0].slice_mut::<u64>().unwrap_err();
+    named(&told.to_string(), &["16..32 (elements 2..4)", "for writing"]);
+    let told = grants.slice::<[u64; 3]>(&buffer.range(2..4)).unwrap_err();
+    named(&told.to_string(), &["16..32 (elements 2..4)", "elements of 24 bytes"]);
+    let told = grants.slice::<u64>(&raw.range(20..28)).unwrap_err();
+    named(&told.to_string(), &["20..28 (elements 2..4)", "aligned to 8"]);
+    let outstanding = platform.leaked_grants();
+    named(&outstanding[0].to_string(), &["16..32 (elements 2..4) ReadOnly"]);
+    drop(grants);
+
+    let grants = platform.acquire(CPU).read(&other).wait().unwrap();
+    named(&grants.slice::<u64>(&buffer).unwrap_err().to_string(), &["is not part of these grants"]);
+    // As the cause of another error, too.
+    let told = grants.read_bytes(&buffer.range(1..2)).unwrap_err();
+    assert!(matches!(told, AcquireError::View { .. }), "{told:?}");
+    named(&told.to_string(), &["is not part of these grants"]);
+    let mut grants =
+        platform.acquire(CPU).read(&buffer.range(0..4)).read_write(&buffer.range(2..6)).wait().unwrap();
+    named(&grants.views().unwrap_err().to_string(), &["16..32 (elements 2..4)", "twice"]);
+    drop(grants);
+    let grants = platform.acquire(GPU).read(&buffer).wait().unwrap();
+    named(&grants.slice::<u64>(&buffer).unwrap_err().to_string(), &["the host cannot see it"]);
+}
+
 /// An arena or a mechanism that panics as it goes disturbs nobody: not whoever drops the platform, not the next to go, and not a
 /// program that is panicking already.
 #[test]
@@ -219,6 +271,126 @@ fn an_arena_that_panics_as_it_goes_is_gone_all_the_same() {
             assert_eq!(plan.met.load(Ordering::SeqCst), times, "{call:?}");
         }
     }
+}
+
+/// A mechanism or an arena that counts how often one of its kind goes, and panics as it goes.
+#[derive(Debug)]
+struct Dying<T> {
+    inner: T,
+    gone: Arc<AtomicUsize>,
+    /// Whether its description panics as well.
+    has_no_desc: bool,
+}
+
+impl<T> Dying<T> {
+    fn new(inner: T, gone: &Arc<AtomicUsize>) -> Arc<Self> {
+        Arc::new(Self { inner, gone: gone.clone(), has_no_desc: false })
+    }
+}
+
+impl<T> Drop for Dying<T> {
+    fn drop(&mut self) {
+        self.gone.fetch_add(1, Ordering::SeqCst);
+        resume_unwind(Box::new("a stranger panics as it goes"));
+    }
+}
+
+impl CrossArena for Dying<HostStaged> {
+    fn name(&self) -> &str {
+        "dying"
+    }
+
+    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
+        self.inner.can_copy(query)
+    }
+
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+        self.inner.copy(job)
+    }
+}
+
+impl Arena for Dying<MainMem> {
+    fn desc(&self) -> &ArenaDesc {
+        if self.has_no_desc {
+            resume_unwind(Box::new("a stranger's description panics"));
+        }
+        self.inner.desc()
+    }
+
+    passes_on!(alloc, map, unmap, copy_in, copy_out, fill);
+}
+
+fn two_devices() -> PlatformBuilder {
+    let mut builder = Platform::builder();
+    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu));
+    builder.add_device(DeviceDesc::new("other", DeviceKind::Gpu));
+    builder
+}
+
+/// The copy that core adds between two devices holds the mechanisms of both ways, to price it. They go one after the other.
+#[test]
+fn two_mechanisms_that_panic_as_they_go_leave_the_process_alone() {
+    let gone = Arc::new(AtomicUsize::new(0));
+    let mut builder = two_devices();
+    builder.add_arena(Arc::new(MainMem::new(CPU)));
+    for (name, device) in [("one", 1), ("two", 2)] {
+        let desc = ArenaDesc::new(name, ArenaKind("null"), DeviceId(device));
+        builder.add_arena(Arc::new(Null::new(desc)));
+    }
+    for (from, to) in [(1, 0), (0, 2)] {
+        let link = Link {
+            from: ArenaId(from),
+            to: ArenaId(to),
+            source_via: DeviceId(from.into()),
+            target_via: DeviceId(to.into()),
+            allocation: Allocation::Internal,
+        };
+        builder.add_link(link, Dying::new(HostStaged::default(), &gone));
+    }
+    let platform = builder.build().expect("a sound platform");
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(platform)));
+    assert!(dropped.is_ok());
+    assert_eq!(gone.load(Ordering::SeqCst), 2);
+    // So do those of a mechanism that an application prices itself.
+    let half = || Dying::new(HostStaged::default(), &gone);
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(HostStaged::of_halves(half(), half()))));
+    assert!(dropped.is_ok());
+    assert_eq!(gone.load(Ordering::SeqCst), 4);
+}
+
+/// What was added to a platform that is never built goes as what was built.
+#[test]
+fn a_builder_survives_arenas_that_panic_as_they_go() {
+    let gone = Arc::new(AtomicUsize::new(0));
+    let full = || {
+        let mut builder = two_devices();
+        for _ in 0..2 {
+            builder.add_arena(Dying::new(MainMem::new(CPU), &gone));
+        }
+        let link = Link {
+            from: ArenaId(0),
+            to: ArenaId(1),
+            source_via: CPU,
+            target_via: CPU,
+            allocation: Allocation::Internal,
+        };
+        (0..2).for_each(|_| builder.add_link(link, Dying::new(HostStaged::default(), &gone)));
+        builder
+    };
+    // Two arenas of one name make no platform.
+    let built = catch_unwind(AssertUnwindSafe(|| full().build().map(drop)));
+    assert!(matches!(built, Ok(Err(ConfigError::Topology(_)))), "{built:?}");
+    assert_eq!(gone.load(Ordering::SeqCst), 4);
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(full())));
+    assert!(dropped.is_ok());
+    assert_eq!(gone.load(Ordering::SeqCst), 8);
+    // One that panics when it is added panics once more as it goes: the first panic is the caller's.
+    let arena = Arc::new(Dying { inner: MainMem::new(CPU), gone: gone.clone(), has_no_desc: true });
+    let mut builder = two_devices();
+    let added = catch_unwind(AssertUnwindSafe(|| builder.add_arena(arena)));
+    assert_eq!(added.unwrap_err().downcast_ref(), Some(&"a stranger's description panics"));
+    assert_eq!((gone.load(Ordering::SeqCst), builder.arenas().len()), (9, 0));
 }
 
 /// What a program forgets is its own loss: a view that nobody can reach any more costs a copy of the vector, not the vector.

@@ -1,13 +1,15 @@
 //! Variants, footprints and hooks of the scheduler.
 
 use crate::vault::{CPU, GPU, Join, Lie, Plan, platform};
-use dml::core::sync::Arc;
-use dml::core::{AcquireError, Fence};
+use dml::arenas::MainMem;
+use dml::core::sync::{Arc, Mutex};
+use dml::core::{AcquireError, DeviceDesc, DeviceKind, Fence};
 use dml::prelude::*;
 use dml::scheduler::{Hooks, NotStarted, RunError, UnitId};
 use dml_verify::watched;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 const ITEMS: u64 = 64;
 
@@ -40,8 +42,116 @@ fn a_device_that_is_not_there_is_an_error() {
     for device in [DeviceId(2), DeviceId(99), DeviceId(u16::MAX)] {
         let told = Coexecutor::new(&platform).devices([CPU, device]).run(&kernel, ITEMS).unwrap_err();
         assert_eq!(told, RunError::UnknownDevice { kernel: "in place".to_owned(), device, devices: 2 });
-        let nowhere = Coexecutor::new(&platform).collect_on(Some(device)).run(&kernel, 0);
-        assert!(nowhere.is_ok(), "nothing is collected of nothing: {nowhere:?}");
+    }
+}
+
+/// Where nothing could be collected, nothing is computed: the error would be about items that are there.
+#[test]
+fn a_collecting_device_that_cannot_collect_is_an_error_before_the_run() {
+    let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+    let data = buffer(&platform);
+    let kernel = in_place(&data).variant(CPU, add_one);
+    for (device, items) in [2, 99, u16::MAX].map(DeviceId).into_iter().flat_map(|it| [(it, 0), (it, ITEMS)]) {
+        let told = Coexecutor::new(&platform).collect_on(Some(device)).run(&kernel, items).unwrap_err();
+        assert_eq!(told, RunError::UnknownDevice { kernel: "in place".to_owned(), device, devices: 2 });
+    }
+    assert!((0..).zip(&*data.read().unwrap()).all(|(expected, value)| expected == *value));
+    // Nor can one without a memory.
+    let mut builder = Platform::builder();
+    for (name, kind) in [("cpu", DeviceKind::Cpu), ("bare", DeviceKind::Gpu)] {
+        builder.add_device(DeviceDesc::new(name, kind));
+    }
+    builder.add_arena(Arc::new(MainMem::new(CPU)));
+    let platform = builder.build().unwrap();
+    let data = buffer(&platform);
+    let kernel = in_place(&data).variant(CPU, add_one);
+    let told = Coexecutor::new(&platform).collect_on(Some(GPU)).run(&kernel, ITEMS).unwrap_err();
+    let expected = RunError::NoArena { kernel: "in place".to_owned(), device: "bare".to_owned() };
+    assert_eq!(told, expected);
+    assert!((0..).zip(&*data.read().unwrap()).all(|(expected, value)| expected == *value));
+}
+
+/// Variants and footprints of one kernel that panic as they go, and one that is replaced.
+#[test]
+fn a_kernel_survives_variants_that_panic_as_they_go() {
+    struct Dying(Arc<AtomicUsize>);
+    impl Drop for Dying {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            std::panic::resume_unwind(Box::new("a stranger panics as it goes"));
+        }
+    }
+    let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+    let data = buffer(&platform);
+    let gone = Arc::new(AtomicUsize::new(0));
+    let variant = || {
+        let dying = Dying(gone.clone());
+        move |package: &Package, grants: &mut Grants| {
+            let _ = &dying;
+            add_one(package, grants)
+        }
+    };
+    let footprint = || {
+        let dying = Dying(gone.clone());
+        Footprint::Of(std::sync::Arc::new(move |items: std::ops::Range<u64>| {
+            let _ = &dying;
+            items.start * 4..items.end * 4
+        }))
+    };
+    let used = catch_unwind(AssertUnwindSafe(|| {
+        let kernel = Kernel::new("dying", 4)
+            .argument(Argument::part(&data, Access::ReadWrite, footprint()))
+            .argument(Argument::part(&buffer(&platform), Access::ReadOnly, footprint()))
+            .variant(CPU, variant())
+            .variant(GPU, variant())
+            .variant(CPU, variant());
+        Coexecutor::new(&platform).devices([CPU]).run(&kernel, ITEMS).map(drop)
+    }));
+    assert_eq!(used.expect("no panic reaches the caller"), Ok(()));
+    assert_eq!(gone.load(Ordering::SeqCst), 5);
+    assert!((1..).zip(&*data.read().unwrap()).all(|(expected, value)| expected == *value));
+}
+
+/// A variant has `&mut Grants`, and may put others in their place. What it puts there is rolled back, whatever it answers.
+#[test]
+fn a_variant_that_exchanges_its_grants_fails() {
+    let ways = ["keeps", "drops", "releases", "gives up"];
+    for (how, collect) in ways.into_iter().flat_map(|how| [None, Some(CPU), Some(GPU)].map(|on| (how, on))) {
+        let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+        let (data, spare) = (buffer(&platform), buffer(&platform));
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let (keeper, there, mine) = (kept.clone(), platform.clone(), spare.clone());
+        let kernel = in_place(&data).variant(CPU, move |package: &Package, grants: &mut Grants| {
+            let done = add_one(package, grants)?;
+            let mut other = there.acquire(CPU).read_write(&mine.range(package.range())).wait()?;
+            other.slice_mut::<u32>(&mine.range(package.range()))?.fill(77);
+            std::mem::swap(grants, &mut other);
+            match how {
+                "keeps" => keeper.lock().push(other),
+                "releases" => other.release()?,
+                "gives up" => return Err(NotStarted::new("nothing of note").into()),
+                _ => drop(other),
+            }
+            Ok(done)
+        });
+        let (asked, ran) = (platform.clone(), kernel.clone());
+        let run = watched("a run of exchanged grants", move || {
+            let policy = "dynamic:8".parse().unwrap();
+            Coexecutor::new(&asked).policy(policy).collect_on(collect).run(&ran, ITEMS)
+        });
+        let Err(RunError::Unfinished { missing: ITEMS, failures, .. }) = run.join() else {
+            panic!("{how}: it answered well")
+        };
+        assert!(failures[0].message.contains("exchanged the grants"), "{how}: {}", failures[0].message);
+        // Nothing of the spare is committed: what was written there is poisoned, and the rest is as it was.
+        let told = spare.read().map(drop);
+        assert!(matches!(told, Err(AcquireError::Poisoned { .. })), "{how}: {told:?}");
+        assert!(spare.raw().leaked_grants().is_empty(), "{how}");
+        // The package's own grants end where the variant has put them.
+        assert_eq!(data.raw().leaked_grants().len(), usize::from(how == "keeps"), "{how}");
+        kept.lock().clear();
+        assert!(platform.leaked_grants().is_empty(), "{how}");
+        data.raw().close_timeout(Duration::from_secs(10)).unwrap();
     }
 }
 

@@ -1,13 +1,14 @@
 //! One lie each. An arena can spoil the bytes it was trusted with; it cannot make core hand out what it must not, and what
 //! core can notice it reports, to whoever asked, as what it is.
 
-use crate::vault::{CPU, GPU, Join, Lie, Plan, VAULT, platform};
+use crate::vault::{CPU, GPU, Join, Lie, Plan, VAULT, failing, platform};
 use dml::core::state::{Lifecycle, MapState};
 use dml::core::sync::Arc;
 use dml::core::{
     AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Breach, Concurrency, CopyIn,
-    CopyJob, CopyOut, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceKind, DeviceSet, Fence, Fill,
-    HostMemory, HostStaged, Link, MapReport, MapRequest, NewBlock, Platform, TransferError, UnmapRequest,
+    CopyJob, CopyOut, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceKind, DeviceSet, Fence, Fill, Grants,
+    HostMemory, HostStaged, Link, MapReport, MapRequest, NewBlock, Platform, RawBuffer, TransferError,
+    UnmapRequest,
 };
 use std::time::Duration;
 
@@ -102,6 +103,51 @@ fn every_lie_is_told_for_what_it_is() {
         assert!(buffer.snapshot().is_idle(), "{lie:?}");
         buffer.close_timeout(Duration::from_secs(10)).unwrap();
     }
+}
+
+/// The arena is asked after every copy: those of a plan and those of a grant's own calls, and whether they failed or not.
+#[test]
+fn a_map_state_that_a_copy_changes_is_noticed_wherever_it_is_copied() {
+    type Copies = fn(&mut Grants, &RawBuffer) -> Result<(), AcquireError>;
+    let ways: [(&str, bool, Copies); 3] = [
+        ("write_bytes", false, |grants, buffer| grants.write_bytes(buffer, &[6; 64])),
+        ("read_bytes", false, |grants, buffer| grants.read_bytes(buffer).map(drop)),
+        ("a write_bytes that fails", true, |grants, buffer| grants.write_bytes(buffer, &[6; 64])),
+    ];
+    let is_it = |told: &Result<(), AcquireError>, what: &str| {
+        let Err(AcquireError::ArenaContract { breach: Breach::MapChanged { .. }, arena, .. }) = told else {
+            panic!("{what}: {told:?}")
+        };
+        assert_eq!(&*arena.name, "vault", "{what}");
+    };
+    let of = |fails: bool, lie: Lie| match fails {
+        true => failing(&Plan::none(), lie),
+        false => platform(Join::Staged, &Plan::none(), lie),
+    };
+    for (what, fails, copies) in ways {
+        let platform = of(fails, Lie::MapsInCopy);
+        let buffer = platform.raw_buffer(64).build().unwrap();
+        let mut grants = platform.acquire(GPU).write(&buffer).wait().unwrap();
+        is_it(&copies(&mut grants, &buffer), what);
+        assert_eq!(buffer.snapshot().lifecycle(), Lifecycle::Wedged, "{what}");
+        let _ = grants.release();
+        buffer.close_timeout(Duration::from_secs(10)).unwrap();
+        // Without the lie it is what it was.
+        let platform = of(fails, Lie::None);
+        let buffer = platform.raw_buffer(64).build().unwrap();
+        let mut grants = platform.acquire(GPU).write(&buffer).wait().unwrap();
+        let told = copies(&mut grants, &buffer);
+        assert!(
+            if fails { matches!(told, Err(AcquireError::CopyFailed { .. })) } else { told.is_ok() },
+            "{told:?}"
+        );
+        assert_eq!(buffer.snapshot().lifecycle(), Lifecycle::Open, "{what}");
+    }
+    // The copy of a plan that fails.
+    let platform = of(true, Lie::MapsInCopy);
+    let buffer = platform.buffer_from(vec![5_u8; 64]).unwrap();
+    is_it(&platform.acquire(GPU).read(&buffer).wait().map(drop), "a plan that fails");
+    assert_eq!(buffer.raw().snapshot().lifecycle(), Lifecycle::Wedged);
 }
 
 #[test]

@@ -1,17 +1,17 @@
 //! A memory of vectors, in safe code, that does one thing as a stranger might.
 
-use dml::arenas::MainMem;
+use dml::arenas::{MainMem, Null};
 use dml::core::state::MapState;
 use dml::core::sync::{Arc, Mutex};
 use dml::core::{
-    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Backing, Block, BlockRef, Completion,
-    Concurrency, CopyIn, CopyJob, CopyOut, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind,
-    DeviceSet, Fence, Fill, HostMapped, HostMemory, HostSpan, HostStaged, Link, MapReport, MapRequest,
-    NativeHandle, NewBlock, Platform, TransferError, UnmapRequest,
+    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Backing, Binding, Block, BlockRef,
+    Completion, Concurrency, CopyIn, CopyJob, CopyOut, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceId,
+    DeviceKind, DeviceSet, Fence, Fill, HostMapped, HostMemory, HostSpan, HostStaged, Link, MapReport,
+    MapRequest, NativeHandle, NewBlock, Platform, TransferError, UnmapRequest,
 };
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 
 pub(crate) const CPU: DeviceId = DeviceId(0);
@@ -23,6 +23,8 @@ pub(crate) const VAULT: ArenaId = ArenaId(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Alloc,
+    Attach,
+    Bind,
     Free,
     Map,
     Unmap,
@@ -127,7 +129,7 @@ pub(crate) enum Lie {
     KeepsCopyOut,
     /// A fill is said to be done, and is kept.
     KeepsFill,
-    /// A copy changes the block's map state.
+    /// A copy, either way, changes the block's map state.
     MapsInCopy,
     /// It offers no storage of its own.
     NoStorage,
@@ -150,6 +152,8 @@ struct Cell {
     bytes: Mutex<Vec<u8>>,
     /// Where the host sees a copy of the bytes while it is let in.
     shown: Mutex<Option<HostSpan>>,
+    /// Whether a copy has changed the map state.
+    is_changed: AtomicBool,
     plan: Arc<Plan>,
     len: u64,
 }
@@ -259,7 +263,13 @@ impl Arena for Vault {
         }
         let len = if self.lie == Lie::ShortBlock { len - 1 } else { len };
         let bytes = Mutex::new(vec![0; len as usize]);
-        Ok(NewBlock::new(Arc::new(Cell { bytes, shown: Mutex::default(), plan: self.plan.clone(), len })))
+        Ok(NewBlock::new(Arc::new(Cell {
+            bytes,
+            shown: Mutex::default(),
+            is_changed: AtomicBool::new(false),
+            plan: self.plan.clone(),
+            len,
+        })))
     }
 
     fn free(&self, block: BlockRef) {
@@ -297,7 +307,8 @@ impl Arena for Vault {
 
     fn map_state(&self, block: &BlockRef) -> Option<MapState> {
         self.plan.meet(Call::MapState);
-        let is_shown = self.cell(block).shown.lock().is_some();
+        let cell = self.cell(block);
+        let is_shown = cell.shown.lock().is_some() || cell.is_changed.load(Ordering::SeqCst);
         match self.lie {
             Lie::MapsInCopy => {
                 Some(if is_shown { MapState::Mapped(DeviceSet::of(CPU)) } else { MapState::Unmapped })
@@ -310,9 +321,7 @@ impl Arena for Vault {
         self.plan.meet(Call::CopyIn);
         let (len, span, cell) = (copy.len(), copy.span(), self.cell(copy.block()));
         copy.from().read(0, &mut cell.bytes.lock()[span.start() as usize..span.end() as usize]);
-        if self.lie == Lie::MapsInCopy {
-            *cell.shown.lock() = Some(copy.from().span().clone());
-        }
+        cell.is_changed.store(self.lie == Lie::MapsInCopy, Ordering::SeqCst);
         if self.lie == Lie::KeepsCopyIn {
             self.keep(copy);
         }
@@ -324,6 +333,7 @@ impl Arena for Vault {
         let (len, span, block) = (copy.len(), copy.span(), copy.block().clone());
         let bytes = self.cell(&block).bytes.lock()[span.start() as usize..span.end() as usize].to_vec();
         copy.write(0, &bytes);
+        self.cell(&block).is_changed.store(self.lie == Lie::MapsInCopy, Ordering::SeqCst);
         if self.lie == Lie::KeepsCopyOut {
             self.keep(copy);
         }
@@ -386,14 +396,51 @@ pub(crate) enum Join {
     Mapped,
 }
 
+/// An arena that takes storage of the application or of another arena, and meets its plan there.
+#[derive(Debug)]
+struct Taker<A> {
+    inner: A,
+    plan: Arc<Plan>,
+}
+
+impl<A: Arena> Arena for Taker<A> {
+    fn attach(&self, storage: &Backing) -> Result<BlockRef, AllocError> {
+        self.plan.meet(Call::Attach);
+        self.inner.attach(storage)
+    }
+
+    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
+        self.plan.meet(Call::Bind);
+        self.inner.bind(root)
+    }
+
+    passes_on!(desc, alloc, map, unmap, copy_in, copy_out, fill);
+}
+
+/// Main memory, and a device's that shares its storage. Both are safe to use, but for the plan.
+pub(crate) fn sharing(plan: &Arc<Plan>) -> Platform {
+    let mut builder = Platform::builder().without_default_links();
+    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu));
+    let desc = ArenaDesc::new("vault", ArenaKind("vault"), GPU)
+        .with_remotes(DeviceSet::of(CPU))
+        .with_concurrency(Concurrency::BimapFull);
+    builder.add_arena(Arc::new(Taker { inner: MainMem::new(CPU), plan: plan.clone() }));
+    builder.add_arena(Arc::new(Taker { inner: Null::backed(desc), plan: plan.clone() }));
+    let allocation = Allocation::Bound(Concurrency::BimapFull);
+    let link = Link { from: MAIN, to: VAULT, source_via: CPU, target_via: GPU, allocation };
+    builder.add_link(link, Arc::new(Binding::default()));
+    builder.build().expect("a sound platform")
+}
+
 /// Main memory, and a vault that does what it is to do.
 pub(crate) fn platform(join: Join, plan: &Arc<Plan>, lie: Lie) -> Platform {
     built(join, |_| {}, Vault::new(Concurrency::Exclusive, join == Join::Mapped, plan, lie))
 }
 
 /// As [`platform`], with a vault whose transfers all fail with the error of a lost device.
-pub(crate) fn failing(plan: &Arc<Plan>) -> Platform {
-    let mut vault = Vault::new(Concurrency::Exclusive, false, plan, Lie::None);
+pub(crate) fn failing(plan: &Arc<Plan>, lie: Lie) -> Platform {
+    let mut vault = Vault::new(Concurrency::Exclusive, false, plan, lie);
     vault.fails = true;
     built(Join::Staged, |_| {}, vault)
 }

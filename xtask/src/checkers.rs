@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | loom | every interleaving and memory order of a small model | `tests/loom`, compiled to nothing elsewhere |
 //! | ThreadSanitizer | the data races of the runs it watches | the targets in [`THREADED_TESTS`] |
-//! | AddressSanitizer | use after free, overruns, leaks | the unit tests of every crate |
+//! | AddressSanitizer | use after free, overruns, leaks | the unit tests of every crate, and the targets in [`HOSTILE_TESTS`] |
 //!
 //! Each builds into a folder of its own under the target folder, so that switching between them rebuilds nothing.
 
@@ -16,6 +16,14 @@ use std::process::Command;
 
 /// The integration tests of the root package that use threads in earnest.
 const THREADED_TESTS: &[&str] = &["concurrency"];
+
+/// The integration tests that AddressSanitizer watches, by their packages.
+const HOSTILE_TESTS: &[(&str, &[&str])] =
+    &[("dml", &["hostile", "topologies"]), ("dml-arenas", &["offload", "fork_opencl"])];
+
+/// What these need of the sanitizer. Core leaks what an arena that broke its contract could still touch. A child that a signal
+/// ends is what the tests of forks look for. PoCL's threads give up the signal stack that the sanitizer would free as they end.
+const HOSTILE_OPTIONS: &str = "detect_leaks=0:handle_segv=0:use_sigaltstack=0";
 
 /// What selects the models.
 const MODEL_TEST: &[&str] = &["--package", "dml", "--test", "loom"];
@@ -129,8 +137,7 @@ pub(crate) fn thread_sanitizer(arguments: &[String]) -> Result<(), Failure> {
 }
 
 /// `cargo xtask asan [FILTER]`: the unit tests of every crate, the hostile plug-ins, the random topologies and the forks under
-/// AddressSanitizer. Where a contract is broken core leaks what could still be touched, so leaks are looked for in the unit tests
-/// alone. A child that a signal ends is what the tests of forks look for.
+/// AddressSanitizer. Leaks are looked for in the unit tests alone.
 ///
 /// # Errors
 /// [`Failure::Work`] if a test fails or misuses memory, [`Failure::Usage`] if there is more than one filter.
@@ -140,11 +147,9 @@ pub(crate) fn address_sanitizer(arguments: &[String]) -> Result<(), Failure> {
     command.args(["--workspace", "--lib", "--no-fail-fast"]).args(filter);
     let mut report = Report::default();
     report.command("asan: unit tests", command);
-    for (package, tests) in [("dml", ["hostile", "topologies"]), ("dml-arenas", ["offload", "fork_opencl"])] {
+    for (package, tests) in HOSTILE_TESTS {
         let mut command = sanitized_test("address", "asan");
-        command
-            .args(["--package", package, "--no-fail-fast"])
-            .env("ASAN_OPTIONS", "detect_leaks=0:handle_segv=0");
+        command.args(["--package", package, "--no-fail-fast"]).env("ASAN_OPTIONS", HOSTILE_OPTIONS);
         command.args(tests.iter().flat_map(|test| ["--test", test])).args(filter);
         report.command(&format!("asan: {}", tests.join(", ")), command);
     }

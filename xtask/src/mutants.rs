@@ -55,6 +55,7 @@ enum Runs {
 const TOOLS: &[Tool] = &[
     Tool { name: "unit", runs: Runs::UnitTests },
     Tool { name: "arenas", runs: Runs::Package("dml-arenas") },
+    Tool { name: "workloads", runs: Runs::Package("dml-workloads") },
     Tool {
         name: "scenarios",
         runs: Runs::Tests(&[

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! files of the repository --> SourceFile (code, strings and comments apart) --> rules     --.
+//!                         --> the same, and the names of all tests          --> contracts --+
 //!                         --> Cargo.toml                                    --> manifests --+--> violations
 //!                         --> *.md                                          --> links     --'
 //! ```
@@ -13,9 +14,11 @@
 //! 4. Only `dml-core::sync` knows where locks come from. The rooms of `dml-core` import from no room above them.
 //! 5. No file outgrows a reader, no placeholder is left, every crate takes the workspace's lints, every link leads
 //!    somewhere.
+//! 6. Every numbered obligation of a public trait names a test that is there.
 //!
 //! The rules read text, not meaning: they catch what someone does in good faith, not what someone hides.
 
+mod contracts;
 mod links;
 mod manifests;
 mod paths;
@@ -25,6 +28,7 @@ mod source;
 use crate::Failure;
 use crate::shell::repository_root;
 use source::SourceFile;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -77,17 +81,22 @@ pub(crate) fn print_violations() -> io::Result<usize> {
 
 fn violations_of(root: &Path) -> io::Result<Vec<Violation>> {
     let mut violations = manifests::check(root)?;
+    let (mut sources, mut tests) = (Vec::new(), BTreeSet::new());
     for path in files_of(root)? {
         let read = || {
             fs::read_to_string(root.join(&path))
                 .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))
         };
         if path.ends_with(".rs") {
-            violations.extend(rules::check(&SourceFile::new(&path, &read()?)));
+            let source = SourceFile::new(&path, &read()?);
+            violations.extend(rules::check(&source));
+            tests.extend(contracts::tests_of(&source));
+            sources.push(source);
         } else if path.ends_with(".md") {
             violations.extend(links::check(&path, &read()?, &|target| root.join(target).exists()));
         }
     }
+    violations.extend(sources.iter().flat_map(|source| contracts::check(source, &tests)));
     violations.sort();
     Ok(violations)
 }

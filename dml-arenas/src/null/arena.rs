@@ -118,8 +118,8 @@ impl Null {
     pub fn write(&self, grants: &mut Grants, region: &impl Region, bytes: &[u8]) -> Result<(), ViewError> {
         let (block, span) = grants.granted(region, Access::WriteInvalidate)?;
         if span.len() != bytes.len() as u64 {
-            let (buffer, element_bytes) = (region.buffer().id(), bytes.len() as u64);
-            return Err(ViewError::Size { buffer, bytes: span.len(), element_bytes });
+            let (buffer, element_bytes) = (region.buffer().name(), bytes.len() as u64);
+            return Err(ViewError::Size { buffer, span, element_bytes });
         }
         let Some(block) = block else { return Ok(()) };
         let target = self.granted(block, span);

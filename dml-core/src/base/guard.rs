@@ -3,11 +3,43 @@
 use crate::base::rank::assert_unlocked;
 use crate::base::sync::Arc;
 use std::any::Any;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Drops a foreign value, and ignores a panic of its destructor.
 pub(crate) fn quietly<T>(theirs: T) {
     let _ = guard(|| drop(theirs));
+}
+
+/// A foreign value that is dropped [quietly](quietly). Two of them that panic in one unwinding would otherwise end the
+/// process.
+#[derive(Clone, Debug)]
+pub(crate) struct Quiet<T>(Option<T>);
+
+impl<T> Quiet<T> {
+    pub(crate) fn new(theirs: T) -> Self {
+        Self(Some(theirs))
+    }
+
+    pub(crate) fn into_inner(mut self) -> T {
+        self.0.take().expect("it is there until it is dropped")
+    }
+}
+
+impl<T> Deref for Quiet<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl<T> Drop for Quiet<T> {
+    fn drop(&mut self) {
+        if let Some(theirs) = self.0.take() {
+            quietly(theirs);
+        }
+    }
 }
 
 /// Runs foreign code, and converts a panic into its message.

@@ -56,12 +56,14 @@ impl BufferName {
     /// Returns a range of bytes as text for people. The text includes the elements, if they are larger than one byte.
     #[must_use]
     pub fn bytes(&self, span: Span) -> String {
+        format!("{self} bytes {}", self.range(span.start(), span.end()))
+    }
+
+    /// Returns the ends of a range of bytes as text, with those of its elements, if they are larger than one byte.
+    pub(crate) fn range(&self, start: u64, end: u64) -> String {
         match self.element_bytes() {
-            0 | 1 => format!("{self} bytes {span}"),
-            size => {
-                let (first, last) = (span.start() / size, span.end().div_ceil(size));
-                format!("{self} bytes {span} (elements {first}..{last})")
-            }
+            0 | 1 => format!("{start}..{end}"),
+            size => format!("{start}..{end} (elements {}..{})", start / size, end.div_ceil(size)),
         }
     }
 }

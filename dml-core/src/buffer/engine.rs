@@ -16,7 +16,7 @@ use crate::buffer::RawBuffer;
 use crate::buffer::error::AcquireError;
 use crate::buffer::lock::{BufferInner, Locked};
 use crate::buffer::storage::{ArenaStorage, FreeOrder, Handout};
-use crate::buffer::storage::{CopyEnd, free};
+use crate::buffer::storage::{CopyEnd, free, map_state};
 use crate::buffer::wait::Wait;
 use crate::memory::arena::MapReport;
 use crate::memory::block::{BlockRef, NewBlock};
@@ -450,20 +450,17 @@ impl Run {
                 called(|| platform.arena(copy.to).fill(fill))
             }
         };
+        let copy = Begun { copy, loan, begun, ends, map_changes };
         match started {
             Ok(fence) => {
-                self.pending
-                    .push_back(RunningCopy { fence, copy: Begun { copy, loan, begun, ends, map_changes } });
+                self.pending.push_back(RunningCopy { fence, copy });
                 self.next()
             }
-            Err(cause) => {
-                let cause = if loan.is_out() { TransferError::StillLent } else { cause };
-                self.step_failed(Step::Copy(copy), self.failure(&copy, cause))
-            }
+            Err(cause) => self.ended(copy, Err(cause)),
         }
     }
 
-    /// Completes a copy whose fence has ended, with or without an error.
+    /// Completes a copy whose fence has ended, with or without an error, or that could not be started.
     fn ended(&mut self, copy: Begun, result: Result<u64, TransferError>) -> Task {
         let Begun { copy, begun, loan, ends, map_changes } = copy;
         let (step, requested_bytes) = (Step::Copy(copy), copy.span.len());
@@ -471,18 +468,20 @@ impl Run {
         if loan.is_out() {
             moved = Err(TransferError::StillLent);
         }
-        if let Err(cause) = moved {
-            return self.step_failed(step, self.failure(&copy, cause));
-        }
         let found = self.map_states(ends);
+        if let Err(cause) = moved {
+            // The map state of a lost device's arena does not count.
+            self.buffer().platform.notice_losses();
+            let changed = self.buffer().read(|locked| locked.changed_unasked(map_changes, &found));
+            let failed = match changed.filter(|_| cause != TransferError::StillLent) {
+                Some((arena, breach)) => (self.broken(arena, breach), Report::Broken),
+                None => self.failure(&copy, cause),
+            };
+            return self.step_failed(step, failed);
+        }
         // The bytes have arrived, unless the copy changed a map state on the way.
         let (changed, task) = self.turn(|turn| {
-            // Another plan may be changing a map state now, or may have done so since the arenas were asked.
-            let is_telling = turn.locked.map_changes == map_changes;
-            let changed = found.iter().filter(|_| is_telling).find_map(|&(arena, found)| {
-                let known = turn.locked.stable_map(arena).filter(|known| *known != found)?;
-                Some((arena, known, found))
-            });
+            let changed = turn.locked.changed_unasked(map_changes, &found);
             let report = if changed.is_none() { Report::Done } else { Report::Broken };
             let reported = turn.report(step, report);
             debug_assert_eq!(reported, Ok(()), "a copy changes no map state");
@@ -495,11 +494,7 @@ impl Run {
                     counters.count_transfer(link, requested_bytes, begun.elapsed());
                 }
             }
-            Some((arena, known, found)) => {
-                let (buffer, arena) = (self.buffer().name(), self.buffer().arena_name(arena));
-                let breach = Breach::MapChanged { known, found };
-                self.failed(AcquireError::ArenaContract { buffer, arena, breach });
-            }
+            Some((arena, breach)) => self.failed(self.broken(arena, breach)),
         }
         task
     }
@@ -508,11 +503,17 @@ impl Run {
     fn map_states(&self, ends: Ends) -> SmallVec<[(ArenaId, MapState); 2]> {
         let platform = &self.buffer().platform;
         let told = ends.into_iter().filter_map(|(arena, block)| {
-            let found = guard(|| platform.arena(arena).map_state(&block)).unwrap_or_default();
+            let found = map_state(platform, arena, &block);
             quietly(block);
             Some((arena, found?))
         });
         told.collect()
+    }
+
+    /// Returns the error of an arena that broke a rule.
+    fn broken(&self, arena: ArenaId, breach: Breach) -> AcquireError {
+        let (buffer, arena) = (self.buffer().name(), self.buffer().arena_name(arena));
+        AcquireError::ArenaContract { buffer, arena, breach }
     }
 
     /// Returns the error of a failed copy, and the report for the machine.

@@ -4,7 +4,6 @@
 //! them. Predicates answer the common questions.
 
 use crate::base::id::ArenaId;
-use crate::base::id::BufferId;
 use crate::base::id::{DeviceId, KernelId};
 use crate::base::names::{ArenaName, BufferName};
 use crate::base::range::Span;
@@ -133,7 +132,7 @@ pub enum AcquireError {
         span: Span,
     },
     /// The range does not lie within the buffer.
-    #[error("range {start}..{end} of {buffer} is outside its {len} bytes")]
+    #[error("bytes {} of {buffer} are outside its {len} bytes", buffer.range(*start, *end))]
     OutOfRange {
         /// The buffer asked for.
         buffer: BufferName,
@@ -322,72 +321,72 @@ pub struct Unattached<S: std::fmt::Debug> {
 }
 
 /// Why the bytes of a grant cannot be viewed as a slice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ViewError {
     /// The buffer is not part of the grants.
     #[error("{buffer} is not part of these grants")]
     NotGranted {
         /// The buffer asked for.
-        buffer: BufferId,
+        buffer: BufferName,
     },
     /// The arena kept a transfer of the granted bytes, and may touch them at any time.
     #[error("{buffer} is wedged: an arena kept what it was lent")]
     Wedged {
         /// The wedged buffer.
-        buffer: BufferId,
+        buffer: BufferName,
     },
     /// The arena's block panicked when core asked for its handle.
     #[error("the block of {buffer} has no handle: its arena panicked")]
     NoHandle {
         /// The buffer of that block.
-        buffer: BufferId,
+        buffer: BufferName,
     },
     /// The bytes are in memory that the host cannot access.
     #[error("{buffer} was granted to a device: the host cannot see it")]
     NotHost {
         /// The granted buffer.
-        buffer: BufferId,
+        buffer: BufferName,
     },
     /// The grant does not permit writing all of the bytes.
-    #[error("{buffer} bytes {span} were not granted for writing")]
+    #[error("{} were not granted for writing", buffer.bytes(*span))]
     NotWritable {
         /// The granted buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The bytes that were to be viewed.
         span: Span,
     },
     /// Two items of the same grants name the same bytes, and at least one of them writes.
-    #[error("{buffer} bytes {span} are named twice by one kernel, once for writing")]
+    #[error("{} are named twice by one kernel, once for writing", buffer.bytes(*span))]
     Aliased {
         /// The buffer named twice.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The bytes that both items name.
         span: Span,
     },
     /// The grant does not cover all of the bytes asked for.
-    #[error("{buffer} bytes {span} were not granted")]
+    #[error("{} were not granted", buffer.bytes(*span))]
     OutsideGrant {
         /// The granted buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The bytes asked for.
         span: Span,
     },
     /// The number of bytes is not a multiple of the element's size.
-    #[error("{buffer}: {bytes} bytes are no whole number of elements of {element_bytes} bytes")]
+    #[error("{} are no whole number of elements of {element_bytes} bytes", buffer.bytes(*span))]
     Size {
         /// The granted buffer.
-        buffer: BufferId,
-        /// The number of bytes to be viewed.
-        bytes: u64,
+        buffer: BufferName,
+        /// The bytes that were to be viewed.
+        span: Span,
         /// The element's size in bytes.
         element_bytes: u64,
     },
     /// The bytes are not aligned for the element type.
-    #[error("{buffer}: bytes {span} are not aligned to {element_align}")]
+    #[error("{} are not aligned to {element_align}", buffer.bytes(*span))]
     Alignment {
         /// The granted buffer.
-        buffer: BufferId,
+        buffer: BufferName,
         /// The misaligned bytes.
         span: Span,
         /// The element's alignment in bytes.

@@ -19,6 +19,7 @@ use crate::base::guard::{guard, quietly};
 use crate::base::id::{ArenaId, ArenaSet};
 use crate::buffer::lock::{BufferInner, Locked};
 use crate::memory::block::BlockRef;
+use crate::memory::error::Breach;
 use crate::memory::host::Owner;
 use crate::memory::host::{HostMemory, Shared};
 use crate::memory::map_state::MapState;
@@ -175,9 +176,44 @@ impl Locked {
         let state = self.state.arena(arena);
         (state.transition.is_none() && state.alloc.is_allocated() && !state.is_lost()).then_some(state.map)
     }
+
+    /// Returns the first arena that reports another map state than the recorded one. Nothing can be told if a map change
+    /// started or ended since there had been `map_changes`.
+    pub(super) fn changed_unasked(
+        &self,
+        map_changes: u64,
+        found: &[(ArenaId, MapState)],
+    ) -> Option<(ArenaId, Breach)> {
+        let is_telling = self.map_changes == map_changes;
+        found.iter().filter(|_| is_telling).find_map(|&(arena, found)| {
+            let known = self.stable_map(arena).filter(|known| *known != found)?;
+            Some((arena, Breach::MapChanged { known, found }))
+        })
+    }
 }
 
 impl BufferInner {
+    /// Returns the number of map changes so far, for [`check_map`](Self::check_map).
+    pub(crate) fn map_changes(&self) -> u64 {
+        self.read(|locked| locked.map_changes)
+    }
+
+    /// Asks an arena for the map state of a block after a transfer, and wedges the buffer if the transfer changed it.
+    ///
+    /// # Errors
+    /// The broken rule.
+    pub(crate) fn check_map(&self, arena: ArenaId, block: &BlockRef, map_changes: u64) -> Result<(), Breach> {
+        let Some(found) = map_state(&self.platform, arena, block) else { return Ok(()) };
+        let changed = self.change(|locked, _| {
+            let changed = locked.changed_unasked(map_changes, &[(arena, found)]);
+            if changed.is_some() {
+                locked.state.wedge();
+            }
+            changed
+        });
+        changed.map_or(Ok(()), |(_, breach)| Err(breach))
+    }
+
     /// Frees blocks until none are left, including those that other threads add meanwhile.
     pub(super) fn free_all(&self) {
         loop {
@@ -208,6 +244,11 @@ impl BufferInner {
         [root_host, shown].into_iter().for_each(quietly);
         free(&self.platform, arena, block);
     }
+}
+
+/// Returns the map state that an arena reports for a block, as far as it can tell.
+pub(super) fn map_state(platform: &Platform, arena: ArenaId, block: &BlockRef) -> Option<MapState> {
+    guard(|| platform.arena(arena).map_state(block)).unwrap_or_default()
 }
 
 /// Gives a block back to its arena. If the arena panics, the block is lost. The buffer continues, and the caller that

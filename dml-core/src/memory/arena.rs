@@ -48,7 +48,7 @@ pub struct MapReport {
 ///   at least the requested size, and the host memory is aligned as described. The block is over the storage that core
 ///   passed in, or over its own if core passed none. Otherwise the allocation fails, as out of memory or as a broken
 ///   contract. (`hostile` `every_lie_is_told_for_what_it_is`, `host_memory_of_safe_code_is_the_grants_alone`,
-///   `a_block_over_other_storage_is_refused`)
+///   `a_block_over_other_storage_is_refused`, `a_block_serves_one_buffer`, `a_block_that_another_thread_has_is_refused`)
 /// - **A-2** A fence reports the number of bytes that were moved. Fewer or more bytes than requested mean a failed
 ///   copy. (`hostile` `every_lie_is_told_for_what_it_is`)
 /// - **A-3** A transfer is dropped before its fence ends. Keeping one breaks the contract, and the buffer then refuses
@@ -56,9 +56,12 @@ pub struct MapReport {
 /// - **A-4** A map report is true, and gives the requested device its access. It takes access from no present user, and
 ///   names the block's memory if the host gets access. A mapping ends only after its memory is back. Otherwise the
 ///   contract is broken.
-///   (`hostile` `every_lie_is_told_for_what_it_is`, `the_memory_of_one_block_is_not_anothers`; `faults`, `requests`)
+///   (`hostile` `every_lie_is_told_for_what_it_is`, `the_memory_of_one_block_is_not_anothers`; `faults`
+///   `i19_a_wrong_map_state_wedges_the_buffer`; `requests`
+///   `i06_a_plan_whose_arena_reports_less_access_than_planned_is_not_granted`)
 /// - **A-5** Map states change only when core asks. An arena that can tell reports them through
-///   [`map_state`](Self::map_state), and core checks after every copy. (`hostile` `every_lie_is_told_for_what_it_is`)
+///   [`map_state`](Self::map_state), and core checks after every copy, whether it succeeded or not. (`hostile`
+///   `every_lie_is_told_for_what_it_is`, `a_map_state_that_a_copy_changes_is_noticed_wherever_it_is_copied`)
 /// - **A-6** Calls may panic, call back into core, and take a long time, because core makes none under a lock. A panic
 ///   fails only the operation that was requested. (`hostile`
 ///   `a_panic_of_any_call_is_the_failure_of_what_was_asked_alone`, `any_call_may_call_back_into_core`,

@@ -14,8 +14,16 @@ pub struct NativeHandle(pub usize);
 
 /// One contiguous allocation of an arena, owned through a [`BlockRef`]. Dropping the last reference frees the block.
 ///
-/// Kernels receive references to blocks and may keep them, so a block by itself gives no access to bytes. Core calls
-/// its methods and its destructor under the same rules as an arena's.
+/// Kernels receive references to blocks and may keep them, so a block by itself gives no access to bytes.
+///
+/// # What a block owes
+/// - **B-1** Its size is the one it was made with, and at least the size asked for. (`hostile`
+///   `every_lie_is_told_for_what_it_is`)
+/// - **B-2** It shows the storage that it is made over, always the same, or none if it has its own. (`hostile`
+///   `a_block_over_other_storage_is_refused`, `a_block_bound_to_another_root_is_refused`)
+/// - **B-3** Calls and the destructor may panic and call back into core, as an arena's may. A panic fails what was asked.
+///   (`hostile` `a_panic_of_any_call_is_the_failure_of_what_was_asked_alone`, `any_call_may_call_back_into_core`,
+///   `a_block_that_panics_over_its_storage_is_refused`)
 pub trait Block: Any + Send + Sync + fmt::Debug {
     /// Returns the size in bytes.
     fn len(&self) -> u64;

@@ -25,7 +25,9 @@ use std::fmt;
 ///   large. (`hostile` `a_mechanism_reaches_its_own_bytes_alone`)
 /// - **C-3** The job and all its parts are used up or dropped before the fence ends. Otherwise the mechanism has broken
 ///   its contract, and the buffer is wedged. (`hostile` `a_mechanism_reaches_its_own_bytes_alone`)
-/// - **C-4** Calls may panic, call back into core, and take a long time, as an arena's may.
+/// - **C-4** Calls and the destructor may panic, call back into core, and take a long time, as an arena's may. (`hostile`
+///   `a_panic_of_any_call_is_the_failure_of_what_was_asked_alone`, `any_call_may_call_back_into_core`,
+///   `two_mechanisms_that_panic_as_they_go_leave_the_process_alone`)
 ///
 /// # Source
 /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2.

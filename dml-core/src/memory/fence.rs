@@ -6,9 +6,14 @@ use std::task::{Poll, Waker};
 
 /// The end of work that an arena has started, for frameworks that can notify a waiter.
 ///
-/// Core calls its methods and its destructor under the same rules as an arena's. A panic in one of them counts as
-/// failed work. (`hostile` `a_dropped_flight_waits_lets_nobody_in_and_commits_nothing`; `awaiting`
-/// `i15_a_completion_that_panics_is_a_failed_copy`)
+/// # What a completion owes
+/// - **F-1** It ends when the work does, and no earlier. (`hostile` `a_dropped_flight_waits_lets_nobody_in_and_commits_nothing`)
+/// - **F-2** It reports the number of bytes that were moved. (`hostile` `every_lie_is_told_for_what_it_is`; `awaiting`
+///   `i15_an_awaited_copy_that_fails_or_is_short_is_an_error_as_any`)
+/// - **F-3** It calls the waker of the last poll, once the work has ended. (`awaiting`
+///   `the_last_waker_is_the_one_that_is_called`)
+/// - **F-4** Calls and the destructor may panic and call back into core, as an arena's may. A panic counts as failed work.
+///   (`awaiting` `i15_a_completion_that_panics_is_a_failed_copy`; `hostile` `any_call_may_call_back_into_core`)
 pub trait Completion: Send {
     /// Blocks until the work ends and returns how many bytes it moved.
     ///

@@ -14,6 +14,102 @@
 //!    [`HostSource`].
 //! 4. A block over foreign storage holds the [`Backing`] that core made for it. The backing keeps the storage alive,
 //!    and lets core recognise the storage.
+//!
+//! Whoever drives an arena directly makes requests in unsafe code:
+//! ```
+//! # use dml_core::{*, state::MapState};
+//! fn made(block: &BlockRef, from: HostSource, to: HostTarget, host: &mut Option<HostMemory>) {
+//!     // SAFETY: none, this is never called.
+//!     unsafe {
+//!         let _ = (CopyIn::new(block, 0, from), CopyOut::new(block, 0, to));
+//!         let _ = (Fill::new(block, Span::new(0, 1), 7), Backing::new(None, 1, None));
+//!         let _ = MapRequest::new(block, DeviceId(0), MapState::Unmapped, host);
+//!         let _ = UnmapRequest::new(block, MapState::Unmapped, host);
+//!     }
+//! }
+//! ```
+//! Safe code cannot:
+//! ```compile_fail
+//! # use dml_core::*;
+//! fn made(block: &BlockRef, from: HostSource) -> CopyIn {
+//!     CopyIn::new(block, 0, from)
+//! }
+//! ```
+//! ```compile_fail
+//! # use dml_core::*;
+//! fn made(block: &BlockRef, to: HostTarget) -> CopyOut {
+//!     CopyOut::new(block, 0, to)
+//! }
+//! ```
+//! ```compile_fail
+//! # use dml_core::*;
+//! fn made(block: &BlockRef) -> Fill {
+//!     Fill::new(block, Span::new(0, 1), 7)
+//! }
+//! ```
+//! ```compile_fail
+//! # use dml_core::*;
+//! fn made() -> Backing {
+//!     Backing::new(None, 1, None)
+//! }
+//! ```
+//! ```compile_fail
+//! # use dml_core::*;
+//! # use dml_core::state::MapState;
+//! fn made<'a>(block: &'a BlockRef, host: &'a mut Option<HostMemory>) -> MapRequest<'a> {
+//!     MapRequest::new(block, DeviceId(0), MapState::Unmapped, host)
+//! }
+//! ```
+//! ```compile_fail
+//! # use dml_core::*;
+//! # use dml_core::state::MapState;
+//! fn made<'a>(block: &'a BlockRef, host: &'a mut Option<HostMemory>) -> UnmapRequest<'a> {
+//!     UnmapRequest::new(block, MapState::Unmapped, host)
+//! }
+//! ```
+//! Nor can it have one twice:
+//! ```compile_fail
+//! # use dml_core::*;
+//! fn is_clone<T: Clone>(_: &T) {}
+//! fn twice(one: &CopyIn) {
+//!     is_clone(one);
+//! }
+//! ```
+//! ```compile_fail
+//! # use dml_core::*;
+//! fn is_clone<T: Clone>(_: &T) {}
+//! fn twice(one: &CopyOut) {
+//!     is_clone(one);
+//! }
+//! ```
+//! ```compile_fail
+//! # use dml_core::*;
+//! fn is_clone<T: Clone>(_: &T) {}
+//! fn twice(one: &Fill) {
+//!     is_clone(one);
+//! }
+//! ```
+//! ```compile_fail
+//! # use dml_core::*;
+//! fn is_clone<T: Clone>(_: &T) {}
+//! fn twice(one: &MapRequest<'_>) {
+//!     is_clone(one);
+//! }
+//! ```
+//! ```compile_fail
+//! # use dml_core::*;
+//! fn is_clone<T: Clone>(_: &T) {}
+//! fn twice(one: &UnmapRequest<'_>) {
+//!     is_clone(one);
+//! }
+//! ```
+//! ```compile_fail
+//! # use dml_core::*;
+//! fn is_clone<T: Clone>(_: &T) {}
+//! fn twice(one: &CopyJob) {
+//!     is_clone(one);
+//! }
+//! ```
 
 #![allow(unsafe_code)]
 

@@ -1,6 +1,7 @@
 //! The mechanisms that every platform has: copies staged through the host, copies of mapped memory, and bindings.
 
 use crate::base::cost::Cost;
+use crate::base::guard::Quiet;
 use crate::base::sync::Arc;
 use crate::memory::cross_arena::{CopyJob, CrossArena};
 use crate::memory::error::TransferError;
@@ -22,7 +23,7 @@ enum Price {
     /// The cost follows from a speed.
     Speed(LinkSpeed),
     /// The cost is the sum for two mechanisms: the one that brings bytes to the host, and the one that takes them away.
-    Halves(Arc<dyn CrossArena>, Arc<dyn CrossArena>),
+    Halves(Quiet<Arc<dyn CrossArena>>, Quiet<Arc<dyn CrossArena>>),
 }
 
 /// The extra cost of staging through scratch memory. It makes two copies by way of main memory cheaper, because these
@@ -40,7 +41,7 @@ impl HostStaged {
     /// from it.
     #[must_use]
     pub fn of_halves(to_host: Arc<dyn CrossArena>, from_host: Arc<dyn CrossArena>) -> Self {
-        Self { price: Price::Halves(to_host, from_host) }
+        Self { price: Price::Halves(Quiet::new(to_host), Quiet::new(from_host)) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The parts of a platform, checked when it is built.
 
 use crate::base::counters::Counters;
+use crate::base::guard::{Quiet, quietly};
 use crate::base::id::{ArenaId, DeviceId, MAX_ARENAS};
 use crate::base::sync::Arc;
 use crate::memory::arena::Arena;
@@ -15,6 +16,7 @@ use crate::platform::registry::Registry;
 use crate::platform::topology::{Topology, Wishes};
 use crate::platform::{Platform, PlatformInner};
 use std::collections::BTreeSet;
+use std::mem::take;
 use std::sync::atomic::AtomicU64;
 
 /// Collects devices, arenas and links. [`build`](Self::build) checks all of them.
@@ -43,6 +45,8 @@ impl PlatformBuilder {
     /// Adds an arena and returns its id. The first arena added for a native device is that device's home, which its
     /// kernels use by default. A [store](ArenaDesc::store) gets an internal device of its own.
     pub fn add_arena(&mut self, arena: Arc<dyn Arena>) -> ArenaId {
+        // An arena that panics here may panic once more as it goes.
+        let arena = Quiet::new(arena);
         let mut desc = arena.desc().clone();
         if desc.is_store() {
             // Internal devices are numbered from the largest id down, so that they are known before all devices are.
@@ -50,7 +54,7 @@ impl PlatformBuilder {
             desc.native = DeviceId(number as u16);
         }
         self.descs.push(desc);
-        self.arenas.push(arena);
+        self.arenas.push(arena.into_inner());
         ArenaId(u8::try_from(self.arenas.len() - 1).unwrap_or(u8::MAX))
     }
 
@@ -163,11 +167,13 @@ impl PlatformBuilder {
             return Err(ConfigError::Topology(vec![problem]));
         }
         let counters = Arc::new(Counters::new(self.links.len()));
-        let topology = Topology::new(self.arenas, self.descs, self.links, &self.wishes, !self.no_path_cache);
+        let (arenas, descs) = (take(&mut self.arenas), take(&mut self.descs));
+        let (links, wishes) = (take(&mut self.links), take(&mut self.wishes));
+        let topology = Topology::new(arenas, descs, links, &wishes, !self.no_path_cache);
         Ok(Platform(Arc::new(PlatformInner {
-            devices: self.devices,
+            devices: take(&mut self.devices),
             topology,
-            unavailable: self.unavailable,
+            unavailable: take(&mut self.unavailable),
             counters,
             recorder: Arc::new(Recorder::new()),
             registry: Registry::default(),
@@ -323,6 +329,14 @@ impl PlatformBuilder {
 
 /// The largest number of links that ids can distinguish.
 const MAX_LINKS: usize = u16::MAX as usize;
+
+/// Mechanisms and arenas are dropped one after the other, as those of a platform are.
+impl Drop for PlatformBuilder {
+    fn drop(&mut self) {
+        take(&mut self.links).into_iter().for_each(quietly);
+        take(&mut self.arenas).into_iter().for_each(quietly);
+    }
+}
 
 fn too_many(what: &'static str, count: usize, limit: usize) -> Option<TopologyError> {
     (count > limit).then_some(TopologyError::TooMany { what, count, limit })

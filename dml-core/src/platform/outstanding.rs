@@ -29,7 +29,7 @@ impl fmt::Display for Outstanding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of kernel {} in {} holds {}", self.grant, self.kernel, self.arena, self.buffer)?;
         for Claim { span, access } in &self.claims {
-            write!(f, " {span} {access:?}")?;
+            write!(f, " {} {access:?}", self.buffer.range(span.start(), span.end()))?;
         }
         match self.acquired_at {
             Some((at, thread)) => write!(f, ", acquired at {at} by {thread:?}"),

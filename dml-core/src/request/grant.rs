@@ -10,6 +10,7 @@
 use crate::base::access::{Access, Claim, Claims};
 use crate::base::guard::{guard, quietly};
 use crate::base::id::{ArenaId, BufferId, OwnerId};
+use crate::base::names::BufferName;
 use crate::base::range::Span;
 use crate::buffer::RawBuffer;
 use crate::buffer::error::AcquireError;
@@ -150,7 +151,7 @@ impl Grant {
     /// Refuses if an arena may still touch the bytes.
     fn expect_whole(&self) -> Result<(), ViewError> {
         match self.is_broken.load(Ordering::Relaxed) {
-            true => Err(ViewError::Wedged { buffer: self.buffer.id() }),
+            true => Err(ViewError::Wedged { buffer: self.buffer.name() }),
             false => Ok(()),
         }
     }
@@ -159,7 +160,7 @@ impl Grant {
     fn granted(&self, region: &impl Region, access: Access) -> Result<(Option<&BlockRef>, Span), ViewError> {
         let span = self.granted_span(region)?;
         if access.writes() && !covers(&self.claims, span, Access::writes) {
-            return Err(ViewError::NotWritable { buffer: self.buffer.id(), span });
+            return Err(ViewError::NotWritable { buffer: self.buffer.name(), span });
         }
         self.launched_on();
         if access.writes() {
@@ -170,13 +171,9 @@ impl Grant {
 
     /// Returns the bytes of a region, all of which must be granted.
     fn granted_span(&self, region: &impl Region) -> Result<Span, ViewError> {
-        let buffer = self.buffer.id();
-        let span = span_of(region).ok_or(ViewError::OutsideGrant { buffer, span: Span::default() })?;
-        if covers(&self.claims, span, |_| true) {
-            Ok(span)
-        } else {
-            Err(ViewError::OutsideGrant { buffer, span })
-        }
+        let outside = |span| ViewError::OutsideGrant { buffer: self.buffer.name(), span };
+        let span = span_of(region).ok_or_else(|| outside(Span::default()))?;
+        if covers(&self.claims, span, |_| true) { Ok(span) } else { Err(outside(span)) }
     }
 }
 
@@ -215,11 +212,27 @@ impl Grants {
         Self { grants, items }
     }
 
-    fn of(&self, buffer: BufferId) -> Result<&Grant, ViewError> {
-        let found = self.grants.binary_search_by_key(&buffer, |grant| grant.buffer.id());
-        let grant = &self.grants[found.map_err(|_| ViewError::NotGranted { buffer })?];
+    fn place(&self, buffer: &RawBuffer) -> Result<usize, ViewError> {
+        let found = self.grants.binary_search_by_key(&buffer.id(), |grant| grant.buffer.id());
+        found.map_err(|_| ViewError::NotGranted { buffer: buffer.name() })
+    }
+
+    fn of(&self, buffer: &RawBuffer) -> Result<&Grant, ViewError> {
+        let grant = &self.grants[self.place(buffer)?];
         grant.expect_whole()?;
         Ok(grant)
+    }
+
+    /// Returns the grant of an item.
+    fn of_item(&self, buffer: BufferId) -> &Grant {
+        let found = self.grants.binary_search_by_key(&buffer, |grant| grant.buffer.id());
+        &self.grants[found.expect("every item has a grant")]
+    }
+
+    /// Returns the buffers with the ids of their grants, in canonical order. No two grants of a buffer have one id, so whoever
+    /// lends grants can tell whether it got the same ones back.
+    pub fn ids(&self) -> impl Iterator<Item = (BufferId, OwnerId)> + '_ {
+        self.grants.iter().map(|grant| (grant.buffer.id(), grant.id))
     }
 
     /// Returns the block and the bytes of a region, for code that launches work on the storage. The region must be
@@ -232,7 +245,7 @@ impl Grants {
         region: &impl Region,
         access: Access,
     ) -> Result<(Option<&BlockRef>, Span), ViewError> {
-        self.of(region.buffer().id())?.granted(region, access)
+        self.of(region.buffer())?.granted(region, access)
     }
 
     /// Prepares the grants for another thread, which becomes their holder when it uses them. Until then no thread
@@ -247,7 +260,7 @@ impl Grants {
     /// # Errors
     /// [`ViewError::NotGranted`].
     pub fn block(&self, region: &impl Region) -> Result<Option<&BlockRef>, ViewError> {
-        let grant = self.of(region.buffer().id())?;
+        let grant = self.of(region.buffer())?;
         grant.launched_on();
         grant.written();
         Ok(grant.block.as_ref())
@@ -259,7 +272,7 @@ impl Grants {
     /// # Errors
     /// [`ViewError::NotGranted`]; [`ViewError::NoHandle`] if the arena's block panics.
     pub fn native(&self, region: &impl Region) -> Result<Option<NativeHandle>, ViewError> {
-        let no_handle = |_| ViewError::NoHandle { buffer: region.buffer().id() };
+        let no_handle = |_| ViewError::NoHandle { buffer: region.buffer().name() };
         self.block(region)?.map(|block| guard(|| block.native()).map_err(no_handle)).transpose()
     }
 
@@ -268,7 +281,7 @@ impl Grants {
     /// # Errors
     /// [`ViewError::NotGranted`].
     pub fn arena(&self, region: &impl Region) -> Result<ArenaId, ViewError> {
-        Ok(self.of(region.buffer().id())?.arena)
+        Ok(self.of(region.buffer())?.arena)
     }
 
     /// Returns granted bytes as elements, on the host.
@@ -276,14 +289,14 @@ impl Grants {
     /// # Errors
     /// [`ViewError`] if the bytes are not granted, are not on the host, or are no whole number of aligned elements.
     pub fn slice<T: Pod>(&self, region: &impl Region) -> Result<&[T], ViewError> {
-        let grant = self.of(region.buffer().id())?;
+        let grant = self.of(region.buffer())?;
         let span = grant.granted_span(region)?;
         grant.used();
         if span.is_empty() {
             return Ok(&[]);
         }
-        let lease = grant.lease.as_ref().ok_or(ViewError::NotHost { buffer: grant.buffer.id() })?;
-        lease.slice(span).map_err(|error| cast_error(grant.buffer.id(), span, error))
+        let lease = grant.lease.as_ref().ok_or_else(|| ViewError::NotHost { buffer: grant.buffer.name() })?;
+        lease.slice(span).map_err(|error| cast_error(grant.buffer.name(), span, error))
     }
 
     /// Returns granted bytes as mutable elements, on the host. For several buffers at once see [`Grants::views`].
@@ -291,9 +304,8 @@ impl Grants {
     /// # Errors
     /// As [`Grants::slice`], and [`ViewError::NotWritable`].
     pub fn slice_mut<T: Pod>(&mut self, region: &impl Region) -> Result<&mut [T], ViewError> {
-        let buffer = region.buffer().id();
-        let found = self.grants.binary_search_by_key(&buffer, |grant| grant.buffer.id());
-        let grant = &mut self.grants[found.map_err(|_| ViewError::NotGranted { buffer })?];
+        let place = self.place(region.buffer())?;
+        let grant = &mut self.grants[place];
         grant.expect_whole()?;
         let span = grant.granted_span(region)?;
         grant.used();
@@ -301,13 +313,14 @@ impl Grants {
             return Ok(&mut []);
         }
         if !covers(&grant.claims, span, Access::writes) {
-            return Err(ViewError::NotWritable { buffer, span });
+            return Err(ViewError::NotWritable { buffer: grant.buffer.name(), span });
         }
         if grant.lease.is_some() {
             grant.written();
         }
-        let lease = grant.lease.as_mut().ok_or(ViewError::NotHost { buffer })?;
-        lease.slice_mut(span).map_err(|error| cast_error(buffer, span, error))
+        let buffer = &grant.buffer;
+        let lease = grant.lease.as_mut().ok_or_else(|| ViewError::NotHost { buffer: buffer.name() })?;
+        lease.slice_mut(span).map_err(|error| cast_error(buffer.name(), span, error))
     }
 
     /// Returns one view per requested item, in the order of the request. A kernel can then read some items while it
@@ -317,19 +330,20 @@ impl Grants {
     /// [`ViewError::Aliased`] if two items share bytes and one of them writes; [`ViewError::NotHost`].
     pub fn views(&mut self) -> Result<Vec<View<'_>>, ViewError> {
         if let Some((buffer, span)) = aliased(&self.items) {
-            return Err(ViewError::Aliased { buffer, span });
+            return Err(ViewError::Aliased { buffer: self.of_item(buffer).buffer.name(), span });
         }
         let mut views = Vec::with_capacity(self.items.len());
         for item in &self.items {
-            let grant = self.of(item.buffer)?;
-            let lease = grant.lease.as_ref().map(Lease::another);
+            let grant = self.of_item(item.buffer);
+            grant.expect_whole()?;
+            let (name, lease) = (grant.buffer.name(), grant.lease.as_ref().map(Lease::another));
             if lease.is_none() && !item.claim.span.is_empty() {
-                return Err(ViewError::NotHost { buffer: item.buffer });
+                return Err(ViewError::NotHost { buffer: name });
             }
-            views.push(View::new(*item, lease));
+            views.push(View::new(name, item.claim, lease));
         }
         for item in &self.items {
-            let grant = self.of(item.buffer)?;
+            let grant = self.of_item(item.buffer);
             if item.claim.access.writes() { grant.written() } else { grant.used() }
         }
         Ok(views)
@@ -373,34 +387,38 @@ impl Grants {
         access: Access,
         transfer: impl FnOnce(&dyn Arena, &BlockRef, Span, &Loan) -> Result<Fence, TransferError>,
     ) -> Result<(), AcquireError> {
-        let id = region.buffer().id();
-        let viewed = |cause| AcquireError::View { buffer: region.buffer().name(), cause };
-        let grant = self.of(id).map_err(viewed)?;
-        // The block comes from this very grant: a foreign region may name another buffer each time it is asked.
+        // A foreign region may name another buffer each time it is asked.
+        let asked = region.buffer();
+        let viewed = |cause| AcquireError::View { buffer: asked.name(), cause };
+        let grant = self.of(asked).map_err(viewed)?;
         let (block, span) = grant.granted(region, access).map_err(viewed)?;
         let Some(block) = block.filter(|_| !span.is_empty()) else { return Ok(()) };
         let (buffer, loan) = (&grant.buffer, Loan::default());
         let arena = buffer.platform().arena(grant.arena);
+        let map_changes = buffer.0.map_changes();
         let done = guard(|| transfer(&**arena, block, span, &loan).and_then(Fence::wait))
             .unwrap_or_else(|message| Err(TransferError::Panicked { message }));
         let done = match loan.is_out() {
             true => Err(TransferError::StillLent),
             false => done.and_then(|bytes| moved_all(span.len(), bytes)),
         };
-        done.map_err(|cause| {
+        if done.is_err() {
             buffer.platform().notice_losses();
-            let arena = buffer.0.arena_name(grant.arena);
-            if cause == TransferError::StillLent {
-                grant.is_broken.store(true, Ordering::Relaxed);
-                buffer.0.wedge_lent();
-                return AcquireError::ArenaContract {
-                    buffer: buffer.name(),
-                    arena,
-                    breach: Breach::StillLent,
-                };
-            }
-            AcquireError::CopyFailed { buffer: buffer.name(), from: arena.clone(), to: arena, span, cause }
-        })
+        }
+        let (name, arena) = (buffer.name(), buffer.0.arena_name(grant.arena));
+        let breach = if done == Err(TransferError::StillLent) {
+            grant.is_broken.store(true, Ordering::Relaxed);
+            buffer.0.wedge_lent();
+            Err(Breach::StillLent)
+        } else {
+            buffer.0.check_map(grant.arena, block, map_changes)
+        };
+        let broken =
+            |breach| AcquireError::ArenaContract { buffer: name.clone(), arena: arena.clone(), breach };
+        breach.map_err(broken)?;
+        let failed =
+            |cause| AcquireError::CopyFailed { buffer: name, from: arena.clone(), to: arena, span, cause };
+        done.map_err(failed)
     }
 
     /// Ties the grants to a launched kernel, so that they do not end before it does.
@@ -550,10 +568,10 @@ fn aliased(items: &[Item]) -> Option<(BufferId, Span)> {
     None
 }
 
-pub(crate) fn cast_error(buffer: BufferId, span: Span, error: CastError) -> ViewError {
+pub(crate) fn cast_error(buffer: BufferName, span: Span, error: CastError) -> ViewError {
     match error {
-        CastError::Size { bytes, element_bytes } => {
-            ViewError::Size { buffer, bytes: bytes as u64, element_bytes: element_bytes as u64 }
+        CastError::Size { element_bytes, .. } => {
+            ViewError::Size { buffer, span, element_bytes: element_bytes as u64 }
         }
         CastError::Alignment { element_align } => {
             ViewError::Alignment { buffer, span, element_align: element_align as u64 }

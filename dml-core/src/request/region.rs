@@ -8,6 +8,11 @@ use std::fmt;
 use std::ops::Range;
 
 /// A buffer, or a part of one, that an acquire can name.
+///
+/// # What a region may do
+/// - **R-1** It may answer differently each time. The buffer that it names first counts, and its bytes are checked against what was
+///   granted. (`hostile` `a_region_is_asked_once_for_its_buffer`)
+/// - **R-2** It may panic, in its caller alone, and call back into core. (`hostile` `a_region_may_panic_and_call_back`)
 pub trait Region {
     /// Returns the buffer.
     fn buffer(&self) -> &RawBuffer;

@@ -4,6 +4,7 @@ use crate::base::id::{ArenaId, DeviceId};
 use crate::base::sync::Arc;
 use crate::buffer::error::AcquireError;
 use crate::buffer::{Made, RawBuffer};
+use crate::memory::link::{Allocation, Link};
 use crate::platform::Platform;
 use crate::platform::error::ConfigError;
 use crate::platform::hints::{Hints, Pattern};
@@ -265,11 +266,17 @@ impl<T: Pod> BufferBuilder<T> {
         let Some(home) = self.platform.host().and_then(|host| self.platform.home(host)) else {
             return Ok(());
         };
-        let (desc, element_align) = (self.platform.desc(home), align_of::<T>() as u64);
-        if desc.alloc_align >= element_align {
-            return Ok(());
+        // The host's memory may come to share the storage of another arena, with the alignment of that one.
+        let binds = |link: &&Link| link.to == home && matches!(link.allocation, Allocation::Bound(_));
+        let roots = self.platform.links().iter().filter(binds).map(|link| link.from);
+        let element_align = align_of::<T>() as u64;
+        let descs = std::iter::once(home).chain(roots).map(|arena| self.platform.desc(arena));
+        match descs.min_by_key(|desc| desc.alloc_align).filter(|desc| desc.alloc_align < element_align) {
+            Some(desc) => {
+                let (arena, arena_align) = (desc.name.clone(), desc.alloc_align);
+                Err(ConfigError::OverAligned { element_align, arena, arena_align })
+            }
+            None => Ok(()),
         }
-        let (arena, arena_align) = (desc.name.clone(), desc.alloc_align);
-        Err(ConfigError::OverAligned { element_align, arena, arena_align })
     }
 }

@@ -1,10 +1,12 @@
 //! Granted bytes, as hosts and kernels view them.
 
+use crate::base::access::Claim;
+use crate::base::names::BufferName;
 use crate::base::range::Span;
 use crate::buffer::error::AcquireError;
 use crate::buffer::error::ViewError;
 use crate::memory::host::Lease;
-use crate::request::grant::{Grants, Item, cast_error};
+use crate::request::grant::{Grants, cast_error};
 use crate::request::typed::Buffer;
 use bytemuck::Pod;
 use std::marker::PhantomData;
@@ -13,20 +15,21 @@ use std::ops::{Deref, DerefMut};
 /// One item of [`Grants`], viewed as slices.
 #[derive(Debug)]
 pub struct View<'a> {
-    item: Item,
+    buffer: BufferName,
+    claim: Claim,
     lease: Option<Lease>,
     _grants: PhantomData<&'a mut Grants>,
 }
 
 impl View<'_> {
-    pub(super) fn new(item: Item, lease: Option<Lease>) -> Self {
-        Self { item, lease, _grants: PhantomData }
+    pub(super) fn new(buffer: BufferName, claim: Claim, lease: Option<Lease>) -> Self {
+        Self { buffer, claim, lease, _grants: PhantomData }
     }
 
     /// Returns the bytes of the buffer that the view shows.
     #[must_use]
     pub fn span(&self) -> Span {
-        self.item.claim.span
+        self.claim.span
     }
 
     /// Returns the elements.
@@ -36,7 +39,7 @@ impl View<'_> {
     pub fn slice<T: Pod>(&self) -> Result<&[T], ViewError> {
         match &self.lease {
             Some(lease) if !self.span().is_empty() => {
-                lease.slice(self.span()).map_err(|error| cast_error(self.item.buffer, self.span(), error))
+                lease.slice(self.span()).map_err(|error| cast_error(self.buffer.clone(), self.span(), error))
             }
             _ => Ok(&[]),
         }
@@ -48,13 +51,13 @@ impl View<'_> {
     /// [`ViewError::NotWritable`] for an item that was requested for reading, [`ViewError::Size`],
     /// [`ViewError::Alignment`].
     pub fn slice_mut<T: Pod>(&mut self) -> Result<&mut [T], ViewError> {
-        let (buffer, span) = (self.item.buffer, self.item.claim.span);
-        if !self.item.claim.access.writes() {
-            return Err(ViewError::NotWritable { buffer, span });
+        let (buffer, span) = (&self.buffer, self.claim.span);
+        if !self.claim.access.writes() {
+            return Err(ViewError::NotWritable { buffer: buffer.clone(), span });
         }
         match &mut self.lease {
             Some(lease) if !span.is_empty() => {
-                lease.slice_mut(span).map_err(|error| cast_error(buffer, span, error))
+                lease.slice_mut(span).map_err(|error| cast_error(buffer.clone(), span, error))
             }
             _ => Ok(&mut []),
         }

@@ -15,6 +15,7 @@
 //! I-23, I-25 and I-28 of docs/spec.md. It recomputes each of them from scratch.
 
 mod arena_state;
+mod crowd;
 mod event;
 mod execution;
 mod invariant;
@@ -48,6 +49,7 @@ use crate::base::id::{ArenaId, ArenaSet, LinkId, Seq, Ticket};
 use crate::base::range::Span;
 use crate::memory::desc::ArenaDesc;
 use crate::memory::link::{Allocation, CopyQuery, Link};
+use crowd::Requestors;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -160,7 +162,7 @@ pub enum Initial {
 pub struct BufferState {
     segments: Segments,
     arenas: SmallVec<[ArenaState; 2]>,
-    requestors: SmallVec<[Requestor; 1]>,
+    requestors: Requestors,
     copies: Copies,
     queue: VecDeque<Waiting>,
     commit_seq: Seq,
@@ -183,7 +185,7 @@ impl BufferState {
         Self {
             segments: Segments::new(len, content),
             arenas,
-            requestors: SmallVec::new(),
+            requestors: Requestors::default(),
             copies: Copies::default(),
             queue: VecDeque::new(),
             commit_seq: Seq(0),
@@ -261,8 +263,7 @@ impl BufferState {
     #[must_use]
     pub fn canonical(mut self) -> Self {
         self.commit_seq = Seq(0);
-        self.requestors.sort_by_key(|entry| entry.grant);
-        self.requestors.iter_mut().for_each(|entry| entry.seq_at_grant = Seq(0));
+        self.requestors.make_canonical();
         for (waiting, ticket) in self.queue.iter_mut().zip(1..) {
             waiting.ticket = Ticket(ticket);
         }

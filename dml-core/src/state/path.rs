@@ -10,9 +10,9 @@
 //! on the arenas as they will be at its turn. A path that turns out dearer competes at its real cost.
 
 use super::BusyReason;
+use super::crowd::Requestors;
 use super::plan::{Draft, Mark, NoPlan, Planner};
 use super::{Alloc, BufferState, Path, PathKey, Refusal};
-use crate::base::access::Claims;
 use crate::base::cost::Cost;
 use crate::base::id::{ArenaId, ArenaSet, DeviceId, LinkId};
 use crate::base::range::Span;
@@ -59,7 +59,7 @@ fn piece_bytes(span: Span) -> u64 {
 
 /// The bytes in use: those held by kernels, and those written by copies.
 pub(super) struct Traffic<'a> {
-    held: SmallVec<[(ArenaId, &'a Claims); 2]>,
+    held: &'a Requestors,
     /// The spans being filled, per destination, ordered by start. Each entry stores the greatest end so far.
     filled: SmallVec<[Filled; 2]>,
 }
@@ -69,7 +69,6 @@ type Filled = (ArenaId, Vec<(u64, u64)>);
 
 impl<'a> Traffic<'a> {
     pub(super) fn new(state: &'a BufferState) -> Self {
-        let held = state.requestors.iter().map(|entry| (entry.arena, &entry.claims)).collect();
         let mut filled: SmallVec<[Filled; 2]> = SmallVec::new();
         for copy in &state.copies {
             let ends = (copy.span.start(), copy.span.end());
@@ -86,21 +85,17 @@ impl<'a> Traffic<'a> {
                 *end = reach;
             }
         }
-        Self { held, filled }
+        Self { held: &state.requestors, filled }
     }
 
     /// Returns the arenas in which others use `span`, which must not be empty.
     pub(super) fn on(&self, span: Span) -> Disturbed {
-        let held = self.held.iter().filter(|(_, claims)| !claims.touching(span).is_empty());
         let fills = |spans: &[(u64, u64)]| {
             let before = spans.partition_point(|(start, _)| *start < span.end());
             before > 0 && spans[before - 1].1 > span.start()
         };
         let filled = self.filled.iter().filter(|(_, spans)| fills(spans));
-        Disturbed {
-            held: held.map(|(arena, _)| *arena).collect(),
-            filled: filled.map(|(to, _)| *to).collect(),
-        }
+        Disturbed { held: self.held.arenas_claiming(span), filled: filled.map(|(to, _)| *to).collect() }
     }
 }
 

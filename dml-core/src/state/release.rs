@@ -35,7 +35,7 @@ pub struct Release {
 impl BufferState {
     /// Records that the kernel of a grant has started.
     pub fn start(&mut self, grant: OwnerId) {
-        if let Some(entry) = self.requestors.iter_mut().find(|entry| entry.grant == grant) {
+        if let Some(entry) = self.requestors.find_mut(grant) {
             entry.phase = Phase::InFlight;
         }
     }
@@ -51,7 +51,7 @@ impl BufferState {
         grant: OwnerId,
         outcome: Outcome,
     ) -> Result<Release, Refusal> {
-        let index = self.requestors.iter().position(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
+        let index = self.requestors.place(grant).ok_or(Refusal::Closed)?;
         let overwrites = |claim: &Claim| claim.access == Access::WriteInvalidate;
         if outcome == Outcome::Clean && self.requestors[index].claims.iter().any(overwrites) {
             return Err(Refusal::NotClean);
@@ -104,7 +104,7 @@ impl BufferState {
     /// # Errors
     /// [`Refusal::DeviceLost`] if the arena's device is lost, [`Refusal::Closed`] when there is no such grant.
     pub fn downgrade(&mut self, routes: &dyn Routes, grant: OwnerId) -> Result<Option<Seq>, Refusal> {
-        let index = self.requestors.iter().position(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
+        let index = self.requestors.place(grant).ok_or(Refusal::Closed)?;
         let entry = &self.requestors[index];
         let (arena, claims) = (entry.arena, entry.claims.clone());
         if self.arena(arena).is_lost() {
@@ -112,9 +112,10 @@ impl BufferState {
         }
         let commit = entry.writes().then(|| self.commit(routes, arena, &claims));
         let seq = self.commit_seq;
-        let entry = &mut self.requestors[index];
-        entry.set_claims(claims.reading());
-        entry.seq_at_grant = seq;
+        self.requestors.set_claims(index, claims.reading());
+        if let Some(entry) = self.requestors.find_mut(grant) {
+            entry.seq_at_grant = seq;
+        }
         self.settle(routes);
         Ok(commit)
     }
@@ -128,7 +129,7 @@ impl BufferState {
         if matches!(self.lifecycle, Lifecycle::Closing | Lifecycle::Closed) {
             return Err(Refusal::Closed);
         }
-        if self.requestors.iter().any(|entry| !entry.claims.touching(span).is_empty()) {
+        if self.requestors.claim(span) {
             return Ok(false);
         }
         let lost = |(part, content): (Span, Content)| {

@@ -238,7 +238,7 @@ impl BufferState {
 
     /// Returns whether a kernel uses the arena, or will use it after its plan has been carried out.
     pub(super) fn is_requested(&self, arena: ArenaId) -> bool {
-        self.requestors.iter().any(|entry| entry.arena == arena)
+        self.requestors.arenas().contains(arena)
     }
 
     /// Records that a device is lost, with all storage of its native arenas. Returns whether this was new; otherwise

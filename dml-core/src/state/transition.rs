@@ -91,8 +91,7 @@ impl BufferState {
     fn is_ready(&self, routes: &dyn Routes, request: &Request, writes: bool) -> bool {
         let (arena, desc) = (self.arena(request.arena), routes.arena(request.arena));
         let shared = |other: &super::ArenaState| matches!(other.alloc, Alloc::Bound { .. });
-        let alone =
-            self.copies.is_empty() && self.requestors.iter().all(|entry| entry.arena == request.arena);
+        let alone = self.copies.is_empty() && self.requestors.arenas().without(request.arena).is_empty();
         alone
             && arena.alloc.is_allocated()
             && arena.transition.is_none()
@@ -108,13 +107,10 @@ impl BufferState {
     /// Refuses a request that waiting cannot help: the buffer is closed or wedged, or the kernel would wait for itself.
     pub(super) fn refuses(&self, request: &Request) -> Result<(), Begin> {
         self.is_open()?;
-        for entry in self.requestors.iter().filter(|entry| entry.kernel == request.kernel) {
-            let mut pairs = entry.claims.meeting(&request.claims);
-            if let Some(span) = pairs.find_map(|(held, new)| held.span.intersection(new.span)) {
-                return Err(Begin::Refused(Refusal::AlreadyHeld { kernel: request.kernel, span }));
-            }
+        match self.requestors.held_by(request.kernel, &request.claims) {
+            Some(span) => Err(Begin::Refused(Refusal::AlreadyHeld { kernel: request.kernel, span })),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Refuses if the buffer does not accept requests.
@@ -129,7 +125,7 @@ impl BufferState {
     /// Reports `Busy` if a kernel or a copy is in the way.
     pub(super) fn conflicts(&self, claims: &Claims) -> Result<(), Begin> {
         let busy = |reason| Begin::Busy { reason, needs_idle: ArenaSet::EMPTY };
-        if self.requestors.iter().any(|entry| entry.conflicts(claims)) {
+        if self.requestors.conflict(claims) {
             return Err(busy(BusyReason::Conflict));
         }
         let is_torn = |copy: &CopyOp| claims.touching(copy.span).iter().any(|claim| claim.access.writes());
@@ -338,7 +334,7 @@ impl BufferState {
     /// request is then given up. [`Refusal::Closed`] if there is no such grant.
     pub(super) fn finish(&mut self, routes: &dyn Routes, grant: OwnerId) -> Result<&Requestor, Refusal> {
         let seq = self.commit_seq;
-        let index = self.requestors.iter().position(|entry| entry.grant == grant).ok_or(Refusal::Closed)?;
+        let index = self.requestors.place(grant).ok_or(Refusal::Closed)?;
         let arena = self.requestors[index].arena;
         let missing = self.missing(&self.requestors[index].claims, arena);
         let served = self.arena(arena).map.gives(routes.arena(arena), routes.arena(arena).native);
@@ -356,7 +352,7 @@ impl BufferState {
             return Err(refusal);
         }
         self.arena_mut(arena).native_refs += 1;
-        let entry = &mut self.requestors[index];
+        let entry = self.requestors.find_mut(grant).ok_or(Refusal::Closed)?;
         entry.phase = Phase::Granted;
         entry.seq_at_grant = seq;
         self.settle(routes);
@@ -382,7 +378,7 @@ impl BufferState {
         for arena in &mut self.arenas {
             arena.transition = arena.transition.filter(|transition| transition.owner != owner);
         }
-        self.requestors.retain(|entry| entry.grant != owner);
+        self.requestors.forget(owner);
         self.settle(routes);
     }
 

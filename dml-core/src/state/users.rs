@@ -25,7 +25,8 @@ pub(super) struct Tenancy<'a> {
     pub(super) arenas: &'a [ArenaState],
 }
 
-/// The uses of a buffer. Ranges with the same owner, arena, device and access count as one use.
+/// The uses of a buffer. Ranges with the same owner, arena, device and access count as one use; of very many kernels with the same
+/// arena and access, two stand for all.
 #[derive(Debug)]
 pub(super) struct Users(SmallVec<[User; 4]>);
 
@@ -38,13 +39,7 @@ impl BufferState {
     /// Returns every use of the buffer: by kernels (in any phase) and by copies (reserved or running).
     pub(super) fn users(&self, routes: &dyn Routes) -> Users {
         let native = |arena: ArenaId| routes.arena(arena).native;
-        let kernels = self.requestors.iter().filter(|entry| !entry.claims.is_empty());
-        let mut users: SmallVec<[User; 4]> = kernels
-            .map(|entry| {
-                let (owner, arena, writes) = (entry.grant, entry.arena, entry.writes());
-                User { owner, arena, device: native(arena), writes }
-            })
-            .collect();
+        let mut users = self.requestors.users(native);
         let mut own = users.len();
         for copy in &self.copies {
             let (from, target_via, writes) = match copy.kind {

@@ -11,12 +11,16 @@
 //! and every run ends:
 //!
 //! - **P-1** The work is, at every moment, exactly the completed items, the items in flight and the items not yet
-//!   assigned; no item is in two of them.
+//!   assigned; no item is in two of them. (`p1_p2_p3_unruly_policies_compute_every_item_once`)
 //! - **P-2** Every piece of unassigned work starts at a multiple of the local work size, and ends at one or at the end
-//!   of the work. So does every package.
+//!   of the work. So does every package. (`p1_p2_p3_unruly_policies_compute_every_item_once`,
+//!   `hguided_through_the_splitter_rounds_up_to_work_groups`)
 //! - **P-3** A unit that asks while nothing is in flight and every remaining unit has been turned away gets work,
-//!   whatever the policy says.
+//!   whatever the policy says. (`p3_a_policy_that_refuses_everybody_does_not_strand_the_work`,
+//!   `p3_a_unit_with_work_in_flight_is_asked_again_before_anybody_is_forced`)
 //! - **P-4** Work that came back is handed out before work that was never handed out.
+//!   (`p4_work_that_came_back_goes_out_first_and_in_pieces`,
+//!   `p4_work_that_came_back_for_all_goes_out_before_what_is_set_aside`)
 //!
 //! This module implements three published policies: [`Static`], [`Dynamic`] and [`HGuided`]. [`PolicySpec`] names them
 //! on the command line. Other policies are other implementations of [`Policy`].

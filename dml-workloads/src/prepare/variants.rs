@@ -8,9 +8,8 @@ use dml_arenas::offload;
 #[cfg(feature = "opencl")]
 use dml_core::RawBuffer;
 use dml_core::{DeviceId, Fence, Grants, Platform, View};
-#[cfg(feature = "opencl")]
 use dml_scheduler::NotStarted;
-use dml_scheduler::{Kernel, KernelError, Package, Variant};
+use dml_scheduler::{Footprint, Kernel, KernelError, Package, Variant};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::ops::Range;
 #[cfg(all(feature = "offload", target_os = "linux"))]
@@ -117,6 +116,36 @@ impl Parts {
     }
 }
 
+/// The items that a kernel's buffers have elements for. A run may ask for any number of items; those beyond are refused.
+#[derive(Clone, Copy)]
+struct Limit {
+    workload: Workload,
+    items: u64,
+}
+
+impl Limit {
+    /// The smallest number of items that an argument with a fixed number of bytes per item holds.
+    fn of(workload: Workload, kernel: &Kernel) -> Self {
+        let held = kernel.arguments().iter().filter_map(|argument| match argument.footprint() {
+            Footprint::PerItem { bytes } => argument.buffer().len().checked_div(*bytes),
+            _ => None,
+        });
+        Self { workload, items: held.min().unwrap_or_default() }
+    }
+
+    /// Makes a variant that launches no package with items beyond the limit.
+    fn enforced(self, variant: impl Variant) -> impl Variant {
+        move |package: &Package, grants: &mut Grants| -> Result<Fence, KernelError> {
+            if package.end() > self.items {
+                let (Self { workload, items }, asked) = (self, package.range());
+                let cause = format!("{workload} was prepared for {items} items, not for items {asked:?}");
+                return Err(NotStarted::new(cause).into());
+            }
+            variant.launch(package, grants)
+        }
+    }
+}
+
 /// Adds a variant for every device.
 pub(super) fn add(
     mut kernel: Kernel,
@@ -137,9 +166,10 @@ fn add_one(
     parts: &Parts,
 ) -> Result<Kernel, PrepareError> {
     let desc = &platform.devices()[usize::from(device.0)];
+    let limit = Limit::of(parts.workload, &kernel);
     let arena = platform.home(device).map(|home| platform.arena(home));
     if arena.is_some_and(|arena| arena.downcast_ref::<MainMem>().is_some()) {
-        return Ok(kernel.variant(device, host(parts, desc.units)?));
+        return Ok(kernel.variant(device, limit.enforced(host(parts, desc.units)?)));
     }
     #[cfg(all(feature = "offload", target_os = "linux"))]
     if let Some(arena) = arena.filter(|arena| arena.downcast_ref::<offload::OffloadArena>().is_some()) {
@@ -148,7 +178,7 @@ fn add_one(
             device: desc.name.to_string(),
             cause: cause.to_string(),
         })?;
-        return Ok(kernel.variant(device, variant));
+        return Ok(kernel.variant(device, limit.enforced(variant)));
     }
     #[cfg(feature = "opencl")]
     if let Some(arena) = arena.and_then(|arena| arena.downcast_ref::<dml_arenas::OpenClArena>()) {
@@ -159,7 +189,8 @@ fn add_one(
         })?;
         let buffers = kernel.arguments().iter().map(|argument| argument.buffer().clone()).collect();
         let (slots, layout) = (parts.slots.clone(), (parts.shape, kernel.local_size()));
-        return Ok(kernel.variant(device, opencl(built, slots, buffers, layout)));
+        let variant = opencl(built, slots, buffers, layout);
+        return Ok(kernel.variant(device, limit.enforced(variant)));
     }
     Err(PrepareError::NoKernel { workload: parts.workload, device: desc.name.to_string() })
 }
@@ -262,7 +293,7 @@ fn opencl(
         #[allow(unsafe_code, reason = "launching a kernel on the machine's own memory is")]
         // SAFETY: the kernels of this crate touch the elements of their items and of the footprints of these alone, and return
         // where an item is past the package's end, which is their last argument. The blocks hold whole buffers, whose sizes and
-        // scalars `prepare` has made to fit each other.
+        // scalars `prepare` has made to fit each other. `Limit` refuses items that these buffers have no elements for.
         let launched = unsafe {
             match shape {
                 Shape::Line => kernel.launch(&args, Launch { offset: start, items, local }),

@@ -77,7 +77,8 @@ impl Broken {
     }
 
     fn phase(mut self, grant: u64, phase: Phase) -> Self {
-        let entry = self.state.requestors.iter_mut().find(|entry| entry.grant == OwnerId(grant));
+        let entry =
+            self.state.requestors.entries_mut().iter_mut().find(|entry| entry.grant == OwnerId(grant));
         entry.expect("there is such a grant").phase = phase;
         self
     }

@@ -1,0 +1,324 @@
+//! The requestor-set, and an index of it for buffers that very many kernels use at once.
+//!
+//! A small set is searched from its start, as the specification says it. Beyond [`INDEXED`] entries an index answers the same
+//! questions with the same answers in O(log n). It follows from the entries, so states are compared without it.
+
+use super::requestors::{Requestor, writes};
+use super::users::User;
+use crate::base::access::{Claim, Claims};
+use crate::base::id::{ArenaId, ArenaSet, KernelId, OwnerId};
+use crate::base::range::Span;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+
+/// The number of entries beyond which there is an index.
+const INDEXED: usize = 32;
+
+/// The entries of a buffer's requestor-set.
+#[derive(Debug, Default)]
+pub(super) struct Requestors {
+    entries: SmallVec<[Requestor; 1]>,
+    index: Option<Box<Index>>,
+}
+
+/// What is asked about the entries.
+#[derive(Debug, Default)]
+struct Index {
+    /// Where the entry of each grant stands.
+    places: BTreeMap<OwnerId, usize>,
+    read: Intervals<()>,
+    written: Intervals<()>,
+    claimed: Intervals<KernelId>,
+    /// The grants with bytes, by their arena and by whether they write.
+    users: BTreeMap<(ArenaId, bool), BTreeSet<OwnerId>>,
+    /// The number of entries of each arena.
+    requested: BTreeMap<ArenaId, usize>,
+}
+
+/// Spans of grants, which may overlap, under keys. The spans of one size class are ordered by their starts. Those that meet some
+/// bytes therefore begin no earlier than the length of the class before these.
+#[derive(Debug, Default)]
+struct Intervals<K> {
+    /// The end of each span, by key, size class, start and grant.
+    ends: BTreeMap<(K, u32, u64, OwnerId), u64>,
+    /// The number of spans of each size class.
+    classes: BTreeMap<u32, usize>,
+}
+
+impl<K: Copy + Ord> Intervals<K> {
+    /// The number of bits of a length: a span of class c is shorter than 2^c bytes.
+    fn class(span: Span) -> u32 {
+        u64::BITS - span.len().leading_zeros()
+    }
+
+    fn insert(&mut self, key: K, span: Span, grant: OwnerId) {
+        let class = Self::class(span);
+        self.ends.insert((key, class, span.start(), grant), span.end());
+        *self.classes.entry(class).or_default() += 1;
+    }
+
+    fn remove(&mut self, key: K, span: Span, grant: OwnerId) {
+        let class = Self::class(span);
+        if self.ends.remove(&(key, class, span.start(), grant)).is_some()
+            && let Some(count) = self.classes.get_mut(&class)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.classes.remove(&class);
+            }
+        }
+    }
+
+    /// Returns the grants of the spans under `key` that share a byte with `span`, once for each.
+    fn meeting(&self, key: K, span: Span) -> impl Iterator<Item = OwnerId> + '_ {
+        let (start, end) = (span.start(), span.end());
+        self.classes.keys().flat_map(move |&class| {
+            let longest = 1_u64.checked_shl(class).map_or(u64::MAX, |bound| bound - 1);
+            let first = start.saturating_sub(longest);
+            let begun = self.ends.range((key, class, first, OwnerId(0))..(key, class, end, OwnerId(0)));
+            begun.filter(move |(_, ends)| **ends > start).map(|(&(.., grant), _)| grant)
+        })
+    }
+}
+
+impl Index {
+    fn new(entries: &[Requestor]) -> Self {
+        let mut index = Self::default();
+        for (place, entry) in entries.iter().enumerate() {
+            index.add(place, entry);
+        }
+        index
+    }
+
+    fn add(&mut self, place: usize, entry: &Requestor) {
+        self.places.insert(entry.grant, place);
+        *self.requested.entry(entry.arena).or_default() += 1;
+        self.add_claims(entry);
+    }
+
+    fn add_claims(&mut self, entry: &Requestor) {
+        for claim in &entry.claims {
+            let side = if claim.access.writes() { &mut self.written } else { &mut self.read };
+            side.insert((), claim.span, entry.grant);
+            self.claimed.insert(entry.kernel, claim.span, entry.grant);
+        }
+        if !entry.claims.is_empty() {
+            self.users.entry((entry.arena, entry.writes())).or_default().insert(entry.grant);
+        }
+    }
+
+    fn remove(&mut self, entry: &Requestor) {
+        self.places.remove(&entry.grant);
+        if let Some(count) = self.requested.get_mut(&entry.arena) {
+            *count -= 1;
+            if *count == 0 {
+                self.requested.remove(&entry.arena);
+            }
+        }
+        self.remove_claims(entry);
+    }
+
+    fn remove_claims(&mut self, entry: &Requestor) {
+        for claim in &entry.claims {
+            let side = if claim.access.writes() { &mut self.written } else { &mut self.read };
+            side.remove((), claim.span, entry.grant);
+            self.claimed.remove(entry.kernel, claim.span, entry.grant);
+        }
+        if let Some(users) = self.users.get_mut(&(entry.arena, entry.writes())) {
+            users.remove(&entry.grant);
+        }
+    }
+
+    fn meeting(&self, span: Span) -> impl Iterator<Item = OwnerId> + '_ {
+        self.written.meeting((), span).chain(self.read.meeting((), span))
+    }
+}
+
+impl Requestors {
+    /// Returns where the entry of a grant stands.
+    pub(super) fn place(&self, grant: OwnerId) -> Option<usize> {
+        match &self.index {
+            Some(index) => index.places.get(&grant).copied(),
+            None => self.entries.iter().position(|entry| entry.grant == grant),
+        }
+    }
+
+    /// Returns the entry of a grant, to change its phase and commit number. The rest stays.
+    pub(super) fn find_mut(&mut self, grant: OwnerId) -> Option<&mut Requestor> {
+        let place = self.place(grant)?;
+        Some(&mut self.entries[place])
+    }
+
+    pub(super) fn push(&mut self, entry: Requestor) {
+        if let Some(index) = &mut self.index {
+            index.add(self.entries.len(), &entry);
+        }
+        self.entries.push(entry);
+        if self.index.is_none() && self.entries.len() > INDEXED {
+            self.index = Some(Box::new(Index::new(&self.entries)));
+        }
+    }
+
+    /// Removes the entry at a place. The last entry takes the place.
+    pub(super) fn swap_remove(&mut self, place: usize) -> Requestor {
+        let entry = self.entries.swap_remove(place);
+        if let Some(index) = &mut self.index {
+            index.remove(&entry);
+            if let Some(moved) = self.entries.get(place) {
+                index.places.insert(moved.grant, place);
+            }
+        }
+        if self.entries.len() <= INDEXED / 2 {
+            self.index = None;
+        }
+        entry
+    }
+
+    /// Removes the entry of a grant that did not come about. Few entries keep their order.
+    pub(super) fn forget(&mut self, grant: OwnerId) {
+        match (self.place(grant), self.index.is_some()) {
+            (Some(place), true) => drop(self.swap_remove(place)),
+            (Some(place), false) => drop(self.entries.remove(place)),
+            (None, _) => {}
+        }
+    }
+
+    /// Replaces the claims of the entry at a place.
+    pub(super) fn set_claims(&mut self, place: usize, claims: Claims) {
+        let Self { entries, index } = self;
+        if let Some(index) = index {
+            index.remove_claims(&entries[place]);
+        }
+        entries[place].set_claims(claims);
+        if let Some(index) = index {
+            index.add_claims(&entries[place]);
+        }
+    }
+
+    /// Orders the entries by their grants, as if none had seen a commit.
+    pub(super) fn make_canonical(&mut self) {
+        self.entries.sort_by_key(|entry| entry.grant);
+        self.entries.iter_mut().for_each(|entry| entry.seq_at_grant = crate::base::id::Seq(0));
+        self.index = self.index.take().map(|_| Box::new(Index::new(&self.entries)));
+    }
+
+    /// Returns whether a claim of any entry conflicts with any of `claims`.
+    pub(super) fn conflict(&self, claims: &Claims) -> bool {
+        let Some(index) = &self.index else {
+            return self.entries.iter().any(|entry| entry.conflicts(claims));
+        };
+        let meets = |claim: &Claim| match claim.access.writes() {
+            true => index.meeting(claim.span).next().is_some(),
+            false => index.written.meeting((), claim.span).next().is_some(),
+        };
+        claims.iter().any(meets)
+    }
+
+    /// Returns the first bytes that the first entry of `kernel` has in common with `claims`.
+    pub(super) fn held_by(&self, kernel: KernelId, claims: &Claims) -> Option<Span> {
+        let shared = |entry: &Requestor| {
+            let mut pairs = entry.claims.meeting(claims);
+            pairs.find_map(|(held, new)| held.span.intersection(new.span))
+        };
+        let Some(index) = &self.index else {
+            return self.entries.iter().filter(|entry| entry.kernel == kernel).find_map(shared);
+        };
+        let meeting = claims.iter().flat_map(|claim| index.claimed.meeting(kernel, claim.span));
+        let first = meeting.filter_map(|grant| index.places.get(&grant)).min()?;
+        shared(&self.entries[*first])
+    }
+
+    /// Returns whether an entry claims any byte of `span`.
+    pub(super) fn claim(&self, span: Span) -> bool {
+        match &self.index {
+            _ if span.is_empty() => false,
+            Some(index) => index.meeting(span).next().is_some(),
+            None => self.entries.iter().any(|entry| !entry.claims.touching(span).is_empty()),
+        }
+    }
+
+    /// Returns the arenas of the entries that claim any byte of `span`, which must not be empty.
+    pub(super) fn arenas_claiming(&self, span: Span) -> ArenaSet {
+        match &self.index {
+            Some(index) => {
+                let places = index.meeting(span).filter_map(|grant| index.places.get(&grant));
+                places.map(|place| self.entries[*place].arena).collect()
+            }
+            None => {
+                let held = self.entries.iter().filter(|entry| !entry.claims.touching(span).is_empty());
+                held.map(|entry| entry.arena).collect()
+            }
+        }
+    }
+
+    /// Returns the arenas of all entries.
+    pub(super) fn arenas(&self) -> ArenaSet {
+        match &self.index {
+            Some(index) => index.requested.keys().copied().collect(),
+            None => self.entries.iter().map(|entry| entry.arena).collect(),
+        }
+    }
+
+    /// Returns the uses of storage by the entries with bytes, through the native devices of their arenas.
+    ///
+    /// Of very many entries with one arena and access two stand for all: for every owner, there is one of another owner among
+    /// them if there is one at all.
+    pub(super) fn users(&self, native: impl Fn(ArenaId) -> crate::base::id::DeviceId) -> SmallVec<[User; 4]> {
+        let user = |owner, arena, writes| User { owner, arena, device: native(arena), writes };
+        match &self.index {
+            Some(index) => {
+                let two = |(&(arena, writes), grants): (&(ArenaId, bool), &BTreeSet<OwnerId>)| {
+                    let owners: SmallVec<[OwnerId; 2]> = grants.iter().take(2).copied().collect();
+                    owners.into_iter().map(move |owner| (owner, arena, writes))
+                };
+                let all = index.users.iter().flat_map(two);
+                all.map(|(owner, arena, writes)| user(owner, arena, writes)).collect()
+            }
+            None => {
+                let with_bytes = self.entries.iter().filter(|entry| !entry.claims.is_empty());
+                with_bytes.map(|entry| user(entry.grant, entry.arena, writes(&entry.claims))).collect()
+            }
+        }
+    }
+
+    /// The entries, to be changed in any way.
+    #[cfg(test)]
+    pub(super) fn entries_mut(&mut self) -> &mut [Requestor] {
+        self.index = None;
+        &mut self.entries
+    }
+}
+
+impl Deref for Requestors {
+    type Target = [Requestor];
+
+    fn deref(&self) -> &[Requestor] {
+        &self.entries
+    }
+}
+
+/// A copy has no index until an entry is added: most copies are looked at and dropped.
+impl Clone for Requestors {
+    fn clone(&self) -> Self {
+        Self { entries: self.entries.clone(), index: None }
+    }
+}
+
+impl PartialEq for Requestors {
+    fn eq(&self, other: &Self) -> bool {
+        self.entries == other.entries
+    }
+}
+
+impl Eq for Requestors {}
+
+impl Hash for Requestors {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.entries.hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! Runs of more items than a workload was prepared for. No item is computed that has no elements in the buffers.
+
+use dml_arenas::{Discover, DiscoverOptions};
+use dml_core::{DeviceId, Platform};
+use dml_scheduler::{Coexecutor, RunError};
+use dml_workloads::prepare::{Input, Workload};
+
+/// The processor and the OpenCL devices of this machine.
+fn platform() -> Platform {
+    let options = DiscoverOptions::default().offload(0);
+    Platform::builder().discover_with(&options).expect("sound options").build().expect("a sound platform")
+}
+
+/// The processor, and the first OpenCL device if there is one.
+fn devices(platform: &Platform) -> Vec<DeviceId> {
+    let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
+    let opencl = platform.device("opencl:0");
+    assert!(opencl.is_ok() || !expected, "DML_EXPECT names opencl, and there is no device of it");
+    let cpu = platform.host().expect("every machine has a processor");
+    [Some(cpu), opencl.ok()].into_iter().flatten().collect()
+}
+
+#[test]
+fn items_beyond_those_prepared_are_refused_before_their_launch() {
+    let platform = platform();
+    for device in devices(&platform) {
+        for workload in Workload::ALL {
+            let size = if workload.takes_picture() { 32 } else { 1_000 };
+            let prepared =
+                workload.prepare(&platform, &[device], &Input::Size(size)).expect("a small problem");
+            let items = prepared.items();
+            for beyond in [1, 64, 99_000, 4_000_000, u64::MAX - items] {
+                prepared.reset().unwrap();
+                let run = || {
+                    Coexecutor::new(&platform)
+                        .policy("static".parse().unwrap())
+                        .run(prepared.kernel(), items + beyond)
+                };
+                let told = run().map(|report| report.packages.len()).unwrap_err();
+                let RunError::Unfinished { missing, failures, .. } = &told else {
+                    panic!("{workload}: {told}")
+                };
+                assert_eq!(*missing, items + beyond, "{workload}: {told}");
+                let text = failures[0].message.clone();
+                assert!(text.contains(&format!("{workload} was prepared for {items} items")), "{text}");
+            }
+            // It is as good as before.
+            prepared.reset().unwrap();
+            let report = Coexecutor::new(&platform).run(prepared.kernel(), items).unwrap();
+            assert!(!report.packages.is_empty());
+            prepared.collect().unwrap();
+            prepared.verify().unwrap_or_else(|error| panic!("{workload}: {error}"));
+        }
+    }
+}
