@@ -242,7 +242,7 @@ fn carry_out(routes: &dyn Routes, state: &mut BufferState, plan: SyncPlan) {
                 execution.report(routes, state, step, report).unwrap();
             }
             Next::Finish => {
-                execution.finish(routes, state).unwrap();
+                let _ = execution.finish(routes, state).unwrap();
                 return;
             }
             other => panic!("nothing fails, and nothing is waited for: {other:?}"),
