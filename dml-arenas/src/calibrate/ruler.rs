@@ -36,6 +36,8 @@ const LONG_BYTES: u64 = 1 << 20;
 /// memory that is used again, such as locking its pages.
 const WARM_UPS: u64 = 4;
 const WARM_UP_BYTES: u64 = 4 << 20;
+/// The most buffers on which the copies of a class take turns: on a machine with very large caches more would take too long.
+const MOST_BUFFERS: u64 = 64;
 /// The time to measure all links of a platform.
 const TOTAL_TIME: Duration = Duration::from_millis(2_000);
 /// The least time for one link, on a platform of many links.
@@ -126,7 +128,7 @@ impl<'a> Ruler<'a> {
     /// Returns on how many buffers the copies of a class take turns.
     fn buffers(&self, class: Class) -> u64 {
         match class.bytes {
-            LONG_BYTES.. => (self.machine.cache_bytes / class.bytes + 1).max(2),
+            LONG_BYTES.. => (self.machine.cache_bytes / class.bytes + 1).clamp(2, MOST_BUFFERS),
             _ => 1,
         }
     }

@@ -90,8 +90,8 @@ impl LinkTable {
     /// Returns the time of a copy of `bytes` bytes, in nanoseconds.
     ///
     /// The time is interpolated between two classes. Below the smallest class it is that of the smallest. Above the
-    /// largest it grows at the rate between the smallest and the largest. It never falls as the size grows, even if
-    /// the measured times do.
+    /// largest it grows at the rate of [`speed`](Self::speed). It never falls as the size grows, even if the measured
+    /// times do.
     #[must_use]
     pub fn copy_ns(&self, bytes: u64) -> u64 {
         let first = self.classes[0];
@@ -103,26 +103,32 @@ impl LinkTable {
             }
             before = class;
         }
-        let beyond_ns =
-            scaled(before.copy_ns - first.copy_ns, bytes - before.bytes, before.bytes - first.bytes);
+        let moving_ns = moving_ns(first.copy_ns, before.copy_ns);
+        let beyond_ns = scaled(moving_ns, bytes - before.bytes, before.bytes - first.bytes);
         before.copy_ns.saturating_add(beyond_ns)
     }
 
     /// Returns the latency and the rate of long copies. No time of a map change is told apart.
     ///
     /// # Shape and units
-    /// The latency is the time of the smallest class. The rate is that of the largest class, less the latency; a largest
-    /// class that took no longer counts as one nanosecond more.
+    /// The latency is the time of the smallest class. The rate is that of the largest class, less the latency, of which at least
+    /// an eighth of the class's time remains: a largest class that is mostly latency says little of its rate.
     #[must_use]
     pub fn speed(&self) -> LinkSpeed {
         let (short, long) = (self.classes[0], self.classes[self.classes.len() - 1]);
-        let moving_ns = long.copy_ns.saturating_sub(short.copy_ns).max(1);
+        let moving_ns = moving_ns(short.copy_ns, long.copy_ns);
         LinkSpeed {
             latency_ns: short.copy_ns,
             bytes_per_s: scaled(long.bytes - short.bytes, 1_000_000_000, moving_ns),
             remap_ns: 0,
         }
     }
+}
+
+/// Returns the part of a long copy's time that is not latency. A class that is mostly latency says little of its rate, so that at
+/// least an eighth of its time counts.
+fn moving_ns(latency_ns: u64, long_ns: u64) -> u64 {
+    long_ns.saturating_sub(latency_ns).max(long_ns / 8).max(1)
 }
 
 impl SizeClass {
@@ -196,6 +202,14 @@ mod tests {
         let table = table(&[(4, 1_000), (65_536, 30_000), (4 + (16 << 20), 1_000 + (16 << 20))]).unwrap();
         let speed = table.speed();
         assert_eq!((speed.latency_ns, speed.bytes_per_s, speed.remap_ns), (1_000, 1_000_000_000, 0));
+    }
+
+    #[test]
+    fn classes_that_are_mostly_latency_do_not_make_long_copies_free() {
+        let table = table(&[(4, 46_000), (65_536, 46_000)]).unwrap();
+        let rate = table.speed().bytes_per_s;
+        assert!((11_000_000_000..12_000_000_000).contains(&rate), "an eighth of 46 us for 64 KiB: {rate}");
+        assert!((5_900_000..6_000_000).contains(&table.copy_ns(64 << 20)), "{}", table.copy_ns(64 << 20));
     }
 
     #[test]

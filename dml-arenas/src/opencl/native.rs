@@ -12,7 +12,7 @@ use opencl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, ClError};
 use opencl3::kernel::{CL_KERNEL_WORK_GROUP_SIZE, Kernel, get_kernel_work_group_info};
 use opencl3::memory::{Buffer, CL_MEM_READ_ONLY, CL_MEM_READ_WRITE, ClMem};
 use opencl3::program::Program;
-use opencl3::types::CL_NON_BLOCKING;
+use opencl3::types::{CL_BLOCKING, CL_NON_BLOCKING};
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -152,8 +152,13 @@ impl Baseline {
             };
             let flags = if is_output { CL_MEM_READ_WRITE } else { CL_MEM_READ_ONLY };
             // SAFETY: no host pointer is passed.
-            let buffer =
+            let mut buffer =
                 unsafe { Buffer::<u8>::create(&context, flags, data.len().max(1), std::ptr::null_mut()) }?;
+            if is_output && !data.is_empty() {
+                // Memory that nobody has written may be one page of zeros over and over, which is read from a cache.
+                // SAFETY: the buffer has as many bytes as the data, and the call waits.
+                unsafe { queue.enqueue_write_buffer(&mut buffer, CL_BLOCKING, 0, &data, &[]) }?;
+            }
             // SAFETY: the caller's kernel takes a pointer here; the buffer lives as long as the kernel does.
             unsafe { kernel.set_arg(index, &buffer.get()) }?;
             slots.push(Slot { buffer, data, is_output });

@@ -100,7 +100,7 @@ pub(crate) fn plan(platform: &Platform, (from, to): (&str, &str), bytes: u64) ->
     rejected.sort_by_key(|other| (other.cost_ns.is_none(), other.cost_ns));
     let steps = |plan: &SyncPlan| json::Steps {
         cost_ns: plan.cost.as_ns().unwrap_or(u64::MAX),
-        steps: plan.steps.iter().map(|step| question.step(step)).collect(),
+        steps: counted(plan.steps.iter().map(|step| question.step(step))),
     };
     Ok(json::Plan {
         from: name(source),
@@ -251,6 +251,19 @@ impl Question<'_> {
             other => format!("{other:?}"),
         }
     }
+}
+
+/// Returns the steps, of which those that repeat are one: the pieces of a long copy.
+fn counted(steps: impl Iterator<Item = String>) -> Vec<String> {
+    let mut counted: Vec<(String, u32)> = Vec::new();
+    for step in steps {
+        match counted.last_mut() {
+            Some((last, count)) if *last == step => *count += 1,
+            _ => counted.push((step, 1)),
+        }
+    }
+    let text = |(step, count)| if count == 1 { step } else { format!("{step}, in {count} pieces") };
+    counted.into_iter().map(text).collect()
 }
 
 /// Carries a plan out on the state alone. `None` if the state refuses it, which no plan of an idle buffer meets.
