@@ -26,7 +26,7 @@ pub trait Discover: Sized {
     /// Adds all devices that are found.
     ///
     /// # Errors
-    /// None today. The type leaves room for errors that cannot be an [`Unavailable`](dml_core::Unavailable).
+    /// None today. The type leaves room for errors that cannot be an [`Unavailable`].
     fn discover(self) -> Result<Self, DiscoverError> {
         self.discover_with(&DiscoverOptions::default())
     }

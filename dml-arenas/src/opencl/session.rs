@@ -6,10 +6,10 @@
 //!   outward   device ──▶ host memory, maps         ┘ core keeps commands on the same bytes apart
 //!   aside     the first use of new storage
 //! ```
-//! 1. A command on a block waits for the block's last unmap ([`after`](Session::after)), which no caller waits for. Every other
+//! 1. A command on a block waits for the block's last unmap ([`Mapping::after`](super::block::Mapping::after)), which no caller waits for. Every other
 //!    command that was enqueued earlier on the same bytes has ended: core waits for its fence.
 //! 2. The queues need a device on which commands may use one buffer at once, in different bytes: see
-//!    [`Found::overlaps`](super::device::Found). Other devices have one queue for all three.
+//!    [`Found::overlaps`](super::device::Found::overlaps). Other devices have one queue for all three.
 
 use super::completion::{Command, Wakers};
 use super::device::Part;
