@@ -105,8 +105,8 @@ impl DiscoverOptions {
         self
     }
 
-    /// Sets how many bytes of main memory drivers may lock at a time, for faster transfers to devices with memory of their own;
-    /// by default half of the machine's memory, none with zero.
+    /// Sets how many bytes of main memory drivers may lock at a time, by default half of the machine's memory. Transfers
+    /// between locked pages and a device with its own memory are several times as fast. With zero, nothing is locked.
     ///
     /// Pages are locked block by block, as soon as a block's transfers would have paid for it, until the block goes. Locked
     /// memory cannot be swapped out.

@@ -21,7 +21,7 @@ pub(crate) fn quietly<T>(theirs: T) {
     let _ = guarded(|| drop(theirs));
 }
 
-/// A foreign value that is dropped [quietly](quietly), also where another panic unwinds.
+/// A foreign value that is dropped [`quietly`], also where another panic unwinds.
 pub(crate) struct Quiet<T>(Option<T>);
 
 impl<T> Quiet<T> {

@@ -111,8 +111,8 @@ impl LinkTable {
     /// Returns the latency and the rate of long copies. No time of a map change is told apart.
     ///
     /// # Shape and units
-    /// The latency is the time of the smallest class. The rate is that of the largest class, less the latency, of which at least
-    /// an eighth of the class's time remains: a largest class that is mostly latency says little of its rate.
+    /// The latency is the time of the smallest class. The rate is that of the largest class, less the latency. At least an
+    /// eighth of that class's time counts for the rate, because a class that is mostly latency says little of it.
     #[must_use]
     pub fn speed(&self) -> LinkSpeed {
         let (short, long) = (self.classes[0], self.classes[self.classes.len() - 1]);
@@ -125,8 +125,7 @@ impl LinkTable {
     }
 }
 
-/// Returns the part of a long copy's time that is not latency. A class that is mostly latency says little of its rate, so that at
-/// least an eighth of its time counts.
+/// Returns the part of a long copy's time that is not latency, and at least an eighth of it.
 fn moving_ns(latency_ns: u64, long_ns: u64) -> u64 {
     long_ns.saturating_sub(latency_ns).max(long_ns / 8).max(1)
 }

@@ -9,8 +9,8 @@
 //! 1. The driver's thread only appends to a queue. A waker is foreign code, which may enqueue commands or wait for
 //!    some; OpenCL forbids both in a callback. A thread of the session calls the wakers, one after the other.
 //! 2. The state of the event decides whether the command has ended, so a call that comes early or late loses nothing.
-//! 3. A driver may call back late: NVIDIA's does so up to 20 ms after the end. So the thread of the session also asks
-//!    for the state of each command, after a part of the time for which it has waited already ([`PATIENCE`]).
+//! 3. A driver may call back late: NVIDIA's does so up to 20 ms after the end. So the thread of the session also looks
+//!    at each command, again and again. The pauses are a part ([`PATIENCE`]) of the time that the command has taken.
 //! 4. A command that is only waited for sets no callback, and a session without futures has no such thread.
 
 use super::handle::Event;

@@ -17,8 +17,8 @@
 //! 3. A block's memory exists once `alloc` returns. OpenCL allocates lazily, so the arena touches the memory, and a
 //!    lack of memory is an error of `alloc` rather than of a later kernel. A queue of its own keeps the touch from
 //!    waiting for the kernels that run.
-//! 4. No object is released while a command may still use it: fences keep the blocks of their commands, and a block
-//!    finishes the kernels' queue, with its unmap, before it is released.
+//! 4. No object is released while a command may still use it. Fences keep the blocks of their commands. A block
+//!    finishes the kernels' queue, and with it its unmap, before it is released.
 //! 5. In a fork of the process no code calls a driver: devices are lost, and discovery finds none. Dropping an object
 //!    in a fork does not release it. Memory that the parent had mapped for the host stays in the fork's address space.
 //! 6. A fence can be awaited: the driver calls back at the end of the command, and a thread of the session wakes the

@@ -1,9 +1,9 @@
 //! Transfers of memory whose pages the driver has locked.
 //!
-//! A GPU with memory of its own reads and writes ordinary host memory through a buffer of the driver, at the speed of one core.
-//! Memory whose pages are locked it reaches itself, several times as fast. OpenCL has no call to lock pages. A buffer made over
-//! host memory (`CL_MEM_USE_HOST_PTR`) does it, as long as it lives: every transfer between that memory and any other
-//! buffer is fast then. This buffer has no other purpose: no command names it.
+//! A GPU with memory of its own transfers ordinary host memory through a buffer of the driver, at the speed of one core. It
+//! reaches memory whose pages are locked by itself, several times as fast. OpenCL has no call to lock pages, but a buffer
+//! made over host memory (`CL_MEM_USE_HOST_PTR`) locks them while it lives. Every transfer between that memory and any
+//! other buffer is fast then. The buffer has no other purpose, and no command names it.
 //!
 //! To lock pages takes time, so a block's are locked as soon as its transfers would have paid for it.
 
