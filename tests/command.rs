@@ -616,6 +616,8 @@ mod workers {
         let larger = planned(&folder, ["cpu", "offload:1"], "400000000");
         assert!(ns(&larger["first"]["cost_ns"]) > 10 * ns(&plan["first"]["cost_ns"]));
 
+        assert!(planned(&folder, ["cpu", "offload:1"], &u64::MAX.to_string())["first"].is_object());
+
         let text = ["devices", "--offload", "1", "--plan", "main_mem", "offload:0", "--bytes", "4096"];
         let output = dml(&folder, &text);
         let text = String::from_utf8(output.stdout).expect("text");

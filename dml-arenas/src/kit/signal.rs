@@ -5,7 +5,7 @@
 //! ```
 //! 1. A signal ends once. Dropping a signaller ends its signal with an error, so no waiter waits for ever.
 //! 2. The end wakes every waiting thread and every registered waker. A waker that panics keeps no other one asleep.
-//! 3. Wakers are cloned, called and dropped without the lock: they are foreign code.
+//! 3. Wakers are cloned, called and dropped without the lock, and errors cloned and shown: they are foreign code.
 //! 4. In a fork of the process that made it, a signal has ended with an error, because its signaller's thread does not
 //!    exist there. A fork does not touch the signal's state: a missing thread may hold its lock.
 
@@ -72,7 +72,7 @@ enum Progress<E> {
         wakers: Vec<(u64, Waker)>,
         next_number: u64,
     },
-    Ended(Result<u64, E>),
+    Ended(Arc<Result<u64, E>>),
 }
 
 impl<E> Clone for Signal<E> {
@@ -106,12 +106,15 @@ impl<E: Clone + From<NoResult>> Signal<E> {
             return Err(NoResult::Forked.into());
         }
         let mut progress = self.0.progress.lock();
-        loop {
+        let result = loop {
             match &*progress {
-                Progress::Ended(result) => return result.clone(),
+                Progress::Ended(result) => break result.clone(),
                 Progress::Running { .. } => progress = self.0.changed.wait(progress),
             }
-        }
+        };
+        drop(progress);
+        // The error is foreign, and so is its clone.
+        (*result).clone()
     }
 
     /// Returns whether the work has ended, successfully or not.
@@ -127,7 +130,7 @@ impl<E: Clone + From<NoResult>> Signal<E> {
     }
 }
 
-impl<E: Clone + From<NoResult> + Into<TransferError> + Send + 'static> Signal<E> {
+impl<E: Clone + From<NoResult> + Into<TransferError> + Send + Sync + 'static> Signal<E> {
     /// Turns the signal into a fence.
     pub fn fence(self) -> Fence {
         Fence::awaited(self.awaited())
@@ -136,9 +139,13 @@ impl<E: Clone + From<NoResult> + Into<TransferError> + Send + 'static> Signal<E>
 
 impl<E: fmt::Debug> fmt::Debug for Signal<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*self.0.progress.lock() {
-            Progress::Running { .. } => f.write_str("Signal(running)"),
-            Progress::Ended(result) => write!(f, "Signal({result:?})"),
+        let ended = match &*self.0.progress.lock() {
+            Progress::Running { .. } => None,
+            Progress::Ended(result) => Some(result.clone()),
+        };
+        match ended {
+            None => f.write_str("Signal(running)"),
+            Some(result) => write!(f, "Signal({result:?})"),
         }
     }
 }
@@ -156,7 +163,7 @@ impl<E: From<NoResult>> Signaller<E> {
         let mut progress = self.0.progress.lock();
         let Progress::Running { wakers, .. } = &mut *progress else { return };
         let wakers = std::mem::take(wakers);
-        *progress = Progress::Ended(result);
+        *progress = Progress::Ended(Arc::new(result));
         drop(progress);
         self.0.changed.notify_all();
         wakers.into_iter().for_each(|(_, waker)| quietly(|| waker.wake()));
@@ -219,7 +226,7 @@ impl<E: Clone + From<NoResult>> Awaited<E> {
         drop(progress);
         // What is left is foreign code: the waker of the last poll, or this one after the end.
         drop(fresh);
-        polled
+        polled.map(|result| (*result).clone())
     }
 }
 
@@ -245,7 +252,7 @@ impl<E: From<NoResult>> fmt::Debug for Awaited<E> {
     }
 }
 
-impl<E: Clone + From<NoResult> + Into<TransferError> + Send> Completion for Awaited<E> {
+impl<E: Clone + From<NoResult> + Into<TransferError> + Send + Sync> Completion for Awaited<E> {
     fn wait(self: Box<Self>) -> Result<u64, TransferError> {
         self.signal.wait().map_err(Into::into)
     }
@@ -260,6 +267,45 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
+
+    /// An error that asks its signal when it is cloned or shown.
+    struct Curious;
+
+    static KNOWN: std::sync::OnceLock<Signal<Curious>> = std::sync::OnceLock::new();
+
+    fn ask() {
+        assert!(KNOWN.get().expect("it was set before the end").is_ended());
+    }
+
+    impl From<NoResult> for Curious {
+        fn from(_: NoResult) -> Self {
+            Self
+        }
+    }
+
+    impl Clone for Curious {
+        fn clone(&self) -> Self {
+            ask();
+            Self
+        }
+    }
+
+    impl fmt::Debug for Curious {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            ask();
+            f.write_str("Curious")
+        }
+    }
+
+    #[test]
+    fn an_error_may_ask_the_signal_that_it_ended() {
+        let (signal, signaller) = Signal::<Curious>::new();
+        KNOWN.set(signal.clone()).unwrap();
+        signaller.end(Err(Curious));
+        assert!(signal.wait().is_err());
+        assert_eq!(format!("{signal:?}"), "Signal(Err(Curious))");
+        assert!(matches!(signal.awaited().poll_end(Waker::noop()), Poll::Ready(Err(Curious))));
+    }
 
     #[derive(Default)]
     struct Count(AtomicUsize);

@@ -86,7 +86,11 @@ impl Default for Prices {
 
 impl Prices {
     fn class(bytes: u64) -> usize {
-        (bytes.max(1).next_power_of_two().trailing_zeros() as usize).min(SIZE_CLASSES - 1)
+        // Above the largest power of two there is no next one.
+        bytes
+            .max(1)
+            .checked_next_power_of_two()
+            .map_or(SIZE_CLASSES - 1, |next| next.trailing_zeros() as usize)
     }
 
     fn sort(query: &CopyQuery) -> usize {
@@ -418,6 +422,12 @@ mod tests {
         };
         let path = cheapest(&graph, sources, ArenaId(to), &mut price)?;
         Some((path.links.iter().map(|link| link.0).collect(), path.cost.as_ns()))
+    }
+
+    #[test]
+    fn every_size_has_a_class() {
+        let sizes = [0, 1, 2, 3, 1 << 40, (1 << 40) + 1, 1 << 63, (1 << 63) + 1, u64::MAX];
+        assert_eq!(sizes.map(Prices::class), [0, 0, 1, 2, 40, 41, 63, 63, 63]);
     }
 
     #[test]

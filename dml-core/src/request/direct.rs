@@ -117,8 +117,8 @@ impl RawBuffer {
     /// Refuses new and waiting requests, waits until the last grant and copy are gone, and frees all storage. Dropping
     /// the last clone of a buffer does the same without waiting.
     ///
-    /// A thread deadlocks if it closes a buffer on which it holds a grant or an acquire in progress. The call never
-    /// returns if a grant was leaked. It also never returns in an arena that closes a buffer while freeing storage of
+    /// A thread deadlocks if it closes a buffer on which it holds a grant, an acquire or a [`Prefetch`](crate::Prefetch) in
+    /// progress. The call never returns if one of these was leaked. It also never returns in an arena that closes a buffer while freeing storage of
     /// that buffer. See [`close_timeout`](Self::close_timeout).
     pub fn close(&self) {
         self.0.close(None, || {});
@@ -127,7 +127,8 @@ impl RawBuffer {
     /// As [`close`](Self::close), for a limited time. The buffer refuses new requests even if the time was not enough.
     ///
     /// # Errors
-    /// [`AcquireError::StillHeld`] with the grants that have not ended.
+    /// [`AcquireError::StillHeld`] with the grants that have not ended. Acquires and prefetches in progress are not among
+    /// them.
     pub fn close_timeout(&self, timeout: Duration) -> Result<(), AcquireError> {
         if self.0.close(Instant::now().checked_add(timeout), || {}) {
             return Ok(());

@@ -20,7 +20,7 @@ use bytemuck::Pod;
 use std::fmt;
 
 impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
-    /// Closes the buffer and returns its latest contents, after all other grants have ended. The result is the
+    /// Closes the buffer and returns its latest contents, after all other grants and prefetches have ended. The result is the
     /// application's own vector if the buffer was made from one, and a copy otherwise. It is also a copy if someone keeps a
     /// block of it ([`Grants::block`](crate::Grants::block)). A grant or view that was leaked never ends, so the call never
     /// returns; [`RawBuffer::close_timeout`](crate::RawBuffer::close_timeout) says what is held.

@@ -30,6 +30,10 @@ use std::time::{Duration, Instant};
 /// Wait for the end with [`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout) or `.await`. Copies whose arena can
 /// tell of their end run meanwhile; the others are made by whoever waits. Dropping the value
 /// [cancels](Self::cancel) the prefetch.
+///
+/// The prefetch uses its bytes and storages until it is waited for, polled to its end, or dropped, even if its copies have
+/// ended before: nobody else looks at them. Until then, writers of these bytes and [`RawBuffer::close`] wait, and a thread
+/// that holds the value and writes the same bytes waits for itself.
 #[derive(Debug)]
 #[must_use = "a prefetch that is dropped is cancelled: wait for it, await it, or keep it"]
 pub struct Prefetch {
@@ -222,7 +226,7 @@ impl RawBuffer {
     ///
     /// The copies begin in this call, as far as they wait for no other. Those whose mechanism moves the bytes before it
     /// returns are made in this call. A prefetch waits for no other user: its [`wait`](Prefetch::wait) says what was
-    /// in the way. A writer that comes meanwhile waits for the copies.
+    /// in the way. A writer that comes meanwhile waits until the [`Prefetch`] has ended or is dropped.
     #[track_caller]
     pub fn prefetch(&self, device: DeviceId, bytes: impl RangeBounds<u64>) -> Prefetch {
         let home = self.0.platform.home_of(device);
