@@ -311,7 +311,13 @@ impl DiscoverOptions {
             return bad(first, reason);
         }
         if self.shared_memory == Some(0) {
-            return bad(first, "a memory of no bytes");
+            return bad(first, "the shared memory is to have no bytes");
+        }
+        let can_share = |device: &&String| {
+            *device == "cpu" || ["offload:", "opencl:"].iter().any(|kind| device.starts_with(kind))
+        };
+        if let Some(device) = self.shared.iter().find(|device| !can_share(device)) {
+            return bad(device, "only cpu, offload and opencl devices can");
         }
         if let Some(device) =
             self.shared.intersection(&self.bound).chain(self.shared.intersection(&self.bindable)).next()

@@ -2,12 +2,14 @@
 
 use crate::forks::{Fork, Leave, child, fork, leave};
 use crate::rig::{WORKER, is_there, kill, library};
+use dml_arenas::kit::Backend;
 use dml_arenas::offload::{Argument, Function, OffloadArena, Scalar};
 use dml_arenas::shared::SharedMemory;
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, SharedArena};
 use dml_core::sync::Arc;
 use dml_core::{
-    AcquireError, AllocError, ArenaId, Buffer, DeviceId, InFlight, Operation, Platform, Span, TransferError,
+    AcquireError, AllocError, ArenaId, Buffer, DeviceId, InFlight, Operation, Platform, PlatformBuilder,
+    Span, TransferError,
 };
 use dml_verify::Audited;
 use std::ops::Range;
@@ -443,6 +445,24 @@ fn a_fork_has_neither_the_memory_nor_its_contents() {
     assert_eq!(scene.bytes_moved(), 0);
 }
 
+/// A backend of one device, which is never asked to add it.
+#[derive(Debug)]
+struct Elsewhere;
+
+impl Backend for Elsewhere {
+    fn name(&self) -> &'static str {
+        "elsewhere"
+    }
+
+    fn devices(&self) -> Vec<String> {
+        vec!["elsewhere".to_owned()]
+    }
+
+    fn add(&self, _: &mut PlatformBuilder, _: ArenaId, _: &DiscoverOptions) -> Result<(), DiscoverError> {
+        unreachable!("the options are refused before")
+    }
+}
+
 #[test]
 fn sharing_that_cannot_be_is_refused() {
     let refusal =
@@ -454,7 +474,9 @@ fn sharing_that_cannot_be_is_refused() {
         "{unknown}"
     );
     let empty = refusal(plain().share(["cpu"]).shared_memory(0));
-    assert_eq!(empty.to_string(), "cpu cannot share memory: a memory of no bytes");
+    assert_eq!(empty.to_string(), "cpu cannot share memory: the shared memory is to have no bytes");
+    let other = refusal(plain().backend(Elsewhere).share(["cpu", "elsewhere"]));
+    assert_eq!(other.to_string(), "elsewhere cannot share memory: only cpu, offload and opencl devices can");
     let endless = refusal(plain().share(["cpu"]).shared_memory(u64::MAX));
     assert!(
         endless.to_string().starts_with("shared cannot be used: no memory of 18446744073709551615 bytes")
