@@ -18,22 +18,59 @@ pub(crate) struct Commander {
     changed: Condvar,
 }
 
+/// What a unit does next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Compute this package.
+    Package(Package),
+    /// There is nothing now: end a package in flight, then ask again.
+    Later,
+    /// Something of the unit's own wants its attention.
+    CalledBack,
+    /// Stop.
+    NoMore,
+}
+
 impl Commander {
     pub(crate) fn new(splitter: Splitter) -> Self {
         Self { splitter: Mutex::new(splitter), changed: Condvar::new() }
     }
 
-    /// Returns the unit's next package. Sleeps while other units hold the rest of the work, which may come back.
-    /// Returns `None` when the unit gets no more work.
-    pub(crate) fn next(&self, unit: UnitId) -> Option<Package> {
+    /// Returns what a unit with nothing in flight does next. Sleeps while other units hold the rest of the work, which may
+    /// come back, and while the unit is not called back.
+    pub(crate) fn next(&self, unit: UnitId, is_called_back: impl Fn() -> bool) -> Next {
         let mut splitter = self.splitter.lock();
         loop {
+            if is_called_back() {
+                return Next::CalledBack;
+            }
             match splitter.assign(unit) {
-                Assignment::Package(package) => return Some(package),
-                Assignment::NoMore => return None,
+                Assignment::Package(package) => return Next::Package(package),
+                Assignment::NoMore => return Next::NoMore,
                 Assignment::Wait => splitter = self.changed.wait(splitter),
             }
         }
+    }
+
+    /// Returns what a unit with packages in flight does next.
+    pub(crate) fn next_now(&self, unit: UnitId) -> Next {
+        match self.splitter.lock().assign(unit) {
+            Assignment::Package(package) => Next::Package(package),
+            Assignment::NoMore => Next::NoMore,
+            Assignment::Wait => Next::Later,
+        }
+    }
+
+    /// Wakes a unit that sleeps in [`Commander::next`] and is called back.
+    pub(crate) fn call_back(&self) {
+        // Whoever has looked, and does not sleep yet, holds the lock.
+        drop(self.splitter.lock());
+        self.changed.notify_all();
+    }
+
+    /// Returns whether no item is left that no unit has.
+    pub(crate) fn is_all_handed_out(&self) -> bool {
+        self.splitter.lock().unassigned() == 0
     }
 
     /// Records that a package's items are computed.
@@ -45,7 +82,7 @@ impl Commander {
         self.changed.notify_all();
     }
 
-    /// Retires a unit: the other units get its package and its share.
+    /// Retires a unit: the other units get its packages and its share.
     pub(crate) fn retire(&self, unit: UnitId) {
         self.splitter.lock().retire(unit);
         self.changed.notify_all();

@@ -15,8 +15,13 @@ pub struct PackageRecord {
     pub package: Package,
     /// The device that computed it.
     pub device: DeviceId,
-    /// The time from the start of the run until its sub-buffers were asked for.
+    /// The time from the start of the run until the unit had the package, and asked for its sub-buffers.
     pub start: Duration,
+    /// The time from the start of the run until the device could begin: the sub-buffers were there, and the package before
+    /// was computed.
+    pub begun: Duration,
+    /// The time from the start of the run until the device had computed it.
+    pub computed: Duration,
     /// The time from the start of the run until its results were where they belong.
     pub end: Duration,
 }
@@ -31,7 +36,7 @@ pub struct DeviceReport {
     pub packages: u64,
     /// The number of items computed, counted in the same way.
     pub items: u64,
-    /// The time spent on packages, including their transfers and lost packages.
+    /// The time in which at least one package was under way, from its start to its end, lost packages included.
     pub busy: Duration,
     /// The time from the start of the run until its last package was done; zero if it had none.
     pub end: Duration,
