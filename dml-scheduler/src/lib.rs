@@ -12,7 +12,7 @@
 //! report.
 //!
 //! ```
-//! use dml_scheduler::{Assignment, PolicySpec, UnitId};
+//! use dml_scheduler::{Assignment, Calibrated, PolicySpec, UnitId};
 //!
 //! let spec: PolicySpec = "hguided:2".parse()?;
 //! let mut splitter = spec.splitter(&[1.0, 0.35], 1_000_000, 256)?;
@@ -36,6 +36,8 @@ mod director;
 mod guard;
 mod hooks;
 mod kernel;
+mod knowledge;
+mod lineup;
 pub mod metrics;
 mod package;
 pub mod policy;
@@ -45,9 +47,10 @@ mod unit;
 pub use coexecutor::Coexecutor;
 pub use hooks::{Hooks, NoHooks};
 pub use kernel::{Argument, Footprint, Kernel, KernelError, NotStarted, Variant};
+pub use knowledge::{Knowledge, KnowledgeError, Reason};
 pub use package::{Package, UnitId};
 pub use policy::{
     Assignment, Computed, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy, PolicyError,
-    PolicySpec, Splitter, Static,
+    PolicySpec, Prior, Splitter, Static,
 };
-pub use report::{DeviceReport, PackageRecord, Report, RunError, UnitFailure};
+pub use report::{DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};

@@ -33,17 +33,22 @@
 //! This module implements three published policies: [`Static`], [`Dynamic`] and [`HGuided`]. [`PolicySpec`] names them
 //! on the command line. Other policies are other implementations of [`Policy`].
 
+mod calibrated;
 mod dynamic;
 mod hguided;
+mod opening;
 mod powers;
+mod rates;
 mod spec;
 mod splitter;
 mod static_split;
 #[cfg(test)]
 mod tests;
 
+pub use calibrated::{Calibrated, Prior};
 pub use dynamic::Dynamic;
 pub use hguided::HGuided;
+pub(crate) use opening::{Freight, Opening, WORTH_WHILE};
 pub use spec::{ParsePolicyError, PolicySpec};
 pub use splitter::{Assignment, NotCompleted, NotInFlight, Splitter};
 pub use static_split::Static;
@@ -126,6 +131,12 @@ pub trait Policy: Send + Debug {
     /// Learns that a package came back uncomputed from a unit that stays in the run.
     fn given_back(&mut self, package: &Package) {
         let _ = package;
+    }
+
+    /// Returns the units that were left out so far and are to take part from now on. It is asked after each package that was
+    /// computed, and after a unit was retired.
+    fn call_up(&mut self) -> Vec<UnitId> {
+        Vec::new()
     }
 
     /// Learns that a unit is retired for good, with all packages that it has. From now on the policy is asked only about

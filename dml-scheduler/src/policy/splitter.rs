@@ -111,6 +111,8 @@ enum Standing {
     Willing,
     /// The unit asked and was turned away.
     TurnedAway,
+    /// The unit is left out, unless the others cannot finish the work.
+    Benched,
     Retired,
 }
 
@@ -157,6 +159,9 @@ impl Splitter {
         self.latest = self.latest.max(now);
         if self.is_finished() || !self.is_active(unit) {
             return Assignment::NoMore;
+        }
+        if self.is_benched(unit) {
+            return Assignment::Wait;
         }
         let available = self.units[unit.0].set_aside.items() + self.common.items();
         let length = if available == 0 { None } else { self.policy.next(unit, available) };
@@ -237,6 +242,36 @@ impl Splitter {
         for piece in self.take_work_of(unit) {
             self.share_out(piece, Origin::Returned);
         }
+    }
+
+    /// Leaves a unit out of the run, before it has had any work. It gets nothing, and nobody waits for it, before it is
+    /// called up.
+    pub(crate) fn bench(&mut self, unit: UnitId) {
+        if self.is_active(unit) {
+            self.units[unit.0].standing = Standing::Benched;
+        }
+    }
+
+    /// Lets those units take part that were left out and that the policy has called up, and returns them.
+    pub(crate) fn called_up(&mut self) -> Vec<UnitId> {
+        let mut called = self.policy.call_up();
+        called.retain(|unit| self.is_benched(*unit));
+        called.iter().for_each(|unit| self.units[unit.0].standing = Standing::Willing);
+        called
+    }
+
+    /// Lets all units take part that were left out. Returns whether there were any. They get what the policy would give
+    /// to nobody (P-3).
+    pub(crate) fn call_up_all(&mut self) -> bool {
+        let benched: Vec<UnitId> =
+            (0..self.units.len()).map(UnitId).filter(|unit| self.is_benched(*unit)).collect();
+        benched.iter().for_each(|unit| self.units[unit.0].standing = Standing::Willing);
+        !benched.is_empty()
+    }
+
+    /// Returns whether the unit is left out.
+    pub(crate) fn is_benched(&self, unit: UnitId) -> bool {
+        self.units.get(unit.0).is_some_and(|unit| unit.standing == Standing::Benched)
     }
 
     /// The number of items that no unit will compute: all items not computed, once every unit is retired.
@@ -366,8 +401,10 @@ impl Splitter {
 
     /// Makes a piece of work available: to the units for which the policy sets it aside, otherwise to all units.
     fn share_out(&mut self, piece: Range<u64>, origin: Origin) {
-        let active: Vec<UnitId> =
-            (0..self.units.len()).map(UnitId).filter(|unit| self.is_active(*unit)).collect();
+        let active: Vec<UnitId> = (0..self.units.len())
+            .map(UnitId)
+            .filter(|unit| self.is_active(*unit) && !self.is_benched(*unit))
+            .collect();
         self.let_all_ask_again();
         let items = piece.end - piece.start;
         let lengths =

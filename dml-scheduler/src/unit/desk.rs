@@ -1,6 +1,6 @@
 //! Computed packages whose results are on their way to the collecting device, and the thread that brings them there.
 
-use super::{Journey, Trouble, Unit, UnitRun};
+use super::{Journey, Start, Trouble, Unit, UnitRun};
 use crate::guard::Quiet;
 use dml_core::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -35,6 +35,7 @@ impl Desk {
         unit: Unit<'scope>,
         journey: Journey,
         scope: &'scope Scope<'scope, '_>,
+        starter: &'scope dyn Start,
     ) {
         let mut state = self.state.lock();
         state.computed.push_back(journey);
@@ -44,21 +45,21 @@ impl Desk {
         if begins {
             let name = format!("dml collects from {}", unit.name());
             let thread = std::thread::Builder::new().name(name);
-            if thread.spawn_scoped(scope, move || self.collect_all(unit)).is_err() {
+            if thread.spawn_scoped(scope, move || self.collect_all(unit, starter)).is_err() {
                 // Without a thread, the unit's own does it before it goes on.
                 self.state.lock().has_thread = false;
-                self.collect_while(unit, |state| state.computed.is_empty());
+                self.collect_while(unit, starter, |state| state.computed.is_empty());
             }
         }
     }
 
     /// The thread: collects until the desk is closed and empty.
-    fn collect_all(&self, unit: Unit<'_>) {
-        self.collect_while(unit, |state| state.is_closed);
+    fn collect_all(&self, unit: Unit<'_>, starter: &dyn Start) {
+        self.collect_while(unit, starter, |state| state.is_closed);
     }
 
     /// Collects package after package, until there is none and `ends` says that none will come.
-    fn collect_while(&self, unit: Unit<'_>, ends: impl Fn(&State) -> bool) {
+    fn collect_while(&self, unit: Unit<'_>, starter: &dyn Start, ends: impl Fn(&State) -> bool) {
         let mut state = self.state.lock();
         loop {
             let Some(journey) = state.computed.pop_front() else {
@@ -73,7 +74,7 @@ impl Desk {
             let mut done = UnitRun::default();
             let trouble = match unit.collect(&journey.package) {
                 Ok(()) => {
-                    unit.complete(journey, &mut done);
+                    unit.complete(journey, &mut done, starter);
                     None
                 }
                 Err(error) => Some(Trouble { journey, error: Quiet::new(error), is_computed: true }),

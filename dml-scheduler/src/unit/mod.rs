@@ -25,6 +25,7 @@ use crate::guard::{Quiet, guarded};
 use crate::hooks::Hooks;
 use crate::kernel::{Kernel, KernelError, NotStarted};
 use crate::package::{Package, UnitId};
+use crate::policy::Computed;
 use crate::report::{PackageRecord, UnitFailure};
 use dml_core::{Access, AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform};
 use std::cell::Cell;
@@ -53,6 +54,12 @@ pub(crate) struct UnitRun {
     /// When the last package was done.
     pub(crate) end: Duration,
     pub(crate) failure: Option<UnitFailure>,
+}
+
+/// Starts units that join a round later.
+pub(crate) trait Start: Sync {
+    /// Starts these units, each on a thread of its own.
+    fn start(&self, units: &[UnitId]);
 }
 
 /// A package that was launched.
@@ -198,11 +205,12 @@ impl Unit<'_> {
     }
 
     /// Reports a computed package to the application and the commander, and records it in `run`.
-    fn complete(&self, journey: Journey, run: &mut UnitRun) {
+    fn complete(&self, journey: Journey, run: &mut UnitRun, starter: &dyn Start) {
         let Journey { package, handed, begun, computed } = journey;
         let end = self.now();
         self.hooks.package_done(&package, self.device);
-        self.commander.complete(&package);
+        let called = self.commander.complete(&package, Computed::new(&package, handed, begun, computed, end));
+        starter.start(&called);
         run.packages.push(PackageRecord {
             package,
             device: self.device,

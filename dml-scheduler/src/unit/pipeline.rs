@@ -12,12 +12,13 @@
 //! for ahead is only tried. Where it is not to be had now, the packages in flight end first.
 
 use super::desk::Desk;
-use super::{Journey, Launched, Trouble, Unit, UnitRun};
+use super::{Journey, Launched, Start, Trouble, Unit, UnitRun};
 use crate::commander::Next;
 use crate::guard::Quiet;
 use crate::kernel::KernelError;
 use crate::package::Package;
 use crate::report::UnitFailure;
+use dml_core::sync::Mutex;
 use dml_core::{AcquireError, Grants};
 use std::collections::VecDeque;
 use std::thread::Scope;
@@ -29,7 +30,7 @@ const DEPTH: usize = 3;
 
 impl Unit<'_> {
     /// Works until the commander has no more packages for the unit, or until the unit fails. Appends to `run`.
-    pub(crate) fn run(self, run: &mut UnitRun) {
+    pub(crate) fn run(self, run: &Mutex<UnitRun>, starter: &dyn Start) {
         self.hooks.unit_start(self.id, self.device);
         let desk = Desk::default();
         let mut own = UnitRun::default();
@@ -37,12 +38,25 @@ impl Unit<'_> {
             let (flights, troubles) = (VecDeque::new(), Vec::new());
             let ended = Duration::ZERO;
             let run = &mut own;
-            Pipeline { unit: self, desk: &desk, scope, flights, troubles, ended, run }.work();
+            Pipeline {
+                unit: self,
+                desk: &desk,
+                scope,
+                starter,
+                flights,
+                prepared: None,
+                troubles,
+                ended,
+                run,
+            }
+            .work();
             desk.close();
         });
         own.packages.append(&mut desk.into_run().packages);
+        let mut run = run.lock();
         run.extend(own.packages);
         run.failure = run.failure.take().or(own.failure);
+        drop(run);
         self.hooks.unit_end(self.id, self.device);
     }
 }
@@ -52,8 +66,11 @@ struct Pipeline<'scope, 'env, 'run> {
     unit: Unit<'scope>,
     desk: &'scope Desk,
     scope: &'scope Scope<'scope, 'env>,
+    starter: &'scope dyn Start,
     /// The packages that are launched and not waited for, in the order of their launches.
     flights: VecDeque<(Journey, Launched)>,
+    /// A package that the unit was handed and has not begun.
+    prepared: Option<Package>,
     /// The packages that failed, to be dealt with when nothing else is under way.
     troubles: Vec<Trouble>,
     /// When the last package was computed.
@@ -83,12 +100,15 @@ impl Pipeline<'_, '_, '_> {
     }
 
     /// What to do next. Sleeps only while nothing is in flight.
-    fn next(&self) -> Next {
+    fn next(&mut self) -> Next {
         let commander = self.unit.commander;
+        if let Some(package) = self.prepared.take() {
+            return Next::Package(package);
+        }
         match self.flights.len() {
-            0 => commander.next(self.unit.id, || self.desk.has_trouble()),
+            0 => commander.next(self.unit.id, self.unit.begun, || self.desk.has_trouble()),
             DEPTH.. => Next::Later,
-            _ => commander.next_now(self.unit.id),
+            _ => commander.next_now(self.unit.id, self.unit.begun),
         }
     }
 
@@ -143,17 +163,26 @@ impl Pipeline<'_, '_, '_> {
         if let Err(error) = finished {
             return self.trouble(journey, error);
         }
-        let is_last = self.flights.is_empty() && self.unit.commander.is_all_handed_out();
-        match self.unit.collects_on() {
-            None => self.unit.complete(journey, self.run),
-            // Nothing is left to compute meanwhile.
-            Some(_) if is_last => match self.unit.collect(&journey.package) {
-                Ok(()) => self.unit.complete(journey, self.run),
-                Err(error) => {
-                    self.troubles.push(Trouble { journey, error: Quiet::new(error), is_computed: true });
-                }
-            },
-            Some(_) => self.desk.hand_in(self.unit, journey, self.scope),
+        if self.unit.collects_on().is_none() {
+            return self.unit.complete(journey, self.run, self.starter);
+        }
+        // Another thread is worth its while only where there is something to compute meanwhile.
+        if self.flights.is_empty() && self.prepared.is_none() {
+            match self.unit.commander.next_now(self.unit.id, self.unit.begun) {
+                Next::Package(package) => self.prepared = Some(package),
+                _ => return self.collect(journey),
+            }
+        }
+        self.desk.hand_in(self.unit, journey, self.scope, self.starter);
+    }
+
+    /// Brings a package's results to where they belong, on this thread.
+    fn collect(&mut self, journey: Journey) {
+        match self.unit.collect(&journey.package) {
+            Ok(()) => self.unit.complete(journey, self.run, self.starter),
+            Err(error) => {
+                self.troubles.push(Trouble { journey, error: Quiet::new(error), is_computed: true })
+            }
         }
     }
 
@@ -170,7 +199,7 @@ impl Pipeline<'_, '_, '_> {
             let (journey, ending) = self.unit.recover(trouble);
             let package = journey.package.clone();
             if ending.is_computed {
-                self.unit.complete(journey, self.run);
+                self.unit.complete(journey, self.run, self.starter);
             }
             if let Some(message) = ending.failure {
                 failure.get_or_insert(UnitFailure { device: self.unit.device, package, message });
@@ -179,7 +208,8 @@ impl Pipeline<'_, '_, '_> {
         if failure.is_none() {
             return Ok(());
         }
-        self.unit.commander.retire(self.unit.id);
+        let called = self.unit.commander.retire(self.unit.id);
+        self.starter.start(&called);
         self.run.failure = failure;
         Err(())
     }

@@ -7,6 +7,7 @@
 use crate::cli::{BenchOptions, SizeSpec};
 use crate::failure::{self, Failure};
 use crate::machine::Machine;
+use crate::never_loses;
 use crate::offload;
 use crate::progress::Progress;
 use crate::speeds;
@@ -24,6 +25,9 @@ use std::time::Instant;
 pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     if options.workloads.iter().any(|name| name == offload::NAME) {
         return offload::run(options);
+    }
+    if options.workloads[0] == never_loses::NAME {
+        return never_loses::run(options);
     }
     let workloads = workloads(&options.workloads)?;
     check(options, &workloads)?;

@@ -94,7 +94,8 @@ impl WorkerOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchOptions {
-    /// Workloads: saxpy, gaussian, mandelbrot, vecadd, matmul, or all. By itself: offload, what transfers to a worker and calls of it take.
+    /// Workloads: saxpy, gaussian, mandelbrot, vecadd, matmul, or all. By itself: offload, what transfers to a worker and calls of it take;
+    /// never-loses, every workload (or those named after it), size and set of devices beside the best device alone.
     #[arg(required = true, value_name = "WORKLOAD")]
     pub(crate) workloads: Vec<String>,
 
@@ -111,8 +112,8 @@ pub(crate) struct BenchOptions {
     #[command(flatten)]
     pub(crate) workers: WorkerOptions,
 
-    /// How the work is split: static, dynamic:N, hguided, hguided:K or hguided:K:MIN.
-    #[arg(long, default_value = "hguided", value_parser = PolicySpec::from_str)]
+    /// How the work is split: calibrated, static, dynamic:N, hguided, hguided:K or hguided:K:MIN.
+    #[arg(long, default_value = "calibrated", value_parser = PolicySpec::from_str)]
     pub(crate) policy: PolicySpec,
 
     /// A device's relative power, instead of the one measured in this run. May be given once per device.
@@ -126,6 +127,10 @@ pub(crate) struct BenchOptions {
     /// Runs that count, after one that does not.
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,
+
+    /// Of never-loses: sizes of which the best device takes longer are left out.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.3)]
+    pub(crate) longest: f64,
 
     /// A PNG picture to work on, where the workload takes one.
     #[arg(long, value_name = "FILE", conflicts_with = "size")]

@@ -8,6 +8,7 @@ mod devices;
 mod failure;
 mod json;
 mod machine;
+mod never_loses;
 mod offload;
 mod plan;
 mod progress;
