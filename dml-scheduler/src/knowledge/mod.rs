@@ -26,9 +26,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// The number of samples that are kept of anything. The oldest go first.
 const KEPT: usize = 9;
-/// What a package costs a device besides its items, in seconds, and the least part of its time that counts as computing.
-const PACKAGE_SECONDS: f64 = 120e-6;
-const LEAST_NET: f64 = 0.1;
+/// What a package costs besides its items, in seconds, at most: on the host, and on a device that is launched and waited for.
+/// So little of a package's time counts as computing at least.
+const HOST_PACKAGE_SECONDS: f64 = 30e-6;
+const DEVICE_PACKAGE_SECONDS: f64 = 120e-6;
+const LEAST_NET: f64 = 0.02;
 /// The most pages that are kept.
 const MOST_PAGES: usize = 4096;
 
@@ -167,9 +169,11 @@ impl Knowledge {
             let done: u64 = turns().map(|record| record.package.items()).sum();
             let notes = page.devices.entry(name(device)).or_default();
             notes.rate.add(done as f64 / computed.saturating_sub(begun).as_secs_f64());
+            let is_host = platform.host().is_some_and(|host| platform.home(host) == platform.home(device));
+            let cost = if is_host { HOST_PACKAGE_SECONDS } else { DEVICE_PACKAGE_SECONDS };
             let net = |record: &PackageRecord| {
                 let seconds = record.computed.saturating_sub(record.begun).as_secs_f64();
-                record.package.items() as f64 / (seconds - PACKAGE_SECONDS).max(seconds * LEAST_NET)
+                record.package.items() as f64 / (seconds - cost).max(seconds * LEAST_NET)
             };
             notes.peak.add(turns().map(net).fold(0.0, f64::max));
             notes.setup.add((begun + end.saturating_sub(computed)).as_secs_f64());

@@ -27,6 +27,9 @@ pub(crate) const WORTH_WHILE: f64 = 0.6;
 /// of it.
 const LEAP: u64 = 4;
 const SHORT_SECONDS: f64 = 100e-6;
+/// Two packages whose items differ by more, and whose times by less, took the time that a launch takes.
+const FLAT_ITEMS: f64 = 1.3;
+const FLAT_SECONDS: f64 = 1.2;
 /// A stranger may be so many times as fast as the first unit.
 const FASTEST: f64 = 256.0;
 /// A unit with less than this part of what all units do is left out from then on, once each has done [`MEASURED`] packages.
@@ -73,6 +76,10 @@ pub(crate) struct Opening {
 struct Pace {
     /// Items per second of the last package that took any time.
     rate: Option<f64>,
+    /// Whether that package took as long as one of another size: then it is its launch that takes the time.
+    is_flat: bool,
+    /// The last package's items and seconds.
+    last: Option<(u64, f64)>,
     /// The items of that package, if it took so short a time that its launch may have been most of it.
     short: u64,
     /// When the last package was done.
@@ -190,6 +197,12 @@ impl Opening {
         let seconds = computed.done.saturating_sub(pace.done.max(computed.handed)).as_secs_f64();
         if seconds > 0.0 && computed.items > 0 {
             pace.rate = Some(computed.items as f64 / seconds);
+            pace.is_flat = pace.last.is_some_and(|(items, took)| {
+                let (small, large) = (items.min(computed.items), items.max(computed.items));
+                large as f64 > small as f64 * FLAT_ITEMS
+                    && (took.max(seconds) < took.min(seconds) * FLAT_SECONDS)
+            });
+            pace.last = Some((computed.items, seconds));
             pace.short = if seconds < SHORT_SECONDS { computed.items } else { 0 };
         }
         pace.done = pace.done.max(computed.done);
@@ -234,7 +247,11 @@ impl Opening {
         let leap = pace.short.saturating_mul(LEAP);
         let least = items(LEAST_SECONDS).max(leap.min(remaining / 2));
         if self.units().all(|other| other == unit) {
-            return Some(((remaining as f64 * SINGLE) as u64).max(least));
+            return Some(if pace.is_flat {
+                remaining
+            } else {
+                ((remaining as f64 * SINGLE) as u64).max(least)
+            });
         }
         // Where the work is irregular, what comes may take many times as long as what the unit has shown. The fastest unit
         // is not bound, once it is known which that is: the others wait for it anyway, and it is not to wait.
