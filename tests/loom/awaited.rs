@@ -198,8 +198,8 @@ fn l06_a_close_and_the_end_of_a_prefetch() {
     explore(|| {
         let (mine, engine) = with_engine();
         let coming = mine.buffer.prefetch(GPU, ALL);
-        let theirs = mine.clone();
-        let closer = thread::spawn(move || theirs.buffer.close());
+        let closed = mine.buffer.clone();
+        let closer = thread::spawn(move || closed.close());
         let device = thread::spawn(move || engine.serve());
         drop(coming);
         closer.join().expect("the closer ends");
