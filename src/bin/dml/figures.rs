@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     /// The best device is neither the first nor the last, and no two figures are equal.
-    const ALONE: [f64; 3] = [8.0, 2.0, 4.0];
+    const ALONE: [f64; 3] = [8.0, 2.0, 16.0];
 
     fn together() -> Vec<Times> {
         let runs = [(1.5, 0.9), (2.5, 0.3), (1.25, 0.5), (1.6, 0.8), (3.0, 0.7)];
@@ -94,9 +94,9 @@ mod tests {
             coexec_max_s: 3.0,
             // Of the best device alone.
             speedup: 2.0 / 1.6,
-            // Powers 0.25, 1 and 0.5.
-            s_max: 1.75,
-            efficiency: 2.0 / 1.6 / 1.75,
+            // Powers 0.25, 1 and 0.125.
+            s_max: 1.375,
+            efficiency: 2.0 / 1.6 / 1.375,
             // The median of the balances, not the balance of the median run.
             balance: 0.7,
             median_run: 3,
@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn powers_that_are_given_replace_the_measured_ones_alone() {
-        assert_eq!(powers(&ALONE, &[None, None, None]), [0.25, 1.0, 0.5]);
-        assert_eq!(powers(&ALONE, &[Some(3.0), None, Some(0.125)]), [3.0, 1.0, 0.125]);
+        assert_eq!(powers(&ALONE, &[None, None, None]), [0.25, 1.0, 0.125]);
+        assert_eq!(powers(&ALONE, &[Some(3.0), None, Some(0.5)]), [3.0, 1.0, 0.5]);
     }
 
     #[test]
