@@ -71,6 +71,8 @@ const TOOLS: &[Tool] = &[
             "losing",
             "stores",
             "backends",
+            "prefetching",
+            "accounts",
         ]),
     },
     Tool { name: "hostile", runs: Runs::Tests(&["hostile", "awaiting"]) },

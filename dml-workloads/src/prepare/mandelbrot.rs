@@ -1,12 +1,12 @@
 //! mandelbrot over a buffer.
 
 use super::variants::{self, HostView, Parts, Shape, Slot};
-use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, scribble};
+use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload};
 use crate::check::Mismatch;
 use crate::mandelbrot::{
     LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, PIXELS_PER_ITEM, Problem, SMALL, TINY, host,
 };
-use dml_core::{Access, AcquireError, Buffer, DeviceId, Platform};
+use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer};
 use dml_scheduler::{Argument, Footprint, Kernel, KernelError};
 use std::ops::Range;
 use std::path::Path;
@@ -80,6 +80,10 @@ impl Mandelbrot {
 }
 
 impl Prepared for Mandelbrot {
+    fn workload(&self) -> Workload {
+        Workload::Mandelbrot
+    }
+
     fn size(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("items", self.problem.items()),
@@ -97,12 +101,12 @@ impl Prepared for Mandelbrot {
         &self.kernel
     }
 
-    fn reset(&self) -> Result<(), AcquireError> {
-        scribble(&self.out)
+    fn inputs(&self) -> Vec<&RawBuffer> {
+        vec![]
     }
 
-    fn collect(&self) -> Result<(), AcquireError> {
-        bring(&self.out)
+    fn output(&self) -> &RawBuffer {
+        self.out.raw()
     }
 
     fn verify(&self) -> Result<(), VerifyError> {

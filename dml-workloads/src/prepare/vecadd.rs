@@ -1,15 +1,12 @@
 //! vecadd over buffers.
 
 use super::variants::{self, HostView, Parts, Shape, Slot};
-use super::{
-    Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, only_on_host, scribble,
-};
+use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, filled};
 use crate::check::Mismatch;
 use crate::vecadd::{LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, Size, TINY, host};
-use dml_core::{Access, AcquireError, Buffer, DeviceId, Platform};
+use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer};
 use dml_scheduler::{Argument, Footprint, Kernel, KernelError};
 use std::ops::Range;
-use std::path::Path;
 
 /// The seed of the inputs; any other would do.
 const SEED: u64 = 0xADD;
@@ -57,8 +54,8 @@ impl Vecadd {
         };
         super::memory_for(workload, size.items.saturating_mul(5 * size_of::<f32>() as u64))?;
         let problem = Problem::generate(size, SEED);
-        let a = platform.buffer_from(problem.a().to_vec()).map_err(|error| error.cause)?;
-        let b = platform.buffer_from(problem.b().to_vec()).map_err(|error| error.cause)?;
+        let a = filled(platform, problem.a())?;
+        let b = filled(platform, problem.b())?;
         let out = platform.buffer::<f32>(problem.items()).build()?;
         let per_item = || Footprint::PerItem { bytes: size_of::<f32>() as u64 };
         let kernel = Kernel::new(workload.name(), LOCAL_SIZE)
@@ -79,8 +76,8 @@ impl Vecadd {
 }
 
 impl Prepared for Vecadd {
-    fn size(&self) -> Vec<(&'static str, u64)> {
-        vec![("items", self.problem.items())]
+    fn workload(&self) -> Workload {
+        Workload::Vecadd
     }
 
     fn items(&self) -> u64 {
@@ -91,22 +88,16 @@ impl Prepared for Vecadd {
         &self.kernel
     }
 
-    fn reset(&self) -> Result<(), AcquireError> {
-        only_on_host(&self.a)?;
-        only_on_host(&self.b)?;
-        scribble(&self.out)
+    fn inputs(&self) -> Vec<&RawBuffer> {
+        vec![self.a.raw(), self.b.raw()]
     }
 
-    fn collect(&self) -> Result<(), AcquireError> {
-        bring(&self.out)
+    fn output(&self) -> &RawBuffer {
+        self.out.raw()
     }
 
     fn verify(&self) -> Result<(), VerifyError> {
         Ok(self.problem.check(&self.out.read()?)?)
-    }
-
-    fn write_picture(&self, _path: &Path) -> Result<(), VerifyError> {
-        Err(VerifyError::NoPicture { workload: Workload::Vecadd })
     }
 
     fn plain(&self) -> Plain {

@@ -6,6 +6,7 @@ mod bench;
 mod cli;
 mod devices;
 mod failure;
+mod figures;
 mod json;
 mod machine;
 mod never_loses;
