@@ -12,7 +12,7 @@
 
 use crate::commander::Commander;
 use crate::hooks::Hooks;
-use crate::kernel::{Footprint, Kernel};
+use crate::kernel::Kernel;
 use crate::package::{Package, UnitId};
 use crate::policy::{PolicySpec, Splitter};
 use crate::report::{DeviceReport, PackageRecord, Report, RunError, UnitFailure};
@@ -41,6 +41,7 @@ pub(crate) fn direct(
     hooks: &dyn Hooks,
 ) -> Result<Report, RunError> {
     let devices = devices(setup, kernel)?;
+    kernel.check_writes(items)?;
     let commander = Commander::new(splitter(setup, kernel, &devices, items)?);
     hooks.director_start();
     let begun = Instant::now();
@@ -164,7 +165,6 @@ fn devices(setup: &Setup, kernel: &Kernel) -> Result<Vec<DeviceId>, RunError> {
     }
     check_devices(&setup.platform, kernel, &devices)?;
     check_collecting(&setup.platform, kernel, setup.collect_on)?;
-    check_writes(kernel)?;
     Ok(devices)
 }
 
@@ -209,18 +209,6 @@ fn check_collecting(
             kernel: kernel.name().to_owned(),
             device: platform.devices()[usize::from(device.0)].name.to_string(),
         }),
-        None => Ok(()),
-    }
-}
-
-/// Checks that no package writes a whole buffer, because packages run side by side.
-fn check_writes(kernel: &Kernel) -> Result<(), RunError> {
-    let whole_write = kernel
-        .arguments()
-        .iter()
-        .position(|argument| argument.access().writes() && matches!(argument.footprint(), Footprint::Whole));
-    match whole_write {
-        Some(index) => Err(RunError::WholeWrite { kernel: kernel.name().to_owned(), index }),
         None => Ok(()),
     }
 }

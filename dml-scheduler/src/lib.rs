@@ -44,7 +44,9 @@ mod unit;
 
 pub use coexecutor::Coexecutor;
 pub use hooks::{Hooks, NoHooks};
-pub use kernel::{Argument, Footprint, Kernel, KernelError, NotStarted, Variant};
+pub use kernel::{
+    Argument, Footprint, FootprintError, FootprintFault, Kernel, KernelError, NotStarted, Variant,
+};
 pub use package::{Package, UnitId};
 pub use policy::{
     Assignment, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy, PolicyError,

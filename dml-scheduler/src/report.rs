@@ -4,6 +4,7 @@ use crate::metrics;
 use crate::package::Package;
 use crate::policy::PolicyError;
 use dml_core::DeviceId;
+use std::ops::Range;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -129,6 +130,22 @@ pub enum RunError {
         kernel: String,
         /// The index of the argument.
         index: usize,
+    },
+    /// Two packages would write the same bytes.
+    #[error(
+        "kernel {kernel}: argument {index} is written at bytes {bytes:?} by items {first:?} and by items {second:?}"
+    )]
+    SharedWrites {
+        /// The kernel's name.
+        kernel: String,
+        /// The index of the argument.
+        index: usize,
+        /// The items of one package.
+        first: Range<u64>,
+        /// The items of another package.
+        second: Range<u64>,
+        /// The first bytes that both write.
+        bytes: Range<u64>,
     },
     /// The policy does not fit the devices.
     #[error(transparent)]

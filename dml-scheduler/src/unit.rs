@@ -17,7 +17,7 @@ use crate::hooks::Hooks;
 use crate::kernel::{Kernel, KernelError, NotStarted};
 use crate::package::{Package, UnitId};
 use crate::report::{PackageRecord, UnitFailure};
-use dml_core::{Access, AcquireError, DeviceId, DeviceSet, Grants, Operation, Platform};
+use dml_core::{AcquireError, DeviceId, DeviceSet, Grants, Operation, Platform};
 use std::cell::Cell;
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -151,12 +151,7 @@ impl Unit<'_> {
 
     /// Waits until the device has the package's part of every argument.
     fn acquire(&self, package: &Package) -> Result<Grants, KernelError> {
-        let mut acquire = self.platform.acquire(self.device);
-        for argument in self.kernel.arguments() {
-            let region = argument.buffer().range(argument.checked_bytes(package)?);
-            acquire = acquire.access(&region, argument.access());
-        }
-        Ok(acquire.wait()?)
+        Ok(self.kernel.acquire(self.platform, self.device, package)?.wait()?)
     }
 
     /// Ends the grants of a launch that failed.
@@ -175,8 +170,7 @@ impl Unit<'_> {
     /// Brings what the package wrote to the collecting device while other packages compute.
     fn collect(&self, package: &Package) -> Result<(), KernelError> {
         let Some(device) = self.collect_on.filter(|&device| device != self.device) else { return Ok(()) };
-        for argument in self.kernel.written() {
-            let (buffer, bytes) = (argument.buffer(), argument.checked_bytes(package)?);
+        for (buffer, bytes) in self.kernel.results(package)? {
             match buffer.prefetch(device, bytes.clone()).wait() {
                 // Another request uses the buffer, so the unit waits as a reader. Until the results arrive, only this
                 // device has them.
@@ -211,13 +205,9 @@ impl Unit<'_> {
     /// Restores the old contents of a failed package's read-write arguments, so that another unit finds them. Losses
     /// are declared before, so the restored contents are those that a surviving memory holds.
     fn undo(&self, package: &Package) {
-        for argument in
-            self.kernel.arguments().iter().filter(|argument| argument.access() == Access::ReadWrite)
-        {
+        for (buffer, bytes) in self.kernel.changed(package) {
             // Where the old contents are lost, the acquire of the next unit reports that.
-            if let Ok(bytes) = argument.checked_bytes(package) {
-                _ = argument.buffer().restore(bytes);
-            }
+            _ = buffer.restore(bytes);
         }
     }
 
