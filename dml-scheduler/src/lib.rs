@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod check;
 mod coexecutor;
 mod commander;
 mod director;
@@ -42,6 +43,7 @@ pub mod policy;
 mod report;
 mod unit;
 
+pub use check::{CheckError, Departure, check_footprints};
 pub use coexecutor::Coexecutor;
 pub use hooks::{Hooks, NoHooks};
 pub use kernel::{

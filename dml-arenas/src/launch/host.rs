@@ -165,3 +165,28 @@ impl fmt::Debug for HostLauncher {
         write!(f, "HostLauncher({} threads)", self.pool.threads.current_num_threads())
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::Discover;
+    use crate::fork::testing::{child_says, fork};
+    use dml_core::ItemShape;
+
+    #[test]
+    fn a_fork_neither_uses_nor_ends_the_threads_of_its_parent() {
+        let options = crate::DiscoverOptions::default().offload(0);
+        let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
+        let launcher = HostLauncher::new(2, |_, _, _| Ok(())).unwrap();
+        let mut grants = platform.acquire(platform.host().unwrap()).wait().unwrap();
+        let (items, shape) = (0..1, ItemShape::line(1));
+        let launch = Launch::new(&items, &shape, &[]);
+        assert!(launcher.launch(&launch, &mut grants).is_ok());
+        // A child that waited for these threads would not end.
+        assert!(child_says(fork, move || {
+            let refused = launcher.launch(&launch, &mut grants);
+            drop(launcher);
+            matches!(refused, Err(LaunchError::NotStarted(_)))
+        }));
+    }
+}
