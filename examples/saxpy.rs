@@ -20,7 +20,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let host = launch::host(&platform, |_, parts, values| {
         let ([x, y, out], a) = (parts, values.scalar::<f32>(0)?) else { return Err("three buffers".into()) };
         let inputs = x.slice::<f32>()?.par_iter().zip(y.slice::<f32>()?);
-        Ok(out.slice_mut::<f32>()?.par_iter_mut().zip(inputs).for_each(|(out, (x, y))| *out = a * x + y))
+        out.slice_mut::<f32>()?.par_iter_mut().zip(inputs).for_each(|(out, (x, y))| *out = a * x + y);
+        Ok(())
     })?;
     // SAFETY: the kernel touches the elements of its items alone, and nothing past the end.
     let opencl = unsafe { launch::opencl(&platform, SAXPY, "saxpy", "") }?;

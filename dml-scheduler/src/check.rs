@@ -396,6 +396,7 @@ fn gaps(mut ranges: Vec<Range<u64>>, len: u64) -> Vec<Range<u64>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what is tested")]
 mod tests {
     use super::*;
 

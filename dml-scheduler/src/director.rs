@@ -8,7 +8,7 @@
 //! ```
 //! A lost device can take results along that were complete but not collected. That is detected when the units have
 //! ended, many of them for lack of work. So the remaining units work another round. Every further round follows the
-//! loss of a device, so there is at most one round more than devices.
+//! loss of a device or the failure of a unit that has spoiled its partial of a reduction, so the number of rounds is limited.
 
 use crate::commander::Commander;
 use crate::hooks::Hooks;
@@ -42,6 +42,7 @@ pub(crate) fn direct(
 ) -> Result<Report, RunError> {
     let devices = devices(setup, kernel)?;
     kernel.check_writes(items)?;
+    let kernel = &kernel.for_run(devices.len())?;
     let commander = Commander::new(splitter(setup, kernel, &devices, items)?);
     hooks.director_start();
     let begun = Instant::now();
@@ -59,9 +60,10 @@ pub(crate) fn direct(
     let mut runs: Vec<UnitRun> = units.iter().map(|_| UnitRun::default()).collect();
     let given_up = run_rounds(&setup.platform, &units, &mut runs, &commander);
     hooks.director_end();
+    let has_added: Vec<bool> = runs.iter().map(|run| !run.packages.is_empty()).collect();
     let report = gather(&devices, runs);
     match commander.missing() + given_up {
-        0 => Ok(report),
+        0 => kernel.combine(&has_added).map(|()| report),
         missing => {
             Err(RunError::Unfinished { kernel: kernel.name().to_owned(), missing, failures: report.failures })
         }
@@ -77,7 +79,7 @@ fn splitter(setup: &Setup, kernel: &Kernel, devices: &[DeviceId], items: u64) ->
     Ok(setup.policy.splitter(&powers, items, kernel.local_size())?)
 }
 
-/// Runs rounds until no further device is lost, or until a round leaves nothing to compute. Returns the number of
+/// Runs rounds until no further device is lost and no result spoiled, or until a round leaves nothing to compute. Returns the number of
 /// items that cannot be computed again, because their inputs are lost.
 fn run_rounds(platform: &Platform, units: &[Unit<'_>], runs: &mut [UnitRun], commander: &Commander) -> u64 {
     let mut known = platform.lost_devices();
@@ -87,7 +89,7 @@ fn run_rounds(platform: &Platform, units: &[Unit<'_>], runs: &mut [UnitRun], com
         // An idle device may have been lost after its last package.
         platform.notice_losses();
         let lost = platform.lost_devices();
-        if lost == known {
+        if lost == known && !units.iter().zip(&*runs).any(|(unit, run)| has_spoiled(unit, run)) {
             return given_up;
         }
         known = lost;
@@ -101,6 +103,12 @@ fn run_rounds(platform: &Platform, units: &[Unit<'_>], runs: &mut [UnitRun], com
             return given_up;
         }
     }
+}
+
+/// Returns whether a unit that gave up has spoiled results of its earlier packages: a partial of a reduction that was in no
+/// other memory.
+fn has_spoiled(unit: &Unit<'_>, run: &UnitRun) -> bool {
+    run.failure.is_some() && run.packages.iter().any(|record| !unit.kernel.has_results(&record.package))
 }
 
 /// Lets every remaining unit work until it gets no more work, each on its own thread. A single unit, or the last of

@@ -147,6 +147,16 @@ pub enum RunError {
         /// The first bytes that both write.
         bytes: Range<u64>,
     },
+    /// A reduction could not be begun, or its partials not be combined.
+    #[error("kernel {kernel}: argument {index} cannot be reduced: {cause}")]
+    Reduction {
+        /// The kernel's name.
+        kernel: String,
+        /// The index of the argument.
+        index: usize,
+        /// What went wrong.
+        cause: String,
+    },
     /// The policy does not fit the devices.
     #[error(transparent)]
     Policy(#[from] PolicyError),

@@ -2,8 +2,11 @@
 
 use super::KernelError;
 use super::footprint::{Footprint, FootprintFault};
+use super::reduction::{Elementwise, Reduce};
 use crate::package::Package;
-use dml_core::{Access, LaunchArg, RawBuffer, Region, Scalar};
+use bytemuck::Pod;
+use dml_core::{Access, Buffer, LaunchArg, RawBuffer, Region, Scalar};
+use std::error::Error;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,19 +17,72 @@ pub struct Argument {
     buffer: RawBuffer,
     access: Access,
     footprint: Footprint,
+    reduction: Option<Reduction>,
+}
+
+/// How packages add to an argument.
+#[derive(Clone)]
+struct Reduction {
+    how: Arc<dyn Reduce>,
+    /// The partials, one for each unit; none where nothing runs.
+    partials: Vec<RawBuffer>,
 }
 
 impl Argument {
     /// Makes an argument that every package reads completely.
     #[must_use]
     pub fn whole(region: &impl Region) -> Self {
-        Self { buffer: region.buffer().clone(), access: Access::ReadOnly, footprint: Footprint::Whole }
+        Self::part(region, Access::ReadOnly, Footprint::Whole)
     }
 
     /// Makes an argument of which a package uses the part that its footprint names.
     #[must_use]
     pub fn part(region: &impl Region, access: Access, footprint: Footprint) -> Self {
-        Self { buffer: region.buffer().clone(), access, footprint }
+        Self { buffer: region.buffer().clone(), access, footprint, reduction: None }
+    }
+
+    /// Makes an argument to which every package adds. Each unit has a partial of its own, as large as the buffer, which begins
+    /// as `identity` in every element. A package reads and changes all of it. When all items are computed, `combine` puts the
+    /// partials together, element by element, and the result overwrites the buffer.
+    ///
+    /// `combine` has to be associative and commutative: which packages a unit computes, and in which order, changes from run to
+    /// run.
+    #[must_use]
+    pub fn reduction<T: Pod + fmt::Debug + Send + Sync>(
+        result: &Buffer<T>,
+        identity: T,
+        combine: impl Fn(T, T) -> T + Send + Sync + 'static,
+    ) -> Self {
+        let how = Arc::new(Elementwise { result: result.clone(), identity, combine });
+        let reduction = Some(Reduction { how, partials: Vec::new() });
+        Self { reduction, ..Self::part(result, Access::ReadWrite, Footprint::Whole) }
+    }
+
+    /// Makes a copy of the argument for a run, with a partial for each unit if packages add to the argument.
+    pub(super) fn for_run(&self, units: usize) -> Result<Self, Box<dyn Error>> {
+        let mut own = self.clone();
+        if let Some(Reduction { how, partials }) = &mut own.reduction {
+            *partials = (0..units).map(|_| how.partial()).collect::<Result<_, _>>()?;
+        }
+        Ok(own)
+    }
+
+    /// Combines the partials of a run, if there are any, of the units that have added to theirs.
+    pub(super) fn combine(&self, has_added: &[bool]) -> Result<(), Box<dyn Error>> {
+        let Some(Reduction { how, partials }) = &self.reduction else { return Ok(()) };
+        let added = partials.iter().zip(has_added).filter(|(_, has_added)| **has_added);
+        how.combine(&added.map(|(partial, _)| partial.clone()).collect::<Vec<_>>())
+    }
+
+    /// Returns whether each unit has a partial of the argument.
+    pub(super) fn is_reduced(&self) -> bool {
+        self.reduction.is_some()
+    }
+
+    /// Returns the buffer that a package uses: that of the argument, or the partial of the package's unit.
+    pub(super) fn buffer_of(&self, package: &Package) -> &RawBuffer {
+        let partials = self.reduction.as_ref().map_or(&[][..], |reduction| &reduction.partials);
+        partials.get(package.unit().0).unwrap_or(&self.buffer)
     }
 
     /// The buffer of the argument.
@@ -59,7 +115,7 @@ impl Argument {
     /// readable, because the acquire refuses it.
     pub(super) fn is_readable(&self, package: &Package) -> bool {
         let Ok(ranges) = self.ranges(package.range()) else { return true };
-        ranges.into_iter().all(|bytes| self.buffer.is_readable(bytes).unwrap_or(true))
+        ranges.into_iter().all(|bytes| self.buffer_of(package).is_readable(bytes).unwrap_or(true))
     }
 }
 
@@ -98,11 +154,12 @@ impl Parameter {
     ) -> Result<LaunchArg, KernelError> {
         Ok(match self {
             Self::Buffer(index) => {
-                let Argument { buffer, access, .. } = &buffers[*index];
-                let ranges = package.map(|package| buffers[*index].ranges(package.range())).transpose()?;
+                let argument = &buffers[*index];
+                let ranges = package.map(|package| argument.ranges(package.range())).transpose()?;
+                let buffer = package.map_or(&argument.buffer, |package| argument.buffer_of(package));
                 LaunchArg::Buffer {
                     buffer: buffer.clone(),
-                    access: *access,
+                    access: argument.access,
                     ranges: ranges.unwrap_or_default(),
                 }
             }
@@ -111,6 +168,12 @@ impl Parameter {
                 LaunchArg::Scalar(package.map_or(scalar.sample, |package| (scalar.value)(package)))
             }
         })
+    }
+}
+
+impl fmt::Debug for Reduction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reduction({} partials)", self.partials.len())
     }
 }
 

@@ -11,6 +11,7 @@
 
 mod argument;
 mod footprint;
+mod reduction;
 
 pub use argument::Argument;
 pub use footprint::{Footprint, FootprintError, FootprintFault};
@@ -99,6 +100,9 @@ enum How {
     /// A launcher, which is given the kernel's arguments.
     Launcher(Arc<dyn Launcher>),
 }
+
+/// An argument, and the ranges of it that a package touches.
+type Touched<'a> = (&'a Argument, Vec<Range<u64>>);
 
 /// A data-parallel kernel over items `0..n`: its arguments, and how each device runs it.
 ///
@@ -194,6 +198,17 @@ impl Kernel {
 
     fn element<T: Pod>(self, buffer: &Buffer<T>, access: Access) -> Self {
         self.argument(Argument::part(buffer, access, Footprint::one_to_one(size_of::<T>() as u64)))
+    }
+
+    /// Adds a buffer to which every package adds: see [`Argument::reduction`].
+    #[must_use]
+    pub fn reduce<T: Pod + fmt::Debug + Send + Sync>(
+        self,
+        result: &Buffer<T>,
+        identity: T,
+        combine: impl Fn(T, T) -> T + Send + Sync + 'static,
+    ) -> Self {
+        self.argument(Argument::reduction(result, identity, combine))
     }
 
     /// Adds a scalar. [`set_scalar`](Self::set_scalar) changes its value later.
@@ -360,7 +375,9 @@ impl Kernel {
 
     /// Returns whether all inputs of a package can be read, in any arena.
     pub(crate) fn has_inputs(&self, package: &Package) -> bool {
-        let mut read = self.arguments.iter().filter(|argument| argument.access().reads());
+        // A package that is computed again adds to the partial of another unit.
+        let is_input = |argument: &&Argument| argument.access().reads() && !argument.is_reduced();
+        let mut read = self.arguments.iter().filter(is_input);
         read.all(|argument| argument.is_readable(package))
     }
 
@@ -368,10 +385,7 @@ impl Kernel {
     ///
     /// # Errors
     /// [`FootprintError`] for the first footprint that is at fault.
-    pub(crate) fn ranges(
-        &self,
-        items: Range<u64>,
-    ) -> Result<Vec<(&Argument, Vec<Range<u64>>)>, FootprintError> {
+    pub(crate) fn ranges(&self, items: Range<u64>) -> Result<Vec<Touched<'_>>, FootprintError> {
         let of = |(index, argument): (usize, _)| {
             let ranges = Argument::ranges(argument, items.clone());
             ranges.map(|ranges| (argument, ranges)).map_err(|cause| FootprintError {
@@ -397,7 +411,7 @@ impl Kernel {
         let mut acquire = platform.acquire(device);
         for (argument, ranges) in self.ranges(package.range())? {
             for bytes in ranges {
-                acquire = acquire.access(&argument.buffer().range(bytes), argument.access());
+                acquire = acquire.access(&argument.buffer_of(package).range(bytes), argument.access());
             }
         }
         Ok(acquire)
@@ -410,8 +424,9 @@ impl Kernel {
     pub(crate) fn results(&self, package: &Package) -> Result<Vec<(&RawBuffer, Range<u64>)>, FootprintError> {
         let written =
             self.ranges(package.range())?.into_iter().filter(|(argument, _)| argument.access().writes());
-        let parts =
-            written.flat_map(|(argument, ranges)| ranges.into_iter().map(|bytes| (argument.buffer(), bytes)));
+        let parts = written.flat_map(|(argument, ranges)| {
+            ranges.into_iter().map(|bytes| (argument.buffer_of(package), bytes))
+        });
         Ok(parts.collect())
     }
 
@@ -421,14 +436,17 @@ impl Kernel {
         let changed = self.arguments.iter().filter(|argument| argument.access() == Access::ReadWrite);
         let ranges = |argument: &Argument| argument.ranges(package.range()).unwrap_or_default();
         changed
-            .flat_map(|argument| ranges(argument).into_iter().map(|bytes| (argument.buffer(), bytes)))
+            .flat_map(|argument| {
+                ranges(argument).into_iter().map(|bytes| (argument.buffer_of(package), bytes))
+            })
             .collect()
     }
 
     /// Checks that no two packages write the same bytes, because packages run side by side. Packages of one work-group that
     /// follow each other are compared, at some places between the items. For the named footprints that is exact.
     pub(crate) fn check_writes(&self, items: u64) -> Result<(), RunError> {
-        let written = self.arguments.iter().enumerate().filter(|(_, argument)| argument.access().writes());
+        let is_shared = |argument: &Argument| argument.access().writes() && !argument.is_reduced();
+        let written = self.arguments.iter().enumerate().filter(|(_, argument)| is_shared(argument));
         for (index, argument) in written {
             if matches!(argument.footprint(), Footprint::Whole) {
                 return Err(RunError::WholeWrite { kernel: self.name.clone(), index });
@@ -443,6 +461,29 @@ impl Kernel {
             }
         }
         Ok(())
+    }
+
+    /// Makes a copy of the kernel for a run, in which each unit has its partials of the reductions.
+    pub(crate) fn for_run(&self, units: usize) -> Result<Self, RunError> {
+        let mut own = self.clone();
+        for (index, argument) in self.arguments.iter().enumerate() {
+            own.arguments[index] =
+                argument.for_run(units).map_err(|cause| self.not_reduced(index, &*cause))?;
+        }
+        Ok(own)
+    }
+
+    /// Combines the partials of a run in which all items were computed: of those units to which packages are left. Another
+    /// unit's partial may be spoiled.
+    pub(crate) fn combine(&self, has_added: &[bool]) -> Result<(), RunError> {
+        for (index, argument) in self.arguments.iter().enumerate() {
+            argument.combine(has_added).map_err(|cause| self.not_reduced(index, &*cause))?;
+        }
+        Ok(())
+    }
+
+    fn not_reduced(&self, index: usize, cause: &dyn Error) -> RunError {
+        RunError::Reduction { kernel: self.name.clone(), index, cause: cause.to_string() }
     }
 
     /// Returns how a device runs the kernel.

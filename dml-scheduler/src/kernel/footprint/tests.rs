@@ -1,5 +1,7 @@
 //! The named footprints, against a count of single items and bytes.
 
+#![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what is tested")]
+
 use super::*;
 use proptest::prelude::*;
 
@@ -8,8 +10,11 @@ fn bytes(ranges: &[Range<u64>]) -> Vec<u64> {
     ranges.iter().cloned().flatten().collect()
 }
 
-/// Some footprints, each with the question whether an item touches a byte.
-fn cases() -> Vec<(Footprint, Box<dyn Fn(u64, u64) -> bool>)> {
+/// Whether an item touches a byte.
+type Touches = Box<dyn Fn(u64, u64) -> bool>;
+
+/// Some footprints, each with what it says.
+fn cases() -> Vec<(Footprint, Touches)> {
     vec![
         (Footprint::all(), Box::new(|_, _| true)),
         (Footprint::one_to_one(3), Box::new(|item, byte| byte / 3 == item)),
