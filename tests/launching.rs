@@ -580,3 +580,18 @@ fn every_device_adds_to_a_partial_of_its_own() {
     );
     assert_eq!(*bins.read().unwrap(), expected, "nothing was written");
 }
+
+#[test]
+fn items_that_a_buffer_has_no_bytes_for_are_refused() {
+    let platform = platform();
+    let buffer = platform.buffer_from((0..100_u32).collect::<Vec<_>>()).unwrap();
+    let cpu = host(&platform);
+    let kernel = Kernel::new("long", 8)
+        .read_all(&buffer)
+        .read(&buffer)
+        .launchers([(cpu, Loose(|_, _| panic!("nothing is launched")))])
+        .unwrap();
+    let expected = "kernel long: argument 1 has bytes for 100 items, not for 101";
+    assert_eq!(Coexecutor::new(&platform).run(&kernel, 101).unwrap_err().to_string(), expected);
+    assert_eq!(check_footprints(&platform, &kernel, 101, cpu).unwrap_err().to_string(), expected);
+}

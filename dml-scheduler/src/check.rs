@@ -14,6 +14,7 @@
 use crate::guard::guarded;
 use crate::kernel::{Argument, FootprintError, Kernel, KernelError};
 use crate::package::{Package, UnitId};
+use crate::report::RunError;
 use dml_core::{
     Access, AcquireError, BufferId, ConfigError, DeviceId, Launch, Launcher, Platform, RawBuffer,
 };
@@ -73,6 +74,9 @@ pub enum CheckError {
         /// The device's id.
         device: DeviceId,
     },
+    /// The buffers do not have bytes for so many items.
+    #[error(transparent)]
+    Items(RunError),
     /// A footprint cannot be used.
     #[error(transparent)]
     Footprint(#[from] FootprintError),
@@ -98,8 +102,7 @@ pub enum CheckError {
 /// how many packages were run.
 ///
 /// The kernel's own buffers are read, and not changed. Contents that cannot be read count as any others. A byte that a kernel
-/// reads without any effect on its results is not found. A wrong kernel is given noise where it reads outside its footprint:
-/// one that computes addresses of it may touch anything.
+/// reads without any effect on its results is not found.
 ///
 /// # Errors
 /// [`CheckError::Wrong`] for the first departure; the other variants if the check cannot be made.
@@ -112,6 +115,7 @@ pub fn check_footprints(
     let launcher = kernel
         .launcher_for(device)
         .ok_or_else(|| CheckError::NoLauncher { kernel: kernel.name().to_owned(), device })?;
+    kernel.check_items(items).map_err(CheckError::Items)?;
     let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
     let mut copies: Vec<Copied> = Vec::new();
     for argument in kernel.arguments() {

@@ -41,6 +41,7 @@ pub(crate) fn direct(
     hooks: &dyn Hooks,
 ) -> Result<Report, RunError> {
     let devices = devices(setup, kernel)?;
+    kernel.check_items(items)?;
     kernel.check_writes(items)?;
     let kernel = &kernel.for_run(devices.len())?;
     let commander = Commander::new(splitter(setup, kernel, &devices, items)?);

@@ -131,6 +131,18 @@ pub enum RunError {
         /// The index of the argument.
         index: usize,
     },
+    /// A buffer does not have bytes for all items.
+    #[error("kernel {kernel}: argument {index} has bytes for {holds} items, not for {items}")]
+    TooManyItems {
+        /// The kernel's name.
+        kernel: String,
+        /// The index of the argument.
+        index: usize,
+        /// The number of items that the buffer has bytes for.
+        holds: u64,
+        /// The number of items of the run.
+        items: u64,
+    },
     /// Two packages would write the same bytes.
     #[error(
         "kernel {kernel}: argument {index} is written at bytes {bytes:?} by items {first:?} and by items {second:?}"

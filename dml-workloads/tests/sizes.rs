@@ -37,12 +37,8 @@ fn items_beyond_those_prepared_are_refused_before_their_launch() {
                         .run(prepared.kernel(), items + beyond)
                 };
                 let told = run().map(|report| report.packages.len()).unwrap_err();
-                let RunError::Unfinished { missing, failures, .. } = &told else {
-                    panic!("{workload}: {told}")
-                };
-                assert_eq!(*missing, items + beyond, "{workload}: {told}");
-                let text = failures[0].message.clone();
-                assert!(text.contains(&format!("{workload} was prepared for {items} items")), "{text}");
+                let RunError::TooManyItems { holds, .. } = told else { panic!("{workload}: {told}") };
+                assert_eq!(holds, items, "{workload}: {told}");
             }
             // It is as good as before.
             prepared.reset().unwrap();

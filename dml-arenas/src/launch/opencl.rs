@@ -14,8 +14,9 @@ impl OpenClLauncher {
     /// Makes a launcher of a kernel.
     ///
     /// # Safety
-    /// 1. With the arguments and items that it will be launched with, the kernel touches only the bytes of its buffers. A
-    ///    launch is padded to whole groups, so work-items past the last item touch nothing.
+    /// 1. With the arguments and items that it will be launched with, the kernel touches only the bytes of its buffers, whatever
+    ///    these contain. A launch is padded to whole groups, so work-items past the last item touch nothing. The scheduler asks
+    ///    for no more items than the named footprints have bytes for.
     #[must_use]
     pub const unsafe fn new(kernel: OpenClKernel) -> Self {
         Self { kernel }

@@ -179,6 +179,24 @@ impl Footprint {
     }
 }
 
+impl Footprint {
+    /// Returns for how many items a buffer of `len` bytes has bytes, the last item perhaps in part; `None` if any number will do.
+    pub(super) fn holds(&self, len: u64) -> Option<u64> {
+        let pieces = |len: u64, bytes: u64| (bytes > 0).then(|| len.div_ceil(bytes));
+        match *self {
+            Self::PerItem { bytes } | Self::Neighbourhood { bytes, .. } => pieces(len, bytes),
+            Self::Rows { items_per_row, row_bytes, .. } => {
+                Some(pieces(len, row_bytes)?.saturating_mul(items_per_row))
+            }
+            Self::Columns { bytes, row_bytes } => pieces(row_bytes, bytes),
+            Self::Tiles { across, tile_rows, row_bytes, .. } => {
+                Some(pieces(pieces(len, row_bytes)?, tile_rows)?.saturating_mul(across))
+            }
+            Self::Whole | Self::Of(_) | Self::OfRanges(_) => None,
+        }
+    }
+}
+
 /// Runs a foreign function, and turns its panic into an error.
 fn asked<R>(map: impl FnOnce() -> R) -> Result<R, FootprintFault> {
     guarded(map).map_err(|message| FootprintFault::Panicked { message })

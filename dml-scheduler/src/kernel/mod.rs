@@ -63,8 +63,8 @@ impl Error for NotStarted {
 ///
 /// # What a variant owes
 /// - **K-1** It writes only bytes that it was granted for writing, and all of those that it was granted for
-///   overwriting. Views on the host hold it to the first; what it does through a block is its own affair. The kernels of the
-///   project's workloads refuse items that they have no bytes for. (`requests` `slices_are_of_granted_aligned_whole_elements`;
+///   overwriting. Views on the host hold it to the first; what it does through a block is its own affair. A run of more items than
+///   buffers have bytes for is refused, if a launcher is to compute them. (`requests` `slices_are_of_granted_aligned_whole_elements`;
 ///   `sizes` `items_beyond_those_prepared_are_refused_before_their_launch`)
 /// - **K-2** It returns a fence that ends when the work does, or an error. A panic is an error: the package goes to another unit.
 ///   (`hostile` `a_variant_that_panics_hands_its_work_to_the_others`)
@@ -440,6 +440,23 @@ impl Kernel {
                 ranges(argument).into_iter().map(|bytes| (argument.buffer_of(package), bytes))
             })
             .collect()
+    }
+
+    /// Checks that the buffers have bytes for all items, if a launcher is to compute them: what a framework's kernel does past
+    /// the end of its buffers, no footprint can tell. A variant answers for that itself.
+    pub(crate) fn check_items(&self, items: u64) -> Result<(), RunError> {
+        if !self.devices.iter().any(|(_, how)| matches!(how, How::Launcher(_))) {
+            return Ok(());
+        }
+        for (index, argument) in self.arguments.iter().enumerate() {
+            match argument.footprint().holds(argument.buffer().len()) {
+                Some(holds) if holds < items => {
+                    return Err(RunError::TooManyItems { kernel: self.name.clone(), index, holds, items });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Checks that no two packages write the same bytes, because packages run side by side. Packages of one work-group that

@@ -6,8 +6,8 @@ use dml_arenas::launch::OpenClLauncher;
 use dml_arenas::launch::{ComputeError, HostLauncher, Part};
 #[cfg(all(feature = "offload", target_os = "linux"))]
 use dml_arenas::{launch::OffloadLauncher, offload};
-use dml_core::{DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, Scalar};
-use dml_scheduler::{Footprint, Kernel};
+use dml_core::{DeviceId, Platform, Scalar};
+use dml_scheduler::Kernel;
 use std::ops::Range;
 
 /// How the host computes a package's items, given its parts of the buffers and the scalars, each in their order.
@@ -30,29 +30,6 @@ pub(super) struct Code {
     pub(super) name: &'static str,
 }
 
-/// A launcher that launches no items beyond those that the kernel's buffers have elements for. A run may ask for any number of
-/// items.
-struct Limited<L> {
-    workload: Workload,
-    items: u64,
-    launcher: L,
-}
-
-impl<L: Launcher> Launcher for Limited<L> {
-    fn check(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
-        self.launcher.check(arguments)
-    }
-
-    fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
-        if launch.items.end > self.items {
-            let (Self { workload, items, .. }, asked) = (self, launch.items);
-            let cause = format!("{workload} was prepared for {items} items, not for items {asked:?}");
-            return Err(LaunchError::not_started(cause));
-        }
-        self.launcher.launch(launch, grants)
-    }
-}
-
 /// Adds a launcher for every device.
 pub(super) fn add(
     mut kernel: Kernel,
@@ -73,12 +50,6 @@ fn add_one(
     code: &Code,
 ) -> Result<Kernel, PrepareError> {
     let (desc, workload) = (&platform.devices()[usize::from(device.0)], code.workload);
-    // The smallest number of items that an argument with a fixed number of bytes per item holds.
-    let held = kernel.arguments().iter().filter_map(|argument| match argument.footprint() {
-        Footprint::PerItem { bytes } => argument.buffer().len().checked_div(*bytes),
-        _ => None,
-    });
-    let items = held.min().unwrap_or_default();
     let failed = |cause: String| PrepareError::Build { workload, device: desc.name.to_string(), cause };
     if platform.host() == Some(device) {
         let compute = code.host;
@@ -87,7 +58,6 @@ fn add_one(
         });
         let launcher =
             launcher.map_err(|error| PrepareError::Threads { threads: error.threads, cause: error.cause })?;
-        let launcher = Limited { workload, items, launcher };
         return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
     }
     #[cfg(any(feature = "opencl", all(feature = "offload", target_os = "linux")))]
@@ -98,7 +68,6 @@ fn add_one(
         let worker = unsafe { OffloadLauncher::new(arena, workload.name()) };
         #[cfg(all(feature = "offload", target_os = "linux"))]
         if let Some(launcher) = worker.map_err(|cause| failed(cause.to_string()))? {
-            let launcher = Limited { workload, items, launcher };
             return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
         }
         #[cfg(feature = "opencl")]
@@ -106,12 +75,11 @@ fn add_one(
             let built =
                 arena.kernel(code.source, code.name, "").map_err(|cause| failed(cause.to_string()))?;
             #[allow(unsafe_code, reason = "a kernel on the machine's own memory is trusted with it")]
-            // SAFETY: the kernels of this crate touch the elements of their items and of the footprints of these alone, and
-            // return where an item is past the package's end, which is their last argument. The blocks hold whole buffers,
-            // whose sizes and scalars `prepare` has made to fit each other. `Limited` refuses items that these buffers have no
-            // elements for.
+            // SAFETY: the kernels of this crate touch the elements of their items and of the footprints of these alone, whatever
+            // these contain, and return where an item is past the package's end, which is their last argument. The blocks hold
+            // whole buffers, whose sizes and scalars `prepare` has made to fit each other. The scheduler refuses items that these
+            // buffers have no elements for.
             let launcher = unsafe { OpenClLauncher::new(built) };
-            let launcher = Limited { workload, items, launcher };
             return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
         }
     }

@@ -55,6 +55,19 @@ proptest! {
 }
 
 #[test]
+fn a_buffer_has_bytes_for_so_many_items() {
+    let holds = |footprint: Footprint| footprint.holds(100);
+    assert_eq!(holds(Footprint::one_to_one(3)), Some(34), "the last item is there in part");
+    assert_eq!(holds(Footprint::neighbourhood(4, 9)), Some(25));
+    assert_eq!(holds(Footprint::rows(5, 8, 1)), Some(13 * 5));
+    assert_eq!(holds(Footprint::columns(4, 10)), Some(3));
+    assert_eq!(holds(Footprint::tiles(4, 3, 2, 12)), Some(5 * 4));
+    let any =
+        [Footprint::all(), Footprint::of(|_| 0..1), Footprint::one_to_one(0), Footprint::tiles(3, 1, 0, 9)];
+    assert!(any.into_iter().all(|footprint| holds(footprint).is_none()));
+}
+
+#[test]
 fn ranges_of_a_function_are_sorted_and_joined() {
     let footprint = Footprint::of_ranges(|_| vec![20..24, 0..4, 22..30, 4..6, 9..9]);
     assert_eq!(footprint.ranges(0..1, 30).unwrap(), [0..6, 20..30]);
