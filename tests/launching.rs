@@ -595,3 +595,41 @@ fn items_that_a_buffer_has_no_bytes_for_are_refused() {
     assert_eq!(Coexecutor::new(&platform).run(&kernel, 101).unwrap_err().to_string(), expected);
     assert_eq!(check_footprints(&platform, &kernel, 101, cpu).unwrap_err().to_string(), expected);
 }
+
+#[test]
+#[cfg(all(feature = "command", feature = "offload", target_os = "linux"))]
+fn a_worker_gets_one_view_for_each_range_and_no_values_as_bytes() {
+    let options = DiscoverOptions::default()
+        .only(["cpu", "offload:0"].map(str::to_owned))
+        .offload(1)
+        .offload_program(env!("CARGO_BIN_EXE_dml"))
+        .offload_memory(64 << 20);
+    let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
+    let terms = platform.buffer_from((0..64_u16).map(f32::from).collect::<Vec<_>>()).unwrap();
+    let sum = platform.buffer::<f32>(64).build().unwrap();
+    // SAFETY: the scheduler keeps the grants until a run has ended, and the command's functions are safe Rust.
+    let launchers = || unsafe { launch::offload(&platform, "vecadd") }.unwrap();
+    let kernel = || Kernel::new("vecadd", 8).local_memory(32);
+    // Both terms are ranges of one buffer, which are one argument.
+    let halves = |items: Range<u64>| {
+        let half = |first: u64| (first + items.start) * 4..(first + items.end) * 4;
+        vec![half(32), half(0)]
+    };
+    let halves = Argument::part(&terms, Access::ReadOnly, Footprint::of_ranges(halves));
+    let whole = kernel().argument(halves).write(&sum).launchers(launchers()).unwrap();
+    Coexecutor::new(&platform).policy("dynamic:4".parse().unwrap()).run(&whole, 30).unwrap();
+    let sum = sum.range(0..30);
+    let grants = platform.acquire(host(&platform)).read(&sum).wait().unwrap();
+    assert!(
+        grants
+            .slice::<f32>(&sum)
+            .unwrap()
+            .iter()
+            .zip(0_u16..)
+            .all(|(sum, item)| *sum == f32::from(2 * item + 32))
+    );
+    let refused = kernel().read(&terms).value(&[1_u8; 3]).launchers(launchers()).map(drop).unwrap_err();
+    let expected =
+        "argument 2 of kernel vecadd on offload:0 is a buffer or a scalar: a worker takes nothing else";
+    assert_eq!(refused.to_string(), format!("{expected}, and was given a value of 3 bytes"));
+}
