@@ -1,4 +1,5 @@
-//! One kernel over every device of the machine: a host variant, and an OpenCL variant for each OpenCL device.
+//! One kernel over every device of the machine, with variants written by hand: one for the host, and one for each OpenCL
+//! device. `examples/saxpy.rs` leaves that to launchers.
 //!
 //! Run with `cargo run --release --example coexecute`.
 

@@ -6,6 +6,7 @@
 
 use dml::arenas::offload::{self, Argument as Part, Call, CallError, OffloadArena, Registry};
 use dml::core::{Arena, Span};
+use dml::launch;
 use dml::prelude::*;
 use std::error::Error;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     offload::hook(Registry::new().with("smooth", smooth_there));
 
     let platform = Platform::builder().discover()?.build()?;
-    let (cpu, worker) = (platform.device("cpu")?, platform.device("offload:0")?);
+    let worker = platform.device("offload:0")?;
     let home = platform.home(worker).ok_or("every device has a memory")?;
     let arena: Arc<dyn Arena> = platform.arena(home).clone();
     let offload: &OffloadArena = arena.downcast_ref().ok_or("offload:0 is a worker")?;
@@ -54,30 +55,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     grants.in_flight(run).wait()?.release()?;
 
     // Over both devices at once.
-    let there = {
-        let (arena, inner, out, function) = (arena.clone(), inner.clone(), out.clone(), function.clone());
-        move |package: &Package, grants: &mut Grants| {
-            let offload: &OffloadArena = arena.downcast_ref().ok_or("offload:0 is a worker")?;
-            let (from, to) = (grants.block(&inner)?.ok_or("empty")?, grants.block(&out)?.ok_or("empty")?);
-            let bytes = Span::new(package.start() * 4, package.end() * 4);
-            let scalar = Part::Scalar(offload::Scalar::F32(factor));
-            let parts = [Part::Read(from, bytes), Part::Write(to, bytes), scalar];
-            // SAFETY: the parts are those of the package, which the grants are for, and these last until the fence has ended.
-            Ok(unsafe { offload.launch(&function, package.range(), &parts) }?)
-        }
-    };
-    let here = move |package: &Package, grants: &mut Grants| {
-        let mut views = grants.views()?;
-        let [inner, out] = &mut views[..] else { return Err("smooth takes two buffers".into()) };
-        smooth(factor, inner.slice()?, out.slice_mut()?);
-        Ok(dml::core::Fence::done(package.items()))
-    };
-    let per_item = || Footprint::PerItem { bytes: 4 };
-    let kernel = Kernel::new("smooth", 64)
-        .argument(Argument::part(&inner, Access::ReadOnly, per_item()))
-        .argument(Argument::part(&out, Access::WriteInvalidate, per_item()))
-        .variant(cpu, here)
-        .variant(worker, there);
+    let here = launch::host(&platform, |_, parts, values| {
+        let [inner, out] = parts else { return Err("smooth takes two buffers".into()) };
+        smooth(values.scalar(0)?, inner.slice()?, out.slice_mut()?);
+        Ok(())
+    })?;
+    // SAFETY: the scheduler keeps the grants until a run has ended, and the function is safe Rust.
+    let there = unsafe { launch::offload(&platform, "smooth") }?;
+    let kernel = Kernel::new("smooth", 64).scalar(factor).read(&inner).write(&out);
+    let kernel = kernel.launchers(here)?.launchers(there)?;
     let report = Coexecutor::new(&platform).run(&kernel, items)?;
     for device in &report.devices {
         let name = &platform.devices()[usize::from(device.device.0)].name;

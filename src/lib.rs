@@ -35,6 +35,7 @@
 #![forbid(unsafe_code)]
 
 pub use dml_arenas as arenas;
+pub use dml_arenas::launch;
 pub use dml_core as core;
 pub use dml_scheduler as scheduler;
 
@@ -44,6 +45,7 @@ pub use dml_core::{
 
 /// What most programs need.
 pub mod prelude {
+    pub use dml_arenas::launch::HostView;
     pub use dml_arenas::{Discover, DiscoverOptions};
     pub use dml_core::{
         Access, Acquire, AcquireError, Buffer, DeviceId, Grants, KernelId, Pattern, Platform, Prefetch,

@@ -7,7 +7,8 @@ use dml::arenas::{Null, kit};
 use dml::core::sync::{Arc, Condvar, Mutex};
 use dml::core::{
     Access, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind,
-    DeviceSet, Fence, Grants, HostStaged, Link, LinkSpeed, Platform, PlatformBuilder, Span, TransferError,
+    DeviceSet, Fence, Grants, HostStaged, Launch, LaunchArg, LaunchError, Launcher, Link, LinkSpeed, Misfit,
+    Platform, PlatformBuilder, Span, TransferError,
 };
 use dml::scheduler::{
     Argument, Coexecutor, Footprint, Hooks, Kernel, KernelError, Package, PolicySpec, Report, RunError,
@@ -692,4 +693,90 @@ fn a_unit_whose_source_is_lost_takes_another() {
     let report = Coexecutor::new(&platform).run(&kernel, items).expect("the other device has it too");
     assert!(report.failures.is_empty() && platform.lost_devices() == DeviceSet::of(GPU));
     assert_complete(&report, &input, &target, access);
+}
+
+/// Adds the items' values to a partial, and fails at a package in the way that `moment` says; without one, with an error of a
+/// device that goes on.
+struct Summing {
+    platform: Platform,
+    device: DeviceId,
+    fails: Option<(u64, Option<Moment>)>,
+    packages: AtomicU64,
+    head: Arc<Head>,
+}
+
+impl Launcher for Summing {
+    fn check(&self, _: &[LaunchArg]) -> Result<(), Misfit> {
+        Ok(())
+    }
+
+    fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
+        let [LaunchArg::Buffer { buffer: source, .. }, LaunchArg::Buffer { buffer: partial, .. }] =
+            launch.arguments
+        else {
+            panic!("two buffers")
+        };
+        if self.fails.is_some() {
+            self.head.start()
+        } else {
+            self.head.wait()
+        }
+        let arena = mortal(&self.platform, self.device).inner();
+        let items = launch.items.clone();
+        let part = source.range(items.start * ITEM_BYTES..items.end * ITEM_BYTES);
+        let values: Vec<u32> = bytemuck::pod_collect_to_vec(&arena.read(grants, &part).expect("granted"));
+        let added: u64 =
+            values.into_iter().zip(items).map(|(value, item)| u64::from(triple(value, item))).sum();
+        let old: u64 = bytemuck::pod_read_unaligned(&arena.read(grants, partial).expect("granted"));
+        arena.write(grants, partial, bytemuck::bytes_of(&(old + added))).expect("granted for writing");
+        let number = self.packages.fetch_add(1, Ordering::SeqCst);
+        let Some((_, moment)) = self.fails.filter(|(package, _)| *package == number) else {
+            return Ok(Fence::done(0));
+        };
+        if moment.is_some() {
+            mortal(&self.platform, self.device).die();
+        }
+        match moment {
+            Some(Moment::DuringAKernel) => Ok(Fence::running(|| Err(TransferError::DeviceLost))),
+            Some(Moment::AfterAPackage) => Ok(Fence::done(0)),
+            _ => Err(LaunchError::failed("nobody answers")),
+        }
+    }
+}
+
+#[test]
+fn every_item_is_added_once_whatever_fails_on_the_way() {
+    let input = input(DYING_ITEMS);
+    let expected: u64 = (0..).zip(&input).map(|(item, value)| u64::from(triple(*value, item))).sum();
+    let moments = [None, Some(Moment::AtLaunch), Some(Moment::DuringAKernel), Some(Moment::AfterAPackage)];
+    let cases = moments.into_iter().flat_map(|moment| [0, 2].map(|package| (moment, package)));
+    for (moment, package) in cases {
+        for (policy, collect_on) in
+            the_three().into_iter().flat_map(|policy| [None, Some(CPU)].map(|on| (policy, on)))
+        {
+            let platform = platform();
+            let source = platform.buffer_from(input.clone()).expect("a small buffer");
+            let total = platform.buffer_from(vec![77_u64]).expect("a small buffer");
+            let head = Arc::new(Head::default());
+            let launcher = |device: DeviceId| Summing {
+                platform: platform.clone(),
+                device,
+                fails: (device == GPU).then_some((package, moment)),
+                packages: AtomicU64::new(0),
+                head: head.clone(),
+            };
+            let kernel = Kernel::new("sum", 10)
+                .read(&source)
+                .reduce(&total, 0_u64, |one, other| one + other)
+                .launchers([GPU, CPU, GPU2].map(|device| (device, launcher(device))))
+                .expect("anything fits");
+            let run = Coexecutor::new(&platform).policy(policy).collect_on(collect_on);
+            let report = run.run(&kernel, DYING_ITEMS);
+            let case = format!("{moment:?} at {package}, {policy:?}, collected on {collect_on:?}");
+            let report = report.unwrap_or_else(|error| panic!("{case}: {error}"));
+            assert_eq!(total.read().expect("all is released")[0], expected, "{case}");
+            let computed: u64 = report.devices.iter().map(|device| device.items).sum();
+            assert_eq!(computed, DYING_ITEMS, "{case}");
+        }
+    }
 }

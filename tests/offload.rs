@@ -5,7 +5,7 @@
 use dml::arenas::offload::OffloadArena;
 use dml::core::Arena;
 use dml::prelude::*;
-use dml::scheduler::RunError;
+use dml::scheduler::{RunError, check_footprints};
 use dml_verify::Audited;
 use dml_workloads::prepare::{Input, Prepared, Workload};
 use std::path::Path;
@@ -85,6 +85,17 @@ fn run(
 ) -> Result<dml::scheduler::Report, RunError> {
     let policy = policy.parse().expect("a policy");
     Coexecutor::new(platform).policy(policy).run(prepared.kernel(), prepared.items())
+}
+
+#[test]
+fn every_workload_touches_what_its_footprints_name_in_a_worker() {
+    let platform = Audited::new(platform(1));
+    for workload in Workload::ALL {
+        let prepared = prepare(&platform, &["offload:0"], workload, &Input::Size(131));
+        let worker = device(&platform, "offload:0");
+        let packages = check_footprints(&platform, prepared.kernel(), prepared.items(), worker);
+        assert!(packages.unwrap_or_else(|error| panic!("{workload}: {error}")) >= 1);
+    }
 }
 
 #[test]

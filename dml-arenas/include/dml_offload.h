@@ -34,7 +34,19 @@ typedef struct dml_view {
     uint32_t reserved; /* 0 */
 } dml_view;
 
-enum { DML_U32 = 0, DML_I32 = 1, DML_U64 = 2, DML_I64 = 3, DML_F32 = 4, DML_F64 = 5 };
+enum {
+    DML_U32 = 0,
+    DML_I32 = 1,
+    DML_U64 = 2,
+    DML_I64 = 3,
+    DML_F32 = 4,
+    DML_F64 = 5,
+    DML_U8 = 6,
+    DML_I8 = 7,
+    DML_U16 = 8,
+    DML_I16 = 9,
+    DML_F16 = 10 /* half precision, as its bits in u16 */
+};
 
 typedef struct dml_scalar {
     uint32_t kind;     /* which member of `value` was given */
@@ -46,6 +58,10 @@ typedef struct dml_scalar {
         int64_t i64;
         float f32;
         double f64;
+        uint8_t u8;
+        int8_t i8;
+        uint16_t u16;
+        int16_t i16;
     } value;
 } dml_scalar;
 

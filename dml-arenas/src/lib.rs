@@ -17,7 +17,7 @@
 //! | [`null`] | any | any | any | tests: records calls and polices the contract |
 //! | [`faulty`] | as the arena inside | | | tests: fails, shortens, delays the n-th call |
 //!
-//! [`kit`] has what every backend may use, in this crate or outside it.
+//! [`kit`] has what every backend may use, in this crate or outside it. [`launch`] runs kernels on these memories.
 //!
 //! Every folder has the same files: `arena.rs` implements [`Arena`](dml_core::Arena), `cross.rs` registers or
 //! implements copies to and from other arenas, `discover.rs` finds the devices of this machine.
@@ -38,6 +38,7 @@ pub mod discover;
 pub mod faulty;
 mod fork;
 pub mod kit;
+pub mod launch;
 pub mod main_mem;
 pub mod null;
 #[cfg(all(feature = "offload", target_os = "linux"))]

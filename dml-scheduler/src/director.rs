@@ -8,11 +8,11 @@
 //! ```
 //! A lost device can take results along that were complete but not collected. That is detected when the units have
 //! ended, many of them for lack of work. So the remaining units work another round. Every further round follows the
-//! loss of a device, so there is at most one round more than devices.
+//! loss of a device or the failure of a unit that has spoiled its partial of a reduction, so the number of rounds is limited.
 
 use crate::commander::Commander;
 use crate::hooks::Hooks;
-use crate::kernel::{Footprint, Kernel};
+use crate::kernel::Kernel;
 use crate::knowledge::Knowledge;
 use crate::lineup::Lineup;
 use crate::package::{Package, UnitId};
@@ -47,7 +47,10 @@ pub(crate) fn direct(
     hooks: &dyn Hooks,
 ) -> Result<Report, RunError> {
     let devices = devices(setup, kernel)?;
+    kernel.check_items(items)?;
+    kernel.check_writes(items)?;
     let lineup = Lineup::of(setup, kernel, items, devices)?;
+    let kernel = &kernel.for_run(lineup.devices.len())?;
     let commander = Commander::new(lineup.splitter(setup, kernel, items)?);
     hooks.director_start();
     let begun = Instant::now();
@@ -65,9 +68,12 @@ pub(crate) fn direct(
     let runs: Vec<Mutex<UnitRun>> = units.iter().map(|_| Mutex::default()).collect();
     let given_up = run_rounds(&setup.platform, &units, &runs, &commander);
     hooks.director_end();
-    let report = gather(&lineup, runs.into_iter().map(Mutex::into_inner).collect());
+    let runs: Vec<UnitRun> = runs.into_iter().map(Mutex::into_inner).collect();
+    let has_added: Vec<bool> = runs.iter().map(|run| !run.packages.is_empty()).collect();
+    let report = gather(&lineup, runs);
     match commander.missing() + given_up {
         0 => {
+            kernel.combine(&has_added)?;
             if setup.policy == PolicySpec::Calibrated {
                 setup.knowledge.learn(&setup.platform, kernel.name(), items, &report);
             }
@@ -79,7 +85,7 @@ pub(crate) fn direct(
     }
 }
 
-/// Runs rounds until no further device is lost, or until a round leaves nothing to compute. Returns the number of
+/// Runs rounds until no further device is lost and no result spoiled, or until a round leaves nothing to compute. Returns the number of
 /// items that cannot be computed again, because their inputs are lost.
 fn run_rounds(
     platform: &Platform,
@@ -94,7 +100,7 @@ fn run_rounds(
         // An idle device may have been lost after its last package.
         platform.notice_losses();
         let lost = platform.lost_devices();
-        if lost == known {
+        if lost == known && !units.iter().zip(runs).any(|(unit, run)| has_spoiled(unit, &run.lock())) {
             // Those who were left out finish what the others could not.
             if commander.missing() > given_up && commander.call_up_all() {
                 continue;
@@ -113,6 +119,12 @@ fn run_rounds(
             return given_up;
         }
     }
+}
+
+/// Returns whether a unit that gave up has spoiled results of its earlier packages: a partial of a reduction that was in no
+/// other memory.
+fn has_spoiled(unit: &Unit<'_>, run: &UnitRun) -> bool {
+    run.failure.is_some() && run.packages.iter().any(|record| !unit.kernel.has_results(&record.package))
 }
 
 /// Lets every remaining unit work until it gets no more work, each on its own thread. A single unit, or the last of
@@ -192,7 +204,6 @@ fn devices(setup: &Setup, kernel: &Kernel) -> Result<Vec<DeviceId>, RunError> {
     }
     check_devices(&setup.platform, kernel, &devices)?;
     check_collecting(&setup.platform, kernel, setup.collect_on)?;
-    check_writes(kernel)?;
     Ok(devices)
 }
 
@@ -237,18 +248,6 @@ fn check_collecting(
             kernel: kernel.name().to_owned(),
             device: platform.devices()[usize::from(device.0)].name.to_string(),
         }),
-        None => Ok(()),
-    }
-}
-
-/// Checks that no package writes a whole buffer, because packages run side by side.
-fn check_writes(kernel: &Kernel) -> Result<(), RunError> {
-    let whole_write = kernel
-        .arguments()
-        .iter()
-        .position(|argument| argument.access().writes() && matches!(argument.footprint(), Footprint::Whole));
-    match whole_write {
-        Some(index) => Err(RunError::WholeWrite { kernel: kernel.name().to_owned(), index }),
         None => Ok(()),
     }
 }

@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod check;
 mod coexecutor;
 mod commander;
 mod director;
@@ -44,9 +45,12 @@ pub mod policy;
 mod report;
 mod unit;
 
+pub use check::{CheckError, Departure, check_footprints};
 pub use coexecutor::Coexecutor;
 pub use hooks::{Hooks, NoHooks};
-pub use kernel::{Argument, Footprint, Kernel, KernelError, NotStarted, Variant};
+pub use kernel::{
+    Argument, Footprint, FootprintError, FootprintFault, Kernel, KernelError, NotStarted, Variant,
+};
 pub use knowledge::{Knowledge, KnowledgeError, Reason};
 pub use package::{Package, UnitId};
 pub use policy::{

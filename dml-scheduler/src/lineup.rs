@@ -1,10 +1,9 @@
 //! Who takes part in a run, and the splitter that hands out its work.
 
 use crate::director::Setup;
-use crate::guard::guarded;
 use crate::kernel::{Argument, Footprint, Kernel};
 use crate::knowledge::{Candidate, Decision, Estimate, Reason};
-use crate::package::{Package, UnitId};
+use crate::package::UnitId;
 use crate::policy::{Calibrated, Dynamic, Freight, Opening, Policy, PolicySpec, Prior, Splitter};
 use crate::report::RunError;
 use dml_core::state::Routes;
@@ -195,15 +194,13 @@ fn haul(setup: &Setup, kernel: &Kernel, items: u64, device: DeviceId) -> Haul {
     haul
 }
 
-/// The bytes of an argument that all items touch.
+/// The bytes of an argument that all items touch. Packages will say what is wrong with a footprint that is at fault.
 fn bytes(argument: &Argument, items: u64) -> u64 {
     if items == 0 {
         return 0;
     }
-    let all = Package::new(0..items, UnitId(0), 0);
-    let bytes = guarded(|| argument.checked_bytes(&all).map(|bytes| bytes.end - bytes.start));
-    // Packages will say what is wrong with it.
-    bytes.ok().and_then(Result::ok).unwrap_or_default()
+    let ranges = argument.ranges(0..items).unwrap_or_default();
+    ranges.iter().map(|bytes| bytes.end - bytes.start).sum()
 }
 
 /// The price of moving bytes between two memories that are in use, in seconds; 0 where there is no way, or no price.

@@ -5,6 +5,7 @@ use crate::metrics;
 use crate::package::Package;
 use crate::policy::PolicyError;
 use dml_core::DeviceId;
+use std::ops::Range;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -149,6 +150,44 @@ pub enum RunError {
         kernel: String,
         /// The index of the argument.
         index: usize,
+    },
+    /// A buffer does not have bytes for all items.
+    #[error("kernel {kernel}: argument {index} has bytes for {holds} items, not for {items}")]
+    TooManyItems {
+        /// The kernel's name.
+        kernel: String,
+        /// The index of the argument.
+        index: usize,
+        /// The number of items that the buffer has bytes for.
+        holds: u64,
+        /// The number of items of the run.
+        items: u64,
+    },
+    /// Two packages would write the same bytes.
+    #[error(
+        "kernel {kernel}: argument {index} is written at bytes {bytes:?} by items {first:?} and by items {second:?}"
+    )]
+    SharedWrites {
+        /// The kernel's name.
+        kernel: String,
+        /// The index of the argument.
+        index: usize,
+        /// The items of one package.
+        first: Range<u64>,
+        /// The items of another package.
+        second: Range<u64>,
+        /// The first bytes that both write.
+        bytes: Range<u64>,
+    },
+    /// A reduction could not be begun, or its partials not be combined.
+    #[error("kernel {kernel}: argument {index} cannot be reduced: {cause}")]
+    Reduction {
+        /// The kernel's name.
+        kernel: String,
+        /// The index of the argument.
+        index: usize,
+        /// What went wrong.
+        cause: String,
     },
     /// The policy does not fit the devices.
     #[error(transparent)]

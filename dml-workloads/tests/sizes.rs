@@ -1,8 +1,8 @@
-//! Runs of more items than a workload was prepared for. No item is computed that has no elements in the buffers.
+//! What prepared kernels touch: the bytes that their footprints name, and no item that has no elements in the buffers.
 
 use dml_arenas::{Discover, DiscoverOptions};
 use dml_core::{DeviceId, Platform};
-use dml_scheduler::{Coexecutor, RunError};
+use dml_scheduler::{Coexecutor, RunError, check_footprints};
 use dml_workloads::prepare::{Input, Workload};
 
 /// The processor and the OpenCL devices of this machine.
@@ -37,12 +37,8 @@ fn items_beyond_those_prepared_are_refused_before_their_launch() {
                         .run(prepared.kernel(), items + beyond)
                 };
                 let told = run().map(|report| report.packages.len()).unwrap_err();
-                let RunError::Unfinished { missing, failures, .. } = &told else {
-                    panic!("{workload}: {told}")
-                };
-                assert_eq!(*missing, items + beyond, "{workload}: {told}");
-                let text = failures[0].message.clone();
-                assert!(text.contains(&format!("{workload} was prepared for {items} items")), "{text}");
+                let RunError::TooManyItems { holds, .. } = told else { panic!("{workload}: {told}") };
+                assert_eq!(holds, items, "{workload}: {told}");
             }
             // It is as good as before.
             prepared.reset().unwrap();
@@ -50,6 +46,21 @@ fn items_beyond_those_prepared_are_refused_before_their_launch() {
             assert!(!report.packages.is_empty());
             prepared.collect().unwrap();
             prepared.verify().unwrap_or_else(|error| panic!("{workload}: {error}"));
+        }
+    }
+}
+
+#[test]
+fn every_workload_touches_what_its_footprints_name() {
+    let platform = platform();
+    for device in devices(&platform) {
+        for workload in Workload::ALL {
+            let size = if workload.takes_picture() { 90 } else { 300 };
+            let prepared =
+                workload.prepare(&platform, &[device], &Input::Size(size)).expect("a small problem");
+            prepared.reset().unwrap();
+            let packages = check_footprints(&platform, prepared.kernel(), prepared.items(), device);
+            assert!(packages.unwrap_or_else(|error| panic!("{error}")) >= 2, "{workload}");
         }
     }
 }

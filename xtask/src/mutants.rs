@@ -68,6 +68,7 @@ const TOOLS: &[Tool] = &[
             "waiting",
             "overlap",
             "coexecution",
+            "launching",
             "losing",
             "stores",
             "backends",

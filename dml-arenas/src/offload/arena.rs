@@ -4,14 +4,13 @@ use super::block::OffloadBlock;
 use super::device::OffloadDevice;
 use super::error::OffloadError;
 use super::function::{Argument, Function};
-use super::message::Scalar;
 use super::pipeline::Pipeline;
 use super::transfer::{Place, Transfer};
 use crate::kit::PAGE_BYTES;
 use dml_core::sync::Arc;
 use dml_core::{
     AllocError, Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Completion, Concurrency, CopyIn, CopyOut,
-    Cost, DeviceId, Fence, Fill, MapReport, MapRequest, NewBlock, Span, TransferError, UnmapRequest,
+    Cost, DeviceId, Fence, Fill, MapReport, MapRequest, NewBlock, Scalar, Span, TransferError, UnmapRequest,
 };
 use std::ops::Range;
 use std::task::{Poll, Waker};

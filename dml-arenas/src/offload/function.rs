@@ -3,11 +3,11 @@
 use super::block::OffloadBlock;
 use super::device::OffloadDevice;
 use super::error::OffloadError;
-use super::message::{Call, Command, Part, Reply, Scalar};
+use super::message::{Call, Command, Part, Reply, WireScalar};
 use super::transfer::Place;
 use super::unix::CONTROL_LIMIT;
 use dml_core::sync::Arc;
-use dml_core::{BlockRef, Span};
+use dml_core::{BlockRef, Scalar, Span};
 use std::fmt;
 use std::ops::Range;
 
@@ -88,7 +88,8 @@ impl Function {
                 Argument::Read(block, span) => (block, span, false),
                 Argument::Write(block, span) => (block, span, true),
                 Argument::Scalar(scalar) => {
-                    scalars.push(scalar);
+                    let unknown = || self.misfit(index, &format!("workers do not know {scalar:?}"));
+                    scalars.push(WireScalar::of(scalar).ok_or_else(unknown)?);
                     continue;
                 }
             };

@@ -7,10 +7,11 @@
 //! ```
 //! Payload never travels here: a run names places in memory that both processes map.
 
+use dml_core::Scalar;
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol. Owner and worker must have the same.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// The largest size of a message, in bytes.
 pub(super) const LIMIT_BYTES: usize = 64 << 10;
 /// The largest size of a text that a worker sends back, in bytes.
@@ -44,7 +45,7 @@ pub(super) struct Call {
     /// The parts of buffers that the function works on.
     pub(super) parts: Vec<Part>,
     /// The scalar arguments.
-    pub(super) scalars: Vec<Scalar>,
+    pub(super) scalars: Vec<WireScalar>,
 }
 
 /// One of the memories that a worker maps.
@@ -71,17 +72,58 @@ pub(super) struct Part {
     pub(super) writes: bool,
 }
 
-/// An argument that is no buffer.
+/// A scalar, as it travels.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "each is the Rust type of its name")]
-pub enum Scalar {
+pub(super) enum WireScalar {
     U32(u32),
     I32(i32),
     U64(u64),
     I64(i64),
     F32(f32),
     F64(f64),
+    U8(u8),
+    I8(i8),
+    U16(u16),
+    I16(i16),
+    F16(u16),
+}
+
+impl WireScalar {
+    /// Returns the form in which a scalar travels; `None` for a type that this protocol does not know.
+    pub(super) fn of(scalar: Scalar) -> Option<Self> {
+        Some(match scalar {
+            Scalar::U32(value) => Self::U32(value),
+            Scalar::I32(value) => Self::I32(value),
+            Scalar::U64(value) => Self::U64(value),
+            Scalar::I64(value) => Self::I64(value),
+            Scalar::F32(value) => Self::F32(value),
+            Scalar::F64(value) => Self::F64(value),
+            Scalar::U8(value) => Self::U8(value),
+            Scalar::I8(value) => Self::I8(value),
+            Scalar::U16(value) => Self::U16(value),
+            Scalar::I16(value) => Self::I16(value),
+            Scalar::F16(bits) => Self::F16(bits),
+            _ => return None,
+        })
+    }
+}
+
+impl From<WireScalar> for Scalar {
+    fn from(scalar: WireScalar) -> Self {
+        match scalar {
+            WireScalar::U32(value) => Self::U32(value),
+            WireScalar::I32(value) => Self::I32(value),
+            WireScalar::U64(value) => Self::U64(value),
+            WireScalar::I64(value) => Self::I64(value),
+            WireScalar::F32(value) => Self::F32(value),
+            WireScalar::F64(value) => Self::F64(value),
+            WireScalar::U8(value) => Self::U8(value),
+            WireScalar::I8(value) => Self::I8(value),
+            WireScalar::U16(value) => Self::U16(value),
+            WireScalar::I16(value) => Self::I16(value),
+            WireScalar::F16(bits) => Self::F16(bits),
+        }
+    }
 }
 
 /// A reply of the worker.
@@ -158,7 +200,22 @@ mod tests {
     fn messages_come_back_as_they_were() {
         let part = |memory| Part { memory, offset: 4096, bytes: 12, start: 4, writes: true };
         let parts = vec![part(Memory::Own), part(Memory::Shared)];
-        let scalars = vec![Scalar::F32(1.5), Scalar::U64(u64::MAX), Scalar::I32(-1), Scalar::F64(-0.0)];
+        let scalars = vec![
+            Scalar::F32(1.5),
+            Scalar::U64(u64::MAX),
+            Scalar::I32(-1),
+            Scalar::F64(-0.0),
+            Scalar::U32(7),
+            Scalar::I64(i64::MIN),
+            Scalar::U8(200),
+            Scalar::I8(-100),
+            Scalar::U16(60_000),
+            Scalar::I16(-30_000),
+            Scalar::F16(0x3C01),
+        ];
+        let travelling: Vec<_> = scalars.iter().copied().filter_map(WireScalar::of).collect();
+        assert!(travelling.iter().map(|scalar| Scalar::from(*scalar)).eq(scalars));
+        let scalars = travelling;
         let call = Call { function: 3, first: 7, end: u64::MAX, parts, scalars };
         for command in [
             Command::Hello {

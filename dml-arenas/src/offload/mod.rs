@@ -45,9 +45,9 @@ mod tests;
 
 pub use arena::OffloadArena;
 pub use device::{OffloadDevice, TIME_LIMIT, WorkerOptions};
+pub use dml_core::Scalar;
 pub use error::{Loss, OffloadError};
 pub use function::{Argument, Function};
-pub use message::Scalar;
 pub use pipeline::Pipeline;
 pub use transport::{Channel, ChannelError, Transport};
 pub use worker::{CCall, CScalar, CScalarValue, CView, Call, CallError, Registry, View, hook, serve};

@@ -6,22 +6,24 @@ use super::error::{BuildError, refused, words};
 use super::handle::{Kernel, Program};
 use super::session::{FLUSH, Session};
 use dml_core::sync::{Arc, Mutex};
-use dml_core::{Arena, BlockRef, Fence, TransferError};
+use dml_core::{Arena, BlockRef, Fence, LaunchArg, Misfit, Scalar, TransferError};
 use opencl3::command_queue::enqueue_nd_range_kernel;
 use opencl3::error_codes::{
-    CL_BUILD_PROGRAM_FAILURE, CL_DEVICE_NOT_AVAILABLE, CL_INVALID_ARG_INDEX, CL_INVALID_ARG_VALUE,
-    CL_INVALID_GLOBAL_WORK_SIZE, CL_INVALID_KERNEL_NAME, CL_INVALID_MEM_OBJECT,
+    CL_BUILD_PROGRAM_FAILURE, CL_DEVICE_NOT_AVAILABLE, CL_INVALID_ARG_INDEX, CL_INVALID_ARG_SIZE,
+    CL_INVALID_ARG_VALUE, CL_INVALID_GLOBAL_WORK_SIZE, CL_INVALID_KERNEL_NAME, CL_INVALID_MEM_OBJECT,
 };
 use opencl3::kernel::{
-    CL_KERNEL_ARG_ADDRESS_CONSTANT, CL_KERNEL_ARG_ADDRESS_GLOBAL, CL_KERNEL_ARG_ADDRESS_PRIVATE,
-    CL_KERNEL_ARG_ADDRESS_QUALIFIER, CL_KERNEL_ARG_TYPE_NAME, CL_KERNEL_NUM_ARGS, CL_KERNEL_WORK_GROUP_SIZE,
-    create_kernel, get_kernel_arg_info, get_kernel_info, get_kernel_work_group_info, set_kernel_arg,
+    CL_KERNEL_ARG_ADDRESS_CONSTANT, CL_KERNEL_ARG_ADDRESS_GLOBAL, CL_KERNEL_ARG_ADDRESS_LOCAL,
+    CL_KERNEL_ARG_ADDRESS_PRIVATE, CL_KERNEL_ARG_ADDRESS_QUALIFIER, CL_KERNEL_ARG_TYPE_NAME,
+    CL_KERNEL_NUM_ARGS, CL_KERNEL_WORK_GROUP_SIZE, create_kernel, get_kernel_arg_info, get_kernel_info,
+    get_kernel_work_group_info, set_kernel_arg,
 };
 use opencl3::program::{
     CL_PROGRAM_BUILD_LOG, build_program, create_program_with_source, get_program_build_info,
 };
 use opencl3::types::cl_mem;
 use std::ffi::{CString, c_void};
+use std::fmt;
 
 /// One argument of a kernel.
 #[derive(Clone, Copy, Debug)]
@@ -37,18 +39,99 @@ pub enum KernelArg<'a> {
     I32(i32),
     /// A `float`.
     F32(f32),
+    /// A scalar of any width.
+    Scalar(Scalar),
+    /// A value of any type, as its bytes.
+    Bytes(&'a [u8]),
+    /// A `__local` pointer: so many bytes for each work-group.
+    Local(u64),
 }
 
 impl KernelArg<'_> {
-    /// Returns the OpenCL C name of a scalar's type; `None` for a block.
-    fn type_name(&self) -> Option<&'static str> {
-        match self {
-            Self::Block(_) => None,
-            Self::U32(_) => Some("uint"),
-            Self::U64(_) => Some("ulong"),
-            Self::I32(_) => Some("int"),
-            Self::F32(_) => Some("float"),
+    /// Returns what a parameter is compared with.
+    fn given(&self) -> Given {
+        match *self {
+            Self::Block(_) => Given::Block,
+            Self::U32(_) => Given::Scalar("uint"),
+            Self::U64(_) => Given::Scalar("ulong"),
+            Self::I32(_) => Given::Scalar("int"),
+            Self::F32(_) => Given::Scalar("float"),
+            Self::Scalar(scalar) => Given::Scalar(type_name(scalar)),
+            Self::Bytes(bytes) => Given::Bytes(bytes.len()),
+            Self::Local(_) => Given::Local,
         }
+    }
+}
+
+/// What an argument is, without its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Given {
+    Block,
+    /// A scalar of this type of OpenCL C.
+    Scalar(&'static str),
+    /// A value of so many bytes.
+    Bytes(usize),
+    Local,
+}
+
+impl Given {
+    fn of(argument: &LaunchArg) -> Option<Self> {
+        Some(match argument {
+            LaunchArg::Buffer { .. } => Self::Block,
+            LaunchArg::Scalar(scalar) => Self::Scalar(type_name(*scalar)),
+            LaunchArg::Bytes(bytes) => Self::Bytes(bytes.len()),
+            LaunchArg::Local(_) => Self::Local,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Block => f.write_str("a block"),
+            Self::Scalar(name) => f.write_str(name),
+            Self::Bytes(bytes) => write!(f, "a value of {bytes} bytes"),
+            Self::Local => f.write_str("local memory"),
+        }
+    }
+}
+
+/// Returns the OpenCL C name of a scalar's type.
+fn type_name(scalar: Scalar) -> &'static str {
+    match scalar {
+        Scalar::I8(_) => "char",
+        Scalar::U8(_) => "uchar",
+        Scalar::I16(_) => "short",
+        Scalar::U16(_) => "ushort",
+        Scalar::I32(_) => "int",
+        Scalar::U32(_) => "uint",
+        Scalar::I64(_) => "long",
+        Scalar::U64(_) => "ulong",
+        Scalar::F16(_) => "half",
+        Scalar::F32(_) => "float",
+        Scalar::F64(_) => "double",
+        _ => "a scalar unknown to OpenCL",
+    }
+}
+
+/// Returns the size of a type of OpenCL C in bytes, for scalars and vectors of them.
+fn type_bytes(name: &str) -> Option<usize> {
+    let digits = name.len() - name.trim_end_matches(|digit: char| digit.is_ascii_digit()).len();
+    let (base, lanes) = name.split_at(name.len() - digits);
+    let bytes = match base {
+        "char" | "uchar" => 1,
+        "short" | "ushort" | "half" => 2,
+        "int" | "uint" | "float" => 4,
+        "long" | "ulong" | "double" => 8,
+        _ => return None,
+    };
+    match lanes {
+        "" => Some(bytes),
+        // A vector of three is as large as one of four.
+        "3" => Some(bytes * 4),
+        "2" | "4" | "8" | "16" => Some(bytes * lanes.parse::<usize>().ok()?),
+        _ => None,
     }
 }
 
@@ -76,19 +159,20 @@ pub struct Launch {
     pub local: u64,
 }
 
-/// The work-items of a launch along two dimensions. The first dimension is that of columns, the second that of rows.
+/// The work-items of a launch along `D` dimensions, one to three. In two, the first dimension is that of columns, the second
+/// that of rows.
 ///
 /// # Shape and units
-/// As [`Launch`], for each dimension. Groups are as large as `local` says, since a kernel of two dimensions usually relies
-/// on their shape. A driver that cannot run such groups refuses the launch.
+/// As [`Launch`], for each dimension. Groups are as large as `local` says, since a kernel of several dimensions usually
+/// relies on their shape. A driver that cannot run such groups refuses the launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grid {
+pub struct Grid<const D: usize = 2> {
     /// The first work-item.
-    pub offset: [u64; 2],
+    pub offset: [u64; D],
     /// The number of work-items; zero in one dimension launches nothing.
-    pub items: [u64; 2],
+    pub items: [u64; D],
     /// The size of a work-group, at least one.
-    pub local: [u64; 2],
+    pub local: [u64; D],
 }
 
 impl OpenClArena {
@@ -134,6 +218,7 @@ impl OpenClArena {
                 .into();
         Ok(OpenClKernel {
             name: name.into(),
+            arena: self.desc().name.clone(),
             parameters: (0..count).map(|index| Parameter::of(&kernel, index)).collect(),
             max_local: max_local.min(self.session.facts.max_local).max(1),
             kernel: Mutex::new(kernel),
@@ -206,23 +291,24 @@ impl Parameter {
         }
     }
 
-    /// Returns why `arg` does not fit, if it does not. The driver judges parameters that it does not describe.
-    fn mismatch(&self, arg: &KernelArg<'_>) -> Option<String> {
+    /// Returns what the kernel takes, if `given` does not fit. The driver judges parameters that it does not describe.
+    fn mismatch(&self, given: Given) -> Option<String> {
         let address = self.address?;
         let type_name = self.type_name.as_deref().unwrap_or("a type");
-        let is_pointer = matches!(address, CL_KERNEL_ARG_ADDRESS_GLOBAL | CL_KERNEL_ARG_ADDRESS_CONSTANT);
-        match arg.type_name() {
-            None if is_pointer => None,
-            None => Some(format!("takes {type_name}, not a block")),
-            Some(given) if address != CL_KERNEL_ARG_ADDRESS_PRIVATE => {
-                Some(format!("takes a pointer, not {given}"))
-            }
-            Some(given) => {
-                let is_other = ["uint", "int", "ulong", "long", "float", "double"].contains(&type_name)
-                    && type_name != given;
-                is_other.then(|| format!("takes {type_name}, not {given}"))
-            }
-        }
+        let is_memory = matches!(address, CL_KERNEL_ARG_ADDRESS_GLOBAL | CL_KERNEL_ARG_ADDRESS_CONSTANT);
+        let fits = match given {
+            Given::Block => is_memory,
+            Given::Local => address == CL_KERNEL_ARG_ADDRESS_LOCAL,
+            Given::Scalar(_) | Given::Bytes(_) if address != CL_KERNEL_ARG_ADDRESS_PRIVATE => false,
+            // The program's own names for types say nothing of their sizes.
+            Given::Scalar(given) => type_bytes(type_name).is_none() || type_name == given,
+            Given::Bytes(given) => type_bytes(type_name).is_none_or(|bytes| bytes == given),
+        };
+        (!fits).then(|| match address {
+            CL_KERNEL_ARG_ADDRESS_PRIVATE => type_name.to_owned(),
+            CL_KERNEL_ARG_ADDRESS_LOCAL => "a pointer to local memory".to_owned(),
+            _ => "a pointer".to_owned(),
+        })
     }
 }
 
@@ -230,6 +316,8 @@ impl Parameter {
 #[derive(Debug)]
 pub struct OpenClKernel {
     name: Box<str>,
+    /// The name of its arena.
+    arena: Arc<str>,
     parameters: Vec<Parameter>,
     max_local: usize,
     /// Held while the arguments are set and the kernel is enqueued, which must be one step.
@@ -248,6 +336,25 @@ impl OpenClKernel {
     #[must_use]
     pub fn max_local(&self) -> u64 {
         self.max_local as u64
+    }
+
+    /// Checks arguments against the kernel's own signature: their number, and as far as the driver tells it what each is.
+    ///
+    /// # Errors
+    /// [`Misfit`], with both sides.
+    pub fn fits(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
+        let kernel = || format!("{} on {}", self.name, self.arena);
+        if arguments.len() != self.parameters.len() {
+            let (takes, given) = (self.parameters.len(), arguments.len());
+            return Err(Misfit::Count { kernel: kernel(), takes, given });
+        }
+        for (index, (argument, parameter)) in arguments.iter().zip(&self.parameters).enumerate() {
+            let Some(given) = Given::of(argument) else { continue };
+            if let Some(takes) = parameter.mismatch(given) {
+                return Err(Misfit::Argument { kernel: kernel(), index, takes, given: given.to_string() });
+            }
+        }
+        Ok(())
     }
 
     /// Starts the kernel. The fence waits for its end and reports zero bytes.
@@ -285,7 +392,11 @@ impl OpenClKernel {
     ///
     /// # Panics
     /// As [`launch`](Self::launch).
-    pub unsafe fn launch_grid(&self, args: &[KernelArg<'_>], grid: Grid) -> Result<Fence, TransferError> {
+    pub unsafe fn launch_grid<const D: usize>(
+        &self,
+        args: &[KernelArg<'_>],
+        grid: Grid<D>,
+    ) -> Result<Fence, TransferError> {
         let blocks = self.check(args)?;
         if grid.items.contains(&0) {
             return Ok(Fence::done(0));
@@ -313,7 +424,7 @@ impl OpenClKernel {
         let local = size.local.as_ref().map_or(std::ptr::null(), |local| local.as_ptr());
         let (offset, global) = (size.offset.as_ptr(), size.global.as_ptr());
         // SAFETY: a live queue and a kernel of its context, with every argument set under the lock held; the sizes are
-        // of two dimensions each, of which one or both count, and outlive the call. What the kernel touches is the
+        // of three dimensions each, of which the first ones count, and outlive the call. What the kernel touches is the
         // caller's to answer for (1).
         let enqueued = unsafe {
             let (kernel, dimensions) = (kernel.raw(), size.dimensions);
@@ -332,7 +443,9 @@ impl OpenClKernel {
         }
         let mut blocks = Vec::new();
         for (index, (arg, parameter)) in (0..).zip(args.iter().zip(&self.parameters)) {
-            if let Some(reason) = parameter.mismatch(arg) {
+            let given = arg.given();
+            if let Some(takes) = parameter.mismatch(given) {
+                let reason = format!("takes {takes}, not {given}");
                 return Err(self.misfit(index, args.len(), CL_INVALID_ARG_VALUE, &reason));
             }
             if let KernelArg::Block(block) = arg {
@@ -358,27 +471,29 @@ impl OpenClKernel {
             let local =
                 (launch.local > 0).then(|| word(launch.local).unwrap_or(usize::MAX).min(self.max_local));
             let (offset, global) = along(launch.offset, launch.items, local.unwrap_or(1))?;
-            let local = local.map(|local| [local, 1]);
-            Some(Size { dimensions: 1, offset: [offset, 0], global: [global, 1], local })
+            let local = local.map(|local| [local, 1, 1]);
+            Some(Size { dimensions: 1, offset: [offset, 0, 0], global: [global, 1, 1], local })
         };
         size().ok_or_else(|| self.uncountable(&launch))
     }
 
-    fn grid_size(&self, grid: Grid) -> Result<Size, TransferError> {
+    fn grid_size<const D: usize>(&self, grid: Grid<D>) -> Result<Size, TransferError> {
         let size = || {
-            let [columns, rows] = [0, 1].map(|axis| {
+            let mut size = Size { dimensions: D as u32, offset: [0; 3], global: [1; 3], local: None };
+            let mut groups = [1; 3];
+            for axis in 0..D {
                 let local = usize::try_from(grid.local[axis]).ok()?.max(1);
-                let (offset, global) = along(grid.offset[axis], grid.items[axis], local)?;
-                Some((offset, global, local))
-            });
-            let (columns, rows) = (columns?, rows?);
-            let [offset, global] = [[columns.0, rows.0], [columns.1, rows.1]];
-            Some(Size { dimensions: 2, offset, global, local: Some([columns.2, rows.2]) })
+                // There are no more than three dimensions.
+                *groups.get_mut(axis)? = local;
+                (size.offset[axis], size.global[axis]) = along(grid.offset[axis], grid.items[axis], local)?;
+            }
+            size.local = Some(groups);
+            Some(size).filter(|_| D > 0)
         };
         size().ok_or_else(|| self.uncountable(&grid))
     }
 
-    fn uncountable(&self, launch: &dyn std::fmt::Debug) -> TransferError {
+    fn uncountable(&self, launch: &dyn fmt::Debug) -> TransferError {
         let reason = format!("kernel {}: {launch:?} exceeds what can be counted", self.name);
         refused("clEnqueueNDRangeKernel", CL_INVALID_GLOBAL_WORK_SIZE, reason)
     }
@@ -398,11 +513,11 @@ impl OpenClKernel {
 
 /// The sizes of a launch, as the driver takes them.
 struct Size {
-    /// How many of the two dimensions count.
+    /// How many of the three dimensions count.
     dimensions: u32,
-    offset: [usize; 2],
-    global: [usize; 2],
-    local: Option<[usize; 2]>,
+    offset: [usize; 3],
+    global: [usize; 3],
+    local: Option<[usize; 3]>,
 }
 
 /// Returns the first work-item along one dimension, and the number of work-items padded to whole groups, if both can be
@@ -430,6 +545,28 @@ fn set(kernel: &Kernel, index: u32, arg: &KernelArg<'_>) -> Result<(), i32> {
         KernelArg::U64(value) => set_value(kernel, index, value),
         KernelArg::I32(value) => set_value(kernel, index, value),
         KernelArg::F32(value) => set_value(kernel, index, value),
+        KernelArg::Scalar(scalar) => match scalar {
+            Scalar::I8(value) => set_value(kernel, index, value),
+            Scalar::U8(value) => set_value(kernel, index, value),
+            Scalar::I16(value) => set_value(kernel, index, value),
+            Scalar::U16(value) | Scalar::F16(value) => set_value(kernel, index, value),
+            Scalar::I32(value) => set_value(kernel, index, value),
+            Scalar::U32(value) => set_value(kernel, index, value),
+            Scalar::I64(value) => set_value(kernel, index, value),
+            Scalar::U64(value) => set_value(kernel, index, value),
+            Scalar::F32(value) => set_value(kernel, index, value),
+            Scalar::F64(value) => set_value(kernel, index, value),
+            _ => Err(CL_INVALID_ARG_VALUE),
+        },
+        KernelArg::Bytes(bytes) => {
+            // SAFETY: as above; the call copies so many bytes from there.
+            unsafe { set_kernel_arg(kernel.raw(), index, bytes.len(), bytes.as_ptr().cast()) }
+        }
+        KernelArg::Local(bytes) => {
+            let bytes = usize::try_from(bytes).map_err(|_| CL_INVALID_ARG_SIZE)?;
+            // SAFETY: as above; without an address, the size is that of local memory to be made.
+            unsafe { set_kernel_arg(kernel.raw(), index, bytes, std::ptr::null()) }
+        }
     }
 }
 
@@ -445,10 +582,26 @@ mod tests {
         };
         let pointer =
             Parameter { address: Some(CL_KERNEL_ARG_ADDRESS_GLOBAL), type_name: Some("float*".to_owned()) };
-        assert_eq!(scalar("uint").mismatch(&KernelArg::U32(1)), None);
-        assert_eq!(scalar("float").mismatch(&KernelArg::U32(1)).unwrap(), "takes float, not uint");
-        assert_eq!(scalar("my_type").mismatch(&KernelArg::U32(1)), None);
-        assert_eq!(pointer.mismatch(&KernelArg::U64(1)).unwrap(), "takes a pointer, not ulong");
-        assert_eq!(Parameter::default().mismatch(&KernelArg::F32(0.0)), None);
+        let u32 = Given::Scalar("uint");
+        assert_eq!(scalar("uint").mismatch(u32), None);
+        assert_eq!(scalar("float").mismatch(u32).unwrap(), "float");
+        assert_eq!(scalar("my_type").mismatch(u32), None);
+        assert_eq!(pointer.mismatch(Given::Scalar("ulong")).unwrap(), "a pointer");
+        assert_eq!((pointer.mismatch(Given::Block), Parameter::default().mismatch(u32)), (None, None));
+        assert_eq!(scalar("uint").mismatch(Given::Block).unwrap(), "uint");
+        assert_eq!(scalar("float4").mismatch(Given::Bytes(16)), None);
+        assert_eq!(scalar("float3").mismatch(Given::Bytes(12)).unwrap(), "float3");
+        assert_eq!(pointer.mismatch(Given::Local).unwrap(), "a pointer");
+        let local = Parameter { address: Some(CL_KERNEL_ARG_ADDRESS_LOCAL), type_name: None };
+        assert_eq!(local.mismatch(Given::Local), None);
+        assert_eq!(local.mismatch(Given::Block).unwrap(), "a pointer to local memory");
+    }
+
+    #[test]
+    fn the_types_of_opencl_have_their_sizes() {
+        let sizes =
+            ["char", "ushort2", "half", "float3", "uint4", "double16", "long", "uint5", "size_t", "2"];
+        let expected = [1, 4, 2, 16, 16, 128, 8].map(Some).into_iter().chain([None; 3]);
+        assert!(sizes.map(type_bytes).into_iter().eq(expected));
     }
 }

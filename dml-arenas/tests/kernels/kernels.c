@@ -40,6 +40,11 @@ int32_t describe(const dml_call *call)
         case DML_I64: length += snprintf(at, room, " %lld", (long long)s[i].value.i64); break;
         case DML_F32: length += snprintf(at, room, " %g", (double)s[i].value.f32); break;
         case DML_F64: length += snprintf(at, room, " %g", s[i].value.f64); break;
+        case DML_U8: length += snprintf(at, room, " %u", s[i].value.u8); break;
+        case DML_I8: length += snprintf(at, room, " %d", s[i].value.i8); break;
+        case DML_U16: length += snprintf(at, room, " %u", s[i].value.u16); break;
+        case DML_I16: length += snprintf(at, room, " %d", s[i].value.i16); break;
+        case DML_F16: length += snprintf(at, room, " half %x", s[i].value.u16); break;
         }
     }
     if ((uint64_t)length > call->views[0].bytes)

@@ -36,9 +36,15 @@ fn every_kind_of_scalar_arrives() {
         Scalar::I64(i64::MIN),
         Scalar::F32(0.5),
         Scalar::F64(-1e300),
+        Scalar::U8(200),
+        Scalar::I8(-100),
+        Scalar::U16(60_000),
+        Scalar::I16(-30_000),
+        Scalar::F16(0x3C01),
     ];
     let said = Rig::new().text("describe", 5..u64::MAX, &scalars);
-    let values = "4294967295 -7 18446744073709551615 -9223372036854775808 0.5 -1e+300";
+    let values =
+        "4294967295 -7 18446744073709551615 -9223372036854775808 0.5 -1e+300 200 -100 60000 -30000 half 3c01";
     assert_eq!(said, format!("5..18446744073709551615 threads=1 start=100 bytes=500 {values}"));
 }
 

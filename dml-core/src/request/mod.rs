@@ -7,6 +7,7 @@ pub(crate) mod external;
 pub(crate) mod flight;
 pub(crate) mod grant;
 pub(crate) mod held;
+pub(crate) mod launch;
 pub(crate) mod platform;
 pub(crate) mod prefetch;
 pub(crate) mod region;

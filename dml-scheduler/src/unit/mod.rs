@@ -27,7 +27,7 @@ use crate::kernel::{Kernel, KernelError, NotStarted};
 use crate::package::{Package, UnitId};
 use crate::policy::Computed;
 use crate::report::{PackageRecord, UnitFailure};
-use dml_core::{Access, AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform};
+use dml_core::{AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform};
 use std::cell::Cell;
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -120,11 +120,7 @@ impl Unit<'_> {
     /// Returns the package's part of every argument in the device's memory. Without `waits`, only if it is to be had now.
     fn acquire(&self, package: &Package, waits: bool) -> Result<Grants, KernelError> {
         caught(|| {
-            let mut acquire = self.platform.acquire(self.device);
-            for argument in self.kernel.arguments() {
-                let region = argument.buffer().range(argument.checked_bytes(package)?);
-                acquire = acquire.access(&region, argument.access());
-            }
+            let acquire = self.kernel.acquire(self.platform, self.device, package)?;
             Ok(if waits { acquire.wait()? } else { acquire.try_now()? })
         })
     }
@@ -189,8 +185,7 @@ impl Unit<'_> {
     fn collect(&self, package: &Package) -> Result<(), KernelError> {
         let Some(device) = self.collects_on() else { return Ok(()) };
         caught(|| {
-            for argument in self.kernel.written() {
-                let (buffer, bytes) = (argument.buffer(), argument.checked_bytes(package)?);
+            for (buffer, bytes) in self.kernel.results(package)? {
                 match buffer.prefetch(device, bytes.clone()).wait() {
                     // Another request uses the buffer, so the unit waits as a reader. Until the results arrive, only this
                     // device has them.
@@ -297,13 +292,9 @@ impl Unit<'_> {
     /// Restores the old contents of a failed package's read-write arguments, so that another unit finds them. Losses
     /// are declared before, so the restored contents are those that a surviving memory holds.
     fn undo(&self, package: &Package) {
-        for argument in
-            self.kernel.arguments().iter().filter(|argument| argument.access() == Access::ReadWrite)
-        {
+        for (buffer, bytes) in self.kernel.changed(package) {
             // Where the old contents are lost, the acquire of the next unit reports that.
-            if let Ok(bytes) = argument.checked_bytes(package) {
-                _ = argument.buffer().restore(bytes);
-            }
+            _ = buffer.restore(bytes);
         }
     }
 

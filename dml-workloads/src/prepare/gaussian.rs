@@ -1,17 +1,15 @@
 //! gaussian over buffers.
 
-use super::variants::{self, HostView, Parts, Shape, Slot};
+use super::variants::{self, Code};
 use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, filled};
 use crate::check::Mismatch;
-use crate::gaussian::{
-    LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, TINY, host, input_pixels,
-};
+use crate::gaussian::{LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, TINY, host};
 use crate::picture::Picture;
-use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer};
-use dml_scheduler::{Argument, Footprint, Kernel, KernelError};
+use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer, Scalar};
+use dml_scheduler::{Argument, Footprint, Kernel};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
 /// The seed of the drawn picture; any other would do.
 const SEED: u64 = 0x6A_55;
@@ -51,15 +49,15 @@ fn problem(input: &Input<'_>) -> Result<Problem, PrepareError> {
 pub(super) fn compute<V: HostView>(
     items: Range<u64>,
     views: &mut [V],
-    scalars: &[Slot],
-) -> Result<(), KernelError> {
+    scalars: &[Scalar],
+) -> Result<(), ComputeError> {
     let count = views.len();
     let [image, weights, out] = views else {
         return Err(variants::wrong_buffers(Workload::Gaussian, count));
     };
-    let scalar = |index| variants::scalar_u32(scalars, index);
+    let scalar = |index| launch::scalar::<u32>(scalars, index);
     let (width, height, radius) = (scalar(0)?, scalar(1)?, scalar(2)?);
-    let first_pixel = image.start() / PIXEL_BYTES;
+    let first_pixel = image.span().start() / PIXEL_BYTES;
     let (weights, image) = (weights.slice()?, image.slice()?);
     host(items, width, height, radius, weights, image, first_pixel, out.slice_mut()?);
     Ok(())
@@ -77,31 +75,22 @@ impl Gaussian {
         let weights = filled(platform, problem.weights())?;
         let out = platform.buffer::<[u8; 4]>(problem.items()).build()?;
         // A package reads its own rows and those the filter reaches above and below.
-        let rows = Footprint::Of(Arc::new(move |items| {
-            let pixels = input_pixels(items, width, height, radius);
-            pixels.start * PIXEL_BYTES..pixels.end * PIXEL_BYTES
-        }));
-        let pixel = Footprint::PerItem { bytes: PIXEL_BYTES };
+        let rows = Footprint::rows(width.into(), u64::from(width) * PIXEL_BYTES, radius.into());
         let kernel = Kernel::new(Workload::Gaussian.name(), LOCAL_SIZE)
             .argument(Argument::part(&image, Access::ReadOnly, rows))
-            .argument(Argument::whole(&weights))
-            .argument(Argument::part(&out, Access::WriteInvalidate, pixel));
-        let parts = Parts {
+            .read_all(&weights)
+            .write(&out)
+            .scalar(width)
+            .scalar(height)
+            .scalar(radius)
+            .end();
+        let code = Code {
             workload: Workload::Gaussian,
             host: |items, views, scalars| compute(items, views, scalars),
             source: OPENCL_SOURCE,
             name: OPENCL_KERNEL,
-            slots: vec![
-                Slot::Buffer(0),
-                Slot::Buffer(1),
-                Slot::Buffer(2),
-                Slot::U32(width),
-                Slot::U32(height),
-                Slot::U32(radius),
-            ],
-            shape: Shape::Line,
         };
-        let kernel = variants::add(kernel, platform, devices, &parts)?;
+        let kernel = variants::add(kernel, platform, devices, &code)?;
         Ok(Self { problem, image, weights, out, kernel })
     }
 }

@@ -1,13 +1,14 @@
 //! mandelbrot over a buffer.
 
-use super::variants::{self, HostView, Parts, Shape, Slot};
+use super::variants::{self, Code};
 use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload};
 use crate::check::Mismatch;
 use crate::mandelbrot::{
     LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, PIXELS_PER_ITEM, Problem, SMALL, TINY, host,
 };
-use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer};
-use dml_scheduler::{Argument, Footprint, Kernel, KernelError};
+use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer, Scalar};
+use dml_scheduler::{Argument, Footprint, Kernel};
 use std::ops::Range;
 use std::path::Path;
 
@@ -25,12 +26,12 @@ pub(super) struct Mandelbrot {
 pub(super) fn compute<V: HostView>(
     items: Range<u64>,
     views: &mut [V],
-    scalars: &[Slot],
-) -> Result<(), KernelError> {
+    scalars: &[Scalar],
+) -> Result<(), ComputeError> {
     let count = views.len();
     let [out] = views else { return Err(variants::wrong_buffers(Workload::Mandelbrot, count)) };
-    let size = |index| variants::scalar_u32(scalars, index);
-    let place = |index| variants::scalar_f32(scalars, index);
+    let size = |index| launch::scalar::<u32>(scalars, index);
+    let place = |index| launch::scalar::<f32>(scalars, index);
     let problem = Problem::of_view((size(0)?, size(1)?), size(2)?, (place(3)?, place(4)?), place(5)?)?;
     host(items, &problem, out.slice_mut()?);
     Ok(())
@@ -52,29 +53,22 @@ impl Mandelbrot {
         };
         super::memory_for(workload, problem.items().saturating_mul(ITEM_BYTES * 2))?;
         let out = platform.buffer::<[u8; 4]>(problem.items() * PIXELS_PER_ITEM).build()?;
-        let pixels = Footprint::PerItem { bytes: ITEM_BYTES };
-        let kernel = Kernel::new(workload.name(), LOCAL_SIZE).argument(Argument::part(
-            &out,
-            Access::WriteInvalidate,
-            pixels,
-        ));
-        let parts = Parts {
+        let kernel = Kernel::new(workload.name(), LOCAL_SIZE)
+            .argument(Argument::part(&out, Access::WriteInvalidate, Footprint::one_to_one(ITEM_BYTES)))
+            .scalar(problem.width())
+            .scalar(problem.height())
+            .scalar(problem.max_iterations())
+            .scalar(problem.left())
+            .scalar(problem.top())
+            .scalar(problem.step())
+            .end();
+        let code = Code {
             workload,
             host: |items, views, scalars| compute(items, views, scalars),
             source: OPENCL_SOURCE,
             name: OPENCL_KERNEL,
-            slots: vec![
-                Slot::Buffer(0),
-                Slot::U32(problem.width()),
-                Slot::U32(problem.height()),
-                Slot::U32(problem.max_iterations()),
-                Slot::F32(problem.left()),
-                Slot::F32(problem.top()),
-                Slot::F32(problem.step()),
-            ],
-            shape: Shape::Line,
         };
-        let kernel = variants::add(kernel, platform, devices, &parts)?;
+        let kernel = variants::add(kernel, platform, devices, &code)?;
         Ok(Self { problem, out, kernel })
     }
 }

@@ -1,11 +1,12 @@
 //! matmul over buffers: an item is a row of the product.
 
-use super::variants::{self, HostView, Parts, Shape, Slot};
+use super::variants::{self, Code};
 use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, filled};
 use crate::check::Mismatch;
 use crate::matmul::{LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, Size, TINY, host};
-use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer};
-use dml_scheduler::{Argument, Footprint, Kernel, KernelError};
+use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer, Scalar};
+use dml_scheduler::{Argument, Footprint, Kernel};
 use std::ops::Range;
 
 /// The seed of the inputs; any other would do.
@@ -25,11 +26,11 @@ pub(super) struct Matmul {
 pub(super) fn compute<V: HostView>(
     items: Range<u64>,
     views: &mut [V],
-    scalars: &[Slot],
-) -> Result<(), KernelError> {
+    scalars: &[Scalar],
+) -> Result<(), ComputeError> {
     let count = views.len();
     let [a, b, out] = views else { return Err(variants::wrong_buffers(Workload::Matmul, count)) };
-    let edge = variants::scalar_u32(scalars, 0)?;
+    let edge = launch::scalar::<u32>(scalars, 0)?;
     host(items, edge.into(), a.slice()?, b.slice()?, out.slice_mut()?);
     Ok(())
 }
@@ -57,20 +58,21 @@ impl Matmul {
         let a = filled(platform, problem.a())?;
         let b = filled(platform, problem.b())?;
         let out = platform.buffer::<f32>(edge * edge).build()?;
-        let row = || Footprint::PerItem { bytes: edge * size_of::<f32>() as u64 };
+        let row = || Footprint::one_to_one(edge * size_of::<f32>() as u64);
         let kernel = Kernel::new(workload.name(), LOCAL_SIZE[1])
+            .rows(edge, LOCAL_SIZE[0])
             .argument(Argument::part(&a, Access::ReadOnly, row()))
-            .argument(Argument::whole(&b))
-            .argument(Argument::part(&out, Access::WriteInvalidate, row()));
-        let parts = Parts {
+            .read_all(&b)
+            .argument(Argument::part(&out, Access::WriteInvalidate, row()))
+            .scalar(edge as u32)
+            .end();
+        let code = Code {
             workload,
             host: |items, views, scalars| compute(items, views, scalars),
             source: OPENCL_SOURCE,
             name: OPENCL_KERNEL,
-            slots: vec![Slot::Buffer(0), Slot::Buffer(1), Slot::Buffer(2), Slot::U32(edge as u32)],
-            shape: Shape::Grid { columns: edge, local: LOCAL_SIZE },
         };
-        let kernel = variants::add(kernel, platform, devices, &parts)?;
+        let kernel = variants::add(kernel, platform, devices, &code)?;
         Ok(Self { problem, a, b, out, kernel })
     }
 }

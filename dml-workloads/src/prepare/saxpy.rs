@@ -1,11 +1,12 @@
 //! saxpy over buffers.
 
-use super::variants::{self, HostView, Parts, Shape, Slot};
+use super::variants::{self, Code};
 use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, filled};
 use crate::check::Mismatch;
 use crate::saxpy::{LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, Size, TINY, host};
-use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer};
-use dml_scheduler::{Argument, Footprint, Kernel, KernelError};
+use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_core::{Buffer, DeviceId, Platform, RawBuffer, Scalar};
+use dml_scheduler::Kernel;
 use std::ops::Range;
 
 /// The seed of the inputs; any other would do.
@@ -27,11 +28,11 @@ pub(super) struct Saxpy {
 pub(super) fn compute<V: HostView>(
     items: Range<u64>,
     views: &mut [V],
-    scalars: &[Slot],
-) -> Result<(), KernelError> {
+    scalars: &[Scalar],
+) -> Result<(), ComputeError> {
     let count = views.len();
     let [x, y, out] = views else { return Err(variants::wrong_buffers(Workload::Saxpy, count)) };
-    host(items, variants::scalar_f32(scalars, 0)?, x.slice()?, y.slice()?, out.slice_mut()?);
+    host(items, launch::scalar::<f32>(scalars, 0)?, x.slice()?, y.slice()?, out.slice_mut()?);
     Ok(())
 }
 
@@ -57,21 +58,19 @@ impl Saxpy {
         let x = filled(platform, problem.x())?;
         let y = filled(platform, problem.y())?;
         let out = platform.buffer::<f32>(problem.items()).build()?;
-        let per_item = || Footprint::PerItem { bytes: size_of::<f32>() as u64 };
         let kernel = Kernel::new(workload.name(), LOCAL_SIZE)
-            .argument(Argument::part(&x, Access::ReadOnly, per_item()))
-            .argument(Argument::part(&y, Access::ReadOnly, per_item()))
-            .argument(Argument::part(&out, Access::WriteInvalidate, per_item()));
-        let alpha = problem.alpha();
-        let parts = Parts {
+            .scalar(problem.alpha())
+            .read(&x)
+            .read(&y)
+            .write(&out)
+            .end();
+        let code = Code {
             workload,
             host: |items, views, scalars| compute(items, views, scalars),
             source: OPENCL_SOURCE,
             name: OPENCL_KERNEL,
-            slots: vec![Slot::F32(alpha), Slot::Buffer(0), Slot::Buffer(1), Slot::Buffer(2)],
-            shape: Shape::Line,
         };
-        let kernel = variants::add(kernel, platform, devices, &parts)?;
+        let kernel = variants::add(kernel, platform, devices, &code)?;
         Ok(Self { problem, x, y, out, kernel })
     }
 }

@@ -1,11 +1,12 @@
 //! vecadd over buffers.
 
-use super::variants::{self, HostView, Parts, Shape, Slot};
+use super::variants::{self, Code};
 use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, filled};
 use crate::check::Mismatch;
 use crate::vecadd::{LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, Size, TINY, host};
-use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer};
-use dml_scheduler::{Argument, Footprint, Kernel, KernelError};
+use dml_arenas::launch::{ComputeError, HostView};
+use dml_core::{Buffer, DeviceId, Platform, RawBuffer, Scalar};
+use dml_scheduler::Kernel;
 use std::ops::Range;
 
 /// The seed of the inputs; any other would do.
@@ -27,8 +28,8 @@ pub(super) struct Vecadd {
 pub(super) fn compute<V: HostView>(
     items: Range<u64>,
     views: &mut [V],
-    _scalars: &[Slot],
-) -> Result<(), KernelError> {
+    _scalars: &[Scalar],
+) -> Result<(), ComputeError> {
     let count = views.len();
     let [a, b, out] = views else { return Err(variants::wrong_buffers(Workload::Vecadd, count)) };
     host(items, a.slice()?, b.slice()?, out.slice_mut()?);
@@ -57,20 +58,14 @@ impl Vecadd {
         let a = filled(platform, problem.a())?;
         let b = filled(platform, problem.b())?;
         let out = platform.buffer::<f32>(problem.items()).build()?;
-        let per_item = || Footprint::PerItem { bytes: size_of::<f32>() as u64 };
-        let kernel = Kernel::new(workload.name(), LOCAL_SIZE)
-            .argument(Argument::part(&a, Access::ReadOnly, per_item()))
-            .argument(Argument::part(&b, Access::ReadOnly, per_item()))
-            .argument(Argument::part(&out, Access::WriteInvalidate, per_item()));
-        let parts = Parts {
+        let kernel = Kernel::new(workload.name(), LOCAL_SIZE).read(&a).read(&b).write(&out).end();
+        let code = Code {
             workload,
             host: |items, views, scalars| compute(items, views, scalars),
             source: OPENCL_SOURCE,
             name: OPENCL_KERNEL,
-            slots: vec![Slot::Buffer(0), Slot::Buffer(1), Slot::Buffer(2)],
-            shape: Shape::Line,
         };
-        let kernel = variants::add(kernel, platform, devices, &parts)?;
+        let kernel = variants::add(kernel, platform, devices, &code)?;
         Ok(Self { problem, a, b, out, kernel })
     }
 }

@@ -32,8 +32,10 @@ const UNSAFE_PLACES: &[&str] = &[
     "examples/bound.rs",
     "examples/coexecute.rs",
     "examples/offload.rs",
+    "examples/saxpy.rs",
     "examples/shared.rs",
     "examples/transfers.rs",
+    "tests/launching.rs",
 ];
 
 /// Past this a file wants a second room.

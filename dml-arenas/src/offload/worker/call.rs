@@ -1,9 +1,9 @@
 //! The arguments of a call, as a function of the worker sees them.
 
-use crate::offload::message::{Memory, Part, Scalar};
+use crate::offload::message::{Memory, Part};
 use crate::shared::window::Window;
 use bytemuck::Pod;
-use dml_core::Span;
+use dml_core::{Scalar, Span};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Functions of shared libraries, called through a C interface. `include/dml_offload.h` declares the same in C.
 
 use super::call::{Call, CallError, View};
-use crate::offload::message::Scalar;
+use dml_core::Scalar;
 use libloading::Library;
 use std::ffi::{OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -29,7 +29,8 @@ pub struct CView {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct CScalar {
-    /// 0 `u32`, 1 `i32`, 2 `u64`, 3 `i64`, 4 `f32`, 5 `f64`.
+    /// 0 `u32`, 1 `i32`, 2 `u64`, 3 `i64`, 4 `f32`, 5 `f64`, 6 `u8`, 7 `i8`, 8 `u16`, 9 `i16`, 10 half precision, as its bits in
+    /// `u16`.
     pub kind: u32,
     /// Reserved: always zero.
     pub reserved: u32,
@@ -48,6 +49,10 @@ pub union CScalarValue {
     pub i64: i64,
     pub f32: f32,
     pub f64: f64,
+    pub u8: u8,
+    pub i8: i8,
+    pub u16: u16,
+    pub i16: i16,
 }
 
 impl std::fmt::Debug for CScalar {
@@ -188,6 +193,28 @@ fn c_scalar(scalar: Scalar) -> CScalar {
             value.f64 = given;
             5
         }
+        Scalar::U8(given) => {
+            value.u8 = given;
+            6
+        }
+        Scalar::I8(given) => {
+            value.i8 = given;
+            7
+        }
+        Scalar::U16(given) => {
+            value.u16 = given;
+            8
+        }
+        Scalar::I16(given) => {
+            value.i16 = given;
+            9
+        }
+        Scalar::F16(bits) => {
+            value.u16 = bits;
+            10
+        }
+        // Every scalar comes from a message, which knows no other.
+        _ => u32::MAX,
     };
     CScalar { kind, reserved: 0, value }
 }

@@ -9,6 +9,7 @@ use crate::offload::message::{self, Command, Outcome, Reply, VERSION};
 use crate::offload::transport::Channel;
 use crate::offload::unix::SocketChannel;
 use crate::shared::window::Window;
+use dml_core::Scalar;
 use dml_core::panic_text;
 use dml_core::sync::{Arc, Mutex};
 use libloading::Library;
@@ -213,11 +214,11 @@ impl Worker {
         let Some(function) = function else {
             return failed((NO_CODE, format!("there is no function number {}", call.function).into()));
         };
+        let scalars = call.scalars.into_iter().map(Scalar::from).collect();
         // SAFETY: whoever launched the run answers for it that it alone is granted the bytes (`OffloadArena::launch`,
         // `Pipeline::run`), for as long as it lasts.
-        let made = unsafe {
-            Call::new(&self.windows, call.first..call.end, self.threads, &call.parts, call.scalars)
-        };
+        let made =
+            unsafe { Call::new(&self.windows, call.first..call.end, self.threads, &call.parts, scalars) };
         let mut made = match made {
             Ok(made) => made,
             Err(error) => return failed((NO_CODE, error)),

@@ -1,0 +1,192 @@
+//! Kernels on threads of this process.
+
+use super::{ComputeError, HostView, Values};
+use crate::fork::Origin;
+use bytemuck::Pod;
+use dml_core::sync::Arc;
+use dml_core::{
+    DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, Span, View,
+};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use thiserror::Error;
+
+/// The part of one buffer that a package uses, as a kernel on the host sees it.
+#[derive(Debug)]
+pub struct Part<'a> {
+    views: Vec<View<'a>>,
+}
+
+impl<'a> Part<'a> {
+    /// The views of the part: one for each range of the argument's footprint, ascending. A package without bytes has one
+    /// empty view.
+    pub fn views(&mut self) -> &mut [View<'a>] {
+        &mut self.views
+    }
+
+    fn only(&self) -> Result<&View<'a>, ComputeError> {
+        match &self.views[..] {
+            [view] => Ok(view),
+            views => Err(several(views.len())),
+        }
+    }
+}
+
+fn several(ranges: usize) -> ComputeError {
+    format!("the argument has {ranges} ranges; each has a view of its own").into()
+}
+
+/// The only view of a part. A part with several has no slice.
+impl HostView for Part<'_> {
+    /// The bytes from the first view to the last.
+    fn span(&self) -> Span {
+        let [start, end] =
+            [self.views.first(), self.views.last()].map(|view| view.map_or(Span::default(), View::span));
+        Span::new(start.start(), end.end())
+    }
+
+    fn slice<T: Pod>(&self) -> Result<&[T], ComputeError> {
+        HostView::slice(self.only()?)
+    }
+
+    fn slice_mut<T: Pod>(&mut self) -> Result<&mut [T], ComputeError> {
+        match &mut self.views[..] {
+            [view] => HostView::slice_mut(view),
+            views => Err(several(views.len())),
+        }
+    }
+}
+
+/// The threads for a kernel could not be started.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("cannot start {threads} threads for kernels: {cause}")]
+pub struct HostError {
+    /// The number of threads.
+    pub threads: u32,
+    /// What the operating system said.
+    pub cause: String,
+}
+
+/// A pool of threads. A fork has none of them, so it neither uses the pool nor ends it.
+struct Pool {
+    origin: Origin,
+    threads: ManuallyDrop<ThreadPool>,
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.origin.is_here() {
+            // SAFETY: the pool is dropped here alone, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.threads) }
+        }
+    }
+}
+
+/// What a kernel on the host does with a package.
+type Compute = dyn Fn(Range<u64>, &mut [Part<'_>], &Values) -> Result<(), ComputeError> + Send + Sync;
+
+/// Runs a function on a pool of threads. Parallel iterators of rayon within the function use that pool.
+pub struct HostLauncher {
+    compute: Arc<Compute>,
+    pool: Pool,
+}
+
+impl HostLauncher {
+    /// Makes a launcher with a pool of so many threads.
+    ///
+    /// # Errors
+    /// [`HostError`] if the threads cannot be started.
+    pub fn new(
+        threads: u32,
+        compute: impl Fn(Range<u64>, &mut [Part<'_>], &Values) -> Result<(), ComputeError> + Send + Sync + 'static,
+    ) -> Result<Self, HostError> {
+        Self::over(threads, Arc::new(compute))
+    }
+
+    fn over(threads: u32, compute: Arc<Compute>) -> Result<Self, HostError> {
+        let name = |index| format!("dml-cpu-{index}");
+        let pool = ThreadPoolBuilder::new().num_threads(threads.max(1) as usize).thread_name(name).build();
+        let pool = pool.map_err(|cause| HostError { threads, cause: cause.to_string() })?;
+        Ok(Self { compute, pool: Pool { origin: Origin::here(), threads: ManuallyDrop::new(pool) } })
+    }
+}
+
+/// Makes a launcher for the host, with as many threads as its device has units. The function is given the items of a package,
+/// the parts of the buffers in the order of the arguments, and the other arguments.
+///
+/// # Errors
+/// [`HostError`] if the threads cannot be started.
+pub fn host(
+    platform: &Platform,
+    compute: impl Fn(Range<u64>, &mut [Part<'_>], &Values) -> Result<(), ComputeError> + Send + Sync + 'static,
+) -> Result<Vec<(DeviceId, HostLauncher)>, HostError> {
+    let compute: Arc<Compute> = Arc::new(compute);
+    let threads = |device: DeviceId| platform.devices()[usize::from(device.0)].units;
+    let made =
+        |device| HostLauncher::over(threads(device), compute.clone()).map(|launcher| (device, launcher));
+    platform.host().into_iter().map(made).collect()
+}
+
+impl Launcher for HostLauncher {
+    fn check(&self, _arguments: &[LaunchArg]) -> Result<(), Misfit> {
+        // A function takes what it is given, and says so itself if that does not fit.
+        Ok(())
+    }
+
+    fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
+        if !self.pool.origin.is_here() {
+            let cause = "this process is a fork of the one that has the kernel's threads";
+            return Err(LaunchError::not_started(cause));
+        }
+        let mut views = grants.views().map_err(LaunchError::not_started)?.into_iter();
+        let mut parts = Vec::with_capacity(launch.arguments.len());
+        for argument in launch.arguments {
+            let LaunchArg::Buffer { ranges, .. } = argument else { continue };
+            let views: Vec<_> = views.by_ref().take(ranges.len()).collect();
+            let granted = views.iter().map(|view| view.span().start()..view.span().end());
+            if !granted.eq(ranges.iter().cloned()) {
+                // A footprint may answer differently when it is asked again.
+                let cause = format!("the ranges {ranges:?} of an argument are not those that were granted");
+                return Err(LaunchError::not_started(cause));
+            }
+            parts.push(Part { views });
+        }
+        let values = Values::of(launch.arguments);
+        let compute = || (self.compute)(launch.items.clone(), &mut parts, &values);
+        self.pool.threads.install(compute).map_err(LaunchError::Failed)?;
+        Ok(Fence::done(0))
+    }
+}
+
+impl fmt::Debug for HostLauncher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostLauncher({} threads)", self.pool.threads.current_num_threads())
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::Discover;
+    use crate::fork::testing::{child_says, fork};
+    use dml_core::ItemShape;
+
+    #[test]
+    fn a_fork_neither_uses_nor_ends_the_threads_of_its_parent() {
+        let options = crate::DiscoverOptions::default().offload(0);
+        let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
+        let launcher = HostLauncher::new(2, |_, _, _| Ok(())).unwrap();
+        let mut grants = platform.acquire(platform.host().unwrap()).wait().unwrap();
+        let (items, shape) = (0..1, ItemShape::line(1));
+        let launch = Launch::new(&items, &shape, &[]);
+        assert!(launcher.launch(&launch, &mut grants).is_ok());
+        // A child that waited for these threads would not end.
+        assert!(child_says(fork, move || {
+            let refused = launcher.launch(&launch, &mut grants);
+            drop(launcher);
+            matches!(refused, Err(LaunchError::NotStarted(_)))
+        }));
+    }
+}

@@ -1,0 +1,118 @@
+//! Functions of workers.
+
+use crate::OffloadArena;
+use crate::offload::{Argument, Function, OffloadError};
+use dml_core::sync::Arc;
+use dml_core::{
+    Arena, DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, RawBuffer,
+    Region,
+};
+use std::ops::Range;
+
+/// Launches a function of a worker with the ranges of all buffers, then all scalars.
+#[derive(Debug)]
+pub struct OffloadLauncher {
+    arena: Arc<dyn Arena>,
+    function: Function,
+}
+
+impl OffloadLauncher {
+    /// Looks a function up in the worker that an arena is the memory of, and makes a launcher of it; `None` for another arena.
+    ///
+    /// # Safety
+    /// 1. Whoever launches keeps the grants until the fence has ended, as the scheduler does.
+    /// 2. If the worker shares memory with this process, the function touches nothing of that memory but what it is lent.
+    ///    Functions in safe Rust cannot do otherwise.
+    ///
+    /// # Errors
+    /// [`OffloadError`] where the worker has no such function, or is lost.
+    pub unsafe fn new(arena: &Arc<dyn Arena>, function: &str) -> Result<Option<Self>, OffloadError> {
+        let Some(worker) = arena.downcast_ref::<OffloadArena>() else { return Ok(None) };
+        let function = worker.device().function(function)?;
+        Ok(Some(Self { arena: arena.clone(), function }))
+    }
+
+    fn worker(&self) -> &OffloadArena {
+        self.arena.downcast_ref().expect("it was one when the launcher was made")
+    }
+}
+
+/// Looks a function up in every worker of a platform, and makes a launcher of each.
+///
+/// # Safety
+/// As [`OffloadLauncher::new`].
+///
+/// # Errors
+/// [`OffloadError`] where a worker has no such function, or is lost.
+pub unsafe fn offload(
+    platform: &Platform,
+    function: &str,
+) -> Result<Vec<(DeviceId, OffloadLauncher)>, OffloadError> {
+    let mut launchers = Vec::new();
+    for device in (0..platform.devices().len() as u16).map(DeviceId) {
+        let Some(arena) = platform.home(device).map(|home| platform.arena(home)) else { continue };
+        // SAFETY: the caller answers for both.
+        let launcher = unsafe { OffloadLauncher::new(arena, function) }?;
+        launchers.extend(launcher.map(|launcher| (device, launcher)));
+    }
+    Ok(launchers)
+}
+
+/// Some bytes of a buffer.
+struct Bytes<'a>(&'a RawBuffer, &'a Range<u64>);
+
+impl Region for Bytes<'_> {
+    fn buffer(&self) -> &RawBuffer {
+        self.0
+    }
+
+    fn bytes(&self) -> Range<u64> {
+        self.1.clone()
+    }
+}
+
+impl Launcher for OffloadLauncher {
+    fn check(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
+        let is_strange = |argument: &LaunchArg| {
+            !matches!(argument, LaunchArg::Buffer { .. } | LaunchArg::Scalar(_) | LaunchArg::Local(_))
+        };
+        match arguments.iter().position(is_strange) {
+            None => Ok(()),
+            Some(index) => Err(Misfit::Argument {
+                kernel: format!("{} on {}", self.function.name(), self.worker().device().name()),
+                index,
+                takes: "a buffer or a scalar: a worker takes nothing else".to_owned(),
+                given: arguments[index].describe(),
+            }),
+        }
+    }
+
+    fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
+        let mut arguments = Vec::with_capacity(launch.arguments.len());
+        for (index, argument) in launch.arguments.iter().enumerate() {
+            match argument {
+                LaunchArg::Buffer { buffer, access, ranges } => {
+                    for bytes in ranges {
+                        let granted = grants.granted(&Bytes(buffer, bytes), *access);
+                        let (block, span) = granted.map_err(LaunchError::not_started)?;
+                        let none = || format!("argument {index} has no storage: no byte of it was asked for");
+                        let block = block.ok_or_else(none).map_err(LaunchError::not_started)?;
+                        arguments.push(match access.writes() {
+                            true => Argument::Write(block, span),
+                            false => Argument::Read(block, span),
+                        });
+                    }
+                }
+                LaunchArg::Scalar(scalar) => arguments.push(Argument::Scalar(*scalar)),
+                LaunchArg::Local(_) => {}
+                other => {
+                    return Err(LaunchError::not_started(format!("a worker takes no {}", other.describe())));
+                }
+            }
+        }
+        // SAFETY: the parts are granted, for writing where they are written, until the fence has ended (1 of `new`); what
+        // the function touches in shared memory is answered for where the launcher was made (2).
+        let launched = unsafe { self.worker().launch(&self.function, launch.items.clone(), &arguments) };
+        launched.map_err(LaunchError::failed)
+    }
+}

@@ -1,0 +1,325 @@
+//! What a kernel is launched with: one vocabulary of arguments for every framework.
+//!
+//! ```text
+//!   a kernel's arguments ─┐
+//!   a package's items ────┼─▶ Launch ──▶ Launcher (one per framework) ──▶ Fence
+//!   the shape of an item ─┘                 ▲
+//!                              Grants ──────┘ storage of the buffers, or views of them
+//! ```
+//! A launch is plain data. It names buffers, and a launcher takes their storage from the grants that come along.
+
+use crate::base::access::Access;
+use crate::base::sync::Arc;
+use crate::buffer::RawBuffer;
+use crate::memory::fence::Fence;
+use crate::request::grant::Grants;
+use std::error::Error;
+use std::fmt;
+use std::ops::Range;
+
+use thiserror::Error;
+
+/// A scalar argument, by its width.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "each is the Rust type of its name")]
+pub enum Scalar {
+    I8(i8),
+    U8(u8),
+    I16(i16),
+    U16(u16),
+    I32(i32),
+    U32(u32),
+    I64(i64),
+    U64(u64),
+    /// A half-precision number, as its bits.
+    F16(u16),
+    F32(f32),
+    F64(f64),
+}
+
+macro_rules! scalars {
+    ($($variant:ident($type:ty)),*) => {
+        $(
+            impl From<$type> for Scalar {
+                fn from(value: $type) -> Self {
+                    Self::$variant(value)
+                }
+            }
+
+            impl TryFrom<Scalar> for $type {
+                type Error = WrongScalar;
+
+                fn try_from(scalar: Scalar) -> Result<Self, WrongScalar> {
+                    match scalar {
+                        Scalar::$variant(value) => Ok(value),
+                        given => Err(WrongScalar { given, wanted: stringify!($type) }),
+                    }
+                }
+            }
+        )*
+    };
+}
+
+scalars!(I8(i8), U8(u8), I16(i16), U16(u16), I32(i32), U32(u32), I64(i64), U64(u64), F32(f32), F64(f64));
+
+impl Scalar {
+    /// Returns the name of the scalar's type in Rust; `f16` for half precision.
+    #[must_use]
+    pub const fn type_name(self) -> &'static str {
+        match self {
+            Self::I8(_) => "i8",
+            Self::U8(_) => "u8",
+            Self::I16(_) => "i16",
+            Self::U16(_) => "u16",
+            Self::I32(_) => "i32",
+            Self::U32(_) => "u32",
+            Self::I64(_) => "i64",
+            Self::U64(_) => "u64",
+            Self::F16(_) => "f16",
+            Self::F32(_) => "f32",
+            Self::F64(_) => "f64",
+        }
+    }
+
+    /// Returns whether another scalar has the same type.
+    #[must_use]
+    pub fn is_like(self, other: Self) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
+    }
+}
+
+/// A scalar has another type than its reader wants.
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
+#[error("the scalar is {given:?}, not {wanted}")]
+pub struct WrongScalar {
+    /// The scalar.
+    pub given: Scalar,
+    /// The type that was wanted.
+    pub wanted: &'static str,
+}
+
+/// One argument of a launch.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum LaunchArg {
+    /// A buffer. A device kernel gets the whole storage, a host kernel one view for each range.
+    Buffer {
+        /// The buffer.
+        buffer: RawBuffer,
+        /// The access that was acquired.
+        access: Access,
+        /// The ranges that were acquired, in bytes of the buffer, ascending and disjoint.
+        ranges: Vec<Range<u64>>,
+    },
+    /// A scalar.
+    Scalar(Scalar),
+    /// A value of any other type, as its bytes.
+    Bytes(Arc<[u8]>),
+    /// Memory of each work-group, in bytes. Frameworks without work-groups pass nothing in its place.
+    Local(u64),
+}
+
+impl LaunchArg {
+    /// Returns what the argument is, for errors.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Buffer { .. } => "a buffer".to_owned(),
+            Self::Scalar(scalar) => format!("a scalar ({})", scalar.type_name()),
+            Self::Bytes(bytes) => format!("a value of {} bytes", bytes.len()),
+            Self::Local(bytes) => format!("local memory ({bytes} bytes)"),
+        }
+    }
+}
+
+/// How the work-items of one item are laid out, and in which groups they run.
+///
+/// # Shape and units
+/// All numbers count work-items. The last dimension is that of the items: an item is one work-item, a row of them, or a
+/// plane. `get_global_id` of that dimension is the item's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItemShape {
+    dimensions: usize,
+    inner: [u64; 2],
+    local: [u64; 3],
+}
+
+impl ItemShape {
+    /// One work-item per item, in groups of `local`. Zero leaves the groups to the framework.
+    #[must_use]
+    pub const fn line(local: u64) -> Self {
+        Self { dimensions: 1, inner: [1, 1], local: [local, 1, 1] }
+    }
+
+    /// A row of `columns` work-items per item, in groups of so many columns and rows.
+    #[must_use]
+    pub const fn rows(columns: u64, local: [u64; 2]) -> Self {
+        Self { dimensions: 2, inner: [columns, 1], local: [local[0], local[1], 1] }
+    }
+
+    /// A plane of so many columns and rows per item, in groups of so many columns, rows and planes.
+    #[must_use]
+    pub const fn planes(plane: [u64; 2], local: [u64; 3]) -> Self {
+        Self { dimensions: 3, inner: plane, local }
+    }
+
+    /// The number of dimensions: 1, 2 or 3.
+    #[must_use]
+    pub const fn dimensions(&self) -> usize {
+        self.dimensions
+    }
+
+    /// The sizes of a work-group, one along the dimensions that there are not.
+    #[must_use]
+    pub const fn local(&self) -> [u64; 3] {
+        self.local
+    }
+
+    /// Returns the first work-item of a range of items along each dimension.
+    #[must_use]
+    pub fn offset(&self, items: &Range<u64>) -> [u64; 3] {
+        let mut offset = [0; 3];
+        offset[self.dimensions - 1] = items.start;
+        offset
+    }
+
+    /// Returns the number of work-items of a range of items along each dimension.
+    #[must_use]
+    pub fn global(&self, items: &Range<u64>) -> [u64; 3] {
+        let mut global = [self.inner[0], self.inner[1], 1];
+        global[self.dimensions - 1] = items.end.saturating_sub(items.start);
+        global
+    }
+}
+
+/// One launch of a kernel: for which items, and with what.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Launch<'a> {
+    /// The items to compute.
+    pub items: &'a Range<u64>,
+    /// The layout of their work-items.
+    pub shape: &'a ItemShape,
+    /// The arguments, in the order of the kernel's signature.
+    pub arguments: &'a [LaunchArg],
+}
+
+impl<'a> Launch<'a> {
+    /// Makes a launch.
+    #[must_use]
+    pub const fn new(items: &'a Range<u64>, shape: &'a ItemShape, arguments: &'a [LaunchArg]) -> Self {
+        Self { items, shape, arguments }
+    }
+}
+
+/// Why a launch failed.
+#[derive(Debug)]
+pub enum LaunchError {
+    /// Nothing was written: the work did not begin.
+    NotStarted(Box<dyn Error + Send + Sync>),
+    /// Bytes that were granted for writing may have been written.
+    Failed(Box<dyn Error + Send + Sync>),
+}
+
+impl LaunchError {
+    /// Makes the error of a launch that did not begin.
+    pub fn not_started(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::NotStarted(cause.into())
+    }
+
+    /// Makes the error of a launch that may have begun.
+    pub fn failed(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Failed(cause.into())
+    }
+}
+
+impl fmt::Display for LaunchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotStarted(cause) | Self::Failed(cause) => cause.fmt(f),
+        }
+    }
+}
+
+impl Error for LaunchError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::NotStarted(cause) | Self::Failed(cause) => cause.source(),
+        }
+    }
+}
+
+/// Arguments that do not fit a kernel's signature.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Misfit {
+    /// The kernel takes another number of arguments.
+    #[error("kernel {kernel} takes {takes} arguments, not {given}")]
+    Count {
+        /// The kernel, and where it runs.
+        kernel: String,
+        /// The number that it takes.
+        takes: usize,
+        /// The number of arguments given.
+        given: usize,
+    },
+    /// One argument is of another kind, or of another type.
+    #[error("argument {index} of kernel {kernel} is {takes}, and was given {given}")]
+    Argument {
+        /// The kernel, and where it runs.
+        kernel: String,
+        /// The argument's index, from 0.
+        index: usize,
+        /// What the kernel takes.
+        takes: String,
+        /// What was given.
+        given: String,
+    },
+}
+
+/// Runs one kernel in one framework.
+///
+/// A launcher owes what a variant of the scheduler owes. It writes what was granted for writing and nothing else,
+/// returns a fence that ends with the work, and leaves the grants in their place.
+pub trait Launcher: Send + Sync {
+    /// Checks the arguments against the kernel's own signature, as far as the framework tells it.
+    ///
+    /// # Errors
+    /// [`Misfit`], with both sides.
+    fn check(&self, arguments: &[LaunchArg]) -> Result<(), Misfit>;
+
+    /// Starts the kernel on granted buffers. The grants have the arguments' ranges as items, in the order of the arguments.
+    /// Further items may follow.
+    ///
+    /// # Errors
+    /// [`LaunchError`], which says whether anything may have been written.
+    fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError>;
+}
+
+#[cfg(all(test, not(dml_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scalar_is_read_as_the_type_that_it_was_given_as() {
+        assert_eq!(f32::try_from(Scalar::from(1.5_f32)), Ok(1.5));
+        assert_eq!(i8::try_from(Scalar::I8(-3)), Ok(-3));
+        let wrong = u32::try_from(Scalar::I32(-7)).unwrap_err();
+        assert_eq!(wrong.to_string(), "the scalar is I32(-7), not u32");
+        assert!(u16::try_from(Scalar::F16(0x3C00)).is_err(), "bits of a half are no number");
+        assert!(Scalar::U8(1).is_like(Scalar::U8(2)) && !Scalar::U8(1).is_like(Scalar::I8(1)));
+    }
+
+    #[test]
+    fn the_items_are_the_last_dimension() {
+        let items = 7..19;
+        let line = ItemShape::line(4);
+        assert_eq!((line.offset(&items), line.global(&items)), ([7, 0, 0], [12, 1, 1]));
+        let rows = ItemShape::rows(30, [8, 2]);
+        assert_eq!((rows.offset(&items), rows.global(&items)), ([0, 7, 0], [30, 12, 1]));
+        let planes = ItemShape::planes([30, 5], [8, 2, 1]);
+        assert_eq!((planes.offset(&items), planes.global(&items)), ([0, 0, 7], [30, 5, 12]));
+        assert_eq!((planes.dimensions(), rows.local()), (3, [8, 2, 1]));
+    }
+}

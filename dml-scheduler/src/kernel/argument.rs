@@ -1,0 +1,184 @@
+//! The arguments of a kernel: buffers with footprints, and values.
+
+use super::KernelError;
+use super::footprint::{Footprint, FootprintFault};
+use super::reduction::{Elementwise, Reduce};
+use crate::package::Package;
+use bytemuck::Pod;
+use dml_core::{Access, Buffer, LaunchArg, RawBuffer, Region, Scalar};
+use std::error::Error;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// One buffer of a kernel, with its access and footprint.
+#[derive(Clone, Debug)]
+pub struct Argument {
+    buffer: RawBuffer,
+    access: Access,
+    footprint: Footprint,
+    reduction: Option<Reduction>,
+}
+
+/// How packages add to an argument.
+#[derive(Clone)]
+struct Reduction {
+    how: Arc<dyn Reduce>,
+    /// The partials, one for each unit; none where nothing runs.
+    partials: Vec<RawBuffer>,
+}
+
+impl Argument {
+    /// Makes an argument that every package reads completely.
+    #[must_use]
+    pub fn whole(region: &impl Region) -> Self {
+        Self::part(region, Access::ReadOnly, Footprint::Whole)
+    }
+
+    /// Makes an argument of which a package uses the part that its footprint names.
+    #[must_use]
+    pub fn part(region: &impl Region, access: Access, footprint: Footprint) -> Self {
+        Self { buffer: region.buffer().clone(), access, footprint, reduction: None }
+    }
+
+    /// Makes an argument to which every package adds. Each unit has a partial of its own, as large as the buffer, which begins
+    /// as `identity` in every element. A package reads and changes all of it. When all items are computed, `combine` puts the
+    /// partials together, element by element, and the result overwrites the buffer.
+    ///
+    /// `combine` has to be associative and commutative: which packages a unit computes, and in which order, changes from run to
+    /// run.
+    #[must_use]
+    pub fn reduction<T: Pod + fmt::Debug + Send + Sync>(
+        result: &Buffer<T>,
+        identity: T,
+        combine: impl Fn(T, T) -> T + Send + Sync + 'static,
+    ) -> Self {
+        let how = Arc::new(Elementwise { result: result.clone(), identity, combine });
+        let reduction = Some(Reduction { how, partials: Vec::new() });
+        Self { reduction, ..Self::part(result, Access::ReadWrite, Footprint::Whole) }
+    }
+
+    /// Makes a copy of the argument for a run, with a partial for each unit if packages add to the argument.
+    pub(super) fn for_run(&self, units: usize) -> Result<Self, Box<dyn Error>> {
+        let mut own = self.clone();
+        if let Some(Reduction { how, partials }) = &mut own.reduction {
+            *partials = (0..units).map(|_| how.partial()).collect::<Result<_, _>>()?;
+        }
+        Ok(own)
+    }
+
+    /// Combines the partials of a run, if there are any, of the units that have added to theirs.
+    pub(super) fn combine(&self, has_added: &[bool]) -> Result<(), Box<dyn Error>> {
+        let Some(Reduction { how, partials }) = &self.reduction else { return Ok(()) };
+        let added = partials.iter().zip(has_added).filter(|(_, has_added)| **has_added);
+        how.combine(&added.map(|(partial, _)| partial.clone()).collect::<Vec<_>>())
+    }
+
+    /// Returns whether each unit has a partial of the argument.
+    pub(super) fn is_reduced(&self) -> bool {
+        self.reduction.is_some()
+    }
+
+    /// Returns the buffer that a package uses: that of the argument, or the partial of the package's unit.
+    pub(super) fn buffer_of(&self, package: &Package) -> &RawBuffer {
+        let partials = self.reduction.as_ref().map_or(&[][..], |reduction| &reduction.partials);
+        partials.get(package.unit().0).unwrap_or(&self.buffer)
+    }
+
+    /// The buffer of the argument.
+    #[must_use]
+    pub fn buffer(&self) -> &RawBuffer {
+        &self.buffer
+    }
+
+    /// The access of the kernel to the buffer.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The footprint: which bytes a package touches.
+    #[must_use]
+    pub fn footprint(&self) -> &Footprint {
+        &self.footprint
+    }
+
+    /// Returns the bytes that the items touch: ascending, disjoint, at least one range.
+    ///
+    /// # Errors
+    /// As [`Footprint::ranges`].
+    pub fn ranges(&self, items: Range<u64>) -> Result<Vec<Range<u64>>, FootprintFault> {
+        self.footprint.ranges(items, self.buffer.len())
+    }
+
+    /// Returns whether the bytes of a package can be read, in any arena. An argument whose footprint is at fault counts as
+    /// readable, because the acquire refuses it.
+    pub(super) fn is_readable(&self, package: &Package) -> bool {
+        let Ok(ranges) = self.ranges(package.range()) else { return true };
+        ranges.into_iter().all(|bytes| self.buffer_of(package).is_readable(bytes).unwrap_or(true))
+    }
+}
+
+/// A scalar that is computed for each package.
+#[derive(Clone)]
+pub(super) struct OfPackage {
+    /// Any value of the type.
+    sample: Scalar,
+    value: Arc<dyn Fn(&Package) -> Scalar + Send + Sync>,
+}
+
+/// One place in a kernel's signature.
+#[derive(Clone, Debug)]
+pub(super) enum Parameter {
+    /// The kernel's buffer of this number.
+    Buffer(usize),
+    Value(LaunchArg),
+    OfPackage(OfPackage),
+}
+
+impl Parameter {
+    /// Makes a scalar that is computed for each package.
+    pub(super) fn of_package<S>(value: impl Fn(&Package) -> S + Send + Sync + 'static) -> Self
+    where
+        S: Into<Scalar> + Default,
+    {
+        let value = Arc::new(move |package: &Package| value(package).into());
+        Self::OfPackage(OfPackage { sample: S::default().into(), value })
+    }
+
+    /// Returns the argument of a package, or one of the right kind where there is no package.
+    pub(super) fn argument(
+        &self,
+        buffers: &[Argument],
+        package: Option<&Package>,
+    ) -> Result<LaunchArg, KernelError> {
+        Ok(match self {
+            Self::Buffer(index) => {
+                let argument = &buffers[*index];
+                let ranges = package.map(|package| argument.ranges(package.range())).transpose()?;
+                let buffer = package.map_or(&argument.buffer, |package| argument.buffer_of(package));
+                LaunchArg::Buffer {
+                    buffer: buffer.clone(),
+                    access: argument.access,
+                    ranges: ranges.unwrap_or_default(),
+                }
+            }
+            Self::Value(value) => value.clone(),
+            Self::OfPackage(scalar) => {
+                LaunchArg::Scalar(package.map_or(scalar.sample, |package| (scalar.value)(package)))
+            }
+        })
+    }
+}
+
+impl fmt::Debug for Reduction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reduction({} partials)", self.partials.len())
+    }
+}
+
+impl fmt::Debug for OfPackage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OfPackage({})", self.sample.type_name())
+    }
+}

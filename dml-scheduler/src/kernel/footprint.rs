@@ -1,0 +1,338 @@
+//! Footprints: which bytes of a buffer a package touches.
+//!
+//! ```text
+//!   items 8..16      PerItem        Neighbourhood     Rows, margin 1     Columns            Tiles
+//!                    ....####....   ...######...      . . . . . .        . . # # . .        . . # # . .
+//!                                                     # # # # # #        . . # # . .        . . # # . .
+//!                                                     # # # # # #        . . # # . .        . . . . . .
+//!                                                     # # # # # #        . . # # . .        . . . . . .
+//! ```
+//! A footprint answers with ranges that ascend, are disjoint and do not touch. A package that touches no byte has one empty
+//! range, so that each argument always has at least one.
+//!
+//! # Source
+//! The named kinds are the range mappers of Celerity ("Celerity: High-Level C++ for Accelerator Clusters", section 2).
+
+use crate::guard::guarded;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// A function from items to one range of bytes.
+pub(super) type RangeOf = dyn Fn(Range<u64>) -> Range<u64> + Send + Sync;
+/// A function from items to several ranges of bytes.
+pub(super) type RangesOf = dyn Fn(Range<u64>) -> Vec<Range<u64>> + Send + Sync;
+
+/// Which bytes of a buffer a package touches.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum Footprint {
+    /// All bytes, for every package. Not for buffers that are written, because packages run side by side.
+    Whole,
+    /// A fixed number of bytes per item, item 0 at byte 0; the last item may reach past the buffer's end.
+    PerItem {
+        /// The number of bytes per item.
+        bytes: u64,
+    },
+    /// As [`PerItem`](Self::PerItem), and the bytes of the items just before and after, as far as there are any.
+    Neighbourhood {
+        /// The number of bytes per item.
+        bytes: u64,
+        /// The number of further items on each side.
+        margin: u64,
+    },
+    /// The rows of a picture in which the items are, and rows above and below, as far as there are any.
+    Rows {
+        /// The number of items per row; 1 where an item is a row.
+        items_per_row: u64,
+        /// The number of bytes per row.
+        row_bytes: u64,
+        /// The number of further rows on each side.
+        margin: u64,
+    },
+    /// The columns of a matrix, which is stored by rows: an item is a column. One range per row.
+    Columns {
+        /// The number of bytes per element.
+        bytes: u64,
+        /// The number of bytes per row.
+        row_bytes: u64,
+    },
+    /// The tiles of a picture, which is stored by rows: an item is a tile, numbered row by row. One range per row of pixels.
+    Tiles {
+        /// The number of tiles side by side.
+        across: u64,
+        /// The width of a tile, in bytes.
+        tile_bytes: u64,
+        /// The height of a tile, in rows.
+        tile_rows: u64,
+        /// The number of bytes per row of the picture.
+        row_bytes: u64,
+    },
+    /// The bytes that a function names for a range of items. A function that panics, or names bytes outside the buffer,
+    /// fails its package.
+    Of(Arc<RangeOf>),
+    /// The ranges that a function names, in any order. As [`Of`](Self::Of) otherwise.
+    OfRanges(Arc<RangesOf>),
+}
+
+impl Footprint {
+    /// Every package touches all bytes.
+    #[must_use]
+    pub const fn all() -> Self {
+        Self::Whole
+    }
+
+    /// Item `i` touches bytes `i * bytes .. (i + 1) * bytes`.
+    #[must_use]
+    pub const fn one_to_one(bytes: u64) -> Self {
+        Self::PerItem { bytes }
+    }
+
+    /// Each item touches its own bytes, and those of `margin` items on each side: a stencil along one dimension.
+    #[must_use]
+    pub const fn neighbourhood(bytes: u64, margin: u64) -> Self {
+        Self::Neighbourhood { bytes, margin }
+    }
+
+    /// An item is a pixel, and touches its own row of `row_bytes` bytes and `margin` rows above and below.
+    #[must_use]
+    pub const fn rows(items_per_row: u64, row_bytes: u64, margin: u64) -> Self {
+        Self::Rows { items_per_row, row_bytes, margin }
+    }
+
+    /// An item is a column of a matrix with rows of `row_bytes` bytes and elements of `bytes` bytes.
+    #[must_use]
+    pub const fn columns(bytes: u64, row_bytes: u64) -> Self {
+        Self::Columns { bytes, row_bytes }
+    }
+
+    /// An item is a tile of `tile_bytes` bytes times `tile_rows` rows, `across` of them side by side in rows of `row_bytes`.
+    #[must_use]
+    pub const fn tiles(across: u64, tile_bytes: u64, tile_rows: u64, row_bytes: u64) -> Self {
+        Self::Tiles { across, tile_bytes, tile_rows, row_bytes }
+    }
+
+    /// The bytes that `map` names for a range of items.
+    pub fn of(map: impl Fn(Range<u64>) -> Range<u64> + Send + Sync + 'static) -> Self {
+        Self::Of(Arc::new(map))
+    }
+
+    /// The ranges of bytes that `map` names for a range of items.
+    pub fn of_ranges(map: impl Fn(Range<u64>) -> Vec<Range<u64>> + Send + Sync + 'static) -> Self {
+        Self::OfRanges(Arc::new(map))
+    }
+
+    /// Returns the bytes that the items touch, within a buffer of `len` bytes: ascending, disjoint, at least one range.
+    ///
+    /// # Errors
+    /// [`FootprintFault`]: a function that panics, or names bytes that are not within the buffer; numbers that describe no
+    /// picture.
+    pub fn ranges(&self, items: Range<u64>, len: u64) -> Result<Vec<Range<u64>>, FootprintFault> {
+        let scaled = |range: Range<u64>, bytes: u64| {
+            range.start.saturating_mul(bytes).min(len)..range.end.saturating_mul(bytes).min(len)
+        };
+        let one = |range: Range<u64>| Ok(vec![range]);
+        match *self {
+            Self::Whole => one(0..len),
+            Self::PerItem { bytes } => one(scaled(items, bytes)),
+            Self::Neighbourhood { bytes, margin } => one(scaled(widened(items, margin), bytes)),
+            Self::Rows { items_per_row: 0, .. } => {
+                Err(FootprintFault::NoPicture { what: "a row has no items" })
+            }
+            Self::Rows { items_per_row, row_bytes, margin } => {
+                let rows = items.start / items_per_row..items.end.div_ceil(items_per_row);
+                one(scaled(widened(rows, margin), row_bytes))
+            }
+            Self::Columns { bytes, row_bytes } => {
+                let columns = items.start.saturating_mul(bytes)..items.end.saturating_mul(bytes);
+                blocks(0..u64::MAX, row_bytes, columns, len)
+            }
+            Self::Tiles { across, tile_bytes, tile_rows, row_bytes } => {
+                if across == 0 || tile_rows == 0 || across.saturating_mul(tile_bytes) > row_bytes {
+                    let what = "a row of tiles is empty, or longer than a row";
+                    return Err(FootprintFault::NoPicture { what });
+                }
+                let mut ranges = Vec::new();
+                // The tiles of one row of tiles are side by side.
+                let mut next = items.start;
+                while next < items.end
+                    && (next / across).saturating_mul(tile_rows) < len.div_ceil(row_bytes.max(1))
+                {
+                    let row = next / across;
+                    let last = items.end.min(row.saturating_add(1).saturating_mul(across));
+                    let columns = next % across..next % across + (last - next);
+                    let rows = row.saturating_mul(tile_rows)..row.saturating_add(1).saturating_mul(tile_rows);
+                    ranges.extend(blocks(
+                        rows,
+                        row_bytes,
+                        columns.start * tile_bytes..columns.end * tile_bytes,
+                        len,
+                    )?);
+                    next = last;
+                }
+                Ok(in_order(ranges, len))
+            }
+            Self::Of(ref map) => within(vec![asked(|| map(items))?], len),
+            Self::OfRanges(ref map) => within(asked(|| map(items))?, len),
+        }
+    }
+}
+
+impl Footprint {
+    /// Returns for how many items a buffer of `len` bytes has bytes, the last item perhaps in part; `None` if any number will do.
+    pub(super) fn holds(&self, len: u64) -> Option<u64> {
+        let pieces = |len: u64, bytes: u64| (bytes > 0).then(|| len.div_ceil(bytes));
+        match *self {
+            Self::PerItem { bytes } | Self::Neighbourhood { bytes, .. } => pieces(len, bytes),
+            Self::Rows { items_per_row, row_bytes, .. } => {
+                Some(pieces(len, row_bytes)?.saturating_mul(items_per_row))
+            }
+            Self::Columns { bytes, row_bytes } => pieces(row_bytes, bytes),
+            Self::Tiles { across, tile_rows, row_bytes, .. } => {
+                Some(pieces(pieces(len, row_bytes)?, tile_rows)?.saturating_mul(across))
+            }
+            Self::Whole | Self::Of(_) | Self::OfRanges(_) => None,
+        }
+    }
+}
+
+/// Runs a foreign function, and turns its panic into an error.
+fn asked<R>(map: impl FnOnce() -> R) -> Result<R, FootprintFault> {
+    guarded(map).map_err(|message| FootprintFault::Panicked { message })
+}
+
+/// Returns a range with a margin on each side.
+fn widened(range: Range<u64>, margin: u64) -> Range<u64> {
+    if range.is_empty() {
+        range
+    } else {
+        range.start.saturating_sub(margin)..range.end.saturating_add(margin)
+    }
+}
+
+/// Returns a part of some rows: the bytes of each row that `columns` names, as far as the row and the buffer reach.
+fn blocks(
+    rows: Range<u64>,
+    row_bytes: u64,
+    columns: Range<u64>,
+    len: u64,
+) -> Result<Vec<Range<u64>>, FootprintFault> {
+    if row_bytes == 0 {
+        return Err(FootprintFault::NoPicture { what: "a row has no bytes" });
+    }
+    let columns = columns.start.min(row_bytes)..columns.end.min(row_bytes);
+    let part = |row: u64| {
+        let start = row * row_bytes;
+        start.saturating_add(columns.start).min(len)..start.saturating_add(columns.end).min(len)
+    };
+    let rows = rows.start..rows.end.min(len.div_ceil(row_bytes));
+    Ok(in_order(rows.map(part).collect(), len))
+}
+
+/// Checks that the ranges of a function are within the buffer, and brings them into order.
+fn within(ranges: Vec<Range<u64>>, len: u64) -> Result<Vec<Range<u64>>, FootprintFault> {
+    match ranges.iter().find(|range| range.start > range.end || range.end > len) {
+        Some(bytes) => Err(FootprintFault::Outside { bytes: bytes.clone(), len }),
+        None => Ok(in_order(ranges, len)),
+    }
+}
+
+/// Sorts ranges, and joins those that overlap or touch. Without any bytes, one empty range is left.
+fn in_order(mut ranges: Vec<Range<u64>>, len: u64) -> Vec<Range<u64>> {
+    let nothing = ranges.first().map_or(len, |range| range.start);
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_by_key(|range| range.start);
+    let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len().max(1));
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    if joined.is_empty() {
+        joined.push(nothing..nothing);
+    }
+    joined
+}
+
+/// Returns the first bytes that two lists of ranges share. Both ascend.
+pub(super) fn shared(one: &[Range<u64>], other: &[Range<u64>]) -> Option<Range<u64>> {
+    let (mut one, mut other) = (one.iter().peekable(), other.iter().peekable());
+    loop {
+        let (&a, &b) = (one.peek()?, other.peek()?);
+        let both = a.start.max(b.start)..a.end.min(b.end);
+        if !both.is_empty() {
+            return Some(both);
+        }
+        if a.end <= b.end {
+            one.next()
+        } else {
+            other.next()
+        };
+    }
+}
+
+impl fmt::Debug for Footprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str("Whole"),
+            Self::PerItem { bytes } => write!(f, "PerItem({bytes} bytes)"),
+            Self::Neighbourhood { bytes, margin } => {
+                write!(f, "Neighbourhood({bytes} bytes, {margin} items on each side)")
+            }
+            Self::Rows { items_per_row, row_bytes, margin } => {
+                write!(f, "Rows({items_per_row} items in {row_bytes} bytes, {margin} rows on each side)")
+            }
+            Self::Columns { bytes, row_bytes } => write!(f, "Columns({bytes} of {row_bytes} bytes)"),
+            Self::Tiles { across, tile_bytes, tile_rows, row_bytes } => {
+                write!(f, "Tiles({across} of {tile_bytes} x {tile_rows} in rows of {row_bytes} bytes)")
+            }
+            Self::Of(_) => f.write_str("Of(function)"),
+            Self::OfRanges(_) => f.write_str("OfRanges(function)"),
+        }
+    }
+}
+
+/// What is wrong with a footprint.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FootprintFault {
+    /// The function panicked.
+    #[error("the footprint panicked: {message}")]
+    Panicked {
+        /// What the panic said.
+        message: String,
+    },
+    /// A range is not within the buffer, or ends before it starts.
+    #[error("the footprint names bytes {bytes:?} of a buffer of {len} bytes")]
+    Outside {
+        /// The range.
+        bytes: Range<u64>,
+        /// The size of the buffer in bytes.
+        len: u64,
+    },
+    /// The numbers of the footprint contradict each other.
+    #[error("the footprint describes no picture: {what}")]
+    NoPicture {
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+/// A footprint that cannot be used, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("kernel {kernel}, argument {argument}, items {items:?}: {cause}")]
+pub struct FootprintError {
+    /// The kernel's name.
+    pub kernel: String,
+    /// The index among the kernel's buffers, from 0.
+    pub argument: usize,
+    /// The items of the package.
+    pub items: Range<u64>,
+    /// What is wrong.
+    pub cause: FootprintFault,
+}
+
+#[cfg(test)]
+mod tests;

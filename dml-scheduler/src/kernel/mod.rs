@@ -1,0 +1,593 @@
+//! The kernel of a co-execution: its arguments, and how each device runs it.
+//!
+//! ```text
+//!   Kernel ── arguments ──▶ footprints of a package ──▶ acquire, range by range ──▶ Grants
+//!     │                                                                               │
+//!     └── device ──▶ Variant: code that knows its scalars ◀───────────────────────────┤
+//!                └─▶ Launcher: one of a framework, given the package's arguments ◀────┘
+//! ```
+//! The grants have one item for each range of each argument, in this order. So a host kernel has as many views of an argument
+//! as the argument's footprint has ranges.
+
+mod argument;
+mod footprint;
+mod reduction;
+
+pub use argument::Argument;
+pub use footprint::{Footprint, FootprintError, FootprintFault};
+
+use crate::guard::quietly;
+use crate::package::Package;
+use crate::report::RunError;
+use argument::Parameter;
+use bytemuck::Pod;
+use dml_core::{
+    Access, Acquire, ArenaDesc, ArenaKind, Buffer, DeviceDesc, DeviceId, DeviceKind, Fence, Grants,
+    ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, RawBuffer, Region, Scalar,
+};
+use std::error::Error;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Why a kernel could not be launched, or failed.
+pub type KernelError = Box<dyn Error + Send + Sync>;
+
+/// A launch failed before it wrote anything: the package's arguments stay as they were.
+///
+/// A variant returns this in place of its error, if it was given storage for writing and knows that no work began.
+/// Without it, bytes that were handed out for writing count as poisoned.
+#[derive(Debug)]
+pub struct NotStarted(KernelError);
+
+impl NotStarted {
+    /// Wraps the error that kept the kernel from starting.
+    pub fn new(cause: impl Into<KernelError>) -> Self {
+        Self(cause.into())
+    }
+}
+
+impl fmt::Display for NotStarted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for NotStarted {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// How one kind of device runs a kernel.
+///
+/// # What a variant owes
+/// - **K-1** It writes only bytes that it was granted for writing, and all of those that it was granted for
+///   overwriting. Views on the host hold it to the first; what it does through a block is its own affair. A run of more items than
+///   buffers have bytes for is refused, if a launcher is to compute them. (`requests` `slices_are_of_granted_aligned_whole_elements`;
+///   `sizes` `items_beyond_those_prepared_are_refused_before_their_launch`)
+/// - **K-2** It returns a fence that ends when the work does, or an error. A panic is an error: the package goes to another unit.
+///   (`hostile` `a_variant_that_panics_hands_its_work_to_the_others`)
+/// - **K-3** [`NotStarted`] says that nothing was written. (`hostile` `a_launch_that_did_not_start_spoils_nothing`)
+/// - **K-4** It may use core, with the package's buffers in its hands. (`hostile` `a_variant_may_use_core`)
+/// - **K-5** It leaves the package's own grants in `grants`. Otherwise the package fails, what stands there is rolled back, and the
+///   package's grants end where the variant has put them. (`hostile` `a_variant_that_exchanges_its_grants_fails`)
+pub trait Variant: Send + Sync {
+    /// Computes the package's items. `grants` holds the kernel's arguments in their order, each for the bytes of its
+    /// footprint. A host kernel computes in this call and returns a fence that is done. A device kernel is started
+    /// here, and its fence waits for it.
+    ///
+    /// # Errors
+    /// The error that keeps the kernel from running. The package then goes to another unit. Bytes that were handed out
+    /// for writing count as poisoned, unless the error is [`NotStarted`].
+    fn launch(&self, package: &Package, grants: &mut Grants) -> Result<Fence, KernelError>;
+}
+
+impl<F> Variant for F
+where
+    F: Fn(&Package, &mut Grants) -> Result<Fence, KernelError> + Send + Sync,
+{
+    fn launch(&self, package: &Package, grants: &mut Grants) -> Result<Fence, KernelError> {
+        self(package, grants)
+    }
+}
+
+/// How a device runs a kernel.
+#[derive(Clone)]
+enum How {
+    /// Code that has its buffers and scalars itself.
+    Variant(Arc<dyn Variant>),
+    /// A launcher, which is given the kernel's arguments.
+    Launcher(Arc<dyn Launcher>),
+}
+
+/// An argument, and the ranges of it that a package touches.
+type Touched<'a> = (&'a Argument, Vec<Range<u64>>);
+
+/// A data-parallel kernel over items `0..n`: its arguments, and how each device runs it.
+///
+/// Arguments are added in the order of the kernel's signature. A [`Launcher`] is given all of them. A [`Variant`] is given the
+/// grants of the buffers alone, and knows the rest itself.
+///
+/// ```
+/// # use dml_core::{ArenaDesc, Platform};
+/// use dml_scheduler::{Argument, Footprint, Kernel};
+/// use dml_core::Access;
+/// # fn made(platform: &Platform) -> Result<(), Box<dyn std::error::Error>> {
+/// let picture = platform.buffer::<u8>(640 * 480).build()?;
+/// let blurred = platform.buffer::<u8>(640 * 480).build()?;
+/// let kernel = Kernel::new("blur", 64)
+///     .argument(Argument::part(&picture, Access::ReadOnly, Footprint::rows(640, 640, 3)))
+///     .write(&blurred) // one element per item
+///     .scalar(640_u32)
+///     .end(); // the item after the package's last one
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Kernel {
+    name: String,
+    local_size: u64,
+    shape: ItemShape,
+    arguments: Vec<Argument>,
+    parameters: Vec<Parameter>,
+    devices: Vec<(DeviceId, How)>,
+}
+
+impl Kernel {
+    /// Makes a kernel without arguments or variants. All packages but the last are multiples of `local_size` items. An item
+    /// is one work-item, and `local_size` of them are a work-group.
+    #[must_use]
+    pub fn new(name: impl Into<String>, local_size: u64) -> Self {
+        Self {
+            name: name.into(),
+            local_size,
+            shape: ItemShape::line(local_size),
+            arguments: Vec::new(),
+            parameters: Vec::new(),
+            devices: Vec::new(),
+        }
+    }
+
+    /// Makes each item a row of so many work-items. A work-group has `local` columns, and the kernel's local size of rows.
+    #[must_use]
+    pub fn rows(mut self, columns: u64, local: u64) -> Self {
+        self.shape = ItemShape::rows(columns, [local, self.local_size]);
+        self
+    }
+
+    /// Makes each item a plane of so many columns and rows of work-items. A work-group has `local` columns and rows, and the
+    /// kernel's local size of planes.
+    #[must_use]
+    pub fn planes(mut self, plane: [u64; 2], local: [u64; 2]) -> Self {
+        self.shape = ItemShape::planes(plane, [local[0], local[1], self.local_size]);
+        self
+    }
+
+    /// Adds a buffer.
+    #[must_use]
+    pub fn argument(mut self, argument: Argument) -> Self {
+        self.parameters.push(Parameter::Buffer(self.arguments.len()));
+        self.arguments.push(argument);
+        self
+    }
+
+    /// Adds a buffer that is read, one element per item.
+    #[must_use]
+    pub fn read<T: Pod>(self, buffer: &Buffer<T>) -> Self {
+        self.element(buffer, Access::ReadOnly)
+    }
+
+    /// Adds a buffer that is overwritten, one element per item.
+    #[must_use]
+    pub fn write<T: Pod>(self, buffer: &Buffer<T>) -> Self {
+        self.element(buffer, Access::WriteInvalidate)
+    }
+
+    /// Adds a buffer that is read and changed, one element per item.
+    #[must_use]
+    pub fn read_write<T: Pod>(self, buffer: &Buffer<T>) -> Self {
+        self.element(buffer, Access::ReadWrite)
+    }
+
+    /// Adds a buffer that every package reads completely.
+    #[must_use]
+    pub fn read_all(self, region: &impl Region) -> Self {
+        self.argument(Argument::whole(region))
+    }
+
+    fn element<T: Pod>(self, buffer: &Buffer<T>, access: Access) -> Self {
+        self.argument(Argument::part(buffer, access, Footprint::one_to_one(size_of::<T>() as u64)))
+    }
+
+    /// Adds a buffer to which every package adds: see [`Argument::reduction`].
+    #[must_use]
+    pub fn reduce<T: Pod + fmt::Debug + Send + Sync>(
+        self,
+        result: &Buffer<T>,
+        identity: T,
+        combine: impl Fn(T, T) -> T + Send + Sync + 'static,
+    ) -> Self {
+        self.argument(Argument::reduction(result, identity, combine))
+    }
+
+    /// Adds a scalar. [`set_scalar`](Self::set_scalar) changes its value later.
+    #[must_use]
+    pub fn scalar(mut self, value: impl Into<Scalar>) -> Self {
+        self.parameters.push(Parameter::Value(LaunchArg::Scalar(value.into())));
+        self
+    }
+
+    /// Adds a scalar that is computed for each package.
+    #[must_use]
+    pub fn scalar_of<S: Into<Scalar> + Default>(
+        mut self,
+        value: impl Fn(&Package) -> S + Send + Sync + 'static,
+    ) -> Self {
+        self.parameters.push(Parameter::of_package(value));
+        self
+    }
+
+    /// Adds the item after the package's last one, as a `u64`: frameworks that pad a launch to whole groups need it.
+    #[must_use]
+    pub fn end(self) -> Self {
+        self.scalar_of(Package::end)
+    }
+
+    /// Adds a value of any other type, as its bytes.
+    #[must_use]
+    pub fn value<T: Pod>(mut self, value: &T) -> Self {
+        self.parameters.push(Parameter::Value(LaunchArg::Bytes(bytemuck::bytes_of(value).into())));
+        self
+    }
+
+    /// Adds memory of each work-group, in bytes. Frameworks without work-groups pass nothing in its place.
+    #[must_use]
+    pub fn local_memory(mut self, bytes: u64) -> Self {
+        self.parameters.push(Parameter::Value(LaunchArg::Local(bytes)));
+        self
+    }
+
+    /// Changes a scalar for the runs that follow. `index` counts all arguments, in the order in which they were added.
+    ///
+    /// # Errors
+    /// [`Misfit`] if there is no argument of this index, or if it is not a scalar of the same type.
+    pub fn set_scalar(&mut self, index: usize, value: impl Into<Scalar>) -> Result<(), Misfit> {
+        let (kernel, value, takes) = (self.name.clone(), value.into(), self.parameters.len());
+        match self.parameters.get_mut(index) {
+            None => Err(Misfit::Count { kernel, takes, given: index.saturating_add(1) }),
+            Some(Parameter::Value(LaunchArg::Scalar(old))) if old.is_like(value) => {
+                *old = value;
+                Ok(())
+            }
+            Some(other) => {
+                let takes = match other {
+                    Parameter::Buffer(_) => "a buffer".to_owned(),
+                    Parameter::OfPackage(_) => "computed for each package".to_owned(),
+                    Parameter::Value(value) => value.describe(),
+                };
+                Err(Misfit::Argument { kernel, index, takes, given: LaunchArg::Scalar(value).describe() })
+            }
+        }
+    }
+
+    /// Sets how a device runs the kernel; the last call for a device counts.
+    #[must_use]
+    pub fn variant(self, device: DeviceId, variant: impl Variant + 'static) -> Self {
+        self.on(device, How::Variant(Arc::new(variant)))
+    }
+
+    /// Sets how those devices of a kind run the kernel that have no variant of their own yet.
+    #[must_use]
+    pub fn variant_for_kind(
+        self,
+        platform: &Platform,
+        kind: DeviceKind,
+        variant: impl Variant + 'static,
+    ) -> Self {
+        self.variant_where(platform, variant, |device, _| device.kind == kind)
+    }
+
+    /// Sets how those devices run the kernel whose memory is of a kind, and that have no variant of their own yet.
+    #[must_use]
+    pub fn variant_for_arenas(
+        self,
+        platform: &Platform,
+        kind: ArenaKind,
+        variant: impl Variant + 'static,
+    ) -> Self {
+        self.variant_where(platform, variant, |_, arena| arena.kind == kind)
+    }
+
+    fn variant_where(
+        mut self,
+        platform: &Platform,
+        variant: impl Variant + 'static,
+        is_meant: impl Fn(&DeviceDesc, &ArenaDesc) -> bool,
+    ) -> Self {
+        let variant: Arc<dyn Variant> = Arc::new(variant);
+        for (device, desc) in (0..).map(DeviceId).zip(platform.devices()) {
+            let home = platform.home(device).map(|home| platform.desc(home));
+            if home.is_some_and(|arena| is_meant(desc, arena)) && self.variant_for(device).is_none() {
+                self = self.on(device, How::Variant(variant.clone()));
+            }
+        }
+        self
+    }
+
+    /// Lets devices run the kernel by launchers, which are given its arguments; the last call for a device counts. The
+    /// arguments have to be there already.
+    ///
+    /// # Errors
+    /// [`Misfit`] if a launcher knows that the arguments do not fit.
+    pub fn launchers<L: Launcher + 'static>(
+        mut self,
+        launchers: impl IntoIterator<Item = (DeviceId, L)>,
+    ) -> Result<Self, Misfit> {
+        let samples: Vec<LaunchArg> = self
+            .parameters
+            .iter()
+            .map(|parameter| parameter.argument(&self.arguments, None).expect("no footprint is asked"))
+            .collect();
+        for (device, launcher) in launchers {
+            launcher.check(&samples)?;
+            self = self.on(device, How::Launcher(Arc::new(launcher)));
+        }
+        Ok(self)
+    }
+
+    fn on(mut self, device: DeviceId, how: How) -> Self {
+        match self.devices.iter_mut().find(|(other, _)| *other == device) {
+            Some((_, known)) => quietly(std::mem::replace(known, how)),
+            None => self.devices.push((device, how)),
+        }
+        self
+    }
+
+    /// The kernel's name, for reports.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The local work size in items.
+    #[must_use]
+    pub fn local_size(&self) -> u64 {
+        self.local_size
+    }
+
+    /// The buffers, in their order.
+    #[must_use]
+    pub fn arguments(&self) -> &[Argument] {
+        &self.arguments
+    }
+
+    /// The devices that can run the kernel.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        self.devices.iter().map(|(device, _)| *device)
+    }
+
+    /// Returns whether all results of a computed package can be read, in any arena.
+    pub(crate) fn has_results(&self, package: &Package) -> bool {
+        let mut written = self.arguments.iter().filter(|argument| argument.access().writes());
+        written.all(|argument| argument.is_readable(package))
+    }
+
+    /// Returns whether all inputs of a package can be read, in any arena.
+    pub(crate) fn has_inputs(&self, package: &Package) -> bool {
+        // A package that is computed again adds to the partial of another unit.
+        let is_input = |argument: &&Argument| argument.access().reads() && !argument.is_reduced();
+        let mut read = self.arguments.iter().filter(is_input);
+        read.all(|argument| argument.is_readable(package))
+    }
+
+    /// Returns what a package touches: each argument with its ranges, in the order of the arguments.
+    ///
+    /// # Errors
+    /// [`FootprintError`] for the first footprint that is at fault.
+    pub(crate) fn ranges(&self, items: Range<u64>) -> Result<Vec<Touched<'_>>, FootprintError> {
+        let of = |(index, argument): (usize, _)| {
+            let ranges = Argument::ranges(argument, items.clone());
+            ranges.map(|ranges| (argument, ranges)).map_err(|cause| FootprintError {
+                kernel: self.name.clone(),
+                argument: index,
+                items: items.clone(),
+                cause,
+            })
+        };
+        self.arguments.iter().enumerate().map(of).collect()
+    }
+
+    /// Asks for the package's part of every argument, range by range.
+    ///
+    /// # Errors
+    /// As [`ranges`](Self::ranges).
+    pub(crate) fn acquire(
+        &self,
+        platform: &Platform,
+        device: DeviceId,
+        package: &Package,
+    ) -> Result<Acquire, FootprintError> {
+        let mut acquire = platform.acquire(device);
+        for (argument, ranges) in self.ranges(package.range())? {
+            for bytes in ranges {
+                acquire = acquire.access(&argument.buffer_of(package).range(bytes), argument.access());
+            }
+        }
+        Ok(acquire)
+    }
+
+    /// Returns the parts of buffers that a package wrote.
+    ///
+    /// # Errors
+    /// As [`ranges`](Self::ranges).
+    pub(crate) fn results(&self, package: &Package) -> Result<Vec<(&RawBuffer, Range<u64>)>, FootprintError> {
+        let written =
+            self.ranges(package.range())?.into_iter().filter(|(argument, _)| argument.access().writes());
+        let parts = written.flat_map(|(argument, ranges)| {
+            ranges.into_iter().map(|bytes| (argument.buffer_of(package), bytes))
+        });
+        Ok(parts.collect())
+    }
+
+    /// Returns the parts of buffers that a package reads and changes. Footprints that are at fault are left out: no unit
+    /// has acquired their bytes.
+    pub(crate) fn changed(&self, package: &Package) -> Vec<(&RawBuffer, Range<u64>)> {
+        let changed = self.arguments.iter().filter(|argument| argument.access() == Access::ReadWrite);
+        let ranges = |argument: &Argument| argument.ranges(package.range()).unwrap_or_default();
+        changed
+            .flat_map(|argument| {
+                ranges(argument).into_iter().map(|bytes| (argument.buffer_of(package), bytes))
+            })
+            .collect()
+    }
+
+    /// Checks that the buffers have bytes for all items, if a launcher is to compute them: what a framework's kernel does past
+    /// the end of its buffers, no footprint can tell. A variant answers for that itself.
+    pub(crate) fn check_items(&self, items: u64) -> Result<(), RunError> {
+        if !self.devices.iter().any(|(_, how)| matches!(how, How::Launcher(_))) {
+            return Ok(());
+        }
+        for (index, argument) in self.arguments.iter().enumerate() {
+            match argument.footprint().holds(argument.buffer().len()) {
+                Some(holds) if holds < items => {
+                    return Err(RunError::TooManyItems { kernel: self.name.clone(), index, holds, items });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that no two packages write the same bytes, because packages run side by side. Packages of one work-group that
+    /// follow each other are compared, at some places between the items. For the named footprints that is exact.
+    pub(crate) fn check_writes(&self, items: u64) -> Result<(), RunError> {
+        let is_shared = |argument: &Argument| argument.access().writes() && !argument.is_reduced();
+        let written = self.arguments.iter().enumerate().filter(|(_, argument)| is_shared(argument));
+        for (index, argument) in written {
+            if matches!(argument.footprint(), Footprint::Whole) {
+                return Err(RunError::WholeWrite { kernel: self.name.clone(), index });
+            }
+            for (first, second) in neighbours(self.local_size, items) {
+                // A footprint that is at fault fails its packages.
+                let ranges = |items: &Range<u64>| argument.ranges(items.clone()).unwrap_or_default();
+                if let Some(bytes) = footprint::shared(&ranges(&first), &ranges(&second)) {
+                    let kernel = self.name.clone();
+                    return Err(RunError::SharedWrites { kernel, index, first, second, bytes });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a copy of the kernel for a run, in which each unit has its partials of the reductions.
+    pub(crate) fn for_run(&self, units: usize) -> Result<Self, RunError> {
+        let mut own = self.clone();
+        for (index, argument) in self.arguments.iter().enumerate() {
+            own.arguments[index] =
+                argument.for_run(units).map_err(|cause| self.not_reduced(index, &*cause))?;
+        }
+        Ok(own)
+    }
+
+    /// Combines the partials of a run in which all items were computed: of those units to which packages are left. Another
+    /// unit's partial may be spoiled.
+    pub(crate) fn combine(&self, has_added: &[bool]) -> Result<(), RunError> {
+        for (index, argument) in self.arguments.iter().enumerate() {
+            argument.combine(has_added).map_err(|cause| self.not_reduced(index, &*cause))?;
+        }
+        Ok(())
+    }
+
+    fn not_reduced(&self, index: usize, cause: &dyn Error) -> RunError {
+        RunError::Reduction { kernel: self.name.clone(), index, cause: cause.to_string() }
+    }
+
+    /// Returns how a device runs the kernel.
+    pub(crate) fn variant_for(&self, device: DeviceId) -> Option<DeviceVariant<'_>> {
+        let (_, how) = self.devices.iter().find(|(other, _)| *other == device)?;
+        Some(DeviceVariant { kernel: self, how })
+    }
+
+    /// Returns the launcher of a device, if the device runs the kernel by one.
+    pub(crate) fn launcher_for(&self, device: DeviceId) -> Option<&Arc<dyn Launcher>> {
+        match self.variant_for(device)?.how {
+            How::Launcher(launcher) => Some(launcher),
+            How::Variant(_) => None,
+        }
+    }
+
+    /// Returns the arguments of a package, with other buffers in the place of the kernel's.
+    pub(crate) fn launch_args(
+        &self,
+        package: &Package,
+        buffers: &[Argument],
+    ) -> Result<Vec<LaunchArg>, KernelError> {
+        self.parameters.iter().map(|parameter| parameter.argument(buffers, Some(package))).collect()
+    }
+
+    /// The layout of an item's work-items.
+    pub(crate) fn shape(&self) -> &ItemShape {
+        &self.shape
+    }
+}
+
+/// Returns pairs of neighbouring work-groups, at some places between `items` items: the first few, the last, and some between.
+fn neighbours(local_size: u64, items: u64) -> impl Iterator<Item = (Range<u64>, Range<u64>)> {
+    const PLACES: u64 = 16;
+    let local = local_size.max(1);
+    let places = items.saturating_sub(1) / local;
+    let some =
+        (1..=places.min(PLACES)).chain((1..=PLACES).map(move |part| places / PLACES * part)).chain([places]);
+    some.filter(|&place| place > 0).map(move |place| {
+        let between = place * local;
+        (between - local..between, between..between.saturating_add(local).min(items))
+    })
+}
+
+/// How one device runs a kernel.
+#[derive(Clone, Copy)]
+pub(crate) struct DeviceVariant<'a> {
+    kernel: &'a Kernel,
+    how: &'a How,
+}
+
+impl DeviceVariant<'_> {
+    /// Launches a package, as [`Variant::launch`] does.
+    pub(crate) fn launch(&self, package: &Package, grants: &mut Grants) -> Result<Fence, KernelError> {
+        match self.how {
+            How::Variant(variant) => variant.launch(package, grants),
+            How::Launcher(launcher) => {
+                let arguments =
+                    self.kernel.launch_args(package, &self.kernel.arguments).map_err(NotStarted::new)?;
+                let items = package.range();
+                let launch = Launch::new(&items, &self.kernel.shape, &arguments);
+                launcher.launch(&launch, grants).map_err(|error| match error {
+                    LaunchError::NotStarted(cause) => NotStarted(cause).into(),
+                    LaunchError::Failed(cause) => cause,
+                })
+            }
+        }
+    }
+}
+
+/// Variants, launchers and footprints are dropped one after the other: two that panic in one unwinding would end the process.
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        std::mem::take(&mut self.devices).into_iter().for_each(quietly);
+        std::mem::take(&mut self.parameters).into_iter().for_each(quietly);
+        std::mem::take(&mut self.arguments).into_iter().for_each(quietly);
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel")
+            .field("name", &self.name)
+            .field("local_size", &self.local_size)
+            .field("arguments", &self.arguments)
+            .field("parameters", &self.parameters)
+            .field("devices", &self.devices().collect::<Vec<_>>())
+            .finish()
+    }
+}

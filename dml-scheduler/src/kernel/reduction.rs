@@ -1,0 +1,69 @@
+//! Reductions: results to which every package adds.
+//!
+//! ```text
+//!   unit 0 ── packages, one after the other ──▶ partial 0 ─┐
+//!   unit 1 ── packages, one after the other ──▶ partial 1 ─┼─ combined on the host when all items are computed ──▶ result
+//!   unit 2 ── packages, one after the other ──▶ partial 2 ─┘
+//! ```
+//! 1. A partial is a buffer of its unit alone, which begins as the identity in every element. A package reads and changes it.
+//! 2. A package that fails leaves no trace in its partial: its old contents are restored before the package goes elsewhere, where
+//!    another memory still has them.
+//! 3. A partial that is lost with a device, or spoiled by a failure while no other memory had it, takes all packages of the unit
+//!    along, and they are computed again by other units.
+
+use crate::guard::guarded;
+use bytemuck::Pod;
+use dml_core::{AcquireError, Buffer, DeviceId, RawBuffer};
+use std::error::Error;
+
+/// How the partials of an argument are made and combined.
+pub(super) trait Reduce: Send + Sync {
+    /// Makes a partial.
+    fn partial(&self) -> Result<RawBuffer, Box<dyn Error>>;
+
+    /// Combines the partials into the result.
+    fn combine(&self, partials: &[RawBuffer]) -> Result<(), Box<dyn Error>>;
+}
+
+/// A reduction of each element by itself.
+pub(super) struct Elementwise<T: Pod, F> {
+    pub(super) result: Buffer<T>,
+    pub(super) identity: T,
+    pub(super) combine: F,
+}
+
+impl<T, F> Reduce for Elementwise<T, F>
+where
+    T: Pod + std::fmt::Debug + Send + Sync,
+    F: Fn(T, T) -> T + Send + Sync,
+{
+    fn partial(&self) -> Result<RawBuffer, Box<dyn Error>> {
+        let mut contents = Vec::new();
+        let elements = usize::try_from(self.result.len())?;
+        contents.try_reserve_exact(elements)?;
+        contents.resize(elements, self.identity);
+        let partial = self.result.raw().platform().buffer_from(contents).map_err(|error| error.cause)?;
+        Ok(partial.raw().clone())
+    }
+
+    fn combine(&self, partials: &[RawBuffer]) -> Result<(), Box<dyn Error>> {
+        let platform = self.result.raw().platform();
+        let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
+        let mut combined = vec![self.identity; self.result.len() as usize];
+        for partial in partials {
+            let grants = platform.acquire(host).read(partial).wait()?;
+            let elements = grants.slice::<T>(partial)?;
+            let combine = || {
+                combined
+                    .iter_mut()
+                    .zip(elements)
+                    .for_each(|(sum, element)| *sum = (self.combine)(*sum, *element));
+            };
+            guarded(combine).map_err(|message| format!("combining panicked: {message}"))?;
+            grants.release()?;
+        }
+        let mut result = self.result.write()?;
+        result.copy_from_slice(&combined);
+        Ok(result.release()?)
+    }
+}
