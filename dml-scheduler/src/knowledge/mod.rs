@@ -13,6 +13,8 @@
 //! than each alone, and no sum of rates knows that.
 
 mod decide;
+#[cfg(test)]
+mod tests;
 mod text;
 
 pub use decide::Reason;

@@ -1,0 +1,277 @@
+//! Several packages of a device under way at once, and devices that are left out.
+
+#![cfg(not(dml_loom))]
+
+use dml::arenas::{Null, kit};
+use dml::core::sync::{Arc, Condvar, Mutex};
+use dml::core::{
+    ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, Grants,
+    LinkSpeed, Platform, TransferError,
+};
+use dml::prelude::*;
+use dml::scheduler::{Hooks, KernelError, Knowledge, Report, RunError};
+use dml_verify::{Audited, watched};
+use std::time::Duration;
+
+const CPU: DeviceId = DeviceId(0);
+const GPU: DeviceId = DeviceId(1);
+const ITEMS: u64 = 400;
+
+/// Main memory, and a device with a memory of its own.
+fn platform() -> Audited {
+    let mut builder = Platform::builder();
+    for (name, kind) in [("cpu", DeviceKind::Cpu), ("gpu:0", DeviceKind::Gpu)] {
+        builder.add_device(DeviceDesc::new(name, kind));
+    }
+    let cpu = DeviceSet::of(CPU);
+    let main = ArenaDesc::new("main", ArenaKind("test"), CPU).with_remotes(cpu);
+    builder.add_arena(Arc::new(Null::backed(main.with_concurrency(Concurrency::BimapFull))));
+    let video = ArenaDesc::new("video", ArenaKind("test"), GPU).with_remotes(cpu);
+    let video = builder.add_arena(Arc::new(Null::backed(video)));
+    kit::join_staged(&mut builder, ArenaId(0), video, LinkSpeed::default());
+    Audited::new(builder.build().expect("a sound platform"))
+}
+
+/// target[i] = source[i] * 3 + i, in the memory of a device.
+fn compute(
+    platform: &Platform,
+    device: DeviceId,
+    buffers: [&Buffer<u32>; 2],
+    package: &Package,
+    grants: &Grants,
+) {
+    let home = platform.home(device).expect("it has one");
+    let arena = platform.arena(home).downcast_ref::<Null>().expect("all are");
+    let part = |buffer: &Buffer<u32>| buffer.raw().range(package.start() * 4..package.end() * 4);
+    let source: Vec<u32> =
+        bytemuck::pod_collect_to_vec(&arena.read(grants, &part(buffers[0])).expect("granted"));
+    let target: Vec<u32> =
+        source.iter().zip(package.range()).map(|(value, item)| triple(*value, item)).collect();
+    arena.write(grants, &part(buffers[1]), bytemuck::cast_slice(&target)).expect("granted for writing");
+}
+
+fn triple(value: u32, item: u64) -> u32 {
+    value.wrapping_mul(3).wrapping_add(item as u32)
+}
+
+/// A kernel and its buffers. `ends` makes the fence of each package, from its number on its device.
+struct Work {
+    platform: Audited,
+    source: Vec<u32>,
+    target: Buffer<u32>,
+    kernel: Kernel,
+}
+
+type Ends = dyn Fn(DeviceId, u64) -> Result<Fence, KernelError> + Send + Sync;
+
+impl Work {
+    fn new(ends: Arc<Ends>) -> Self {
+        let platform = platform();
+        let source: Vec<u32> = (0..ITEMS as u32).map(|i| i.wrapping_mul(2_654_435_761) | 1).collect();
+        let input = platform.buffer_from(source.clone()).expect("a small buffer");
+        let target = platform.buffer::<u32>(ITEMS).build().expect("a small buffer");
+        let mut kernel = Kernel::new("triple", 10)
+            .argument(Argument::part(&input, Access::ReadOnly, Footprint::PerItem { bytes: 4 }))
+            .argument(Argument::part(&target, Access::WriteInvalidate, Footprint::PerItem { bytes: 4 }));
+        for device in [CPU, GPU] {
+            let (platform, buffers, ends) = (platform.clone(), [input.clone(), target.clone()], ends.clone());
+            let launched = std::sync::atomic::AtomicU64::new(0);
+            kernel = kernel.variant(device, move |package: &Package, grants: &mut Grants| {
+                compute(&platform, device, buffers.each_ref(), package, grants);
+                ends(device, launched.fetch_add(1, std::sync::atomic::Ordering::SeqCst))
+            });
+        }
+        Self { platform, source, target, kernel }
+    }
+
+    fn assert_computed(&self) {
+        let target = self.target.read().expect("it was computed");
+        let expected = self.source.iter().zip(0..).map(|(value, item)| triple(*value, item));
+        assert!(expected.eq(target.iter().copied()));
+    }
+}
+
+/// A number that grows, and that others wait for.
+#[derive(Default)]
+struct Turns {
+    count: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Turns {
+    fn add(&self) {
+        *self.count.lock() += 1;
+        self.changed.notify_all();
+    }
+
+    fn wait_for(&self, count: u64) {
+        let mut now = self.count.lock();
+        while *now < count {
+            now = self.changed.wait(now);
+        }
+    }
+}
+
+/// Counts the packages whose results are where they belong.
+struct Done(Arc<Turns>);
+
+impl Hooks for Done {
+    fn package_done(&self, _: &Package, _: DeviceId) {
+        self.0.add();
+    }
+}
+
+/// Runs the kernel on the GPU in packages of 40 items, and fails where that takes forever.
+fn run_in_ten(work: Work, done: Arc<Turns>) -> Work {
+    let run = watched("a run in ten packages", move || {
+        let coexecutor = Coexecutor::new(&work.platform).devices([GPU]).policy("dynamic:10".parse().unwrap());
+        let report = coexecutor.run_with(&work.kernel, ITEMS, &Done(done)).expect("nothing is wrong");
+        assert_eq!(report.packages.len(), 10);
+        work
+    });
+    run.join()
+}
+
+#[test]
+fn the_next_package_is_launched_before_the_one_in_front_has_ended() {
+    let launched = Arc::new(Turns::default());
+    let turns = launched.clone();
+    let work = Work::new(Arc::new(move |_, number| {
+        turns.add();
+        let turns = turns.clone();
+        // The last one has none behind it.
+        Ok(Fence::running(move || {
+            turns.wait_for((number + 2).min(10));
+            Ok(0)
+        }))
+    }));
+    run_in_ten(work, Arc::default()).assert_computed();
+}
+
+#[test]
+fn results_are_brought_while_the_next_package_is_computed() {
+    let done = Arc::new(Turns::default());
+    let turns = done.clone();
+    let work = Work::new(Arc::new(move |_, number| {
+        let turns = turns.clone();
+        Ok(Fence::running(move || {
+            turns.wait_for(number);
+            Ok(0)
+        }))
+    }));
+    run_in_ten(work, done).assert_computed();
+}
+
+/// Whoever holds a package in flight must not wait for anybody: here the reader waits for the first package, and the second
+/// one would wait behind the reader.
+#[test]
+fn a_reader_of_everything_comes_between_two_packages_in_flight() {
+    let reader: Arc<Mutex<Option<std::thread::JoinHandle<bool>>>> = Arc::default();
+    let place: Arc<Mutex<Option<(Platform, Buffer<u32>)>>> = Arc::default();
+    let (there, asked) = (place.clone(), reader.clone());
+    let work = Work::new(Arc::new(move |_, number| {
+        if number == 0 {
+            let (platform, target) = there.lock().clone().expect("it is there");
+            let begun = Arc::new(Turns::default());
+            let begins = begun.clone();
+            let thread = std::thread::spawn(move || {
+                begins.add();
+                // What no package has computed yet cannot be read, and a lost place in the queue would not be noticed.
+                platform.acquire(CPU).read_write(&target).wait().map(Grants::release).is_ok()
+            });
+            begun.wait_for(1);
+            // The request is in the queue by now, or will be soon; both orders have to end.
+            std::thread::sleep(Duration::from_millis(20));
+            *asked.lock() = Some(thread);
+        }
+        Ok(Fence::running(|| {
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(0)
+        }))
+    }));
+    let mut view = work.target.write().expect("nobody uses it");
+    view.fill(7);
+    view.release().expect("it was written");
+    *place.lock() = Some((Platform::clone(&work.platform), work.target.clone()));
+    let work = run_in_ten(work, Arc::default());
+    let thread = reader.lock().take().expect("it was started");
+    watched("a reader of everything", move || assert!(thread.join().expect("it does not panic"))).join();
+    place.lock().take();
+    work.assert_computed();
+}
+
+#[test]
+fn a_package_that_fails_in_flight_takes_no_other_along() {
+    for failing in [0, 1, 3] {
+        let work = Work::new(Arc::new(move |device, number| {
+            let fails = device == GPU && number == failing;
+            Ok(Fence::running(move || {
+                let refused = TransferError::Framework { call: "run", code: -5, message: "no".into() };
+                if fails { Err(refused) } else { Ok(0) }
+            }))
+        }));
+        let run = watched("a run with a failing package", move || {
+            let coexecutor = Coexecutor::new(&work.platform).policy("dynamic:10".parse().unwrap());
+            (coexecutor.run(&work.kernel, ITEMS), work)
+        });
+        let (report, work) = run.join();
+        let report = report.expect("the other device finishes it");
+        let items: u64 = report.packages.iter().map(|record| record.package.items()).sum();
+        assert_eq!(items, ITEMS, "every item once");
+        assert!(report.failures.iter().all(|failure| failure.device == GPU));
+        work.assert_computed();
+    }
+}
+
+/// The GPU takes twenty milliseconds for every package, the host none.
+fn slow_gpu() -> Work {
+    Work::new(Arc::new(|device, _| {
+        Ok(if device == GPU {
+            Fence::running(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                Ok(0)
+            })
+        } else {
+            Fence::done(0)
+        })
+    }))
+}
+
+fn run(work: &Work, knowledge: &Knowledge) -> Result<Report, RunError> {
+    Coexecutor::new(&work.platform).knowledge(knowledge).run(&work.kernel, ITEMS)
+}
+
+#[test]
+fn a_device_that_only_lengthens_the_run_is_left_out_with_a_reason() {
+    let (work, knowledge) = (slow_gpu(), Knowledge::new());
+    let mut last = None;
+    for _ in 0..12 {
+        last = Some(run(&work, &knowledge).expect("nothing is wrong"));
+        work.assert_computed();
+    }
+    let last = last.expect("it ran");
+    let [left_out] = &last.left_out[..] else { panic!("{:?}", last.left_out) };
+    assert_eq!(left_out.device, GPU);
+    assert!(!left_out.reason.to_string().is_empty());
+    assert_eq!(last.balance(), 1.0, "who was left out does not count");
+    // What was learned can be kept.
+    let kept = Knowledge::parse(&knowledge.to_string()).expect("its own text");
+    let again = run(&work, &kept).expect("nothing is wrong");
+    assert_eq!(again.left_out.len(), 1);
+}
+
+#[test]
+fn who_was_left_out_finishes_what_the_others_cannot() {
+    let (good, knowledge) = (slow_gpu(), Knowledge::new());
+    for _ in 0..12 {
+        run(&good, &knowledge).expect("nothing is wrong");
+    }
+    let failing = Work::new(Arc::new(|device, _| match device {
+        CPU => Err("the host is out of order".into()),
+        _ => Ok(Fence::done(0)),
+    }));
+    let report = run(&failing, &knowledge).expect("the GPU computes all of it");
+    failing.assert_computed();
+    assert_eq!(report.failures.iter().map(|failure| failure.device).collect::<Vec<_>>(), [CPU]);
+    assert_eq!(report.devices[1].items, ITEMS);
+}
