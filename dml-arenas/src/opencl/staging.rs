@@ -17,7 +17,8 @@ use super::session::Session;
 use crate::kit::Worker;
 use crate::main_mem;
 use dml_core::sync::{Arc, Mutex};
-use dml_core::{CopyJob, Fence, HostSpan, Span, TransferError};
+use dml_core::{CopyJob, Fence, HostSpan, Span, TransferError, panic_text};
+use std::any::Any;
 use std::sync::OnceLock;
 
 /// The least size of a part, in bytes. A smaller one takes longer to begin than to move.
@@ -196,7 +197,12 @@ fn copy_all(
         let start = |pieces| std::thread::Builder::new().spawn_scoped(scope, move || run(pieces)).ok();
         let others: Vec<_> = lanes.filter_map(start).collect();
         let first = run(first);
-        let panicked = |_| Err(TransferError::Panicked { message: "a copy in parts".into() });
+        let panicked = |panic: Box<dyn Any + Send>| {
+            let message = panic_text(&*panic).into();
+            // The panic's payload may panic when it is dropped.
+            std::mem::forget(panic);
+            Err(TransferError::Panicked { message })
+        };
         let others = others.into_iter().map(|other| other.join().unwrap_or_else(panicked));
         std::iter::once(first).chain(others).collect::<Vec<_>>().into_iter().sum()
     })
