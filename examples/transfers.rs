@@ -4,7 +4,9 @@
 //! cargo run --release --example transfers [DEVICE [MIB [RUNS]]]      opencl:0, 64 MiB and 15 runs by default
 //! ```
 //! By hand, the data is in ordinary vectors, and is written and read by one call each. All ways take turns in every run, and
-//! the medians count. The first run is shown by itself: there, memory is allocated, touched, and locked.
+//! the medians count. The first run is shown by itself: there, memory is allocated, touched, and locked. Memory that is
+//! allocated later may be faster by a tenth, because its pages lie closer together. So there are two of each kind, of which one was
+//! allocated before the other kind and one after it, and a run is timed as the mean of both.
 
 use dml::arenas::OpenClArena;
 use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
@@ -137,6 +139,35 @@ fn by_hand(name: &str, kernel: &str, arg: BaselineArg, items: u64) -> Outcome<Ba
     })?)
 }
 
+/// The same transfers and the same kernel by hand.
+struct ByHand {
+    write: Baseline,
+    read: Baseline,
+    compute: Baseline,
+}
+
+impl ByHand {
+    fn new(name: &str, words: u64) -> Outcome<Self> {
+        let bytes = words as usize * size_of::<u32>();
+        let input = (0..words as u32).flat_map(u32::to_ne_bytes).collect();
+        let write = by_hand(name, "touch", BaselineArg::Input(input), 0)?;
+        let read = by_hand(name, "touch", BaselineArg::Output(bytes), 0)?;
+        let compute = by_hand(name, "fill", BaselineArg::Output(bytes), words)?;
+        Ok(Self { write, read, compute })
+    }
+}
+
+/// Times everything once, in the order of the rows.
+fn run(rig: &Rig, hand: &mut ByHand) -> Outcome<[Duration; 8]> {
+    rig.part()?;
+    let (write, send) = (hand.write.run()?, timed(|| rig.send())?);
+    let (read, fetch) = (hand.read.run()?, timed(|| rig.fetch())?);
+    rig.part()?;
+    let both = rig.both()?;
+    let (compute, whole, ranges) = (hand.compute.run()?, rig.compute(1)?, rig.compute(RANGES)?);
+    Ok([write, send, read, fetch, both, compute, whole, ranges])
+}
+
 /// Wakes a parked thread.
 struct Unpark(Thread);
 
@@ -175,23 +206,18 @@ fn main() -> Outcome<()> {
     let mib: u64 = arguments.next().map_or(Ok(64), |mib| mib.parse())?;
     let runs: usize = arguments.next().map_or(Ok(15), |runs| runs.parse())?;
     let (bytes, words) = (mib << 20, mib << 18);
-    let rig = Rig::new(&name, words)?;
-    let input = (0..words as u32).flat_map(u32::to_ne_bytes).collect();
-    let mut write = by_hand(&name, "touch", BaselineArg::Input(input), 0)?;
-    let mut read = by_hand(&name, "touch", BaselineArg::Output(bytes as usize), 0)?;
-    let mut compute = by_hand(&name, "fill", BaselineArg::Output(bytes as usize), words)?;
+    let rig = || Rig::new(&name, words);
+    let rig_before = rig()?;
+    let (hand_after, hand_before) = (ByHand::new(&name, words)?, ByHand::new(&name, words)?);
+    let mut pairs = [(rig_before, hand_after), (rig()?, hand_before)];
 
     let mut times: [Vec<Duration>; 8] = Default::default();
     for _ in 0..=runs {
-        rig.part()?;
-        let (write, send) = (write.run()?, timed(|| rig.send())?);
-        let (read, fetch) = (read.run()?, timed(|| rig.fetch())?);
-        rig.part()?;
-        let both = rig.both()?;
-        let (compute, whole, ranges) = (compute.run()?, rig.compute(1)?, rig.compute(RANGES)?);
-        for (times, took) in times.iter_mut().zip([write, send, read, fetch, both, compute, whole, ranges]) {
-            times.push(took);
+        let mut sums = [Duration::ZERO; 8];
+        for (rig, hand) in &mut pairs {
+            sums.iter_mut().zip(run(rig, hand)?).for_each(|(sum, took)| *sum += took);
         }
+        times.iter_mut().zip(sums).for_each(|(times, sum)| times.push(sum / 2));
     }
     let rows = [
         ("to the device, by hand", 1),

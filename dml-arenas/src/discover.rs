@@ -70,6 +70,7 @@ impl Discover for PlatformBuilder {
         options.check_pins()?;
         options.check_bindings()?;
         options.check_sharing()?;
+        options.check_fine_grained()?;
 
         let main = main_mem::discover::discover(&mut self, options)?;
         #[cfg(all(feature = "offload", target_os = "linux"))]

@@ -56,6 +56,6 @@ pub use null::Null;
 #[cfg(all(feature = "offload", target_os = "linux"))]
 pub use offload::OffloadArena;
 #[cfg(feature = "opencl")]
-pub use opencl::OpenClArena;
+pub use opencl::{OpenClArena, SvmArena};
 #[cfg(all(feature = "offload", target_os = "linux"))]
 pub use shared::SharedArena;

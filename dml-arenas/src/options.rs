@@ -24,6 +24,7 @@ pub struct DiscoverOptions {
     only: Option<BTreeSet<String>>,
     bound: BTreeSet<String>,
     page_lock_bytes: Option<u64>,
+    locked_scratch_bytes: Option<u64>,
     #[cfg_attr(
         not(feature = "opencl"),
         allow(dead_code, reason = "asked of a build that has one mechanism alone")
@@ -37,6 +38,7 @@ pub struct DiscoverOptions {
     )]
     pub(crate) shared_memory: Option<u64>,
     bindable: BTreeSet<String>,
+    fine_grained: BTreeSet<String>,
     pub(crate) offload: OffloadWishes,
     #[cfg(feature = "calibration")]
     pub(crate) calibration: CalibrationSource,
@@ -115,6 +117,15 @@ impl DiscoverOptions {
         self
     }
 
+    /// Sets how many bytes of scratch memory drivers may lock at a time, by default 64 MiB. Large transfers between memory
+    /// that is not locked and a device with its own memory pass through it where several cores can copy, and so does what goes from one such
+    /// device to another. It is a part of what [`page_locks`](Self::page_locks) allows, is made when a transfer first needs
+    /// it, and freed when none has for a second. With zero, or while it is all in use, transfers go without.
+    pub fn locked_scratch(mut self, limit_bytes: u64) -> Self {
+        self.locked_scratch_bytes = Some(limit_bytes);
+        self
+    }
+
     /// Restricts OpenCL devices to some of the mechanisms that copy to them and from them; by default they have all. A
     /// worker has one mechanism alone, and keeps it.
     ///
@@ -172,6 +183,21 @@ impl DiscoverOptions {
     /// that [`bind`](Self::bind) names too, it changes nothing.
     pub fn allow_binding(mut self, device: impl Into<String>) -> Self {
         self.bindable.insert(device.into());
+        self
+    }
+
+    /// Lets the processor and one OpenCL device use buffers in place and at the same time: fine-grained shared virtual memory
+    /// of OpenCL 2, which PoCL offers and NVIDIA does not. A buffer that DML makes lies in that memory. No byte is moved, and
+    /// neither of the two waits for the other unless their ranges conflict. A vector that the application moves in stays
+    /// where it is, and is copied. A device that [`only`](Self::only) leaves out is not opened.
+    ///
+    /// The device must not be bound or share in another way, and nor must `cpu`. A device whose driver does not offer it is
+    /// [`DiscoverError::BadSharing`].
+    ///
+    /// # Source
+    /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2 (bind-allocation).
+    pub fn fine_grained(mut self, device: impl Into<String>) -> Self {
+        self.fine_grained.insert(device.into());
         self
     }
 
@@ -240,6 +266,12 @@ impl DiscoverOptions {
         self.bindable.contains(device)
     }
 
+    /// Returns whether the device is to use fine-grained shared virtual memory.
+    #[cfg(feature = "opencl")]
+    pub(crate) fn is_fine_grained(&self, device: &str) -> bool {
+        self.fine_grained.contains(device)
+    }
+
     /// Returns whether any device is to share memory.
     #[cfg(all(feature = "offload", target_os = "linux"))]
     pub(crate) fn shares_any(&self) -> bool {
@@ -258,6 +290,12 @@ impl DiscoverOptions {
         self.page_lock_bytes.unwrap_or_else(|| memory_bytes() / 2)
     }
 
+    /// Returns how many bytes of scratch memory drivers may lock at a time.
+    #[cfg(feature = "opencl")]
+    pub(crate) fn locked_scratch_limit(&self) -> u64 {
+        self.locked_scratch_bytes.unwrap_or(64 << 20)
+    }
+
     /// Returns whether a device is to be opened, for its [`Backend`].
     #[must_use]
     pub fn wants(&self, device: &str) -> bool {
@@ -270,6 +308,7 @@ impl DiscoverOptions {
             || self.bound.contains(device)
             || self.shared.contains(device)
             || self.bindable.contains(device)
+            || self.fine_grained.contains(device)
             || self.offload.pins.contains_key(device)
             || self.only.as_ref().is_some_and(|only| only.contains(device))
     }
@@ -295,6 +334,35 @@ impl DiscoverOptions {
             }),
             None => Ok(()),
         }
+    }
+
+    /// Checks that one OpenCL device at most uses fine-grained shared virtual memory, and that neither it nor main memory
+    /// shares other memory.
+    pub(crate) fn check_fine_grained(&self) -> Result<(), DiscoverError> {
+        let bad = |device: &String, reason: String| {
+            Err(DiscoverError::BadSharing { device: device.clone(), reason })
+        };
+        let mut devices = self.fine_grained.iter();
+        let Some(first) = devices.next() else { return Ok(()) };
+        if let Some(device) = self.fine_grained.iter().find(|device| !device.starts_with("opencl:")) {
+            return bad(device, "only opencl devices have fine-grained shared virtual memory".to_owned());
+        }
+        if let Some(second) = devices.next() {
+            return bad(second, format!("main memory is to use that of {first} already"));
+        }
+        if [&self.bound, &self.bindable, &self.shared].iter().any(|others| others.contains(first)) {
+            return bad(first, "it is to be bound or to share in another way as well".to_owned());
+        }
+        if let Some(other) = self.bound.first().or(self.bindable.first()) {
+            return bad(
+                first,
+                format!("main memory is to use its memory, and {other} to be bound to main memory"),
+            );
+        }
+        if self.shared.contains("cpu") {
+            return bad(first, "main memory is to use the shared memory already".to_owned());
+        }
+        Ok(())
     }
 
     /// Checks that devices which share can, and are not bound to main memory as well.
@@ -335,7 +403,8 @@ impl DiscoverOptions {
 
     pub(crate) fn check_names(&self, known: &[String]) -> Result<(), DiscoverError> {
         let named = self.limits.keys().chain(self.offload.pins.keys());
-        let named = named.chain(&self.bound).chain(&self.bindable).chain(&self.shared);
+        let named =
+            named.chain(&self.bound).chain(&self.bindable).chain(&self.shared).chain(&self.fine_grained);
         let mut named = named.chain(self.only.iter().flatten());
         match named.find(|name| !known.contains(name)) {
             Some(name) => Err(DiscoverError::UnknownDevice { name: name.clone(), known: known.to_vec() }),
@@ -422,5 +491,30 @@ impl DiscoverError {
     #[must_use]
     pub fn unusable(device: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Unusable { device: device.into(), reason: reason.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn main_memory_shares_in_one_way_alone() {
+        let fine = || DiscoverOptions::default().fine_grained("opencl:0");
+        assert_eq!(fine().share(["offload:0", "opencl:1"]).check_fine_grained(), Ok(()));
+        for (options, named) in [
+            (fine().fine_grained("opencl:1"), "opencl:1"),
+            (fine().fine_grained("cpu"), "cpu"),
+            (fine().share(["cpu"]), "opencl:0"),
+            (fine().bind("opencl:0"), "opencl:0"),
+            (fine().bind("opencl:1"), "opencl:0"),
+            (fine().allow_binding("opencl:1"), "opencl:0"),
+        ] {
+            let refused = options.check_fine_grained();
+            assert!(
+                matches!(&refused, Err(DiscoverError::BadSharing { device, .. }) if device == named),
+                "{refused:?}"
+            );
+        }
     }
 }

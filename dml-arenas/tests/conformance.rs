@@ -107,9 +107,9 @@ conformance::checks!(of_pool, pool);
 #[cfg(feature = "opencl")]
 mod opencl {
     use crate::common::{with_opencl, with_opencl_options};
-    use dml_arenas::{DiscoverOptions, OpenClArena};
-    use dml_core::{DeviceId, Platform};
-    use dml_verify::conformance::{self, Sharing, Subject};
+    use dml_arenas::{DiscoverOptions, OpenClArena, SvmArena};
+    use dml_core::{ArenaId, DeviceId, Platform};
+    use dml_verify::conformance::{self, External, Sharing, Subject};
 
     fn subject((platform, device): (Platform, DeviceId)) -> Subject {
         let id = platform.home(device).expect("every OpenCL device has an arena");
@@ -136,6 +136,40 @@ mod opencl {
 
     conformance::checks!(of_a_device, whole);
     conformance::checks!(of_part_of_a_device, part);
+
+    /// A platform on which main memory and a device use shared virtual memory, with the ids of main memory, the device's
+    /// memory and that.
+    fn fine_grained(test: &str) -> Option<(Platform, [ArenaId; 3])> {
+        with_opencl(test)?;
+        let options = DiscoverOptions::default().only(["opencl:0"]).offload(0).fine_grained("opencl:0");
+        let (platform, device) = with_opencl_options(test, &options)?;
+        let (main, own) = (platform.home(DeviceId(0))?, platform.home(device)?);
+        let ids = (0..platform.arenas().len()).map(|id| ArenaId(id as u8));
+        let svm = { ids }.find(|&id| platform.arena(id).downcast_ref::<SvmArena>().is_some());
+        Some((platform, [main, own, svm.expect("it was asked for")]))
+    }
+
+    fn virtual_memory(test: &str) -> Option<Subject> {
+        let (platform, [_, _, svm]) = fine_grained(test)?;
+        let max_alloc = platform.arena(svm).downcast_ref::<SvmArena>()?.max_alloc_bytes();
+        Some(Subject::new(platform, svm).with_max_alloc(max_alloc))
+    }
+
+    fn main_memory_that_shares(test: &str) -> Option<Subject> {
+        let (platform, [main, _, svm]) = fine_grained(test)?;
+        Some(Subject::new(platform, main).with_external(External::Offered).with_root(svm))
+    }
+
+    fn device_that_shares(test: &str) -> Option<Subject> {
+        let (platform, [_, own, svm]) = fine_grained(test)?;
+        let arena = platform.arena(own).downcast_ref::<OpenClArena>()?;
+        let (capacity, max_alloc) = (arena.capacity_bytes(), arena.max_alloc_bytes());
+        Some(Subject::new(platform, own).with_capacity(capacity).with_max_alloc(max_alloc).with_root(svm))
+    }
+
+    conformance::checks!(of_virtual_memory, virtual_memory);
+    conformance::checks!(of_main_memory_that_shares_virtual_memory, main_memory_that_shares);
+    conformance::checks!(of_a_device_that_shares_virtual_memory, device_that_shares);
 }
 
 #[cfg(all(feature = "offload", target_os = "linux"))]

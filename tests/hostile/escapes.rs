@@ -6,7 +6,7 @@ use dml::core::sync::{Arc, Mutex};
 use dml::core::{
     Access, AcquireError, AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, BlockRef, Breach,
     Concurrency, CopyIn, CopyJob, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet,
-    Fence, Grants, Link, MapReport, MapRequest, NewBlock, OwnBlock, Platform, RawBuffer, Region,
+    Fence, Grants, HostMemory, Link, MapReport, MapRequest, NewBlock, OwnBlock, Platform, RawBuffer, Region,
     TransferError, UnmapRequest,
 };
 use dml::scheduler::{Argument, Coexecutor, Footprint, Kernel, KernelError, Package};
@@ -207,7 +207,12 @@ fn storage_outlives_a_kept_transfer() {
 
 /// A mechanism that hides what came of staging.
 #[derive(Debug)]
-struct Hides;
+enum Hides {
+    /// Through scratch memory of core.
+    Stage,
+    /// Through scratch memory of its own.
+    Own,
+}
 
 impl CrossArena for Hides {
     fn name(&self) -> &'static str {
@@ -220,7 +225,16 @@ impl CrossArena for Hides {
 
     fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
         let bytes = job.len();
-        let _ = job.stage();
+        let _ = match self {
+            Self::Stage => job.stage().map(drop),
+            Self::Own => {
+                let mut scratch = HostMemory::zeroed(bytes)?;
+                let read = job.read_into(&mut scratch).and_then(Fence::wait);
+                let written =
+                    if scratch.is_lent() { read } else { job.write_from(&scratch).and_then(Fence::wait) };
+                written.map(drop)
+            }
+        };
         Ok(Fence::done(bytes))
     }
 }
@@ -228,14 +242,16 @@ impl CrossArena for Hides {
 /// A piece of a staged copy counts as the copy: who keeps it has kept that.
 #[test]
 fn a_staged_piece_that_is_kept_is_noticed_past_the_mechanism() {
-    let (main, device) = (Wrap::new(CPU, How::KeepsCopies), Wrap::new(GPU, How::Well));
-    let platform = platform_of(&[&main, &device], Some(Arc::new(Hides)));
-    let buffer = raw(&platform);
-    let mut grants = platform.acquire(GPU).write(&buffer).wait().unwrap();
-    grants.write_bytes(&buffer, &[5; 64]).unwrap();
-    grants.release().unwrap();
-    assert!(is_kept(platform.acquire(CPU).read(&buffer).wait()));
-    main.go_on();
+    for by in [|| Hides::Stage, || Hides::Own] {
+        let (main, device) = (Wrap::new(CPU, How::KeepsCopies), Wrap::new(GPU, How::Well));
+        let platform = platform_of(&[&main, &device], Some(Arc::new(by())));
+        let buffer = raw(&platform);
+        let mut grants = platform.acquire(GPU).write(&buffer).wait().unwrap();
+        grants.write_bytes(&buffer, &[5; 64]).unwrap();
+        grants.release().unwrap();
+        assert!(is_kept(platform.acquire(CPU).read(&buffer).wait()), "{:?}", by());
+        main.go_on();
+    }
 }
 
 type Flight = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -7,6 +7,7 @@
 //!   waiting     futures: polled, dropped, woken
 //!   awaited     copies that end in a thread of their own
 //!   signals     work of an offload device, waited for and awaited
+//!   shipping    main memory itself, and heaps
 //!   lifetime    storage and devices that go while others come
 //! ```
 //! The bytes themselves are in the models: every view, copy and kernel is an access that loom checks, so that two that
@@ -24,5 +25,6 @@ mod exclusion;
 mod lifetime;
 mod queue;
 mod rig;
+mod shipping;
 mod signals;
 mod waiting;

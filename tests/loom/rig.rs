@@ -1,6 +1,6 @@
 //! The machines that the models run on, the buffer that their threads share, and what their kernels write.
 
-use dml::arenas::{Null, kit};
+use dml::arenas::{MainMem, Null, kit};
 use dml::core::sync::{Arc, Mutex};
 use dml::core::{
     Acquire, Arena, ArenaDesc, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Grants,
@@ -65,7 +65,8 @@ impl Drop for Tally {
 #[derive(Clone)]
 pub(crate) struct Machine {
     pub(crate) platform: Platform,
-    nulls: Vec<Arc<Null>>,
+    /// The arenas for tests among them, by their ids.
+    nulls: Vec<Option<Arc<Null>>>,
     recording: Arc<Recording>,
 }
 
@@ -92,27 +93,49 @@ impl Machine {
     }
 
     /// Main memory and some devices of exclusive storage, joined by `join`.
-    pub(crate) fn joined(devices: u8, join: impl FnOnce(&mut PlatformBuilder, &[Arc<Null>])) -> Self {
+    pub(crate) fn joined(devices: u8, join: impl FnOnce(&mut PlatformBuilder, &[Option<Arc<Null>>])) -> Self {
         Self::of(devices, Concurrency::Exclusive, join)
     }
 
     fn of(
         devices: u8,
         concurrency: Concurrency,
-        join: impl FnOnce(&mut PlatformBuilder, &[Arc<Null>]),
+        join: impl FnOnce(&mut PlatformBuilder, &[Option<Arc<Null>>]),
+    ) -> Self {
+        let main = Arc::new(Null::backed(main_desc()));
+        Self::beside(main.clone(), Some(main), (devices, concurrency), join)
+    }
+
+    /// Main memory that ships, and one device with storage of its own.
+    pub(crate) fn main_mem_staged() -> Self {
+        Self::beside(Arc::new(MainMem::new(CPU)), None, (1, Concurrency::Exclusive), |builder, _| {
+            kit::join_staged(builder, MAIN, VIDEO, LinkSpeed::default());
+        })
+    }
+
+    /// Main memory that ships, and one device that uses its storage.
+    pub(crate) fn main_mem_bound(concurrency: Concurrency) -> Self {
+        Self::beside(Arc::new(MainMem::new(CPU)), None, (1, concurrency), |builder, _| {
+            kit::join_bound(builder, MAIN, VIDEO, concurrency, LinkSpeed::default());
+        })
+    }
+
+    fn beside(
+        main: Arc<dyn Arena>,
+        null_main: Option<Arc<Null>>,
+        (devices, concurrency): (u8, Concurrency),
+        join: impl FnOnce(&mut PlatformBuilder, &[Option<Arc<Null>>]),
     ) -> Self {
         let mut builder = builder();
-        let nulls: Vec<_> = std::iter::once(main_desc())
-            .chain(
-                (1..=devices)
-                    .map(|device| device_desc(DeviceId(device.into())).with_concurrency(concurrency)),
-            )
-            .map(|desc| Arc::new(Null::backed(desc)))
-            .collect();
-        for null in &nulls {
-            let kind = if null.desc().native == CPU { DeviceKind::Cpu } else { DeviceKind::Gpu };
-            builder.add_device(DeviceDesc::new(&null.desc().name, kind));
-            builder.add_arena(null.clone());
+        let descs =
+            (1..=devices).map(|device| device_desc(DeviceId(device.into())).with_concurrency(concurrency));
+        let nulls: Vec<_> =
+            std::iter::once(null_main).chain(descs.map(|desc| Some(Arc::new(Null::backed(desc))))).collect();
+        let arenas = nulls[1..].iter().flatten().map(|null| null.clone() as Arc<dyn Arena>);
+        for arena in std::iter::once(main).chain(arenas) {
+            let kind = if arena.desc().native == CPU { DeviceKind::Cpu } else { DeviceKind::Gpu };
+            builder.add_device(DeviceDesc::new(&arena.desc().name, kind));
+            builder.add_arena(arena);
         }
         join(&mut builder, &nulls);
         let platform = builder.build().expect("a sound platform");
@@ -121,7 +144,7 @@ impl Machine {
     }
 
     pub(crate) fn null(&self, arena: ArenaId) -> &Null {
-        &self.nulls[usize::from(arena.0)]
+        self.nulls[usize::from(arena.0)].as_ref().expect("an arena for tests")
     }
 
     fn home(&self, device: DeviceId) -> &Null {
@@ -129,7 +152,7 @@ impl Machine {
     }
 
     pub(crate) fn live_blocks(&self) -> usize {
-        self.nulls.iter().map(|null| null.live_blocks()).sum()
+        self.nulls.iter().flatten().map(|null| null.live_blocks()).sum()
     }
 
     /// Everything has gone: nothing is left, and what happened may happen.

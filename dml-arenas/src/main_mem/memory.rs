@@ -103,7 +103,7 @@ impl Memory {
 }
 
 /// Returns the span of `len` bytes at an address.
-#[cfg(all(feature = "offload", target_os = "linux"))]
+#[cfg(any(feature = "opencl", all(feature = "offload", target_os = "linux")))]
 pub(crate) fn host_span(ptr: NonNull<u8>, len: usize) -> HostSpan {
     tracked_span(ptr, len, &Tracker::default())
 }

@@ -26,10 +26,10 @@ mod page_locks;
 pub use arena::MainMem;
 #[cfg(feature = "opencl")]
 pub(crate) use block::page_locks;
-#[cfg(all(feature = "offload", target_os = "linux"))]
+#[cfg(any(feature = "opencl", all(feature = "offload", target_os = "linux")))]
 pub(crate) use block::{HostBlock, Keeps};
-#[cfg(all(feature = "offload", target_os = "linux"))]
+#[cfg(any(feature = "opencl", all(feature = "offload", target_os = "linux")))]
 pub(crate) use memory::host_span;
 pub(crate) use memory::{Memory, copy, fill, shown};
 #[cfg(feature = "opencl")]
-pub(crate) use page_locks::{PageLockBudget, PageLocks};
+pub(crate) use page_locks::{PageLockBudget, PageLocks, Share as PageLockShare};

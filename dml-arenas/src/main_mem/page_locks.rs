@@ -33,7 +33,7 @@ impl PageLockBudget {
     }
 
     /// Takes `bytes` bytes of the budget, or returns `None` if fewer are left.
-    fn take(self: &Arc<Self>, bytes: u64) -> Option<Share> {
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<Share> {
         let add = |locked: u64| locked.checked_add(bytes).filter(|&sum| sum <= self.limit_bytes);
         // The count orders no other access.
         self.locked_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
@@ -42,7 +42,8 @@ impl PageLockBudget {
 }
 
 /// A part of a budget, until it is dropped.
-struct Share {
+#[derive(Debug)]
+pub(crate) struct Share {
     budget: Arc<PageLockBudget>,
     bytes: u64,
 }
@@ -63,6 +64,16 @@ struct Entry {
     /// The bytes that the holder has transferred without a lock.
     moved_bytes: u64,
     lock: Lock,
+}
+
+/// Whether a lock is to be made.
+enum Due {
+    /// The caller makes it.
+    Now,
+    /// There is one.
+    Made,
+    /// It does not pay yet, another transfer makes it, or it cannot be made.
+    Later,
 }
 
 enum Lock {
@@ -87,44 +98,49 @@ impl fmt::Debug for Lock {
 
 impl PageLocks {
     /// Notes that `holder` transfers `bytes` bytes of the block, and calls `make` if this is the transfer at which a lock
-    /// of all `block_bytes` bytes begins to pay. `make` returns what keeps the pages locked until it is dropped.
+    /// of all `block_bytes` bytes begins to pay. `make` returns what keeps the pages locked until it is dropped. Returns
+    /// whether the pages are locked then.
     pub(crate) fn transfer(
         &self,
         (holder, budget): (u64, &Arc<PageLockBudget>),
         (bytes, block_bytes): (u64, u64),
         pays: impl FnOnce(u64) -> bool,
         make: impl FnOnce() -> Option<Box<dyn Any + Send>>,
-    ) {
-        if !self.is_due(holder, bytes, pays) {
-            return;
+    ) -> bool {
+        match self.due(holder, bytes, pays) {
+            Due::Now => {}
+            Due::Made => return true,
+            Due::Later => return false,
         }
         let Some(share) = budget.take(block_bytes) else {
             // Other blocks may go, and leave room for a later transfer.
             self.settle(holder, Lock::None);
-            return;
+            return false;
         };
-        if let Some(lock) = make() {
-            self.settle(holder, Lock::Held { _lock: lock, _share: share });
-        }
+        let Some(lock) = make() else { return false };
+        self.settle(holder, Lock::Held { _lock: lock, _share: share });
+        true
     }
 
     /// Returns whether the lock of `holder` is to be made now, by the caller.
-    fn is_due(&self, holder: u64, bytes: u64, pays: impl FnOnce(u64) -> bool) -> bool {
+    fn due(&self, holder: u64, bytes: u64, pays: impl FnOnce(u64) -> bool) -> Due {
         let mut entries = self.0.lock();
         let index = entries.iter().position(|entry| entry.holder == holder).unwrap_or_else(|| {
             entries.push(Entry { holder, moved_bytes: 0, lock: Lock::None });
             entries.len() - 1
         });
         let entry = &mut entries[index];
-        if !matches!(entry.lock, Lock::None) {
-            return false;
+        match entry.lock {
+            Lock::None => {}
+            Lock::Settled => return Due::Later,
+            Lock::Held { .. } => return Due::Made,
         }
         entry.moved_bytes = entry.moved_bytes.saturating_add(bytes);
-        let is_due = pays(entry.moved_bytes);
-        if is_due {
-            entry.lock = Lock::Settled;
+        if !pays(entry.moved_bytes) {
+            return Due::Later;
         }
-        is_due
+        entry.lock = Lock::Settled;
+        Due::Now
     }
 
     fn settle(&self, holder: u64, lock: Lock) {
@@ -175,9 +191,10 @@ mod tests {
         locks.transfer((TWO, &budget), (200, 400), pays, never);
         locks.transfer((ONE, &budget), (100, 400), pays, never);
         assert!(!locks.is_held(ONE));
-        locks.transfer((ONE, &budget), (50, 400), pays, made);
+        assert!(locks.transfer((ONE, &budget), (50, 400), pays, made));
         assert!(locks.is_held(ONE) && !locks.is_held(TWO), "each holder counts for itself");
-        locks.transfer((ONE, &budget), (400, 400), pays, never);
+        assert!(locks.transfer((ONE, &budget), (400, 400), pays, never), "it is locked already");
+        assert!(!locks.transfer((TWO, &budget), (1, 400), pays, never));
     }
 
     #[test]
@@ -185,12 +202,12 @@ mod tests {
         let budget = PageLockBudget::new(1_000);
         let blocks: Vec<PageLocks> = (0..3).map(|_| PageLocks::default()).collect();
         let lock = |block: &PageLocks| block.transfer((ONE, &budget), (400, 400), |_| true, made);
-        blocks.iter().for_each(lock);
+        assert_eq!(blocks.iter().map(lock).collect::<Vec<_>>(), [true, true, false]);
         assert_eq!(blocks.iter().map(|block| block.is_held(ONE)).collect::<Vec<_>>(), [true, true, false]);
         let mut blocks = blocks.into_iter();
         drop(blocks.next());
         let last = blocks.next_back().unwrap();
-        lock(&last);
+        assert!(lock(&last));
         assert!(last.is_held(ONE), "what a block had is free again");
         let whole = PageLockBudget::new(400);
         let block = PageLocks::default();
@@ -201,8 +218,8 @@ mod tests {
     #[test]
     fn a_lock_that_cannot_be_made_is_not_tried_again_and_costs_nothing() {
         let (locks, budget) = (PageLocks::default(), PageLockBudget::new(400));
-        locks.transfer((ONE, &budget), (400, 400), |_| true, || None);
-        locks.transfer((ONE, &budget), (400, 400), |_| true, never);
+        assert!(!locks.transfer((ONE, &budget), (400, 400), |_| true, || None));
+        assert!(!locks.transfer((ONE, &budget), (400, 400), |_| true, never));
         let other = PageLocks::default();
         other.transfer((ONE, &budget), (400, 400), |_| true, made);
         assert!(other.is_held(ONE));
@@ -213,7 +230,7 @@ mod tests {
         let (locks, budget) = (PageLocks::default(), PageLockBudget::new(400));
         let make = || {
             // Another transfer of the block, at the same moment.
-            locks.transfer((ONE, &budget), (400, 400), |_| true, never);
+            assert!(!locks.transfer((ONE, &budget), (400, 400), |_| true, never));
             made()
         };
         locks.transfer((ONE, &budget), (400, 400), |_| true, make);

@@ -43,6 +43,13 @@ impl OpenClArena {
         Self { desc, host, session, programs: Mutex::new(Programs::new()) }
     }
 
+    /// Makes it an arena that is bound to shared virtual memory. There the host needs no mapping, and blocks of the arena's own are
+    /// not mapped at all, but read and written.
+    pub(super) fn fine_grained(mut self) -> Self {
+        self.desc = self.desc.with_remotes(DeviceSet::EMPTY).with_concurrency(Concurrency::BimapFull);
+        self
+    }
+
     /// The `cl_context`, valid while the arena lives.
     #[must_use]
     pub fn context(&self) -> NativeHandle {
@@ -135,7 +142,8 @@ impl Arena for OpenClArena {
 
     fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
         let (block, device) = (request.block(), request.device());
-        assert!(device == self.host, "core bug: {} cannot be mapped for device {device}", self.desc.name);
+        let is_remote = self.desc.remotes.contains(device);
+        assert!(is_remote, "core bug: {} cannot be mapped for device {device}", self.desc.name);
         let memory = self.own(block).map(block, &self.desc.name)?;
         Ok(MapReport { state: MapState::Mapped(DeviceSet::of(device)), host: Some(memory) })
     }

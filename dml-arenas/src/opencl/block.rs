@@ -88,9 +88,11 @@ impl OpenClBlock {
         // OpenCL has no empty buffers.
         let size = len.max(1);
         let context = session.context().map_err(|_| ("clCreateBuffer", CL_DEVICE_NOT_AVAILABLE))?;
-        let reservation =
-            session.reserve(size as u64).ok_or(("clCreateBuffer", CL_MEM_OBJECT_ALLOCATION_FAILURE))?;
         let host = backing.and_then(Backing::host).filter(|_| len > 0);
+        // A device that uses the host's memory in place takes none for it.
+        let taken = if host.is_some() && !session.part.is_discrete { 0 } else { size as u64 };
+        let reservation =
+            session.reserve(taken).ok_or(("clCreateBuffer", CL_MEM_OBJECT_ALLOCATION_FAILURE))?;
         let (flags, address) = match host {
             Some(host) => (CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, host.as_ptr().cast()),
             None => (CL_MEM_READ_WRITE, std::ptr::null_mut()),

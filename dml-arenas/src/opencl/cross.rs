@@ -12,16 +12,18 @@
 //! without asking the arena, so the mechanisms themselves refuse to copy in a fork.
 
 use super::device::Sort;
-use super::page_lock::PageLocking;
+use super::page_lock::{PageLocking, copiers, staging_pays};
+use super::scratch::{PIECE_BYTES, ScratchPool};
 use super::session::Session;
+use super::staging::Staging;
 use crate::fork::Origin;
-use crate::kit::{join_both_ways, join_via};
+use crate::kit::{join_both_ways, join_staged, join_via};
 use crate::main_mem::PageLockBudget;
 use crate::options::Mechanisms;
 use dml_core::sync::Arc;
 use dml_core::{
-    Allocation, ArenaId, Concurrency, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostMapped, HostStaged,
-    Link, LinkSpeed, PlatformBuilder, TransferError,
+    Allocation, ArenaId, Binding, Concurrency, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostMapped,
+    HostStaged, Link, LinkSpeed, PlatformBuilder, TransferError,
 };
 
 /// The speeds of the two mechanisms for one sort of device. They are guesses in the right order of magnitude, until
@@ -55,26 +57,33 @@ impl Speeds {
     }
 }
 
+/// The budget for locked pages, and the scratch memory that is locked.
+pub(super) type Locking<'a> = (&'a Arc<PageLockBudget>, &'a Arc<ScratchPool>);
+
 /// The device end of the links.
+#[derive(Clone, Copy)]
 pub(super) struct Side<'a> {
     pub(super) arena: ArenaId,
     pub(super) sort: Sort,
     pub(super) session: &'a Arc<Session>,
-    /// The budget from which pages of main memory are locked; `None` where device and host share their memory.
-    pub(super) budget: Option<&'a Arc<PageLockBudget>>,
+    /// The budget from which pages of main memory are locked, and the scratch memory that is; `None` where device and host
+    /// share their memory.
+    pub(super) locking: Option<Locking<'a>>,
 }
 
 /// Links an OpenCL arena with main memory by some of the mechanisms, in both directions.
 pub(super) fn join(builder: &mut PlatformBuilder, main: ArenaId, side: &Side<'_>, mechanisms: Mechanisms) {
     let (device, speeds) = (side.arena, Speeds::of(side.sort));
     if mechanisms != Mechanisms::Mapped {
-        let staged = Here::new(HostStaged::new(speeds.staged));
-        match side.budget {
-            Some(budget) => {
+        let mechanism = HostStaged::new(speeds.staged);
+        match side.locking {
+            Some((budget, pool)) => {
                 let (session, budget) = (side.session.clone(), budget.clone());
-                join_both_ways(builder, main, device, PageLocking { mechanism: staged, session, budget });
+                let staging = Staging::new(pool, copiers(), staging_pays);
+                let locking = PageLocking { mechanism, session, budget, staging };
+                join_both_ways(builder, main, device, Here::new(locking));
             }
-            None => join_both_ways(builder, main, device, staged),
+            None => join_both_ways(builder, main, device, Here::new(mechanism)),
         }
     }
     // A map of memory that is not the host's moves the whole block there and back, however few bytes are wanted. So such a
@@ -82,13 +91,63 @@ pub(super) fn join(builder: &mut PlatformBuilder, main: ArenaId, side: &Side<'_>
     let maps = match mechanisms {
         Mechanisms::Staged => false,
         Mechanisms::Mapped => true,
-        _ => side.budget.is_none(),
+        _ => side.locking.is_none(),
     };
     if maps {
         let mapped = Here::new(HostMapped::new(speeds.mapped));
         // The host reaches the device's memory itself.
         let host = builder.native(main);
         join_via(builder, (main, host), (device, host), Allocation::Internal, mapped);
+    }
+}
+
+/// Links two devices with memory of their own, in both directions, through scratch memory that is locked for both.
+pub(super) fn relay(builder: &mut PlatformBuilder, sides: [&Side<'_>; 2], pool: &Arc<ScratchPool>) {
+    for [from, to] in [sides, [sides[1], sides[0]]] {
+        let relayed = Relayed {
+            speeds: [from, to].map(|side| Speeds::of(side.sort).staged),
+            sessions: [from, to].map(|side| side.session.clone()),
+            staging: Staging::new(pool, 1, |_, _| true),
+        };
+        let (source_via, target_via) = (builder.native(from.arena), builder.native(to.arena));
+        let allocation = Allocation::Internal;
+        let link = Link { from: from.arena, to: to.arena, source_via, target_via, allocation };
+        builder.add_link(link, Arc::new(Here::new(relayed)));
+    }
+}
+
+/// Copies between two devices: each part is read into scratch memory by one and written from there by the other, while the
+/// next part is read.
+#[derive(Debug)]
+struct Relayed {
+    /// The speeds of the copies out of the source and into the destination.
+    speeds: [LinkSpeed; 2],
+    sessions: [Arc<Session>; 2],
+    staging: Staging,
+}
+
+impl CrossArena for Relayed {
+    fn name(&self) -> &'static str {
+        "relayed"
+    }
+
+    /// The slower of the two copies hides the other, but for a piece of it.
+    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
+        let out = CopyQuery { remap_target: false, allocates: false, ..*query };
+        let back = CopyQuery { remap_source: false, ..*query };
+        let piece = |query: &CopyQuery| CopyQuery { bytes: query.bytes.min(PIECE_BYTES), ..*query };
+        let [read, write] = &self.speeds;
+        let read_longer = read.cost(&out) + write.cost(&piece(&back));
+        let write_longer = write.cost(&back) + read.cost(&piece(&out));
+        Some(read_longer.max(write_longer))
+    }
+
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+        let [from, to] = &self.sessions;
+        match self.staging.take_between([from, to]) {
+            Some(taken) => Ok(self.staging.copy(job, taken)),
+            None => job.stage(),
+        }
     }
 }
 
@@ -117,6 +176,21 @@ pub(super) fn share(builder: &mut PlatformBuilder, side: &Side<'_>, sharing: Sha
     match sharing {
         Sharing::Preferred(_) => builder.prefer_binding(root, device),
         Sharing::Never | Sharing::OnRequest(_) => builder.allow_binding(root, device),
+    }
+}
+
+/// Lets main memory and the device use the storage of shared virtual memory in place of storage of their own, both at once.
+/// The copies to main memory remain for buffers whose storage is elsewhere: the application's own vectors.
+pub(super) fn unify(builder: &mut PlatformBuilder, main: ArenaId, svm: ArenaId, device: ArenaId) {
+    // A copy in memory by this process.
+    join_staged(builder, main, svm, LinkSpeed { latency_ns: 500, bytes_per_s: 8_000_000_000, remap_ns: 0 });
+    let binding = LinkSpeed { latency_ns: 10_000, bytes_per_s: u64::MAX, remap_ns: 0 };
+    for member in [main, device] {
+        let allocation = Allocation::Bound(Concurrency::BimapFull);
+        let (source_via, target_via) = (builder.native(svm), builder.native(member));
+        let link = Link { from: svm, to: member, source_via, target_via, allocation };
+        builder.add_link(link, Arc::new(Binding::new(binding)));
+        builder.prefer_binding(svm, member);
     }
 }
 
@@ -163,13 +237,13 @@ impl CrossArena for HostPointer {
 
 /// A mechanism that copies in the process that made it, but not in its forks.
 #[derive(Debug)]
-struct Here<M> {
+pub(super) struct Here<M> {
     mechanism: M,
     origin: Origin,
 }
 
 impl<M: CrossArena> Here<M> {
-    fn new(mechanism: M) -> Self {
+    pub(super) fn new(mechanism: M) -> Self {
         Self { mechanism, origin: Origin::here() }
     }
 }

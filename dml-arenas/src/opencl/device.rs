@@ -12,7 +12,8 @@ use super::handle::SubDevice;
 use crate::fork::Origin;
 use opencl3::device::{
     CL_DEVICE_PARTITION_BY_COUNTS, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, CL_DEVICE_PARTITION_EQUALLY,
-    CL_DEVICE_TYPE_ALL, CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU, Device, create_sub_devices,
+    CL_DEVICE_SVM_FINE_GRAIN_BUFFER, CL_DEVICE_TYPE_ALL, CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU, Device,
+    create_sub_devices,
 };
 use opencl3::error_codes::{CL_DEVICE_NOT_FOUND, ClError};
 use opencl3::platform::{Platform, get_platforms};
@@ -46,6 +47,8 @@ pub(super) struct Found {
     pub(super) overlaps: bool,
     /// Whether the device has memory of its own, so that transfers cross a link.
     pub(super) is_discrete: bool,
+    /// Whether host and device can use one memory at the same time, byte by byte, without a map.
+    pub(super) is_fine_grained: bool,
     /// Why the device cannot be used, if it cannot.
     pub(super) defect: Option<String>,
 }
@@ -138,6 +141,7 @@ impl Found {
             units: 1,
             overlaps: false,
             is_discrete: false,
+            is_fine_grained: false,
             defect: None,
         };
         found.defect = found
@@ -158,6 +162,9 @@ impl Found {
         let version = self.device.version()?;
         self.overlaps = version_of(&version) >= (2, 0);
         self.is_discrete = !self.device.host_unified_memory()?;
+        // A driver before OpenCL 2.0 does not know the question.
+        self.is_fine_grained =
+            self.overlaps && self.device.svm_mem_capability() & CL_DEVICE_SVM_FINE_GRAIN_BUFFER != 0;
         self.driver = clean(&self.device.driver_version()?);
         Ok(if !self.device.available()? {
             Some("its driver says that it is not available".into())
@@ -180,7 +187,13 @@ impl Found {
             return Err(format!("it has {} compute units", self.units));
         }
         if units == self.units {
-            return Ok(Part { device: self.device, units, overlaps: self.overlaps, sub_device: None });
+            return Ok(Part {
+                device: self.device,
+                units,
+                overlaps: self.overlaps,
+                is_discrete: self.is_discrete,
+                sub_device: None,
+            });
         }
         let sub_device = self.sub_device(units)?;
         let device = Device::new(sub_device.raw());
@@ -188,7 +201,13 @@ impl Found {
         if got != units {
             return Err(format!("its driver made a sub-device of {got} compute units"));
         }
-        Ok(Part { device, units, overlaps: self.overlaps, sub_device: Some(sub_device) })
+        Ok(Part {
+            device,
+            units,
+            overlaps: self.overlaps,
+            is_discrete: self.is_discrete,
+            sub_device: Some(sub_device),
+        })
     }
 
     fn sub_device(&self, units: u32) -> Result<SubDevice, String> {
@@ -211,6 +230,8 @@ pub(super) struct Part {
     pub(super) units: u32,
     /// As of [`Found`].
     pub(super) overlaps: bool,
+    /// As of [`Found`].
+    pub(super) is_discrete: bool,
     /// Keeps the sub-device alive; `None` for the whole device.
     sub_device: Option<SubDevice>,
 }

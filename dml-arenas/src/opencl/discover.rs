@@ -1,12 +1,14 @@
 //! Adds the OpenCL devices of the machine to a platform, as devices with arenas.
 
 use super::arena::OpenClArena;
-use super::cross::{self, Sharing, Side};
+use super::cross::{self, Locking, Sharing, Side};
 use super::device::{Found, Sort, list};
+use super::scratch::ScratchPool;
 use super::session::Session;
+use super::svm::SvmArena;
 use crate::kit::Backend;
 use crate::main_mem::PageLockBudget;
-use crate::options::{DiscoverError, DiscoverOptions};
+use crate::options::{DiscoverError, DiscoverOptions, Mechanisms};
 use dml_core::sync::Arc;
 use dml_core::{ArenaId, DeviceDesc, DeviceKind, PlatformBuilder, Unavailable};
 
@@ -50,7 +52,8 @@ impl Backend for Candidates {
     /// name it.
     ///
     /// # Errors
-    /// [`DiscoverError::BadLimit`] and [`DiscoverError::Unusable`], for devices named in the options.
+    /// [`DiscoverError::BadLimit`], [`DiscoverError::BadSharing`] and [`DiscoverError::Unusable`], for devices named in the
+    /// options.
     fn add(
         &self,
         builder: &mut PlatformBuilder,
@@ -58,6 +61,8 @@ impl Backend for Candidates {
         options: &DiscoverOptions,
     ) -> Result<(), DiscoverError> {
         let budget = PageLockBudget::new(options.page_lock_limit());
+        let scratch = ScratchPool::new(options.locked_scratch_limit(), &budget);
+        let mut discrete: Vec<(ArenaId, &Found, Arc<Session>)> = Vec::new();
         self.notes.iter().for_each(|note| builder.add_unavailable(note.clone()));
         for (index, found) in self.found.iter().enumerate() {
             let name = name_of(index);
@@ -65,7 +70,18 @@ impl Backend for Candidates {
                 continue;
             }
             match open(found, &name, options)? {
-                Ok(session) => add_device(builder, main, (found, session), &name, (options, &budget)),
+                Ok(_) if options.is_fine_grained(&name) && !found.is_fine_grained => {
+                    let reason = "its driver offers no fine-grained shared virtual memory".to_owned();
+                    return Err(DiscoverError::BadSharing { device: name, reason });
+                }
+                Ok(session) => {
+                    let session = Arc::new(session);
+                    let locking = found.is_discrete.then_some((&budget, &scratch));
+                    let arena = add_device(builder, main, (found, &session), &name, (options, locking));
+                    if found.is_discrete {
+                        discrete.push((arena, found, session));
+                    }
+                }
                 Err(reason) if options.names(&name) => {
                     return Err(DiscoverError::Unusable { device: name, reason });
                 }
@@ -75,7 +91,32 @@ impl Backend for Candidates {
                 }
             }
         }
+        if options.mechanisms == Mechanisms::All {
+            relay_between(builder, &discrete, (&budget, &scratch));
+        }
         Ok(())
+    }
+}
+
+/// Links all pairs of these devices.
+fn relay_between(
+    builder: &mut PlatformBuilder,
+    devices: &[(ArenaId, &Found, Arc<Session>)],
+    locking: Locking<'_>,
+) {
+    let sides: Vec<_> = devices
+        .iter()
+        .map(|(arena, found, session)| Side {
+            arena: *arena,
+            sort: found.sort,
+            session,
+            locking: Some(locking),
+        })
+        .collect();
+    for (index, one) in sides.iter().enumerate() {
+        for other in &sides[..index] {
+            cross::relay(builder, [other, one], locking.1);
+        }
     }
 }
 
@@ -103,10 +144,10 @@ fn open(
 fn add_device(
     builder: &mut PlatformBuilder,
     main: ArenaId,
-    (found, session): (&Found, Session),
+    (found, session): (&Found, &Arc<Session>),
     name: &str,
-    (options, budget): (&DiscoverOptions, &Arc<PageLockBudget>),
-) {
+    (options, locking): (&DiscoverOptions, Option<Locking<'_>>),
+) -> ArenaId {
     let kind = match found.sort {
         Sort::Gpu => DeviceKind::Gpu,
         // The cores are those of device 0, the host, but behind OpenCL and with their own memory.
@@ -119,11 +160,13 @@ fn add_device(
         .with_driver(found.driver.clone())
         .with_units(session.part.units);
     let native = builder.add_device(desc);
-    let (host, session) = (builder.native(main), Arc::new(session));
-    let arena = builder.add_arena(Arc::new(OpenClArena::new(session.clone(), name, native, host)));
-    let budget = found.is_discrete.then_some(budget);
-    let side = Side { arena, sort: found.sort, session: &session, budget };
-    cross::join(builder, main, &side, options.mechanisms);
+    let host = builder.native(main);
+    let is_fine_grained = options.is_fine_grained(name);
+    let arena = OpenClArena::new(session.clone(), name, native, host);
+    let arena = builder.add_arena(Arc::new(if is_fine_grained { arena.fine_grained() } else { arena }));
+    let side = Side { arena, sort: found.sort, session, locking };
+    let mechanisms = if is_fine_grained { Mechanisms::Staged } else { options.mechanisms };
+    cross::join(builder, main, &side, mechanisms);
     let sharing = match shared(builder, name, options) {
         Some(shared) => Sharing::Preferred(shared),
         None if options.is_bound(name) => Sharing::Preferred(main),
@@ -131,6 +174,11 @@ fn add_device(
         None => Sharing::Never,
     };
     cross::share(builder, &side, sharing);
+    if is_fine_grained {
+        let svm = builder.add_arena(Arc::new(SvmArena::new(session.clone(), host)));
+        cross::unify(builder, main, svm, arena);
+    }
+    arena
 }
 
 /// Returns the shared memory that the device is to use, if any.

@@ -24,7 +24,11 @@
 //! 6. A fence can be awaited: the driver calls back at the end of the command, and a thread of the session wakes the
 //!    future. A map blocks, because the host needs the address.
 //! 7. The pages of main memory that a device with its own memory transfers are locked where that pays (`page_lock.rs`).
-//! 8. Kernel source is trusted like the program itself: a kernel may write wherever its device allows.
+//!    Other memory, and what goes from one such device to another, passes through scratch memory that is locked
+//!    (`staging.rs`, `scratch.rs`).
+//! 8. A device can be bound to host memory, and then takes turns with the host, or to shared virtual memory (`svm.rs`), and
+//!    then uses it beside the host.
+//! 9. Kernel source is trusted like the program itself: a kernel may write wherever its device allows.
 
 mod arena;
 mod block;
@@ -37,8 +41,12 @@ mod handle;
 mod kernel;
 pub mod native;
 mod page_lock;
+mod scratch;
 mod session;
+mod staging;
+mod svm;
 
 pub use arena::OpenClArena;
 pub use error::BuildError;
 pub use kernel::{Grid, KernelArg, Launch, OpenClKernel, may_have_begun};
+pub use svm::SvmArena;

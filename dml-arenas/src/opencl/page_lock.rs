@@ -5,10 +5,19 @@
 //! made over host memory (`CL_MEM_USE_HOST_PTR`) locks them while it lives. Every transfer between that memory and any
 //! other buffer is fast then. The buffer has no other purpose, and no command names it.
 //!
-//! To lock pages takes time, so a block's are locked as soon as its transfers would have paid for it.
+//! To lock pages takes time, so a block's are locked as soon as its transfers would have paid for it. Until then, and where
+//! they cannot be locked, a transfer goes through scratch memory that is locked already (`staging.rs`) if enough cores copy
+//! to be faster than the driver:
+//!
+//! ```text
+//!   the block's pages are locked, or locking them pays now ──▶ the driver's call, at the link's speed
+//!   else: several cores copy faster than the driver        ──▶ staged
+//!   else                                                   ──▶ the driver's call
+//! ```
 
 use super::handle::Mem;
 use super::session::Session;
+use super::staging::Staging;
 use crate::main_mem::{self, PageLockBudget};
 use dml_core::sync::Arc;
 use dml_core::{CopyJob, CopyQuery, Cost, CrossArena, Fence, HostSpan, TransferError};
@@ -24,19 +33,45 @@ const LOCKED_BYTES_PER_S: u64 = 22_000_000_000;
 const ORDINARY_BYTES_PER_S: u64 = 13_000_000_000;
 const LINK_BYTES_PER_S: u64 = 54_000_000_000;
 
-/// Returns whether locking a block would have cost no more than it would have saved for `moved_bytes` bytes.
-fn pays(block_bytes: u64, moved_bytes: u64) -> bool {
-    let time = |bytes: u64, bytes_per_s: u64| u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_s);
-    let lock = u128::from(ONCE_NS) + time(block_bytes, LOCKED_BYTES_PER_S);
-    time(moved_bytes, ORDINARY_BYTES_PER_S) - time(moved_bytes, LINK_BYTES_PER_S) >= lock
+/// How much memory one core copies in a second, in bytes.
+const COPIED_BYTES_PER_S: u64 = 11_000_000_000;
+/// What a staged copy takes beyond the time of its bytes: threads are started, and the first part and the last have nothing
+/// beside them.
+const STAGED_ONCE_NS: u64 = 150_000;
+/// The most threads that copy for one transfer. More would not be faster than the link.
+const MAX_COPIERS: usize = 4;
+
+/// Returns how many threads copy for one transfer: at most half of the cores, because the others compute.
+pub(super) fn copiers() -> usize {
+    std::thread::available_parallelism().map_or(0, |cores| (cores.get() / 2).min(MAX_COPIERS))
 }
 
-/// A mechanism between main memory and a device, which locks the pages of main memory where that pays.
+/// Returns whether `copiers` threads stage a copy of ordinary memory in less time than the driver takes for it.
+pub(super) fn staging_pays(bytes: u64, copiers: usize) -> bool {
+    let copied_bytes_per_s = COPIED_BYTES_PER_S.saturating_mul(copiers as u64).min(LINK_BYTES_PER_S);
+    copied_bytes_per_s > 0
+        && u128::from(STAGED_ONCE_NS) + time_ns(bytes, copied_bytes_per_s)
+            < time_ns(bytes, ORDINARY_BYTES_PER_S)
+}
+
+fn time_ns(bytes: u64, bytes_per_s: u64) -> u128 {
+    u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_s)
+}
+
+/// Returns whether locking a block would have cost no more than it would have saved for `moved_bytes` bytes.
+fn pays(block_bytes: u64, moved_bytes: u64) -> bool {
+    let lock = u128::from(ONCE_NS) + time_ns(block_bytes, LOCKED_BYTES_PER_S);
+    time_ns(moved_bytes, ORDINARY_BYTES_PER_S) - time_ns(moved_bytes, LINK_BYTES_PER_S) >= lock
+}
+
+/// A mechanism between main memory and a device, which locks the pages of main memory where that pays, and stages what is
+/// not locked where that pays.
 #[derive(Debug)]
 pub(super) struct PageLocking<M> {
     pub(super) mechanism: M,
     pub(super) session: Arc<Session>,
     pub(super) budget: Arc<PageLockBudget>,
+    pub(super) staging: Staging,
 }
 
 impl<M: CrossArena> CrossArena for PageLocking<M> {
@@ -49,11 +84,12 @@ impl<M: CrossArena> CrossArena for PageLocking<M> {
     }
 
     fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+        let mut is_locked = false;
         for end in [job.from(), job.to()] {
             if let Some((locks, memory)) = main_mem::page_locks(end.block) {
                 let (session, sizes) = (&self.session, (job.len(), memory.len()));
                 let holder = (session.id(), &self.budget);
-                locks.transfer(
+                is_locked |= locks.transfer(
                     holder,
                     sizes,
                     |moved_bytes| pays(memory.len(), moved_bytes),
@@ -61,15 +97,19 @@ impl<M: CrossArena> CrossArena for PageLocking<M> {
                 );
             }
         }
-        self.mechanism.copy(job)
+        let taken = if is_locked { None } else { self.staging.take(&job, &self.session) };
+        match taken {
+            Some(taken) => Ok(self.staging.copy(job, taken)),
+            None => self.mechanism.copy(job),
+        }
     }
 }
 
 /// Locks the pages of some memory until the result is dropped. Returns `None` if the driver refuses.
-fn lock(session: &Arc<Session>, memory: &HostSpan) -> Option<Box<dyn Any + Send>> {
+pub(super) fn lock(session: &Arc<Session>, memory: &HostSpan) -> Option<Box<dyn Any + Send>> {
     let size = usize::try_from(memory.len()).ok().filter(|size| *size > 0)?;
     let (context, address) = (session.context().ok()?, memory.as_ptr().cast());
-    // SAFETY: a live context, and memory of this size, which outlives the buffer: the block drops it first. The device
+    // SAFETY: a live context, and memory of this size, which outlives the buffer: the block, or the scratch, drops it first. The device
     // does not touch the memory through the buffer, because no command names it.
     let made = unsafe { create_buffer(context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, size, address) };
     let made = made.inspect_err(|code| session.note(*code)).ok()?;
@@ -82,6 +122,7 @@ mod tests {
     use super::super::arena::OpenClArena;
     use super::super::cross::{Side, join};
     use super::super::device::list;
+    use super::super::scratch::ScratchPool;
     use super::*;
     use crate::options::DiscoverOptions;
     use dml_core::{DeviceDesc, DeviceId, DeviceKind, Platform};
@@ -102,7 +143,9 @@ mod tests {
         let native = builder.add_device(DeviceDesc::new("opencl:0", DeviceKind::Accelerator));
         let arena = OpenClArena::new(session.clone(), "opencl:0", native, builder.native(main));
         let arena = builder.add_arena(Arc::new(arena));
-        let side = Side { arena, sort: found.sort, session: &session, budget: Some(budget) };
+        let scratch = ScratchPool::new(0, budget);
+        let locking = Some((budget, &scratch));
+        let side = Side { arena, sort: found.sort, session: &session, locking };
         join(&mut builder, main, &side, crate::options::Mechanisms::All);
         Some((builder.build().unwrap(), native, session))
     }
@@ -158,5 +201,17 @@ mod tests {
         assert!(!pays(4 * MIB, 4 * MIB) && pays(4 * MIB, 8 * MIB));
         assert!(!pays(1000, 100_000) && pays(1000, 3 * MIB));
         assert!(!pays(0, 0) && pays(u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn staging_pays_from_some_megabytes_on_where_several_cores_copy() {
+        const MIB: u64 = 1 << 20;
+        assert!(
+            (0..2).all(|copiers| !staging_pays(u64::MAX, copiers)),
+            "one core is no faster than the driver"
+        );
+        assert!(staging_pays(8 * MIB, 2) && !staging_pays(2 * MIB, 2));
+        assert!(staging_pays(4 * MIB, 4) && !staging_pays(MIB, 4));
+        assert!(!staging_pays(0, 4) && staging_pays(u64::MAX, usize::MAX));
     }
 }

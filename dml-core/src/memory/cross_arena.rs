@@ -181,6 +181,36 @@ impl CopyJob {
         Ok(Fence::done(self.span.len()))
     }
 
+    /// Reads the source into the first bytes of the mechanism's own memory, by the framework's read call. This is the first
+    /// half of a copy through scratch memory that the mechanism keeps. [`write_from`](Self::write_from) is the second.
+    ///
+    /// # Errors
+    /// Any error of [`Arena::copy_out`].
+    ///
+    /// # Panics
+    /// When `scratch` is shorter than the job, or lent, or belongs to a block.
+    pub fn read_into(&self, scratch: &mut HostMemory) -> Result<Fence, TransferError> {
+        scratch.expect_own();
+        let target = scratch.share().target(Span::new(0, self.len()), &self.loan);
+        self.counters.count(Operation::Read);
+        self.from.arena.copy_out(CopyOut::scheduled(&self.from.block, self.span.start(), target))
+    }
+
+    /// Writes the first bytes of the mechanism's own memory into the destination, by the framework's write call. They have
+    /// to be the bytes of the source.
+    ///
+    /// # Errors
+    /// Any error of [`Arena::copy_in`].
+    ///
+    /// # Panics
+    /// As [`read_into`](Self::read_into).
+    pub fn write_from(self, scratch: &HostMemory) -> Result<Fence, TransferError> {
+        scratch.expect_own();
+        let source = scratch.share().source(Span::new(0, self.len()), &self.loan);
+        self.counters.count(Operation::Write);
+        self.to.arena.copy_in(CopyIn::scheduled(&self.to.block, self.span.start(), source))
+    }
+
     /// Reads the source into scratch memory and writes the destination from there, in pieces. The copy is done on
     /// return.
     ///

@@ -14,6 +14,7 @@ mod test_arena;
 
 pub use rig::{End, Layers, Place, Rig};
 pub use shapes::{Shape, bound_pair, mapped_pair, pair, star};
+pub(crate) use test_arena::find_null;
 pub use test_arena::{Gate, Scripts, TestArena, Watch, live_blocks, null, test_arena};
 
 use dml_core::{ArenaId, Concurrency, DeviceId};

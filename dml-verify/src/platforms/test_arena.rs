@@ -118,7 +118,13 @@ pub fn null(platform: &Platform, id: ArenaId) -> &Null {
     test_arena(platform, id).inner().inner().inner()
 }
 
-/// Returns the number of live blocks in all arenas.
+/// Returns the innermost arena as [`null`] does, or `None` when the platform was not built by a rig.
+pub(crate) fn find_null(platform: &Platform, id: ArenaId) -> Option<&Null> {
+    platform.arena(id).downcast_ref::<TestArena>().map(|arena| arena.inner().inner().inner())
+}
+
+/// Returns the number of live blocks in all arenas that a rig has built.
 pub fn live_blocks(platform: &Platform) -> usize {
-    (0..platform.arenas().len()).map(|id| null(platform, ArenaId(id as u8)).live_blocks()).sum()
+    let ids = (0..platform.arenas().len()).map(|id| ArenaId(id as u8));
+    ids.filter_map(|id| find_null(platform, id)).map(Null::live_blocks).sum()
 }

@@ -116,17 +116,48 @@ pub(super) struct Waiting {
     pub(super) request: Request,
     /// The buffer that the request waits for.
     pub(super) at: Option<BufferId>,
+    /// The last place of the request in a queue.
+    place: Option<(RawBuffer, Ticket)>,
     flag: Arc<Flag>,
 }
 
 impl Waiting {
     pub(super) fn new(id: AskId, future: AcquireFuture, request: Request) -> Self {
-        Self { id, future, request, at: None, flag: Arc::default() }
+        Self { id, future, request, at: None, place: None, flag: Arc::default() }
     }
 
     pub(super) fn poll(&mut self) -> Poll<Result<Grants, AcquireError>> {
         let waker = Waker::from(self.flag.clone());
         Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
+    }
+
+    /// Polls until the request is answered or waits for a buffer. Where transfers take time, it waits for the copies that run:
+    /// the model knows of no moment between their beginning and their end. `tickets` are those before the call.
+    pub(super) fn poll_past_copies(
+        &mut self,
+        tickets: &[Option<Ticket>],
+    ) -> Poll<Result<Grants, AcquireError>> {
+        loop {
+            match self.poll() {
+                Poll::Pending if !self.is_queued(tickets) => self.wait_until_woken(),
+                answered => return answered,
+            }
+            self.flag.0.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Returns whether the request is in the queue of a buffer.
+    fn is_queued(&mut self, tickets: &[Option<Ticket>]) -> bool {
+        let items = self.request.items.iter().zip(tickets);
+        let news =
+            items.filter_map(|(item, before)| Some((item.raw.clone(), last_ticket(&item.raw)?, *before)));
+        if let Some((raw, ticket, _)) = { news }.find(|(_, ticket, before)| Some(*ticket) > *before) {
+            self.place = Some((raw, ticket));
+        }
+        let is_there = |(raw, ticket): &(RawBuffer, Ticket)| {
+            raw.snapshot().queue().any(|waiting| waiting.ticket == *ticket)
+        };
+        self.place.as_ref().is_some_and(is_there)
     }
 
     /// Returns the id of the request if it was woken since the last call.
@@ -142,7 +173,7 @@ impl Waiting {
             }
             std::thread::yield_now();
         }
-        panic!("the buffer is closed, and {:?} was not told", self.request);
+        panic!("{:?} was not told that its buffer is closed, or that its copies have ended", self.request);
     }
 
     /// Returns the last ticket in the queue of each item's buffer.

@@ -381,7 +381,7 @@ impl World {
         let mut waiting = self.waiting.swap_remove(index);
         let tickets = waiting.tickets();
         let was_new = self.model.asks[&waiting.id].waits.is_none();
-        match waiting.poll() {
+        match waiting.poll_past_copies(&tickets) {
             Poll::Pending => {
                 let at = match self.model.asks[&waiting.id].waits {
                     Some(Waits::Queued) => waiting.at,

@@ -1,0 +1,270 @@
+//! Copies through scratch memory whose pages are locked.
+//!
+//! ```text
+//!   to a device    memory ──processor──▶ piece ──device──▶ block      several threads, two pieces each: while the device
+//!   from one       block ──device──▶ piece ──processor──▶ memory      moves one piece, the processor copies the other
+//!   between two    block ──one device──▶ piece ──other device──▶ block     one thread, the processor copies nothing
+//! ```
+//! A driver moves ordinary memory through a buffer of its own, at the speed of one core, and the copies of the two directions
+//! between devices one after the other. Here several cores copy, or none, and both devices move at once.
+//!
+//! 1. The copies run on a thread of the mechanism, so the caller may begin others meanwhile.
+//! 2. When a part fails, no further part begins. Those that run are waited for, and the first error is the copy's.
+//! 3. A piece is reused only after its transfer has ended and returned it.
+
+use super::scratch::{Scratch, ScratchPool};
+use super::session::Session;
+use crate::kit::Worker;
+use crate::main_mem;
+use dml_core::sync::{Arc, Mutex};
+use dml_core::{CopyJob, Fence, HostSpan, Span, TransferError, panic_text};
+use std::any::Any;
+use std::sync::OnceLock;
+
+/// The least size of a part, in bytes. A smaller one takes longer to begin than to move.
+const LEAST_PART_BYTES: u64 = 256 << 10;
+
+/// The bytes of a copy that have not begun, which several threads take in parts.
+struct Parts {
+    rest: Mutex<Option<CopyJob>>,
+    part_bytes: u64,
+}
+
+impl Parts {
+    fn new(job: CopyJob, part_bytes: u64) -> Self {
+        Self { rest: Mutex::new(Some(job)), part_bytes }
+    }
+
+    fn next(&self) -> Option<CopyJob> {
+        let mut rest = self.rest.lock();
+        let job = rest.take().filter(|job| !job.is_empty())?;
+        let at = job.len().min(self.part_bytes);
+        let (part, others) = job.split_at(at);
+        *rest = Some(others);
+        Some(part)
+    }
+
+    /// Lets no further part begin.
+    fn stop(&self) {
+        let rest = self.rest.lock().take();
+        drop(rest);
+    }
+}
+
+/// Waits for the transfer of a part, and checks that it is whole and has returned the piece.
+fn whole(fence: Fence, requested_bytes: u64, piece: &Scratch) -> Result<u64, TransferError> {
+    let done_bytes = fence.wait()?;
+    match done_bytes {
+        _ if piece.is_lent() => Err(TransferError::StillLent),
+        _ if done_bytes < requested_bytes => Err(TransferError::Short { requested_bytes, done_bytes }),
+        _ if done_bytes > requested_bytes => Err(TransferError::Overrun { requested_bytes, done_bytes }),
+        _ => Ok(done_bytes),
+    }
+}
+
+/// Returns where the first `len` bytes of a piece are.
+fn first(piece: &Scratch, len: u64) -> HostSpan {
+    piece.span().slice(Span::new(0, len))
+}
+
+fn no_address(end: dml_core::CopyEnd<'_>) -> TransferError {
+    TransferError::NoAddress { arena: end.arena.desc().name.clone() }
+}
+
+/// Moves parts to a device until there are none: one piece is filled while the other moves.
+fn write_parts(parts: &Parts, pieces: &mut [Scratch]) -> Result<u64, TransferError> {
+    let mut moved_bytes = 0;
+    // Dropped before the pieces, so an error waits for what runs.
+    let mut running: Vec<Option<(Fence, u64)>> = pieces.iter().map(|_| None).collect();
+    for slot in (0..pieces.len()).cycle() {
+        if let Some((fence, len)) = running[slot].take() {
+            moved_bytes += whole(fence, len, &pieces[slot])?;
+        }
+        let Some(part) = parts.next() else { break };
+        let (from, len) = (part.source_host().ok_or_else(|| no_address(part.from()))?, part.len());
+        // SAFETY: the source is lent to the part, which lives. The piece is of this thread alone, and not lent: its last
+        // transfer has ended and returned it (3).
+        unsafe { main_mem::copy(&from, &first(&pieces[slot], len)) };
+        running[slot] = Some((part.write_from(&pieces[slot])?, len));
+    }
+    for (slot, left) in running.iter_mut().enumerate() {
+        if let Some((fence, len)) = left.take() {
+            moved_bytes += whole(fence, len, &pieces[slot])?;
+        }
+    }
+    Ok(moved_bytes)
+}
+
+/// Moves parts from a device until there are none: one piece is emptied while the other moves.
+fn read_parts(parts: &Parts, pieces: &mut [Scratch]) -> Result<u64, TransferError> {
+    let mut moved_bytes = 0;
+    let mut running: Vec<Option<(Fence, CopyJob)>> = pieces.iter().map(|_| None).collect();
+    let mut is_over = false;
+    for slot in (0..pieces.len()).cycle() {
+        let ended = running[slot].take();
+        if ended.is_none() && is_over {
+            break;
+        }
+        if let Some((fence, part)) = ended {
+            moved_bytes += whole(fence, part.len(), &pieces[slot])?;
+            let to = part.target_host().ok_or_else(|| no_address(part.to()))?;
+            // SAFETY: the target is lent to the part, which lives. The piece is of this thread alone, and not lent (3).
+            unsafe { main_mem::copy(&first(&pieces[slot], part.len()), &to) };
+        }
+        match parts.next() {
+            Some(part) => running[slot] = Some((part.read_into(&mut pieces[slot])?, part)),
+            None => is_over = true,
+        }
+    }
+    Ok(moved_bytes)
+}
+
+/// Moves parts from one device to another: one piece is read while the other is written. There are two pieces or more.
+fn relay_parts(parts: &Parts, pieces: &mut [Scratch]) -> Result<u64, TransferError> {
+    let mut moved_bytes = 0;
+    let mut writes: Vec<Option<(Fence, u64)>> = pieces.iter().map(|_| None).collect();
+    let mut read: Option<(usize, Fence, CopyJob)> = None;
+    for slot in (0..pieces.len()).cycle() {
+        if let Some((fence, len)) = writes[slot].take() {
+            moved_bytes += whole(fence, len, &pieces[slot])?;
+        }
+        let next = match parts.next() {
+            Some(part) => Some((slot, part.read_into(&mut pieces[slot])?, part)),
+            None => None,
+        };
+        let is_over = next.is_none();
+        if let Some((slot, fence, part)) = std::mem::replace(&mut read, next) {
+            let len = part.len();
+            whole(fence, len, &pieces[slot])?;
+            writes[slot] = Some((part.write_from(&pieces[slot])?, len));
+        }
+        if is_over {
+            break;
+        }
+    }
+    for (slot, left) in writes.iter_mut().enumerate() {
+        if let Some((fence, len)) = left.take() {
+            moved_bytes += whole(fence, len, &pieces[slot])?;
+        }
+    }
+    Ok(moved_bytes)
+}
+
+/// The way of a copy through scratch memory.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    ToDevice,
+    FromDevice,
+    Between,
+}
+
+impl Way {
+    /// Moves parts until there are none, or one fails.
+    fn run(self, parts: &Parts, pieces: &mut [Scratch]) -> Result<u64, TransferError> {
+        match self {
+            Self::ToDevice => write_parts(parts, pieces),
+            Self::FromDevice => read_parts(parts, pieces),
+            Self::Between => relay_parts(parts, pieces),
+        }
+    }
+
+    /// The number of pieces that one thread uses.
+    fn pieces(self) -> usize {
+        match self {
+            Self::ToDevice | Self::FromDevice => 2,
+            // One is read, one is written, and two wait for the slower device.
+            Self::Between => 4,
+        }
+    }
+}
+
+/// Copies on as many threads as there are pieces for. The first is the caller's.
+fn copy_all(
+    job: CopyJob,
+    mut pieces: Vec<Scratch>,
+    piece_bytes: u64,
+    way: Way,
+) -> Result<u64, TransferError> {
+    let count = pieces.len() as u64;
+    let part_bytes = job.len().div_ceil(count.max(1)).clamp(LEAST_PART_BYTES.min(piece_bytes), piece_bytes);
+    let parts = Parts::new(job, part_bytes);
+    let run = |pieces: &mut [Scratch]| way.run(&parts, pieces).inspect_err(|_| parts.stop());
+    let run = &run;
+    let mut lanes = pieces.chunks_mut(way.pieces());
+    let first = lanes.next().unwrap_or_default();
+    std::thread::scope(|scope| {
+        // A thread that does not start leaves its parts to the others.
+        let start = |pieces| std::thread::Builder::new().spawn_scoped(scope, move || run(pieces)).ok();
+        let others: Vec<_> = lanes.filter_map(start).collect();
+        let first = run(first);
+        let panicked = |panic: Box<dyn Any + Send>| {
+            let message = panic_text(&*panic).into();
+            // The panic's payload may panic when it is dropped.
+            std::mem::forget(panic);
+            Err(TransferError::Panicked { message })
+        };
+        let others = others.into_iter().map(|other| other.join().unwrap_or_else(panicked));
+        std::iter::once(first).chain(others).collect::<Vec<_>>().into_iter().sum()
+    })
+}
+
+/// What a staged copy needs.
+pub(super) struct Taken {
+    way: Way,
+    pieces: Vec<Scratch>,
+}
+
+/// The staged copies of one mechanism.
+#[derive(Debug)]
+pub(super) struct Staging {
+    pub(super) pool: Arc<ScratchPool>,
+    /// How many threads copy for one transfer.
+    pub(super) copiers: usize,
+    /// What decides whether a copy of so many bytes by so many threads is staged.
+    pub(super) pays: fn(u64, usize) -> bool,
+    /// The threads for copies to the device and from it.
+    workers: [OnceLock<Option<Worker>>; 2],
+}
+
+impl Staging {
+    pub(super) fn new(pool: &Arc<ScratchPool>, copiers: usize, pays: fn(u64, usize) -> bool) -> Self {
+        Self { pool: pool.clone(), copiers, pays, workers: Default::default() }
+    }
+
+    /// Returns what a copy between host memory and a device needs, or `None` if it is better done without scratch memory.
+    pub(super) fn take(&self, job: &CopyJob, session: &Arc<Session>) -> Option<Taken> {
+        let way = match (job.source_host().is_some(), job.target_host().is_some()) {
+            (true, false) => Way::ToDevice,
+            (false, true) => Way::FromDevice,
+            _ => return None,
+        };
+        if !(self.pays)(job.len(), self.copiers) {
+            return None;
+        }
+        let pieces = self.pool.take(way.pieces() * self.copiers, &[session]);
+        (self.pays)(job.len(), pieces.len() / way.pieces()).then_some(Taken { way, pieces })
+    }
+
+    /// Returns what a copy between two devices needs, or `None` if there is no scratch memory.
+    pub(super) fn take_between(&self, sessions: [&Arc<Session>; 2]) -> Option<Taken> {
+        let way = Way::Between;
+        let pieces = self.pool.take(way.pieces(), &sessions);
+        // With one piece nothing would overlap.
+        (pieces.len() > 1).then_some(Taken { way, pieces })
+    }
+
+    /// Starts a copy with what was taken for it.
+    pub(super) fn copy(&self, job: CopyJob, Taken { way, pieces }: Taken) -> Fence {
+        let piece_bytes = self.pool.piece_bytes();
+        let copy = move || copy_all(job, pieces, piece_bytes, way);
+        let worker = &self.workers[usize::from(matches!(way, Way::FromDevice))];
+        match worker.get_or_init(|| Worker::start("opencl staging").ok()) {
+            Some(worker) => worker.run(copy),
+            // Without a thread the one that waits copies.
+            None => Fence::running(copy),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

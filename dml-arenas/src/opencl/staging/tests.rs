@@ -1,0 +1,328 @@
+//! Staged copies of a device that shares the host's memory, which does not need them.
+
+use super::super::arena::OpenClArena;
+use super::super::cross::{Here, Side, relay};
+use super::super::device::{Sort, list};
+use super::super::page_lock::PageLocking;
+use super::super::scratch::Sizes;
+use super::*;
+use crate::faulty::{CallKind, Fault, Faulty, Script};
+use crate::kit::{join_both_ways, join_staged};
+use crate::main_mem::PageLockBudget;
+use crate::options::DiscoverOptions;
+use dml_core::{
+    AcquireError, ArenaId, Buffer, DeviceDesc, DeviceId, DeviceKind, HostStaged, LinkId, LinkSpeed,
+    Operation, Platform,
+};
+use opencl3::command_queue::{enqueue_read_buffer, enqueue_write_buffer};
+use opencl3::types::{CL_BLOCKING, cl_mem};
+use std::time::Duration;
+
+const PIECE: u64 = 16 << 10;
+const COPIERS: usize = 2;
+
+/// A platform whose first OpenCL device stages all copies.
+struct Rig {
+    platform: Platform,
+    device: DeviceId,
+    session: Arc<Session>,
+    budget: Arc<PageLockBudget>,
+    pool: Arc<ScratchPool>,
+}
+
+fn session() -> Option<Arc<Session>> {
+    let Some(found) = list().ok().and_then(|listing| listing.found.first()) else {
+        let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
+        assert!(!expected, "DML_EXPECT names opencl, and there is no device");
+        eprintln!("SKIPPED: no OpenCL device");
+        return None;
+    };
+    Some(Arc::new(Session::open(found.part(None).unwrap()).unwrap()))
+}
+
+fn pool(pieces: u64, budget: &Arc<PageLockBudget>) -> Arc<ScratchPool> {
+    let sizes = Sizes { piece_bytes: PIECE, limit_bytes: pieces * PIECE, idle: Duration::from_secs(3600) };
+    ScratchPool::with(sizes, budget)
+}
+
+impl Rig {
+    fn new(pieces: u64, script: Script) -> Option<Self> {
+        let session = session()?;
+        let (budget, mut builder) = (PageLockBudget::new(64 << 20), Platform::builder());
+        let pool = pool(pieces, &budget);
+        let main = main_mem::discover::discover(&mut builder, &DiscoverOptions::default()).unwrap();
+        let device = builder.add_device(DeviceDesc::new("opencl:0", DeviceKind::Accelerator));
+        let arena = OpenClArena::new(session.clone(), "opencl:0", device, builder.native(main));
+        let arena = builder.add_arena(Arc::new(Faulty::new(arena, script)));
+        let mechanism = PageLocking {
+            mechanism: HostStaged::new(LinkSpeed::default()),
+            session: session.clone(),
+            budget: budget.clone(),
+            staging: Staging::new(&pool, COPIERS, |_, copiers| copiers > 0),
+        };
+        join_both_ways(&mut builder, main, arena, Here::new(mechanism));
+        Some(Self { platform: builder.build().unwrap(), device, session, budget, pool })
+    }
+
+    fn count(&self, operation: Operation) -> u64 {
+        self.platform.counters().operation(operation)
+    }
+
+    /// Brings a range to the device, has `act` use the device's storage, and leaves the range valid there alone.
+    fn on_device(
+        &self,
+        data: &Buffer<u8>,
+        (start, end): (u64, u64),
+        act: impl FnOnce(&mut Raw<'_>),
+    ) -> Result<(), AcquireError> {
+        let range = data.range(start..end);
+        let grants = self.platform.acquire(self.device).read_write(&range).wait()?;
+        let block = grants.block(&range).unwrap().unwrap();
+        act(&mut Raw { session: &self.session, mem: block.native().0 as cl_mem });
+        grants.release().unwrap();
+        Ok(())
+    }
+}
+
+/// The storage of the device, past the arena.
+struct Raw<'a> {
+    session: &'a Session,
+    mem: cl_mem,
+}
+
+impl Raw<'_> {
+    fn read(&self, len: u64) -> Vec<u8> {
+        let (mut bytes, queue) = (vec![0; len as usize], self.session.kernels().unwrap());
+        let (size, to) = (bytes.len(), bytes.as_mut_ptr().cast());
+        // SAFETY: a live queue and buffer of this many bytes, a vector as long, and the call waits.
+        unsafe { enqueue_read_buffer(queue, self.mem, CL_BLOCKING, 0, size, to, 0, std::ptr::null()) }
+            .unwrap();
+        bytes
+    }
+
+    fn write(&self, start: u64, bytes: &[u8]) {
+        let (queue, from, start) = (self.session.kernels().unwrap(), bytes.as_ptr().cast(), start as usize);
+        // SAFETY: as above.
+        unsafe {
+            enqueue_write_buffer(queue, self.mem, CL_BLOCKING, start, bytes.len(), from, 0, std::ptr::null())
+        }
+        .unwrap();
+    }
+}
+
+/// Bytes that differ from place to place, and between seeds.
+fn bytes(seed: u64, len: u64) -> Vec<u8> {
+    (0..len).map(|index| ((index + seed * 977).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 53) as u8).collect()
+}
+
+fn with(mut whole: Vec<u8>, start: u64, part: &[u8]) -> Vec<u8> {
+    whole[start as usize..][..part.len()].copy_from_slice(part);
+    whole
+}
+
+#[test]
+fn copies_of_every_size_and_offset_move_their_bytes_and_no_others() {
+    let Some(rig) = Rig::new(4, Script::new()) else { return };
+    for len in [1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 4 * PIECE + 13, 11 * PIECE + 7] {
+        for start in [0, 1, PIECE - 3, PIECE, 2 * PIECE + 5] {
+            let (total, end) = (start + len + 37, start + len);
+            let [old, new, late] = [1, 2, 3].map(|seed| bytes(seed, total));
+            let part = |of: &[u8]| of[start as usize..end as usize].to_vec();
+            let data = rig.platform.buffer_from(old.clone()).unwrap();
+            rig.on_device(&data, (0, total), |raw| assert_eq!(raw.read(total), old)).unwrap();
+            let mut view = data.write().unwrap();
+            view.copy_from_slice(&new);
+            view.release().unwrap();
+            let before = rig.count(Operation::Write);
+            rig.on_device(&data, (start, end), |raw| {
+                assert_eq!(
+                    raw.read(total),
+                    with(old.clone(), start, &part(&new)),
+                    "{len} bytes from {start}"
+                );
+                raw.write(start, &part(&late));
+            })
+            .unwrap();
+            assert_eq!(rig.count(Operation::Write) - before, len.div_ceil(PIECE), "one write for each part");
+            let read = data.read().unwrap();
+            assert_eq!(*read, with(new, start, &part(&late)), "{len} bytes from {start}");
+        }
+    }
+    assert_eq!(rig.pool.pieces(), 4);
+}
+
+#[test]
+fn a_part_that_fails_fails_the_copy_and_nothing_else() {
+    const LEN: u64 = 9 * PIECE + 5;
+    let faults = [Fault::fail(), fails_late(), Fault::Short(3), Fault::Panic, Fault::PanicInFence];
+    for (kind, fault) in [CallKind::CopyIn, CallKind::CopyOut]
+        .iter()
+        .flat_map(|kind| faults.iter().map(move |fault| (*kind, fault)))
+    {
+        for part in [1, 2, 5, 10] {
+            let Some(rig) = Rig::new(4, Script::new().at_kind(kind, part, fault.clone())) else { return };
+            let (old, late) = (bytes(part, LEN), bytes(part + 100, LEN));
+            let data = rig.platform.buffer_from(old.clone()).unwrap();
+            let first = rig.on_device(&data, (0, LEN), |raw| raw.write(0, &late));
+            if kind == CallKind::CopyIn {
+                assert!(first.is_err(), "{fault:?} of part {part}");
+                assert_eq!(*data.read().unwrap(), old);
+                rig.on_device(&data, (0, LEN), |raw| {
+                    assert_eq!(raw.read(LEN), old);
+                    raw.write(0, &late);
+                })
+                .unwrap();
+            } else {
+                first.unwrap();
+                assert!(data.read().is_err(), "{fault:?} of part {part}");
+            }
+            assert_eq!(*data.read().unwrap(), late, "{fault:?} of part {part} of {kind:?}");
+            let left = rig.pool.take(9, &[&rig.session]).len();
+            assert_eq!(left, 4, "a piece is missing after {fault:?} of part {part} of {kind:?}");
+        }
+    }
+}
+
+/// A failure that its fence alone tells.
+fn fails_late() -> Fault {
+    match Fault::fail() {
+        Fault::Fail(error) => Fault::FailInFence(error),
+        other => other,
+    }
+}
+
+#[test]
+fn both_directions_are_staged_at_once_with_the_pieces_that_there_are() {
+    const LEN: u64 = 40 * PIECE + 1;
+    for pieces in [2, 3, 5, 8] {
+        let Some(rig) = Rig::new(pieces, Script::new()) else { return };
+        let rig = &rig;
+        std::thread::scope(|scope| {
+            for seed in 0..3 {
+                scope.spawn(move || {
+                    let data = rig.platform.buffer_from(bytes(seed, LEN)).unwrap();
+                    for turn in 1..6 {
+                        let late = bytes(seed + 10 * turn, LEN);
+                        rig.on_device(&data, (0, LEN), |raw| {
+                            assert_eq!(raw.read(LEN), bytes(seed + 10 * (turn - 1), LEN));
+                            raw.write(0, &late);
+                        })
+                        .unwrap();
+                        assert!(*data.read().unwrap() == late, "turn {turn} of {seed}");
+                    }
+                });
+            }
+        });
+        assert!((2..=pieces).contains(&rig.pool.pieces()));
+    }
+}
+
+#[test]
+fn without_pieces_the_driver_copies() {
+    for pieces in [0, 1] {
+        let Some(rig) = Rig::new(pieces, Script::new()) else { return };
+        let old = bytes(5, 5 * PIECE);
+        let data = rig.platform.buffer_from(old.clone()).unwrap();
+        rig.on_device(&data, (0, 5 * PIECE), |raw| assert_eq!(raw.read(5 * PIECE), old)).unwrap();
+        assert_eq!(*data.read().unwrap(), old);
+        assert_eq!((rig.count(Operation::Write), rig.count(Operation::Read)), (1, 1));
+    }
+}
+
+#[test]
+fn what_is_locked_already_is_not_staged() {
+    const LEN: u64 = 12 << 20;
+    let Some(rig) = Rig::new(4, Script::new()) else { return };
+    let data = rig.platform.buffer_from(bytes(1, LEN)).unwrap();
+    rig.on_device(&data, (0, LEN), |_| ()).unwrap();
+    assert!(!rig.budget.is_unused() && rig.pool.pieces() == 0);
+    assert_eq!(rig.count(Operation::Write), 1);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_fork_stages_nothing_and_leaves_its_parents_copies_alone() {
+    use crate::fork::testing::{child_says, fork};
+    let Some(rig) = Rig::new(4, Script::new()) else { return };
+    let old = bytes(6, 6 * PIECE);
+    let [data, other] = [(); 2].map(|()| rig.platform.buffer_from(old.clone()).unwrap());
+    rig.on_device(&data, (0, 6 * PIECE), |_| ()).unwrap();
+    assert!(child_says(fork, || {
+        rig.on_device(&other, (0, 6 * PIECE), |_| ()).is_err_and(|error| error.is_device_lost())
+    }));
+    rig.on_device(&other, (0, 6 * PIECE), |raw| assert_eq!(raw.read(6 * PIECE), old)).unwrap();
+    assert_eq!(*data.read().unwrap(), old);
+}
+
+/// Two devices that have memory of their own, as far as their links tell.
+struct Pair {
+    platform: Platform,
+    devices: [DeviceId; 2],
+    sessions: [Arc<Session>; 2],
+    pool: Arc<ScratchPool>,
+}
+
+fn pair(pieces: u64) -> Option<Pair> {
+    let sessions = [session()?, session()?];
+    let (budget, mut builder) = (PageLockBudget::new(64 << 20), Platform::builder());
+    let pool = pool(pieces, &budget);
+    let main = main_mem::discover::discover(&mut builder, &DiscoverOptions::default()).unwrap();
+    let mut add = |name: &str, session: &Arc<Session>| -> (DeviceId, ArenaId) {
+        let device = builder.add_device(DeviceDesc::new(name, DeviceKind::Accelerator));
+        let arena = OpenClArena::new(session.clone(), name, device, builder.native(main));
+        (device, builder.add_arena(Arc::new(arena)))
+    };
+    let ends = [add("opencl:0", &sessions[0]), add("opencl:1", &sessions[1])];
+    let [one, two] = [0, 1].map(|index| Side {
+        arena: ends[index].1,
+        sort: Sort::Gpu,
+        session: &sessions[index],
+        locking: Some((&budget, &pool)),
+    });
+    // Only what the first device has reaches the second.
+    builder.without_default_links_of(two.arena);
+    join_staged(&mut builder, main, one.arena, LinkSpeed::default());
+    relay(&mut builder, [&one, &two], &pool);
+    Some(Pair { platform: builder.build().unwrap(), devices: ends.map(|(device, _)| device), sessions, pool })
+}
+
+#[test]
+fn what_goes_between_two_devices_is_relayed_both_ways() {
+    for pieces in [0, 2, 3, 4, 9] {
+        let Some(Pair { platform, devices, sessions, pool }) = pair(pieces) else { return };
+        for (len, start) in [(1, 0), (PIECE, 3), (3 * PIECE + 1, PIECE), (9 * PIECE + 7, 1)] {
+            let (total, end) = (start + len + 11, start + len);
+            let mut expected = bytes(len, total);
+            let data = platform.buffer_from(expected.clone()).unwrap();
+            // The range is written on each device in turn, and is valid there alone.
+            for turn in 0..4_usize {
+                let range = data.range(start..end);
+                let grants = platform.acquire(devices[turn % 2]).read_write(&range).wait().unwrap();
+                let raw = Raw {
+                    session: &sessions[turn % 2],
+                    mem: grants.block(&range).unwrap().unwrap().native().0 as cl_mem,
+                };
+                let found = raw.read(total);
+                assert!(found[start as usize..end as usize] == expected[start as usize..end as usize]);
+                let late = bytes(len + turn as u64 + 50, len);
+                raw.write(start, &late);
+                expected = with(expected, start, &late);
+                grants.release().unwrap();
+            }
+            assert!(*data.read().unwrap() == expected, "{len} bytes from {start} with {pieces} pieces");
+        }
+        let homes = devices.map(|device| platform.home(device).unwrap());
+        let is_between = |link: &LinkId| {
+            let link = platform.links()[usize::from(link.0)];
+            homes.contains(&link.from) && homes.contains(&link.to)
+        };
+        let moved = platform.counters().transfers();
+        let between = moved.iter().filter(|moved| is_between(&moved.link));
+        assert_eq!(
+            between.map(|moved| moved.copies).sum::<u64>(),
+            4 * 4,
+            "three turns of each range, and its way home"
+        );
+        assert_eq!(pool.pieces(), pieces.min(4));
+    }
+}

@@ -1,0 +1,172 @@
+//! Memory that the host and one OpenCL device use at the same time: fine-grained shared virtual memory.
+//!
+//! ```text
+//!   clSVMAlloc ──▶ block of `svm` ──┬── main memory is bound to it: host kernels work there
+//!                                   └── the device is bound to it: a buffer object over it (CL_MEM_USE_HOST_PTR)
+//! ```
+//! 1. Nobody maps or unmaps: what a kernel has written is the host's at the end of the kernel, and what the host has written
+//!    is the device's at the next launch. Meanwhile both use one buffer, in different bytes.
+//! 2. That is more than a binding to main memory gives. There OpenCL leaves the use of one buffer object by host and device
+//!    at once undefined, in whatever bytes, so they take turns.
+//! 3. The memory is the context's. A block that is bound to it keeps it, and its buffer goes first.
+//! 4. In a fork the memory stays in the address space as a copy. Nothing is allocated there and nothing is freed.
+
+use super::error::alloc_error;
+use super::session::{Reservation, Session};
+use crate::main_mem::{HostBlock, Keeps, host_span, shown};
+use dml_core::sync::Arc;
+use dml_core::{
+    AllocError, Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, CopyOut, Cost, DeviceId, DeviceSet, Fence,
+    Fill, MapReport, MapRequest, NewBlock, TransferError, UnmapRequest,
+};
+use opencl3::error_codes::CL_DEVICE_NOT_AVAILABLE;
+use opencl3::memory::{CL_MEM_READ_WRITE, CL_MEM_SVM_FINE_GRAIN_BUFFER, svm_alloc, svm_free};
+use std::ptr::NonNull;
+
+/// The name of the memory of a platform.
+pub(super) const NAME: &str = "svm";
+const KIND: ArenaKind = ArenaKind("svm");
+const ALLOC: &str = "clSVMAlloc";
+/// The alignment of every block, in bytes: that of the widest vectors of OpenCL.
+const ALIGN_BYTES: u32 = 128;
+
+/// Fine-grained shared virtual memory of one OpenCL device.
+///
+/// Its own device is the processor, as that of main memory. Kernels of the processor use it through main memory, which
+/// is bound to it.
+///
+/// # Source
+/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the role of the ION arena.
+#[derive(Debug)]
+pub struct SvmArena {
+    desc: ArenaDesc,
+    session: Arc<Session>,
+}
+
+impl SvmArena {
+    /// Makes the arena of a session whose device offers such memory, for the processor `cpu`.
+    pub(super) fn new(session: Arc<Session>, cpu: DeviceId) -> Self {
+        let desc = ArenaDesc::new(NAME, KIND, cpu)
+            .with_remotes(DeviceSet::of(cpu))
+            .with_concurrency(Concurrency::BimapFull)
+            .with_alloc_align(ALIGN_BYTES.into())
+            .with_alloc_cost(Cost::from_ns(5_000));
+        Self { desc, session }
+    }
+
+    /// The largest size of one block, in bytes.
+    #[must_use]
+    pub fn max_alloc_bytes(&self) -> u64 {
+        self.session.facts.max_alloc_bytes
+    }
+
+    /// The largest size of all blocks of the device together, in bytes.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        self.session.facts.memory_bytes
+    }
+
+    fn expect_there(&self) -> Result<(), TransferError> {
+        if self.session.is_lost() { Err(TransferError::DeviceLost) } else { Ok(()) }
+    }
+}
+
+/// Zeroed memory of a context.
+struct Memory {
+    ptr: NonNull<u8>,
+    session: Arc<Session>,
+    _reservation: Reservation,
+}
+
+// SAFETY: the memory is owned and reached only by address; who may touch which bytes when is decided by core.
+unsafe impl Send for Memory {}
+// SAFETY: as above; no method reads or writes the bytes.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Allocates `len` zero bytes.
+    ///
+    /// # Errors
+    /// The code of the call that failed.
+    fn zeroed(session: &Arc<Session>, len: usize) -> Result<Self, i32> {
+        use opencl3::error_codes::CL_MEM_OBJECT_ALLOCATION_FAILURE;
+        let context = session.context().map_err(|_| CL_DEVICE_NOT_AVAILABLE)?;
+        // OpenCL has no empty memory.
+        let size = len.max(1);
+        let reservation = session.reserve(size as u64).ok_or(CL_MEM_OBJECT_ALLOCATION_FAILURE)?;
+        let flags = CL_MEM_READ_WRITE | CL_MEM_SVM_FINE_GRAIN_BUFFER;
+        // SAFETY: a live context of a device that offers such memory.
+        let address = unsafe { svm_alloc(context, flags, size, ALIGN_BYTES) };
+        // The call tells no reason; what it checks before is in order, so there is no memory left.
+        let ptr = address.ok().and_then(|address| NonNull::new(address.cast::<u8>()));
+        let ptr = ptr.ok_or(CL_MEM_OBJECT_ALLOCATION_FAILURE)?;
+        // SAFETY: `size` bytes just allocated, which the host may write without mapping them.
+        unsafe { ptr.as_ptr().write_bytes(0, size) };
+        Ok(Self { ptr, session: session.clone(), _reservation: reservation })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // In a fork there is no context, and the memory is the parent's.
+        if let Ok(context) = self.session.context() {
+            // SAFETY: allocated in this context, freed once, here. Every block over it is gone, and with it its commands.
+            let _ = unsafe { svm_free(context, self.ptr.as_ptr().cast()) };
+        }
+    }
+}
+
+impl Arena for SvmArena {
+    fn desc(&self) -> &ArenaDesc {
+        &self.desc
+    }
+
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
+        let (name, limit_bytes) = (&self.desc.name, self.max_alloc_bytes());
+        let too_large = || AllocError::TooLarge { arena: name.clone(), bytes: len, limit_bytes };
+        let size = usize::try_from(len).ok().filter(|_| len <= limit_bytes).ok_or_else(too_large)?;
+        let memory = Memory::zeroed(&self.session, size).map_err(|code| {
+            self.session.note(code);
+            alloc_error(name, ALLOC, code, len, limit_bytes)
+        })?;
+        let span = host_span(memory.ptr, size);
+        let block = HostBlock::of(&self.desc, &span, Keeps::Own { _memory: Box::new(memory) });
+        // SAFETY: the block keeps the memory, all of whose bytes are zero (1). This arena touches them for requests of core
+        // alone, and so do the device's kernels under grants (2). The memory was just made, and only blocks bound to this
+        // one are made of it (3).
+        let host = unsafe { shown(&span, block.clone()) };
+        Ok(NewBlock::new(block).with_host(host))
+    }
+
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        let device = request.device();
+        panic!("core bug: map of {} for device {device}: it is accessible in every map state", self.desc.name)
+    }
+
+    fn unmap(&self, _request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        panic!("core bug: unmap of {}: it is accessible in every map state", self.desc.name)
+    }
+
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        self.expect_there()?;
+        Ok(HostBlock::copy_in(&self.desc, &copy))
+    }
+
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        self.expect_there()?;
+        Ok(HostBlock::copy_out(&self.desc, &copy))
+    }
+
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        self.expect_there()?;
+        Ok(HostBlock::fill(&self.desc, &fill))
+    }
+
+    fn is_lost(&self) -> bool {
+        self.session.is_lost()
+    }
+
+    fn loss(&self) -> Option<Arc<str>> {
+        self.session.loss()
+    }
+}
