@@ -84,6 +84,8 @@ fn bad_usage_is_named_and_exits_with_2() {
         (&["bench", "saxpy", "--devices", "cpu,cpu"], "twice"),
         (&["bench", "saxpy", "--runs", "0"], "0"),
         (&["bench", "offload", "saxpy"], "by itself"),
+        (&["bench", "saxpy", "--memory", "unified"], "unified"),
+        (&["bench", "offload", "--memory", "bound"], "--memory"),
         (&["devices", "--offload", "1000"], "1000"),
         (&["devices", "--limit", "tpu:3=1"], "tpu:3"),
         (&["devices", "--measure=no"], "--measure"),
@@ -283,6 +285,87 @@ fn the_json_has_every_documented_field() {
         &["bench", "saxpy", "mandelbrot", "--size", "tiny", "--devices", "cpu", "--runs", "1", "--json"],
     );
     assert_eq!(several.as_array().map(Vec::len), Some(2));
+}
+
+/// Whether this run has a worker. Without one, tests of workers have nothing to do.
+fn has_worker() -> bool {
+    cfg!(all(feature = "offload", target_os = "linux"))
+}
+
+/// The bytes that the median run copied, from and to the memory of a kind.
+fn moved(result: &Value, end: &str, kind: &str) -> u64 {
+    let transfers = result["transfers"].as_array().expect("a list").iter();
+    let of_kind = transfers.filter(|pair| pair[end].as_str().expect("a name").contains(kind));
+    of_kind.map(|pair| pair["bytes"].as_u64().expect("a number")).sum()
+}
+
+/// Two inputs go out and one output comes back, once in each run, however many runs there are.
+#[test]
+fn what_is_copied_is_that_of_one_run() {
+    if !has_worker() {
+        return;
+    }
+    let folder = folder("one_run");
+    let bench = |runs: &str| {
+        let arguments =
+            ["bench", "vecadd", "--devices", "offload:0", "--size", "1000", "--json", "--runs", runs];
+        ok(&folder, &arguments)
+    };
+    let (one, three) = (bench("1"), bench("3"));
+    assert_eq!((moved(&one, "to", "offload"), moved(&one, "from", "offload")), (8000, 4000), "{one}");
+    assert_eq!((moved(&three, "to", "offload"), moved(&three, "from", "offload")), (8000, 4000), "{three}");
+    assert_eq!(one["operations"], three["operations"]);
+}
+
+#[test]
+fn bound_memory_is_not_copied_and_other_memory_is() {
+    let folder = folder("memory");
+    let mut sets = Vec::new();
+    if has_worker() {
+        sets.extend(["offload:0", "cpu,offload:0"]);
+    }
+    if has_opencl("memory") {
+        sets.extend(["opencl:0", "cpu,opencl:0"]);
+        if has_worker() {
+            sets.push("cpu,opencl:0,offload:0");
+        }
+    }
+    for devices in sets {
+        for workload in ["vecadd", "gaussian"] {
+            for memory in ["auto", "copy", "bound"] {
+                let arguments = [
+                    "bench",
+                    workload,
+                    "--devices",
+                    devices,
+                    "--size",
+                    "tiny",
+                    "--policy",
+                    "static",
+                    "--runs",
+                    "1",
+                    "--powers",
+                    "cpu=1",
+                    "--memory",
+                    memory,
+                    "--output",
+                    "blurred.png",
+                    "--json",
+                ];
+                let mut arguments = arguments.to_vec();
+                if !devices.contains("cpu") {
+                    arguments.drain(10..12);
+                }
+                if workload == "vecadd" {
+                    arguments.retain(|argument| !["--output", "blurred.png"].contains(argument));
+                }
+                let result = ok(&folder, &arguments);
+                assert_eq!((&result["memory"], &result["verified"]), (&memory.into(), &true.into()));
+                let bytes = moved(&result, "from", "");
+                assert_eq!(bytes == 0, memory == "bound", "{arguments:?} moves {bytes} bytes: {result}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -3,13 +3,14 @@
 #![cfg(not(dml_loom))]
 
 use dml::core::state::Lifecycle;
-use dml::core::{AcquireError, BusyReason, EventKind, Prefetch, RawBuffer, TransferError};
-use dml_verify::held::held_star;
+use dml::core::sync::Arc;
+use dml::core::{AcquireError, BusyReason, EventKind, Platform, Prefetch, RawBuffer, TransferError};
+use dml_verify::held::{HeldCopies, held_star};
 use dml_verify::{
-    Audited, CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, bytes, poll_once, put, raw, read, star,
-    watched, write,
+    Audited, CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Watched, bytes, poll_once, put, raw, read,
+    star, watched, write,
 };
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -33,7 +34,7 @@ fn is_valid(buffer: &RawBuffer, arena: dml::core::ArenaId) -> bool {
 struct Counter(AtomicUsize);
 
 impl Wake for Counter {
-    fn wake(self: std::sync::Arc<Self>) {
+    fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -48,7 +49,7 @@ fn a_prefetch_runs_while_its_thread_does_something_else() {
     platform.acquire(GPU).read(&buffer).try_now().unwrap().release().unwrap();
     let writer = platform.acquire(GPU).write(&buffer).try_now();
     assert!(matches!(writer, Err(AcquireError::Busy { reason: BusyReason::Copying, .. })), "{writer:?}");
-    let counter = std::sync::Arc::new(Counter::default());
+    let counter = Arc::new(Counter::default());
     let waker = Waker::from(counter.clone());
     assert!(Pin::new(&mut coming).poll(&mut Context::from_waker(&waker)).is_pending());
     held.begun()[0].end(Ok(LEN));
@@ -179,16 +180,12 @@ fn a_cancelled_prefetch_lets_the_writer_in_that_waits_for_it() {
     let (platform, held) = held_star();
     let buffer = written_on_gpu(&platform);
     let coming = buffer.prefetch(GPU2, ..);
-    let (writes, wrote) = (platform.clone(), buffer.clone());
-    let writer = watched("the writer", move || {
-        writes.acquire(GPU).write(&wrote).wait().expect("let in").release().expect("a healthy device");
-    });
-    while buffer.snapshot().queue().len() == 0 {
-        std::thread::yield_now();
-    }
+    let writer = waiting_writer(&platform, &buffer);
+    coming.canceller().cancel();
     held.begun()[0].end(Ok(LEN));
-    coming.cancel();
     writer.join();
+    assert_eq!(coming.wait(), Err(AcquireError::Cancelled { buffer: buffer.name() }), "the writer ended it");
+    assert_eq!(held.begun().len(), 1, "the second hop does not begin");
     assert!(!is_valid(&buffer, MAIN_ARENA), "i02: the writer's bytes are the latest");
 }
 
@@ -202,11 +199,146 @@ fn l06_a_close_waits_for_a_prefetch_and_ends_when_that_is_cancelled() {
     while buffer.snapshot().lifecycle() == Lifecycle::Open {
         std::thread::yield_now();
     }
+    let canceller = watched("cancel()", move || coming.cancel());
+    while held.begun()[0].waiting() == 0 {
+        std::thread::yield_now();
+    }
     held.begun()[0].end(Ok(LEN));
-    coming.cancel();
+    canceller.join();
     closer.join();
+    assert_eq!(held.begun().len(), 1, "the second hop does not begin");
     let late = buffer.prefetch(GPU2, ..).wait();
     assert_eq!(late, Err(AcquireError::Closed { buffer: buffer.name() }));
+}
+
+/// A thread that waits to write all bytes.
+fn waiting_writer(platform: &Audited, buffer: &RawBuffer) -> Watched<()> {
+    let (writes, wrote) = (Platform::clone(platform), buffer.clone());
+    let writer = watched("the writer", move || {
+        writes.acquire(GPU).write(&wrote).wait().expect("let in").release().expect("a healthy device");
+    });
+    while buffer.snapshot().queue().len() == 0 {
+        std::thread::yield_now();
+    }
+    writer
+}
+
+/// Ends the copies of a prefetch over two links, as soon as they have begun.
+fn end_both(held: Arc<HeldCopies>) -> Watched<()> {
+    watched("the device", move || {
+        for index in 0..2 {
+            while held.begun().len() == index {
+                std::thread::yield_now();
+            }
+            held.begun()[index].end(Ok(LEN));
+        }
+    })
+}
+
+/// Nobody looks at the prefetch, and both of its copies are made all the same.
+#[test]
+fn l03_a_writer_carries_a_prefetch_on_that_is_kept() {
+    let (platform, held) = held_star();
+    let buffer = written_on_gpu(&platform);
+    let recording = platform.record();
+    let coming = buffer.prefetch(GPU2, ..);
+    let writer = waiting_writer(&platform, &buffer);
+    let ends = end_both(held.clone());
+    writer.join();
+    ends.join();
+    assert_eq!(
+        held.begun().iter().map(|copy| copy.waiting()).sum::<usize>(),
+        0,
+        "nobody blocks for one copy"
+    );
+    let events = recording.finish();
+    assert!(events.iter().any(|event| matches!(event.kind, EventKind::Prefetched { .. })), "{events:?}");
+    assert_eq!(coming.wait(), Ok(()), "the result is kept for whoever asked");
+}
+
+/// The thread that keeps the prefetch writes its bytes.
+#[test]
+fn l03_a_thread_does_not_wait_for_its_own_prefetch() {
+    let (platform, held) = held_star();
+    let buffer = written_on_gpu(&platform);
+    let coming = buffer.prefetch(CPU, ..);
+    held.begun()[0].end(Ok(LEN));
+    let writes = platform.clone();
+    let (wrote, seen) = (buffer.clone(), buffer.clone());
+    let writer = watched("the writer", move || {
+        writes.acquire(GPU).write(&wrote).wait().expect("let in").release().expect("a healthy device");
+        coming
+    });
+    let coming = writer.join();
+    assert!(seen.snapshot().is_idle());
+    assert_eq!(coming.wait(), Ok(()));
+}
+
+/// Those who only try notice the end as well: of these two, and of no copy under way.
+#[test]
+fn a_request_that_only_tries_finds_a_kept_prefetch_ended() {
+    let (platform, held) = held_star();
+    let buffer = written_on_gpu(&platform);
+    let mut coming = buffer.prefetch(CPU, ..);
+    let early = platform.acquire(GPU).write(&buffer).try_now();
+    assert!(matches!(early, Err(AcquireError::Busy { reason: BusyReason::Copying, .. })), "{early:?}");
+    let counter = Arc::new(Counter::default());
+    let waker = Waker::from(counter.clone());
+    assert!(Pin::new(&mut coming).poll(&mut Context::from_waker(&waker)).is_pending());
+    let early = platform.acquire(GPU).write(&buffer).try_now();
+    assert!(early.is_err(), "the copy is under way");
+    held.begun()[0].end(Ok(LEN));
+    assert_eq!(counter.0.load(Ordering::Relaxed), 1, "a try takes nobody's waker away");
+    platform.acquire(GPU).write(&buffer).try_now().expect("the copy has ended").release().unwrap();
+    assert_eq!(poll_once(&mut coming), Poll::Ready(Ok(())));
+}
+
+/// A future that waits behind a kept prefetch is woken by the end of its copy. So is the task that awaits the prefetch.
+#[test]
+fn l04_the_end_of_a_copy_wakes_the_asker_and_those_behind() {
+    let (platform, held) = held_star();
+    let buffer = written_on_gpu(&platform);
+    let mut coming = buffer.prefetch(CPU, ..);
+    let (asker, behind) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
+    let (asks, waits) = (Waker::from(asker.clone()), Waker::from(behind.clone()));
+    assert!(Pin::new(&mut coming).poll(&mut Context::from_waker(&asks)).is_pending());
+    let mut writer = platform.acquire(GPU).write(&buffer).into_future();
+    assert!(Pin::new(&mut writer).poll(&mut Context::from_waker(&waits)).is_pending());
+    held.begun()[0].end(Ok(LEN));
+    let counts = [&asker, &behind].map(|counter| counter.0.load(Ordering::Relaxed));
+    assert_eq!(counts, [1, 1], "each is told once");
+    let Poll::Ready(Ok(granted)) = poll_once(&mut writer) else { panic!("nobody is in the way") };
+    granted.release().unwrap();
+    assert_eq!(poll_once(&mut coming), Poll::Ready(Ok(())));
+}
+
+/// A writer whose time is over leaves the prefetch as it is, for the next.
+#[test]
+fn l04_a_writer_that_gives_up_leaves_the_prefetch_to_the_next() {
+    let (platform, held) = held_star();
+    let buffer = written_on_gpu(&platform);
+    let coming = buffer.prefetch(GPU2, ..);
+    let early = platform.acquire(GPU).write(&buffer).wait_timeout(Duration::from_millis(1));
+    assert!(matches!(early, Err(AcquireError::Timeout { .. })), "{early:?}");
+    let writer = waiting_writer(&platform, &buffer);
+    let ends = end_both(held.clone());
+    writer.join();
+    ends.join();
+    assert_eq!(coming.wait(), Ok(()));
+}
+
+#[test]
+fn l06_a_close_carries_a_prefetch_on_that_is_kept() {
+    let (platform, held) = held_star();
+    let buffer = written_on_gpu(&platform);
+    let coming = buffer.prefetch(GPU2, ..);
+    let early = buffer.close_timeout(Duration::from_millis(1));
+    assert!(matches!(early, Err(AcquireError::StillHeld { .. })), "{early:?}");
+    let ends = end_both(held.clone());
+    let closed = buffer.clone();
+    watched("close()", move || closed.close()).join();
+    ends.join();
+    assert_eq!(coming.wait(), Ok(()), "what has arrived has gone with the buffer, and nothing failed");
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use crate::kit::Backend;
 use crate::main_mem;
 pub use crate::options::{DiscoverError, DiscoverOptions, Mechanisms};
+use dml_core::foreign::guard;
 use dml_core::sync::Arc;
-use dml_core::{ArenaId, PlatformBuilder, Unavailable, panic_text};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use dml_core::{ArenaId, PlatformBuilder, Unavailable};
 
 /// Adds the devices and memories of this machine to a platform that is being built.
 ///
@@ -137,12 +137,7 @@ impl Candidate {
 
 /// Calls a backend, and turns a panic into a sentence.
 fn guarded<R>(call: impl FnOnce() -> R) -> Result<R, String> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
-        let text = format!("its discovery panicked: {}", panic_text(&*panic));
-        // The panic's payload may panic when it is dropped.
-        std::mem::forget(panic);
-        text
-    })
+    guard(call).map_err(|message| format!("its discovery panicked: {message}"))
 }
 
 /// A backend that this program was built without, and the reason.

@@ -37,6 +37,15 @@ mod platform;
 mod request;
 pub mod state;
 
+pub mod foreign {
+    //! Calls into code of others, which may panic: plug-ins, wakers, kernels, destructors.
+    //!
+    //! Whoever plugs into core or stands on it calls such code as well, and has to keep its panics from those who are not
+    //! to blame. This is what core itself uses.
+
+    pub use crate::base::guard::{Quiet, guard, panic_text, quietly};
+}
+
 pub mod record {
     //! What happened: counters that always run, and an event stream that runs when asked for.
 

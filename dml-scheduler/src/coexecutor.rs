@@ -3,6 +3,7 @@
 use crate::director::{self, Setup};
 use crate::hooks::{Hooks, NoHooks, Patient};
 use crate::kernel::Kernel;
+use crate::knowledge::Knowledge;
 use crate::policy::PolicySpec;
 use crate::report::{Report, RunError};
 use dml_core::{DeviceId, Platform};
@@ -15,8 +16,8 @@ use dml_core::{DeviceId, Platform};
 pub struct Coexecutor(Setup);
 
 impl Coexecutor {
-    /// Makes a co-executor over every device that a kernel has a variant for, with [`PolicySpec::HGuided`], collecting
-    /// on the host.
+    /// Makes a co-executor over every device that a kernel has a variant for, with [`PolicySpec::Calibrated`],
+    /// collecting on the host. It learns from its runs, as its clones do.
     #[must_use]
     pub fn new(platform: &Platform) -> Self {
         Self(Setup {
@@ -25,6 +26,7 @@ impl Coexecutor {
             powers: None,
             policy: PolicySpec::default(),
             collect_on: platform.host(),
+            knowledge: Knowledge::new(),
         })
     }
 
@@ -42,7 +44,16 @@ impl Coexecutor {
         self
     }
 
-    /// Sets the devices' relative powers, in their order. By default all are equal.
+    /// Shares what is learned with others, or with earlier processes. [`PolicySpec::Calibrated`] decides by it who takes
+    /// part in a run, and every run of that policy adds to it.
+    #[must_use]
+    pub fn knowledge(mut self, knowledge: &Knowledge) -> Self {
+        self.0.knowledge = knowledge.clone();
+        self
+    }
+
+    /// Sets the devices' relative powers, in their order. By default all are equal. [`PolicySpec::Calibrated`] begins with
+    /// them where it knows nothing of a device, and goes on with what it measures.
     #[must_use]
     pub fn powers(mut self, powers: impl IntoIterator<Item = f64>) -> Self {
         self.0.powers = Some(powers.into_iter().collect());

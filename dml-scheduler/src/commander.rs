@@ -8,8 +8,9 @@
 //! "Straightforward Heterogeneous Computing with the oneAPI Coexecutor Runtime", section 4.1 (Commander loop).
 
 use crate::package::{Package, UnitId};
-use crate::policy::{Assignment, Splitter};
+use crate::policy::{Assignment, Computed, Splitter};
 use dml_core::sync::{Condvar, Mutex};
+use std::time::Instant;
 
 /// Hands out the packages of a run.
 #[derive(Debug)]
@@ -18,37 +19,79 @@ pub(crate) struct Commander {
     changed: Condvar,
 }
 
+/// What a unit does next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Compute this package.
+    Package(Package),
+    /// There is nothing now: end a package in flight, then ask again.
+    Later,
+    /// Something of the unit's own wants its attention.
+    CalledBack,
+    /// Stop.
+    NoMore,
+}
+
 impl Commander {
     pub(crate) fn new(splitter: Splitter) -> Self {
         Self { splitter: Mutex::new(splitter), changed: Condvar::new() }
     }
 
-    /// Returns the unit's next package. Sleeps while other units hold the rest of the work, which may come back.
-    /// Returns `None` when the unit gets no more work.
-    pub(crate) fn next(&self, unit: UnitId) -> Option<Package> {
+    /// Returns what a unit with nothing in flight does next. Sleeps while other units hold the rest of the work, which may
+    /// come back, and while the unit is not called back.
+    pub(crate) fn next(&self, unit: UnitId, begun: Instant, is_called_back: impl Fn() -> bool) -> Next {
         let mut splitter = self.splitter.lock();
         loop {
-            match splitter.assign(unit) {
-                Assignment::Package(package) => return Some(package),
-                Assignment::NoMore => return None,
+            if is_called_back() {
+                return Next::CalledBack;
+            }
+            match splitter.assign_at(unit, begun.elapsed()) {
+                Assignment::Package(package) => return Next::Package(package),
+                Assignment::NoMore => return Next::NoMore,
                 Assignment::Wait => splitter = self.changed.wait(splitter),
             }
         }
     }
 
-    /// Records that a package's items are computed.
-    ///
-    /// # Panics
-    /// When no unit has the package. A unit completes its packages before it retires.
-    pub(crate) fn complete(&self, package: &Package) {
-        self.splitter.lock().complete(package).expect("the unit has it");
+    /// Returns what a unit with packages in flight does next.
+    pub(crate) fn next_now(&self, unit: UnitId, begun: Instant) -> Next {
+        match self.splitter.lock().assign_at(unit, begun.elapsed()) {
+            Assignment::Package(package) => Next::Package(package),
+            Assignment::NoMore => Next::NoMore,
+            Assignment::Wait => Next::Later,
+        }
+    }
+
+    /// Wakes a unit that sleeps in [`Commander::next`] and is called back.
+    pub(crate) fn call_back(&self) {
+        // Whoever has looked, and does not sleep yet, holds the lock.
+        drop(self.splitter.lock());
         self.changed.notify_all();
     }
 
-    /// Retires a unit: the other units get its package and its share.
-    pub(crate) fn retire(&self, unit: UnitId) {
-        self.splitter.lock().retire(unit);
+    /// Records that a package's items are computed. Returns the units that were left out so far, and are to begin now.
+    ///
+    /// # Panics
+    /// When no unit has the package. A unit completes its packages before it retires.
+    #[must_use]
+    pub(crate) fn complete(&self, package: &Package, computed: Computed) -> Vec<UnitId> {
+        let mut splitter = self.splitter.lock();
+        splitter.complete_with(package, computed).expect("the unit has it");
+        let called = splitter.called_up();
+        drop(splitter);
         self.changed.notify_all();
+        called
+    }
+
+    /// Retires a unit: the other units get its packages and its share. Returns the units that were left out so far, and are
+    /// to begin now.
+    pub(crate) fn retire(&self, unit: UnitId) -> Vec<UnitId> {
+        let mut splitter = self.splitter.lock();
+        splitter.retire(unit);
+        let called = splitter.called_up();
+        drop(splitter);
+        self.changed.notify_all();
+        called
     }
 
     /// Reopens a completed package whose results were lost: its items are computed again.
@@ -60,9 +103,15 @@ impl Commander {
         self.changed.notify_all();
     }
 
-    /// Returns whether the unit is still part of the run.
+    /// Lets all units take part that were left out. Returns whether there were any.
+    pub(crate) fn call_up_all(&self) -> bool {
+        self.splitter.lock().call_up_all()
+    }
+
+    /// Returns whether the unit is still part of the run, and not left out.
     pub(crate) fn is_active(&self, unit: UnitId) -> bool {
-        self.splitter.lock().is_active(unit)
+        let splitter = self.splitter.lock();
+        splitter.is_active(unit) && !splitter.is_benched(unit)
     }
 
     /// The number of items that no unit computed.

@@ -13,11 +13,15 @@
 use crate::commander::Commander;
 use crate::hooks::Hooks;
 use crate::kernel::Kernel;
+use crate::knowledge::Knowledge;
+use crate::lineup::Lineup;
 use crate::package::{Package, UnitId};
-use crate::policy::{PolicySpec, Splitter};
-use crate::report::{DeviceReport, PackageRecord, Report, RunError, UnitFailure};
-use crate::unit::{Unit, UnitRun};
+use crate::policy::PolicySpec;
+use crate::report::{DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
+use crate::unit::{Start, Unit, UnitRun};
+use dml_core::sync::Mutex;
 use dml_core::{DeviceId, DeviceSet, Platform};
+use std::thread::Scope;
 use std::time::Instant;
 
 /// The parameters of a co-execution.
@@ -31,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) policy: PolicySpec,
     /// The device that collects the results; `None` to leave them where they were computed.
     pub(crate) collect_on: Option<DeviceId>,
+    /// What earlier runs taught.
+    pub(crate) knowledge: Knowledge,
 }
 
 /// Runs items `0..items` of `kernel` over the co-executor's devices.
@@ -43,8 +49,9 @@ pub(crate) fn direct(
     let devices = devices(setup, kernel)?;
     kernel.check_items(items)?;
     kernel.check_writes(items)?;
-    let kernel = &kernel.for_run(devices.len())?;
-    let commander = Commander::new(splitter(setup, kernel, &devices, items)?);
+    let lineup = Lineup::of(setup, kernel, items, devices)?;
+    let kernel = &kernel.for_run(lineup.devices.len())?;
+    let commander = Commander::new(lineup.splitter(setup, kernel, items)?);
     hooks.director_start();
     let begun = Instant::now();
     let unit = |(index, &device): (usize, &DeviceId)| Unit {
@@ -57,32 +64,35 @@ pub(crate) fn direct(
         collect_on: setup.collect_on,
         begun,
     };
-    let units: Vec<Unit<'_>> = devices.iter().enumerate().map(unit).collect();
-    let mut runs: Vec<UnitRun> = units.iter().map(|_| UnitRun::default()).collect();
-    let given_up = run_rounds(&setup.platform, &units, &mut runs, &commander);
+    let units: Vec<Unit<'_>> = lineup.devices.iter().enumerate().map(unit).collect();
+    let runs: Vec<Mutex<UnitRun>> = units.iter().map(|_| Mutex::default()).collect();
+    let given_up = run_rounds(&setup.platform, &units, &runs, &commander);
     hooks.director_end();
+    let runs: Vec<UnitRun> = runs.into_iter().map(Mutex::into_inner).collect();
     let has_added: Vec<bool> = runs.iter().map(|run| !run.packages.is_empty()).collect();
-    let report = gather(&devices, runs);
+    let report = gather(&lineup, runs);
     match commander.missing() + given_up {
-        0 => kernel.combine(&has_added).map(|()| report),
+        0 => {
+            kernel.combine(&has_added)?;
+            if setup.policy == PolicySpec::Calibrated {
+                setup.knowledge.learn(&setup.platform, kernel.name(), items, &report);
+            }
+            Ok(report)
+        }
         missing => {
             Err(RunError::Unfinished { kernel: kernel.name().to_owned(), missing, failures: report.failures })
         }
     }
 }
 
-/// The splitter of the run: the policy with the devices' powers.
-fn splitter(setup: &Setup, kernel: &Kernel, devices: &[DeviceId], items: u64) -> Result<Splitter, RunError> {
-    let powers = setup.powers.clone().unwrap_or_else(|| vec![1.0; devices.len()]);
-    if powers.len() != devices.len() {
-        return Err(RunError::Powers { powers: powers.len(), devices: devices.len() });
-    }
-    Ok(setup.policy.splitter(&powers, items, kernel.local_size())?)
-}
-
 /// Runs rounds until no further device is lost and no result spoiled, or until a round leaves nothing to compute. Returns the number of
 /// items that cannot be computed again, because their inputs are lost.
-fn run_rounds(platform: &Platform, units: &[Unit<'_>], runs: &mut [UnitRun], commander: &Commander) -> u64 {
+fn run_rounds(
+    platform: &Platform,
+    units: &[Unit<'_>],
+    runs: &[Mutex<UnitRun>],
+    commander: &Commander,
+) -> u64 {
     let mut known = platform.lost_devices();
     let mut given_up = 0;
     loop {
@@ -90,15 +100,21 @@ fn run_rounds(platform: &Platform, units: &[Unit<'_>], runs: &mut [UnitRun], com
         // An idle device may have been lost after its last package.
         platform.notice_losses();
         let lost = platform.lost_devices();
-        if lost == known && !units.iter().zip(&*runs).any(|(unit, run)| has_spoiled(unit, run)) {
+        let is_spoiled = units.iter().zip(runs).any(|(unit, run)| has_spoiled(unit, &run.lock()));
+        if lost == known && !is_spoiled {
+            // Those who were left out finish what the others could not.
+            if commander.missing() > given_up && commander.call_up_all() {
+                continue;
+            }
             return given_up;
         }
         known = lost;
         for unit in units.iter().filter(|unit| lost.contains(unit.device)) {
-            commander.retire(unit.id);
+            // Whoever is called up for that works in the next round.
+            _ = commander.retire(unit.id);
         }
-        for (unit, run) in units.iter().zip(&mut *runs) {
-            given_up += take_back_lost(unit, run, lost);
+        for (unit, run) in units.iter().zip(runs) {
+            given_up += take_back_lost(unit, &mut run.lock(), lost);
         }
         if commander.missing() == 0 {
             return given_up;
@@ -113,21 +129,36 @@ fn has_spoiled(unit: &Unit<'_>, run: &UnitRun) -> bool {
 }
 
 /// Lets every remaining unit work until it gets no more work, each on its own thread. A single unit, or the last of
-/// several, works on the caller's thread.
-fn run_round(units: &[Unit<'_>], runs: &mut [UnitRun], commander: &Commander) {
-    let mut left: Vec<_> = units.iter().zip(runs).filter(|(unit, _)| commander.is_active(unit.id)).collect();
+/// several, works on the caller's thread. Units that are called up meanwhile join.
+fn run_round(units: &[Unit<'_>], runs: &[Mutex<UnitRun>], commander: &Commander) {
+    let mut left: Vec<UnitId> =
+        units.iter().map(|unit| unit.id).filter(|unit| commander.is_active(*unit)).collect();
+    let last = left.pop();
     std::thread::scope(|scope| {
-        let last = left.pop();
-        let threads: Vec<_> =
-            left.into_iter().map(|(&unit, run)| scope.spawn(move || unit.run(run))).collect();
-        if let Some((unit, run)) = last {
-            unit.run(run);
+        let starter = Starter { scope, units, runs };
+        starter.start(&left);
+        if let Some(UnitId(index)) = last {
+            units[index].run(&runs[index], &starter);
         }
-        for thread in threads {
-            // A unit catches the panics of its kernel. A panic of the unit itself is a bug that must not be swallowed.
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        }
+        // A unit catches the panics of its kernel. A panic of the unit itself is a bug, which goes on from here.
     });
+}
+
+/// Starts units on threads of a round.
+#[derive(Clone, Copy)]
+struct Starter<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    units: &'env [Unit<'env>],
+    runs: &'env [Mutex<UnitRun>],
+}
+
+impl Start for Starter<'_, '_> {
+    fn start(&self, units: &[UnitId]) {
+        let this = *self;
+        for &UnitId(index) in units {
+            self.scope.spawn(move || this.units[index].run(&this.runs[index], &this));
+        }
+    }
 }
 
 /// Takes back a unit's packages whose results can no longer be read, to be computed again. Returns the number of items
@@ -223,19 +254,23 @@ fn check_collecting(
 }
 
 /// The report of what all units did.
-fn gather(devices: &[DeviceId], runs: Vec<UnitRun>) -> Report {
+fn gather(lineup: &Lineup, runs: Vec<UnitRun>) -> Report {
     let duration = runs.iter().map(|run| run.end).max().unwrap_or_default();
-    let reports = devices.iter().zip(&runs).map(|(&device, run)| DeviceReport {
+    let reports = lineup.devices.iter().zip(&runs).map(|(&device, run)| DeviceReport {
         device,
         packages: run.packages.len() as u64,
         items: run.packages.iter().map(|record| record.package.items()).sum(),
         busy: run.busy,
         end: run.end,
     });
+    let left_out = lineup.devices.iter().zip(&lineup.reasons);
+    let left_out =
+        left_out.filter_map(|(&device, reason)| Some(LeftOut { device, reason: reason.clone()? })).collect();
     Report {
         duration,
         devices: reports.collect(),
         failures: runs.iter().filter_map(|run| run.failure.clone()).collect(),
+        left_out,
         packages: runs.into_iter().flat_map(|run| run.packages).collect(),
     }
 }

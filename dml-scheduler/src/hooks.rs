@@ -7,7 +7,8 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Callbacks of an application during a co-execution (the papers' extended mode). The methods for a unit run on its
-/// thread; those for the director run on the caller's thread.
+/// thread; those for the director run on the caller's thread. [`package_done`](Hooks::package_done) runs on a unit's
+/// thread, or on the one that brings its results.
 ///
 /// # What a hook may do
 /// - **H-1** A hook may panic, which does not disturb the run. When the run has ended, the first panic continues in the caller of

@@ -12,7 +12,7 @@
 //! report.
 //!
 //! ```
-//! use dml_scheduler::{Assignment, PolicySpec, UnitId};
+//! use dml_scheduler::{Assignment, Calibrated, PolicySpec, UnitId};
 //!
 //! let spec: PolicySpec = "hguided:2".parse()?;
 //! let mut splitter = spec.splitter(&[1.0, 0.35], 1_000_000, 256)?;
@@ -37,6 +37,8 @@ mod director;
 mod guard;
 mod hooks;
 mod kernel;
+mod knowledge;
+mod lineup;
 pub mod metrics;
 mod package;
 pub mod policy;
@@ -49,9 +51,10 @@ pub use hooks::{Hooks, NoHooks};
 pub use kernel::{
     Argument, Footprint, FootprintError, FootprintFault, Kernel, KernelError, NotStarted, Variant,
 };
+pub use knowledge::{Knowledge, KnowledgeError, Reason};
 pub use package::{Package, UnitId};
 pub use policy::{
-    Assignment, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy, PolicyError,
-    PolicySpec, Splitter, Static,
+    Assignment, Computed, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy, PolicyError,
+    PolicySpec, Prior, Splitter, Static,
 };
-pub use report::{DeviceReport, PackageRecord, Report, RunError, UnitFailure};
+pub use report::{DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};

@@ -1,5 +1,6 @@
 //! The report of a co-execution, and its errors.
 
+use crate::knowledge::Reason;
 use crate::metrics;
 use crate::package::Package;
 use crate::policy::PolicyError;
@@ -16,8 +17,13 @@ pub struct PackageRecord {
     pub package: Package,
     /// The device that computed it.
     pub device: DeviceId,
-    /// The time from the start of the run until its sub-buffers were asked for.
+    /// The time from the start of the run until the unit had the package, and asked for its sub-buffers.
     pub start: Duration,
+    /// The time from the start of the run until the device could begin: the sub-buffers were there, and the package before
+    /// was computed.
+    pub begun: Duration,
+    /// The time from the start of the run until the device had computed it.
+    pub computed: Duration,
     /// The time from the start of the run until its results were where they belong.
     pub end: Duration,
 }
@@ -32,7 +38,7 @@ pub struct DeviceReport {
     pub packages: u64,
     /// The number of items computed, counted in the same way.
     pub items: u64,
-    /// The time spent on packages, including their transfers and lost packages.
+    /// The time in which at least one package was under way, from its start to its end, lost packages included.
     pub busy: Duration,
     /// The time from the start of the run until its last package was done; zero if it had none.
     pub end: Duration,
@@ -50,8 +56,18 @@ pub struct UnitFailure {
     pub message: String,
 }
 
+/// A device that was not needed.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LeftOut {
+    /// The device's id.
+    pub device: DeviceId,
+    /// Why the run is better without it.
+    pub reason: Reason,
+}
+
 /// A finished run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Report {
     /// The time from the first package asked for to the last one done.
@@ -62,13 +78,17 @@ pub struct Report {
     pub packages: Vec<PackageRecord>,
     /// The units that gave up during the run.
     pub failures: Vec<UnitFailure>,
+    /// The devices that were left out, with the reasons. They are among [`devices`](Report::devices) too.
+    pub left_out: Vec<LeftOut>,
 }
 
 impl Report {
-    /// How evenly the devices ended: the earliest end over the latest.
+    /// How evenly the devices ended that were not left out: the earliest end over the latest.
     #[must_use]
     pub fn balance(&self) -> f64 {
-        let ends: Vec<f64> = self.devices.iter().map(|device| device.end.as_secs_f64()).collect();
+        let is_in = |device: DeviceId| self.left_out.iter().all(|left_out| left_out.device != device);
+        let members = self.devices.iter().filter(|report| is_in(report.device));
+        let ends: Vec<f64> = members.map(|report| report.end.as_secs_f64()).collect();
         metrics::balance(&ends)
     }
 }

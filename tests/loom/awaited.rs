@@ -146,3 +146,64 @@ fn i15_a_future_dropped_while_its_copy_runs_keeps_writers_off() {
         mine.end();
     });
 }
+
+/// The thread that keeps the prefetch writes its bytes: it notices the end of the copy itself.
+#[test]
+fn l03_a_writer_ends_a_prefetch_that_is_kept() {
+    explore_all(|| {
+        let (mine, engine) = with_engine();
+        let device = thread::spawn(move || engine.serve());
+        let coming = mine.buffer.prefetch(GPU, ALL);
+        mine.write(CPU, ALL, 1);
+        assert_eq!(coming.wait(), Ok(()), "the bytes came before the writer's");
+        device.join().expect("the device's thread ends");
+        mine.end();
+    });
+}
+
+/// As before, by a future.
+#[test]
+fn l04_the_end_of_a_kept_prefetch_wakes_the_future_behind_it() {
+    explore_all(|| {
+        let (mine, engine) = with_engine();
+        let device = thread::spawn(move || engine.serve());
+        let coming = mine.buffer.prefetch(GPU, ALL);
+        let writer = mine.ask(CPU).write(&mine.buffer).into_future();
+        drop(block_on(writer).expect("granted in the end"));
+        assert_eq!(coming.wait(), Ok(()));
+        device.join().expect("the device's thread ends");
+        mine.end();
+    });
+}
+
+/// The task that asked and a writer carry one prefetch on, and neither takes the wake-up of the other.
+#[test]
+fn l04_the_asker_and_a_writer_share_a_prefetch() {
+    explore(|| {
+        let (mine, engine) = with_engine();
+        let coming = mine.buffer.prefetch(GPU, ALL);
+        let theirs = mine.clone();
+        let writer = thread::spawn(move || theirs.write(CPU, ALL, 1));
+        let device = thread::spawn(move || engine.serve());
+        assert_eq!(block_on(coming), Ok(()));
+        writer.join().expect("the writer ends");
+        device.join().expect("the device's thread ends");
+        mine.end();
+    });
+}
+
+/// A close ends a prefetch that another thread gives up meanwhile.
+#[test]
+fn l06_a_close_and_the_end_of_a_prefetch() {
+    explore(|| {
+        let (mine, engine) = with_engine();
+        let coming = mine.buffer.prefetch(GPU, ALL);
+        let closed = mine.buffer.clone();
+        let closer = thread::spawn(move || closed.close());
+        let device = thread::spawn(move || engine.serve());
+        drop(coming);
+        closer.join().expect("the closer ends");
+        device.join().expect("the device's thread ends");
+        mine.end();
+    });
+}

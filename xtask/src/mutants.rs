@@ -72,6 +72,8 @@ const TOOLS: &[Tool] = &[
             "losing",
             "stores",
             "backends",
+            "prefetching",
+            "accounts",
         ]),
     },
     Tool { name: "hostile", runs: Runs::Tests(&["hostile", "awaiting"]) },

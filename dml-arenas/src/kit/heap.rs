@@ -33,10 +33,27 @@ impl Heap {
     }
 
     /// Gives back a span that [`take`](Self::take) returned.
+    ///
+    /// # Panics
+    /// When the span is no whole pages that are taken: `take` did not return it, or it was given back before. The heap
+    /// stays as it was.
     pub fn give_back(&self, span: Span) {
-        if !span.is_empty() {
-            self.free_pages.lock().free_range(span.start() / PAGE_BYTES..span.end() / PAGE_BYTES);
+        if span.is_empty() {
+            return;
         }
+        let pages = span.start() / PAGE_BYTES..span.end() / PAGE_BYTES;
+        let is_whole = [span.start(), span.end()].iter().all(|end| end.is_multiple_of(PAGE_BYTES));
+        let mut free_pages = self.free_pages.lock();
+        let is_taken = is_whole
+            && pages.end <= free_pages.initial_range().end
+            && free_pages
+                .allocated_ranges()
+                .any(|taken| taken.start <= pages.start && pages.end <= taken.end);
+        if is_taken {
+            free_pages.free_range(pages);
+        }
+        drop(free_pages);
+        assert!(is_taken, "bytes {span} are given back to a heap that has not handed them out");
     }
 }
 
@@ -76,7 +93,7 @@ impl HeapBlock {
     /// arena panics with the reason and its name.
     pub fn place(block: &BlockRef, heap: &Arc<Heap>, span: Span) -> Result<Span, String> {
         let own = block.downcast_ref::<Self>().filter(|own| Arc::ptr_eq(&own.heap, heap));
-        let own = own.ok_or_else(|| format!("{block:?} belongs to another arena"))?;
+        let own = own.ok_or_else(|| format!("a block of {} bytes belongs to another arena", block.len()))?;
         let start = own.pages.start();
         match span.end() <= own.len {
             true => Ok(Span::new(start + span.start(), start + span.end())),
@@ -119,6 +136,28 @@ mod tests {
     }
 
     #[test]
+    fn only_what_was_taken_is_given_back() {
+        let heap = Heap::new(4 * PAGE_BYTES);
+        let (first, second) = (heap.take(1).unwrap(), heap.take(PAGE_BYTES + 1).unwrap());
+        heap.give_back(first);
+        let foreign = [
+            first,
+            Span::new(0, 2 * PAGE_BYTES),
+            Span::new(PAGE_BYTES, PAGE_BYTES + 1),
+            Span::new(PAGE_BYTES + 1, 2 * PAGE_BYTES),
+            Span::new(3 * PAGE_BYTES, 4 * PAGE_BYTES),
+            Span::new(4 * PAGE_BYTES, 5 * PAGE_BYTES),
+        ];
+        for span in foreign {
+            let given = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| heap.give_back(span)));
+            let message = dml_core::panic_text(&*given.expect_err("it was not taken"));
+            assert!(message.contains(&format!("bytes {span} are given back")), "{message}");
+        }
+        heap.give_back(second);
+        assert_eq!(heap.take(4 * PAGE_BYTES), Some(Span::new(0, 4 * PAGE_BYTES)));
+    }
+
+    #[test]
     fn a_block_gives_its_pages_back_with_its_last_reference() {
         let heap = Arc::new(Heap::new(2 * PAGE_BYTES));
         let block: BlockRef = Arc::new(HeapBlock::take(&heap, PAGE_BYTES + 1).unwrap());
@@ -134,7 +173,8 @@ mod tests {
         let (heap, other) = (Arc::new(Heap::new(1 << 20)), Arc::new(Heap::new(1 << 20)));
         let block: BlockRef = Arc::new(HeapBlock::take(&heap, 100).unwrap());
         assert_eq!(HeapBlock::place(&block, &heap, Span::new(7, 100)), Ok(Span::new(7, 100)));
-        assert!(HeapBlock::place(&block, &other, Span::new(7, 100)).unwrap_err().contains("another arena"));
+        let foreign = HeapBlock::place(&block, &other, Span::new(7, 100)).unwrap_err();
+        assert_eq!(foreign, "a block of 100 bytes belongs to another arena");
         assert!(HeapBlock::place(&block, &heap, Span::new(7, 101)).unwrap_err().contains("of 100 bytes"));
     }
 }

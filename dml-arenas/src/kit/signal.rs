@@ -10,10 +10,10 @@
 //!    exist there. A fork does not touch the signal's state: a missing thread may hold its lock.
 
 use crate::fork::Origin;
+use dml_core::foreign::{guard, quietly};
 use dml_core::sync::{Arc, Condvar, Mutex};
 use dml_core::{Completion, Fence, TransferError};
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Poll, Waker};
 use thiserror::Error;
 
@@ -42,7 +42,7 @@ impl From<NoResult> for TransferError {
 /// The end of some work, which any number of threads can wait for. Clones stand for the same end.
 ///
 /// The error is the backend's own. It must be made from a [`NoResult`], and a signal that is turned into a fence must
-/// become a [`TransferError`].
+/// become a [`TransferError`]. Each waiter makes it for itself, so a conversion that panics does so in whoever waits.
 ///
 /// # Examples
 /// ```
@@ -73,6 +73,21 @@ enum Progress<E> {
         next_number: u64,
     },
     Ended(Arc<Result<u64, E>>),
+    /// The signaller was dropped. Each waiter makes its own error, because that is foreign code.
+    GivenUp,
+}
+
+impl<E: Clone + From<NoResult>> Progress<E> {
+    /// Returns what makes the result, once there is one. It is called without the lock.
+    fn end(&self) -> Option<impl FnOnce() -> Result<u64, E> + use<E>> {
+        let ended = match self {
+            Self::Running { .. } => return None,
+            Self::Ended(result) => Some(result.clone()),
+            Self::GivenUp => None,
+        };
+        // The error is foreign, and so is its clone.
+        Some(move || ended.map_or_else(|| Err(NoResult::GivenUp.into()), |result| (*result).clone()))
+    }
 }
 
 impl<E> Clone for Signal<E> {
@@ -106,21 +121,20 @@ impl<E: Clone + From<NoResult>> Signal<E> {
             return Err(NoResult::Forked.into());
         }
         let mut progress = self.0.progress.lock();
-        let result = loop {
-            match &*progress {
-                Progress::Ended(result) => break result.clone(),
-                Progress::Running { .. } => progress = self.0.changed.wait(progress),
+        let end = loop {
+            match progress.end() {
+                Some(end) => break end,
+                None => progress = self.0.changed.wait(progress),
             }
         };
         drop(progress);
-        // The error is foreign, and so is its clone.
-        (*result).clone()
+        end()
     }
 
     /// Returns whether the work has ended, successfully or not.
     #[must_use]
     pub fn is_ended(&self) -> bool {
-        !self.0.origin.is_here() || matches!(&*self.0.progress.lock(), Progress::Ended(_))
+        !self.0.origin.is_here() || !matches!(&*self.0.progress.lock(), Progress::Running { .. })
     }
 
     /// Turns the signal into something to poll.
@@ -142,6 +156,7 @@ impl<E: fmt::Debug> fmt::Debug for Signal<E> {
         let ended = match &*self.0.progress.lock() {
             Progress::Running { .. } => None,
             Progress::Ended(result) => Some(result.clone()),
+            Progress::GivenUp => return f.write_str("Signal(given up)"),
         };
         match ended {
             None => f.write_str("Signal(running)"),
@@ -153,40 +168,36 @@ impl<E: fmt::Debug> fmt::Debug for Signal<E> {
 impl<E: From<NoResult>> Signaller<E> {
     /// Ends the signal with the result of the work, and wakes every waiter.
     pub fn end(self, result: Result<u64, E>) {
-        self.finish(result);
+        self.finish(Progress::Ended(Arc::new(result)));
     }
 
-    fn finish(&self, result: Result<u64, E>) {
+    fn finish(&self, end: Progress<E>) {
         if !self.0.origin.is_here() {
             return;
         }
         let mut progress = self.0.progress.lock();
         let Progress::Running { wakers, .. } = &mut *progress else { return };
         let wakers = std::mem::take(wakers);
-        *progress = Progress::Ended(Arc::new(result));
+        *progress = end;
         drop(progress);
         self.0.changed.notify_all();
-        wakers.into_iter().for_each(|(_, waker)| quietly(|| waker.wake()));
+        for (_, waker) in wakers {
+            // The call is by reference, so that a waker that panics is dropped under a guard of its own.
+            let _ = guard(|| waker.wake_by_ref());
+            quietly(waker);
+        }
     }
 }
 
 impl<E: From<NoResult>> Drop for Signaller<E> {
     fn drop(&mut self) {
-        self.finish(Err(NoResult::GivenUp.into()));
+        self.finish(Progress::GivenUp);
     }
 }
 
 impl<E: From<NoResult>> fmt::Debug for Signaller<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Signaller")
-    }
-}
-
-/// Calls foreign code, and ignores a panic.
-fn quietly(call: impl FnOnce()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
-        // The panic's payload may panic when it is dropped.
-        std::mem::forget(panic);
     }
 }
 
@@ -209,8 +220,9 @@ impl<E: Clone + From<NoResult>> Awaited<E> {
         }
         let mut fresh = waker.clone();
         let mut progress = state.progress.lock();
-        let polled = match &mut *progress {
-            Progress::Ended(result) => Poll::Ready(result.clone()),
+        let end = progress.end();
+        match &mut *progress {
+            Progress::Ended(_) | Progress::GivenUp => {}
             Progress::Running { wakers, next_number } => {
                 let number = *self.number.get_or_insert_with(|| {
                     *next_number += 1;
@@ -220,13 +232,12 @@ impl<E: Clone + From<NoResult>> Awaited<E> {
                     Some((_, old)) => std::mem::swap(old, &mut fresh),
                     None => wakers.push((number, std::mem::replace(&mut fresh, Waker::noop().clone()))),
                 }
-                Poll::Pending
             }
-        };
+        }
         drop(progress);
         // What is left is foreign code: the waker of the last poll, or this one after the end.
         drop(fresh);
-        polled.map(|result| (*result).clone())
+        end.map_or(Poll::Pending, |end| Poll::Ready(end()))
     }
 }
 
@@ -239,7 +250,7 @@ impl<E: From<NoResult>> Drop for Awaited<E> {
             Progress::Running { wakers, .. } => {
                 wakers.iter().position(|(other, _)| *other == number).map(|at| wakers.swap_remove(at))
             }
-            Progress::Ended(_) => None,
+            Progress::Ended(_) | Progress::GivenUp => None,
         };
         drop(progress);
         drop(left);
@@ -446,6 +457,38 @@ mod tests {
         assert!(!signal.is_ended());
         signaller.end(Ok(1));
         assert_eq!(signal.wait(), Ok(1));
+    }
+
+    /// An error that cannot be made.
+    #[derive(Clone, Debug)]
+    struct Unmade;
+
+    impl From<NoResult> for Unmade {
+        fn from(_: NoResult) -> Self {
+            panic!("an error that panics")
+        }
+    }
+
+    impl From<Unmade> for TransferError {
+        fn from(_: Unmade) -> Self {
+            Self::DeviceLost
+        }
+    }
+
+    #[test]
+    fn an_error_that_panics_keeps_nobody_asleep() {
+        let (signal, signaller) = Signal::<Unmade>::new();
+        let count = Arc::new(Count::default());
+        let mut polled = signal.clone().fence();
+        assert!(polled.poll(&count.clone().into()).is_pending());
+        let waits = signal.clone();
+        let waiter = std::thread::spawn(move || waits.wait());
+        drop(signaller);
+        assert!(waiter.join().is_err(), "the panic is the waiter's own");
+        assert_eq!((count.woken(), signal.is_ended()), (1, true));
+        assert_eq!(format!("{signal:?}"), "Signal(given up)");
+        assert!(guard(|| polled.poll(Waker::noop())).is_err());
+        std::mem::forget(polled);
     }
 
     #[test]

@@ -11,12 +11,12 @@
 
 use super::signal::{Signal, Signaller};
 use crate::fork::Origin;
+use dml_core::foreign::guard;
 use dml_core::sync::{Arc, Condvar, Mutex};
-use dml_core::{Fence, TransferError, panic_text};
+use dml_core::{Fence, TransferError};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 type Job = Box<dyn FnOnce() -> Result<u64, TransferError> + Send>;
 
@@ -53,8 +53,13 @@ impl Worker {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The operating system's error if it has no thread left.
+    /// The operating system's error if it has no thread left. [`io::ErrorKind::InvalidInput`] for a name with a zero byte,
+    /// which no thread can have.
     pub fn start(name: &str) -> io::Result<Self> {
+        if name.contains('\0') {
+            let message = format!("a worker cannot be named {name:?}: the name has a zero byte");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         let queue = Arc::new(Queue::default());
         let of_thread = queue.clone();
         std::thread::Builder::new().name(name.to_owned()).spawn(move || of_thread.work())?;
@@ -106,12 +111,7 @@ impl Queue {
     fn work(&self) {
         while let Some((job, signaller)) = self.next() {
             // The call consumes the job, and drops what it holds.
-            let ended = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
-                let message = panic_text(&*panic).into();
-                // The panic's payload may panic when it is dropped.
-                std::mem::forget(panic);
-                Err(TransferError::Panicked { message })
-            });
+            let ended = guard(job).unwrap_or_else(|message| Err(TransferError::Panicked { message }));
             signaller.end(ended);
         }
     }
@@ -150,6 +150,13 @@ mod tests {
         let panicked = TransferError::Panicked { message: "job 2 panics".into() };
         assert_eq!(ended, [Ok(4), Ok(3), Err(panicked), Ok(1), Ok(0)]);
         assert_eq!(*order.lock(), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_name_that_no_thread_can_have_is_an_error() {
+        let refused = Worker::start("a\0b").unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        assert!(refused.to_string().contains("zero byte"), "{refused}");
     }
 
     #[test]

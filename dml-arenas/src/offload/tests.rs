@@ -13,6 +13,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+mod order;
+
 /// What a worker does on a message.
 #[derive(Clone, Debug)]
 enum Answer {
@@ -95,6 +97,10 @@ struct Watch {
     /// Whether a kill does not end the worker: the test ends it.
     lingers: AtomicBool,
     on_end: Mutex<Option<OnEnd>>,
+    /// Called while a transfer is made.
+    on_transfer: Mutex<Option<Box<dyn Fn() + Send>>>,
+    /// Called while pages are given back.
+    on_give_back: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 impl Watch {
@@ -117,6 +123,9 @@ struct FakeWorker {
 impl FakeWorker {
     fn host(&self, span: Span) -> io::Result<HostSpan> {
         self.watch.transfers.fetch_add(1, Ordering::Relaxed);
+        if let Some(act) = &*self.watch.on_transfer.lock() {
+            act();
+        }
         if self.transfers_fail {
             Err(io::Error::other("a cut wire"))
         } else {
@@ -151,7 +160,11 @@ impl Transport for FakeWorker {
         if span.len() > self.memory_bytes() / 2 { Err(io::Error::other("no pages")) } else { Ok(()) }
     }
 
-    fn give_back(&self, _span: Span) {}
+    fn give_back(&self, _span: Span) {
+        if let Some(act) = &*self.watch.on_give_back.lock() {
+            act();
+        }
+    }
 
     unsafe fn copy_in(&self, offset: u64, from: &HostSpan) -> io::Result<()> {
         let to = self.host(Span::new(offset, offset + from.len()))?;

@@ -232,16 +232,20 @@ impl UnixTransport {
             ChannelError::Failed(error) => format!("cannot be talked to: {error}"),
         };
         self.control.send_with(&hello.encode(), &files, deadline).map_err(silent)?;
-        let answer = self.control.receive(deadline).map_err(silent)?;
-        match Reply::decode(&answer) {
-            Ok(Reply::Ready { version: VERSION }) => Ok(()),
-            Ok(Reply::Ready { version }) => {
-                Err(format!("speaks version {version} of the protocol, not {VERSION}"))
-            }
-            Ok(Reply::Failed { message }) => Err(format!("refused: {message}")),
-            Ok(other) => Err(format!("answered {other:?} to the greeting")),
-            Err(what) => Err(format!("answered {what} to the greeting")),
+        welcomed(&self.control.receive(deadline).map_err(silent)?)
+    }
+}
+
+/// Checks a worker's answer to the greeting.
+fn welcomed(answer: &[u8]) -> Result<(), String> {
+    match Reply::decode(answer) {
+        Ok(Reply::Ready { version: VERSION }) => Ok(()),
+        Ok(Reply::Ready { version }) => {
+            Err(format!("speaks version {version} of the protocol, not {VERSION}"))
         }
+        Ok(Reply::Failed { message }) => Err(format!("refused: {message}")),
+        Ok(other) => Err(format!("answered {other:?} to the greeting")),
+        Err(what) => Err(format!("answered {what} to the greeting")),
     }
 }
 
@@ -297,5 +301,23 @@ impl Transport for UnixTransport {
 
     fn process(&self) -> Option<u32> {
         Some(self.process.number())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_of_another_version_is_refused() {
+        assert_eq!(welcomed(&Reply::Ready { version: VERSION }.encode()), Ok(()));
+        for version in [VERSION - 1, VERSION + 1, 0, u32::MAX] {
+            let refused = welcomed(&Reply::Ready { version }.encode()).unwrap_err();
+            assert_eq!(refused, format!("speaks version {version} of the protocol, not {VERSION}"));
+        }
+        let failed = Reply::Failed { message: "no room".to_owned() }.encode();
+        assert_eq!(welcomed(&failed), Err("refused: no room".to_owned()));
+        assert!(welcomed(&Reply::Loaded.encode()).unwrap_err().contains("Loaded to the greeting"));
+        assert!(welcomed(&[1, 2, 3]).unwrap_err().ends_with("to the greeting"));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Each direction has two mechanisms. Read/write uses the driver's calls, which leave the map state alone, so other
 //! readers of the block go on. Map lets the host reach the block itself, and the processor copies. Mapping is cheap
-//! where device and host share their memory, but it excludes the device meanwhile.
+//! where device and host share their memory, but it excludes the device meanwhile. Where they do not, it moves the whole
+//! block, and read/write is the only mechanism unless the other is asked for.
 //!
 //! A device can be bound to main memory, or to memory that workers share: one storage serves all, and map and unmap calls
 //! hand it over.
@@ -76,7 +77,14 @@ pub(super) fn join(builder: &mut PlatformBuilder, main: ArenaId, side: &Side<'_>
             None => join_both_ways(builder, main, device, staged),
         }
     }
-    if mechanisms != Mechanisms::Staged {
+    // A map of memory that is not the host's moves the whole block there and back, however few bytes are wanted. So such a
+    // device has no such links beside its others, whose transfers move what is wanted.
+    let maps = match mechanisms {
+        Mechanisms::Staged => false,
+        Mechanisms::Mapped => true,
+        _ => side.budget.is_none(),
+    };
+    if maps {
         let mapped = Here::new(HostMapped::new(speeds.mapped));
         // The host reaches the device's memory itself.
         let host = builder.native(main);

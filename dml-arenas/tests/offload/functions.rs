@@ -78,7 +78,11 @@ fn arguments_that_do_not_fit_are_refused_before_anything_runs() {
     assert!(refused(&[Argument::Read(&main, Span::new(0, 1))]).1.contains("another arena"));
     assert!(refused(&[Argument::Read(&block, Span::new(1, 101))]).1.contains("1..101 of a block of 100"));
     let (left, right) = (Span::new(0, 51), Span::new(50, 60));
-    assert!(refused(&[Argument::Read(&block, left), Argument::Write(&block, right)]).1.contains("buffer 0"));
+    let [reads, writes] = [Argument::Read(&block, left), Argument::Write(&block, right)];
+    assert!(refused(&[reads.clone(), writes.clone()]).1.contains("buffer 0"));
+    // Whichever comes first.
+    let (index, reason) = refused(&[writes, scalar.clone(), reads]);
+    assert!(index == 2 && reason.contains("shares bytes with buffer 0"), "{index}: {reason}");
     #[allow(clippy::reversed_empty_ranges, reason = "that is what is refused")]
     let backwards = rig.launch(&scale, 9..3, &[]).unwrap_err();
     assert_eq!(backwards.to_string(), "scale on offload:0 was asked for items 9..3");

@@ -1,4 +1,4 @@
-//! Calls into foreign code, which may panic.
+//! Calls into foreign code, which may panic. [`crate::foreign`] shows them to other crates.
 
 use crate::base::rank::assert_unlocked;
 use crate::base::sync::Arc;
@@ -7,21 +7,23 @@ use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Drops a foreign value, and ignores a panic of its destructor.
-pub(crate) fn quietly<T>(theirs: T) {
+pub fn quietly<T>(theirs: T) {
     let _ = guard(|| drop(theirs));
 }
 
-/// A foreign value that is dropped [quietly](quietly). Two of them that panic in one unwinding would otherwise end the
-/// process.
+/// A foreign value that is dropped [`quietly`]. Two of them that panic in one unwinding would otherwise end the process.
 #[derive(Clone, Debug)]
-pub(crate) struct Quiet<T>(Option<T>);
+pub struct Quiet<T>(Option<T>);
 
 impl<T> Quiet<T> {
-    pub(crate) fn new(theirs: T) -> Self {
+    /// Takes charge of a value.
+    pub const fn new(theirs: T) -> Self {
         Self(Some(theirs))
     }
 
-    pub(crate) fn into_inner(mut self) -> T {
+    /// Returns the value, to be dropped as any other.
+    #[must_use]
+    pub fn into_inner(mut self) -> T {
         self.0.take().expect("it is there until it is dropped")
     }
 }
@@ -43,7 +45,12 @@ impl<T> Drop for Quiet<T> {
 }
 
 /// Runs foreign code, and converts a panic into its message.
-pub(crate) fn guard<R>(call: impl FnOnce() -> R) -> Result<R, Arc<str>> {
+///
+/// Debug builds check that the thread holds no lock of core.
+///
+/// # Errors
+/// The message of the panic.
+pub fn guard<R>(call: impl FnOnce() -> R) -> Result<R, Arc<str>> {
     assert_unlocked();
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = panic_text(&*panic).into();

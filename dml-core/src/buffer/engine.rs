@@ -73,6 +73,14 @@ impl Stop {
     }
 }
 
+/// What a run does when only the end of a copy brings it on.
+#[derive(Clone, Copy)]
+enum Pause<'a> {
+    Wait(Wait<'a>),
+    /// The run stays where it is. The waker is called when a copy ends.
+    Leave(&'a Waker),
+}
+
 /// The next task, with the parts of the buffer's storage that it needs.
 enum Task {
     Allocate(ArenaId),
@@ -143,15 +151,16 @@ impl Run {
     /// Continues until a copy must be awaited, which happens only if `wait` has a waker. At the end of a kernel's plan,
     /// returns what its grant hands out. After an error the plan has been given up.
     pub(crate) fn advance(&mut self, wait: Wait<'_>) -> Poll<Result<Option<Handout>, AcquireError>> {
-        self.go_on(Some(wait))
+        self.go_on(Pause::Wait(wait))
     }
 
-    /// Begins every step that can begin now, and waits for no copy. Copies that have ended already are noticed.
-    pub(crate) fn begin(&mut self) -> Poll<Result<Option<Handout>, AcquireError>> {
-        self.go_on(None)
+    /// Begins every step that can begin now, and waits for no copy. Copies that have ended already are noticed. The
+    /// waker is called when another has, if its arena can tell.
+    pub(crate) fn begin(&mut self, waker: &Waker) -> Poll<Result<Option<Handout>, AcquireError>> {
+        self.go_on(Pause::Leave(waker))
     }
 
-    fn go_on(&mut self, wait: Option<Wait<'_>>) -> Poll<Result<Option<Handout>, AcquireError>> {
+    fn go_on(&mut self, pause: Pause<'_>) -> Poll<Result<Option<Handout>, AcquireError>> {
         let mut task = self.next();
         loop {
             task = match task {
@@ -164,7 +173,7 @@ impl Run {
                     self.failed(self.buffer().refused(refusal));
                     self.next()
                 }
-                Task::Wait => match self.wait_for_copy(wait) {
+                Task::Wait => match self.wait_for_copy(pause) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(task) => task,
                 },
@@ -198,14 +207,14 @@ impl Run {
         })
     }
 
-    /// Waits until a copy has ended: the oldest one, or any one if there is a waker. Without `wait`, a copy counts only
-    /// if it has ended already.
-    fn wait_for_copy(&mut self, wait: Option<Wait<'_>>) -> Poll<Task> {
-        let ended = match wait {
+    /// Waits until a copy has ended: the oldest one, or any one if there is a waker. A run that is left counts only
+    /// copies that have ended already.
+    fn wait_for_copy(&mut self, pause: Pause<'_>) -> Poll<Task> {
+        let ended = match pause {
             // A fence that can only be waited for is polled only as the oldest, so that it does not delay the others.
-            Some(Wait::Awaken(waker)) => self.poll_copies(waker, 0),
-            None => self.poll_copies(Waker::noop(), usize::MAX),
-            Some(Wait::Try | Wait::Until(_)) => self.pending.front_mut().map(|pending| {
+            Pause::Wait(Wait::Awaken(waker)) => self.poll_copies(waker, 0),
+            Pause::Leave(waker) => self.poll_copies(waker, usize::MAX),
+            Pause::Wait(Wait::Try | Wait::Until(_)) => self.pending.front_mut().map(|pending| {
                 let fence = std::mem::replace(&mut pending.fence, Fence::done(0));
                 (0, called(|| fence.wait()))
             }),

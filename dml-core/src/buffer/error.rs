@@ -15,6 +15,11 @@ use crate::state::{AttachRefusal, BindRefusal, FreeRefusal};
 use std::time::Duration;
 use thiserror::Error;
 
+/// Returns where a copy goes, in words.
+fn between(from: &ArenaName, to: &ArenaName) -> String {
+    if from == to { format!("in {to}") } else { format!("from {from} to {to}") }
+}
+
 /// Why access was not granted, or not released as asked.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -46,11 +51,11 @@ pub enum AcquireError {
         span: Span,
     },
     /// A copy of the plan failed. The buffer's contents did not change.
-    #[error("copy of {} from {from} to {to} failed: {cause}", buffer.bytes(*span))]
+    #[error("copy of {} {} failed: {cause}", buffer.bytes(*span), between(from, to))]
     CopyFailed {
         /// The buffer whose bytes were copied.
         buffer: BufferName,
-        /// The source of the copy.
+        /// The source of the copy. For a transfer that the program asked for, and zeros, the same arena as `to`.
         from: ArenaName,
         /// The destination of the copy, where the bytes remain invalid.
         to: ArenaName,
@@ -365,12 +370,24 @@ pub enum ViewError {
         span: Span,
     },
     /// The grant does not cover all of the bytes asked for.
-    #[error("{} were not granted", buffer.bytes(*span))]
+    #[error("{buffer} bytes {} were not granted", buffer.range(*start, *end))]
     OutsideGrant {
         /// The granted buffer.
         buffer: BufferName,
-        /// The bytes asked for.
+        /// First byte asked for.
+        start: u64,
+        /// Byte after the last one asked for, which may be outside the buffer or before the first.
+        end: u64,
+    },
+    /// The bytes to be written are more or fewer than the granted bytes that they are for.
+    #[error("{} take {} bytes, and {given_bytes} were given", buffer.bytes(*span), span.len())]
+    Length {
+        /// The granted buffer.
+        buffer: BufferName,
+        /// The bytes that were to be written.
         span: Span,
+        /// The number of bytes given.
+        given_bytes: u64,
     },
     /// The number of bytes is not a multiple of the element's size.
     #[error("{} are no whole number of elements of {element_bytes} bytes", buffer.bytes(*span))]

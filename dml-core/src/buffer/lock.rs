@@ -10,8 +10,9 @@ use crate::base::names::{ArenaName, BufferName};
 use crate::base::rank::{Rank, Ranked};
 use crate::base::sync::{Arc, Condvar};
 use crate::buffer::error::AcquireError;
+use crate::buffer::shared_run::{Listener, Pace, SharedRun};
 use crate::buffer::storage::{ArenaStorage, Handout};
-use crate::buffer::wait::{Waiter, Waiters, Wakes};
+use crate::buffer::wait::{Place, Waiters, Wakes};
 use crate::platform::Platform;
 use crate::platform::hints::{Bindings, HintedRoutes};
 use crate::platform::outstanding::Outstanding;
@@ -26,6 +27,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;
+use std::sync::Weak;
 use std::thread::ThreadId;
 use std::time::Instant;
 
@@ -42,6 +44,7 @@ use std::time::Instant;
 /// | `external` | the call that takes the application's storage back; a copy whose arena kept what it was lent |
 /// | `is_leaked` | that copy |
 /// | `map_changes` | a `Run` that changes a mapping |
+/// | `prefetches` | the start of a prefetch |
 /// | `origins` | the start and the end of a grant, while events are recorded |
 ///
 /// All these changes go through [`BufferInner::change`], which then examines the queue. [`BufferInner::read`] changes
@@ -65,6 +68,8 @@ pub(crate) struct Locked {
     pub(crate) is_leaked: bool,
     /// The number of map changes that have started, plus the number that have ended.
     pub(super) map_changes: u64,
+    /// The prefetches that may not have ended.
+    prefetches: Vec<Weak<SharedRun>>,
     /// The places where grants were acquired.
     origins: Origins,
 }
@@ -89,6 +94,7 @@ impl Locked {
             is_freeing: false,
             is_leaked: false,
             is_ended: false,
+            prefetches: Vec::new(),
             origins: Origins::new(),
         };
         if let Some((arena, container, storage)) = external {
@@ -101,6 +107,18 @@ impl Locked {
     pub(crate) fn new_grant(&mut self) -> OwnerId {
         self.next_grant += 1;
         OwnerId(self.next_grant)
+    }
+
+    /// Keeps a prefetch in mind, so that those who wait behind it carry it on.
+    pub(crate) fn add_prefetch(&mut self, run: &Arc<SharedRun>) {
+        if self.prefetches.len() == self.prefetches.capacity() {
+            self.prefetches.retain(|run| run.strong_count() > 0);
+        }
+        self.prefetches.push(Arc::downgrade(run));
+    }
+
+    fn prefetches(&self) -> Vec<Arc<SharedRun>> {
+        self.prefetches.iter().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -130,7 +148,7 @@ pub(crate) enum Asked {
     /// Any other answer of the machine. It is [`Begin::Busy`] only if the request must not wait.
     Answered(Begin, OwnerId),
     /// The request waits in the queue.
-    Queued(Ticket, Arc<Waiter>, OwnerId),
+    Queued(Place),
 }
 
 impl BufferInner {
@@ -202,8 +220,29 @@ impl BufferInner {
         calls.call();
     }
 
-    /// Submits a request. With `queue` it waits if it cannot be granted now.
+    /// Submits a request. With `queue` it waits if it cannot be granted now. Without, it notices prefetches whose copies
+    /// have ended, and asks again.
     pub(crate) fn ask(
+        &self,
+        (kernel, arena, claims): (KernelId, ArenaId, Claims),
+        queue: bool,
+        origin: &'static Location<'static>,
+    ) -> Asked {
+        let asked = self.ask_once((kernel, arena, claims.clone()), queue, origin);
+        if matches!(asked, Asked::Answered(Begin::Busy { .. }, _)) && self.end_prefetches() {
+            return self.ask_once((kernel, arena, claims), queue, origin);
+        }
+        asked
+    }
+
+    /// Notices prefetches whose copies have ended. Returns whether one has ended by that.
+    fn end_prefetches(&self) -> bool {
+        let prefetches = self.read(Locked::prefetches);
+        let mut running = prefetches.iter().filter(|run| !run.is_ended());
+        running.any(|run| run.carry_on(Pace::Notice, Listener::Nobody).is_ready())
+    }
+
+    fn ask_once(
         &self,
         (kernel, arena, claims): (KernelId, ArenaId, Claims),
         queue: bool,
@@ -218,7 +257,8 @@ impl BufferInner {
                     let ticket = Ticket(locked.next_ticket);
                     self.record(|| EventKind::Queued { ticket, kernel });
                     locked.state.enqueue(ticket, request);
-                    Asked::Queued(ticket, locked.waiters.add(ticket), grant)
+                    let (waiter, ahead) = (locked.waiters.add(ticket), locked.prefetches());
+                    Asked::Queued(Place { ticket, grant, waiter, ahead })
                 }
                 begin => {
                     self.record_begin(&request, &begin);
@@ -235,7 +275,7 @@ impl BufferInner {
     }
 
     /// Cancels a waiting request. A grant that was already made for it is given back.
-    pub(crate) fn cancel(&self, ticket: Ticket, waiter: &Waiter, grant: OwnerId) {
+    pub(crate) fn cancel(&self, Place { ticket, grant, waiter, .. }: Place) {
         let waiting = self.change(|locked, _| {
             locked.waiters.remove(ticket);
             let waiting = locked.state.cancel(ticket);
@@ -249,9 +289,9 @@ impl BufferInner {
         }
         // The request was admitted. The admitting thread delivers the answer right after it releases the lock, before
         // it runs any foreign code.
-        match waiter.sleep(None) {
-            Some(Begin::Granted(_)) => drop(self.release(grant, Outcome::NotStarted)),
-            Some(Begin::Plan(plan)) => self.change(|locked, routes| {
+        match waiter.answer() {
+            Begin::Granted(_) => drop(self.release(grant, Outcome::NotStarted)),
+            Begin::Plan(plan) => self.change(|locked, routes| {
                 let aborted = Execution::new(plan).give_up(routes, &mut locked.state);
                 self.record(|| aborted);
             }),
@@ -370,15 +410,20 @@ impl BufferInner {
     /// Refuses new requests and waits until the last grant and copy are gone, or until `deadline`. Returns whether they
     /// are gone.
     pub(crate) fn close(&self, deadline: Option<Instant>, before_waiting: impl FnOnce()) -> bool {
-        let refused = self.change(|locked, routes| {
+        let (refused, prefetches) = self.change(|locked, routes| {
             self.record(|| EventKind::Closed);
             let refused = locked.state.close(routes);
             let mut wakes = Wakes::default();
             locked.waiters.admit(refused, &mut wakes);
-            wakes
+            (wakes, locked.prefetches())
         });
         refused.deliver().call();
         before_waiting();
+        // Nobody else may be looking at a prefetch that is kept.
+        if prefetches.iter().any(|run| run.finish(deadline).is_none()) {
+            return self.read(|locked| locked.is_ended);
+        }
+        drop(prefetches);
         let mut locked = self.locked.lock();
         while !locked.is_ended {
             match deadline {

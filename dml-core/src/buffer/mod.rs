@@ -3,6 +3,7 @@
 pub(crate) mod engine;
 pub(crate) mod error;
 pub(crate) mod lock;
+pub(crate) mod shared_run;
 pub(crate) mod storage;
 pub(crate) mod wait;
 

@@ -3,11 +3,15 @@
 //! A thread whose change admits a request (a release, a finished copy, a cancellation) evaluates the queue under the
 //! buffer's lock. It hands the result to the request's own [`Waiter`], and wakes the waiter after the lock is released.
 //! Each waiter has its own condition variable and waker, so no wake-up can reach the wrong one (L-4).
+//!
+//! A request that waits behind a prefetch carries it on: nobody else may be looking at it. A copy of the prefetch that
+//! ends [nudges](Waiter::nudge) those who wait behind it.
 
 use crate::base::guard::{guard, quietly};
-use crate::base::id::Ticket;
+use crate::base::id::{OwnerId, Ticket};
 use crate::base::rank::{Rank, Ranked};
 use crate::base::sync::{Arc, Condvar};
+use crate::buffer::shared_run::{Listener, Pace, SharedRun};
 use crate::state::{Admission, Begin};
 use std::fmt;
 use std::task::{Poll, Waker};
@@ -31,31 +35,77 @@ pub(crate) struct Waiter {
 }
 
 enum Slot {
-    Waiting(Option<Waker>),
+    Waiting { waker: Option<Waker>, nudged: bool },
     Arrived(Begin),
     Taken,
 }
 
+/// Why a waiter stopped waiting.
+#[derive(Debug)]
+pub(crate) enum Woken {
+    Answered(Begin),
+    /// A prefetch ahead of the request can go on.
+    Nudged,
+    TimedOut,
+}
+
+/// The place of a request in its buffer's queue.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) ticket: Ticket,
+    pub(crate) grant: OwnerId,
+    pub(crate) waiter: Arc<Waiter>,
+    /// The prefetches that had not ended when the request began to wait. None begins while it waits.
+    pub(crate) ahead: Vec<Arc<SharedRun>>,
+}
+
+impl Place {
+    /// Waits for the answer, and carries the prefetches ahead on meanwhile. The answer is `None` if the time was not
+    /// enough; with a waker it may be pending.
+    pub(crate) fn wait(&self, wait: Wait<'_>) -> Poll<Option<Begin>> {
+        loop {
+            let waits = self.ahead.iter().take_while(|_| !self.waiter.is_answered());
+            waits.for_each(|run| _ = run.carry_on(Pace::Await, Listener::Behind(&self.waiter)));
+            let Poll::Ready(woken) = self.waiter.wait(wait) else { return Poll::Pending };
+            match woken {
+                Woken::Answered(begin) => return Poll::Ready(Some(begin)),
+                Woken::Nudged => {}
+                Woken::TimedOut => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
 impl Waiter {
     pub(crate) fn new() -> Self {
-        Self { slot: Ranked::new(Rank::Leaf, Slot::Waiting(None)), arrived: Condvar::new() }
+        let slot = Slot::Waiting { waker: None, nudged: false };
+        Self { slot: Ranked::new(Rank::Leaf, slot), arrived: Condvar::new() }
     }
 
-    /// Waits for the answer. The answer is `None` if the time was not enough; with a waker it may be pending.
-    pub(crate) fn wait(&self, wait: Wait<'_>) -> Poll<Option<Begin>> {
+    /// Waits for the answer or a nudge. Pending only with a waker.
+    fn wait(&self, wait: Wait<'_>) -> Poll<Woken> {
         match wait {
-            Wait::Try => Poll::Ready(take(&mut self.slot.lock())),
+            Wait::Try => Poll::Ready(take(&mut self.slot.lock()).unwrap_or(Woken::TimedOut)),
             Wait::Until(deadline) => Poll::Ready(self.sleep(deadline)),
-            Wait::Awaken(waker) => self.poll(waker).map(Some),
+            Wait::Awaken(waker) => self.poll(waker),
         }
     }
 
-    /// Sleeps until the answer arrives, or until `deadline`.
-    pub(crate) fn sleep(&self, deadline: Option<Instant>) -> Option<Begin> {
+    /// Sleeps until the answer arrives.
+    pub(crate) fn answer(&self) -> Begin {
+        loop {
+            if let Woken::Answered(begin) = self.sleep(None) {
+                return begin;
+            }
+        }
+    }
+
+    /// Sleeps until the answer or a nudge arrives, or until `deadline`.
+    fn sleep(&self, deadline: Option<Instant>) -> Woken {
         let mut slot = self.slot.lock();
         loop {
-            if let Some(begin) = take(&mut slot) {
-                return Some(begin);
+            if let Some(woken) = take(&mut slot) {
+                return woken;
             }
             match deadline {
                 None => slot = slot.wait(&self.arrived),
@@ -63,26 +113,41 @@ impl Waiter {
                     let (guard, timed_out) = slot.wait_until(&self.arrived, deadline);
                     slot = guard;
                     if timed_out {
-                        return take(&mut slot);
+                        return take(&mut slot).unwrap_or(Woken::TimedOut);
                     }
                 }
             }
         }
     }
 
-    /// Returns the answer, or stores `waker` to be called when it arrives.
-    fn poll(&self, waker: &Waker) -> Poll<Begin> {
+    /// Returns the answer or a nudge, or stores `waker` to be called when one arrives.
+    fn poll(&self, waker: &Waker) -> Poll<Woken> {
         // Cloning or dropping a waker runs foreign code, so neither happens under a lock.
         let waker = waker.clone();
         let mut slot = self.slot.lock();
-        if let Some(begin) = take(&mut slot) {
+        if let Some(woken) = take(&mut slot) {
             drop(slot);
-            return Poll::Ready(begin);
+            return Poll::Ready(woken);
         }
-        let replaced = std::mem::replace(&mut *slot, Slot::Waiting(Some(waker)));
+        let replaced = std::mem::replace(&mut *slot, Slot::Waiting { waker: Some(waker), nudged: false });
         drop(slot);
         quietly(replaced);
         Poll::Pending
+    }
+
+    /// Tells a request that still waits to carry on what is ahead of it. Returns the waker to be called.
+    pub(crate) fn nudge(&self) -> Option<Waker> {
+        let mut slot = self.slot.lock();
+        let Slot::Waiting { waker, nudged } = &mut *slot else { return None };
+        *nudged = true;
+        let waker = waker.take();
+        drop(slot);
+        self.arrived.notify_all();
+        waker
+    }
+
+    fn is_answered(&self) -> bool {
+        !matches!(*self.slot.lock(), Slot::Waiting { .. })
     }
 
     /// Fills the slot, and returns the waker to be called.
@@ -90,19 +155,20 @@ impl Waiter {
         let before = std::mem::replace(&mut *self.slot.lock(), Slot::Arrived(begin));
         self.arrived.notify_all();
         match before {
-            Slot::Waiting(waker) => waker,
+            Slot::Waiting { waker, .. } => waker,
             Slot::Arrived(_) | Slot::Taken => None,
         }
     }
 }
 
-fn take(slot: &mut Slot) -> Option<Begin> {
+fn take(slot: &mut Slot) -> Option<Woken> {
     match slot {
         Slot::Arrived(_) => match std::mem::replace(slot, Slot::Taken) {
-            Slot::Arrived(begin) => Some(begin),
+            Slot::Arrived(begin) => Some(Woken::Answered(begin)),
             _ => unreachable!("just matched"),
         },
-        Slot::Waiting(_) | Slot::Taken => None,
+        Slot::Waiting { nudged, .. } => std::mem::take(nudged).then_some(Woken::Nudged),
+        Slot::Taken => None,
     }
 }
 
@@ -157,6 +223,10 @@ impl Wakes {
 pub(crate) struct Calls(Vec<Waker>);
 
 impl Calls {
+    pub(crate) fn of(wakers: impl IntoIterator<Item = Waker>) -> Self {
+        Self(wakers.into_iter().collect())
+    }
+
     /// Calls all wakers. A waker is foreign code: its panic is printed on standard error, and affects neither the other
     /// wakers nor this thread.
     pub(crate) fn call(self) {

@@ -68,6 +68,13 @@ impl Fence {
         Self(Some(Pending::Awaited(Box::new(completion))))
     }
 
+    /// Returns whether the work had ended when the fence was made. Of other work the fence knows the end only by
+    /// [`wait`](Self::wait) or [`poll`](Self::poll).
+    #[must_use]
+    pub const fn is_done(&self) -> bool {
+        matches!(self.0, Some(Pending::Done(_)) | None)
+    }
+
     /// Returns whether the only way to learn the end of the work is to block.
     pub(crate) fn blocks(&self) -> bool {
         matches!(self.0, Some(Pending::Running(_)))

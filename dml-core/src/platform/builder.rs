@@ -67,7 +67,7 @@ impl PlatformBuilder {
     /// first use only if no copies lead to the root and back; otherwise each arena has storage of its own.
     ///
     /// [`build`](Self::build) refuses a preference that no link can follow
-    /// ([`TopologyError::NoBinding`](crate::TopologyError::NoBinding)).
+    /// ([`TopologyError::NoBinding`]).
     ///
     /// A request then waits for the users of the root whom the binding's concurrency does not permit beside it. The
     /// preference has no effect on an arena that takes part in a binding which somebody needs.
@@ -80,7 +80,7 @@ impl PlatformBuilder {
     /// is [preferred](Self::prefer_binding), or that the application makes itself, is made as ever.
     ///
     /// [`build`](Self::build) refuses a pair that no link can bind
-    /// ([`TopologyError::NoBinding`](crate::TopologyError::NoBinding)).
+    /// ([`TopologyError::NoBinding`]).
     pub fn allow_binding(&mut self, root: ArenaId, member: ArenaId) {
         self.wishes.allowed.insert((root, member));
     }

@@ -1,14 +1,13 @@
 //! The course of an acquire: one buffer after the other.
 
 use crate::base::access::Claims;
-use crate::base::id::{ArenaId, KernelId, OwnerId, Ticket};
-use crate::base::sync::Arc;
+use crate::base::id::{ArenaId, KernelId, OwnerId};
 use crate::buffer::RawBuffer;
 use crate::buffer::engine::Run;
 use crate::buffer::error::AcquireError;
 use crate::buffer::lock::Asked;
 use crate::buffer::storage::Handout;
-use crate::buffer::wait::{Wait, Waiter};
+use crate::buffer::wait::{Place, Wait};
 use crate::request::grant::{Grant, Grants, Item};
 use crate::request::held;
 use crate::state::Begin;
@@ -28,9 +27,7 @@ pub(super) struct Part {
 #[derive(Debug)]
 struct Queued {
     part: Part,
-    ticket: Ticket,
-    waiter: Arc<Waiter>,
-    grant: OwnerId,
+    place: Place,
 }
 
 /// An acquire: its granted parts, the one that waits or is prepared, and the remaining ones. Dropping the value undoes
@@ -84,8 +81,8 @@ impl Acquisition {
             let went_on = if let Some(Preparing { run, .. }) = &mut self.preparing {
                 let Poll::Ready(ended) = run.advance(wait) else { return Poll::Pending };
                 ended.map(|handout| self.prepared(handout))
-            } else if let Some(Queued { waiter, part, .. }) = &self.waiting {
-                match waiter.wait(wait) {
+            } else if let Some(Queued { part, place }) = &self.waiting {
+                match place.wait(wait) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Some(begin)) => self.answered(begin),
                     Poll::Ready(None) => {
@@ -120,9 +117,7 @@ impl Acquisition {
                 return Err(AcquireError::OrderViolation { buffer: buffer.name(), held });
             }
             (Asked::Answered(begin, grant), _) => return self.act_on(part, begin, grant),
-            (Asked::Queued(ticket, waiter, grant), _) => {
-                self.waiting = Some(Queued { part, ticket, waiter, grant });
-            }
+            (Asked::Queued(place), _) => self.waiting = Some(Queued { part, place }),
         }
         Ok(())
     }
@@ -130,7 +125,7 @@ impl Acquisition {
     /// Processes the answer of the waiting part.
     fn answered(&mut self, begin: Begin) -> Result<(), AcquireError> {
         match self.waiting.take() {
-            Some(Queued { part, grant, .. }) => self.act_on(part, begin, grant),
+            Some(Queued { part, place }) => self.act_on(part, begin, place.grant),
             None => Ok(()),
         }
     }
@@ -174,7 +169,7 @@ impl Acquisition {
 impl Drop for Acquisition {
     fn drop(&mut self) {
         if let Some(queued) = self.waiting.take() {
-            queued.part.buffer.0.cancel(queued.ticket, &queued.waiter, queued.grant);
+            queued.part.buffer.0.cancel(queued.place);
         }
         self.preparing = None;
         while let Some(grant) = self.granted.pop() {

@@ -117,9 +117,10 @@ impl RawBuffer {
     /// Refuses new and waiting requests, waits until the last grant and copy are gone, and frees all storage. Dropping
     /// the last clone of a buffer does the same without waiting.
     ///
-    /// A thread deadlocks if it closes a buffer on which it holds a grant, an acquire or a [`Prefetch`](crate::Prefetch) in
-    /// progress. The call never returns if one of these was leaked. It also never returns in an arena that closes a buffer while freeing storage of
-    /// that buffer. See [`close_timeout`](Self::close_timeout).
+    /// A thread deadlocks if it closes a buffer on which it holds a grant or an acquire in progress. The call never returns
+    /// if one of these was leaked. A [`Prefetch`](crate::Prefetch) that is kept is carried on to its end by this call. The
+    /// call also never returns in an arena that closes a buffer while freeing storage of that buffer. See
+    /// [`close_timeout`](Self::close_timeout).
     pub fn close(&self) {
         self.0.close(None, || {});
     }

@@ -64,7 +64,7 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
     ///
     /// # Errors
     /// [`Unattached`] with the storage. Its cause is [`AcquireError::NotAttachable`] with an
-    /// [`AttachRefusal`](crate::AttachRefusal), [`AcquireError::Alloc`] if the arena does not take the storage, or
+    /// [`AttachRefusal`], [`AcquireError::Alloc`] if the arena does not take the storage, or
     /// [`AcquireError::NoArena`] if the platform has no main memory.
     ///
     /// # Source

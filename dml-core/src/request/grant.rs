@@ -25,7 +25,7 @@ use crate::memory::host::{CastError, HostMemory, Lease, Loan};
 use crate::memory::request::{CopyIn, CopyOut};
 use crate::request::flight::InFlight;
 use crate::request::held;
-use crate::request::region::{Region, span_of};
+use crate::request::region::Region;
 use crate::request::view::View;
 use crate::state::{EventKind, Outcome};
 use bytemuck::Pod;
@@ -157,8 +157,16 @@ impl Grant {
     }
 
     /// Returns the block and the bytes of a region, as [`Grants::granted`] does.
-    fn granted(&self, region: &impl Region, access: Access) -> Result<(Option<&BlockRef>, Span), ViewError> {
+    fn granted(
+        &self,
+        region: &impl Region,
+        access: Access,
+        given_bytes: Option<u64>,
+    ) -> Result<(Option<&BlockRef>, Span), ViewError> {
         let span = self.granted_span(region)?;
+        if let Some(given_bytes) = given_bytes.filter(|bytes| *bytes != span.len()) {
+            return Err(ViewError::Length { buffer: self.buffer.name(), span, given_bytes });
+        }
         if access.writes() && !covers(&self.claims, span, Access::writes) {
             return Err(ViewError::NotWritable { buffer: self.buffer.name(), span });
         }
@@ -171,9 +179,13 @@ impl Grant {
 
     /// Returns the bytes of a region, all of which must be granted.
     fn granted_span(&self, region: &impl Region) -> Result<Span, ViewError> {
-        let outside = |span| ViewError::OutsideGrant { buffer: self.buffer.name(), span };
-        let span = span_of(region).ok_or_else(|| outside(Span::default()))?;
-        if covers(&self.claims, span, |_| true) { Ok(span) } else { Err(outside(span)) }
+        let asked = region.bytes();
+        let span = Span::checked(&asked, self.buffer.len());
+        span.filter(|span| covers(&self.claims, *span, |_| true)).ok_or_else(|| ViewError::OutsideGrant {
+            buffer: self.buffer.name(),
+            start: asked.start,
+            end: asked.end,
+        })
     }
 }
 
@@ -245,7 +257,7 @@ impl Grants {
         region: &impl Region,
         access: Access,
     ) -> Result<(Option<&BlockRef>, Span), ViewError> {
-        self.of(region.buffer())?.granted(region, access)
+        self.of(region.buffer())?.granted(region, access, None)
     }
 
     /// Prepares the grants for another thread, which becomes their holder when it uses them. Until then no thread
@@ -352,15 +364,11 @@ impl Grants {
     /// Copies `bytes` into granted bytes of any device through its arena, and waits for the copy.
     ///
     /// # Errors
-    /// [`AcquireError::View`] if the bytes are not granted for writing; [`AcquireError::CopyFailed`], also if `bytes`
-    /// has another length.
+    /// [`AcquireError::View`] if the bytes are not granted for writing, or `bytes` has another length, and nothing is
+    /// written then; [`AcquireError::CopyFailed`].
     pub fn write_bytes(&mut self, region: &impl Region, bytes: &[u8]) -> Result<(), AcquireError> {
         let memory = HostMemory::holding(bytes.to_vec());
-        self.by_arena(region, Access::WriteInvalidate, |arena, block, span, loan| {
-            if span.len() != memory.len() {
-                let (requested_bytes, done_bytes) = (span.len(), memory.len());
-                return Err(TransferError::Short { requested_bytes, done_bytes });
-            }
+        self.by_arena(region, Access::WriteInvalidate, Some(memory.len()), |arena, block, span, loan| {
             let source = memory.share().source(Span::new(0, span.len()), loan);
             arena.copy_in(CopyIn::scheduled(block, span.start(), source))
         })
@@ -372,7 +380,7 @@ impl Grants {
     /// [`AcquireError::View`] if the bytes are not granted; [`AcquireError::CopyFailed`].
     pub fn read_bytes(&self, region: &impl Region) -> Result<Vec<u8>, AcquireError> {
         let mut read = None;
-        self.by_arena(region, Access::ReadOnly, |arena, block, span, loan| {
+        self.by_arena(region, Access::ReadOnly, None, |arena, block, span, loan| {
             let memory = read.insert(HostMemory::zeroed(span.len())?);
             let target = memory.share().target(Span::new(0, span.len()), loan);
             arena.copy_out(CopyOut::scheduled(block, span.start(), target))
@@ -385,13 +393,14 @@ impl Grants {
         &self,
         region: &impl Region,
         access: Access,
+        given_bytes: Option<u64>,
         transfer: impl FnOnce(&dyn Arena, &BlockRef, Span, &Loan) -> Result<Fence, TransferError>,
     ) -> Result<(), AcquireError> {
         // A foreign region may name another buffer each time it is asked.
         let asked = region.buffer();
         let viewed = |cause| AcquireError::View { buffer: asked.name(), cause };
         let grant = self.of(asked).map_err(viewed)?;
-        let (block, span) = grant.granted(region, access).map_err(viewed)?;
+        let (block, span) = grant.granted(region, access, given_bytes).map_err(viewed)?;
         let Some(block) = block.filter(|_| !span.is_empty()) else { return Ok(()) };
         let (buffer, loan) = (&grant.buffer, Loan::default());
         let arena = buffer.platform().arena(grant.arena);

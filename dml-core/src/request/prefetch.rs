@@ -5,16 +5,15 @@
 //!                                          └── cancel · drop ──▶ copies under way end, no other begins
 //! ```
 //! A prefetch holds no grant, waits for no other user, and never stands in a queue. What it has completed stays,
-//! however it ends (I-15).
+//! however it ends (I-15). Its run is shared with those who wait behind it ([`SharedRun`]).
 
 use crate::base::id::{ArenaId, DeviceId};
-use crate::base::rank::{Rank, Ranked};
-use crate::base::sync::{Arc, Condvar};
+use crate::base::names::BufferName;
+use crate::base::sync::Arc;
 use crate::buffer::RawBuffer;
 use crate::buffer::engine::{Run, Stop};
 use crate::buffer::error::AcquireError;
-use crate::buffer::storage::Handout;
-use crate::buffer::wait::Wait;
+use crate::buffer::shared_run::{Listener, Pace, SharedRun};
 use crate::request::typed::Buffer;
 use crate::state::Begin;
 use bytemuck::Pod;
@@ -22,7 +21,7 @@ use std::future::Future;
 use std::ops::{Bound, Range, RangeBounds};
 use std::panic::Location;
 use std::pin::Pin;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 /// Bytes on their way to an arena, begun by [`RawBuffer::prefetch`] or [`Buffer::prefetch`].
@@ -31,9 +30,9 @@ use std::time::{Duration, Instant};
 /// tell of their end run meanwhile; the others are made by whoever waits. Dropping the value
 /// [cancels](Self::cancel) the prefetch.
 ///
-/// The prefetch uses its bytes and storages until it is waited for, polled to its end, or dropped, even if its copies have
-/// ended before: nobody else looks at them. Until then, writers of these bytes and [`RawBuffer::close`] wait, and a thread
-/// that holds the value and writes the same bytes waits for itself.
+/// The value may be kept without being waited for. Whoever waits behind the prefetch, for the same bytes or in
+/// [`RawBuffer::close`], notices the ends of its copies, makes those that are still to come, and then goes on. That may be
+/// the thread that keeps the value.
 #[derive(Debug)]
 #[must_use = "a prefetch that is dropped is cancelled: wait for it, await it, or keep it"]
 pub struct Prefetch {
@@ -43,7 +42,11 @@ pub struct Prefetch {
 
 #[derive(Debug)]
 enum Course {
-    Running(Box<Run>),
+    Running {
+        run: Arc<SharedRun>,
+        buffer: BufferName,
+    },
+    /// The prefetch ended in its call.
     Ended(Result<(), AcquireError>),
 }
 
@@ -68,39 +71,21 @@ impl Prefetch {
         origin: &'static Location<'static>,
     ) -> Self {
         let stop = Stop::default();
-        let mut prefetch = match arena.and_then(|arena| plan(buffer, arena, bytes)) {
-            Ok(Begin::Plan(plan)) => {
-                let run = Run::new(buffer, plan, origin).stopped_by(stop.clone());
-                Self { course: Course::Running(Box::new(run)), stop }
+        let ended = match arena.and_then(|arena| plan(buffer, arena, bytes, &stop, origin)) {
+            Ok(Planned::Run(run)) => match run.carry_on(Pace::Notice, Listener::Nobody) {
+                Poll::Pending => {
+                    return Self { course: Course::Running { run, buffer: buffer.name() }, stop };
+                }
+                Poll::Ready(ended) => ended,
+            },
+            Ok(Planned::Answered(Begin::Busy { reason, .. })) => {
+                Err(AcquireError::Busy { buffer: buffer.name(), reason })
             }
-            Ok(Begin::Granted(_)) => Self { course: Course::Ended(Ok(())), stop },
-            Ok(Begin::Busy { reason, .. }) => {
-                let busy = AcquireError::Busy { buffer: buffer.name(), reason };
-                Self { course: Course::Ended(Err(busy)), stop }
-            }
-            Ok(Begin::Refused(refusal)) => {
-                Self { course: Course::Ended(Err(buffer.0.refused(refusal))), stop }
-            }
-            Err(error) => Self { course: Course::Ended(Err(error)), stop },
+            Ok(Planned::Answered(Begin::Refused(refusal))) => Err(buffer.0.refused(refusal)),
+            Ok(Planned::Answered(Begin::Granted(_) | Begin::Plan(_))) => Ok(()),
+            Err(error) => Err(error),
         };
-        let _begun = prefetch.go_on(Run::begin);
-        prefetch
-    }
-
-    /// Continues a prefetch that has not ended, and keeps its result.
-    fn go_on(
-        &mut self,
-        go_on: impl FnOnce(&mut Run) -> Poll<Result<Option<Handout>, AcquireError>>,
-    ) -> Poll<Result<(), AcquireError>> {
-        if let Course::Running(run) = &mut self.course {
-            let Poll::Ready(ended) = go_on(run) else { return Poll::Pending };
-            // The run ends here, and not when the value is dropped.
-            self.course = Course::Ended(ended.map(|_| ()));
-        }
-        match &self.course {
-            Course::Ended(result) => Poll::Ready(result.clone()),
-            Course::Running(_) => Poll::Pending,
-        }
+        Self { course: Course::Ended(ended), stop }
     }
 
     /// Waits until the bytes are in the arena.
@@ -109,11 +94,10 @@ impl Prefetch {
     /// [`AcquireError::Busy`] if a writer held some of the bytes when the prefetch began, if other requests waited, or if
     /// an arena on the way could not be used beside its users. [`AcquireError::Cancelled`] after
     /// [`PrefetchCanceller::cancel`]. All others as of an acquire for reading: see [`AcquireError`].
-    pub fn wait(mut self) -> Result<(), AcquireError> {
-        loop {
-            if let Poll::Ready(ended) = self.go_on(|run| run.advance(Wait::Try)) {
-                return ended;
-            }
+    pub fn wait(self) -> Result<(), AcquireError> {
+        match &self.course {
+            Course::Running { run, .. } => run.complete(),
+            Course::Ended(result) => result.clone(),
         }
     }
 
@@ -125,17 +109,11 @@ impl Prefetch {
     /// [`AcquireError::Timeout`] if the bytes are not there in time; otherwise as [`wait`](Self::wait).
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<(), AcquireError> {
         let deadline = Instant::now().checked_add(timeout);
-        let bell = Arc::new(Bell { rung: Ranked::new(Rank::Leaf, false), rings: Condvar::new() });
-        let waker = Waker::from(bell.clone());
-        loop {
-            if let Poll::Ready(ended) = self.go_on(|run| run.advance(Wait::Awaken(&waker))) {
-                return ended;
-            }
-            if !bell.wait(deadline)
-                && let Course::Running(run) = &self.course
-            {
-                return Err(AcquireError::Timeout { buffer: run.buffer_name(), waited: timeout });
-            }
+        match &self.course {
+            Course::Running { run, buffer } => run
+                .finish(deadline)
+                .unwrap_or_else(|| Err(AcquireError::Timeout { buffer: buffer.clone(), waited: timeout })),
+            Course::Ended(result) => result.clone(),
         }
     }
 
@@ -158,51 +136,47 @@ impl Prefetch {
 impl Future for Prefetch {
     type Output = Result<(), AcquireError>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.go_on(|run| run.advance(Wait::Awaken(context.waker())))
-    }
-}
-
-/// What a thread sleeps on until a copy wakes it.
-struct Bell {
-    rung: Ranked<bool>,
-    rings: Condvar,
-}
-
-impl Bell {
-    /// Sleeps until the bell is rung. Returns whether that was before the deadline.
-    fn wait(&self, deadline: Option<Instant>) -> bool {
-        let mut rung = self.rung.lock();
-        while !*rung {
-            match deadline {
-                None => rung = rung.wait(&self.rings),
-                Some(deadline) => {
-                    let (guard, timed_out) = rung.wait_until(&self.rings, deadline);
-                    rung = guard;
-                    if timed_out && !*rung {
-                        return false;
-                    }
-                }
-            }
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &self.course {
+            Course::Running { run, .. } => run.carry_on(Pace::Await, Listener::Asker(context.waker())),
+            Course::Ended(result) => Poll::Ready(result.clone()),
         }
-        *rung = false;
-        true
     }
 }
 
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        *self.rung.lock() = true;
-        self.rings.notify_all();
+impl Drop for Prefetch {
+    fn drop(&mut self) {
+        if let Course::Running { run, .. } = &self.course {
+            run.give_up();
+        }
     }
 }
 
-/// Asks the machine for the plan of a prefetch.
-fn plan(buffer: &RawBuffer, arena: ArenaId, bytes: &Range<u64>) -> Result<Begin, AcquireError> {
+/// The machine's answer to a prefetch.
+enum Planned {
+    Run(Arc<SharedRun>),
+    Answered(Begin),
+}
+
+/// Asks the machine for the plan of a prefetch. Those who begin to wait afterwards find its run.
+fn plan(
+    buffer: &RawBuffer,
+    arena: ArenaId,
+    bytes: &Range<u64>,
+    stop: &Stop,
+    origin: &'static Location<'static>,
+) -> Result<Planned, AcquireError> {
     let span = buffer.span(bytes)?;
     Ok(buffer.0.change(|locked, routes| {
         let owner = locked.new_grant();
-        locked.state.prefetch(routes, owner, arena, span)
+        match locked.state.prefetch(routes, owner, arena, span) {
+            Begin::Plan(plan) => {
+                let run = SharedRun::new(Run::new(buffer, plan, origin), stop.clone());
+                locked.add_prefetch(&run);
+                Planned::Run(run)
+            }
+            answer => Planned::Answered(answer),
+        }
     }))
 }
 

@@ -1,6 +1,5 @@
 //! Buffers and parts of them, as arguments of an acquire.
 
-use crate::base::range::Span;
 use crate::buffer::RawBuffer;
 use crate::request::typed::Buffer;
 use bytemuck::Pod;
@@ -96,9 +95,4 @@ impl<T: Pod> fmt::Debug for RangeOf<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}[{:?}]", self.buffer, self.elements)
     }
-}
-
-/// Returns the bytes of a region as a checked span, or `None` if they are not within the buffer.
-pub(crate) fn span_of(region: &impl Region) -> Option<Span> {
-    Span::checked(&region.bytes(), region.buffer().len())
 }

@@ -1,53 +1,67 @@
 //! Load-balancing policies: they decide how much work each unit gets next.
 //!
 //! ```text
-//!            assign(unit)            next(unit, remaining)
+//!          assign_at(unit, now)       next(unit, remaining)
 //!   unit ------------------> Splitter ------------------> Policy
 //!        <------------------          <------------------
 //!             Package                  Some(length) | None
+//!                                      handed(package, now)
+//!        ------------------>          ------------------>
+//!     complete_with(package, times)    computed(times)
 //! ```
 //!
-//! A policy proposes lengths; the [`Splitter`] decides. Whatever a policy answers, no item is lost or handed out twice,
-//! and every run ends:
+//! A policy proposes lengths; the [`Splitter`] decides, and tells the policy what was cut and how long it took. A unit may
+//! have several packages in flight, and asks for the next one while it has some. Whatever a policy answers, no item is
+//! lost or handed out twice, and every run ends:
 //!
 //! - **P-1** The work is, at every moment, exactly the completed items, the items in flight and the items not yet
-//!   assigned; no item is in two of them. (`p1_p2_p3_unruly_policies_compute_every_item_once`)
+//!   assigned; no item is in two of them. A unit's packages in flight may be completed in any order.
+//!   (`p1_p2_p3_unruly_policies_compute_every_item_once`)
 //! - **P-2** Every piece of unassigned work starts at a multiple of the local work size, and ends at one or at the end
 //!   of the work. So does every package. (`p1_p2_p3_unruly_policies_compute_every_item_once`,
 //!   `hguided_through_the_splitter_rounds_up_to_work_groups`)
-//! - **P-3** A unit that asks while nothing is in flight and every remaining unit has been turned away gets work,
-//!   whatever the policy says. (`p3_a_policy_that_refuses_everybody_does_not_strand_the_work`,
+//! - **P-3** A unit that asks while nothing is in flight gets work, whatever the policy says, if every remaining unit was
+//!   turned away since the last package was completed or came back. Being turned away with packages in flight only means
+//!   "not ahead yet", so every completed package lets all units ask again.
+//!   (`p3_a_policy_that_refuses_everybody_does_not_strand_the_work`,
 //!   `p3_a_unit_with_work_in_flight_is_asked_again_before_anybody_is_forced`)
-//! - **P-4** Work that came back is handed out before work that was never handed out.
+//! - **P-4** Work that came back is handed out before work that was never handed out, also to units that have other
+//!   packages in flight.
 //!   (`p4_work_that_came_back_goes_out_first_and_in_pieces`,
 //!   `p4_work_that_came_back_for_all_goes_out_before_what_is_set_aside`)
 //!
 //! This module implements three published policies: [`Static`], [`Dynamic`] and [`HGuided`]. [`PolicySpec`] names them
 //! on the command line. Other policies are other implementations of [`Policy`].
 
+mod calibrated;
 mod dynamic;
 mod hguided;
+mod opening;
 mod powers;
+mod rates;
 mod spec;
 mod splitter;
 mod static_split;
 #[cfg(test)]
 mod tests;
 
+pub use calibrated::{Calibrated, Prior};
 pub use dynamic::Dynamic;
 pub use hguided::HGuided;
+pub(crate) use opening::{Freight, Opening, WORTH_WHILE};
 pub use spec::{ParsePolicyError, PolicySpec};
 pub use splitter::{Assignment, NotCompleted, NotInFlight, Splitter};
 pub use static_split::Static;
 
-use crate::UnitId;
+use crate::{Package, UnitId};
 use std::fmt::Debug;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Decides how many items a unit gets next.
 ///
-/// A policy depends only on its construction and on the calls made to it: no clock, no randomness, no device. The same
-/// calls get the same answers, so that a run can be replayed from its trace.
+/// A policy depends only on its construction and on the calls made to it: no clock, no randomness, no device. Times reach
+/// it as arguments. The same calls get the same answers, so that a run can be replayed from its trace.
 ///
 /// Only [`next`](Policy::next) must be written. It need not be careful: the [`Splitter`] clamps and rounds every
 /// answer, and hands out all work in any case.
@@ -73,7 +87,8 @@ use thiserror::Error;
 pub trait Policy: Send + Debug {
     /// Returns the length of the unit's next package, or `None` if the unit gets nothing for now.
     ///
-    /// `None` is not final: the policy is asked again when the unit next wants work.
+    /// `None` is not final: the policy is asked again when the unit next wants work. A unit asks while it has packages in
+    /// flight, as many as the engine lets it have; `None` then means that it gets no further one ahead yet.
     ///
     /// # Shape and units
     /// `remaining` counts the unassigned items that this unit could be given, at least 1. Without [work set
@@ -97,9 +112,72 @@ pub trait Policy: Send + Debug {
         None
     }
 
-    /// Learns that a unit is retired for good. From now on the policy is asked only about the other units.
+    /// Learns which package was cut for the answer of [`next`](Policy::next), and when. Its length is the answer, rounded
+    /// and cut off. It may also be a package that the splitter forced on the unit (P-3).
+    ///
+    /// # Shape and units
+    /// `now` is a time from the start of the run: the one that the unit's request brought along.
+    fn handed(&mut self, package: &Package, now: Duration) {
+        let _ = (package, now);
+    }
+
+    /// Learns that a package was computed, and when.
+    ///
+    /// The packages of a unit need not be reported in the order in which they were handed out.
+    fn computed(&mut self, computed: &Computed) {
+        let _ = computed;
+    }
+
+    /// Learns that a package came back uncomputed from a unit that stays in the run.
+    fn given_back(&mut self, package: &Package) {
+        let _ = package;
+    }
+
+    /// Returns the units that were left out so far and are to take part from now on. It is asked after each package that was
+    /// computed, and after a unit was retired.
+    fn call_up(&mut self) -> Vec<UnitId> {
+        Vec::new()
+    }
+
+    /// Learns that a unit is retired for good, with all packages that it has. From now on the policy is asked only about
+    /// the other units.
     fn retire(&mut self, unit: UnitId) {
         let _ = unit;
+    }
+}
+
+/// A package that a unit has computed, in times from the start of the run.
+///
+/// Policies learn from it how fast a unit is. The times are measured, so a policy believes none of them: they may stand
+/// still, or go back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Computed {
+    /// The unit that computed the package.
+    pub unit: UnitId,
+    /// The number of items of the package.
+    pub items: u64,
+    /// When the unit was handed the package.
+    pub handed: Duration,
+    /// When the device could begin: its inputs were there, it was launched, and the device's package before it had ended.
+    pub begun: Duration,
+    /// When the device had computed it.
+    pub ended: Duration,
+    /// When its results were where they belong.
+    pub done: Duration,
+}
+
+impl Computed {
+    /// Makes the record of a package that was handed out, begun, ended and done at these times.
+    #[must_use]
+    pub const fn new(
+        package: &Package,
+        handed: Duration,
+        begun: Duration,
+        ended: Duration,
+        done: Duration,
+    ) -> Self {
+        Self { unit: package.unit(), items: package.items(), handed, begun, ended, done }
     }
 }
 

@@ -33,6 +33,8 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum PolicySpec {
+    /// Learns how fast the devices are.
+    Calibrated,
     /// One package per unit, in proportion to its power.
     Static,
     /// Equal packages, on demand.
@@ -66,6 +68,7 @@ impl PolicySpec {
         let by_shares = Static::new(powers, local_size)?;
         Ok(match *self {
             Self::Static => Box::new(by_shares),
+            Self::Calibrated => Box::new(super::Calibrated::new(work, &vec![None; powers.len()])?),
             Self::Dynamic { packages } => Box::new(Dynamic::new(packages, work, local_size)?),
             Self::HGuided { k, min } => Box::new(HGuided::new(powers, k, min.unwrap_or(local_size))?),
         })
@@ -83,7 +86,7 @@ impl PolicySpec {
 impl Default for PolicySpec {
     /// Returns [`PolicySpec::HGuided`] with the published parameters.
     fn default() -> Self {
-        Self::HGuided { k: HGuided::DEFAULT_K, min: None }
+        Self::Calibrated
     }
 }
 
@@ -91,6 +94,7 @@ impl fmt::Display for PolicySpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Static => f.write_str("static"),
+            Self::Calibrated => f.write_str("calibrated"),
             Self::Dynamic { packages } => write!(f, "dynamic:{packages}"),
             Self::HGuided { k, min: Some(min) } => write!(f, "hguided:{k}:{min}"),
             Self::HGuided { k, min: None } if k == HGuided::DEFAULT_K => f.write_str("hguided"),
@@ -158,6 +162,10 @@ impl FromStr for PolicySpec {
             None => (text, None),
         };
         match name {
+            "calibrated" => {
+                Parameters { policy: "calibrated", rest: parameters }.end()?;
+                Ok(Self::Calibrated)
+            }
             "static" => {
                 Parameters { policy: "static", rest: parameters }.end()?;
                 Ok(Self::Static)

@@ -12,10 +12,11 @@
 //!
 //! The splitter upholds P-1 to P-4 of the [module above](super).
 
-use super::{Policy, PolicyError, checked_local_size};
+use super::{Computed, Policy, PolicyError, checked_local_size};
 use crate::{Package, UnitId};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 use thiserror::Error;
 
 /// What a unit that asked for work does next.
@@ -24,7 +25,8 @@ use thiserror::Error;
 pub enum Assignment {
     /// Compute this package, then [`complete`](Splitter::complete) it or [`give it back`](Splitter::give_back).
     Package(Package),
-    /// No package for now: ask again when a package was completed or given back, or a unit retired.
+    /// No package for now: ask again when a package was completed or given back, or a unit retired. A unit that has
+    /// packages in flight can wait for those.
     Wait,
     /// Stop: the work is finished, or this unit is retired (or was never part of the run).
     NoMore,
@@ -52,7 +54,7 @@ pub struct NotCompleted {
 /// ([`reopen`](Splitter::reopen)) are handed out once more.
 ///
 /// Only the splitter knows which items are unassigned, in flight and completed. It takes no lock and reads no clock;
-/// one thread (the commander) drives it.
+/// one thread (the commander) drives it, and tells it the time.
 ///
 /// # Shape and units
 /// Work and lengths count items. Packages start at multiples of the local work size. Only a package that ends the work
@@ -91,6 +93,8 @@ pub struct Splitter {
     completed_items: u64,
     /// The number of packages handed out, and so the index of the next one.
     handed_out: u64,
+    /// The latest time that a call brought along, from the start of the run.
+    latest: Duration,
 }
 
 /// What the splitter knows of one unit.
@@ -107,6 +111,8 @@ enum Standing {
     Willing,
     /// The unit asked and was turned away.
     TurnedAway,
+    /// The unit is left out, unless the others cannot finish the work.
+    Benched,
     Retired,
 }
 
@@ -134,15 +140,28 @@ impl Splitter {
             completed: BTreeMap::new(),
             completed_items: 0,
             handed_out: 0,
+            latest: Duration::ZERO,
         };
         splitter.share_out(0..work, Origin::Fresh);
         Ok(splitter)
     }
 
-    /// Hands the unit its next package, if it gets one.
+    /// Hands the unit its next package, if it gets one, at the latest time that any call brought along.
     pub fn assign(&mut self, unit: UnitId) -> Assignment {
+        self.assign_at(unit, self.latest)
+    }
+
+    /// Hands the unit its next package, if it gets one. The unit may have packages in flight.
+    ///
+    /// # Shape and units
+    /// `now` is a time from the start of the run. A time before that of an earlier call counts as the earlier call's.
+    pub fn assign_at(&mut self, unit: UnitId, now: Duration) -> Assignment {
+        self.latest = self.latest.max(now);
         if self.is_finished() || !self.is_active(unit) {
             return Assignment::NoMore;
+        }
+        if self.is_benched(unit) {
+            return Assignment::Wait;
         }
         let available = self.units[unit.0].set_aside.items() + self.common.items();
         let length = if available == 0 { None } else { self.policy.next(unit, available) };
@@ -152,14 +171,32 @@ impl Splitter {
         }
     }
 
-    /// Records that a package's items are computed.
+    /// Records that a package's items are computed, in a time that nobody measured: the policy learns no speed from it.
+    ///
+    /// Waiting units should ask again.
     ///
     /// # Errors
     /// [`NotInFlight`] when no unit has this package; nothing changes.
     pub fn complete(&mut self, package: &Package) -> Result<(), NotInFlight> {
+        let now = self.latest;
+        self.complete_with(package, Computed::new(package, now, now, now, now))
+    }
+
+    /// Records that a package's items are computed, and tells the policy when.
+    ///
+    /// Waiting units should ask again. The unit and the number of items are those of the package, whatever `computed` says.
+    ///
+    /// # Errors
+    /// [`NotInFlight`] when no unit has this package; nothing changes.
+    pub fn complete_with(&mut self, package: &Package, computed: Computed) -> Result<(), NotInFlight> {
         let package = self.take_in_flight(package)?;
+        let computed = Computed { unit: package.unit(), items: package.items(), ..computed };
+        self.latest = self.latest.max(computed.done);
         self.completed_items += package.items();
         self.completed.insert(package.index(), package);
+        // The policy will know more than when it turned them away.
+        self.let_all_ask_again();
+        self.policy.computed(&computed);
         Ok(())
     }
 
@@ -172,6 +209,7 @@ impl Splitter {
     /// [`NotInFlight`] when no unit has this package; nothing changes.
     pub fn give_back(&mut self, package: &Package) -> Result<(), NotInFlight> {
         let package = self.take_in_flight(package)?;
+        self.policy.given_back(&package);
         self.share_out(package.range(), Origin::Returned);
         Ok(())
     }
@@ -204,6 +242,36 @@ impl Splitter {
         for piece in self.take_work_of(unit) {
             self.share_out(piece, Origin::Returned);
         }
+    }
+
+    /// Leaves a unit out of the run, before it has had any work. It gets nothing, and nobody waits for it, before it is
+    /// called up.
+    pub(crate) fn bench(&mut self, unit: UnitId) {
+        if self.is_active(unit) {
+            self.units[unit.0].standing = Standing::Benched;
+        }
+    }
+
+    /// Lets those units take part that were left out and that the policy has called up, and returns them.
+    pub(crate) fn called_up(&mut self) -> Vec<UnitId> {
+        let mut called = self.policy.call_up();
+        called.retain(|unit| self.is_benched(*unit));
+        called.iter().for_each(|unit| self.units[unit.0].standing = Standing::Willing);
+        called
+    }
+
+    /// Lets all units take part that were left out. Returns whether there were any. They get what the policy would give
+    /// to nobody (P-3).
+    pub(crate) fn call_up_all(&mut self) -> bool {
+        let benched: Vec<UnitId> =
+            (0..self.units.len()).map(UnitId).filter(|unit| self.is_benched(*unit)).collect();
+        benched.iter().for_each(|unit| self.units[unit.0].standing = Standing::Willing);
+        !benched.is_empty()
+    }
+
+    /// Returns whether the unit is left out.
+    pub(crate) fn is_benched(&self, unit: UnitId) -> bool {
+        self.units.get(unit.0).is_some_and(|unit| unit.standing == Standing::Benched)
     }
 
     /// The number of items that no unit will compute: all items not computed, once every unit is retired.
@@ -280,6 +348,7 @@ impl Splitter {
         let package = Package::new(range, unit, self.handed_out);
         self.handed_out += 1;
         self.in_flight.insert(package.index(), package.clone());
+        self.policy.handed(&package, self.latest);
         Some(package)
     }
 
@@ -301,8 +370,17 @@ impl Splitter {
         }
     }
 
-    /// Returns whether some unit will ask for work without a further change. A unit with a package in flight asks
-    /// when it has finished that package.
+    /// Records that every remaining unit may get another answer than the last one.
+    fn let_all_ask_again(&mut self) {
+        for unit in &mut self.units {
+            if unit.standing == Standing::TurnedAway {
+                unit.standing = Standing::Willing;
+            }
+        }
+    }
+
+    /// Returns whether some unit will ask for work without a further change. All units ask again when a package in flight
+    /// is finished.
     fn some_unit_asks_again(&self) -> bool {
         !self.in_flight.is_empty() || self.units.iter().any(|unit| unit.standing == Standing::Willing)
     }
@@ -323,11 +401,11 @@ impl Splitter {
 
     /// Makes a piece of work available: to the units for which the policy sets it aside, otherwise to all units.
     fn share_out(&mut self, piece: Range<u64>, origin: Origin) {
-        let active: Vec<UnitId> =
-            (0..self.units.len()).map(UnitId).filter(|unit| self.is_active(*unit)).collect();
-        for unit in &active {
-            self.units[unit.0].standing = Standing::Willing;
-        }
+        let active: Vec<UnitId> = (0..self.units.len())
+            .map(UnitId)
+            .filter(|unit| self.is_active(*unit) && !self.is_benched(*unit))
+            .collect();
+        self.let_all_ask_again();
         let items = piece.end - piece.start;
         let lengths =
             if items == 0 || active.is_empty() { None } else { self.policy.set_aside(items, &active) };

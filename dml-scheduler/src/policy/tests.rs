@@ -525,7 +525,84 @@ fn p3_a_unit_with_work_in_flight_is_asked_again_before_anybody_is_forced() {
     assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait); // it wants a second package while it has one
     splitter.complete(&first).unwrap();
     assert!(!splitter.is_finished());
-    assert_eq!(package(&mut splitter, 0).range(), 10..100);
+    // Unit 1 was turned away before the package was computed, so that it asks again too.
+    assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait);
+    assert_eq!(package(&mut splitter, 1).range(), 10..20);
+}
+
+#[test]
+fn p3_a_unit_that_is_not_ahead_yet_is_asked_before_another_is_forced() {
+    let policy = Unruly { lengths: vec![Some(7), Some(10), None, None, None], set_aside: None, calls: 0 };
+    let mut splitter = Splitter::new(Box::new(policy), 2, 100, 1).unwrap();
+    let first = package(&mut splitter, 0);
+    assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait); // not ahead yet
+    assert_eq!(splitter.assign(UnitId(1)), Assignment::Wait);
+    splitter.complete(&first).unwrap();
+    assert_eq!(splitter.assign(UnitId(1)), Assignment::Wait); // it is not given all the rest
+    assert_eq!(package(&mut splitter, 0).range(), 10..17);
+}
+
+/// Writes down what it is told.
+#[derive(Debug, Default)]
+struct Listener(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+impl Listener {
+    fn note(&self, what: String) {
+        self.0.lock().unwrap().push(what);
+    }
+}
+
+impl Policy for Listener {
+    fn next(&mut self, unit: UnitId, remaining: u64) -> Option<u64> {
+        self.note(format!("next {unit} {remaining}"));
+        Some(10)
+    }
+
+    fn handed(&mut self, package: &Package, now: Duration) {
+        self.note(format!("handed {package} at {now:?}"));
+    }
+
+    fn computed(&mut self, computed: &Computed) {
+        let Computed { unit, items, handed, begun, ended, done } = computed;
+        self.note(format!("computed {unit} {items} {handed:?} {begun:?} {ended:?} {done:?}"));
+    }
+
+    fn given_back(&mut self, package: &Package) {
+        self.note(format!("given back {package}"));
+    }
+
+    fn retire(&mut self, unit: UnitId) {
+        self.note(format!("retire {unit}"));
+    }
+}
+
+#[test]
+fn a_policy_is_told_what_was_cut_computed_and_given_back() {
+    let told = Listener::default();
+    let notes = std::sync::Arc::clone(&told.0);
+    let mut splitter = Splitter::new(Box::new(told), 2, 100, 16).unwrap();
+    let at = Duration::from_millis;
+    let Assignment::Package(first) = splitter.assign_at(UnitId(0), at(3)) else { panic!("no package") };
+    let ahead = package(&mut splitter, 0);
+    let Assignment::Package(other) = splitter.assign_at(UnitId(1), at(2)) else { panic!("no package") };
+    splitter.complete_with(&ahead, Computed::new(&other, at(3), at(4), at(5), at(7))).unwrap();
+    splitter.give_back(&other).unwrap();
+    splitter.complete(&first).unwrap();
+    assert!(splitter.complete_with(&first, Computed::new(&first, at(3), at(4), at(5), at(9))).is_err());
+    splitter.retire(UnitId(1));
+    let expected = [
+        "next u0 100",
+        "handed package 0 of u0 (items 0..16) at 3ms",
+        "next u0 84",
+        "handed package 1 of u0 (items 16..32) at 3ms",
+        "next u1 68",
+        "handed package 2 of u1 (items 32..48) at 3ms",
+        "computed u0 16 3ms 4ms 5ms 7ms",
+        "given back package 2 of u1 (items 32..48)",
+        "computed u0 16 7ms 7ms 7ms 7ms",
+        "retire u1",
+    ];
+    assert_eq!(*notes.lock().unwrap(), expected);
 }
 
 #[test]

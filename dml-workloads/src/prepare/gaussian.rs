@@ -1,14 +1,12 @@
 //! gaussian over buffers.
 
 use super::variants::{self, Code};
-use super::{
-    Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, only_on_host, scribble,
-};
+use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, filled};
 use crate::check::Mismatch;
 use crate::gaussian::{LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, TINY, host};
 use crate::picture::Picture;
 use dml_arenas::launch::{self, ComputeError, HostView};
-use dml_core::{Access, AcquireError, Buffer, DeviceId, Platform, Scalar};
+use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer, Scalar};
 use dml_scheduler::{Argument, Footprint, Kernel};
 use std::ops::Range;
 use std::path::Path;
@@ -73,8 +71,8 @@ impl Gaussian {
     ) -> Result<Self, PrepareError> {
         let problem = problem(input)?;
         let (width, height, radius) = (problem.width(), problem.height(), problem.radius());
-        let image = platform.buffer_from(problem.image().to_vec()).map_err(|error| error.cause)?;
-        let weights = platform.buffer_from(problem.weights().to_vec()).map_err(|error| error.cause)?;
+        let image = filled(platform, problem.image())?;
+        let weights = filled(platform, problem.weights())?;
         let out = platform.buffer::<[u8; 4]>(problem.items()).build()?;
         // A package reads its own rows and those the filter reaches above and below.
         let rows = Footprint::rows(width.into(), u64::from(width) * PIXEL_BYTES, radius.into());
@@ -98,6 +96,10 @@ impl Gaussian {
 }
 
 impl Prepared for Gaussian {
+    fn workload(&self) -> Workload {
+        Workload::Gaussian
+    }
+
     fn size(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("items", self.problem.items()),
@@ -115,14 +117,12 @@ impl Prepared for Gaussian {
         &self.kernel
     }
 
-    fn reset(&self) -> Result<(), AcquireError> {
-        only_on_host(&self.image)?;
-        only_on_host(&self.weights)?;
-        scribble(&self.out)
+    fn inputs(&self) -> Vec<&RawBuffer> {
+        vec![self.image.raw(), self.weights.raw()]
     }
 
-    fn collect(&self) -> Result<(), AcquireError> {
-        bring(&self.out)
+    fn output(&self) -> &RawBuffer {
+        self.out.raw()
     }
 
     fn verify(&self) -> Result<(), VerifyError> {

@@ -1,13 +1,13 @@
 //! mandelbrot over a buffer.
 
 use super::variants::{self, Code};
-use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, scribble};
+use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload};
 use crate::check::Mismatch;
 use crate::mandelbrot::{
     LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, PIXELS_PER_ITEM, Problem, SMALL, TINY, host,
 };
 use dml_arenas::launch::{self, ComputeError, HostView};
-use dml_core::{Access, AcquireError, Buffer, DeviceId, Platform, Scalar};
+use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer, Scalar};
 use dml_scheduler::{Argument, Footprint, Kernel};
 use std::ops::Range;
 use std::path::Path;
@@ -74,6 +74,10 @@ impl Mandelbrot {
 }
 
 impl Prepared for Mandelbrot {
+    fn workload(&self) -> Workload {
+        Workload::Mandelbrot
+    }
+
     fn size(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("items", self.problem.items()),
@@ -91,12 +95,12 @@ impl Prepared for Mandelbrot {
         &self.kernel
     }
 
-    fn reset(&self) -> Result<(), AcquireError> {
-        scribble(&self.out)
+    fn inputs(&self) -> Vec<&RawBuffer> {
+        vec![]
     }
 
-    fn collect(&self) -> Result<(), AcquireError> {
-        bring(&self.out)
+    fn output(&self) -> &RawBuffer {
+        self.out.raw()
     }
 
     fn verify(&self) -> Result<(), VerifyError> {

@@ -1,16 +1,13 @@
 //! matmul over buffers: an item is a row of the product.
 
 use super::variants::{self, Code};
-use super::{
-    Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, only_on_host, scribble,
-};
+use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, filled};
 use crate::check::Mismatch;
 use crate::matmul::{LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, Size, TINY, host};
 use dml_arenas::launch::{self, ComputeError, HostView};
-use dml_core::{Access, AcquireError, Buffer, DeviceId, Platform, Scalar};
+use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer, Scalar};
 use dml_scheduler::{Argument, Footprint, Kernel};
 use std::ops::Range;
-use std::path::Path;
 
 /// The seed of the inputs; any other would do.
 const SEED: u64 = 0x3A7;
@@ -58,8 +55,8 @@ impl Matmul {
         let edge = size.edge;
         super::memory_for(workload, edge * edge * 5 * size_of::<f32>() as u64)?;
         let problem = Problem::generate(size, SEED).expect("the size has been checked");
-        let a = platform.buffer_from(problem.a().to_vec()).map_err(|error| error.cause)?;
-        let b = platform.buffer_from(problem.b().to_vec()).map_err(|error| error.cause)?;
+        let a = filled(platform, problem.a())?;
+        let b = filled(platform, problem.b())?;
         let out = platform.buffer::<f32>(edge * edge).build()?;
         let row = || Footprint::one_to_one(edge * size_of::<f32>() as u64);
         let kernel = Kernel::new(workload.name(), LOCAL_SIZE[1])
@@ -81,6 +78,10 @@ impl Matmul {
 }
 
 impl Prepared for Matmul {
+    fn workload(&self) -> Workload {
+        Workload::Matmul
+    }
+
     fn size(&self) -> Vec<(&'static str, u64)> {
         vec![("items", self.problem.items()), ("edge", self.problem.items())]
     }
@@ -93,22 +94,16 @@ impl Prepared for Matmul {
         &self.kernel
     }
 
-    fn reset(&self) -> Result<(), AcquireError> {
-        only_on_host(&self.a)?;
-        only_on_host(&self.b)?;
-        scribble(&self.out)
+    fn inputs(&self) -> Vec<&RawBuffer> {
+        vec![self.a.raw(), self.b.raw()]
     }
 
-    fn collect(&self) -> Result<(), AcquireError> {
-        bring(&self.out)
+    fn output(&self) -> &RawBuffer {
+        self.out.raw()
     }
 
     fn verify(&self) -> Result<(), VerifyError> {
         Ok(self.problem.check(&self.out.read()?)?)
-    }
-
-    fn write_picture(&self, _path: &Path) -> Result<(), VerifyError> {
-        Err(VerifyError::NoPicture { workload: Workload::Matmul })
     }
 
     fn plain(&self) -> Plain {

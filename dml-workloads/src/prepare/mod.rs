@@ -17,7 +17,8 @@ use crate::check::Mismatch;
 use crate::gaussian::GaussianError;
 use crate::mandelbrot::MandelbrotError;
 use crate::picture::PictureError;
-use dml_core::{AcquireError, Buffer, ConfigError, DeviceId, Platform};
+use bytemuck::Pod;
+use dml_core::{Acquire, AcquireError, Buffer, ConfigError, DeviceId, Platform, RawBuffer};
 use dml_scheduler::Kernel;
 use std::fmt;
 use std::path::Path;
@@ -223,6 +224,9 @@ pub enum PrepareError {
     /// The buffers cannot be made.
     #[error(transparent)]
     Buffers(#[from] ConfigError),
+    /// The inputs cannot be written.
+    #[error(transparent)]
+    Inputs(#[from] AcquireError),
 }
 
 /// Why a result is not accepted.
@@ -280,8 +284,13 @@ pub struct Plain {
 
 /// A workload ready to run.
 pub trait Prepared: fmt::Debug + Send + Sync {
+    /// Which one it is.
+    fn workload(&self) -> Workload;
+
     /// The sizes that describe it, by name.
-    fn size(&self) -> Vec<(&'static str, u64)>;
+    fn size(&self) -> Vec<(&'static str, u64)> {
+        vec![("items", self.items())]
+    }
 
     /// The number of work-items.
     fn items(&self) -> u64;
@@ -289,18 +298,30 @@ pub trait Prepared: fmt::Debug + Send + Sync {
     /// The kernel with its arguments and variants.
     fn kernel(&self) -> &Kernel;
 
-    /// Before a run: the inputs' latest contents are on the host alone, and whatever an earlier run left in the outputs
-    /// is overwritten, so that only this run can make them right.
+    /// The buffers that the kernel reads.
+    fn inputs(&self) -> Vec<&RawBuffer>;
+
+    /// The buffer that the kernel overwrites.
+    fn output(&self) -> &RawBuffer;
+
+    /// Before a run: the inputs' latest contents are on the host alone, and whatever an earlier run left in the output
+    /// is overwritten, so that only this run can make it right.
     ///
     /// # Errors
     /// Whatever keeps the host from writing.
-    fn reset(&self) -> Result<(), AcquireError>;
+    fn reset(&self) -> Result<(), AcquireError> {
+        self.inputs().into_iter().try_for_each(only_on_host)?;
+        scribble(self.output())
+    }
 
-    /// After a run: brings the outputs to the host.
+    /// After a run: brings the output to the host.
     ///
     /// # Errors
     /// Whatever keeps the host from reading.
-    fn collect(&self) -> Result<(), AcquireError>;
+    fn collect(&self) -> Result<(), AcquireError> {
+        let output = self.output();
+        on_host(output)?.read(output).wait()?.release()
+    }
 
     /// Checks every item of the outputs against an independent computation.
     ///
@@ -311,8 +332,11 @@ pub trait Prepared: fmt::Debug + Send + Sync {
     /// Writes the result as a picture, for workloads that make one.
     ///
     /// # Errors
-    /// [`VerifyError::Picture`] where the file cannot be written.
-    fn write_picture(&self, path: &Path) -> Result<(), VerifyError>;
+    /// [`VerifyError::Picture`] where the file cannot be written, [`VerifyError::NoPicture`] where there is none.
+    fn write_picture(&self, path: &Path) -> Result<(), VerifyError> {
+        let _ = path;
+        Err(VerifyError::NoPicture { workload: self.workload() })
+    }
 
     /// The same kernel and data for a hand-written program.
     fn plain(&self) -> Plain;
@@ -331,21 +355,31 @@ fn memory_for(workload: Workload, bytes: u64) -> Result<(), PrepareError> {
     if fits { Ok(()) } else { Err(PrepareError::Memory { workload, bytes }) }
 }
 
+/// Makes a buffer with these contents, in memory that the platform chooses.
+fn filled<T: Pod>(platform: &Platform, values: &[T]) -> Result<Buffer<T>, PrepareError> {
+    let buffer = platform.buffer::<T>(values.len() as u64).build()?;
+    let mut view = buffer.write()?;
+    view.copy_from_slice(values);
+    view.release()?;
+    Ok(buffer)
+}
+
+/// A request of the host.
+fn on_host(buffer: &RawBuffer) -> Result<Acquire, AcquireError> {
+    let platform = buffer.platform();
+    let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
+    Ok(platform.acquire(host))
+}
+
 /// Makes the host the only holder of a buffer's latest contents.
-fn only_on_host<T: bytemuck::Pod>(buffer: &Buffer<T>) -> Result<(), AcquireError> {
-    if buffer.is_empty() { Ok(()) } else { buffer.read_write()?.release() }
+fn only_on_host(buffer: &RawBuffer) -> Result<(), AcquireError> {
+    if buffer.is_empty() { Ok(()) } else { on_host(buffer)?.read_write(buffer).wait()?.release() }
 }
 
 /// Overwrites an output with what no workload produces everywhere.
-fn scribble<T: bytemuck::Pod>(buffer: &Buffer<T>) -> Result<(), AcquireError> {
-    let mut view = buffer.write()?;
-    bytemuck::cast_slice_mut::<T, u8>(&mut view).fill(0xA5);
-    view.release()
-}
-
-/// Brings a buffer to the host.
-fn bring<T: bytemuck::Pod>(buffer: &Buffer<T>) -> Result<(), AcquireError> {
-    let platform = buffer.raw().platform();
-    let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
-    platform.acquire(host).read(buffer).wait()?.release()
+fn scribble(buffer: &RawBuffer) -> Result<(), AcquireError> {
+    let mut grants = on_host(buffer)?.write(buffer).wait()?;
+    let viewed = |cause| AcquireError::View { buffer: buffer.name(), cause };
+    grants.slice_mut::<u8>(buffer).map_err(viewed)?.fill(0xA5);
+    grants.release()
 }

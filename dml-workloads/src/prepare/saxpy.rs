@@ -1,16 +1,13 @@
 //! saxpy over buffers.
 
 use super::variants::{self, Code};
-use super::{
-    Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, only_on_host, scribble,
-};
+use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, filled};
 use crate::check::Mismatch;
 use crate::saxpy::{LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, Size, TINY, host};
 use dml_arenas::launch::{self, ComputeError, HostView};
-use dml_core::{AcquireError, Buffer, DeviceId, Platform, Scalar};
+use dml_core::{Buffer, DeviceId, Platform, RawBuffer, Scalar};
 use dml_scheduler::Kernel;
 use std::ops::Range;
-use std::path::Path;
 
 /// The seed of the inputs; any other would do.
 const SEED: u64 = 0x5A_C9;
@@ -58,8 +55,8 @@ impl Saxpy {
         };
         super::memory_for(workload, size.items.saturating_mul(5 * size_of::<f32>() as u64))?;
         let problem = Problem::generate(size, SEED);
-        let x = platform.buffer_from(problem.x().to_vec()).map_err(|error| error.cause)?;
-        let y = platform.buffer_from(problem.y().to_vec()).map_err(|error| error.cause)?;
+        let x = filled(platform, problem.x())?;
+        let y = filled(platform, problem.y())?;
         let out = platform.buffer::<f32>(problem.items()).build()?;
         let kernel = Kernel::new(workload.name(), LOCAL_SIZE)
             .scalar(problem.alpha())
@@ -79,8 +76,8 @@ impl Saxpy {
 }
 
 impl Prepared for Saxpy {
-    fn size(&self) -> Vec<(&'static str, u64)> {
-        vec![("items", self.problem.items())]
+    fn workload(&self) -> Workload {
+        Workload::Saxpy
     }
 
     fn items(&self) -> u64 {
@@ -91,22 +88,16 @@ impl Prepared for Saxpy {
         &self.kernel
     }
 
-    fn reset(&self) -> Result<(), AcquireError> {
-        only_on_host(&self.x)?;
-        only_on_host(&self.y)?;
-        scribble(&self.out)
+    fn inputs(&self) -> Vec<&RawBuffer> {
+        vec![self.x.raw(), self.y.raw()]
     }
 
-    fn collect(&self) -> Result<(), AcquireError> {
-        bring(&self.out)
+    fn output(&self) -> &RawBuffer {
+        self.out.raw()
     }
 
     fn verify(&self) -> Result<(), VerifyError> {
         Ok(self.problem.check(&self.out.read()?)?)
-    }
-
-    fn write_picture(&self, _path: &Path) -> Result<(), VerifyError> {
-        Err(VerifyError::NoPicture { workload: Workload::Saxpy })
     }
 
     fn plain(&self) -> Plain {

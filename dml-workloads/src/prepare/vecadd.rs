@@ -1,16 +1,13 @@
 //! vecadd over buffers.
 
 use super::variants::{self, Code};
-use super::{
-    Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, bring, only_on_host, scribble,
-};
+use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, filled};
 use crate::check::Mismatch;
 use crate::vecadd::{LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, Size, TINY, host};
 use dml_arenas::launch::{ComputeError, HostView};
-use dml_core::{AcquireError, Buffer, DeviceId, Platform, Scalar};
+use dml_core::{Buffer, DeviceId, Platform, RawBuffer, Scalar};
 use dml_scheduler::Kernel;
 use std::ops::Range;
-use std::path::Path;
 
 /// The seed of the inputs; any other would do.
 const SEED: u64 = 0xADD;
@@ -58,8 +55,8 @@ impl Vecadd {
         };
         super::memory_for(workload, size.items.saturating_mul(5 * size_of::<f32>() as u64))?;
         let problem = Problem::generate(size, SEED);
-        let a = platform.buffer_from(problem.a().to_vec()).map_err(|error| error.cause)?;
-        let b = platform.buffer_from(problem.b().to_vec()).map_err(|error| error.cause)?;
+        let a = filled(platform, problem.a())?;
+        let b = filled(platform, problem.b())?;
         let out = platform.buffer::<f32>(problem.items()).build()?;
         let kernel = Kernel::new(workload.name(), LOCAL_SIZE).read(&a).read(&b).write(&out).end();
         let code = Code {
@@ -74,8 +71,8 @@ impl Vecadd {
 }
 
 impl Prepared for Vecadd {
-    fn size(&self) -> Vec<(&'static str, u64)> {
-        vec![("items", self.problem.items())]
+    fn workload(&self) -> Workload {
+        Workload::Vecadd
     }
 
     fn items(&self) -> u64 {
@@ -86,22 +83,16 @@ impl Prepared for Vecadd {
         &self.kernel
     }
 
-    fn reset(&self) -> Result<(), AcquireError> {
-        only_on_host(&self.a)?;
-        only_on_host(&self.b)?;
-        scribble(&self.out)
+    fn inputs(&self) -> Vec<&RawBuffer> {
+        vec![self.a.raw(), self.b.raw()]
     }
 
-    fn collect(&self) -> Result<(), AcquireError> {
-        bring(&self.out)
+    fn output(&self) -> &RawBuffer {
+        self.out.raw()
     }
 
     fn verify(&self) -> Result<(), VerifyError> {
         Ok(self.problem.check(&self.out.read()?)?)
-    }
-
-    fn write_picture(&self, _path: &Path) -> Result<(), VerifyError> {
-        Err(VerifyError::NoPicture { workload: Workload::Vecadd })
     }
 
     fn plain(&self) -> Plain {

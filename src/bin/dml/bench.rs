@@ -6,7 +6,9 @@
 
 use crate::cli::{BenchOptions, SizeSpec};
 use crate::failure::{self, Failure};
+use crate::figures::{self, Figures};
 use crate::machine::Machine;
+use crate::never_loses;
 use crate::offload;
 use crate::progress::Progress;
 use crate::speeds;
@@ -14,7 +16,7 @@ use crate::{json, table};
 use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
 use dml::core::{DeviceId, DeviceKind, Operation, Unavailable, record::OPERATIONS};
 use dml::prelude::*;
-use dml::scheduler::{Report, metrics};
+use dml::scheduler::Report;
 use dml_workloads::prepare::{Input, PlainArgument, PrepareError, Prepared, Workload};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,6 +26,9 @@ use std::time::Instant;
 pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     if options.workloads.iter().any(|name| name == offload::NAME) {
         return offload::run(options);
+    }
+    if options.workloads[0] == never_loses::NAME {
+        return never_loses::run(options);
     }
     let workloads = workloads(&options.workloads)?;
     check(options, &workloads)?;
@@ -90,14 +95,7 @@ fn bench(
     workload: Workload,
 ) -> Result<json::Bench, Failure> {
     let prepared = prepare(options, platform, devices, workload)?;
-    let bench = Bench { options, platform, devices, link_prices, workload, prepared: &*prepared };
-    let mut progress = bench.progress();
-    let alone = bench.time_alone(&mut progress)?;
-    let powers = bench.powers(&alone);
-    let together = bench.time_together(&powers, &mut progress)?;
-    drop(progress);
-    let picture = bench.write_picture()?;
-    Ok(bench.result(alone, &powers, &together, picture))
+    Bench { options, platform, devices, link_prices, workload, prepared: &*prepared }.measure()
 }
 
 fn prepare(
@@ -133,8 +131,6 @@ struct Bench<'a> {
 struct Alone {
     /// The median time of each device, in the order of the devices.
     seconds: Vec<f64>,
-    /// The powers that follow from these times.
-    powers: Vec<f64>,
     /// The median time of the hand-written program, by device name.
     native_s: BTreeMap<String, f64>,
 }
@@ -159,6 +155,17 @@ struct Native {
 }
 
 impl Bench<'_> {
+    /// Measures each device alone, then all together.
+    fn measure(&self) -> Result<json::Bench, Failure> {
+        let mut progress = self.progress();
+        let alone = self.time_alone(&mut progress)?;
+        let powers = self.powers(&alone);
+        let together = self.time_together(&powers, &mut progress)?;
+        drop(progress);
+        let picture = self.write_picture()?;
+        Ok(self.result(alone, &powers, &together, picture))
+    }
+
     /// A progress bar with one step for each run, those that are discarded included.
     fn progress(&self) -> Progress {
         let configurations = self.devices.len() as u64 + 1 + u64::from(self.options.native);
@@ -183,10 +190,9 @@ impl Bench<'_> {
             if let Some(native) = native {
                 native_s.insert(name.to_owned(), native.summary(self.prepared)?);
             }
-            seconds.push(timed.summary().median);
+            seconds.push(figures::median(timed.runs.iter().map(|run| run.seconds)));
         }
-        let powers = metrics::powers(&seconds);
-        Ok(Alone { seconds, powers, native_s })
+        Ok(Alone { seconds, native_s })
     }
 
     /// Times and checks all devices together.
@@ -243,12 +249,11 @@ impl Bench<'_> {
 
     /// The power of each device: the one that the user gave, otherwise the measured one.
     fn powers(&self, alone: &Alone) -> Vec<f64> {
-        let given = |device: DeviceId| {
-            let name = self.name(device);
+        let given = |name: &str| {
             self.options.powers.iter().rev().find(|power| *power.device == *name).map(|power| power.value)
         };
-        let devices = self.devices.iter().zip(&alone.powers);
-        devices.map(|(&device, &power)| given(device).unwrap_or(power)).collect()
+        let given: Vec<_> = self.devices.iter().map(|&device| given(self.name(device))).collect();
+        figures::powers(&alone.seconds, &given)
     }
 
     fn operations(&self) -> BTreeMap<&'static str, u64> {
@@ -261,25 +266,14 @@ impl Bench<'_> {
 
     /// What each pair of arenas exchanged, over all of its links.
     fn transfers(&self) -> Vec<json::BenchTransfer> {
-        let mut pairs: Vec<json::BenchTransfer> = Vec::new();
-        for transfer in self.platform.counters().transfers() {
+        let name = |arena| self.platform.arena(arena).desc().name.to_string();
+        let transfers = self.platform.counters().transfers();
+        figures::by_pair(transfers.into_iter().map(|transfer| {
             let link = self.platform.links()[usize::from(transfer.link.0)];
-            let name = |arena| self.platform.arena(arena).desc().name.to_string();
-            let (from, to) = (name(link.from), name(link.to));
+            let (bytes, copies) = (transfer.bytes, transfer.copies);
             let seconds = transfer.duration.as_secs_f64();
-            match pairs.iter_mut().find(|pair| pair.from == from && pair.to == to) {
-                Some(pair) => {
-                    pair.bytes += transfer.bytes;
-                    pair.copies += transfer.copies;
-                    pair.seconds += seconds;
-                }
-                None => {
-                    let (bytes, copies) = (transfer.bytes, transfer.copies);
-                    pairs.push(json::BenchTransfer { from, to, bytes, copies, seconds });
-                }
-            }
-        }
-        pairs
+            json::BenchTransfer { from: name(link.from), to: name(link.to), bytes, copies, seconds }
+        }))
     }
 
     fn write_picture(&self) -> Result<Option<PathBuf>, Failure> {
@@ -300,27 +294,25 @@ impl Bench<'_> {
         together: &Timed,
         picture: Option<PathBuf>,
     ) -> json::Bench {
-        let summary = together.summary();
-        let median = together.median_run();
-        let fastest = alone.seconds.iter().copied().fold(f64::INFINITY, f64::min);
-        let speedup = metrics::speedup(fastest, summary.median);
-        let s_max = metrics::s_max(&alone.powers);
+        let times: Vec<_> = together.runs.iter().map(Run::times).collect();
+        let figures = Figures::of(&alone.seconds, &times);
+        let median = &together.runs[figures.median_run];
         let devices = (0..self.devices.len()).map(|index| self.device_row(median, index, &alone, powers));
         json::Bench {
             workload: self.workload.to_string(),
             size: self.prepared.size().into_iter().collect(),
             policy: self.options.policy.to_string(),
-            memory: "copy",
+            memory: self.options.memory.name(),
             runs: self.options.runs,
             verified: true,
             devices: devices.collect(),
-            coexec_s: summary.median,
-            coexec_min_s: summary.min,
-            coexec_max_s: summary.max,
-            speedup,
-            s_max,
-            efficiency: metrics::efficiency(speedup, s_max),
-            balance: together.balance(),
+            coexec_s: figures.coexec_s,
+            coexec_min_s: figures.coexec_min_s,
+            coexec_max_s: figures.coexec_max_s,
+            speedup: figures.speedup,
+            s_max: figures.s_max,
+            efficiency: figures.efficiency,
+            balance: figures.balance,
             native_s: alone.native_s,
             transfers: median.transfers.clone(),
             link_prices: self.link_prices.clone(),
@@ -389,23 +381,9 @@ impl Bench<'_> {
     }
 }
 
-impl Timed {
-    fn summary(&self) -> metrics::Summary {
-        let seconds: Vec<f64> = self.runs.iter().map(|run| run.seconds).collect();
-        metrics::Summary::of(&seconds).expect("at least one run counts")
-    }
-
-    /// The run whose time is the median, or next above it.
-    fn median_run(&self) -> &Run {
-        let mut order: Vec<&Run> = self.runs.iter().collect();
-        order.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        order[order.len() / 2]
-    }
-
-    /// The median of the runs' balances.
-    fn balance(&self) -> f64 {
-        let balances: Vec<f64> = self.runs.iter().map(|run| run.report.balance()).collect();
-        metrics::Summary::of(&balances).map_or(1.0, |summary| summary.median)
+impl Run {
+    fn times(&self) -> figures::Times {
+        figures::Times { seconds: self.seconds, balance: self.report.balance() }
     }
 }
 
@@ -423,7 +401,7 @@ impl Native {
         let wrong =
             |error| Failure::Work(format!("the result of the hand-written program is wrong: {error}"));
         prepared.verify_plain(self.baseline.output(0)).map_err(wrong)?;
-        Ok(metrics::Summary::of(&self.seconds).map_or(0.0, |summary| summary.median))
+        Ok(figures::median(self.seconds.iter().copied()))
     }
 }
 
@@ -447,7 +425,7 @@ fn text(result: &json::Bench, note: Option<&str>, unavailable: &[Unavailable]) -
     lines.push(String::new());
     lines.extend(device_table(result));
     lines.push(String::new());
-    lines.extend(figures(result));
+    lines.extend(times(result));
     lines.extend(traffic(result));
     lines.extend(outcome(result));
     lines.push(String::new());
@@ -459,7 +437,8 @@ fn text(result: &json::Bench, note: Option<&str>, unavailable: &[Unavailable]) -
 fn heading(result: &json::Bench) -> String {
     let size: Vec<_> = result.size.iter().map(|(name, value)| format!("{value} {name}")).collect();
     let (size, workload) = (size.join(", "), &result.workload);
-    format!("{workload}: {size}; policy {}; median of {} runs", result.policy, result.runs)
+    let (policy, memory, runs) = (&result.policy, result.memory, result.runs);
+    format!("{workload}: {size}; policy {policy}; memory {memory}; median of {runs} runs")
 }
 
 /// What the links were priced by.
@@ -494,7 +473,7 @@ fn device_table(result: &json::Bench) -> Vec<String> {
 }
 
 /// The time of all devices together, beside that of each alone and of the hand-written program.
-fn figures(result: &json::Bench) -> Vec<String> {
+fn times(result: &json::Bench) -> Vec<String> {
     let mut lines = vec![
         format!(
             "together    {} ({} to {})",
@@ -544,3 +523,6 @@ fn outcome(result: &json::Bench) -> Vec<String> {
     lines.extend(result.picture.iter().map(|picture| format!("picture     {picture}")));
     lines
 }
+
+#[cfg(test)]
+mod tests;

@@ -94,7 +94,8 @@ impl WorkerOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchOptions {
-    /// Workloads: saxpy, gaussian, mandelbrot, vecadd, matmul, or all. By itself: offload, what transfers to a worker and calls of it take.
+    /// Workloads: saxpy, gaussian, mandelbrot, vecadd, matmul, or all. By itself: offload, what transfers to a worker and calls of it take;
+    /// never-loses, every workload (or those named after it), size and set of devices beside the best device alone.
     #[arg(required = true, value_name = "WORKLOAD")]
     pub(crate) workloads: Vec<String>,
 
@@ -111,8 +112,8 @@ pub(crate) struct BenchOptions {
     #[command(flatten)]
     pub(crate) workers: WorkerOptions,
 
-    /// How the work is split: static, dynamic:N, hguided, hguided:K or hguided:K:MIN.
-    #[arg(long, default_value = "hguided", value_parser = PolicySpec::from_str)]
+    /// How the work is split: calibrated, static, dynamic:N, hguided, hguided:K or hguided:K:MIN.
+    #[arg(long, default_value = "calibrated", value_parser = PolicySpec::from_str)]
     pub(crate) policy: PolicySpec,
 
     /// A device's relative power, instead of the one measured in this run. May be given once per device.
@@ -123,9 +124,17 @@ pub(crate) struct BenchOptions {
     #[arg(long, default_value = "small", value_parser = SizeSpec::from_str)]
     pub(crate) size: SizeSpec,
 
+    /// Where the memories' storage comes from.
+    #[arg(long, default_value = "auto", value_enum)]
+    pub(crate) memory: Memory,
+
     /// Runs that count, after one that does not.
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,
+
+    /// Of never-loses: sizes of which the best device takes longer are left out.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.3)]
+    pub(crate) longest: f64,
 
     /// A PNG picture to work on, where the workload takes one.
     #[arg(long, value_name = "FILE", conflicts_with = "size")]
@@ -165,6 +174,28 @@ pub(crate) struct ReproduceOptions {
     /// Print markdown instead of text.
     #[arg(long, conflicts_with = "json")]
     pub(crate) markdown: bool,
+}
+
+/// Where the memories of the devices have their storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Memory {
+    /// As the machine is found, and the planner chooses.
+    Auto,
+    /// Each memory has storage of its own, and bytes are copied (the papers' buffers).
+    Copy,
+    /// All memories share one storage, and no byte is copied (the papers' unified shared memory).
+    Bound,
+}
+
+impl Memory {
+    /// The name on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Copy => "copy",
+            Self::Bound => "bound",
+        }
+    }
 }
 
 /// A table of a paper.
@@ -276,6 +307,25 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    /// What is asked of the workers comes to discovery, each option by itself.
+    #[test]
+    fn the_options_of_workers_are_those_of_discovery() {
+        let options = |arguments: &[&str]| {
+            let arguments = ["dml", "bench", "saxpy"].iter().chain(arguments);
+            let Command::Bench(options) = Arguments::parse_from(arguments).command else { unreachable!() };
+            format!("{:?}", options.workers.discover_options())
+        };
+        let plain = DiscoverOptions::default;
+        assert_eq!(options(&[]), format!("{:?}", plain()));
+        assert_eq!(options(&["--offload", "3"]), format!("{:?}", plain().offload(3)));
+        assert_eq!(
+            options(&["--pin", "offload:1=0,2-3"]),
+            format!("{:?}", plain().pin("offload:1", [0, 2, 3]))
+        );
+        let limited = plain().offload_time_limit(Some(Duration::from_secs(7)));
+        assert_eq!(options(&["--time-limit", "7"]), format!("{limited:?}"));
     }
 
     #[test]

@@ -230,3 +230,31 @@ pub(crate) struct ReproducedRatios {
     pub(crate) opt_over_hand_bound: f64,
     pub(crate) noopt_over_hand: f64,
 }
+
+/// What `dml bench never-loses` prints.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct NeverLoses {
+    pub(crate) longest_s: f64,
+    pub(crate) runs: u32,
+    pub(crate) missed: u64,
+    pub(crate) rows: Vec<NeverLosesRow>,
+}
+
+/// One workload and size on one set of devices.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct NeverLosesRow {
+    pub(crate) workload: String,
+    pub(crate) items: u64,
+    pub(crate) devices: Vec<String>,
+    pub(crate) best: String,
+    pub(crate) alone_s: f64,
+    pub(crate) learned_s: f64,
+    pub(crate) unknown_s: f64,
+    pub(crate) learned_ratio: f64,
+    pub(crate) unknown_ratio: f64,
+    pub(crate) learned_more_s: f64,
+    pub(crate) unknown_more_s: f64,
+    pub(crate) used: Vec<String>,
+    pub(crate) left_out: Vec<String>,
+    pub(crate) kept: bool,
+}

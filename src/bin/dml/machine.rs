@@ -1,6 +1,6 @@
 //! The devices a benchmark uses, and how those on the same cores share them.
 
-use crate::cli::BenchOptions;
+use crate::cli::{BenchOptions, Memory};
 use crate::failure::Failure;
 use crate::json;
 use crate::speeds::Cache;
@@ -54,15 +54,18 @@ impl Machine {
                 return Err(Failure::Usage(format!("{worker} cannot be had: {}", why.join("; "))));
             }
         }
-        let mut note = None;
-        if let Some(shares) =
-            Shares::of(&on_cores(&platform, &names, options), cores(), !options.devices.is_empty())
-        {
-            note = Some(shares.to_string());
+        let shares = Shares::of(&on_cores(&platform, &names, options), cores(), !options.devices.is_empty());
+        let note = shares.as_ref().map(Shares::to_string);
+        if let Some(shares) = &shares {
             names.retain(|name| !shares.left_out.contains(name));
             for (name, units) in &shares.given {
                 wanted = wanted.limit(name, *units);
             }
+        }
+        if options.memory == Memory::Bound {
+            wanted = bound(wanted, &names);
+        }
+        if shares.is_some() || options.memory == Memory::Bound {
             // Before the next ones are started, the workers go.
             drop(platform);
             platform = discover(&wanted.only(&names))?;
@@ -81,6 +84,16 @@ impl Machine {
         let link_prices = link_prices(cache, &platform);
         Ok(Self { platform, devices, note, link_prices, unavailable })
     }
+}
+
+/// Lets the memories of these devices share one storage: a memory that all of them map where there are workers, otherwise
+/// main memory.
+fn bound(options: DiscoverOptions, names: &[String]) -> DiscoverOptions {
+    let of = |kind: &'static str| names.iter().filter(move |name| name.starts_with(kind)).cloned();
+    if of("offload:").next().is_none() {
+        return of("opencl:").fold(options, DiscoverOptions::bind);
+    }
+    options.share(["cpu".to_owned()].into_iter().chain(of("offload:")).chain(of("opencl:")))
 }
 
 /// The name under which discovery notes which measured speeds it has ignored.
@@ -102,17 +115,19 @@ fn cores() -> u32 {
 type OnCores = (String, Option<u32>);
 
 fn on_cores(platform: &Platform, names: &[String], options: &BenchOptions) -> Vec<OnCores> {
-    let limit = |name: &String| {
-        let limit = options.limit.iter().rev().find(|limit| limit.device == *name).map(|limit| limit.value);
-        // Threads on cores of their own are limited by these.
-        let pins = options.workers.pin.iter().rev().find(|pin| pin.device == *name);
-        limit.or_else(|| pins.map(|pin| pin.value.count()))
-    };
     let is_on_cores = |name: &&String| {
         let device = platform.devices().iter().find(|device| *device.name == ***name);
         device.is_some_and(|device| device.kind == DeviceKind::Cpu)
     };
-    names.iter().filter(is_on_cores).map(|name| (name.clone(), limit(name))).collect()
+    names.iter().filter(is_on_cores).map(|name| (name.clone(), limit_of(name, options))).collect()
+}
+
+/// The units that the options leave to a device, if they say so.
+fn limit_of(name: &str, options: &BenchOptions) -> Option<u32> {
+    let limit = options.limit.iter().rev().find(|limit| limit.device == name).map(|limit| limit.value);
+    // Threads on cores of their own are limited by these.
+    let pins = options.workers.pin.iter().rev().find(|pin| pin.device == name);
+    limit.or_else(|| pins.map(|pin| pin.value.count()))
 }
 
 /// How devices on the same cores share them.
@@ -173,11 +188,54 @@ impl std::fmt::Display for Shares {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{Arguments, Command};
+    use clap::Parser;
 
     fn shares(cores: u32, are_named: bool, devices: &[(&str, Option<u32>)]) -> Option<(Vec<u32>, usize)> {
         let devices: Vec<_> = devices.iter().map(|(name, limit)| ((*name).to_owned(), *limit)).collect();
         let shares = Shares::of(&devices, cores, are_named)?;
         Some((shares.given.iter().map(|(_, units)| *units).collect(), shares.left_out.len()))
+    }
+
+    fn options(arguments: &[&str]) -> BenchOptions {
+        let arguments = ["dml", "bench", "saxpy"].iter().chain(arguments);
+        let Command::Bench(options) = Arguments::parse_from(arguments).command else { unreachable!() };
+        options
+    }
+
+    /// A pin counts as a limit, a limit goes before it, and the last of each counts.
+    #[test]
+    fn pins_and_limits_are_those_of_their_device() {
+        let given = options(&[
+            "--pin",
+            "offload:0=0,2-3",
+            "--pin",
+            "offload:1=1",
+            "--limit",
+            "cpu=5",
+            "--limit",
+            "cpu=7",
+            "--pin",
+            "cpu=0",
+        ]);
+        let limits = ["offload:0", "offload:1", "cpu", "opencl:0"].map(|name| limit_of(name, &given));
+        assert_eq!(limits, [Some(3), Some(1), Some(7), None]);
+    }
+
+    #[test]
+    fn what_is_bound_depends_on_the_workers() {
+        let bound = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            format!("{:?}", bound(DiscoverOptions::default(), &names))
+        };
+        let plain = DiscoverOptions::default;
+        assert_eq!(bound(&["cpu"]), format!("{:?}", plain()));
+        assert_eq!(
+            bound(&["cpu", "opencl:0", "opencl:1"]),
+            format!("{:?}", plain().bind("opencl:0").bind("opencl:1"))
+        );
+        let shared = plain().share(["cpu", "offload:0", "opencl:0"]);
+        assert_eq!(bound(&["opencl:0", "offload:0"]), format!("{shared:?}"), "the host shares, used or not");
     }
 
     const THREE: [(&str, Option<u32>); 3] = [("cpu", None), ("opencl:0", None), ("offload:0", None)];

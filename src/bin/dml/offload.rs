@@ -1,6 +1,6 @@
 //! `dml bench offload`: what moving bytes to a worker and calling it takes, beside a copy within main memory.
 
-use crate::cli::{BenchOptions, SizeSpec};
+use crate::cli::{BenchOptions, Memory, SizeSpec};
 use crate::failure::{self, Failure};
 use crate::{json, table};
 use dml::scheduler::PolicySpec;
@@ -23,6 +23,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         ("--devices", options.devices.iter().any(|device| device != "offload:0")),
         ("--policy", options.policy != PolicySpec::default()),
         ("--powers", !options.powers.is_empty()),
+        ("--memory", options.memory != Memory::Auto),
         ("--size", options.size != SizeSpec::Small),
         ("--input", options.input.is_some()),
         ("--output", options.output.is_some()),

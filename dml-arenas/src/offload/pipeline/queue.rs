@@ -168,3 +168,65 @@ impl Queue {
         (self.waiting.len() + usize::from(self.is_busy), self.running.len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// A channel that takes everything and answers nothing.
+    #[derive(Debug)]
+    struct Sink;
+
+    impl Channel for Sink {
+        fn send(&self, _message: &[u8], _deadline: Option<Instant>) -> Result<(), ChannelError> {
+            Ok(())
+        }
+
+        fn receive(&self, _deadline: Option<Instant>) -> Result<Vec<u8>, ChannelError> {
+            Err(ChannelError::Closed)
+        }
+
+        fn close(&self) {}
+    }
+
+    fn run(ticket: u64, bytes: usize) -> Run {
+        Run { ticket, function: "any".into(), message: vec![7; bytes] }
+    }
+
+    fn send(queue: &mut Queue, ticket: u64, bytes: usize) {
+        let sent = queue.send(&Sink, run(ticket, bytes), Signal::new().1, Box::new(()));
+        assert!(sent.is_ok());
+    }
+
+    /// A worker that is busy with the first run reads no more than the socket holds.
+    #[test]
+    fn runs_are_sent_ahead_up_to_so_many_and_so_many_bytes() {
+        let mut queue = Queue::default();
+        assert!(queue.takes(&run(0, 10 * MOST_RUNNING_BYTES)), "the first one goes, however long");
+        send(&mut queue, 0, MOST_RUNNING_BYTES - 100);
+        assert!(queue.takes(&run(1, 100)) && !queue.takes(&run(1, 101)));
+        let mut short = Queue::default();
+        for ticket in 0..MOST_RUNNING as u64 {
+            assert!(short.takes(&run(ticket, 1)));
+            send(&mut short, ticket, 1);
+        }
+        assert!(!short.takes(&run(99, 1)));
+        assert_eq!(short.next_answered().map(|run| run.sent.ticket), Some(0));
+        assert!(short.takes(&run(99, 1)));
+    }
+
+    /// A run that was sent ahead has its time from the moment in which the worker begins it.
+    #[test]
+    fn the_time_of_a_run_begins_when_the_one_before_has_ended() {
+        let mut queue = Queue::default();
+        send(&mut queue, 0, 1);
+        send(&mut queue, 1, 1);
+        let waited = Duration::from_millis(3);
+        std::thread::sleep(waited);
+        let first = queue.next_answered().unwrap();
+        let second = queue.oldest_sent().unwrap();
+        assert_eq!((first.sent.ticket, second.ticket), (0, 1));
+        assert!(second.since >= first.sent.since + waited);
+    }
+}

@@ -1,0 +1,319 @@
+//! Who takes part in a run.
+//!
+//! 1. What a set of devices took is known once it has been tried ([`TRIES`] times). Of those the fastest is taken.
+//! 2. Before that, two others are tried where they promise to be faster: the fastest device alone, whose rate among others
+//!    may be far below its own, and the devices that shorten the run by the sum of their rates.
+//! 3. A device of which nothing is known is tried where it could help if it computed as fast as its data moves. If the host is
+//!    among the devices, it begins, and calls the others up when it has seen how long the run takes.
+//! 4. Nothing is known, and the host is not among the devices: everybody begins.
+
+use super::{Knowledge, Samples, Topic, class_of};
+use crate::policy::{Freight, WORTH_WHILE};
+use std::fmt;
+
+/// How often a set is tried before its times are believed.
+const TRIES: usize = 2;
+/// An unknown device may be so many times as fast as all others together.
+const FASTEST: f64 = 256.0;
+/// By how much more devices have to be faster than fewer.
+const NOISE: f64 = 0.03;
+/// A device that could take part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate<'a> {
+    pub(crate) name: &'a str,
+    /// The least that it takes, of whatever is not known.
+    pub(crate) freight: Freight,
+    /// Whether it works in the memory where data begins and ends.
+    pub(crate) is_host: bool,
+}
+
+/// Which of the candidates take part, in their order.
+pub(crate) type Members = Vec<bool>;
+
+/// Who takes part in a run, and why others do not.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Decision {
+    /// Of each device, in the order of the run.
+    pub(crate) members: Members,
+    /// What is known of each device: items per second, and the seconds to set it going.
+    pub(crate) estimates: Vec<Option<Estimate>>,
+    /// Why each device is left out; `None` for members.
+    pub(crate) reasons: Vec<Option<Reason>>,
+    /// The member that begins, and calls the others up if they are worth their while; `None` where all begin.
+    pub(crate) opens: Option<usize>,
+}
+
+/// What is known of a device before a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Estimate {
+    /// Items per second while others run.
+    pub(crate) rate: f64,
+    /// Items per second of its best package, without what a package costs.
+    pub(crate) peak: f64,
+    /// Seconds before its first package begins and after its last one is computed.
+    pub(crate) setup: f64,
+}
+
+impl Estimate {
+    fn alone_seconds(&self, items: f64) -> f64 {
+        self.setup + items / self.rate
+    }
+}
+
+/// Why a device is left out.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The others are done before it could help.
+    SetUp {
+        /// What it takes to set it going, in seconds.
+        setup_seconds: f64,
+        /// What the others take without it, in seconds.
+        others_seconds: f64,
+    },
+    /// Runs with it took longer.
+    Slower {
+        /// What the set that is used takes, in seconds.
+        seconds: f64,
+        /// What the fastest known set with the device takes, in seconds; `None` if there is none.
+        with_it_seconds: Option<f64>,
+    },
+    /// Nothing is known of it, and the run is too short to find out.
+    Unknown {
+        /// What the others are expected to take, in seconds.
+        others_seconds: f64,
+    },
+    /// Another device is tried alone, to learn what it can do.
+    Trial,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = |seconds: f64| seconds * 1e6;
+        match *self {
+            Self::SetUp { setup_seconds, others_seconds } => write!(
+                f,
+                "would take {:.0} us to set going; the others are done in {:.0} us",
+                us(setup_seconds),
+                us(others_seconds)
+            ),
+            Self::Slower { seconds, with_it_seconds: Some(with_it) } => {
+                write!(f, "runs took {:.0} us with it and {:.0} us without", us(with_it), us(seconds))
+            }
+            Self::Slower { seconds, with_it_seconds: None } => {
+                write!(f, "would not shorten a run of {:.0} us", us(seconds))
+            }
+            Self::Unknown { others_seconds } => {
+                write!(f, "nothing is known of it, and the others are done in {:.0} us", us(others_seconds))
+            }
+            Self::Trial => f.write_str("another device is tried alone"),
+        }
+    }
+}
+
+impl Knowledge {
+    /// Decides who computes `items` items of a kernel.
+    pub(crate) fn decide(&self, kernel: &str, items: u64, candidates: &[Candidate<'_>]) -> Decision {
+        let book = self.0.lock();
+        let estimate = |candidate: &Candidate<'_>| {
+            let notes = book.notes(kernel, items, candidate.name)?;
+            let (rate, setup) = (notes.rate.median()?, notes.setup.median().unwrap_or_default());
+            Some(Estimate { rate, peak: notes.peak.greatest().map_or(rate, |peak| peak.max(rate)), setup })
+        };
+        let estimates: Vec<Option<Estimate>> = candidates.iter().map(estimate).collect();
+        let topic = Topic { kernel: kernel.to_owned(), class: class_of(items) };
+        let page = book.0.get(&topic);
+        let sets = page.iter().flat_map(|page| &page.sets);
+        let tried: Vec<Tried> =
+            sets.filter_map(|(names, samples)| Tried::of(names, samples, candidates, items)).collect();
+        let choice = Choice { items: items as f64, candidates, estimates: &estimates, tried: &tried };
+        let (members, reasons, opens) = choice.make();
+        Decision { members, estimates, reasons, opens }
+    }
+}
+
+/// A set of candidates that has been tried.
+struct Tried {
+    members: Members,
+    seconds: f64,
+    times: usize,
+}
+
+impl Tried {
+    /// `None` if the set has others than the candidates.
+    fn of(names: &[String], samples: &Samples, candidates: &[Candidate<'_>], items: u64) -> Option<Self> {
+        let members: Members =
+            candidates.iter().map(|candidate| names.iter().any(|name| name == candidate.name)).collect();
+        let is_whole = members.iter().filter(|&&member| member).count() == names.len();
+        let seconds = samples.expected_seconds()? * items as f64;
+        is_whole.then_some(Self { members, seconds, times: samples.len() })
+    }
+
+    fn size(&self) -> usize {
+        count(&self.members)
+    }
+}
+
+fn count(members: &[bool]) -> usize {
+    members.iter().filter(|&&member| member).count()
+}
+
+/// What a decision is made from.
+struct Choice<'a> {
+    items: f64,
+    candidates: &'a [Candidate<'a>],
+    estimates: &'a [Option<Estimate>],
+    tried: &'a [Tried],
+}
+
+type Made = (Members, Vec<Option<Reason>>, Option<usize>);
+
+impl Choice<'_> {
+    fn make(&self) -> Made {
+        let all = self.candidates.len();
+        let host = self.candidates.iter().position(|candidate| candidate.is_host);
+        let Some((joined, joined_seconds)) = self.joined() else {
+            return (vec![true; all], vec![None; all], host.filter(|_| all > 1));
+        };
+        let best = self.best_tried();
+        let expected = best.map_or(joined_seconds, |best| best.seconds.min(joined_seconds));
+        let strangers: Members = (0..all).map(|index| self.could_help(index, expected)).collect();
+        if strangers.contains(&true) {
+            return self.with_strangers(&joined, &strangers, expected, host);
+        }
+        let (members, reasons) = self.among_known(joined, joined_seconds, best);
+        let reasons = reasons.into_iter().zip(self.estimates).map(|(reason, estimate)| match estimate {
+            None => Some(Reason::Unknown { others_seconds: expected }),
+            Some(_) => reason,
+        });
+        (members, reasons.collect(), None)
+    }
+
+    /// Returns whether nothing is known of a device, and it would shorten the run if it computed as fast as its data moves.
+    fn could_help(&self, index: usize, seconds: f64) -> bool {
+        let Freight { setup, per_item } = self.candidates[index].freight;
+        let others = self.items / seconds;
+        let rate = (1.0 / per_item).min(others * FASTEST);
+        let with = (self.items + setup * rate) / (rate + others);
+        self.estimates[index].is_none() && setup < seconds && with < seconds * WORTH_WHILE
+    }
+
+    /// The members, where some are tried of which nothing is known.
+    fn with_strangers(
+        &self,
+        joined: &[bool],
+        strangers: &[bool],
+        expected: f64,
+        host: Option<usize>,
+    ) -> Made {
+        let members: Members =
+            joined.iter().zip(strangers).map(|(joined, stranger)| *joined || *stranger).collect();
+        let reasons = members.iter().zip(self.estimates).map(|(member, estimate)| match (member, estimate) {
+            (true, _) => None,
+            (false, Some(_)) => Some(Reason::Slower { seconds: expected, with_it_seconds: None }),
+            (false, None) => Some(Reason::Unknown { others_seconds: expected }),
+        });
+        let opens = host.filter(|&host| members[host]);
+        let reasons = reasons.collect();
+        (members, reasons, opens)
+    }
+
+    fn among_known(
+        &self,
+        joined: Members,
+        joined_seconds: f64,
+        best: Option<&Tried>,
+    ) -> (Members, Vec<Option<Reason>>) {
+        let Some(best) = best else {
+            return self.explained(joined, joined_seconds);
+        };
+        if let Some(alone) = self.alone_to_try(best.seconds) {
+            let reasons = alone.iter().map(|&member| (!member).then_some(Reason::Trial)).collect();
+            return (alone, reasons);
+        }
+        if joined_seconds < best.seconds * (1.0 - NOISE) && self.times(&joined) < TRIES {
+            return self.explained(joined, joined_seconds);
+        }
+        self.explained(best.members.clone(), best.seconds)
+    }
+
+    /// The devices of which something is known that shorten the run by the sum of their rates, and what they take.
+    ///
+    /// The time of a set is `t = (N + sum L_i r_i) / sum r_i`; a device joins if its `L_i` is below the `t` without it.
+    fn joined(&self) -> Option<(Members, f64)> {
+        let mut order: Vec<(usize, Estimate)> = self
+            .estimates
+            .iter()
+            .enumerate()
+            .filter_map(|(index, estimate)| Some((index, (*estimate)?)))
+            .collect();
+        let first = order
+            .iter()
+            .copied()
+            .min_by(|(_, a), (_, b)| a.alone_seconds(self.items).total_cmp(&b.alone_seconds(self.items)))?;
+        order.retain(|(index, _)| *index != first.0);
+        order.sort_by(|(_, a), (_, b)| a.setup.total_cmp(&b.setup));
+        let mut members = vec![false; self.estimates.len()];
+        members[first.0] = true;
+        let (mut work, mut rate) = (self.items + first.1.setup * first.1.rate, first.1.rate);
+        for (index, estimate) in order {
+            let without = work / rate;
+            let with = (work + estimate.setup * estimate.rate) / (rate + estimate.rate);
+            if with < without * (1.0 - NOISE) {
+                members[index] = true;
+                work += estimate.setup * estimate.rate;
+                rate += estimate.rate;
+            }
+        }
+        Some((members, work / rate))
+    }
+
+    /// The fastest set that was tried often enough. Of two that are about as fast, the one with fewer devices.
+    fn best_tried(&self) -> Option<&Tried> {
+        let fastest = self.tried.iter().map(|tried| tried.seconds).reduce(f64::min)?;
+        let about = self.tried.iter().filter(|tried| tried.seconds <= fastest * (1.0 + NOISE));
+        about.min_by(|a, b| a.size().cmp(&b.size()).then(a.seconds.total_cmp(&b.seconds)))
+    }
+
+    fn times(&self, members: &[bool]) -> usize {
+        self.tried.iter().find(|tried| tried.members == members).map_or(0, |tried| tried.times)
+    }
+
+    /// A device alone that could be faster than the best set and was not tried often enough: the one that promises most.
+    ///
+    /// What a device did in its best package, without what a package costs, is taken for all of its work. Among others, and
+    /// with small packages, it looks slower than it is.
+    fn alone_to_try(&self, best_seconds: f64) -> Option<Members> {
+        let devices = self.estimates.iter().enumerate().filter_map(|(index, estimate)| {
+            let mut members = vec![false; self.estimates.len()];
+            members[index] = true;
+            let estimate = estimate.as_ref()?;
+            let seconds =
+                self.candidates[index].freight.setup.min(estimate.setup) + self.items / estimate.peak;
+            Some((members, seconds))
+        });
+        let untried = devices.filter(|(members, _)| self.times(members) < TRIES);
+        let (members, seconds) = untried.min_by(|a, b| a.1.total_cmp(&b.1))?;
+        (seconds < best_seconds).then_some(members)
+    }
+
+    /// The members, with why each other device is left out.
+    fn explained(&self, members: Members, seconds: f64) -> (Members, Vec<Option<Reason>>) {
+        let reason = |index: usize| {
+            if members[index] {
+                return None;
+            }
+            let with_it = self.tried.iter().filter(|tried| tried.members[index]);
+            let with_it_seconds = with_it.map(|tried| tried.seconds).reduce(f64::min);
+            let setup_seconds = self.estimates[index].map(|estimate| estimate.setup);
+            Some(match setup_seconds {
+                Some(setup_seconds) if with_it_seconds.is_none() && setup_seconds >= seconds => {
+                    Reason::SetUp { setup_seconds, others_seconds: seconds }
+                }
+                _ => Reason::Slower { seconds, with_it_seconds },
+            })
+        };
+        let reasons = (0..members.len()).map(reason).collect();
+        (members, reasons)
+    }
+}

@@ -1,0 +1,204 @@
+//! What earlier runs taught: how fast each device computes a kernel, and which devices are best together.
+//!
+//! ```text
+//!   Report of a run ──learn──▶ Knowledge ──decide──▶ who takes part, and what the policy may assume of each
+//!                                 │  ▲
+//!                           Display  parse      a text, for whoever keeps it in a file
+//! ```
+//! A page is kept for each kernel (by name) and size class (items, to a power of two). It has the last few rates of each
+//! device, and the times of runs by the set of devices that took part. Medians count, so that one run on a busy machine
+//! changes nothing.
+//!
+//! What was measured is believed before what is computed from it: devices that share memory or cores are slower together
+//! than each alone, and no sum of rates knows that.
+
+mod decide;
+mod text;
+
+pub use decide::Reason;
+pub(crate) use decide::{Candidate, Decision, Estimate};
+pub use text::KnowledgeError;
+
+use crate::report::{PackageRecord, Report};
+use dml_core::sync::{Arc, Mutex};
+use dml_core::{DeviceId, Platform};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The number of samples that are kept of anything. The oldest go first.
+const KEPT: usize = 9;
+/// What a package costs besides its items, in seconds, at most: on the host, and on a device that is launched and waited for.
+/// So little of a package's time counts as computing at least.
+const HOST_PACKAGE_SECONDS: f64 = 30e-6;
+const DEVICE_PACKAGE_SECONDS: f64 = 120e-6;
+const LEAST_NET: f64 = 0.02;
+/// The most pages that are kept.
+const MOST_PAGES: usize = 4096;
+
+/// What runs taught. Clones share it.
+///
+/// ```
+/// use dml_scheduler::Knowledge;
+///
+/// let knowledge = Knowledge::new();
+/// let text = knowledge.to_string();
+/// assert_eq!(Knowledge::parse(&text)?.to_string(), text);
+/// # Ok::<(), dml_scheduler::KnowledgeError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Knowledge(Arc<Mutex<Book>>);
+
+/// All pages.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Book(BTreeMap<Topic, Page>);
+
+/// What a page is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Topic {
+    kernel: String,
+    class: u32,
+}
+
+/// What is known of a kernel at a size.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Page {
+    /// By the name of the device.
+    devices: BTreeMap<String, Notes>,
+    /// Seconds per item, by the sorted names of the devices that took part.
+    sets: BTreeMap<Vec<String>, Samples>,
+}
+
+/// What is known of a device.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Notes {
+    /// Items per second, from the first package begun to the last one computed.
+    rate: Samples,
+    /// Items per second of the best package of a run, without what a package costs besides its items.
+    peak: Samples,
+    /// Seconds before the first package began and after the last one was computed.
+    setup: Samples,
+}
+
+/// The last few measurements of one thing, each positive and finite.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Samples(VecDeque<f64>);
+
+impl Samples {
+    fn add(&mut self, sample: f64) {
+        if sample.is_finite() && sample > 0.0 {
+            self.0.push_back(sample);
+            if self.0.len() > KEPT {
+                self.0.pop_front();
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn sorted(&self) -> Vec<f64> {
+        let mut sorted: Vec<f64> = self.0.iter().copied().collect();
+        sorted.sort_unstable_by(f64::total_cmp);
+        sorted
+    }
+
+    fn greatest(&self) -> Option<f64> {
+        self.0.iter().copied().reduce(f64::max)
+    }
+
+    /// The lower median; `None` without a sample.
+    fn median(&self) -> Option<f64> {
+        let sorted = self.sorted();
+        sorted.get(sorted.len().saturating_sub(1) / 2).copied()
+    }
+
+    /// A time to expect. The first runs pay for compilation and first touch, so the least of few samples counts.
+    fn expected_seconds(&self) -> Option<f64> {
+        match self.len() {
+            0..=3 => self.sorted().first().copied(),
+            _ => self.median(),
+        }
+    }
+}
+
+/// The size class of a number of items: the exponent of the power of two at or below it.
+fn class_of(items: u64) -> u32 {
+    items.max(1).ilog2()
+}
+
+impl Knowledge {
+    /// Makes knowledge of nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        let old = std::mem::take(&mut *self.0.lock());
+        drop(old);
+    }
+
+    /// Returns the number of kernels and size classes of which something is known.
+    #[must_use]
+    pub fn pages(&self) -> usize {
+        self.0.lock().0.len()
+    }
+
+    /// Learns from a run. A run with failures teaches nothing.
+    pub(crate) fn learn(&self, platform: &Platform, kernel: &str, items: u64, report: &Report) {
+        let seconds = report.duration.as_secs_f64();
+        if items == 0 || seconds <= 0.0 || !report.failures.is_empty() {
+            return;
+        }
+        // Who was there and got nothing is not to blame for the time.
+        let worked = report.devices.iter().filter(|device| device.items > 0);
+        let members: Vec<DeviceId> = worked.map(|device| device.device).collect();
+        let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
+        let mut set: Vec<String> = members.iter().map(|&device| name(device)).collect();
+        set.sort_unstable();
+        let mut book = self.0.lock();
+        let page = book.page(kernel, items);
+        page.sets.entry(set).or_default().add(seconds / items as f64);
+        for device in members {
+            let turns = || report.packages.iter().filter(move |record| record.device == device);
+            let begun = turns().map(|record| record.begun).min();
+            let computed = turns().map(|record| record.computed).max();
+            let end = turns().map(|record| record.end).max();
+            let (Some(begun), Some(computed), Some(end)) = (begun, computed, end) else { continue };
+            let done: u64 = turns().map(|record| record.package.items()).sum();
+            let notes = page.devices.entry(name(device)).or_default();
+            notes.rate.add(done as f64 / computed.saturating_sub(begun).as_secs_f64());
+            let is_host = platform.host().is_some_and(|host| platform.home(host) == platform.home(device));
+            let cost = if is_host { HOST_PACKAGE_SECONDS } else { DEVICE_PACKAGE_SECONDS };
+            let net = |record: &PackageRecord| {
+                let seconds = record.computed.saturating_sub(record.begun).as_secs_f64();
+                record.package.items() as f64 / (seconds - cost).max(seconds * LEAST_NET)
+            };
+            notes.peak.add(turns().map(net).fold(0.0, f64::max));
+            notes.setup.add((begun + end.saturating_sub(computed)).as_secs_f64());
+        }
+    }
+}
+
+impl Book {
+    /// The page of a kernel at a size. Where there are too many, that of the first in order goes.
+    fn page(&mut self, kernel: &str, items: u64) -> &mut Page {
+        let topic = Topic { kernel: kernel.to_owned(), class: class_of(items) };
+        if self.0.len() >= MOST_PAGES && !self.0.contains_key(&topic) {
+            self.0.pop_first();
+        }
+        self.0.entry(topic).or_default()
+    }
+
+    /// What is known of a device's speed at a size: from the page of that size, or from that of the nearest size.
+    fn notes<'a>(&'a self, kernel: &'a str, items: u64, device: &'a str) -> Option<&'a Notes> {
+        let class = class_of(items);
+        let pages = self.0.range(Topic { kernel: kernel.to_owned(), class: 0 }..);
+        let of_kernel = pages.take_while(|(topic, _)| topic.kernel == kernel);
+        let with_device =
+            of_kernel.filter_map(|(topic, page)| Some((topic.class, page.devices.get(device)?)));
+        let known = with_device.filter(|(_, notes)| notes.rate.len() > 0);
+        known.min_by_key(|(other, _)| other.abs_diff(class)).map(|(_, notes)| notes)
+    }
+}

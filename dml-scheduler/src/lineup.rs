@@ -1,0 +1,213 @@
+//! Who takes part in a run, and the splitter that hands out its work.
+
+use crate::director::Setup;
+use crate::kernel::{Argument, Footprint, Kernel};
+use crate::knowledge::{Candidate, Decision, Estimate, Reason};
+use crate::package::UnitId;
+use crate::policy::{Calibrated, Dynamic, Freight, Opening, Policy, PolicySpec, Prior, Splitter};
+use crate::report::RunError;
+use dml_core::state::Routes;
+use dml_core::{ArenaId, ArenaSet, CopyQuery, DeviceId, Platform};
+use std::time::Duration;
+
+/// What a package costs a device besides its computing and its transfers, in seconds: a launch, a wait, and the device's
+/// idle units at both ends.
+const PACKAGE_SECONDS: f64 = 25e-6;
+/// A run of so few work-groups is not worth a sample.
+const FEW_GROUPS: u64 = 8;
+/// The most packages of a device that computes alone.
+const MOST_PIECES: f64 = 16.0;
+/// What it takes at least to begin on the host, and on another device: a thread, a launch and a wait.
+const HOST_SETUP_SECONDS: f64 = 10e-6;
+const DEVICE_SETUP_SECONDS: f64 = 150e-6;
+
+/// The bytes per second that the memory of a host has at most.
+const MOST_BYTES_PER_SECOND: f64 = 200e9;
+
+/// The devices of a run, and which of them take part.
+pub(crate) struct Lineup {
+    pub(crate) devices: Vec<DeviceId>,
+    /// Why each device is left out; `None` for those that take part.
+    pub(crate) reasons: Vec<Option<Reason>>,
+    /// What is known of each device.
+    priors: Vec<Option<Prior>>,
+    /// The unit that begins, and calls the others up.
+    opens: Option<usize>,
+    hauls: Vec<Haul>,
+    /// Whether the run touches so many bytes that the host cannot be done before the others have begun, and these can move
+    /// their part as fast.
+    is_large: bool,
+}
+
+/// What moving a device's data takes, in seconds, if it computes all items.
+#[derive(Clone, Copy, Debug, Default)]
+struct Haul {
+    /// For what every package reads.
+    whole: f64,
+    /// For the inputs and for the results of all items.
+    inward: f64,
+    outward: f64,
+    is_host: bool,
+}
+
+impl Haul {
+    /// As it is known of devices that were never tried.
+    fn freight(self, items: u64) -> Freight {
+        let launch = if self.is_host { HOST_SETUP_SECONDS } else { DEVICE_SETUP_SECONDS };
+        Freight { setup: launch + self.whole, per_item: self.inward.max(self.outward) / items.max(1) as f64 }
+    }
+}
+
+impl Lineup {
+    /// Everybody takes part, unless the policy is to decide about it.
+    pub(crate) fn of(
+        setup: &Setup,
+        kernel: &Kernel,
+        items: u64,
+        devices: Vec<DeviceId>,
+    ) -> Result<Self, RunError> {
+        if let Some(powers) = setup.powers.as_ref().map(Vec::len).filter(|powers| *powers != devices.len()) {
+            return Err(RunError::Powers { powers, devices: devices.len() });
+        }
+        let given = setup.powers.iter().flatten().map(|&power| Some(Prior::of_power(power)));
+        let given: Vec<Option<Prior>> = given.chain(std::iter::repeat(None)).take(devices.len()).collect();
+        if setup.policy != PolicySpec::Calibrated {
+            let reasons = vec![None; devices.len()];
+            return Ok(Self {
+                reasons,
+                priors: given,
+                opens: None,
+                hauls: Vec::new(),
+                is_large: false,
+                devices,
+            });
+        }
+        let known = setup.platform.devices();
+        let hauls: Vec<Haul> = devices.iter().map(|&device| haul(setup, kernel, items, device)).collect();
+        let candidate = |(device, haul): (&DeviceId, &Haul)| Candidate {
+            name: &known[usize::from(device.0)].name,
+            freight: haul.freight(items),
+            is_host: haul.is_host,
+        };
+        let candidates: Vec<Candidate<'_>> = devices.iter().zip(&hauls).map(candidate).collect();
+        let decision = setup.knowledge.decide(kernel.name(), items, &candidates);
+        let Decision { members, estimates, reasons, opens } = decision;
+        debug_assert!(members.iter().zip(&reasons).all(|(member, reason)| *member == reason.is_none()));
+        let measured = |estimate: Estimate| Prior::measured(estimate.rate, Duration::ZERO);
+        let priors = estimates.into_iter().zip(given);
+        let priors = priors.map(|(estimate, given)| estimate.map(measured).or(given)).collect();
+        let touched: u64 = kernel.arguments().iter().map(|argument| bytes(argument, items)).sum();
+        let on_host = touched as f64 / MOST_BYTES_PER_SECOND;
+        let hauled = hauls.iter().map(|haul| haul.inward.max(haul.outward)).fold(0.0, f64::max);
+        let is_large = on_host > 2.0 * DEVICE_SETUP_SECONDS && hauled < on_host;
+        Ok(Self { devices, reasons, priors, opens, hauls, is_large })
+    }
+
+    /// The splitter of the run: the policy with what is known of the devices.
+    pub(crate) fn splitter(&self, setup: &Setup, kernel: &Kernel, items: u64) -> Result<Splitter, RunError> {
+        let units = self.devices.len();
+        let powers = setup.powers.clone().unwrap_or_else(|| vec![1.0; units]);
+        // This checks the powers, whatever the policy makes of them.
+        let splitter = setup.policy.splitter(&powers, items, kernel.local_size())?;
+        if setup.policy != PolicySpec::Calibrated {
+            return Ok(splitter);
+        }
+        let mut splitter = Splitter::new(self.policy(kernel, items)?, units, items, kernel.local_size())?;
+        for index in 0..units {
+            let waits = self.opens.is_some_and(|first| first != index) && !self.is_large;
+            if self.reasons[index].is_some() || waits {
+                splitter.bench(UnitId(index));
+            }
+        }
+        Ok(splitter)
+    }
+
+    /// The policy for those who take part.
+    fn policy(&self, kernel: &Kernel, items: u64) -> Result<Box<dyn Policy>, RunError> {
+        let members = || (0..self.devices.len()).filter(|&index| self.reasons[index].is_none());
+        if let (Some(alone), 1) = (members().next(), members().count()) {
+            let pieces = self.pieces(alone, items);
+            return Ok(Box::new(Dynamic::new(pieces, items, kernel.local_size())?));
+        }
+        let overlapping = members().filter(|&index| !self.hauls[index].is_host).map(UnitId);
+        let mut policy = Calibrated::new(items, &self.priors)?.overlapping(overlapping);
+        if self.opens.is_some_and(|_| items <= kernel.local_size().saturating_mul(FEW_GROUPS)) {
+            // By the time that a sample is done, so is the run.
+            return Ok(Box::new(Dynamic::new(1, items, kernel.local_size())?));
+        }
+        let left_out = (0..self.devices.len()).filter(|&index| self.reasons[index].is_some());
+        left_out.for_each(|index| policy.retire(UnitId(index)));
+        let Some(first) = self.opens else { return Ok(Box::new(policy)) };
+        let freight = |index: usize| match self.priors[index] {
+            Some(prior) if prior.trusted => {
+                Freight { per_item: 1.0 / prior.rate, ..self.hauls[index].freight(items) }
+            }
+            _ => self.hauls[index].freight(items),
+        };
+        let others = members().filter(|&index| index != first).map(|index| (UnitId(index), freight(index)));
+        let others = others.collect();
+        let opening = Opening::new(policy, items, UnitId(first), others);
+        Ok(Box::new(if self.is_large { opening.at_once() } else { opening }))
+    }
+
+    /// In how many packages a device computes all items alone. More of them let transfers overlap with computing, and each
+    /// costs something.
+    fn pieces(&self, index: usize, items: u64) -> u64 {
+        let Haul { whole: _, inward, outward, is_host } = self.hauls[index];
+        if is_host {
+            return 1;
+        }
+        let longest = inward.max(outward);
+        let computing = match self.priors[index] {
+            Some(prior) if prior.trusted => items as f64 / prior.rate,
+            _ => longest,
+        };
+        let hidden = inward + outward + computing - longest.max(computing);
+        (hidden / PACKAGE_SECONDS).sqrt().clamp(1.0, MOST_PIECES) as u64
+    }
+}
+
+/// What moving a device's data takes, by the prices of the links between its memory and the one where data begins and ends.
+fn haul(setup: &Setup, kernel: &Kernel, items: u64, device: DeviceId) -> Haul {
+    let platform = &setup.platform;
+    let (Some(home), Some(host)) =
+        (platform.home(device), platform.host().and_then(|host| platform.home(host)))
+    else {
+        return Haul::default();
+    };
+    if home == host {
+        return Haul { is_host: true, ..Haul::default() };
+    }
+    let mut haul = Haul::default();
+    for argument in kernel.arguments() {
+        let bytes = bytes(argument, items);
+        let (reads, writes) = (argument.access().reads(), argument.access().writes());
+        if reads && matches!(argument.footprint(), Footprint::Whole) {
+            haul.whole += seconds(platform, host, home, bytes);
+        } else if reads {
+            haul.inward += seconds(platform, host, home, bytes);
+        }
+        if writes && setup.collect_on.is_some() {
+            haul.outward += seconds(platform, home, host, bytes);
+        }
+    }
+    haul
+}
+
+/// The bytes of an argument that all items touch.
+fn bytes(argument: &Argument, items: u64) -> u64 {
+    if items == 0 {
+        return 0;
+    }
+    // Packages will say what is wrong with it.
+    let ranges = argument.ranges(0..items).unwrap_or_default();
+    ranges.iter().map(|bytes| bytes.end - bytes.start).sum()
+}
+
+/// The price of moving bytes between two memories that are in use, in seconds; 0 where there is no way, or no price.
+fn seconds(platform: &Platform, from: ArenaId, to: ArenaId, bytes: u64) -> f64 {
+    let routes: &dyn Routes = platform.routes();
+    let query = CopyQuery { bytes, remap_source: false, remap_target: false, allocates: false };
+    let path = routes.cheapest(ArenaSet::of(from), to, &mut |link| routes.cost(link, &query));
+    path.and_then(|path| path.cost.as_ns()).map_or(0.0, |ns| ns as f64 * 1e-9)
+}

@@ -1,0 +1,409 @@
+//! The opening of a run of which nothing is known: one unit begins, and others join if that is worth their while.
+//!
+//! ```text
+//!   first unit   ▏sample▏sample ×8▏sample ×8▏ ── the rest is short ──▶ all of it
+//!                                       │
+//!                                       └────── the rest is long ────▶ the others are called up
+//! ```
+//! Nobody knows yet which device is the best one. But the first unit costs next to nothing to set going (the host's), and
+//! after some tens of microseconds it has shown how long the rest takes. If that is shorter than what the others take to begin,
+//! the run is over before they could help. Otherwise they join, and no package is longer than a part of the run so far, so that
+//! a unit that turns out to be slow does not keep the others waiting at the end. One that turns out to do next to nothing is
+//! left out.
+
+use super::{Calibrated, Computed, Policy};
+use crate::{Package, UnitId};
+use std::time::Duration;
+
+/// How many times longer each sample is than the one before, unless that one was telling: then it is repeated once, because
+/// the first one woke the host's threads.
+const GROWTH: u64 = 32;
+/// A sample of this time says more about the kernel than about the clock and the launch.
+const TELLING_SECONDS: f64 = 60e-6;
+/// What the time with another unit could be, of that without, for the unit to be called up: more than a little, because
+/// units disturb each other, and because it takes time to learn what a unit can do.
+pub(crate) const WORTH_WHILE: f64 = 0.6;
+/// How many times as long as the one before a package of a unit may be that was so short that its launch may have been most
+/// of it.
+const LEAP: u64 = 4;
+const SHORT_SECONDS: f64 = 100e-6;
+/// Two packages whose items differ by more, and whose times by less, took the time that a launch takes.
+const FLAT_ITEMS: f64 = 1.3;
+const FLAT_SECONDS: f64 = 1.2;
+/// A stranger may be so many times as fast as the first unit.
+const FASTEST: f64 = 256.0;
+/// A unit with less than this part of what all units do is left out from then on, once each has done [`MEASURED`] packages.
+/// It can shorten the run by no more, and may lengthen it at the end.
+const LEAST_SHARE: f64 = 0.1;
+const MEASURED: u64 = 3;
+/// The least time of a package, except of the last one.
+const LEAST_SECONDS: f64 = 50e-6;
+/// The part of the rest that a unit gets at a time that has turned out to be the only one worth its while.
+const SINGLE: f64 = 1.0 / 3.0;
+/// The part of the run so far that a package may take, and the least such time.
+const PATIENCE: f64 = 0.125;
+const LEAST_PATIENCE_SECONDS: f64 = 50e-6;
+
+/// What is known of a unit that could join: not how fast it computes, but what moving its data takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Freight {
+    /// The least seconds before its first package begins.
+    pub(crate) setup: f64,
+    /// The least seconds per item.
+    pub(crate) per_item: f64,
+}
+
+/// Calibrated, begun by one unit.
+#[derive(Debug, Clone)]
+pub(crate) struct Opening {
+    inner: Calibrated,
+    first: UnitId,
+    /// The units that could join.
+    others: Vec<(UnitId, Freight)>,
+    stage: Stage,
+    /// The unassigned items, as of the last package handed out.
+    remaining: u64,
+    samples: Samples,
+    now: Duration,
+    /// How fast each unit was lately.
+    paces: Vec<Pace>,
+    /// The units that are called up, and were not yet told.
+    called: Vec<UnitId>,
+}
+
+/// How fast a unit was lately.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pace {
+    /// Items per second of the last package that took any time.
+    rate: Option<f64>,
+    /// Whether that package took as long as one of another size: then it is its launch that takes the time.
+    is_flat: bool,
+    /// The last package's items and seconds.
+    last: Option<(u64, f64)>,
+    /// The items of that package, if it took so short a time that its launch may have been most of it.
+    short: u64,
+    /// When the last package was done.
+    done: Duration,
+    packages: u64,
+    is_dropped: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The first unit computes samples.
+    Sampling,
+    /// The first unit computes all.
+    Alone,
+    /// Others have joined.
+    Together,
+}
+
+/// The last two samples, as items and seconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Samples {
+    before: Option<(f64, f64)>,
+    last: Option<(f64, f64)>,
+}
+
+impl Samples {
+    fn add(&mut self, items: u64, seconds: f64) {
+        self.before = self.last;
+        self.last = Some((items as f64, seconds));
+    }
+
+    /// Whether the last sample took long enough to say something about the kernel.
+    fn is_telling(&self) -> bool {
+        self.last.is_some_and(|(_, seconds)| seconds >= TELLING_SECONDS)
+    }
+
+    /// Seconds per item: by the last sample with all that it cost, and by what it took longer than the one before.
+    fn seconds_per_item(&self) -> Option<(f64, f64)> {
+        let (items, seconds) = self.last?;
+        let gross = seconds / items;
+        let net = match self.before {
+            Some((before, took)) if items > before && seconds > took => (seconds - took) / (items - before),
+            _ => gross,
+        };
+        Some((gross, net.min(gross)))
+    }
+}
+
+impl Opening {
+    /// Lets `first` begin a run of `work` items; of the others is known what `others` says. Units that are in neither are
+    /// left out for good.
+    pub(crate) fn new(inner: Calibrated, work: u64, first: UnitId, others: Vec<(UnitId, Freight)>) -> Self {
+        Self {
+            inner,
+            first,
+            others,
+            stage: Stage::Sampling,
+            remaining: work,
+            samples: Samples::default(),
+            now: Duration::ZERO,
+            paces: Vec::new(),
+            called: Vec::new(),
+        }
+    }
+
+    /// Lets all begin at once.
+    #[must_use]
+    pub(crate) fn at_once(mut self) -> Self {
+        self.stage = Stage::Together;
+        self
+    }
+
+    /// Decides, as far as the samples allow it, whether others join.
+    fn decide(&mut self) {
+        let Some((gross, net)) = self.samples.seconds_per_item() else { return };
+        let is_telling = self.samples.before.is_some() && self.samples.is_telling();
+        let remaining = self.remaining as f64;
+        let joining = |per_item: f64| -> Vec<UnitId> {
+            let without = remaining * per_item;
+            let helps = |freight: &Freight| {
+                let rate = 1.0 / freight.per_item.max(per_item / FASTEST);
+                let with = (remaining + freight.setup * rate) / (rate + 1.0 / per_item);
+                freight.setup < without && with < without * WORTH_WHILE
+            };
+            self.others.iter().filter(|(_, freight)| helps(freight)).map(|(unit, _)| *unit).collect()
+        };
+        // Nobody could help even if the rest took as long per item as a sample with all that it cost.
+        if joining(gross).is_empty() {
+            self.stage = Stage::Alone;
+        } else if is_telling {
+            let called = joining(net);
+            if called.is_empty() {
+                self.stage = Stage::Alone;
+                return;
+            }
+            for (unit, _) in &self.others {
+                if !called.contains(unit) {
+                    self.inner.retire(*unit);
+                }
+            }
+            self.others.retain(|(unit, _)| called.contains(unit));
+            self.called = called;
+            self.stage = Stage::Together;
+        }
+    }
+
+    /// Learns how fast a unit was lately.
+    fn pace(&mut self, computed: &Computed) {
+        let index = computed.unit.0;
+        if index >= self.paces.len() {
+            self.paces.resize(index + 1, Pace::default());
+        }
+        let pace = &mut self.paces[index];
+        // While the package before was under way, this one had to wait.
+        let seconds = computed.done.saturating_sub(pace.done.max(computed.handed)).as_secs_f64();
+        if seconds > 0.0 && computed.items > 0 {
+            pace.rate = Some(computed.items as f64 / seconds);
+            pace.is_flat = pace.last.is_some_and(|(items, took)| {
+                let (small, large) = (items.min(computed.items), items.max(computed.items));
+                large as f64 > small as f64 * FLAT_ITEMS
+                    && (took.max(seconds) < took.min(seconds) * FLAT_SECONDS)
+            });
+            pace.last = Some((computed.items, seconds));
+            pace.short = if seconds < SHORT_SECONDS { computed.items } else { 0 };
+        }
+        pace.done = pace.done.max(computed.done);
+        pace.packages += 1;
+        if self.stage == Stage::Together {
+            self.drop_slow();
+        }
+    }
+
+    fn pace_of(&self, unit: UnitId) -> Pace {
+        self.paces.get(unit.0).copied().unwrap_or_default()
+    }
+
+    /// The units that take part, or may.
+    fn units(&self) -> impl Iterator<Item = UnitId> + '_ {
+        let all = self.others.iter().map(|(other, _)| *other).chain([self.first]);
+        all.filter(|unit| !self.pace_of(*unit).is_dropped)
+    }
+
+    /// Leaves those out that do next to nothing.
+    fn drop_slow(&mut self) {
+        let paces: Vec<(UnitId, Pace)> = self.units().map(|unit| (unit, self.pace_of(unit))).collect();
+        if paces.iter().any(|(_, pace)| pace.packages < MEASURED) {
+            return;
+        }
+        let sum: f64 = paces.iter().filter_map(|(_, pace)| pace.rate).sum();
+        for (unit, pace) in paces {
+            if pace.rate.is_some_and(|rate| rate < sum * LEAST_SHARE) {
+                self.paces[unit.0].is_dropped = true;
+                self.inner.retire(unit);
+            }
+        }
+    }
+
+    /// The length of the next package of a unit, while several take part.
+    fn together(&mut self, unit: UnitId, remaining: u64) -> Option<u64> {
+        let pace = self.pace_of(unit);
+        if pace.is_dropped {
+            return None;
+        }
+        let items = |seconds: f64| pace.rate.map_or(0, |rate| (rate * seconds) as u64); // The cast saturates.
+        let leap = pace.short.saturating_mul(LEAP);
+        let least = items(LEAST_SECONDS).max(leap.min(remaining / 2));
+        if self.units().all(|other| other == unit) {
+            return Some(if pace.is_flat {
+                remaining
+            } else {
+                ((remaining as f64 * SINGLE) as u64).max(least)
+            });
+        }
+        // Where the work is irregular, what comes may take many times as long as what the unit has shown. The fastest unit
+        // is not bound, once it is known which that is: the others wait for it anyway, and it is not to wait.
+        let is_fastest =
+            self.units().all(|other| self.pace_of(other).rate.is_some_and(|other| Some(other) <= pace.rate));
+        let length = match self.inner.next(unit, remaining) {
+            None if is_fastest => (remaining as f64 * SINGLE / 2.0) as u64,
+            length => length?,
+        };
+        let patience = (self.now.as_secs_f64() * PATIENCE).max(LEAST_PATIENCE_SECONDS);
+        let most =
+            if is_fastest || pace.rate.is_none() { u64::MAX } else { items(patience).max(leap).max(1) };
+        Some(length.max(least).min(most))
+    }
+}
+
+impl Policy for Opening {
+    fn next(&mut self, unit: UnitId, remaining: u64) -> Option<u64> {
+        self.remaining = remaining;
+        match self.stage {
+            Stage::Sampling if unit == self.first => {
+                let before = self.samples.last.map_or(0, |(items, _)| items as u64);
+                let growth = if self.samples.is_telling() { 1 } else { GROWTH };
+                Some(before.saturating_mul(growth).max(1))
+            }
+            Stage::Alone if unit == self.first => Some(remaining),
+            Stage::Together => self.together(unit, remaining),
+            _ => None,
+        }
+    }
+
+    fn handed(&mut self, package: &Package, now: Duration) {
+        self.now = self.now.max(now);
+        self.remaining = self.remaining.saturating_sub(package.items());
+        self.inner.handed(package, now);
+    }
+
+    fn computed(&mut self, computed: &Computed) {
+        self.now = self.now.max(computed.done);
+        self.inner.computed(computed);
+        self.pace(computed);
+        if self.stage == Stage::Sampling && computed.unit == self.first {
+            self.samples.add(computed.items, computed.done.saturating_sub(computed.handed).as_secs_f64());
+            self.decide();
+        }
+    }
+
+    fn given_back(&mut self, package: &Package) {
+        self.remaining = self.remaining.saturating_add(package.items());
+        self.inner.given_back(package);
+    }
+
+    fn retire(&mut self, unit: UnitId) {
+        self.inner.retire(unit);
+        self.others.retain(|(other, _)| *other != unit);
+        if unit == self.first && self.stage != Stage::Together {
+            // Whoever is left is called up.
+            self.called = self.others.iter().map(|(unit, _)| *unit).collect();
+            self.stage = Stage::Together;
+        }
+    }
+
+    fn call_up(&mut self) -> Vec<UnitId> {
+        std::mem::take(&mut self.called)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Assignment, Splitter};
+
+    const HOST: UnitId = UnitId(0);
+    const OTHER: UnitId = UnitId(1);
+
+    fn splitter(work: u64, other: Freight) -> Splitter {
+        let inner = Calibrated::new(work, &[None, None]).unwrap();
+        let policy = Opening::new(inner, work, HOST, vec![(OTHER, other)]);
+        let mut splitter = Splitter::new(Box::new(policy), 2, work, 1).unwrap();
+        splitter.bench(OTHER);
+        splitter
+    }
+
+    /// Runs the host alone, with a launch of 5 us, and returns the packages and who was called up when.
+    fn run(work: u64, nanos_per_item: u64, other: Freight) -> (Vec<u64>, Option<(Duration, Vec<UnitId>)>) {
+        let mut splitter = splitter(work, other);
+        let (mut now, mut sizes) = (Duration::ZERO, Vec::new());
+        while let Assignment::Package(package) = splitter.assign_at(HOST, now) {
+            sizes.push(package.items());
+            let end = now + Duration::from_nanos(5_000 + nanos_per_item * package.items());
+            splitter.complete_with(&package, Computed::new(&package, now, now, end, end)).unwrap();
+            now = end;
+            let called = splitter.called_up();
+            if !called.is_empty() {
+                return (sizes, Some((now, called)));
+            }
+        }
+        assert!(splitter.is_finished());
+        (sizes, None)
+    }
+
+    #[test]
+    fn a_short_run_is_the_first_units_alone() {
+        let (sizes, called) = run(4096, 1, Freight { setup: 150e-6, per_item: 0.0 });
+        assert_eq!(called, None);
+        assert_eq!(sizes.iter().sum::<u64>(), 4096);
+        assert!(sizes.len() <= 5, "{sizes:?}");
+    }
+
+    #[test]
+    fn a_long_run_calls_the_others_within_a_fraction_of_a_millisecond() {
+        let (sizes, called) = run(1 << 30, 10, Freight { setup: 1e-3, per_item: 1e-10 });
+        let (when, called) = called.expect("ten seconds of work");
+        assert_eq!(called, [OTHER]);
+        assert!(when < Duration::from_micros(700), "{when:?} after {sizes:?}");
+    }
+
+    #[test]
+    fn who_could_only_move_the_data_as_slowly_as_others_compute_it_is_not_called() {
+        let (_, called) = run(1 << 24, 10, Freight { setup: 1e-4, per_item: 200e-9 });
+        assert_eq!(called, None);
+    }
+
+    #[test]
+    fn no_package_is_longer_than_a_part_of_the_run() {
+        let mut splitter = splitter(1 << 30, Freight { setup: 1e-4, per_item: 0.0 });
+        let mut now = Duration::ZERO;
+        loop {
+            let Assignment::Package(package) = splitter.assign_at(HOST, now) else { panic!("it has work") };
+            let took = Duration::from_nanos(10 * package.items());
+            if now > Duration::from_millis(2) {
+                break;
+            }
+            let most = Duration::from_micros(1_000).max(now);
+            assert!(took < most, "{took:?} at {now:?}");
+            let end = now + took;
+            splitter.complete_with(&package, Computed::new(&package, now, now, end, end)).unwrap();
+            now = end;
+            splitter.called_up();
+        }
+    }
+
+    #[test]
+    fn where_the_first_unit_fails_the_others_take_over() {
+        let mut splitter = splitter(1000, Freight { setup: 1.0, per_item: 0.0 });
+        let Assignment::Package(package) = splitter.assign_at(HOST, Duration::ZERO) else { panic!("work") };
+        assert_eq!(package.items(), 1);
+        splitter.retire(HOST);
+        assert_eq!(splitter.called_up(), [OTHER]);
+        while !splitter.is_finished() {
+            let Assignment::Package(package) = splitter.assign(OTHER) else { panic!("it is called up") };
+            splitter.complete(&package).unwrap();
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! A Coexecution Unit: one device. It takes packages, acquires their sub-buffers in canonical order, launches them, and
+//! has their results brought to the collecting device.
+//!
+//! ```text
+//!  pipeline  next ─▶ acquire, launch ─▶ (a few packages in flight) ─▶ wait, release ─▶ collect ─▶ complete
+//!                          │ fails                                        │ fails         │ fails
+//!  recovery                └────────▶ the rest of the flight ends, then the package alone ◀──┘
+//!              losses noticed ─┬─ results readable ──▶ complete; they stay where they are
+//!                              └─ old contents back ─┬─ another device is gone ──▶ tried again, alone
+//!                                                    └─ else ──▶ retire: its packages go to the others
+//! ```
+//! A package whose results can be read is never computed again: its read-write arguments would be changed twice.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | this one | what a unit does with one package |
+//! | `pipeline.rs` | in what order, with several packages under way |
+//! | `desk.rs` | computed packages whose results are on their way, and the thread that brings them |
+
+mod desk;
+mod pipeline;
+
+use crate::commander::Commander;
+use crate::guard::{Quiet, guarded};
+use crate::hooks::Hooks;
+use crate::kernel::{Kernel, KernelError, NotStarted};
+use crate::package::{Package, UnitId};
+use crate::policy::Computed;
+use crate::report::{PackageRecord, UnitFailure};
+use dml_core::{AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform};
+use std::cell::Cell;
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+/// The context in which a unit works.
+#[derive(Clone, Copy)]
+pub(crate) struct Unit<'a> {
+    pub(crate) id: UnitId,
+    pub(crate) device: DeviceId,
+    pub(crate) platform: &'a Platform,
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) commander: &'a Commander,
+    pub(crate) hooks: &'a dyn Hooks,
+    pub(crate) collect_on: Option<DeviceId>,
+    pub(crate) begun: Instant,
+}
+
+/// The record of what a unit did.
+#[derive(Debug, Default)]
+pub(crate) struct UnitRun {
+    pub(crate) packages: Vec<PackageRecord>,
+    /// The time in which at least one package was under way.
+    pub(crate) busy: Duration,
+    /// When the last package was done.
+    pub(crate) end: Duration,
+    pub(crate) failure: Option<UnitFailure>,
+}
+
+/// Starts units that join a round later.
+pub(crate) trait Start: Sync {
+    /// Starts these units, each on a thread of its own.
+    fn start(&self, units: &[UnitId]);
+}
+
+/// A package that was launched.
+enum Launched {
+    /// It is computed: its launch returned only then.
+    Done(Grants),
+    /// The device computes it, or will.
+    Running(InFlight),
+}
+
+/// A package that is on its way through a unit, with the times of its turns from the start of the run.
+#[derive(Debug)]
+struct Journey {
+    package: Package,
+    handed: Duration,
+    /// When the device could begin.
+    begun: Duration,
+    /// When the device had computed it.
+    computed: Duration,
+}
+
+/// A package that failed, and how far it had come.
+struct Trouble {
+    journey: Journey,
+    /// An error that panics when it is shown may panic once more as it goes.
+    error: Quiet<KernelError>,
+    is_computed: bool,
+}
+
+/// How a package in trouble ended.
+struct Ending {
+    /// Whether its items are computed.
+    is_computed: bool,
+    /// Why the unit cannot go on, if it cannot.
+    failure: Option<String>,
+}
+
+impl UnitRun {
+    /// Adds packages that a unit has completed, and the time in which at least one of them was under way.
+    fn extend(&mut self, mut packages: Vec<PackageRecord>) {
+        packages.sort_by_key(|record| record.package.index());
+        let mut until = Duration::ZERO;
+        for record in &packages {
+            self.busy += record.end.saturating_sub(until.max(record.start));
+            until = until.max(record.end);
+        }
+        self.end = self.end.max(until);
+        self.packages.append(&mut packages);
+    }
+}
+
+impl Unit<'_> {
+    /// The time since the start of the run.
+    fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Returns the package's part of every argument in the device's memory. Without `waits`, only if it is to be had now.
+    fn acquire(&self, package: &Package, waits: bool) -> Result<Grants, KernelError> {
+        caught(|| {
+            let acquire = self.kernel.acquire(self.platform, self.device, package)?;
+            Ok(if waits { acquire.wait()? } else { acquire.try_now()? })
+        })
+    }
+
+    /// Starts the kernel on what was acquired for it.
+    fn launch(&self, package: &Package, grants: Grants) -> Result<Launched, KernelError> {
+        caught(move || {
+            let mut grants = grants;
+            let variant =
+                self.kernel.variant_for(self.device).ok_or("no variant of the kernel for this device")?;
+            let own: Vec<_> = grants.ids().collect();
+            self.platform.counters().count(Operation::Kernel);
+            let launched = variant.launch(package, &mut grants);
+            if !grants.ids().eq(own) {
+                // These roll back, after the work has ended. The package's own grants end where the variant has put them.
+                drop(launched);
+                drop(grants);
+                return Err("the variant exchanged the grants of its package for others (K-5)".into());
+            }
+            match launched {
+                Ok(fence) if fence.is_done() => Ok(Launched::Done(grants)),
+                // This thread goes on to other packages. Until it waits for this one, nobody counts as the holder.
+                Ok(fence) => Ok(Launched::Running(grants.hand_over().in_flight(fence))),
+                Err(error) => {
+                    self.end_failed_launch(grants, &*error);
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    /// Ends the grants of a launch that failed.
+    fn end_failed_launch(&self, grants: Grants, error: &(dyn Error + Send + Sync + 'static)) {
+        // Losses are noticed before the grants end, so that no waiting request is granted a lost memory.
+        self.platform.notice_losses();
+        if error.is::<NotStarted>() {
+            // The launch's own error says more than that of the release.
+            drop(grants.not_started());
+        } else {
+            // Bytes that were handed out for writing are poisoned; all others stay as they were.
+            drop(grants);
+        }
+    }
+
+    /// Waits until a package is computed, and commits its results.
+    fn finish(launched: Launched) -> Result<(), KernelError> {
+        caught(move || {
+            let grants = match launched {
+                Launched::Done(grants) => grants,
+                Launched::Running(flight) => flight.wait()?,
+            };
+            Ok(grants.release()?)
+        })
+    }
+
+    /// Returns the device that the results are to be brought to, if that is another.
+    fn collects_on(&self) -> Option<DeviceId> {
+        self.collect_on.filter(|&device| self.platform.home(device) != self.platform.home(self.device))
+    }
+
+    /// Brings what the package wrote to the collecting device while other packages compute.
+    fn collect(&self, package: &Package) -> Result<(), KernelError> {
+        let Some(device) = self.collects_on() else { return Ok(()) };
+        caught(|| {
+            for (buffer, bytes) in self.kernel.results(package)? {
+                match buffer.prefetch(device, bytes.clone()).wait() {
+                    // Another request uses the buffer, so the unit waits as a reader. Until the results arrive, only this
+                    // device has them.
+                    Err(AcquireError::Busy { .. }) => {
+                        self.platform.acquire(device).read(&buffer.range(bytes)).wait()?.release()?;
+                    }
+                    brought => brought?,
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Reports a computed package to the application and the commander, and records it in `run`.
+    fn complete(&self, journey: Journey, run: &mut UnitRun, starter: &dyn Start) {
+        let Journey { package, handed, begun, computed } = journey;
+        let end = self.now();
+        self.hooks.package_done(&package, self.device);
+        let called = self.commander.complete(&package, Computed::new(&package, handed, begun, computed, end));
+        starter.start(&called);
+        run.packages.push(PackageRecord {
+            package,
+            device: self.device,
+            start: handed,
+            begun,
+            computed,
+            end,
+        });
+    }
+
+    /// Deals with a package in trouble while nothing else of the unit is under way. If another device is lost, the package is
+    /// tried again, at most once per lost device: inputs that were to come from that device may be available elsewhere.
+    fn recover(&self, trouble: Trouble) -> (Journey, Ending) {
+        let Trouble { mut journey, error, is_computed } = trouble;
+        let is_computed = Cell::new(is_computed);
+        let outcome = guarded(|| self.try_again(&mut journey, error, &is_computed))
+            .unwrap_or_else(|message| Err(format!("panic: {message}")));
+        (journey, Ending { is_computed: is_computed.get(), failure: outcome.err() })
+    }
+
+    /// As [`Unit::recover`]. `is_computed` says whether the items are computed, also when this fails or panics.
+    ///
+    /// # Errors
+    /// Why the unit cannot go on.
+    fn try_again(
+        &self,
+        journey: &mut Journey,
+        mut error: Quiet<KernelError>,
+        is_computed: &Cell<bool>,
+    ) -> Result<(), String> {
+        let mut tries = 1;
+        loop {
+            self.platform.notice_losses();
+            let lost = self.platform.lost_devices();
+            let why = self.explain(&**error, lost);
+            let package = &journey.package;
+            if is_computed.get() && self.kernel.has_results(package) {
+                // The director handles results that stay on their device.
+                return if self.stays(&**error) { Ok(()) } else { Err(why) };
+            }
+            self.undo(package);
+            is_computed.set(false);
+            // All losses count, not only those since the last try: a loss may be known before a buffer meets it.
+            if lost.contains(self.device) || tries > lost.len() {
+                return Err(why);
+            }
+            tries += 1;
+            match self.alone(journey, is_computed) {
+                Ok(()) => return Ok(()),
+                Err(again) => error = Quiet::new(again),
+            }
+        }
+    }
+
+    /// Computes and collects one package while nothing else is under way.
+    fn alone(&self, journey: &mut Journey, is_computed: &Cell<bool>) -> Result<(), KernelError> {
+        let grants = self.acquire(&journey.package, true)?;
+        journey.begun = self.now();
+        Self::finish(self.launch(&journey.package, grants)?)?;
+        journey.computed = self.now();
+        is_computed.set(true);
+        self.collect(&journey.package)
+    }
+
+    /// Says why a package failed: its error, or the loss of the unit's own device.
+    fn explain(&self, error: &dyn Error, lost: DeviceSet) -> String {
+        let error = guarded(|| error.to_string()).unwrap_or_else(|message| format!("panic: {message}"));
+        if lost.contains(self.device) {
+            format!("device {} was lost: {}", self.name(), self.loss().unwrap_or(error))
+        } else {
+            error
+        }
+    }
+
+    /// Returns whether results that were to be collected may stay where they were computed. That is so where the
+    /// collecting device is lost, or the collection was refused as busy. The final reader then brings them.
+    fn stays(&self, error: &(dyn Error + 'static)) -> bool {
+        let is_busy = error.downcast_ref::<AcquireError>().is_some_and(AcquireError::is_busy);
+        let lost = self.platform.lost_devices();
+        let has_lost_its_goal = self.collect_on.is_some_and(|device| lost.contains(device));
+        !lost.contains(self.device) && (is_busy || has_lost_its_goal)
+    }
+
+    /// Restores the old contents of a failed package's read-write arguments, so that another unit finds them. Losses
+    /// are declared before, so the restored contents are those that a surviving memory holds.
+    fn undo(&self, package: &Package) {
+        for (buffer, bytes) in self.kernel.changed(package) {
+            // Where the old contents are lost, the acquire of the next unit reports that.
+            _ = buffer.restore(bytes);
+        }
+    }
+
+    /// Returns why the device is lost, where its arena knows.
+    pub(crate) fn loss(&self) -> Option<String> {
+        let home = self.platform.home(self.device)?;
+        guarded(|| self.platform.arena(home).loss().map(|loss| loss.to_string())).unwrap_or_default()
+    }
+
+    /// The device's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.platform.devices()[usize::from(self.device.0)].name
+    }
+}
+
+/// Runs code of the kernel, or of an arena, and turns a panic into an error.
+fn caught<R>(run: impl FnOnce() -> Result<R, KernelError>) -> Result<R, KernelError> {
+    guarded(run).unwrap_or_else(|message| Err(format!("the kernel panicked: {message}").into()))
+}

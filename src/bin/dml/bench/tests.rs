@@ -1,0 +1,172 @@
+use super::*;
+use crate::cli::{Arguments, Command};
+use clap::Parser;
+use dml::core::{AcquireError, RawBuffer};
+use dml::scheduler::Kernel;
+use dml_workloads::check::Mismatch;
+use dml_workloads::prepare::{Plain, VerifyError};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A workload whose checks are counted, one of which fails.
+#[derive(Debug)]
+struct Counted {
+    inner: Box<dyn Prepared>,
+    resets: AtomicU32,
+    checks: AtomicU32,
+    wrong_check: u32,
+}
+
+impl Prepared for Counted {
+    fn workload(&self) -> Workload {
+        self.inner.workload()
+    }
+
+    fn items(&self) -> u64 {
+        self.inner.items()
+    }
+
+    fn kernel(&self) -> &Kernel {
+        self.inner.kernel()
+    }
+
+    fn inputs(&self) -> Vec<&RawBuffer> {
+        self.inner.inputs()
+    }
+
+    fn output(&self) -> &RawBuffer {
+        self.inner.output()
+    }
+
+    fn reset(&self) -> Result<(), AcquireError> {
+        self.resets.fetch_add(1, Ordering::Relaxed);
+        self.inner.reset()
+    }
+
+    fn verify(&self) -> Result<(), VerifyError> {
+        if self.checks.fetch_add(1, Ordering::Relaxed) + 1 == self.wrong_check {
+            return Err(VerifyError::NoPicture { workload: self.workload() });
+        }
+        self.inner.verify()
+    }
+
+    fn plain(&self) -> Plain {
+        self.inner.plain()
+    }
+
+    fn verify_plain(&self, output: &[u8]) -> Result<(), Mismatch> {
+        self.inner.verify_plain(output)
+    }
+}
+
+/// What a benchmark of vecadd on the processor says, how often it began and how often it was checked.
+fn measured(wrong_check: u32) -> (Result<json::Bench, String>, u32, u32) {
+    let arguments = ["dml", "bench", "vecadd", "--size", "100", "--runs", "3"];
+    let Command::Bench(options) = Arguments::parse_from(arguments).command else { unreachable!() };
+    let only = DiscoverOptions::default().only(["cpu"]).limit("cpu", 1);
+    let platform = Platform::builder().discover_with(&only).expect("a processor").build().expect("sound");
+    let devices = [platform.device("cpu").expect("a processor")];
+    let link_prices = json::LinkPrices { measured: 0, guessed: 0, measured_unix_s: None, notes: Vec::new() };
+    let workload = Workload::Vecadd;
+    let inner = prepare(&options, &platform, &devices, workload).expect("a small problem");
+    let (resets, checks) = (AtomicU32::new(0), AtomicU32::new(0));
+    let prepared = Counted { inner, resets, checks, wrong_check };
+    let bench = Bench {
+        options: &options,
+        platform: &platform,
+        devices: &devices,
+        link_prices: &link_prices,
+        workload,
+        prepared: &prepared,
+    };
+    let result = bench.measure().map_err(|failure| failure.to_string());
+    (result, prepared.resets.into_inner(), prepared.checks.into_inner())
+}
+
+#[test]
+fn every_configuration_is_checked_and_one_run_of_each_does_not_count() {
+    let (result, resets, checks) = measured(0);
+    let result = result.expect("nothing is wrong");
+    assert_eq!((result.runs, result.verified), (3, true));
+    assert_eq!((resets, checks), (2 * (3 + 1), 2), "cpu alone, and all together");
+    let row = &result.devices[0];
+    assert_eq!((&*row.name, &*row.arena, row.units, row.items, row.power), ("cpu", "main_mem", 1, 100, 1.0));
+    assert!(row.busy_s <= row.end_s && row.end_s <= result.coexec_s, "{row:?}");
+    assert!(row.packages < row.items, "{row:?}");
+}
+
+#[test]
+fn a_wrong_result_of_any_configuration_is_told() {
+    let (alone, ..) = measured(1);
+    assert!(alone.is_err_and(|error| error.contains("the result of cpu is wrong")));
+    let (together, ..) = measured(2);
+    assert!(together.is_err_and(|error| error.contains("the result of all devices together is wrong")));
+}
+
+/// Every figure of the text stands where its name is. No two figures of the result are equal.
+#[test]
+fn the_text_shows_each_figure_under_its_name() {
+    let device = |name: &str, by: u64| json::BenchDevice {
+        name: name.to_owned(),
+        arena: "a memory".to_owned(),
+        units: 2 + by as u32,
+        alone_s: 3.0 + by as f64,
+        power: 0.25 + by as f64,
+        busy_s: 5.0 + by as f64,
+        end_s: 7.0 + by as f64,
+        packages: 11 + by,
+        items: 13 + by,
+    };
+    let transfer = |from: &str, to: &str, bytes, copies, seconds| json::BenchTransfer {
+        from: from.to_owned(),
+        to: to.to_owned(),
+        bytes,
+        copies,
+        seconds,
+    };
+    let result = json::Bench {
+        workload: "saxpy".to_owned(),
+        size: [("items", 137)].into(),
+        policy: "static".to_owned(),
+        memory: "bound",
+        runs: 17,
+        verified: true,
+        devices: vec![device("cpu", 0), device("opencl:0", 100)],
+        coexec_s: 2.5,
+        coexec_min_s: 2.125,
+        coexec_max_s: 2.75,
+        speedup: 1.2,
+        s_max: 1.6,
+        efficiency: 0.75,
+        balance: 0.875,
+        native_s: [("opencl:0".to_owned(), 51.5)].into(),
+        transfers: vec![transfer("ram", "gpu", 100, 3, 0.5), transfer("gpu", "ram", 200, 4, 0.25)],
+        link_prices: json::LinkPrices { measured: 0, guessed: 0, measured_unix_s: None, notes: Vec::new() },
+        operations: [("map", 6), ("unmap", 8), ("fill", 0)].into(),
+        failures: vec!["cpu: it is tired".to_owned()],
+        energy_j: None,
+        picture: Some("saxpy.png".to_owned()),
+    };
+    let text = text(&result, Some("a note"), &[]);
+    let shown: Vec<String> =
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let expected = [
+        "saxpy: 137 items; policy static; memory bound; median of 17 runs",
+        "a note",
+        "",
+        "device units alone power packages items busy end",
+        "cpu 2 3.000 s 0.250 11 13 5.000 s 7.000 s",
+        "opencl:0 102 103.0 s 100.250 111 113 105.0 s 107.0 s",
+        "",
+        "together 2.500 s (2.125 s to 2.750 s)",
+        "speedup 1.200 of 1.600: efficiency 0.750, balance 0.875",
+        "by hand 51.500 s on opencl:0: dml takes 2.000 of it",
+        "transfers ram -> gpu: 100 B in 3 copies, 500.00 ms",
+        "transfers gpu -> ram: 200 B in 4 copies, 250.00 ms",
+        "operations 6 map, 8 unmap",
+        "failed cpu: it is tired; others finished its work",
+        "verified every item, each device alone and all together",
+        "picture saxpy.png",
+        "",
+    ];
+    assert_eq!(shown, expected);
+}

@@ -1,0 +1,268 @@
+//! `dml bench never-loses`: every workload, size and set of devices, together beside the best device alone.
+//!
+//! In each round the devices that could be the best run alone, then the set runs with what it has learned, then with nothing
+//! known; so all of them find the machine in the same condition. The median of the rounds' ratios counts.
+
+use crate::cli::BenchOptions;
+use crate::failure::{self, Failure};
+use crate::machine::Machine;
+use crate::progress::Progress;
+use crate::{json, table};
+use dml::core::DeviceId;
+use dml::prelude::*;
+use dml::scheduler::{Knowledge, metrics};
+use dml_workloads::prepare::{Input, PrepareError, Prepared, Workload};
+use std::time::Instant;
+
+/// What the benchmark is called among the workloads.
+pub(crate) const NAME: &str = "never-loses";
+
+/// How often a set runs before it counts as one that has learned.
+const TRAINING: u32 = 12;
+/// A device that takes so many times what another takes is not the best one, and is not timed again.
+const NO_RIVAL: f64 = 1.5;
+/// From this time of the best device on, ratios are limited; below, the difference is.
+const LONG_SECONDS: f64 = 1e-3;
+const MOST_LEARNED: f64 = 1.05;
+const MOST_UNKNOWN: f64 = 1.15;
+const MOST_SECONDS_MORE: f64 = 30e-6;
+
+/// Measures and prints.
+pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
+    let workloads: Vec<Workload> = match &options.workloads[1..] {
+        [] => Workload::ALL.to_vec(),
+        names => names.iter().map(|name| name.parse().map_err(Failure::usage)).collect::<Result<_, _>>()?,
+    };
+    let machine = Machine::of(options)?;
+    if machine.devices.len() < 2 {
+        return Err(Failure::Usage(format!("{NAME} needs two devices; there is one")));
+    }
+    let mut rows = Vec::new();
+    for workload in workloads {
+        for size in sizes(workload) {
+            let input = Input::Size(size);
+            let prepared = match workload.prepare(&machine.platform, &machine.devices, &input) {
+                Ok(prepared) => prepared,
+                Err(PrepareError::Memory { .. }) => break,
+                Err(error) => return Err(Failure::work(error)),
+            };
+            let bench = Bench { options, machine: &machine, workload, prepared: &*prepared };
+            let Some(of_size) = bench.run()? else { break };
+            rows.extend(of_size);
+        }
+    }
+    let result = json::NeverLoses {
+        longest_s: options.longest,
+        runs: options.runs,
+        missed: rows.iter().filter(|row| !row.kept).count() as u64,
+        rows,
+    };
+    if options.json { json::print(&result) } else { failure::print(&text(&result, machine.note.as_deref())) }
+}
+
+/// The sizes of a workload, from one item in steps of eight, until it is as large as published.
+fn sizes(workload: Workload) -> Vec<u64> {
+    let (paper, is_square) = match workload {
+        Workload::Gaussian => (5120 * 5120, true),
+        Workload::Mandelbrot => (70_300_000, false),
+        Workload::Matmul => (4868, false),
+        Workload::Vecadd => (1 << 20, false),
+        _ => (100_000_000, false),
+    };
+    if let Some(size) = std::env::var("ONLY").ok().and_then(|s| s.parse().ok()) {
+        return vec![size];
+    }
+    let items =
+        std::iter::successors(Some(1_u64), |items| Some(items * 8)).take_while(|items| *items < paper);
+    let size = |items: u64| if is_square { (items as f64).sqrt().round() as u64 } else { items };
+    items.chain([paper]).map(size).collect()
+}
+
+/// One workload at one size.
+struct Bench<'a> {
+    options: &'a BenchOptions,
+    machine: &'a Machine,
+    workload: Workload,
+    prepared: &'a dyn Prepared,
+}
+
+/// A device alone.
+struct Alone {
+    device: DeviceId,
+    coexecutor: Coexecutor,
+    seconds: f64,
+}
+
+impl Bench<'_> {
+    /// Every set of devices; `None` if the best device takes longer than the options allow.
+    fn run(&self) -> Result<Option<Vec<json::NeverLosesRow>>, Failure> {
+        let mut alone = Vec::new();
+        for &device in &self.machine.devices {
+            let coexecutor = Coexecutor::new(&self.machine.platform).devices([device]);
+            // The first one pays for first touch.
+            let first = self.once(&coexecutor)?;
+            let best = alone.iter().map(|alone: &Alone| alone.seconds).fold(f64::INFINITY, f64::min);
+            let seconds = if first > 20.0 * best {
+                first
+            } else {
+                self.once(&coexecutor)?.min(self.once(&coexecutor)?)
+            };
+            alone.push(Alone { device, coexecutor, seconds });
+        }
+        let best = alone.iter().map(|alone| alone.seconds).fold(f64::INFINITY, f64::min);
+        if best > self.options.longest {
+            return Ok(None);
+        }
+        let sets = 1_u32..1 << self.machine.devices.len();
+        let mut progress = Progress::new(sets.clone().count() as u64);
+        let mut rows = Vec::new();
+        for set in sets.filter(|set| set.count_ones() > 1) {
+            progress.step(&format!("{}: {} items", self.workload, self.prepared.items()));
+            let members: Vec<&Alone> = alone
+                .iter()
+                .enumerate()
+                .filter(|(index, _)| set & 1 << index != 0)
+                .map(|(_, it)| it)
+                .collect();
+            rows.push(self.set(&members)?);
+        }
+        Ok(Some(rows))
+    }
+
+    fn set(&self, members: &[&Alone]) -> Result<json::NeverLosesRow, Failure> {
+        let best = members.iter().map(|alone| alone.seconds).fold(f64::INFINITY, f64::min);
+        let rivals: Vec<&&Alone> = members.iter().filter(|alone| alone.seconds <= best * NO_RIVAL).collect();
+        let devices: Vec<DeviceId> = members.iter().map(|alone| alone.device).collect();
+        let together = |knowledge: &Knowledge| {
+            Coexecutor::new(&self.machine.platform).devices(devices.iter().copied()).knowledge(knowledge)
+        };
+        let learned = together(&Knowledge::new());
+        for _ in 0..TRAINING {
+            self.once(&learned)?;
+        }
+        let (mut alone_s, mut learned_s, mut unknown_s) =
+            (vec![Vec::new(); rivals.len()], Vec::new(), Vec::new());
+        for _ in 0..self.options.runs {
+            for (rival, seconds) in rivals.iter().zip(&mut alone_s) {
+                seconds.push(self.once(&rival.coexecutor)?);
+            }
+            learned_s.push(self.once(&learned)?);
+            unknown_s.push(self.once(&together(&Knowledge::new()))?);
+        }
+        self.prepared.verify().map_err(|error| Failure::Work(format!("the result is wrong: {error}")))?;
+        if std::env::var_os("DUMP").is_some() {
+            for (what, coexecutor) in [
+                ("alone", &rivals[0].coexecutor),
+                ("alone", &rivals[0].coexecutor),
+                ("learned", &learned),
+                ("learned", &learned),
+                ("unknown", &together(&Knowledge::new())),
+                ("alone", &rivals[0].coexecutor),
+                ("alone", &rivals[0].coexecutor),
+            ] {
+                self.prepared.reset().map_err(Failure::work)?;
+                let begun = Instant::now();
+                let report =
+                    coexecutor.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
+                eprintln!("{what} {:?} {:?}", begun.elapsed(), report.left_out);
+                let mut packages = report.packages.clone();
+                packages.sort_by_key(|p| p.start);
+                for p in packages {
+                    eprintln!(
+                        "  {} {:>9} {:>6} {:>6} {:>6} {:>6}",
+                        p.device,
+                        p.package.items(),
+                        p.start.as_micros(),
+                        p.begun.as_micros(),
+                        p.computed.as_micros(),
+                        p.end.as_micros()
+                    );
+                }
+            }
+        }
+        let medians: Vec<f64> = alone_s.iter().map(|seconds| median(seconds)).collect();
+        let fastest =
+            (0..rivals.len()).min_by(|a, b| medians[*a].total_cmp(&medians[*b])).unwrap_or_default();
+        let report = learned.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
+        let worked = report.devices.iter().filter(|device| device.items > 0).map(|device| device.device);
+        let paired = |seconds: &[f64]| {
+            let each = seconds.iter().zip(&alone_s[fastest]);
+            let (ratios, more): (Vec<f64>, Vec<f64>) =
+                each.map(|(one, other)| (one / other, one - other)).unzip();
+            (median(&ratios), median(&more))
+        };
+        let (learned_ratio, learned_more) = paired(&learned_s);
+        let (unknown_ratio, unknown_more) = paired(&unknown_s);
+        let keeps = |ratio: f64, more: f64, most: f64| {
+            if medians[fastest] >= LONG_SECONDS { ratio <= most } else { more <= MOST_SECONDS_MORE }
+        };
+        Ok(json::NeverLosesRow {
+            workload: self.workload.to_string(),
+            items: self.prepared.items(),
+            devices: devices.iter().map(|&device| self.name(device)).collect(),
+            best: self.name(rivals[fastest].device),
+            alone_s: medians[fastest],
+            learned_s: median(&learned_s),
+            unknown_s: median(&unknown_s),
+            learned_ratio,
+            unknown_ratio,
+            learned_more_s: learned_more,
+            unknown_more_s: unknown_more,
+            used: worked.map(|device| self.name(device)).collect(),
+            left_out: report
+                .left_out
+                .iter()
+                .map(|left_out| format!("{}: {}", self.name(left_out.device), left_out.reason))
+                .collect(),
+            kept: keeps(learned_ratio, learned_more, MOST_LEARNED)
+                && keeps(unknown_ratio, unknown_more, MOST_UNKNOWN),
+        })
+    }
+
+    /// One run, from the inputs on the host alone to the outputs on the host; its seconds.
+    fn once(&self, coexecutor: &Coexecutor) -> Result<f64, Failure> {
+        self.prepared.reset().map_err(Failure::work)?;
+        let begun = Instant::now();
+        coexecutor.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
+        self.prepared.collect().map_err(Failure::work)?;
+        Ok(begun.elapsed().as_secs_f64())
+    }
+
+    fn name(&self, device: DeviceId) -> String {
+        self.machine.platform.devices()[usize::from(device.0)].name.to_string()
+    }
+}
+
+fn median(samples: &[f64]) -> f64 {
+    metrics::Summary::of(samples).map_or(0.0, |summary| summary.median)
+}
+
+/// The result as text for people.
+fn text(result: &json::NeverLoses, note: Option<&str>) -> String {
+    let columns = ["workload", "items", "devices", "best", "alone", "learned", "", "unknown", "", "used", ""];
+    let mut rows = vec![columns.map(str::to_owned).to_vec()];
+    for row in &result.rows {
+        rows.push(vec![
+            row.workload.clone(),
+            row.items.to_string(),
+            row.devices.join("+"),
+            row.best.clone(),
+            table::seconds(row.alone_s),
+            table::seconds(row.learned_s),
+            format!("{:.3}", row.learned_ratio),
+            table::seconds(row.unknown_s),
+            format!("{:.3}", row.unknown_ratio),
+            row.used.join("+"),
+            if row.kept { String::new() } else { "missed".to_owned() },
+        ]);
+    }
+    let mut lines: Vec<String> = note.map(str::to_owned).into_iter().collect();
+    lines.extend(table::lines(&rows));
+    let kept = result.rows.len() as u64 - result.missed;
+    lines.push(format!(
+        "{kept} of {} rows within {MOST_LEARNED} learned and {MOST_UNKNOWN} unknown, or 30 us below 1 ms",
+        result.rows.len()
+    ));
+    lines.push(String::new());
+    lines.join("\n")
+}
