@@ -100,7 +100,8 @@ fn run_rounds(
         // An idle device may have been lost after its last package.
         platform.notice_losses();
         let lost = platform.lost_devices();
-        if lost == known && !units.iter().zip(runs).any(|(unit, run)| has_spoiled(unit, &run.lock())) {
+        let is_spoiled = units.iter().zip(runs).any(|(unit, run)| has_spoiled(unit, &run.lock()));
+        if lost == known && !is_spoiled {
             // Those who were left out finish what the others could not.
             if commander.missing() > given_up && commander.call_up_all() {
                 continue;

@@ -194,11 +194,12 @@ fn haul(setup: &Setup, kernel: &Kernel, items: u64, device: DeviceId) -> Haul {
     haul
 }
 
-/// The bytes of an argument that all items touch. Packages will say what is wrong with a footprint that is at fault.
+/// The bytes of an argument that all items touch.
 fn bytes(argument: &Argument, items: u64) -> u64 {
     if items == 0 {
         return 0;
     }
+    // Packages will say what is wrong with it.
     let ranges = argument.ranges(0..items).unwrap_or_default();
     ranges.iter().map(|bytes| bytes.end - bytes.start).sum()
 }

@@ -38,11 +38,11 @@ where
     F: Fn(T, T) -> T + Send + Sync,
 {
     fn partial(&self) -> Result<RawBuffer, Box<dyn Error>> {
-        let mut contents = Vec::new();
-        let elements = usize::try_from(self.result.len())?;
-        contents.try_reserve_exact(elements)?;
-        contents.resize(elements, self.identity);
-        let partial = self.result.raw().platform().buffer_from(contents).map_err(|error| error.cause)?;
+        // In memory that the platform chooses, which devices may share.
+        let partial = self.result.raw().platform().buffer::<T>(self.result.len()).build()?;
+        let mut contents = partial.write()?;
+        contents.fill(self.identity);
+        contents.release()?;
         Ok(partial.raw().clone())
     }
 
