@@ -4,6 +4,7 @@ use crate::base::counters::Counters;
 use crate::base::guard::{Quiet, quietly};
 use crate::base::id::{ArenaId, DeviceId, MAX_ARENAS};
 use crate::base::sync::Arc;
+use crate::base::sync::atomic::AtomicU64;
 use crate::memory::arena::Arena;
 use crate::memory::cross_arena::CrossArena;
 use crate::memory::desc::{ArenaDesc, Concurrency};
@@ -17,7 +18,6 @@ use crate::platform::topology::{Topology, Wishes};
 use crate::platform::{Platform, PlatformInner};
 use std::collections::BTreeSet;
 use std::mem::take;
-use std::sync::atomic::AtomicU64;
 
 /// Collects devices, arenas and links. [`build`](Self::build) checks all of them.
 #[derive(Clone, Debug, Default)]

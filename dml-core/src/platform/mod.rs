@@ -15,6 +15,7 @@ use crate::base::guard::guard;
 use crate::base::id::{ArenaId, BufferId, DeviceId, DeviceSet, LinkId, MAX_ARENAS};
 use crate::base::names::BufferName;
 use crate::base::sync::Arc;
+use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::memory::arena::Arena;
 use crate::memory::cross_arena::CrossArena;
 use crate::memory::desc::{ArenaDesc, Concurrency};
@@ -27,7 +28,6 @@ use crate::platform::registry::Registry;
 use crate::platform::topology::Topology;
 use crate::state::Routes;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) struct PlatformInner {
     pub(crate) devices: Vec<DeviceDesc>,

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 ///
 /// The value may be kept without being waited for. Whoever waits behind the prefetch, for the same bytes or in
 /// [`RawBuffer::close`], notices the ends of its copies, makes those that are still to come, and then goes on. That may be
-/// the thread that keeps the value.
+/// the thread that keeps the value. An arena that drops the value within a call for the same prefetch waits for itself.
 #[derive(Debug)]
 #[must_use = "a prefetch that is dropped is cancelled: wait for it, await it, or keep it"]
 pub struct Prefetch {
