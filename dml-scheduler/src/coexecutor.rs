@@ -15,7 +15,7 @@ use dml_core::{DeviceId, Platform};
 pub struct Coexecutor(Setup);
 
 impl Coexecutor {
-    /// Makes a co-executor over every device that a kernel has a variant for, with [`PolicySpec::HGuided`], collecting
+    /// Makes a co-executor over every device that a kernel has a variant for, with [`PolicySpec::Calibrated`], collecting
     /// on the host.
     #[must_use]
     pub fn new(platform: &Platform) -> Self {

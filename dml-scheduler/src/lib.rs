@@ -47,7 +47,7 @@ pub use hooks::{Hooks, NoHooks};
 pub use kernel::{Argument, Footprint, Kernel, KernelError, NotStarted, Variant};
 pub use package::{Package, UnitId};
 pub use policy::{
-    Assignment, Computed, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy, PolicyError,
-    PolicySpec, Splitter, Static,
+    Assignment, Calibrated, Computed, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy,
+    PolicyError, PolicySpec, Prior, Splitter, Static,
 };
 pub use report::{DeviceReport, PackageRecord, Report, RunError, UnitFailure};

@@ -29,13 +29,18 @@ impl Powers {
     /// share.
     pub(super) fn shares(&self, units: &[UnitId]) -> Vec<f64> {
         let powers: Vec<f64> = units.iter().map(|unit| self.0.get(unit.0).copied().unwrap_or(0.0)).collect();
-        // The powers are first scaled to the fastest of these units. So the sum cannot overflow, and the shares do not
-        // vanish beside a much faster unit that is retired.
-        let fastest = powers.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-        let scaled: Vec<f64> = powers.iter().map(|power| power / fastest).collect();
-        let sum: f64 = scaled.iter().sum();
-        scaled.iter().map(|power| if sum > 0.0 { power / sum } else { 0.0 }).collect()
+        shares(&powers)
     }
+}
+
+/// Returns `P_i / sum(P)` for powers that are finite and not negative; no share for all where there is none above 0.
+pub(super) fn shares(powers: &[f64]) -> Vec<f64> {
+    // The powers are first scaled to the fastest of these units. So the sum cannot overflow, and the shares do not
+    // vanish beside a much faster unit that is retired.
+    let fastest = powers.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    let scaled: Vec<f64> = powers.iter().map(|power| power / fastest).collect();
+    let sum: f64 = scaled.iter().sum();
+    scaled.iter().map(|power| if sum > 0.0 { power / sum } else { 0.0 }).collect()
 }
 
 /// Returns `floor(items * ratio)` for a ratio in 0..=1, without converting `items` to a float.

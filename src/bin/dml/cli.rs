@@ -111,8 +111,8 @@ pub(crate) struct BenchOptions {
     #[command(flatten)]
     pub(crate) workers: WorkerOptions,
 
-    /// How the work is split: static, dynamic:N, hguided, hguided:K or hguided:K:MIN.
-    #[arg(long, default_value = "hguided", value_parser = PolicySpec::from_str)]
+    /// How the work is split: calibrated, static, dynamic:N, hguided, hguided:K or hguided:K:MIN.
+    #[arg(long, default_value = "calibrated", value_parser = PolicySpec::from_str)]
     pub(crate) policy: PolicySpec,
 
     /// A device's relative power, instead of the one measured in this run. May be given once per device.
