@@ -129,7 +129,7 @@ pub(crate) fn policies(arguments: &[String]) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("policies takes no arguments, not `{}`", arguments.join(" "))));
     }
     let mut report = Report::default();
-    report.command("policies", cargo(["run", "--release", "--package", "dml-verify", "--bin", "policies"]));
+    report.command("policies", cargo(["run", "--package", "dml-verify", "--bin", "policies"]));
     report.finish()
 }
 
