@@ -38,7 +38,7 @@ fn compute(
     device: DeviceId,
     buffers: [&Buffer<u32>; 2],
     package: &Package,
-    grants: &Grants,
+    grants: &mut Grants,
 ) {
     let home = platform.home(device).expect("it has one");
     let arena = platform.arena(home).downcast_ref::<Null>().expect("all are");

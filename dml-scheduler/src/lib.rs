@@ -54,7 +54,7 @@ pub use kernel::{
 pub use knowledge::{Knowledge, KnowledgeError, Reason};
 pub use package::{Package, UnitId};
 pub use policy::{
-    Assignment, Computed, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy, PolicyError,
-    PolicySpec, Prior, Splitter, Static,
+    Assignment, Calibrated, Computed, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy,
+    PolicyError, PolicySpec, Prior, Splitter, Static,
 };
 pub use report::{DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};

@@ -130,7 +130,7 @@ impl Lineup {
             return Ok(Box::new(Dynamic::new(pieces, items, kernel.local_size())?));
         }
         let overlapping = members().filter(|&index| !self.hauls[index].is_host).map(UnitId);
-        let mut policy = Calibrated::new(items, &self.priors)?.overlapping(overlapping);
+        let mut policy = Calibrated::new(items, kernel.local_size(), &self.priors)?.overlapping(overlapping);
         if self.opens.is_some_and(|_| items <= kernel.local_size().saturating_mul(FEW_GROUPS)) {
             // By the time that a sample is done, so is the run.
             return Ok(Box::new(Dynamic::new(1, items, kernel.local_size())?));

@@ -9,6 +9,7 @@
 //!   held        copies that end when they are told to
 //!   machine     the pure machine, its engine step by step, and what the storages really hold
 //!   model       explores every state of a small configuration of it
+//!   coexecution policies in virtual time, on devices that are made up, and the tables of how they do
 //!   simulate    the production engine on one thread, in virtual time
 //!   reference   sequences of operations, and a model that says what may be answered
 //!   conformance what every arena has to do, as one list of checks
@@ -17,6 +18,7 @@
 //!   stress      threads that use the same buffers in every way, with shadows of what must be in them
 //! ```
 
+pub mod coexecution;
 #[cfg(not(dml_loom))]
 pub mod conformance;
 #[cfg(not(dml_loom))]

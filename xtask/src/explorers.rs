@@ -1,10 +1,11 @@
-//! `cargo xtask model`, `simulate`, `topologies` and `fuzz`: the checks that explore, each of which can go on for as long as one likes.
+//! `cargo xtask model`, `simulate`, `topologies`, `policies` and `fuzz`: the checks that explore.
 //!
 //! | command | explores | in CI |
 //! |---|---|---|
 //! | model | every state of the machine in small configurations | all but the large ones (tests/model.rs) |
 //! | simulate | seeds of the deterministic simulation | 10,000 seeds (tests/simulation.rs) |
 //! | topologies | platforms made at random, and what happens on them | 20,000 seeds (tests/topologies.rs) |
+//! | policies | policies in virtual time, on devices that are made up | the same tables (dml-verify/src/coexecution) |
 //! | fuzz | inputs that reach new code, from a corpus that grows | the corpus is replayed (tests/corpus.rs) |
 
 use crate::Failure;
@@ -113,6 +114,23 @@ fn topology_seeds(arguments: &[String]) -> Result<String, Failure> {
         [count] if count.parse::<u64>().is_ok_and(|count| count > 0) => Ok(format!("0..{count}")),
         arguments => seeds(arguments).map(str::to_owned),
     }
+}
+
+/// `cargo xtask policies`: how near each policy comes to the ideal on four systems and seven shapes of work, and whether
+/// the devices that are chosen ever lose against the best of them alone.
+///
+/// What it covers: the production splitter and policies, in virtual time. What it cannot: threads, memories, and devices that
+/// slow each other down.
+///
+/// # Errors
+/// [`Failure::Work`] if it cannot be built, [`Failure::Usage`] if there are arguments.
+pub(crate) fn policies(arguments: &[String]) -> Result<(), Failure> {
+    if !arguments.is_empty() {
+        return Err(Failure::Usage(format!("policies takes no arguments, not `{}`", arguments.join(" "))));
+    }
+    let mut report = Report::default();
+    report.command("policies", cargo(["run", "--package", "dml-verify", "--bin", "policies"]));
+    report.finish()
 }
 
 /// `cargo xtask fuzz SECONDS [TARGET]`: libFuzzer on every target in turn, or on one, with AddressSanitizer where there is

@@ -3,7 +3,7 @@
 //! ```text
 //! main ── test ──┬── shell   runs commands, times steps, prints the summary
 //!      ├─ lint ──┤
-//!      ├─ checkers (loom, tsan, asan), explorers (model, simulate, topologies, fuzz), mutants
+//!      ├─ checkers (loom, tsan, asan), explorers (model, simulate, topologies, policies, fuzz), mutants
 //!      ├─ mutants
 //!      └─ tidy           the architecture invariants, read off the source text
 //! ```
@@ -100,6 +100,12 @@ const TASKS: &[Task] = &[
         run: explorers::topologies,
     },
     Task {
+        name: "policies",
+        arguments: "",
+        covers: "how near each policy comes to the ideal, in virtual time, and whether sharing ever loses",
+        run: explorers::policies,
+    },
+    Task {
         name: "fuzz",
         arguments: "SECONDS [TARGET]",
         covers: "libFuzzer on sequences of operations (x86_64 Linux); what it finds joins fuzz/corpus",
@@ -160,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_command_without_arguments_refuses_some() {
-        for name in ["lint", "tidy"] {
+        for name in ["lint", "tidy", "policies"] {
             let call = [name.to_owned(), "--fast".to_owned()];
             assert!(matches!(dispatch(&call), Err(Failure::Usage(_))), "{name} ran");
         }

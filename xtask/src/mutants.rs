@@ -55,6 +55,8 @@ enum Runs {
 const TOOLS: &[Tool] = &[
     Tool { name: "unit", runs: Runs::UnitTests },
     Tool { name: "arenas", runs: Runs::Package("dml-arenas") },
+    Tool { name: "scheduler", runs: Runs::Package("dml-scheduler") },
+    Tool { name: "policies", runs: Runs::Package("dml-verify") },
     Tool { name: "workloads", runs: Runs::Package("dml-workloads") },
     Tool {
         name: "scenarios",

@@ -8,8 +8,10 @@
 //! 4. Nothing is known, and the host is not among the devices: everybody begins.
 
 use super::{Knowledge, Samples, Topic, class_of};
-use crate::policy::{Freight, WORTH_WHILE};
+use crate::package::UnitId;
+use crate::policy::{self, Freight, WORTH_WHILE};
 use std::fmt;
+use std::time::Duration;
 
 /// How often a set is tried before its times are believed.
 const TRIES: usize = 2;
@@ -238,34 +240,21 @@ impl Choice<'_> {
     }
 
     /// The devices of which something is known that shorten the run by the sum of their rates, and what they take.
-    ///
-    /// The time of a set is `t = (N + sum L_i r_i) / sum r_i`; a device joins if its `L_i` is below the `t` without it.
     fn joined(&self) -> Option<(Members, f64)> {
-        let mut order: Vec<(usize, Estimate)> = self
-            .estimates
-            .iter()
-            .enumerate()
-            .filter_map(|(index, estimate)| Some((index, (*estimate)?)))
-            .collect();
-        let first = order
-            .iter()
-            .copied()
-            .min_by(|(_, a), (_, b)| a.alone_seconds(self.items).total_cmp(&b.alone_seconds(self.items)))?;
-        order.retain(|(index, _)| *index != first.0);
-        order.sort_by(|(_, a), (_, b)| a.setup.total_cmp(&b.setup));
+        let known =
+            || self.estimates.iter().enumerate().filter_map(|(index, estimate)| Some((index, (*estimate)?)));
+        let fastest = known().map(|(_, estimate)| estimate.alone_seconds(self.items)).reduce(f64::min)?;
+        let joining = |(_, Estimate { rate, setup, .. })| policy::Estimate {
+            rate,
+            setup: Duration::try_from_secs_f64(setup).unwrap_or(Duration::MAX),
+        };
+        let estimates: Vec<_> = known().map(joining).collect();
+        let chosen = policy::join(self.items as u64, &estimates, fastest * NOISE);
         let mut members = vec![false; self.estimates.len()];
-        members[first.0] = true;
-        let (mut work, mut rate) = (self.items + first.1.setup * first.1.rate, first.1.rate);
-        for (index, estimate) in order {
-            let without = work / rate;
-            let with = (work + estimate.setup * estimate.rate) / (rate + estimate.rate);
-            if with < without * (1.0 - NOISE) {
-                members[index] = true;
-                work += estimate.setup * estimate.rate;
-                rate += estimate.rate;
-            }
+        for (place, (index, _)) in known().enumerate() {
+            members[index] = chosen.members.contains(&UnitId(place));
         }
-        Some((members, work / rate))
+        Some((members, chosen.seconds))
     }
 
     /// The fastest set that was tried often enough. Of two that are about as fast, the one with fewer devices.

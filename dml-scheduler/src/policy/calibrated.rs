@@ -2,7 +2,7 @@
 
 use super::powers::{portion, shares};
 use super::rates::Rates;
-use super::{Computed, Policy, PolicyError};
+use super::{Computed, Policy, PolicyError, checked_local_size};
 use crate::{Package, UnitId};
 use std::time::Duration;
 
@@ -45,12 +45,16 @@ impl Prior {
 ///    work, up to a place that every unit has reached. A unit that is not measured yet is as fast as its prior says, scaled
 ///    by the units that are measured; one without a prior is as fast as the others on average.
 /// 2. The first package of a unit that is not trusted is a sample: at most 1/64 of the work by the number of units, in
-///    proportion to its prior. Nothing is handed out ahead to a unit before it is measured.
-/// 3. No package is so small that its cost takes more than 15% of it, as long as it has no more than half of the unit's part
-///    of the rest, and no more than twice the items of the unit's package before. At the very end, no package is so small
-///    that its cost takes a third, as long as it has no more than the unit's part of the rest.
+///    proportion to its prior. While some unit is neither trusted nor measured, nothing is handed out ahead to any, and a
+///    package has at most four times the items of the unit's package before.
+/// 3. No package is so small that its cost takes more than 15% of its computing, as long as it has no more than half of the
+///    unit's part of the rest. At the very end, none is so small that its cost takes more than half, as long as it has no more
+///    than the unit's part of the rest. Neither rule makes it larger than twice the unit's package before.
 /// 4. A unit is handed a package ahead only while all that it then has is within two thirds of its part of the rest, and
 ///    only where that hides something: the cost is at least 1/200 of the package, or something [overlaps](Self::overlapping).
+///
+/// 5. A unit that is known, and not the fastest, gets nothing where the others, who have packages, would be done with all that is left before it is
+///    done with its package of whole work-groups.
 ///
 /// A trusted prior counts as much as what was measured since the start. A single unit gets the whole rest as one package.
 /// Where something of it overlaps, it gets at most 16 packages, and they are handed out ahead.
@@ -62,7 +66,7 @@ impl Prior {
 /// use dml_scheduler::{Assignment, Calibrated, Computed, Splitter, UnitId};
 /// use std::time::Duration;
 ///
-/// let policy = Calibrated::new(128_000, &[None, None])?;
+/// let policy = Calibrated::new(128_000, 1, &[None, None])?;
 /// let mut splitter = Splitter::new(Box::new(policy), 2, 128_000, 1)?;
 /// let mut next = |splitter: &mut Splitter, unit| match splitter.assign_at(unit, Duration::ZERO) {
 ///     Assignment::Package(package) => package,
@@ -80,6 +84,7 @@ impl Prior {
 #[derive(Debug, Clone)]
 pub struct Calibrated {
     work: u64,
+    local_size: u64,
     units: Vec<Unit>,
     /// The latest time that a call brought along.
     now: Duration,
@@ -117,6 +122,9 @@ const AHEAD: f64 = 1.0 / 1.5;
 /// The least part of a package that its cost takes for handing it out ahead to be worth the risk.
 const WORTH_HIDING: f64 = 1.0 / 200.0;
 
+/// How many times as long as the package before a package is at most while some unit is unknown.
+const GROWTH: u64 = 4;
+
 /// The divisor of the package size of a single unit that overlaps.
 const SINGLE: f64 = 6.0;
 
@@ -126,16 +134,20 @@ const SINGLE_LEAST: f64 = 1.0 / 24.0;
 /// How many estimates a trusted cost per package counts for.
 const TRUSTED_COSTS: usize = 3;
 
+/// The rates that are told apart, in items per second. Sums and products of them stay numbers.
+const RATES: (f64, f64) = (1e-100, 1e100);
+
 /// The time for which a trusted rate counts, by the time since the start.
 const TRUST: f64 = 1.0;
 
 impl Calibrated {
-    /// Makes the policy for `work` items and these units, with what is known of each.
+    /// Makes the policy for `work` items, a local work size of `local_size` items and these units, with what is known of
+    /// each.
     ///
     /// # Errors
     /// [`NoUnits`](PolicyError::NoUnits) without a unit, [`BadPower`](PolicyError::BadPower) when a rate is not positive and
-    /// finite.
-    pub fn new(work: u64, priors: &[Option<Prior>]) -> Result<Self, PolicyError> {
+    /// finite, [`ZeroLocalSize`](PolicyError::ZeroLocalSize).
+    pub fn new(work: u64, local_size: u64, priors: &[Option<Prior>]) -> Result<Self, PolicyError> {
         if priors.is_empty() {
             return Err(PolicyError::NoUnits);
         }
@@ -148,7 +160,7 @@ impl Calibrated {
         }
         let fastest = priors.iter().flatten().map(|prior| prior.rate).fold(0.0, f64::max);
         let units = priors.iter().map(|prior| Unit::new(*prior, fastest)).collect();
-        Ok(Self { work, units, now: Duration::ZERO })
+        Ok(Self { work, local_size: checked_local_size(local_size)?, units, now: Duration::ZERO })
     }
 
     /// Says for which units something overlaps: results or inputs that travel while another package is computed.
@@ -179,14 +191,20 @@ impl Calibrated {
             .map(|unit| (unit.is_active && unit.rates.is_measured()).then(|| unit.rates.before(place)))
             .collect();
         let scale = self.scale(&done);
+        let is_any_measured = done.iter().any(Option::is_some);
         let trust = TRUST * self.now.as_secs_f64();
         let rate = |(unit, done): (&Unit, &Option<(f64, f64)>)| match (*done, unit.power) {
             (Some((items, seconds)), Some(power)) if unit.is_trusted() => {
-                Some((items + scale * power * trust) / (seconds + trust))
+                let expected = scale.map_or(items / seconds, |scale| scale * power);
+                Some((items + expected * trust) / (seconds + trust))
             }
             (Some((items, seconds)), _) => Some(items / seconds),
-            (None, power) => power.map(|power| scale * power),
+            (None, power) => match scale {
+                Some(scale) => power.map(|power| scale * power),
+                None => unit.prior.filter(|prior| prior.trusted || !is_any_measured).map(|prior| prior.rate),
+            },
         };
+        let rate = |unit| rate(unit).map(|rate| rate.clamp(RATES.0, RATES.1));
         let known: Vec<Option<f64>> = self.units.iter().zip(&done).map(rate).collect();
         let count = known.iter().flatten().count() as f64;
         let mean = if count > 0.0 { known.iter().flatten().map(|rate| rate / count).sum() } else { 1.0 };
@@ -202,8 +220,8 @@ impl Calibrated {
         self.units.iter().map(cost).collect()
     }
 
-    /// The items per second of a unit of power 1, by the units that are measured and have a prior.
-    fn scale(&self, done: &[Option<(f64, f64)>]) -> f64 {
+    /// The items per second of a unit of power 1, by the units that are measured and have a prior; `None` without any.
+    fn scale(&self, done: &[Option<(f64, f64)>]) -> Option<f64> {
         let (mut sum, mut expected) = (0.0, 0.0);
         for (unit, done) in self.units.iter().zip(done) {
             if let (Some(power), Some((items, seconds))) = (unit.power, done) {
@@ -211,12 +229,29 @@ impl Calibrated {
                 expected += power * seconds;
             }
         }
-        if sum > 0.0 && expected > 0.0 { (sum / expected).min(f64::MAX) } else { 1.0 }
+        (sum > 0.0 && expected > 0.0).then(|| (sum / expected).min(RATES.1))
     }
 
     /// The items of a first package: a sample of the work.
     fn sample(&self, unit: &Unit) -> u64 {
         portion(self.work, unit.power.unwrap_or(1.0) * SAMPLE / self.units.len() as f64).max(1)
+    }
+
+    /// Returns whether the others would be done with all that is left before the unit is done with a package of this length.
+    /// The fastest unit never comes too late: the others have too small a part for it to be left to them.
+    fn comes_too_late(&self, unit: UnitId, length: u64, remaining: u64, rates: &[f64]) -> bool {
+        let busy = || {
+            let others = self.units.iter().zip(rates).enumerate();
+            others
+                .filter(|(other, (this, _))| *other != unit.0 && this.is_known() && !this.packages.is_empty())
+        };
+        let rate: f64 = busy().map(|(_, (_, rate))| rate).sum();
+        let cost = busy().map(|(_, (other, _))| other.rates.cost()).fold(0.0, f64::max);
+        let items = busy().fold(remaining as f64, |items, (_, (other, _))| items + other.in_flight() as f64);
+        let length = length.div_ceil(self.local_size).saturating_mul(self.local_size).min(remaining);
+        let is_fastest = rates.iter().all(|rate| *rate <= rates[unit.0]);
+        let own = self.units[unit.0].rates.cost() + length as f64 / rates[unit.0];
+        !is_fastest && rate > 0.0 && own > cost + items / rate
     }
 
     /// The package of the only unit that is left.
@@ -240,6 +275,11 @@ impl Unit {
             });
         let power = prior.map(|prior| (prior.rate / fastest).max(f64::MIN_POSITIVE));
         Self { prior, power, rates, overlaps: false, is_active: true, packages: Vec::new(), previous: None }
+    }
+
+    /// Returns whether the rate is known well enough to build on it.
+    fn is_known(&self) -> bool {
+        self.rates.is_measured() || self.is_trusted()
     }
 
     fn is_trusted(&self) -> bool {
@@ -281,20 +321,25 @@ impl Policy for Calibrated {
         }
         let part = |factor: f64| portion(remaining, share * factor);
         let guided = part(1.0 / (K * count as f64)).max(1);
-        if !this.rates.is_measured() && !this.is_trusted() {
+        if !this.is_known() {
             let length = if this.previous.is_none() { guided.min(self.sample(this)) } else { guided };
             return this.packages.is_empty().then_some(length);
         }
         let least = this.worth(rate, COST_SHARE).min(part(0.5));
-        let least = this.previous.map_or(least, |previous| least.min(previous.saturating_mul(2)));
         let least = least.max(this.worth(rate, 1.0 / LAST_COSTS).min(part(1.0)));
-        let length = guided.max(least);
+        let least = this.previous.map_or(least, |previous| least.min(previous.saturating_mul(2)));
+        let are_all_known = self.units.iter().all(|unit| unit.is_known() || !unit.is_active);
+        let most = this
+            .previous
+            .filter(|_| !are_all_known)
+            .map_or(u64::MAX, |previous| previous.saturating_mul(GROWTH));
+        let length = guided.max(least).min(most);
         if this.packages.is_empty() {
-            return Some(length);
+            return (!self.comes_too_late(unit, length, remaining, &rates)).then_some(length);
         }
         let hides = this.overlaps || length <= this.worth(rate, WORTH_HIDING);
         let room = part(AHEAD).saturating_sub(this.in_flight());
-        (hides && room > 0 && room >= least).then(|| length.min(room))
+        (are_all_known && hides && room > 0 && room >= least).then(|| length.min(room))
     }
 
     fn handed(&mut self, package: &Package, now: Duration) {

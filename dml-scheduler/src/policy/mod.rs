@@ -30,15 +30,20 @@
 //!   (`p4_work_that_came_back_goes_out_first_and_in_pieces`,
 //!   `p4_work_that_came_back_for_all_goes_out_before_what_is_set_aside`)
 //!
-//! This module implements three published policies: [`Static`], [`Dynamic`] and [`HGuided`]. [`PolicySpec`] names them
-//! on the command line. Other policies are other implementations of [`Policy`].
+//! This module implements three published policies: [`Static`], [`Dynamic`] and [`HGuided`]. [`Calibrated`] is the default:
+//! it learns what the units can do. [`PolicySpec`] names them on the command line. Other policies are other
+//! implementations of [`Policy`]. [`join`] chooses who takes part, and [`replay`](replay()) decides a recorded run again.
 
 mod calibrated;
+#[cfg(test)]
+mod calibrated_tests;
 mod dynamic;
 mod hguided;
+mod joining;
 mod opening;
 mod powers;
 mod rates;
+mod replay;
 mod spec;
 mod splitter;
 mod static_split;
@@ -48,7 +53,9 @@ mod tests;
 pub use calibrated::{Calibrated, Prior};
 pub use dynamic::Dynamic;
 pub use hguided::HGuided;
+pub use joining::{Chosen, Estimate, Reason, join};
 pub(crate) use opening::{Freight, Opening, WORTH_WHILE};
+pub use replay::{Decision, Different, Log, ParseDecisionError, Recorded, replay};
 pub use spec::{ParsePolicyError, PolicySpec};
 pub use splitter::{Assignment, NotCompleted, NotInFlight, Splitter};
 pub use static_split::Static;

@@ -328,7 +328,7 @@ mod tests {
     const OTHER: UnitId = UnitId(1);
 
     fn splitter(work: u64, other: Freight) -> Splitter {
-        let inner = Calibrated::new(work, &[None, None]).unwrap();
+        let inner = Calibrated::new(work, 1, &[None, None]).unwrap();
         let policy = Opening::new(inner, work, HOST, vec![(OTHER, other)]);
         let mut splitter = Splitter::new(Box::new(policy), 2, work, 1).unwrap();
         splitter.bench(OTHER);

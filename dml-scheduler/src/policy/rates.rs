@@ -17,8 +17,8 @@ use std::time::Duration;
 /// The number of packages that are remembered.
 const SAMPLES: usize = 64;
 
-/// The number of estimates of the cost per package whose median counts.
-const COSTS: usize = 15;
+/// The number of estimates whose median counts.
+const ESTIMATES: usize = 15;
 
 /// How many times the items of one of two packages the other has at least, for both to tell a cost from a speed.
 const LEVER: f64 = 1.5;
@@ -35,6 +35,8 @@ pub(super) struct Rates {
     samples: VecDeque<Sample>,
     /// Estimates of the cost per package in seconds, the latest last.
     costs: VecDeque<f64>,
+    /// Estimates of the seconds that an item travels.
+    travels: VecDeque<f64>,
     /// When the device had computed the package that ended last.
     last_ended: Duration,
     /// When the latest package was done.
@@ -56,7 +58,7 @@ struct Sample {
 impl Rates {
     /// Starts with what was known before the run: a cost per package that counts as much as `weight` estimates.
     pub(super) fn with_cost(seconds: f64, weight: usize) -> Self {
-        Self { costs: std::iter::repeat_n(seconds, weight.min(COSTS)).collect(), ..Self::default() }
+        Self { costs: std::iter::repeat_n(seconds, weight.min(ESTIMATES)).collect(), ..Self::default() }
     }
 
     /// Returns whether there is a rate.
@@ -80,30 +82,30 @@ impl Rates {
         }
         let ways = are_ways_seen.then_some(ways);
         let sample = Sample { start: start as f64, items: items as f64, seconds, ways };
-        if let Some(cost) = self.cost_by(&sample) {
-            push(&mut self.costs, cost, COSTS);
-        }
+        self.learn_ways(&sample);
         push(&mut self.samples, sample, SAMPLES);
     }
 
-    /// What a package costs by its ways and those of an earlier one of another size; by its own alone, which may contain the
-    /// time of its items, where there is no such package.
-    fn cost_by(&self, sample: &Sample) -> Option<f64> {
-        let ways = sample.ways?;
-        let seen = self.samples.iter().rev().filter_map(|other| Some((other.items, other.ways?)));
+    /// Learns what a package costs and how long an item travels: by its ways and those of an earlier package of another size.
+    /// Where there is none, all of the ways counts as cost.
+    fn learn_ways(&mut self, sample: &Sample) {
+        let Some(ways) = sample.ways else { return };
         let is_lever = |items: f64| items.max(sample.items) >= LEVER * items.min(sample.items);
-        let cost = seen.into_iter().find(|(items, _)| is_lever(*items)).map(|(items, others)| {
-            let per_item = ((ways - others) / (sample.items - items)).max(0.0);
-            (ways - sample.items * per_item).min(others - items * per_item).max(0.0)
-        });
-        Some(cost.unwrap_or(ways))
+        let mut seen = self.samples.iter().rev().filter_map(|other| Some((other.items, other.ways?)));
+        match seen.find(|(items, _)| is_lever(*items)) {
+            Some((items, others)) => {
+                let travel = ((ways - others) / (sample.items - items)).max(0.0);
+                let cost = (ways - sample.items * travel).min(others - items * travel).max(0.0);
+                push(&mut self.costs, cost, ESTIMATES);
+                push(&mut self.travels, travel, ESTIMATES);
+            }
+            None => push(&mut self.costs, ways, ESTIMATES),
+        }
     }
 
-    /// The seconds that a package costs whatever its size: the median of the estimates; 0 where there are none.
+    /// The seconds that a package costs whatever its size; 0 where nothing is known.
     pub(super) fn cost(&self) -> f64 {
-        let mut costs: Vec<f64> = self.costs.iter().copied().collect();
-        costs.sort_unstable_by(f64::total_cmp);
-        costs.get(costs.len() / 2).copied().unwrap_or(0.0)
+        median(&self.costs)
     }
 
     /// The places where the first and the last measured package end; `None` where nothing was measured.
@@ -112,23 +114,33 @@ impl Rates {
         Some((ends().reduce(f64::min)?, ends().reduce(f64::max)?))
     }
 
-    /// The items before a place of the work, and the seconds of computing them, net of the cost per package. The further
-    /// from the place, the less they weigh.
+    /// The items before a place of the work, and the seconds that they took, net of what their packages cost. The further
+    /// from the place, the less they weigh. Both are above 0 where a measured package ends at the place or before.
     pub(super) fn before(&self, place: f64) -> (f64, f64) {
-        let cost = self.cost();
+        let travel = median(&self.travels);
         let (mut items, mut seconds) = (0.0, 0.0);
         for sample in &self.samples {
-            let part = ((place - sample.start) / sample.items).min(1.0);
+            // Beyond 2^53 items, a package can end where it starts, to a float.
+            let is_before = sample.start + sample.items <= place;
+            let part = if is_before { 1.0 } else { (place - sample.start) / sample.items };
             if part > 0.0 {
                 let age = (place - sample.start - sample.items * part / 2.0).max(0.0) / (WINDOW * place);
                 let weight = part * (-age).exp();
-                let cost = if sample.ways.is_some() { cost } else { 0.0 };
+                // Setting a device going is a cost too, of its first package.
+                let cost = sample.ways.map_or(0.0, |ways| (ways - travel * sample.items).max(0.0));
                 items += weight * sample.items;
                 seconds += weight * (sample.seconds - cost).max(LEAST_NET * sample.seconds);
             }
         }
         (items, seconds)
     }
+}
+
+/// The middle one of some estimates; 0 where there are none.
+fn median(estimates: &VecDeque<f64>) -> f64 {
+    let mut sorted: Vec<f64> = estimates.iter().copied().collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// Appends to a queue that keeps the latest.
@@ -179,6 +191,26 @@ mod tests {
             (seconds / items * 1e6 - 3.0).abs() < 1e-6,
             "1 us on the way and 2 us on the device per item"
         );
+    }
+
+    #[test]
+    fn setting_a_device_going_does_not_make_it_slow() {
+        let mut rates = Rates::default();
+        learn(&mut rates, 0, 100, [0, 5000, 5100, 5100]);
+        learn(&mut rates, 100, 400, [5100, 5150, 5550, 5550]);
+        learn(&mut rates, 500, 200, [5550, 5600, 5800, 5800]);
+        assert_eq!(micros(rates.cost()), 50.0);
+        let (items, seconds) = rates.before(100.0);
+        assert!((seconds / items * 1e6 - 2.5).abs() < 0.1, "1 us per item, and no less than 5% of 5.1 ms");
+    }
+
+    #[test]
+    fn items_are_measured_where_packages_are_short_of_a_float() {
+        let mut rates = Rates::default();
+        learn(&mut rates, 1 << 62, 64, [0, 0, 64, 64]);
+        let (first, last) = rates.measured().unwrap();
+        assert_eq!(first, last);
+        assert_eq!(rates.before(last).0, 64.0);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::dynamic::checked_packages;
 use super::hguided::checked_divisor;
-use super::{Dynamic, HGuided, Policy, PolicyError, Splitter, Static};
+use super::{Calibrated, Dynamic, HGuided, Policy, PolicyError, Prior, Splitter, Static};
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
@@ -11,6 +11,7 @@ use thiserror::Error;
 ///
 /// | form | policy |
 /// |---|---|
+/// | `calibrated` | [`Calibrated`], the default |
 /// | `static` | [`Static`] |
 /// | `dynamic:N` | [`Dynamic`] with N packages |
 /// | `hguided` | [`HGuided`] with k = 2 |
@@ -27,13 +28,14 @@ use thiserror::Error;
 /// assert_eq!(
 ///     "dynamic".parse::<PolicySpec>().unwrap_err().to_string(),
 ///     "bad policy: dynamic needs a number of packages; \
-///      expected static, dynamic:N, hguided, hguided:K or hguided:K:MIN",
+///      expected calibrated, static, dynamic:N, hguided, hguided:K or hguided:K:MIN",
 /// );
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub enum PolicySpec {
-    /// Learns how fast the devices are.
+    /// Packages that shrink with the work left, by rates that are learned during the run. The powers are where it starts.
+    #[default]
     Calibrated,
     /// One package per unit, in proportion to its power.
     Static,
@@ -53,7 +55,7 @@ pub enum PolicySpec {
 
 impl PolicySpec {
     /// The forms that parse, as help texts list them.
-    pub const FORMS: &str = "static, dynamic:N, hguided, hguided:K or hguided:K:MIN";
+    pub const FORMS: &str = "calibrated, static, dynamic:N, hguided, hguided:K or hguided:K:MIN";
 
     /// Builds the policy for units of these relative powers, `work` items and a local work size of `local_size` items.
     ///
@@ -67,8 +69,12 @@ impl PolicySpec {
         // policy changes.
         let by_shares = Static::new(powers, local_size)?;
         Ok(match *self {
+            Self::Calibrated => {
+                let priors: Vec<Option<Prior>> =
+                    powers.iter().map(|power| Some(Prior::of_power(*power))).collect();
+                Box::new(Calibrated::new(work, local_size, &priors)?)
+            }
             Self::Static => Box::new(by_shares),
-            Self::Calibrated => Box::new(super::Calibrated::new(work, &vec![None; powers.len()])?),
             Self::Dynamic { packages } => Box::new(Dynamic::new(packages, work, local_size)?),
             Self::HGuided { k, min } => Box::new(HGuided::new(powers, k, min.unwrap_or(local_size))?),
         })
@@ -83,18 +89,11 @@ impl PolicySpec {
     }
 }
 
-impl Default for PolicySpec {
-    /// Returns [`PolicySpec::HGuided`] with the published parameters.
-    fn default() -> Self {
-        Self::Calibrated
-    }
-}
-
 impl fmt::Display for PolicySpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Static => f.write_str("static"),
             Self::Calibrated => f.write_str("calibrated"),
+            Self::Static => f.write_str("static"),
             Self::Dynamic { packages } => write!(f, "dynamic:{packages}"),
             Self::HGuided { k, min: Some(min) } => write!(f, "hguided:{k}:{min}"),
             Self::HGuided { k, min: None } if k == HGuided::DEFAULT_K => f.write_str("hguided"),
@@ -246,6 +245,7 @@ mod tests {
     #[test]
     fn every_form_parses() {
         for (text, spec) in [
+            ("calibrated", PolicySpec::Calibrated),
             ("static", PolicySpec::Static),
             ("dynamic:200", PolicySpec::Dynamic { packages: 200 }),
             ("hguided", PolicySpec::HGuided { k: 2.0, min: None }),
@@ -259,11 +259,17 @@ mod tests {
     }
 
     #[test]
+    fn the_default_needs_no_powers() {
+        assert_eq!(PolicySpec::default(), PolicySpec::Calibrated);
+    }
+
+    #[test]
     fn errors_say_what_was_wrong_and_what_is_right() {
         for (text, what) in [
             ("", "\"\" is not one"),
             ("guided", "\"guided\" is not one"),
             ("Static", "\"Static\" is not one"),
+            ("calibrated:2", "\"2\" is too much for calibrated"),
             ("static:2", "\"2\" is too much for static"),
             ("static:", "\"\" is too much for static"),
             ("dynamic", "dynamic needs a number of packages"),
@@ -288,7 +294,8 @@ mod tests {
 
     #[test]
     fn building_checks_the_facts_for_every_policy() {
-        let specs = ["static", "dynamic:4", "hguided"].map(|text| text.parse::<PolicySpec>().unwrap());
+        let specs =
+            ["calibrated", "static", "dynamic:4", "hguided"].map(|text| text.parse::<PolicySpec>().unwrap());
         for spec in specs {
             assert!(spec.build(&[1.0], 0, 1).is_ok());
             assert_eq!(spec.build(&[], 10, 1).unwrap_err(), PolicyError::NoUnits);
@@ -310,6 +317,7 @@ mod tests {
         #[test]
         fn what_is_printed_parses_to_the_same(
             spec in prop_oneof![
+                Just(PolicySpec::Calibrated),
                 Just(PolicySpec::Static),
                 (1..=u64::MAX).prop_map(|packages| PolicySpec::Dynamic { packages }),
                 (1.0..1e300f64, any::<Option<u64>>()).prop_map(|(k, min)| PolicySpec::HGuided { k, min }),
@@ -319,7 +327,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_parsing_panic(text in "(static|dynamic|hguided|.{0,3})?(:.{0,4}){0,3}") {
+        fn no_text_makes_parsing_panic(text in "(calibrated|static|dynamic|hguided|.{0,3})?(:.{0,4}){0,3}") {
             if let Ok(spec) = text.parse::<PolicySpec>() {
                 prop_assert!(spec.splitter(&[1.0, 0.5], 1000, 64).is_ok());
             }

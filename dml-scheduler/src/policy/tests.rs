@@ -69,6 +69,7 @@ fn any_work() -> impl Strategy<Value = u64> {
 
 fn spec() -> impl Strategy<Value = PolicySpec> {
     prop_oneof![
+        Just(PolicySpec::Calibrated),
         Just(PolicySpec::Static),
         prop_oneof![1..300u64, Just(1)].prop_map(|packages| PolicySpec::Dynamic { packages }),
         (1.0..4.0f64, prop_oneof![Just(None), (0..500u64).prop_map(Some)])

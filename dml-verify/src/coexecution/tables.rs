@@ -1,0 +1,322 @@
+//! The tables of `cargo xtask policies`: how near each policy comes to the ideal, and whether together ever loses.
+
+use super::{Outcome, Profile, Scenario, System};
+use dml_scheduler::policy::{Estimate, join};
+use dml_scheduler::{Calibrated, Policy, PolicySpec, Prior, Splitter};
+use std::fmt;
+use std::time::Duration;
+
+/// The local work size of the tables, in items.
+pub const LOCAL_SIZE: u64 = 64;
+
+/// The items of the first table.
+const ITEMS: u64 = 32_768 * LOCAL_SIZE;
+
+/// How many packages a unit may have at once under the calibrated policy. The published policies know of one.
+const DEPTH: usize = 2;
+
+/// What of the devices is known before a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Known {
+    /// Powers, rates and costs, all of them right.
+    Exact,
+    /// Nothing: all powers are taken to be equal.
+    Nothing,
+}
+
+/// A policy of the first table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Column {
+    /// One package for each device.
+    Static,
+    /// 200 equal packages.
+    Dynamic,
+    /// HGuided with k = 2.
+    HGuided,
+    /// Calibrated.
+    Calibrated,
+}
+
+impl Column {
+    /// All columns, in their order.
+    pub const ALL: [Self; 4] = [Self::Static, Self::Dynamic, Self::HGuided, Self::Calibrated];
+
+    /// The published geometric mean and worst of ideal by makespan.
+    #[must_use]
+    pub const fn published(self, ideal: Duration, known: Known) -> (f64, f64) {
+        match (self, ideal.as_millis() >= 1000, known) {
+            (Self::Static, true, Known::Exact) => (0.758, 0.42),
+            (Self::Static, false, Known::Exact) => (0.756, 0.42),
+            (Self::Static, _, Known::Nothing) => (0.375, 0.10),
+            (Self::Dynamic, true, _) => (0.942, 0.52),
+            (Self::Dynamic, false, _) => (0.693, 0.39),
+            (Self::HGuided, true, Known::Exact) => (0.996, 0.98),
+            (Self::HGuided, true, Known::Nothing) => (0.861, 0.32),
+            (Self::HGuided, false, Known::Exact) => (0.895, 0.83),
+            (Self::HGuided, false, Known::Nothing) => (0.780, 0.32),
+            (Self::Calibrated, true, _) => (0.999, 0.99),
+            (Self::Calibrated, false, Known::Exact) => (0.961, 0.91),
+            (Self::Calibrated, false, Known::Nothing) => (0.958, 0.88),
+        }
+    }
+
+    /// Runs the work of one system and profile.
+    ///
+    /// # Panics
+    /// Never: the systems' powers are powers that policies accept.
+    #[must_use]
+    pub fn run(self, system: &System, profile: Profile, ideal: Duration, known: Known) -> Outcome {
+        let costs = profile.costs();
+        let scenario = Scenario::of_ideal(&system.devices, &costs, ITEMS, ideal);
+        if self == Self::Calibrated {
+            let policy = calibrated(&scenario, ITEMS, known);
+            return scenario.depth(DEPTH).run(splitter(Box::new(policy), system.devices.len(), ITEMS));
+        }
+        let spec = match self {
+            Self::Static => PolicySpec::Static,
+            Self::Dynamic => PolicySpec::Dynamic { packages: 200 },
+            _ => PolicySpec::HGuided { k: 2.0, min: None },
+        };
+        let powers = match known {
+            Known::Exact => system.powers(),
+            Known::Nothing => vec![1.0; system.devices.len()],
+        };
+        scenario.run(spec.splitter(&powers, ITEMS, LOCAL_SIZE).expect("the powers are positive"))
+    }
+}
+
+/// The calibrated policy for a scenario.
+fn calibrated(scenario: &Scenario<'_>, items: u64, known: Known) -> Calibrated {
+    let priors: Vec<Option<Prior>> = scenario
+        .devices
+        .iter()
+        .map(|device| match known {
+            Known::Exact => {
+                let rate = device.power * scenario.items_per_s;
+                Some(Prior::measured(rate, device.launch + device.turnaround))
+            }
+            Known::Nothing => None,
+        })
+        .collect();
+    let overlapping = scenario.devices.iter().enumerate().filter(|(_, device)| device.link.is_some());
+    let overlapping: Vec<_> = overlapping.map(|(unit, _)| dml_scheduler::UnitId(unit)).collect();
+    Calibrated::new(items, LOCAL_SIZE, &priors).expect("the rates are positive").overlapping(overlapping)
+}
+
+fn splitter(policy: Box<dyn Policy>, units: usize, items: u64) -> Splitter {
+    Splitter::new(policy, units, items, LOCAL_SIZE).expect("there are units")
+}
+
+/// Many figures by their geometric mean and the worst of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Cell {
+    /// The geometric mean.
+    pub mean: f64,
+    /// The smallest.
+    pub worst: f64,
+}
+
+impl Cell {
+    fn of(figures: &[f64]) -> Self {
+        let logarithms: f64 = figures.iter().map(|figure| figure.ln()).sum();
+        let worst = figures.iter().copied().fold(f64::INFINITY, f64::min);
+        Self { mean: (logarithms / figures.len() as f64).exp(), worst }
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3} [{:.2}]", self.mean, self.worst)
+    }
+}
+
+/// One row of the first table.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BalanceRow {
+    /// How long the work takes at best.
+    pub ideal: Duration,
+    /// What is known of the devices.
+    pub known: Known,
+    /// One cell for each of [`Column::ALL`].
+    pub cells: [Cell; 4],
+}
+
+/// Runs the first table on these systems, with every profile.
+#[must_use]
+pub fn balance(systems: &[System]) -> Vec<BalanceRow> {
+    let mut rows = Vec::new();
+    for ideal in [Duration::from_secs(1), Duration::from_millis(20)] {
+        for known in [Known::Exact, Known::Nothing] {
+            let cell = |column: Column| {
+                let runs = systems.iter().flat_map(|system| Profile::ALL.map(|profile| (system, profile)));
+                let figures: Vec<f64> = runs
+                    .map(|(system, profile)| column.run(system, profile, ideal, known).efficiency())
+                    .collect();
+                Cell::of(&figures)
+            };
+            rows.push(BalanceRow { ideal, known, cells: Column::ALL.map(cell) });
+        }
+    }
+    rows
+}
+
+/// What came of the joined devices beside the best one alone.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Duel {
+    /// The system.
+    pub system: &'static str,
+    /// The profile.
+    pub profile: Profile,
+    /// The items.
+    pub items: u64,
+    /// How long the best device takes alone.
+    pub alone: Duration,
+    /// How long those take that were chosen.
+    pub together: Duration,
+    /// How many were chosen.
+    pub members: usize,
+}
+
+impl Duel {
+    /// The time together by the time alone: above 1 where together loses.
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
+        self.together.as_secs_f64() / self.alone.as_secs_f64()
+    }
+}
+
+/// How many packages each device computes beyond the one that it would get alone, at least, without anything to hide their
+/// costs: what sharing costs, and so part of the noise.
+const PACKAGES_MORE: f64 = 3.0;
+
+/// Pits the chosen devices against the best one, on these systems, with every profile, from 1 item up to 8^8 in steps of 8.
+///
+/// With nothing known, nobody can be left out: all devices take part.
+#[must_use]
+pub fn duels(systems: &[System], known: Known) -> Vec<Duel> {
+    let sizes = (0..9).map(|power| 8u64.pow(power));
+    let cases = systems.iter().flat_map(|system| Profile::ALL.map(|profile| (system, profile)));
+    cases
+        .flat_map(|(system, profile)| sizes.clone().map(move |items| duel(system, profile, items, known)))
+        .collect()
+}
+
+fn duel(system: &System, profile: Profile, items: u64, known: Known) -> Duel {
+    let costs = profile.costs();
+    // The speed of a system does not depend on the size: 2^24 items take it one second.
+    let items_per_s =
+        Scenario::of_ideal(&system.devices, &costs, 1 << 24, Duration::from_secs(1)).items_per_s;
+    let run = |devices: &[super::Device]| {
+        let scenario = Scenario::new(devices, &costs, items_per_s).depth(DEPTH);
+        let policy = calibrated(&scenario, items, known);
+        scenario.run(splitter(Box::new(policy), devices.len(), items)).makespan
+    };
+    let alone = system.devices.iter().map(|device| run(std::slice::from_ref(device))).min();
+    let estimates: Vec<Estimate> = system
+        .devices
+        .iter()
+        .map(|device| Estimate {
+            rate: device.power * items_per_s,
+            // No device computes less than a work-group.
+            setup: device.setup
+                + device.launch
+                + device.turnaround
+                + Duration::from_secs_f64(LOCAL_SIZE.min(items) as f64 / (device.power * items_per_s)),
+        })
+        .collect();
+    let members = match known {
+        Known::Exact => {
+            let costs = system.devices.iter().map(|device| (device.launch + device.turnaround).as_secs_f64());
+            let noise = PACKAGES_MORE * costs.fold(0.0, f64::max);
+            join(items, &estimates, noise).members.iter().map(|unit| unit.0).collect()
+        }
+        Known::Nothing => (0..system.devices.len()).collect::<Vec<_>>(),
+    };
+    let chosen: Vec<_> = members.iter().map(|unit| system.devices[*unit].clone()).collect();
+    let (alone, together) = (alone.unwrap_or_default(), run(&chosen));
+    Duel { system: system.name, profile, items, alone, together, members: members.len() }
+}
+
+/// Prints both tables.
+pub fn print() {
+    let four = System::four();
+    println!(
+        "ideal time by makespan, geometric mean [worst]; (published), ! where a mean differs by more than 0.02\n"
+    );
+    print_balance("four systems, seven profiles", &balance(&four), true);
+    let far = System::far_apart();
+    print_balance(far.name, &balance(std::slice::from_ref(&far)), false);
+    let setup = Duration::from_micros(200);
+    let mut systems: Vec<System> = four.into_iter().map(|system| system.set_going(setup)).collect();
+    systems.push(far.set_going(setup));
+    println!(
+        "together by the best device alone, 1 to 16,777,216 items; every device but the first takes 200 us to set going"
+    );
+    println!("from 1 ms up: geometric mean [worst]; below: the most that together takes longer\n");
+    println!("  {:<12}{:<28}none", "profile", "exact");
+    let [exact, nothing] = [Known::Exact, Known::Nothing].map(|known| duels(&systems, known));
+    for profile in Profile::ALL {
+        let [exact, nothing] = [&exact, &nothing].map(|duels| Duels::of(duels, profile).to_string());
+        println!("  {:<12}{exact:<28}{nothing}", profile.name());
+    }
+}
+
+/// What came of the duels of one profile.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Duels {
+    /// The geometric mean of the ratios of those that take the best device 1 ms or more.
+    pub mean: f64,
+    /// The largest of these ratios.
+    pub worst: f64,
+    /// By how much together takes longer than alone at most, where alone takes less than 1 ms.
+    pub longer: Duration,
+}
+
+impl Duels {
+    /// Sums the duels of one profile up.
+    #[must_use]
+    pub fn of(duels: &[Duel], profile: Profile) -> Self {
+        let (long, short): (Vec<&Duel>, Vec<&Duel>) = duels
+            .iter()
+            .filter(|duel| duel.profile == profile)
+            .partition(|duel| duel.alone >= Duration::from_millis(1));
+        let gains: Vec<f64> = long.iter().map(|duel| 1.0 / duel.ratio()).collect();
+        let Cell { mean, worst } = Cell::of(&gains);
+        let longer = short.iter().map(|duel| duel.together.saturating_sub(duel.alone)).max();
+        Self { mean: 1.0 / mean, worst: 1.0 / worst, longer: longer.unwrap_or_default() }
+    }
+}
+
+impl fmt::Display for Duels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mean, worst, longer } = self;
+        write!(f, "{mean:.3} [{worst:.2}], {:.0} us", longer.as_secs_f64() * 1e6)
+    }
+}
+
+fn print_balance(title: &str, rows: &[BalanceRow], are_published: bool) {
+    println!("{title}");
+    println!(
+        "  {:<16}{:<28}{:<28}{:<28}Calibrated",
+        "ideal, powers", "Static", "Dynamic(200)", "HGuided k=2"
+    );
+    for row in rows {
+        let known = if row.known == Known::Exact { "exact" } else { "none" };
+        print!("  {:<16}", format!("{:?}, {known}", row.ideal));
+        for (column, cell) in Column::ALL.into_iter().zip(&row.cells) {
+            let (mean, worst) = column.published(row.ideal, row.known);
+            let mark = if (cell.mean - mean).abs() > 0.02 { "!" } else { "" };
+            let published =
+                if are_published { format!(" ({mean:.3} [{worst:.2}]){mark}") } else { String::new() };
+            print!("{:<28}", format!("{cell}{published}"));
+        }
+        println!();
+    }
+    println!();
+}
