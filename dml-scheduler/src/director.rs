@@ -18,7 +18,7 @@ use crate::lineup::Lineup;
 use crate::package::{Package, UnitId};
 use crate::policy::PolicySpec;
 use crate::report::{DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
-use crate::unit::{Start, Unit, UnitRun};
+use crate::unit::{DEPTH, PUBLISHED_DEPTH, Start, Unit, UnitRun};
 use dml_core::sync::Mutex;
 use dml_core::{DeviceId, DeviceSet, Platform};
 use std::thread::Scope;
@@ -63,6 +63,7 @@ pub(crate) fn direct(
         hooks,
         collect_on: setup.collect_on,
         begun,
+        depth: if setup.policy == PolicySpec::Calibrated { DEPTH } else { PUBLISHED_DEPTH },
     };
     let units: Vec<Unit<'_>> = lineup.devices.iter().enumerate().map(unit).collect();
     let runs: Vec<Mutex<UnitRun>> = units.iter().map(|_| Mutex::default()).collect();

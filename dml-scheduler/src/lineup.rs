@@ -2,7 +2,7 @@
 
 use crate::director::Setup;
 use crate::kernel::{Argument, Footprint, Kernel};
-use crate::knowledge::{Candidate, Decision, Estimate, Reason};
+use crate::knowledge::{self, Candidate, Decision, Estimate, Reason};
 use crate::package::UnitId;
 use crate::policy::{Calibrated, Dynamic, Freight, Opening, Policy, PolicySpec, Prior, Splitter};
 use crate::report::RunError;
@@ -82,14 +82,13 @@ impl Lineup {
                 devices,
             });
         }
-        let known = setup.platform.devices();
+        let names: Vec<String> =
+            devices.iter().map(|&device| knowledge::name_of(&setup.platform, device)).collect();
         let hauls: Vec<Haul> = devices.iter().map(|&device| haul(setup, kernel, items, device)).collect();
-        let candidate = |(device, haul): (&DeviceId, &Haul)| Candidate {
-            name: &known[usize::from(device.0)].name,
-            freight: haul.freight(items),
-            is_host: haul.is_host,
-        };
-        let candidates: Vec<Candidate<'_>> = devices.iter().zip(&hauls).map(candidate).collect();
+        let mut candidates = Vec::with_capacity(devices.len());
+        for (name, haul) in names.iter().zip(&hauls) {
+            candidates.push(Candidate { name, freight: haul.freight(items), is_host: haul.is_host });
+        }
         let decision = setup.knowledge.decide(kernel.name(), items, &candidates);
         let Decision { members, estimates, reasons, opens } = decision;
         debug_assert!(members.iter().zip(&reasons).all(|(member, reason)| *member == reason.is_none()));

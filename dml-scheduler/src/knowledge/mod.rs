@@ -123,6 +123,12 @@ impl Samples {
     }
 }
 
+/// What a device is called here. With more or fewer compute units it is another device.
+pub(crate) fn name_of(platform: &Platform, device: DeviceId) -> String {
+    let desc = &platform.devices()[usize::from(device.0)];
+    format!("{}*{}", desc.name, desc.units)
+}
+
 /// The size class of a number of items: the exponent of the power of two at or below it.
 fn class_of(items: u64) -> u32 {
     items.max(1).ilog2()
@@ -156,7 +162,7 @@ impl Knowledge {
         // Who was there and got nothing is not to blame for the time.
         let worked = report.devices.iter().filter(|device| device.items > 0);
         let members: Vec<DeviceId> = worked.map(|device| device.device).collect();
-        let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
+        let name = |device: DeviceId| name_of(platform, device);
         let mut set: Vec<String> = members.iter().map(|&device| name(device)).collect();
         set.sort_unstable();
         let mut book = self.0.lock();

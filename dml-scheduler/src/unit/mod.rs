@@ -20,6 +20,8 @@
 mod desk;
 mod pipeline;
 
+pub(crate) use pipeline::{DEPTH, PUBLISHED_DEPTH};
+
 use crate::commander::Commander;
 use crate::guard::{Quiet, guarded};
 use crate::hooks::Hooks;
@@ -43,6 +45,8 @@ pub(crate) struct Unit<'a> {
     pub(crate) hooks: &'a dyn Hooks,
     pub(crate) collect_on: Option<DeviceId>,
     pub(crate) begun: Instant,
+    /// The most packages that it has launched and not waited for.
+    pub(crate) depth: usize,
 }
 
 /// The record of what a unit did.

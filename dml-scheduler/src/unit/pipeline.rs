@@ -26,7 +26,10 @@ use std::time::Duration;
 
 /// The most packages that a unit has launched and not waited for. The second one hides the time from the end of a kernel to the
 /// launch of the next; the third one that of a kernel which takes less than this thread's turn.
-const DEPTH: usize = 3;
+pub(crate) const DEPTH: usize = 3;
+/// The same for policies as they were published, which hand out whatever they are asked for: one package ahead, so that the
+/// last ones stay short.
+pub(crate) const PUBLISHED_DEPTH: usize = 2;
 
 impl Unit<'_> {
     /// Works until the commander has no more packages for the unit, or until the unit fails. Appends to `run`.
@@ -107,7 +110,7 @@ impl Pipeline<'_, '_, '_> {
         }
         match self.flights.len() {
             0 => commander.next(self.unit.id, self.unit.begun, || self.desk.has_trouble()),
-            DEPTH.. => Next::Later,
+            flights if flights >= self.unit.depth => Next::Later,
             _ => commander.next_now(self.unit.id, self.unit.begun),
         }
     }

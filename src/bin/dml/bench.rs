@@ -7,6 +7,7 @@
 use crate::cli::{BenchOptions, SizeSpec};
 use crate::failure::{self, Failure};
 use crate::figures::{self, Figures};
+use crate::knowledge::Kept;
 use crate::machine::Machine;
 use crate::never_loses;
 use crate::offload;
@@ -16,7 +17,7 @@ use crate::{json, table};
 use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
 use dml::core::{DeviceId, DeviceKind, Operation, Unavailable, record::OPERATIONS};
 use dml::prelude::*;
-use dml::scheduler::Report;
+use dml::scheduler::{Knowledge, Report};
 use dml_workloads::prepare::{Input, PlainArgument, PrepareError, Prepared, Workload};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,9 +34,15 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     let workloads = workloads(&options.workloads)?;
     check(options, &workloads)?;
     let Machine { platform, devices, note, link_prices, unavailable } = Machine::of(options)?;
+    let mut kept = Kept::open();
     let mut results = Vec::new();
     for workload in workloads {
-        let result = bench(options, &platform, &devices, &link_prices, workload)?;
+        let found = (&platform, &devices[..], &link_prices, &kept.knowledge);
+        let result = bench(options, found, workload)?;
+        kept.store();
+        if let Some(note) = kept.note.take() {
+            eprintln!("dml: {note}");
+        }
         if !options.json {
             failure::print(&text(&result, note.as_deref(), &unavailable))?;
         }
@@ -89,13 +96,11 @@ fn check(options: &BenchOptions, workloads: &[Workload]) -> Result<(), Failure> 
 /// Measures one workload: each device alone, then all together.
 fn bench(
     options: &BenchOptions,
-    platform: &Platform,
-    devices: &[DeviceId],
-    link_prices: &json::LinkPrices,
+    (platform, devices, link_prices, knowledge): (&Platform, &[DeviceId], &json::LinkPrices, &Knowledge),
     workload: Workload,
 ) -> Result<json::Bench, Failure> {
     let prepared = prepare(options, platform, devices, workload)?;
-    Bench { options, platform, devices, link_prices, workload, prepared: &*prepared }.measure()
+    Bench { options, platform, devices, link_prices, knowledge, workload, prepared: &*prepared }.measure()
 }
 
 fn prepare(
@@ -123,6 +128,7 @@ struct Bench<'a> {
     platform: &'a Platform,
     devices: &'a [DeviceId],
     link_prices: &'a json::LinkPrices,
+    knowledge: &'a Knowledge,
     workload: Workload,
     prepared: &'a dyn Prepared,
 }
@@ -180,7 +186,12 @@ impl Bench<'_> {
             let name = self.name(device);
             let message = format!("{}: {name} alone", self.workload);
             let mut native = self.native(name)?;
-            let coexecutor = self.coexecutor(&[device], &[1.0], PolicySpec::Static);
+            let policy = match self.options.policy {
+                // One device computes in several packages where transfers overlap with computing.
+                PolicySpec::Calibrated => PolicySpec::Calibrated,
+                _ => PolicySpec::Static,
+            };
+            let coexecutor = self.coexecutor(&[device], &[1.0], policy);
             let timed = self.time(&coexecutor, |counts| {
                 progress.step(&message);
                 // Right after the co-execution, so that both programs find the machine in the same condition.
@@ -208,10 +219,15 @@ impl Bench<'_> {
     }
 
     fn coexecutor(&self, devices: &[DeviceId], powers: &[f64], policy: PolicySpec) -> Coexecutor {
-        Coexecutor::new(self.platform)
+        let coexecutor = Coexecutor::new(self.platform)
             .devices(devices.iter().copied())
-            .powers(powers.iter().copied())
             .policy(policy)
+            .knowledge(self.knowledge);
+        // The calibrated policy is to find them out by itself.
+        match policy == PolicySpec::Calibrated && self.options.powers.is_empty() {
+            true => coexecutor,
+            false => coexecutor.powers(powers.iter().copied()),
+        }
     }
 
     /// Runs once without counting, then as often as the options say. Calls `after_run` after each run, and tells it

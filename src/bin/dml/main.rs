@@ -8,6 +8,7 @@ mod devices;
 mod failure;
 mod figures;
 mod json;
+mod knowledge;
 mod machine;
 mod never_loses;
 mod offload;

@@ -69,9 +69,6 @@ fn sizes(workload: Workload) -> Vec<u64> {
         Workload::Vecadd => (1 << 20, false),
         _ => (100_000_000, false),
     };
-    if let Some(size) = std::env::var("ONLY").ok().and_then(|s| s.parse().ok()) {
-        return vec![size];
-    }
     let items =
         std::iter::successors(Some(1_u64), |items| Some(items * 8)).take_while(|items| *items < paper);
     let size = |items: u64| if is_square { (items as f64).sqrt().round() as u64 } else { items };
@@ -150,36 +147,6 @@ impl Bench<'_> {
             unknown_s.push(self.once(&together(&Knowledge::new()))?);
         }
         self.prepared.verify().map_err(|error| Failure::Work(format!("the result is wrong: {error}")))?;
-        if std::env::var_os("DUMP").is_some() {
-            for (what, coexecutor) in [
-                ("alone", &rivals[0].coexecutor),
-                ("alone", &rivals[0].coexecutor),
-                ("learned", &learned),
-                ("learned", &learned),
-                ("unknown", &together(&Knowledge::new())),
-                ("alone", &rivals[0].coexecutor),
-                ("alone", &rivals[0].coexecutor),
-            ] {
-                self.prepared.reset().map_err(Failure::work)?;
-                let begun = Instant::now();
-                let report =
-                    coexecutor.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
-                eprintln!("{what} {:?} {:?}", begun.elapsed(), report.left_out);
-                let mut packages = report.packages.clone();
-                packages.sort_by_key(|p| p.start);
-                for p in packages {
-                    eprintln!(
-                        "  {} {:>9} {:>6} {:>6} {:>6} {:>6}",
-                        p.device,
-                        p.package.items(),
-                        p.start.as_micros(),
-                        p.begun.as_micros(),
-                        p.computed.as_micros(),
-                        p.end.as_micros()
-                    );
-                }
-            }
-        }
         let medians: Vec<f64> = alone_s.iter().map(|seconds| median(seconds)).collect();
         let fastest =
             (0..rivals.len()).min_by(|a, b| medians[*a].total_cmp(&medians[*b])).unwrap_or_default();
