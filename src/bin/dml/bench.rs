@@ -122,6 +122,9 @@ fn prepare(
     })
 }
 
+/// The runs in which the calibrated policy tries the sets of devices that promise most, and that do not count.
+const LEARNING_RUNS: u32 = 4;
+
 /// One workload, ready to run on the devices.
 struct Bench<'a> {
     options: &'a BenchOptions,
@@ -210,6 +213,11 @@ impl Bench<'_> {
     fn time_together(&self, powers: &[f64], progress: &mut Progress) -> Result<Timed, Failure> {
         let message = format!("{}: together", self.workload);
         let coexecutor = self.coexecutor(self.devices, powers, self.options.policy);
+        if self.options.policy == PolicySpec::Calibrated && self.devices.len() > 1 {
+            for _ in 0..LEARNING_RUNS {
+                self.run_once(&coexecutor)?;
+            }
+        }
         let timed = self.time(&coexecutor, |_| {
             progress.step(&message);
             Ok(())

@@ -75,6 +75,7 @@ fn measured(wrong_check: u32) -> (Result<json::Bench, String>, u32, u32) {
         platform: &platform,
         devices: &devices,
         link_prices: &link_prices,
+        knowledge: &Knowledge::new(),
         workload,
         prepared: &prepared,
     };
