@@ -167,7 +167,7 @@ fn results_are_brought_while_the_next_package_is_computed() {
 #[test]
 fn a_reader_of_everything_comes_between_two_packages_in_flight() {
     let reader: Arc<Mutex<Option<std::thread::JoinHandle<bool>>>> = Arc::default();
-    let place: Arc<Mutex<Option<(Platform, Buffer<u32>)>>> = Arc::default();
+    let place = Arc::new(Mutex::new(None::<(Platform, Buffer<u32>)>));
     let (there, asked) = (place.clone(), reader.clone());
     let work = Work::new(Arc::new(move |_, number| {
         if number == 0 {

@@ -17,6 +17,9 @@ use std::time::Duration;
 const TRIES: usize = 2;
 /// An unknown device may be so many times as fast as all others together.
 const FASTEST: f64 = 256.0;
+/// How often a device alone is tried that comes near the best set: its first runs may have met a busy machine.
+const MORE_TRIES: usize = 5;
+const ABOUT_AS_FAST: f64 = 1.8;
 /// By how much more devices have to be faster than fewer.
 const NOISE: f64 = 0.03;
 /// A device that could take part.
@@ -281,9 +284,15 @@ impl Choice<'_> {
                 self.candidates[index].freight.setup.min(estimate.setup) + self.items / estimate.peak;
             Some((members, seconds))
         });
-        let untried = devices.filter(|(members, _)| self.times(members) < TRIES);
-        let (members, seconds) = untried.min_by(|a, b| a.1.total_cmp(&b.1))?;
-        (seconds < best_seconds).then_some(members)
+        let (members, _) = devices
+            .filter(|(members, seconds)| match self.tried.iter().find(|tried| &tried.members == members) {
+                Some(tried) if tried.times >= TRIES => {
+                    tried.times < MORE_TRIES && tried.seconds < best_seconds * ABOUT_AS_FAST
+                }
+                _ => *seconds < best_seconds,
+            })
+            .min_by(|a, b| a.1.total_cmp(&b.1))?;
+        Some(members)
     }
 
     /// The members, with why each other device is left out.
