@@ -749,3 +749,49 @@ mod workers {
         assert!(Path::new(env!("CARGO_BIN_EXE_dml")).exists());
     }
 }
+
+/// What is printed of each set is consistent, and what the runs taught is kept for the next command.
+#[cfg(all(feature = "offload", target_os = "linux"))]
+#[test]
+fn every_set_of_devices_stands_beside_the_best_one_alone() {
+    let folder = folder("never_loses");
+    let devices = ["--devices", "cpu,offload:0", "--limit", "cpu=1", "--limit", "offload:0=1"];
+    let rest = ["--runs", "3", "--longest", "0.0003", "--json"];
+    let found = ok(&folder, &[&["bench", "never-loses", "vecadd", "saxpy"][..], &devices, &rest].concat());
+    let rows = found["rows"].as_array().expect("a list");
+    let missed = rows.iter().filter(|row| row["kept"] == false).count();
+    assert_eq!(found["missed"], missed);
+    for workload in ["vecadd", "saxpy"] {
+        assert!(rows.iter().any(|row| row["workload"] == workload && row["items"] == 1), "{workload}");
+    }
+    for row in rows {
+        let names = |field: &str| -> Vec<String> {
+            serde_json::from_value(row[field].clone()).expect("a list of names")
+        };
+        assert_eq!(names("devices"), ["cpu", "offload:0"]);
+        assert!(names("devices").contains(&row["best"].as_str().expect("a name").to_owned()));
+        assert!(!names("used").is_empty() && names("used").iter().all(|name| names("devices").contains(name)));
+        for of in ["learned", "unknown"] {
+            let number = |field: String| row[field].as_f64().expect("a number");
+            assert!(number(format!("{of}_s")) > 0.0 && number(format!("{of}_ratio")) > 0.0, "{row}");
+        }
+        assert!(row["alone_s"].as_f64().is_some_and(|seconds| seconds > 0.0));
+    }
+
+    ok(&folder, &[&["bench", "vecadd", "--size", "1000"][..], &devices, &["--runs", "1", "--json"]].concat());
+    let kept = || {
+        let files = std::fs::read_dir(folder.join("cache/dml")).expect("the cache's folder");
+        let paths = files.map(|file| file.expect("a file").path());
+        paths.filter(|path| path.to_string_lossy().contains("knowledge-")).collect::<Vec<_>>()
+    };
+    let [file] = &kept()[..] else { panic!("{:?}", kept()) };
+    let text = std::fs::read_to_string(file).expect("it is there");
+    assert!(text.contains("vecadd"), "{text}");
+    // A file that is not understood is named, and replaced.
+    std::fs::write(file, "something else").expect("it is the test's own");
+    let again = dml(&folder, &[&["bench", "vecadd", "--size", "1000"][..], &devices, &["--runs", "1"]].concat());
+    assert!(again.status.success());
+    let told = String::from_utf8_lossy(&again.stderr);
+    assert!(told.contains("ignored") && told.contains("line 1"), "{told}");
+    assert!(std::fs::read_to_string(file).expect("it is there").contains("vecadd"));
+}

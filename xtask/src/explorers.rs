@@ -133,6 +133,21 @@ pub(crate) fn policies(arguments: &[String]) -> Result<(), Failure> {
     report.finish()
 }
 
+/// `cargo xtask never-loses [WORKLOAD]... [OPTIONS]`: `dml bench never-loses`, built for release.
+///
+/// What it covers: the real devices of this machine, with what they disturb each other by. What it cannot: a verdict on a
+/// machine that does other things meanwhile.
+///
+/// # Errors
+/// [`Failure::Work`] if it cannot be built, or a run fails or computes something wrong.
+pub(crate) fn never_loses(arguments: &[String]) -> Result<(), Failure> {
+    let mut report = Report::default();
+    let mut command = cargo(["run", "--release", "--bin", "dml", "--", "bench", "never-loses"]);
+    command.args(arguments);
+    report.command("never-loses", command);
+    report.finish()
+}
+
 /// `cargo xtask fuzz SECONDS [TARGET]`: libFuzzer on every target in turn, or on one, with AddressSanitizer where there is
 /// unsafe code. Inputs that
 /// reach new code join the corpus in fuzz/corpus; one that fails is left in fuzz/artifacts.

@@ -106,6 +106,12 @@ const TASKS: &[Task] = &[
         run: explorers::policies,
     },
     Task {
+        name: "never-loses",
+        arguments: "[WORKLOAD]... [OPTIONS]",
+        covers: "every workload, size and set of this machine's devices, together beside the best device alone; minutes",
+        run: explorers::never_loses,
+    },
+    Task {
         name: "fuzz",
         arguments: "SECONDS [TARGET]",
         covers: "libFuzzer on sequences of operations (x86_64 Linux); what it finds joins fuzz/corpus",
