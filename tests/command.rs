@@ -770,7 +770,9 @@ fn every_set_of_devices_stands_beside_the_best_one_alone() {
         };
         assert_eq!(names("devices"), ["cpu", "offload:0"]);
         assert!(names("devices").contains(&row["best"].as_str().expect("a name").to_owned()));
-        assert!(!names("used").is_empty() && names("used").iter().all(|name| names("devices").contains(name)));
+        assert!(
+            !names("used").is_empty() && names("used").iter().all(|name| names("devices").contains(name))
+        );
         for of in ["learned", "unknown"] {
             let number = |field: String| row[field].as_f64().expect("a number");
             assert!(number(format!("{of}_s")) > 0.0 && number(format!("{of}_ratio")) > 0.0, "{row}");
@@ -789,7 +791,8 @@ fn every_set_of_devices_stands_beside_the_best_one_alone() {
     assert!(text.contains("vecadd"), "{text}");
     // A file that is not understood is named, and replaced.
     std::fs::write(file, "something else").expect("it is the test's own");
-    let again = dml(&folder, &[&["bench", "vecadd", "--size", "1000"][..], &devices, &["--runs", "1"]].concat());
+    let again =
+        dml(&folder, &[&["bench", "vecadd", "--size", "1000"][..], &devices, &["--runs", "1"]].concat());
     assert!(again.status.success());
     let told = String::from_utf8_lossy(&again.stderr);
     assert!(told.contains("ignored") && told.contains("line 1"), "{told}");

@@ -200,6 +200,86 @@ fn a_reader_of_everything_comes_between_two_packages_in_flight() {
     work.assert_computed();
 }
 
+/// A hook holds nothing of the run: it may read what is done, and compute with it on all devices.
+#[test]
+fn a_hook_may_compute_with_what_the_run_has_done() {
+    struct Again {
+        platform: Platform,
+        kernel: Kernel,
+        computed: Buffer<u32>,
+        seen: Mutex<Vec<String>>,
+    }
+    impl Hooks for Again {
+        fn package_done(&self, _: &Package, _: DeviceId) {
+            let run = Coexecutor::new(&self.platform).policy("dynamic:4".parse().unwrap());
+            let told = run.run(&self.kernel, ITEMS).map(drop).map_err(|error| error.to_string());
+            let read = self.computed.read().map(drop).map_err(|error| error.to_string());
+            self.seen.lock().extend([told, read].into_iter().filter_map(Result::err));
+        }
+    }
+    for collect_on in [None, Some(CPU)] {
+        let work = Work::new(Arc::new(|_, _| {
+            Ok(Fence::running(|| {
+                std::thread::sleep(Duration::from_micros(500));
+                Ok(0)
+            }))
+        }));
+        let mut view = work.target.write().expect("nobody uses it");
+        view.fill(7);
+        view.release().expect("it was written");
+        let platform = Platform::clone(&work.platform);
+        let spare = platform.buffer::<u32>(ITEMS).build().expect("a small buffer");
+        let reads = |package: &Package, grants: &mut Grants| -> Result<Fence, KernelError> {
+            let _ = grants;
+            Ok(Fence::done(package.items()))
+        };
+        let whole = Argument::part(&spare, Access::ReadWrite, Footprint::PerItem { bytes: 4 });
+        let mut view = spare.write().expect("nobody uses it");
+        view.fill(1);
+        view.release().expect("it was written");
+        let kernel = Kernel::new("again", 10).read_all(&work.target).argument(whole);
+        let kernel = [CPU, GPU].into_iter().fold(kernel, |kernel, device| kernel.variant(device, reads));
+        let hooks = Again { platform, kernel, computed: work.target.clone(), seen: Mutex::new(Vec::new()) };
+        let run = watched("a run whose hooks run kernels", move || {
+            let coexecutor = Coexecutor::new(&work.platform).policy("dynamic:12".parse().unwrap());
+            coexecutor
+                .collect_on(collect_on)
+                .run_with(&work.kernel, ITEMS, &hooks)
+                .expect("nothing is wrong");
+            let seen = std::mem::take(&mut *hooks.seen.lock());
+            (work, seen)
+        });
+        let (work, seen) = run.join();
+        assert_eq!(seen, [""; 0]);
+        work.assert_computed();
+    }
+}
+
+#[test]
+fn what_a_run_could_not_do_is_refused_before_it_begins() {
+    let work = Work::new(Arc::new(|_, _| Ok(Fence::done(0))));
+    let run =
+        |kernel: &Kernel| Coexecutor::new(&work.platform).run(kernel, ITEMS).expect_err("it is refused");
+    // The calling thread would wait for itself.
+    let mut view = work.target.write().expect("nobody uses it");
+    view.fill(7);
+    let told = run(&work.kernel);
+    assert_eq!(told, RunError::HeldByCaller { kernel: "triple".to_owned(), index: 1 });
+    view.release().expect("it was written");
+    // A footprint counts from the start of the buffer, not from that of a part.
+    let variant = |package: &Package, grants: &mut Grants| -> Result<Fence, KernelError> {
+        let _ = grants;
+        Ok(Fence::done(package.items()))
+    };
+    let part = || Kernel::new("part", 10).read_all(&work.target.range(100..200)).variant(CPU, variant);
+    let told = run(&part());
+    assert_eq!(told, RunError::PartOfBuffer { kernel: "part".to_owned(), index: 0, bytes: 400..800 });
+    // Packages would read what others write.
+    let twice = Kernel::new("twice", 10).read_all(&work.target).write(&work.target).variant(CPU, variant);
+    let told = run(&twice);
+    assert_eq!(told, RunError::OneBufferTwice { kernel: "twice".to_owned(), first: 0, second: 1 });
+}
+
 #[test]
 fn a_package_that_fails_in_flight_takes_no_other_along() {
     for failing in [0, 1, 3] {
@@ -274,4 +354,5 @@ fn who_was_left_out_finishes_what_the_others_cannot() {
     failing.assert_computed();
     assert_eq!(report.failures.iter().map(|failure| failure.device).collect::<Vec<_>>(), [CPU]);
     assert_eq!(report.devices[1].items, ITEMS);
+    assert!(report.left_out.is_empty(), "it was needed after all");
 }

@@ -28,6 +28,7 @@ pub(crate) struct Origin(u64);
 impl Origin {
     /// Returns the origin for objects that this process makes.
     pub(crate) fn here() -> Self {
+        tell_of_forks();
         Self(MARK.number())
     }
 
@@ -35,6 +36,23 @@ impl Origin {
     #[inline]
     pub(crate) fn is_here(self) -> bool {
         MARK.is(self.0)
+    }
+}
+
+/// Has core told in each fork that it is one: what is valid in shared memory is granted without a call of an arena.
+fn tell_of_forks() {
+    #[cfg(unix)]
+    {
+        use std::sync::atomic::AtomicBool;
+        extern "C" fn in_child() {
+            dml_core::forked();
+        }
+        static IS_TOLD: AtomicBool = AtomicBool::new(false);
+        if !IS_TOLD.swap(true, Ordering::Relaxed) {
+            // SAFETY: the handler only adds to an atomic number.
+            let refused = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+            IS_TOLD.store(refused == 0, Ordering::Relaxed);
+        }
     }
 }
 

@@ -57,6 +57,7 @@ pub mod record {
 pub use base::access::{Access, Claim, Claims};
 pub use base::cost::Cost;
 pub use base::counters::{Counters, Operation, Transfer};
+pub use base::forks::forked;
 pub use base::guard::panic_text;
 pub use base::id::{
     ArenaId, ArenaSet, BufferId, DeviceId, DeviceSet, KernelId, LinkId, MAX_ARENAS, OwnerId, Seq, Ticket,

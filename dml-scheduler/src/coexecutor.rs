@@ -69,7 +69,9 @@ impl Coexecutor {
         self
     }
 
-    /// Computes items `0..items` of the kernel and waits for all of them.
+    /// Computes items `0..items` of the kernel and waits for all of them. It waits for whoever else uses the kernel's buffers, and for
+    /// fences of its variants, without a limit. The calling thread must not hold a buffer that the kernel writes, nor hold one for
+    /// writing that it reads.
     ///
     /// # Errors
     /// [`RunError`]. A failed unit is no error while other units can finish its work; the report names it. A lost

@@ -265,8 +265,17 @@ fn gather(lineup: &Lineup, runs: Vec<UnitRun>) -> Report {
         end: run.end,
     });
     let left_out = lineup.devices.iter().zip(&lineup.reasons);
-    let left_out =
-        left_out.filter_map(|(&device, reason)| Some(LeftOut { device, reason: reason.clone()? })).collect();
+    let left_out = left_out.filter_map(|(&device, reason)| Some(LeftOut { device, reason: reason.clone()? }));
+    // Who computed what the others could not was needed after all.
+    let left_out = left_out
+        .filter(|left_out| {
+            lineup
+                .devices
+                .iter()
+                .zip(&runs)
+                .all(|(device, run)| *device != left_out.device || run.packages.is_empty())
+        })
+        .collect();
     Report {
         duration,
         devices: reports.collect(),

@@ -13,8 +13,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// # What a hook may do
 /// - **H-1** A hook may panic, which does not disturb the run. When the run has ended, the first panic continues in the caller of
 ///   [`run_with`](crate::Coexecutor::run_with). (`hostile` `a_hook_that_panics_is_heard_after_the_run`)
-/// - **H-2** A hook may call back into core and the scheduler, which hold no lock while they call it. (`hostile`
-///   `a_hook_that_panics_is_heard_after_the_run`)
+/// - **H-2** A hook may call back into core and the scheduler, which hold no lock while they call it, nor any buffer on its
+///   thread. It may use the kernel's buffers, and run kernels over them. (`pipelines`
+///   `a_hook_may_compute_with_what_the_run_has_done`)
 pub trait Hooks: Sync {
     /// Called before any unit starts.
     fn director_start(&self) {}

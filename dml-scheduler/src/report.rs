@@ -163,7 +163,39 @@ pub enum RunError {
         /// The number of items of the run.
         items: u64,
     },
-    /// Two packages would write the same bytes.
+    /// An argument was made of a part of a buffer, in place of a footprint.
+    #[error(
+        "kernel {kernel}: argument {index} is made of bytes {bytes:?} of its buffer, and footprints count from the buffer's start"
+    )]
+    PartOfBuffer {
+        /// The kernel's name.
+        kernel: String,
+        /// The index of the argument.
+        index: usize,
+        /// The bytes of the part.
+        bytes: Range<u64>,
+    },
+    /// Two arguments are one buffer, and one of them is written.
+    #[error(
+        "kernel {kernel}: arguments {first} and {second} are one buffer, and one of them is written; one argument can be read and written"
+    )]
+    OneBufferTwice {
+        /// The kernel's name.
+        kernel: String,
+        /// The index of one argument.
+        first: usize,
+        /// The index of the other.
+        second: usize,
+    },
+    /// The calling thread holds a buffer that the kernel writes, so that the run could not end.
+    #[error("kernel {kernel}: argument {index} is written, and the calling thread holds its buffer")]
+    HeldByCaller {
+        /// The kernel's name.
+        kernel: String,
+        /// The index of the argument.
+        index: usize,
+    },
+    /// Two packages would write the same bytes. Packages that follow each other are compared.
     #[error(
         "kernel {kernel}: argument {index} is written at bytes {bytes:?} by items {first:?} and by items {second:?}"
     )]
@@ -193,7 +225,7 @@ pub enum RunError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// Every unit failed with items left, or results were lost together with their inputs.
-    #[error("kernel {kernel}: {missing} items were not computed, {}", failures.iter().map(|failure| failure.message.clone()).collect::<Vec<_>>().join("; "))]
+    #[error("kernel {kernel}: {missing} items were not computed, {}", failures.iter().map(|failure| format!("device {} at items {:?}: {}", failure.device, failure.package.range(), failure.message)).collect::<Vec<_>>().join("; "))]
     Unfinished {
         /// The kernel's name.
         kernel: String,

@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod cost;
 pub(crate) mod counters;
+pub(crate) mod forks;
 pub(crate) mod guard;
 pub(crate) mod id;
 pub(crate) mod names;

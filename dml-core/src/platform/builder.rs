@@ -1,6 +1,7 @@
 //! The parts of a platform, checked when it is built.
 
 use crate::base::counters::Counters;
+use crate::base::forks;
 use crate::base::guard::{Quiet, quietly};
 use crate::base::id::{ArenaId, DeviceId, MAX_ARENAS};
 use crate::base::sync::Arc;
@@ -178,6 +179,7 @@ impl PlatformBuilder {
             recorder: Arc::new(Recorder::new()),
             registry: Registry::default(),
             lost: AtomicU64::new(0),
+            forks: std::sync::atomic::AtomicU64::new(forks::count()),
         })))
     }
 

@@ -11,6 +11,7 @@ pub(crate) mod registry;
 pub(crate) mod topology;
 
 use crate::base::counters::Counters;
+use crate::base::forks;
 use crate::base::guard::guard;
 use crate::base::id::{ArenaId, BufferId, DeviceId, DeviceSet, LinkId, MAX_ARENAS};
 use crate::base::names::BufferName;
@@ -38,6 +39,8 @@ pub(crate) struct PlatformInner {
     pub(crate) registry: Registry,
     /// Devices declared lost, one bit each.
     lost: AtomicU64,
+    /// The number of forks after which the arenas have been asked what they lost.
+    forks: std::sync::atomic::AtomicU64,
 }
 
 /// The memories and devices of one machine. A platform is immutable, cheap to clone, and shared by its buffers.
@@ -184,6 +187,16 @@ impl Platform {
         // Devices declared before are declared again: the first declaration may still be running, and all buffers must
         // know on return.
         gone.iter().filter(|&device| self.declare_lost(device)).collect()
+    }
+
+    /// Notices what this process does not have of its parent's, if it is a fork and has not asked before.
+    #[inline]
+    pub(crate) fn notice_fork(&self) {
+        let forks = forks::count();
+        if self.0.forks.load(Ordering::Relaxed) != forks {
+            self.0.forks.store(forks, Ordering::Relaxed);
+            self.notice_losses();
+        }
     }
 
     /// Returns the devices declared lost so far, with the internal devices of lost stores.

@@ -120,6 +120,7 @@ impl Acquire {
     /// Groups the items into one part per buffer, in canonical order.
     #[track_caller]
     fn acquisition(self) -> Result<Acquisition, AcquireError> {
+        self.platform.notice_fork();
         let arena = self.arena?;
         let kernel = self.kernel.unwrap_or_else(fresh_kernel);
         let mut items: SmallVec<[Item; 3]> = SmallVec::with_capacity(self.items.len());

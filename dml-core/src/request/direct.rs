@@ -7,6 +7,7 @@ use crate::buffer::error::AcquireError;
 use crate::buffer::lock::External;
 use crate::platform::outstanding::Outstanding;
 use crate::request::grant::Grants;
+use crate::request::held;
 use crate::request::region::RawRange;
 use crate::state::{Begin, BindRefusal, BusyReason, EventKind};
 use std::ops::Range;
@@ -136,6 +137,13 @@ impl RawBuffer {
         }
         let (buffer, outstanding) = (self.0.name(), self.0.outstanding());
         Err(AcquireError::StillHeld { buffer, waited: timeout, outstanding })
+    }
+
+    /// Returns whether the current thread holds a grant or a view of the buffer. A thread that does must not wait for others
+    /// that need the buffer.
+    #[must_use]
+    pub fn is_held_here(&self) -> bool {
+        held::holds(self.id())
     }
 
     /// Returns the grants of the buffer that have not ended: their kernels and bytes, and the places of their acquires

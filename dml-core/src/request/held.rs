@@ -170,6 +170,20 @@ fn remove(entry: Entry, by: u64) {
     }
 }
 
+/// Returns whether this thread holds a buffer.
+pub(crate) fn holds(buffer: BufferId) -> bool {
+    let is_there =
+        |list: &List| list.entries.range((buffer, OwnerId(0))..=(buffer, OwnerId(u64::MAX))).next().is_some();
+    let found = HELD.try_with(|held| {
+        let mut list = held.list.borrow_mut();
+        is_there(&list) && {
+            held.tidy(&mut list);
+            is_there(&list)
+        }
+    });
+    found.unwrap_or_default()
+}
+
 /// Returns a buffer that this thread holds and that comes at or after `buffer` in the canonical order.
 pub(crate) fn at_or_after(buffer: BufferId) -> Option<BufferId> {
     let highest = |list: &List| {

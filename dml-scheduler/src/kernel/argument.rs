@@ -18,6 +18,8 @@ pub struct Argument {
     access: Access,
     footprint: Footprint,
     reduction: Option<Reduction>,
+    /// The bytes of the region that the argument was made of, if it is not the whole buffer: a mistake that a run refuses.
+    part: Option<Range<u64>>,
 }
 
 /// How packages add to an argument.
@@ -35,10 +37,13 @@ impl Argument {
         Self::part(region, Access::ReadOnly, Footprint::Whole)
     }
 
-    /// Makes an argument of which a package uses the part that its footprint names.
+    /// Makes an argument of which a package uses the part that its footprint names. Footprints count from the start of the
+    /// buffer, so the region has to be a whole one: a run refuses parts ([`RunError::PartOfBuffer`](crate::RunError)).
     #[must_use]
     pub fn part(region: &impl Region, access: Access, footprint: Footprint) -> Self {
-        Self { buffer: region.buffer().clone(), access, footprint, reduction: None }
+        let (buffer, bytes) = (region.buffer().clone(), region.bytes());
+        let part = (bytes != (0..buffer.len())).then_some(bytes);
+        Self { buffer, access, footprint, reduction: None, part }
     }
 
     /// Makes an argument to which every package adds. Each unit has a partial of its own, as large as the buffer, which begins
@@ -46,7 +51,9 @@ impl Argument {
     /// partials together, element by element, and the result overwrites the buffer.
     ///
     /// `combine` has to be associative and commutative: which packages a unit computes, and in which order, changes from run to
-    /// run.
+    /// run. `combine(identity, x)` has to be `x`: how many partials begin as the identity changes too. A run of no items leaves the
+    /// identity. On devices, a kernel gets at its partial as an argument of a [`Launcher`](dml_core::Launcher); a variant on
+    /// the host by the [`views`](dml_core::Grants::views) of its grants.
     #[must_use]
     pub fn reduction<T: Pod + fmt::Debug + Send + Sync>(
         result: &Buffer<T>,
@@ -56,6 +63,11 @@ impl Argument {
         let how = Arc::new(Elementwise { result: result.clone(), identity, combine });
         let reduction = Some(Reduction { how, partials: Vec::new() });
         Self { reduction, ..Self::part(result, Access::ReadWrite, Footprint::Whole) }
+    }
+
+    /// The bytes of the region that the argument was made of, if it is not the whole buffer.
+    pub(super) fn part_of_buffer(&self) -> Option<Range<u64>> {
+        self.part.clone()
     }
 
     /// Makes a copy of the argument for a run, with a partial for each unit if packages add to the argument.

@@ -166,7 +166,7 @@ impl Footprint {
                     ranges.extend(blocks(
                         rows,
                         row_bytes,
-                        columns.start * tile_bytes..columns.end * tile_bytes,
+                        columns.start.saturating_mul(tile_bytes)..columns.end.saturating_mul(tile_bytes),
                         len,
                     )?);
                     next = last;
@@ -197,6 +197,9 @@ impl Footprint {
     }
 }
 
+/// The most ranges that a package touches of one argument. Every one is acquired by itself.
+const MOST_RANGES: u64 = 1 << 16;
+
 /// Runs a foreign function, and turns its panic into an error.
 fn asked<R>(map: impl FnOnce() -> R) -> Result<R, FootprintFault> {
     guarded(map).map_err(|message| FootprintFault::Panicked { message })
@@ -223,10 +226,13 @@ fn blocks(
     }
     let columns = columns.start.min(row_bytes)..columns.end.min(row_bytes);
     let part = |row: u64| {
-        let start = row * row_bytes;
+        let start = row.saturating_mul(row_bytes);
         start.saturating_add(columns.start).min(len)..start.saturating_add(columns.end).min(len)
     };
     let rows = rows.start..rows.end.min(len.div_ceil(row_bytes));
+    if rows.end.saturating_sub(rows.start) > MOST_RANGES {
+        return Err(FootprintFault::NoPicture { what: "a package would touch more than 65,536 rows" });
+    }
     Ok(in_order(rows.map(part).collect(), len))
 }
 

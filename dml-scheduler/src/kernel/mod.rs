@@ -63,13 +63,14 @@ impl Error for NotStarted {
 ///
 /// # What a variant owes
 /// - **K-1** It writes only bytes that it was granted for writing, and all of those that it was granted for
-///   overwriting. Views on the host hold it to the first; what it does through a block is its own affair. A run of more items than
+///   overwriting: what it leaves out is whatever the device's memory held before. Views on the host hold it to the first; what it does through a block is its own affair. A run of more items than
 ///   buffers have bytes for is refused, if a launcher is to compute them. (`requests` `slices_are_of_granted_aligned_whole_elements`;
 ///   `sizes` `items_beyond_those_prepared_are_refused_before_their_launch`)
 /// - **K-2** It returns a fence that ends when the work does, or an error. A panic is an error: the package goes to another unit.
 ///   (`hostile` `a_variant_that_panics_hands_its_work_to_the_others`)
 /// - **K-3** [`NotStarted`] says that nothing was written. (`hostile` `a_launch_that_did_not_start_spoils_nothing`)
-/// - **K-4** It may use core, with the package's buffers in its hands. (`hostile` `a_variant_may_use_core`)
+/// - **K-4** It may use core, with the package's buffers in its hands, and with those of packages before that have not ended: it can
+///   wait for none of these. (`hostile` `a_variant_may_use_core`)
 /// - **K-5** It leaves the package's own grants in `grants`. Otherwise the package fails, what stands there is rolled back, and the
 ///   package's grants end where the variant has put them. (`hostile` `a_variant_that_exchanges_its_grants_fails`)
 pub trait Variant: Send + Sync {
@@ -462,6 +463,20 @@ impl Kernel {
     /// Checks that no two packages write the same bytes, because packages run side by side. Packages of one work-group that
     /// follow each other are compared, at some places between the items. For the named footprints that is exact.
     pub(crate) fn check_writes(&self, items: u64) -> Result<(), RunError> {
+        for (index, argument) in self.arguments.iter().enumerate() {
+            if let Some(bytes) = argument.part_of_buffer() {
+                return Err(RunError::PartOfBuffer { kernel: self.name.clone(), index, bytes });
+            }
+            if argument.access().writes() && argument.buffer().is_held_here() {
+                return Err(RunError::HeldByCaller { kernel: self.name.clone(), index });
+            }
+            let before = self.arguments[..index].iter().position(|other| other.buffer() == argument.buffer());
+            if let Some(first) = before
+                && (argument.access().writes() || self.arguments[first].access().writes())
+            {
+                return Err(RunError::OneBufferTwice { kernel: self.name.clone(), first, second: index });
+            }
+        }
         let is_shared = |argument: &Argument| argument.access().writes() && !argument.is_reduced();
         let written = self.arguments.iter().enumerate().filter(|(_, argument)| is_shared(argument));
         for (index, argument) in written {

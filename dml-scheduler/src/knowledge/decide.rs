@@ -151,7 +151,7 @@ impl Tried {
             candidates.iter().map(|candidate| names.iter().any(|name| name == candidate.name)).collect();
         let is_whole = members.iter().filter(|&&member| member).count() == names.len();
         let seconds = samples.expected_seconds()? * items as f64;
-        is_whole.then_some(Self { members, seconds, times: samples.len() })
+        (is_whole && !names.is_empty()).then_some(Self { members, seconds, times: samples.len() })
     }
 
     fn size(&self) -> usize {
@@ -187,10 +187,11 @@ impl Choice<'_> {
             return self.with_strangers(&joined, &strangers, expected, host);
         }
         let (members, reasons) = self.among_known(joined, joined_seconds, best);
-        let reasons = reasons.into_iter().zip(self.estimates).map(|(reason, estimate)| match estimate {
-            None => Some(Reason::Unknown { others_seconds: expected }),
-            Some(_) => reason,
-        });
+        let reasons =
+            reasons.into_iter().zip(self.estimates).map(|(reason, estimate)| match (reason, estimate) {
+                (Some(_), None) => Some(Reason::Unknown { others_seconds: expected }),
+                (reason, _) => reason,
+            });
         (members, reasons.collect(), None)
     }
 

@@ -140,6 +140,21 @@ fn one_slow_run_changes_nothing() {
     assert_eq!(world.knowledge.decide("kernel", 1 << 24, &world.candidates()).members, members);
 }
 
+/// A set may be known of which some device is not, from another program or another version.
+#[test]
+fn a_member_has_no_reason_to_be_left_out() {
+    let text = "dml knowledge 1\npage 12 kernel\ndevice cpu rate 1e6 peak 1e6 setup 1e-5\n\
+                set cpu seconds 1e-6 1e-6\nset gpu seconds 1e-9 1e-9\n";
+    let world = World {
+        knowledge: Knowledge::parse(text).expect("it is well formed"),
+        ..World::new(&[Truth { rate: 1e6, setup: 1e-5 }, Truth { rate: 1e9, setup: 10.0 }], 4096)
+    };
+    let decision = world.knowledge.decide("kernel", 4096, &world.candidates());
+    let each = decision.members.iter().zip(&decision.reasons);
+    assert!(each.clone().all(|(member, reason)| *member == reason.is_none()), "{decision:?}");
+    assert!(decision.members.contains(&true));
+}
+
 #[test]
 fn only_the_last_samples_count() {
     let mut samples = Samples::default();
@@ -161,6 +176,7 @@ fn a_wrong_line_is_named() {
         ("dml knowledge 1\npage 64 k\n", 2, "not a size class"),
         ("dml knowledge 1\npage 3 %zz\n", 2, "not a name"),
         ("dml knowledge 1\npage 3 k\nset cpu\n", 3, "no seconds"),
+        ("dml knowledge 1\npage 3 k\nset seconds 1\n", 3, "no device"),
         ("dml knowledge 1\npage 3 k\nset cpu seconds 1 -1\n", 3, "no seconds, or not positive"),
         ("dml knowledge 1\npage 3 k\ndevice cpu rate 1 peak 1\n", 3, "no setup"),
         ("dml knowledge 1\npage 3 k\ndevice cpu rate nan peak 1 setup 1\n", 3, "no rate, or not positive"),

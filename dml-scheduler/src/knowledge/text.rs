@@ -145,6 +145,10 @@ fn add(page: &mut Page, words: &[&str]) -> Result<(), &'static str> {
             let names: Option<Vec<String>> = names.iter().map(|name| unescaped(name)).collect();
             let mut names = names.ok_or("not a name")?;
             names.sort_unstable();
+            names.dedup();
+            if names.is_empty() {
+                return Err("no device");
+            }
             page.sets.insert(names, seconds);
         }
         _ => return Err("neither page, device nor set"),

@@ -166,7 +166,8 @@ impl Pipeline<'_, '_, '_> {
         if let Err(error) = finished {
             return self.trouble(journey, error);
         }
-        if self.unit.collects_on().is_none() {
+        // The application is told of packages on a thread that holds nothing: it may use what the kernel uses.
+        if self.flights.is_empty() && self.unit.collects_on().is_none() {
             return self.unit.complete(journey, self.run, self.starter);
         }
         // Another thread is worth its while only where there is something to compute meanwhile.
