@@ -263,9 +263,12 @@ fn gather(lineup: &Lineup, runs: Vec<UnitRun>) -> Report {
         busy: run.busy,
         end: run.end,
     });
-    let left_out = lineup.devices.iter().zip(&lineup.reasons);
-    let left_out =
-        left_out.filter_map(|(&device, reason)| Some(LeftOut { device, reason: reason.clone()? })).collect();
+    // Who was called up after all, because the others could not do it, was needed.
+    let idle = |run: &UnitRun| run.end.is_zero() && run.failure.is_none();
+    let left_out = lineup.devices.iter().zip(&lineup.reasons).zip(&runs).filter(|(_, run)| idle(run));
+    let left_out = left_out
+        .filter_map(|((&device, reason), _)| Some(LeftOut { device, reason: reason.clone()? }))
+        .collect();
     Report {
         duration,
         devices: reports.collect(),

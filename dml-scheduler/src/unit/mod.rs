@@ -19,6 +19,8 @@
 
 mod desk;
 mod pipeline;
+#[cfg(test)]
+mod tests;
 
 use crate::commander::Commander;
 use crate::guard::{Quiet, guarded};
