@@ -205,12 +205,15 @@ fn the_next_package_is_launched_while_results_are_brought() {
     run.join().assert_computed();
 }
 
+/// What the reader reads, once it is made.
+type Place = Arc<Mutex<Option<(Platform, Buffer<u32>)>>>;
+
 /// Whoever holds a package in flight must not wait for anybody: here the reader waits for the first package, and the second
 /// one would wait behind the reader.
 #[test]
 fn a_reader_of_everything_comes_between_two_packages_in_flight() {
     let reader: Arc<Mutex<Option<std::thread::JoinHandle<bool>>>> = Arc::default();
-    let place: Arc<Mutex<Option<(Platform, Buffer<u32>)>>> = Arc::default();
+    let place: Place = Arc::default();
     let (there, asked) = (place.clone(), reader.clone());
     let work = Work::new(Arc::new(move |_, number| {
         if number == 0 {
