@@ -115,6 +115,10 @@ fn assert_complete(report: &Report, input: &[u32], target: &dml::Buffer<u32>, ac
     let mut starts: Vec<_> = report.packages.iter().map(|record| record.package.range()).collect();
     starts.sort_by_key(|range| range.start);
     assert!(starts.windows(2).all(|pair| pair[0].end == pair[1].start), "a gap or an overlap: {starts:?}");
+    for record in &report.packages {
+        let turns = [record.start, record.begun, record.computed, record.end];
+        assert!(turns.is_sorted() && turns[0] < turns[1], "{record:?}");
+    }
     let old = if access.reads() { OLD } else { 0 };
     for ((out, value), item) in target.read().expect("all is released").iter().zip(input).zip(0..) {
         assert_eq!(*out, triple(*value, item).wrapping_add(old), "item {item}");
@@ -343,14 +347,18 @@ struct Killer<'a> {
     platform: &'a Platform,
     dying: &'a Dying,
     done: AtomicU64,
+    /// The items of these packages.
+    items: AtomicU64,
 }
 
 impl Hooks for Killer<'_> {
-    fn package_done(&self, _: &Package, device: DeviceId) {
-        if device == GPU
-            && self.done.fetch_add(1, Ordering::SeqCst) == self.dying.package
-            && self.dying.moment == Moment::AfterAPackage
-        {
+    fn package_done(&self, package: &Package, device: DeviceId) {
+        if device != GPU {
+            return;
+        }
+        self.items.fetch_add(package.items(), Ordering::SeqCst);
+        let number = self.done.fetch_add(1, Ordering::SeqCst);
+        if number == self.dying.package && self.dying.moment == Moment::AfterAPackage {
             mortal(self.platform, GPU).die();
         }
     }
@@ -442,6 +450,11 @@ fn dying_kernel(
 }
 
 fn run_dying(dying: &Dying) -> Result<Report, RunError> {
+    run_dying_counted(dying).0
+}
+
+/// Also returns how many items the dying device has completed.
+fn run_dying_counted(dying: &Dying) -> (Result<Report, RunError>, u64) {
     let platform = platform();
     let input = input(DYING_ITEMS);
     let source = platform.buffer_from(input.clone()).expect("a small buffer");
@@ -450,15 +463,17 @@ fn run_dying(dying: &Dying) -> Result<Report, RunError> {
     if dying.moment == Moment::BeforeItsFirstPackage {
         mortal(&platform, GPU).die();
     }
-    let killer = Killer { platform: &platform, dying, done: AtomicU64::new(0) };
+    let killer = Killer { platform: &platform, dying, done: AtomicU64::new(0), items: AtomicU64::new(0) };
     let run = Coexecutor::new(&platform).policy(dying.policy).collect_on(dying.collect_on);
-    let report = run.run_with(&kernel, DYING_ITEMS, &killer)?;
+    let ended = run.run_with(&kernel, DYING_ITEMS, &killer);
+    let items = killer.items.load(Ordering::SeqCst);
+    let Ok(report) = ended else { return (ended, items) };
     assert_complete(&report, &input, &target, dying.access);
     assert_eq!(
         platform.lost_devices(),
         mortal(&platform, GPU).is_lost().then_some(GPU).into_iter().collect()
     );
-    Ok(report)
+    (Ok(report), items)
 }
 
 fn the_three() -> [PolicySpec; 3] {
@@ -539,10 +554,12 @@ fn what_was_changed_and_lost_is_missing_and_counted() {
     for policy in the_three() {
         let (moment, access) = (Moment::AfterItsLastPackage, Access::ReadWrite);
         let dying = Dying { moment, package: 0, policy, access, collect_on: None };
-        let Err(RunError::Unfinished { missing, failures, .. }) = run_dying(&dying) else {
+        let (Err(RunError::Unfinished { missing, failures, .. }), completed) = run_dying_counted(&dying)
+        else {
             panic!("{policy}: the old contents are gone, and so are the new ones")
         };
-        assert!(missing > 0 && missing < DYING_ITEMS, "{policy}: {missing}");
+        // On a busy machine the device may have completed all of them.
+        assert!(missing > 0 && missing == completed, "{policy}: {missing} of {completed}");
         let [failure] = &*failures else { panic!("{policy}: {failures:?}") };
         assert!(failure.message.contains("gpu:0 was lost with the results of"), "{}", failure.message);
         // Collected, they are not lost.

@@ -127,9 +127,26 @@ fn run_in_ten(work: Work, done: Arc<Turns>) -> Work {
         let coexecutor = Coexecutor::new(&work.platform).devices([GPU]).policy("dynamic:10".parse().unwrap());
         let report = coexecutor.run_with(&work.kernel, ITEMS, &Done(done)).expect("nothing is wrong");
         assert_eq!(report.packages.len(), 10);
+        assert_in_order(&report);
         work
     });
     run.join()
+}
+
+/// The turns of every package of the GPU come one after the other, and the report's sums are those of its packages.
+fn assert_in_order(report: &Report) {
+    for record in &report.packages {
+        let turns = [record.start, record.begun, record.computed, record.end];
+        assert!(turns.windows(2).all(|pair| pair[0] < pair[1]), "{record:?}");
+    }
+    for pair in report.packages.windows(2) {
+        assert!(pair[0].package.index() < pair[1].package.index());
+        assert!(pair[0].computed <= pair[1].begun, "the device computes one package at a time: {pair:?}");
+    }
+    let end = report.packages.iter().map(|record| record.end).max().expect("it has packages");
+    let [device] = &report.devices[..] else { panic!("{:?}", report.devices) };
+    assert_eq!((device.end, report.duration), (end, end));
+    assert!(device.busy <= end - report.packages[0].start, "time counts once");
 }
 
 #[test]
@@ -162,12 +179,41 @@ fn results_are_brought_while_the_next_package_is_computed() {
     run_in_ten(work, done).assert_computed();
 }
 
+/// Brings results for as long as the unit does not go on to its next packages.
+struct Brings(Arc<Turns>);
+
+impl Hooks for Brings {
+    fn package_done(&self, package: &Package, _: DeviceId) {
+        // When a package is done, the two behind it are launched. The one after them is not before the unit has gone on.
+        self.0.wait_for((package.index() + 4).min(10));
+    }
+}
+
+#[test]
+fn the_next_package_is_launched_while_results_are_brought() {
+    let launched = Arc::new(Turns::default());
+    let turns = launched.clone();
+    let work = Work::new(Arc::new(move |_, _| {
+        turns.add();
+        Ok(Fence::running(|| Ok(0)))
+    }));
+    let run = watched("a run that goes on while results are brought", move || {
+        let coexecutor = Coexecutor::new(&work.platform).devices([GPU]).policy("dynamic:10".parse().unwrap());
+        coexecutor.run_with(&work.kernel, ITEMS, &Brings(launched)).expect("nothing is wrong");
+        work
+    });
+    run.join().assert_computed();
+}
+
+/// What the reader reads, once it is made.
+type Place = Arc<Mutex<Option<(Platform, Buffer<u32>)>>>;
+
 /// Whoever holds a package in flight must not wait for anybody: here the reader waits for the first package, and the second
 /// one would wait behind the reader.
 #[test]
 fn a_reader_of_everything_comes_between_two_packages_in_flight() {
     let reader: Arc<Mutex<Option<std::thread::JoinHandle<bool>>>> = Arc::default();
-    let place = Arc::new(Mutex::new(None::<(Platform, Buffer<u32>)>));
+    let place: Place = Arc::default();
     let (there, asked) = (place.clone(), reader.clone());
     let work = Work::new(Arc::new(move |_, number| {
         if number == 0 {
@@ -340,6 +386,113 @@ fn a_device_that_only_lengthens_the_run_is_left_out_with_a_reason() {
     assert_eq!(again.left_out.len(), 1);
 }
 
+/// Compares what was learned from one run with its report.
+fn assert_taught(knowledge: &Knowledge, report: &Report) {
+    let text = knowledge.to_string();
+    let numbers = |line: &str| -> Vec<f64> { line.split(' ').filter_map(|word| word.parse().ok()).collect() };
+    let are = |line: &str, expected: &[f64]| {
+        let told = numbers(line);
+        let near = |(told, expected): (&f64, &f64)| (told / expected - 1.0).abs() < 1e-6;
+        assert!(told.len() == expected.len() && told.iter().zip(expected).all(near), "{line}: {expected:?}");
+    };
+    let line =
+        |begin: &str| text.lines().find(|line| line.starts_with(begin)).expect("it is known").to_owned();
+    let mut set = "set".to_owned();
+    // What a package costs besides its items: a wake-up on the host, a launch and a wait elsewhere.
+    for (device, name, cost) in [(CPU, "cpu", 30e-6), (GPU, "gpu:0", 120e-6)] {
+        let records: Vec<_> = report.packages.iter().filter(|record| record.device == device).collect();
+        if records.is_empty() {
+            assert!(!text.contains(name), "{text}");
+            continue;
+        }
+        let items: u64 = records.iter().map(|record| record.package.items()).sum();
+        let begun = records.iter().map(|record| record.begun).min().expect("one at least");
+        let computed = records.iter().map(|record| record.computed).max().expect("one at least");
+        let end = records.iter().map(|record| record.end).max().expect("one at least");
+        let peaks = records.iter().map(|record| {
+            let seconds = (record.computed - record.begun).as_secs_f64();
+            record.package.items() as f64 / (seconds - cost).max(seconds * 0.02)
+        });
+        let rate = items as f64 / (computed - begun).as_secs_f64();
+        let setup = (begun + (end - computed)).as_secs_f64();
+        are(&line(&format!("device {name} ")), &[rate, peaks.fold(0.0, f64::max), setup]);
+        set.push_str(&format!(" {name}"));
+    }
+    are(&line(&format!("{set} seconds ")), &[report.duration.as_secs_f64() / ITEMS as f64]);
+}
+
+#[test]
+fn a_run_teaches_what_its_report_says() {
+    for device in [CPU, GPU] {
+        let knowledge = Knowledge::new();
+        let work = Work::new(Arc::new(|_, _| {
+            Ok(Fence::running(|| {
+                std::thread::sleep(Duration::from_millis(1));
+                Ok(0)
+            }))
+        }));
+        let coexecutor = Coexecutor::new(&work.platform).knowledge(&knowledge).devices([device]);
+        let other = coexecutor.clone().policy("dynamic:10".parse().unwrap());
+        other.run(&work.kernel, ITEMS).expect("nothing is wrong");
+        assert_eq!(knowledge.pages(), 0, "only runs of the default policy teach");
+        let report = coexecutor.run(&work.kernel, ITEMS).expect("nothing is wrong");
+        assert_taught(&knowledge, &report);
+        work.assert_computed();
+    }
+}
+
+#[test]
+fn the_host_begins_a_run_of_which_nothing_is_known_and_others_are_called_up() {
+    let gpu = Arc::new(Turns::default());
+    let turns = gpu.clone();
+    let work = Work::new(Arc::new(move |device, number| {
+        if device == GPU {
+            turns.add();
+            return Ok(Fence::done(0));
+        }
+        // The first package is the only sample so far, and one sample decides nothing.
+        std::thread::sleep(Duration::from_millis(10));
+        assert!(number > 0 || *turns.count.lock() == 0, "the other was not called up yet");
+        let turns = turns.clone();
+        Ok(Fence::running(move || {
+            // A run of so slow packages is long enough for the other one, and the host waits for it.
+            turns.wait_for(u64::from(number >= 2));
+            Ok(0)
+        }))
+    }));
+    let run = watched("a run in which the GPU is called up", move || {
+        let knowledge = Knowledge::new();
+        let report = run(&work, &knowledge).expect("nothing is wrong");
+        assert_taught(&knowledge, &report);
+        (report, work)
+    });
+    let (report, work) = run.join();
+    assert!(report.devices.iter().all(|device| device.items > 0), "{:?}", report.devices);
+    assert!(report.left_out.is_empty());
+    work.assert_computed();
+}
+
+#[test]
+fn where_the_host_fails_at_the_opening_the_others_compute_all() {
+    let work = Work::new(Arc::new(|device, _| match device {
+        CPU => Err("the host is out of order".into()),
+        _ => Ok(Fence::done(0)),
+    }));
+    let report = run(&work, &Knowledge::new()).expect("the GPU computes all of it");
+    work.assert_computed();
+    assert_eq!(report.failures.iter().map(|failure| failure.device).collect::<Vec<_>>(), [CPU]);
+    assert_eq!(report.devices[1].items, ITEMS);
+}
+
+#[test]
+fn a_run_of_a_few_groups_is_one_package_of_the_host() {
+    let work = Work::new(Arc::new(|_, _| Ok(Fence::done(0))));
+    let report = Coexecutor::new(&work.platform).run(&work.kernel, 80).expect("nothing is wrong");
+    let packages: Vec<_> =
+        report.packages.iter().map(|record| (record.device, record.package.range())).collect();
+    assert_eq!(packages, [(CPU, 0..80)]);
+}
+
 #[test]
 fn who_was_left_out_finishes_what_the_others_cannot() {
     let (good, knowledge) = (slow_gpu(), Knowledge::new());
@@ -350,7 +503,10 @@ fn who_was_left_out_finishes_what_the_others_cannot() {
         CPU => Err("the host is out of order".into()),
         _ => Ok(Fence::done(0)),
     }));
+    let known = knowledge.to_string();
     let report = run(&failing, &knowledge).expect("the GPU computes all of it");
+    assert_eq!(knowledge.to_string(), known, "a run with failures teaches nothing");
+    assert_eq!(report.left_out, [], "who computed all of it was needed");
     failing.assert_computed();
     assert_eq!(report.failures.iter().map(|failure| failure.device).collect::<Vec<_>>(), [CPU]);
     assert_eq!(report.devices[1].items, ITEMS);

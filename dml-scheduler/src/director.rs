@@ -264,17 +264,11 @@ fn gather(lineup: &Lineup, runs: Vec<UnitRun>) -> Report {
         busy: run.busy,
         end: run.end,
     });
-    let left_out = lineup.devices.iter().zip(&lineup.reasons);
-    let left_out = left_out.filter_map(|(&device, reason)| Some(LeftOut { device, reason: reason.clone()? }));
-    // Who computed what the others could not was needed after all.
+    // Who was called up after all, because the others could not do it, was needed.
+    let idle = |run: &UnitRun| run.end.is_zero() && run.failure.is_none();
+    let left_out = lineup.devices.iter().zip(&lineup.reasons).zip(&runs).filter(|(_, run)| idle(run));
     let left_out = left_out
-        .filter(|left_out| {
-            lineup
-                .devices
-                .iter()
-                .zip(&runs)
-                .all(|(device, run)| *device != left_out.device || run.packages.is_empty())
-        })
+        .filter_map(|((&device, reason), _)| Some(LeftOut { device, reason: reason.clone()? }))
         .collect();
     Report {
         duration,

@@ -78,7 +78,8 @@ pub struct Report {
     pub packages: Vec<PackageRecord>,
     /// The units that gave up during the run.
     pub failures: Vec<UnitFailure>,
-    /// The devices that were left out, with the reasons. They are among [`devices`](Report::devices) too.
+    /// The devices that were left out to the end, with the reasons. They are among [`devices`](Report::devices) too. A device
+    /// that was called up because the others could not finish the run is not among them.
     pub left_out: Vec<LeftOut>,
 }
 

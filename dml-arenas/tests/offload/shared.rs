@@ -426,6 +426,14 @@ fn a_fork_has_neither_the_memory_nor_its_contents() {
         assert!(matches!(&error, AllocError::Lost { loss, .. } if loss.contains("fork")), "{error}");
     })
     .ends_well();
+    // Nobody has to ask first: what is valid would be granted without a call of any arena.
+    child(|| {
+        assert!(data.read().unwrap_err().is_device_lost());
+        assert!(data.write().unwrap_err().is_device_lost());
+        let refused = scene.platform.acquire(CPU).read_write(&data).try_now();
+        assert!(refused.unwrap_err().is_device_lost());
+    })
+    .ends_well();
     // Whoever looks at a view from before is ended; nothing of the parent's is seen or changed.
     child(|| {
         // SAFETY: the child's own; a sanitizer's handler would make another end of it.

@@ -14,7 +14,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// How often a set is tried before its times are believed.
-const TRIES: usize = 2;
+pub(super) const TRIES: usize = 2;
 /// An unknown device may be so many times as fast as all others together.
 const FASTEST: f64 = 256.0;
 /// How often a device alone is tried that comes near the best set: its first runs may have met a busy machine.

@@ -1,7 +1,7 @@
 //! What is kept, what is decided by it, and what it looks like as text.
 
 use super::*;
-use crate::knowledge::decide::Members;
+use crate::knowledge::decide::{Members, TRIES};
 use crate::policy::Freight;
 use proptest::prelude::*;
 
@@ -14,16 +14,18 @@ struct Truth {
 
 const NAMES: [&str; 3] = ["cpu", "gpu", "worker"];
 
-/// A machine on which devices neither help nor disturb each other.
+/// A machine on which devices do not help each other.
 struct World {
     devices: Vec<Truth>,
     items: u64,
     knowledge: Knowledge,
+    /// The part of its rate that is left to a device among others.
+    among_others: f64,
 }
 
 impl World {
     fn new(devices: &[Truth], items: u64) -> Self {
-        Self { devices: devices.to_vec(), items, knowledge: Knowledge::new() }
+        Self { devices: devices.to_vec(), items, knowledge: Knowledge::new(), among_others: 1.0 }
     }
 
     fn candidates(&self) -> Vec<Candidate<'static>> {
@@ -39,8 +41,9 @@ impl World {
     /// The seconds that a set of devices takes at best.
     fn seconds(&self, members: &[bool]) -> f64 {
         let of = || self.devices.iter().zip(members).filter(|(_, member)| **member).map(|(truth, _)| truth);
-        let rate: f64 = of().map(|truth| truth.rate).sum();
-        let work: f64 = of().map(|truth| truth.setup * truth.rate).sum();
+        let left = if of().count() > 1 { self.among_others } else { 1.0 };
+        let rate: f64 = of().map(|truth| truth.rate * left).sum();
+        let work: f64 = of().map(|truth| truth.setup * truth.rate * left).sum();
         // A device that is not going before the others are done lengthens the run.
         let longest = of().map(|truth| truth.setup).fold(0.0, f64::max);
         ((self.items as f64 + work) / rate).max(longest)
@@ -50,6 +53,12 @@ impl World {
         let sets = (1_u32..1 << self.devices.len())
             .map(|set| (0..self.devices.len()).map(|index| set & 1 << index != 0).collect::<Vec<bool>>());
         sets.map(|set| self.seconds(&set)).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Runs so many times, and returns what the last one was.
+    fn runs(&self, runs: usize) -> (Members, f64) {
+        (1..runs).for_each(|_| drop(self.run()));
+        self.run()
     }
 
     /// Decides, and lets the world answer. Among others every device looks a little slower than it is.
@@ -64,7 +73,7 @@ impl World {
             self.devices.iter().zip(NAMES).zip(&decision.members).filter(|(_, member)| **member)
         {
             let notes = page.devices.entry(name.to_owned()).or_default();
-            notes.rate.add(if together { truth.rate * 0.9 } else { truth.rate });
+            notes.rate.add(if together { truth.rate * 0.9 * self.among_others } else { truth.rate });
             notes.peak.add(truth.rate);
             notes.setup.add(truth.setup);
             names.push(name.to_owned());
@@ -88,12 +97,169 @@ fn after_a_dozen_runs_the_best_set_is_used() {
     for devices in machines {
         for items in (0..9).map(|step| 8_u64.pow(step)) {
             let world = World::new(&devices, items);
-            (0..11).for_each(|_| drop(world.run()));
-            let (_, seconds) = world.run();
+            let seconds = world.runs(12).1;
             let best = world.best_seconds();
             assert!(seconds <= best * 1.05, "{items} items on {devices:?}: {seconds} s, {best} s at best");
         }
     }
+}
+
+#[test]
+fn a_device_that_others_disturb_is_found_to_be_better_alone() {
+    let devices = [Truth { rate: 1e8, setup: 1e-5 }, Truth { rate: 3e8, setup: 1e-4 }];
+    let mut world = World::new(&devices, 1 << 24);
+    // Together they compute four tenths of what the second one does alone, and no sum of rates says so.
+    world.among_others = 0.3;
+    let runs: Vec<_> = (0..12).map(|_| world.run()).collect();
+    assert_eq!(runs.first().map(|(members, _)| &members[..]), Some(&[true, true][..]));
+    assert_eq!(runs.last().map(|(members, _)| &members[..]), Some(&[false, true][..]));
+    let decision = world.knowledge.decide("kernel", 1 << 24, &world.candidates());
+    let Some(Reason::Slower { seconds, with_it_seconds: Some(with_it) }) = decision.reasons[0] else {
+        panic!("{:?}", decision.reasons)
+    };
+    assert!((with_it / world.seconds(&[true, true]) - 1.0).abs() < 1e-6, "{with_it}");
+    assert!((seconds / world.seconds(&[false, true]) - 1.0).abs() < 1e-6, "{seconds}");
+    let told = decision.reasons[0].as_ref().map(ToString::to_string);
+    assert_eq!(told.as_deref(), Some("runs took 139888 us with it and 56024 us without"));
+}
+
+#[test]
+fn what_is_tried_alone_is_tried_twice_and_others_are_told_so() {
+    let world = World::new(&[Truth { rate: 1e8, setup: 1e-5 }, Truth { rate: 3e8, setup: 1e-4 }], 1 << 24);
+    let mut world = World { among_others: 0.3, ..world };
+    world.run();
+    world.among_others = 0.2;
+    for _ in 0..TRIES {
+        let decision = world.knowledge.decide("kernel", 1 << 24, &world.candidates());
+        assert_eq!((&decision.members[..], &decision.reasons[0]), (&[false, true][..], &Some(Reason::Trial)));
+        // It turns out to be slow, so that the best set is still the other one, and its peak still promises much.
+        let mut book = world.knowledge.0.lock();
+        let page = book.page("kernel", 1 << 24);
+        page.sets.entry(vec!["gpu".to_owned()]).or_default().add(1e-7);
+    }
+    let decision = world.knowledge.decide("kernel", 1 << 24, &world.candidates());
+    assert_ne!(decision.members, [false, true]);
+}
+
+#[test]
+fn the_nearest_size_says_what_a_device_does() {
+    let knowledge = Knowledge::new();
+    for (class, rate) in [(4, 4e3), (10, 1e4), (20, 2e4)] {
+        let mut book = knowledge.0.lock();
+        let page = book.page("kernel", 1 << class);
+        let notes = page.devices.entry("cpu".to_owned()).or_default();
+        notes.rate.add(rate);
+        // A page without a rate says nothing, however near it is.
+        book.page("kernel", 1 << 16).devices.entry("cpu".to_owned()).or_default().setup.add(1.0);
+    }
+    let cpu = Candidate { name: "cpu", freight: Freight { setup: 0.0, per_item: 0.0 }, is_host: true };
+    for (class, rate) in [(0, 4e3), (5, 4e3), (9, 1e4), (12, 1e4), (16, 2e4), (40, 2e4)] {
+        let decision = knowledge.decide("kernel", 1 << class, &[cpu]);
+        assert_eq!(decision.estimates[0].map(|estimate| estimate.rate), Some(rate), "class {class}");
+    }
+}
+
+#[test]
+fn only_sets_of_those_who_could_take_part_count() {
+    let world = World::new(&[Truth { rate: 1e8, setup: 1e-5 }, Truth { rate: 1e8, setup: 1e-5 }], 1 << 24);
+    (0..12).for_each(|_| drop(world.run()));
+    // With a third device runs were a hundred times as fast. It is not among the candidates.
+    let names = ["cpu", "worker"].map(str::to_owned).to_vec();
+    for _ in 0..4 {
+        let mut book = world.knowledge.0.lock();
+        book.page("kernel", 1 << 24).sets.entry(names.clone()).or_default().add(1e-10);
+    }
+    let decision = world.knowledge.decide("kernel", 1 << 24, &world.candidates());
+    assert_eq!(decision.members, [true, true]);
+}
+
+#[test]
+fn of_two_sets_that_are_about_as_fast_the_smaller_is_used() {
+    let world = World::new(&[Truth { rate: 1e8, setup: 1e-5 }, Truth { rate: 1e8, setup: 1e-5 }], 1 << 24);
+    let mut book = world.knowledge.0.lock();
+    let page = book.page("kernel", 1 << 24);
+    for name in ["cpu", "gpu"] {
+        let notes = page.devices.entry(name.to_owned()).or_default();
+        notes.rate.add(1e8);
+        notes.setup.add(1e-5);
+    }
+    for (names, seconds) in [(vec!["cpu", "gpu"], 0.98e-9), (vec!["cpu"], 1e-9), (vec!["gpu"], 1.02e-9)] {
+        let set = page.sets.entry(names.into_iter().map(str::to_owned).collect()).or_default();
+        (0..4).for_each(|_| set.add(seconds));
+    }
+    drop(book);
+    let decision = world.knowledge.decide("kernel", 1 << 24, &world.candidates());
+    assert_eq!(decision.members, [true, false]);
+    assert!(matches!(decision.reasons[1], Some(Reason::Slower { with_it_seconds: Some(_), .. })));
+}
+
+#[test]
+fn those_who_promise_more_together_are_tried_twice() {
+    let world = World::new(&[Truth { rate: 1e8, setup: 1e-5 }, Truth { rate: 1e8, setup: 1e-4 }], 1 << 24);
+    let add = |names: &[&str], seconds: f64| {
+        let mut book = world.knowledge.0.lock();
+        let page = book.page("kernel", 1 << 24);
+        for (name, truth) in NAMES.iter().zip(&world.devices) {
+            let notes = page.devices.entry((*name).to_owned()).or_default();
+            notes.rate.add(truth.rate);
+            notes.setup.add(truth.setup);
+        }
+        page.sets.entry(names.iter().map(|name| (*name).to_owned()).collect()).or_default().add(seconds);
+    };
+    let members = || world.knowledge.decide("kernel", 1 << 24, &world.candidates()).members;
+    // Each takes ten nanoseconds per item. Both together should take half of that, and take twice as long.
+    (0..4).for_each(|_| add(&["cpu"], 1e-8));
+    add(&["cpu", "gpu"], 2e-8);
+    assert_eq!(members(), [true, true], "the first run may have paid for compilation");
+    add(&["cpu", "gpu"], 2e-8);
+    assert_eq!(members(), [true, false]);
+}
+
+#[test]
+fn a_stranger_is_tried_where_it_could_help_and_the_host_begins() {
+    let world = World::new(&[Truth { rate: 1e8, setup: 1e-5 }], 1 << 24);
+    (0..4).for_each(|_| drop(world.run()));
+    let decide = |items: u64, setup: f64, per_item: f64| {
+        let mut candidates = world.candidates();
+        candidates.push(Candidate { name: "gpu", freight: Freight { setup, per_item }, is_host: false });
+        world.knowledge.decide("kernel", items, &candidates)
+    };
+    let tried = decide(1 << 24, 1e-3, 1e-10);
+    assert_eq!((&tried.members[..], tried.opens), (&[true, true][..], Some(0)));
+    // It is set going too late, or its data moves no faster than the host computes.
+    for (setup, per_item) in [(1.0, 1e-10), (1e-3, 1e-7)] {
+        let decision = decide(1 << 24, setup, per_item);
+        assert_eq!((&decision.members[..], decision.opens), (&[true, false][..], None));
+        assert!(matches!(decision.reasons[1], Some(Reason::Unknown { .. })), "{:?}", decision.reasons);
+    }
+}
+
+#[test]
+fn of_few_runs_the_fastest_counts_and_of_more_the_lower_median() {
+    let mut samples = Samples::default();
+    let expected = [(9.0, 9.0), (3.0, 3.0), (5.0, 3.0), (8.0, 5.0), (7.0, 7.0), (4.0, 5.0)];
+    for (sample, expected) in expected {
+        samples.add(sample);
+        assert_eq!(samples.expected_seconds(), Some(expected), "{samples:?}");
+    }
+}
+
+#[test]
+fn there_are_only_so_many_pages() {
+    let knowledge = Knowledge::new();
+    for number in 0..MOST_PAGES + 3 {
+        let mut book = knowledge.0.lock();
+        let samples = &mut book.page(&format!("kernel {number:05}"), 1).sets;
+        samples.entry(vec!["cpu".to_owned()]).or_default().add(1.0);
+    }
+    assert_eq!(knowledge.pages(), MOST_PAGES);
+    let text = knowledge.to_string();
+    assert_eq!(Knowledge::parse(&text).map(|knowledge| knowledge.pages()), Ok(MOST_PAGES));
+    let told = Knowledge::parse(&format!("{text}page 3 more\n")).expect_err("one too many");
+    assert_eq!(told.what, "too many pages");
+    // A set's names come in any order.
+    let text = "dml knowledge 1\npage 3 k\nset b a seconds 1e0\n";
+    assert_eq!(Knowledge::parse(text).map(|knowledge| knowledge.to_string()), Ok(text.replace("b a", "a b")));
 }
 
 #[test]
@@ -126,6 +292,7 @@ fn what_is_known_of_a_size_helps_with_others_and_other_kernels_do_not() {
     }
     let tiny = world.knowledge.decide("kernel", 64, &world.candidates());
     assert_eq!(tiny.members, [true, false], "the host is done before the other has begun");
+    assert!(matches!(tiny.reasons[1], Some(Reason::SetUp { .. })), "{:?}", tiny.reasons);
     let other = world.knowledge.decide("another", 64, &world.candidates());
     assert_eq!(other.estimates, [None, None]);
 }
@@ -133,8 +300,7 @@ fn what_is_known_of_a_size_helps_with_others_and_other_kernels_do_not() {
 #[test]
 fn one_slow_run_changes_nothing() {
     let world = World::new(&[Truth { rate: 1e8, setup: 1e-5 }, Truth { rate: 1e8, setup: 1e-5 }], 1 << 24);
-    (0..11).for_each(|_| drop(world.run()));
-    let (members, _) = world.run();
+    let members = world.runs(12).0;
     let names: Vec<String> = NAMES[..2].iter().map(|name| (*name).to_owned()).collect();
     world.knowledge.0.lock().page("kernel", 1 << 24).sets.get_mut(&names).expect("it is the best").add(1.0);
     assert_eq!(world.knowledge.decide("kernel", 1 << 24, &world.candidates()).members, members);

@@ -395,6 +395,110 @@ mod tests {
     }
 
     #[test]
+    fn where_nobody_could_begin_in_time_one_sample_is_enough() {
+        // The samples cost five microseconds each: even a thousand of them are over before the other has begun.
+        let (sizes, called) = run(1000, 1, Freight { setup: 10e-3, per_item: 0.0 });
+        assert_eq!((sizes, called), (vec![1, 999], None));
+    }
+
+    #[test]
+    fn a_telling_sample_is_repeated_before_it_decides() {
+        // Each item takes a hundred microseconds, so the first sample is telling, and the second is no longer than it.
+        let (sizes, called) = run(1 << 16, 100_000, Freight { setup: 1e-3, per_item: 0.0 });
+        assert_eq!(sizes, [1, 1]);
+        assert_eq!(called.map(|(_, units)| units), Some(vec![OTHER]));
+    }
+
+    /// A policy in which both units work, and packages of theirs of these items and microseconds each.
+    fn together(work: u64, packages: &[(UnitId, u64, u64)]) -> Opening {
+        let inner = Calibrated::new(work, 1, &[None, None]).unwrap();
+        let freight = Freight { setup: 1e-4, per_item: 0.0 };
+        let mut policy = Opening::new(inner, work, HOST, vec![(OTHER, freight)]).at_once();
+        let mut ends = [Duration::ZERO; 2];
+        for (index, &(unit, items, micros)) in (0..).zip(packages) {
+            let package = Package::new(0..items, unit, index);
+            let begun = ends[unit.0];
+            let end = begun + Duration::from_micros(micros);
+            policy.handed(&package, begun);
+            policy.computed(&Computed::new(&package, begun, begun, end, end));
+            ends[unit.0] = end;
+        }
+        policy
+    }
+
+    #[test]
+    fn a_unit_that_does_next_to_nothing_is_left_out_once_all_are_measured() {
+        let fast = (HOST, 10_000, 1000);
+        let slow = (OTHER, 900, 1000);
+        let slow_turns = |turns: usize| [vec![fast; 3], vec![slow; turns]].concat();
+        assert!(
+            together(1 << 20, &slow_turns(2)).next(OTHER, 1 << 19).is_some(),
+            "two packages say too little"
+        );
+        assert_eq!(together(1 << 20, &slow_turns(3)).next(OTHER, 1 << 19), None);
+        let tenth = [vec![fast; 3], vec![(OTHER, 1200, 1000); 3]].concat();
+        assert!(together(1 << 20, &tenth).next(OTHER, 1 << 19).is_some(), "it does more than a tenth");
+    }
+
+    #[test]
+    fn who_is_left_over_takes_all_at_once_only_where_a_package_costs_its_launch() {
+        let slow = vec![(OTHER, 1, 1000); 3];
+        let flat = vec![(HOST, 1000, 200), (HOST, 10_000, 200), (HOST, 20_000, 210)];
+        let mut policy = together(1 << 20, &[slow.clone(), flat].concat());
+        assert_eq!(policy.next(HOST, 90_000), Some(90_000));
+        // Twice the items took twice the time: what comes may take longer still.
+        let steep = vec![(HOST, 1000, 200), (HOST, 10_000, 2000), (HOST, 20_000, 4000)];
+        let mut policy = together(1 << 20, &[slow, steep].concat());
+        assert_eq!(policy.next(HOST, 90_000), Some(30_000));
+    }
+
+    #[test]
+    fn a_unit_whose_packages_are_as_short_as_a_launch_leaps() {
+        // A rate of ten items per second says nothing here: the launch may have been all of it.
+        let mut policy = together(1 << 20, &[(HOST, 1 << 17, 1000), (OTHER, 100, 90), (HOST, 1 << 17, 1000)]);
+        assert!(policy.next(OTHER, 1 << 19) >= Some(400), "four times the one before");
+        let mut policy =
+            together(1 << 20, &[(HOST, 1 << 17, 1000), (OTHER, 100, 500), (HOST, 1 << 17, 1000)]);
+        assert!(policy.next(OTHER, 1 << 19) < Some(400), "it computed for most of that time");
+    }
+
+    #[test]
+    fn only_the_fastest_unit_may_have_a_package_longer_than_a_part_of_the_run() {
+        let packages = [(HOST, 40_000, 4000), (OTHER, 20_000, 4000)];
+        // A half of a millisecond is an eighth of the four that have passed: 2500 items of the slower unit.
+        assert_eq!(together(1 << 30, &packages).next(OTHER, 1 << 29), Some(2500));
+        assert!(together(1 << 30, &packages).next(HOST, 1 << 29) > Some(5000));
+    }
+
+    #[test]
+    fn time_that_a_package_waited_for_the_one_before_says_nothing_of_the_unit() {
+        let mut policy =
+            together(1 << 20, &[(HOST, 10_000, 1000), (HOST, 10_000, 1000), (OTHER, 5_000, 1000)]);
+        for (index, end) in [(7, 2000), (8, 3000), (9, 4000)] {
+            // All are handed out at once, and computed one after the other.
+            let package = Package::new(0..5_000, OTHER, index);
+            let [handed, end] = [1000, end].map(Duration::from_micros);
+            policy.handed(&package, handed);
+            policy.computed(&Computed::new(&package, handed, handed, end, end));
+        }
+        assert_eq!(policy.pace_of(OTHER).rate.map(|rate| (rate / 1e3).round()), Some(5_000.0));
+    }
+
+    #[test]
+    fn only_the_first_units_packages_are_samples() {
+        let inner = Calibrated::new(1 << 20, 1, &[None, None]).unwrap();
+        let mut policy =
+            Opening::new(inner, 1 << 20, HOST, vec![(OTHER, Freight { setup: 1e-4, per_item: 0.0 })]);
+        let ms = Duration::from_millis;
+        for (index, end) in [(0, 1), (1, 2)] {
+            let package = Package::new(index..index + 1, OTHER, index);
+            policy.computed(&Computed::new(&package, ms(end - 1), ms(end - 1), ms(end), ms(end)));
+        }
+        assert_eq!(policy.call_up(), []);
+        assert_eq!(policy.next(HOST, 1 << 20), Some(1));
+    }
+
+    #[test]
     fn where_the_first_unit_fails_the_others_take_over() {
         let mut splitter = splitter(1000, Freight { setup: 1.0, per_item: 0.0 });
         let Assignment::Package(package) = splitter.assign_at(HOST, Duration::ZERO) else { panic!("work") };

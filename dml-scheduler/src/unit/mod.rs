@@ -19,6 +19,8 @@
 
 mod desk;
 mod pipeline;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use pipeline::{DEPTH, PUBLISHED_DEPTH};
 
