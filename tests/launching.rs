@@ -115,9 +115,10 @@ fn scalars_change_from_run_to_run_and_from_package_to_package() {
 fn packages_that_write_the_same_bytes_are_refused() {
     let platform = platform();
     let buffer = platform.buffer_from((0..4096_u32).collect::<Vec<_>>()).unwrap();
+    let source = platform.buffer_from((0..4096_u32).collect::<Vec<_>>()).unwrap();
     let told = |footprint: Footprint| {
         let kernel = Kernel::new("spread", 8)
-            .read(&buffer)
+            .read(&source)
             .argument(Argument::part(&buffer, Access::ReadWrite, footprint))
             .variant(host(&platform), |_: &Package, _: &mut Grants| Ok(Fence::done(0)));
         Coexecutor::new(&platform).run(&kernel, 512).map(drop)

@@ -399,7 +399,7 @@ fn assert_taught(knowledge: &Knowledge, report: &Report) {
         |begin: &str| text.lines().find(|line| line.starts_with(begin)).expect("it is known").to_owned();
     let mut set = "set".to_owned();
     // What a package costs besides its items: a wake-up on the host, a launch and a wait elsewhere.
-    for (device, name, cost) in [(CPU, "cpu", 30e-6), (GPU, "gpu:0", 120e-6)] {
+    for (device, name, cost) in [(CPU, "cpu*1", 30e-6), (GPU, "gpu:0*1", 120e-6)] {
         let records: Vec<_> = report.packages.iter().filter(|record| record.device == device).collect();
         if records.is_empty() {
             assert!(!text.contains(name), "{text}");

@@ -412,6 +412,14 @@ fn a_fork_has_neither_the_memory_nor_its_contents() {
     scene.add(0, &data, 0..WORDS, 5);
     added(&mut expected, 0..WORDS, 5);
     let reserved = scene.memory().reserved_bytes().unwrap();
+    // Nobody has to ask first: what is valid would be granted without a call of any arena.
+    child(|| {
+        assert!(data.read().unwrap_err().is_device_lost());
+        assert!(data.write().unwrap_err().is_device_lost());
+        let refused = scene.platform.acquire(CPU).read_write(&data).try_now();
+        assert!(refused.unwrap_err().is_device_lost());
+    })
+    .ends_well();
     let view = data.read().unwrap();
     child(|| {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -424,14 +432,6 @@ fn a_fork_has_neither_the_memory_nor_its_contents() {
         assert!(refused.unwrap_err().is_device_lost());
         let error = scene.platform.arena(SHARED).alloc(1).unwrap_err();
         assert!(matches!(&error, AllocError::Lost { loss, .. } if loss.contains("fork")), "{error}");
-    })
-    .ends_well();
-    // Nobody has to ask first: what is valid would be granted without a call of any arena.
-    child(|| {
-        assert!(data.read().unwrap_err().is_device_lost());
-        assert!(data.write().unwrap_err().is_device_lost());
-        let refused = scene.platform.acquire(CPU).read_write(&data).try_now();
-        assert!(refused.unwrap_err().is_device_lost());
     })
     .ends_well();
     // Whoever looks at a view from before is ended; nothing of the parent's is seen or changed.

@@ -189,14 +189,24 @@ impl Platform {
         gone.iter().filter(|&device| self.declare_lost(device)).collect()
     }
 
-    /// Notices what this process does not have of its parent's, if it is a fork and has not asked before.
+    /// Notices, in a fork that has not asked before, which memories of the host it does not have of its parent's. What is valid
+    /// there is granted without a call of any arena; every other arena says so itself when it is asked for something.
     #[inline]
     pub(crate) fn notice_fork(&self) {
-        let forks = forks::count();
-        if self.0.forks.load(Ordering::Relaxed) != forks {
-            self.0.forks.store(forks, Ordering::Relaxed);
-            self.notice_losses();
+        if self.0.forks.load(Ordering::Relaxed) != forks::count() {
+            self.notice_memories();
         }
+    }
+
+    #[cold]
+    fn notice_memories(&self) {
+        self.0.forks.store(forks::count(), Ordering::Relaxed);
+        let host = self.host();
+        let arenas = self.arenas().iter().zip(self.routes().arenas());
+        let of_host = arenas.filter(|(_, desc)| desc.is_store() || Some(desc.native) == host);
+        let gone = of_host.filter(|(arena, _)| guard(|| arena.is_lost()).unwrap_or(false));
+        let gone: DeviceSet = gone.map(|(_, desc)| desc.native).collect();
+        gone.iter().for_each(|device| _ = self.declare_lost(device));
     }
 
     /// Returns the devices declared lost so far, with the internal devices of lost stores.
