@@ -113,12 +113,15 @@ impl Footprint {
         Self::Tiles { across, tile_bytes, tile_rows, row_bytes }
     }
 
-    /// The bytes that `map` names for a range of items.
+    /// The bytes that `map` names for a range of items. It is asked several times for a package, and has to give the same answer
+    /// each time. Packages run side by side: what one of them writes, no other may touch. A run compares packages that follow
+    /// each other, and only within one argument.
     pub fn of(map: impl Fn(Range<u64>) -> Range<u64> + Send + Sync + 'static) -> Self {
         Self::Of(Arc::new(map))
     }
 
-    /// The ranges of bytes that `map` names for a range of items.
+    /// The ranges of bytes that `map` names for a range of items, as [`of`](Self::of). They are brought into order and joined, and a
+    /// variant on the host has one view for each of them.
     pub fn of_ranges(map: impl Fn(Range<u64>) -> Vec<Range<u64>> + Send + Sync + 'static) -> Self {
         Self::OfRanges(Arc::new(map))
     }

@@ -36,7 +36,14 @@ const LEAST_NET: f64 = 0.02;
 /// The most pages that are kept.
 const MOST_PAGES: usize = 4096;
 
-/// What runs taught. Clones share it.
+/// What runs taught about kernels on devices. Clones share it.
+///
+/// It is kept by the kernel's name and the power of two of its items, and by the device's name and number of units: kernels that
+/// take different times need different names. Of each device it has the last rates and set-up times, and of each set of devices that
+/// took part the last times of whole runs. [`PolicySpec::Calibrated`](crate::PolicySpec) adds to it, and decides by it who takes part.
+///
+/// As text it has one line for each thing that is known, below a line `page CLASS KERNEL`: `device NAME rate R.. peak R.. setup S..` in
+/// items per second and seconds, `set NAME.. seconds S..` in seconds per item.
 ///
 /// ```
 /// use dml_scheduler::Knowledge;
