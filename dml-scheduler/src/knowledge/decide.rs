@@ -20,6 +20,8 @@ const FASTEST: f64 = 256.0;
 /// How often a device alone is tried that comes near the best set: its first runs may have met a busy machine.
 const MORE_TRIES: usize = 5;
 const ABOUT_AS_FAST: f64 = 1.8;
+/// A run that is shorter, in seconds, may have ended before an unknown device was called up.
+const SHORT_SECONDS: f64 = 2e-3;
 /// By how much more devices have to be faster than fewer.
 const NOISE: f64 = 0.03;
 /// A device that could take part.
@@ -183,6 +185,10 @@ impl Choice<'_> {
         let best = self.best_tried();
         let expected = best.map_or(joined_seconds, |best| best.seconds.min(joined_seconds));
         let strangers: Members = (0..all).map(|index| self.could_help(index, expected)).collect();
+        if let Some(members) = self.stranger_to_try(&strangers, expected, best) {
+            let reasons = members.iter().map(|&member| (!member).then_some(Reason::Trial)).collect();
+            return (members, reasons, None);
+        }
         if strangers.contains(&true) {
             return self.with_strangers(&joined, &strangers, expected, host);
         }
@@ -202,6 +208,14 @@ impl Choice<'_> {
         let rate = (1.0 / per_item).min(others * FASTEST);
         let with = (self.items + setup * rate) / (rate + others);
         self.estimates[index].is_none() && setup < seconds && with < seconds * WORTH_WHILE
+    }
+
+    /// A stranger that is tried alone: where runs are so short that they have ended before one was called up, again and again.
+    fn stranger_to_try(&self, strangers: &[bool], expected: f64, best: Option<&Tried>) -> Option<Members> {
+        let is_short = expected < SHORT_SECONDS && best.is_some_and(|best| best.times > TRIES);
+        let is_meant = |index: &usize| strangers[*index] && !self.candidates[*index].is_host;
+        let stranger = (0..strangers.len()).find(is_meant).filter(|_| is_short)?;
+        Some((0..strangers.len()).map(|index| index == stranger).collect())
     }
 
     /// The members, where some are tried of which nothing is known.

@@ -185,7 +185,7 @@ fn of_two_sets_that_are_about_as_fast_the_smaller_is_used() {
     }
     for (names, seconds) in [(vec!["cpu", "gpu"], 0.98e-9), (vec!["cpu"], 1e-9), (vec!["gpu"], 1.02e-9)] {
         let set = page.sets.entry(names.into_iter().map(str::to_owned).collect()).or_default();
-        (0..4).for_each(|_| set.add(seconds));
+        (0..5).for_each(|_| set.add(seconds));
     }
     drop(book);
     let decision = world.knowledge.decide("kernel", 1 << 24, &world.candidates());
@@ -208,7 +208,7 @@ fn those_who_promise_more_together_are_tried_twice() {
     };
     let members = || world.knowledge.decide("kernel", 1 << 24, &world.candidates()).members;
     // Each takes ten nanoseconds per item. Both together should take half of that, and take twice as long.
-    (0..4).for_each(|_| add(&["cpu"], 1e-8));
+    (0..5).for_each(|_| add(&["cpu"], 1e-8));
     add(&["cpu", "gpu"], 2e-8);
     assert_eq!(members(), [true, true], "the first run may have paid for compilation");
     add(&["cpu", "gpu"], 2e-8);
@@ -319,6 +319,24 @@ fn a_member_has_no_reason_to_be_left_out() {
     let each = decision.members.iter().zip(&decision.reasons);
     assert!(each.clone().all(|(member, reason)| *member == reason.is_none()), "{decision:?}");
     assert!(decision.members.contains(&true));
+}
+
+#[test]
+fn who_is_never_called_up_in_time_is_tried_alone() {
+    let known = |times: usize, seconds: f64| {
+        let (samples, rate) = (vec![seconds.to_string(); times].join(" "), seconds.recip());
+        let device = format!("device cpu rate {rate} peak {rate} setup 1e-5");
+        let text = format!("dml knowledge 1\npage 12 kernel\n{device}\nset cpu seconds {samples}\n");
+        let world = World {
+            knowledge: Knowledge::parse(&text).expect("it is well formed"),
+            ..World::new(&[Truth { rate: 1e7, setup: 1e-5 }, Truth { rate: 1e9, setup: 1e-5 }], 4096)
+        };
+        let decision = world.knowledge.decide("kernel", 4096, &world.candidates());
+        (decision.members, decision.opens)
+    };
+    assert_eq!(known(2, 1e-7), (vec![true, true], Some(0)), "it may be called up yet");
+    assert_eq!(known(3, 1e-7), (vec![false, true], None));
+    assert_eq!(known(3, 1e-5), (vec![true, true], Some(0)), "there is time to call it up");
 }
 
 #[test]
