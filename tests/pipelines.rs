@@ -472,6 +472,17 @@ fn the_host_begins_a_run_of_which_nothing_is_known_and_others_are_called_up() {
     work.assert_computed();
 }
 
+/// The report says of everybody who got nothing why that is, also where nobody decided it before the run.
+#[test]
+fn who_is_never_called_up_is_told_as_left_out() {
+    let work = Work::new(Arc::new(|_, _| Ok(Fence::done(0))));
+    let report = Coexecutor::new(&work.platform).run(&work.kernel, 80).expect("nothing is wrong");
+    let [left_out] = &report.left_out[..] else { panic!("{:?}", report.left_out) };
+    assert_eq!(left_out.device, GPU);
+    assert!(left_out.reason.to_string().contains("not called up"), "{}", left_out.reason);
+    assert_eq!(report.balance(), 1.0, "who was left out does not count");
+}
+
 #[test]
 fn where_the_host_fails_at_the_opening_the_others_compute_all() {
     let work = Work::new(Arc::new(|device, _| match device {

@@ -108,6 +108,11 @@ impl Commander {
         self.splitter.lock().call_up_all()
     }
 
+    /// Returns whether the unit is left out, and was not called up.
+    pub(crate) fn is_left_out(&self, unit: UnitId) -> bool {
+        self.splitter.lock().is_benched(unit)
+    }
+
     /// Returns whether the unit is still part of the run, and not left out.
     pub(crate) fn is_active(&self, unit: UnitId) -> bool {
         let splitter = self.splitter.lock();

@@ -13,7 +13,7 @@
 use crate::commander::Commander;
 use crate::hooks::Hooks;
 use crate::kernel::Kernel;
-use crate::knowledge::Knowledge;
+use crate::knowledge::{Knowledge, Reason};
 use crate::lineup::Lineup;
 use crate::package::{Package, UnitId};
 use crate::policy::PolicySpec;
@@ -71,7 +71,8 @@ pub(crate) fn direct(
     hooks.director_end();
     let runs: Vec<UnitRun> = runs.into_iter().map(Mutex::into_inner).collect();
     let has_added: Vec<bool> = runs.iter().map(|run| !run.packages.is_empty()).collect();
-    let report = gather(&lineup, runs);
+    let is_waiting = |index| commander.is_left_out(UnitId(index));
+    let report = gather(&lineup, runs, is_waiting);
     match commander.missing() + given_up {
         0 => {
             kernel.combine(&has_added)?;
@@ -86,8 +87,8 @@ pub(crate) fn direct(
     }
 }
 
-/// Runs rounds until no further device is lost and no result spoiled, or until a round leaves nothing to compute. Returns the number of
-/// items that cannot be computed again, because their inputs are lost.
+/// Runs rounds until no further device is lost and no result spoiled, or until a round leaves nothing to compute. Returns
+/// the number of items that cannot be computed again, because their inputs are lost.
 fn run_rounds(
     platform: &Platform,
     units: &[Unit<'_>],
@@ -254,8 +255,8 @@ fn check_collecting(
     }
 }
 
-/// The report of what all units did.
-fn gather(lineup: &Lineup, runs: Vec<UnitRun>) -> Report {
+/// The report of what all units did. `is_waiting` says of each whether it was left out to the end.
+fn gather(lineup: &Lineup, runs: Vec<UnitRun>, is_waiting: impl Fn(usize) -> bool) -> Report {
     let duration = runs.iter().map(|run| run.end).max().unwrap_or_default();
     let reports = lineup.devices.iter().zip(&runs).map(|(&device, run)| DeviceReport {
         device,
@@ -265,11 +266,15 @@ fn gather(lineup: &Lineup, runs: Vec<UnitRun>) -> Report {
         end: run.end,
     });
     // Who was called up after all, because the others could not do it, was needed.
+    let others_seconds = duration.as_secs_f64();
     let idle = |run: &UnitRun| run.end.is_zero() && run.failure.is_none();
-    let left_out = lineup.devices.iter().zip(&lineup.reasons).zip(&runs).filter(|(_, run)| idle(run));
-    let left_out = left_out
-        .filter_map(|((&device, reason), _)| Some(LeftOut { device, reason: reason.clone()? }))
-        .collect();
+    let mut left_out = Vec::new();
+    for (index, (&device, reason)) in lineup.devices.iter().zip(&lineup.reasons).enumerate() {
+        let not_called_up = || is_waiting(index).then_some(Reason::NotCalledUp { others_seconds });
+        if let Some(reason) = reason.clone().or_else(not_called_up).filter(|_| idle(&runs[index])) {
+            left_out.push(LeftOut { device, reason });
+        }
+    }
     Report {
         duration,
         devices: reports.collect(),

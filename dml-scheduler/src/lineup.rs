@@ -84,7 +84,8 @@ impl Lineup {
         }
         let names: Vec<String> =
             devices.iter().map(|&device| knowledge::name_of(&setup.platform, device)).collect();
-        let hauls: Vec<Haul> = devices.iter().map(|&device| haul(setup, kernel, items, device)).collect();
+        let bytes: Vec<u64> = kernel.arguments().iter().map(|argument| bytes(argument, items)).collect();
+        let hauls: Vec<Haul> = devices.iter().map(|&device| haul(setup, kernel, &bytes, device)).collect();
         let mut candidates = Vec::with_capacity(devices.len());
         for (name, haul) in names.iter().zip(&hauls) {
             candidates.push(Candidate { name, freight: haul.freight(items), is_host: haul.is_host });
@@ -95,8 +96,7 @@ impl Lineup {
         let measured = |estimate: Estimate| Prior::measured(estimate.rate, Duration::ZERO);
         let priors = estimates.into_iter().zip(given);
         let priors = priors.map(|(estimate, given)| estimate.map(measured).or(given)).collect();
-        let touched: u64 = kernel.arguments().iter().map(|argument| bytes(argument, items)).sum();
-        let on_host = touched as f64 / MOST_BYTES_PER_SECOND;
+        let on_host = bytes.iter().sum::<u64>() as f64 / MOST_BYTES_PER_SECOND;
         let hauled = hauls.iter().map(|haul| haul.inward.max(haul.outward)).fold(0.0, f64::max);
         let is_large = on_host > 2.0 * DEVICE_SETUP_SECONDS && hauled < on_host;
         Ok(Self { devices, reasons, priors, opens, hauls, is_large })
@@ -128,12 +128,12 @@ impl Lineup {
             let pieces = self.pieces(alone, items);
             return Ok(Box::new(Dynamic::new(pieces, items, kernel.local_size())?));
         }
-        let overlapping = members().filter(|&index| !self.hauls[index].is_host).map(UnitId);
-        let mut policy = Calibrated::new(items, kernel.local_size(), &self.priors)?.overlapping(overlapping);
-        if self.opens.is_some_and(|_| items <= kernel.local_size().saturating_mul(FEW_GROUPS)) {
+        if self.opens.is_some() && items <= kernel.local_size().saturating_mul(FEW_GROUPS) {
             // By the time that a sample is done, so is the run.
             return Ok(Box::new(Dynamic::new(1, items, kernel.local_size())?));
         }
+        let overlapping = members().filter(|&index| !self.hauls[index].is_host).map(UnitId);
+        let mut policy = Calibrated::new(items, kernel.local_size(), &self.priors)?.overlapping(overlapping);
         let left_out = (0..self.devices.len()).filter(|&index| self.reasons[index].is_some());
         left_out.for_each(|index| policy.retire(UnitId(index)));
         let Some(first) = self.opens else { return Ok(Box::new(policy)) };
@@ -166,8 +166,9 @@ impl Lineup {
     }
 }
 
-/// What moving a device's data takes, by the prices of the links between its memory and the one where data begins and ends.
-fn haul(setup: &Setup, kernel: &Kernel, items: u64, device: DeviceId) -> Haul {
+/// What moving a device's data takes, by the prices of the links between its memory and the one where data begins and ends. `bytes`
+/// are those that all items touch of each argument.
+fn haul(setup: &Setup, kernel: &Kernel, bytes: &[u64], device: DeviceId) -> Haul {
     let platform = &setup.platform;
     let (Some(home), Some(host)) =
         (platform.home(device), platform.host().and_then(|host| platform.home(host)))
@@ -178,8 +179,7 @@ fn haul(setup: &Setup, kernel: &Kernel, items: u64, device: DeviceId) -> Haul {
         return Haul { is_host: true, ..Haul::default() };
     }
     let mut haul = Haul::default();
-    for argument in kernel.arguments() {
-        let bytes = bytes(argument, items);
+    for (argument, &bytes) in kernel.arguments().iter().zip(bytes) {
         let (reads, writes) = (argument.access().reads(), argument.access().writes());
         if reads && matches!(argument.footprint(), Footprint::Whole) {
             haul.whole += seconds(platform, host, home, bytes);
@@ -193,14 +193,14 @@ fn haul(setup: &Setup, kernel: &Kernel, items: u64, device: DeviceId) -> Haul {
     haul
 }
 
-/// The bytes of an argument that all items touch.
+/// The bytes of an argument that all items touch. A footprint that cannot say it counts as the whole buffer; packages will say what
+/// is wrong with it.
 fn bytes(argument: &Argument, items: u64) -> u64 {
     if items == 0 {
         return 0;
     }
-    // Packages will say what is wrong with it.
-    let ranges = argument.ranges(0..items).unwrap_or_default();
-    ranges.iter().map(|bytes| bytes.end - bytes.start).sum()
+    let ranges = argument.ranges(0..items);
+    ranges.map_or(argument.buffer().len(), |ranges| ranges.iter().map(|bytes| bytes.end - bytes.start).sum())
 }
 
 /// The price of moving bytes between two memories that are in use, in seconds; 0 where there is no way, or no price.

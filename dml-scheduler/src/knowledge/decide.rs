@@ -1,22 +1,20 @@
 //! Who takes part in a run.
 //!
 //! 1. What a set of devices took is known once it has been tried ([`TRIES`] times). Of those the fastest is taken.
-//! 2. Before that, two others are tried where they promise to be faster: the fastest device alone, whose rate among others
-//!    may be far below its own, and the devices that shorten the run by the sum of their rates.
+//! 2. Before that, two kinds of sets are tried where they promise to be faster. One is a device alone: among others it may look
+//!    far slower than it is. The other is the set that shortens the run most by the sum of its rates.
 //! 3. A device of which nothing is known is tried where it could help if it computed as fast as its data moves. If the host is
 //!    among the devices, it begins, and calls the others up when it has seen how long the run takes.
 //! 4. Nothing is known, and the host is not among the devices: everybody begins.
 
-use super::{Knowledge, Samples, Topic, class_of};
+use super::{KEPT, Knowledge, Samples, Topic, class_of};
 use crate::package::UnitId;
-use crate::policy::{self, Freight, WORTH_WHILE};
+use crate::policy::{self, Freight};
 use std::fmt;
 use std::time::Duration;
 
 /// How often a set is tried before its times are believed.
 pub(super) const TRIES: usize = 2;
-/// An unknown device may be so many times as fast as all others together.
-const FASTEST: f64 = 256.0;
 /// How often a device alone is tried that comes near the best set: its first runs may have met a busy machine.
 const MORE_TRIES: usize = 5;
 const ABOUT_AS_FAST: f64 = 1.8;
@@ -24,6 +22,7 @@ const ABOUT_AS_FAST: f64 = 1.8;
 const SHORT_SECONDS: f64 = 2e-3;
 /// By how much more devices have to be faster than fewer.
 const NOISE: f64 = 0.03;
+
 /// A device that could take part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate<'a> {
@@ -92,6 +91,11 @@ pub enum Reason {
     },
     /// Another device is tried alone, to learn what it can do.
     Trial,
+    /// Nothing was known, and the device that began saw that the others could not help.
+    NotCalledUp {
+        /// What the run took without it, in seconds.
+        others_seconds: f64,
+    },
 }
 
 impl fmt::Display for Reason {
@@ -114,6 +118,9 @@ impl fmt::Display for Reason {
                 write!(f, "nothing is known of it, and the others are done in {:.0} us", us(others_seconds))
             }
             Self::Trial => f.write_str("another device is tried alone"),
+            Self::NotCalledUp { others_seconds } => {
+                write!(f, "was not called up: the others were done in {:.0} us", us(others_seconds))
+            }
         }
     }
 }
@@ -143,6 +150,8 @@ impl Knowledge {
 struct Tried {
     members: Members,
     seconds: f64,
+    /// What it took in its fastest run.
+    least_seconds: f64,
     times: usize,
 }
 
@@ -152,8 +161,15 @@ impl Tried {
         let members: Members =
             candidates.iter().map(|candidate| names.iter().any(|name| name == candidate.name)).collect();
         let is_whole = members.iter().filter(|&&member| member).count() == names.len();
-        let seconds = samples.expected_seconds()? * items as f64;
-        (is_whole && !names.is_empty()).then_some(Self { members, seconds, times: samples.len() })
+        let of_all = |per_item: f64| per_item * items as f64;
+        let seconds = of_all(samples.expected_seconds()?);
+        let least_seconds = of_all(samples.least()?);
+        (is_whole && !names.is_empty()).then_some(Self {
+            members,
+            seconds,
+            least_seconds,
+            times: samples.len(),
+        })
     }
 
     fn size(&self) -> usize {
@@ -203,11 +219,8 @@ impl Choice<'_> {
 
     /// Returns whether nothing is known of a device, and it would shorten the run if it computed as fast as its data moves.
     fn could_help(&self, index: usize, seconds: f64) -> bool {
-        let Freight { setup, per_item } = self.candidates[index].freight;
-        let others = self.items / seconds;
-        let rate = (1.0 / per_item).min(others * FASTEST);
-        let with = (self.items + setup * rate) / (rate + others);
-        self.estimates[index].is_none() && setup < seconds && with < seconds * WORTH_WHILE
+        let freight = self.candidates[index].freight;
+        self.estimates[index].is_none() && freight.could_help(self.items, self.items / seconds)
     }
 
     /// A stranger that is tried alone: where runs are so short that they have ended before one was called up, again and again.
@@ -302,7 +315,9 @@ impl Choice<'_> {
         let (members, _) = devices
             .filter(|(members, seconds)| match self.tried.iter().find(|tried| &tried.members == members) {
                 Some(tried) if tried.times >= TRIES => {
-                    tried.times < MORE_TRIES && tried.seconds < best_seconds * ABOUT_AS_FAST
+                    let is_near = tried.times < MORE_TRIES && tried.seconds < best_seconds * ABOUT_AS_FAST;
+                    // What it did once it may do again: most of its runs may have met a busy machine.
+                    is_near || (tried.times < KEPT && tried.least_seconds < best_seconds * (1.0 - NOISE))
                 }
                 _ => *seconds < best_seconds,
             })

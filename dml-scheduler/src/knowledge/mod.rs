@@ -111,6 +111,10 @@ impl Samples {
         sorted
     }
 
+    fn least(&self) -> Option<f64> {
+        self.0.iter().copied().reduce(f64::min)
+    }
+
     fn greatest(&self) -> Option<f64> {
         self.0.iter().copied().reduce(f64::max)
     }
@@ -124,7 +128,7 @@ impl Samples {
     /// A time to expect. The first runs pay for compilation and first touch, so the least of few samples counts.
     fn expected_seconds(&self) -> Option<f64> {
         match self.len() {
-            0..=3 => self.sorted().first().copied(),
+            0..=3 => self.least(),
             _ => self.median(),
         }
     }

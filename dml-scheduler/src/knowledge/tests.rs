@@ -339,6 +339,24 @@ fn who_is_never_called_up_in_time_is_tried_alone() {
     assert_eq!(known(3, 1e-5), (vec![true, true], Some(0)), "there is time to call it up");
 }
 
+/// Most runs alone met a busy machine. What the device did once, it may do again.
+#[test]
+fn a_set_that_was_faster_once_is_tried_until_its_median_says_what_it_is() {
+    let members = |alone: &str| {
+        let devices = ["cpu", "gpu"].map(|name| format!("device {name} rate 1e6 peak 1e6 setup 1e-5\n"));
+        let sets = format!("set cpu seconds {alone}\nset gpu seconds 2e-6 2e-6 2e-6 2e-6 2e-6\n");
+        let text = format!("dml knowledge 1\npage 12 kernel\n{}{sets}", devices.concat());
+        let world = World {
+            knowledge: Knowledge::parse(&text).expect("it is well formed"),
+            ..World::new(&[Truth { rate: 1e6, setup: 1e-5 }, Truth { rate: 1e6, setup: 1.0 }], 4096)
+        };
+        world.knowledge.decide("kernel", 4096, &world.candidates()).members
+    };
+    assert_eq!(members("9e-6 9e-6 9e-6 9e-6 1e-6"), [true, false]);
+    assert_eq!(members("9e-6 9e-6 9e-6 9e-6 9e-6 1e-6 9e-6 9e-6 9e-6"), [false, true], "it is not fast");
+    assert_eq!(members("9e-6 9e-6 9e-6 9e-6 9e-6"), [false, true], "it never was");
+}
+
 #[test]
 fn only_the_last_samples_count() {
     let mut samples = Samples::default();

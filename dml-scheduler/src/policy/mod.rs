@@ -54,7 +54,7 @@ pub use calibrated::{Calibrated, Prior};
 pub use dynamic::Dynamic;
 pub use hguided::HGuided;
 pub use joining::{Chosen, Estimate, Reason, join};
-pub(crate) use opening::{Freight, Opening, WORTH_WHILE};
+pub(crate) use opening::{Freight, Opening};
 pub use replay::{Decision, Different, Log, ParseDecisionError, Recorded, replay};
 pub use spec::{ParsePolicyError, PolicySpec};
 pub use splitter::{Assignment, NotCompleted, NotInFlight, Splitter};

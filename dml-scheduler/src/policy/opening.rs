@@ -1,9 +1,9 @@
 //! The opening of a run of which nothing is known: one unit begins, and others join if that is worth their while.
 //!
 //! ```text
-//!   first unit   ▏sample▏sample ×8▏sample ×8▏ ── the rest is short ──▶ all of it
-//!                                       │
-//!                                       └────── the rest is long ────▶ the others are called up
+//!   first unit   ▏sample▏longer sample▏longer sample▏ ── the rest is short ──▶ all of it
+//!                                                  │
+//!                                                  └──── the rest is long ────▶ the others are called up
 //! ```
 //! Nobody knows yet which device is the best one. But the first unit costs next to nothing to set going (the host's), and
 //! after some tens of microseconds it has shown how long the rest takes. If that is shorter than what the others take to begin,
@@ -22,7 +22,7 @@ const GROWTH: u64 = 32;
 const TELLING_SECONDS: f64 = 60e-6;
 /// What the time with another unit could be, of that without, for the unit to be called up: more than a little, because
 /// units disturb each other, and because it takes time to learn what a unit can do.
-pub(crate) const WORTH_WHILE: f64 = 0.6;
+const WORTH_WHILE: f64 = 0.6;
 /// How many times as long as the one before a package of a unit may be that was so short that its launch may have been most
 /// of it.
 const LEAP: u64 = 4;
@@ -30,7 +30,7 @@ const SHORT_SECONDS: f64 = 100e-6;
 /// Two packages whose items differ by more, and whose times by less, took the time that a launch takes.
 const FLAT_ITEMS: f64 = 1.3;
 const FLAT_SECONDS: f64 = 1.2;
-/// A stranger may be so many times as fast as the first unit.
+/// A unit of which nothing is known may be so many times as fast as those that are.
 const FASTEST: f64 = 256.0;
 /// A unit with less than this part of what all units do is left out from then on, once each has done [`MEASURED`] packages.
 /// It can shorten the run by no more, and may lengthen it at the end.
@@ -51,6 +51,17 @@ pub(crate) struct Freight {
     pub(crate) setup: f64,
     /// The least seconds per item.
     pub(crate) per_item: f64,
+}
+
+impl Freight {
+    /// Returns whether the unit could be worth its while in a run of `items`, of which the others compute `others` per second: if
+    /// it computed as fast as its data moves, and were no more than [`FASTEST`] times as fast as they are.
+    pub(crate) fn could_help(&self, items: f64, others: f64) -> bool {
+        let without = items / others;
+        let rate = (1.0 / self.per_item).min(others * FASTEST);
+        let with = (items + self.setup * rate) / (rate + others);
+        self.setup < without && with < without * WORTH_WHILE
+    }
 }
 
 /// Calibrated, begun by one unit.
@@ -158,12 +169,7 @@ impl Opening {
         let is_telling = self.samples.before.is_some() && self.samples.is_telling();
         let remaining = self.remaining as f64;
         let joining = |per_item: f64| -> Vec<UnitId> {
-            let without = remaining * per_item;
-            let helps = |freight: &Freight| {
-                let rate = 1.0 / freight.per_item.max(per_item / FASTEST);
-                let with = (remaining + freight.setup * rate) / (rate + 1.0 / per_item);
-                freight.setup < without && with < without * WORTH_WHILE
-            };
+            let helps = |freight: &Freight| freight.could_help(remaining, 1.0 / per_item);
             self.others.iter().filter(|(_, freight)| helps(freight)).map(|(unit, _)| *unit).collect()
         };
         // Nobody could help even if the rest took as long per item as a sample with all that it cost.
