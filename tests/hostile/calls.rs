@@ -17,8 +17,11 @@
 //! | `Waker::{wake, clone, drop}` | after a change that lets somebody in; polls (`wakers.rs`) |
 //! | `Region::{buffer, bytes}` | on the caller's own thread, before anything is asked |
 //! | `Variant`, `Footprint::Of`, `Hooks` | the scheduler's units (`kernels.rs`) |
+//! | `Launcher::check`, values computed for a package | when the launcher is added; the scheduler's units (`kernels.rs`) |
+//! | `Launcher::launch` | the scheduler's units (`kernels.rs`) |
+//! | what combines the partials of a reduction | the caller's thread, when all items are computed (`kernels.rs`) |
 //! | `Display` and destructors of a `KernelError` | the unit whose package failed (`escapes.rs`) |
-//! | destructors of variants and footprints | when a kernel goes (`kernels.rs`) |
+//! | destructors of variants, launchers and footprints | when a kernel goes (`kernels.rs`) |
 
 use crate::vault::{CPU, Call, Deed, GPU, Join, Later, Lie, Plan, failing, platform, sharing};
 use dml::core::sync::Arc;

@@ -3,11 +3,13 @@
 use crate::vault::{CPU, GPU, Join, Lie, Plan, platform};
 use dml::arenas::MainMem;
 use dml::core::sync::{Arc, Mutex};
-use dml::core::{AcquireError, DeviceDesc, DeviceKind, Fence};
+use dml::core::{
+    AcquireError, DeviceDesc, DeviceKind, Fence, Launch, LaunchArg, LaunchError, Launcher, Misfit,
+};
 use dml::prelude::*;
 use dml::scheduler::{Hooks, NotStarted, RunError, UnitId};
 use dml_verify::watched;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -152,6 +154,106 @@ fn a_variant_that_exchanges_its_grants_fails() {
         kept.lock().clear();
         assert!(platform.leaked_grants().is_empty(), "{how}");
         data.raw().close_timeout(Duration::from_secs(10)).unwrap();
+    }
+}
+
+/// A launcher that does what a function does, and panics as it goes.
+struct Wild<F>(F, Arc<AtomicUsize>);
+
+impl<F: Fn(&Launch<'_>, &mut Grants) -> Result<Fence, LaunchError> + Send + Sync> Launcher for Wild<F> {
+    fn check(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
+        assert_eq!(arguments.len(), 2);
+        Ok(())
+    }
+
+    fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
+        (self.0)(launch, grants)
+    }
+}
+
+impl<F> Drop for Wild<F> {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        resume_unwind(Box::new("a stranger panics as it goes"));
+    }
+}
+
+/// Launchers, and values that are computed for each package, are foreign code as variants are.
+#[test]
+fn a_launcher_may_panic_and_call_back() {
+    for panics in ["in its launch", "in a value", "nowhere"] {
+        let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+        let (data, spare) = (buffer(&platform), buffer(&platform));
+        let gone = Arc::new(AtomicUsize::new(0));
+        let (there, mine, place) = (platform.clone(), spare.clone(), data.clone());
+        let launch = move |launch: &Launch<'_>, grants: &mut Grants| {
+            assert_ne!(panics, "in its launch");
+            // It uses core, and another co-execution, with the package's buffers in its hands.
+            let part = mine.range(launch.items.clone());
+            let mut other = there.acquire(CPU).read_write(&part).wait().map_err(LaunchError::not_started)?;
+            other.slice_mut::<u32>(&part).map_err(LaunchError::failed)?.fill(77);
+            other.release().map_err(LaunchError::failed)?;
+            let mut slice = grants.slice_mut::<u32>(&place.range(launch.items.clone()));
+            slice.as_mut().expect("granted").iter_mut().for_each(|value| *value += 1);
+            Ok(Fence::done(0))
+        };
+        let value = move |package: &Package| {
+            assert_ne!(panics, "in a value");
+            package.end()
+        };
+        let kernel = in_place(&data).scalar_of(value).launchers([(CPU, Wild(launch, gone.clone()))]).unwrap();
+        let asked = platform.clone();
+        let run = watched("a run by a launcher", move || {
+            let told = Coexecutor::new(&asked).run(&kernel, ITEMS);
+            let left = catch_unwind(AssertUnwindSafe(|| drop(kernel)));
+            (told, left.is_ok())
+        });
+        let (told, is_quiet) = run.join();
+        assert!(is_quiet, "no panic reaches who drops the kernel");
+        assert_eq!(gone.load(Ordering::SeqCst), 1);
+        match told {
+            Ok(_) => assert_eq!(panics, "nowhere"),
+            Err(RunError::Unfinished { missing, failures, .. }) => {
+                assert_eq!((missing, failures.len()), (ITEMS, 1));
+                assert!(failures[0].message.contains("panic"), "{}", failures[0].message);
+            }
+            Err(other) => panic!("{panics}: {other}"),
+        }
+        let done = u32::from(panics == "nowhere");
+        assert!((done..).zip(&*data.read().unwrap()).all(|(expected, value)| expected == *value), "{panics}");
+        assert_eq!(spare.read().unwrap().iter().all(|value| *value == 77), panics == "nowhere");
+        assert!(platform.leaked_grants().is_empty());
+    }
+}
+
+/// What combines partials runs on the caller's thread, when nothing is held but the partial that is read.
+#[test]
+fn what_combines_partials_may_panic_and_call_back() {
+    for panics in [true, false] {
+        let platform = platform(Join::Staged, &Plan::none(), Lie::None);
+        let (sum, spare) = (platform.buffer_from(vec![5_u32]).unwrap(), buffer(&platform));
+        let there = platform.clone();
+        let combine = move |one: u32, other: u32| {
+            assert!(!panics, "a stranger does not add");
+            there.acquire(CPU).read(&spare).wait().unwrap().release().unwrap();
+            one + other
+        };
+        let count = |package: &Package, grants: &mut Grants| -> Result<Fence, _> {
+            grants.views()?[0].slice_mut::<u32>()?[0] += package.items() as u32;
+            Ok(Fence::done(0))
+        };
+        let kernel = Kernel::new("sum", 4).reduce(&sum, 0, combine).variant(CPU, count);
+        let asked = platform.clone();
+        let told = watched("a reduction", move || Coexecutor::new(&asked).run(&kernel, ITEMS)).join();
+        match told {
+            Ok(_) => assert!(!panics),
+            Err(RunError::Reduction { index: 0, cause, .. }) => {
+                assert!(panics && cause.contains("does not add"), "{cause}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+        assert_eq!(sum.read().unwrap()[0], if panics { 5 } else { ITEMS as u32 });
+        assert!(platform.leaked_grants().is_empty());
     }
 }
 
