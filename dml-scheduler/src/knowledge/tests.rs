@@ -194,7 +194,7 @@ fn of_two_sets_that_are_about_as_fast_the_smaller_is_used() {
 }
 
 #[test]
-fn those_who_promise_more_together_are_tried_twice() {
+fn those_who_promise_much_more_together_are_tried_five_times() {
     let world = World::new(&[Truth { rate: 1e8, setup: 1e-5 }, Truth { rate: 1e8, setup: 1e-4 }], 1 << 24);
     let add = |names: &[&str], seconds: f64| {
         let mut book = world.knowledge.0.lock();
@@ -209,10 +209,10 @@ fn those_who_promise_more_together_are_tried_twice() {
     let members = || world.knowledge.decide("kernel", 1 << 24, &world.candidates()).members;
     // Each takes ten nanoseconds per item. Both together should take half of that, and take twice as long.
     (0..5).for_each(|_| add(&["cpu"], 1e-8));
-    add(&["cpu", "gpu"], 2e-8);
-    assert_eq!(members(), [true, true], "the first run may have paid for compilation");
-    add(&["cpu", "gpu"], 2e-8);
-    assert_eq!(members(), [true, false]);
+    for tries in 1..=5 {
+        add(&["cpu", "gpu"], 2e-8);
+        assert_eq!(members(), [true, tries < 5], "the first runs may have paid for what is made once");
+    }
 }
 
 #[test]
