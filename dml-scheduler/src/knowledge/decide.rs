@@ -142,7 +142,8 @@ impl Knowledge {
         let sets = page.iter().flat_map(|page| &page.sets);
         let tried: Vec<Tried> =
             sets.filter_map(|(names, samples)| Tried::of(names, samples, candidates, items)).collect();
-        let choice = Choice { items: items as f64, candidates, estimates: &estimates, tried: &tried };
+        let runs = page.map_or(0, |page| page.runs);
+        let choice = Choice { items: items as f64, candidates, estimates: &estimates, tried: &tried, runs };
         let (members, reasons, opens) = choice.make();
         Decision { members, estimates, reasons, opens }
     }
@@ -189,6 +190,8 @@ struct Choice<'a> {
     candidates: &'a [Candidate<'a>],
     estimates: &'a [Option<Estimate>],
     tried: &'a [Tried],
+    /// The runs so far.
+    runs: u64,
 }
 
 type Made = (Members, Vec<Option<Reason>>, Option<usize>);
@@ -267,7 +270,8 @@ impl Choice<'_> {
             return (alone, reasons);
         }
         // The first runs of a set pay for compilation, first touch and locked pages of every device in it.
-        let tries = if joined_seconds < best.seconds * MUCH_FASTER { MORE_TRIES } else { TRIES };
+        let is_worth_more = joined_seconds < best.seconds * MUCH_FASTER && self.is_time_to_try_again();
+        let tries = if is_worth_more { MORE_TRIES } else { TRIES };
         if joined_seconds < best.seconds * (1.0 - NOISE) && self.times(&joined) < tries {
             return self.explained(joined, joined_seconds);
         }
@@ -299,6 +303,12 @@ impl Choice<'_> {
         about.min_by(|a, b| a.size().cmp(&b.size()).then(a.seconds.total_cmp(&b.seconds)))
     }
 
+    /// Returns whether a set may be tried that has been tried often enough. The more runs there were, the rarer that is, so all such
+    /// tries together cost little.
+    fn is_time_to_try_again(&self) -> bool {
+        self.runs.is_power_of_two()
+    }
+
     fn times(&self, members: &[bool]) -> usize {
         self.tried.iter().find(|tried| tried.members == members).map_or(0, |tried| tried.times)
     }
@@ -321,7 +331,8 @@ impl Choice<'_> {
                 Some(tried) if tried.times >= TRIES => {
                     let is_near = tried.times < MORE_TRIES && tried.seconds < best_seconds * ABOUT_AS_FAST;
                     // What it did once it may do again: most of its runs may have met a busy machine.
-                    is_near || (tried.times < KEPT && tried.least_seconds < best_seconds * (1.0 - NOISE))
+                    let was_faster = tried.least_seconds < best_seconds * (1.0 - NOISE);
+                    is_near || (tried.times < KEPT && was_faster && self.is_time_to_try_again())
                 }
                 _ => *seconds < best_seconds,
             })

@@ -306,8 +306,9 @@ impl Opening {
         }
         // Where the work is irregular, what comes may take many times as long as what the unit has shown. The fastest unit
         // is not bound, once it is known which that is: the others wait for it anyway, and it is not to wait.
-        let is_fastest =
-            self.units().all(|other| self.pace_of(other).rate.is_some_and(|other| Some(other) <= pace.rate));
+        let is_slower =
+            |other: Pace| !other.is_open && other.rate.is_some_and(|other| Some(other) <= pace.rate);
+        let is_fastest = self.units().all(|other| other == unit || is_slower(self.pace_of(other)));
         let length = match self.inner.next(unit, remaining) {
             None if is_fastest => (remaining as f64 * SINGLE / 2.0) as u64,
             length => length?,
