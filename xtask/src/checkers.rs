@@ -21,9 +21,9 @@ const THREADED_TESTS: &[&str] = &["concurrency"];
 const HOSTILE_TESTS: &[(&str, &[&str])] =
     &[("dml", &["hostile", "topologies"]), ("dml-arenas", &["offload", "fork_opencl"])];
 
-/// What these need of the sanitizer. Core leaks what an arena that broke its contract could still touch. A child that a signal
+/// What the tests need of the sanitizer. Core leaks what an arena that broke its contract could still touch. A child that a signal
 /// ends is what the tests of forks look for. PoCL's threads give up the signal stack that the sanitizer would free as they end.
-const HOSTILE_OPTIONS: &str = "detect_leaks=0:handle_segv=0:use_sigaltstack=0";
+const SANITIZER_OPTIONS: &str = "detect_leaks=0:handle_segv=0:use_sigaltstack=0";
 
 /// What selects the models.
 const MODEL_TEST: &[&str] = &["--package", "dml", "--test", "loom"];
@@ -144,12 +144,15 @@ pub(crate) fn thread_sanitizer(arguments: &[String]) -> Result<(), Failure> {
 pub(crate) fn address_sanitizer(arguments: &[String]) -> Result<(), Failure> {
     let filter = filter_of(arguments)?;
     let mut command = sanitized_test("address", "asan");
-    command.args(["--workspace", "--lib", "--no-fail-fast"]).args(filter);
+    command
+        .args(["--workspace", "--lib", "--no-fail-fast"])
+        .args(filter)
+        .env("ASAN_OPTIONS", SANITIZER_OPTIONS);
     let mut report = Report::default();
     report.command("asan: unit tests", command);
     for (package, tests) in HOSTILE_TESTS {
         let mut command = sanitized_test("address", "asan");
-        command.args(["--package", package, "--no-fail-fast"]).env("ASAN_OPTIONS", HOSTILE_OPTIONS);
+        command.args(["--package", package, "--no-fail-fast"]).env("ASAN_OPTIONS", SANITIZER_OPTIONS);
         command.args(tests.iter().flat_map(|test| ["--test", test])).args(filter);
         report.command(&format!("asan: {}", tests.join(", ")), command);
     }

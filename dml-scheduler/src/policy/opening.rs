@@ -35,7 +35,8 @@ const SHORT_SECONDS: f64 = 100e-6;
 const FIRST_SECONDS: f64 = 1e-3;
 /// How many times as long as its launch a package is at least, if the unit's part of the rest is.
 const LAUNCHES: f64 = 2.0;
-/// Two packages whose items differ by more, and whose times by less, took the time that a launch takes.
+/// Two packages whose items differ by more, and whose times by less, took the time that a launch takes, if that is less than
+/// [`FIRST_SECONDS`].
 const FLAT_ITEMS: f64 = 1.3;
 const FLAT_SECONDS: f64 = 1.2;
 /// A unit of which nothing is known may be so many times as fast as those that are.
@@ -226,7 +227,7 @@ impl Opening {
             let flat = pace.last.filter(|(items, took)| {
                 let (small, large) = (computed.items.min(*items), computed.items.max(*items));
                 large as f64 > small as f64 * FLAT_ITEMS
-                    && (took.max(seconds) < took.min(seconds) * FLAT_SECONDS)
+                    && took.max(seconds) < (took.min(seconds) * FLAT_SECONDS).min(FIRST_SECONDS)
             });
             pace.is_flat = flat.is_some();
             pace.launch = flat.map_or(pace.launch, |(_, took)| seconds.min(took));
@@ -293,7 +294,7 @@ impl Opening {
         let mean = known().sum::<f64>() / known().count().max(1) as f64;
         let sum: f64 = self.units().map(|unit| self.pace_of(unit).rate.unwrap_or(mean)).sum();
         let share = pace.rate.map_or(0, |rate| (remaining as f64 * rate / sum) as u64);
-        let leap = if pace.is_open { pace.most.saturating_mul(LEAP) } else { 0 };
+        let leap = if pace.is_open { pace.most.saturating_mul(LEAP).min(items(FIRST_SECONDS)) } else { 0 };
         let worth = (pace.best * pace.launch * LAUNCHES) as u64;
         let first = if pace.rate.is_none() { remaining / FIRST } else { 0 };
         let least = items(LEAST_SECONDS).max(leap.max(worth).min(share)).max(first);
@@ -520,6 +521,9 @@ mod tests {
         let open = [(OTHER, 100, 9), (OTHER, 400, 9)]; // as long as a launch, and no longer for four times the items
         let mut policy = together(1 << 20, &[host, open[0], open[1], host]);
         assert!(policy.next(OTHER, 1 << 19) >= Some(16 * 400));
+        // At that rate, no longer than a launch can take.
+        let mut policy = together(1 << 40, &[host, (OTHER, 1 << 20, 500), host]);
+        assert_eq!(policy.next(OTHER, 1 << 22), Some(1 << 21));
         // No more than its part of the rest, at the least that its rate can be: one in 27,000.
         let mut policy = together(1 << 20, &[host, (OTHER, 1, 200), host]);
         assert!(policy.next(OTHER, 1 << 20) < Some(60), "it may be slow");
