@@ -246,24 +246,8 @@ impl fmt::Debug for ScratchPool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::device::list;
+    use super::super::testing::{PIECE, pool, session};
     use super::*;
-
-    const PIECE: u64 = 64 << 10;
-
-    fn session() -> Option<Arc<Session>> {
-        let Some(found) = list().ok().and_then(|listing| listing.found.first()) else {
-            let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
-            assert!(!expected, "DML_EXPECT names opencl, and there is no device");
-            eprintln!("SKIPPED: no OpenCL device");
-            return None;
-        };
-        Some(Arc::new(Session::open(found.part(None).unwrap()).unwrap()))
-    }
-
-    fn pool(limit_bytes: u64, budget: &Arc<PageLockBudget>) -> Arc<ScratchPool> {
-        ScratchPool::with(Sizes { piece_bytes: PIECE, limit_bytes, idle: Duration::from_secs(3600) }, budget)
-    }
 
     #[test]
     fn the_limit_holds_and_pieces_are_used_again() {

@@ -2,9 +2,9 @@
 
 use super::super::arena::OpenClArena;
 use super::super::cross::{Here, Side, relay};
-use super::super::device::{Sort, list};
+use super::super::device::Sort;
 use super::super::page_lock::PageLocking;
-use super::super::scratch::Sizes;
+use super::super::testing::{PIECE, pool, session};
 use super::*;
 use crate::faulty::{CallKind, Fault, Faulty, Script};
 use crate::kit::{join_both_ways, join_staged};
@@ -16,9 +16,7 @@ use dml_core::{
 };
 use opencl3::command_queue::{enqueue_read_buffer, enqueue_write_buffer};
 use opencl3::types::{CL_BLOCKING, cl_mem};
-use std::time::Duration;
 
-const PIECE: u64 = 16 << 10;
 const COPIERS: usize = 2;
 
 /// A platform whose first OpenCL device stages all copies.
@@ -30,26 +28,11 @@ struct Rig {
     pool: Arc<ScratchPool>,
 }
 
-fn session() -> Option<Arc<Session>> {
-    let Some(found) = list().ok().and_then(|listing| listing.found.first()) else {
-        let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
-        assert!(!expected, "DML_EXPECT names opencl, and there is no device");
-        eprintln!("SKIPPED: no OpenCL device");
-        return None;
-    };
-    Some(Arc::new(Session::open(found.part(None).unwrap()).unwrap()))
-}
-
-fn pool(pieces: u64, budget: &Arc<PageLockBudget>) -> Arc<ScratchPool> {
-    let sizes = Sizes { piece_bytes: PIECE, limit_bytes: pieces * PIECE, idle: Duration::from_secs(3600) };
-    ScratchPool::with(sizes, budget)
-}
-
 impl Rig {
     fn new(pieces: u64, script: Script) -> Option<Self> {
         let session = session()?;
         let (budget, mut builder) = (PageLockBudget::new(64 << 20), Platform::builder());
-        let pool = pool(pieces, &budget);
+        let pool = pool(pieces * PIECE, &budget);
         let main = main_mem::discover::discover(&mut builder, &DiscoverOptions::default()).unwrap();
         let device = builder.add_device(DeviceDesc::new("opencl:0", DeviceKind::Accelerator));
         let arena = OpenClArena::new(session.clone(), "opencl:0", device, builder.native(main));
@@ -265,7 +248,7 @@ struct Pair {
 fn pair(pieces: u64) -> Option<Pair> {
     let sessions = [session()?, session()?];
     let (budget, mut builder) = (PageLockBudget::new(64 << 20), Platform::builder());
-    let pool = pool(pieces, &budget);
+    let pool = pool(pieces * PIECE, &budget);
     let main = main_mem::discover::discover(&mut builder, &DiscoverOptions::default()).unwrap();
     let mut add = |name: &str, session: &Arc<Session>| -> (DeviceId, ArenaId) {
         let device = builder.add_device(DeviceDesc::new(name, DeviceKind::Accelerator));
