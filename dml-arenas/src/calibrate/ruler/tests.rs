@@ -6,7 +6,7 @@ use crate::kit::join_staged;
 use crate::null::Null;
 use dml_core::{
     Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, CopyJob, CopyQuery, Cost, CrossArena, DeviceDesc,
-    DeviceKind, DeviceSet, Fence, HostStaged, LinkSpeed, TransferError,
+    DeviceId, DeviceKind, DeviceSet, Fence, HostStaged, LinkSpeed, TransferError,
 };
 use std::any::Any;
 use std::collections::HashMap;
@@ -249,4 +249,36 @@ fn only_the_measured_link_leads_away_from_the_source() {
     let measured = measure(&clock, FULL, &platform);
     let latencies: Vec<_> = measured.iter().map(|link| classes(link)[0].1).collect();
     assert_eq!(latencies, [5, 100, 50, 7, 6]);
+}
+
+#[test]
+fn links_from_and_to_stores_are_measured_as_those_of_devices() {
+    let clock = Arc::new(Clock::default());
+    let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
+    for name in ["disk", "tape"] {
+        builder.add_arena(Arc::new(Null::backed(ArenaDesc::store(name, ArenaKind("test")))));
+    }
+    // The tape is reached through the disk alone, and the disk from the device too.
+    let times: [(u8, u8, fn(u64) -> u64); 6] = [
+        (0, 2, |bytes| bytes + 30),
+        (2, 0, |bytes| bytes + 20),
+        (0, 1, |bytes| 3 * bytes + 10),
+        (1, 2, |bytes| 2 * bytes + 60),
+        (2, 3, |bytes| 5 * bytes + 300),
+        (3, 2, |bytes| 4 * bytes + 200),
+    ];
+    for (from, to, ns) in times {
+        let [source_via, target_via] = [from, to].map(|arena| builder.native(ArenaId(arena)));
+        let link = Link { source_via, target_via, ..link(from, to) };
+        builder.add_link(link, Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX }));
+    }
+    let platform = builder.build().unwrap();
+    let measured = measure(&clock, SMALL, &platform);
+    let ends: Vec<_> = measured.iter().map(|one| (one.from.0, one.to.0)).collect();
+    assert_eq!(ends, times.map(|(from, to, _)| (from, to)));
+    for (one, (.., ns)) in measured.iter().zip(times) {
+        let found = classes(one);
+        assert!(found.len() >= 3, "{found:?}");
+        assert!(found.iter().all(|&(bytes, took_ns)| took_ns == ns(bytes)), "{one:?}");
+    }
 }
