@@ -149,3 +149,20 @@ impl CalibratedLink {
         self.from == *from && self.to == *to && self.mechanism == mechanism
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dml_core::{DeviceId, DeviceKind};
+
+    #[test]
+    fn units_count_only_where_they_copy() {
+        let of = |kind, units| {
+            let device = DeviceDesc::new("device", DeviceKind::Cpu).with_units(units);
+            DeviceFingerprint::of(&device, &ArenaDesc::new("arena", ArenaKind(kind), DeviceId(0)))
+        };
+        assert_eq!(of("main_mem", 2), of("main_mem", 8));
+        assert_eq!(of("offload", 2), of("offload", 8));
+        assert_ne!(of("opencl", 2), of("opencl", 8));
+    }
+}

@@ -282,3 +282,34 @@ fn links_from_and_to_stores_are_measured_as_those_of_devices() {
         assert!(found.iter().all(|&(bytes, took_ns)| took_ns == ns(bytes)), "{one:?}");
     }
 }
+
+#[test]
+fn the_time_that_a_link_leaves_is_for_the_next() {
+    let clock = Arc::new(Clock::default());
+    let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
+    let scripted = |ns: fn(u64) -> u64| Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX });
+    for ns in [|bytes| bytes / 1_000 + 9, |bytes| bytes / 1_000 + 9, |bytes| 3 * bytes] {
+        builder.add_link(link(0, 1), scripted(ns));
+    }
+    // The third takes 1.7 of the two seconds.
+    let measured = measure(&clock, SMALL, &builder.build().unwrap());
+    assert_eq!(measured.iter().map(|link| classes(link).len()).collect::<Vec<_>>(), [5, 5, 5]);
+}
+
+#[test]
+fn buffers_of_a_class_are_counted_at_the_host_and_at_both_ends() {
+    let clock = Arc::new(Clock::default());
+    let platform = scripted(&clock, |_| 10, u64::MAX);
+    // Three buffers of 1 MiB at three places, in a quarter of the memory.
+    for (free_bytes, count) in [(4 * 3 * 3 * MIB, 3), (4 * 3 * 3 * MIB - 4, 2)] {
+        let machine = Machine { cache_bytes: 2 * MIB, free_bytes };
+        assert_eq!(classes(&measure(&clock, machine, &platform)[0]).len(), count);
+    }
+}
+
+#[test]
+fn the_middle_time_counts_and_long_copies_are_warmed_up() {
+    let times = [40, 10, 50, 20, 30].map(Duration::from_nanos);
+    assert_eq!((median_ns(times.to_vec()), median_ns(Vec::new())), (30, 1));
+    assert_eq!(CLASSES.map(warm_ups), [1, 1, 4, 1, 1]);
+}

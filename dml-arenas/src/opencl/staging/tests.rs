@@ -309,3 +309,31 @@ fn what_goes_between_two_devices_is_relayed_both_ways() {
         assert_eq!(pool.pieces(), pieces.min(4));
     }
 }
+
+#[test]
+fn a_part_has_moved_when_all_of_it_has_and_the_piece_is_back() {
+    let Some(session) = session() else { return };
+    let mut taken = pool(PIECE, &PageLockBudget::new(u64::MAX)).take(1, &[&session]);
+    let moved = |done_bytes, piece: &Scratch| whole(Fence::done(done_bytes), 10, piece);
+    let requested_bytes = 10;
+    assert_eq!(moved(10, &taken[0]), Ok(10));
+    assert_eq!(moved(9, &taken[0]), Err(TransferError::Short { requested_bytes, done_bytes: 9 }));
+    assert_eq!(moved(11, &taken[0]), Err(TransferError::Overrun { requested_bytes, done_bytes: 11 }));
+    let kept = taken[0].target(Span::new(0, 10));
+    assert_eq!(moved(10, &taken[0]), Err(TransferError::StillLent));
+    drop(kept);
+    assert_eq!(moved(10, &taken[0]), Ok(10));
+}
+
+#[test]
+fn when_a_part_fails_no_further_part_begins() {
+    const PARTS: u64 = 40;
+    // While the other thread is held up in its first part, this one fails and stops.
+    let held_up = Fault::Slow(std::time::Duration::from_millis(50));
+    let script =
+        Script::new().at_kind(CallKind::CopyIn, 1, Fault::fail()).at_kind(CallKind::CopyIn, 3, held_up);
+    let Some(rig) = Rig::new(4, script) else { return };
+    let data = rig.platform.buffer_from(bytes(3, PARTS * PIECE)).unwrap();
+    assert!(rig.on_device(&data, (0, PARTS * PIECE), |_| ()).is_err());
+    assert!(rig.count(Operation::Write) < PARTS - 1, "{} parts", rig.count(Operation::Write));
+}
