@@ -212,8 +212,9 @@ fn one_target(program: &Path, target: &str, seconds: u64) -> Outcome {
     let mut merge = Command::new(program);
     merge.args(["-set_cover_merge=1", &artifact]).args([&kept, &grown]);
     if DRIVEN_TARGETS.contains(&target) {
-        [&mut explore, &mut merge]
-            .map(|command| command.env("ASAN_OPTIONS", DRIVEN_OPTIONS).arg("-detect_leaks=0"));
+        for command in [&mut explore, &mut merge] {
+            command.env("ASAN_OPTIONS", DRIVEN_OPTIONS).arg("-detect_leaks=0");
+        }
     }
     match run(&mut explore).and_then(|()| run(&mut merge)) {
         Ok(()) => Outcome::Passed,

@@ -35,11 +35,14 @@ impl Clock {
     }
 }
 
+/// How long a copy of so many bytes takes, in nanoseconds.
+type Ns = fn(u64) -> u64;
+
 /// A mechanism whose copies take as long as its script says.
 #[derive(Debug)]
 struct Scripted {
     clock: Arc<Clock>,
-    ns: fn(u64) -> u64,
+    ns: Ns,
     fails_from: u64,
 }
 
@@ -92,7 +95,7 @@ fn link(from: u8, to: u8) -> Link {
 }
 
 /// A platform with one scripted link from main memory to a device.
-fn scripted(clock: &Arc<Clock>, ns: fn(u64) -> u64, fails_from: u64) -> Platform {
+fn scripted(clock: &Arc<Clock>, ns: Ns, fails_from: u64) -> Platform {
     let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
     builder.add_link(link(0, 1), Arc::new(Scripted { clock: clock.clone(), ns, fails_from }));
     builder.build().unwrap()
@@ -233,7 +236,7 @@ fn only_the_measured_link_leads_away_from_the_source() {
     builder.add_device(DeviceDesc::new("far", DeviceKind::Gpu));
     let far = ArenaDesc::new("far", ArenaKind("test"), DeviceId(2));
     builder.add_arena(Arc::new(Null::backed(far)));
-    let scripted = |ns: fn(u64) -> u64| Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX });
+    let scripted = |ns: Ns| Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX });
     // The far device is reached through the near one alone, over two links. The quicker one must not be taken for the other.
     let mut add = |from, to, ns| builder.add_link(link(from, to), scripted(ns));
     add(0, 1, |_| 5);
@@ -259,7 +262,7 @@ fn links_from_and_to_stores_are_measured_as_those_of_devices() {
         builder.add_arena(Arc::new(Null::backed(ArenaDesc::store(name, ArenaKind("test")))));
     }
     // The tape is reached through the disk alone, and the disk from the device too.
-    let times: [(u8, u8, fn(u64) -> u64); 6] = [
+    let times: [(u8, u8, Ns); 6] = [
         (0, 2, |bytes| bytes + 30),
         (2, 0, |bytes| bytes + 20),
         (0, 1, |bytes| 3 * bytes + 10),
@@ -287,7 +290,7 @@ fn links_from_and_to_stores_are_measured_as_those_of_devices() {
 fn the_time_that_a_link_leaves_is_for_the_next() {
     let clock = Arc::new(Clock::default());
     let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
-    let scripted = |ns: fn(u64) -> u64| Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX });
+    let scripted = |ns: Ns| Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX });
     for ns in [|bytes| bytes / 1_000 + 9, |bytes| bytes / 1_000 + 9, |bytes| 3 * bytes] {
         builder.add_link(link(0, 1), scripted(ns));
     }
