@@ -1,8 +1,12 @@
 //! What transfers between main memory and an OpenCL device take, beside the same commands written by hand.
 //!
 //! ```text
-//! cargo run --release --example transfers [DEVICE [MIB [RUNS]]]      opencl:0, 64 MiB and 15 runs by default
+//! cargo run --release --example transfers [DEVICE [MIB [RUNS [MEMORY]]]]      opencl:0, 64 MiB, 15 runs, locked
+//! cargo run --release --example transfers opencl:0,opencl:1 [MIB [RUNS [MEMORY]]]     from the one to the other
 //! ```
+//! `MEMORY` is what transfers may lock pages of: `locked` (the data where it lies, and scratch memory), `scratch` (scratch memory
+//! alone; more than 40 MiB are to be moved then) or `plain` (nothing).
+//!
 //! By hand, the data is in ordinary vectors, and is written and read by one call each. All ways take turns in every run, and
 //! the medians count. The first run is shown by itself: there, memory is allocated, touched, and locked. Memory that is
 //! allocated later may be faster by a tenth, because its pages lie closer together. So there are two of each kind, of which one was
@@ -30,6 +34,8 @@ const SOURCE: &str = "
     }";
 /// The ranges in which a result is computed and fetched.
 const RANGES: u64 = 8;
+/// What both directions at once use of it.
+const SCRATCH_BYTES: u64 = 40 << 20;
 /// The words of a page.
 const PAGE: usize = 1024;
 
@@ -38,6 +44,57 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 /// What kernel `fill` computes.
 fn filled(index: u32) -> u32 {
     (0..200).fold(index, |word, _| word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223))
+}
+
+/// What transfers may lock pages of.
+#[derive(Clone, Copy)]
+enum Memory {
+    Locked,
+    Scratch,
+    Plain,
+}
+
+impl Memory {
+    fn parse(text: &str) -> Outcome<Self> {
+        match text {
+            "locked" => Ok(Self::Locked),
+            "scratch" => Ok(Self::Scratch),
+            "plain" => Ok(Self::Plain),
+            _ => Err(format!("memory is locked, scratch or plain, not {text}").into()),
+        }
+    }
+
+    fn platform(self, names: &[&str]) -> Outcome<Platform> {
+        let options = DiscoverOptions::default().only(names.iter().copied()).offload(0);
+        let options = match self {
+            Self::Locked => options,
+            // Scratch memory is a part of what may be locked, and the data does not fit into the rest.
+            Self::Scratch => options.page_locks(SCRATCH_BYTES).locked_scratch(SCRATCH_BYTES),
+            Self::Plain => options.page_locks(0).locked_scratch(0),
+        };
+        Ok(Platform::builder().discover_with(&options)?.build()?)
+    }
+}
+
+/// Prints what it takes to bring a buffer from one device to another.
+fn between(names: [&str; 2], mib: u64, runs: usize, memory: Memory) -> Outcome<()> {
+    let platform = memory.platform(&names)?;
+    let [from, to] = [platform.device(names[0])?, platform.device(names[1])?];
+    let data = platform.buffer_from((0..(mib << 18) as u32).collect::<Vec<_>>())?;
+    let mut times = Vec::new();
+    for _ in 0..=runs {
+        platform.acquire(from).read_write(&data).wait()?.release()?;
+        times.push(timed(|| platform.acquire(to).read(&data).wait()?.release())?);
+    }
+    let first = times.remove(0);
+    times.sort_unstable();
+    let median = times[times.len() / 2];
+    let rate = (mib << 20) as f64 / median.as_secs_f64() / 1e9;
+    println!("{} to {}, {mib} MiB: {median:.2?} {rate:.1} GB/s   first {first:.2?}", names[0], names[1]);
+    match data.read()?.iter().zip(0..).position(|(value, index)| *value != index) {
+        Some(index) => Err(format!("word {index} did not arrive").into()),
+        None => Ok(()),
+    }
 }
 
 struct Rig {
@@ -53,9 +110,8 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(name: &str, words: u64) -> Outcome<Self> {
-        let options = DiscoverOptions::default().only([name]).offload(0);
-        let platform = Platform::builder().discover_with(&options)?.build()?;
+    fn new(name: &str, words: u64, memory: Memory) -> Outcome<Self> {
+        let platform = memory.platform(&[name])?;
         let (cpu, device) = (platform.device("cpu")?, platform.device(name)?);
         let home = platform.home(device).ok_or("every device has a memory")?;
         let arena =
@@ -205,8 +261,12 @@ fn main() -> Outcome<()> {
     let name = arguments.next().unwrap_or_else(|| "opencl:0".to_owned());
     let mib: u64 = arguments.next().map_or(Ok(64), |mib| mib.parse())?;
     let runs: usize = arguments.next().map_or(Ok(15), |runs| runs.parse())?;
+    let memory = arguments.next().map_or(Ok(Memory::Locked), |text| Memory::parse(&text))?;
+    if let Some((from, to)) = name.split_once(',') {
+        return between([from, to], mib, runs, memory);
+    }
     let (bytes, words) = (mib << 20, mib << 18);
-    let rig = || Rig::new(&name, words);
+    let rig = || Rig::new(&name, words, memory);
     let rig_before = rig()?;
     let (hand_after, hand_before) = (ByHand::new(&name, words)?, ByHand::new(&name, words)?);
     let mut pairs = [(rig_before, hand_after), (rig()?, hand_before)];

@@ -343,7 +343,7 @@ fn who_is_never_called_up_in_time_is_tried_alone() {
 #[test]
 fn a_set_that_was_faster_once_is_tried_until_its_median_says_what_it_is() {
     let members = |alone: &str| {
-        let devices = ["cpu", "gpu"].map(|name| format!("device {name} rate 1e6 peak 1e6 setup 1e-5\n"));
+        let devices = ["cpu", "gpu"].map(|name| format!("device {name} rate 1e5 peak 1e5 setup 1e-5\n"));
         let sets = format!("set cpu seconds {alone}\nset gpu seconds 2e-6 2e-6 2e-6 2e-6 2e-6\n");
         let text = format!("dml knowledge 1\npage 12 kernel\n{}{sets}", devices.concat());
         let world = World {
