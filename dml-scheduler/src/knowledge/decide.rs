@@ -18,6 +18,8 @@ pub(super) const TRIES: usize = 2;
 /// How often a device alone is tried that comes near the best set: its first runs may have met a busy machine.
 const MORE_TRIES: usize = 5;
 const ABOUT_AS_FAST: f64 = 1.8;
+/// A set whose rates promise so much less than the best time is tried as often.
+const MUCH_FASTER: f64 = 0.9;
 /// A run that is shorter, in seconds, may have ended before an unknown device was called up.
 const SHORT_SECONDS: f64 = 2e-3;
 /// By how much more devices have to be faster than fewer.
@@ -144,7 +146,8 @@ impl Knowledge {
         let sets = page.iter().flat_map(|page| &page.sets);
         let tried: Vec<Tried> =
             sets.filter_map(|(names, samples)| Tried::of(names, samples, candidates, items)).collect();
-        let choice = Choice { items: items as f64, candidates, known: &known, tried: &tried };
+        let runs = page.map_or(0, |page| page.runs);
+        let choice = Choice { items: items as f64, candidates, known: &known, tried: &tried, runs };
         let (members, reasons, opens) = choice.make();
         let estimates = known.into_iter().map(|known| Some(known?.estimate)).collect();
         Selection { members, estimates, reasons, opens }
@@ -192,6 +195,8 @@ struct Choice<'a> {
     candidates: &'a [Candidate<'a>],
     known: &'a [Option<Known>],
     tried: &'a [Tried],
+    /// The runs so far.
+    runs: u64,
 }
 
 type Made = (Members, Vec<Option<Reason>>, Option<usize>);
@@ -268,7 +273,10 @@ impl Choice<'_> {
             let reasons = alone.iter().map(|&member| (!member).then_some(Reason::Trial)).collect();
             return (alone, reasons);
         }
-        if joined_seconds < best.seconds * (1.0 - NOISE) && self.times(&joined) < TRIES {
+        // The first runs of a set pay for compilation, first touch and locked pages of every device in it.
+        let is_worth_more = joined_seconds < best.seconds * MUCH_FASTER && self.is_time_to_try_again();
+        let tries = if is_worth_more { MORE_TRIES } else { TRIES };
+        if joined_seconds < best.seconds * (1.0 - NOISE) && self.times(&joined) < tries {
             return self.explained(joined, joined_seconds);
         }
         self.explained(best.members.clone(), best.seconds)
@@ -294,6 +302,12 @@ impl Choice<'_> {
         about.min_by(|a, b| a.size().cmp(&b.size()).then(a.seconds.total_cmp(&b.seconds)))
     }
 
+    /// Returns whether a set may be tried that has been tried often enough. The more runs there were, the rarer that is, so all such
+    /// tries together cost little.
+    fn is_time_to_try_again(&self) -> bool {
+        self.runs.is_power_of_two()
+    }
+
     fn times(&self, members: &[bool]) -> usize {
         self.tried.iter().find(|tried| tried.members == members).map_or(0, |tried| tried.times)
     }
@@ -316,7 +330,8 @@ impl Choice<'_> {
                 Some(tried) if tried.times >= TRIES => {
                     let is_near = tried.times < MORE_TRIES && tried.seconds < best_seconds * ABOUT_AS_FAST;
                     // What it did once it may do again: most of its runs may have met a busy machine.
-                    is_near || (tried.times < KEPT && tried.least_seconds < best_seconds * (1.0 - NOISE))
+                    let was_faster = tried.least_seconds < best_seconds * (1.0 - NOISE);
+                    is_near || (tried.times < KEPT && was_faster && self.is_time_to_try_again())
                 }
                 _ => *seconds < best_seconds,
             })

@@ -74,6 +74,8 @@ struct Page {
     devices: BTreeMap<String, Notes>,
     /// Seconds per item, by the sorted names of the devices that took part.
     sets: BTreeMap<Vec<String>, Samples>,
+    /// How many runs there were.
+    runs: u64,
 }
 
 /// What is known of a device.
@@ -179,6 +181,7 @@ impl Knowledge {
         let mut book = self.0.lock();
         let page = book.page(kernel, items);
         page.sets.entry(set).or_default().add(seconds / items as f64);
+        page.runs = page.runs.saturating_add(1);
         for device in members {
             let turns = || report.packages.iter().filter(move |record| record.device == device);
             let begun = turns().map(|record| record.begun).min();

@@ -194,7 +194,7 @@ fn of_two_sets_that_are_about_as_fast_the_smaller_is_used() {
 }
 
 #[test]
-fn those_who_promise_more_together_are_tried_twice() {
+fn those_who_promise_much_more_together_are_tried_five_times() {
     let world = World::new(&[Truth { rate: 1e8, setup: 1e-5 }, Truth { rate: 1e8, setup: 1e-4 }], 1 << 24);
     let add = |names: &[&str], seconds: f64| {
         let mut book = world.knowledge.0.lock();
@@ -210,9 +210,13 @@ fn those_who_promise_more_together_are_tried_twice() {
     // Each takes ten nanoseconds per item. Both together should take half of that, and take twice as long.
     (0..5).for_each(|_| add(&["cpu"], 1e-8));
     add(&["cpu", "gpu"], 2e-8);
-    assert_eq!(members(), [true, true], "the first run may have paid for compilation");
-    add(&["cpu", "gpu"], 2e-8);
-    assert_eq!(members(), [true, false]);
+    for tries in 2..=5 {
+        add(&["cpu", "gpu"], 2e-8);
+        assert_eq!(members(), [true, false], "not in every run");
+        world.knowledge.0.lock().page("kernel", 1 << 24).runs = 8;
+        assert_eq!(members(), [true, tries < 5], "the first runs may have paid for what is made once");
+        world.knowledge.0.lock().page("kernel", 1 << 24).runs = 9;
+    }
 }
 
 #[test]
@@ -342,9 +346,10 @@ fn who_is_never_called_up_in_time_is_tried_alone() {
 /// Most runs alone met a busy machine. What the device did once, it may do again.
 #[test]
 fn a_set_that_was_faster_once_is_tried_until_its_median_says_what_it_is() {
-    let members = |alone: &str| {
+    let members_after = |runs: u64, alone: &str| {
         let devices = ["cpu", "gpu"].map(|name| format!("device {name} rate 1e5 peak 1e5 setup 1e-5\n"));
-        let sets = format!("set cpu seconds {alone}\nset gpu seconds 2e-6 2e-6 2e-6 2e-6 2e-6\n");
+        let sets =
+            format!("set cpu seconds {alone}\nset gpu seconds 2e-6 2e-6 2e-6 2e-6 2e-6\nruns {runs}\n");
         let text = format!("dml knowledge 1\npage 12 kernel\n{}{sets}", devices.concat());
         let world = World {
             knowledge: Knowledge::parse(&text).expect("it is well formed"),
@@ -352,7 +357,9 @@ fn a_set_that_was_faster_once_is_tried_until_its_median_says_what_it_is() {
         };
         world.knowledge.decide("kernel", 4096, &world.candidates()).members
     };
+    let members = |alone: &str| members_after(16, alone);
     assert_eq!(members("9e-6 9e-6 9e-6 9e-6 1e-6"), [true, false]);
+    assert_eq!(members_after(17, "9e-6 9e-6 9e-6 9e-6 1e-6"), [false, true], "not in every run");
     assert_eq!(members("9e-6 9e-6 9e-6 9e-6 9e-6 1e-6 9e-6 9e-6 9e-6"), [false, true], "it is not fast");
     assert_eq!(members("9e-6 9e-6 9e-6 9e-6 9e-6"), [false, true], "it never was");
 }

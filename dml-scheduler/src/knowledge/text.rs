@@ -5,6 +5,7 @@
 //! page 23 mandelbrot
 //! device cpu rate 1.2e7 1.3e7 peak 1.4e7 1.3e7 setup 1e-5 2e-5
 //! set cpu opencl:0 seconds 1.1e-7 1.0e-7
+//! runs 5
 //! ```
 //! A page names the size class and the kernel, the rest of its line, and what follows is about it. A `set` gives seconds per item.
 
@@ -41,6 +42,9 @@ impl fmt::Display for Knowledge {
             for (set, samples) in &page.sets {
                 let names: Vec<_> = set.iter().map(|name| escaped(name)).collect();
                 writeln!(f, "set {} seconds{samples}", names.join(" "))?;
+            }
+            if page.runs > 0 {
+                writeln!(f, "runs {}", page.runs)?;
             }
         }
         Ok(())
@@ -151,7 +155,11 @@ fn add(page: &mut Page, words: &[&str]) -> Result<(), &'static str> {
             }
             page.sets.insert(names, seconds);
         }
-        _ => return Err("neither page, device nor set"),
+        "runs" => {
+            let [runs] = rest else { return Err("not one number") };
+            page.runs = runs.parse().map_err(|_| "not a number of runs")?;
+        }
+        _ => return Err("neither page, device, set nor runs"),
     }
     Ok(())
 }

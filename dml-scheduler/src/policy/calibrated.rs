@@ -41,7 +41,8 @@ impl Prior {
 /// # Shape and units
 /// With `G` items left, `n` units, and `w_i` the unit's part of the sum of all rates:
 ///
-/// 1. A package has `G * w_i / (2 n)` items. Rates are net of the cost per package, and all for the same stretch of the
+/// 1. A package has `G * w_i / (2 n)` items; for a unit where something overlaps no more than 1/12 of the unit's part of all work, so
+///    that results begin to travel early. Rates are net of the cost per package, and all for the same stretch of the
 ///    work, up to a place that every unit has reached. A unit that is not measured yet is as fast as its prior says, scaled
 ///    by the units that are measured; one without a prior is as fast as the others on average.
 /// 2. The first package of a unit that is not trusted is a sample: at most 1/64 of the work by the number of units, in
@@ -50,9 +51,8 @@ impl Prior {
 /// 3. No package is so small that its cost takes more than 15% of its computing, as long as it has no more than half of the
 ///    unit's part of the rest. At the very end, none is so small that its cost takes more than half, as long as it has no more
 ///    than the unit's part of the rest. Neither rule makes it larger than twice the unit's package before.
-/// 4. A unit is handed a package ahead only while all that it then has is within two thirds of its part of the rest, and
+/// 4. A unit is handed a package ahead only while all that it then has is within 4/5 of its part of what is not done, whoever has it, and
 ///    only where that hides something: the cost is at least 1/200 of the package, or something [overlaps](Self::overlapping).
-///
 /// 5. A unit that is known, and not the fastest, gets nothing where the others, who have packages, would be done with all that is left before it is
 ///    done with its package of whole work-groups.
 ///
@@ -116,8 +116,12 @@ const COST_SHARE: f64 = 0.15;
 /// How many times its cost a package takes at least when it may be all that is left for the unit.
 const LAST_COSTS: f64 = 2.0;
 
-/// The part of what is left for a unit that may be in flight at it.
-const AHEAD: f64 = 1.0 / 1.5;
+/// The part of a unit's share of all that is not done that it may have in flight. Whoever has less than its share would be done
+/// before the others are.
+const AHEAD: f64 = 0.8;
+
+/// The largest package of a unit where something overlaps, as a part of the unit's share of the work.
+const PIECE: f64 = 1.0 / 12.0;
 
 /// The least part of a package that its cost takes for handing it out ahead to be worth the risk.
 const WORTH_HIDING: f64 = 1.0 / 200.0;
@@ -320,7 +324,8 @@ impl Policy for Calibrated {
             return Some(self.single(this, rate, remaining));
         }
         let part = |factor: f64| portion(remaining, share * factor);
-        let guided = part(1.0 / (K * count as f64)).max(1);
+        let piece = if this.overlaps { portion(self.work, share * PIECE) } else { u64::MAX };
+        let guided = part(1.0 / (K * count as f64)).min(piece).max(1);
         if !this.is_known() {
             let length = if this.previous.is_none() { guided.min(self.sample(this)) } else { guided };
             return this.packages.is_empty().then_some(length);
@@ -338,7 +343,9 @@ impl Policy for Calibrated {
             return (!self.comes_too_late(unit, length, remaining, &rates)).then_some(length);
         }
         let hides = this.overlaps || length <= this.worth(rate, WORTH_HIDING);
-        let room = part(AHEAD).saturating_sub(this.in_flight());
+        let active = self.units.iter().filter(|unit| unit.is_active);
+        let not_done = active.fold(remaining, |sum, unit| sum.saturating_add(unit.in_flight()));
+        let room = portion(not_done, share * AHEAD).saturating_sub(this.in_flight());
         (are_all_known && hides && room > 0 && room >= least).then(|| length.min(room))
     }
 

@@ -142,7 +142,7 @@ fn packages_are_worth_their_cost_but_do_not_jump() {
 }
 
 #[test]
-fn a_unit_is_handed_work_ahead_only_within_two_thirds_of_its_part() {
+fn a_unit_is_handed_work_ahead_only_within_four_fifths_of_its_part() {
     let mut splitter = splitter(
         1_280_000,
         &[Some(Prior::measured(1e6, MICRO * 10_000)), Some(Prior::measured(1e6, MICRO * 10_000))],
@@ -151,9 +151,31 @@ fn a_unit_is_handed_work_ahead_only_within_two_thirds_of_its_part() {
     assert_eq!(first.items(), 160_000); // 1280000 / 2 / 4
     let ahead = package(&mut splitter, 0); // from the start, because it is trusted
     assert_eq!(ahead.items(), 140_000);
-    assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait); // 980000 / 2 / 1.5 = 326666, and a package is worth 66666
-    splitter.complete(&first).unwrap();
     assert_eq!(package(&mut splitter, 0).items(), 122_500);
+    // 4/5 of its half of what is not done are 512000, and a package is worth 66666.
+    assert_eq!(package(&mut splitter, 0).items(), 512_000 - 422_500);
+    assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait);
+    splitter.complete(&first).unwrap();
+    assert_eq!(package(&mut splitter, 0).items(), 768_000 / 8);
+}
+
+#[test]
+fn what_the_others_have_counts_as_not_done() {
+    let trusted = || Some(Prior::measured(1e6, MICRO * 10_000));
+    let mut splitter = splitter(600_000, &[trusted(), trusted()]);
+    let sizes = [0, 1, 0].map(|unit| package(&mut splitter, unit).items());
+    assert_eq!(sizes, [75_000, 66_666, 66_666]);
+    // 4/5 of its half of what is not done are 240000; of what nobody has they would be 156667.
+    assert_eq!(package(&mut splitter, 0).items(), 66_666);
+}
+
+#[test]
+fn a_unit_whose_results_travel_gets_no_more_than_a_twelfth_of_its_part() {
+    let trusted = || Some(Prior::measured(1e6, MICRO));
+    let policy = Calibrated::new(1_200_000, 1, &[trusted(), trusted()]).unwrap().overlapping([UnitId(1)]);
+    let mut splitter = Splitter::new(Box::new(policy), 2, 1_200_000, 1).unwrap();
+    assert_eq!(package(&mut splitter, 1).items(), 50_000);
+    assert_eq!(package(&mut splitter, 0).items(), 1_150_000 / 8);
 }
 
 #[test]
@@ -203,10 +225,9 @@ fn a_single_unit_that_overlaps_gets_at_most_sixteen_packages() {
 fn a_package_that_came_back_no_longer_counts_as_in_flight() {
     let trusted = || Some(Prior::measured(1e6, MICRO * 10_000));
     let mut splitter = splitter(1_280_000, &[trusted(), trusted()]);
-    let [first, second] = [0, 0].map(|unit| package(&mut splitter, unit));
+    let packages = [0; 4].map(|unit| package(&mut splitter, unit));
     assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait);
-    splitter.give_back(&first).unwrap();
-    splitter.give_back(&second).unwrap();
+    packages.iter().for_each(|package| splitter.give_back(package).unwrap());
     assert_eq!(package(&mut splitter, 0).items(), 160_000);
     assert_eq!(package(&mut splitter, 0).items(), 140_000);
 }

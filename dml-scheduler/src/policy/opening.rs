@@ -20,13 +20,21 @@ use std::time::Duration;
 const GROWTH: u64 = 32;
 /// A sample of this time says more about the kernel than about the clock and the launch.
 const TELLING_SECONDS: f64 = 60e-6;
+/// A sample of this time says enough, though it woke the host's threads.
+const LONG_SECONDS: f64 = 2e-3;
 /// What the time with another unit could be, of that without, for the unit to be called up: more than a little, because
 /// units disturb each other, and because it takes time to learn what a unit can do.
 const WORTH_WHILE: f64 = 0.6;
-/// How many times as long as the one before a package of a unit may be that was so short that its launch may have been most
-/// of it.
-const LEAP: u64 = 4;
+/// The part of the rest that is the first package of a unit that joins. It is done before the rest is, unless the unit is so many
+/// times as slow as the others.
+const FIRST: u64 = 32;
+/// How many times as long as the longest one before a package of a unit may be, as long as it may be its launch that took the
+/// time: of a package shorter than this, of its first one shorter than that, and of one that took as long as a much shorter one.
+const LEAP: u64 = 16;
 const SHORT_SECONDS: f64 = 100e-6;
+const FIRST_SECONDS: f64 = 1e-3;
+/// How many times as long as its launch a package is at least, if the unit's part of the rest is.
+const LAUNCHES: f64 = 2.0;
 /// Two packages whose items differ by more, and whose times by less, took the time that a launch takes.
 const FLAT_ITEMS: f64 = 1.3;
 const FLAT_SECONDS: f64 = 1.2;
@@ -91,8 +99,16 @@ struct Pace {
     is_flat: bool,
     /// The last package's items and seconds.
     last: Option<(u64, f64)>,
-    /// The items of that package, if it took so short a time that its launch may have been most of it.
-    short: u64,
+    /// The highest such rate.
+    best: f64,
+    /// The seconds that its launch takes, by the last two packages of different sizes that took as long; 0 before.
+    launch: f64,
+    /// Whether that package's launch may have taken most of its time: then the unit may be far faster than it seems.
+    is_open: bool,
+    /// The items of its longest package.
+    most: u64,
+    /// The packages that it has.
+    in_flight: u64,
     /// When the last package was done.
     done: Duration,
     packages: u64,
@@ -125,6 +141,11 @@ impl Samples {
     /// Whether the last sample took long enough to say something about the kernel.
     fn is_telling(&self) -> bool {
         self.last.is_some_and(|(_, seconds)| seconds >= TELLING_SECONDS)
+    }
+
+    /// Whether the last sample took far longer than it takes to wake the host's threads.
+    fn is_long(&self) -> bool {
+        self.last.is_some_and(|(_, seconds)| seconds >= LONG_SECONDS)
     }
 
     /// Seconds per item: by the last sample with all that it cost, and by what it took longer than the one before.
@@ -166,7 +187,8 @@ impl Opening {
     /// Decides, as far as the samples allow it, whether others join.
     fn decide(&mut self) {
         let Some((gross, net)) = self.samples.seconds_per_item() else { return };
-        let is_telling = self.samples.before.is_some() && self.samples.is_telling();
+        let is_telling =
+            self.samples.is_telling() && (self.samples.before.is_some() || self.samples.is_long());
         let remaining = self.remaining as f64;
         let joining = |per_item: f64| -> Vec<UnitId> {
             let helps = |freight: &Freight| freight.could_help(remaining, 1.0 / per_item);
@@ -194,28 +216,39 @@ impl Opening {
 
     /// Learns how fast a unit was lately.
     fn pace(&mut self, computed: &Computed) {
-        let index = computed.unit.0;
-        if index >= self.paces.len() {
-            self.paces.resize(index + 1, Pace::default());
-        }
-        let pace = &mut self.paces[index];
+        let is_first = computed.unit == self.first;
+        let pace = self.pace_mut(computed.unit);
+        pace.in_flight = pace.in_flight.saturating_sub(1);
         // While the package before was under way, this one had to wait.
         let seconds = computed.done.saturating_sub(pace.done.max(computed.handed)).as_secs_f64();
         if seconds > 0.0 && computed.items > 0 {
             pace.rate = Some(computed.items as f64 / seconds);
-            pace.is_flat = pace.last.is_some_and(|(items, took)| {
-                let (small, large) = (items.min(computed.items), items.max(computed.items));
+            let flat = pace.last.filter(|(items, took)| {
+                let (small, large) = (computed.items.min(*items), computed.items.max(*items));
                 large as f64 > small as f64 * FLAT_ITEMS
                     && (took.max(seconds) < took.min(seconds) * FLAT_SECONDS)
             });
+            pace.is_flat = flat.is_some();
+            pace.launch = flat.map_or(pace.launch, |(_, took)| seconds.min(took));
             pace.last = Some((computed.items, seconds));
-            pace.short = if seconds < SHORT_SECONDS { computed.items } else { 0 };
+            // What the first unit is like, its samples have shown.
+            let most = if pace.packages == 0 { FIRST_SECONDS } else { SHORT_SECONDS };
+            pace.is_open = !is_first && (seconds < most || pace.is_flat);
+            pace.most = pace.most.max(computed.items);
+            pace.best = pace.best.max(computed.items as f64 / seconds);
         }
         pace.done = pace.done.max(computed.done);
         pace.packages += 1;
         if self.stage == Stage::Together {
             self.drop_slow();
         }
+    }
+
+    fn pace_mut(&mut self, unit: UnitId) -> &mut Pace {
+        if unit.0 >= self.paces.len() {
+            self.paces.resize(unit.0 + 1, Pace::default());
+        }
+        &mut self.paces[unit.0]
     }
 
     fn pace_of(&self, unit: UnitId) -> Pace {
@@ -249,9 +282,21 @@ impl Opening {
         if pace.is_dropped {
             return None;
         }
+        // While nobody knows how fast the unit is, one package after the other tells most.
+        if pace.in_flight > 0 && (pace.rate.is_none() || pace.is_open) {
+            return None;
+        }
         let items = |seconds: f64| pace.rate.map_or(0, |rate| (rate * seconds) as u64); // The cast saturates.
-        let leap = pace.short.saturating_mul(LEAP);
-        let least = items(LEAST_SECONDS).max(leap.min(remaining / 2));
+        // At the least that its rate can be, its part of the rest is done when the others have done theirs, who are as fast on
+        // average where that is not known.
+        let known = || self.units().filter_map(|unit| self.pace_of(unit).rate);
+        let mean = known().sum::<f64>() / known().count().max(1) as f64;
+        let sum: f64 = self.units().map(|unit| self.pace_of(unit).rate.unwrap_or(mean)).sum();
+        let share = pace.rate.map_or(0, |rate| (remaining as f64 * rate / sum) as u64);
+        let leap = if pace.is_open { pace.most.saturating_mul(LEAP) } else { 0 };
+        let worth = (pace.best * pace.launch * LAUNCHES) as u64;
+        let first = if pace.rate.is_none() { remaining / FIRST } else { 0 };
+        let least = items(LEAST_SECONDS).max(leap.max(worth).min(share)).max(first);
         if self.units().all(|other| other == unit) {
             return Some(if pace.is_flat {
                 remaining
@@ -261,15 +306,19 @@ impl Opening {
         }
         // Where the work is irregular, what comes may take many times as long as what the unit has shown. The fastest unit
         // is not bound, once it is known which that is: the others wait for it anyway, and it is not to wait.
-        let is_fastest =
-            self.units().all(|other| self.pace_of(other).rate.is_some_and(|other| Some(other) <= pace.rate));
+        let is_slower =
+            |other: Pace| !other.is_open && other.rate.is_some_and(|other| Some(other) <= pace.rate);
+        let is_fastest = self.units().all(|other| other == unit || is_slower(self.pace_of(other)));
         let length = match self.inner.next(unit, remaining) {
             None if is_fastest => (remaining as f64 * SINGLE / 2.0) as u64,
             length => length?,
         };
         let patience = (self.now.as_secs_f64() * PATIENCE).max(LEAST_PATIENCE_SECONDS);
-        let most =
-            if is_fastest || pace.rate.is_none() { u64::MAX } else { items(patience).max(leap).max(1) };
+        let most = if is_fastest || pace.rate.is_none() {
+            u64::MAX
+        } else {
+            items(patience).max(leap.min(share)).max(1)
+        };
         Some(length.max(least).min(most))
     }
 }
@@ -292,6 +341,7 @@ impl Policy for Opening {
     fn handed(&mut self, package: &Package, now: Duration) {
         self.now = self.now.max(now);
         self.remaining = self.remaining.saturating_sub(package.items());
+        self.pace_mut(package.unit()).in_flight += 1;
         self.inner.handed(package, now);
     }
 
@@ -307,6 +357,8 @@ impl Policy for Opening {
 
     fn given_back(&mut self, package: &Package) {
         self.remaining = self.remaining.saturating_add(package.items());
+        let pace = self.pace_mut(package.unit());
+        pace.in_flight = pace.in_flight.saturating_sub(1);
         self.inner.given_back(package);
     }
 
@@ -413,6 +465,9 @@ mod tests {
         let (sizes, called) = run(1 << 16, 100_000, Freight { setup: 1e-3, per_item: 0.0 });
         assert_eq!(sizes, [1, 1]);
         assert_eq!(called.map(|(_, units)| units), Some(vec![OTHER]));
+        // Nothing that wakes up takes two milliseconds.
+        let (sizes, called) = run(1 << 16, 2_000_000, Freight { setup: 1e-3, per_item: 0.0 });
+        assert_eq!((sizes, called.map(|(_, units)| units)), (vec![1], Some(vec![OTHER])));
     }
 
     /// A policy in which both units work, and packages of theirs of these items and microseconds each.
@@ -461,11 +516,33 @@ mod tests {
     #[test]
     fn a_unit_whose_packages_are_as_short_as_a_launch_leaps() {
         // A rate of ten items per second says nothing here: the launch may have been all of it.
-        let mut policy = together(1 << 20, &[(HOST, 1 << 17, 1000), (OTHER, 100, 90), (HOST, 1 << 17, 1000)]);
-        assert!(policy.next(OTHER, 1 << 19) >= Some(400), "four times the one before");
-        let mut policy =
-            together(1 << 20, &[(HOST, 1 << 17, 1000), (OTHER, 100, 500), (HOST, 1 << 17, 1000)]);
-        assert!(policy.next(OTHER, 1 << 19) < Some(400), "it computed for most of that time");
+        let host = (HOST, 1 << 17, 1000);
+        let open = [(OTHER, 100, 9), (OTHER, 400, 9)]; // as long as a launch, and no longer for four times the items
+        let mut policy = together(1 << 20, &[host, open[0], open[1], host]);
+        assert!(policy.next(OTHER, 1 << 19) >= Some(16 * 400));
+        // No more than its part of the rest, at the least that its rate can be: one in 27,000.
+        let mut policy = together(1 << 20, &[host, (OTHER, 1, 200), host]);
+        assert!(policy.next(OTHER, 1 << 20) < Some(60), "it may be slow");
+        // Four times the items took four times the time: it computed.
+        let mut policy = together(1 << 20, &[host, (OTHER, 100, 500), (OTHER, 400, 2000), host]);
+        assert!(policy.next(OTHER, 1 << 19) < Some(1600));
+    }
+
+    #[test]
+    fn while_nobody_knows_how_fast_a_unit_is_it_has_one_package_at_a_time() {
+        let host = (HOST, 1 << 17, 1000);
+        let mut policy = together(1 << 20, &[host, host]);
+        assert_eq!(policy.next(OTHER, 1 << 19), Some((1 << 19) / 32), "its first package");
+        let package = |index| Package::new(0..100, OTHER, index);
+        policy.handed(&package(5), Duration::from_millis(2));
+        assert_eq!(policy.next(OTHER, 1 << 19), None);
+        policy.given_back(&package(5));
+        assert!(policy.next(OTHER, 1 << 19).is_some());
+        // Measured, and the fastest, it gets the next one while it computes.
+        let fast = [(OTHER, 1 << 18, 1000), (OTHER, 1 << 19, 2000)];
+        let mut policy = together(1 << 22, &[host, fast[0], fast[1], host]);
+        policy.handed(&package(5), Duration::from_millis(2));
+        assert!(policy.next(OTHER, 1 << 19).is_some());
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //!
 //!   a package:   handed --way in--> turnaround --> begun --launch, items--> ended --way out--> done
 //! ```
-//! A unit asks for its next package as long as it has fewer than `depth`. What it has is carried out in order: each way is free
+//! A unit asks for its next package as long as its device has fewer than `depth` to compute. What it has is carried out in order: each way is free
 //! for one package at a time, and so is the device. The turnaround costs nothing while the device is busy. Nothing else is
 //! modelled: no contention for memory, no cores that two devices share.
 //!

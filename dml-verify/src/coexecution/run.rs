@@ -19,7 +19,7 @@ pub struct Scenario<'a> {
     pub costs: &'a Costs,
     /// Items per second that a device of power 1 computes, where an item costs 1.
     pub items_per_s: f64,
-    /// How many packages a unit may have at once.
+    /// How many packages a unit may have at once that the device has not computed.
     pub depth: usize,
     /// The largest part by which a package takes longer or shorter than it should.
     pub noise: f64,
@@ -128,6 +128,8 @@ struct Unit {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
+    /// A device has computed a package, whose results are still to travel.
+    Ended(usize),
     Done(Finished),
     Dies(usize),
 }
@@ -166,14 +168,21 @@ impl Run<'_> {
                 break;
             }
             let first = match event {
+                Event::Ended(unit) => {
+                    self.units[unit].in_flight -= 1;
+                    unit
+                }
                 Event::Done(Finished(package, computed)) => {
                     let unit = package.unit().0;
                     if self.units[unit].is_lost {
                         continue;
                     }
+                    let is_back_at_once = computed.done == computed.ended;
                     self.splitter.complete_with(&package, computed).expect("the unit has it");
                     let this = &mut self.units[unit];
-                    this.in_flight -= 1;
+                    if is_back_at_once {
+                        this.in_flight -= 1;
+                    }
                     this.packages += 1;
                     this.end = now;
                     unit
@@ -231,6 +240,9 @@ impl Run<'_> {
         let done = travel(&mut unit.outward_free, ended, |link| link.outward_s);
         unit.in_flight += 1;
         let computed = Computed::new(&package, now, begun, ended, done);
+        if done > ended {
+            self.add(ended, Event::Ended(index));
+        }
         self.add(done, Event::Done(Finished(package, computed)));
     }
 

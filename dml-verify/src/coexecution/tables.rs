@@ -94,7 +94,8 @@ fn calibrated(scenario: &Scenario<'_>, items: u64, known: Known) -> Calibrated {
         .iter()
         .map(|device| match known {
             Known::Exact => {
-                let rate = device.power * scenario.items_per_s;
+                let travel = device.link.map_or(0.0, |link| link.inward_s.max(link.outward_s));
+                let rate = (device.power * scenario.items_per_s).min(1.0 / travel);
                 Some(Prior::measured(rate, device.launch + device.turnaround))
             }
             Known::Nothing => None,
@@ -242,7 +243,85 @@ fn duel(system: &System, profile: Profile, items: u64, known: Known) -> Duel {
     Duel { system: system.name, profile, items, alone, together, members: members.len() }
 }
 
-/// Prints both tables.
+/// How much faster two equal GPUs are than one, where results travel.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Pair {
+    /// The time that one of them computes.
+    pub alone: Duration,
+    /// The time that the results travel, by that time.
+    pub travel: f64,
+    /// The geometric mean and the worst of the speedups, over all profiles.
+    pub speedup: Cell,
+}
+
+/// How many packages a GPU has at once that it has not computed.
+const GPU_DEPTH: usize = 3;
+
+/// The items of the tables that have GPUs.
+const PAIR_ITEMS: u64 = 16 << 20;
+
+/// Runs two equal GPUs beside one of them, with every profile.
+#[must_use]
+pub fn pairs(known: Known) -> Vec<Pair> {
+    let times = [2, 4, 8, 30].map(Duration::from_millis);
+    let cases = times.into_iter().flat_map(|alone| [0.0, 0.4, 0.8, 1.2].map(|travel| (alone, travel)));
+    let pair = |(alone, travel): (Duration, f64)| {
+        let device = gpu(1.0, alone.as_secs_f64() * travel / PAIR_ITEMS as f64);
+        let devices = [device.clone(), device];
+        let run = |count: usize, profile| makespan(&devices[..count], profile, alone, known);
+        let figures = Profile::ALL.map(|profile| run(1, profile) / run(2, profile));
+        Pair { alone, travel, speedup: Cell::of(&figures) }
+    };
+    cases.map(pair).collect()
+}
+
+/// How a processor and a GPU share work where the GPU's link is slower than the GPU.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct HeldBack {
+    /// The time that the processor alone computes.
+    pub alone: Duration,
+    /// How many times as fast as the processor the link moves results.
+    pub link: f64,
+    /// The geometric mean and the worst part of the speed that both have together, over all profiles.
+    pub efficiency: Cell,
+}
+
+/// Runs a processor beside a GPU that computes ten times as fast as its link moves results.
+#[must_use]
+pub fn held_back(known: Known) -> Vec<HeldBack> {
+    let times = [8, 30, 100].map(Duration::from_millis);
+    let cases = times.into_iter().flat_map(|alone| [0.7, 2.0].map(|link| (alone, link)));
+    let row = |(alone, link): (Duration, f64)| {
+        let outward_s = alone.as_secs_f64() / PAIR_ITEMS as f64 / link;
+        let devices = [
+            super::Device::new(1.0, Duration::from_micros(5), Duration::from_micros(5)),
+            gpu(link * 10.0, outward_s),
+        ];
+        let ideal = alone.as_secs_f64() / (1.0 + link);
+        let figures = Profile::ALL.map(|profile| ideal / makespan(&devices, profile, alone, known));
+        HeldBack { alone, link, efficiency: Cell::of(&figures) }
+    };
+    cases.map(row).collect()
+}
+
+/// The time of a run of [`PAIR_ITEMS`] items, which a device of power 1 computes in `alone`, in seconds.
+fn makespan(devices: &[super::Device], profile: Profile, alone: Duration, known: Known) -> f64 {
+    let costs = profile.costs();
+    let scenario = Scenario::new(devices, &costs, PAIR_ITEMS as f64 / alone.as_secs_f64()).depth(GPU_DEPTH);
+    let policy = calibrated(&scenario, PAIR_ITEMS, known);
+    scenario.run(splitter(Box::new(policy), devices.len(), PAIR_ITEMS)).makespan.as_secs_f64()
+}
+
+/// A GPU whose results travel for so many seconds per item.
+fn gpu(power: f64, outward_s: f64) -> super::Device {
+    let (launch, turnaround) = (Duration::from_micros(20), Duration::from_micros(15));
+    let link = Some(super::Link::new(Duration::from_micros(15), 0.0, outward_s));
+    super::Device { link, ..super::Device::new(power, launch, turnaround) }
+}
+
+/// Prints all tables.
 pub fn print() {
     let four = System::four();
     println!(
@@ -263,6 +342,25 @@ pub fn print() {
     for profile in Profile::ALL {
         let [exact, nothing] = [&exact, &nothing].map(|duels| Duels::of(duels, profile).to_string());
         println!("  {:<12}{exact:<28}{nothing}", profile.name());
+    }
+    println!("\ntwo equal GPUs whose results travel, by one of them: geometric mean [worst]\n");
+    println!("  {:<12}{:<12}{:<16}none", "one alone", "travel", "exact");
+    let [exact, nothing] = [Known::Exact, Known::Nothing].map(pairs);
+    for (Pair { alone, travel, speedup }, nothing) in exact.iter().zip(&nothing) {
+        println!("  {:<12}{travel:<12}{:<16}{}", format!("{alone:?}"), speedup.to_string(), nothing.speedup);
+    }
+    println!(
+        "\na processor and a GPU whose link is slower than it, of the speed of both: geometric mean [worst]\n"
+    );
+    println!("  {:<12}{:<12}{:<16}none", "cpu alone", "link", "exact");
+    let [exact, nothing] = [Known::Exact, Known::Nothing].map(held_back);
+    for (HeldBack { alone, link, efficiency }, nothing) in exact.iter().zip(&nothing) {
+        println!(
+            "  {:<12}{link:<12}{:<16}{}",
+            format!("{alone:?}"),
+            efficiency.to_string(),
+            nothing.efficiency
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the simulator does to packages, by hand-computed runs, and what the tables must show.
 
-use super::tables::{Column, Duels, Known, balance, duels};
+use super::tables::{Column, Duels, Known, balance, duels, held_back, pairs};
 use super::*;
 use dml_scheduler::policy::{Recorded, replay};
 use dml_scheduler::{Calibrated, PolicySpec, Prior, Splitter};
@@ -113,6 +113,25 @@ fn the_joined_devices_never_lose_against_the_best_alone() {
 }
 
 /// Systems, profiles, noise and a device that dies, all at once: every item is computed, and the decisions can be replayed.
+#[test]
+fn two_gpus_are_nearly_twice_as_fast_as_one_though_their_results_travel() {
+    for pair in pairs(Known::Exact) {
+        let least = match pair.alone.as_millis() {
+            2 => 1.6,
+            4 => 1.7,
+            8 => 1.8,
+            _ => 1.9,
+        };
+        assert!(pair.speedup.mean > least, "{pair:?}");
+    }
+}
+
+#[test]
+fn a_gpu_that_its_link_holds_back_does_not_hoard_what_it_cannot_bring_home() {
+    let rows = held_back(Known::Exact);
+    assert!(rows.iter().all(|row| row.efficiency.mean > 0.85), "{rows:?}");
+}
+
 #[test]
 fn calibrated_decides_a_recorded_run_the_same_again_whatever_happens() {
     for (index, profile) in Profile::ALL.into_iter().enumerate() {
