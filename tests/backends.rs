@@ -122,6 +122,31 @@ fn backends_of_an_application_are_discovered_as_dmls_own() {
     conformance::a_missing_backend_is_a_note(|| Disk { folder: "/nonexistent".into(), bytes: 1 << 20 });
 }
 
+#[cfg(feature = "calibration")]
+#[test]
+fn links_of_a_disk_are_measured_kept_and_used() {
+    use dml::arenas::calibrate::{Calibration, CalibrationSource, measure};
+    use dml::core::{CopyQuery, Cost};
+    let options = DiscoverOptions::default().only([DISK]).backend(Disk { folder: folder(), bytes: 4 << 20 });
+    let find = |options| Platform::builder().discover_with(&options).unwrap().build().unwrap();
+    let platform = find(options.clone());
+    let measured = measure(&platform);
+    let names = measured.iter().map(|one| [one.from, one.to].map(|end| platform.desc(end).name.clone()));
+    let names: Vec<_> = names.map(|[from, to]| format!("{from} -> {to}")).collect();
+    assert_eq!(names, ["main_mem -> disk", "disk -> main_mem"]);
+    let figures = Calibration::of(&platform, &measured);
+    let path = folder().join(format!("dml-test-disk-links-{}.json", std::process::id()));
+    figures.store(&path).unwrap();
+    let again = find(options.calibration(CalibrationSource::File(path.clone())));
+    std::fs::remove_file(path).unwrap();
+    let query = CopyQuery { bytes: 64 << 10, remap_source: false, remap_target: false, allocates: false };
+    for one in measured {
+        let table = one.table.unwrap();
+        let price = again.cross_arena(one.link).can_copy(&query).and_then(Cost::as_ns);
+        assert_eq!(price, Some(table.classes()[1].copy_ns), "{:?}", one.link);
+    }
+}
+
 #[test]
 fn a_folder_that_is_not_there_is_named() {
     let options =

@@ -41,12 +41,24 @@ fn the_corpus_of_the_reference_model() {
     assert!(inputs > 0 && operations > inputs, "an empty corpus proves nothing");
 }
 
+#[cfg(all(feature = "command", feature = "offload", target_os = "linux"))]
+#[test]
+fn the_corpus_of_arenas_that_ship() {
+    let (inputs, operations) = replay("shipping", shipping);
+    assert!(inputs > 0 && operations > inputs, "an empty corpus proves nothing");
+}
+
+/// The command is the workers' program.
+fn shipping(bytes: &[u8]) -> u64 {
+    fuzz::shipping(option_env!("CARGO_BIN_EXE_dml").map(Path::new), bytes)
+}
+
 #[test]
 fn any_bytes_are_an_input() {
     let patterned = |len: usize| (0..len).map(|at| (at * 7 + at / 11) as u8).collect::<Vec<u8>>();
     for len in [0, 1, 3, 4, 5, 100, 5_000] {
         for bytes in [vec![0; len], vec![255; len], patterned(len)] {
-            let _ = (fuzz::machine(&bytes), fuzz::reference(&bytes));
+            let _ = (fuzz::machine(&bytes), fuzz::reference(&bytes), shipping(&bytes));
         }
     }
 }

@@ -318,6 +318,47 @@ fn figures_of_a_changed_device_are_not_used() {
     assert!(calibration().changed_devices(same.devices(), same.descs()).is_empty());
 }
 
+/// The platform of [`builder`] beside a store.
+fn with_store(description: &str) -> PlatformBuilder {
+    let mut builder = builder("1.0", 8);
+    let disk = ArenaDesc::store("disk", ArenaKind("test")).with_description(description);
+    let disk = builder.add_arena(Arc::new(Null::backed(disk)));
+    join_staged(&mut builder, ArenaId(0), disk, LinkSpeed::default());
+    builder
+}
+
+#[test]
+fn figures_of_a_store_are_kept_and_used_as_long_as_it_is_the_same() {
+    let folder = Folder::new("store");
+    let platform = with_store("a file in /var").without_default_links().build().unwrap();
+    let of_store = |platform: &Platform| {
+        let links = links(platform).into_iter();
+        let is_of_it = |link: &LinkId| {
+            let ends = platform.links()[usize::from(link.0)];
+            [ends.from, ends.to].contains(&ArenaId(2))
+        };
+        links.filter(is_of_it).collect::<Vec<_>>()
+    };
+    assert_eq!(of_store(&platform), [LinkId(4), LinkId(5)]);
+    figures(&platform, 1).store(&folder.file()).unwrap();
+    let kept = Calibration::load(&folder.file()).unwrap().unwrap();
+    let found = of_store(&platform).into_iter().map(|link| kept.figures_of(&platform, link).expect("kept"));
+    assert_eq!(found.map(|figures| figures.classes.clone()).collect::<Vec<_>>(), [5, 6].map(table));
+
+    let mut same = with_store("a file in /var");
+    assert_eq!(kept.price(&mut same), 6);
+    assert!(kept.changed_devices(same.devices(), same.descs()).is_empty());
+    let same = same.build().unwrap();
+    assert_eq!(same.cross_arena(LinkId(5)).can_copy(&query(65_536)), Some(Cost::from_ns(6 * 9_000)));
+
+    let mut other = with_store("a file in /mnt");
+    assert_eq!(kept.price(&mut other), 4, "only the links that are no store's");
+    let told = kept.changed_devices(other.devices(), other.descs());
+    let expected =
+        "the speeds of disk are guesses: measured was a file in /var, there is a file in /mnt".to_owned();
+    assert_eq!(told, [expected]);
+}
+
 #[test]
 fn a_priced_mechanism_copies_as_the_one_inside() {
     let mut builder = builder("1.0", 8);

@@ -2,9 +2,9 @@
 
 use crate::director::Setup;
 use crate::kernel::{Argument, Footprint, Kernel};
-use crate::knowledge::{self, Candidate, Decision, Estimate, Reason};
+use crate::knowledge::{self, Candidate, Reason, Selection};
 use crate::package::UnitId;
-use crate::policy::{Calibrated, Dynamic, Freight, Opening, Policy, PolicySpec, Prior, Splitter};
+use crate::policy::{Calibrated, Dynamic, Estimate, Freight, Opening, Policy, PolicySpec, Prior, Splitter};
 use crate::report::RunError;
 use dml_core::state::Routes;
 use dml_core::{ArenaId, ArenaSet, CopyQuery, DeviceId, Platform};
@@ -90,8 +90,8 @@ impl Lineup {
         for (name, haul) in names.iter().zip(&hauls) {
             candidates.push(Candidate { name, freight: haul.freight(items), is_host: haul.is_host });
         }
-        let decision = setup.knowledge.decide(kernel.name(), items, &candidates);
-        let Decision { members, estimates, reasons, opens } = decision;
+        let selection = setup.knowledge.decide(kernel.name(), items, &candidates);
+        let Selection { members, estimates, reasons, opens } = selection;
         debug_assert!(members.iter().zip(&reasons).all(|(member, reason)| *member == reason.is_none()));
         let measured = |estimate: Estimate| Prior::measured(estimate.rate, Duration::ZERO);
         let priors = estimates.into_iter().zip(given);

@@ -3,11 +3,13 @@
 //! An input holds the random numbers that the generators of the property tests draw. So fuzzer and property tests share
 //! generators and oracles, and a test that replays an input needs no fuzzer.
 
-use crate::reference::{Armed, Mix, World};
+use crate::history::Audited;
+use crate::reference::{Armed, Mix, Shipping, World};
 use crate::{GPU_ARENA, MAIN_ARENA, Place, Shape, machine, reference};
 use dml_arenas::Script;
 use dml_arenas::faulty::{CallKind, Fault};
-use dml_core::{Platform, TransferError};
+use dml_core::{Platform, PlatformBuilder, TransferError};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,6 +42,30 @@ pub fn reference(bytes: &[u8]) -> u64 {
     let mut world = World::new(rig.build(), &setup.buffers, armed.map(|(armed, _)| armed));
     ops.iter().for_each(|op| world.step(op));
     let _ = world.finish();
+    ops.len() as u64
+}
+
+/// Drives memories that ship and compares them with the reference model. The first byte says [which](Shipping). Devices and
+/// workers are found once, and every input has a platform of its own on them. Workers run `program`, or this program if it
+/// calls `offload::hook`. Returns the number of operations that the input encodes, or zero if this machine does not have
+/// the memories.
+///
+/// # Panics
+/// When the platform contradicts the model.
+pub fn shipping(program: Option<&Path>, bytes: &[u8]) -> u64 {
+    static FOUND: [OnceLock<Option<PlatformBuilder>>; Shipping::ALL.len()] =
+        [const { OnceLock::new() }; Shipping::ALL.len()];
+    let Some((which, rest)) = bytes.split_first() else { return 0 };
+    let which = usize::from(*which) % FOUND.len();
+    // The shape is of test arenas, and not used.
+    let Some((setup, ops)) = reference::from_bytes(Mix::All, rest) else { return 0 };
+    let found = FOUND[which].get_or_init(|| {
+        let found = Shipping::ALL[which].discover(program);
+        found.inspect_err(|missing| eprintln!("{:?} is not driven: {missing}", Shipping::ALL[which])).ok()
+    });
+    let Some(builder) = found else { return 0 };
+    let platform = builder.clone().build().expect("what discovery adds fits together");
+    let _ = reference::run(Audited::new(platform), &setup.buffers, &ops);
     ops.len() as u64
 }
 

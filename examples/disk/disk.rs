@@ -87,8 +87,9 @@ impl DiskArena {
         // What was never written reads as zeros, and takes no room on the disk.
         file.set_len(bytes)?;
         let spill = Spill { file, folder: folder.to_owned(), loss: OnceLock::new() };
+        let description = format!("a file in {}", folder.display());
         Ok(Self {
-            desc: ArenaDesc::store(DISK, ArenaKind(DISK)),
+            desc: ArenaDesc::store(DISK, ArenaKind(DISK)).with_description(&description),
             heap: Arc::new(Heap::new(bytes)),
             spill: Arc::new(spill),
             worker: Worker::start(DISK)?,

@@ -7,6 +7,7 @@
 //!   waiting     futures: polled, dropped, woken
 //!   awaited     copies that end in a thread of their own
 //!   signals     work of an offload device, waited for and awaited
+//!   arenas      a worker's thread, page locks, and pieces that are lent
 //!   shipping    main memory itself, and heaps
 //!   lifetime    storage and devices that go while others come
 //! ```
@@ -19,6 +20,7 @@
 
 #![cfg(dml_loom)]
 
+mod arenas;
 mod awaited;
 mod copies;
 mod exclusion;

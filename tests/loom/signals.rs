@@ -8,6 +8,7 @@ use dml::core::{Fence, TransferError};
 use loom::future::block_on;
 use loom::thread::spawn;
 use std::future::poll_fn;
+use std::task::Waker;
 
 fn awaited(mut fence: Fence) -> Result<u64, TransferError> {
     block_on(poll_fn(|context| fence.poll(context.waker())))
@@ -47,5 +48,21 @@ fn l04_work_that_is_given_up_wakes_as_well() {
         assert!(awaited(signal.fence()).is_err());
         assert!(matches!(waiter.join().expect("no panic"), Err(OffloadError::GivenUp)));
         gives_up.join().expect("no panic");
+    });
+}
+
+#[test]
+fn l04_a_waiter_that_goes_keeps_no_other_asleep() {
+    explore(|| {
+        let (signal, signaller) = Signal::new();
+        let (goes, stays) = (signal.clone(), signal);
+        let gone = spawn(move || {
+            let mut fence = goes.fence();
+            fence.poll(Waker::noop()).is_ready()
+        });
+        let awaiting = spawn(move || awaited(stays.fence()));
+        signaller.end(Ok(3));
+        assert_eq!(awaiting.join().expect("no panic"), Ok(3));
+        gone.join().expect("no panic");
     });
 }

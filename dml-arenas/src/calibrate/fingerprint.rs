@@ -50,18 +50,18 @@ impl fmt::Display for MachineFingerprint {
     }
 }
 
-/// What the figures of one end of a link depend on beside the machine.
+/// What the figures of one end of a link depend on beside the machine: a device, or a store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DeviceFingerprint {
-    /// The device's name, such as `opencl:0`.
+    /// The device's name, such as `opencl:0`; of a store, the name of the arena.
     pub name: String,
-    /// The vendor's name of the device.
+    /// The vendor's name of the device; of a store, its [description](ArenaDesc::description), or its kind if it has none.
     pub description: String,
     /// The version of the driver, or nothing where there is none or it is not known.
     pub driver: String,
-    /// The number of compute units in use, such as those of a sub-device. `None` where the calling thread makes the
-    /// copies, whatever the device's limit.
+    /// The number of compute units in use, such as those of a sub-device. `None` for a store, and where the calling thread
+    /// makes the copies, whatever the device's limit.
     pub units: Option<u32>,
 }
 
@@ -74,6 +74,20 @@ impl DeviceFingerprint {
             description: device.description.clone(),
             driver: device.driver.clone(),
             units: (!COPIED_BY_THE_CALLER.contains(&arena.kind)).then_some(device.units),
+        }
+    }
+
+    /// Returns the fingerprint of a store, which has no device.
+    fn of_store(arena: &ArenaDesc) -> Self {
+        let description = match &*arena.description {
+            "" => arena.kind.0,
+            description => description,
+        };
+        Self {
+            name: arena.name.to_string(),
+            description: description.to_owned(),
+            driver: String::new(),
+            units: None,
         }
     }
 }
@@ -97,16 +111,19 @@ impl fmt::Display for DeviceFingerprint {
 pub struct LinkEnd {
     /// The arena's name.
     pub arena: String,
-    /// The arena's native device.
+    /// The arena's native device, or the store itself.
     pub device: DeviceFingerprint,
 }
 
 impl LinkEnd {
-    /// Returns the end of a link in an arena, or `None` if its native device is not among `devices`.
+    /// Returns the end of a link in an arena, or `None` if the arena is no store and its native device is not among `devices`.
     #[must_use]
     pub fn of(devices: &[DeviceDesc], arena: &ArenaDesc) -> Option<Self> {
-        let device = devices.get(usize::from(arena.native.0))?;
-        Some(Self { arena: arena.name.to_string(), device: DeviceFingerprint::of(device, arena) })
+        let device = match arena.is_store() {
+            true => DeviceFingerprint::of_store(arena),
+            false => DeviceFingerprint::of(devices.get(usize::from(arena.native.0))?, arena),
+        };
+        Some(Self { arena: arena.name.to_string(), device })
     }
 }
 
@@ -130,5 +147,22 @@ impl CalibratedLink {
     /// Returns whether the figures are of this link.
     pub(super) fn is_of(&self, from: &LinkEnd, to: &LinkEnd, mechanism: &str) -> bool {
         self.from == *from && self.to == *to && self.mechanism == mechanism
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dml_core::{DeviceId, DeviceKind};
+
+    #[test]
+    fn units_count_only_where_they_copy() {
+        let of = |kind, units| {
+            let device = DeviceDesc::new("device", DeviceKind::Cpu).with_units(units);
+            DeviceFingerprint::of(&device, &ArenaDesc::new("arena", ArenaKind(kind), DeviceId(0)))
+        };
+        assert_eq!(of("main_mem", 2), of("main_mem", 8));
+        assert_eq!(of("offload", 2), of("offload", 8));
+        assert_ne!(of("opencl", 2), of("opencl", 8));
     }
 }

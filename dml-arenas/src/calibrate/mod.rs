@@ -8,8 +8,9 @@
 //! ```
 //!
 //! # What is measured
-//! Each link is measured through DML itself, on a platform of the same arenas. One figure is the time from the request
-//! of a read at the destination until it is granted. That is how long a kernel there waits.
+//! Each link between devices' home arenas and [stores](dml_core::ArenaDesc::store) is measured through DML itself, on a platform of the same arenas.
+//! One figure is the time from the request of a read at the destination until it is granted. That is how long a kernel there
+//! waits, or who brings bytes to a store.
 //!
 //! 1. Only the measured link leads away from the source, and no other arena holds the bytes.
 //! 2. The source bytes are written before each copy, with data that depends on the position. The host writes its own
@@ -98,7 +99,7 @@ pub enum CalibrateError {
     Table(#[from] TableError),
 }
 
-/// Measures every link of a platform whose ends are their devices' home arenas, in the order of the links.
+/// Measures every link of a platform whose ends are their devices' home arenas or stores, in the order of the links.
 ///
 /// # Shape and units
 /// See the [module](self) for what the figures contain.
@@ -112,11 +113,14 @@ pub fn measure(platform: &Platform) -> Vec<Measured> {
     Ruler::of_this_machine(&|| begun.elapsed()).measure(platform)
 }
 
-/// Returns the links that [`measure`] measures: those between the home arenas of two devices, in their order.
+/// Returns the links that [`measure`] measures: those whose ends are the home arenas of two devices, or stores, in their order.
 #[must_use]
 pub fn links(platform: &Platform) -> Vec<LinkId> {
-    let at_home = |arena: ArenaId| platform.home(platform.desc(arena).native) == Some(arena);
+    let is_measured = |arena: ArenaId| {
+        let desc = platform.desc(arena);
+        desc.is_store() || platform.home(desc.native) == Some(arena)
+    };
     let links = platform.links().iter().enumerate();
-    let links = links.filter(|(_, link)| at_home(link.from) && at_home(link.to));
+    let links = links.filter(|(_, link)| is_measured(link.from) && is_measured(link.to));
     links.map(|(index, _)| LinkId(index as u16)).collect()
 }

@@ -4,7 +4,7 @@ use super::machine::Machine;
 use super::table::scaled;
 use super::{CalibrateError, LinkTable, Measured, SizeClass, links};
 use dml_core::{
-    AcquireError, AllocError, Allocation, ArenaId, Buffer, DeviceId, Link, LinkId, Platform, PlatformBuilder,
+    AcquireError, AllocError, Allocation, ArenaId, Buffer, Link, LinkId, Platform, PlatformBuilder,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +55,8 @@ pub(super) struct Ruler<'a> {
 /// A link on a platform on which no other link leads away from its source.
 struct Track {
     alone: Platform,
-    from: DeviceId,
-    to: DeviceId,
+    from: ArenaId,
+    to: ArenaId,
     source: Source,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Ruler<'a> {
         Self { clock, machine: Machine::here() }
     }
 
-    /// Measures every link between the home arenas of two devices.
+    /// Measures every link between the home arenas of devices, and stores.
     pub(super) fn measure(&self, platform: &Platform) -> Vec<Measured> {
         let links = links(platform);
         let end = (self.clock)() + TOTAL_TIME;
@@ -182,10 +182,10 @@ impl<'a> Ruler<'a> {
         Ok(times)
     }
 
-    /// Returns how long a kernel at the destination waits for the bytes.
+    /// Returns how long a kernel at the destination waits for the bytes, or whoever reads them in place.
     fn copy(&self, track: &Track, buffer: &Buffer<u32>) -> Result<Duration, CalibrateError> {
         let begun = (self.clock)();
-        let read = track.alone.acquire(track.to).read(buffer).wait()?;
+        let read = track.alone.acquire_in(track.to).read(buffer).wait()?;
         let took = (self.clock)().saturating_sub(begun);
         drop(read);
         Ok(took)
@@ -203,25 +203,24 @@ impl Track {
             builder.add_arena(Arc::clone(arena));
         }
         builder.add_link(link, Arc::clone(platform.cross_arena(id)));
-        let from = platform.desc(link.from).native;
         let source = source(platform, link);
         if source == Source::Brought {
             for (index, way) in platform.links().iter().enumerate().filter(|(_, way)| is_way(way, link)) {
                 builder.add_link(*way, Arc::clone(platform.cross_arena(LinkId(index as u16))));
             }
         }
-        Ok(Self { alone: builder.build()?, from, to: platform.desc(link.to).native, source })
+        Ok(Self { alone: builder.build()?, from: link.from, to: link.to, source })
     }
 
     /// Makes the source the only arena with the latest contents of a buffer, which stay as they are.
     fn declare(&self, buffer: &Buffer<u32>) -> Result<(), AcquireError> {
-        self.alone.acquire(self.from).read_write(buffer).wait()?.release()
+        self.alone.acquire_in(self.from).read_write(buffer).wait()?.release()
     }
 
     /// Writes the bytes of a buffer, so that the latest contents are at the source and nowhere else.
     fn write(&self, buffer: &Buffer<u32>, seed: u32) -> Result<(), AcquireError> {
         if self.source == Source::Declared {
-            return self.alone.acquire(self.from).write(buffer).wait()?.release();
+            return self.alone.acquire_in(self.from).write(buffer).wait()?.release();
         }
         let mut view = buffer.write()?;
         let words: &mut [u32] = &mut view;

@@ -67,3 +67,29 @@ pub(crate) fn join_via(
         builder.add_link(link, mechanism.clone());
     }
 }
+
+#[cfg(all(test, not(dml_loom)))]
+mod tests {
+    use super::*;
+    use crate::null::Null;
+    use dml_core::{ArenaDesc, ArenaKind, DeviceDesc, DeviceKind};
+
+    #[test]
+    fn each_end_is_reached_by_whom_the_link_says() {
+        const ENDS: [ArenaId; 2] = [ArenaId(0), ArenaId(1)];
+        let [cpu, gpu] = [0, 1].map(DeviceId);
+        let joined = |join: fn(&mut PlatformBuilder, ArenaId, ArenaId, LinkSpeed)| {
+            let mut builder = PlatformBuilder::default().without_default_links();
+            for (native, kind) in [(cpu, DeviceKind::Cpu), (gpu, DeviceKind::Gpu)] {
+                builder.add_device(DeviceDesc::new(&format!("{kind:?}"), kind));
+                let desc = ArenaDesc::new(&format!("{kind:?}"), ArenaKind("test"), native);
+                builder.add_arena(Arc::new(Null::backed(desc.with_remotes([cpu].into_iter().collect()))));
+            }
+            join(&mut builder, ENDS[0], ENDS[1], LinkSpeed::default());
+            let links = builder.build().unwrap().links().to_vec();
+            links.iter().map(|link| (link.from.0, link.source_via, link.target_via)).collect::<Vec<_>>()
+        };
+        assert_eq!(joined(join_staged), [(0, cpu, gpu), (1, gpu, cpu)]);
+        assert_eq!(joined(join_mapped), [(0, cpu, cpu), (1, cpu, cpu)]);
+    }
+}

@@ -497,4 +497,29 @@ mod tests {
         drop(signaller);
         assert_eq!(signal.wait(), Err(NoResult::GivenUp.into()));
     }
+
+    /// A waker that panics when it goes.
+    struct Falls;
+
+    impl Wake for Falls {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Falls {
+        fn drop(&mut self) {
+            panic!("a waker that panics as it goes")
+        }
+    }
+
+    #[test]
+    fn a_waker_that_panics_as_it_goes_keeps_no_other_asleep() {
+        let (signal, signaller) = signal();
+        let count = Arc::new(Count::default());
+        let (mut one, mut two) = (signal.clone().fence(), signal.fence());
+        assert!(one.poll(&Arc::new(Falls).into()).is_pending());
+        assert!(two.poll(&count.clone().into()).is_pending());
+        signaller.end(Ok(3));
+        assert_eq!(count.woken(), 1);
+        assert_eq!((one.wait(), two.wait()), (Ok(3), Ok(3)));
+    }
 }

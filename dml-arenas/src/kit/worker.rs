@@ -12,7 +12,7 @@
 use super::signal::{Signal, Signaller};
 use crate::fork::Origin;
 use dml_core::foreign::guard;
-use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::sync::{Arc, Condvar, Mutex, thread};
 use dml_core::{Fence, TransferError};
 use std::collections::VecDeque;
 use std::fmt;
@@ -62,7 +62,7 @@ impl Worker {
         }
         let queue = Arc::new(Queue::default());
         let of_thread = queue.clone();
-        std::thread::Builder::new().name(name.to_owned()).spawn(move || of_thread.work())?;
+        thread::Builder::new().name(name.to_owned()).spawn(move || of_thread.work())?;
         Ok(Self { origin: Origin::here(), queue })
     }
 

@@ -8,10 +8,10 @@
 //! 1. One transfer at a time makes a page lock. Others of the same block go on without it meanwhile.
 //! 2. The locks of all blocks together stay below the limit of a [`PageLockBudget`].
 
+use dml_core::sync::atomic::{AtomicU64, Ordering};
 use dml_core::sync::{Arc, Mutex};
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The memory that drivers may lock for one platform.
 #[derive(Debug)]
@@ -158,7 +158,7 @@ impl PageLocks {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(dml_loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;

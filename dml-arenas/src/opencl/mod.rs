@@ -45,6 +45,8 @@ mod scratch;
 mod session;
 mod staging;
 mod svm;
+#[cfg(test)]
+mod testing;
 
 pub use arena::OpenClArena;
 pub use error::BuildError;

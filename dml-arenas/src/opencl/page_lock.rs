@@ -121,8 +121,8 @@ pub(super) fn lock(session: &Arc<Session>, memory: &HostSpan) -> Option<Box<dyn 
 mod tests {
     use super::super::arena::OpenClArena;
     use super::super::cross::{Side, join};
-    use super::super::device::list;
     use super::super::scratch::ScratchPool;
+    use super::super::testing::{found, open};
     use super::*;
     use crate::options::DiscoverOptions;
     use dml_core::{DeviceDesc, DeviceId, DeviceKind, Platform};
@@ -131,15 +131,10 @@ mod tests {
 
     /// A platform whose first OpenCL device transfers locked memory, whatever sort of device it is.
     fn locking(budget: &Arc<PageLockBudget>) -> Option<(Platform, DeviceId, Arc<Session>)> {
-        let Some(found) = list().ok().and_then(|listing| listing.found.first()) else {
-            let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
-            assert!(!expected, "DML_EXPECT names opencl, and there is no device");
-            eprintln!("SKIPPED: no OpenCL device");
-            return None;
-        };
+        let found = found()?;
         let mut builder = Platform::builder();
         let main = main_mem::discover::discover(&mut builder, &DiscoverOptions::default()).unwrap();
-        let session = Arc::new(Session::open(found.part(None).unwrap()).unwrap());
+        let session = open(found);
         let native = builder.add_device(DeviceDesc::new("opencl:0", DeviceKind::Accelerator));
         let arena = OpenClArena::new(session.clone(), "opencl:0", native, builder.native(main));
         let arena = builder.add_arena(Arc::new(arena));

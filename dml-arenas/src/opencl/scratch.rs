@@ -11,16 +11,19 @@
 //! 3. Pieces are made, locked and freed without the lock of the pool, because a driver is called.
 //! 4. A piece's locks go before its memory.
 
+mod pool;
+
+use self::pool::{Lent, Pool};
 use super::page_lock::lock;
 use super::session::Session;
 use crate::fork::Origin;
 use crate::main_mem::{PageLockBudget, PageLockShare};
 use dml_core::HostMemory;
-use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::sync::Arc;
 use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The size of a piece, in bytes. A link at 54 GB/s moves it in 40 us, about twice what a call takes to begin.
 pub(super) const PIECE_BYTES: u64 = 2 << 20;
@@ -29,15 +32,10 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// The pieces of one platform.
 pub(super) struct ScratchPool {
-    shared: Arc<Shared>,
-    origin: Origin,
-}
-
-struct Shared {
     sizes: Sizes,
     budget: Arc<PageLockBudget>,
-    state: Mutex<State>,
-    changed: Condvar,
+    pieces: Pool<Piece>,
+    origin: Origin,
 }
 
 /// The sizes of a pool.
@@ -49,18 +47,6 @@ pub(super) struct Sizes {
     pub(super) limit_bytes: u64,
     /// How long pieces stay idle before they are freed.
     pub(super) idle: Duration,
-}
-
-#[derive(Default)]
-struct State {
-    idle: Vec<Piece>,
-    /// The number of pieces there are, idle or lent.
-    pieces: u64,
-    /// When a piece was last taken or given back.
-    used: Option<Instant>,
-    /// Whether a thread waits to free what is idle.
-    is_watched: bool,
-    is_closed: bool,
 }
 
 /// Memory and what keeps its pages locked.
@@ -76,10 +62,7 @@ struct PieceLock {
 }
 
 /// A piece for one transfer, which goes back to its pool when it is dropped.
-pub(super) struct Scratch {
-    piece: Option<Piece>,
-    shared: Arc<Shared>,
-}
+pub(super) struct Scratch(Lent<Piece>);
 
 impl ScratchPool {
     /// Creates a pool of pieces of the usual size.
@@ -88,104 +71,39 @@ impl ScratchPool {
     }
 
     pub(super) fn with(sizes: Sizes, budget: &Arc<PageLockBudget>) -> Arc<Self> {
-        let (state, changed) = (Mutex::new(State::default()), Condvar::new());
-        let shared = Arc::new(Shared { sizes, budget: budget.clone(), state, changed });
-        Arc::new(Self { shared, origin: Origin::here() })
+        let pieces = Pool::new(sizes.limit_bytes / sizes.piece_bytes, sizes.idle);
+        Arc::new(Self { sizes, budget: budget.clone(), pieces, origin: Origin::here() })
     }
 
     pub(super) fn piece_bytes(&self) -> u64 {
-        self.shared.sizes.piece_bytes
+        self.sizes.piece_bytes
     }
 
     /// Takes at most `count` pieces that are locked for all of these sessions.
     pub(super) fn take(&self, count: usize, sessions: &[&Arc<Session>]) -> Vec<Scratch> {
-        std::iter::from_fn(|| self.shared.take(sessions)).take(count).collect()
+        std::iter::from_fn(|| self.take_one(sessions)).take(count).collect()
+    }
+
+    fn take_one(&self, sessions: &[&Arc<Session>]) -> Option<Scratch> {
+        // From here on the scratch gives its place in the pool back, whatever fails.
+        let mut scratch = Scratch(self.pieces.take()?);
+        if scratch.0.piece.is_none() {
+            let memory = HostMemory::zeroed(self.sizes.piece_bytes).ok()?;
+            scratch.0.piece = Some(Piece { locks: Vec::new(), memory });
+        }
+        let piece = scratch.0.piece.as_mut()?;
+        if sessions.iter().all(|session| piece.lock_for(session, &self.budget)) {
+            return Some(scratch);
+        }
+        // It is of no use here, and may hold a part of the budget that another one needs.
+        drop(scratch.0.piece.take());
+        None
     }
 
     /// Returns the number of pieces there are, idle or lent.
     #[cfg(test)]
     pub(super) fn pieces(&self) -> u64 {
-        self.shared.state.lock().pieces
-    }
-}
-
-impl Shared {
-    fn take(self: &Arc<Self>, sessions: &[&Arc<Session>]) -> Option<Scratch> {
-        let idle = {
-            let mut state = self.state.lock();
-            state.used = Some(Instant::now());
-            let idle = state.idle.pop();
-            if idle.is_none() {
-                let bytes = (state.pieces + 1).checked_mul(self.sizes.piece_bytes);
-                bytes.filter(|&bytes| bytes <= self.sizes.limit_bytes)?;
-                state.pieces += 1;
-            }
-            idle
-        };
-        // From here on the scratch gives its place in the pool back, whatever fails.
-        let mut scratch = Scratch { piece: idle, shared: self.clone() };
-        if scratch.piece.is_none() {
-            let memory = HostMemory::zeroed(self.sizes.piece_bytes).ok()?;
-            scratch.piece = Some(Piece { locks: Vec::new(), memory });
-        }
-        let piece = scratch.piece.as_mut()?;
-        if sessions.iter().all(|session| piece.lock_for(session, &self.budget)) {
-            return Some(scratch);
-        }
-        // It is of no use here, and may hold a part of the budget that another one needs.
-        drop(scratch.piece.take());
-        None
-    }
-
-    fn put(self: &Arc<Self>, piece: Option<Piece>) {
-        let mut state = self.state.lock();
-        state.used = Some(Instant::now());
-        let spare = match piece {
-            Some(piece) if !state.is_closed => {
-                state.idle.push(piece);
-                None
-            }
-            piece => {
-                state.pieces -= 1;
-                piece
-            }
-        };
-        let watches = !state.is_closed && !state.is_watched && !state.idle.is_empty();
-        state.is_watched |= watches;
-        drop(state);
-        drop(spare);
-        if watches {
-            let this = self.clone();
-            let thread = std::thread::Builder::new().name("opencl scratch".to_owned());
-            if thread.spawn(move || this.free_idle()).is_err() {
-                // The pieces stay until the platform goes, or until a later transfer starts the thread.
-                self.state.lock().is_watched = false;
-            }
-        }
-    }
-
-    /// Waits until no piece has been used for a while, and frees those that are idle.
-    fn free_idle(&self) {
-        let mut state = self.state.lock();
-        loop {
-            let due = state.used.map_or_else(Instant::now, |used| used + self.sizes.idle);
-            if state.is_closed || Instant::now() >= due {
-                break;
-            }
-            state = self.changed.wait_until(state, due).0;
-        }
-        state.is_watched = false;
-        let idle = state.take_idle();
-        drop(state);
-        drop(idle);
-    }
-}
-
-impl State {
-    fn take_idle(&mut self) -> Vec<Piece> {
-        let idle = std::mem::take(&mut self.idle);
-        self.pieces -= idle.len() as u64;
-        idle
+        self.pieces.pieces()
     }
 }
 
@@ -206,21 +124,20 @@ impl Deref for Scratch {
     type Target = HostMemory;
 
     fn deref(&self) -> &HostMemory {
-        &self.piece.as_ref().expect("a scratch that was handed out has its piece").memory
+        &self.0.piece.as_ref().expect("a scratch that was handed out has its piece").memory
     }
 }
 
 impl DerefMut for Scratch {
     fn deref_mut(&mut self) -> &mut HostMemory {
-        &mut self.piece.as_mut().expect("a scratch that was handed out has its piece").memory
+        &mut self.0.piece.as_mut().expect("a scratch that was handed out has its piece").memory
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
         // A transfer that still has part of the memory keeps it alive, but nobody else may get it.
-        let piece = self.piece.take().filter(|piece| !piece.memory.is_lent());
-        self.shared.put(piece);
+        drop(self.0.piece.take_if(|piece| piece.memory.is_lent()));
     }
 }
 
@@ -228,42 +145,21 @@ impl Drop for ScratchPool {
     fn drop(&mut self) {
         // In a fork the thread is missing, and may hold the lock.
         if self.origin.is_here() {
-            let mut state = self.shared.state.lock();
-            state.is_closed = true;
-            let idle = state.take_idle();
-            drop(state);
-            self.shared.changed.notify_all();
-            drop(idle);
+            self.pieces.close();
         }
     }
 }
 
 impl fmt::Debug for ScratchPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ScratchPool({:?})", self.shared.sizes)
+        write!(f, "ScratchPool({:?})", self.sizes)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::device::list;
+    use super::super::testing::{PIECE, pool, session};
     use super::*;
-
-    const PIECE: u64 = 64 << 10;
-
-    fn session() -> Option<Arc<Session>> {
-        let Some(found) = list().ok().and_then(|listing| listing.found.first()) else {
-            let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
-            assert!(!expected, "DML_EXPECT names opencl, and there is no device");
-            eprintln!("SKIPPED: no OpenCL device");
-            return None;
-        };
-        Some(Arc::new(Session::open(found.part(None).unwrap()).unwrap()))
-    }
-
-    fn pool(limit_bytes: u64, budget: &Arc<PageLockBudget>) -> Arc<ScratchPool> {
-        ScratchPool::with(Sizes { piece_bytes: PIECE, limit_bytes, idle: Duration::from_secs(3600) }, budget)
-    }
 
     #[test]
     fn the_limit_holds_and_pieces_are_used_again() {
@@ -334,12 +230,13 @@ mod tests {
         let Some(session) = session() else { return };
         let pool = pool(2 * PIECE, &PageLockBudget::new(u64::MAX));
         drop(pool.take(2, &[&session]));
-        let held = pool.shared.state.lock();
-        assert!(child_says(fork, || {
-            drop(ScratchPool { shared: pool.shared.clone(), origin: pool.origin });
+        let fork_drops_it = || {
+            let ScratchPool { sizes, budget, pieces, origin } = &*pool;
+            let (budget, pieces) = (budget.clone(), pieces.clone());
+            drop(ScratchPool { sizes: *sizes, budget, pieces, origin: *origin });
             true
-        }));
-        drop(held);
+        };
+        assert!(pool.pieces.while_locked(|| child_says(fork, fork_drops_it)));
         assert_eq!(pool.take(2, &[&session]).len(), 2);
     }
 

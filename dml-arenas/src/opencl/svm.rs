@@ -170,3 +170,54 @@ impl Arena for SvmArena {
         self.session.loss()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{found, open};
+    use super::*;
+    use dml_core::{HostMemory, OwnBlock, Span};
+
+    const LEN: u64 = 9_000;
+
+    fn arena() -> Option<(Arc<dyn Arena>, Arc<Session>)> {
+        let session = open(found().filter(|found| found.is_fine_grained)?);
+        Some((Arc::new(SvmArena::new(session.clone(), DeviceId(0))), session))
+    }
+
+    #[test]
+    fn what_a_block_has_counts_as_the_devices_memory() {
+        let Some((arena, session)) = arena() else { return };
+        let all_bytes = session.facts.memory_bytes;
+        let block = OwnBlock::alloc(&arena, LEN).unwrap();
+        assert!(session.reserve(all_bytes).is_none() && session.reserve(all_bytes - LEN).is_some());
+        drop(block);
+        assert!(session.reserve(all_bytes).is_some());
+    }
+
+    #[test]
+    fn a_block_shows_nothing_of_what_was_there_before() {
+        let Some((arena, _session)) = arena() else { return };
+        for _ in 0..20 {
+            let block = OwnBlock::alloc(&arena, LEN).unwrap();
+            assert!(block.seen().expect("the host sees it").iter().all(|byte| *byte == 0));
+            block.fill(Span::new(0, LEN), 0x5A).unwrap().wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn memory_of_a_lost_device_is_lost() {
+        let Some((arena, session)) = arena() else { return };
+        let block = OwnBlock::alloc(&arena, LEN).unwrap();
+        assert!(!arena.is_lost());
+        session.note(CL_DEVICE_NOT_AVAILABLE);
+        assert!(arena.is_lost());
+        let mut memory = HostMemory::zeroed(LEN).unwrap();
+        let all = Span::new(0, LEN);
+        let refused = [
+            block.copy_in(0, &memory, all).err(),
+            block.copy_out(0, &mut memory, all).err(),
+            block.fill(all, 1).err(),
+        ];
+        assert_eq!(refused, [(); 3].map(|()| Some(TransferError::DeviceLost)));
+    }
+}

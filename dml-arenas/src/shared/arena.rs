@@ -107,3 +107,30 @@ impl Arena for SharedArena {
         self.memory.loss()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dml_core::{HostMemory, OwnBlock, Span};
+
+    #[test]
+    fn nothing_is_made_or_moved_in_memory_that_is_lost() {
+        let memory = SharedMemory::new(NAME, 64 << 10).unwrap();
+        let arena: Arc<dyn Arena> = Arc::new(SharedArena::new(memory.clone(), DeviceId(0)));
+        let block = OwnBlock::alloc(&arena, 5_000).unwrap();
+        let (mut host, all) = (HostMemory::zeroed(5_000).unwrap(), Span::new(0, 5_000));
+        assert!(block.copy_in(0, &host, all).is_ok() && !arena.is_lost());
+        memory.spoil("a worker does not end".to_owned());
+        assert!(arena.is_lost());
+        let refused = [
+            block.copy_in(0, &host, all).err(),
+            block.copy_out(0, &mut host, all).err(),
+            block.fill(all, 1).err(),
+        ];
+        assert_eq!(refused, [(); 3].map(|()| Some(TransferError::DeviceLost)));
+        let Err(AllocError::Lost { loss, .. }) = OwnBlock::alloc(&arena, 1) else {
+            panic!("a block of lost memory")
+        };
+        assert_eq!(&*loss, "a worker does not end");
+    }
+}

@@ -236,4 +236,18 @@ mod tests {
         // SAFETY: within the window, which this test alone uses.
         assert_eq!(unsafe { *window.at(span).unwrap().as_ptr() }, 0);
     }
+
+    #[test]
+    fn only_addresses_of_a_window_are_parts_of_it() {
+        use crate::main_mem::host_span;
+        let window = Window::map(memory("dml-test", 8192).unwrap(), 8192).unwrap();
+        let part = |start, len| {
+            let at = window.place(Span::new(start, start));
+            window.part_of(&host_span(at, len))
+        };
+        assert_eq!(part(100, 300), Some(Span::new(100, 400)));
+        assert_eq!(part(0, 8192), Some(Span::new(0, 8192)));
+        assert_eq!(part(4096, 4097), None, "a byte is past the end");
+        assert_eq!(part(8192, 0), None);
+    }
 }

@@ -49,6 +49,9 @@ pub struct ArenaDesc {
     pub alloc_align: u64,
     /// The estimated cost of one allocation, added to a path that would allocate here.
     pub alloc_cost: Cost,
+    /// What the memory is, where no device tells it: of a [store](Self::store), the model of a disk or the folder of a file.
+    /// Speeds that were measured hold for this description alone. Nothing by default.
+    pub description: Arc<str>,
     /// Whether no device runs kernels on this memory.
     is_store: bool,
 }
@@ -65,6 +68,7 @@ impl ArenaDesc {
             concurrency: Concurrency::Exclusive,
             alloc_align: 64,
             alloc_cost: Cost::from_ns(1_000),
+            description: "".into(),
             is_store: false,
         }
     }
@@ -104,6 +108,13 @@ impl ArenaDesc {
     #[must_use]
     pub fn with_alloc_cost(mut self, cost: Cost) -> Self {
         self.alloc_cost = cost;
+        self
+    }
+
+    /// Sets what the memory is.
+    #[must_use]
+    pub fn with_description(mut self, description: &str) -> Self {
+        self.description = description.into();
         self
     }
 

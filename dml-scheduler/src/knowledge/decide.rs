@@ -9,7 +9,7 @@
 
 use super::{KEPT, Knowledge, Samples, Topic, class_of};
 use crate::package::UnitId;
-use crate::policy::{self, Freight};
+use crate::policy::{self, Estimate, Freight};
 use std::fmt;
 use std::time::Duration;
 
@@ -40,10 +40,10 @@ pub(crate) type Members = Vec<bool>;
 
 /// Who takes part in a run, and why others do not.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Decision {
+pub(crate) struct Selection {
     /// Of each device, in the order of the run.
     pub(crate) members: Members,
-    /// What is known of each device: items per second, and the seconds to set it going.
+    /// What is known of each device.
     pub(crate) estimates: Vec<Option<Estimate>>,
     /// Why each device is left out; `None` for members.
     pub(crate) reasons: Vec<Option<Reason>>,
@@ -52,19 +52,21 @@ pub(crate) struct Decision {
 }
 
 /// What is known of a device before a run.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Estimate {
-    /// Items per second while others run.
-    pub(crate) rate: f64,
+#[derive(Clone, Copy)]
+struct Known {
+    /// Its rate while others run, and what passes before its first package begins and after its last one is computed.
+    estimate: Estimate,
     /// Items per second of its best package, without what a package costs.
-    pub(crate) peak: f64,
-    /// Seconds before its first package begins and after its last one is computed.
-    pub(crate) setup: f64,
+    peak: f64,
 }
 
-impl Estimate {
+impl Known {
+    fn setup_seconds(&self) -> f64 {
+        self.estimate.setup.as_secs_f64()
+    }
+
     fn alone_seconds(&self, items: f64) -> f64 {
-        self.setup + items / self.rate
+        self.setup_seconds() + items / self.estimate.rate
     }
 }
 
@@ -129,23 +131,26 @@ impl fmt::Display for Reason {
 
 impl Knowledge {
     /// Decides who computes `items` items of a kernel.
-    pub(crate) fn decide(&self, kernel: &str, items: u64, candidates: &[Candidate<'_>]) -> Decision {
+    pub(crate) fn decide(&self, kernel: &str, items: u64, candidates: &[Candidate<'_>]) -> Selection {
         let book = self.0.lock();
-        let estimate = |candidate: &Candidate<'_>| {
+        let known = |candidate: &Candidate<'_>| {
             let notes = book.notes(kernel, items, candidate.name)?;
             let (rate, setup) = (notes.rate.median()?, notes.setup.median().unwrap_or_default());
-            Some(Estimate { rate, peak: notes.peak.greatest().map_or(rate, |peak| peak.max(rate)), setup })
+            let setup = Duration::try_from_secs_f64(setup).unwrap_or(Duration::MAX);
+            let peak = notes.peak.greatest().map_or(rate, |peak| peak.max(rate));
+            Some(Known { estimate: Estimate { rate, setup }, peak })
         };
-        let estimates: Vec<Option<Estimate>> = candidates.iter().map(estimate).collect();
+        let known: Vec<Option<Known>> = candidates.iter().map(known).collect();
         let topic = Topic { kernel: kernel.to_owned(), class: class_of(items) };
         let page = book.0.get(&topic);
         let sets = page.iter().flat_map(|page| &page.sets);
         let tried: Vec<Tried> =
             sets.filter_map(|(names, samples)| Tried::of(names, samples, candidates, items)).collect();
         let runs = page.map_or(0, |page| page.runs);
-        let choice = Choice { items: items as f64, candidates, estimates: &estimates, tried: &tried, runs };
+        let choice = Choice { items: items as f64, candidates, known: &known, tried: &tried, runs };
         let (members, reasons, opens) = choice.make();
-        Decision { members, estimates, reasons, opens }
+        let estimates = known.into_iter().map(|known| Some(known?.estimate)).collect();
+        Selection { members, estimates, reasons, opens }
     }
 }
 
@@ -188,7 +193,7 @@ fn count(members: &[bool]) -> usize {
 struct Choice<'a> {
     items: f64,
     candidates: &'a [Candidate<'a>],
-    estimates: &'a [Option<Estimate>],
+    known: &'a [Option<Known>],
     tried: &'a [Tried],
     /// The runs so far.
     runs: u64,
@@ -214,18 +219,17 @@ impl Choice<'_> {
             return self.with_strangers(&joined, &strangers, expected, host);
         }
         let (members, reasons) = self.among_known(joined, joined_seconds, best);
-        let reasons =
-            reasons.into_iter().zip(self.estimates).map(|(reason, estimate)| match (reason, estimate) {
-                (Some(_), None) => Some(Reason::Unknown { others_seconds: expected }),
-                (reason, _) => reason,
-            });
+        let reasons = reasons.into_iter().zip(self.known).map(|(reason, known)| match (reason, known) {
+            (Some(_), None) => Some(Reason::Unknown { others_seconds: expected }),
+            (reason, _) => reason,
+        });
         (members, reasons.collect(), None)
     }
 
     /// Returns whether nothing is known of a device, and it would shorten the run if it computed as fast as its data moves.
     fn could_help(&self, index: usize, seconds: f64) -> bool {
         let freight = self.candidates[index].freight;
-        self.estimates[index].is_none() && freight.could_help(self.items, self.items / seconds)
+        self.known[index].is_none() && freight.could_help(self.items, self.items / seconds)
     }
 
     /// A stranger that is tried alone: where runs are so short that they have ended before one was called up, again and again.
@@ -246,7 +250,7 @@ impl Choice<'_> {
     ) -> Made {
         let members: Members =
             joined.iter().zip(strangers).map(|(joined, stranger)| *joined || *stranger).collect();
-        let reasons = members.iter().zip(self.estimates).map(|(member, estimate)| match (member, estimate) {
+        let reasons = members.iter().zip(self.known).map(|(member, known)| match (member, known) {
             (true, _) => None,
             (false, Some(_)) => Some(Reason::Slower { seconds: expected, with_it_seconds: None }),
             (false, None) => Some(Reason::Unknown { others_seconds: expected }),
@@ -280,16 +284,11 @@ impl Choice<'_> {
 
     /// The devices of which something is known that shorten the run by the sum of their rates, and what they take.
     fn joined(&self) -> Option<(Members, f64)> {
-        let known =
-            || self.estimates.iter().enumerate().filter_map(|(index, estimate)| Some((index, (*estimate)?)));
-        let fastest = known().map(|(_, estimate)| estimate.alone_seconds(self.items)).reduce(f64::min)?;
-        let joining = |(_, Estimate { rate, setup, .. })| policy::Estimate {
-            rate,
-            setup: Duration::try_from_secs_f64(setup).unwrap_or(Duration::MAX),
-        };
-        let estimates: Vec<_> = known().map(joining).collect();
+        let known = || self.known.iter().enumerate().filter_map(|(index, known)| Some((index, (*known)?)));
+        let fastest = known().map(|(_, known)| known.alone_seconds(self.items)).reduce(f64::min)?;
+        let estimates: Vec<_> = known().map(|(_, known)| known.estimate).collect();
         let chosen = policy::join(self.items as u64, &estimates, fastest * NOISE);
-        let mut members = vec![false; self.estimates.len()];
+        let mut members = vec![false; self.known.len()];
         for (place, (index, _)) in known().enumerate() {
             members[index] = chosen.members.contains(&UnitId(place));
         }
@@ -318,12 +317,12 @@ impl Choice<'_> {
     /// What a device did in its best package, without what a package costs, is taken for all of its work. Among others, and
     /// with small packages, it looks slower than it is.
     fn alone_to_try(&self, best_seconds: f64) -> Option<Members> {
-        let devices = self.estimates.iter().enumerate().filter_map(|(index, estimate)| {
-            let mut members = vec![false; self.estimates.len()];
+        let devices = self.known.iter().enumerate().filter_map(|(index, known)| {
+            let mut members = vec![false; self.known.len()];
             members[index] = true;
-            let estimate = estimate.as_ref()?;
-            let seconds =
-                self.candidates[index].freight.setup.min(estimate.setup) + self.items / estimate.peak;
+            let known = known.as_ref()?;
+            let setup_seconds = self.candidates[index].freight.setup.min(known.setup_seconds());
+            let seconds = setup_seconds + self.items / known.peak;
             Some((members, seconds))
         });
         let (members, _) = devices
@@ -348,7 +347,7 @@ impl Choice<'_> {
             }
             let with_it = self.tried.iter().filter(|tried| tried.members[index]);
             let with_it_seconds = with_it.map(|tried| tried.seconds).reduce(f64::min);
-            let setup_seconds = self.estimates[index].map(|estimate| estimate.setup);
+            let setup_seconds = self.known[index].map(|known| known.setup_seconds());
             Some(match setup_seconds {
                 Some(setup_seconds) if with_it_seconds.is_none() && setup_seconds >= seconds => {
                     Reason::SetUp { setup_seconds, others_seconds: seconds }

@@ -18,7 +18,7 @@ mod tests;
 mod text;
 
 pub use decide::Reason;
-pub(crate) use decide::{Candidate, Decision, Estimate};
+pub(crate) use decide::{Candidate, Selection};
 pub use text::KnowledgeError;
 
 use crate::report::{PackageRecord, Report};

@@ -9,7 +9,6 @@
 //! ```
 
 use crate::UnitId;
-use std::fmt;
 use std::time::Duration;
 
 /// What is known of a device that could take part.
@@ -21,7 +20,7 @@ pub struct Estimate {
     pub setup: Duration,
 }
 
-/// The devices that take part, and why the others do not.
+/// The devices that take part.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Chosen {
@@ -29,59 +28,6 @@ pub struct Chosen {
     pub members: Vec<UnitId>,
     /// How long these take together, in seconds, if all end at once.
     pub seconds: f64,
-    /// The other devices, ascending, each with the reason.
-    pub left_out: Vec<(UnitId, Reason)>,
-}
-
-/// Why a device does not take part. It prints as a half sentence about the device.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub enum Reason {
-    /// The others are done when the device is set going.
-    TooLate {
-        /// How long it takes to set the device going.
-        setup: Duration,
-        /// How long the others take, in seconds.
-        others_s: f64,
-    },
-    /// The run would get shorter by less than the noise.
-    TooSlow {
-        /// By how much the run would get shorter, in seconds.
-        gain_s: f64,
-    },
-    /// The rate is not positive and finite.
-    BadRate {
-        /// The rate, in items per second.
-        rate: f64,
-    },
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLate { setup, others_s } => {
-                let (setup, others) = (Millis(setup.as_secs_f64()), Millis(*others_s));
-                write!(f, "would take {setup} to set going; the others are done in {others}")
-            }
-            Self::TooSlow { gain_s } => {
-                write!(f, "would make the run shorter by {}, which is less than the noise", Millis(*gain_s))
-            }
-            Self::BadRate { rate } => {
-                write!(f, "has a rate of {rate} items per second, which is not positive and finite")
-            }
-        }
-    }
-}
-
-/// Seconds, printed as milliseconds with two significant digits or more.
-struct Millis(f64);
-
-impl fmt::Display for Millis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let millis = self.0 * 1e3;
-        let digits = if millis >= 10.0 { 0 } else { (1.0 - millis.max(1e-6).log10().floor()) as usize };
-        write!(f, "{millis:.digits$} ms")
-    }
 }
 
 /// Returns which devices should share `work` items, so that the run is never longer than on the best of them alone.
@@ -102,8 +48,6 @@ impl fmt::Display for Millis {
 /// let estimate = |rate, micros| Estimate { rate, setup: Duration::from_micros(micros) };
 /// let chosen = join(1_000, &[estimate(1e6, 10), estimate(1e8, 1_200)], 0.0);
 /// assert_eq!(chosen.members.len(), 1); // 1000 items take the first device 1.01 ms
-/// let (unit, reason) = chosen.left_out[0];
-/// assert_eq!(format!("{unit} {reason}"), "u1 would take 1.2 ms to set going; the others are done in 1.0 ms");
 /// ```
 #[must_use]
 pub fn join(work: u64, estimates: &[Estimate], noise: f64) -> Chosen {
@@ -116,7 +60,7 @@ pub fn join(work: u64, estimates: &[Estimate], noise: f64) -> Chosen {
     let Some(fastest) = fastest else {
         let members: Vec<UnitId> = (0..estimates.len().min(1)).map(UnitId).collect();
         let seconds = if members.is_empty() { 0.0 } else { f64::INFINITY };
-        return chosen(estimates, members, Group { rate: 1.0, seconds });
+        return Chosen { members, seconds };
     };
     let others = candidates.into_iter().filter(|candidate| candidate.unit != fastest.unit);
     let mut group = Group::of(fastest, work);
@@ -137,21 +81,7 @@ pub fn join(work: u64, estimates: &[Estimate], noise: f64) -> Chosen {
         members.remove(0);
     }
     members.sort_unstable();
-    chosen(estimates, members, group)
-}
-
-/// Adds the reasons.
-fn chosen(estimates: &[Estimate], members: Vec<UnitId>, group: Group) -> Chosen {
-    let reason = |(unit, estimate): (usize, &Estimate)| match Candidate::new(unit, estimate) {
-        None => Reason::BadRate { rate: estimate.rate },
-        Some(candidate) if candidate.setup < group.seconds => {
-            Reason::TooSlow { gain_s: group.seconds - group.with(candidate).seconds }
-        }
-        Some(_) => Reason::TooLate { setup: estimate.setup, others_s: group.seconds },
-    };
-    let all = estimates.iter().enumerate().map(|(unit, estimate)| (UnitId(unit), reason((unit, estimate))));
-    let left_out = all.filter(|(unit, _)| members.binary_search(unit).is_err()).collect();
-    Chosen { members, seconds: group.seconds, left_out }
+    Chosen { members, seconds: group.seconds }
 }
 
 fn is_rate(rate: f64) -> bool {
@@ -220,7 +150,6 @@ mod tests {
         let long = join(4_000, &devices, 0.0);
         assert_eq!(members(&long), [0, 1]);
         assert!((long.seconds - 0.0017).abs() < 1e-12, "(4000 + 100 + 2700) / 4e6: {}", long.seconds);
-        assert!(long.left_out.is_empty());
     }
 
     #[test]
@@ -236,20 +165,12 @@ mod tests {
         devices.extend([estimate(9e5, 0); 10]);
         let chosen = join(1_000, &devices, 0.0); // 1.001 ms on the first alone, 0.111 ms on the others
         assert_eq!(members(&chosen), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
-        assert_eq!(
-            chosen.left_out[0].1.to_string(),
-            "would take 1.0 ms to set going; the others are done in 0.11 ms"
-        );
     }
 
     #[test]
     fn a_device_without_a_rate_stays_out_and_nobody_is_refused_everything() {
         let chosen = join(10, &[estimate(f64::NAN, 0), estimate(10.0, 0), estimate(-1.0, 0)], 0.0);
         assert_eq!(members(&chosen), [1]);
-        assert_eq!(
-            chosen.left_out[1].1.to_string(),
-            "has a rate of -1 items per second, which is not positive and finite"
-        );
         assert_eq!(members(&join(10, &[estimate(0.0, 0), estimate(f64::INFINITY, 0)], 0.0)), [0]);
         let nobody = join(10, &[], 0.0);
         assert_eq!((nobody.members.len(), nobody.seconds), (0, 0.0));
@@ -307,10 +228,7 @@ mod tests {
             let chosen = join(work, &estimates, noise);
             prop_assert!(!chosen.seconds.is_nan() && chosen.seconds >= 0.0);
             prop_assert_eq!(chosen.members.is_empty(), estimates.is_empty());
-            prop_assert_eq!(chosen.members.len() + chosen.left_out.len(), estimates.len());
-            for (_, reason) in chosen.left_out {
-                prop_assert!(!reason.to_string().is_empty());
-            }
+            prop_assert!(chosen.members.is_sorted() && chosen.members.iter().all(|unit| unit.0 < estimates.len()));
         }
     }
 }

@@ -53,7 +53,7 @@ mod tests;
 pub use calibrated::{Calibrated, Prior};
 pub use dynamic::Dynamic;
 pub use hguided::HGuided;
-pub use joining::{Chosen, Estimate, Reason, join};
+pub use joining::{Chosen, Estimate, join};
 pub(crate) use opening::{Freight, Opening};
 pub use replay::{Decision, Different, Log, ParseDecisionError, Recorded, replay};
 pub use spec::{ParsePolicyError, PolicySpec};

@@ -16,11 +16,13 @@ mod judge;
 mod model;
 mod op;
 mod request;
+mod shipping;
 mod storage;
 mod world;
 
 pub use fault::{Armed, is_told};
 pub use op::{Beginning, Bytes, End, KERNELS, Make, Mix, NONE, Op, Setup, Want, Way, op, setup};
+pub use shipping::Shipping;
 pub use world::{Tally, World};
 
 use crate::Shape;

@@ -181,11 +181,10 @@ impl Waiting {
         self.request.items.iter().map(|item| last_ticket(&item.raw)).collect()
     }
 
-    /// Returns the buffer whose queue has a new ticket since `before`. The ticket is this request's, because no other
-    /// request has moved.
-    pub(super) fn queued_since(&self, before: &[Option<Ticket>]) -> Option<BufferId> {
-        let items = self.request.items.iter().zip(before);
-        items.filter(|(item, before)| last_ticket(&item.raw) > **before).map(|(item, _)| item.raw.id()).next()
+    /// Returns the buffer in whose queue the request was when it was last looked for. Asking the queue again would miss a
+    /// request that the end of a copy, which may come at any moment, has admitted since.
+    pub(super) fn queued_at(&self) -> Option<BufferId> {
+        self.place.as_ref().map(|(raw, _)| raw.id())
     }
 }
 

@@ -385,7 +385,7 @@ impl World {
             Poll::Pending => {
                 let at = match self.model.asks[&waiting.id].waits {
                     Some(Waits::Queued) => waiting.at,
-                    _ => waiting.queued_since(&tickets),
+                    _ => waiting.queued_at(),
                 };
                 let at = at.expect("it waits for one of its buffers");
                 waiting.at = Some(at);

@@ -6,7 +6,7 @@ use crate::kit::join_staged;
 use crate::null::Null;
 use dml_core::{
     Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, CopyJob, CopyQuery, Cost, CrossArena, DeviceDesc,
-    DeviceKind, DeviceSet, Fence, HostStaged, LinkSpeed, TransferError,
+    DeviceId, DeviceKind, DeviceSet, Fence, HostStaged, LinkSpeed, TransferError,
 };
 use std::any::Any;
 use std::collections::HashMap;
@@ -35,11 +35,14 @@ impl Clock {
     }
 }
 
+/// How long a copy of so many bytes takes, in nanoseconds.
+type Ns = fn(u64) -> u64;
+
 /// A mechanism whose copies take as long as its script says.
 #[derive(Debug)]
 struct Scripted {
     clock: Arc<Clock>,
-    ns: fn(u64) -> u64,
+    ns: Ns,
     fails_from: u64,
 }
 
@@ -92,7 +95,7 @@ fn link(from: u8, to: u8) -> Link {
 }
 
 /// A platform with one scripted link from main memory to a device.
-fn scripted(clock: &Arc<Clock>, ns: fn(u64) -> u64, fails_from: u64) -> Platform {
+fn scripted(clock: &Arc<Clock>, ns: Ns, fails_from: u64) -> Platform {
     let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
     builder.add_link(link(0, 1), Arc::new(Scripted { clock: clock.clone(), ns, fails_from }));
     builder.build().unwrap()
@@ -233,7 +236,7 @@ fn only_the_measured_link_leads_away_from_the_source() {
     builder.add_device(DeviceDesc::new("far", DeviceKind::Gpu));
     let far = ArenaDesc::new("far", ArenaKind("test"), DeviceId(2));
     builder.add_arena(Arc::new(Null::backed(far)));
-    let scripted = |ns: fn(u64) -> u64| Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX });
+    let scripted = |ns: Ns| Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX });
     // The far device is reached through the near one alone, over two links. The quicker one must not be taken for the other.
     let mut add = |from, to, ns| builder.add_link(link(from, to), scripted(ns));
     add(0, 1, |_| 5);
@@ -249,4 +252,67 @@ fn only_the_measured_link_leads_away_from_the_source() {
     let measured = measure(&clock, FULL, &platform);
     let latencies: Vec<_> = measured.iter().map(|link| classes(link)[0].1).collect();
     assert_eq!(latencies, [5, 100, 50, 7, 6]);
+}
+
+#[test]
+fn links_from_and_to_stores_are_measured_as_those_of_devices() {
+    let clock = Arc::new(Clock::default());
+    let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
+    for name in ["disk", "tape"] {
+        builder.add_arena(Arc::new(Null::backed(ArenaDesc::store(name, ArenaKind("test")))));
+    }
+    // The tape is reached through the disk alone, and the disk from the device too.
+    let times: [(u8, u8, Ns); 6] = [
+        (0, 2, |bytes| bytes + 30),
+        (2, 0, |bytes| bytes + 20),
+        (0, 1, |bytes| 3 * bytes + 10),
+        (1, 2, |bytes| 2 * bytes + 60),
+        (2, 3, |bytes| 5 * bytes + 300),
+        (3, 2, |bytes| 4 * bytes + 200),
+    ];
+    for (from, to, ns) in times {
+        let [source_via, target_via] = [from, to].map(|arena| builder.native(ArenaId(arena)));
+        let link = Link { source_via, target_via, ..link(from, to) };
+        builder.add_link(link, Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX }));
+    }
+    let platform = builder.build().unwrap();
+    let measured = measure(&clock, SMALL, &platform);
+    let ends: Vec<_> = measured.iter().map(|one| (one.from.0, one.to.0)).collect();
+    assert_eq!(ends, times.map(|(from, to, _)| (from, to)));
+    for (one, (.., ns)) in measured.iter().zip(times) {
+        let found = classes(one);
+        assert!(found.len() >= 3, "{found:?}");
+        assert!(found.iter().all(|&(bytes, took_ns)| took_ns == ns(bytes)), "{one:?}");
+    }
+}
+
+#[test]
+fn the_time_that_a_link_leaves_is_for_the_next() {
+    let clock = Arc::new(Clock::default());
+    let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
+    let scripted = |ns: Ns| Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX });
+    for ns in [|bytes| bytes / 1_000 + 9, |bytes| bytes / 1_000 + 9, |bytes| 3 * bytes] {
+        builder.add_link(link(0, 1), scripted(ns));
+    }
+    // The third takes 1.7 of the two seconds.
+    let measured = measure(&clock, SMALL, &builder.build().unwrap());
+    assert_eq!(measured.iter().map(|link| classes(link).len()).collect::<Vec<_>>(), [5, 5, 5]);
+}
+
+#[test]
+fn buffers_of_a_class_are_counted_at_the_host_and_at_both_ends() {
+    let clock = Arc::new(Clock::default());
+    let platform = scripted(&clock, |_| 10, u64::MAX);
+    // Three buffers of 1 MiB at three places, in a quarter of the memory.
+    for (free_bytes, count) in [(4 * 3 * 3 * MIB, 3), (4 * 3 * 3 * MIB - 4, 2)] {
+        let machine = Machine { cache_bytes: 2 * MIB, free_bytes };
+        assert_eq!(classes(&measure(&clock, machine, &platform)[0]).len(), count);
+    }
+}
+
+#[test]
+fn the_middle_time_counts_and_long_copies_are_warmed_up() {
+    let times = [40, 10, 50, 20, 30].map(Duration::from_nanos);
+    assert_eq!((median_ns(times.to_vec()), median_ns(Vec::new())), (30, 1));
+    assert_eq!(CLASSES.map(warm_ups), [1, 1, 4, 1, 1]);
 }

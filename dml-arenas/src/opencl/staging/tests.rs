@@ -2,9 +2,9 @@
 
 use super::super::arena::OpenClArena;
 use super::super::cross::{Here, Side, relay};
-use super::super::device::{Sort, list};
+use super::super::device::Sort;
 use super::super::page_lock::PageLocking;
-use super::super::scratch::Sizes;
+use super::super::testing::{PIECE, pool, session};
 use super::*;
 use crate::faulty::{CallKind, Fault, Faulty, Script};
 use crate::kit::{join_both_ways, join_staged};
@@ -16,9 +16,7 @@ use dml_core::{
 };
 use opencl3::command_queue::{enqueue_read_buffer, enqueue_write_buffer};
 use opencl3::types::{CL_BLOCKING, cl_mem};
-use std::time::Duration;
 
-const PIECE: u64 = 16 << 10;
 const COPIERS: usize = 2;
 
 /// A platform whose first OpenCL device stages all copies.
@@ -30,26 +28,11 @@ struct Rig {
     pool: Arc<ScratchPool>,
 }
 
-fn session() -> Option<Arc<Session>> {
-    let Some(found) = list().ok().and_then(|listing| listing.found.first()) else {
-        let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
-        assert!(!expected, "DML_EXPECT names opencl, and there is no device");
-        eprintln!("SKIPPED: no OpenCL device");
-        return None;
-    };
-    Some(Arc::new(Session::open(found.part(None).unwrap()).unwrap()))
-}
-
-fn pool(pieces: u64, budget: &Arc<PageLockBudget>) -> Arc<ScratchPool> {
-    let sizes = Sizes { piece_bytes: PIECE, limit_bytes: pieces * PIECE, idle: Duration::from_secs(3600) };
-    ScratchPool::with(sizes, budget)
-}
-
 impl Rig {
     fn new(pieces: u64, script: Script) -> Option<Self> {
         let session = session()?;
         let (budget, mut builder) = (PageLockBudget::new(64 << 20), Platform::builder());
-        let pool = pool(pieces, &budget);
+        let pool = pool(pieces * PIECE, &budget);
         let main = main_mem::discover::discover(&mut builder, &DiscoverOptions::default()).unwrap();
         let device = builder.add_device(DeviceDesc::new("opencl:0", DeviceKind::Accelerator));
         let arena = OpenClArena::new(session.clone(), "opencl:0", device, builder.native(main));
@@ -265,7 +248,7 @@ struct Pair {
 fn pair(pieces: u64) -> Option<Pair> {
     let sessions = [session()?, session()?];
     let (budget, mut builder) = (PageLockBudget::new(64 << 20), Platform::builder());
-    let pool = pool(pieces, &budget);
+    let pool = pool(pieces * PIECE, &budget);
     let main = main_mem::discover::discover(&mut builder, &DiscoverOptions::default()).unwrap();
     let mut add = |name: &str, session: &Arc<Session>| -> (DeviceId, ArenaId) {
         let device = builder.add_device(DeviceDesc::new(name, DeviceKind::Accelerator));
@@ -325,4 +308,32 @@ fn what_goes_between_two_devices_is_relayed_both_ways() {
         );
         assert_eq!(pool.pieces(), pieces.min(4));
     }
+}
+
+#[test]
+fn a_part_has_moved_when_all_of_it_has_and_the_piece_is_back() {
+    let Some(session) = session() else { return };
+    let mut taken = pool(PIECE, &PageLockBudget::new(u64::MAX)).take(1, &[&session]);
+    let moved = |done_bytes, piece: &Scratch| whole(Fence::done(done_bytes), 10, piece);
+    let requested_bytes = 10;
+    assert_eq!(moved(10, &taken[0]), Ok(10));
+    assert_eq!(moved(9, &taken[0]), Err(TransferError::Short { requested_bytes, done_bytes: 9 }));
+    assert_eq!(moved(11, &taken[0]), Err(TransferError::Overrun { requested_bytes, done_bytes: 11 }));
+    let kept = taken[0].target(Span::new(0, 10));
+    assert_eq!(moved(10, &taken[0]), Err(TransferError::StillLent));
+    drop(kept);
+    assert_eq!(moved(10, &taken[0]), Ok(10));
+}
+
+#[test]
+fn when_a_part_fails_no_further_part_begins() {
+    const PARTS: u64 = 40;
+    // While the other thread is held up in its first part, this one fails and stops.
+    let held_up = Fault::Slow(std::time::Duration::from_millis(50));
+    let script =
+        Script::new().at_kind(CallKind::CopyIn, 1, Fault::fail()).at_kind(CallKind::CopyIn, 3, held_up);
+    let Some(rig) = Rig::new(4, script) else { return };
+    let data = rig.platform.buffer_from(bytes(3, PARTS * PIECE)).unwrap();
+    assert!(rig.on_device(&data, (0, PARTS * PIECE), |_| ()).is_err());
+    assert!(rig.count(Operation::Write) < PARTS - 1, "{} parts", rig.count(Operation::Write));
 }

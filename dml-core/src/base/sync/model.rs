@@ -3,6 +3,7 @@
 use loom::cell::UnsafeCell;
 pub use loom::sync::MutexGuard;
 pub use loom::sync::atomic;
+pub use loom::thread;
 pub use loom::thread_local;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

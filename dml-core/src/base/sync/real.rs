@@ -10,6 +10,7 @@ mod locks;
 pub use locks::{Condvar, Mutex, MutexGuard};
 use std::marker::PhantomData;
 pub use std::sync::atomic;
+pub use std::thread;
 pub use std::thread_local;
 
 /// A lock for a static, whose critical sections call nothing.

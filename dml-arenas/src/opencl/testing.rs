@@ -1,0 +1,39 @@
+//! What the tests of this folder begin with: a session on the first device, and a pool of small pieces.
+
+use super::device::{Found, list};
+use super::scratch::{ScratchPool, Sizes};
+use super::session::Session;
+use crate::main_mem::PageLockBudget;
+use dml_core::sync::Arc;
+use std::time::Duration;
+
+/// The size of the pieces of [`pool`], in bytes.
+pub(super) const PIECE: u64 = 16 << 10;
+
+/// Returns the first device of this machine. Without one it says that the test checks nothing, unless `DML_EXPECT` names
+/// opencl.
+pub(super) fn found() -> Option<&'static Found> {
+    let found = list().ok().and_then(|listing| listing.found.first());
+    if found.is_none() {
+        let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
+        assert!(!expected, "DML_EXPECT names opencl, and there is no device");
+        eprintln!("SKIPPED: no OpenCL device");
+    }
+    found
+}
+
+/// Opens a session on [`found`].
+pub(super) fn session() -> Option<Arc<Session>> {
+    found().map(open)
+}
+
+/// Opens a session on all of a device.
+pub(super) fn open(found: &Found) -> Arc<Session> {
+    Arc::new(Session::open(found.part(None).unwrap()).unwrap())
+}
+
+/// Creates a pool whose idle pieces stay.
+pub(super) fn pool(limit_bytes: u64, budget: &Arc<PageLockBudget>) -> Arc<ScratchPool> {
+    let idle = Duration::from_secs(3600);
+    ScratchPool::with(Sizes { piece_bytes: PIECE, limit_bytes, idle }, budget)
+}
