@@ -51,5 +51,7 @@ pub mod prelude {
         Access, Acquire, AcquireError, Buffer, DeviceId, Grants, KernelId, Pattern, Platform, Prefetch,
         RawBuffer, ReadView, Region, WriteView,
     };
-    pub use dml_scheduler::{Argument, Coexecutor, Footprint, Kernel, Package, PolicySpec, Variant};
+    pub use dml_scheduler::{
+        Argument, Coexecutor, Footprint, Kernel, Package, PolicySpec, Running, Variant, check_footprints,
+    };
 }

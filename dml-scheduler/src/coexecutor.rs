@@ -1,11 +1,12 @@
 //! The entry point: runs one kernel over several devices.
 
-use crate::director::{self, Setup};
+use crate::director::{Prepared, Setup};
 use crate::hooks::{Hooks, NoHooks, Patient};
 use crate::kernel::Kernel;
 use crate::knowledge::Knowledge;
 use crate::policy::PolicySpec;
 use crate::report::{Report, RunError};
+use crate::running::{self, Running};
 use dml_core::{DeviceId, Platform};
 
 /// Runs kernels over several devices at once.
@@ -85,9 +86,45 @@ impl Coexecutor {
     /// # Errors
     /// As [`Coexecutor::run`].
     pub fn run_with(&self, kernel: &Kernel, items: u64, hooks: &dyn Hooks) -> Result<Report, RunError> {
+        let prepared = Prepared::new(&self.0, kernel, items, None)?;
         let hooks = Patient::new(hooks);
-        let report = director::direct(&self.0, kernel, items, &hooks);
+        let report = prepared.direct(&self.0, &hooks);
         hooks.end();
         report
+    }
+
+    /// Starts a run of items `0..items` of the kernel on a thread of its own, and returns at once. The handle tells how far the run has
+    /// come, cancels it, and is waited for or awaited.
+    ///
+    /// The calling thread may hold buffers that the kernel reads, and has to release those that it holds for writing before it waits.
+    ///
+    /// # Errors
+    /// What [`Coexecutor::run`] refuses before it begins; [`RunError::NoThread`]. Everything else comes with the wait.
+    ///
+    /// ```
+    /// # use dml_scheduler::{Coexecutor, Kernel, RunError};
+    /// # fn started(coexecutor: &Coexecutor, kernel: &Kernel) -> Result<(), RunError> {
+    /// let mut running = coexecutor.start(kernel, 1_000_000)?;
+    /// // Something else goes on here, and may look how far it has come.
+    /// println!("{} of 1000000", running.progress().computed);
+    /// let report = running.wait()?; // or .await
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn start(&self, kernel: &Kernel, items: u64) -> Result<Running, RunError> {
+        self.start_with(kernel, items, NoHooks)
+    }
+
+    /// Starts a run as [`Coexecutor::start`] does, with hooks. They are dropped before the end of the run is told.
+    ///
+    /// # Errors
+    /// As [`Coexecutor::start`].
+    pub fn start_with(
+        &self,
+        kernel: &Kernel,
+        items: u64,
+        hooks: impl Hooks + Send + 'static,
+    ) -> Result<Running, RunError> {
+        running::start(self.0.clone(), kernel, items, Box::new(hooks))
     }
 }

@@ -225,6 +225,44 @@ pub enum RunError {
     /// The policy does not fit the devices.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// The run was cancelled before it was done. What was computed is committed; the bytes of all other items are as they were.
+    #[error("kernel {kernel}: the run was cancelled with {missing} items to compute")]
+    Cancelled {
+        /// The kernel's name.
+        kernel: String,
+        /// The number of items that were not computed. With none, the results of a reduction were not put together.
+        missing: u64,
+        /// The units that gave up before, or on what was under way.
+        failures: Vec<UnitFailure>,
+    },
+    /// A run that was started has not ended in time. It goes on.
+    #[error("kernel {kernel}: the run has not ended within {waited:?}")]
+    Timeout {
+        /// The kernel's name.
+        kernel: String,
+        /// The time that was waited for.
+        waited: Duration,
+    },
+    /// A thread of a run, in a hook or in a kernel, was to wait for that run.
+    #[error("kernel {kernel}: a thread of the run would wait for the run")]
+    WithinItself {
+        /// The kernel's name.
+        kernel: String,
+    },
+    /// The run was started by the process that this one is a fork of.
+    #[error("kernel {kernel}: the run belongs to the process that this one is a fork of")]
+    Forked {
+        /// The kernel's name.
+        kernel: String,
+    },
+    /// A run could not be started, because there is no thread for it.
+    #[error("kernel {kernel}: there is no thread for the run: {cause}")]
+    NoThread {
+        /// The kernel's name.
+        kernel: String,
+        /// What the system says.
+        cause: String,
+    },
     /// Every unit failed with items left, or results were lost together with their inputs.
     #[error("kernel {kernel}: {missing} items were not computed, {}", failures.iter().map(|failure| format!("device {} at items {:?}: {}", failure.device, failure.package.range(), failure.message)).collect::<Vec<_>>().join("; "))]
     Unfinished {

@@ -70,6 +70,8 @@ const TOOLS: &[Tool] = &[
             "waiting",
             "overlap",
             "coexecution",
+            "pipelines",
+            "started",
             "launching",
             "losing",
             "stores",

@@ -16,9 +16,11 @@ mod reduction;
 pub use argument::Argument;
 pub use footprint::{Footprint, FootprintError, FootprintFault};
 
+use crate::commander::Commander;
 use crate::guard::quietly;
 use crate::package::Package;
 use crate::report::RunError;
+use crate::running::Interrupted;
 use argument::Parameter;
 use bytemuck::Pod;
 use dml_core::{
@@ -507,9 +509,16 @@ impl Kernel {
 
     /// Combines the partials of a run in which all items were computed: of those units to which packages are left. Another
     /// unit's partial may be spoiled.
-    pub(crate) fn combine(&self, has_added: &[bool]) -> Result<(), RunError> {
+    pub(crate) fn combine(&self, has_added: &[bool], commander: &Commander) -> Result<(), RunError> {
         for (index, argument) in self.arguments.iter().enumerate() {
-            argument.combine(has_added).map_err(|cause| self.not_reduced(index, &*cause))?;
+            argument.combine(has_added, commander).map_err(|cause| {
+                if cause.is::<Interrupted>() {
+                    let kernel = self.name.clone();
+                    RunError::Cancelled { kernel, missing: 0, failures: Vec::new() }
+                } else {
+                    self.not_reduced(index, &*cause)
+                }
+            })?;
         }
         Ok(())
     }
