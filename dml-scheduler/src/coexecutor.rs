@@ -1,13 +1,13 @@
 //! The entry point: runs one kernel over several devices.
 
-use crate::director::{Prepared, Setup};
+use crate::director::{Chosen, Prepared, Setup};
 use crate::hooks::{Hooks, NoHooks, Patient};
 use crate::kernel::Kernel;
 use crate::knowledge::Knowledge;
 use crate::policy::PolicySpec;
 use crate::report::{Report, RunError};
 use crate::running::{self, Running};
-use dml_core::{DeviceId, Platform};
+use dml_core::{DeviceDesc, DeviceId, Platform};
 
 /// Runs kernels over several devices at once.
 ///
@@ -23,7 +23,7 @@ impl Coexecutor {
     pub fn new(platform: &Platform) -> Self {
         Self(Setup {
             platform: platform.clone(),
-            devices: None,
+            devices: Chosen::Every,
             powers: None,
             policy: PolicySpec::default(),
             collect_on: platform.host(),
@@ -34,7 +34,26 @@ impl Coexecutor {
     /// Uses only these devices, with one unit each.
     #[must_use]
     pub fn devices(mut self, devices: impl IntoIterator<Item = DeviceId>) -> Self {
-        self.0.devices = Some(devices.into_iter().collect());
+        self.0.devices = Chosen::Named(devices.into_iter().collect());
+        self
+    }
+
+    /// Uses only those devices that pass a filter and that the kernel has a variant for, in the platform's order, with one unit each. The
+    /// filter is asked in this call, once for each device on which kernels run. If none is left, a run is refused
+    /// ([`RunError::NonePassed`]). The last call of this and of [`devices`](Self::devices) counts.
+    ///
+    /// ```
+    /// # use dml_core::{DeviceKind, Platform};
+    /// # use dml_scheduler::Coexecutor;
+    /// # fn made(platform: &Platform) -> Coexecutor {
+    /// Coexecutor::new(platform).devices_where(|device| device.kind == DeviceKind::Gpu || device.units >= 8)
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn devices_where(mut self, mut passes: impl FnMut(&DeviceDesc) -> bool) -> Self {
+        let devices = (0..).map(DeviceId).zip(self.0.platform.devices());
+        let passed = devices.filter(|(_, desc)| passes(desc)).map(|(device, _)| device).collect();
+        self.0.devices = Chosen::Passed(passed);
         self
     }
 

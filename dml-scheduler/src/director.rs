@@ -29,8 +29,7 @@ use std::time::Instant;
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) platform: Platform,
-    /// The devices to use; `None` for every device that the kernel has a variant for.
-    pub(crate) devices: Option<Vec<DeviceId>>,
+    pub(crate) devices: Chosen,
     /// The devices' relative powers, in their order; `None` for equal powers.
     pub(crate) powers: Option<Vec<f64>>,
     pub(crate) policy: PolicySpec,
@@ -38,6 +37,17 @@ pub(crate) struct Setup {
     pub(crate) collect_on: Option<DeviceId>,
     /// What earlier runs taught.
     pub(crate) knowledge: Knowledge,
+}
+
+/// The devices that an application has chosen.
+#[derive(Clone, Debug)]
+pub(crate) enum Chosen {
+    /// Every device that the kernel has a variant for.
+    Every,
+    /// These, in this order.
+    Named(Vec<DeviceId>),
+    /// Those of these that the kernel has a variant for.
+    Passed(Vec<DeviceId>),
 }
 
 /// A run that is checked and set up, and has not begun.
@@ -59,6 +69,8 @@ impl Prepared {
         cancel: Option<Arc<Cancel>>,
     ) -> Result<Self, RunError> {
         let devices = devices(setup, kernel)?;
+        kernel.check_platform(&setup.platform)?;
+        kernel.check_launchers(&setup.platform)?;
         kernel.check_items(items)?;
         kernel.check_writes(items)?;
         let lineup = Lineup::of(setup, kernel, items, devices)?;
@@ -236,13 +248,35 @@ fn lost_with(unit: &Unit<'_>, package: &Package, packages: usize) -> UnitFailure
 
 /// The devices that take part.
 fn devices(setup: &Setup, kernel: &Kernel) -> Result<Vec<DeviceId>, RunError> {
-    let devices = setup.devices.clone().unwrap_or_else(|| kernel.devices().collect());
+    let devices = match &setup.devices {
+        Chosen::Every => kernel.devices().collect(),
+        Chosen::Named(named) => named.clone(),
+        Chosen::Passed(passed) => {
+            let has_variant = |device: &DeviceId| kernel.variant_for(*device).is_some();
+            let devices: Vec<DeviceId> = passed.iter().copied().filter(has_variant).collect();
+            if devices.is_empty() {
+                let (passed, variants) =
+                    (names(setup, passed.iter().copied()), names(setup, kernel.devices()));
+                return Err(RunError::NonePassed { kernel: kernel.name().to_owned(), passed, variants });
+            }
+            devices
+        }
+    };
     if devices.is_empty() {
         return Err(RunError::NoDevices { kernel: kernel.name().to_owned() });
     }
     check_devices(&setup.platform, kernel, &devices)?;
     check_collecting(&setup.platform, kernel, setup.collect_on)?;
     Ok(devices)
+}
+
+/// The names of devices; of those that the platform does not have, their numbers.
+fn names(setup: &Setup, devices: impl IntoIterator<Item = DeviceId>) -> Vec<String> {
+    let known = setup.platform.devices();
+    let name = |device: DeviceId| {
+        known.get(usize::from(device.0)).map_or_else(|| device.to_string(), |desc| desc.name.to_string())
+    };
+    devices.into_iter().map(name).collect()
 }
 
 /// Checks that the platform has each device, that the kernel has a variant for it, and that it is named once.
@@ -291,7 +325,11 @@ fn check_collecting(
 }
 
 /// The report of what all units did. `is_waiting` says of each whether it was left out to the end.
-fn gather(lineup: &Lineup, runs: Vec<UnitRun>, is_waiting: impl Fn(usize) -> bool) -> Report {
+fn gather(
+    lineup: &Lineup,
+    runs: Vec<UnitRun>,
+    is_waiting: impl Fn(usize) -> bool,
+) -> Report {
     let duration = runs.iter().map(|run| run.end).max().unwrap_or_default();
     let reports = lineup.devices.iter().zip(&runs).map(|(&device, run)| DeviceReport {
         device,

@@ -94,10 +94,47 @@ impl Report {
     }
 }
 
+/// Names in a list, for errors.
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
 /// Why a run could not be done.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum RunError {
+    /// The filter of devices lets none pass that the kernel has a variant for.
+    #[error(
+        "kernel {kernel}: no device to run on: the filter lets {} pass, and the kernel has variants for {}",
+        listed(passed),
+        listed(variants)
+    )]
+    NonePassed {
+        /// The kernel's name.
+        kernel: String,
+        /// The names of the devices that the filter lets pass.
+        passed: Vec<String>,
+        /// The names of the devices that the kernel has a variant for.
+        variants: Vec<String>,
+    },
+    /// The kernel was made for another platform: an argument is one of its buffers, or a variant was made for its devices.
+    #[error("kernel {kernel}: {what} belongs to another platform than that of the run")]
+    OtherPlatform {
+        /// The kernel's name.
+        kernel: String,
+        /// What was made for the other platform.
+        what: String,
+    },
+    /// Arguments were added to the kernel after its launchers had checked them, and do not fit.
+    #[error("kernel {kernel}, arguments added after the launcher of {device}: {cause}")]
+    Misfit {
+        /// The kernel's name.
+        kernel: String,
+        /// The name of the launcher's device.
+        device: String,
+        /// What the launcher says.
+        cause: String,
+    },
     /// No device was given, or none was left.
     #[error("kernel {kernel}: no device to run on")]
     NoDevices {
@@ -188,8 +225,10 @@ pub enum RunError {
         /// The index of the other.
         second: usize,
     },
-    /// The calling thread holds a buffer that the kernel writes, so that the run could not end.
-    #[error("kernel {kernel}: argument {index} is written, and the calling thread holds its buffer")]
+    /// The calling thread holds a buffer that the run or the check has to wait for, so that it could not end.
+    #[error(
+        "kernel {kernel}: the calling thread holds the buffer of argument {index}, which would be waited for"
+    )]
     HeldByCaller {
         /// The kernel's name.
         kernel: String,

@@ -71,6 +71,7 @@ const TOOLS: &[Tool] = &[
             "overlap",
             "coexecution",
             "pipelines",
+            "refusals",
             "started",
             "launching",
             "losing",

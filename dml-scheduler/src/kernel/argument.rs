@@ -160,15 +160,19 @@ impl Parameter {
     }
 
     /// Returns the argument of a package, or one of the right kind where there is no package.
+    ///
+    /// # Errors
+    /// The number of the buffer whose footprint is at fault, and what is wrong.
     pub(super) fn argument(
         &self,
         buffers: &[Argument],
         package: Option<&Package>,
-    ) -> Result<LaunchArg, KernelError> {
+    ) -> Result<LaunchArg, (usize, FootprintFault)> {
         Ok(match self {
             Self::Buffer(index) => {
                 let argument = &buffers[*index];
-                let ranges = package.map(|package| argument.ranges(package.range())).transpose()?;
+                let ranges = package.map(|package| argument.ranges(package.range())).transpose();
+                let ranges = ranges.map_err(|fault| (*index, fault))?;
                 let buffer = package.map_or(&argument.buffer, |package| argument.buffer_of(package));
                 LaunchArg::Buffer {
                     buffer: buffer.clone(),
