@@ -23,7 +23,7 @@ use crate::unit::{DEPTH, PUBLISHED_DEPTH, Start, Unit, UnitRun};
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{DeviceId, DeviceSet, Platform};
 use std::thread::Scope;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The parameters of a co-execution.
 #[derive(Clone, Debug)]
@@ -92,7 +92,7 @@ impl Prepared {
     pub(crate) fn direct(&self, setup: &Setup, hooks: &dyn Hooks) -> Result<Report, RunError> {
         let Self { kernel, items, lineup, commander } = self;
         hooks.director_start();
-        let begun = Instant::now();
+        let (began, begun) = (setup.platform.age(), Instant::now());
         let unit = |(index, &device): (usize, &DeviceId)| Unit {
             id: UnitId(index),
             device,
@@ -111,7 +111,7 @@ impl Prepared {
         let runs: Vec<UnitRun> = runs.into_iter().map(Mutex::into_inner).collect();
         let has_added: Vec<bool> = runs.iter().map(|run| !run.packages.is_empty()).collect();
         let is_waiting = |index| commander.is_left_out(UnitId(index));
-        let report = gather(lineup, runs, is_waiting);
+        let report = gather(lineup, began, runs, is_waiting);
         let name = || kernel.name().to_owned();
         match commander.missing() + given_up {
             0 => {
@@ -327,6 +327,7 @@ fn check_collecting(
 /// The report of what all units did. `is_waiting` says of each whether it was left out to the end.
 fn gather(
     lineup: &Lineup,
+    began: Duration,
     runs: Vec<UnitRun>,
     is_waiting: impl Fn(usize) -> bool,
 ) -> Report {
@@ -349,6 +350,7 @@ fn gather(
         }
     }
     Report {
+        began,
         duration,
         devices: reports.collect(),
         failures: runs.iter().filter_map(|run| run.failure.clone()).collect(),

@@ -1,10 +1,11 @@
 //! The report of a co-execution, and its errors.
 
 use crate::knowledge::Reason;
-use crate::metrics;
+use crate::metrics::{self, Overlap};
 use crate::package::Package;
 use crate::policy::PolicyError;
 use dml_core::DeviceId;
+use dml_core::record::Event;
 use std::ops::Range;
 use std::time::Duration;
 use thiserror::Error;
@@ -70,6 +71,8 @@ pub struct LeftOut {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Report {
+    /// When the run began, on the clock of the platform's events: see [`Platform::age`](dml_core::Platform::age).
+    pub began: Duration,
     /// The time from the first package asked for to the last one done.
     pub duration: Duration,
     /// Every device, in the order given to the run.
@@ -91,6 +94,22 @@ impl Report {
         let members = self.devices.iter().filter(|report| is_in(report.device));
         let ends: Vec<f64> = members.map(|report| report.end.as_secs_f64()).collect();
         metrics::balance(&ends)
+    }
+
+    /// The time in which each package was computed, on the clock of the platform's events, in the order of the packages. A package
+    /// counts from the moment at which its device could begin.
+    pub fn computing(&self) -> impl Iterator<Item = Range<Duration>> {
+        self.packages.iter().map(|record| self.began + record.begun..self.began + record.computed)
+    }
+
+    /// How much of the transfers that a recording of the platform shows lay under compute of this run. All transfers of the recording
+    /// count, those of other work on the platform too: let it last as long as the run.
+    ///
+    /// Transfer time is that in which at least one copy was under way ([`metrics::transfers`]); of it counts what lies where at least one
+    /// device, the host among them, computed a package ([`computing`](Self::computing)).
+    #[must_use]
+    pub fn overlap(&self, events: &[Event]) -> Overlap {
+        Overlap::of(metrics::transfers(events), self.computing())
     }
 }
 

@@ -73,6 +73,7 @@ const TOOLS: &[Tool] = &[
             "pipelines",
             "refusals",
             "started",
+            "under_compute",
             "launching",
             "losing",
             "stores",
