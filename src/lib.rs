@@ -34,6 +34,9 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(all(doctest, feature = "offload", feature = "opencl", target_os = "linux"))]
+mod readme;
+
 pub use dml_arenas as arenas;
 pub use dml_arenas::launch;
 pub use dml_core as core;
@@ -45,11 +48,15 @@ pub use dml_core::{
 
 /// What most programs need.
 pub mod prelude {
-    pub use dml_arenas::launch::HostView;
+    pub use dml_arenas::launch::{self, HostView};
+    #[cfg(all(feature = "offload", target_os = "linux"))]
+    pub use dml_arenas::offload::{self, Registry};
     pub use dml_arenas::{Discover, DiscoverOptions};
     pub use dml_core::{
         Access, Acquire, AcquireError, Buffer, DeviceId, Grants, KernelId, Pattern, Platform, Prefetch,
         RawBuffer, ReadView, Region, WriteView,
     };
-    pub use dml_scheduler::{Argument, Coexecutor, Footprint, Kernel, Package, PolicySpec, Variant};
+    pub use dml_scheduler::{
+        Argument, Coexecutor, Footprint, Kernel, Package, PolicySpec, Running, Variant, check_footprints,
+    };
 }

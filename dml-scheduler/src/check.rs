@@ -19,6 +19,7 @@ use dml_core::{
     Access, AcquireError, BufferId, ConfigError, DeviceId, Launch, Launcher, Platform, RawBuffer,
 };
 use std::ops::Range;
+use std::time::Duration;
 use thiserror::Error;
 
 /// How a kernel departs from its footprints.
@@ -45,6 +46,9 @@ impl std::fmt::Display for Departure {
         })
     }
 }
+
+/// How long the check waits for a buffer that somebody else uses.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// Why the footprints of a kernel are not confirmed.
 #[derive(Debug, Error)]
@@ -74,9 +78,10 @@ pub enum CheckError {
         /// The device's id.
         device: DeviceId,
     },
-    /// The buffers do not have bytes for so many items.
+    /// A run would be refused: the buffers do not have bytes for so many items, the calling thread holds one of them, arguments do not fit
+    /// a launcher, or the kernel was made for another platform.
     #[error(transparent)]
-    Items(RunError),
+    Refused(RunError),
     /// A footprint cannot be used.
     #[error(transparent)]
     Footprint(#[from] FootprintError),
@@ -102,7 +107,7 @@ pub enum CheckError {
 /// how many packages were run.
 ///
 /// The kernel's own buffers are read, and not changed. Contents that cannot be read count as any others. A byte that a kernel
-/// reads without any effect on its results is not found.
+/// reads without any effect on its results is not found. A buffer that somebody else uses is waited for, at most five seconds.
 ///
 /// # Errors
 /// [`CheckError::Wrong`] for the first departure; the other variants if the check cannot be made.
@@ -115,13 +120,16 @@ pub fn check_footprints(
     let launcher = kernel
         .launcher_for(device)
         .ok_or_else(|| CheckError::NoLauncher { kernel: kernel.name().to_owned(), device })?;
-    kernel.check_items(items).map_err(CheckError::Items)?;
+    let checked = kernel.check_platform(platform).and_then(|()| kernel.check_launchers(platform));
+    checked.and_then(|()| kernel.check_items(items)).map_err(CheckError::Refused)?;
     let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
     let mut copies: Vec<Copied> = Vec::new();
-    for argument in kernel.arguments() {
+    for (index, argument) in kernel.arguments().iter().enumerate() {
         let of = argument.buffer();
         if !copies.iter().any(|copy| copy.of == of.id()) {
-            copies.push(Copied::new(platform, host, of)?);
+            copies.push(Copied::new(platform, host, of, || {
+                CheckError::Refused(RunError::HeldByCaller { kernel: kernel.name().to_owned(), index })
+            })?);
         }
     }
     let own = |argument: &Argument| {
@@ -165,10 +173,22 @@ struct Copied {
 }
 
 impl Copied {
-    fn new(platform: &Platform, host: DeviceId, of: &RawBuffer) -> Result<Self, CheckError> {
+    /// Copies a buffer. `held` is the error where the calling thread is in the way.
+    fn new(
+        platform: &Platform,
+        host: DeviceId,
+        of: &RawBuffer,
+        held: impl Fn() -> CheckError,
+    ) -> Result<Self, CheckError> {
         let latest = match of.is_readable(0..of.len())? {
             true => {
-                let grants = platform.acquire(host).read(of).wait()?;
+                let grants = match platform.acquire(host).read(of).try_now() {
+                    Err(AcquireError::Busy { .. }) if of.is_held_here() => return Err(held()),
+                    Err(AcquireError::Busy { .. }) => {
+                        platform.acquire(host).read(of).wait_timeout(LONGEST_WAIT)?
+                    }
+                    granted => granted?,
+                };
                 let bytes = grants.read_bytes(of)?;
                 grants.release()?;
                 bytes

@@ -1,12 +1,13 @@
 //! The entry point: runs one kernel over several devices.
 
-use crate::director::{self, Setup};
+use crate::director::{Chosen, Prepared, Setup};
 use crate::hooks::{Hooks, NoHooks, Patient};
 use crate::kernel::Kernel;
 use crate::knowledge::Knowledge;
 use crate::policy::PolicySpec;
 use crate::report::{Report, RunError};
-use dml_core::{DeviceId, Platform};
+use crate::running::{self, Running};
+use dml_core::{DeviceDesc, DeviceId, Platform};
 
 /// Runs kernels over several devices at once.
 ///
@@ -22,7 +23,7 @@ impl Coexecutor {
     pub fn new(platform: &Platform) -> Self {
         Self(Setup {
             platform: platform.clone(),
-            devices: None,
+            devices: Chosen::Every,
             powers: None,
             policy: PolicySpec::default(),
             collect_on: platform.host(),
@@ -33,7 +34,26 @@ impl Coexecutor {
     /// Uses only these devices, with one unit each.
     #[must_use]
     pub fn devices(mut self, devices: impl IntoIterator<Item = DeviceId>) -> Self {
-        self.0.devices = Some(devices.into_iter().collect());
+        self.0.devices = Chosen::Named(devices.into_iter().collect());
+        self
+    }
+
+    /// Uses only those devices that pass a filter and that the kernel has a variant for, in the platform's order, with one unit each. The
+    /// filter is asked in this call, once for each device on which kernels run. If none is left, a run is refused
+    /// ([`RunError::NonePassed`]). The last call of this and of [`devices`](Self::devices) counts.
+    ///
+    /// ```
+    /// # use dml_core::{DeviceKind, Platform};
+    /// # use dml_scheduler::Coexecutor;
+    /// # fn made(platform: &Platform) -> Coexecutor {
+    /// Coexecutor::new(platform).devices_where(|device| device.kind == DeviceKind::Gpu || device.units >= 8)
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn devices_where(mut self, mut passes: impl FnMut(&DeviceDesc) -> bool) -> Self {
+        let devices = (0..).map(DeviceId).zip(self.0.platform.devices());
+        let passed = devices.filter(|(_, desc)| passes(desc)).map(|(device, _)| device).collect();
+        self.0.devices = Chosen::Passed(passed);
         self
     }
 
@@ -85,9 +105,45 @@ impl Coexecutor {
     /// # Errors
     /// As [`Coexecutor::run`].
     pub fn run_with(&self, kernel: &Kernel, items: u64, hooks: &dyn Hooks) -> Result<Report, RunError> {
+        let prepared = Prepared::new(&self.0, kernel, items, None)?;
         let hooks = Patient::new(hooks);
-        let report = director::direct(&self.0, kernel, items, &hooks);
+        let report = prepared.direct(&self.0, &hooks);
         hooks.end();
         report
+    }
+
+    /// Starts a run of items `0..items` of the kernel on a thread of its own, and returns at once. The handle tells how far the run has
+    /// come, cancels it, and is waited for or awaited.
+    ///
+    /// The calling thread may hold buffers that the kernel reads, and has to release those that it holds for writing before it waits.
+    ///
+    /// # Errors
+    /// What [`Coexecutor::run`] refuses before it begins; [`RunError::NoThread`]. Everything else comes with the wait.
+    ///
+    /// ```
+    /// # use dml_scheduler::{Coexecutor, Kernel, RunError};
+    /// # fn started(coexecutor: &Coexecutor, kernel: &Kernel) -> Result<(), RunError> {
+    /// let mut running = coexecutor.start(kernel, 1_000_000)?;
+    /// // Something else goes on here, and may look how far it has come.
+    /// println!("{} of 1000000", running.progress().computed);
+    /// let report = running.wait()?; // or .await
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn start(&self, kernel: &Kernel, items: u64) -> Result<Running, RunError> {
+        self.start_with(kernel, items, NoHooks)
+    }
+
+    /// Starts a run as [`Coexecutor::start`] does, with hooks. They are dropped before the end of the run is told.
+    ///
+    /// # Errors
+    /// As [`Coexecutor::start`].
+    pub fn start_with(
+        &self,
+        kernel: &Kernel,
+        items: u64,
+        hooks: impl Hooks + Send + 'static,
+    ) -> Result<Running, RunError> {
+        running::start(self.0.clone(), kernel, items, Box::new(hooks))
     }
 }

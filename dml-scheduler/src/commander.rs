@@ -7,9 +7,12 @@
 //! # Source
 //! "Straightforward Heterogeneous Computing with the oneAPI Coexecutor Runtime", section 4.1 (Commander loop).
 
+use crate::kernel::KernelError;
 use crate::package::{Package, UnitId};
 use crate::policy::{Assignment, Computed, Splitter};
-use dml_core::sync::{Condvar, Mutex};
+use crate::running::{Cancel, Within};
+use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::{Acquire, Grants};
 use std::time::Instant;
 
 /// Hands out the packages of a run.
@@ -17,6 +20,8 @@ use std::time::Instant;
 pub(crate) struct Commander {
     splitter: Mutex<Splitter>,
     changed: Condvar,
+    /// How the run is cancelled, if it can be.
+    cancel: Option<Arc<Cancel>>,
 }
 
 /// What a unit does next.
@@ -33,8 +38,29 @@ pub(crate) enum Next {
 }
 
 impl Commander {
-    pub(crate) fn new(splitter: Splitter) -> Self {
-        Self { splitter: Mutex::new(splitter), changed: Condvar::new() }
+    pub(crate) fn new(splitter: Splitter, cancel: Option<Arc<Cancel>>) -> Self {
+        Self { splitter: Mutex::new(splitter), changed: Condvar::new(), cancel }
+    }
+
+    /// Returns whether the run was cancelled: nobody gets any further package.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(|cancel| cancel.is_cancelled())
+    }
+
+    /// Waits for a request of the run, as long as the run is not cancelled.
+    ///
+    /// # Errors
+    /// [`Interrupted`](crate::running::Interrupted) after a cancellation, or what the request ends with.
+    pub(crate) fn wait_for(&self, acquire: Acquire) -> Result<Grants, KernelError> {
+        match &self.cancel {
+            Some(cancel) => cancel.wait(acquire),
+            None => Ok(acquire.wait()?),
+        }
+    }
+
+    /// Marks this thread as one of the run, if the run was started.
+    pub(crate) fn enter(&self) -> Option<Within> {
+        self.cancel.as_ref().map(|cancel| cancel.enter())
     }
 
     /// Returns what a unit with nothing in flight does next. Sleeps while other units hold the rest of the work, which may
@@ -44,6 +70,9 @@ impl Commander {
         loop {
             if is_called_back() {
                 return Next::CalledBack;
+            }
+            if self.is_cancelled() {
+                return Next::NoMore;
             }
             match splitter.assign_at(unit, begun.elapsed()) {
                 Assignment::Package(package) => return Next::Package(package),
@@ -55,6 +84,9 @@ impl Commander {
 
     /// Returns what a unit with packages in flight does next.
     pub(crate) fn next_now(&self, unit: UnitId, begun: Instant) -> Next {
+        if self.is_cancelled() {
+            return Next::NoMore;
+        }
         match self.splitter.lock().assign_at(unit, begun.elapsed()) {
             Assignment::Package(package) => Next::Package(package),
             Assignment::NoMore => Next::NoMore,
@@ -62,7 +94,7 @@ impl Commander {
         }
     }
 
-    /// Wakes a unit that sleeps in [`Commander::next`] and is called back.
+    /// Wakes the units that sleep in [`Commander::next`]: one is called back, or the run is cancelled.
     pub(crate) fn call_back(&self) {
         // Whoever has looked, and does not sleep yet, holds the lock.
         drop(self.splitter.lock());
@@ -117,6 +149,11 @@ impl Commander {
     pub(crate) fn is_active(&self, unit: UnitId) -> bool {
         let splitter = self.splitter.lock();
         splitter.is_active(unit) && !splitter.is_benched(unit)
+    }
+
+    /// The packages that each unit has completed, and their items.
+    pub(crate) fn counts(&self) -> Vec<(u64, u64)> {
+        self.splitter.lock().completed_by_unit().collect()
     }
 
     /// The number of items that no unit computed.

@@ -18,18 +18,18 @@ use crate::lineup::Lineup;
 use crate::package::{Package, UnitId};
 use crate::policy::PolicySpec;
 use crate::report::{DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
+use crate::running::Cancel;
 use crate::unit::{DEPTH, PUBLISHED_DEPTH, Start, Unit, UnitRun};
-use dml_core::sync::Mutex;
+use dml_core::sync::{Arc, Mutex};
 use dml_core::{DeviceId, DeviceSet, Platform};
 use std::thread::Scope;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The parameters of a co-execution.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) platform: Platform,
-    /// The devices to use; `None` for every device that the kernel has a variant for.
-    pub(crate) devices: Option<Vec<DeviceId>>,
+    pub(crate) devices: Chosen,
     /// The devices' relative powers, in their order; `None` for equal powers.
     pub(crate) powers: Option<Vec<f64>>,
     pub(crate) policy: PolicySpec,
@@ -39,55 +39,98 @@ pub(crate) struct Setup {
     pub(crate) knowledge: Knowledge,
 }
 
-/// Runs items `0..items` of `kernel` over the co-executor's devices.
-pub(crate) fn direct(
-    setup: &Setup,
-    kernel: &Kernel,
+/// The devices that an application has chosen.
+#[derive(Clone, Debug)]
+pub(crate) enum Chosen {
+    /// Every device that the kernel has a variant for.
+    Every,
+    /// These, in this order.
+    Named(Vec<DeviceId>),
+    /// Those of these that the kernel has a variant for.
+    Passed(Vec<DeviceId>),
+}
+
+/// A run that is checked and set up, and has not begun.
+pub(crate) struct Prepared {
+    /// The kernel, with the run's own partials.
+    kernel: Kernel,
     items: u64,
-    hooks: &dyn Hooks,
-) -> Result<Report, RunError> {
-    let devices = devices(setup, kernel)?;
-    kernel.check_items(items)?;
-    kernel.check_writes(items)?;
-    let lineup = Lineup::of(setup, kernel, items, devices)?;
-    let kernel = &kernel.for_run(lineup.devices.len())?;
-    let commander = Commander::new(lineup.splitter(setup, kernel, items)?);
-    hooks.director_start();
-    let begun = Instant::now();
-    let unit = |(index, &device): (usize, &DeviceId)| Unit {
-        id: UnitId(index),
-        device,
-        platform: &setup.platform,
-        kernel,
-        commander: &commander,
-        hooks,
-        collect_on: setup.collect_on,
-        begun,
-        depth: if setup.policy == PolicySpec::Calibrated { DEPTH } else { PUBLISHED_DEPTH },
-    };
-    let units: Vec<Unit<'_>> = lineup.devices.iter().enumerate().map(unit).collect();
-    let runs: Vec<Mutex<UnitRun>> = units.iter().map(|_| Mutex::default()).collect();
-    let given_up = run_rounds(&setup.platform, &units, &runs, &commander);
-    hooks.director_end();
-    let runs: Vec<UnitRun> = runs.into_iter().map(Mutex::into_inner).collect();
-    let has_added: Vec<bool> = runs.iter().map(|run| !run.packages.is_empty()).collect();
-    let is_waiting = |index| commander.is_left_out(UnitId(index));
-    let report = gather(&lineup, runs, is_waiting);
-    match commander.missing() + given_up {
-        0 => {
-            kernel.combine(&has_added)?;
-            if setup.policy == PolicySpec::Calibrated {
-                setup.knowledge.learn(&setup.platform, kernel.name(), items, &report);
+    lineup: Lineup,
+    commander: Arc<Commander>,
+}
+
+impl Prepared {
+    /// Checks a run of items `0..items` of `kernel` over the co-executor's devices, and sets it up. The checks are made for the
+    /// thread that calls. `cancel` is how it can be cancelled.
+    pub(crate) fn new(
+        setup: &Setup,
+        kernel: &Kernel,
+        items: u64,
+        cancel: Option<Arc<Cancel>>,
+    ) -> Result<Self, RunError> {
+        let devices = devices(setup, kernel)?;
+        kernel.check_platform(&setup.platform)?;
+        kernel.check_launchers(&setup.platform)?;
+        kernel.check_items(items)?;
+        kernel.check_writes(items)?;
+        let lineup = Lineup::of(setup, kernel, items, devices)?;
+        let kernel = kernel.for_run(lineup.devices.len())?;
+        let commander = Arc::new(Commander::new(lineup.splitter(setup, &kernel, items)?, cancel));
+        Ok(Self { kernel, items, lineup, commander })
+    }
+
+    /// The devices of the run, those that are left out among them.
+    pub(crate) fn devices(&self) -> &[DeviceId] {
+        &self.lineup.devices
+    }
+
+    pub(crate) fn commander(&self) -> &Arc<Commander> {
+        &self.commander
+    }
+
+    /// Runs it, on this thread and on others.
+    pub(crate) fn direct(&self, setup: &Setup, hooks: &dyn Hooks) -> Result<Report, RunError> {
+        let Self { kernel, items, lineup, commander } = self;
+        hooks.director_start();
+        let (began, begun) = (setup.platform.age(), Instant::now());
+        let unit = |(index, &device): (usize, &DeviceId)| Unit {
+            id: UnitId(index),
+            device,
+            platform: &setup.platform,
+            kernel,
+            commander,
+            hooks,
+            collect_on: setup.collect_on,
+            begun,
+            depth: if setup.policy == PolicySpec::Calibrated { DEPTH } else { PUBLISHED_DEPTH },
+        };
+        let units: Vec<Unit<'_>> = lineup.devices.iter().enumerate().map(unit).collect();
+        let runs: Vec<Mutex<UnitRun>> = units.iter().map(|_| Mutex::default()).collect();
+        let given_up = run_rounds(&setup.platform, &units, &runs, commander);
+        hooks.director_end();
+        let runs: Vec<UnitRun> = runs.into_iter().map(Mutex::into_inner).collect();
+        let has_added: Vec<bool> = runs.iter().map(|run| !run.packages.is_empty()).collect();
+        let is_waiting = |index| commander.is_left_out(UnitId(index));
+        let report = gather(lineup, began, runs, is_waiting);
+        let name = || kernel.name().to_owned();
+        match commander.missing() + given_up {
+            0 => {
+                kernel.combine(&has_added, commander)?;
+                if setup.policy == PolicySpec::Calibrated {
+                    setup.knowledge.learn(&setup.platform, kernel.name(), *items, &report);
+                }
+                Ok(report)
             }
-            Ok(report)
-        }
-        missing => {
-            Err(RunError::Unfinished { kernel: kernel.name().to_owned(), missing, failures: report.failures })
+            missing if commander.is_cancelled() => {
+                Err(RunError::Cancelled { kernel: name(), missing, failures: report.failures })
+            }
+            missing => Err(RunError::Unfinished { kernel: name(), missing, failures: report.failures }),
         }
     }
 }
 
-/// Runs rounds until no further device is lost and no result spoiled, or until a round leaves nothing to compute. Returns
+/// Runs rounds until no further device is lost and no result spoiled, or until a round leaves nothing to compute, or the run is
+/// cancelled. Returns
 /// the number of items that cannot be computed again, because their inputs are lost.
 fn run_rounds(
     platform: &Platform,
@@ -105,7 +148,8 @@ fn run_rounds(
         let is_spoiled = units.iter().zip(runs).any(|(unit, run)| has_spoiled(unit, &run.lock()));
         if lost == known && !is_spoiled {
             // Those who were left out finish what the others could not.
-            if commander.missing() > given_up && commander.call_up_all() {
+            let is_short = commander.missing() > given_up && !commander.is_cancelled();
+            if is_short && commander.call_up_all() {
                 continue;
             }
             return given_up;
@@ -118,7 +162,7 @@ fn run_rounds(
         for (unit, run) in units.iter().zip(runs) {
             given_up += take_back_lost(unit, &mut run.lock(), lost);
         }
-        if commander.missing() == 0 {
+        if commander.missing() == 0 || commander.is_cancelled() {
             return given_up;
         }
     }
@@ -158,7 +202,10 @@ impl Start for Starter<'_, '_> {
     fn start(&self, units: &[UnitId]) {
         let this = *self;
         for &UnitId(index) in units {
-            self.scope.spawn(move || this.units[index].run(&this.runs[index], &this));
+            self.scope.spawn(move || {
+                let _within = this.units[index].commander.enter();
+                this.units[index].run(&this.runs[index], &this);
+            });
         }
     }
 }
@@ -201,13 +248,35 @@ fn lost_with(unit: &Unit<'_>, package: &Package, packages: usize) -> UnitFailure
 
 /// The devices that take part.
 fn devices(setup: &Setup, kernel: &Kernel) -> Result<Vec<DeviceId>, RunError> {
-    let devices = setup.devices.clone().unwrap_or_else(|| kernel.devices().collect());
+    let devices = match &setup.devices {
+        Chosen::Every => kernel.devices().collect(),
+        Chosen::Named(named) => named.clone(),
+        Chosen::Passed(passed) => {
+            let has_variant = |device: &DeviceId| kernel.variant_for(*device).is_some();
+            let devices: Vec<DeviceId> = passed.iter().copied().filter(has_variant).collect();
+            if devices.is_empty() {
+                let (passed, variants) =
+                    (names(setup, passed.iter().copied()), names(setup, kernel.devices()));
+                return Err(RunError::NonePassed { kernel: kernel.name().to_owned(), passed, variants });
+            }
+            devices
+        }
+    };
     if devices.is_empty() {
         return Err(RunError::NoDevices { kernel: kernel.name().to_owned() });
     }
     check_devices(&setup.platform, kernel, &devices)?;
     check_collecting(&setup.platform, kernel, setup.collect_on)?;
     Ok(devices)
+}
+
+/// The names of devices; of those that the platform does not have, their numbers.
+fn names(setup: &Setup, devices: impl IntoIterator<Item = DeviceId>) -> Vec<String> {
+    let known = setup.platform.devices();
+    let name = |device: DeviceId| {
+        known.get(usize::from(device.0)).map_or_else(|| device.to_string(), |desc| desc.name.to_string())
+    };
+    devices.into_iter().map(name).collect()
 }
 
 /// Checks that the platform has each device, that the kernel has a variant for it, and that it is named once.
@@ -256,7 +325,12 @@ fn check_collecting(
 }
 
 /// The report of what all units did. `is_waiting` says of each whether it was left out to the end.
-fn gather(lineup: &Lineup, runs: Vec<UnitRun>, is_waiting: impl Fn(usize) -> bool) -> Report {
+fn gather(
+    lineup: &Lineup,
+    began: Duration,
+    runs: Vec<UnitRun>,
+    is_waiting: impl Fn(usize) -> bool,
+) -> Report {
     let duration = runs.iter().map(|run| run.end).max().unwrap_or_default();
     let reports = lineup.devices.iter().zip(&runs).map(|(&device, run)| DeviceReport {
         device,
@@ -276,6 +350,7 @@ fn gather(lineup: &Lineup, runs: Vec<UnitRun>, is_waiting: impl Fn(usize) -> boo
         }
     }
     Report {
+        began,
         duration,
         devices: reports.collect(),
         failures: runs.iter().filter_map(|run| run.failure.clone()).collect(),

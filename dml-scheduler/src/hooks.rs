@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 ///
 /// # What a hook may do
 /// - **H-1** A hook may panic, which does not disturb the run. When the run has ended, the first panic continues in the caller of
-///   [`run_with`](crate::Coexecutor::run_with). (`hostile` `a_hook_that_panics_is_heard_after_the_run`)
+///   [`run_with`](crate::Coexecutor::run_with), or in whoever waits for a run that was started. (`hostile` `a_hook_that_panics_is_heard_after_the_run`)
 /// - **H-2** A hook may call back into core and the scheduler, which hold no lock while they call it, nor any buffer on its
 ///   thread. It may use the kernel's buffers, and run kernels over them. (`pipelines`
 ///   `a_hook_may_compute_with_what_the_run_has_done`)
@@ -70,9 +70,14 @@ impl<'a> Patient<'a> {
 
     /// Ends the run, and continues the first panic of a hook.
     pub(crate) fn end(self) {
-        if let Some(panic) = self.first_panic.into_inner() {
+        if let Some(panic) = self.into_panic() {
             resume_unwind(panic);
         }
+    }
+
+    /// Ends the run, and returns the first panic of a hook.
+    pub(crate) fn into_panic(self) -> Option<Box<dyn Any + Send>> {
+        self.first_panic.into_inner()
     }
 }
 

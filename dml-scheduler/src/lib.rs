@@ -43,6 +43,7 @@ pub mod metrics;
 mod package;
 pub mod policy;
 mod report;
+mod running;
 mod unit;
 
 pub use check::{CheckError, Departure, check_footprints};
@@ -58,3 +59,4 @@ pub use policy::{
     PolicyError, PolicySpec, Prior, Splitter, Static,
 };
 pub use report::{DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
+pub use running::{DeviceProgress, Progress, RunCanceller, Running};

@@ -1,10 +1,11 @@
 //! The report of a co-execution, and its errors.
 
 use crate::knowledge::Reason;
-use crate::metrics;
+use crate::metrics::{self, Overlap};
 use crate::package::Package;
 use crate::policy::PolicyError;
 use dml_core::DeviceId;
+use dml_core::record::Event;
 use std::ops::Range;
 use std::time::Duration;
 use thiserror::Error;
@@ -70,6 +71,8 @@ pub struct LeftOut {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Report {
+    /// When the run began, on the clock of the platform's events: see [`Platform::age`](dml_core::Platform::age).
+    pub began: Duration,
     /// The time from the first package asked for to the last one done.
     pub duration: Duration,
     /// Every device, in the order given to the run.
@@ -92,12 +95,65 @@ impl Report {
         let ends: Vec<f64> = members.map(|report| report.end.as_secs_f64()).collect();
         metrics::balance(&ends)
     }
+
+    /// The time in which each package was computed, on the clock of the platform's events, in the order of the packages. A package
+    /// counts from the moment at which its device could begin.
+    pub fn computing(&self) -> impl Iterator<Item = Range<Duration>> {
+        self.packages.iter().map(|record| self.began + record.begun..self.began + record.computed)
+    }
+
+    /// How much of the transfers that a recording of the platform shows lay under compute of this run. All transfers of the recording
+    /// count, those of other work on the platform too: let it last as long as the run.
+    ///
+    /// Transfer time is that in which at least one copy was under way ([`metrics::transfers`]); of it counts what lies where at least one
+    /// device, the host among them, computed a package ([`computing`](Self::computing)).
+    #[must_use]
+    pub fn overlap(&self, events: &[Event]) -> Overlap {
+        Overlap::of(metrics::transfers(events), self.computing())
+    }
+}
+
+/// Names in a list, for errors.
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 /// Why a run could not be done.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum RunError {
+    /// The filter of devices lets none pass that the kernel has a variant for.
+    #[error(
+        "kernel {kernel}: no device to run on: the filter lets {} pass, and the kernel has variants for {}",
+        listed(passed),
+        listed(variants)
+    )]
+    NonePassed {
+        /// The kernel's name.
+        kernel: String,
+        /// The names of the devices that the filter lets pass.
+        passed: Vec<String>,
+        /// The names of the devices that the kernel has a variant for.
+        variants: Vec<String>,
+    },
+    /// The kernel was made for another platform: an argument is one of its buffers, or a variant was made for its devices.
+    #[error("kernel {kernel}: {what} belongs to another platform than that of the run")]
+    OtherPlatform {
+        /// The kernel's name.
+        kernel: String,
+        /// What was made for the other platform.
+        what: String,
+    },
+    /// Arguments were added to the kernel after its launchers had checked them, and do not fit.
+    #[error("kernel {kernel}, arguments added after the launcher of {device}: {cause}")]
+    Misfit {
+        /// The kernel's name.
+        kernel: String,
+        /// The name of the launcher's device.
+        device: String,
+        /// What the launcher says.
+        cause: String,
+    },
     /// No device was given, or none was left.
     #[error("kernel {kernel}: no device to run on")]
     NoDevices {
@@ -188,8 +244,10 @@ pub enum RunError {
         /// The index of the other.
         second: usize,
     },
-    /// The calling thread holds a buffer that the kernel writes, so that the run could not end.
-    #[error("kernel {kernel}: argument {index} is written, and the calling thread holds its buffer")]
+    /// The calling thread holds a buffer that the run or the check has to wait for, so that it could not end.
+    #[error(
+        "kernel {kernel}: the calling thread holds the buffer of argument {index}, which would be waited for"
+    )]
     HeldByCaller {
         /// The kernel's name.
         kernel: String,
@@ -225,6 +283,44 @@ pub enum RunError {
     /// The policy does not fit the devices.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// The run was cancelled before it was done. What was computed is committed; the bytes of all other items are as they were.
+    #[error("kernel {kernel}: the run was cancelled with {missing} items to compute")]
+    Cancelled {
+        /// The kernel's name.
+        kernel: String,
+        /// The number of items that were not computed. With none, the results of a reduction were not put together.
+        missing: u64,
+        /// The units that gave up before, or on what was under way.
+        failures: Vec<UnitFailure>,
+    },
+    /// A run that was started has not ended in time. It goes on.
+    #[error("kernel {kernel}: the run has not ended within {waited:?}")]
+    Timeout {
+        /// The kernel's name.
+        kernel: String,
+        /// The time that was waited for.
+        waited: Duration,
+    },
+    /// A thread of a run, in a hook or in a kernel, was to wait for that run.
+    #[error("kernel {kernel}: a thread of the run would wait for the run")]
+    WithinItself {
+        /// The kernel's name.
+        kernel: String,
+    },
+    /// The run was started by the process that this one is a fork of.
+    #[error("kernel {kernel}: the run belongs to the process that this one is a fork of")]
+    Forked {
+        /// The kernel's name.
+        kernel: String,
+    },
+    /// A run could not be started, because there is no thread for it.
+    #[error("kernel {kernel}: there is no thread for the run: {cause}")]
+    NoThread {
+        /// The kernel's name.
+        kernel: String,
+        /// What the system says.
+        cause: String,
+    },
     /// Every unit failed with items left, or results were lost together with their inputs.
     #[error("kernel {kernel}: {missing} items were not computed, {}", failures.iter().map(|failure| format!("device {} at items {:?}: {}", failure.device, failure.package.range(), failure.message)).collect::<Vec<_>>().join("; "))]
     Unfinished {

@@ -1,4 +1,4 @@
-//! `cargo xtask model`, `simulate`, `topologies`, `policies` and `fuzz`: the checks that explore.
+//! `cargo xtask model`, `simulate`, `topologies`, `policies`, `soak` and `fuzz`: the checks that explore.
 //!
 //! | command | explores | in CI |
 //! |---|---|---|
@@ -6,6 +6,7 @@
 //! | simulate | seeds of the deterministic simulation | 10,000 seeds (tests/simulation.rs) |
 //! | topologies | platforms made at random, and what happens on them | 20,000 seeds (tests/topologies.rs) |
 //! | policies | policies in virtual time, on devices that are made up | the same tables (dml-verify/src/coexecution) |
+//! | soak | many runs in one process, on this machine's devices | 500 runs (tests/soak.rs) |
 //! | fuzz | inputs that reach new code, from a corpus that grows | the corpus is replayed (tests/corpus.rs) |
 
 use crate::Failure;
@@ -150,6 +151,27 @@ pub(crate) fn never_loses(arguments: &[String]) -> Result<(), Failure> {
     let mut command = cargo(["run", "--release", "--bin", "dml", "--", "bench", "never-loses"]);
     command.args(arguments);
     report.command("never-loses", command);
+    report.finish()
+}
+
+/// `cargo xtask soak [RUNS]`: small runs in one process, one after the other and 64 at once, optimised.
+///
+/// What it covers: that nothing is left of a run, on the devices of this machine. What it cannot: devices that are not here, and
+/// what takes more runs to show.
+///
+/// # Errors
+/// [`Failure::Work`] if it cannot be built, a run fails, or memory or threads grow; [`Failure::Usage`] if the arguments are not
+/// understood.
+pub(crate) fn soak(arguments: &[String]) -> Result<(), Failure> {
+    let runs = match arguments {
+        [] => 10_000,
+        [runs] => runs.parse::<u64>().map_err(|_| Failure::Usage(format!("{runs} is no number of runs")))?,
+        _ => return Err(Failure::Usage("one number of runs".to_owned())),
+    };
+    let mut report = Report::default();
+    let mut command = cargo(["test", "--release", "--package", "dml", "--test", "soak", "--", "--nocapture"]);
+    command.env("DML_SOAK_RUNS", runs.to_string());
+    report.command("soak", command);
     report.finish()
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! main ── test ──┬── shell   runs commands, times steps, prints the summary
 //!      ├─ lint ──┤
-//!      ├─ checkers (loom, tsan, asan), explorers (model, simulate, topologies, policies, fuzz), mutants
+//!      ├─ checkers (loom, tsan, asan), explorers (model, simulate, topologies, policies, soak, fuzz), mutants
 //!      ├─ mutants
 //!      └─ tidy           the architecture invariants, read off the source text
 //! ```
@@ -110,6 +110,12 @@ const TASKS: &[Task] = &[
         arguments: "[WORKLOAD]... [OPTIONS]",
         covers: "every workload, size and set of this machine's devices, together beside the best device alone; minutes",
         run: explorers::never_loses,
+    },
+    Task {
+        name: "soak",
+        arguments: "[RUNS]",
+        covers: "10,000 small runs in one process, with changing policies, devices and sizes, and 64 at once",
+        run: explorers::soak,
     },
     Task {
         name: "fuzz",

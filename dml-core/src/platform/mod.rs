@@ -150,6 +150,12 @@ impl Platform {
         &self.0.counters
     }
 
+    /// The time since the platform was built, which is the clock of its [events](crate::Event).
+    #[must_use]
+    pub fn age(&self) -> std::time::Duration {
+        self.0.recorder.now()
+    }
+
     /// Starts to record the events of all buffers of the platform. Several recordings may run at once.
     pub fn record(&self) -> Recording {
         Recording::start(self.0.recorder.clone())

@@ -47,6 +47,11 @@ impl Recorder {
         }
     }
 
+    /// The time on the clock of the events.
+    pub(crate) fn now(&self) -> Duration {
+        self.since.elapsed()
+    }
+
     /// Returns whether a recording is running.
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)

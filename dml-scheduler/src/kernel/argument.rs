@@ -3,6 +3,7 @@
 use super::KernelError;
 use super::footprint::{Footprint, FootprintFault};
 use super::reduction::{Elementwise, Reduce};
+use crate::commander::Commander;
 use crate::package::Package;
 use bytemuck::Pod;
 use dml_core::{Access, Buffer, LaunchArg, RawBuffer, Region, Scalar};
@@ -80,10 +81,10 @@ impl Argument {
     }
 
     /// Combines the partials of a run, if there are any, of the units that have added to theirs.
-    pub(super) fn combine(&self, has_added: &[bool]) -> Result<(), Box<dyn Error>> {
+    pub(super) fn combine(&self, has_added: &[bool], commander: &Commander) -> Result<(), KernelError> {
         let Some(Reduction { how, partials }) = &self.reduction else { return Ok(()) };
         let added = partials.iter().zip(has_added).filter(|(_, has_added)| **has_added);
-        how.combine(&added.map(|(partial, _)| partial.clone()).collect::<Vec<_>>())
+        how.combine(&added.map(|(partial, _)| partial.clone()).collect::<Vec<_>>(), commander)
     }
 
     /// Returns whether each unit has a partial of the argument.
@@ -159,15 +160,19 @@ impl Parameter {
     }
 
     /// Returns the argument of a package, or one of the right kind where there is no package.
+    ///
+    /// # Errors
+    /// The number of the buffer whose footprint is at fault, and what is wrong.
     pub(super) fn argument(
         &self,
         buffers: &[Argument],
         package: Option<&Package>,
-    ) -> Result<LaunchArg, KernelError> {
+    ) -> Result<LaunchArg, (usize, FootprintFault)> {
         Ok(match self {
             Self::Buffer(index) => {
                 let argument = &buffers[*index];
-                let ranges = package.map(|package| argument.ranges(package.range())).transpose()?;
+                let ranges = package.map(|package| argument.ranges(package.range())).transpose();
+                let ranges = ranges.map_err(|fault| (*index, fault))?;
                 let buffer = package.map_or(&argument.buffer, |package| argument.buffer_of(package));
                 LaunchArg::Buffer {
                     buffer: buffer.clone(),

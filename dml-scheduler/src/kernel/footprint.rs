@@ -183,19 +183,20 @@ impl Footprint {
 }
 
 impl Footprint {
-    /// Returns for how many items a buffer of `len` bytes has bytes, the last item perhaps in part; `None` if any number will do.
+    /// Returns for how many items a buffer of `len` bytes has bytes, the last item perhaps in part; `None` if any number will do, or if
+    /// the footprint itself is at fault.
     pub(super) fn holds(&self, len: u64) -> Option<u64> {
         let pieces = |len: u64, bytes: u64| (bytes > 0).then(|| len.div_ceil(bytes));
         match *self {
             Self::PerItem { bytes } | Self::Neighbourhood { bytes, .. } => pieces(len, bytes),
-            Self::Rows { items_per_row, row_bytes, .. } => {
+            Self::Rows { items_per_row, row_bytes, .. } if items_per_row > 0 => {
                 Some(pieces(len, row_bytes)?.saturating_mul(items_per_row))
             }
             Self::Columns { bytes, row_bytes } => pieces(row_bytes, bytes),
-            Self::Tiles { across, tile_rows, row_bytes, .. } => {
+            Self::Tiles { across, tile_rows, row_bytes, .. } if across > 0 => {
                 Some(pieces(pieces(len, row_bytes)?, tile_rows)?.saturating_mul(across))
             }
-            Self::Whole | Self::Of(_) | Self::OfRanges(_) => None,
+            Self::Whole | Self::Of(_) | Self::OfRanges(_) | Self::Rows { .. } | Self::Tiles { .. } => None,
         }
     }
 }

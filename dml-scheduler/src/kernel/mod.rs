@@ -16,9 +16,11 @@ mod reduction;
 pub use argument::Argument;
 pub use footprint::{Footprint, FootprintError, FootprintFault};
 
-use crate::guard::quietly;
+use crate::commander::Commander;
+use crate::guard::{guarded, quietly};
 use crate::package::Package;
 use crate::report::RunError;
+use crate::running::Interrupted;
 use argument::Parameter;
 use bytemuck::Pod;
 use dml_core::{
@@ -98,8 +100,8 @@ where
 enum How {
     /// Code that has its buffers and scalars itself.
     Variant(Arc<dyn Variant>),
-    /// A launcher, which is given the kernel's arguments.
-    Launcher(Arc<dyn Launcher>),
+    /// A launcher, which is given the kernel's arguments, and how many of these it has checked.
+    Launcher(Arc<dyn Launcher>, usize),
 }
 
 /// An argument, and the ranges of it that a package touches.
@@ -133,6 +135,8 @@ pub struct Kernel {
     arguments: Vec<Argument>,
     parameters: Vec<Parameter>,
     devices: Vec<(DeviceId, How)>,
+    /// The platforms for whose devices variants were made.
+    platforms: Vec<Platform>,
 }
 
 impl Kernel {
@@ -147,6 +151,7 @@ impl Kernel {
             arguments: Vec::new(),
             parameters: Vec::new(),
             devices: Vec::new(),
+            platforms: Vec::new(),
         }
     }
 
@@ -307,6 +312,7 @@ impl Kernel {
         is_meant: impl Fn(&DeviceDesc, &ArenaDesc) -> bool,
     ) -> Self {
         let variant: Arc<dyn Variant> = Arc::new(variant);
+        self.platforms.push(platform.clone());
         for (device, desc) in (0..).map(DeviceId).zip(platform.devices()) {
             let home = platform.home(device).map(|home| platform.desc(home));
             if home.is_some_and(|arena| is_meant(desc, arena)) && self.variant_for(device).is_none() {
@@ -317,7 +323,7 @@ impl Kernel {
     }
 
     /// Lets devices run the kernel by launchers, which are given its arguments; the last call for a device counts. The
-    /// arguments have to be there already.
+    /// arguments should be there already: those that are added later are checked when a run begins ([`RunError::Misfit`]).
     ///
     /// # Errors
     /// [`Misfit`] if a launcher knows that the arguments do not fit.
@@ -325,16 +331,19 @@ impl Kernel {
         mut self,
         launchers: impl IntoIterator<Item = (DeviceId, L)>,
     ) -> Result<Self, Misfit> {
-        let samples: Vec<LaunchArg> = self
-            .parameters
-            .iter()
-            .map(|parameter| parameter.argument(&self.arguments, None).expect("no footprint is asked"))
-            .collect();
+        let samples = self.samples();
         for (device, launcher) in launchers {
             launcher.check(&samples)?;
-            self = self.on(device, How::Launcher(Arc::new(launcher)));
+            self = self.on(device, How::Launcher(Arc::new(launcher), samples.len()));
         }
         Ok(self)
+    }
+
+    /// An argument of the right kind for each place of the signature.
+    fn samples(&self) -> Vec<LaunchArg> {
+        let sample =
+            |parameter: &Parameter| parameter.argument(&self.arguments, None).expect("no footprint is asked");
+        self.parameters.iter().map(sample).collect()
     }
 
     fn on(mut self, device: DeviceId, how: How) -> Self {
@@ -389,14 +398,15 @@ impl Kernel {
     pub(crate) fn ranges(&self, items: Range<u64>) -> Result<Vec<Touched<'_>>, FootprintError> {
         let of = |(index, argument): (usize, _)| {
             let ranges = Argument::ranges(argument, items.clone());
-            ranges.map(|ranges| (argument, ranges)).map_err(|cause| FootprintError {
-                kernel: self.name.clone(),
-                argument: index,
-                items: items.clone(),
-                cause,
-            })
+            ranges
+                .map(|ranges| (argument, ranges))
+                .map_err(|cause| self.at_fault(index, items.clone(), cause))
         };
         self.arguments.iter().enumerate().map(of).collect()
+    }
+
+    fn at_fault(&self, argument: usize, items: Range<u64>, cause: FootprintFault) -> FootprintError {
+        FootprintError { kernel: self.name.clone(), argument, items, cause }
     }
 
     /// Asks for the package's part of every argument, range by range.
@@ -443,10 +453,41 @@ impl Kernel {
             .collect()
     }
 
+    /// Checks that the kernel was made for the platform: its buffers, and the variants that were chosen by a property of devices.
+    pub(crate) fn check_platform(&self, platform: &Platform) -> Result<(), RunError> {
+        let foreign = |what: String| Err(RunError::OtherPlatform { kernel: self.name.clone(), what });
+        if let Some(index) = self.arguments.iter().position(|argument| !platform.owns(argument.buffer())) {
+            return foreign(format!("the buffer of argument {index}"));
+        }
+        // Every platform has a list of its own.
+        if self.platforms.iter().any(|other| !std::ptr::eq(other.devices(), platform.devices())) {
+            return foreign("a variant for a kind of devices or arenas".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Lets those launchers check the arguments that have not seen all of them.
+    pub(crate) fn check_launchers(&self, platform: &Platform) -> Result<(), RunError> {
+        for (device, how) in &self.devices {
+            let How::Launcher(launcher, checked) = how else { continue };
+            if *checked == self.parameters.len() {
+                continue;
+            }
+            let told = guarded(|| launcher.check(&self.samples()).map_err(|misfit| misfit.to_string()));
+            let told = told.unwrap_or_else(|message| Err(format!("the launcher panicked: {message}")));
+            told.map_err(|cause| {
+                let desc = platform.devices().get(usize::from(device.0));
+                let device = desc.map_or_else(|| device.to_string(), |desc| desc.name.to_string());
+                RunError::Misfit { kernel: self.name.clone(), device, cause }
+            })?;
+        }
+        Ok(())
+    }
+
     /// Checks that the buffers have bytes for all items, if a launcher is to compute them: what a framework's kernel does past
     /// the end of its buffers, no footprint can tell. A variant answers for that itself.
     pub(crate) fn check_items(&self, items: u64) -> Result<(), RunError> {
-        if !self.devices.iter().any(|(_, how)| matches!(how, How::Launcher(_))) {
+        if !self.devices.iter().any(|(_, how)| matches!(how, How::Launcher(..))) {
             return Ok(());
         }
         for (index, argument) in self.arguments.iter().enumerate() {
@@ -507,9 +548,16 @@ impl Kernel {
 
     /// Combines the partials of a run in which all items were computed: of those units to which packages are left. Another
     /// unit's partial may be spoiled.
-    pub(crate) fn combine(&self, has_added: &[bool]) -> Result<(), RunError> {
+    pub(crate) fn combine(&self, has_added: &[bool], commander: &Commander) -> Result<(), RunError> {
         for (index, argument) in self.arguments.iter().enumerate() {
-            argument.combine(has_added).map_err(|cause| self.not_reduced(index, &*cause))?;
+            argument.combine(has_added, commander).map_err(|cause| {
+                if cause.is::<Interrupted>() {
+                    let kernel = self.name.clone();
+                    RunError::Cancelled { kernel, missing: 0, failures: Vec::new() }
+                } else {
+                    self.not_reduced(index, &*cause)
+                }
+            })?;
         }
         Ok(())
     }
@@ -527,18 +575,25 @@ impl Kernel {
     /// Returns the launcher of a device, if the device runs the kernel by one.
     pub(crate) fn launcher_for(&self, device: DeviceId) -> Option<&Arc<dyn Launcher>> {
         match self.variant_for(device)?.how {
-            How::Launcher(launcher) => Some(launcher),
+            How::Launcher(launcher, _) => Some(launcher),
             How::Variant(_) => None,
         }
     }
 
     /// Returns the arguments of a package, with other buffers in the place of the kernel's.
+    ///
+    /// # Errors
+    /// As [`ranges`](Self::ranges).
     pub(crate) fn launch_args(
         &self,
         package: &Package,
         buffers: &[Argument],
-    ) -> Result<Vec<LaunchArg>, KernelError> {
-        self.parameters.iter().map(|parameter| parameter.argument(buffers, Some(package))).collect()
+    ) -> Result<Vec<LaunchArg>, FootprintError> {
+        let argument = |parameter: &Parameter| {
+            let argument = parameter.argument(buffers, Some(package));
+            argument.map_err(|(index, cause)| self.at_fault(index, package.range(), cause))
+        };
+        self.parameters.iter().map(argument).collect()
     }
 
     /// The layout of an item's work-items.
@@ -572,7 +627,7 @@ impl DeviceVariant<'_> {
     pub(crate) fn launch(&self, package: &Package, grants: &mut Grants) -> Result<Fence, KernelError> {
         match self.how {
             How::Variant(variant) => variant.launch(package, grants),
-            How::Launcher(launcher) => {
+            How::Launcher(launcher, _) => {
                 let arguments =
                     self.kernel.launch_args(package, &self.kernel.arguments).map_err(NotStarted::new)?;
                 let items = package.range();

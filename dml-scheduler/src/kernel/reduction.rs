@@ -11,6 +11,8 @@
 //! 3. A partial that is lost with a device, or spoiled by a failure while no other memory had it, takes all packages of the unit
 //!    along, and they are computed again by other units.
 
+use super::KernelError;
+use crate::commander::Commander;
 use crate::guard::guarded;
 use bytemuck::Pod;
 use dml_core::{AcquireError, Buffer, DeviceId, RawBuffer};
@@ -21,8 +23,8 @@ pub(super) trait Reduce: Send + Sync {
     /// Makes a partial.
     fn partial(&self) -> Result<RawBuffer, Box<dyn Error>>;
 
-    /// Combines the partials into the result.
-    fn combine(&self, partials: &[RawBuffer]) -> Result<(), Box<dyn Error>>;
+    /// Combines the partials into the result. Waits for the result as long as the run is not cancelled.
+    fn combine(&self, partials: &[RawBuffer], commander: &Commander) -> Result<(), KernelError>;
 }
 
 /// A reduction of each element by itself.
@@ -46,7 +48,7 @@ where
         Ok(partial.raw().clone())
     }
 
-    fn combine(&self, partials: &[RawBuffer]) -> Result<(), Box<dyn Error>> {
+    fn combine(&self, partials: &[RawBuffer], commander: &Commander) -> Result<(), KernelError> {
         let platform = self.result.raw().platform();
         let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
         let mut combined = vec![self.identity; self.result.len() as usize];
@@ -62,8 +64,8 @@ where
             guarded(combine).map_err(|message| format!("combining panicked: {message}"))?;
             grants.release()?;
         }
-        let mut result = self.result.write()?;
-        result.copy_from_slice(&combined);
-        Ok(result.release()?)
+        let mut grants = commander.wait_for(platform.acquire(host).write(&self.result))?;
+        grants.slice_mut::<T>(&self.result)?.copy_from_slice(&combined);
+        Ok(grants.release()?)
     }
 }

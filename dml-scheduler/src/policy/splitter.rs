@@ -102,6 +102,8 @@ pub struct Splitter {
 struct Unit {
     set_aside: Pool,
     standing: Standing,
+    /// The packages that it has completed, and their items.
+    completed: (u64, u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -193,6 +195,9 @@ impl Splitter {
         let computed = Computed { unit: package.unit(), items: package.items(), ..computed };
         self.latest = self.latest.max(computed.done);
         self.completed_items += package.items();
+        let (packages, items) = &mut self.units[package.unit().0].completed;
+        *packages += 1;
+        *items += package.items();
         self.completed.insert(package.index(), package);
         // The policy will know more than when it turned them away.
         self.let_all_ask_again();
@@ -225,6 +230,9 @@ impl Splitter {
         let package =
             take(&mut self.completed, package).ok_or_else(|| NotCompleted { package: package.clone() })?;
         self.completed_items -= package.items();
+        let (packages, items) = &mut self.units[package.unit().0].completed;
+        *packages -= 1;
+        *items -= package.items();
         self.share_out(package.range(), Origin::Returned);
         Ok(())
     }
@@ -311,6 +319,11 @@ impl Splitter {
         self.completed_items
     }
 
+    /// The number of packages that each unit has completed, and that of their items. What was reopened does not count.
+    pub fn completed_by_unit(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.units.iter().map(|unit| unit.completed)
+    }
+
     /// The number of items that no unit has and that are not computed.
     #[must_use]
     pub fn unassigned(&self) -> u64 {
@@ -338,7 +351,7 @@ impl Splitter {
     fn cut(&mut self, unit: UnitId, length: u64) -> Option<Package> {
         // Saturation is harmless: the cut ends with the piece anyway.
         let length = length.max(1).div_ceil(self.local_size).saturating_mul(self.local_size);
-        let Unit { set_aside, standing } = &mut self.units[unit.0];
+        let Unit { set_aside, standing, .. } = &mut self.units[unit.0];
         let range = set_aside
             .cut_returned(length)
             .or_else(|| self.common.cut_returned(length))

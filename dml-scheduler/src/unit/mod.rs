@@ -31,6 +31,7 @@ use crate::kernel::{Kernel, KernelError, NotStarted};
 use crate::package::{Package, UnitId};
 use crate::policy::Computed;
 use crate::report::{PackageRecord, UnitFailure};
+use crate::running::Interrupted;
 use dml_core::{AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform};
 use std::cell::Cell;
 use std::error::Error;
@@ -127,7 +128,7 @@ impl Unit<'_> {
     fn acquire(&self, package: &Package, waits: bool) -> Result<Grants, KernelError> {
         caught(|| {
             let acquire = self.kernel.acquire(self.platform, self.device, package)?;
-            Ok(if waits { acquire.wait()? } else { acquire.try_now()? })
+            if waits { self.commander.wait_for(acquire) } else { Ok(acquire.try_now()?) }
         })
     }
 
@@ -196,7 +197,8 @@ impl Unit<'_> {
                     // Another request uses the buffer, so the unit waits as a reader. Until the results arrive, only this
                     // device has them.
                     Err(AcquireError::Busy { .. }) => {
-                        self.platform.acquire(device).read(&buffer.range(bytes)).wait()?.release()?;
+                        let acquire = self.platform.acquire(device).read(&buffer.range(bytes));
+                        self.commander.wait_for(acquire)?.release()?;
                     }
                     brought => brought?,
                 }
@@ -232,7 +234,8 @@ impl Unit<'_> {
         (journey, Ending { is_computed: is_computed.get(), failure: outcome.err() })
     }
 
-    /// As [`Unit::recover`]. `is_computed` says whether the items are computed, also when this fails or panics.
+    /// As [`Unit::recover`]. `is_computed` says whether the items are computed, also when this fails or panics. In a cancelled run
+    /// nothing is tried again.
     ///
     /// # Errors
     /// Why the unit cannot go on.
@@ -254,6 +257,9 @@ impl Unit<'_> {
             }
             self.undo(package);
             is_computed.set(false);
+            if self.commander.is_cancelled() {
+                return if error.is::<Interrupted>() { Ok(()) } else { Err(why) };
+            }
             // All losses count, not only those since the last try: a loss may be known before a buffer meets it.
             if lost.contains(self.device) || tries > lost.len() {
                 return Err(why);
@@ -287,12 +293,13 @@ impl Unit<'_> {
     }
 
     /// Returns whether results that were to be collected may stay where they were computed. That is so where the
-    /// collecting device is lost, or the collection was refused as busy. The final reader then brings them.
+    /// collecting device is lost, the collection was refused as busy, or the run was cancelled while it waited. The final reader then
+    /// brings them.
     fn stays(&self, error: &(dyn Error + 'static)) -> bool {
         let is_busy = error.downcast_ref::<AcquireError>().is_some_and(AcquireError::is_busy);
         let lost = self.platform.lost_devices();
         let has_lost_its_goal = self.collect_on.is_some_and(|device| lost.contains(device));
-        !lost.contains(self.device) && (is_busy || has_lost_its_goal)
+        !lost.contains(self.device) && (is_busy || has_lost_its_goal || error.is::<Interrupted>())
     }
 
     /// Restores the old contents of a failed package's read-write arguments, so that another unit finds them. Losses

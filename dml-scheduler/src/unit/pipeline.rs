@@ -105,7 +105,7 @@ impl Pipeline<'_, '_, '_> {
     /// What to do next. Sleeps only while nothing is in flight.
     fn next(&mut self) -> Next {
         let commander = self.unit.commander;
-        if let Some(package) = self.prepared.take() {
+        if let Some(package) = self.prepared.take().filter(|_| !commander.is_cancelled()) {
             return Next::Package(package);
         }
         match self.flights.len() {

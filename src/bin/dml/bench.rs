@@ -17,6 +17,7 @@ use crate::{json, table};
 use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
 use dml::core::{DeviceId, DeviceKind, Operation, Unavailable, record::OPERATIONS};
 use dml::prelude::*;
+use dml::scheduler::metrics::Overlap;
 use dml::scheduler::{Knowledge, Report};
 use dml_workloads::prepare::{Input, PlainArgument, PrepareError, Prepared, Workload};
 use std::collections::BTreeMap;
@@ -157,6 +158,12 @@ struct Timed {
     runs: Vec<Run>,
 }
 
+/// All devices together: the runs that count, and one more, whose events were recorded.
+struct Together {
+    timed: Timed,
+    overlap: Overlap,
+}
+
 /// The hand-written program and its times.
 struct Native {
     baseline: Baseline,
@@ -209,8 +216,8 @@ impl Bench<'_> {
         Ok(Alone { seconds, native_s })
     }
 
-    /// Times and checks all devices together.
-    fn time_together(&self, powers: &[f64], progress: &mut Progress) -> Result<Timed, Failure> {
+    /// Times and checks all devices together, and records one run more.
+    fn time_together(&self, powers: &[f64], progress: &mut Progress) -> Result<Together, Failure> {
         let message = format!("{}: together", self.workload);
         let coexecutor = self.coexecutor(self.devices, powers, self.options.policy);
         if self.options.policy == PolicySpec::Calibrated && self.devices.len() > 1 {
@@ -222,8 +229,17 @@ impl Bench<'_> {
             progress.step(&message);
             Ok(())
         })?;
+        let overlap = self.overlap(&coexecutor)?;
         self.verify("all devices together")?;
-        Ok(timed)
+        Ok(Together { timed, overlap })
+    }
+
+    /// Runs once more, with a recording of its events, and returns how much of its transfers lay under compute.
+    fn overlap(&self, coexecutor: &Coexecutor) -> Result<Overlap, Failure> {
+        self.prepared.reset().map_err(Failure::work)?;
+        let recording = self.platform.record();
+        let report = coexecutor.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
+        Ok(report.overlap(&recording.finish()))
     }
 
     fn coexecutor(&self, devices: &[DeviceId], powers: &[f64], policy: PolicySpec) -> Coexecutor {
@@ -315,7 +331,7 @@ impl Bench<'_> {
         &self,
         alone: Alone,
         powers: &[f64],
-        together: &Timed,
+        Together { timed: together, overlap }: &Together,
         picture: Option<PathBuf>,
     ) -> json::Bench {
         let times: Vec<_> = together.runs.iter().map(Run::times).collect();
@@ -339,6 +355,11 @@ impl Bench<'_> {
             balance: figures.balance,
             native_s: alone.native_s,
             transfers: median.transfers.clone(),
+            under_compute: json::UnderCompute {
+                transfer_s: overlap.transfer.as_secs_f64(),
+                under_compute_s: overlap.under_compute.as_secs_f64(),
+                part: overlap.part(),
+            },
             link_prices: self.link_prices.clone(),
             operations: median.operations.clone(),
             failures: self.failures(together),
@@ -530,6 +551,11 @@ fn traffic(result: &json::Bench) -> Vec<String> {
             transfer.copies,
             table::seconds(transfer.seconds)
         ));
+    }
+    let json::UnderCompute { transfer_s, part, .. } = result.under_compute;
+    if let Some(part) = part {
+        let transfers = table::seconds(transfer_s);
+        lines.push(format!("overlap     {part:.3} of {transfers} with transfers lies under compute"));
     }
     let operations = result.operations.iter().filter(|(_, count)| **count > 0);
     let counts: Vec<_> = operations.map(|(name, count)| format!("{count} {name}")).collect();

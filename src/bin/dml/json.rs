@@ -28,6 +28,7 @@ pub(crate) struct Bench {
     pub(crate) balance: f64,
     pub(crate) native_s: BTreeMap<String, f64>,
     pub(crate) transfers: Vec<BenchTransfer>,
+    pub(crate) under_compute: UnderCompute,
     pub(crate) link_prices: LinkPrices,
     pub(crate) operations: BTreeMap<&'static str, u64>,
     pub(crate) failures: Vec<String>,
@@ -57,6 +58,14 @@ pub(crate) struct BenchTransfer {
     pub(crate) bytes: u64,
     pub(crate) copies: u64,
     pub(crate) seconds: f64,
+}
+
+/// How much of the transfers lay under compute.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct UnderCompute {
+    pub(crate) transfer_s: f64,
+    pub(crate) under_compute_s: f64,
+    pub(crate) part: Option<f64>,
 }
 
 /// How many links were priced by measured speeds, and how many by guesses.

@@ -88,7 +88,12 @@ fn every_configuration_is_checked_and_one_run_of_each_does_not_count() {
     let (result, resets, checks) = measured(0);
     let result = result.expect("nothing is wrong");
     assert_eq!((result.runs, result.verified), (3, true));
-    assert_eq!((resets, checks), (2 * (3 + 1), 2), "cpu alone, and all together");
+    assert_eq!(
+        (resets, checks),
+        (2 * (3 + 1) + 1, 2),
+        "cpu alone, and all together, of which one more is recorded"
+    );
+    assert_eq!(result.under_compute.part, None, "one memory");
     let row = &result.devices[0];
     assert_eq!((&*row.name, &*row.arena, row.units, row.items, row.power), ("cpu", "main_mem", 1, 100, 1.0));
     assert!(row.busy_s <= row.end_s && row.end_s <= result.coexec_s, "{row:?}");
@@ -141,6 +146,7 @@ fn the_text_shows_each_figure_under_its_name() {
         balance: 0.875,
         native_s: [("opencl:0".to_owned(), 51.5)].into(),
         transfers: vec![transfer("ram", "gpu", 100, 3, 0.5), transfer("gpu", "ram", 200, 4, 0.25)],
+        under_compute: json::UnderCompute { transfer_s: 8.0, under_compute_s: 3.0, part: Some(0.375) },
         link_prices: json::LinkPrices { measured: 0, guessed: 0, measured_unix_s: None, notes: Vec::new() },
         operations: [("map", 6), ("unmap", 8), ("fill", 0)].into(),
         failures: vec!["cpu: it is tired".to_owned()],
@@ -163,6 +169,7 @@ fn the_text_shows_each_figure_under_its_name() {
         "by hand 51.500 s on opencl:0: dml takes 2.000 of it",
         "transfers ram -> gpu: 100 B in 3 copies, 500.00 ms",
         "transfers gpu -> ram: 200 B in 4 copies, 250.00 ms",
+        "overlap 0.375 of 8.000 s with transfers lies under compute",
         "operations 6 map, 8 unmap",
         "failed cpu: it is tired; others finished its work",
         "verified every item, each device alone and all together",

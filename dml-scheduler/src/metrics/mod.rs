@@ -4,6 +4,8 @@
 //!  alone seconds --powers--> P_i --s_max--> S_max --+
 //!  fastest alone, together --speedup--> S ----------+--efficiency--> HE
 //!  own end times --balance                samples --Summary--> median, min, max
+//!  events --transfers--> intervals ---------+
+//!  packages --computing--> intervals -------+--Overlap--> the part of the transfers under compute
 //! ```
 //!
 //! All times are seconds of wall clock and include transfers. A time *counts as measured* when it is positive and
@@ -12,6 +14,10 @@
 //!
 //! # Source
 //! Papers 000 (section 5) and 001 (section 4.1).
+
+mod overlap;
+
+pub use overlap::{Overlap, transfers};
 
 /// The number of first runs that are not counted: the first run pays for compilation and first touch.
 pub const DISCARDED_RUNS: usize = 1;
