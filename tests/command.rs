@@ -2,12 +2,21 @@
 
 #![cfg(not(dml_loom))]
 
+use dml_workloads::prepare::Workload;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Every workload of `dml bench`.
-const WORKLOADS: [&str; 5] = ["saxpy", "gaussian", "mandelbrot", "vecadd", "matmul"];
+const WORKLOADS: [&str; Workload::ALL.len()] = {
+    let mut names = [""; Workload::ALL.len()];
+    let mut index = 0;
+    while index < names.len() {
+        names[index] = Workload::ALL[index].name();
+        index += 1;
+    }
+    names
+};
 
 /// A folder of this test's own, empty at the start.
 fn folder(test: &str) -> PathBuf {

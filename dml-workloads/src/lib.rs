@@ -25,9 +25,11 @@ pub mod mandelbrot;
 pub mod matmul;
 pub mod picture;
 pub mod prepare;
+pub mod rap;
 pub mod saxpy;
 #[cfg(feature = "opencl")]
 pub mod table1;
+pub mod taylor;
 pub mod vecadd;
 
 #[cfg(test)]
