@@ -88,8 +88,14 @@ suite! {
     Matmul is crate::matmul::Problem,
     /// Adds up the series of sine, cosine and tangent.
     Taylor is crate::taylor::Problem,
+    /// Draws mirroring spheres by following rays.
+    Ray is crate::ray::Problem,
     /// Hands out units among activities: the resource allocation problem.
     Rap is crate::rap::Problem,
+    /// Moves bodies that pull each other.
+    Nbody is crate::nbody::Problem,
+    /// Prices options by a binomial tree.
+    Binomial is crate::binomial::Problem,
 }
 
 /// What a recipe says without a problem.
