@@ -4,8 +4,8 @@
 //!   options[items] ──▶ 255 leaves ──▶ 254 levels, each node from two of the level after it ──▶ values[items]
 //! ```
 //!
-//! An item is one call option, which can be exercised at its end. A step changes the price by the factor `exp(s)` or `exp(-s)`. A node is worth
-//! `up` times the node after a rise and `down` times the one after a fall. On OpenCL a work-group of 255 work-items computes an item.
+//! An item is four call options, which can be exercised at their end. A step changes the price by the factor `exp(s)` or `exp(-s)`. A node is worth
+//! `up` times the node after a rise and `down` times the one after a fall. On OpenCL a work-group of 255 work-items computes an item, each work-item a vector of four.
 //!
 //! Invariants:
 //!
@@ -26,7 +26,8 @@
 //!
 //! # Source
 //! Cox, Ross and Rubinstein, "Option pricing: a simplified approach", 1979. The regular benchmark of the co-execution papers: 254
-//! steps, groups of 255, one buffer read and one written. How many options is not published.
+//! steps, groups of 255, one buffer read and one written; four options a group, as in the AMD APP SDK. How many options is not
+//! published.
 
 use crate::check::{Mismatch, Value};
 use crate::prepare::{
@@ -35,18 +36,17 @@ use crate::prepare::{
 use crate::random;
 use dml_arenas::launch::{ComputeError, HostView};
 use dml_core::Scalar;
-use dml_scheduler::Footprint;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Work-items of one OpenCL work-group: the leaves of an option, and one option.
+/// Work-items of one OpenCL work-group: the leaves of a tree, and one item.
 pub const LOCAL_SIZE: [u64; 2] = [STEPS as u64 + 1, 1];
 
 /// The OpenCL C 1.2 program.
 ///
 /// # Shape and units
-/// Kernel arguments: `global const float* options` ([`FIELDS`] each), `global float* values`, `ulong end` (items from `end` on
-/// are left alone). Work-items have two dimensions: leaves, and options from the first of the package on. The buffers are whole.
+/// Kernel arguments: `global const float4* options` ([`FIELDS`] an item), `global float4* values`, `ulong end` (items from `end` on
+/// are left alone). Work-items have two dimensions: leaves, and items from the first of the package on. The buffers are whole.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/binomial.cl");
 
 /// The name of the kernel in [`OPENCL_SOURCE`].
@@ -56,20 +56,24 @@ pub const OPENCL_KERNEL: &str = "binomial";
 pub const STEPS: usize = 254;
 /// Numbers of an option: price today, strike, logarithm of a rise, weight of a rise, weight of a fall.
 pub const FIELDS: usize = 5;
+/// Options of an item.
+pub const LANES: usize = 4;
+/// The options of an item: each number of all four.
+pub type Options = [[f32; LANES]; FIELDS];
 
 /// How large a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
-    /// Options.
+    /// Items of four options.
     pub items: u64,
 }
 
 /// For tests: milliseconds.
-pub const TINY: Size = Size { items: 203 };
+pub const TINY: Size = Size { items: 103 };
 /// About a second alone on one core.
-pub const SMALL: Size = Size { items: 100_000 };
+pub const SMALL: Size = Size { items: 20_000 };
 /// Some seconds on all cores: the papers publish the steps alone.
-pub const PAPER: Size = Size { items: 1 << 20 };
+pub const PAPER: Size = Size { items: 1 << 18 };
 
 /// Yearly interest without risk.
 const INTEREST: f64 = 0.02;
@@ -79,7 +83,7 @@ const UNIT: f64 = f32::EPSILON as f64 / 2.0;
 /// The inputs of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
-    options: Vec<[f32; FIELDS]>,
+    options: Vec<Options>,
 }
 
 impl Problem {
@@ -90,7 +94,7 @@ impl Problem {
     /// use dml_workloads::binomial::{self, Problem};
     ///
     /// let problem = Problem::generate(binomial::TINY, 42);
-    /// let mut values = vec![0.0; problem.options().len()];
+    /// let mut values = vec![[0.0; 4]; problem.options().len()];
     /// binomial::host(0..problem.items(), problem.options(), &mut values);
     /// problem.check(&values)?;
     /// # Ok::<(), dml_workloads::check::Mismatch>(())
@@ -104,18 +108,19 @@ impl Problem {
             let price = drawn(1, 5.0, 100.0);
             option(price, price * drawn(2, 0.5, 1.5), drawn(3, 0.25, 10.0), drawn(4, 0.1, 0.5))
         };
-        Self { options: (0..size.items).into_par_iter().map(option).collect() }
+        let item = |index| together([0, 1, 2, 3].map(|lane| option(index * LANES as u64 + lane)));
+        Self { options: (0..size.items).into_par_iter().map(item).collect() }
     }
 
-    /// The number of items: one per option.
+    /// The number of items, four options each.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.options.len() as u64
     }
 
-    /// The options, [`FIELDS`] numbers each.
+    /// The options, four by four.
     #[must_use]
-    pub fn options(&self) -> &[[f32; FIELDS]] {
+    pub fn options(&self) -> &[Options] {
         &self.options
     }
 
@@ -123,19 +128,27 @@ impl Problem {
     ///
     /// # Errors
     /// A [`Mismatch`] with the first wrong item, or with the lengths where they differ.
-    pub fn check(&self, values: &[f32]) -> Result<(), Mismatch> {
+    pub fn check(&self, values: &[[f32; LANES]]) -> Result<(), Mismatch> {
         Mismatch::of_length("length of the binomial output", self.options.len(), values.len(), 1)?;
-        let wrong = values.par_iter().with_min_len(16).enumerate().find_map_first(|(item, found)| {
-            let (expected, most) = expected(&self.options[item]);
-            let found = f64::from(*found);
-            let is_right = (found - expected).abs() <= most;
-            (!is_right).then_some((item, expected, found))
+        let wrong = values.par_iter().with_min_len(4).enumerate().find_map_first(|(item, found)| {
+            let mut lanes = (0..LANES).zip(found);
+            lanes.find_map(|(lane, found)| {
+                let (expected, most) = expected(&self.options[item].map(|numbers| numbers[lane]));
+                let found = f64::from(*found);
+                let is_right = (found - expected).abs() <= most;
+                (!is_right).then_some((item, expected, found))
+            })
         });
         wrong.map_or(Ok(()), |(item, expected, found)| {
             let (expected, found) = (Value::Real(expected), Value::Real(found));
             Err(Mismatch { item: item as u64, expected, found, what: "binomial output" })
         })
     }
+}
+
+/// Puts the numbers of four options together.
+fn together(options: [[f32; FIELDS]; LANES]) -> Options {
+    std::array::from_fn(|field| options.map(|option| option[field]))
 }
 
 /// An option's numbers. `price` and `strike` in units of money, the rest by the year.
@@ -176,7 +189,7 @@ fn expected(option: &[f32; FIELDS]) -> (f64, f64) {
 ///
 /// # Panics
 /// When a slice does not have one element per item.
-pub fn host(items: Range<u64>, options: &[[f32; FIELDS]], values: &mut [f32]) {
+pub fn host(items: Range<u64>, options: &[Options], values: &mut [[f32; LANES]]) {
     let count = items.end.saturating_sub(items.start);
     assert!(
         options.len() as u64 == count && values.len() as u64 == count,
@@ -184,19 +197,23 @@ pub fn host(items: Range<u64>, options: &[[f32; FIELDS]], values: &mut [f32]) {
         options.len(),
         values.len()
     );
-    options.par_iter().zip(values).with_min_len(4).for_each(|(option, value)| *value = value_of(option));
+    options.par_iter().zip(values).with_min_len(4).for_each(|(option, value)| *value = values_of(option));
 }
 
-/// What an option is worth today.
-fn value_of(&[price, strike, rise, up, down]: &[f32; FIELDS]) -> f32 {
-    let mut level = [0.0_f32; STEPS + 1];
+/// What the options of an item are worth today.
+fn values_of(&[price, strike, rise, up, down]: &Options) -> [f32; LANES] {
+    let mut level = [[0.0_f32; LANES]; STEPS + 1];
     for (rises, leaf) in level.iter_mut().enumerate() {
-        let exponent = rise * (2 * rises as i32 - STEPS as i32) as f32;
-        *leaf = (price * exponent.exp() - strike).max(0.0);
+        for lane in 0..LANES {
+            let exponent = rise[lane] * (2 * rises as i32 - STEPS as i32) as f32;
+            leaf[lane] = (price[lane] * exponent.exp() - strike[lane]).max(0.0);
+        }
     }
     for nodes in (1..=STEPS).rev() {
         for node in 0..nodes {
-            level[node] = up * level[node + 1] + down * level[node];
+            for lane in 0..LANES {
+                level[node][lane] = up[lane] * level[node + 1][lane] + down[lane] * level[node][lane];
+            }
         }
     }
     level[0]
@@ -215,7 +232,7 @@ impl Recipe for Problem {
     fn of(input: &Input<'_>) -> Result<Self, PrepareError> {
         let size = input.pick::<Self, _>([TINY, SMALL, PAPER], LARGEST_ITEMS, |items| Size { items })?;
         // The options, and both buffers.
-        memory_for::<Self>(size.items.saturating_mul((2 * FIELDS + 1) as u64 * size_of::<f32>() as u64))?;
+        memory_for::<Self>(size.items.saturating_mul(3 * size_of::<Options>() as u64))?;
         Ok(Self::generate(size, SEED))
     }
 
@@ -232,8 +249,7 @@ impl Recipe for Problem {
     }
 
     fn arguments(&self) -> Arguments<'_> {
-        let option = Footprint::one_to_one((FIELDS * size_of::<f32>()) as u64);
-        Arguments::default().read_part(&self.options, option).write::<f32>(self.items())
+        Arguments::default().read(&self.options).write::<[f32; LANES]>(self.items())
     }
 
     fn compute<V: HostView>(
@@ -258,8 +274,8 @@ mod tests {
     use crate::packages;
     use proptest::prelude::*;
 
-    fn solve(problem: &Problem) -> Vec<f32> {
-        let mut values = vec![f32::NAN; problem.options.len()];
+    fn solve(problem: &Problem) -> Vec<[f32; LANES]> {
+        let mut values = vec![[f32::NAN; LANES]; problem.options.len()];
         host(0..problem.items(), &problem.options, &mut values);
         values
     }
@@ -278,7 +294,8 @@ mod tests {
         let option = option(100.0, 100.0, 1.0, 0.2);
         let (expected, most) = expected(&option);
         assert!((expected - 8.916).abs() < 0.02, "{expected}");
-        assert!((f64::from(value_of(&option)) - expected).abs() <= most);
+        let [value, ..] = values_of(&together([option; LANES]));
+        assert!((f64::from(value) - expected).abs() <= most);
         assert!(most < 1e-3, "{most} says little");
     }
 
@@ -293,10 +310,15 @@ mod tests {
         }
     }
 
+    /// The options of a problem one by one.
+    fn one_by_one(problem: &Problem) -> impl Iterator<Item = [f32; FIELDS]> {
+        problem.options.iter().flat_map(|four| (0..LANES).map(|lane| four.map(|numbers| numbers[lane])))
+    }
+
     #[test]
     fn contracted_output_passes_the_check() {
         let problem = Problem::generate(TINY, 3);
-        let of_option = |&[price, strike, rise, up, down]: &[f32; FIELDS]| {
+        let of_option = |[price, strike, rise, up, down]: [f32; FIELDS]| {
             let leaf = |rises: usize| {
                 let exponent = rise * (2 * rises as i32 - STEPS as i32) as f32;
                 price.mul_add(exponent.exp(), -strike).max(0.0)
@@ -307,27 +329,29 @@ mod tests {
             }
             level[0]
         };
-        let values: Vec<f32> = problem.options.iter().map(of_option).collect();
-        problem.check(&values).unwrap();
+        let values: Vec<f32> = one_by_one(&problem).map(of_option).collect();
+        problem.check(bytemuck::cast_slice(&values)).unwrap();
     }
 
     #[test]
     fn check_rejects_one_wrong_item_first_last_and_between() {
         let problem = Problem::generate(TINY, 5);
-        let right = solve(&problem);
+        let right: Vec<f32> = bytemuck::cast_slice(&solve(&problem)).to_vec();
         let last = right.len() - 1;
-        for item in [0, 1, last / 2, last - 1, last] {
-            let off = 2.1 * expected(&problem.options[item]).1 as f32;
-            for wrong in [right[item] + off, right[item] - off, right[(item + 1) % right.len()], f32::NAN] {
+        for index in [0, 1, last / 2, last - 1, last] {
+            let off = 2.1 * expected(&one_by_one(&problem).nth(index).unwrap()).1 as f32;
+            for wrong in [right[index] + off, right[index] - off, right[(index + 1) % right.len()], f32::NAN]
+            {
                 let mut values = right.clone();
-                values[item] = wrong;
-                assert_eq!(problem.check(&values).unwrap_err().item, item as u64, "{wrong}");
+                values[index] = wrong;
+                let told = problem.check(bytemuck::cast_slice(&values)).unwrap_err();
+                assert_eq!(told.item, (index / LANES) as u64, "{wrong}");
             }
         }
         let mut shifted = right.clone();
-        shifted.rotate_left(1);
-        assert_eq!(problem.check(&shifted).unwrap_err().item, 0);
-        assert_eq!(problem.check(&right[1..]).unwrap_err().item, TINY.items - 1);
+        shifted.rotate_left(LANES);
+        assert_eq!(problem.check(bytemuck::cast_slice(&shifted)).unwrap_err().item, 0);
+        assert_eq!(problem.check(bytemuck::cast_slice(&right[LANES..])).unwrap_err().item, TINY.items - 1);
     }
 
     /// The smallest errors of a tree: a level too few or too many, the two weights exchanged, leaves one place aside. Whatever
@@ -335,10 +359,14 @@ mod tests {
     #[test]
     fn check_rejects_one_level_too_few_or_too_many() {
         let problem = Problem::generate(TINY, 8);
-        for option in &problem.options {
-            let one = Problem { options: vec![*option] };
-            let [price, strike, rise, up, down] = *option;
-            let tree = |levels: usize, aside: i32| {
+        for option in one_by_one(&problem) {
+            let one = Problem { options: vec![together([option; LANES])] };
+            let check = |value: f32| {
+                let right = values_of(&one.options[0])[0];
+                one.check(&[[right, right, value, right]])
+            };
+            let [price, strike, rise, up, down] = option;
+            let tree = |levels: usize, aside: i32, [up, down]: [f32; 2]| {
                 let leaf = |rises: usize| {
                     let exponent = rise * (2 * rises as i32 - levels as i32 + aside) as f32;
                     (price * exponent.exp() - strike).max(0.0)
@@ -349,11 +377,12 @@ mod tests {
                 }
                 level[0]
             };
-            one.check(&[tree(STEPS, 0)]).unwrap();
-            for wrong in [tree(STEPS - 1, 0), tree(STEPS + 1, 0), tree(STEPS, 1), tree(STEPS, -1)] {
-                assert!(one.check(&[wrong]).is_err(), "{option:?}: {wrong} passes");
+            let weights = [up, down];
+            check(tree(STEPS, 0, weights)).unwrap();
+            for wrong in [(STEPS - 1, 0), (STEPS + 1, 0), (STEPS, 1), (STEPS, -1)] {
+                assert!(check(tree(wrong.0, wrong.1, weights)).is_err(), "{option:?}: {wrong:?} passes");
             }
-            assert!(one.check(&[value_of(&[price, strike, rise, down, up])]).is_err(), "{option:?}");
+            assert!(check(tree(STEPS, 0, [down, up])).is_err(), "{option:?}");
         }
     }
 
@@ -368,8 +397,9 @@ mod tests {
         let problem = Problem::generate(TINY, 1);
         assert_eq!(problem, Problem::generate(TINY, 1));
         assert_ne!(problem, Problem::generate(TINY, 2));
-        assert!(problem.options.windows(2).all(|pair| pair[0] != pair[1]));
-        assert!(solve(&problem).iter().all(|value| *value > 1e-3));
+        let options: Vec<_> = one_by_one(&problem).collect();
+        assert!(options.windows(2).all(|pair| pair[0] != pair[1]));
+        assert!(solve(&problem).as_flattened().iter().all(|value| *value > 1e-3));
     }
 
     proptest! {
@@ -379,12 +409,12 @@ mod tests {
             let problem = Problem::generate(Size { items }, seed);
             let whole = solve(&problem);
             problem.check(&whole).unwrap();
-            let mut values = vec![f32::NAN; whole.len()];
+            let mut values = vec![[f32::NAN; LANES]; whole.len()];
             for package in packages::split(items, &cuts) {
                 let options = &problem.options[package.start as usize..package.end as usize];
                 host(package.clone(), options, packages::part(&mut values, &package, 1));
             }
-            prop_assert!(values.iter().zip(&whole).all(|(left, right)| left.to_bits() == right.to_bits()));
+            prop_assert!(values == whole);
         }
     }
 }
