@@ -19,6 +19,8 @@ fn folder(test: &str) -> PathBuf {
 fn printed(folder: &Path, arguments: &[&str]) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dml"));
     command.current_dir(folder).env("XDG_CACHE_HOME", folder.join("cache")).args(arguments).arg("--json");
+    // Kernels that were compiled once serve all of these tests.
+    command.env("POCL_CACHE_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("suite_kernels"));
     let output = command.output().expect("the command was built");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {errors}");

@@ -13,6 +13,7 @@ use crate::never_loses;
 use crate::offload;
 use crate::progress::Progress;
 use crate::speeds;
+use crate::suite;
 use crate::{json, table};
 use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
 use dml::core::{DeviceId, DeviceKind, Operation, Unavailable, record::OPERATIONS};
@@ -36,6 +37,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     let Machine { platform, devices, note, link_prices, unavailable } = Machine::of(options)?;
     let mut kept = Kept::open();
     let mut results = Vec::new();
+    let is_suite = options.workloads == [suite::NAME];
     for workload in workloads {
         let found = (&platform, &devices[..], &link_prices, &kept.knowledge);
         let result = bench(options, found, workload)?;
@@ -43,10 +45,15 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         if let Some(note) = kept.note.take() {
             eprintln!("dml: {note}");
         }
-        if !options.json {
+        if !options.json && !is_suite {
             failure::print(&text(&result, note.as_deref(), &unavailable))?;
         }
         results.push(result);
+    }
+    if is_suite {
+        let suite = suite::of(results);
+        let text = || suite::text(&suite, note.as_deref(), &unavailable);
+        return if options.json { json::print(&suite) } else { failure::print(&text()) };
     }
     match &results[..] {
         _ if !options.json => Ok(()),
@@ -59,7 +66,7 @@ fn workloads(names: &[String]) -> Result<Vec<Workload>, Failure> {
     let mut workloads = Vec::new();
     for name in names {
         match name.as_str() {
-            "all" => workloads.extend(Workload::ALL),
+            suite::NAME => workloads.extend(Workload::ALL),
             name => workloads.push(name.parse().map_err(Failure::usage)?),
         }
     }
