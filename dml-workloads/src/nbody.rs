@@ -80,7 +80,7 @@ pub const PAPER: Size = Size { items: 409_600 };
 /// Bodies whose pulls are added up plainly.
 const BLOCK: usize = 16;
 /// Bodies that the host kernel moves side by side.
-const LANES: usize = if cfg!(target_feature = "avx") { 8 } else { 4 };
+const LANES: usize = 16;
 /// Bodies of one job of the host kernel.
 const BODIES_PER_JOB: usize = 32;
 /// What all bodies weigh together: enough for a pull to change a velocity as much as the velocity is.
@@ -280,30 +280,17 @@ pub fn host(
     });
 }
 
+/// A number for each of the bodies that go side by side.
+type Lanes = [f32; LANES];
+
 /// The pull of all bodies at the places of at most [`LANES`] of them.
-fn pulls(own: &[[f32; 4]], positions: &[[f32; 4]], softening: f32) -> [[f32; LANES]; 3] {
+fn pulls(own: &[[f32; 4]], positions: &[[f32; 4]], softening: f32) -> [Lanes; 3] {
     // Lanes beyond the end repeat the last body.
-    let place = |axis: usize| std::array::from_fn(|lane| own[lane.min(own.len() - 1)][axis]);
-    let places: [[f32; LANES]; 3] = [place(0), place(1), place(2)];
+    let place = |axis: usize| -> Lanes { std::array::from_fn(|lane| own[lane.min(own.len() - 1)][axis]) };
+    let places = [place(0), place(1), place(2)];
     let [mut sum, mut lost] = [[[0.0_f32; LANES]; 3]; 2];
     for block in positions.chunks(BLOCK) {
-        let mut part = [[0.0_f32; LANES]; 3];
-        for [x, y, z, mass] in block {
-            // Lane by lane in every operation, as vectors go.
-            let away = |along: &f32, own: &[f32; LANES]| own.map(|own| along - own);
-            let way = [away(x, &places[0]), away(y, &places[1]), away(z, &places[2])];
-            let mut strength = [0.0_f32; LANES];
-            for lane in 0..LANES {
-                let [x, y, z] = [way[0][lane], way[1][lane], way[2][lane]];
-                let inverse = 1.0 / (x * x + y * y + z * z + softening).sqrt();
-                strength[lane] = mass * inverse * inverse * inverse;
-            }
-            for (part, way) in part.iter_mut().zip(&way) {
-                for lane in 0..LANES {
-                    part[lane] += strength[lane] * way[lane];
-                }
-            }
-        }
+        let part = pulls_of_block(&places, block, softening);
         for axis in 0..3 {
             for lane in 0..LANES {
                 let rest = part[axis][lane] - lost[axis][lane];
@@ -314,6 +301,23 @@ fn pulls(own: &[[f32; 4]], positions: &[[f32; 4]], softening: f32) -> [[f32; LAN
         }
     }
     sum
+}
+
+/// The plain sum of the pulls of a few bodies. Each direction has variables of its own, so that compilers make vectors of
+/// lanes and not of directions.
+fn pulls_of_block([own_x, own_y, own_z]: &[Lanes; 3], block: &[[f32; 4]], softening: f32) -> [Lanes; 3] {
+    let (mut pull_x, mut pull_y, mut pull_z) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
+    for [x, y, z, mass] in block {
+        for lane in 0..LANES {
+            let (x, y, z) = (x - own_x[lane], y - own_y[lane], z - own_z[lane]);
+            let inverse = 1.0 / (x * x + y * y + z * z + softening).sqrt();
+            let strength = mass * inverse * inverse * inverse;
+            pull_x[lane] += strength * x;
+            pull_y[lane] += strength * y;
+            pull_z[lane] += strength * z;
+        }
+    }
+    [pull_x, pull_y, pull_z]
 }
 
 /// The seed of the inputs that are co-executed; any other would do.
