@@ -2,12 +2,10 @@
 
 #![cfg(not(dml_loom))]
 
+use dml_workloads::prepare::Workload;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-
-/// Every workload of `dml bench`.
-const WORKLOADS: [&str; 5] = ["saxpy", "gaussian", "mandelbrot", "vecadd", "matmul"];
 
 /// A folder of this test's own, empty at the start.
 fn folder(test: &str) -> PathBuf {
@@ -136,7 +134,7 @@ fn an_unwritable_picture_is_failed_work() {
 #[test]
 fn any_size_works_on_the_host() {
     let folder = folder("any_size");
-    for workload in WORKLOADS {
+    for workload in Workload::ALL.map(Workload::name) {
         for size in ["0", "1", "37"] {
             for policy in ["static", "dynamic:5", "hguided:2"] {
                 let arguments = [
@@ -168,7 +166,7 @@ fn any_size_works_together_with_opencl() {
         return;
     }
     let folder = folder("together");
-    for workload in WORKLOADS {
+    for workload in Workload::ALL.map(Workload::name) {
         for size in ["0", "1", "131", "tiny"] {
             for policy in ["static", "dynamic:7", "hguided:2"] {
                 let arguments = [
@@ -209,7 +207,7 @@ fn the_hand_written_program_runs_beside() {
         return;
     }
     let folder = folder("native");
-    for workload in WORKLOADS {
+    for workload in Workload::ALL.map(Workload::name) {
         let arguments = [
             "bench",
             workload,
@@ -453,7 +451,7 @@ fn the_table_names_what_is_missing() {
 
 #[cfg(all(feature = "offload", target_os = "linux"))]
 mod workers {
-    use super::{WORKLOADS, command, dml, fails, folder, ok};
+    use super::{Workload, command, dml, fails, folder, ok};
     use serde_json::{Value, json};
     use std::path::{Path, PathBuf};
     use std::process::Command;
@@ -622,7 +620,7 @@ mod workers {
     #[test]
     fn any_size_works_together_with_a_worker() {
         let folder = folder("with_worker");
-        for workload in WORKLOADS {
+        for workload in Workload::ALL.map(Workload::name) {
             for size in ["0", "1", "131", "tiny"] {
                 for policy in ["static", "dynamic:7", "hguided:2"] {
                     let limits = ["--limit", "cpu=1", "--limit", "offload:0=1"];

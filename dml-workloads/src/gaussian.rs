@@ -20,7 +20,13 @@
 
 use crate::check::{Mismatch, Value};
 use crate::picture::Picture;
+use crate::prepare::{
+    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
+};
 use crate::scene;
+use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_core::Scalar;
+use dml_scheduler::Footprint;
 use rayon::prelude::*;
 use std::ops::Range;
 use thiserror::Error;
@@ -391,6 +397,85 @@ impl View<'_> {
         pixels.resize(before, convert(&row[0]));
         pixels.extend(inside.iter().map(convert));
         pixels.resize(count, convert(&row[self.width - 1]));
+    }
+}
+
+/// The seed of the drawn picture; any other would do.
+const SEED: u64 = 0x6A_55;
+/// The published filter's edge.
+const FILTER: u32 = 61;
+const PIXEL_BYTES: u64 = 4;
+
+impl Recipe for Problem {
+    const NAME: &'static str = "gaussian";
+    const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const LARGEST_PUBLISHED: u64 = PAPER.width as u64;
+    const SIZE_IS_EDGE: bool = true;
+    const TAKES_PICTURE: bool = true;
+    const MAKES_PICTURE: bool = true;
+
+    fn of(input: &Input<'_>) -> Result<Self, PrepareError> {
+        if let Input::Picture(path) = *input {
+            return Ok(Self::from_picture(Picture::read(path)?, FILTER)?);
+        }
+        let limit = (Picture::LARGEST_PIXELS as f64).sqrt() as u64;
+        let of_edge = |edge| Size { width: edge as u32, height: edge as u32, filter: FILTER };
+        let size = input.pick::<Self, _>([TINY, SMALL, PAPER], limit, of_edge)?;
+        memory_for::<Self>(u64::from(size.width) * u64::from(size.height) * PIXEL_BYTES * 4)?;
+        Ok(Self::of_size(size, SEED)?)
+    }
+
+    fn items(&self) -> u64 {
+        self.items()
+    }
+
+    fn size(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("items", self.items()),
+            ("width", self.width().into()),
+            ("height", self.height().into()),
+            ("filter", u64::from(self.radius()) * 2 + 1),
+        ]
+    }
+
+    fn groups(&self) -> Groups {
+        Groups::Line(LOCAL_SIZE)
+    }
+
+    fn arguments(&self) -> Arguments<'_> {
+        let (width, height, radius) = (self.width(), self.height(), self.radius());
+        // A package reads its own rows and those the filter reaches above and below.
+        let rows = Footprint::rows(width.into(), u64::from(width) * PIXEL_BYTES, radius.into());
+        Arguments::default()
+            .read_part(self.image(), rows)
+            .read_all(self.weights())
+            .write::<[u8; 4]>(self.items())
+            .scalar(width)
+            .scalar(height)
+            .scalar(radius)
+    }
+
+    fn compute<V: HostView>(
+        items: Range<u64>,
+        views: &mut [V],
+        scalars: &[Scalar],
+    ) -> Result<(), ComputeError> {
+        let count = views.len();
+        let [image, weights, out] = views else { return Err(wrong_buffers::<Self>(count)) };
+        let scalar = |index| launch::scalar::<u32>(scalars, index);
+        let (width, height, radius) = (scalar(0)?, scalar(1)?, scalar(2)?);
+        let first_pixel = image.span().start() / PIXEL_BYTES;
+        let (weights, image) = (weights.slice()?, image.slice()?);
+        host(items, width, height, radius, weights, image, first_pixel, out.slice_mut()?);
+        Ok(())
+    }
+
+    fn judge(&self, outputs: &Outputs<'_>) -> Result<(), Mismatch> {
+        self.check(&outputs.of(0))
+    }
+
+    fn draw(&self, outputs: &Outputs<'_>) -> Option<Picture> {
+        Picture::new(self.width(), self.height(), outputs.of(0).to_vec()).ok()
     }
 }
 

@@ -19,15 +19,20 @@
 //! 4. **A check is written differently from the kernels that it judges**, and names the first item that is wrong.
 
 pub mod bfs;
+pub mod binomial;
 pub mod check;
 pub mod gaussian;
 pub mod mandelbrot;
 pub mod matmul;
+pub mod nbody;
 pub mod picture;
 pub mod prepare;
+pub mod rap;
+pub mod ray;
 pub mod saxpy;
 #[cfg(feature = "opencl")]
 pub mod table1;
+pub mod taylor;
 pub mod vecadd;
 
 #[cfg(test)]

@@ -16,6 +16,12 @@
 
 use crate::check::{Mismatch, Value};
 use crate::picture::Picture;
+use crate::prepare::{
+    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
+};
+use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_core::Scalar;
+use dml_scheduler::Footprint;
 use rayon::prelude::*;
 use std::ops::Range;
 use thiserror::Error;
@@ -422,6 +428,74 @@ fn colour_of(iterations: u32, max_iterations: u32) -> [u8; 4] {
     let channel =
         |from: u8, to: u8| ((u32::from(from) * (16 - share) + u32::from(to) * share + 8) >> 4) as u8;
     [channel(from[0], to[0]), channel(from[1], to[1]), channel(from[2], to[2]), 255]
+}
+
+/// The bytes of an item's pixels.
+const ITEM_BYTES: u64 = PIXELS_PER_ITEM * 4;
+
+impl Recipe for Problem {
+    const NAME: &'static str = "mandelbrot";
+    const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const LARGEST_PUBLISHED: u64 = 70_300_000;
+    const MAKES_PICTURE: bool = true;
+
+    fn of(input: &Input<'_>) -> Result<Self, PrepareError> {
+        let of_items = |items| Size { items, max_iterations: MAX_ITERATIONS };
+        // The problem has its own word for what is too much.
+        let problem = Self::of_size(input.pick::<Self, _>([TINY, SMALL, PAPER], u64::MAX, of_items)?)?;
+        memory_for::<Self>(problem.items().saturating_mul(ITEM_BYTES * 2))?;
+        Ok(problem)
+    }
+
+    fn items(&self) -> u64 {
+        self.items()
+    }
+
+    fn size(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("items", self.items()),
+            ("width", self.width().into()),
+            ("height", self.height().into()),
+            ("max_iterations", self.max_iterations().into()),
+        ]
+    }
+
+    fn groups(&self) -> Groups {
+        Groups::Line(LOCAL_SIZE)
+    }
+
+    fn arguments(&self) -> Arguments<'_> {
+        Arguments::default()
+            .write_part::<[u8; 4]>(self.pixels(), Footprint::one_to_one(ITEM_BYTES))
+            .scalar(self.width())
+            .scalar(self.height())
+            .scalar(self.max_iterations())
+            .scalar(self.left())
+            .scalar(self.top())
+            .scalar(self.step())
+    }
+
+    fn compute<V: HostView>(
+        items: Range<u64>,
+        views: &mut [V],
+        scalars: &[Scalar],
+    ) -> Result<(), ComputeError> {
+        let count = views.len();
+        let [out] = views else { return Err(wrong_buffers::<Self>(count)) };
+        let size = |index| launch::scalar::<u32>(scalars, index);
+        let place = |index| launch::scalar::<f32>(scalars, index);
+        let view = ((size(0)?, size(1)?), size(2)?, (place(3)?, place(4)?), place(5)?);
+        host(items, &Self::of_view(view.0, view.1, view.2, view.3)?, out.slice_mut()?);
+        Ok(())
+    }
+
+    fn judge(&self, outputs: &Outputs<'_>) -> Result<(), Mismatch> {
+        self.check(&outputs.of(0))
+    }
+
+    fn draw(&self, outputs: &Outputs<'_>) -> Option<Picture> {
+        Some(self.picture(&outputs.of(0)))
+    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,13 @@
 //! "Abstract Representation of Shared Data for Heterogeneous Computing", table 1: 512 x 512 elements.
 
 use crate::check::{Mismatch, Value};
+use crate::prepare::{
+    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
+};
 use crate::random;
+use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_core::Scalar;
+use dml_scheduler::Footprint;
 use rayon::prelude::*;
 use std::ops::Range;
 use thiserror::Error;
@@ -194,6 +200,59 @@ pub fn host(items: Range<u64>, edge: u64, a: &[f32], b: &[f32], out: &mut [f32])
             out.copy_from_slice(sums);
         }
     });
+}
+
+/// The seed of the inputs that are co-executed; any other would do.
+const SEED: u64 = 0x3A7;
+
+impl Recipe for Problem {
+    const NAME: &'static str = "matmul";
+    const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const LARGEST_PUBLISHED: u64 = 4868;
+
+    fn of(input: &Input<'_>) -> Result<Self, PrepareError> {
+        let sizes = [TINY, SMALL, PAPER];
+        let size = input.pick::<Self, _>(sizes, Self::LARGEST_EDGE, |edge| Size { edge })?;
+        memory_for::<Self>(size.edge * size.edge * 5 * size_of::<f32>() as u64)?;
+        Ok(Self::generate(size, SEED).expect("the size has been checked"))
+    }
+
+    fn items(&self) -> u64 {
+        self.items()
+    }
+
+    fn size(&self) -> Vec<(&'static str, u64)> {
+        vec![("items", self.items()), ("edge", self.items())]
+    }
+
+    fn groups(&self) -> Groups {
+        Groups::Rows { columns: self.items(), local: LOCAL_SIZE }
+    }
+
+    fn arguments(&self) -> Arguments<'_> {
+        let row = || Footprint::one_to_one(self.items() * size_of::<f32>() as u64);
+        Arguments::default()
+            .read_part(&self.a, row())
+            .read_all(&self.b)
+            .write_part::<f32>(self.a.len() as u64, row())
+            .scalar(self.edge as u32)
+    }
+
+    fn compute<V: HostView>(
+        items: Range<u64>,
+        views: &mut [V],
+        scalars: &[Scalar],
+    ) -> Result<(), ComputeError> {
+        let count = views.len();
+        let [a, b, out] = views else { return Err(wrong_buffers::<Self>(count)) };
+        let edge = launch::scalar::<u32>(scalars, 0)?;
+        host(items, edge.into(), a.slice()?, b.slice()?, out.slice_mut()?);
+        Ok(())
+    }
+
+    fn judge(&self, outputs: &Outputs<'_>) -> Result<(), Mismatch> {
+        self.check(&outputs.of(0))
+    }
 }
 
 #[cfg(test)]

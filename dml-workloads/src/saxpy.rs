@@ -9,7 +9,12 @@
 //! Level 1 of the Basic Linear Algebra Subprograms; the published sizes are 1e7 and 1e8 elements.
 
 use crate::check::{Mismatch, Value};
+use crate::prepare::{
+    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
+};
 use crate::random;
+use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_core::Scalar;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -157,6 +162,50 @@ pub fn host(items: Range<u64>, alpha: f32, x: &[f32], y: &[f32], out: &mut [f32]
                 *out = alpha * x + y;
             }
         });
+}
+
+/// The seed of the inputs that are co-executed; any other would do.
+const SEED: u64 = 0x5A_C9;
+/// The most items: three vectors of them still fit an address.
+const LARGEST_ITEMS: u64 = 1 << 40;
+
+impl Recipe for Problem {
+    const NAME: &'static str = "saxpy";
+    const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const LARGEST_PUBLISHED: u64 = 100_000_000;
+
+    fn of(input: &Input<'_>) -> Result<Self, PrepareError> {
+        let size = input.pick::<Self, _>([TINY, SMALL, PAPER], LARGEST_ITEMS, |items| Size { items })?;
+        memory_for::<Self>(size.items.saturating_mul(5 * size_of::<f32>() as u64))?;
+        Ok(Self::generate(size, SEED))
+    }
+
+    fn items(&self) -> u64 {
+        self.items()
+    }
+
+    fn groups(&self) -> Groups {
+        Groups::Line(LOCAL_SIZE)
+    }
+
+    fn arguments(&self) -> Arguments<'_> {
+        Arguments::default().scalar(self.alpha).read(&self.x).read(&self.y).write::<f32>(self.items())
+    }
+
+    fn compute<V: HostView>(
+        items: Range<u64>,
+        views: &mut [V],
+        scalars: &[Scalar],
+    ) -> Result<(), ComputeError> {
+        let count = views.len();
+        let [x, y, out] = views else { return Err(wrong_buffers::<Self>(count)) };
+        host(items, launch::scalar::<f32>(scalars, 0)?, x.slice()?, y.slice()?, out.slice_mut()?);
+        Ok(())
+    }
+
+    fn judge(&self, outputs: &Outputs<'_>) -> Result<(), Mismatch> {
+        self.check(&outputs.of(0))
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,12 @@
 //! "Abstract Representation of Shared Data for Heterogeneous Computing", table 1: two vectors of a million elements.
 
 use crate::check::{Mismatch, Value};
+use crate::prepare::{
+    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
+};
 use crate::random;
+use dml_arenas::launch::{ComputeError, HostView};
+use dml_core::Scalar;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -139,6 +144,50 @@ pub fn host(items: Range<u64>, a: &[f32], b: &[f32], out: &mut [f32]) {
                 *out = a + b;
             }
         });
+}
+
+/// The seed of the inputs that are co-executed; any other would do.
+const SEED: u64 = 0xADD;
+/// The most items: three vectors of them still fit an address.
+const LARGEST_ITEMS: u64 = 1 << 40;
+
+impl Recipe for Problem {
+    const NAME: &'static str = "vecadd";
+    const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const LARGEST_PUBLISHED: u64 = 1 << 20;
+
+    fn of(input: &Input<'_>) -> Result<Self, PrepareError> {
+        let size = input.pick::<Self, _>([TINY, SMALL, PAPER], LARGEST_ITEMS, |items| Size { items })?;
+        memory_for::<Self>(size.items.saturating_mul(5 * size_of::<f32>() as u64))?;
+        Ok(Self::generate(size, SEED))
+    }
+
+    fn items(&self) -> u64 {
+        self.items()
+    }
+
+    fn groups(&self) -> Groups {
+        Groups::Line(LOCAL_SIZE)
+    }
+
+    fn arguments(&self) -> Arguments<'_> {
+        Arguments::default().read(&self.a).read(&self.b).write::<f32>(self.items())
+    }
+
+    fn compute<V: HostView>(
+        items: Range<u64>,
+        views: &mut [V],
+        _scalars: &[Scalar],
+    ) -> Result<(), ComputeError> {
+        let count = views.len();
+        let [a, b, out] = views else { return Err(wrong_buffers::<Self>(count)) };
+        host(items, a.slice()?, b.slice()?, out.slice_mut()?);
+        Ok(())
+    }
+
+    fn judge(&self, outputs: &Outputs<'_>) -> Result<(), Mismatch> {
+        self.check(&outputs.of(0))
+    }
 }
 
 #[cfg(test)]

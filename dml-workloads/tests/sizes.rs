@@ -1,7 +1,7 @@
 //! What prepared kernels touch: the bytes that their footprints name, and no item that has no elements in the buffers.
 
 use dml_arenas::{Discover, DiscoverOptions};
-use dml_core::{DeviceId, Platform};
+use dml_core::{DeviceId, Platform, RawBuffer};
 use dml_scheduler::{Coexecutor, RunError, check_footprints};
 use dml_workloads::prepare::{Input, Workload};
 
@@ -62,5 +62,58 @@ fn every_workload_touches_what_its_footprints_name() {
             let packages = check_footprints(&platform, prepared.kernel(), prepared.items(), device);
             assert!(packages.unwrap_or_else(|error| panic!("{error}")) >= 2, "{workload}");
         }
+    }
+}
+
+#[test]
+fn a_reset_spoils_every_output_and_no_input() {
+    let platform = platform();
+    let cpu = platform.host().expect("every machine has a processor");
+    let bytes = |buffer: &RawBuffer| {
+        let grants = platform.acquire(cpu).read(buffer).wait().unwrap();
+        grants.slice::<u8>(buffer).unwrap().to_vec()
+    };
+    for workload in Workload::ALL {
+        let prepared = workload.prepare(&platform, &[cpu], &Input::Tiny).expect("a small problem");
+        let inputs: Vec<_> = prepared.inputs().into_iter().map(bytes).collect();
+        Coexecutor::new(&platform).run(prepared.kernel(), prepared.items()).unwrap();
+        prepared.verify().unwrap_or_else(|error| panic!("{workload}: {error}"));
+        prepared.reset().unwrap();
+        for (output, buffer) in prepared.outputs().into_iter().enumerate() {
+            let bytes = bytes(buffer);
+            assert!(
+                !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0xA5),
+                "{workload}: output {output}"
+            );
+        }
+        assert!(prepared.inputs().into_iter().map(bytes).eq(inputs), "{workload}");
+        assert!(prepared.verify().is_err(), "{workload}");
+    }
+}
+
+/// What no check sees if the last one fails alone: each output is judged.
+#[test]
+fn a_check_looks_at_every_output() {
+    let platform = platform();
+    let cpu = platform.host().expect("every machine has a processor");
+    for workload in Workload::ALL {
+        let prepared = workload.prepare(&platform, &[cpu], &Input::Tiny).expect("a small problem");
+        Coexecutor::new(&platform).run(prepared.kernel(), prepared.items()).unwrap();
+        prepared.verify().unwrap_or_else(|error| panic!("{workload}: {error}"));
+        for (output, buffer) in prepared.outputs().into_iter().enumerate() {
+            for place in [0, buffer.len() / 8 * 4, buffer.len() - 4] {
+                let part = buffer.range(place..place + 4);
+                let mut grants = platform.acquire(cpu).read_write(&part).wait().unwrap();
+                let element = grants.slice_mut::<u8>(&part).unwrap();
+                let right = element.to_vec();
+                element.iter_mut().for_each(|byte| *byte ^= 0x15);
+                grants.release().unwrap();
+                assert!(prepared.verify().is_err(), "{workload}: output {output}, byte {place}");
+                let mut grants = platform.acquire(cpu).read_write(&part).wait().unwrap();
+                grants.slice_mut::<u8>(&part).unwrap().copy_from_slice(&right);
+                grants.release().unwrap();
+            }
+        }
+        prepared.verify().unwrap_or_else(|error| panic!("{workload}: {error}"));
     }
 }

@@ -6,12 +6,11 @@
 //!                            └──────────────── once before every run ─────────────────┘
 //! ```
 
-mod gaussian;
-mod mandelbrot;
-mod matmul;
-mod saxpy;
+mod ready;
+mod recipe;
 mod variants;
-mod vecadd;
+
+pub(crate) use recipe::{Arguments, Groups, Outputs, Program, Recipe, wrong_buffers};
 
 use crate::check::Mismatch;
 use crate::gaussian::GaussianError;
@@ -20,80 +19,135 @@ use crate::picture::PictureError;
 use bytemuck::Pod;
 use dml_core::{Acquire, AcquireError, Buffer, ConfigError, DeviceId, Platform, RawBuffer};
 use dml_scheduler::Kernel;
+use ready::Ready;
+use recipe::Listed;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// The workloads' host kernels by their names, for workers that run them.
-#[cfg(all(feature = "offload", target_os = "linux"))]
-#[must_use]
-pub fn registry() -> dml_arenas::offload::Registry {
-    dml_arenas::offload::Registry::new()
-        .with(
-            Workload::Saxpy.name(),
-            variants::in_worker(|items, views, scalars| saxpy::compute(items, views, scalars)),
-        )
-        .with(
-            Workload::Gaussian.name(),
-            variants::in_worker(|items, views, scalars| gaussian::compute(items, views, scalars)),
-        )
-        .with(
-            Workload::Mandelbrot.name(),
-            variants::in_worker(|items, views, scalars| mandelbrot::compute(items, views, scalars)),
-        )
-        .with(
-            Workload::Vecadd.name(),
-            variants::in_worker(|items, views, scalars| vecadd::compute(items, views, scalars)),
-        )
-        .with(
-            Workload::Matmul.name(),
-            variants::in_worker(|items, views, scalars| matmul::compute(items, views, scalars)),
-        )
+/// Registers the workloads: what there is of each beside its file.
+macro_rules! suite {
+    ($($(#[$doc:meta])* $variant:ident is $recipe:ty,)*) => {
+        /// A benchmark workload.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Workload {
+            $($(#[$doc])* $variant,)*
+        }
+
+        $(impl Listed for $recipe {
+            const WORKLOAD: Workload = Workload::$variant;
+        })*
+
+        impl Workload {
+            /// Every workload, in the order of the suite.
+            pub const ALL: [Self; [$(stringify!($variant)),*].len()] = [$(Self::$variant),*];
+
+            const fn facts(self) -> Facts {
+                match self {
+                    $(Self::$variant => Facts::of::<$recipe>(),)*
+                }
+            }
+
+            fn ready(
+                self,
+                platform: &Platform,
+                devices: &[DeviceId],
+                input: &Input<'_>,
+            ) -> Result<Box<dyn Prepared>, PrepareError> {
+                Ok(match self {
+                    $(Self::$variant => {
+                        let recipe = <$recipe as Recipe>::of(input)?;
+                        Box::new(Ready::new(platform, devices, recipe)?)
+                    })*
+                })
+            }
+        }
+
+        /// The workloads' host kernels by their names, for workers that run them.
+        #[cfg(all(feature = "offload", target_os = "linux"))]
+        #[must_use]
+        pub fn registry() -> dml_arenas::offload::Registry {
+            dml_arenas::offload::Registry::new()
+                $(.with(<$recipe as Recipe>::NAME, variants::in_worker::<$recipe>()))*
+        }
+    };
 }
 
-/// A benchmark workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Workload {
+suite! {
     /// a·x + y.
-    Saxpy,
+    Saxpy is crate::saxpy::Problem,
     /// Blurs a picture with a square filter.
-    Gaussian,
+    Gaussian is crate::gaussian::Problem,
     /// Draws the Mandelbrot set.
-    Mandelbrot,
+    Mandelbrot is crate::mandelbrot::Problem,
     /// Adds two vectors.
-    Vecadd,
+    Vecadd is crate::vecadd::Problem,
     /// Multiplies two square matrices.
-    Matmul,
+    Matmul is crate::matmul::Problem,
+    /// Adds up the series of sine, cosine and tangent.
+    Taylor is crate::taylor::Problem,
+    /// Draws mirroring spheres by following rays.
+    Ray is crate::ray::Problem,
+    /// Hands out units among activities: the resource allocation problem.
+    Rap is crate::rap::Problem,
+    /// Moves bodies that pull each other.
+    Nbody is crate::nbody::Problem,
+    /// Prices options by a binomial tree.
+    Binomial is crate::binomial::Problem,
+}
+
+/// What a recipe says without a problem.
+struct Facts {
+    name: &'static str,
+    largest_published: u64,
+    size_is_edge: bool,
+    takes_picture: bool,
+    makes_picture: bool,
+}
+
+impl Facts {
+    const fn of<R: Recipe>() -> Self {
+        Self {
+            name: R::NAME,
+            largest_published: R::LARGEST_PUBLISHED,
+            size_is_edge: R::SIZE_IS_EDGE,
+            takes_picture: R::TAKES_PICTURE,
+            makes_picture: R::MAKES_PICTURE,
+        }
+    }
 }
 
 impl Workload {
-    /// Every workload, in the order of the suite.
-    pub const ALL: [Self; 5] = [Self::Saxpy, Self::Gaussian, Self::Mandelbrot, Self::Vecadd, Self::Matmul];
-
     /// The name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Saxpy => "saxpy",
-            Self::Gaussian => "gaussian",
-            Self::Mandelbrot => "mandelbrot",
-            Self::Vecadd => "vecadd",
-            Self::Matmul => "matmul",
-        }
+        self.facts().name
+    }
+
+    /// The largest published size, as [`Input::Size`] takes it.
+    #[must_use]
+    pub const fn largest_published(self) -> u64 {
+        self.facts().largest_published
+    }
+
+    /// Whether [`Input::Size`] is the length of a picture's edges, so that the work grows with its square.
+    #[must_use]
+    pub const fn size_is_edge(self) -> bool {
+        self.facts().size_is_edge
     }
 
     /// Whether it can work on a picture of the user's.
     #[must_use]
     pub const fn takes_picture(self) -> bool {
-        matches!(self, Self::Gaussian)
+        self.facts().takes_picture
     }
 
     /// Whether its result is a picture.
     #[must_use]
     pub const fn makes_picture(self) -> bool {
-        matches!(self, Self::Gaussian | Self::Mandelbrot)
+        self.facts().makes_picture
     }
 
     /// Makes the problem, its buffers, and a variant of the kernel for each of `devices`.
@@ -109,13 +163,7 @@ impl Workload {
         if let (Input::Picture(_), false) = (input, self.takes_picture()) {
             return Err(PrepareError::NoPicture { workload: self });
         }
-        Ok(match self {
-            Self::Saxpy => Box::new(saxpy::Saxpy::prepare(platform, devices, input)?),
-            Self::Gaussian => Box::new(gaussian::Gaussian::prepare(platform, devices, input)?),
-            Self::Mandelbrot => Box::new(mandelbrot::Mandelbrot::prepare(platform, devices, input)?),
-            Self::Vecadd => Box::new(vecadd::Vecadd::prepare(platform, devices, input)?),
-            Self::Matmul => Box::new(matmul::Matmul::prepare(platform, devices, input)?),
-        })
+        self.ready(platform, devices, input)
     }
 }
 
@@ -301,26 +349,25 @@ pub trait Prepared: fmt::Debug + Send + Sync {
     /// The buffers that the kernel reads.
     fn inputs(&self) -> Vec<&RawBuffer>;
 
-    /// The buffer that the kernel overwrites.
-    fn output(&self) -> &RawBuffer;
+    /// The buffers that the kernel overwrites.
+    fn outputs(&self) -> Vec<&RawBuffer>;
 
-    /// Before a run: the inputs' latest contents are on the host alone, and whatever an earlier run left in the output
-    /// is overwritten, so that only this run can make it right.
+    /// Before a run: the inputs' latest contents are on the host alone, and whatever an earlier run left in the
+    /// outputs is overwritten, so that only this run can make it right.
     ///
     /// # Errors
     /// Whatever keeps the host from writing.
     fn reset(&self) -> Result<(), AcquireError> {
         self.inputs().into_iter().try_for_each(only_on_host)?;
-        scribble(self.output())
+        self.outputs().into_iter().try_for_each(scribble)
     }
 
-    /// After a run: brings the output to the host.
+    /// After a run: brings the outputs to the host.
     ///
     /// # Errors
     /// Whatever keeps the host from reading.
     fn collect(&self) -> Result<(), AcquireError> {
-        let output = self.output();
-        on_host(output)?.read(output).wait()?.release()
+        self.outputs().into_iter().try_for_each(|output| on_host(output)?.read(output).wait()?.release())
     }
 
     /// Checks every item of the outputs against an independent computation.
@@ -341,18 +388,18 @@ pub trait Prepared: fmt::Debug + Send + Sync {
     /// The same kernel and data for a hand-written program.
     fn plain(&self) -> Plain;
 
-    /// Checks the output of a hand-written program, given as bytes.
+    /// Checks the outputs of a hand-written program, given as bytes in the order of the arguments.
     ///
     /// # Errors
     /// The first wrong item.
-    fn verify_plain(&self, output: &[u8]) -> Result<(), Mismatch>;
+    fn verify_plain(&self, outputs: &[&[u8]]) -> Result<(), Mismatch>;
 }
 
 /// Refuses a problem that main memory cannot hold, before the operating system promises it and breaks the promise.
-fn memory_for(workload: Workload, bytes: u64) -> Result<(), PrepareError> {
+pub(crate) fn memory_for<R: Recipe>(bytes: u64) -> Result<(), PrepareError> {
     let mut probe = Vec::<u8>::new();
     let fits = usize::try_from(bytes).is_ok_and(|bytes| probe.try_reserve_exact(bytes).is_ok());
-    if fits { Ok(()) } else { Err(PrepareError::Memory { workload, bytes }) }
+    if fits { Ok(()) } else { Err(PrepareError::Memory { workload: R::WORKLOAD, bytes }) }
 }
 
 /// Makes a buffer with these contents, in memory that the platform chooses.

@@ -13,6 +13,7 @@ use crate::never_loses;
 use crate::offload;
 use crate::progress::Progress;
 use crate::speeds;
+use crate::suite;
 use crate::{json, table};
 use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
 use dml::core::{DeviceId, DeviceKind, Operation, Unavailable, record::OPERATIONS};
@@ -37,6 +38,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     let Machine { platform, devices, note, link_prices, unavailable } = Machine::of(options)?;
     let mut kept = Kept::open();
     let mut results = Vec::new();
+    let is_suite = options.workloads == [suite::NAME];
     for workload in workloads {
         let found = (&platform, &devices[..], &link_prices, &kept.knowledge);
         let result = bench(options, found, workload)?;
@@ -44,10 +46,15 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         if let Some(note) = kept.note.take() {
             eprintln!("dml: {note}");
         }
-        if !options.json {
+        if !options.json && !is_suite {
             failure::print(&text(&result, note.as_deref(), &unavailable))?;
         }
         results.push(result);
+    }
+    if is_suite {
+        let suite = suite::of(results);
+        let text = || suite::text(&suite, note.as_deref(), &unavailable);
+        return if options.json { json::print(&suite) } else { failure::print(&text()) };
     }
     match &results[..] {
         _ if !options.json => Ok(()),
@@ -60,7 +67,7 @@ fn workloads(names: &[String]) -> Result<Vec<Workload>, Failure> {
     let mut workloads = Vec::new();
     for name in names {
         match name.as_str() {
-            "all" => workloads.extend(Workload::ALL),
+            suite::NAME => workloads.extend(Workload::ALL),
             name => workloads.push(name.parse().map_err(Failure::usage)?),
         }
     }
@@ -445,7 +452,9 @@ impl Native {
     fn summary(&self, prepared: &dyn Prepared) -> Result<f64, Failure> {
         let wrong =
             |error| Failure::Work(format!("the result of the hand-written program is wrong: {error}"));
-        prepared.verify_plain(self.baseline.output(0)).map_err(wrong)?;
+        let outputs: Vec<&[u8]> =
+            (0..prepared.outputs().len()).map(|index| self.baseline.output(index)).collect();
+        prepared.verify_plain(&outputs).map_err(wrong)?;
         Ok(figures::median(self.seconds.iter().copied()))
     }
 }

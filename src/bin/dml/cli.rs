@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dml::prelude::DiscoverOptions;
 use dml::scheduler::PolicySpec;
+use dml_workloads::prepare::Workload;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -92,11 +93,18 @@ impl WorkerOptions {
     }
 }
 
+/// What `dml bench --help` says of the workloads.
+fn workloads_help() -> String {
+    format!(
+        "Workloads: {}, or all. By itself: offload, what transfers to a worker and calls of it take; never-loses, every workload \
+         (or those named after it), size and set of devices beside the best device alone",
+        Workload::ALL.map(Workload::name).join(", ")
+    )
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct BenchOptions {
-    /// Workloads: saxpy, gaussian, mandelbrot, vecadd, matmul, or all. By itself: offload, what transfers to a worker and calls of it take;
-    /// never-loses, every workload (or those named after it), size and set of devices beside the best device alone.
-    #[arg(required = true, value_name = "WORKLOAD")]
+    #[arg(required = true, value_name = "WORKLOAD", help = workloads_help())]
     pub(crate) workloads: Vec<String>,
 
     /// Devices to use, such as cpu,opencl:0; all that there are by default.

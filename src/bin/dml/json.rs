@@ -36,6 +36,22 @@ pub(crate) struct Bench {
     pub(crate) picture: Option<String>,
 }
 
+/// What `dml bench all` prints.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Suite {
+    pub(crate) workloads: Vec<Bench>,
+    pub(crate) means: SuiteMeans,
+}
+
+/// Geometric means over the workloads.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct SuiteMeans {
+    pub(crate) speedup: Option<f64>,
+    pub(crate) s_max: Option<f64>,
+    pub(crate) efficiency: Option<f64>,
+    pub(crate) balance: Option<f64>,
+}
+
 /// One device of a result.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct BenchDevice {

@@ -16,6 +16,7 @@ mod plan;
 mod progress;
 mod reproduce;
 mod speeds;
+mod suite;
 mod table;
 
 use clap::Parser;

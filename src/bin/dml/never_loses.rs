@@ -62,13 +62,8 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
 
 /// The sizes of a workload, from one item in steps of eight, until it is as large as published.
 fn sizes(workload: Workload) -> Vec<u64> {
-    let (paper, is_square) = match workload {
-        Workload::Gaussian => (5120 * 5120, true),
-        Workload::Mandelbrot => (70_300_000, false),
-        Workload::Matmul => (4868, false),
-        Workload::Vecadd => (1 << 20, false),
-        _ => (100_000_000, false),
-    };
+    let (paper, is_square) = (workload.largest_published(), workload.size_is_edge());
+    let paper = if is_square { paper * paper } else { paper };
     let items =
         std::iter::successors(Some(1_u64), |items| Some(items * 8)).take_while(|items| *items < paper);
     let size = |items: u64| if is_square { (items as f64).sqrt().round() as u64 } else { items };

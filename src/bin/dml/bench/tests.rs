@@ -33,8 +33,8 @@ impl Prepared for Counted {
         self.inner.inputs()
     }
 
-    fn output(&self) -> &RawBuffer {
-        self.inner.output()
+    fn outputs(&self) -> Vec<&RawBuffer> {
+        self.inner.outputs()
     }
 
     fn reset(&self) -> Result<(), AcquireError> {
@@ -53,8 +53,8 @@ impl Prepared for Counted {
         self.inner.plain()
     }
 
-    fn verify_plain(&self, output: &[u8]) -> Result<(), Mismatch> {
-        self.inner.verify_plain(output)
+    fn verify_plain(&self, outputs: &[&[u8]]) -> Result<(), Mismatch> {
+        self.inner.verify_plain(outputs)
     }
 }
 

@@ -1,0 +1,567 @@
+//! Nbody: one step of bodies that pull each other, the workload in which every item needs all of an input.
+//!
+//! ```text
+//!   positions (all) ────┐                              ┌─▶ new_positions[items]
+//!   velocities[items] ──┴─▶ pull of every other body ──┴─▶ new_velocities[items]
+//! ```
+//!
+//! A body is `(x, y, z, mass)`. Others pull it with `mass / (d² + softening)^(3/2)` times the way to them.
+//!
+//! Invariants:
+//!
+//! 1. **The sum of pulls has one order**: blocks of 16 bodies, and the sums of blocks with what was lost kept aside (Kahan). So
+//!    the error does not grow with the number of bodies, and one body too few shows among very many.
+//! 2. **Nothing divides by zero**: the softening is above zero, and a body does not pull itself.
+//!
+//! # How far a result may be off
+//! With `u` half a unit in the last place, for the pull of one body:
+//!
+//! | what | relative error |
+//! |---|---|
+//! | the way, in each direction | u |
+//! | its square: two ways, a product, three sums of nothing negative | 6u |
+//! | one over the root: half of that, and 2 units (OpenCL's limit of `rsqrt`; a root and a division on the host take less) | 3u + 4u |
+//! | its cube times the mass: three times that, and three products | 24u |
+//! | times the way | 26u |
+//!
+//! A block adds at most `15u` of the magnitudes, the sum of blocks `2u`. So the pull is off by at most `43u` times the sum `A` of
+//! the magnitudes in its direction, however many bodies there are. New velocity and position add the roundings of two operations and
+//! of four. Contraction has one rounding less.
+//!
+//! # Source
+//! The benchmark of the co-execution papers with two buffers read and two written, groups of 64: 409,600 bodies in "Straightforward
+//! Heterogeneous Computing with the oneAPI Coexecutor Runtime", 32,768 in "Automatic OpenCL code generation for multi-device
+//! heterogeneous architectures". There as in the AMD APP SDK, which adds up plainly.
+
+use crate::check::{Mismatch, Value};
+use crate::prepare::{
+    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
+};
+use crate::random;
+use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_core::Scalar;
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+/// Work-items of one OpenCL work-group, which is also the number of bodies of a tile.
+pub const LOCAL_SIZE: u64 = 64;
+
+/// The OpenCL C 1.2 program.
+///
+/// # Shape and units
+/// Kernel arguments: `global const float4* positions`, `global const float4* velocities`, `global float4* new_positions`, `global
+/// float4* new_velocities`, `uint bodies`, `float softening`, `float step`, `ulong end` (items from `end` on are left
+/// alone). The buffers are whole, the global offset is the first item of the package.
+pub const OPENCL_SOURCE: &str = include_str!("kernels/nbody.cl");
+
+/// The name of the kernel in [`OPENCL_SOURCE`].
+pub const OPENCL_KERNEL: &str = "nbody";
+
+/// Added to the square of each distance.
+pub const SOFTENING: f32 = 1.0 / 256.0;
+/// The time of a step.
+pub const STEP: f32 = 1.0 / 64.0;
+
+/// How large a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Size {
+    /// Bodies.
+    pub items: u64,
+}
+
+/// For tests: milliseconds, and no multiple of the local size.
+pub const TINY: Size = Size { items: 701 };
+/// About a second alone on one core; half of the smaller published size.
+pub const SMALL: Size = Size { items: 16_384 };
+/// The larger published size.
+pub const PAPER: Size = Size { items: 409_600 };
+
+/// Bodies whose pulls are added up plainly.
+const BLOCK: usize = 16;
+/// Bodies that the host kernel moves side by side.
+const LANES: usize = 16;
+/// Bodies of one job of the host kernel.
+const BODIES_PER_JOB: usize = 32;
+/// What all bodies weigh together: enough for a pull to change a velocity as much as the velocity is.
+const MASS: f32 = 64.0;
+/// Half a unit in the last place, relative.
+const UNIT: f64 = f32::EPSILON as f64 / 2.0;
+
+/// Values in the three directions, each with how far a result may be off.
+type Bounded = [(f64, f64); 3];
+
+/// The bodies of one step.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    positions: Vec<[f32; 4]>,
+    velocities: Vec<[f32; 4]>,
+    /// New positions and velocities by the reference, once they were needed: they take as long as the step.
+    expected: OnceLock<Vec<[Bounded; 2]>>,
+}
+
+impl Problem {
+    /// The most bodies: the pulls of rounding that were left out still do not count.
+    pub const MOST_BODIES: u64 = 1 << 26;
+
+    /// Draws bodies in a cube of edge 2, in parallel.
+    ///
+    /// ```
+    /// use dml_workloads::nbody::{self, Problem, SOFTENING, STEP};
+    ///
+    /// let problem = Problem::generate(nbody::TINY, 42);
+    /// let (mut positions, mut velocities) = (problem.positions().to_vec(), problem.velocities().to_vec());
+    /// let (all, own) = (problem.positions(), problem.velocities());
+    /// nbody::host(0..problem.items(), SOFTENING, STEP, all, own, &mut positions, &mut velocities);
+    /// problem.check(&positions, &velocities)?;
+    /// # Ok::<(), dml_workloads::check::Mismatch>(())
+    /// ```
+    #[must_use]
+    pub fn generate(size: Size, seed: u64) -> Self {
+        let vector = |stream: u64, index| {
+            [1, 2, 3].map(|axis| random::signed_unit(random::stream(seed, 3 * stream + axis), index))
+        };
+        let mass = |index| (0.5 + random::unit(random::stream(seed, 0), index)) * MASS / size.items as f32;
+        let position = |index| {
+            let [x, y, z] = vector(0, index);
+            [x, y, z, mass(index)]
+        };
+        let velocity = |index| {
+            let [x, y, z] = vector(1, index);
+            // The fourth number goes through unchanged.
+            [x, y, z, index as f32]
+        };
+        Self {
+            positions: (0..size.items).into_par_iter().map(position).collect(),
+            velocities: (0..size.items).into_par_iter().map(velocity).collect(),
+            expected: OnceLock::new(),
+        }
+    }
+
+    /// The number of items: one per body.
+    #[must_use]
+    pub fn items(&self) -> u64 {
+        self.positions.len() as u64
+    }
+
+    /// Where the bodies are, and their masses.
+    #[must_use]
+    pub fn positions(&self) -> &[[f32; 4]] {
+        &self.positions
+    }
+
+    /// The velocities; the fourth number says nothing, and goes through unchanged.
+    #[must_use]
+    pub fn velocities(&self) -> &[[f32; 4]] {
+        &self.velocities
+    }
+
+    /// Compares whole outputs with a direct sum in double precision, from the last body to the first.
+    ///
+    /// The reference is computed in the first check of a problem, and kept.
+    ///
+    /// # Errors
+    /// A [`Mismatch`] with the first wrong item, or with the lengths where they differ.
+    pub fn check(&self, positions: &[[f32; 4]], velocities: &[[f32; 4]]) -> Result<(), Mismatch> {
+        let bodies = self.positions.len();
+        Mismatch::of_length("length of the nbody positions", bodies, positions.len(), 1)?;
+        Mismatch::of_length("length of the nbody velocities", bodies, velocities.len(), 1)?;
+        let all = self
+            .expected
+            .get_or_init(|| (0..bodies).into_par_iter().map(|body| self.expected(body)).collect());
+        let wrong = (0..bodies).into_par_iter().with_min_len(1024).find_map_first(|body| {
+            let exactly = |value: f32| (f64::from(value), 0.0);
+            let [position, velocity] = &all[body];
+            let mass = exactly(self.positions[body][3]);
+            let fourth = exactly(self.velocities[body][3]);
+            wrong_part(position, mass, positions[body], "position of nbody")
+                .or_else(|| wrong_part(velocity, fourth, velocities[body], "velocity of nbody"))
+                .map(|mismatch| Mismatch { item: body as u64, ..mismatch })
+        });
+        wrong.map_or(Ok(()), Err)
+    }
+
+    /// New position and velocity of a body.
+    fn expected(&self, body: usize) -> [Bounded; 2] {
+        let own = self.positions[body].map(f64::from);
+        let (mut pull, mut magnitude) = ([0.0; 3], [0.0; 3]);
+        for other in self.positions.iter().rev() {
+            let other = other.map(f64::from);
+            let way = [other[0] - own[0], other[1] - own[1], other[2] - own[2]];
+            let square = way.iter().map(|along| along * along).sum::<f64>() + f64::from(SOFTENING);
+            let strength = other[3] / (square * square.sqrt());
+            for axis in 0..3 {
+                pull[axis] += strength * way[axis];
+                magnitude[axis] += (strength * way[axis]).abs();
+            }
+        }
+        let (step, half) = (f64::from(STEP), 0.5 * f64::from(STEP).powi(2));
+        // What single precision cannot hold as a normal number may be lost in every operation.
+        let lost = f64::from(f32::MIN_POSITIVE) * 8.0 * self.positions.len() as f64;
+        let of_axis = |axis: usize| {
+            let velocity = f64::from(self.velocities[body][axis]);
+            let off = UNIT * 43.0 * magnitude[axis] + lost;
+            let (gain, moved, fallen) = (pull[axis] * step, velocity * step, pull[axis] * half);
+            let (faster, further) = (velocity + gain, own[axis] + moved + fallen);
+            let roundings = moved.abs() + (own[axis] + moved).abs() + fallen.abs() + further.abs();
+            // The factor covers roundings of higher order.
+            let position = (further, 1.01 * (half * off + UNIT * roundings));
+            let velocity = (faster, 1.01 * (step * off + UNIT * (gain.abs() + faster.abs())));
+            (position, velocity)
+        };
+        let [x, y, z] = [0, 1, 2].map(of_axis);
+        [[x.0, y.0, z.0], [x.1, y.1, z.1]]
+    }
+}
+
+/// The first of a body's four numbers that is not what it must be.
+fn wrong_part(
+    expected: &Bounded,
+    fourth: (f64, f64),
+    found: [f32; 4],
+    what: &'static str,
+) -> Option<Mismatch> {
+    let mut all = expected.iter().chain([&fourth]).zip(found);
+    all.find_map(|((expected, most), found)| {
+        let (expected, found) = (*expected, f64::from(found));
+        let is_right = (found - expected).abs() <= *most;
+        let (expected, found) = (Value::Real(expected), Value::Real(found));
+        (!is_right).then_some(Mismatch { item: 0, expected, found, what })
+    })
+}
+
+/// Computes one package on the host, in the current rayon pool.
+///
+/// # Shape and units
+/// `items` are global item numbers; `positions` is whole, all other slices hold the elements of just these items.
+///
+/// # Panics
+/// When a slice is not as long as said above.
+pub fn host(
+    items: Range<u64>,
+    softening: f32,
+    step: f32,
+    positions: &[[f32; 4]],
+    velocities: &[[f32; 4]],
+    new_positions: &mut [[f32; 4]],
+    new_velocities: &mut [[f32; 4]],
+) {
+    let count = items.end.saturating_sub(items.start);
+    let lengths = [velocities.len(), new_positions.len(), new_velocities.len()];
+    assert!(
+        lengths.iter().all(|length| *length as u64 == count)
+            && (count == 0 || items.end <= positions.len() as u64),
+        "nbody of items {items:?} of {}: velocities and the outputs have {lengths:?} elements, not {count}",
+        positions.len()
+    );
+    if count == 0 {
+        return;
+    }
+    let own = &positions[items.start as usize..items.end as usize];
+    let jobs = own.par_chunks(BODIES_PER_JOB).zip(velocities.par_chunks(BODIES_PER_JOB));
+    let outputs =
+        new_positions.par_chunks_mut(BODIES_PER_JOB).zip(new_velocities.par_chunks_mut(BODIES_PER_JOB));
+    jobs.zip(outputs).for_each(|((own, velocities), (new_positions, new_velocities))| {
+        for (index, own) in own.chunks(LANES).enumerate() {
+            let pulls = pulls(own, positions, softening);
+            for (lane, own) in own.iter().enumerate() {
+                let body = index * LANES + lane;
+                let velocity = velocities[body];
+                new_positions[body][3] = own[3];
+                new_velocities[body][3] = velocity[3];
+                for axis in 0..3 {
+                    let pull = pulls[axis][lane];
+                    new_positions[body][axis] =
+                        own[axis] + velocity[axis] * step + pull * (0.5 * step * step);
+                    new_velocities[body][axis] = velocity[axis] + pull * step;
+                }
+            }
+        }
+    });
+}
+
+/// A number for each of the bodies that go side by side.
+type Lanes = [f32; LANES];
+
+/// The pull of all bodies at the places of at most [`LANES`] of them.
+fn pulls(own: &[[f32; 4]], positions: &[[f32; 4]], softening: f32) -> [Lanes; 3] {
+    // Lanes beyond the end repeat the last body.
+    let place = |axis: usize| -> Lanes { std::array::from_fn(|lane| own[lane.min(own.len() - 1)][axis]) };
+    let places = [place(0), place(1), place(2)];
+    let [mut sum, mut lost] = [[[0.0_f32; LANES]; 3]; 2];
+    for block in positions.chunks(BLOCK) {
+        let part = pulls_of_block(&places, block, softening);
+        for axis in 0..3 {
+            for lane in 0..LANES {
+                let rest = part[axis][lane] - lost[axis][lane];
+                let next = sum[axis][lane] + rest;
+                lost[axis][lane] = (next - sum[axis][lane]) - rest;
+                sum[axis][lane] = next;
+            }
+        }
+    }
+    sum
+}
+
+/// The plain sum of the pulls of a few bodies. Each direction has variables of its own, so that compilers make vectors of
+/// lanes and not of directions.
+fn pulls_of_block([own_x, own_y, own_z]: &[Lanes; 3], block: &[[f32; 4]], softening: f32) -> [Lanes; 3] {
+    let (mut pull_x, mut pull_y, mut pull_z) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
+    for [x, y, z, mass] in block {
+        for lane in 0..LANES {
+            let (x, y, z) = (x - own_x[lane], y - own_y[lane], z - own_z[lane]);
+            let inverse = 1.0 / (x * x + y * y + z * z + softening).sqrt();
+            let strength = mass * inverse * inverse * inverse;
+            pull_x[lane] += strength * x;
+            pull_y[lane] += strength * y;
+            pull_z[lane] += strength * z;
+        }
+    }
+    [pull_x, pull_y, pull_z]
+}
+
+/// The seed of the inputs that are co-executed; any other would do.
+const SEED: u64 = 0xB0D1E5;
+/// The bytes of a body's position or velocity.
+const BODY_BYTES: u64 = 16;
+
+impl Recipe for Problem {
+    const NAME: &'static str = "nbody";
+    const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const LARGEST_PUBLISHED: u64 = PAPER.items;
+
+    fn of(input: &Input<'_>) -> Result<Self, PrepareError> {
+        let size = input.pick::<Self, _>([TINY, SMALL, PAPER], Self::MOST_BODIES, |items| Size { items })?;
+        // The bodies, every buffer, and the reference.
+        memory_for::<Self>(size.items * (6 * BODY_BYTES + size_of::<[Bounded; 2]>() as u64))?;
+        Ok(Self::generate(size, SEED))
+    }
+
+    fn items(&self) -> u64 {
+        self.items()
+    }
+
+    fn groups(&self) -> Groups {
+        Groups::Line(LOCAL_SIZE)
+    }
+
+    fn arguments(&self) -> Arguments<'_> {
+        Arguments::default()
+            .read_all(&self.positions)
+            .read(&self.velocities)
+            .write::<[f32; 4]>(self.items())
+            .write::<[f32; 4]>(self.items())
+            .scalar(self.positions.len() as u32)
+            .scalar(SOFTENING)
+            .scalar(STEP)
+    }
+
+    fn compute<V: HostView>(
+        items: Range<u64>,
+        views: &mut [V],
+        scalars: &[Scalar],
+    ) -> Result<(), ComputeError> {
+        let count = views.len();
+        let [positions, velocities, new_positions, new_velocities] = views else {
+            return Err(wrong_buffers::<Self>(count));
+        };
+        let scalar = |index| launch::scalar::<f32>(scalars, index);
+        let (softening, step) = (scalar(1)?, scalar(2)?);
+        let (positions, velocities) = (positions.slice()?, velocities.slice()?);
+        let (moved, faster) = (new_positions.slice_mut()?, new_velocities.slice_mut()?);
+        host(items, softening, step, positions, velocities, moved, faster);
+        Ok(())
+    }
+
+    fn judge(&self, outputs: &Outputs<'_>) -> Result<(), Mismatch> {
+        self.check(&outputs.of(0), &outputs.of(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packages;
+    use proptest::prelude::*;
+
+    type Solved = (Vec<[f32; 4]>, Vec<[f32; 4]>);
+
+    /// The step in which the bodies of `problem` are pulled by those of `pulling`.
+    fn step_by(problem: &Problem, pulling: &[[f32; 4]]) -> Solved {
+        let of_body = |(own, velocity): (&[f32; 4], &[f32; 4])| {
+            let pull = pulls(&[*own], pulling, SOFTENING);
+            let (mut moved, mut faster) = (*own, *velocity);
+            for axis in 0..3 {
+                moved[axis] = own[axis] + velocity[axis] * STEP + pull[axis][0] * (0.5 * STEP * STEP);
+                faster[axis] = velocity[axis] + pull[axis][0] * STEP;
+            }
+            (moved, faster)
+        };
+        problem.positions.iter().zip(&problem.velocities).map(of_body).unzip()
+    }
+
+    fn solve(problem: &Problem) -> Solved {
+        let mut moved = vec![[f32::NAN; 4]; problem.positions.len()];
+        let mut faster = moved.clone();
+        let (positions, velocities) = (&problem.positions, &problem.velocities);
+        host(0..problem.items(), SOFTENING, STEP, positions, velocities, &mut moved, &mut faster);
+        (moved, faster)
+    }
+
+    #[test]
+    fn host_output_passes_the_check_at_every_awkward_size() {
+        for items in [0, 1, 2, 15, 16, 17, 31, 33, 65, TINY.items, 3_001] {
+            let problem = Problem::generate(Size { items }, items);
+            let (moved, faster) = solve(&problem);
+            problem.check(&moved, &faster).unwrap();
+        }
+    }
+
+    /// Two bodies on a line fall towards each other, the light one faster; one alone goes straight on.
+    #[test]
+    fn bodies_pull_each_other() {
+        let positions = vec![[-1.0, 0.0, 0.0, 2.0], [1.0, 0.0, 0.0, 6.0]];
+        let velocities = vec![[0.0; 4]; 2];
+        let two = Problem { positions, velocities, expected: OnceLock::new() };
+        let (_, faster) = solve(&two);
+        // Mass over distance squared, times the step.
+        assert!((faster[0][0] / (6.0 / 4.0 * STEP) - 1.0).abs() < 2e-3, "{faster:?}");
+        assert!((faster[1][0] / (-2.0 / 4.0 * STEP) - 1.0).abs() < 2e-3, "{faster:?}");
+        let one = Problem::generate(Size { items: 1 }, 4);
+        let (moved, faster) = solve(&one);
+        assert_eq!(faster, one.velocities);
+        assert_eq!(moved[0][1], one.positions[0][1] + one.velocities[0][1] * STEP);
+    }
+
+    #[test]
+    fn contracted_output_passes_the_check() {
+        let problem = Problem::generate(TINY, 3);
+        let mut solved = (Vec::new(), Vec::new());
+        for (own, velocity) in problem.positions.iter().zip(&problem.velocities) {
+            let mut pull = [0.0_f32; 3];
+            for block in problem.positions.chunks(BLOCK) {
+                let mut part = [0.0_f32; 3];
+                for other in block {
+                    let way: [f32; 3] = std::array::from_fn(|axis| other[axis] - own[axis]);
+                    let square = way.iter().fold(SOFTENING, |sum, along| along.mul_add(*along, sum));
+                    let strength = other[3] * square.sqrt().recip().powi(3);
+                    for axis in 0..3 {
+                        part[axis] = strength.mul_add(way[axis], part[axis]);
+                    }
+                }
+                // So few blocks can be added up plainly.
+                (0..3).for_each(|axis| pull[axis] += part[axis]);
+            }
+            let along =
+                |axis: usize| pull[axis].mul_add(0.5 * STEP * STEP, velocity[axis].mul_add(STEP, own[axis]));
+            solved.0.push([along(0), along(1), along(2), own[3]]);
+            let faster = |axis: usize| pull[axis].mul_add(STEP, velocity[axis]);
+            solved.1.push([faster(0), faster(1), faster(2), velocity[3]]);
+        }
+        problem.check(&solved.0, &solved.1).unwrap();
+    }
+
+    #[test]
+    fn check_rejects_one_wrong_item_first_last_and_between() {
+        let problem = Problem::generate(TINY, 5);
+        let right = solve(&problem);
+        let last = TINY.items as usize - 1;
+        for item in [0, 1, last / 2, last - 1, last] {
+            for (which, bounds) in problem.expected(item).iter().enumerate() {
+                for axis in 0..4 {
+                    let off = bounds.get(axis).map_or(f32::EPSILON, |(_, most)| 2.1 * *most as f32);
+                    let value = [&right.0, &right.1][which][item][axis];
+                    // The fourth number of the first velocity is zero.
+                    let off = if axis == 3 { off * value.max(1.0) } else { off };
+                    for wrong in [value + off, value - off, f32::NAN, f32::INFINITY] {
+                        let mut broken = right.clone();
+                        [&mut broken.0, &mut broken.1][which][item][axis] = wrong;
+                        let told = problem.check(&broken.0, &broken.1).unwrap_err();
+                        assert_eq!(told.item, item as u64, "{which} {axis} {wrong}");
+                    }
+                }
+            }
+        }
+        assert_eq!(problem.check(&right.0[1..], &right.1).unwrap_err().item, TINY.items - 1);
+        assert_eq!(problem.check(&right.0, &right.1[1..]).unwrap_err().item, TINY.items - 1);
+    }
+
+    /// The smallest error of the workload: one body whose pull is missing, or counted twice, or that is where another one is.
+    #[test]
+    fn check_rejects_one_body_too_few_too_many_or_elsewhere() {
+        for items in [TINY.items, 2_003] {
+            let problem = Problem::generate(Size { items }, 6);
+            let (moved, faster) = solve(&problem);
+            let all = &problem.positions;
+            // Whichever body is missing, body 0 shows it.
+            for missing in (1..all.len()).step_by(all.len() / 97) {
+                let mut few = all.clone();
+                few[missing][3] = 0.0;
+                let mut twice = all.clone();
+                twice[missing][3] *= 2.0;
+                let mut elsewhere = all.clone();
+                elsewhere[missing] = all[missing - 1];
+                for (what, pulling) in [("missing", few), ("twice", twice), ("elsewhere", elsewhere)] {
+                    let pull = pulls(&all[..1], &pulling, SOFTENING);
+                    let mut broken = faster.clone();
+                    for axis in 0..3 {
+                        broken[0][axis] = problem.velocities[0][axis] + pull[axis][0] * STEP;
+                    }
+                    let told = problem.check(&moved, &broken);
+                    assert_eq!(told.map_err(|told| told.item), Err(0), "{items}: {missing} {what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shifted_outputs_are_rejected() {
+        let problem = Problem::generate(TINY, 7);
+        let (mut moved, mut faster) = step_by(&problem, &problem.positions);
+        problem.check(&moved, &faster).unwrap();
+        moved.rotate_left(1);
+        assert_eq!(problem.check(&moved, &faster).unwrap_err().item, 0);
+        moved.rotate_right(1);
+        faster.rotate_left(1);
+        assert_eq!(problem.check(&moved, &faster).unwrap_err().item, 0);
+    }
+
+    #[test]
+    fn opencl_source_adds_up_the_same_blocks() {
+        assert!(OPENCL_SOURCE.contains(&format!("#define BLOCK {BLOCK}\n")));
+        assert!(OPENCL_SOURCE.contains(&format!("#define TILE {LOCAL_SIZE}\n")));
+        assert!(LOCAL_SIZE.is_multiple_of(BLOCK as u64));
+    }
+
+    #[test]
+    fn seeds_and_bodies_differ() {
+        let [one, same, other] = [1, 1, 2].map(|seed| Problem::generate(TINY, seed));
+        assert_eq!((&one.positions, &one.velocities), (&same.positions, &same.velocities));
+        assert_ne!(one.positions, other.positions);
+        assert!(one.positions.windows(2).all(|pair| (0..4).all(|axis| pair[0][axis] != pair[1][axis])));
+        assert!(one.positions.iter().zip(&one.velocities).all(|(place, speed)| place != speed));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn packages_give_the_bytes_of_the_whole(items in 0_u64..300, seed: u64, cuts in packages::cuts()) {
+            let problem = Problem::generate(Size { items }, seed);
+            let whole = solve(&problem);
+            problem.check(&whole.0, &whole.1).unwrap();
+            let mut parts = (vec![[f32::NAN; 4]; whole.0.len()], vec![[f32::NAN; 4]; whole.1.len()]);
+            for package in packages::split(items, &cuts) {
+                host(
+                    package.clone(),
+                    SOFTENING,
+                    STEP,
+                    &problem.positions,
+                    &problem.velocities[package.start as usize..package.end as usize],
+                    packages::part(&mut parts.0, &package, 1),
+                    packages::part(&mut parts.1, &package, 1),
+                );
+            }
+            prop_assert!(parts == whole);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! A recipe with its buffers on a platform.
+
+use super::recipe::{Argument, Groups, Outputs, Recipe};
+use super::{Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, on_host, variants};
+use crate::check::Mismatch;
+use dml_core::{Access, AcquireError, DeviceId, Platform, RawBuffer, Scalar};
+use dml_scheduler::Kernel;
+use std::path::Path;
+
+/// A workload that is ready to run.
+#[derive(Debug)]
+pub(super) struct Ready<R> {
+    recipe: R,
+    kernel: Kernel,
+    inputs: Vec<RawBuffer>,
+    outputs: Vec<RawBuffer>,
+}
+
+impl<R: Recipe> Ready<R> {
+    pub(super) fn new(platform: &Platform, devices: &[DeviceId], recipe: R) -> Result<Self, PrepareError> {
+        let mut kernel = match recipe.groups() {
+            Groups::Line(local) => Kernel::new(R::NAME, local),
+            Groups::Rows { columns, local: [across, down] } => {
+                Kernel::new(R::NAME, down).rows(columns, across)
+            }
+        };
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+        for argument in recipe.arguments().0 {
+            kernel = match argument {
+                Argument::Input { contents, make, footprint } => {
+                    let buffer = make.0(platform, contents)?;
+                    inputs.push(buffer.clone());
+                    kernel.argument(dml_scheduler::Argument::part(&buffer, Access::ReadOnly, footprint))
+                }
+                Argument::Output { elements, make, footprint, .. } => {
+                    let buffer = make.0(platform, elements)?;
+                    outputs.push(buffer.clone());
+                    kernel.argument(dml_scheduler::Argument::part(
+                        &buffer,
+                        Access::WriteInvalidate,
+                        footprint,
+                    ))
+                }
+                Argument::Scalar(value) => kernel.scalar(value),
+            };
+        }
+        let kernel = variants::add::<R>(kernel.end(), platform, devices)?;
+        Ok(Self { recipe, kernel, inputs, outputs })
+    }
+
+    /// Lends the outputs, as the host sees them.
+    fn with_outputs<T>(
+        &self,
+        use_them: impl FnOnce(&Outputs<'_>) -> Result<T, VerifyError>,
+    ) -> Result<T, VerifyError> {
+        let Some(first) = self.outputs.first() else { return use_them(&Outputs(Vec::new())) };
+        let grants = self.outputs.iter().fold(on_host(first)?, |acquire, output| acquire.read(output));
+        let grants = grants.wait()?;
+        let viewed = |buffer: &RawBuffer, cause| AcquireError::View { buffer: buffer.name(), cause };
+        let bytes = |buffer| grants.slice::<u8>(buffer).map_err(|cause| viewed(buffer, cause));
+        let bytes = self.outputs.iter().map(bytes).collect::<Result<_, _>>()?;
+        let result = use_them(&Outputs(bytes))?;
+        grants.release()?;
+        Ok(result)
+    }
+}
+
+impl<R: Recipe> Prepared for Ready<R> {
+    fn workload(&self) -> Workload {
+        R::WORKLOAD
+    }
+
+    fn size(&self) -> Vec<(&'static str, u64)> {
+        self.recipe.size()
+    }
+
+    fn items(&self) -> u64 {
+        self.recipe.items()
+    }
+
+    fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    fn inputs(&self) -> Vec<&RawBuffer> {
+        self.inputs.iter().collect()
+    }
+
+    fn outputs(&self) -> Vec<&RawBuffer> {
+        self.outputs.iter().collect()
+    }
+
+    fn verify(&self) -> Result<(), VerifyError> {
+        self.with_outputs(|outputs| Ok(self.recipe.judge(outputs)?))
+    }
+
+    fn write_picture(&self, path: &Path) -> Result<(), VerifyError> {
+        let no_picture = VerifyError::NoPicture { workload: R::WORKLOAD };
+        let picture = self.with_outputs(|outputs| self.recipe.draw(outputs).ok_or(no_picture))?;
+        Ok(picture.write(path)?)
+    }
+
+    fn plain(&self) -> Plain {
+        let plain = |argument: Argument<'_>| match argument {
+            Argument::Input { contents, .. } => PlainArgument::Input(contents.to_vec()),
+            Argument::Output { bytes, .. } => PlainArgument::Output(bytes),
+            Argument::Scalar(Scalar::U32(value)) => PlainArgument::U32(value),
+            Argument::Scalar(Scalar::U64(value)) => PlainArgument::U64(value),
+            Argument::Scalar(Scalar::F32(value)) => PlainArgument::F32(value),
+            Argument::Scalar(other) => unreachable!("no workload has a scalar like {other:?}"),
+        };
+        let mut arguments: Vec<_> = self.recipe.arguments().0.into_iter().map(plain).collect();
+        arguments.push(PlainArgument::U64(self.items()));
+        let (items, local_size) = match self.recipe.groups() {
+            Groups::Line(local) => ([self.items(), 1], [local, 1]),
+            Groups::Rows { columns, local } => ([columns, self.items()], local),
+        };
+        let (source, kernel) = (R::OPENCL.source, R::OPENCL.kernel);
+        Plain { source, kernel, arguments, items, local_size }
+    }
+
+    fn verify_plain(&self, outputs: &[&[u8]]) -> Result<(), Mismatch> {
+        self.recipe.judge(&Outputs(outputs.to_vec()))
+    }
+}

@@ -1,0 +1,200 @@
+//! What the file of a workload says of it, so that everything else follows.
+//!
+//! ```text
+//!   Recipe::of(input) ──▶ problem ──arguments()──▶ buffers, kernel, launchers     what is co-executed
+//!                           │    └─────────────▶ Plain                            what is run by hand
+//!                           └─ judge(outputs), draw(outputs)
+//! ```
+//! The page `docs/adding-a-workload.md` leads through writing one.
+
+use super::{Input, PrepareError, Workload, filled};
+use crate::check::Mismatch;
+use crate::picture::Picture;
+use bytemuck::Pod;
+use dml_arenas::launch::{ComputeError, HostView};
+use dml_core::{Platform, RawBuffer, Scalar};
+use dml_scheduler::Footprint;
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+/// Which workload of the suite a recipe is; the registration says it.
+pub(crate) trait Listed {
+    const WORKLOAD: Workload;
+}
+
+/// A workload: its problem, the arguments of its kernel, the kernel on the host, and what judges a result.
+pub(crate) trait Recipe: Listed + Sized + fmt::Debug + Send + Sync + 'static {
+    /// The name on the command line, and of the function that workers run.
+    const NAME: &'static str;
+    /// The kernel for OpenCL devices.
+    const OPENCL: Program;
+    /// The largest published size, as [`Input::Size`] takes it.
+    const LARGEST_PUBLISHED: u64;
+    /// Whether [`Input::Size`] is the length of a picture's edges, so that the work grows with its square.
+    const SIZE_IS_EDGE: bool = false;
+    /// Whether it can work on a picture of the user's.
+    const TAKES_PICTURE: bool = false;
+    /// Whether its result is a picture.
+    const MAKES_PICTURE: bool = false;
+
+    /// Makes the problem. A picture is given only to a workload that takes one.
+    fn of(input: &Input<'_>) -> Result<Self, PrepareError>;
+
+    /// The number of items.
+    fn items(&self) -> u64;
+
+    /// The sizes that describe the problem, by name.
+    fn size(&self) -> Vec<(&'static str, u64)> {
+        vec![("items", self.items())]
+    }
+
+    /// The work-items of one item, and of one work-group.
+    fn groups(&self) -> Groups;
+
+    /// The arguments of the kernel in their order. The end of the package is added as the last one.
+    fn arguments(&self) -> Arguments<'_>;
+
+    /// The kernel on the host and in workers. `views` are the parts of the buffers, and `scalars` the scalars, each in the order
+    /// of the arguments.
+    fn compute<V: HostView>(
+        items: Range<u64>,
+        views: &mut [V],
+        scalars: &[Scalar],
+    ) -> Result<(), ComputeError>;
+
+    /// Compares every item of the outputs with an independent computation.
+    fn judge(&self, outputs: &Outputs<'_>) -> Result<(), Mismatch>;
+
+    /// The picture that the outputs make, for workloads that make one.
+    fn draw(&self, outputs: &Outputs<'_>) -> Option<Picture> {
+        let _ = outputs;
+        None
+    }
+}
+
+/// A kernel in a language that a device compiles.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    not(feature = "opencl"),
+    allow(dead_code, reason = "without OpenCL the host's kernel is all there is")
+)]
+pub(crate) struct Program {
+    pub(crate) source: &'static str,
+    pub(crate) kernel: &'static str,
+}
+
+/// How items become work-items.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Groups {
+    /// An item is one work-item; so many of them are a work-group.
+    Line(u64),
+    /// An item is a row of so many work-items; a work-group has so many columns and rows.
+    Rows { columns: u64, local: [u64; 2] },
+}
+
+/// The arguments of a kernel, in their order.
+#[derive(Debug, Default)]
+pub(crate) struct Arguments<'a>(pub(super) Vec<Argument<'a>>);
+
+#[derive(Debug)]
+pub(super) enum Argument<'a> {
+    Input { contents: &'a [u8], make: Make<&'a [u8]>, footprint: Footprint },
+    Output { elements: u64, bytes: u64, make: Make<u64>, footprint: Footprint },
+    Scalar(Scalar),
+}
+
+/// Makes a buffer of elements whose type is forgotten otherwise.
+pub(super) struct Make<T>(pub(super) fn(&Platform, T) -> Result<RawBuffer, PrepareError>);
+
+impl<T> fmt::Debug for Make<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Make")
+    }
+}
+
+impl<'a> Arguments<'a> {
+    /// Adds a buffer that is read, one element per item.
+    pub(crate) fn read<T: Pod>(self, values: &'a [T]) -> Self {
+        self.read_part(values, Footprint::one_to_one(size_of::<T>() as u64))
+    }
+
+    /// Adds a buffer that every package reads completely.
+    pub(crate) fn read_all<T: Pod>(self, values: &'a [T]) -> Self {
+        self.read_part(values, Footprint::Whole)
+    }
+
+    /// Adds a buffer of which a package reads what the footprint names.
+    pub(crate) fn read_part<T: Pod>(mut self, values: &'a [T], footprint: Footprint) -> Self {
+        let make: Make<&'a [u8]> = Make(|platform, contents| {
+            let buffer = filled::<T>(platform, bytemuck::cast_slice(contents))?;
+            Ok(buffer.raw().clone())
+        });
+        self.0.push(Argument::Input { contents: bytemuck::cast_slice(values), make, footprint });
+        self
+    }
+
+    /// Adds a buffer of so many elements that is overwritten, one element per item.
+    pub(crate) fn write<T: Pod>(self, elements: u64) -> Self {
+        self.write_part::<T>(elements, Footprint::one_to_one(size_of::<T>() as u64))
+    }
+
+    /// Adds a buffer of so many elements of which a package overwrites what the footprint names.
+    pub(crate) fn write_part<T: Pod>(mut self, elements: u64, footprint: Footprint) -> Self {
+        let make =
+            Make(|platform: &Platform, elements| Ok(platform.buffer::<T>(elements).build()?.raw().clone()));
+        let bytes = elements.saturating_mul(size_of::<T>() as u64);
+        self.0.push(Argument::Output { elements, bytes, make, footprint });
+        self
+    }
+
+    /// Adds a scalar.
+    pub(crate) fn scalar(mut self, value: impl Into<Scalar>) -> Self {
+        self.0.push(Argument::Scalar(value.into()));
+        self
+    }
+}
+
+/// The bytes of the outputs, in the order of the arguments.
+#[derive(Debug)]
+pub(crate) struct Outputs<'a>(pub(super) Vec<&'a [u8]>);
+
+impl<'a> Outputs<'a> {
+    /// An output as elements.
+    ///
+    /// # Panics
+    /// When there is no such output, or its bytes are no whole number of elements: [`Recipe::arguments`] says otherwise.
+    pub(crate) fn of<T: Pod>(&self, index: usize) -> Cow<'a, [T]> {
+        let bytes = self.0[index];
+        bytemuck::try_cast_slice(bytes)
+            .map_or_else(|_| Cow::Owned(bytemuck::pod_collect_to_vec(bytes)), Cow::Borrowed)
+    }
+}
+
+impl Input<'_> {
+    /// The size of a workload that has three published ones, and works on any number up to a limit.
+    ///
+    /// # Errors
+    /// [`PrepareError::Size`] beyond the limit, [`PrepareError::NoPicture`] for a picture.
+    pub(crate) fn pick<R: Recipe, S>(
+        &self,
+        [tiny, small, paper]: [S; 3],
+        limit: u64,
+        of_number: impl FnOnce(u64) -> S,
+    ) -> Result<S, PrepareError> {
+        let workload = R::WORKLOAD;
+        match *self {
+            Self::Tiny => Ok(tiny),
+            Self::Small => Ok(small),
+            Self::Paper => Ok(paper),
+            Self::Size(size) if size > limit => Err(PrepareError::Size { workload, size, limit }),
+            Self::Size(size) => Ok(of_number(size)),
+            Self::Picture(_) => Err(PrepareError::NoPicture { workload }),
+        }
+    }
+}
+
+/// The error of a call with another number of buffers.
+pub(crate) fn wrong_buffers<R: Recipe>(count: usize) -> ComputeError {
+    format!("{} was called with {count} buffers", R::NAME).into()
+}

@@ -1,0 +1,187 @@
+//! `dml bench all`: the suite as one table, a line for each workload and one for the means.
+
+use crate::{json, table};
+use dml::core::Unavailable;
+
+/// What the suite is called among the workloads.
+pub(crate) const NAME: &str = "all";
+
+/// The results with their means.
+pub(crate) fn of(workloads: Vec<json::Bench>) -> json::Suite {
+    let mean = |figure: fn(&json::Bench) -> f64| geometric_mean(workloads.iter().map(figure));
+    // A device that had no part in it has no end that could be compared.
+    let shared = workloads.iter().filter(|result| result.devices.iter().all(|device| device.items > 0));
+    let means = json::SuiteMeans {
+        speedup: mean(|result| result.speedup),
+        s_max: mean(|result| result.s_max),
+        efficiency: mean(|result| result.efficiency),
+        balance: geometric_mean(shared.map(|result| result.balance)),
+    };
+    json::Suite { workloads, means }
+}
+
+/// The geometric mean; nothing of no figures.
+fn geometric_mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = figures.fold((0.0, 0_u32), |(sum, count), figure| (sum + figure.ln(), count + 1));
+    (count > 0).then(|| (sum / f64::from(count)).exp())
+}
+
+/// The suite as text for people.
+pub(crate) fn text(suite: &json::Suite, note: Option<&str>, unavailable: &[Unavailable]) -> String {
+    let Some(first) = suite.workloads.first() else { return String::new() };
+    let (policy, memory, runs) = (&first.policy, first.memory, first.runs);
+    let mut lines = vec![format!("suite: policy {policy}; memory {memory}; median of {runs} runs")];
+    lines.extend(note.map(str::to_owned));
+    lines.extend(unavailable.iter().map(|missing| format!("unavailable: {missing}")));
+    lines.push(String::new());
+    let mut rows = vec![columns(first)];
+    rows.extend(suite.workloads.iter().map(row));
+    rows.push(means(suite, first.devices.len()));
+    lines.extend(table::lines(&rows).into_iter().map(|line| format!("  {line}")));
+    lines.push(String::new());
+    let pictures: Vec<_> = suite.workloads.iter().filter_map(|result| result.picture.as_deref()).collect();
+    lines.push("verified    every item of every workload, each device alone and all together".to_owned());
+    if !pictures.is_empty() {
+        lines.push(format!("pictures    {}", pictures.join(", ")));
+    }
+    for result in &suite.workloads {
+        lines.extend(
+            result.failures.iter().map(|failure| format!("failed      {}: {failure}", result.workload)),
+        );
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+fn columns(first: &json::Bench) -> Vec<String> {
+    let mut columns = vec!["workload".to_owned(), "items".to_owned()];
+    columns.extend(first.devices.iter().map(|device| format!("{} alone", device.name)));
+    columns.extend(["together", "speedup", "of", "efficiency", "balance"].map(str::to_owned));
+    columns
+}
+
+fn row(result: &json::Bench) -> Vec<String> {
+    let items = result.size.get("items").copied().unwrap_or_default();
+    let mut row = vec![result.workload.clone(), items.to_string()];
+    row.extend(result.devices.iter().map(|device| table::seconds(device.alone_s)));
+    row.push(table::seconds(result.coexec_s));
+    row.extend(
+        [result.speedup, result.s_max, result.efficiency, result.balance]
+            .map(|figure| format!("{figure:.3}")),
+    );
+    row
+}
+
+fn means(suite: &json::Suite, devices: usize) -> Vec<String> {
+    let json::SuiteMeans { speedup, s_max, efficiency, balance } = suite.means;
+    let mut row = vec!["geometric mean".to_owned()];
+    // Items and times of different workloads have no mean that says anything.
+    row.resize(devices + 3, String::new());
+    let figures = [speedup, s_max, efficiency, balance];
+    row.extend(figures.map(|figure| figure.map_or("-".to_owned(), |figure| format!("{figure:.3}"))));
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(name: &str, alone_s: f64, items: u64) -> json::BenchDevice {
+        json::BenchDevice {
+            name: name.to_owned(),
+            arena: "a memory".to_owned(),
+            units: 1,
+            alone_s,
+            power: 1.0,
+            busy_s: 0.0,
+            end_s: 0.0,
+            packages: 1,
+            items,
+        }
+    }
+
+    /// Figures: speedup, greatest speedup, efficiency, balance.
+    fn result(
+        workload: &str,
+        items: [u64; 2],
+        alone_s: [f64; 2],
+        coexec_s: f64,
+        figures: [f64; 4],
+    ) -> json::Bench {
+        let [speedup, s_max, efficiency, balance] = figures;
+        json::Bench {
+            workload: workload.to_owned(),
+            size: [("items", items[0] + items[1]), ("edge", 3)].into(),
+            policy: "calibrated".to_owned(),
+            memory: "auto",
+            runs: 9,
+            verified: true,
+            devices: vec![device("cpu", alone_s[0], items[0]), device("opencl:0", alone_s[1], items[1])],
+            coexec_s,
+            coexec_min_s: 0.0,
+            coexec_max_s: 0.0,
+            speedup,
+            s_max,
+            efficiency,
+            balance,
+            native_s: [].into(),
+            transfers: Vec::new(),
+            link_prices: json::LinkPrices {
+                measured: 0,
+                guessed: 0,
+                measured_unix_s: None,
+                notes: Vec::new(),
+            },
+            operations: [].into(),
+            failures: Vec::new(),
+            energy_j: None,
+            picture: None,
+        }
+    }
+
+    fn suite() -> json::Suite {
+        let mut drawn = result("ray", [40, 60], [4.0, 8.0], 3.0, [1.5, 1.8, 0.9, 0.5]);
+        drawn.picture = Some("ray.png".to_owned());
+        drawn.failures.push("opencl:0: it is tired".to_owned());
+        // The second device had no part in the last one.
+        of(vec![
+            result("rap", [30, 20], [2.0, 1.0], 0.5, [6.0, 3.2, 0.4, 0.98]),
+            drawn,
+            result("saxpy", [70, 0], [0.25, 5.0], 0.125, [3.0, 1.125, 0.6, 0.0]),
+        ])
+    }
+
+    #[test]
+    fn means_are_geometric_and_leave_out_balances_of_idle_devices() {
+        let json::SuiteMeans { speedup, s_max, efficiency, balance } = suite().means;
+        let near = |mean: Option<f64>, expected: f64| (mean.unwrap() - expected).abs() < 1e-12;
+        assert!(near(speedup, 3.0), "the third root of 27");
+        assert!(near(s_max, (3.2_f64 * 1.8 * 1.125).cbrt()));
+        assert!(near(efficiency, 0.6), "the third root of 0.216");
+        assert!(near(balance, 0.7), "the root of 0.49");
+        let none = of(Vec::new()).means;
+        assert_eq!((none.speedup, none.balance), (None, None));
+    }
+
+    #[test]
+    fn the_table_shows_each_figure_under_its_name() {
+        let text = text(&suite(), Some("a note"), &[]);
+        let shown: Vec<String> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let expected = [
+            "suite: policy calibrated; memory auto; median of 9 runs",
+            "a note",
+            "",
+            "workload items cpu alone opencl:0 alone together speedup of efficiency balance",
+            "rap 50 2.000 s 1.000 s 500.00 ms 6.000 3.200 0.400 0.980",
+            "ray 100 4.000 s 8.000 s 3.000 s 1.500 1.800 0.900 0.500",
+            "saxpy 70 250.00 ms 5.000 s 125.00 ms 3.000 1.125 0.600 0.000",
+            "geometric mean 3.000 1.864 0.600 0.700",
+            "",
+            "verified every item of every workload, each device alone and all together",
+            "pictures ray.png",
+            "failed ray: opencl:0: it is tired",
+        ];
+        assert_eq!(shown, expected);
+    }
+}
