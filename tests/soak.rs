@@ -134,7 +134,7 @@ impl Changing<'_> {
         match told {
             Ok(report) => {
                 assert!(report.failures.is_empty(), "{what}: {:?}", report.failures);
-                let out = read(self.platform, &self.prepared.output().clone());
+                let out = read(self.platform, &self.prepared.outputs()[0].clone());
                 let pairs = out.iter().zip(&self.expected).take(items as usize);
                 // Devices round in their own ways.
                 let wrong = pairs.enumerate().find(|(_, (is, due))| (**is - **due).abs() > 1e-5);
@@ -197,7 +197,7 @@ fn a_process_that_runs_kernels_again_and_again_keeps_nothing_of_them() {
         let first = Coexecutor::new(&platform).devices([found[0]]);
         first.run(prepared.kernel(), ITEMS).expect("nothing is wrong");
         prepared.verify().expect("it is right");
-        let expected = read(&platform, &prepared.output().clone());
+        let expected = read(&platform, &prepared.outputs()[0].clone());
         let [x, y] = [0, 1].map(|index| read(&platform, prepared.kernel().arguments()[index].buffer()));
         // The factor is the workload's own.
         let at = (0..x.len()).max_by(|&one, &other| x[one].abs().total_cmp(&x[other].abs())).expect("some");
