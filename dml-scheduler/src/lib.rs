@@ -57,4 +57,4 @@ pub use policy::{
     Assignment, Calibrated, Computed, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy,
     PolicyError, PolicySpec, Prior, Splitter, Static,
 };
-pub use report::{DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
+pub use report::{CalledUp, DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};

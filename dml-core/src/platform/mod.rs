@@ -29,6 +29,7 @@ use crate::platform::registry::Registry;
 use crate::platform::topology::Topology;
 use crate::state::Routes;
 use std::fmt;
+use std::time::Duration;
 
 pub(crate) struct PlatformInner {
     pub(crate) devices: Vec<DeviceDesc>,
@@ -148,6 +149,12 @@ impl Platform {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.0.counters
+    }
+
+    /// Returns the time since the platform was built, which is the clock of its [events](record::Event::at).
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.0.recorder.now()
     }
 
     /// Starts to record the events of all buffers of the platform. Several recordings may run at once.

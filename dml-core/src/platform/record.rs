@@ -47,6 +47,11 @@ impl Recorder {
         }
     }
 
+    /// Returns the time since the platform was built.
+    pub(crate) fn now(&self) -> Duration {
+        self.since.elapsed()
+    }
+
     /// Returns whether a recording is running.
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
@@ -57,7 +62,7 @@ impl Recorder {
         if self.is_on()
             && let Some(kind) = kind().into()
         {
-            self.tape.lock().events.push(Event { at: self.since.elapsed(), buffer, kind });
+            self.tape.lock().events.push(Event { at: self.now(), buffer, kind });
         }
     }
 
