@@ -43,6 +43,8 @@ pub mod metrics;
 mod package;
 pub mod policy;
 mod report;
+#[cfg(feature = "timeline")]
+pub mod timeline;
 mod unit;
 
 pub use check::{CheckError, Departure, check_footprints};

@@ -76,6 +76,7 @@ const TOOLS: &[Tool] = &[
             "backends",
             "prefetching",
             "accounts",
+            "timeline",
         ]),
     },
     Tool { name: "hostile", runs: Runs::Tests(&["hostile", "awaiting"]) },

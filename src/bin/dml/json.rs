@@ -33,6 +33,8 @@ pub(crate) struct Bench {
     pub(crate) failures: Vec<String>,
     pub(crate) energy_j: Option<f64>,
     pub(crate) picture: Option<String>,
+    pub(crate) trace: Option<String>,
+    pub(crate) html: Option<String>,
 }
 
 /// One device of a result.
