@@ -17,7 +17,7 @@ use crate::knowledge::{Knowledge, Reason};
 use crate::lineup::Lineup;
 use crate::package::{Package, UnitId};
 use crate::policy::PolicySpec;
-use crate::report::{DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
+use crate::report::{CalledUp, DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
 use crate::running::Cancel;
 use crate::unit::{DEPTH, PUBLISHED_DEPTH, Start, Unit, UnitRun};
 use dml_core::sync::{Arc, Mutex};
@@ -92,7 +92,13 @@ impl Prepared {
     pub(crate) fn direct(&self, setup: &Setup, hooks: &dyn Hooks) -> Result<Report, RunError> {
         let Self { kernel, items, lineup, commander } = self;
         hooks.director_start();
-        let (began, begun) = (setup.platform.age(), Instant::now());
+        let opening = RunStart {
+            kernel: kernel.name().to_owned(),
+            policy: setup.policy,
+            begun: setup.platform.elapsed(),
+            waited: (0..lineup.devices.len()).map(|index| commander.is_left_out(UnitId(index))).collect(),
+        };
+        let begun = Instant::now();
         let unit = |(index, &device): (usize, &DeviceId)| Unit {
             id: UnitId(index),
             device,
@@ -111,7 +117,7 @@ impl Prepared {
         let runs: Vec<UnitRun> = runs.into_iter().map(Mutex::into_inner).collect();
         let has_added: Vec<bool> = runs.iter().map(|run| !run.packages.is_empty()).collect();
         let is_waiting = |index| commander.is_left_out(UnitId(index));
-        let report = gather(lineup, began, runs, is_waiting);
+        let report = gather(lineup, opening, runs, is_waiting);
         let name = || kernel.name().to_owned();
         match commander.missing() + given_up {
             0 => {
@@ -243,7 +249,7 @@ fn reopen(unit: &Unit<'_>, lost: &[PackageRecord]) -> u64 {
 fn lost_with(unit: &Unit<'_>, package: &Package, packages: usize) -> UnitFailure {
     let why = unit.loss().map_or_else(String::new, |loss| format!(": {loss}"));
     let message = format!("device {} was lost with the results of {packages} packages{why}", unit.name());
-    UnitFailure { device: unit.device, package: package.clone(), message }
+    UnitFailure { device: unit.device, package: package.clone(), message, at: unit.begun.elapsed() }
 }
 
 /// The devices that take part.
@@ -324,21 +330,38 @@ fn check_collecting(
     }
 }
 
+/// A run as it began.
+struct RunStart {
+    kernel: String,
+    policy: PolicySpec,
+    /// On the clock of the platform.
+    begun: Duration,
+    /// Whether each device was to wait until it is called up.
+    waited: Vec<bool>,
+}
+
 /// The report of what all units did. `is_waiting` says of each whether it was left out to the end.
 fn gather(
     lineup: &Lineup,
-    began: Duration,
+    opening: RunStart,
     runs: Vec<UnitRun>,
     is_waiting: impl Fn(usize) -> bool,
 ) -> Report {
+    let RunStart { kernel, policy, begun, waited } = opening;
     let duration = runs.iter().map(|run| run.end).max().unwrap_or_default();
-    let reports = lineup.devices.iter().zip(&runs).map(|(&device, run)| DeviceReport {
+    let of_devices = lineup.devices.iter().zip(&runs);
+    let reports = of_devices.clone().enumerate().map(|(index, (&device, run))| DeviceReport {
         device,
         packages: run.packages.len() as u64,
         items: run.packages.iter().map(|record| record.package.items()).sum(),
         busy: run.busy,
         end: run.end,
+        known_rate: lineup.known_rate(index),
     });
+    let joined = |((&device, run), waited): ((&DeviceId, &UnitRun), &bool)| {
+        run.joined.filter(|_| *waited).map(|at| CalledUp { device, at })
+    };
+    let called_up = of_devices.clone().zip(&waited).filter_map(joined).collect();
     // Who was called up after all, because the others could not do it, was needed.
     let others_seconds = duration.as_secs_f64();
     let idle = |run: &UnitRun| run.end.is_zero() && run.failure.is_none();
@@ -350,11 +373,14 @@ fn gather(
         }
     }
     Report {
-        began,
+        kernel,
+        policy,
+        begun,
         duration,
         devices: reports.collect(),
         failures: runs.iter().filter_map(|run| run.failure.clone()).collect(),
         left_out,
+        called_up,
         packages: runs.into_iter().flat_map(|run| run.packages).collect(),
     }
 }

@@ -44,6 +44,8 @@ mod package;
 pub mod policy;
 mod report;
 mod running;
+#[cfg(feature = "timeline")]
+pub mod timeline;
 mod unit;
 
 pub use check::{CheckError, Departure, check_footprints};
@@ -58,5 +60,5 @@ pub use policy::{
     Assignment, Calibrated, Computed, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy,
     PolicyError, PolicySpec, Prior, Splitter, Static,
 };
-pub use report::{DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
+pub use report::{CalledUp, DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
 pub use running::{DeviceProgress, Progress, RunCanceller, Running};

@@ -102,6 +102,11 @@ impl Lineup {
         Ok(Self { devices, reasons, priors, opens, hauls, is_large })
     }
 
+    /// The items per second that earlier runs promise of a device.
+    pub(crate) fn known_rate(&self, index: usize) -> Option<f64> {
+        self.priors[index].filter(|prior| prior.trusted).map(|prior| prior.rate)
+    }
+
     /// The splitter of the run: the policy with what is known of the devices.
     pub(crate) fn splitter(&self, setup: &Setup, kernel: &Kernel, items: u64) -> Result<Splitter, RunError> {
         let units = self.devices.len();

@@ -3,7 +3,7 @@
 use crate::knowledge::Reason;
 use crate::metrics::{self, Overlap};
 use crate::package::Package;
-use crate::policy::PolicyError;
+use crate::policy::{PolicyError, PolicySpec};
 use dml_core::DeviceId;
 use dml_core::record::Event;
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub struct PackageRecord {
 }
 
 /// The work of one device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DeviceReport {
     /// The device's id.
@@ -43,6 +43,8 @@ pub struct DeviceReport {
     pub busy: Duration,
     /// The time from the start of the run until its last package was done; zero if it had none.
     pub end: Duration,
+    /// The items per second that earlier runs promised, if the policy knew them.
+    pub known_rate: Option<f64>,
 }
 
 /// A unit that gave up, or whose device was lost with results that no other device had. Other units computed the rest.
@@ -55,6 +57,8 @@ pub struct UnitFailure {
     pub package: Package,
     /// Why the unit failed. The message says so if the device is lost.
     pub message: String,
+    /// The time from the start of the run until the unit gave up, or the loss was noticed.
+    pub at: Duration,
 }
 
 /// A device that was not needed.
@@ -67,12 +71,26 @@ pub struct LeftOut {
     pub reason: Reason,
 }
 
+/// A device that did not begin with the others: they called it up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CalledUp {
+    /// The device's id.
+    pub device: DeviceId,
+    /// The time from the start of the run until its unit began.
+    pub at: Duration,
+}
+
 /// A finished run.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Report {
-    /// When the run began, on the clock of the platform's events: see [`Platform::age`](dml_core::Platform::age).
-    pub began: Duration,
+    /// The kernel's name.
+    pub kernel: String,
+    /// The policy that split the work.
+    pub policy: PolicySpec,
+    /// When the run began, on the [clock of the platform](dml_core::Platform::elapsed). All other times count from here.
+    pub begun: Duration,
     /// The time from the first package asked for to the last one done.
     pub duration: Duration,
     /// Every device, in the order given to the run.
@@ -84,6 +102,8 @@ pub struct Report {
     /// The devices that were left out to the end, with the reasons. They are among [`devices`](Report::devices) too. A device
     /// that was called up because the others could not finish the run is not among them.
     pub left_out: Vec<LeftOut>,
+    /// The devices that began later, because those that had begun called them up.
+    pub called_up: Vec<CalledUp>,
 }
 
 impl Report {
@@ -99,7 +119,7 @@ impl Report {
     /// The time in which each package was computed, on the clock of the platform's events, in the order of the packages. A package
     /// counts from the moment at which its device could begin.
     pub fn computing(&self) -> impl Iterator<Item = Range<Duration>> {
-        self.packages.iter().map(|record| self.began + record.begun..self.began + record.computed)
+        self.packages.iter().map(|record| self.begun + record.begun..self.begun + record.computed)
     }
 
     /// How much of the transfers that a recording of the platform shows lay under compute of this run. All transfers of the recording

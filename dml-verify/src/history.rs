@@ -208,7 +208,9 @@ impl<'a> Replay<'a> {
             }
             EventKind::Released { grant, outcome, commit } => self.released(grant, outcome, commit),
             EventKind::Downgraded { grant, commit } => self.downgraded(grant, commit),
-            EventKind::CopyStarted { owner, from, to, span } => self.started(Copy { owner, from, to, span }),
+            EventKind::CopyStarted { owner, from, to, span, .. } => {
+                self.started(Copy { owner, from, to, span })
+            }
             EventKind::CopyDone { owner, from, to, span } => self.copied(Copy { owner, from, to, span }),
             EventKind::Prefetched { owner, .. } => {
                 self.made_for.remove(&owner);

@@ -80,6 +80,7 @@ const TOOLS: &[Tool] = &[
             "backends",
             "prefetching",
             "accounts",
+            "timeline",
         ]),
     },
     Tool { name: "hostile", runs: Runs::Tests(&["hostile", "awaiting"]) },

@@ -11,6 +11,8 @@
 //!      nextest (or cargo test) --> doc tests --> loom --> tidy --> summary
 //! ```
 //!
+//! The browser for the tests of pages is provided in the same way, and expected as `chromium`.
+//!
 //! With `DML_EXPECT=opencl` a test that finds no OpenCL device fails; without it the test says that it checked nothing.
 //! So a device that is there cannot silently drop out of the tests. What the caller already expects is kept.
 
@@ -28,6 +30,9 @@ use std::process::Command;
 
 /// What the tests need from the system's package manager.
 const PACKAGES: &[&str] = &["pocl-opencl-icd", "ocl-icd-libopencl1"];
+/// What the tests of pages need from it, and the programs that do as well.
+const BROWSER_PACKAGES: &[&str] = &["chromium"];
+const BROWSERS: &[&str] = &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 /// The library that finds the OpenCL drivers.
 const LOADER: &str = "libOpenCL.so.1";
 /// Where a driver announces itself to the loader.
@@ -48,6 +53,12 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
         Err(problem) => report.note(format!(
             "OpenCL: {problem}; skipped: every test that needs an OpenCL device, each says so itself"
         )),
+    }
+    match provide_browser(options.installing) {
+        Ok(()) => expected = Some(also_expecting(expected.as_deref(), "chromium")),
+        Err(problem) => {
+            report.note(format!("browser: {problem}; skipped: the tests of pages, each says so itself"));
+        }
     }
     let mut tests = if has_cargo_subcommand("nextest") {
         cargo(["nextest", "run", "--workspace", "--no-fail-fast"])
@@ -129,6 +140,22 @@ fn provide_opencl(installing: Installing) -> Result<(), String> {
         None => Ok(()),
         Some(missing) => Err(format!("{missing}, although {packages} are installed")),
     }
+}
+
+/// Sees to it that there is a browser that starts, or says why there is none.
+fn provide_browser(installing: Installing) -> Result<(), String> {
+    let is_there = || BROWSERS.iter().any(|browser| succeeds_quietly(Command::new(browser).arg("--version")));
+    if is_there() {
+        return Ok(());
+    }
+    let (missing, packages) = (format!("none of {}", BROWSERS.join(", ")), BROWSER_PACKAGES.join(" "));
+    if installing == Installing::Never {
+        return Err(format!("{missing}; {packages} not installed because of --no-install"));
+    }
+    eprintln!("browser: {missing}; installing {packages}");
+    install(BROWSER_PACKAGES)
+        .map_err(|why| format!("{missing}; {packages} could not be installed: {why}"))?;
+    if is_there() { Ok(()) } else { Err(format!("{missing} starts, although {packages} is installed")) }
 }
 
 /// What keeps a program on this machine from finding an OpenCL platform, if anything does.

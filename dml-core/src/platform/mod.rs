@@ -29,6 +29,7 @@ use crate::platform::registry::Registry;
 use crate::platform::topology::Topology;
 use crate::state::Routes;
 use std::fmt;
+use std::time::Duration;
 
 pub(crate) struct PlatformInner {
     pub(crate) devices: Vec<DeviceDesc>,
@@ -150,9 +151,9 @@ impl Platform {
         &self.0.counters
     }
 
-    /// The time since the platform was built, which is the clock of its [events](crate::Event).
+    /// Returns the time since the platform was built, which is the clock of its [events](record::Event::at).
     #[must_use]
-    pub fn age(&self) -> std::time::Duration {
+    pub fn elapsed(&self) -> Duration {
         self.0.recorder.now()
     }
 

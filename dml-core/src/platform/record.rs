@@ -47,7 +47,7 @@ impl Recorder {
         }
     }
 
-    /// The time on the clock of the events.
+    /// Returns the time since the platform was built.
     pub(crate) fn now(&self) -> Duration {
         self.since.elapsed()
     }
@@ -62,7 +62,7 @@ impl Recorder {
         if self.is_on()
             && let Some(kind) = kind().into()
         {
-            self.tape.lock().events.push(Event { at: self.since.elapsed(), buffer, kind });
+            self.tape.lock().events.push(Event { at: self.now(), buffer, kind });
         }
     }
 

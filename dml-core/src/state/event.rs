@@ -1,8 +1,8 @@
 //! The events by which the machine reports its changes.
 
-use super::{CopyOp, Outcome, Requestor};
+use super::{CopyKind, CopyOp, Outcome, Requestor};
 use crate::base::access::{Access, Claims};
-use crate::base::id::{ArenaId, DeviceId, KernelId, OwnerId, Seq, Ticket};
+use crate::base::id::{ArenaId, DeviceId, KernelId, LinkId, OwnerId, Seq, Ticket};
 use crate::base::range::Span;
 
 /// One event of one buffer.
@@ -102,6 +102,8 @@ pub enum EventKind {
         to: ArenaId,
         /// The bytes of the copy.
         span: Span,
+        /// The link that carries the bytes; `None` for a fill, and for a refresh, which moves none.
+        link: Option<LinkId>,
     },
     /// A copy ended: the bytes are valid in the destination.
     CopyDone {
@@ -157,7 +159,11 @@ impl From<&Requestor> for EventKind {
 impl CopyOp {
     /// Returns the event of the copy's start.
     pub(crate) fn begun(&self) -> EventKind {
-        EventKind::CopyStarted { owner: self.id.owner, from: self.from(), to: self.to, span: self.span }
+        let link = match self.kind {
+            CopyKind::Bytes { link, .. } => Some(link),
+            CopyKind::Refresh { .. } | CopyKind::Fill => None,
+        };
+        EventKind::CopyStarted { owner: self.id.owner, from: self.from(), to: self.to, span: self.span, link }
     }
 
     /// Returns the event of the copy's end.

@@ -70,7 +70,7 @@ impl Overlap {
 /// events: since the platform was built.
 ///
 /// A copy counts from the event of its start to that of its end, which is when somebody noticed the end. A copy whose plan was given up
-/// counts until then. Fills with zeros are no transfers, and a copy that has not ended does not count.
+/// counts until then. Fills with zeros, and copies that move nothing, are no transfers, and a copy that has not ended does not count.
 #[must_use]
 pub fn transfers(events: &[Event]) -> Vec<Range<Duration>> {
     type Copy = (BufferId, OwnerId, ArenaId, ArenaId, Span);
@@ -78,7 +78,7 @@ pub fn transfers(events: &[Event]) -> Vec<Range<Duration>> {
     let mut intervals = Vec::new();
     for Event { at, buffer, kind } in events {
         match *kind {
-            EventKind::CopyStarted { owner, from: Some(from), to, span } => {
+            EventKind::CopyStarted { owner, from: Some(from), to, span, link: Some(_) } => {
                 open.entry((*buffer, owner, from, to, span)).or_default().push(*at);
             }
             EventKind::CopyDone { owner, from: Some(from), to, span } => {
@@ -112,6 +112,7 @@ fn joined(intervals: impl IntoIterator<Item = Range<Duration>>) -> Vec<Range<Dur
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dml_core::LinkId;
 
     fn ms(from: u64, to: u64) -> Range<Duration> {
         Duration::from_millis(from)..Duration::from_millis(to)
@@ -150,7 +151,11 @@ mod tests {
 
     fn copy(owner: u64, from: Option<ArenaId>, bytes: u64) -> [EventKind; 2] {
         let (owner, to, span) = (OwnerId(owner), VIDEO, Span::new(0, bytes));
-        [EventKind::CopyStarted { owner, from, to, span }, EventKind::CopyDone { owner, from, to, span }]
+        let link = from.map(|_| LinkId(0));
+        [
+            EventKind::CopyStarted { owner, from, to, span, link },
+            EventKind::CopyDone { owner, from, to, span },
+        ]
     }
 
     #[test]

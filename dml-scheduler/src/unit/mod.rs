@@ -61,6 +61,8 @@ pub(crate) struct UnitRun {
     /// When the last package was done.
     pub(crate) end: Duration,
     pub(crate) failure: Option<UnitFailure>,
+    /// When the unit began.
+    pub(crate) joined: Option<Duration>,
 }
 
 /// Starts units that join a round later.

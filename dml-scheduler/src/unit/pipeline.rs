@@ -36,6 +36,7 @@ impl Unit<'_> {
     pub(crate) fn run(self, run: &Mutex<UnitRun>, starter: &dyn Start) {
         self.hooks.unit_start(self.id, self.device);
         let desk = Desk::default();
+        run.lock().joined.get_or_insert_with(|| self.now());
         let mut own = UnitRun::default();
         std::thread::scope(|scope| {
             let (flights, troubles) = (VecDeque::new(), Vec::new());
@@ -206,7 +207,8 @@ impl Pipeline<'_, '_, '_> {
                 self.unit.complete(journey, self.run, self.starter);
             }
             if let Some(message) = ending.failure {
-                failure.get_or_insert(UnitFailure { device: self.unit.device, package, message });
+                let (device, at) = (self.unit.device, self.unit.now());
+                failure.get_or_insert(UnitFailure { device, package, message, at });
             }
         }
         if failure.is_none() {

@@ -14,16 +14,19 @@ use crate::offload;
 use crate::progress::Progress;
 use crate::speeds;
 use crate::suite;
+use crate::timeline;
 use crate::{json, table};
 use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
-use dml::core::{DeviceId, DeviceKind, Operation, Unavailable, record::OPERATIONS};
+use dml::core::record::{Event, OPERATIONS};
+use dml::core::{DeviceId, DeviceKind, Operation, Unavailable};
 use dml::prelude::*;
 use dml::scheduler::metrics::Overlap;
+use dml::scheduler::timeline::Trace;
 use dml::scheduler::{Knowledge, Report};
 use dml_workloads::prepare::{Input, PlainArgument, PrepareError, Prepared, Workload};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Runs every workload asked for and prints its result.
 pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
@@ -31,6 +34,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         return offload::run(options);
     }
     if options.workloads[0] == never_loses::NAME {
+        timeline::check_none(options, never_loses::NAME)?;
         return never_loses::run(options);
     }
     let workloads = workloads(&options.workloads)?;
@@ -93,6 +97,7 @@ fn check(options: &BenchOptions, workloads: &[Workload]) -> Result<(), Failure> 
             ));
         }
     }
+    timeline::check(options, workloads.len())?;
     for power in &options.powers {
         if !(power.value.is_finite() && power.value > 0.0) {
             return usage(format!("power {} of {} is not a positive number", power.value, power.device));
@@ -156,6 +161,8 @@ struct Alone {
 struct Run {
     seconds: f64,
     report: Report,
+    /// What the platform recorded; nothing unless the options ask for it.
+    events: Vec<Event>,
     operations: BTreeMap<&'static str, u64>,
     transfers: Vec<json::BenchTransfer>,
 }
@@ -186,6 +193,7 @@ impl Bench<'_> {
         let together = self.time_together(&powers, &mut progress)?;
         drop(progress);
         let picture = self.write_picture()?;
+        self.write_timeline(&alone, &together.timed)?;
         Ok(self.result(alone, &powers, &together, picture))
     }
 
@@ -282,11 +290,13 @@ impl Bench<'_> {
     fn run_once(&self, coexecutor: &Coexecutor) -> Result<Run, Failure> {
         self.prepared.reset().map_err(Failure::work)?;
         self.platform.counters().reset();
+        let recording = timeline::is_wanted(self.options).then(|| self.platform.record());
         let begun = Instant::now();
         let report = coexecutor.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
         self.prepared.collect().map_err(Failure::work)?;
         let seconds = begun.elapsed().as_secs_f64();
-        Ok(Run { seconds, report, operations: self.operations(), transfers: self.transfers() })
+        let events = recording.map_or_else(Vec::new, |recording| recording.finish());
+        Ok(Run { seconds, report, events, operations: self.operations(), transfers: self.transfers() })
     }
 
     fn verify(&self, what: &str) -> Result<(), Failure> {
@@ -333,6 +343,19 @@ impl Bench<'_> {
         Ok(Some(path))
     }
 
+    /// Writes what happened in the median run together, where the options ask for it.
+    fn write_timeline(&self, alone: &Alone, together: &Timed) -> Result<(), Failure> {
+        let times: Vec<_> = together.runs.iter().map(Run::times).collect();
+        let Run { seconds, report, events, .. } =
+            &together.runs[Figures::of(&alone.seconds, &times).median_run];
+        timeline::write(self.options, || {
+            Trace::of(self.platform, report, events)
+                .labelled(self.workload.to_string())
+                .alone(alone.seconds.iter().copied().map(Duration::from_secs_f64))
+                .total(Duration::from_secs_f64(*seconds))
+        })
+    }
+
     /// The result, as the schema has it.
     fn result(
         &self,
@@ -372,6 +395,8 @@ impl Bench<'_> {
             failures: self.failures(together),
             energy_j: None,
             picture: picture.map(|path| path.display().to_string()),
+            trace: timeline::shown(&self.options.trace),
+            html: timeline::shown(&self.options.html),
         }
     }
 
@@ -580,6 +605,10 @@ fn outcome(result: &json::Bench) -> Vec<String> {
     }
     lines.push("verified    every item, each device alone and all together".to_owned());
     lines.extend(result.picture.iter().map(|picture| format!("picture     {picture}")));
+    lines.extend(
+        result.trace.iter().map(|trace| format!("trace       {trace}, for ui.perfetto.dev and dml report")),
+    );
+    lines.extend(result.html.iter().map(|html| format!("timeline    {html}")));
     lines
 }
 

@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Devices(DevicesOptions),
     /// Co-executes a workload: each device alone, then all together; checks every result.
     Bench(BenchOptions),
+    /// Draws a trace of dml bench --trace as a page that a browser shows by itself.
+    Report(ReportOptions),
     /// Measures a table of a paper on this machine, and prints it beside the published one.
     Reproduce(ReproduceOptions),
 }
@@ -152,11 +154,34 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
+    /// Writes what happened in the median run together: a trace that ui.perfetto.dev opens, and dml report.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+
+    /// Writes the same as a page with a timeline, which a browser shows by itself.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+
     /// Also times the same kernel written by hand against the framework, in the same run.
     #[arg(long)]
     pub(crate) native: bool,
 
     /// Print one JSON object instead of a table; a list of them for several workloads.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReportOptions {
+    /// The trace, as dml bench --trace writes it.
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+
+    /// Where the page goes; beside the trace, with the ending .html, by default.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Print one JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -34,6 +34,8 @@ pub(crate) struct Bench {
     pub(crate) failures: Vec<String>,
     pub(crate) energy_j: Option<f64>,
     pub(crate) picture: Option<String>,
+    pub(crate) trace: Option<String>,
+    pub(crate) html: Option<String>,
 }
 
 /// What `dml bench all` prints.

@@ -18,6 +18,7 @@ mod reproduce;
 mod speeds;
 mod suite;
 mod table;
+mod timeline;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     let outcome = match &arguments.command {
         cli::Command::Devices(options) => devices::run(options),
         cli::Command::Bench(options) => bench::run(options),
+        cli::Command::Report(options) => timeline::run(options),
         cli::Command::Reproduce(options) => reproduce::run(options),
     };
     match outcome {

@@ -27,6 +27,8 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         ("--size", options.size != SizeSpec::Small),
         ("--input", options.input.is_some()),
         ("--output", options.output.is_some()),
+        ("--trace", options.trace.is_some()),
+        ("--html", options.html.is_some()),
         ("--native", options.native),
     ];
     if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {

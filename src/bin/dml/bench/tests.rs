@@ -152,6 +152,8 @@ fn the_text_shows_each_figure_under_its_name() {
         failures: vec!["cpu: it is tired".to_owned()],
         energy_j: None,
         picture: Some("saxpy.png".to_owned()),
+        trace: None,
+        html: None,
     };
     let text = text(&result, Some("a note"), &[]);
     let shown: Vec<String> =

@@ -1,0 +1,256 @@
+//! The trace event format of Chrome, which `ui.perfetto.dev` opens.
+//!
+//! ```text
+//!  process  device cpu                     process  link main_mem -> opencl:0 (staged)
+//!    track    decisions     instants         track    copies     slices, one track for each that overlaps
+//!    track    computing     slices           counter  bytes per second
+//!    track    handed out    slices
+//!    track    results       slices
+//!    track    waits         slices
+//!    counter  items per second
+//! ```
+//! The trace itself stands beside the events, as `dml`, for [`Trace::read`].
+
+use super::{DecisionKind, Trace};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// The first process number of links; those of devices are their index and 1.
+const FIRST_LINK: usize = 1001;
+/// Between the first tracks of two sorts there is room for so many that overlap.
+const TRACKS_OF_A_SORT: usize = 1000;
+
+/// The tracks of a device, in their order from the top.
+#[derive(Clone, Copy)]
+enum Sort {
+    Decisions,
+    Computing,
+    Data,
+    Results,
+    Waits,
+}
+
+impl Sort {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Decisions => "decisions",
+            Self::Computing => "computing",
+            Self::Data => "handed out",
+            Self::Results => "results on their way",
+            Self::Waits => "waits for other users",
+        }
+    }
+
+    const fn first_track(self) -> usize {
+        self as usize * TRACKS_OF_A_SORT + 1
+    }
+}
+
+impl Trace {
+    /// Writes a file that `ui.perfetto.dev` and `chrome://tracing` open, and [`Trace::read`] reads back: a process for each device and
+    /// each link, slices with items, bytes and rates, and counters.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write_perfetto(&self, writer: impl Write) -> io::Result<()> {
+        let mut writer = io::BufWriter::new(writer);
+        writer.write_all(b"{\"traceEvents\":[")?;
+        for (index, event) in self.events().iter().enumerate() {
+            writer.write_all(if index == 0 { b"\n" } else { b",\n" })?;
+            write(&mut writer, event)?;
+        }
+        writer.write_all(b"\n],\n\"displayTimeUnit\":\"ns\",\n\"otherData\":")?;
+        let other =
+            json!({ "label": self.label, "kernel": self.kernel, "policy": self.policy, "items": self.items });
+        write(&mut writer, &other)?;
+        writer.write_all(b",\n\"dml\":")?;
+        write(&mut writer, self)?;
+        writer.write_all(b"}\n")?;
+        writer.flush()
+    }
+
+    /// All events.
+    fn events(&self) -> Vec<Value> {
+        let mut events = Vec::new();
+        for device in 0..self.devices.len() {
+            self.device_events(device, &mut events);
+        }
+        self.link_events(&mut events);
+        events
+    }
+
+    fn device_events(&self, device: usize, events: &mut Vec<Value>) {
+        let pid = device + 1;
+        let left_out = if self.is_left_out(device) { " (left out)" } else { "" };
+        let name = format!("device {}{left_out}", self.device_name(device));
+        events.extend(process(pid, &name));
+        for decision in self.decisions.iter().filter(|decision| decision.device == device) {
+            let name = match decision.kind {
+                DecisionKind::Began => "took part",
+                DecisionKind::CalledUp => "called up",
+                DecisionKind::LeftOut => "left out",
+                DecisionKind::GaveUp => "gave up",
+                DecisionKind::Other => "decision",
+            };
+            let name = if decision.reason.is_empty() {
+                name.to_owned()
+            } else {
+                format!("{name}: {}", decision.reason)
+            };
+            events.push(json!({
+                "ph": "i", "s": "t", "pid": pid, "tid": Sort::Decisions.first_track(), "ts": us(decision.at_ns),
+                "cat": "decision", "name": name, "args": { "reason": decision.reason },
+            }));
+        }
+        events.extend(track(pid, Sort::Decisions.first_track(), Sort::Decisions.name()));
+        let packages = || self.packages.iter().filter(|package| package.device == device);
+        let turn = |sort: Sort, spans: Vec<Slice>, events: &mut Vec<Value>| {
+            tracks(pid, sort.first_track(), sort.name(), spans, events);
+        };
+        let slice = |name: String, package: &super::TracePackage, (from, to): (u64, u64), cat| Slice {
+            from,
+            to,
+            cat,
+            args: json!({
+                "package": package.index, "first_item": package.first_item, "items": package.items,
+                "items_per_s": rate(package.items, package.computed_ns - package.begun_ns),
+            }),
+            name,
+        };
+        let computing = packages().map(|package| {
+            let name = format!("package {}: {} items", package.index, package.items);
+            slice(name, package, (package.begun_ns, package.computed_ns), "computing")
+        });
+        turn(Sort::Computing, computing.collect(), events);
+        let data = packages().filter(|package| package.begun_ns > package.start_ns).map(|package| {
+            let name = format!("package {} handed out", package.index);
+            slice(name, package, (package.start_ns, package.begun_ns), "data")
+        });
+        turn(Sort::Data, data.collect(), events);
+        let results = packages().filter(|package| package.end_ns > package.computed_ns).map(|package| {
+            let name = format!("results of package {}", package.index);
+            slice(name, package, (package.computed_ns, package.end_ns), "results")
+        });
+        turn(Sort::Results, results.collect(), events);
+        let home = self.devices[device].arena;
+        let waits = self.waits.iter().filter(|wait| home.is_some() && wait.arena == home).map(|wait| Slice {
+            from: wait.begin_ns,
+            to: wait.end_ns,
+            cat: "wait",
+            args: json!({ "buffer": wait.buffer }),
+            name: format!("waits for buffer b{}", wait.buffer),
+        });
+        turn(Sort::Waits, waits.collect(), events);
+        let rates = packages().map(|package| {
+            let rate = rate(package.items, package.computed_ns - package.begun_ns);
+            (package.begun_ns, package.computed_ns, rate)
+        });
+        counter(pid, "items per second", rates.collect(), events);
+    }
+
+    fn link_events(&self, events: &mut Vec<Value>) {
+        let mut links: BTreeMap<(Option<usize>, usize, &str), Vec<usize>> = BTreeMap::new();
+        for (place, transfer) in self.transfers.iter().enumerate() {
+            links.entry((transfer.from, transfer.to, &transfer.mechanism)).or_default().push(place);
+        }
+        for (index, ((from, to, mechanism), places)) in links.into_iter().enumerate() {
+            let pid = FIRST_LINK + index;
+            let (from, to) = (self.arena_name(from), self.arena_name(Some(to)));
+            events.extend(process(pid, &format!("link {from} -> {to} ({mechanism})")));
+            let transfers = || places.iter().map(|&place| &self.transfers[place]);
+            let bytes_per_s =
+                |transfer: &super::TraceTransfer| rate(transfer.bytes, transfer.end_ns - transfer.begin_ns);
+            let copies = transfers().map(|transfer| Slice {
+                from: transfer.begin_ns,
+                to: transfer.end_ns,
+                cat: "transfer",
+                args: json!({
+                    "bytes": transfer.bytes, "bytes_per_s": bytes_per_s(transfer), "buffer": transfer.buffer,
+                    "first_byte": transfer.first_byte, "arrived": transfer.arrived,
+                }),
+                name: format!("{} bytes of b{}", transfer.bytes, transfer.buffer),
+            });
+            tracks(pid, 1, "copies", copies.collect(), events);
+            let rates =
+                transfers().map(|transfer| (transfer.begin_ns, transfer.end_ns, bytes_per_s(transfer)));
+            counter(pid, "bytes per second", rates.collect(), events);
+        }
+    }
+}
+
+/// Something that takes time.
+struct Slice {
+    from: u64,
+    to: u64,
+    name: String,
+    cat: &'static str,
+    args: Value,
+}
+
+/// Slices on one track, and on further ones where they overlap: slices of a track must not.
+fn tracks(pid: usize, first: usize, name: &str, mut slices: Vec<Slice>, events: &mut Vec<Value>) {
+    slices.sort_by_key(|slice| (slice.from, slice.to));
+    // When each track is free.
+    let mut free: Vec<u64> = Vec::new();
+    for Slice { from, to, name: slice, cat, args } in slices {
+        let place = free.iter().take(TRACKS_OF_A_SORT - 1).position(|until| *until <= from);
+        let place = place.unwrap_or_else(|| {
+            let place = free.len();
+            let name = if place == 0 { name.to_owned() } else { format!("{name} ({})", place + 1) };
+            events.extend(track(pid, first + place, &name));
+            free.push(0);
+            place
+        });
+        free[place] = to.max(from + 1);
+        events.push(json!({
+            "ph": "X", "pid": pid, "tid": first + place, "ts": us(from), "dur": us(to - from),
+            "cat": cat, "name": slice, "args": args,
+        }));
+    }
+}
+
+/// The sum of rates over time, as steps.
+fn counter(pid: usize, name: &str, rates: Vec<(u64, u64, f64)>, events: &mut Vec<Value>) {
+    let steps = rates.into_iter().flat_map(|(from, to, rate)| [(from, rate), (to.max(from + 1), -rate)]);
+    let mut steps: Vec<(u64, f64)> = steps.collect();
+    steps.sort_by_key(|(at, _)| *at);
+    let (mut sum, mut within) = (0.0, 0_i64);
+    for (index, &(at, change)) in steps.iter().enumerate() {
+        within += if change > 0.0 { 1 } else { -1 };
+        // Sums of rates leave some rest behind; where nothing is under way, the rate is none.
+        sum = if within <= 0 { 0.0 } else { sum + change };
+        if steps.get(index + 1).is_none_or(|next| next.0 != at) {
+            events
+                .push(json!({ "ph": "C", "pid": pid, "ts": us(at), "name": name, "args": { "value": sum } }));
+        }
+    }
+}
+
+fn process(pid: usize, name: &str) -> [Value; 2] {
+    [
+        json!({ "ph": "M", "pid": pid, "name": "process_name", "args": { "name": name } }),
+        json!({ "ph": "M", "pid": pid, "name": "process_sort_index", "args": { "sort_index": pid } }),
+    ]
+}
+
+fn track(pid: usize, tid: usize, name: &str) -> [Value; 2] {
+    [
+        json!({ "ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": { "name": name } }),
+        json!({ "ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": { "sort_index": tid } }),
+    ]
+}
+
+/// Microseconds, as the format has them.
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+fn rate(count: u64, ns: u64) -> f64 {
+    if ns == 0 { 0.0 } else { count as f64 * 1e9 / ns as f64 }
+}
+
+fn write(writer: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(writer, value).map_err(io::Error::from)
+}

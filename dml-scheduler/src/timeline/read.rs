@@ -1,0 +1,210 @@
+//! Reading a trace back, from a file that anybody may have written.
+
+use super::{FORMAT, Trace, VERSION};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::error::Category;
+use std::fmt::Display;
+use thiserror::Error;
+
+/// Why a text is no trace.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// The text ends before the JSON does.
+    #[error("the trace is cut off: it ends at line {line}, column {column}, in the middle of a value")]
+    Truncated {
+        /// The last line, from 1.
+        line: usize,
+        /// The last column, from 1.
+        column: usize,
+    },
+    /// The text is no JSON.
+    #[error("not a trace: no JSON at line {line}, column {column}: {cause}")]
+    NotJson {
+        /// The line, from 1.
+        line: usize,
+        /// The column, from 1.
+        column: usize,
+        /// What was found.
+        cause: String,
+    },
+    /// The JSON is something else.
+    #[error("not a trace of dml: {found}")]
+    NotATrace {
+        /// What it is instead, as far as that can be said.
+        found: String,
+    },
+    /// A later version wrote it.
+    #[error(
+        "the trace has version {found} of its format, and this program reads up to {known}: a newer dml can show it"
+    )]
+    NewerVersion {
+        /// The version of the trace.
+        found: u64,
+        /// The version that is known here.
+        known: u32,
+    },
+    /// A field is missing, or is not of its type.
+    #[error("bad trace, at line {line}, column {column}: {cause}")]
+    BadField {
+        /// The line, from 1.
+        line: usize,
+        /// The column, from 1.
+        column: usize,
+        /// Which field, and what is wrong.
+        cause: String,
+    },
+    /// The values contradict each other.
+    #[error("bad trace: {place} {cause}")]
+    Inconsistent {
+        /// The place, such as `packages[3].device`.
+        place: String,
+        /// What is wrong there.
+        cause: String,
+    },
+}
+
+/// As much of a file as says what it is.
+#[derive(Deserialize)]
+struct Probe {
+    dml: Option<Heading>,
+    format: Option<String>,
+    version: Option<u64>,
+    #[serde(rename = "traceEvents")]
+    trace_events: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Heading {
+    format: Option<String>,
+    version: Option<u64>,
+}
+
+/// A file for Perfetto that holds a trace.
+#[derive(Deserialize)]
+struct Enclosed {
+    dml: Trace,
+}
+
+impl Trace {
+    /// Reads a trace back: what serialises, or what [`Trace::write_perfetto`] has written. Fields that are not known are passed over.
+    ///
+    /// # Errors
+    /// [`TraceError`], with the place.
+    pub fn read(text: &str) -> Result<Self, TraceError> {
+        if text.trim().is_empty() {
+            return Err(TraceError::NotATrace { found: "it is empty".to_owned() });
+        }
+        let probe: Probe = serde_json::from_str(text).map_err(|error| match error.classify() {
+            Category::Data => TraceError::NotATrace { found: first_line(&error) },
+            _ => no_json(&error),
+        })?;
+        let other = |found: &str| Err(TraceError::NotATrace { found: found.to_owned() });
+        let (format, version, is_enclosed) = match probe {
+            Probe { dml: Some(dml), .. } => (dml.format, dml.version, true),
+            Probe { format: Some(format), version, .. } => (Some(format), version, false),
+            Probe { trace_events: Some(_), .. } => {
+                return other(
+                    "a trace of events that another program has written; it has no `dml` beside its `traceEvents`",
+                );
+            }
+            _ => return other("a JSON object without `dml` and `format`"),
+        };
+        match (format, version) {
+            (Some(format), _) if format != FORMAT => return other(&format!("its format is {format:?}")),
+            (None, _) => return other("`dml` has no `format`"),
+            (_, Some(found)) if found > u64::from(VERSION) => {
+                return Err(TraceError::NewerVersion { found, known: VERSION });
+            }
+            (_, None | Some(0)) => return other("it has no version"),
+            _ => {}
+        }
+        let trace = match is_enclosed {
+            true => serde_json::from_str::<Enclosed>(text).map(|enclosed| enclosed.dml),
+            false => serde_json::from_str::<Self>(text),
+        };
+        let trace = trace.map_err(|error| TraceError::BadField {
+            line: error.line(),
+            column: error.column(),
+            cause: first_line(&error),
+        })?;
+        trace.check()?;
+        Ok(trace)
+    }
+
+    /// Checks that indices name something, and that nothing ends before it begins.
+    fn check(&self) -> Result<(), TraceError> {
+        let wrong = |place: String, cause: String| Err(TraceError::Inconsistent { place, cause });
+        let (devices, arenas) = (self.devices.len(), self.arenas.len());
+        for (index, device) in self.devices.iter().enumerate() {
+            if let Some(arena) = device.arena.filter(|arena| *arena >= arenas) {
+                return wrong(format!("devices[{index}].arena"), no_such(arena, "arenas", arenas));
+            }
+        }
+        for (index, package) in self.packages.iter().enumerate() {
+            if package.device >= devices {
+                return wrong(
+                    format!("packages[{index}].device"),
+                    no_such(package.device, "devices", devices),
+                );
+            }
+            let turns = [package.start_ns, package.begun_ns, package.computed_ns, package.end_ns];
+            if !turns.is_sorted() {
+                let cause = format!("has turns that are not in their order: {turns:?} ns");
+                return wrong(format!("packages[{index}]"), cause);
+            }
+        }
+        for (index, transfer) in self.transfers.iter().enumerate() {
+            if let Some(arena) = transfer.from.into_iter().chain([transfer.to]).find(|arena| *arena >= arenas)
+            {
+                return wrong(format!("transfers[{index}]"), no_such(arena, "arenas", arenas));
+            }
+            if transfer.end_ns < transfer.begin_ns {
+                return wrong(
+                    format!("transfers[{index}].end_ns"),
+                    ends_early(transfer.begin_ns, transfer.end_ns),
+                );
+            }
+        }
+        for (index, wait) in self.waits.iter().enumerate() {
+            if let Some(arena) = wait.arena.filter(|arena| *arena >= arenas) {
+                return wrong(format!("waits[{index}].arena"), no_such(arena, "arenas", arenas));
+            }
+            if wait.end_ns < wait.begin_ns {
+                return wrong(format!("waits[{index}].end_ns"), ends_early(wait.begin_ns, wait.end_ns));
+            }
+        }
+        for (index, decision) in self.decisions.iter().enumerate() {
+            if decision.device >= devices {
+                return wrong(
+                    format!("decisions[{index}].device"),
+                    no_such(decision.device, "devices", devices),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn no_such(index: usize, list: &str, len: usize) -> String {
+    format!("names {list}[{index}], of {len}")
+}
+
+fn ends_early(begin: u64, end: u64) -> String {
+    format!("is {end}, before its beginning at {begin}")
+}
+
+fn no_json(error: &serde_json::Error) -> TraceError {
+    let (line, column) = (error.line(), error.column());
+    match error.classify() {
+        Category::Eof => TraceError::Truncated { line, column },
+        _ => TraceError::NotJson { line, column, cause: first_line(error) },
+    }
+}
+
+/// What serde says, without the place, which is named apart.
+fn first_line(error: &impl Display) -> String {
+    let text = error.to_string();
+    text.split(" at line ").next().unwrap_or_default().to_owned()
+}
