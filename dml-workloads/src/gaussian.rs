@@ -38,7 +38,10 @@ pub const LOCAL_SIZE: u64 = 128;
 /// offset is the first item of the package.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/gaussian.cl");
 
-/// The name of the kernel in [`OPENCL_SOURCE`].
+/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+pub const CUDA_SOURCE: &str = include_str!("kernels/gaussian.cu");
+
+/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "gaussian";
 
 /// How large a problem is.

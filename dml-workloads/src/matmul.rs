@@ -33,7 +33,10 @@ pub const LOCAL_SIZE: [u64; 2] = [16, 16];
 /// buffers are whole.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/matmul.cl");
 
-/// The name of the kernel in [`OPENCL_SOURCE`].
+/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+pub const CUDA_SOURCE: &str = include_str!("kernels/matmul.cu");
+
+/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "matmul";
 
 /// How large a problem is.

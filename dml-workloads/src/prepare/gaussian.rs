@@ -3,7 +3,9 @@
 use super::variants::{self, Code};
 use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, filled};
 use crate::check::Mismatch;
-use crate::gaussian::{LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, TINY, host};
+use crate::gaussian::{
+    CUDA_SOURCE, LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, TINY, host,
+};
 use crate::picture::Picture;
 use dml_arenas::launch::{self, ComputeError, HostView};
 use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer, Scalar};
@@ -88,6 +90,7 @@ impl Gaussian {
             workload: Workload::Gaussian,
             host: |items, views, scalars| compute(items, views, scalars),
             source: OPENCL_SOURCE,
+            cuda_source: CUDA_SOURCE,
             name: OPENCL_KERNEL,
         };
         let kernel = variants::add(kernel, platform, devices, &code)?;

@@ -4,7 +4,7 @@ use super::variants::{self, Code};
 use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload};
 use crate::check::Mismatch;
 use crate::mandelbrot::{
-    LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, PIXELS_PER_ITEM, Problem, SMALL, TINY, host,
+    CUDA_SOURCE, LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, PIXELS_PER_ITEM, Problem, SMALL, TINY, host,
 };
 use dml_arenas::launch::{self, ComputeError, HostView};
 use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer, Scalar};
@@ -66,6 +66,7 @@ impl Mandelbrot {
             workload,
             host: |items, views, scalars| compute(items, views, scalars),
             source: OPENCL_SOURCE,
+            cuda_source: CUDA_SOURCE,
             name: OPENCL_KERNEL,
         };
         let kernel = variants::add(kernel, platform, devices, &code)?;

@@ -3,7 +3,9 @@
 use super::variants::{self, Code};
 use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, filled};
 use crate::check::Mismatch;
-use crate::matmul::{LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, Size, TINY, host};
+use crate::matmul::{
+    CUDA_SOURCE, LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, Size, TINY, host,
+};
 use dml_arenas::launch::{self, ComputeError, HostView};
 use dml_core::{Access, Buffer, DeviceId, Platform, RawBuffer, Scalar};
 use dml_scheduler::{Argument, Footprint, Kernel};
@@ -70,6 +72,7 @@ impl Matmul {
             workload,
             host: |items, views, scalars| compute(items, views, scalars),
             source: OPENCL_SOURCE,
+            cuda_source: CUDA_SOURCE,
             name: OPENCL_KERNEL,
         };
         let kernel = variants::add(kernel, platform, devices, &code)?;

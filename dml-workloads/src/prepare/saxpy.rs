@@ -3,7 +3,9 @@
 use super::variants::{self, Code};
 use super::{Input, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, filled};
 use crate::check::Mismatch;
-use crate::saxpy::{LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, Size, TINY, host};
+use crate::saxpy::{
+    CUDA_SOURCE, LOCAL_SIZE, OPENCL_KERNEL, OPENCL_SOURCE, PAPER, Problem, SMALL, Size, TINY, host,
+};
 use dml_arenas::launch::{self, ComputeError, HostView};
 use dml_core::{Buffer, DeviceId, Platform, RawBuffer, Scalar};
 use dml_scheduler::Kernel;
@@ -68,6 +70,7 @@ impl Saxpy {
             workload,
             host: |items, views, scalars| compute(items, views, scalars),
             source: OPENCL_SOURCE,
+            cuda_source: CUDA_SOURCE,
             name: OPENCL_KERNEL,
         };
         let kernel = variants::add(kernel, platform, devices, &code)?;

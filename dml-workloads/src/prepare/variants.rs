@@ -1,6 +1,8 @@
 //! How each kind of device runs a workload's kernel.
 
 use super::{PrepareError, Workload};
+#[cfg(feature = "cuda")]
+use dml_arenas::launch::CudaLauncher;
 #[cfg(feature = "opencl")]
 use dml_arenas::launch::OpenClLauncher;
 use dml_arenas::launch::{ComputeError, HostLauncher, Part};
@@ -20,13 +22,16 @@ pub(super) fn wrong_buffers(workload: Workload, count: usize) -> ComputeError {
 
 /// The code of a workload's kernel.
 #[cfg_attr(
-    not(feature = "opencl"),
-    allow(dead_code, reason = "without OpenCL the host's part is all there is")
+    not(all(feature = "cuda", feature = "opencl")),
+    allow(dead_code, reason = "without a framework its part is of no use")
 )]
 pub(super) struct Code {
     pub(super) workload: Workload,
     pub(super) host: HostKernel,
+    /// In OpenCL C.
     pub(super) source: &'static str,
+    /// In CUDA C.
+    pub(super) cuda_source: &'static str,
     pub(super) name: &'static str,
 }
 
@@ -60,7 +65,7 @@ fn add_one(
             launcher.map_err(|error| PrepareError::Threads { threads: error.threads, cause: error.cause })?;
         return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
     }
-    #[cfg(any(feature = "opencl", all(feature = "offload", target_os = "linux")))]
+    #[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
     if let Some(arena) = platform.home(device).map(|home| platform.arena(home)) {
         #[cfg(all(feature = "offload", target_os = "linux"))]
         #[allow(unsafe_code, reason = "a function in a worker's memory is trusted with it")]
@@ -68,6 +73,15 @@ fn add_one(
         let worker = unsafe { OffloadLauncher::new(arena, workload.name()) };
         #[cfg(all(feature = "offload", target_os = "linux"))]
         if let Some(launcher) = worker.map_err(|cause| failed(cause.to_string()))? {
+            return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
+        }
+        #[cfg(feature = "cuda")]
+        if let Some(arena) = arena.downcast_ref::<dml_arenas::CudaArena>() {
+            let built =
+                arena.kernel(code.cuda_source, code.name, "").map_err(|cause| failed(cause.to_string()))?;
+            #[allow(unsafe_code, reason = "a kernel on the device's memory is trusted with it")]
+            // SAFETY: as of those in OpenCL C below.
+            let launcher = unsafe { CudaLauncher::new(built) };
             return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
         }
         #[cfg(feature = "opencl")]

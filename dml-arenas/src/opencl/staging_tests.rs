@@ -1,15 +1,16 @@
 //! Staged copies of a device that shares the host's memory, which does not need them.
 
-use super::super::arena::OpenClArena;
-use super::super::cross::{Here, Side, relay};
-use super::super::device::{Sort, list};
-use super::super::page_lock::PageLocking;
-use super::super::scratch::Sizes;
-use super::*;
+use super::arena::OpenClArena;
+use super::cross::{Side, relay};
+use super::device::{Sort, list};
+use super::page_lock::pays;
+use super::session::Session;
 use crate::faulty::{CallKind, Fault, Faulty, Script};
 use crate::kit::{join_both_ways, join_staged};
-use crate::main_mem::PageLockBudget;
+use crate::locked::{Here, PageLocker, PageLocking, ScratchPool, Sizes, Staging};
+use crate::main_mem::{self, PageLockBudget};
 use crate::options::DiscoverOptions;
+use dml_core::sync::Arc;
 use dml_core::{
     AcquireError, ArenaId, Buffer, DeviceDesc, DeviceId, DeviceKind, HostStaged, LinkId, LinkSpeed,
     Operation, Platform,
@@ -56,9 +57,10 @@ impl Rig {
         let arena = builder.add_arena(Arc::new(Faulty::new(arena, script)));
         let mechanism = PageLocking {
             mechanism: HostStaged::new(LinkSpeed::default()),
-            session: session.clone(),
+            locker: session.clone(),
             budget: budget.clone(),
             staging: Staging::new(&pool, COPIERS, |_, copiers| copiers > 0),
+            pays,
         };
         join_both_ways(&mut builder, main, arena, Here::new(mechanism));
         Some(Self { platform: builder.build().unwrap(), device, session, budget, pool })
@@ -177,7 +179,8 @@ fn a_part_that_fails_fails_the_copy_and_nothing_else() {
                 assert!(data.read().is_err(), "{fault:?} of part {part}");
             }
             assert_eq!(*data.read().unwrap(), late, "{fault:?} of part {part} of {kind:?}");
-            let left = rig.pool.take(9, &[&rig.session]).len();
+            let locker: Arc<dyn PageLocker> = rig.session.clone();
+            let left = rig.pool.take(9, &[&locker]).len();
             assert_eq!(left, 4, "a piece is missing after {fault:?} of part {part} of {kind:?}");
         }
     }

@@ -11,8 +11,7 @@
 //! 3. Pieces are made, locked and freed without the lock of the pool, because a driver is called.
 //! 4. A piece's locks go before its memory.
 
-use super::page_lock::lock;
-use super::session::Session;
+use super::PageLocker;
 use crate::fork::Origin;
 use crate::main_mem::{PageLockBudget, PageLockShare};
 use dml_core::HostMemory;
@@ -23,12 +22,12 @@ use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 /// The size of a piece, in bytes. A link at 54 GB/s moves it in 40 us, about twice what a call takes to begin.
-pub(super) const PIECE_BYTES: u64 = 2 << 20;
+pub(crate) const PIECE_BYTES: u64 = 2 << 20;
 /// How long pieces stay idle before they are freed.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// The pieces of one platform.
-pub(super) struct ScratchPool {
+pub(crate) struct ScratchPool {
     shared: Arc<Shared>,
     origin: Origin,
 }
@@ -42,13 +41,13 @@ struct Shared {
 
 /// The sizes of a pool.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
+pub(crate) struct Sizes {
     /// The size of a piece, in bytes.
-    pub(super) piece_bytes: u64,
+    pub(crate) piece_bytes: u64,
     /// The most that all pieces have together, in bytes.
-    pub(super) limit_bytes: u64,
+    pub(crate) limit_bytes: u64,
     /// How long pieces stay idle before they are freed.
-    pub(super) idle: Duration,
+    pub(crate) idle: Duration,
 }
 
 #[derive(Default)]
@@ -70,47 +69,47 @@ struct Piece {
 }
 
 struct PieceLock {
-    session: u64,
+    holder: u64,
     _lock: Box<dyn Any + Send>,
     _share: PageLockShare,
 }
 
 /// A piece for one transfer, which goes back to its pool when it is dropped.
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     piece: Option<Piece>,
     shared: Arc<Shared>,
 }
 
 impl ScratchPool {
     /// Creates a pool of pieces of the usual size.
-    pub(super) fn new(limit_bytes: u64, budget: &Arc<PageLockBudget>) -> Arc<Self> {
+    pub(crate) fn new(limit_bytes: u64, budget: &Arc<PageLockBudget>) -> Arc<Self> {
         Self::with(Sizes { piece_bytes: PIECE_BYTES, limit_bytes, idle: IDLE }, budget)
     }
 
-    pub(super) fn with(sizes: Sizes, budget: &Arc<PageLockBudget>) -> Arc<Self> {
+    pub(crate) fn with(sizes: Sizes, budget: &Arc<PageLockBudget>) -> Arc<Self> {
         let (state, changed) = (Mutex::new(State::default()), Condvar::new());
         let shared = Arc::new(Shared { sizes, budget: budget.clone(), state, changed });
         Arc::new(Self { shared, origin: Origin::here() })
     }
 
-    pub(super) fn piece_bytes(&self) -> u64 {
+    pub(crate) fn piece_bytes(&self) -> u64 {
         self.shared.sizes.piece_bytes
     }
 
-    /// Takes at most `count` pieces that are locked for all of these sessions.
-    pub(super) fn take(&self, count: usize, sessions: &[&Arc<Session>]) -> Vec<Scratch> {
-        std::iter::from_fn(|| self.shared.take(sessions)).take(count).collect()
+    /// Takes at most `count` pieces that are locked for all of these lockers.
+    pub(crate) fn take(&self, count: usize, lockers: &[&Arc<dyn PageLocker>]) -> Vec<Scratch> {
+        std::iter::from_fn(|| self.shared.take(lockers)).take(count).collect()
     }
 
     /// Returns the number of pieces there are, idle or lent.
     #[cfg(test)]
-    pub(super) fn pieces(&self) -> u64 {
+    pub(crate) fn pieces(&self) -> u64 {
         self.shared.state.lock().pieces
     }
 }
 
 impl Shared {
-    fn take(self: &Arc<Self>, sessions: &[&Arc<Session>]) -> Option<Scratch> {
+    fn take(self: &Arc<Self>, lockers: &[&Arc<dyn PageLocker>]) -> Option<Scratch> {
         let idle = {
             let mut state = self.state.lock();
             state.used = Some(Instant::now());
@@ -129,7 +128,7 @@ impl Shared {
             scratch.piece = Some(Piece { locks: Vec::new(), memory });
         }
         let piece = scratch.piece.as_mut()?;
-        if sessions.iter().all(|session| piece.lock_for(session, &self.budget)) {
+        if lockers.iter().all(|locker| piece.lock_for(&***locker, &self.budget)) {
             return Some(scratch);
         }
         // It is of no use here, and may hold a part of the budget that another one needs.
@@ -156,7 +155,7 @@ impl Shared {
         drop(spare);
         if watches {
             let this = self.clone();
-            let thread = std::thread::Builder::new().name("opencl scratch".to_owned());
+            let thread = std::thread::Builder::new().name("locked scratch".to_owned());
             if thread.spawn(move || this.free_idle()).is_err() {
                 // The pieces stay until the platform goes, or until a later transfer starts the thread.
                 self.state.lock().is_watched = false;
@@ -190,14 +189,14 @@ impl State {
 }
 
 impl Piece {
-    /// Locks the pages for a session, if they are not locked for it. Returns whether they are.
-    fn lock_for(&mut self, session: &Arc<Session>, budget: &Arc<PageLockBudget>) -> bool {
-        if self.locks.iter().any(|held| held.session == session.id()) {
+    /// Locks the pages by a locker, if they are not locked for its holder. Returns whether they are.
+    fn lock_for(&mut self, locker: &dyn PageLocker, budget: &Arc<PageLockBudget>) -> bool {
+        if self.locks.iter().any(|held| held.holder == locker.holder()) {
             return true;
         }
         let Some(share) = budget.take(self.memory.len()) else { return false };
-        let Some(lock) = lock(session, self.memory.span()) else { return false };
-        self.locks.push(PieceLock { session: session.id(), _lock: lock, _share: share });
+        let Some(lock) = locker.lock(self.memory.span()) else { return false };
+        self.locks.push(PieceLock { holder: locker.holder(), _lock: lock, _share: share });
         true
     }
 }
@@ -246,19 +245,28 @@ impl fmt::Debug for ScratchPool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::device::list;
+    use super::super::next_holder;
     use super::*;
+    use dml_core::HostSpan;
 
     const PIECE: u64 = 64 << 10;
 
-    fn session() -> Option<Arc<Session>> {
-        let Some(found) = list().ok().and_then(|listing| listing.found.first()) else {
-            let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
-            assert!(!expected, "DML_EXPECT names opencl, and there is no device");
-            eprintln!("SKIPPED: no OpenCL device");
-            return None;
-        };
-        Some(Arc::new(Session::open(found.part(None).unwrap()).unwrap()))
+    /// A device that locks whatever it is given.
+    #[derive(Debug)]
+    struct Willing(u64);
+
+    impl PageLocker for Willing {
+        fn holder(&self) -> u64 {
+            self.0
+        }
+
+        fn lock(&self, _memory: &HostSpan) -> Option<Box<dyn Any + Send>> {
+            Some(Box::new(()))
+        }
+    }
+
+    fn locker() -> Arc<dyn PageLocker> {
+        Arc::new(Willing(next_holder()))
     }
 
     fn pool(limit_bytes: u64, budget: &Arc<PageLockBudget>) -> Arc<ScratchPool> {
@@ -267,29 +275,29 @@ mod tests {
 
     #[test]
     fn the_limit_holds_and_pieces_are_used_again() {
-        let Some(session) = session() else { return };
+        let locker = locker();
         let budget = PageLockBudget::new(u64::MAX);
         let pool = pool(3 * PIECE + 1, &budget);
-        let taken = pool.take(2, &[&session]);
+        let taken = pool.take(2, &[&locker]);
         let address = taken[1].span().as_ptr().addr();
         assert_eq!((taken.len(), pool.pieces()), (2, 2));
-        assert_eq!((pool.take(9, &[&session]).len(), pool.pieces()), (1, 3), "the limit");
+        assert_eq!((pool.take(9, &[&locker]).len(), pool.pieces()), (1, 3), "the limit");
         drop(taken);
-        let again = pool.take(3, &[&session]);
+        let again = pool.take(3, &[&locker]);
         assert!(again.iter().any(|piece| piece.span().as_ptr().addr() == address));
         assert_eq!(pool.pieces(), 3);
     }
 
     #[test]
     fn a_pool_takes_what_it_locks_from_the_budget_and_gives_it_back() {
-        let Some(session) = session() else { return };
+        let locker = locker();
         let budget = PageLockBudget::new(2 * PIECE);
         let pool = pool(9 * PIECE, &budget);
-        let taken = pool.take(9, &[&session]);
+        let taken = pool.take(9, &[&locker]);
         assert_eq!((taken.len(), pool.pieces()), (2, 2), "a piece that cannot be locked is none");
         drop(taken);
         assert!(!budget.is_unused(), "idle pieces stay locked");
-        let held = pool.take(1, &[&session]);
+        let held = pool.take(1, &[&locker]);
         drop(pool);
         assert!(!budget.is_unused(), "a transfer keeps its piece");
         drop(held);
@@ -298,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_piece_for_two_devices_is_locked_for_both() {
-        let (Some(one), Some(two)) = (session(), session()) else { return };
+        let (one, two) = (locker(), locker());
         let budget = PageLockBudget::new(3 * PIECE);
         let pool = pool(9 * PIECE, &budget);
         let taken = pool.take(9, &[&one, &two]);
@@ -309,13 +317,13 @@ mod tests {
 
     #[test]
     fn what_is_idle_is_freed() {
-        let Some(session) = session() else { return };
+        let locker = locker();
         let budget = PageLockBudget::new(u64::MAX);
         let idle = Duration::from_millis(1);
         let pool = ScratchPool::with(Sizes { piece_bytes: PIECE, limit_bytes: 4 * PIECE, idle }, &budget);
         for _ in 0..3 {
-            let held = pool.take(1, &[&session]);
-            drop(pool.take(2, &[&session]));
+            let held = pool.take(1, &[&locker]);
+            drop(pool.take(2, &[&locker]));
             while pool.pieces() > 1 {
                 std::thread::yield_now();
             }
@@ -331,28 +339,28 @@ mod tests {
     #[test]
     fn a_fork_takes_no_lock_of_the_pool() {
         use crate::fork::testing::{child_says, fork};
-        let Some(session) = session() else { return };
+        let locker = locker();
         let pool = pool(2 * PIECE, &PageLockBudget::new(u64::MAX));
-        drop(pool.take(2, &[&session]));
+        drop(pool.take(2, &[&locker]));
         let held = pool.shared.state.lock();
         assert!(child_says(fork, || {
             drop(ScratchPool { shared: pool.shared.clone(), origin: pool.origin });
             true
         }));
         drop(held);
-        assert_eq!(pool.take(2, &[&session]).len(), 2);
+        assert_eq!(pool.take(2, &[&locker]).len(), 2);
     }
 
     #[test]
     fn what_a_transfer_keeps_is_given_to_nobody_else() {
-        let Some(session) = session() else { return };
+        let locker = locker();
         let budget = PageLockBudget::new(u64::MAX);
         let pool = pool(PIECE, &budget);
-        let mut taken = pool.take(1, &[&session]);
+        let mut taken = pool.take(1, &[&locker]);
         let kept = taken[0].target(dml_core::Span::new(0, 10));
         let address = kept.span().as_ptr().addr();
         drop(taken);
-        let next = pool.take(1, &[&session]);
+        let next = pool.take(1, &[&locker]);
         assert_ne!(next[0].span().as_ptr().addr(), address);
         drop(kept);
     }

@@ -1,0 +1,149 @@
+//! How CUDA locks pages of host memory, and when that pays.
+//!
+//! ```text
+//!   the first transfers of a block     staged by several cores, or by the driver's call where there are too few
+//!   when registering would have paid   its pages are registered; from then on it goes at the link's speed with no core's help
+//! ```
+//! To register pages takes three to four times as long as to move them, and meanwhile other calls of the driver wait, so it is
+//! no use to have another thread do it. A staged copy takes little longer than the link where eight cores copy. So pages are registered
+//! when the staged copies of a block have taken as much longer than the link as registering takes: whoever sends a vector a few
+//! times does not pay for it, and whoever sends it for ever pays at most twice what was best. Where no cores stage, the
+//! driver's own copy is so slow that registering pays at once.
+
+use super::error::{Failure, check};
+use super::session::Session;
+use crate::fork::Origin;
+use crate::locked::{PageLocker, copiers, next_holder, time_ns};
+use cudarc::driver::sys::{CUresult, cuMemHostRegister_v2, cuMemHostUnregister};
+use dml_core::HostSpan;
+use dml_core::sync::Arc;
+use std::any::Any;
+use std::ffi::c_void;
+use std::sync::OnceLock;
+
+/// What registering takes, whatever the size, in nanoseconds.
+const ONCE_NS: u64 = 100_000;
+/// How much memory is registered in a second, in bytes. Together with the other figures: measured on an H200 beside 16 cores
+/// (docs/results/h200.md).
+const LOCKED_BYTES_PER_S: u64 = 16_000_000_000;
+/// The rates of the driver's copies of ordinary memory, and of locked memory, in bytes per second.
+const ORDINARY_BYTES_PER_S: u64 = 8_400_000_000;
+const LINK_BYTES_PER_S: u64 = 54_000_000_000;
+/// How much memory one core stages in a second beside others, in bytes.
+const STAGED_BYTES_PER_S: u64 = 5_600_000_000;
+/// What a staged copy takes beyond the time of its bytes.
+const STAGED_ONCE_NS: u64 = 150_000;
+/// The most threads that copy for one transfer. More would not be faster than the link.
+pub(super) const MAX_COPIERS: usize = 8;
+/// The flag of memory that is locked for all contexts (`CU_MEMHOSTREGISTER_PORTABLE`).
+const FOR_ALL: u32 = 1;
+
+/// Returns the rate at which so many threads stage, in bytes per second.
+fn staged_bytes_per_s(copiers: usize) -> u64 {
+    STAGED_BYTES_PER_S.saturating_mul(copiers as u64).min(LINK_BYTES_PER_S)
+}
+
+/// Returns whether `copiers` threads stage a copy of ordinary memory in less time than the driver takes for it.
+pub(super) fn staging_pays(bytes: u64, copiers: usize) -> bool {
+    let rate = staged_bytes_per_s(copiers);
+    rate > ORDINARY_BYTES_PER_S
+        && u128::from(STAGED_ONCE_NS) + time_ns(bytes, rate) < time_ns(bytes, ORDINARY_BYTES_PER_S)
+}
+
+/// Returns whether a block's pages are to be registered, of which so many bytes were moved.
+pub(super) fn pays(block_bytes: u64, moved_bytes: u64) -> bool {
+    pays_beside(copiers(MAX_COPIERS), block_bytes, moved_bytes)
+}
+
+/// As [`pays`], where so many threads stage.
+fn pays_beside(copiers: usize, block_bytes: u64, moved_bytes: u64) -> bool {
+    let lock = u128::from(ONCE_NS) + time_ns(block_bytes, LOCKED_BYTES_PER_S);
+    let rate =
+        if staging_pays(block_bytes, copiers) { staged_bytes_per_s(copiers) } else { ORDINARY_BYTES_PER_S };
+    time_ns(moved_bytes, rate) - time_ns(moved_bytes, LINK_BYTES_PER_S) >= lock
+}
+
+/// Registers pages for all contexts of the process, through one device's.
+#[derive(Debug)]
+pub(super) struct Registrar {
+    session: Arc<Session>,
+}
+
+impl Registrar {
+    pub(super) fn new(session: &Arc<Session>) -> Arc<Self> {
+        Arc::new(Self { session: session.clone() })
+    }
+}
+
+impl PageLocker for Registrar {
+    /// What is registered serves all GPUs, and cannot be registered again.
+    fn holder(&self) -> u64 {
+        static HOLDER: OnceLock<u64> = OnceLock::new();
+        *HOLDER.get_or_init(next_holder)
+    }
+
+    fn lock(&self, memory: &HostSpan) -> Option<Box<dyn Any + Send>> {
+        let size = usize::try_from(memory.len()).ok().filter(|size| *size > 0)?;
+        let pointer = memory.as_ptr().cast::<c_void>();
+        let _entered = self.session.enter().ok()?;
+        // SAFETY: memory of this size, which outlives the registration: the block, or the scratch, drops it first.
+        match check("cuMemHostRegister", unsafe { cuMemHostRegister_v2(pointer, size, FOR_ALL) }) {
+            Ok(()) => {
+                let (address, session) = (pointer.expose_provenance(), self.session.clone());
+                Some(Box::new(Registered { address, session, origin: Origin::here() }))
+            }
+            // The program has registered it, and gives it back itself.
+            Err(Failure { code: CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, .. }) => {
+                Some(Box::new(()))
+            }
+            Err(failure) => {
+                self.session.note(failure);
+                None
+            }
+        }
+    }
+}
+
+/// Pages that are registered, until it is dropped.
+struct Registered {
+    address: usize,
+    session: Arc<Session>,
+    origin: Origin,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if !self.origin.is_here() {
+            return;
+        }
+        if let Ok(_entered) = self.session.enter_lost() {
+            let address = std::ptr::with_exposed_provenance_mut::<c_void>(self.address);
+            // SAFETY: registered before, given back once, while the memory lives. The driver only looks the address up.
+            let _ = unsafe { cuMemHostUnregister(address) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn pages_are_registered_when_the_copies_so_far_would_have_paid_for_it() {
+        let gib = 1024 * MIB;
+        let first = |copiers| (1..100).find(|times| pays_beside(copiers, gib, times * gib)).unwrap();
+        assert_eq!(first(0), 1, "nobody stages, and the driver's copies are slow");
+        assert!((2..6).contains(&first(4)) && (10..25).contains(&first(8)), "{} {}", first(4), first(8));
+        assert!(!pays_beside(4, gib, 64 * MIB), "a range of it");
+        assert!(!pays_beside(0, MIB, MIB / 4) && pays_beside(8, MIB, 4 * MIB), "too small to be staged");
+        assert!(!pays_beside(4, 0, 0) && pays_beside(4, MIB, u64::MAX));
+    }
+
+    #[test]
+    fn staging_pays_from_some_megabytes_on_where_several_cores_copy() {
+        assert!(staging_pays(8 * MIB, 2) && !staging_pays(MIB, 2));
+        assert!(!staging_pays(u64::MAX, 0) && staging_pays(u64::MAX, usize::MAX));
+        assert!(!staging_pays(0, 4));
+    }
+}
