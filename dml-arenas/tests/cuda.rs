@@ -5,10 +5,10 @@
 mod common;
 
 use common::{copy_in, copy_out, host, pattern, put, take, whole, with_cuda};
-use dml_arenas::CudaArena;
 use dml_arenas::cuda::{BuildError, KernelArg, Launch};
+use dml_arenas::{CudaArena, CudaPinnedArena, Discover, DiscoverOptions};
 use dml_core::sync::Arc;
-use dml_core::{AllocError, Arena, HostMemory, LaunchArg, Misfit, OwnBlock, Scalar, Span};
+use dml_core::{AllocError, Arena, HostMemory, LaunchArg, Misfit, OwnBlock, Platform, Scalar, Span};
 
 /// The arena of `cuda:0`, or nothing and a word about it.
 fn arena(test: &str) -> Option<Arc<dyn Arena>> {
@@ -283,4 +283,46 @@ fn lack_of_memory_is_an_error_and_the_device_goes_on() {
     let block = alloc(&arena, 4096);
     put(&block, 0, &pattern(4096, 8));
     assert_eq!(take(&block, Span::new(0, 4096)), pattern(4096, 8));
+}
+
+#[test]
+fn page_locked_memory_has_a_limit_and_is_kept_for_later_buffers() {
+    if with_cuda("page_locked_memory_has_a_limit_and_is_kept_for_later_buffers").is_none() {
+        return;
+    }
+    const WORDS: u64 = 1 << 20;
+    let options = DiscoverOptions::default().only(["cuda:0"]).cuda_pinned(2 * 4 * WORDS);
+    let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
+    let gpu = platform.device("cuda:0").unwrap();
+    let pinned = platform.arena(platform.arena_named("cuda_pinned").unwrap());
+    assert_eq!(pinned.downcast_ref::<CudaPinnedArena>().unwrap().limit_bytes(), 8 * WORDS);
+    let filled = |seed: u32| {
+        let data = platform.buffer::<u32>(WORDS).label(format!("buffer {seed}")).build().unwrap();
+        let mut view = data.write()?;
+        view.iter_mut().zip(0_u32..).for_each(|(word, index)| *word = index.wrapping_mul(31) ^ seed);
+        let address = view.as_ptr().addr();
+        view.release()?;
+        // There, and back from there.
+        platform.acquire(gpu).read_write(&data).wait()?.release()?;
+        assert!(data.read()?.iter().zip(0_u32..).all(|(word, index)| *word == index.wrapping_mul(31) ^ seed));
+        Ok::<_, dml_core::AcquireError>((data, address))
+    };
+    let [one, two] = [1, 2].map(|seed| filled(seed).unwrap());
+    let full = filled(3).unwrap_err();
+    assert!(full.is_out_of_memory() && full.to_string().contains("cuda_pinned"), "{full}");
+    let (data, address) = one;
+    drop(data);
+    let (again, same) = filled(4).unwrap();
+    assert_eq!(same, address, "what was freed is used again");
+    drop((again, two));
+    // What is idle makes room for what is larger.
+    let large = platform.buffer::<u32>(2 * WORDS).build().unwrap();
+    large.write().unwrap().release().unwrap();
+    // A vector of the application stays where it is.
+    let vector: Vec<u32> = (0..WORDS as u32 / 4).map(|index| index.wrapping_mul(77)).collect();
+    let (address, own) = (vector.as_ptr(), platform.buffer_from(vector).unwrap());
+    platform.acquire(gpu).read_write(&own).wait().unwrap().release().unwrap();
+    let back = own.into_vec().unwrap();
+    assert_eq!(back.as_ptr(), address);
+    assert!(back.into_iter().eq((0..WORDS as u32 / 4).map(|index| index.wrapping_mul(77))));
 }
