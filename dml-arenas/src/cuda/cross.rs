@@ -7,7 +7,7 @@
 //! ```
 
 use super::block::CudaBlock;
-use super::page_lock::{MAX_COPIERS, Registrar, pays, staging_pays};
+use super::page_lock::{MAX_COPIERS, Registrar, lost_ns, pays, staging_pays};
 use super::session::{Session, Way};
 use crate::kit::join_both_ways;
 use crate::locked::{self, Here, PageLocking, RelayEnd, ScratchPool, Staging, copiers};
@@ -46,6 +46,7 @@ pub(super) fn join(
         locker: Registrar::new(side.session),
         budget: budget.clone(),
         staging: Staging::new(pool, copiers(MAX_COPIERS), staging_pays),
+        lost: lost_ns,
         pays,
     };
     join_both_ways(builder, main, side.arena, Here::new(locking));

@@ -31,8 +31,8 @@ const ORDINARY_BYTES_PER_S: u64 = 8_400_000_000;
 const LINK_BYTES_PER_S: u64 = 54_000_000_000;
 /// How much memory one core stages in a second beside others, in bytes.
 const STAGED_BYTES_PER_S: u64 = 5_600_000_000;
-/// What a staged copy takes beyond the time of its bytes.
-const STAGED_ONCE_NS: u64 = 150_000;
+/// What a staged copy takes beyond the time of its bytes: threads are started, and the first pieces have nothing beside them.
+const STAGED_ONCE_NS: u64 = 500_000;
 /// The most threads that copy for one transfer. More would not be faster than the link.
 pub(super) const MAX_COPIERS: usize = 8;
 /// The flag of memory that is locked for all contexts (`CU_MEMHOSTREGISTER_PORTABLE`).
@@ -50,17 +50,23 @@ pub(super) fn staging_pays(bytes: u64, copiers: usize) -> bool {
         && u128::from(STAGED_ONCE_NS) + time_ns(bytes, rate) < time_ns(bytes, ORDINARY_BYTES_PER_S)
 }
 
-/// Returns whether a block's pages are to be registered, of which so many bytes were moved.
-pub(super) fn pays(block_bytes: u64, moved_bytes: u64) -> bool {
-    pays_beside(copiers(MAX_COPIERS), block_bytes, moved_bytes)
+/// Returns how much longer a transfer of so many bytes takes if they are not registered, in nanoseconds.
+pub(super) fn lost_ns(bytes: u64) -> u64 {
+    lost_beside(copiers(MAX_COPIERS), bytes)
 }
 
-/// As [`pays`], where so many threads stage.
-fn pays_beside(copiers: usize, block_bytes: u64, moved_bytes: u64) -> bool {
-    let lock = u128::from(ONCE_NS) + time_ns(block_bytes, LOCKED_BYTES_PER_S);
-    let rate =
-        if staging_pays(block_bytes, copiers) { staged_bytes_per_s(copiers) } else { ORDINARY_BYTES_PER_S };
-    time_ns(moved_bytes, rate) - time_ns(moved_bytes, LINK_BYTES_PER_S) >= lock
+/// As [`lost_ns`], where so many threads stage.
+fn lost_beside(copiers: usize, bytes: u64) -> u64 {
+    let time = match staging_pays(bytes, copiers) {
+        true => u128::from(STAGED_ONCE_NS) + time_ns(bytes, staged_bytes_per_s(copiers)),
+        false => time_ns(bytes, ORDINARY_BYTES_PER_S),
+    };
+    u64::try_from(time - time_ns(bytes, LINK_BYTES_PER_S)).unwrap_or(u64::MAX)
+}
+
+/// Returns whether a block's pages are to be registered, whose transfers so far would have lost so much time.
+pub(super) fn pays(block_bytes: u64, lost_ns: u64) -> bool {
+    u128::from(lost_ns) >= u128::from(ONCE_NS) + time_ns(block_bytes, LOCKED_BYTES_PER_S)
 }
 
 /// Registers pages for all contexts of the process, through one device's.
@@ -131,18 +137,24 @@ mod tests {
 
     #[test]
     fn pages_are_registered_when_the_copies_so_far_would_have_paid_for_it() {
+        // The first of several transfers, of so many bytes each, at which a block is registered.
+        let first = |copiers, block_bytes, bytes| {
+            let lost = lost_beside(copiers, bytes);
+            (1..10_000).find(|times| pays(block_bytes, times * lost)).unwrap()
+        };
         let gib = 1024 * MIB;
-        let first = |copiers| (1..100).find(|times| pays_beside(copiers, gib, times * gib)).unwrap();
-        assert_eq!(first(0), 1, "nobody stages, and the driver's copies are slow");
-        assert!((2..6).contains(&first(4)) && (10..25).contains(&first(8)), "{} {}", first(4), first(8));
-        assert!(!pays_beside(4, gib, 64 * MIB), "a range of it");
-        assert!(!pays_beside(0, MIB, MIB / 4) && pays_beside(8, MIB, 4 * MIB), "too small to be staged");
-        assert!(!pays_beside(4, 0, 0) && pays_beside(4, MIB, u64::MAX));
+        assert_eq!(first(0, gib, gib), 1, "nobody stages, and the driver's copies are slow");
+        assert!((2..6).contains(&first(4, gib, gib)) && (10..20).contains(&first(8, gib, gib)));
+        assert!(first(0, gib, 64 * MIB) > 4, "a range of it");
+        assert!((4..20).contains(&first(8, 40 * MIB, 2 * MIB)), "packages are too small to be staged");
+        assert_eq!(first(8, MIB, MIB), 2);
+        assert!(!pays(0, 0) && !pays(u64::MAX, 1_000_000) && lost_beside(4, 0) == 0);
     }
 
     #[test]
     fn staging_pays_from_some_megabytes_on_where_several_cores_copy() {
-        assert!(staging_pays(8 * MIB, 2) && !staging_pays(MIB, 2));
+        assert!(staging_pays(64 * MIB, 2) && !staging_pays(4 * MIB, 2));
+        assert!(staging_pays(8 * MIB, 8) && !staging_pays(2 * MIB, 8));
         assert!(!staging_pays(u64::MAX, 0) && staging_pays(u64::MAX, usize::MAX));
         assert!(!staging_pays(0, 4));
     }

@@ -65,7 +65,9 @@ pub(crate) struct PageLocking<M> {
     pub(crate) locker: Arc<dyn PageLocker>,
     pub(crate) budget: Arc<PageLockBudget>,
     pub(crate) staging: Staging,
-    /// Decides from the size of a block, and from how much of it was transferred so far, this transfer included, whether its
+    /// Tells what a transfer of so many bytes costs if they are not locked, in a unit that `pays` knows.
+    pub(crate) lost: fn(u64) -> u64,
+    /// Decides from the size of a block, and from what its transfers so far would have lost, this one included, whether its
     /// pages are locked now.
     pub(crate) pays: fn(u64, u64) -> bool,
 }
@@ -83,12 +85,12 @@ impl<M: CrossArena> CrossArena for PageLocking<M> {
         let mut is_locked = false;
         for end in [job.from(), job.to()] {
             if let Some((locks, memory)) = main_mem::page_locks(end.block) {
-                let (locker, sizes) = (&self.locker, (job.len(), memory.len()));
+                let (locker, sizes) = (&self.locker, ((self.lost)(job.len()), memory.len()));
                 let holder = (locker.holder(), &self.budget);
                 is_locked |= locks.transfer(
                     holder,
                     sizes,
-                    |moved_bytes| (self.pays)(memory.len(), moved_bytes),
+                    |lost| (self.pays)(memory.len(), lost),
                     || locker.lock(memory),
                 );
             }
