@@ -365,8 +365,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     transfers(&platform, gpu, &raw)?;
     pinned(&name, &raw)?;
     launches(&arena)?;
-    if let Ok(other) = platform.device("cuda:1") {
-        peers(&platform, [gpu, other], mib << 20)?;
+    let others =
+        platform.devices().iter().filter(|device| device.name.starts_with("cuda:") && *device.name != *name);
+    for other in others {
+        peers(&platform, [gpu, platform.device(&other.name)?], mib << 20)?;
     }
     Ok(())
 }
