@@ -45,6 +45,11 @@ pub trait Discover: Sized {
 fn built_in(options: &DiscoverOptions) -> Vec<Arc<dyn Backend>> {
     let _ = options;
     vec![
+        #[cfg(feature = "cuda")]
+        Arc::new(crate::cuda::discover::Candidates::find()),
+        #[cfg(not(feature = "cuda"))]
+        Arc::new(LeftOut("cuda", "this program was built without the feature `cuda`")),
+        // After CUDA: what it has of the same hardware is not opened twice.
         #[cfg(feature = "opencl")]
         Arc::new(crate::opencl::discover::Candidates::find()),
         #[cfg(not(feature = "opencl"))]
@@ -71,6 +76,7 @@ impl Discover for PlatformBuilder {
         options.check_bindings()?;
         options.check_sharing()?;
         options.check_fine_grained()?;
+        options.check_pinned()?;
 
         let main = main_mem::discover::discover(&mut self, options)?;
         #[cfg(all(feature = "offload", target_os = "linux"))]
@@ -142,11 +148,11 @@ fn guarded<R>(call: impl FnOnce() -> R) -> Result<R, String> {
 }
 
 /// A backend that this program was built without, and the reason.
-#[cfg(not(all(feature = "opencl", feature = "offload", target_os = "linux")))]
+#[cfg(not(all(feature = "cuda", feature = "opencl", feature = "offload", target_os = "linux")))]
 #[derive(Debug)]
 struct LeftOut(&'static str, &'static str);
 
-#[cfg(not(all(feature = "opencl", feature = "offload", target_os = "linux")))]
+#[cfg(not(all(feature = "cuda", feature = "opencl", feature = "offload", target_os = "linux")))]
 impl Backend for LeftOut {
     fn name(&self) -> &'static str {
         self.0

@@ -3,6 +3,7 @@
 //! ```text
 //!   PlatformBuilder ──discover()──▶ main_mem  device 0 `cpu`,      arena 0 `main_mem`
 //!                                   shared    arena 1 `shared`, of device 0, if devices are to share; bindings
+//!                                   cuda      device n `cuda:k`,   arena n `cuda:k`,   links to and from main_mem, between GPUs
 //!                                   opencl    device n `opencl:k`, arena n `opencl:k`, links to and from main_mem
 //!                                   offload   device n `offload:k`, arena n `offload:k`, links to and from main_mem
 //!                                   ...       or a note of what is missing, and why
@@ -11,6 +12,8 @@
 //! | folder | native device | remotes | concurrency | for |
 //! |---|---|---|---|---|
 //! | [`main_mem`] | cpu | cpu | everybody at once | host kernels, the application's own storage |
+//! | `cuda` | one NVIDIA GPU | none, by transfer | kernels there alone | CUDA kernels |
+//! | `cuda` (`cuda_pinned`) | cpu | cpu; bound: main memory | everybody at once | page-locked memory of the host |
 //! | `opencl` | one OpenCL device | cpu, by mapping | one side at a time | OpenCL kernels |
 //! | `offload` | one worker process | none, by transfer | kernels there alone | host kernels in an address space of their own |
 //! | `shared` | cpu | cpu; bound: main memory, workers, OpenCL devices | everybody at once, but OpenCL | one storage for many devices |
@@ -34,11 +37,15 @@
 //!    sound.
 
 pub mod calibrate;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod discover;
 pub mod faulty;
 mod fork;
 pub mod kit;
 pub mod launch;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+mod locked;
 pub mod main_mem;
 pub mod null;
 #[cfg(all(feature = "offload", target_os = "linux"))]
@@ -48,7 +55,11 @@ pub mod opencl;
 mod options;
 #[cfg(all(feature = "offload", target_os = "linux"))]
 pub mod shared;
+#[cfg(any(feature = "calibration", feature = "cuda"))]
+mod user_cache;
 
+#[cfg(feature = "cuda")]
+pub use cuda::{CudaArena, CudaPinnedArena};
 pub use discover::{Discover, DiscoverError, DiscoverOptions, Mechanisms};
 pub use faulty::{Faulty, FaultyCross, Script};
 pub use main_mem::MainMem;

@@ -31,6 +31,8 @@ pub struct DiscoverOptions {
     )]
     pub(crate) mechanisms: Mechanisms,
     pub(crate) backends: Vec<Arc<dyn Backend>>,
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "asked of a build that has none"))]
+    pub(crate) cuda_pinned_bytes: Option<u64>,
     shared: BTreeSet<String>,
     #[cfg_attr(
         not(all(feature = "offload", target_os = "linux")),
@@ -201,6 +203,20 @@ impl DiscoverOptions {
         self
     }
 
+    /// Makes main memory's buffers of page-locked memory, of at most so many bytes, which GPUs of CUDA transfer at the speed of
+    /// the link from the first time on. A vector that the application moves in stays where it is. A buffer for which there is no
+    /// room is an error that names `cuda_pinned`. Without a GPU of CUDA nothing changes.
+    ///
+    /// Page-locked memory cannot be swapped out, and takes longer to make than ordinary memory. What is freed is kept for later
+    /// buffers.
+    ///
+    /// # Source
+    /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4.
+    pub fn cuda_pinned(mut self, limit_bytes: u64) -> Self {
+        self.cuda_pinned_bytes = Some(limit_bytes);
+        self
+    }
+
     /// Starts this many workers as coprocessors, `offload:0` and on; one by default, none with zero.
     pub fn offload(mut self, workers: u32) -> Self {
         self.offload.workers = workers;
@@ -285,13 +301,13 @@ impl DiscoverOptions {
     }
 
     /// Returns how many bytes drivers may lock at a time.
-    #[cfg(feature = "opencl")]
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
     pub(crate) fn page_lock_limit(&self) -> u64 {
         self.page_lock_bytes.unwrap_or_else(|| memory_bytes() / 2)
     }
 
     /// Returns how many bytes of scratch memory drivers may lock at a time.
-    #[cfg(feature = "opencl")]
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
     pub(crate) fn locked_scratch_limit(&self) -> u64 {
         self.locked_scratch_bytes.unwrap_or(64 << 20)
     }
@@ -365,6 +381,22 @@ impl DiscoverOptions {
         Ok(())
     }
 
+    /// Checks that main memory's buffers are made of one sort of memory.
+    pub(crate) fn check_pinned(&self) -> Result<(), DiscoverError> {
+        if self.cuda_pinned_bytes.is_none() {
+            return Ok(());
+        }
+        let others = [&self.bound, &self.bindable, &self.fine_grained].into_iter().flatten();
+        let shares = self.shared.iter().filter(|device| *device == "cpu");
+        match others.chain(shares).next() {
+            Some(device) => Err(DiscoverError::BadSharing {
+                device: device.clone(),
+                reason: "main memory is to use page-locked memory of CUDA already".to_owned(),
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that devices which share can, and are not bound to main memory as well.
     pub(crate) fn check_sharing(&self) -> Result<(), DiscoverError> {
         let bad = |device: &String, reason: &str| {
@@ -414,7 +446,7 @@ impl DiscoverOptions {
 }
 
 /// Returns the size of the machine's memory in bytes, or a small one if the system does not tell it.
-#[cfg(feature = "opencl")]
+#[cfg(any(feature = "cuda", feature = "opencl"))]
 fn memory_bytes() -> u64 {
     const UNKNOWN_BYTES: u64 = 2 << 30;
     #[cfg(target_os = "linux")]
@@ -511,6 +543,24 @@ mod tests {
             (fine().allow_binding("opencl:1"), "opencl:0"),
         ] {
             let refused = options.check_fine_grained();
+            assert!(
+                matches!(&refused, Err(DiscoverError::BadSharing { device, .. }) if device == named),
+                "{refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn page_locked_memory_is_the_only_one_under_main_memory() {
+        let pinned = || DiscoverOptions::default().cuda_pinned(1 << 20);
+        assert_eq!(pinned().share(["offload:0"]).check_pinned(), Ok(()));
+        for (options, named) in [
+            (pinned().bind("opencl:0"), "opencl:0"),
+            (pinned().allow_binding("opencl:1"), "opencl:1"),
+            (pinned().fine_grained("opencl:0"), "opencl:0"),
+            (pinned().share(["cpu", "offload:0"]), "cpu"),
+        ] {
+            let refused = options.check_pinned();
             assert!(
                 matches!(&refused, Err(DiscoverError::BadSharing { device, .. }) if device == named),
                 "{refused:?}"

@@ -172,6 +172,56 @@ mod opencl {
     conformance::checks!(of_a_device_that_shares_virtual_memory, device_that_shares);
 }
 
+#[cfg(feature = "cuda")]
+mod cuda {
+    use crate::common::with_cuda;
+    use dml_arenas::{CudaArena, Discover, DiscoverOptions};
+    use dml_core::{Arena, ArenaId, Platform};
+    use dml_verify::conformance::{self, External, Subject};
+
+    /// What the checks may take of a GPU: all of it would take them minutes.
+    fn gpu(test: &str) -> Option<Subject> {
+        let (platform, device) = with_cuda(test)?;
+        let id = platform.home(device).expect("every CUDA device has an arena");
+        let arena = platform.arena(id).clone();
+        let cuda = || (&*arena as &dyn Arena).downcast_ref::<CudaArena>().expect("a CUDA device's own");
+        let subject = Subject::new(platform, id).with_max_alloc(cuda().capacity_bytes());
+        let arena = arena.clone();
+        Some(subject.with_loss(move || {
+            let cuda = (&*arena as &dyn Arena).downcast_ref::<CudaArena>();
+            cuda.expect("a CUDA device's own").declare_lost("the test said so");
+        }))
+    }
+
+    conformance::checks!(of_a_gpu, gpu);
+
+    const PINNED_BYTES: u64 = 64 << 20;
+
+    /// A platform whose main memory is bound to page-locked memory, with the ids of both.
+    fn with_pinned(test: &str) -> Option<(Platform, [ArenaId; 2])> {
+        let options = DiscoverOptions::default().only(["cuda:0"]).cuda_pinned(PINNED_BYTES);
+        with_cuda(test)?;
+        let builder = Platform::builder().discover_with(&options).expect("there is a GPU");
+        let platform = builder.build().expect("what discovery adds fits together");
+        let main = platform.home(platform.host()?)?;
+        let pinned = platform.arena_named("cuda_pinned").expect("it was asked for");
+        Some((platform, [main, pinned]))
+    }
+
+    fn pinned(test: &str) -> Option<Subject> {
+        let (platform, [_, pinned]) = with_pinned(test)?;
+        Some(Subject::new(platform, pinned).with_capacity(PINNED_BYTES))
+    }
+
+    fn main_memory_that_is_pinned(test: &str) -> Option<Subject> {
+        let (platform, [main, pinned]) = with_pinned(test)?;
+        Some(Subject::new(platform, main).with_external(External::Offered).with_root(pinned))
+    }
+
+    conformance::checks!(of_pinned_memory, pinned);
+    conformance::checks!(of_main_memory_that_is_pinned, main_memory_that_is_pinned);
+}
+
 #[cfg(all(feature = "offload", target_os = "linux"))]
 mod offload {
     use dml_arenas::{Discover, DiscoverOptions, OffloadArena};

@@ -44,7 +44,10 @@ pub const LOCAL_SIZE: u64 = 128;
 /// offset is the first item of the package.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/gaussian.cl");
 
-/// The name of the kernel in [`OPENCL_SOURCE`].
+/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+pub const CUDA_SOURCE: &str = include_str!("kernels/gaussian.cu");
+
+/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "gaussian";
 
 /// How large a problem is.
@@ -409,6 +412,7 @@ const PIXEL_BYTES: u64 = 4;
 impl Recipe for Problem {
     const NAME: &'static str = "gaussian";
     const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const CUDA: Option<Program> = Some(Program { source: CUDA_SOURCE, kernel: OPENCL_KERNEL });
     const LARGEST_PUBLISHED: u64 = PAPER.width as u64;
     const SIZE_IS_EDGE: bool = true;
     const TAKES_PICTURE: bool = true;

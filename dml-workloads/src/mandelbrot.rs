@@ -42,7 +42,10 @@ pub const PIXELS_PER_ITEM: u64 = 4;
 /// is the first item of the package.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/mandelbrot.cl");
 
-/// The name of the kernel in [`OPENCL_SOURCE`].
+/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+pub const CUDA_SOURCE: &str = include_str!("kernels/mandelbrot.cu");
+
+/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "mandelbrot";
 
 /// The iterations of [`Problem::of_items`]; the papers do not say theirs.
@@ -436,6 +439,7 @@ const ITEM_BYTES: u64 = PIXELS_PER_ITEM * 4;
 impl Recipe for Problem {
     const NAME: &'static str = "mandelbrot";
     const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const CUDA: Option<Program> = Some(Program { source: CUDA_SOURCE, kernel: OPENCL_KERNEL });
     const LARGEST_PUBLISHED: u64 = 70_300_000;
     const MAKES_PICTURE: bool = true;
 

@@ -39,7 +39,10 @@ pub const LOCAL_SIZE: [u64; 2] = [16, 16];
 /// buffers are whole.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/matmul.cl");
 
-/// The name of the kernel in [`OPENCL_SOURCE`].
+/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+pub const CUDA_SOURCE: &str = include_str!("kernels/matmul.cu");
+
+/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "matmul";
 
 /// How large a problem is.
@@ -208,6 +211,7 @@ const SEED: u64 = 0x3A7;
 impl Recipe for Problem {
     const NAME: &'static str = "matmul";
     const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const CUDA: Option<Program> = Some(Program { source: CUDA_SOURCE, kernel: OPENCL_KERNEL });
     const LARGEST_PUBLISHED: u64 = 4868;
 
     fn of(input: &Input<'_>) -> Result<Self, PrepareError> {

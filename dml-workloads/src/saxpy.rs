@@ -28,7 +28,10 @@ pub const LOCAL_SIZE: u64 = 128;
 /// (items from `end` on are left alone). The buffers are whole, the global offset is the first item of the package.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/saxpy.cl");
 
-/// The name of the kernel in [`OPENCL_SOURCE`].
+/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+pub const CUDA_SOURCE: &str = include_str!("kernels/saxpy.cu");
+
+/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "saxpy";
 
 /// Elements of one job of the host kernel: three slices of 64 KiB.
@@ -172,6 +175,7 @@ const LARGEST_ITEMS: u64 = 1 << 40;
 impl Recipe for Problem {
     const NAME: &'static str = "saxpy";
     const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const CUDA: Option<Program> = Some(Program { source: CUDA_SOURCE, kernel: OPENCL_KERNEL });
     const LARGEST_PUBLISHED: u64 = 100_000_000;
 
     fn of(input: &Input<'_>) -> Result<Self, PrepareError> {

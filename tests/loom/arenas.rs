@@ -5,7 +5,7 @@
 
 #[path = "../../dml-arenas/src/main_mem/page_locks.rs"]
 mod page_locks;
-#[path = "../../dml-arenas/src/opencl/scratch/pool.rs"]
+#[path = "../../dml-arenas/src/locked/scratch/pool.rs"]
 mod pool;
 
 use crate::rig::{explore, explore_all, thread};

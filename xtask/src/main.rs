@@ -13,6 +13,7 @@
 
 mod checkers;
 mod explorers;
+mod gpu;
 mod lint;
 mod mutants;
 mod shell;
@@ -122,6 +123,12 @@ const TASKS: &[Task] = &[
         arguments: "SECONDS [TARGET]",
         covers: "libFuzzer on sequences of operations (x86_64 Linux); what it finds joins fuzz/corpus",
         run: explorers::fuzz,
+    },
+    Task {
+        name: "gpu-check",
+        arguments: "",
+        covers: "nothing here: builds what checks and measures GPUs into target/carry, with a script for a machine without a toolchain",
+        run: gpu::check,
     },
     Task { name: "help", arguments: "", covers: "this list", run: help },
 ];

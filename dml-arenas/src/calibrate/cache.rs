@@ -160,10 +160,8 @@ impl Calibration {
     /// # Errors
     /// [`CacheError::NoFolder`] if there is neither.
     pub fn cache_file() -> Result<PathBuf, CacheError> {
-        let given = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-        let home = || std::env::home_dir().filter(|path| path.is_absolute()).map(|home| home.join(".cache"));
-        let folder = given.or_else(home).ok_or(CacheError::NoFolder)?;
-        Ok(folder.join("dml").join(format!("links-{}.json", MachineFingerprint::here().digest())))
+        let folder = crate::user_cache::folder().ok_or(CacheError::NoFolder)?;
+        Ok(folder.join(format!("links-{}.json", MachineFingerprint::here().digest())))
     }
 
     /// Reads the figures of this machine from a file. `None` if there is no file.

@@ -2,25 +2,30 @@
 //!
 //! ```text
 //!                  ┌─ host     threads of this process; one view for each range of a buffer
-//!   Launch, Grants ┼─ opencl   the whole storage of each buffer; scalars, values and local memory by position
+//!   Launch, Grants ┼─ cuda     the whole storage of each buffer; scalars and values by position, and the items
+//!                  ├─ opencl   the whole storage of each buffer; scalars, values and local memory by position
 //!                  └─ offload  a worker; the ranges of all buffers, then all scalars
 //! ```
-//! The functions [`host`], [`opencl`] and [`offload`] make a launcher for each device of a platform that the framework has,
+//! The functions [`host`], `cuda`, [`opencl`] and [`offload`] make a launcher for each device of a platform that the framework has,
 //! and none where it has no device. So a program names all frameworks that it has code for, whatever the machine has.
 //!
-//! | argument | host | OpenCL | offload |
-//! |---|---|---|---|
-//! | buffer | a [`Part`]: one view per range | `global` or `constant` pointer to the whole storage | one view per range |
-//! | scalar | [`Values`], counted apart from buffers | by value, of the same type | counted apart from buffers |
-//! | value as bytes | [`Values::value`] | by value, of the same size | refused |
-//! | local memory | nothing | `local` pointer | nothing |
+//! | argument | host | OpenCL | CUDA | offload |
+//! |---|---|---|---|---|
+//! | buffer | a [`Part`]: one view per range | `global` or `constant` pointer to the whole storage | pointer to the whole storage | one view per range |
+//! | scalar | [`Values`], counted apart from buffers | by value, of the same type | by value, of the same size | counted apart from buffers |
+//! | value as bytes | [`Values::value`] | by value, of the same size | by value, of the same size | refused |
+//! | local memory | nothing | `local` pointer | `extern __shared__` memory; no parameter | nothing |
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod host;
 #[cfg(all(feature = "offload", target_os = "linux"))]
 mod offload;
 #[cfg(feature = "opencl")]
 mod opencl;
 
+#[cfg(feature = "cuda")]
+pub use cuda::{CudaLauncher, cuda};
 pub use host::{HostError, HostLauncher, Part, host};
 #[cfg(all(feature = "offload", target_os = "linux"))]
 pub use offload::{OffloadLauncher, offload};

@@ -11,7 +11,7 @@ use std::fmt;
 /// A block of host memory. The page locks are dropped before the memory.
 #[derive(Debug)]
 pub(crate) struct HostBlock {
-    #[cfg(feature = "opencl")]
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
     page_locks: super::PageLocks,
     span: HostSpan,
     keeps: Keeps,
@@ -47,7 +47,7 @@ impl HostBlock {
     /// Makes a block of the arena that `desc` describes.
     pub(crate) fn of(desc: &ArenaDesc, span: &HostSpan, keeps: Keeps) -> BlockRef {
         Arc::new(Self {
-            #[cfg(feature = "opencl")]
+            #[cfg(any(feature = "cuda", feature = "opencl"))]
             page_locks: super::PageLocks::default(),
             span: span.clone(),
             keeps,
@@ -91,7 +91,7 @@ impl HostBlock {
 }
 
 /// Returns the page locks of a block of host memory, and where it is. `None` for a block of another arena.
-#[cfg(feature = "opencl")]
+#[cfg(any(feature = "cuda", feature = "opencl"))]
 pub(crate) fn page_locks(block: &BlockRef) -> Option<(&super::PageLocks, &HostSpan)> {
     block.downcast_ref::<HostBlock>().map(|block| (&block.page_locks, &block.span))
 }

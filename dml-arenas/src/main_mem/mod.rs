@@ -20,16 +20,16 @@ mod arena;
 mod block;
 pub(crate) mod discover;
 mod memory;
-#[cfg(feature = "opencl")]
+#[cfg(any(feature = "cuda", feature = "opencl"))]
 mod page_locks;
 
 pub use arena::MainMem;
-#[cfg(feature = "opencl")]
+#[cfg(any(feature = "cuda", feature = "opencl"))]
 pub(crate) use block::page_locks;
-#[cfg(any(feature = "opencl", all(feature = "offload", target_os = "linux")))]
+#[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
 pub(crate) use block::{HostBlock, Keeps};
 #[cfg(any(feature = "opencl", all(feature = "offload", target_os = "linux")))]
 pub(crate) use memory::host_span;
 pub(crate) use memory::{Memory, copy, fill, shown};
-#[cfg(feature = "opencl")]
+#[cfg(any(feature = "cuda", feature = "opencl"))]
 pub(crate) use page_locks::{PageLockBudget, PageLocks, Share as PageLockShare};

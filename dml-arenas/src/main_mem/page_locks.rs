@@ -61,8 +61,8 @@ pub(crate) struct PageLocks(Mutex<Vec<Entry>>);
 #[derive(Debug)]
 struct Entry {
     holder: u64,
-    /// The bytes that the holder has transferred without a lock.
-    moved_bytes: u64,
+    /// What the holder's transfers have cost without a lock.
+    lost: u64,
     lock: Lock,
 }
 
@@ -97,17 +97,17 @@ impl fmt::Debug for Lock {
 }
 
 impl PageLocks {
-    /// Notes that `holder` transfers `bytes` bytes of the block, and calls `make` if this is the transfer at which a lock
-    /// of all `block_bytes` bytes begins to pay. `make` returns what keeps the pages locked until it is dropped. Returns
+    /// Notes that `holder` transfers some of the block, at a cost of `lost` if there is no lock, and calls `make` if this is the
+    /// transfer at which a lock of all `block_bytes` bytes begins to pay. `pays` is given the cost of all transfers so far. `make` returns what keeps the pages locked until it is dropped. Returns
     /// whether the pages are locked then.
     pub(crate) fn transfer(
         &self,
         (holder, budget): (u64, &Arc<PageLockBudget>),
-        (bytes, block_bytes): (u64, u64),
+        (lost, block_bytes): (u64, u64),
         pays: impl FnOnce(u64) -> bool,
         make: impl FnOnce() -> Option<Box<dyn Any + Send>>,
     ) -> bool {
-        match self.due(holder, bytes, pays) {
+        match self.due(holder, lost, pays) {
             Due::Now => {}
             Due::Made => return true,
             Due::Later => return false,
@@ -123,10 +123,10 @@ impl PageLocks {
     }
 
     /// Returns whether the lock of `holder` is to be made now, by the caller.
-    fn due(&self, holder: u64, bytes: u64, pays: impl FnOnce(u64) -> bool) -> Due {
+    fn due(&self, holder: u64, lost: u64, pays: impl FnOnce(u64) -> bool) -> Due {
         let mut entries = self.0.lock();
         let index = entries.iter().position(|entry| entry.holder == holder).unwrap_or_else(|| {
-            entries.push(Entry { holder, moved_bytes: 0, lock: Lock::None });
+            entries.push(Entry { holder, lost: 0, lock: Lock::None });
             entries.len() - 1
         });
         let entry = &mut entries[index];
@@ -135,8 +135,8 @@ impl PageLocks {
             Lock::Settled => return Due::Later,
             Lock::Held { .. } => return Due::Made,
         }
-        entry.moved_bytes = entry.moved_bytes.saturating_add(bytes);
-        if !pays(entry.moved_bytes) {
+        entry.lost = entry.lost.saturating_add(lost);
+        if !pays(entry.lost) {
             return Due::Later;
         }
         entry.lock = Lock::Settled;

@@ -12,12 +12,10 @@
 //! without asking the arena, so the mechanisms themselves refuse to copy in a fork.
 
 use super::device::Sort;
-use super::page_lock::{PageLocking, copiers, staging_pays};
-use super::scratch::{PIECE_BYTES, ScratchPool};
+use super::page_lock::{MAX_COPIERS, pays, staging_pays};
 use super::session::Session;
-use super::staging::Staging;
-use crate::fork::Origin;
 use crate::kit::{join_both_ways, join_staged, join_via};
+use crate::locked::{self, Here, PageLocking, RelayEnd, ScratchPool, Staging, copiers};
 use crate::main_mem::PageLockBudget;
 use crate::options::Mechanisms;
 use dml_core::sync::Arc;
@@ -78,9 +76,9 @@ pub(super) fn join(builder: &mut PlatformBuilder, main: ArenaId, side: &Side<'_>
         let mechanism = HostStaged::new(speeds.staged);
         match side.locking {
             Some((budget, pool)) => {
-                let (session, budget) = (side.session.clone(), budget.clone());
-                let staging = Staging::new(pool, copiers(), staging_pays);
-                let locking = PageLocking { mechanism, session, budget, staging };
+                let (locker, budget) = (side.session.clone(), budget.clone());
+                let staging = Staging::new(pool, copiers(MAX_COPIERS), staging_pays);
+                let locking = PageLocking { mechanism, locker, budget, staging, lost: |bytes| bytes, pays };
                 join_both_ways(builder, main, device, Here::new(locking));
             }
             None => join_both_ways(builder, main, device, Here::new(mechanism)),
@@ -103,52 +101,12 @@ pub(super) fn join(builder: &mut PlatformBuilder, main: ArenaId, side: &Side<'_>
 
 /// Links two devices with memory of their own, in both directions, through scratch memory that is locked for both.
 pub(super) fn relay(builder: &mut PlatformBuilder, sides: [&Side<'_>; 2], pool: &Arc<ScratchPool>) {
-    for [from, to] in [sides, [sides[1], sides[0]]] {
-        let relayed = Relayed {
-            speeds: [from, to].map(|side| Speeds::of(side.sort).staged),
-            sessions: [from, to].map(|side| side.session.clone()),
-            staging: Staging::new(pool, 1, |_, _| true),
-        };
-        let (source_via, target_via) = (builder.native(from.arena), builder.native(to.arena));
-        let allocation = Allocation::Internal;
-        let link = Link { from: from.arena, to: to.arena, source_via, target_via, allocation };
-        builder.add_link(link, Arc::new(Here::new(relayed)));
-    }
-}
-
-/// Copies between two devices: each part is read into scratch memory by one and written from there by the other, while the
-/// next part is read.
-#[derive(Debug)]
-struct Relayed {
-    /// The speeds of the copies out of the source and into the destination.
-    speeds: [LinkSpeed; 2],
-    sessions: [Arc<Session>; 2],
-    staging: Staging,
-}
-
-impl CrossArena for Relayed {
-    fn name(&self) -> &'static str {
-        "relayed"
-    }
-
-    /// The slower of the two copies hides the other, but for a piece of it.
-    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
-        let out = CopyQuery { remap_target: false, allocates: false, ..*query };
-        let back = CopyQuery { remap_source: false, ..*query };
-        let piece = |query: &CopyQuery| CopyQuery { bytes: query.bytes.min(PIECE_BYTES), ..*query };
-        let [read, write] = &self.speeds;
-        let read_longer = read.cost(&out) + write.cost(&piece(&back));
-        let write_longer = write.cost(&back) + read.cost(&piece(&out));
-        Some(read_longer.max(write_longer))
-    }
-
-    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
-        let [from, to] = &self.sessions;
-        match self.staging.take_between([from, to]) {
-            Some(taken) => Ok(self.staging.copy(job, taken)),
-            None => job.stage(),
-        }
-    }
+    let ends = sides.map(|side| RelayEnd {
+        arena: side.arena,
+        speed: Speeds::of(side.sort).staged,
+        locker: side.session.clone(),
+    });
+    locked::relay(builder, [&ends[0], &ends[1]], pool);
 }
 
 /// For which buffers a device uses the storage of another arena.
@@ -232,32 +190,5 @@ impl CrossArena for HostPointer {
 
     fn copy(&self, _job: CopyJob) -> Result<Fence, TransferError> {
         unreachable!("core refreshes a bound pair by its map state; it never copies between the two")
-    }
-}
-
-/// A mechanism that copies in the process that made it, but not in its forks.
-#[derive(Debug)]
-pub(super) struct Here<M> {
-    mechanism: M,
-    origin: Origin,
-}
-
-impl<M: CrossArena> Here<M> {
-    pub(super) fn new(mechanism: M) -> Self {
-        Self { mechanism, origin: Origin::here() }
-    }
-}
-
-impl<M: CrossArena> CrossArena for Here<M> {
-    fn name(&self) -> &str {
-        self.mechanism.name()
-    }
-
-    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
-        self.mechanism.can_copy(query)
-    }
-
-    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
-        if self.origin.is_here() { self.mechanism.copy(job) } else { Err(TransferError::DeviceLost) }
     }
 }

@@ -13,7 +13,7 @@ use crate::fork::Origin;
 use opencl3::device::{
     CL_DEVICE_PARTITION_BY_COUNTS, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, CL_DEVICE_PARTITION_EQUALLY,
     CL_DEVICE_SVM_FINE_GRAIN_BUFFER, CL_DEVICE_TYPE_ALL, CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU, Device,
-    create_sub_devices,
+    create_sub_devices, get_device_data,
 };
 use opencl3::error_codes::{CL_DEVICE_NOT_FOUND, ClError};
 use opencl3::platform::{Platform, get_platforms};
@@ -49,6 +49,8 @@ pub(super) struct Found {
     pub(super) is_discrete: bool,
     /// Whether host and device can use one memory at the same time, byte by byte, without a map.
     pub(super) is_fine_grained: bool,
+    /// The device's place on the PCI bus, where its driver tells it.
+    pub(super) pci: Option<String>,
     /// Why the device cannot be used, if it cannot.
     pub(super) defect: Option<String>,
 }
@@ -142,6 +144,7 @@ impl Found {
             overlaps: false,
             is_discrete: false,
             is_fine_grained: false,
+            pci: None,
             defect: None,
         };
         found.defect = found
@@ -165,6 +168,7 @@ impl Found {
         // A driver before OpenCL 2.0 does not know the question.
         self.is_fine_grained =
             self.overlaps && self.device.svm_mem_capability() & CL_DEVICE_SVM_FINE_GRAIN_BUFFER != 0;
+        self.pci = pci_of(&self.device);
         self.driver = clean(&self.device.driver_version()?);
         Ok(if !self.device.available()? {
             Some("its driver says that it is not available".into())
@@ -253,6 +257,39 @@ impl Part {
     }
 }
 
+/// Returns where a device is on the PCI bus, as `domain:bus:device.function`.
+fn pci_of(device: &Device) -> Option<String> {
+    /// As `cl_khr_pci_bus_info` names them, and NVIDIA's own `cl_nv_device_attribute_query`.
+    const CL_DEVICE_PCI_BUS_INFO_KHR: u32 = 0x410F;
+    const CL_DEVICE_PCI_BUS_ID_NV: u32 = 0x4008;
+    const CL_DEVICE_PCI_SLOT_ID_NV: u32 = 0x4009;
+    const CL_DEVICE_PCI_DOMAIN_ID_NV: u32 = 0x400A;
+    let extensions = device.extensions().ok()?;
+    let has = |name: &str| extensions.split_whitespace().any(|extension| extension == name);
+    let number = |parameter: u32| {
+        let bytes: Vec<u8> = get_device_data(device.id(), parameter).ok()?;
+        Some(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?))
+    };
+    if has("cl_khr_pci_bus_info") {
+        let bytes: Vec<u8> = get_device_data(device.id(), CL_DEVICE_PCI_BUS_INFO_KHR).ok()?;
+        let words: Vec<u32> = bytes
+            .chunks_exact(4)
+            .map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
+            .collect();
+        let [domain, bus, slot, function] = words[..] else { return None };
+        return Some(pci_text(domain, bus, slot, function));
+    }
+    if !has("cl_nv_device_attribute_query") {
+        return None;
+    }
+    let (bus, slot) = (number(CL_DEVICE_PCI_BUS_ID_NV)?, number(CL_DEVICE_PCI_SLOT_ID_NV)?);
+    Some(pci_text(number(CL_DEVICE_PCI_DOMAIN_ID_NV).unwrap_or(0), bus, slot >> 3, slot & 7))
+}
+
+fn pci_text(domain: u32, bus: u32, slot: u32, function: u32) -> String {
+    format!("{domain:04x}:{bus:02x}:{slot:02x}.{function:x}")
+}
+
 /// Returns the numbers in `OpenCL <major>.<minor> <anything>`.
 fn version_of(text: &str) -> (u32, u32) {
     let number = text.split_whitespace().nth(1).unwrap_or_default();
@@ -270,6 +307,11 @@ mod tests {
         assert_eq!(version_of("OpenCL 3.0 PoCL HSTR: pthread"), (3, 0));
         assert!(version_of("OpenCL 1.1 Mesa") < (1, 2));
         assert_eq!(version_of("nonsense"), (0, 0));
+    }
+
+    #[test]
+    fn places_on_the_bus_read_as_cuda_writes_them() {
+        assert_eq!(pci_text(0, 0x1a, 3, 0), "0000:1a:03.0");
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use super::arena::OpenClArena;
 use super::cross::{self, Locking, Sharing, Side};
 use super::device::{Found, Sort, list};
-use super::scratch::ScratchPool;
 use super::session::Session;
 use super::svm::SvmArena;
 use crate::kit::Backend;
+use crate::locked::ScratchPool;
 use crate::main_mem::PageLockBudget;
 use crate::options::{DiscoverError, DiscoverOptions, Mechanisms};
 use dml_core::sync::Arc;
@@ -69,6 +69,12 @@ impl Backend for Candidates {
             if !options.wants(&name) {
                 continue;
             }
+            if let Some(other) = same_hardware(builder, found).filter(|_| !options.names(&name)) {
+                let reason =
+                    format!("{name}, {}: it is {other}; name it to use it as well", found.description);
+                builder.add_unavailable(Unavailable { backend: BACKEND, reason });
+                continue;
+            }
             match open(found, &name, options)? {
                 Ok(_) if options.is_fine_grained(&name) && !found.is_fine_grained => {
                     let reason = "its driver offers no fine-grained shared virtual memory".to_owned();
@@ -124,6 +130,19 @@ fn name_of(index: usize) -> String {
     format!("{BACKEND}:{index}")
 }
 
+/// Returns what stands for the hardware of a device, if its driver tells where that is.
+fn hardware(found: &Found) -> Option<String> {
+    found.pci.as_ref().map(|pci| format!("pci {pci}"))
+}
+
+/// Returns the name of the device that is the same hardware, by another framework.
+fn same_hardware(builder: &PlatformBuilder, found: &Found) -> Option<String> {
+    let hardware = hardware(found)?;
+    let is_same =
+        |desc: &&DeviceDesc| desc.hardware.as_ref() == Some(&hardware) && !desc.name.starts_with(BACKEND);
+    builder.devices().iter().find(is_same).map(|desc| desc.name.to_string())
+}
+
 /// Opens the device, or returns why it cannot be used.
 fn open(
     found: &Found,
@@ -155,10 +174,11 @@ fn add_device(
         Sort::Other => DeviceKind::Accelerator,
     };
     let part = if session.part.is_sub_device() { ", a part" } else { "" };
-    let desc = DeviceDesc::new(name, kind)
+    let mut desc = DeviceDesc::new(name, kind)
         .with_description(format!("{}{part}", found.description))
         .with_driver(found.driver.clone())
         .with_units(session.part.units);
+    desc.hardware = hardware(found);
     let native = builder.add_device(desc);
     let host = builder.native(main);
     let is_fine_grained = options.is_fine_grained(name);

@@ -25,7 +25,7 @@
 //!    future. A map blocks, because the host needs the address.
 //! 7. The pages of main memory that a device with its own memory transfers are locked where that pays (`page_lock.rs`).
 //!    Other memory, and what goes from one such device to another, passes through scratch memory that is locked
-//!    (`staging.rs`, `scratch.rs`).
+//!    (the folder `locked`).
 //! 8. A device can be bound to host memory, and then takes turns with the host, or to shared virtual memory (`svm.rs`), and
 //!    then uses it beside the host.
 //! 9. Kernel source is trusted like the program itself: a kernel may write wherever its device allows.
@@ -41,9 +41,9 @@ mod handle;
 mod kernel;
 pub mod native;
 mod page_lock;
-mod scratch;
 mod session;
-mod staging;
+#[cfg(test)]
+mod staging_tests;
 mod svm;
 #[cfg(test)]
 mod testing;

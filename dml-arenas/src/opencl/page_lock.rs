@@ -1,26 +1,16 @@
-//! Transfers of memory whose pages the driver has locked.
+//! How OpenCL locks pages of host memory, and when that pays.
 //!
-//! A GPU with memory of its own transfers ordinary host memory through a buffer of the driver, at the speed of one core. It
-//! reaches memory whose pages are locked by itself, several times as fast. OpenCL has no call to lock pages, but a buffer
-//! made over host memory (`CL_MEM_USE_HOST_PTR`) locks them while it lives. Every transfer between that memory and any
-//! other buffer is fast then. The buffer has no other purpose, and no command names it.
+//! OpenCL has no call to lock pages, but a buffer made over host memory (`CL_MEM_USE_HOST_PTR`) locks them while it lives.
+//! Every transfer between that memory and any other buffer is fast then. The buffer has no other purpose, and no command names
+//! it.
 //!
-//! To lock pages takes time, so a block's are locked as soon as its transfers would have paid for it. Until then, and where
-//! they cannot be locked, a transfer goes through scratch memory that is locked already (`staging.rs`) if enough cores copy
-//! to be faster than the driver:
-//!
-//! ```text
-//!   the block's pages are locked, or locking them pays now ──▶ the driver's call, at the link's speed
-//!   else: several cores copy faster than the driver        ──▶ staged
-//!   else                                                   ──▶ the driver's call
-//! ```
+//! A block's pages are locked as soon as its transfers would have paid for it. What is not locked is staged, if enough cores
+//! copy to be faster than the driver: see `locked`.
 
 use super::handle::Mem;
 use super::session::Session;
-use super::staging::Staging;
-use crate::main_mem::{self, PageLockBudget};
-use dml_core::sync::Arc;
-use dml_core::{CopyJob, CopyQuery, Cost, CrossArena, Fence, HostSpan, TransferError};
+use crate::locked::{PageLocker, time_ns};
+use dml_core::HostSpan;
 use opencl3::memory::{CL_MEM_READ_WRITE, CL_MEM_USE_HOST_PTR, create_buffer};
 use std::any::Any;
 
@@ -39,12 +29,7 @@ const COPIED_BYTES_PER_S: u64 = 11_000_000_000;
 /// beside them.
 const STAGED_ONCE_NS: u64 = 150_000;
 /// The most threads that copy for one transfer. More would not be faster than the link.
-const MAX_COPIERS: usize = 4;
-
-/// Returns how many threads copy for one transfer: at most half of the cores, because the others compute.
-pub(super) fn copiers() -> usize {
-    std::thread::available_parallelism().map_or(0, |cores| (cores.get() / 2).min(MAX_COPIERS))
-}
+pub(super) const MAX_COPIERS: usize = 4;
 
 /// Returns whether `copiers` threads stage a copy of ordinary memory in less time than the driver takes for it.
 pub(super) fn staging_pays(bytes: u64, copiers: usize) -> bool {
@@ -54,77 +39,39 @@ pub(super) fn staging_pays(bytes: u64, copiers: usize) -> bool {
             < time_ns(bytes, ORDINARY_BYTES_PER_S)
 }
 
-fn time_ns(bytes: u64, bytes_per_s: u64) -> u128 {
-    u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_s)
-}
-
 /// Returns whether locking a block would have cost no more than it would have saved for `moved_bytes` bytes.
-fn pays(block_bytes: u64, moved_bytes: u64) -> bool {
+pub(super) fn pays(block_bytes: u64, moved_bytes: u64) -> bool {
     let lock = u128::from(ONCE_NS) + time_ns(block_bytes, LOCKED_BYTES_PER_S);
     time_ns(moved_bytes, ORDINARY_BYTES_PER_S) - time_ns(moved_bytes, LINK_BYTES_PER_S) >= lock
 }
 
-/// A mechanism between main memory and a device, which locks the pages of main memory where that pays, and stages what is
-/// not locked where that pays.
-#[derive(Debug)]
-pub(super) struct PageLocking<M> {
-    pub(super) mechanism: M,
-    pub(super) session: Arc<Session>,
-    pub(super) budget: Arc<PageLockBudget>,
-    pub(super) staging: Staging,
-}
-
-impl<M: CrossArena> CrossArena for PageLocking<M> {
-    fn name(&self) -> &str {
-        self.mechanism.name()
+impl PageLocker for Session {
+    fn holder(&self) -> u64 {
+        self.id()
     }
 
-    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
-        self.mechanism.can_copy(query)
+    fn lock(&self, memory: &HostSpan) -> Option<Box<dyn Any + Send>> {
+        let size = usize::try_from(memory.len()).ok().filter(|size| *size > 0)?;
+        let (context, address) = (self.context().ok()?, memory.as_ptr().cast());
+        // SAFETY: a live context, and memory of this size, which outlives the buffer: the block, or the scratch, drops it first. The device
+        // does not touch the memory through the buffer, because no command names it.
+        let made = unsafe { create_buffer(context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, size, address) };
+        let made = made.inspect_err(|code| self.note(*code)).ok()?;
+        // SAFETY: the buffer just made, whose one reference is ours.
+        Some(Box::new(unsafe { Mem::own(made) }))
     }
-
-    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
-        let mut is_locked = false;
-        for end in [job.from(), job.to()] {
-            if let Some((locks, memory)) = main_mem::page_locks(end.block) {
-                let (session, sizes) = (&self.session, (job.len(), memory.len()));
-                let holder = (session.id(), &self.budget);
-                is_locked |= locks.transfer(
-                    holder,
-                    sizes,
-                    |moved_bytes| pays(memory.len(), moved_bytes),
-                    || lock(session, memory),
-                );
-            }
-        }
-        let taken = if is_locked { None } else { self.staging.take(&job, &self.session) };
-        match taken {
-            Some(taken) => Ok(self.staging.copy(job, taken)),
-            None => self.mechanism.copy(job),
-        }
-    }
-}
-
-/// Locks the pages of some memory until the result is dropped. Returns `None` if the driver refuses.
-pub(super) fn lock(session: &Arc<Session>, memory: &HostSpan) -> Option<Box<dyn Any + Send>> {
-    let size = usize::try_from(memory.len()).ok().filter(|size| *size > 0)?;
-    let (context, address) = (session.context().ok()?, memory.as_ptr().cast());
-    // SAFETY: a live context, and memory of this size, which outlives the buffer: the block, or the scratch, drops it first. The device
-    // does not touch the memory through the buffer, because no command names it.
-    let made = unsafe { create_buffer(context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, size, address) };
-    let made = made.inspect_err(|code| session.note(*code)).ok()?;
-    // SAFETY: the buffer just made, whose one reference is ours.
-    Some(Box::new(unsafe { Mem::own(made) }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::arena::OpenClArena;
     use super::super::cross::{Side, join};
-    use super::super::scratch::ScratchPool;
     use super::super::testing::{found, open};
     use super::*;
+    use crate::locked::ScratchPool;
+    use crate::main_mem::{self, PageLockBudget};
     use crate::options::DiscoverOptions;
+    use dml_core::sync::Arc;
     use dml_core::{DeviceDesc, DeviceId, DeviceKind, Platform};
 
     const CPU: DeviceId = DeviceId(0);

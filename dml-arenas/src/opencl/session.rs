@@ -16,6 +16,7 @@ use super::device::Part;
 use super::error::{FORKED, is_lost, transfer_error, words};
 use super::handle::{Context, Event, Queue};
 use crate::fork::Origin;
+use crate::locked::next_holder;
 use dml_core::sync::Arc;
 use dml_core::{Fence, NativeHandle, TransferError};
 use opencl3::command_queue::{create_command_queue, finish, flush};
@@ -121,10 +122,8 @@ impl Session {
             queue.map(|queue| unsafe { Queue::own(queue) }).map_err(failed("clCreateCommandQueue"))
         };
         let transfers = if part.overlaps { Some((open_queue()?, open_queue()?)) } else { None };
-        // The number orders no other access.
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         Ok(Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            id: next_holder(),
             kernels: open_queue()?,
             transfers,
             aside: open_queue()?,

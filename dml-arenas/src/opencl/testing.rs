@@ -1,8 +1,8 @@
 //! What the tests of this folder begin with: a session on the first device, and a pool of small pieces.
 
 use super::device::{Found, list};
-use super::scratch::{ScratchPool, Sizes};
 use super::session::Session;
+use crate::locked::{ScratchPool, Sizes};
 use crate::main_mem::PageLockBudget;
 use dml_core::sync::Arc;
 use std::time::Duration;

@@ -33,6 +33,24 @@ pub(crate) fn with_opencl_options(test: &str, options: &DiscoverOptions) -> Opti
     }
 }
 
+/// The platform of this machine if it has a CUDA device, with that device. Without one the test is skipped, out loud, unless
+/// the environment variable `DML_EXPECT` names `cuda`.
+pub(crate) fn with_cuda(test: &str) -> Option<(Platform, DeviceId)> {
+    let builder =
+        Platform::builder().discover_with(&DiscoverOptions::default().offload(0)).expect("nothing is named");
+    let platform = builder.build().expect("what discovery adds fits together");
+    match platform.device("cuda:0") {
+        Ok(device) => Some((platform, device)),
+        Err(_) => {
+            let reasons: Vec<_> = platform.unavailable().iter().map(ToString::to_string).collect();
+            let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("cuda"));
+            assert!(!expected, "DML_EXPECT names cuda, and there is no device: {}", reasons.join("; "));
+            eprintln!("SKIPPED {test}: no CUDA device: {}", reasons.join("; "));
+            None
+        }
+    }
+}
+
 /// Bytes that depend on their position and on `seed`, with a period that is no power of two.
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|index| ((index * 31 + index / 251) as u8) ^ seed).collect()

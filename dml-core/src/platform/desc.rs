@@ -39,13 +39,23 @@ pub struct DeviceDesc {
     pub units: u32,
     /// The version of the driver, or nothing where there is none or it is not known.
     pub driver: String,
+    /// Which piece of hardware the device is, where its backend knows: two devices with the same answer are one, by two
+    /// frameworks.
+    pub hardware: Option<String>,
 }
 
 impl DeviceDesc {
     /// Creates the description of a device with one compute unit.
     #[must_use]
     pub fn new(name: &str, kind: DeviceKind) -> Self {
-        Self { name: name.into(), kind, description: String::new(), units: 1, driver: String::new() }
+        Self {
+            name: name.into(),
+            kind,
+            description: String::new(),
+            units: 1,
+            driver: String::new(),
+            hardware: None,
+        }
     }
 
     /// Sets the vendor's description.
@@ -59,6 +69,13 @@ impl DeviceDesc {
     #[must_use]
     pub fn with_driver(mut self, version: impl Into<String>) -> Self {
         self.driver = version.into();
+        self
+    }
+
+    /// Sets which piece of hardware the device is, such as its place on a bus.
+    #[must_use]
+    pub fn with_hardware(mut self, hardware: impl Into<String>) -> Self {
+        self.hardware = Some(hardware.into());
         self
     }
 

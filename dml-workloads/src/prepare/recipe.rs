@@ -29,6 +29,8 @@ pub(crate) trait Recipe: Listed + Sized + fmt::Debug + Send + Sync + 'static {
     const NAME: &'static str;
     /// The kernel for OpenCL devices.
     const OPENCL: Program;
+    /// The kernel for CUDA devices, with the arguments of that for OpenCL, and its items last; `None` if there is none.
+    const CUDA: Option<Program> = None;
     /// The largest published size, as [`Input::Size`] takes it.
     const LARGEST_PUBLISHED: u64;
     /// Whether [`Input::Size`] is the length of a picture's edges, so that the work grows with its square.

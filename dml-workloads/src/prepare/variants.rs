@@ -2,6 +2,8 @@
 
 use super::PrepareError;
 use super::recipe::Recipe;
+#[cfg(feature = "cuda")]
+use dml_arenas::launch::CudaLauncher;
 use dml_arenas::launch::HostLauncher;
 #[cfg(feature = "opencl")]
 use dml_arenas::launch::OpenClLauncher;
@@ -32,7 +34,7 @@ fn add_one<R: Recipe>(kernel: Kernel, platform: &Platform, device: DeviceId) -> 
             launcher.map_err(|error| PrepareError::Threads { threads: error.threads, cause: error.cause })?;
         return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
     }
-    #[cfg(any(feature = "opencl", all(feature = "offload", target_os = "linux")))]
+    #[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
     if let Some(arena) = platform.home(device).map(|home| platform.arena(home)) {
         #[cfg(all(feature = "offload", target_os = "linux"))]
         #[allow(unsafe_code, reason = "a function in a worker's memory is trusted with it")]
@@ -40,6 +42,16 @@ fn add_one<R: Recipe>(kernel: Kernel, platform: &Platform, device: DeviceId) -> 
         let worker = unsafe { OffloadLauncher::new(arena, workload.name()) };
         #[cfg(all(feature = "offload", target_os = "linux"))]
         if let Some(launcher) = worker.map_err(|cause| failed(cause.to_string()))? {
+            return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
+        }
+        #[cfg(feature = "cuda")]
+        if let (Some(arena), Some(program)) = (arena.downcast_ref::<dml_arenas::CudaArena>(), R::CUDA) {
+            let built = arena
+                .kernel(program.source, program.kernel, "")
+                .map_err(|cause| failed(cause.to_string()))?;
+            #[allow(unsafe_code, reason = "a kernel on the device's memory is trusted with it")]
+            // SAFETY: as of those in OpenCL C below.
+            let launcher = unsafe { CudaLauncher::new(built) };
             return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
         }
         #[cfg(feature = "opencl")]

@@ -12,8 +12,8 @@
 //! 2. When a part fails, no further part begins. Those that run are waited for, and the first error is the copy's.
 //! 3. A piece is reused only after its transfer has ended and returned it.
 
+use super::PageLocker;
 use super::scratch::{Scratch, ScratchPool};
-use super::session::Session;
 use crate::kit::Worker;
 use crate::main_mem;
 use dml_core::sync::{Arc, Mutex};
@@ -52,7 +52,7 @@ impl Parts {
 }
 
 /// Waits for the transfer of a part, and checks that it is whole and has returned the piece.
-fn whole(fence: Fence, requested_bytes: u64, piece: &Scratch) -> Result<u64, TransferError> {
+pub(crate) fn whole(fence: Fence, requested_bytes: u64, piece: &Scratch) -> Result<u64, TransferError> {
     let done_bytes = fence.wait()?;
     match done_bytes {
         _ if piece.is_lent() => Err(TransferError::StillLent),
@@ -209,30 +209,30 @@ fn copy_all(
 }
 
 /// What a staged copy needs.
-pub(super) struct Taken {
+pub(crate) struct Taken {
     way: Way,
     pieces: Vec<Scratch>,
 }
 
 /// The staged copies of one mechanism.
 #[derive(Debug)]
-pub(super) struct Staging {
-    pub(super) pool: Arc<ScratchPool>,
+pub(crate) struct Staging {
+    pub(crate) pool: Arc<ScratchPool>,
     /// How many threads copy for one transfer.
-    pub(super) copiers: usize,
+    pub(crate) copiers: usize,
     /// What decides whether a copy of so many bytes by so many threads is staged.
-    pub(super) pays: fn(u64, usize) -> bool,
+    pub(crate) pays: fn(u64, usize) -> bool,
     /// The threads for copies to the device and from it.
     workers: [OnceLock<Option<Worker>>; 2],
 }
 
 impl Staging {
-    pub(super) fn new(pool: &Arc<ScratchPool>, copiers: usize, pays: fn(u64, usize) -> bool) -> Self {
+    pub(crate) fn new(pool: &Arc<ScratchPool>, copiers: usize, pays: fn(u64, usize) -> bool) -> Self {
         Self { pool: pool.clone(), copiers, pays, workers: Default::default() }
     }
 
     /// Returns what a copy between host memory and a device needs, or `None` if it is better done without scratch memory.
-    pub(super) fn take(&self, job: &CopyJob, session: &Arc<Session>) -> Option<Taken> {
+    pub(crate) fn take(&self, job: &CopyJob, locker: &Arc<dyn PageLocker>) -> Option<Taken> {
         let way = match (job.source_host().is_some(), job.target_host().is_some()) {
             (true, false) => Way::ToDevice,
             (false, true) => Way::FromDevice,
@@ -241,30 +241,27 @@ impl Staging {
         if !(self.pays)(job.len(), self.copiers) {
             return None;
         }
-        let pieces = self.pool.take(way.pieces() * self.copiers, &[session]);
+        let pieces = self.pool.take(way.pieces() * self.copiers, &[locker]);
         (self.pays)(job.len(), pieces.len() / way.pieces()).then_some(Taken { way, pieces })
     }
 
     /// Returns what a copy between two devices needs, or `None` if there is no scratch memory.
-    pub(super) fn take_between(&self, sessions: [&Arc<Session>; 2]) -> Option<Taken> {
+    pub(crate) fn take_between(&self, lockers: [&Arc<dyn PageLocker>; 2]) -> Option<Taken> {
         let way = Way::Between;
-        let pieces = self.pool.take(way.pieces(), &sessions);
+        let pieces = self.pool.take(way.pieces(), &lockers);
         // With one piece nothing would overlap.
         (pieces.len() > 1).then_some(Taken { way, pieces })
     }
 
     /// Starts a copy with what was taken for it.
-    pub(super) fn copy(&self, job: CopyJob, Taken { way, pieces }: Taken) -> Fence {
+    pub(crate) fn copy(&self, job: CopyJob, Taken { way, pieces }: Taken) -> Fence {
         let piece_bytes = self.pool.piece_bytes();
         let copy = move || copy_all(job, pieces, piece_bytes, way);
         let worker = &self.workers[usize::from(matches!(way, Way::FromDevice))];
-        match worker.get_or_init(|| Worker::start("opencl staging").ok()) {
+        match worker.get_or_init(|| Worker::start("staging").ok()) {
             Some(worker) => worker.run(copy),
             // Without a thread the one that waits copies.
             None => Fence::running(copy),
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -143,7 +143,7 @@ impl<P: Send + 'static> Shared<P> {
         }
         if watches {
             let this = self.clone();
-            let thread = thread::Builder::new().name("opencl scratch".to_owned());
+            let thread = thread::Builder::new().name("locked scratch".to_owned());
             if thread.spawn(move || this.free_idle()).is_err() {
                 // The pieces stay until the pool closes, or until a later return starts the thread.
                 self.state.lock().is_watched = false;

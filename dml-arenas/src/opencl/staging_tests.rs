@@ -1,18 +1,20 @@
 //! Staged copies of a device that shares the host's memory, which does not need them.
 
-use super::super::arena::OpenClArena;
-use super::super::cross::{Here, Side, relay};
-use super::super::device::Sort;
-use super::super::page_lock::PageLocking;
-use super::super::testing::{PIECE, pool, session};
-use super::*;
+use super::arena::OpenClArena;
+use super::cross::{Side, relay};
+use super::device::Sort;
+use super::page_lock::pays;
+use super::session::Session;
+use super::testing::{PIECE, pool, session};
 use crate::faulty::{CallKind, Fault, Faulty, Script};
 use crate::kit::{join_both_ways, join_staged};
-use crate::main_mem::PageLockBudget;
+use crate::locked::{Here, PageLocker, PageLocking, Scratch, ScratchPool, Staging, whole};
+use crate::main_mem::{self, PageLockBudget};
 use crate::options::DiscoverOptions;
+use dml_core::sync::Arc;
 use dml_core::{
-    AcquireError, ArenaId, Buffer, DeviceDesc, DeviceId, DeviceKind, HostStaged, LinkId, LinkSpeed,
-    Operation, Platform,
+    AcquireError, ArenaId, Buffer, DeviceDesc, DeviceId, DeviceKind, Fence, HostStaged, LinkId, LinkSpeed,
+    Operation, Platform, Span, TransferError,
 };
 use opencl3::command_queue::{enqueue_read_buffer, enqueue_write_buffer};
 use opencl3::types::{CL_BLOCKING, cl_mem};
@@ -39,9 +41,11 @@ impl Rig {
         let arena = builder.add_arena(Arc::new(Faulty::new(arena, script)));
         let mechanism = PageLocking {
             mechanism: HostStaged::new(LinkSpeed::default()),
-            session: session.clone(),
+            locker: session.clone(),
             budget: budget.clone(),
             staging: Staging::new(&pool, COPIERS, |_, copiers| copiers > 0),
+            lost: |bytes| bytes,
+            pays,
         };
         join_both_ways(&mut builder, main, arena, Here::new(mechanism));
         Some(Self { platform: builder.build().unwrap(), device, session, budget, pool })
@@ -160,7 +164,8 @@ fn a_part_that_fails_fails_the_copy_and_nothing_else() {
                 assert!(data.read().is_err(), "{fault:?} of part {part}");
             }
             assert_eq!(*data.read().unwrap(), late, "{fault:?} of part {part} of {kind:?}");
-            let left = rig.pool.take(9, &[&rig.session]).len();
+            let locker: Arc<dyn PageLocker> = rig.session.clone();
+            let left = rig.pool.take(9, &[&locker]).len();
             assert_eq!(left, 4, "a piece is missing after {fault:?} of part {part} of {kind:?}");
         }
     }
@@ -313,7 +318,8 @@ fn what_goes_between_two_devices_is_relayed_both_ways() {
 #[test]
 fn a_part_has_moved_when_all_of_it_has_and_the_piece_is_back() {
     let Some(session) = session() else { return };
-    let mut taken = pool(PIECE, &PageLockBudget::new(u64::MAX)).take(1, &[&session]);
+    let locker: Arc<dyn PageLocker> = session;
+    let mut taken = pool(PIECE, &PageLockBudget::new(u64::MAX)).take(1, &[&locker]);
     let moved = |done_bytes, piece: &Scratch| whole(Fence::done(done_bytes), 10, piece);
     let requested_bytes = 10;
     assert_eq!(moved(10, &taken[0]), Ok(10));

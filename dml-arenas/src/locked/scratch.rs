@@ -14,8 +14,7 @@
 mod pool;
 
 use self::pool::{Lent, Pool};
-use super::page_lock::lock;
-use super::session::Session;
+use super::PageLocker;
 use crate::fork::Origin;
 use crate::main_mem::{PageLockBudget, PageLockShare};
 use dml_core::HostMemory;
@@ -26,12 +25,12 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 /// The size of a piece, in bytes. A link at 54 GB/s moves it in 40 us, about twice what a call takes to begin.
-pub(super) const PIECE_BYTES: u64 = 2 << 20;
+pub(crate) const PIECE_BYTES: u64 = 2 << 20;
 /// How long pieces stay idle before they are freed.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// The pieces of one platform.
-pub(super) struct ScratchPool {
+pub(crate) struct ScratchPool {
     sizes: Sizes,
     budget: Arc<PageLockBudget>,
     pieces: Pool<Piece>,
@@ -40,13 +39,13 @@ pub(super) struct ScratchPool {
 
 /// The sizes of a pool.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
+pub(crate) struct Sizes {
     /// The size of a piece, in bytes.
-    pub(super) piece_bytes: u64,
+    pub(crate) piece_bytes: u64,
     /// The most that all pieces have together, in bytes.
-    pub(super) limit_bytes: u64,
+    pub(crate) limit_bytes: u64,
     /// How long pieces stay idle before they are freed.
-    pub(super) idle: Duration,
+    pub(crate) idle: Duration,
 }
 
 /// Memory and what keeps its pages locked.
@@ -56,35 +55,35 @@ struct Piece {
 }
 
 struct PieceLock {
-    session: u64,
+    holder: u64,
     _lock: Box<dyn Any + Send>,
     _share: PageLockShare,
 }
 
 /// A piece for one transfer, which goes back to its pool when it is dropped.
-pub(super) struct Scratch(Lent<Piece>);
+pub(crate) struct Scratch(Lent<Piece>);
 
 impl ScratchPool {
     /// Creates a pool of pieces of the usual size.
-    pub(super) fn new(limit_bytes: u64, budget: &Arc<PageLockBudget>) -> Arc<Self> {
+    pub(crate) fn new(limit_bytes: u64, budget: &Arc<PageLockBudget>) -> Arc<Self> {
         Self::with(Sizes { piece_bytes: PIECE_BYTES, limit_bytes, idle: IDLE }, budget)
     }
 
-    pub(super) fn with(sizes: Sizes, budget: &Arc<PageLockBudget>) -> Arc<Self> {
+    pub(crate) fn with(sizes: Sizes, budget: &Arc<PageLockBudget>) -> Arc<Self> {
         let pieces = Pool::new(sizes.limit_bytes / sizes.piece_bytes, sizes.idle);
         Arc::new(Self { sizes, budget: budget.clone(), pieces, origin: Origin::here() })
     }
 
-    pub(super) fn piece_bytes(&self) -> u64 {
+    pub(crate) fn piece_bytes(&self) -> u64 {
         self.sizes.piece_bytes
     }
 
-    /// Takes at most `count` pieces that are locked for all of these sessions.
-    pub(super) fn take(&self, count: usize, sessions: &[&Arc<Session>]) -> Vec<Scratch> {
-        std::iter::from_fn(|| self.take_one(sessions)).take(count).collect()
+    /// Takes at most `count` pieces that are locked for all of these lockers.
+    pub(crate) fn take(&self, count: usize, lockers: &[&Arc<dyn PageLocker>]) -> Vec<Scratch> {
+        std::iter::from_fn(|| self.take_one(lockers)).take(count).collect()
     }
 
-    fn take_one(&self, sessions: &[&Arc<Session>]) -> Option<Scratch> {
+    fn take_one(&self, lockers: &[&Arc<dyn PageLocker>]) -> Option<Scratch> {
         // From here on the scratch gives its place in the pool back, whatever fails.
         let mut scratch = Scratch(self.pieces.take()?);
         if scratch.0.piece.is_none() {
@@ -92,7 +91,7 @@ impl ScratchPool {
             scratch.0.piece = Some(Piece { locks: Vec::new(), memory });
         }
         let piece = scratch.0.piece.as_mut()?;
-        if sessions.iter().all(|session| piece.lock_for(session, &self.budget)) {
+        if lockers.iter().all(|locker| piece.lock_for(&***locker, &self.budget)) {
             return Some(scratch);
         }
         // It is of no use here, and may hold a part of the budget that another one needs.
@@ -102,20 +101,20 @@ impl ScratchPool {
 
     /// Returns the number of pieces there are, idle or lent.
     #[cfg(test)]
-    pub(super) fn pieces(&self) -> u64 {
+    pub(crate) fn pieces(&self) -> u64 {
         self.pieces.pieces()
     }
 }
 
 impl Piece {
-    /// Locks the pages for a session, if they are not locked for it. Returns whether they are.
-    fn lock_for(&mut self, session: &Arc<Session>, budget: &Arc<PageLockBudget>) -> bool {
-        if self.locks.iter().any(|held| held.session == session.id()) {
+    /// Locks the pages by a locker, if they are not locked for its holder. Returns whether they are.
+    fn lock_for(&mut self, locker: &dyn PageLocker, budget: &Arc<PageLockBudget>) -> bool {
+        if self.locks.iter().any(|held| held.holder == locker.holder()) {
             return true;
         }
         let Some(share) = budget.take(self.memory.len()) else { return false };
-        let Some(lock) = lock(session, self.memory.span()) else { return false };
-        self.locks.push(PieceLock { session: session.id(), _lock: lock, _share: share });
+        let Some(lock) = locker.lock(self.memory.span()) else { return false };
+        self.locks.push(PieceLock { holder: locker.holder(), _lock: lock, _share: share });
         true
     }
 }
@@ -158,34 +157,59 @@ impl fmt::Debug for ScratchPool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{PIECE, pool, session};
+    use super::super::next_holder;
     use super::*;
+    use dml_core::HostSpan;
+
+    const PIECE: u64 = 64 << 10;
+
+    /// A device that locks whatever it is given.
+    #[derive(Debug)]
+    struct Willing(u64);
+
+    impl PageLocker for Willing {
+        fn holder(&self) -> u64 {
+            self.0
+        }
+
+        fn lock(&self, _memory: &HostSpan) -> Option<Box<dyn Any + Send>> {
+            Some(Box::new(()))
+        }
+    }
+
+    fn locker() -> Arc<dyn PageLocker> {
+        Arc::new(Willing(next_holder()))
+    }
+
+    fn pool(limit_bytes: u64, budget: &Arc<PageLockBudget>) -> Arc<ScratchPool> {
+        ScratchPool::with(Sizes { piece_bytes: PIECE, limit_bytes, idle: Duration::from_secs(3600) }, budget)
+    }
 
     #[test]
     fn the_limit_holds_and_pieces_are_used_again() {
-        let Some(session) = session() else { return };
+        let locker = locker();
         let budget = PageLockBudget::new(u64::MAX);
         let pool = pool(3 * PIECE + 1, &budget);
-        let taken = pool.take(2, &[&session]);
+        let taken = pool.take(2, &[&locker]);
         let address = taken[1].span().as_ptr().addr();
         assert_eq!((taken.len(), pool.pieces()), (2, 2));
-        assert_eq!((pool.take(9, &[&session]).len(), pool.pieces()), (1, 3), "the limit");
+        assert_eq!((pool.take(9, &[&locker]).len(), pool.pieces()), (1, 3), "the limit");
         drop(taken);
-        let again = pool.take(3, &[&session]);
+        let again = pool.take(3, &[&locker]);
         assert!(again.iter().any(|piece| piece.span().as_ptr().addr() == address));
         assert_eq!(pool.pieces(), 3);
     }
 
     #[test]
     fn a_pool_takes_what_it_locks_from_the_budget_and_gives_it_back() {
-        let Some(session) = session() else { return };
+        let locker = locker();
         let budget = PageLockBudget::new(2 * PIECE);
         let pool = pool(9 * PIECE, &budget);
-        let taken = pool.take(9, &[&session]);
+        let taken = pool.take(9, &[&locker]);
         assert_eq!((taken.len(), pool.pieces()), (2, 2), "a piece that cannot be locked is none");
         drop(taken);
         assert!(!budget.is_unused(), "idle pieces stay locked");
-        let held = pool.take(1, &[&session]);
+        let held = pool.take(1, &[&locker]);
         drop(pool);
         assert!(!budget.is_unused(), "a transfer keeps its piece");
         drop(held);
@@ -194,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_piece_for_two_devices_is_locked_for_both() {
-        let (Some(one), Some(two)) = (session(), session()) else { return };
+        let (one, two) = (locker(), locker());
         let budget = PageLockBudget::new(3 * PIECE);
         let pool = pool(9 * PIECE, &budget);
         let taken = pool.take(9, &[&one, &two]);
@@ -205,13 +229,13 @@ mod tests {
 
     #[test]
     fn what_is_idle_is_freed() {
-        let Some(session) = session() else { return };
+        let locker = locker();
         let budget = PageLockBudget::new(u64::MAX);
         let idle = Duration::from_millis(1);
         let pool = ScratchPool::with(Sizes { piece_bytes: PIECE, limit_bytes: 4 * PIECE, idle }, &budget);
         for _ in 0..3 {
-            let held = pool.take(1, &[&session]);
-            drop(pool.take(2, &[&session]));
+            let held = pool.take(1, &[&locker]);
+            drop(pool.take(2, &[&locker]));
             while pool.pieces() > 1 {
                 std::thread::yield_now();
             }
@@ -227,9 +251,9 @@ mod tests {
     #[test]
     fn a_fork_takes_no_lock_of_the_pool() {
         use crate::fork::testing::{child_says, fork};
-        let Some(session) = session() else { return };
+        let locker = locker();
         let pool = pool(2 * PIECE, &PageLockBudget::new(u64::MAX));
-        drop(pool.take(2, &[&session]));
+        drop(pool.take(2, &[&locker]));
         let fork_drops_it = || {
             let ScratchPool { sizes, budget, pieces, origin } = &*pool;
             let (budget, pieces) = (budget.clone(), pieces.clone());
@@ -237,19 +261,19 @@ mod tests {
             true
         };
         assert!(pool.pieces.while_locked(|| child_says(fork, fork_drops_it)));
-        assert_eq!(pool.take(2, &[&session]).len(), 2);
+        assert_eq!(pool.take(2, &[&locker]).len(), 2);
     }
 
     #[test]
     fn what_a_transfer_keeps_is_given_to_nobody_else() {
-        let Some(session) = session() else { return };
+        let locker = locker();
         let budget = PageLockBudget::new(u64::MAX);
         let pool = pool(PIECE, &budget);
-        let mut taken = pool.take(1, &[&session]);
+        let mut taken = pool.take(1, &[&locker]);
         let kept = taken[0].target(dml_core::Span::new(0, 10));
         let address = kept.span().as_ptr().addr();
         drop(taken);
-        let next = pool.take(1, &[&session]);
+        let next = pool.take(1, &[&locker]);
         assert_ne!(next[0].span().as_ptr().addr(), address);
         drop(kept);
     }

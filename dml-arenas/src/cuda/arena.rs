@@ -1,0 +1,179 @@
+//! The arena: implements for a GPU's memory what core asks of one.
+
+use super::block::CudaBlock;
+use super::error::alloc_error;
+use super::kernel::Programs;
+use super::session::{Session, Way};
+use cudarc::driver::sys::{cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync_v2, cuMemsetD8Async};
+use dml_core::sync::{Arc, Mutex};
+use dml_core::{
+    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, CopyIn, CopyOut, Cost, DeviceId, Fence, Fill,
+    MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError, UnmapRequest,
+};
+
+const KIND: ArenaKind = ArenaKind("cuda");
+/// The alignment of all device memory, in bytes.
+const ALIGN_BYTES: u64 = 256;
+
+/// The memory of one NVIDIA GPU.
+///
+/// # Source
+/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the CUDA arena, whose remote devices
+/// are the other GPUs that reach its memory. Here these copy from it, and have no blocks of it mapped.
+#[derive(Debug)]
+pub struct CudaArena {
+    desc: ArenaDesc,
+    pub(super) session: Arc<Session>,
+    pub(super) programs: Mutex<Programs>,
+}
+
+impl CudaArena {
+    /// Makes the arena named `name` of the device `native`.
+    pub(super) fn new(session: Arc<Session>, name: &str, native: DeviceId) -> Self {
+        let desc = ArenaDesc::new(name, KIND, native)
+            .with_alloc_align(ALIGN_BYTES)
+            .with_alloc_cost(Cost::from_ns(5_000));
+        Self { desc, session, programs: Mutex::default() }
+    }
+
+    /// The `CUcontext`, the device's primary one, valid while the arena lives.
+    #[must_use]
+    pub fn context(&self) -> NativeHandle {
+        self.session.native(Way::Kernels).1
+    }
+
+    /// The `CUstream` of the kernels, valid while the arena lives. A command enqueued here on granted bytes runs after the
+    /// transfers that brought them. A command must have ended before its grant is released: transfers use other streams,
+    /// and do not wait for it.
+    #[must_use]
+    pub fn stream(&self) -> NativeHandle {
+        self.session.native(Way::Kernels).0
+    }
+
+    /// The `CUstream`s of transfers to the device and from it, valid while the arena lives.
+    #[must_use]
+    pub fn transfer_streams(&self) -> [NativeHandle; 2] {
+        [Way::Inward, Way::Outward].map(|way| self.session.native(way).0)
+    }
+
+    /// The largest size of all blocks together, in bytes. Other programs may have part of it.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        self.session.found.memory_bytes
+    }
+
+    /// The compute capability of the device, major and minor.
+    #[must_use]
+    pub fn capability(&self) -> (u32, u32) {
+        self.session.found.capability
+    }
+
+    /// Counts the device as lost from now on, for this reason. For a program whose own CUDA calls have met an error after
+    /// which the context cannot be used. What runs is still waited for; later requests are refused.
+    pub fn declare_lost(&self, reason: &str) {
+        self.session.lose(reason);
+    }
+
+    fn own<'a>(&self, block: &'a BlockRef) -> &'a CudaBlock {
+        block.downcast_ref::<CudaBlock>().filter(|block| block.is_of(&self.session)).unwrap_or_else(|| {
+            panic!("core bug: {} was handed a block of another arena: {block:?}", self.desc.name)
+        })
+    }
+
+    /// Returns the block as the device's, and checks that it has these bytes.
+    fn ready<'a>(&self, block: &'a BlockRef, span: Span) -> &'a CudaBlock {
+        let name = &self.desc.name;
+        assert!(
+            span.end() <= block.len(),
+            "core bug: {name} was asked for bytes {span} of a block of {} bytes",
+            block.len()
+        );
+        self.own(block)
+    }
+}
+
+impl Arena for CudaArena {
+    fn desc(&self) -> &ArenaDesc {
+        &self.desc
+    }
+
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
+        let arena = &self.desc.name;
+        let limit_bytes = self.capacity_bytes();
+        let size = usize::try_from(len).ok().filter(|_| len <= limit_bytes);
+        let size =
+            size.ok_or_else(|| AllocError::TooLarge { arena: arena.clone(), bytes: len, limit_bytes })?;
+        let block =
+            CudaBlock::alloc(&self.session, size).map_err(|failure| alloc_error(arena, failure, len))?;
+        Ok(NewBlock::new(Arc::new(block)))
+    }
+
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        panic!(
+            "core bug: map of {} for device {}: it has no remote devices",
+            self.desc.name,
+            request.device()
+        )
+    }
+
+    fn unmap(&self, _request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        panic!("core bug: unmap of {}: it has no remote devices", self.desc.name)
+    }
+
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        let own = self.ready(copy.block(), copy.span());
+        if copy.is_empty() {
+            return Ok(Fence::done(0));
+        }
+        let (to, bytes) = (own.at(copy.span().start()), copy.len());
+        let from = copy.from().span().as_ptr().cast_const().cast();
+        let way = (Way::Inward, "cuMemcpyHtoDAsync");
+        // SAFETY: bytes within the block (`ready`), and a source that is lent until the fence was waited for, which keeps the
+        // loan and the block.
+        unsafe {
+            self.session
+                .command(way, bytes, copy, |stream| cuMemcpyHtoDAsync_v2(to, from, bytes as usize, stream))
+        }
+    }
+
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        let own = self.ready(copy.block(), copy.span());
+        if copy.is_empty() {
+            return Ok(Fence::done(0));
+        }
+        let (from, bytes) = (own.at(copy.span().start()), copy.len());
+        let to = copy.to().span().as_ptr().cast();
+        let way = (Way::Outward, "cuMemcpyDtoHAsync");
+        // SAFETY: as in `copy_in`, with a target that is lent.
+        unsafe {
+            self.session
+                .command(way, bytes, copy, |stream| cuMemcpyDtoHAsync_v2(to, from, bytes as usize, stream))
+        }
+    }
+
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        let (span, byte) = (fill.span(), fill.byte());
+        let own = self.ready(fill.block(), span);
+        if span.is_empty() {
+            return Ok(Fence::done(0));
+        }
+        let (to, bytes) = (own.at(span.start()), span.len());
+        let way = (Way::Inward, "cuMemsetD8Async");
+        // SAFETY: bytes within the block (`ready`), which the fence keeps.
+        unsafe {
+            self.session.command(way, bytes, fill, |stream| cuMemsetD8Async(to, byte, bytes as usize, stream))
+        }
+    }
+
+    fn tail(&self) -> Result<Fence, TransferError> {
+        self.session.tail()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.session.is_lost()
+    }
+
+    fn loss(&self) -> Option<Arc<str>> {
+        self.session.loss()
+    }
+}

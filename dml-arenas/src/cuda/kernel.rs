@@ -1,0 +1,482 @@
+//! Kernels: CUDA C or PTX, made once for each arena and launched on its stream.
+
+use super::arena::CudaArena;
+use super::block::CudaBlock;
+use super::compile::{NotCompiled, compile, is_ptx};
+use super::error::{BuildError, Failure, check, refused, words};
+use super::session::{RECORD, Raw, Session, Way};
+use cudarc::driver::sys::{
+    CUfunction, CUfunction_attribute as Attribute, CUjit_option, CUmodule, CUresult, cuFuncGetAttribute,
+    cuFuncGetParamInfo, cuFuncSetAttribute, cuLaunchKernel, cuModuleGetFunction, cuModuleLoadDataEx,
+    cuModuleUnload,
+};
+use dml_core::sync::{Arc, Mutex};
+use dml_core::{Arena, BlockRef, Fence, LaunchArg, Misfit, Scalar, TransferError};
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::fmt;
+
+/// The size of `DmlItems`, the parameter that tells a kernel its items.
+const ITEMS_BYTES: usize = 48;
+/// How much local memory a kernel has without being asked, in bytes.
+const LOCAL_BYTES: u64 = 48 << 10;
+/// The size of a block of threads where the launch leaves it open.
+const USUAL_LOCAL: u64 = 256;
+/// The most blocks of a launch along each axis.
+const MOST_BLOCKS: [u64; 3] = [(1 << 31) - 1, 65_535, 65_535];
+
+/// Programs made so far, by source and options.
+pub(super) type Programs = HashMap<(String, String), Arc<Program>>;
+
+/// A module of the driver.
+#[derive(Debug)]
+pub(super) struct Program {
+    module: Raw<CUmodule>,
+    session: Arc<Session>,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if let Ok(_entered) = self.session.enter_lost() {
+            // SAFETY: the module made in `load`, unloaded once. Its kernels keep it, and fences these.
+            let _ = unsafe { cuModuleUnload(self.module.0) };
+        }
+    }
+}
+
+/// One argument of a kernel.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum KernelArg<'a> {
+    /// A pointer: a whole block of the kernel's arena.
+    Block(&'a BlockRef),
+    /// A scalar.
+    Scalar(Scalar),
+    /// A value of any type, as its bytes.
+    Bytes(&'a [u8]),
+    /// Local memory: so many bytes of `extern __shared__` memory for each block of threads. It is no parameter of the kernel;
+    /// several add up.
+    Local(u64),
+}
+
+impl KernelArg<'_> {
+    /// Returns the size of the parameter that takes it, and what it is in words.
+    fn given(&self) -> Option<(usize, String)> {
+        Some(match self {
+            Self::Block(_) => (size_of::<u64>(), "a block".to_owned()),
+            Self::Scalar(scalar) => {
+                let bytes = scalar_bytes(*scalar).len();
+                (bytes, format!("a scalar of {bytes} bytes"))
+            }
+            Self::Bytes(bytes) => (bytes.len(), format!("a value of {} bytes", bytes.len())),
+            Self::Local(_) => return None,
+        })
+    }
+}
+
+/// Returns a scalar as the device has it.
+fn scalar_bytes(scalar: Scalar) -> Vec<u8> {
+    match scalar {
+        Scalar::I8(value) => value.to_ne_bytes().to_vec(),
+        Scalar::U8(value) => value.to_ne_bytes().to_vec(),
+        Scalar::I16(value) => value.to_ne_bytes().to_vec(),
+        Scalar::U16(value) | Scalar::F16(value) => value.to_ne_bytes().to_vec(),
+        Scalar::I32(value) => value.to_ne_bytes().to_vec(),
+        Scalar::U32(value) => value.to_ne_bytes().to_vec(),
+        Scalar::I64(value) => value.to_ne_bytes().to_vec(),
+        Scalar::U64(value) => value.to_ne_bytes().to_vec(),
+        Scalar::F32(value) => value.to_ne_bytes().to_vec(),
+        Scalar::F64(value) => value.to_ne_bytes().to_vec(),
+        // No parameter has no bytes, so it is refused.
+        _ => Vec::new(),
+    }
+}
+
+/// Returns whether a kernel may have run although its launch failed: it was enqueued, but its end could not be marked.
+#[must_use]
+pub fn may_have_begun(error: &TransferError) -> bool {
+    matches!(error, TransferError::Framework { call: RECORD, .. }) || error.is_device_lost()
+}
+
+/// The threads of a launch along three axes; in two dimensions the first is that of columns, the second that of rows.
+///
+/// # Shape and units
+/// All fields count threads, one for each item. The number of threads is padded to whole blocks of threads. A kernel whose last
+/// parameter is a `DmlItems` is told the first item and the end along each axis; one without takes launches from zero alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The first item along each axis.
+    pub offset: [u64; 3],
+    /// The number of items along each axis; zero along one launches nothing.
+    pub items: [u64; 3],
+    /// The size of a block of threads along each axis. With zero along the first, 256 threads or what the kernel allows.
+    pub local: [u64; 3],
+}
+
+impl Launch {
+    /// A launch along one axis.
+    #[must_use]
+    pub const fn line(offset: u64, items: u64, local: u64) -> Self {
+        Self { offset: [offset, 0, 0], items: [items, 1, 1], local: [local, 1, 1] }
+    }
+}
+
+/// A parameter of a kernel: where it lies among the others, and its size, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Parameter {
+    offset: usize,
+    bytes: usize,
+}
+
+impl CudaArena {
+    /// Makes a kernel from CUDA C or PTX. A program is compiled once for each source and options, and kept in the user's
+    /// cache folder (`dml/cuda` in `$XDG_CACHE_HOME`, or in `.cache` of the home folder). In CUDA C the kernel is
+    /// `extern "C" __global__`, and `DmlItems` is known. `options` are NVRTC's, with spaces between them.
+    ///
+    /// DML does not check what memory a kernel touches: the caller of [`launch`](CudaKernel::launch) is responsible for
+    /// that.
+    ///
+    /// # Errors
+    /// [`BuildError`]: [`Compile`](BuildError::Compile) with the compiler's log if it refuses the source,
+    /// [`NoKernel`](BuildError::NoKernel) if the source has no kernel of this name,
+    /// [`NoCompiler`](BuildError::NoCompiler) without NVRTC.
+    pub fn kernel(&self, source: &str, name: &str, options: &str) -> Result<CudaKernel, BuildError> {
+        let arena = &self.desc().name;
+        let framework = |failure: Failure| self.not_built(name, failure);
+        let zero = |what| BuildError::ZeroCharacter { arena: arena.clone(), kernel: name.to_owned(), what };
+        let kernel_name = CString::new(name).map_err(|_| zero("the name"))?;
+        let session = &self.session;
+        let program = self.program(source, name, options)?;
+        let lost = Failure { call: "cuCtxPushCurrent", code: CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED };
+        let _entered = session.enter().map_err(|_| framework(lost))?;
+        let mut function = std::ptr::null_mut();
+        // SAFETY: a live module and a text that ends with a zero; the call writes a handle.
+        let found = unsafe { cuModuleGetFunction(&raw mut function, program.module.0, kernel_name.as_ptr()) };
+        if found == CUresult::CUDA_ERROR_NOT_FOUND {
+            return Err(BuildError::NoKernel { arena: arena.clone(), kernel: name.to_owned() });
+        }
+        check("cuModuleGetFunction", found).map_err(framework)?;
+        let mut parameters = Vec::new();
+        loop {
+            let (mut offset, mut bytes) = (0, 0);
+            // SAFETY: a live function; the call writes two numbers.
+            let told =
+                unsafe { cuFuncGetParamInfo(function, parameters.len(), &raw mut offset, &raw mut bytes) };
+            if told != CUresult::CUDA_SUCCESS {
+                break;
+            }
+            parameters.push(Parameter { offset, bytes });
+        }
+        let mut max_local = 0;
+        let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
+        // SAFETY: a live function; the call writes a number.
+        let asked = unsafe { cuFuncGetAttribute(&raw mut max_local, attribute, function) };
+        check("cuFuncGetAttribute", asked).map_err(framework)?;
+        Ok(CudaKernel {
+            name: name.into(),
+            arena: arena.clone(),
+            parameters,
+            max_local: u64::try_from(max_local).unwrap_or(1).max(1),
+            function: Raw(function),
+            local_bytes: Mutex::new(LOCAL_BYTES),
+            program,
+            session: session.clone(),
+        })
+    }
+
+    fn not_built(&self, kernel: &str, failure: Failure) -> BuildError {
+        self.session.note(failure);
+        BuildError::Framework {
+            arena: self.desc().name.clone(),
+            kernel: kernel.to_owned(),
+            call: failure.call,
+            code: i64::from(failure.code as u32),
+            message: words(failure.code).into(),
+        }
+    }
+
+    /// Returns the program of this source, from this process, from the cache, or from the compiler.
+    fn program(&self, source: &str, kernel: &str, options: &str) -> Result<Arc<Program>, BuildError> {
+        let (arena, kernel_name) = (self.desc().name.clone(), kernel.to_owned());
+        let zero =
+            |what| BuildError::ZeroCharacter { arena: arena.clone(), kernel: kernel_name.clone(), what };
+        if source.contains('\0') {
+            return Err(zero("the source"));
+        }
+        let key = (source.to_owned(), options.to_owned());
+        let made = self.programs.lock().get(&key).cloned();
+        if let Some(program) = made {
+            return Ok(program);
+        }
+        let found = &self.session.found;
+        let code = match is_ptx(source) {
+            true => source.as_bytes().to_vec(),
+            false => compile(source, options, found.capability, found.version).map_err(|why| match why {
+                NotCompiled::Zero(what) => zero(what),
+                NotCompiled::Refused(log) => {
+                    BuildError::Compile { arena: arena.clone(), kernel: kernel_name.clone(), log }
+                }
+                NotCompiled::NoCompiler(reason) => {
+                    BuildError::NoCompiler { arena: arena.clone(), kernel: kernel_name.clone(), reason }
+                }
+                NotCompiled::Call(call, code, message) => BuildError::Framework {
+                    arena: arena.clone(),
+                    kernel: kernel_name.clone(),
+                    call,
+                    code,
+                    message: message.into(),
+                },
+            })?,
+        };
+        let program = Arc::new(self.load(kernel, code)?);
+        // Another thread may have been first: then its program counts.
+        Ok(self.programs.lock().entry(key).or_insert(program).clone())
+    }
+
+    /// Loads machine code or PTX.
+    fn load(&self, kernel: &str, mut code: Vec<u8>) -> Result<Program, BuildError> {
+        // The text ends with a zero, which machine code ignores.
+        code.push(0);
+        let lost = Failure { call: "cuCtxPushCurrent", code: CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED };
+        let _entered = self.session.enter().map_err(|_| self.not_built(kernel, lost))?;
+        let (mut module, mut log) = (std::ptr::null_mut(), vec![0_u8; 8 << 10]);
+        let mut options =
+            [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        // The driver takes a size in the place of an address.
+        let size = std::ptr::without_provenance_mut::<c_void>(log.len());
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), size];
+        // SAFETY: code that ends with a zero, and two options with their values: a buffer and its size. The call writes a
+        // handle, and at most so much of a log.
+        let loaded = check("cuModuleLoadDataEx", unsafe {
+            let code = code.as_ptr().cast();
+            cuModuleLoadDataEx(&raw mut module, code, 2, options.as_mut_ptr(), values.as_mut_ptr())
+        });
+        loaded.map_err(|failure| {
+            let log = String::from_utf8_lossy(&log).trim_matches(['\0', '\n', ' ']).to_owned();
+            match failure.code {
+                _ if log.is_empty() => self.not_built(kernel, failure),
+                _ => BuildError::Compile { arena: self.desc().name.clone(), kernel: kernel.to_owned(), log },
+            }
+        })?;
+        Ok(Program { module: Raw(module), session: self.session.clone() })
+    }
+}
+
+/// A kernel of one arena, ready to be launched.
+pub struct CudaKernel {
+    name: Box<str>,
+    /// The name of its arena.
+    arena: Arc<str>,
+    parameters: Vec<Parameter>,
+    max_local: u64,
+    function: Raw<CUfunction>,
+    /// The local memory that launches may take so far.
+    local_bytes: Mutex<u64>,
+    program: Arc<Program>,
+    session: Arc<Session>,
+}
+
+impl CudaKernel {
+    /// The kernel's name in its source.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The most threads of a block, in all axes together.
+    #[must_use]
+    pub fn max_local(&self) -> u64 {
+        self.max_local
+    }
+
+    /// Returns whether the kernel is told its items in addition to `given` arguments.
+    fn takes_items(&self, given: usize) -> bool {
+        self.parameters.len() == given + 1
+            && self.parameters.last().is_some_and(|last| last.bytes == ITEMS_BYTES)
+    }
+
+    /// The number of arguments that the kernel takes, its items not counted.
+    fn takes(&self) -> usize {
+        let count = self.parameters.len();
+        if count > 0 && self.takes_items(count - 1) { count - 1 } else { count }
+    }
+
+    /// Checks arguments against the kernel's own signature: their number and sizes. The driver does not tell types.
+    ///
+    /// # Errors
+    /// [`Misfit`], with both sides.
+    pub fn fits(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
+        let given = arguments.iter().filter_map(|argument| {
+            Some(match argument {
+                LaunchArg::Buffer { .. } => (size_of::<u64>(), "a block".to_owned()),
+                LaunchArg::Scalar(scalar) => KernelArg::Scalar(*scalar).given()?,
+                LaunchArg::Bytes(bytes) => KernelArg::Bytes(bytes).given()?,
+                _ => return None,
+            })
+        });
+        self.fit(&given.collect::<Vec<_>>())
+    }
+
+    fn fit(&self, given: &[(usize, String)]) -> Result<(), Misfit> {
+        let kernel = || format!("{} on {}", self.name, self.arena);
+        if given.len() != self.parameters.len() && !self.takes_items(given.len()) {
+            return Err(Misfit::Count { kernel: kernel(), takes: self.takes(), given: given.len() });
+        }
+        for (index, ((bytes, words), parameter)) in given.iter().zip(&self.parameters).enumerate() {
+            if *bytes != parameter.bytes {
+                let takes = match parameter.bytes {
+                    8 => "a pointer or a value of 8 bytes".to_owned(),
+                    bytes => format!("a value of {bytes} bytes"),
+                };
+                return Err(Misfit::Argument { kernel: kernel(), index, takes, given: words.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the kernel. The fence waits for its end and reports zero bytes.
+    ///
+    /// # Safety
+    /// 1. With these arguments and this many threads, the kernel touches only the bytes of its arguments' blocks.
+    ///
+    /// One more condition is needed for correct contents, not for memory safety. The bytes are granted to the caller
+    /// until the fence has ended, for writing where the kernel writes.
+    ///
+    /// # Errors
+    /// [`TransferError::Framework`], with the argument's index in its message, if the number, the sizes or the arena of
+    /// the arguments do not fit, or the kernel is not told its items and these do not begin at zero; otherwise the
+    /// driver's error.
+    pub unsafe fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
+        let invalid = |reason| refused("cuLaunchKernel", CUresult::CUDA_ERROR_INVALID_VALUE, reason);
+        let given: Vec<_> = args.iter().filter_map(KernelArg::given).collect();
+        self.fit(&given).map_err(|misfit| invalid(misfit.to_string()))?;
+        let is_told = self.takes_items(given.len());
+        if launch.items.contains(&0) {
+            return Ok(Fence::done(0));
+        }
+        if !is_told && launch.offset != [0; 3] {
+            let reason = format!("kernel {} has no DmlItems, so its items begin at zero", self.name);
+            return Err(invalid(reason));
+        }
+        let (grid, local) = self.shape(&launch).map_err(invalid)?;
+        let (mut packed, mut blocks, mut local_bytes) = (Packed::new(&self.parameters), Vec::new(), 0_u64);
+        let mut places = self.parameters.iter();
+        for (index, arg) in args.iter().enumerate() {
+            if let KernelArg::Local(bytes) = arg {
+                local_bytes = local_bytes.saturating_add(*bytes);
+                continue;
+            }
+            let place = *places.next().expect("the arguments fit");
+            match arg {
+                KernelArg::Block(block) => {
+                    let own = block.downcast_ref::<CudaBlock>().filter(|block| block.is_of(&self.session));
+                    let foreign = || {
+                        let name = &self.name;
+                        format!("argument {index} of kernel {name}: the block belongs to another arena")
+                    };
+                    let own = own.ok_or_else(|| invalid(foreign()))?;
+                    packed.put(place, &own.at(0).to_ne_bytes());
+                    blocks.push((*block).clone());
+                }
+                KernelArg::Scalar(scalar) => packed.put(place, &scalar_bytes(*scalar)),
+                KernelArg::Bytes(bytes) => packed.put(place, bytes),
+                KernelArg::Local(_) => {}
+            }
+        }
+        if is_told {
+            let end = |axis: usize| launch.offset[axis] + launch.items[axis];
+            let items = launch.offset.into_iter().chain((0..3).map(end));
+            let items: Vec<u8> = items.flat_map(u64::to_ne_bytes).collect();
+            packed.put(*places.next().expect("the kernel takes its items"), &items);
+        }
+        self.allow_local(local_bytes)?;
+        let mut addresses = packed.addresses(&self.parameters);
+        let keep = (blocks, self.program.clone());
+        // SAFETY: a live function with as many parameters as there are addresses, each of a value of its size, which the call
+        // copies. What the kernel touches is the caller's to answer for (1).
+        unsafe {
+            self.session.command((Way::Kernels, "cuLaunchKernel"), 0, keep, |stream| {
+                let ([gx, gy, gz], [x, y, z], shared) = (grid, local, local_bytes as u32);
+                let (params, extra) = (addresses.as_mut_ptr(), std::ptr::null_mut());
+                cuLaunchKernel(self.function.0, gx, gy, gz, x, y, z, shared, stream, params, extra)
+            })
+        }
+    }
+
+    /// Returns the numbers of blocks of threads, and of threads in each.
+    fn shape(&self, launch: &Launch) -> Result<([u32; 3], [u32; 3]), String> {
+        let uncountable = || format!("kernel {}: {launch:?} exceeds what can be counted", self.name);
+        let (mut grid, mut local) = ([1; 3], [1; 3]);
+        let is_line = launch.items[1..] == [1, 1] && launch.local[1..].iter().all(|&local| local <= 1);
+        for axis in 0..3 {
+            let size = match launch.local[axis] {
+                0 if axis == 0 => USUAL_LOCAL,
+                size => size.max(1),
+            };
+            // Groups of several axes have their shape for a reason. Those of one may be smaller.
+            let size = if is_line { size.min(self.max_local) } else { size };
+            let blocks = launch.items[axis].div_ceil(size);
+            let padded = blocks.checked_mul(size).and_then(|padded| padded.checked_add(launch.offset[axis]));
+            if padded.is_none() || blocks > MOST_BLOCKS[axis] {
+                return Err(uncountable());
+            }
+            grid[axis] = u32::try_from(blocks).map_err(|_| uncountable())?;
+            local[axis] = u32::try_from(size).map_err(|_| uncountable())?;
+        }
+        Ok((grid, local))
+    }
+
+    /// Lets the kernel have so much local memory.
+    fn allow_local(&self, bytes: u64) -> Result<(), TransferError> {
+        if bytes <= LOCAL_BYTES {
+            return Ok(());
+        }
+        let mut allowed = self.local_bytes.lock();
+        if bytes <= *allowed {
+            return Ok(());
+        }
+        let _entered = self.session.enter()?;
+        let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let size = i32::try_from(bytes).unwrap_or(i32::MAX);
+        // SAFETY: a live function.
+        check("cuFuncSetAttribute", unsafe { cuFuncSetAttribute(self.function.0, attribute, size) })
+            .map_err(|failure| match failure.code {
+                CUresult::CUDA_ERROR_INVALID_VALUE => {
+                    let reason = format!("kernel {} cannot have {bytes} bytes of local memory", self.name);
+                    refused(failure.call, failure.code, reason)
+                }
+                _ => self.session.failed(failure),
+            })?;
+        *allowed = bytes;
+        Ok(())
+    }
+}
+
+impl fmt::Debug for CudaKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CudaKernel({} on {})", self.name, self.arena)
+    }
+}
+
+/// The arguments of a launch, each at the place of its parameter.
+struct Packed(Vec<u64>);
+
+impl Packed {
+    fn new(parameters: &[Parameter]) -> Self {
+        let end = parameters.iter().map(|parameter| parameter.offset + parameter.bytes).max().unwrap_or(0);
+        Self(vec![0; end.div_ceil(8)])
+    }
+
+    fn put(&mut self, place: Parameter, value: &[u8]) {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.0);
+        bytes[place.offset..place.offset + place.bytes].copy_from_slice(value);
+    }
+
+    /// Returns the address of each argument, valid while this lives.
+    fn addresses(&mut self, parameters: &[Parameter]) -> Vec<*mut c_void> {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.0);
+        let base = bytes.as_mut_ptr();
+        // The offsets lie within the bytes, from which they were made.
+        parameters.iter().map(|parameter| base.wrapping_add(parameter.offset).cast()).collect()
+    }
+}

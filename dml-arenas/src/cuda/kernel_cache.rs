@@ -1,0 +1,109 @@
+//! Compiled kernels that outlive the process: one file each, in the user's cache folder.
+//!
+//! ```text
+//!   dml/cuda/<digest>.bin    the key's length, the key, the code's length, the code
+//! ```
+//! 1. A file holds the whole key (source, options, target, versions of driver and compiler), so that a digest which two keys
+//!    share does no harm.
+//! 2. A file is written beside and moved into place, so that nobody reads half of one. What is damaged is not used.
+//! 3. The cache saves time and nothing else: whatever fails here, the kernel is compiled.
+
+use crate::user_cache;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The first bytes of each file.
+const MAGIC: &[u8] = b"dml-cuda-kernel 1\n";
+
+/// What a compiled kernel depends on.
+#[derive(Debug)]
+pub(super) struct Key(String);
+
+impl Key {
+    pub(super) fn new(parts: &[&str]) -> Self {
+        let sized: Vec<String> = parts.iter().map(|part| format!("{}:{part}", part.len())).collect();
+        Self(sized.join("\n"))
+    }
+
+    fn file(&self, folder: &Path) -> PathBuf {
+        let mut digest = DefaultHasher::new();
+        self.0.hash(&mut digest);
+        folder.join(format!("{:016x}.bin", digest.finish()))
+    }
+}
+
+fn folder() -> Option<PathBuf> {
+    user_cache::folder().map(|folder| folder.join("cuda"))
+}
+
+/// Returns the code of a key, if it is there.
+pub(super) fn load(key: &Key) -> Option<Vec<u8>> {
+    load_from(&folder()?, key)
+}
+
+/// Keeps the code of a key.
+pub(super) fn store(key: &Key, code: &[u8]) {
+    if let Some(folder) = folder() {
+        let _ = store_in(&folder, key, code);
+    }
+}
+
+fn load_from(folder: &Path, key: &Key) -> Option<Vec<u8>> {
+    let bytes = std::fs::read(key.file(folder)).ok()?;
+    let rest = bytes.strip_prefix(MAGIC)?;
+    let (found, rest) = part(rest)?;
+    let (code, rest) = part(rest)?;
+    (found == key.0.as_bytes() && rest.is_empty() && !code.is_empty()).then(|| code.to_vec())
+}
+
+/// Splits off a part, which its length precedes.
+fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<8>()?;
+    rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)
+}
+
+fn store_in(folder: &Path, key: &Key, code: &[u8]) -> std::io::Result<()> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    std::fs::create_dir_all(folder)?;
+    let target = key.file(folder);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let beside = target.with_extension(format!("{}-{number}", std::process::id()));
+    let mut file = std::fs::File::create(&beside)?;
+    let written = [MAGIC, &(key.0.len() as u64).to_le_bytes(), key.0.as_bytes()]
+        .into_iter()
+        .chain([&(code.len() as u64).to_le_bytes()[..], code])
+        .try_for_each(|part| file.write_all(part));
+    let moved = written.and_then(|()| std::fs::rename(&beside, &target));
+    if moved.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    moved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_found_by_its_whole_key_and_damaged_ones_are_not_used() {
+        let folder = std::env::temp_dir().join(format!("dml-kernel-cache-{}", std::process::id()));
+        let (key, code) = (Key::new(&["source", "-O", "sm_90"]), b"\x7fELF and more".to_vec());
+        assert!(load_from(&folder, &key).is_none());
+        store_in(&folder, &key, &code).unwrap();
+        assert_eq!(load_from(&folder, &key), Some(code.clone()));
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing lies beside it");
+        // Another key that happens to have the same digest.
+        let other = Key::new(&["source-", "O", "sm_90"]);
+        assert_ne!(other.0, key.0);
+        std::fs::copy(key.file(&folder), other.file(&folder)).unwrap();
+        assert!(load_from(&folder, &other).is_none());
+        let whole = std::fs::read(key.file(&folder)).unwrap();
+        for length in 0..whole.len() {
+            std::fs::write(key.file(&folder), &whole[..length]).unwrap();
+            assert!(load_from(&folder, &key).is_none(), "{length} bytes of {}", whole.len());
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

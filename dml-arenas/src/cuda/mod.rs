@@ -1,0 +1,45 @@
+//! CUDA devices: each GPU of NVIDIA's driver is an arena with its own memory and its own streams.
+//!
+//! ```text
+//!                      ┌── copy_in, fill / copy_out ── a stream each way; the fence is an event
+//!   host memory ◀──────┤   its pages are locked, or it is staged, where that pays
+//!   block (CUdeviceptr) ◀── CudaKernel::launch ── a stream of the kernels' own
+//!   page-locked memory ◀── asked for: main memory's buffers are made of it (`pinned.rs`)
+//!   block of another GPU ◀── peer copies, where the two reach each other
+//! ```
+//! The driver and the compiler (NVRTC) are opened at run time. If the driver is missing or too old, discovery notes an
+//! [`Unavailable`](dml_core::Unavailable) and goes on. Without NVRTC, kernels in PTX alone can be made.
+//!
+//! # What holds here
+//! 1. Kernels and transfers overlap, also on one buffer in different bytes. Core waits for the fence of a command before the
+//!    next on the same bytes, so no stream waits for another.
+//! 2. Memory comes from a pool of the arena's own, in the order of a stream. It exists once `alloc` returns. Without pools
+//!    in the driver it is allocated and freed one by one.
+//! 3. No memory is freed while a command may still use it. Fences keep the blocks of their commands.
+//! 4. A call that meets an error after which the context cannot be used (a kernel that faults, a GPU that fell off the bus)
+//!    loses the device. What runs there fails, and later calls are refused without the driver.
+//! 5. In a fork of the process no code calls the driver: devices are lost, and discovery finds none.
+//! 6. A fence can be awaited: each stream has a thread, started when first needed, that sleeps in the driver until the
+//!    next event.
+//! 7. The context is the device's primary one, which other CUDA code in the process shares. Each call makes it current and
+//!    puts back what was current before.
+//! 8. Kernel source is trusted like the program itself: a kernel may write wherever its device allows.
+
+mod arena;
+mod block;
+mod compile;
+mod completion;
+mod cross;
+mod device;
+pub(crate) mod discover;
+mod error;
+mod kernel;
+mod kernel_cache;
+mod page_lock;
+mod pinned;
+mod session;
+
+pub use arena::CudaArena;
+pub use error::BuildError;
+pub use kernel::{CudaKernel, KernelArg, Launch, may_have_begun};
+pub use pinned::CudaPinnedArena;

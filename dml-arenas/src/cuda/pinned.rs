@@ -1,0 +1,241 @@
+//! Page-locked host memory, of which main memory's buffers are made if the options say so.
+//!
+//! ```text
+//!   alloc ──▶ idle memory of about this size ───────────────┐
+//!         ──▶ new memory, registered, below the limit ──────┴─▶ a block ──▶ freed ──▶ idle
+//! ```
+//! GPUs transfer this memory at the speed of the link from the first time on. To make it takes several times as long as to
+//! make ordinary memory, so what is freed is kept for later blocks.
+//!
+//! 1. All memory together, idle or used, has at most `limit_bytes`. Idle memory makes room before an allocation fails.
+//! 2. Memory is made, registered and freed without the lock of the pool, because the driver is called.
+//! 3. Where the driver refuses to register memory (its device is lost), it is ordinary memory, and works as that.
+//! 4. In a fork the memory counts as lost: the lock of the pool may be held by a thread that is missing.
+
+use super::page_lock::Registrar;
+use super::session::Session;
+use crate::fork::Origin;
+use crate::kit::{join_both_ways, join_staged};
+use crate::locked::{Here, PageLocker};
+use crate::main_mem::{HostBlock, Keeps, Memory, shown};
+use dml_core::sync::{Arc, Mutex};
+use dml_core::{
+    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Binding, Concurrency, CopyIn, CopyOut,
+    Cost, DeviceId, DeviceSet, Fence, Fill, HostSpan, HostStaged, Link, LinkSpeed, MapReport, MapRequest,
+    NewBlock, PlatformBuilder, TransferError, UnmapRequest,
+};
+use std::any::Any;
+use std::fmt;
+
+const NAME: &str = "cuda_pinned";
+const KIND: ArenaKind = ArenaKind("cuda_pinned");
+/// What sizes are multiples of, in bytes.
+const UNIT_BYTES: u64 = 64 << 10;
+/// A guess in the right order of magnitude, for a copy in memory by this process.
+const COPY: LinkSpeed = LinkSpeed { latency_ns: 500, bytes_per_s: 8_000_000_000, remap_ns: 0 };
+/// Making a block over the storage is a few instructions.
+const BIND: LinkSpeed = LinkSpeed { latency_ns: 500, bytes_per_s: u64::MAX, remap_ns: 0 };
+/// Transfers between this memory and a GPU. They need no staging, so they are cheaper than those of main memory.
+const LINK: LinkSpeed = LinkSpeed { latency_ns: 10_000, bytes_per_s: 50_000_000_000, remap_ns: 0 };
+
+/// Page-locked memory of the host. Its own device is the processor, whose kernels use it through main memory, which is bound to
+/// it.
+///
+/// # Source
+/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the pinned memory of the CUDA arena.
+#[derive(Debug)]
+pub struct CudaPinnedArena {
+    desc: ArenaDesc,
+    pool: Arc<Pool>,
+}
+
+/// The memory, and what is idle of it.
+struct Pool {
+    registrar: Arc<Registrar>,
+    limit_bytes: u64,
+    state: Mutex<State>,
+    origin: Origin,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<Pinned>,
+    /// The size of all memory, idle or used.
+    bytes: u64,
+}
+
+/// Memory and what keeps its pages locked, which goes first.
+struct Pinned {
+    _lock: Option<Box<dyn Any + Send>>,
+    memory: Memory,
+    bytes: u64,
+}
+
+/// The memory of one block, which goes back to its pool.
+struct Lent {
+    span: HostSpan,
+    pinned: Mutex<Option<Pinned>>,
+    pool: Arc<Pool>,
+}
+
+impl Pool {
+    /// Returns idle memory that is hardly larger than needed.
+    fn idle(&self, bytes: u64) -> Option<Pinned> {
+        let mut state = self.state.lock();
+        let fits = |pinned: &Pinned| (bytes..=bytes + bytes / 4).contains(&pinned.bytes);
+        let found = state.idle.iter().enumerate().filter(|(_, pinned)| fits(pinned));
+        let (index, _) = found.min_by_key(|(_, pinned)| pinned.bytes)?;
+        Some(state.idle.swap_remove(index))
+    }
+
+    /// Makes room for new memory: what is idle goes, where it has to. Returns what goes, or `None` if there is no room.
+    fn reserve(&self, bytes: u64) -> Option<Vec<Pinned>> {
+        let mut state = self.state.lock();
+        let idle: u64 = state.idle.iter().map(|pinned| pinned.bytes).sum();
+        (state.bytes - idle).checked_add(bytes).filter(|&sum| sum <= self.limit_bytes)?;
+        let mut gone = Vec::new();
+        while state.bytes + bytes > self.limit_bytes {
+            let Some(pinned) = state.idle.pop() else { break };
+            state.bytes -= pinned.bytes;
+            gone.push(pinned);
+        }
+        state.bytes += bytes;
+        Some(gone)
+    }
+
+    fn take(self: &Arc<Self>, len: u64) -> Option<Lent> {
+        let bytes = len.checked_next_multiple_of(UNIT_BYTES)?;
+        if let Some(pinned) = self.idle(bytes) {
+            return Some(Lent::of(pinned, self));
+        }
+        drop(self.reserve(bytes)?);
+        let made = usize::try_from(bytes).ok().and_then(Memory::zeroed);
+        let Some(memory) = made else {
+            self.state.lock().bytes -= bytes;
+            return None;
+        };
+        let lock = self.registrar.lock(&memory.span());
+        Some(Lent::of(Pinned { _lock: lock, memory, bytes }, self))
+    }
+}
+
+impl Lent {
+    fn of(pinned: Pinned, pool: &Arc<Pool>) -> Self {
+        Self { span: pinned.memory.span(), pinned: Mutex::new(Some(pinned)), pool: pool.clone() }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // In a fork another thread may have held the lock.
+        if self.pool.origin.is_here() {
+            let pinned = self.pinned.get_mut().take();
+            self.pool.state.lock().idle.extend(pinned);
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool(at most {} bytes)", self.limit_bytes)
+    }
+}
+
+impl CudaPinnedArena {
+    /// Makes the arena of the processor `cpu`, whose memory is registered through a GPU.
+    pub(super) fn new(session: &Arc<Session>, limit_bytes: u64, cpu: DeviceId) -> Self {
+        let desc = ArenaDesc::new(NAME, KIND, cpu)
+            .with_remotes(DeviceSet::of(cpu))
+            .with_concurrency(Concurrency::BimapFull)
+            .with_alloc_align(64)
+            .with_alloc_cost(Cost::from_ns(100_000));
+        let (registrar, state, origin) = (Registrar::new(session), Mutex::default(), Origin::here());
+        Self { desc, pool: Arc::new(Pool { registrar, limit_bytes, state, origin }) }
+    }
+
+    /// The most bytes that it may have, idle memory included.
+    #[must_use]
+    pub fn limit_bytes(&self) -> u64 {
+        self.pool.limit_bytes
+    }
+
+    fn expect_here(&self) -> Result<(), TransferError> {
+        if self.pool.origin.is_here() { Ok(()) } else { Err(TransferError::DeviceLost) }
+    }
+}
+
+/// Adds the arena, has main memory bound to it, and links it with main memory and the GPUs.
+pub(super) fn add(
+    builder: &mut PlatformBuilder,
+    main: ArenaId,
+    gpus: &[(ArenaId, Arc<Session>)],
+    limit_bytes: u64,
+) {
+    let Some((_, session)) = gpus.first() else { return };
+    let cpu = builder.native(main);
+    let pinned = builder.add_arena(Arc::new(CudaPinnedArena::new(session, limit_bytes, cpu)));
+    join_staged(builder, main, pinned, COPY);
+    for (gpu, _) in gpus {
+        join_both_ways(builder, pinned, *gpu, Here::new(HostStaged::new(LINK)));
+    }
+    let allocation = Allocation::Bound(Concurrency::BimapFull);
+    let link = Link { from: pinned, to: main, source_via: cpu, target_via: cpu, allocation };
+    builder.add_link(link, Arc::new(Binding::new(BIND)));
+    builder.prefer_binding(pinned, main);
+}
+
+impl Arena for CudaPinnedArena {
+    fn desc(&self) -> &ArenaDesc {
+        &self.desc
+    }
+
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
+        let (arena, limit_bytes) = (self.desc.name.clone(), self.pool.limit_bytes);
+        if !self.pool.origin.is_here() {
+            return Err(AllocError::DeviceLost { arena });
+        }
+        if len > limit_bytes {
+            return Err(AllocError::TooLarge { arena, bytes: len, limit_bytes });
+        }
+        let full = AllocError::OutOfMemory { arena, bytes: len };
+        let lent = self.pool.take(len).ok_or(full)?;
+        let span = lent.span.slice(dml_core::Span::new(0, len));
+        let block = HostBlock::of(&self.desc, &span, Keeps::Own { _memory: Box::new(lent) });
+        // SAFETY: the block keeps the memory, all of whose bytes are initialised (1). This arena touches them for requests of
+        // core alone, and so do GPUs (2). No other block has this memory, but those bound to this one (3).
+        let host = unsafe { shown(&span, block.clone()) };
+        Ok(NewBlock::new(block).with_host(host))
+    }
+
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        let device = request.device();
+        panic!("core bug: map of {} for device {device}: it is accessible in every map state", self.desc.name)
+    }
+
+    fn unmap(&self, _request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        panic!("core bug: unmap of {}: it is accessible in every map state", self.desc.name)
+    }
+
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        self.expect_here()?;
+        Ok(HostBlock::copy_in(&self.desc, &copy))
+    }
+
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        self.expect_here()?;
+        Ok(HostBlock::copy_out(&self.desc, &copy))
+    }
+
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        self.expect_here()?;
+        Ok(HostBlock::fill(&self.desc, &fill))
+    }
+
+    fn is_lost(&self) -> bool {
+        !self.pool.origin.is_here()
+    }
+
+    fn loss(&self) -> Option<Arc<str>> {
+        self.is_lost().then(|| super::error::FORKED.into())
+    }
+}

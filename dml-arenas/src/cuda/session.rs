@@ -1,0 +1,411 @@
+//! One GPU ready for use: its context, its streams, its pool of memory.
+//!
+//! ```text
+//!   kernels   launches, and what frameworks enqueue
+//!   inward    host memory ──▶ device, fills         each in order, all at once: core keeps commands on the same
+//!   outward   device ──▶ host memory                bytes apart
+//!   peers     device ──▶ another GPU
+//!   aside     new memory, and memory that goes
+//! ```
+
+use super::completion::{Command, Event, Lane};
+use super::device::Found;
+use super::error::{FORKED, Failure, check, is_lost, transfer_error, words};
+use crate::fork::Origin;
+use cudarc::driver::sys::{
+    CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUmemAccess_flags, CUmemAccessDesc,
+    CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute,
+    CUmemPoolProps, CUmemoryPool, CUresult, CUstream, CUstream_flags, cuCtxEnablePeerAccess,
+    cuCtxPopCurrent_v2, cuCtxPushCurrent_v2, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRetain,
+    cuEventCreate, cuEventDestroy_v2, cuEventRecord, cuMemAlloc_v2, cuMemAllocFromPoolAsync, cuMemFree_v2,
+    cuMemFreeAsync, cuMemPoolCreate, cuMemPoolDestroy, cuMemPoolSetAccess, cuMemPoolSetAttribute,
+    cuMemPoolTrimTo, cuStreamCreate, cuStreamDestroy_v2, cuStreamSynchronize,
+};
+use dml_core::sync::{Arc, Mutex};
+use dml_core::{Fence, NativeHandle, TransferError};
+use std::any::Any;
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The call that marks the end of a command.
+pub(super) const RECORD: &str = "cuEventRecord";
+/// The part of the device's memory that its pool keeps although no block needs it: one of so many.
+const KEPT: u64 = 16;
+/// The most events that are kept for later commands.
+const MOST_EVENTS: usize = 256;
+
+/// A handle of the driver, which any thread may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Raw<T>(pub(super) T);
+
+// SAFETY: handles of the driver are not tied to threads, and its calls on them are thread-safe (CUDA driver API, "API
+// synchronization behavior" and "stream synchronization behavior").
+unsafe impl<T> Send for Raw<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Raw<T> {}
+
+/// The streams of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Kernels,
+    Inward,
+    Outward,
+    Peers,
+}
+
+/// A GPU's context, streams and pool. Blocks, kernels and fences hold the session, so it is dropped last.
+///
+/// In a fork of the process that opened it, the device is lost.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) found: Found,
+    context: Raw<CUcontext>,
+    lanes: [Arc<Lane>; 4],
+    aside: Raw<CUstream>,
+    pool: Option<Raw<CUmemoryPool>>,
+    events: Mutex<Vec<Raw<CUevent>>>,
+    /// The bytes of all live blocks.
+    reserved_bytes: AtomicU64,
+    /// Why the device is lost, once it is.
+    loss: OnceLock<Arc<str>>,
+    origin: Origin,
+}
+
+/// The device's context on the calling thread, until it is dropped.
+pub(super) struct Entered<'a> {
+    /// A context is current on one thread.
+    _on_thread: PhantomData<(&'a Session, *const ())>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: takes off the context that `enter` put on this thread.
+        let _ = unsafe { cuCtxPopCurrent_v2(&raw mut context) };
+    }
+}
+
+/// A reservation of device memory for one block, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Reservation {
+    session: Arc<Session>,
+    bytes: u64,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.session.reserved_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+fn push(context: CUcontext) -> Result<(), Failure> {
+    // SAFETY: a context that is retained while anything uses it.
+    check("cuCtxPushCurrent", unsafe { cuCtxPushCurrent_v2(context) })
+}
+
+fn pop() {
+    drop(Entered { _on_thread: PhantomData });
+}
+
+fn stream() -> Result<Raw<CUstream>, Failure> {
+    let mut stream = std::ptr::null_mut();
+    let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+    // SAFETY: a context is current, and the call writes a handle.
+    check("cuStreamCreate", unsafe { cuStreamCreate(&raw mut stream, flags) })?;
+    Ok(Raw(stream))
+}
+
+/// Makes a pool of the device's memory, or returns `None` where the driver has none.
+fn pool(found: &Found) -> Option<Raw<CUmemoryPool>> {
+    if !found.has_pools {
+        return None;
+    }
+    // SAFETY: the driver asks that what it does not know be zero, and zero is a value of every field.
+    let mut properties: CUmemPoolProps = unsafe { std::mem::zeroed() };
+    properties.allocType = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.handleTypes = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
+    properties.location = on_device(found);
+    let mut pool = std::ptr::null_mut();
+    // SAFETY: a context is current; the call reads the properties and writes a handle.
+    check("cuMemPoolCreate", unsafe { cuMemPoolCreate(&raw mut pool, &raw const properties) }).ok()?;
+    let mut kept = found.memory_bytes / KEPT;
+    let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: the pool just made, and the address of a number of 64 bits, as this attribute is.
+    let _ = unsafe { cuMemPoolSetAttribute(pool, attribute, (&raw mut kept).cast()) };
+    Some(Raw(pool))
+}
+
+fn on_device(found: &Found) -> CUmemLocation {
+    // SAFETY: zero is a value of every field.
+    let mut location: CUmemLocation = unsafe { std::mem::zeroed() };
+    location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    location.id = found.device;
+    location
+}
+
+impl Session {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// A sentence that names the failed call and its error.
+    pub(super) fn open(found: &Found) -> Result<Arc<Self>, String> {
+        let said = |failure: Failure| format!("{} failed: {}", failure.call, words(failure.code));
+        let mut context = std::ptr::null_mut();
+        // SAFETY: a device of the driver; the call writes a handle, which `Drop` gives back.
+        check("cuDevicePrimaryCtxRetain", unsafe {
+            cuDevicePrimaryCtxRetain(&raw mut context, found.device)
+        })
+        .map_err(said)?;
+        let streams = || -> Result<_, Failure> {
+            push(context)?;
+            let made = || Ok([stream()?, stream()?, stream()?, stream()?, stream()?]);
+            let made = made().map(|streams| (streams, pool(found)));
+            pop();
+            made
+        };
+        let ([kernels, inward, outward, peers, aside], pool) = streams().map_err(|failure| {
+            // SAFETY: retained above. The streams that were made go with the context.
+            let _ = unsafe { cuDevicePrimaryCtxRelease_v2(found.device) };
+            said(failure)
+        })?;
+        Ok(Arc::new(Self {
+            found: found.clone(),
+            context: Raw(context),
+            lanes: [kernels, inward, outward, peers].map(Lane::new),
+            aside,
+            pool,
+            events: Mutex::new(Vec::new()),
+            reserved_bytes: AtomicU64::new(0),
+            loss: OnceLock::new(),
+            origin: Origin::here(),
+        }))
+    }
+
+    fn lane(&self, way: Way) -> &Arc<Lane> {
+        &self.lanes[way as usize]
+    }
+
+    /// Makes the context current on this thread.
+    ///
+    /// # Errors
+    /// [`TransferError::DeviceLost`] if the device is lost, or in a fork.
+    pub(super) fn enter(&self) -> Result<Entered<'_>, TransferError> {
+        if self.is_lost() { Err(TransferError::DeviceLost) } else { self.enter_lost() }
+    }
+
+    /// As [`enter`](Self::enter), also of a lost device, to wait for what runs and to give things back.
+    pub(super) fn enter_lost(&self) -> Result<Entered<'_>, TransferError> {
+        if !self.is_here() {
+            return Err(TransferError::DeviceLost);
+        }
+        push(self.context.0).map_err(|failure| self.failed(failure))?;
+        Ok(Entered { _on_thread: PhantomData })
+    }
+
+    /// Returns a stream and the context as numbers.
+    pub(super) fn native(&self, way: Way) -> (NativeHandle, NativeHandle) {
+        (NativeHandle(self.lane(way).stream().addr()), NativeHandle(self.context.0.addr()))
+    }
+
+    /// Returns the context, for one call.
+    pub(super) fn context(&self) -> CUcontext {
+        self.context.0
+    }
+
+    /// Returns whether this is no fork, so that calls of the driver may be made.
+    pub(super) fn is_here(&self) -> bool {
+        self.origin.is_here()
+    }
+
+    /// Returns whether the device is lost. A loss is final.
+    pub(super) fn is_lost(&self) -> bool {
+        self.loss.get().is_some() || !self.is_here()
+    }
+
+    /// Returns why the device is lost.
+    pub(super) fn loss(&self) -> Option<Arc<str>> {
+        if self.is_here() { self.loss.get().cloned() } else { Some(FORKED.into()) }
+    }
+
+    /// Counts the device as lost from now on.
+    pub(super) fn lose(&self, reason: &str) {
+        let _ = self.loss.set(reason.into());
+    }
+
+    /// Marks the device as lost if the failure says so.
+    pub(super) fn note(&self, failure: Failure) {
+        if is_lost(failure.code) {
+            self.lose(&format!("{} failed: {}", failure.call, words(failure.code)));
+        }
+    }
+
+    /// Returns the error of a call on this device, and notes a lost device.
+    pub(super) fn failed(&self, failure: Failure) -> TransferError {
+        self.note(failure);
+        transfer_error(failure)
+    }
+
+    /// Reserves `bytes` bytes, or returns `None` if the device has less memory left.
+    pub(super) fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
+        let add = |reserved: u64| reserved.checked_add(bytes).filter(|&sum| sum <= self.found.memory_bytes);
+        // The count orders no other access: the driver finally decides about the memory itself.
+        self.reserved_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
+        Some(Reservation { session: self.clone(), bytes })
+    }
+
+    /// Allocates memory that every stream may use from now on. The context is current.
+    pub(super) fn alloc(&self, bytes: usize) -> Result<CUdeviceptr, Failure> {
+        let mut address = 0;
+        let Some(pool) = self.pool else {
+            // SAFETY: the context is current, and the call writes an address.
+            check("cuMemAlloc", unsafe { cuMemAlloc_v2(&raw mut address, bytes) })?;
+            return Ok(address);
+        };
+        let aside = self.aside.0;
+        let mut take = || {
+            // SAFETY: the session's own pool and stream; the call writes an address.
+            let taken = unsafe { cuMemAllocFromPoolAsync(&raw mut address, bytes, pool.0, aside) };
+            check("cuMemAllocFromPoolAsync", taken)
+        };
+        // SAFETY: a live stream.
+        let settle = || check("cuStreamSynchronize", unsafe { cuStreamSynchronize(aside) });
+        take().or_else(|failure| {
+            if failure.code != CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+                return Err(failure);
+            }
+            // What was freed may not have reached the pool yet, or be kept in pieces that are too small.
+            settle()?;
+            // SAFETY: the session's own pool, in which no freed memory is in use.
+            let _ = unsafe { cuMemPoolTrimTo(pool.0, 0) };
+            take()
+        })?;
+        settle()?;
+        Ok(address)
+    }
+
+    /// Frees memory that no command uses any more.
+    pub(super) fn free(&self, address: CUdeviceptr) {
+        let Ok(_entered) = self.enter_lost() else { return };
+        // SAFETY: memory from `alloc`, freed once: its block is dropped.
+        let _ = unsafe {
+            match self.pool {
+                Some(_) => cuMemFreeAsync(address, self.aside.0),
+                None => cuMemFree_v2(address),
+            }
+        };
+    }
+
+    /// Lets another GPU reach this one's memory. Returns whether it can.
+    pub(super) fn open_to(&self, other: &Self) -> bool {
+        let (Ok(_entered), flags) = (other.enter(), 0) else { return false };
+        // SAFETY: two live contexts; the other one is current, which gets access to this one.
+        let enabled = unsafe { cuCtxEnablePeerAccess(self.context.0, flags) };
+        let open = [CUresult::CUDA_SUCCESS, CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED];
+        if !open.contains(&enabled) {
+            return false;
+        }
+        let Some(pool) = self.pool else { return true };
+        let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let access = CUmemAccessDesc { location: on_device(&other.found), flags };
+        // SAFETY: a live pool, and one description.
+        unsafe { cuMemPoolSetAccess(pool.0, &raw const access, 1) == CUresult::CUDA_SUCCESS }
+    }
+
+    /// Takes an event that is used by nobody. The context is current.
+    fn event(self: &Arc<Self>) -> Result<Event, Failure> {
+        let kept = self.events.lock().pop();
+        let raw = match kept {
+            Some(raw) => raw,
+            None => {
+                let mut event = std::ptr::null_mut();
+                let flags = CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32
+                    | CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+                // SAFETY: the context is current, and the call writes a handle.
+                check("cuEventCreate", unsafe { cuEventCreate(&raw mut event, flags) })?;
+                Raw(event)
+            }
+        };
+        Ok(Event::new(raw, self.clone()))
+    }
+
+    /// Takes an event back.
+    pub(super) fn take_back(&self, event: Raw<CUevent>) {
+        if !self.is_here() {
+            return;
+        }
+        let mut events = self.events.lock();
+        if events.len() < MOST_EVENTS {
+            events.push(event);
+            return;
+        }
+        drop(events);
+        if let Ok(_entered) = self.enter_lost() {
+            // SAFETY: an event of this context that nobody uses.
+            let _ = unsafe { cuEventDestroy_v2(event.0) };
+        }
+    }
+
+    /// Enqueues a command that moves `bytes` bytes, and returns its fence. `keep` lives until the command has ended.
+    ///
+    /// # Safety
+    /// 1. `enqueue` enqueues on the stream that it is given, commands that use nothing which goes before `keep`.
+    pub(super) unsafe fn command(
+        self: &Arc<Self>,
+        (way, call): (Way, &'static str),
+        bytes: u64,
+        keep: impl Any + Send,
+        enqueue: impl FnOnce(CUstream) -> CUresult,
+    ) -> Result<Fence, TransferError> {
+        let _entered = self.enter()?;
+        let lane = self.lane(way);
+        let event = self.event().map_err(|failure| self.failed(failure))?;
+        check(call, enqueue(lane.stream())).map_err(|failure| self.failed(failure))?;
+        // SAFETY: an event that nobody uses, and a stream of its context.
+        let recorded = check(RECORD, unsafe { cuEventRecord(event.raw(), lane.stream()) });
+        if let Err(failure) = recorded {
+            // The command may still run, so wait for it while `keep` is alive.
+            // SAFETY: a live stream.
+            let _ = unsafe { cuStreamSynchronize(lane.stream()) };
+            drop(keep);
+            return Err(self.failed(failure));
+        }
+        let keep = Some(Box::new(keep) as Box<dyn Any + Send>);
+        Ok(Fence::awaited(Command::new(call, lane, event, bytes, keep)))
+    }
+
+    /// Returns a fence for the end of all kernels so far.
+    pub(super) fn tail(self: &Arc<Self>) -> Result<Fence, TransferError> {
+        // SAFETY: nothing is enqueued but the event.
+        unsafe { self.command((Way::Kernels, RECORD), 0, (), |_| CUresult::CUDA_SUCCESS) }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.is_here() {
+            return;
+        }
+        self.lanes.iter().for_each(|lane| lane.close());
+        if push(self.context.0).is_ok() {
+            let events = std::mem::take(self.events.get_mut());
+            // SAFETY: objects of this context, each destroyed once, here. No command uses them: its fence held the session.
+            unsafe {
+                for event in events {
+                    let _ = cuEventDestroy_v2(event.0);
+                }
+                let _ = cuStreamSynchronize(self.aside.0);
+                let streams = self.lanes.iter().map(|lane| lane.stream()).chain([self.aside.0]);
+                for stream in streams {
+                    let _ = cuStreamDestroy_v2(stream);
+                }
+                if let Some(pool) = self.pool {
+                    let _ = cuMemPoolDestroy(pool.0);
+                }
+            }
+            pop();
+        }
+        // SAFETY: retained in `open`, given back once.
+        let _ = unsafe { cuDevicePrimaryCtxRelease_v2(self.found.device) };
+    }
+}

@@ -1,0 +1,83 @@
+//! Kernels of NVIDIA GPUs.
+
+use crate::CudaArena;
+use crate::cuda::{BuildError, CudaKernel, KernelArg, may_have_begun};
+use dml_core::{DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform};
+
+/// Launches a kernel of CUDA C or PTX with the whole storage of each buffer. A thread is an item; a kernel whose last parameter is
+/// a `DmlItems` is told which.
+#[derive(Debug)]
+pub struct CudaLauncher {
+    kernel: CudaKernel,
+}
+
+impl CudaLauncher {
+    /// Makes a launcher of a kernel.
+    ///
+    /// # Safety
+    /// 1. With the arguments and items that it will be launched with, the kernel touches only the bytes of its buffers, whatever
+    ///    these contain. A launch is padded to whole blocks of threads, so threads past the last item touch nothing. The scheduler
+    ///    asks for no more items than the named footprints have bytes for.
+    #[must_use]
+    pub const unsafe fn new(kernel: CudaKernel) -> Self {
+        Self { kernel }
+    }
+}
+
+/// Makes a kernel for every CUDA device of a platform, and a launcher of each.
+///
+/// # Safety
+/// As [`CudaLauncher::new`]: source is trusted like the program itself.
+///
+/// # Errors
+/// As [`CudaArena::kernel`].
+pub unsafe fn cuda(
+    platform: &Platform,
+    source: &str,
+    name: &str,
+    options: &str,
+) -> Result<Vec<(DeviceId, CudaLauncher)>, BuildError> {
+    let mut launchers = Vec::new();
+    for device in (0..platform.devices().len() as u16).map(DeviceId) {
+        let arena = platform.home(device).map(|home| platform.arena(home));
+        if let Some(arena) = arena.and_then(|arena| arena.downcast_ref::<CudaArena>()) {
+            // SAFETY: the caller answers for the source (1).
+            launchers.push((device, unsafe { CudaLauncher::new(arena.kernel(source, name, options)?) }));
+        }
+    }
+    Ok(launchers)
+}
+
+impl Launcher for CudaLauncher {
+    fn check(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
+        self.kernel.fits(arguments)
+    }
+
+    fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
+        let mut args = Vec::with_capacity(launch.arguments.len());
+        for (index, argument) in launch.arguments.iter().enumerate() {
+            args.push(match argument {
+                LaunchArg::Buffer { buffer, .. } => {
+                    let block = grants.block(buffer).map_err(LaunchError::not_started)?;
+                    let none = || format!("argument {index} has no storage: no byte of it was asked for");
+                    KernelArg::Block(block.ok_or_else(none).map_err(LaunchError::not_started)?)
+                }
+                LaunchArg::Scalar(scalar) => KernelArg::Scalar(*scalar),
+                LaunchArg::Bytes(bytes) => KernelArg::Bytes(bytes),
+                LaunchArg::Local(bytes) => KernelArg::Local(*bytes),
+                other => {
+                    return Err(LaunchError::not_started(format!("CUDA takes no {}", other.describe())));
+                }
+            });
+        }
+        let shape = launch.shape;
+        let (offset, items) = (shape.offset(launch.items), shape.global(launch.items));
+        let launch = crate::cuda::Launch { offset, items, local: shape.local() };
+        // SAFETY: whoever made the launcher answers for what the kernel touches (1 of `new`).
+        let launched = unsafe { self.kernel.launch(&args, launch) };
+        launched.map_err(|error| match may_have_begun(&error) {
+            true => LaunchError::failed(error),
+            false => LaunchError::not_started(error),
+        })
+    }
+}

@@ -1,0 +1,133 @@
+//! Transfers of host memory whose pages drivers have locked, for every backend with memory of its own.
+//!
+//! ```text
+//!   the block's pages are locked, or locking them pays now ──▶ the driver's call, at the link's speed
+//!   else: several cores copy faster than the driver        ──▶ staged, through scratch memory that is locked
+//!   else                                                   ──▶ the driver's call
+//! ```
+//! A GPU with memory of its own transfers ordinary host memory through a buffer of the driver, at the speed of one core. It
+//! reaches memory whose pages are locked by itself, several times as fast. To lock pages takes time, so a block's are locked
+//! when its transfers pay for it. Each backend says when that is, and how pages are locked ([`PageLocker`]).
+//!
+//! `staging.rs` has the copies through scratch memory, `scratch.rs` that memory, `relay.rs` the copies between two devices that
+//! have no other way.
+
+mod relay;
+mod scratch;
+mod staging;
+
+pub(crate) use relay::{RelayEnd, relay};
+pub(crate) use scratch::{PIECE_BYTES, ScratchPool};
+#[cfg(test)]
+pub(crate) use scratch::{Scratch, Sizes};
+pub(crate) use staging::Staging;
+#[cfg(test)]
+pub(crate) use staging::whole;
+
+use crate::fork::Origin;
+use crate::main_mem::{self, PageLockBudget};
+use dml_core::sync::Arc;
+use dml_core::{CopyJob, CopyQuery, Cost, CrossArena, Fence, HostSpan, TransferError};
+use std::any::Any;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What locks pages of host memory for a device, or for all devices of a framework.
+pub(crate) trait PageLocker: fmt::Debug + Send + Sync {
+    /// Returns a number from [`next_holder`], the same for all who share their locks.
+    fn holder(&self) -> u64;
+
+    /// Locks the pages of some memory until the result is dropped, which happens before the memory goes. Returns `None` if
+    /// the driver refuses.
+    fn lock(&self, memory: &HostSpan) -> Option<Box<dyn Any + Send>>;
+}
+
+/// Returns a number that no other holder of page locks has.
+pub(crate) fn next_holder() -> u64 {
+    // The number orders no other access.
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Returns how many threads copy for one transfer: at most `most`, and at most half of the cores, because the others compute.
+pub(crate) fn copiers(most: usize) -> usize {
+    std::thread::available_parallelism().map_or(0, |cores| (cores.get() / 2).min(most))
+}
+
+/// Returns the time that so many bytes take, in nanoseconds.
+pub(crate) fn time_ns(bytes: u64, bytes_per_s: u64) -> u128 {
+    u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_s)
+}
+
+/// A mechanism between main memory and a device, which locks the pages of main memory where that pays, and stages what is
+/// not locked where that pays.
+#[derive(Debug)]
+pub(crate) struct PageLocking<M> {
+    pub(crate) mechanism: M,
+    pub(crate) locker: Arc<dyn PageLocker>,
+    pub(crate) budget: Arc<PageLockBudget>,
+    pub(crate) staging: Staging,
+    /// Tells what a transfer of so many bytes costs if they are not locked, in a unit that `pays` knows.
+    pub(crate) lost: fn(u64) -> u64,
+    /// Decides from the size of a block, and from what its transfers so far would have lost, this one included, whether its
+    /// pages are locked now.
+    pub(crate) pays: fn(u64, u64) -> bool,
+}
+
+impl<M: CrossArena> CrossArena for PageLocking<M> {
+    fn name(&self) -> &str {
+        self.mechanism.name()
+    }
+
+    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
+        self.mechanism.can_copy(query)
+    }
+
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+        let mut is_locked = false;
+        for end in [job.from(), job.to()] {
+            if let Some((locks, memory)) = main_mem::page_locks(end.block) {
+                let (locker, sizes) = (&self.locker, ((self.lost)(job.len()), memory.len()));
+                let holder = (locker.holder(), &self.budget);
+                is_locked |= locks.transfer(
+                    holder,
+                    sizes,
+                    |lost| (self.pays)(memory.len(), lost),
+                    || locker.lock(memory),
+                );
+            }
+        }
+        let taken = if is_locked { None } else { self.staging.take(&job, &self.locker) };
+        match taken {
+            Some(taken) => Ok(self.staging.copy(job, taken)),
+            None => self.mechanism.copy(job),
+        }
+    }
+}
+
+/// A mechanism that copies in the process that made it, but not in its forks.
+#[derive(Debug)]
+pub(crate) struct Here<M> {
+    mechanism: M,
+    origin: Origin,
+}
+
+impl<M: CrossArena> Here<M> {
+    pub(crate) fn new(mechanism: M) -> Self {
+        Self { mechanism, origin: Origin::here() }
+    }
+}
+
+impl<M: CrossArena> CrossArena for Here<M> {
+    fn name(&self) -> &str {
+        self.mechanism.name()
+    }
+
+    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
+        self.mechanism.can_copy(query)
+    }
+
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+        if self.origin.is_here() { self.mechanism.copy(job) } else { Err(TransferError::DeviceLost) }
+    }
+}

@@ -1,0 +1,10 @@
+//! The folder in which the user's programs keep what can be made again.
+
+use std::path::PathBuf;
+
+/// Returns `dml` in `$XDG_CACHE_HOME`, or in `.cache` of the home folder; `None` if there is neither.
+pub(crate) fn folder() -> Option<PathBuf> {
+    let given = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || std::env::home_dir().filter(|path| path.is_absolute()).map(|home| home.join(".cache"));
+    Some(given.or_else(home)?.join("dml"))
+}

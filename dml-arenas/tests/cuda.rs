@@ -1,0 +1,328 @@
+//! CUDA arenas on a real device. Without one the tests say so and pass, unless `DML_EXPECT=cuda`.
+
+#![cfg(all(feature = "cuda", not(dml_loom)))]
+
+mod common;
+
+use common::{copy_in, copy_out, host, pattern, put, take, whole, with_cuda};
+use dml_arenas::cuda::{BuildError, KernelArg, Launch};
+use dml_arenas::{CudaArena, CudaPinnedArena, Discover, DiscoverOptions};
+use dml_core::sync::Arc;
+use dml_core::{AllocError, Arena, HostMemory, LaunchArg, Misfit, OwnBlock, Platform, Scalar, Span};
+
+/// The arena of `cuda:0`, or nothing and a word about it.
+fn arena(test: &str) -> Option<Arc<dyn Arena>> {
+    let (platform, device) = with_cuda(test)?;
+    platform.home(device).map(|arena| platform.arena(arena).clone())
+}
+
+fn cuda(arena: &Arc<dyn Arena>) -> &CudaArena {
+    (**arena).downcast_ref().expect("a CUDA device has a CUDA arena")
+}
+
+fn alloc(arena: &Arc<dyn Arena>, len: u64) -> OwnBlock {
+    OwnBlock::alloc(arena, len).unwrap()
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect()
+}
+
+#[test]
+fn bytes_come_back_from_odd_offsets() {
+    let Some(arena) = arena("bytes_come_back_from_odd_offsets") else { return };
+    let block = alloc(&arena, 10_007);
+    assert_eq!(block.block().len(), 10_007);
+    assert!(block.seen().is_none());
+    let mut expected = pattern(10_007, 0);
+    put(&block, 0, &expected);
+    for (offset, len, seed) in [(1, 3, 0x11), (1021, 2055, 0x5A), (10_006, 1, 0xFF), (10_007, 0, 1)] {
+        let bytes = pattern(len, seed);
+        put(&block, offset as u64, &bytes);
+        expected[offset..offset + len].copy_from_slice(&bytes);
+    }
+    assert_eq!(block.fill(Span::new(333, 999), 0xC3).unwrap().wait(), Ok(666));
+    expected[333..999].fill(0xC3);
+    assert_eq!(take(&block, Span::new(0, 10_007)), expected);
+    assert_eq!(take(&block, Span::new(997, 5003)), expected[997..5003]);
+}
+
+#[test]
+#[should_panic(expected = "another arena")]
+fn a_block_of_another_arena_is_a_bug_of_core() {
+    let Some((platform, device)) = with_cuda("a_block_of_another_arena_is_a_bug_of_core") else {
+        panic!("not run: another arena")
+    };
+    let arena = platform.arena(platform.home(device).unwrap()).clone();
+    let block = alloc(&platform.arenas()[0], 8).asked_of(&arena);
+    let _ = copy_in(&block, 0, &[1]);
+}
+
+/// It marks its place in a picture of `width` columns, and with the place in its block of threads.
+const MARK: &str = r#"
+    extern "C" __global__ void mark(unsigned* out, unsigned width, unsigned long long end, DmlItems items) {
+        unsigned long long x = items.x(), y = items.y();
+        if (x < width && y < end)
+            out[y * width + x] = (unsigned)(y * 65536 + x * 256 + threadIdx.y * 16 + threadIdx.x);
+    }"#;
+
+#[test]
+fn a_kernel_covers_its_grid_and_no_others() {
+    let Some(arena) = arena("a_kernel_covers_its_grid_and_no_others") else { return };
+    let kernel = cuda(&arena).kernel(MARK, "mark", "").unwrap();
+    let (width, height) = (37_usize, 50_usize);
+    let to = alloc(&arena, (width * height * 4) as u64);
+    for (first, rows, local) in [(0, 50, [16, 4]), (17, 20, [4, 16]), (49, 1, [1, 1]), (3, 0, [8, 8])] {
+        let before = pattern(width * height * 4, 3);
+        put(&to, 0, &before);
+        let mut expected = words(&before);
+        for y in first..first + rows {
+            for x in 0..width {
+                let place = (y - first) % local[1] * 16 + x % local[0];
+                expected[y * width + x] = (y * 65_536 + x * 256 + place) as u32;
+            }
+        }
+        let args = [
+            KernelArg::Block(to.block()),
+            KernelArg::Scalar(Scalar::U32(width as u32)),
+            KernelArg::Scalar(Scalar::U64((first + rows) as u64)),
+        ];
+        let [offset, items] = [[0, first, 0], [width, rows, 1]].map(|sizes| sizes.map(|size| size as u64));
+        let launch = Launch { offset, items, local: [local[0] as u64, local[1] as u64, 1] };
+        // SAFETY: the kernel ends at column `width` and at row `end`, at most `height`, all of which the block has.
+        let fence = unsafe { kernel.launch(&args, launch) }.unwrap();
+        assert_eq!(fence.wait(), Ok(0));
+        let found = words(&take(&to, Span::new(0, (width * height * 4) as u64)));
+        assert_eq!(found, expected, "{first} {rows} {local:?}");
+    }
+    let endless = Launch { offset: [0, 1, 0], items: [1, u64::MAX, 1], local: [1, 8, 1] };
+    let args =
+        [KernelArg::Block(to.block()), KernelArg::Scalar(Scalar::U32(1)), KernelArg::Scalar(Scalar::U64(0))];
+    // SAFETY: the launch is refused, and with an end of zero the kernel would touch nothing.
+    let refused = unsafe { kernel.launch(&args, endless) }.unwrap_err();
+    assert!(refused.to_string().contains("mark"), "{refused}");
+}
+
+/// It touches no word past the last of its items, which the caller has within both blocks.
+const SCALE: &str = r#"
+    extern "C" __global__ void scale(const unsigned* in, unsigned* out, unsigned factor, unsigned long long end,
+                                     DmlItems items) {
+        unsigned long long i = items.x();
+        if (i < end) out[i] = in[i] * factor + (unsigned)i;
+    }"#;
+
+#[test]
+fn a_kernel_covers_its_items_and_no_others() {
+    let Some(arena) = arena("a_kernel_covers_its_items_and_no_others") else { return };
+    let kernel = cuda(&arena).kernel(SCALE, "scale", "").unwrap();
+    assert_eq!(kernel.name(), "scale");
+    let input = pattern(4 * 5000, 9);
+    let (from, to) = (alloc(&arena, 20_000), alloc(&arena, 20_000));
+    put(&from, 0, &input);
+    for (offset, items, local) in
+        [(0, 5000, 64), (17, 1001, 64), (4999, 1, 128), (3, 7, 0), (100, 900, 1 << 40), (5, 0, 8)]
+    {
+        put(&to, 0, &pattern(20_000, 3));
+        let mut expected = words(&pattern(20_000, 3));
+        for (index, word) in expected.iter_mut().enumerate().skip(offset).take(items) {
+            *word = words(&input)[index].wrapping_mul(7).wrapping_add(index as u32);
+        }
+        let (offset, items) = (offset as u64, items as u64);
+        let args = [
+            KernelArg::Block(from.block()),
+            KernelArg::Block(to.block()),
+            KernelArg::Scalar(Scalar::U32(7)),
+            KernelArg::Scalar(Scalar::U64(offset + items)),
+        ];
+        // SAFETY: the kernel ends at word `offset + items`, at most 5000, and both blocks have 5000 words.
+        let fence = unsafe { kernel.launch(&args, Launch::line(offset, items, local)) }.unwrap();
+        assert_eq!(fence.wait(), Ok(0));
+        assert_eq!(words(&take(&to, Span::new(0, 20_000))), expected, "{offset} {items} {local}");
+    }
+}
+
+#[test]
+fn a_command_sees_what_ended_before_it_in_another_stream() {
+    let Some(arena) = arena("a_command_sees_what_ended_before_it_in_another_stream") else { return };
+    let kernel = cuda(&arena).kernel(SCALE, "scale", "").unwrap();
+    let len = 4 << 20;
+    let (from, to) = (alloc(&arena, len), alloc(&arena, len));
+    for factor in 3..9_u32 {
+        let (input, mut output) =
+            (host(&pattern(len as usize, factor as u8)), HostMemory::zeroed(len).unwrap());
+        assert_eq!(from.copy_in(0, &input, whole(&input)).unwrap().wait(), Ok(len));
+        let args = [
+            KernelArg::Block(from.block()),
+            KernelArg::Block(to.block()),
+            KernelArg::Scalar(Scalar::U32(factor)),
+            KernelArg::Scalar(Scalar::U64(len / 4)),
+        ];
+        // SAFETY: the kernel ends at word `len / 4`, the last of both blocks.
+        let run = unsafe { kernel.launch(&args, Launch::line(0, len / 4, 64)) }.unwrap();
+        assert_eq!(run.wait(), Ok(0));
+        assert_eq!(copy_out(&to, 0, &mut output).unwrap().wait(), Ok(len));
+        let expected = words(input.bytes());
+        let expected =
+            expected.into_iter().zip(0_u32..).map(|(word, i)| word.wrapping_mul(factor).wrapping_add(i));
+        assert!(words(output.bytes()).into_iter().eq(expected));
+    }
+}
+
+/// Each block of threads reverses its part by way of local memory, as much as it is given; without items of its own.
+const REVERSE: &str = r#"
+    extern "C" __global__ void reverse(unsigned* data) {
+        extern __shared__ unsigned part[];
+        unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+        part[threadIdx.x] = data[i];
+        __syncthreads();
+        data[i] = part[blockDim.x - 1 - threadIdx.x];
+    }"#;
+
+#[test]
+fn local_memory_is_no_parameter_and_a_kernel_without_items_begins_at_zero() {
+    let Some(arena) = arena("local_memory_is_no_parameter") else { return };
+    let kernel = cuda(&arena).kernel(REVERSE, "reverse", "").unwrap();
+    let data = alloc(&arena, 4096);
+    for local_bytes in [1024, 100 << 10] {
+        let before = pattern(4096, 77);
+        put(&data, 0, &before);
+        let args =
+            [KernelArg::Local(1000), KernelArg::Block(data.block()), KernelArg::Local(local_bytes - 1000)];
+        // SAFETY: four blocks of 256 threads, each a word of the 1024 that there are.
+        let run = unsafe { kernel.launch(&args, Launch::line(0, 1024, 256)) };
+        assert_eq!(run.unwrap().wait(), Ok(0));
+        let expected: Vec<u32> =
+            words(&before).chunks(256).flat_map(|part| part.iter().rev().copied()).collect();
+        assert_eq!(words(&take(&data, Span::new(0, 4096))), expected);
+    }
+    let args = [KernelArg::Block(data.block()), KernelArg::Local(1 << 30)];
+    // SAFETY: refused, for that much local memory has no device.
+    let refused = unsafe { kernel.launch(&args, Launch::line(0, 1024, 256)) }.unwrap_err();
+    assert!(refused.to_string().contains("local memory") && !refused.is_device_lost(), "{refused}");
+    let args = [KernelArg::Block(data.block()), KernelArg::Local(1024)];
+    // SAFETY: refused, for the kernel would not know its items.
+    let refused = unsafe { kernel.launch(&args, Launch::line(1, 256, 256)) }.unwrap_err();
+    assert!(refused.to_string().contains("begin at zero"), "{refused}");
+}
+
+/// What NVRTC would make of a kernel that sets one word, for any device since 5.0.
+const PTX: &str = "
+.version 6.0
+.target sm_50
+.address_size 64
+.visible .entry set_word(.param .u64 to, .param .u32 word)
+{
+    .reg .b64 %rd<3>;
+    .reg .b32 %r<2>;
+    ld.param.u64 %rd1, [to];
+    ld.param.u32 %r1, [word];
+    cvta.to.global.u64 %rd2, %rd1;
+    st.global.u32 [%rd2], %r1;
+    ret;
+}
+";
+
+#[test]
+fn ptx_is_accepted() {
+    let Some(arena) = arena("ptx_is_accepted") else { return };
+    let kernel = cuda(&arena).kernel(PTX, "set_word", "").unwrap();
+    let to = alloc(&arena, 8);
+    put(&to, 0, &pattern(8, 1));
+    let args = [KernelArg::Block(to.block()), KernelArg::Bytes(&[0x78, 0x56, 0x34, 0x12])];
+    // SAFETY: one thread writes the first word of two.
+    assert_eq!(unsafe { kernel.launch(&args, Launch::line(0, 1, 1)) }.unwrap().wait(), Ok(0));
+    assert_eq!(words(&take(&to, Span::new(0, 8)))[0], 0x1234_5678);
+    assert_eq!(take(&to, Span::new(4, 8)), pattern(8, 1)[4..]);
+    let damaged = cuda(&arena).kernel(&PTX.replace("st.global", "st.nowhere"), "set_word", "").unwrap_err();
+    assert!(matches!(&damaged, BuildError::Compile { log, .. } if log.contains("nowhere")), "{damaged}");
+}
+
+#[test]
+fn what_the_compiler_refuses_is_said_with_its_log() {
+    let Some(arena) = arena("what_the_compiler_refuses_is_said_with_its_log") else { return };
+    let source = "extern \"C\" __global__ void broken(unsigned* out) {\n    out[0] = missing;\n}";
+    let error = cuda(&arena).kernel(source, "broken", "").unwrap_err();
+    let BuildError::Compile { log, kernel, .. } = &error else { panic!("{error}") };
+    assert!(kernel == "broken" && log.contains("missing") && log.contains("kernel.cu(2)"), "{log}");
+    let error = cuda(&arena).kernel(SCALE, "scala", "").unwrap_err();
+    assert!(matches!(error, BuildError::NoKernel { .. }), "{error}");
+    let error = cuda(&arena).kernel(SCALE, "scale", "--no-such-option").unwrap_err();
+    assert!(error.to_string().contains("no-such-option"), "{error}");
+    for (source, name, options) in [("a\0b", "f", ""), (SCALE, "sc\0ale", ""), (SCALE, "scale", "-D\0")] {
+        let error = cuda(&arena).kernel(source, name, options).unwrap_err();
+        assert!(matches!(error, BuildError::ZeroCharacter { .. }), "{error}");
+    }
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_refused() {
+    let Some(arena) = arena("arguments_that_do_not_fit_are_refused") else { return };
+    let kernel = cuda(&arena).kernel(SCALE, "scale", "").unwrap();
+    let scalar = |scalar| LaunchArg::Scalar(scalar);
+    let few = kernel.fits(&[scalar(Scalar::U64(1))]).unwrap_err();
+    assert!(matches!(few, Misfit::Count { takes: 4, given: 1, .. }), "{few}");
+    let wide: Vec<_> = (0..4).map(|_| scalar(Scalar::U64(1))).collect();
+    let wide = kernel.fits(&wide).unwrap_err();
+    assert!(matches!(wide, Misfit::Argument { index: 2, .. }), "{wide}");
+    let block = alloc(&arena, 8);
+    // SAFETY: refused.
+    let refused = unsafe { kernel.launch(&[KernelArg::Block(block.block())], Launch::line(0, 1, 1)) };
+    assert!(refused.unwrap_err().to_string().contains("takes 4 arguments, not 1"));
+}
+
+#[test]
+fn lack_of_memory_is_an_error_and_the_device_goes_on() {
+    let Some(arena) = arena("lack_of_memory_is_an_error_and_the_device_goes_on") else { return };
+    let capacity = cuda(&arena).capacity_bytes();
+    let too_large = arena.alloc(capacity + 1).unwrap_err();
+    assert!(matches!(too_large, AllocError::TooLarge { .. }), "{too_large}");
+    // The context itself has some of it.
+    let full = arena.alloc(capacity).unwrap_err();
+    assert!(full.is_out_of_memory(), "{full}");
+    assert!(!arena.is_lost());
+    let block = alloc(&arena, 4096);
+    put(&block, 0, &pattern(4096, 8));
+    assert_eq!(take(&block, Span::new(0, 4096)), pattern(4096, 8));
+}
+
+#[test]
+fn page_locked_memory_has_a_limit_and_is_kept_for_later_buffers() {
+    if with_cuda("page_locked_memory_has_a_limit_and_is_kept_for_later_buffers").is_none() {
+        return;
+    }
+    const WORDS: u64 = 1 << 20;
+    let options = DiscoverOptions::default().only(["cuda:0"]).cuda_pinned(2 * 4 * WORDS);
+    let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
+    let gpu = platform.device("cuda:0").unwrap();
+    let pinned = platform.arena(platform.arena_named("cuda_pinned").unwrap());
+    assert_eq!(pinned.downcast_ref::<CudaPinnedArena>().unwrap().limit_bytes(), 8 * WORDS);
+    let filled = |seed: u32| {
+        let data = platform.buffer::<u32>(WORDS).label(format!("buffer {seed}")).build().unwrap();
+        let mut view = data.write()?;
+        view.iter_mut().zip(0_u32..).for_each(|(word, index)| *word = index.wrapping_mul(31) ^ seed);
+        let address = view.as_ptr().addr();
+        view.release()?;
+        // There, and back from there.
+        platform.acquire(gpu).read_write(&data).wait()?.release()?;
+        assert!(data.read()?.iter().zip(0_u32..).all(|(word, index)| *word == index.wrapping_mul(31) ^ seed));
+        Ok::<_, dml_core::AcquireError>((data, address))
+    };
+    let [one, two] = [1, 2].map(|seed| filled(seed).unwrap());
+    let full = filled(3).unwrap_err();
+    assert!(full.is_out_of_memory() && full.to_string().contains("cuda_pinned"), "{full}");
+    let (data, address) = one;
+    drop(data);
+    let (again, same) = filled(4).unwrap();
+    assert_eq!(same, address, "what was freed is used again");
+    drop((again, two));
+    // What is idle makes room for what is larger.
+    let large = platform.buffer::<u32>(2 * WORDS).build().unwrap();
+    large.write().unwrap().release().unwrap();
+    // A vector of the application stays where it is.
+    let vector: Vec<u32> = (0..WORDS as u32 / 4).map(|index| index.wrapping_mul(77)).collect();
+    let (address, own) = (vector.as_ptr(), platform.buffer_from(vector).unwrap());
+    platform.acquire(gpu).read_write(&own).wait().unwrap().release().unwrap();
+    let back = own.into_vec().unwrap();
+    assert_eq!(back.as_ptr(), address);
+    assert!(back.into_iter().eq((0..WORDS as u32 / 4).map(|index| index.wrapping_mul(77))));
+}

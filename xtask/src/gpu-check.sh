@@ -1,0 +1,58 @@
+#!/bin/sh
+# Checks and measures DML on the GPUs of this machine: `sh check.sh [SECONDS]`, in the folder that `cargo xtask gpu-check` made.
+# Nothing has to be installed but the driver and, for kernels in CUDA C, NVRTC. Each step has a limit of time.
+cd "$(dirname "$0")" || exit 2
+limit="${1:-120}"
+failed=""
+export RUST_BACKTRACE=1
+chmod +x dml cuda_speed test-* 2>/dev/null
+
+step() {
+    name="$1"
+    shift
+    echo "== $name: $*"
+    timeout "$limit" "$@" 2>&1
+    code=$?
+    if [ "$code" -ne 0 ]; then
+        echo "FAILED $name: exit code $code"
+        failed="$failed $name"
+    fi
+}
+
+check() {
+    step devices ./dml devices
+    export DML_EXPECT=cuda
+    step cuda ./test-cuda
+    step loss ./test-cuda_loss --nocapture
+    step conformance ./test-conformance cuda::
+    unset DML_EXPECT
+    step speed ./cuda_speed
+    for workload in saxpy vecadd matmul mandelbrot gaussian; do
+        step "$workload" ./dml bench "$workload" --devices cuda:0 --runs 5
+        step "$workload-with-cpu" ./dml bench "$workload" --devices cpu,cuda:0 --runs 5
+    done
+    if ./dml devices | grep -q '^cuda:1 '; then
+        for workload in mandelbrot gaussian matmul saxpy; do
+            step "$workload-on-two" ./dml bench "$workload" --devices cuda:0,cuda:1 --runs 5
+        done
+    fi
+    if command -v compute-sanitizer >/dev/null; then
+        for tool in memcheck racecheck; do
+            for workload in saxpy vecadd matmul mandelbrot gaussian; do
+                # That a kernel has no further parameter is told by an error of the driver, which memcheck would report.
+                step "$tool-$workload" compute-sanitizer --tool "$tool" --error-exitcode 3 --report-api-errors no \
+                    ./dml bench "$workload" --devices cuda:0 --size tiny --runs 1
+            done
+        done
+    else
+        echo "not run: compute-sanitizer is not installed"
+    fi
+    if [ -n "$failed" ]; then
+        echo "FAILED:$failed"
+    else
+        echo "all passed"
+    fi
+}
+
+check | tee results.txt
+grep -q '^all passed$' results.txt
