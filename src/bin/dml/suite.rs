@@ -126,6 +126,7 @@ mod tests {
             balance,
             native_s: [].into(),
             transfers: Vec::new(),
+            under_compute: json::UnderCompute { transfer_s: 0.0, under_compute_s: 0.0, part: None },
             link_prices: json::LinkPrices {
                 measured: 0,
                 guessed: 0,
@@ -136,6 +137,8 @@ mod tests {
             failures: Vec::new(),
             energy_j: None,
             picture: None,
+            trace: None,
+            html: None,
         }
     }
 
