@@ -89,7 +89,7 @@ enum State {
     /// With the waker of the last poll.
     Running(Option<Waker>),
     Ended {
-        result: Result<Report, RunError>,
+        result: Box<Result<Report, RunError>>,
         /// The first panic of a hook, until somebody hears of it.
         panic: Option<Panic>,
     },
@@ -117,7 +117,7 @@ impl State {
         match self {
             Self::Running(_) => None,
             Self::Ended { result, panic } => {
-                Some(panic.take().map_or_else(|| Heard::Result(result.clone()), Heard::Panic))
+                Some(panic.take().map_or_else(|| Heard::Result((**result).clone()), Heard::Panic))
             }
         }
     }
@@ -182,7 +182,7 @@ impl Shared {
     }
 
     fn end(&self, result: Result<Report, RunError>, panic: Option<Panic>) {
-        let ended = State::Ended { result, panic };
+        let ended = State::Ended { result: Box::new(result), panic };
         let before = std::mem::replace(&mut *self.state.lock(), ended);
         self.changed.notify_all();
         if let State::Running(Some(waker)) = before {

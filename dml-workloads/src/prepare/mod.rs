@@ -17,7 +17,7 @@ use crate::gaussian::GaussianError;
 use crate::mandelbrot::MandelbrotError;
 use crate::picture::PictureError;
 use bytemuck::Pod;
-use dml_core::{Acquire, AcquireError, Buffer, ConfigError, DeviceId, Platform, RawBuffer};
+use dml_core::{Acquire, AcquireError, ArenaKind, Buffer, ConfigError, DeviceId, Platform, RawBuffer};
 use dml_scheduler::Kernel;
 use ready::Ready;
 use recipe::Listed;
@@ -105,6 +105,7 @@ struct Facts {
     size_is_edge: bool,
     takes_picture: bool,
     makes_picture: bool,
+    has_cuda: bool,
 }
 
 impl Facts {
@@ -115,6 +116,7 @@ impl Facts {
             size_is_edge: R::SIZE_IS_EDGE,
             takes_picture: R::TAKES_PICTURE,
             makes_picture: R::MAKES_PICTURE,
+            has_cuda: R::CUDA.is_some(),
         }
     }
 }
@@ -148,6 +150,13 @@ impl Workload {
     #[must_use]
     pub const fn makes_picture(self) -> bool {
         self.facts().makes_picture
+    }
+
+    /// Returns whether there is a kernel for a device: some workloads have none in CUDA C.
+    #[must_use]
+    pub fn has_kernel_for(self, platform: &Platform, device: DeviceId) -> bool {
+        let arena = platform.home(device).map(|home| platform.arena(home));
+        arena.is_some_and(|arena| self.facts().has_cuda || arena.desc().kind != ArenaKind("cuda"))
     }
 
     /// Makes the problem, its buffers, and a variant of the kernel for each of `devices`.

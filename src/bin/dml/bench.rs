@@ -44,7 +44,8 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     let mut results = Vec::new();
     let is_suite = options.workloads == [suite::NAME];
     for workload in workloads {
-        let found = (&platform, &devices[..], &link_prices, &kept.knowledge);
+        let able = able(options, &platform, &devices, workload);
+        let found = (&platform, &able[..], &link_prices, &kept.knowledge);
         let result = bench(options, found, workload)?;
         kept.store();
         if let Some(note) = kept.note.take() {
@@ -114,6 +115,24 @@ fn bench(
 ) -> Result<json::Bench, Failure> {
     let prepared = prepare(options, platform, devices, workload)?;
     Bench { options, platform, devices, link_prices, knowledge, workload, prepared: &*prepared }.measure()
+}
+
+/// The devices that a workload has a kernel for, if the options name none: who names a device that has none is told so.
+pub(crate) fn able(
+    options: &BenchOptions,
+    platform: &Platform,
+    devices: &[DeviceId],
+    workload: Workload,
+) -> Vec<DeviceId> {
+    let is_able = |device: &DeviceId| {
+        let is_able = !options.devices.is_empty() || workload.has_kernel_for(platform, *device);
+        if !is_able {
+            let name = &platform.devices()[usize::from(device.0)].name;
+            eprintln!("dml: {name} is left out: {workload} has no kernel for it");
+        }
+        is_able
+    };
+    devices.iter().copied().filter(is_able).collect()
 }
 
 fn prepare(

@@ -3,6 +3,7 @@
 //! In each round the devices that could be the best run alone, then the set runs with what it has learned, then with nothing
 //! known; so all of them find the machine in the same condition. The median of the rounds' ratios counts.
 
+use crate::bench::able;
 use crate::cli::BenchOptions;
 use crate::failure::{self, Failure};
 use crate::machine::Machine;
@@ -39,14 +40,15 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     }
     let mut rows = Vec::new();
     for workload in workloads {
+        let devices = &able(options, &machine.platform, &machine.devices, workload);
         for size in sizes(workload) {
             let input = Input::Size(size);
-            let prepared = match workload.prepare(&machine.platform, &machine.devices, &input) {
+            let prepared = match workload.prepare(&machine.platform, devices, &input) {
                 Ok(prepared) => prepared,
                 Err(PrepareError::Memory { .. }) => break,
                 Err(error) => return Err(Failure::work(error)),
             };
-            let bench = Bench { options, machine: &machine, workload, prepared: &*prepared };
+            let bench = Bench { options, machine: &machine, devices, workload, prepared: &*prepared };
             let Some(of_size) = bench.run()? else { break };
             rows.extend(of_size);
         }
@@ -74,6 +76,8 @@ fn sizes(workload: Workload) -> Vec<u64> {
 struct Bench<'a> {
     options: &'a BenchOptions,
     machine: &'a Machine,
+    /// Those of the machine that have a kernel of the workload.
+    devices: &'a [DeviceId],
     workload: Workload,
     prepared: &'a dyn Prepared,
 }
@@ -89,7 +93,7 @@ impl Bench<'_> {
     /// Every set of devices; `None` if the best device takes longer than the options allow.
     fn run(&self) -> Result<Option<Vec<json::NeverLosesRow>>, Failure> {
         let mut alone = Vec::new();
-        for &device in &self.machine.devices {
+        for &device in self.devices {
             let coexecutor = Coexecutor::new(&self.machine.platform).devices([device]);
             // The first one pays for first touch.
             let first = self.once(&coexecutor)?;
@@ -105,7 +109,7 @@ impl Bench<'_> {
         if best > self.options.longest {
             return Ok(None);
         }
-        let sets = 1_u32..1 << self.machine.devices.len();
+        let sets = 1_u32..1 << self.devices.len();
         let mut progress = Progress::new(sets.clone().count() as u64);
         let mut rows = Vec::new();
         for set in sets.filter(|set| set.count_ones() > 1) {
