@@ -66,6 +66,21 @@ mod footprints {}
 mod start {}
 
 /// ```no_run
+/// # use dml::prelude::*;
+/// # use dml::scheduler::timeline::Trace;
+/// # use std::fs::File;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let platform = Platform::builder().discover()?.build()?;
+/// # let (coexecutor, kernel, items) = (Coexecutor::new(&platform), Kernel::new("traced", 64), 1000);
+/// let recording = Trace::record(&platform);                                              // dml::scheduler::timeline::Trace
+/// let trace = recording.finish(&coexecutor.run(&kernel, items)?);
+/// trace.write_page(File::create("run.html")?)?;                                          // or write_perfetto, or serde
+/// # Ok(())
+/// # }
+/// ```
+mod timeline {}
+
+/// ```no_run
 /// # use dml::arenas::offload::{Call, CallError};
 /// # use dml::prelude::*;
 /// # use std::error::Error;

@@ -121,7 +121,12 @@ impl Prepared {
         let name = || kernel.name().to_owned();
         match commander.missing() + given_up {
             0 => {
-                kernel.combine(&has_added, commander)?;
+                kernel.combine(&has_added, commander).map_err(|error| match error {
+                    RunError::Cancelled { kernel, missing, .. } => {
+                        RunError::Cancelled { kernel, missing, failures: report.failures.clone() }
+                    }
+                    error => error,
+                })?;
                 if setup.policy == PolicySpec::Calibrated {
                     setup.knowledge.learn(&setup.platform, kernel.name(), *items, &report);
                 }

@@ -33,6 +33,7 @@
 mod check;
 mod coexecutor;
 mod commander;
+mod copies;
 mod director;
 mod guard;
 mod hooks;

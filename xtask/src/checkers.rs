@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | loom | every interleaving and memory order of a small model | `tests/loom`, compiled to nothing elsewhere |
 //! | ThreadSanitizer | the data races of the runs it watches | the targets in [`THREADED_TESTS`] |
-//! | AddressSanitizer | use after free, overruns, leaks | the unit tests of every crate, and the targets in [`HOSTILE_TESTS`] |
+//! | AddressSanitizer | use after free, overruns | the unit tests of every crate, and the targets in [`HOSTILE_TESTS`] |
 //!
 //! Each builds into a folder of its own under the target folder, so that switching between them rebuilds nothing.
 

@@ -8,9 +8,8 @@
 //!   under          ==   =====  =
 //! ```
 
-use dml_core::record::{Event, EventKind};
-use dml_core::{ArenaId, BufferId, OwnerId, Span};
-use std::collections::HashMap;
+use crate::copies::copies;
+use dml_core::record::Event;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -73,26 +72,8 @@ impl Overlap {
 /// counts until then. Fills with zeros, and copies that move nothing, are no transfers, and a copy that has not ended does not count.
 #[must_use]
 pub fn transfers(events: &[Event]) -> Vec<Range<Duration>> {
-    type Copy = (BufferId, OwnerId, ArenaId, ArenaId, Span);
-    let mut open: HashMap<Copy, Vec<Duration>> = HashMap::new();
-    let mut intervals = Vec::new();
-    for Event { at, buffer, kind } in events {
-        match *kind {
-            EventKind::CopyStarted { owner, from: Some(from), to, span, link: Some(_) } => {
-                open.entry((*buffer, owner, from, to, span)).or_default().push(*at);
-            }
-            EventKind::CopyDone { owner, from: Some(from), to, span } => {
-                let begun = open.get_mut(&(*buffer, owner, from, to, span)).and_then(Vec::pop);
-                intervals.extend(begun.map(|begun| begun..*at));
-            }
-            EventKind::GivenUp { owner } => {
-                let ended = open.extract_if(|copy, _| (copy.0, copy.1) == (*buffer, owner));
-                intervals.extend(ended.flat_map(|(_, begun)| begun).map(|begun| begun..*at));
-            }
-            _ => {}
-        }
-    }
-    intervals
+    let transfers = copies(events).into_iter().filter(|copy| copy.from.is_some());
+    transfers.filter_map(|copy| Some(copy.begun..copy.ended?)).collect()
 }
 
 /// Sorts intervals, and joins those that overlap or touch. Empty ones are left out.
@@ -112,7 +93,8 @@ fn joined(intervals: impl IntoIterator<Item = Range<Duration>>) -> Vec<Range<Dur
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dml_core::LinkId;
+    use dml_core::record::EventKind;
+    use dml_core::{ArenaId, BufferId, LinkId, OwnerId, Span};
 
     fn ms(from: u64, to: u64) -> Range<Duration> {
         Duration::from_millis(from)..Duration::from_millis(to)

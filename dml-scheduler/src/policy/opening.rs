@@ -268,9 +268,11 @@ impl Opening {
         if paces.iter().any(|(_, pace)| pace.packages < MEASURED) {
             return;
         }
+        let fastest = paces.iter().filter_map(|(_, pace)| pace.rate).fold(0.0, f64::max);
         let sum: f64 = paces.iter().filter_map(|(_, pace)| pace.rate).sum();
         for (unit, pace) in paces {
-            if pace.rate.is_some_and(|rate| rate < sum * LEAST_SHARE) {
+            // Of many equal units none does much of the whole.
+            if pace.rate.is_some_and(|rate| rate < (sum * LEAST_SHARE).min(fastest / 2.0)) {
                 self.paces[unit.0].is_dropped = true;
                 self.inner.retire(unit);
             }

@@ -1,12 +1,10 @@
 //! Which transfers and waits the events of a recording tell of.
 
 use super::{TraceTransfer, TraceWait, ns};
-use dml_core::{ArenaId, BufferId, Event, EventKind, KernelId, OwnerId, Platform, Span, Ticket};
+use crate::copies::{Copied, copies};
+use dml_core::{BufferId, Event, EventKind, KernelId, Platform, Ticket};
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// A copy that has begun: its buffer, whose it is, and where its bytes go from and to.
-type Copy = (BufferId, OwnerId, Option<ArenaId>, ArenaId, u64, u64);
 
 /// Reads events in their order. What began before `begun`, which is on the clock of the platform, is left out.
 pub(super) fn read(
@@ -14,75 +12,42 @@ pub(super) fn read(
     begun: Duration,
     events: &[Event],
 ) -> (Vec<TraceTransfer>, Vec<TraceWait>) {
-    let mut reader = Reader {
-        platform,
-        open: BTreeMap::new(),
-        waiting: BTreeMap::new(),
-        transfers: Vec::new(),
-        waits: Vec::new(),
+    let of_run = || events.iter().filter(|event| event.at >= begun);
+    let since_begun = |at: Duration| ns(at.saturating_sub(begun));
+    // What is still under way ends where the recording does.
+    let last = of_run().map(|event| event.at).max().unwrap_or(begun);
+    let transfer = |copy: Copied| {
+        let mechanism = copy.link.map_or("fill", |link| platform.cross_arena(link).name());
+        TraceTransfer {
+            from: copy.from.map(|arena| usize::from(arena.0)),
+            to: usize::from(copy.to.0),
+            mechanism: mechanism.to_owned(),
+            buffer: copy.buffer.0,
+            first_byte: copy.span.start(),
+            bytes: copy.span.len(),
+            begin_ns: since_begun(copy.begun),
+            end_ns: since_begun(copy.ended.unwrap_or(last).max(copy.begun)),
+            arrived: copy.has_arrived,
+        }
     };
-    let mut last = 0;
-    for event in events {
-        let Some(at) = event.at.checked_sub(begun).map(ns) else { continue };
-        last = at.max(last);
-        reader.step(event.buffer, &event.kind, at);
-    }
-    reader.finish(last)
+    let mut transfers: Vec<_> = copies(of_run()).into_iter().map(transfer).collect();
+    transfers.sort_by_key(|transfer| transfer.begin_ns);
+    let mut queues = Queues::default();
+    of_run().for_each(|event| queues.step(event.buffer, &event.kind, since_begun(event.at)));
+    queues.waits.sort_by_key(|wait| wait.begin_ns);
+    (transfers, queues.waits)
 }
 
-struct Reader<'a> {
-    platform: &'a Platform,
-    /// The transfers under way, by their places in `transfers`.
-    open: BTreeMap<Copy, Vec<usize>>,
+#[derive(Default)]
+struct Queues {
     /// The requests in a queue: when they were put there, and whose they are.
     waiting: BTreeMap<(BufferId, Ticket), (KernelId, u64)>,
-    transfers: Vec<TraceTransfer>,
     waits: Vec<TraceWait>,
 }
 
-impl Reader<'_> {
+impl Queues {
     fn step(&mut self, buffer: BufferId, kind: &EventKind, at: u64) {
         match *kind {
-            EventKind::CopyStarted { owner, from, to, span, link } => {
-                let mechanism = match (link, from) {
-                    (Some(link), _) => self.platform.cross_arena(link).name().to_owned(),
-                    (None, None) => "fill".to_owned(),
-                    // Both ends are one storage: no byte moves.
-                    (None, Some(_)) => return,
-                };
-                let place = self.transfers.len();
-                self.open.entry(copy(buffer, owner, from, to, span)).or_default().push(place);
-                self.transfers.push(TraceTransfer {
-                    from: from.map(|arena| usize::from(arena.0)),
-                    to: usize::from(to.0),
-                    mechanism,
-                    buffer: buffer.0,
-                    first_byte: span.start(),
-                    bytes: span.len(),
-                    begin_ns: at,
-                    end_ns: at,
-                    arrived: false,
-                });
-            }
-            EventKind::CopyDone { owner, from, to, span } => {
-                let key = copy(buffer, owner, from, to, span);
-                let Some(places) = self.open.get_mut(&key) else { return };
-                let place = places.remove(0);
-                if places.is_empty() {
-                    self.open.remove(&key);
-                }
-                let transfer = &mut self.transfers[place];
-                (transfer.end_ns, transfer.arrived) = (at.max(transfer.begin_ns), true);
-            }
-            EventKind::GivenUp { owner } => {
-                let of_owner = |key: &Copy| key.0 == buffer && key.1 == owner;
-                for (_, places) in self.open.extract_if(.., |key, _| of_owner(key)) {
-                    for place in places {
-                        let transfer = &mut self.transfers[place];
-                        transfer.end_ns = at.max(transfer.begin_ns);
-                    }
-                }
-            }
             EventKind::Queued { ticket, kernel } => {
                 self.waiting.insert((buffer, ticket), (kernel, at));
             }
@@ -107,19 +72,4 @@ impl Reader<'_> {
     fn waited(&mut self, arena: Option<usize>, buffer: BufferId, since: u64, until: u64) {
         self.waits.push(TraceWait { arena, buffer: buffer.0, begin_ns: since, end_ns: until.max(since) });
     }
-
-    /// What is still under way ends where the recording does.
-    fn finish(mut self, last: u64) -> (Vec<TraceTransfer>, Vec<TraceWait>) {
-        for place in self.open.into_values().flatten() {
-            let transfer = &mut self.transfers[place];
-            transfer.end_ns = last.max(transfer.begin_ns);
-        }
-        self.transfers.sort_by_key(|transfer| transfer.begin_ns);
-        self.waits.sort_by_key(|wait| wait.begin_ns);
-        (self.transfers, self.waits)
-    }
-}
-
-fn copy(buffer: BufferId, owner: OwnerId, from: Option<ArenaId>, to: ArenaId, span: Span) -> Copy {
-    (buffer, owner, from, to, span.start(), span.end())
 }

@@ -203,7 +203,7 @@ fn tracks(pid: usize, first: usize, name: &str, mut slices: Vec<Slice>, events: 
             free.push(0);
             place
         });
-        free[place] = to.max(from + 1);
+        free[place] = to.max(from.saturating_add(1));
         events.push(json!({
             "ph": "X", "pid": pid, "tid": first + place, "ts": us(from), "dur": us(to - from),
             "cat": cat, "name": slice, "args": args,
@@ -213,12 +213,14 @@ fn tracks(pid: usize, first: usize, name: &str, mut slices: Vec<Slice>, events: 
 
 /// The sum of rates over time, as steps.
 fn counter(pid: usize, name: &str, rates: Vec<(u64, u64, f64)>, events: &mut Vec<Value>) {
-    let steps = rates.into_iter().flat_map(|(from, to, rate)| [(from, rate), (to.max(from + 1), -rate)]);
-    let mut steps: Vec<(u64, f64)> = steps.collect();
-    steps.sort_by_key(|(at, _)| *at);
+    let steps = rates
+        .into_iter()
+        .flat_map(|(from, to, rate)| [(from, rate, 1_i64), (to.max(from.saturating_add(1)), -rate, -1)]);
+    let mut steps: Vec<(u64, f64, i64)> = steps.collect();
+    steps.sort_by_key(|(at, ..)| *at);
     let (mut sum, mut within) = (0.0, 0_i64);
-    for (index, &(at, change)) in steps.iter().enumerate() {
-        within += if change > 0.0 { 1 } else { -1 };
+    for (index, &(at, change, one)) in steps.iter().enumerate() {
+        within += one;
         // Sums of rates leave some rest behind; where nothing is under way, the rate is none.
         sum = if within <= 0 { 0.0 } else { sum + change };
         if steps.get(index + 1).is_none_or(|next| next.0 != at) {

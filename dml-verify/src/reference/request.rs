@@ -119,14 +119,19 @@ pub(super) struct Waiting {
     /// The last place of the request in a queue.
     place: Option<(RawBuffer, Ticket)>,
     flag: Arc<Flag>,
+    /// The answer that the request had when it carried on what it waited for.
+    answer: Option<Result<Grants, AcquireError>>,
 }
 
 impl Waiting {
     pub(super) fn new(id: AskId, future: AcquireFuture, request: Request) -> Self {
-        Self { id, future, request, at: None, place: None, flag: Arc::default() }
+        Self { id, future, request, at: None, place: None, flag: Arc::default(), answer: None }
     }
 
     pub(super) fn poll(&mut self) -> Poll<Result<Grants, AcquireError>> {
+        if let Some(answer) = self.answer.take() {
+            return Poll::Ready(answer);
+        }
         let waker = Waker::from(self.flag.clone());
         Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
     }
@@ -154,10 +159,28 @@ impl Waiting {
         if let Some((raw, ticket, _)) = { news }.find(|(_, ticket, before)| Some(*ticket) > *before) {
             self.place = Some((raw, ticket));
         }
-        let is_there = |(raw, ticket): &(RawBuffer, Ticket)| {
-            raw.snapshot().queue().any(|waiting| waiting.ticket == *ticket)
-        };
+        self.is_still_queued()
+    }
+
+    fn is_still_queued(&self) -> bool {
         self.place.as_ref().is_some_and(is_there)
+    }
+
+    /// Polls the request if it was woken and is in a queue all the same. Who waits behind a prefetch carries it on, and is woken by the
+    /// end of each of its copies, where these take time: of that the model knows nothing. If it is let in meanwhile, it counts as
+    /// woken by that.
+    pub(super) fn carry_on(&mut self) {
+        while self.flag.0.load(Ordering::SeqCst) && self.is_still_queued() {
+            self.flag.0.store(false, Ordering::SeqCst);
+            let (at, tickets) = (self.queued_at(), self.tickets());
+            if let Poll::Ready(answer) = self.poll() {
+                self.answer = Some(answer);
+            }
+            if self.answer.is_some() || !self.is_queued(&tickets) || self.queued_at() != at {
+                self.flag.0.store(true, Ordering::SeqCst);
+                return;
+            }
+        }
     }
 
     /// Returns the id of the request if it was woken since the last call.
@@ -186,6 +209,10 @@ impl Waiting {
     pub(super) fn queued_at(&self) -> Option<BufferId> {
         self.place.as_ref().map(|(raw, _)| raw.id())
     }
+}
+
+fn is_there((raw, ticket): &(RawBuffer, Ticket)) -> bool {
+    raw.snapshot().queue().any(|waiting| waiting.ticket == *ticket)
 }
 
 fn last_ticket(raw: &RawBuffer) -> Option<Ticket> {

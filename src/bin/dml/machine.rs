@@ -63,6 +63,10 @@ impl Machine {
             }
         }
         if options.memory == Memory::Bound {
+            if let Some(name) = names.iter().find(|name| name.starts_with("cuda:")) {
+                let why = "has a memory of its own that nothing can be bound to";
+                return Err(Failure::Usage(format!("--memory bound: {name} {why}: name other devices")));
+            }
             wanted = bound(wanted, &names);
         }
         if shares.is_some() || options.memory == Memory::Bound {

@@ -34,9 +34,10 @@ pub(crate) fn text(suite: &json::Suite, note: Option<&str>, unavailable: &[Unava
     lines.extend(note.map(str::to_owned));
     lines.extend(unavailable.iter().map(|missing| format!("unavailable: {missing}")));
     lines.push(String::new());
-    let mut rows = vec![columns(first)];
-    rows.extend(suite.workloads.iter().map(row));
-    rows.push(means(suite, first.devices.len()));
+    let names = names(suite);
+    let mut rows = vec![columns(&names)];
+    rows.extend(suite.workloads.iter().map(|result| row(result, &names)));
+    rows.push(means(suite, names.len()));
     lines.extend(table::lines(&rows).into_iter().map(|line| format!("  {line}")));
     lines.push(String::new());
     let pictures: Vec<_> = suite.workloads.iter().filter_map(|result| result.picture.as_deref()).collect();
@@ -53,17 +54,31 @@ pub(crate) fn text(suite: &json::Suite, note: Option<&str>, unavailable: &[Unava
     lines.join("\n")
 }
 
-fn columns(first: &json::Bench) -> Vec<String> {
+/// The devices of all workloads: not every device has a kernel of every workload.
+fn names(suite: &json::Suite) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for device in suite.workloads.iter().flat_map(|result| &result.devices) {
+        if !names.contains(&device.name.as_str()) {
+            names.push(&device.name);
+        }
+    }
+    names
+}
+
+fn columns(names: &[&str]) -> Vec<String> {
     let mut columns = vec!["workload".to_owned(), "items".to_owned()];
-    columns.extend(first.devices.iter().map(|device| format!("{} alone", device.name)));
+    columns.extend(names.iter().map(|name| format!("{name} alone")));
     columns.extend(["together", "speedup", "of", "efficiency", "balance"].map(str::to_owned));
     columns
 }
 
-fn row(result: &json::Bench) -> Vec<String> {
+fn row(result: &json::Bench, names: &[&str]) -> Vec<String> {
     let items = result.size.get("items").copied().unwrap_or_default();
     let mut row = vec![result.workload.clone(), items.to_string()];
-    row.extend(result.devices.iter().map(|device| table::seconds(device.alone_s)));
+    row.extend(names.iter().map(|name| {
+        let device = result.devices.iter().find(|device| device.name == *name);
+        device.map_or_else(|| "-".to_owned(), |device| table::seconds(device.alone_s))
+    }));
     row.push(table::seconds(result.coexec_s));
     row.extend(
         [result.speedup, result.s_max, result.efficiency, result.balance]
@@ -164,6 +179,20 @@ mod tests {
         assert!(near(balance, 0.7), "the root of 0.49");
         let none = of(Vec::new()).means;
         assert_eq!((none.speedup, none.balance), (None, None));
+    }
+
+    #[test]
+    fn a_device_without_a_kernel_of_a_workload_has_a_dash_in_its_row() {
+        let mut able = result("rap", [30, 20], [2.0, 1.0], 0.5, [6.0, 3.2, 0.4, 0.98]);
+        able.devices.remove(0);
+        let suite = of(vec![able, result("saxpy", [70, 0], [0.25, 5.0], 0.125, [3.0, 1.125, 0.6, 0.0])]);
+        let names = names(&suite);
+        assert_eq!(names, ["opencl:0", "cpu"]);
+        let [rap, saxpy] = [0, 1].map(|index| row(&suite.workloads[index], &names));
+        assert_eq!(rap[2..4], [table::seconds(1.0), "-".to_owned()]);
+        assert_eq!(saxpy[2..4], [table::seconds(5.0), table::seconds(0.25)]);
+        let heads = columns(&names).len();
+        assert!([rap.len(), saxpy.len(), means(&suite, names.len()).len()].iter().all(|len| *len == heads));
     }
 
     #[test]
