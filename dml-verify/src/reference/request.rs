@@ -118,20 +118,17 @@ pub(super) struct Waiting {
     pub(super) at: Option<BufferId>,
     /// The last place of the request in a queue.
     place: Option<(RawBuffer, Ticket)>,
+    /// Whether the waker of the last poll was called.
     flag: Arc<Flag>,
-    /// The answer that the request had when it carried on what it waited for.
-    answer: Option<Result<Grants, AcquireError>>,
 }
 
 impl Waiting {
     pub(super) fn new(id: AskId, future: AcquireFuture, request: Request) -> Self {
-        Self { id, future, request, at: None, place: None, flag: Arc::default(), answer: None }
+        Self { id, future, request, at: None, place: None, flag: Arc::default() }
     }
 
-    pub(super) fn poll(&mut self) -> Poll<Result<Grants, AcquireError>> {
-        if let Some(answer) = self.answer.take() {
-            return Poll::Ready(answer);
-        }
+    fn poll(&mut self) -> Poll<Result<Grants, AcquireError>> {
+        self.flag = Arc::default();
         let waker = Waker::from(self.flag.clone());
         Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
     }
@@ -142,13 +139,25 @@ impl Waiting {
         &mut self,
         tickets: &[Option<Ticket>],
     ) -> Poll<Result<Grants, AcquireError>> {
+        let mut is_again = false;
         loop {
             match self.poll() {
-                Poll::Pending if !self.is_queued(tickets) => self.wait_until_woken(),
+                Poll::Pending if !self.is_queued(tickets) => {
+                    self.wait_until_woken();
+                    is_again = false;
+                }
+                Poll::Pending if !is_again && self.is_lent() => is_again = true,
                 answered => return answered,
             }
-            self.flag.0.store(false, Ordering::SeqCst);
         }
+    }
+
+    /// Returns whether somebody beside the queue has the waker of the last poll, or has called it: a copy of a buffer before the one
+    /// that the request waits for, which ended in that poll. Its call means nothing any more. A further poll leaves the queue a
+    /// waker that no copy has, so that its call is the machine's.
+    fn is_lent(&self) -> bool {
+        const OWN_AND_QUEUE: usize = 2;
+        Arc::strong_count(&self.flag) > OWN_AND_QUEUE || self.flag.0.load(Ordering::SeqCst)
     }
 
     /// Returns whether the request is in the queue of a buffer.
@@ -159,28 +168,10 @@ impl Waiting {
         if let Some((raw, ticket, _)) = { news }.find(|(_, ticket, before)| Some(*ticket) > *before) {
             self.place = Some((raw, ticket));
         }
-        self.is_still_queued()
-    }
-
-    fn is_still_queued(&self) -> bool {
+        let is_there = |(raw, ticket): &(RawBuffer, Ticket)| {
+            raw.snapshot().queue().any(|waiting| waiting.ticket == *ticket)
+        };
         self.place.as_ref().is_some_and(is_there)
-    }
-
-    /// Polls the request if it was woken and is in a queue all the same. Who waits behind a prefetch carries it on, and is woken by the
-    /// end of each of its copies, where these take time: of that the model knows nothing. If it is let in meanwhile, it counts as
-    /// woken by that.
-    pub(super) fn carry_on(&mut self) {
-        while self.flag.0.load(Ordering::SeqCst) && self.is_still_queued() {
-            self.flag.0.store(false, Ordering::SeqCst);
-            let (at, tickets) = (self.queued_at(), self.tickets());
-            if let Poll::Ready(answer) = self.poll() {
-                self.answer = Some(answer);
-            }
-            if self.answer.is_some() || !self.is_queued(&tickets) || self.queued_at() != at {
-                self.flag.0.store(true, Ordering::SeqCst);
-                return;
-            }
-        }
     }
 
     /// Returns the id of the request if it was woken since the last call.
@@ -209,10 +200,6 @@ impl Waiting {
     pub(super) fn queued_at(&self) -> Option<BufferId> {
         self.place.as_ref().map(|(raw, _)| raw.id())
     }
-}
-
-fn is_there((raw, ticket): &(RawBuffer, Ticket)) -> bool {
-    raw.snapshot().queue().any(|waiting| waiting.ticket == *ticket)
 }
 
 fn last_ticket(raw: &RawBuffer) -> Option<Ticket> {

@@ -419,7 +419,6 @@ impl World {
             for (_, raw) in &self.slots {
                 check(raw);
             }
-            self.waiting.iter_mut().for_each(Waiting::carry_on);
             let woken: Vec<AskId> =
                 self.waiting.iter_mut().filter_map(|waiting| waiting.has_been_woken()).collect();
             let during = std::mem::take(&mut self.during);
