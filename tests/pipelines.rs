@@ -9,7 +9,7 @@ use dml::core::{
     LinkSpeed, Platform, TransferError,
 };
 use dml::prelude::*;
-use dml::scheduler::{Hooks, KernelError, Knowledge, Report, RunError};
+use dml::scheduler::{Hooks, KernelError, Knowledge, Report, RunError, UnitId};
 use dml_verify::{Audited, watched};
 use std::time::Duration;
 
@@ -481,6 +481,38 @@ fn who_is_never_called_up_is_told_as_left_out() {
     assert_eq!(left_out.device, GPU);
     assert!(left_out.reason.to_string().contains("not called up"), "{}", left_out.reason);
     assert_eq!(report.balance(), 1.0, "who was left out does not count");
+}
+
+/// Who was called up and came too late for any package is left out, and nothing else. It does not count for the balance.
+#[test]
+fn who_comes_too_late_is_told_as_left_out() {
+    struct Late(Arc<Turns>);
+    impl Hooks for Late {
+        fn unit_start(&self, _: UnitId, device: DeviceId) {
+            if device == GPU {
+                self.0.wait_for(ITEMS);
+            }
+        }
+        fn package_done(&self, package: &Package, _: DeviceId) {
+            package.range().for_each(|_| self.0.add());
+        }
+    }
+    let work = Work::new(Arc::new(|_, _| {
+        std::thread::sleep(Duration::from_millis(5));
+        Ok(Fence::done(0))
+    }));
+    let report = watched("a run whose GPU comes too late", move || {
+        let late = Late(Arc::default());
+        let report = Coexecutor::new(&work.platform).run_with(&work.kernel, ITEMS, &late);
+        work.assert_computed();
+        report.expect("nothing is wrong")
+    });
+    let report = report.join();
+    assert_eq!(report.devices[1].items, 0, "{:?}", report.devices);
+    let [left_out] = &report.left_out[..] else { panic!("{:?}", report.left_out) };
+    assert_eq!(left_out.device, GPU);
+    assert!(left_out.reason.to_string().contains("too late"), "{}", left_out.reason);
+    assert_eq!((report.called_up.len(), report.balance()), (0, 1.0));
 }
 
 #[test]

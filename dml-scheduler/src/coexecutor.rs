@@ -28,6 +28,7 @@ impl Coexecutor {
             policy: PolicySpec::default(),
             collect_on: platform.host(),
             knowledge: Knowledge::new(),
+            records: false,
         })
     }
 
@@ -86,6 +87,26 @@ impl Coexecutor {
     #[must_use]
     pub fn collect_on(mut self, device: Option<DeviceId>) -> Self {
         self.0.collect_on = device;
+        self
+    }
+
+    /// Keeps what the policy was asked, was told and decided in each [report](Report::decisions): a text to keep, and a run that can be
+    /// decided again without its devices. It costs an allocation per decision, and the memory until the report goes.
+    ///
+    /// ```
+    /// # use dml_core::Platform;
+    /// # use dml_scheduler::{Coexecutor, Kernel};
+    /// # fn recorded(platform: &Platform, kernel: &Kernel) -> Result<(), Box<dyn std::error::Error>> {
+    /// let report = Coexecutor::new(platform).record_decisions().run(kernel, 1_000_000)?;
+    /// let recording = report.decisions.expect("it was asked for");
+    /// std::fs::write("run.decisions", recording.to_string())?;
+    /// recording.replay()?; // names the first decision that differs
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn record_decisions(mut self) -> Self {
+        self.0.records = true;
         self
     }
 

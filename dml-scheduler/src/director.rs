@@ -16,7 +16,7 @@ use crate::kernel::Kernel;
 use crate::knowledge::{Knowledge, Reason};
 use crate::lineup::Lineup;
 use crate::package::{Package, UnitId};
-use crate::policy::PolicySpec;
+use crate::policy::{Blueprint, Log, PolicySpec, Recording};
 use crate::report::{CalledUp, DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
 use crate::running::Cancel;
 use crate::unit::{DEPTH, PUBLISHED_DEPTH, Start, Unit, UnitRun};
@@ -37,6 +37,8 @@ pub(crate) struct Setup {
     pub(crate) collect_on: Option<DeviceId>,
     /// What earlier runs taught.
     pub(crate) knowledge: Knowledge,
+    /// Whether reports have the policy's decisions.
+    pub(crate) records: bool,
 }
 
 /// The devices that an application has chosen.
@@ -57,6 +59,8 @@ pub(crate) struct Prepared {
     items: u64,
     lineup: Lineup,
     commander: Arc<Commander>,
+    /// What the policy was built from and decides, if that is recorded.
+    decided: Option<(Blueprint, Log)>,
 }
 
 impl Prepared {
@@ -75,8 +79,9 @@ impl Prepared {
         kernel.check_writes(items)?;
         let lineup = Lineup::of(setup, kernel, items, devices)?;
         let kernel = kernel.for_run(lineup.devices.len())?;
-        let commander = Arc::new(Commander::new(lineup.splitter(setup, &kernel, items)?, cancel));
-        Ok(Self { kernel, items, lineup, commander })
+        let (splitter, decided) = lineup.splitter(setup, &kernel, items)?;
+        let commander = Arc::new(Commander::new(splitter, cancel));
+        Ok(Self { kernel, items, lineup, commander, decided })
     }
 
     /// The devices of the run, those that are left out among them.
@@ -90,7 +95,7 @@ impl Prepared {
 
     /// Runs it, on this thread and on others.
     pub(crate) fn direct(&self, setup: &Setup, hooks: &dyn Hooks) -> Result<Report, RunError> {
-        let Self { kernel, items, lineup, commander } = self;
+        let Self { kernel, items, lineup, commander, decided } = self;
         hooks.director_start();
         let opening = RunStart {
             kernel: kernel.name().to_owned(),
@@ -117,7 +122,8 @@ impl Prepared {
         let runs: Vec<UnitRun> = runs.into_iter().map(Mutex::into_inner).collect();
         let has_added: Vec<bool> = runs.iter().map(|run| !run.packages.is_empty()).collect();
         let is_waiting = |index| commander.is_left_out(UnitId(index));
-        let report = gather(lineup, opening, runs, is_waiting);
+        let mut report = gather(lineup, opening, runs, is_waiting);
+        report.decisions = decided.as_ref().map(|(blueprint, log)| Recording::new(blueprint.clone(), log));
         let name = || kernel.name().to_owned();
         match commander.missing() + given_up {
             0 => {
@@ -159,7 +165,7 @@ fn run_rounds(
         let is_spoiled = units.iter().zip(runs).any(|(unit, run)| has_spoiled(unit, &run.lock()));
         if lost == known && !is_spoiled {
             // Those who were left out finish what the others could not.
-            let is_short = commander.missing() > given_up && !commander.is_cancelled();
+            let is_short = commander.missing() > 0 && !commander.is_cancelled();
             if is_short && commander.call_up_all() {
                 continue;
             }
@@ -363,19 +369,20 @@ fn gather(
         end: run.end,
         known_rate: lineup.known_rate(index),
     });
-    let joined = |((&device, run), waited): ((&DeviceId, &UnitRun), &bool)| {
-        run.joined.filter(|_| *waited).map(|at| CalledUp { device, at })
-    };
-    let called_up = of_devices.clone().zip(&waited).filter_map(joined).collect();
     // Who was called up after all, because the others could not do it, was needed.
     let others_seconds = duration.as_secs_f64();
-    let idle = |run: &UnitRun| run.end.is_zero() && run.failure.is_none();
-    let mut left_out = Vec::new();
-    for (index, (&device, reason)) in lineup.devices.iter().zip(&lineup.reasons).enumerate() {
-        let not_called_up = || is_waiting(index).then_some(Reason::NotCalledUp { others_seconds });
-        if let Some(reason) = reason.clone().or_else(not_called_up).filter(|_| idle(&runs[index])) {
-            left_out.push(LeftOut { device, reason });
+    let (mut left_out, mut called_up) = (Vec::new(), Vec::new());
+    for (index, ((&device, run), waited)) in of_devices.zip(&waited).enumerate() {
+        let joined = run.joined.filter(|_| *waited);
+        if !run.end.is_zero() || run.failure.is_some() {
+            called_up.extend(joined.map(|at| CalledUp { device, at }));
+            continue;
         }
+        let reason = lineup.reasons[index].clone();
+        let reason = reason.or_else(|| is_waiting(index).then_some(Reason::NotCalledUp { others_seconds }));
+        let too_late =
+            || joined.map(|at| Reason::TooLate { began_seconds: at.as_secs_f64(), others_seconds });
+        left_out.extend(reason.or_else(too_late).map(|reason| LeftOut { device, reason }));
     }
     Report {
         kernel,
@@ -387,5 +394,6 @@ fn gather(
         left_out,
         called_up,
         packages: runs.into_iter().flat_map(|run| run.packages).collect(),
+        decisions: None,
     }
 }

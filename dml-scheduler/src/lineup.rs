@@ -4,7 +4,9 @@ use crate::director::Setup;
 use crate::kernel::{Argument, Footprint, Kernel};
 use crate::knowledge::{self, Candidate, Reason, Selection};
 use crate::package::UnitId;
-use crate::policy::{Calibrated, Dynamic, Estimate, Freight, Opening, Policy, PolicySpec, Prior, Splitter};
+use crate::policy::{
+    Blueprint, Estimate, Freight, Learned, Log, Opens, Plan, PolicySpec, Prior, Recorded, Splitter,
+};
 use crate::report::RunError;
 use dml_core::state::Routes;
 use dml_core::{ArenaId, ArenaSet, CopyQuery, DeviceId, Platform};
@@ -107,51 +109,69 @@ impl Lineup {
         self.priors[index].filter(|prior| prior.trusted).map(|prior| prior.rate)
     }
 
-    /// The splitter of the run: the policy with what is known of the devices.
-    pub(crate) fn splitter(&self, setup: &Setup, kernel: &Kernel, items: u64) -> Result<Splitter, RunError> {
-        let units = self.devices.len();
+    /// The splitter of the run: the policy with what is known of the devices. Also what the policy is built from, and what it will
+    /// have decided, if decisions are recorded.
+    pub(crate) fn splitter(
+        &self,
+        setup: &Setup,
+        kernel: &Kernel,
+        items: u64,
+    ) -> Result<(Splitter, Option<(Blueprint, Log)>), RunError> {
+        let (units, local_size) = (self.devices.len(), kernel.local_size());
         let powers = setup.powers.clone().unwrap_or_else(|| vec![1.0; units]);
         // This checks the powers, whatever the policy makes of them.
-        let splitter = setup.policy.splitter(&powers, items, kernel.local_size())?;
-        if setup.policy != PolicySpec::Calibrated {
-            return Ok(splitter);
-        }
-        let mut splitter = Splitter::new(self.policy(kernel, items)?, units, items, kernel.local_size())?;
+        setup.policy.build(&powers, items, local_size)?;
+        let is_calibrated = setup.policy == PolicySpec::Calibrated;
+        let plan = if is_calibrated { self.plan(kernel, items) } else { Plan::Given(setup.policy, powers) };
+        let name = |device: &DeviceId| setup.platform.devices()[usize::from(device.0)].name.to_string();
+        let names = self.devices.iter().map(name).collect();
+        let blueprint = Blueprint::new(items, local_size, names, plan);
+        let (policy, log) = match (blueprint.build()?, setup.records) {
+            (policy, false) => (policy, None),
+            (policy, true) => {
+                let (policy, log) = Recorded::new(policy);
+                (Box::new(policy) as _, Some((blueprint, log)))
+            }
+        };
+        let mut splitter = Splitter::new(policy, units, items, local_size)?;
         for index in 0..units {
             let waits = self.opens.is_some_and(|first| first != index) && !self.is_large;
-            if self.reasons[index].is_some() || waits {
+            if is_calibrated && (self.reasons[index].is_some() || waits) {
                 splitter.bench(UnitId(index));
             }
         }
-        Ok(splitter)
+        Ok((splitter, log))
     }
 
-    /// The policy for those who take part.
-    fn policy(&self, kernel: &Kernel, items: u64) -> Result<Box<dyn Policy>, RunError> {
+    /// What the policy of those who take part knows.
+    fn plan(&self, kernel: &Kernel, items: u64) -> Plan {
         let members = || (0..self.devices.len()).filter(|&index| self.reasons[index].is_none());
         if let (Some(alone), 1) = (members().next(), members().count()) {
-            let pieces = self.pieces(alone, items);
-            return Ok(Box::new(Dynamic::new(pieces, items, kernel.local_size())?));
+            return Plan::Packages(self.pieces(alone, items));
         }
         if self.opens.is_some() && items <= kernel.local_size().saturating_mul(FEW_GROUPS) {
             // By the time that a sample is done, so is the run.
-            return Ok(Box::new(Dynamic::new(1, items, kernel.local_size())?));
+            return Plan::Packages(1);
         }
         let overlapping = members().filter(|&index| !self.hauls[index].is_host).map(UnitId);
-        let mut policy = Calibrated::new(items, kernel.local_size(), &self.priors)?.overlapping(overlapping);
-        let left_out = (0..self.devices.len()).filter(|&index| self.reasons[index].is_some());
-        left_out.for_each(|index| policy.retire(UnitId(index)));
-        let Some(first) = self.opens else { return Ok(Box::new(policy)) };
+        let left_out = (0..self.devices.len()).filter(|&index| self.reasons[index].is_some()).map(UnitId);
         let freight = |index: usize| match self.priors[index] {
             Some(prior) if prior.trusted => {
                 Freight { per_item: 1.0 / prior.rate, ..self.hauls[index].freight(items) }
             }
             _ => self.hauls[index].freight(items),
         };
-        let others = members().filter(|&index| index != first).map(|index| (UnitId(index), freight(index)));
-        let others = others.collect();
-        let opening = Opening::new(policy, items, UnitId(first), others);
-        Ok(Box::new(if self.is_large { opening.at_once() } else { opening }))
+        let opening = self.opens.map(|first| {
+            let others = members().filter(|&index| index != first);
+            let others = others.map(|index| (UnitId(index), freight(index))).collect();
+            Opens { first: UnitId(first), others, at_once: self.is_large }
+        });
+        Plan::Calibrated(Learned {
+            priors: self.priors.clone(),
+            overlapping: overlapping.collect(),
+            left_out: left_out.collect(),
+            opening,
+        })
     }
 
     /// In how many packages a device computes all items alone. More of them let transfers overlap with computing, and each

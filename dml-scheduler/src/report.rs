@@ -3,7 +3,7 @@
 use crate::knowledge::Reason;
 use crate::metrics::{self, Overlap};
 use crate::package::Package;
-use crate::policy::{PolicyError, PolicySpec};
+use crate::policy::{PolicyError, PolicySpec, Recording};
 use dml_core::DeviceId;
 use dml_core::record::Event;
 use std::ops::Range;
@@ -104,6 +104,8 @@ pub struct Report {
     pub left_out: Vec<LeftOut>,
     /// The devices that began later, because those that had begun called them up.
     pub called_up: Vec<CalledUp>,
+    /// What the policy decided, if the co-executor [records it](crate::Coexecutor::record_decisions).
+    pub decisions: Option<Recording>,
 }
 
 impl Report {

@@ -1,10 +1,10 @@
 //! What a handle tells, who may wait for it, and what becomes of a run whose handle is dropped.
 
 use super::{CPU, GPU, ITEMS, Slot, Turn, Work, until};
-use dml::core::Fence;
 use dml::core::sync::{Arc, Mutex};
+use dml::core::{ArenaId, Fence};
 use dml::prelude::*;
-use dml::scheduler::{DeviceProgress, Hooks, KernelError, RunError};
+use dml::scheduler::{DeviceProgress, Hooks, KernelError, RunError, UnitId};
 use dml_verify::{block_on, poll_once, watched};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
@@ -296,4 +296,64 @@ fn a_hook_that_panics_is_heard_once_by_who_waits() {
         });
         run.join();
     }
+}
+
+/// A hook that keeps a grant of the target: the packages of its own thread would wait for it for ever.
+struct Keeps {
+    target: Buffer<u32>,
+    kept: Mutex<Option<Grants>>,
+}
+
+impl Hooks for Keeps {
+    fn unit_start(&self, _: UnitId, device: DeviceId) {
+        let asked = self.target.raw().platform().acquire(device).read(&self.target);
+        *self.kept.lock() = Some(asked.wait().expect("nobody has it yet"));
+    }
+}
+
+#[test]
+fn a_hook_that_keeps_a_grant_is_told_in_a_started_run_as_in_any_other() {
+    let run = watched("hooks that keep a grant", || {
+        let work = Work::new(Access::WriteInvalidate, |_| Ok(()));
+        let keeps = || Keeps { target: work.target.clone(), kept: Mutex::new(None) };
+        let coexecutor = work.coexecutor().devices([CPU]);
+        let ran = coexecutor.run_with(&work.kernel, ITEMS, &keeps()).unwrap_err();
+        let started = coexecutor.start_with(&work.kernel, ITEMS, keeps()).unwrap().wait().unwrap_err();
+        for error in [ran, started] {
+            let RunError::Unfinished { missing: ITEMS, failures, .. } = &error else { panic!("{error}") };
+            let [failure] = &failures[..] else { panic!("{failures:?}") };
+            assert!(failure.message.contains("could deadlock"), "{}", failure.message);
+        }
+        assert_eq!(work.left(), ITEMS);
+    });
+    run.join();
+}
+
+#[test]
+fn the_handles_of_a_run_that_has_ended_keep_nothing_of_it() {
+    let run = watched("handles that are kept", || {
+        for _ in 0..100 {
+            let options = DiscoverOptions::default().only(["cpu"]);
+            let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
+            let memory = Arc::downgrade(platform.arena(ArenaId(0)));
+            let target = platform.buffer::<u32>(ITEMS).build().unwrap();
+            let gate = Arc::<Slot<u64>>::default();
+            let opens = gate.clone();
+            let host = launch::host(&platform, move |_, parts, _| {
+                opens.wait();
+                parts[0].slice_mut::<u32>()?.fill(7);
+                Ok(())
+            });
+            let kernel = Kernel::new("fill", 1).write(&target).launchers(host.unwrap()).unwrap();
+            let mut running = Coexecutor::new(&platform).start(&kernel, ITEMS).unwrap();
+            let canceller = running.canceller();
+            drop((kernel, target, platform));
+            gate.set(1);
+            running.wait().unwrap();
+            assert!(memory.upgrade().is_none(), "the platform, with the target, is kept");
+            canceller.cancel();
+            assert!(running.wait().is_ok());
+        }
+    });
+    run.join();
 }

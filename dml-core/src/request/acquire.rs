@@ -117,6 +117,16 @@ impl Acquire {
         })
     }
 
+    /// Returns a future for a thread that sleeps while it is pending, as an executor does that runs a single task
+    /// (`block_on`): the buffers that the thread holds count as with [`wait`](Self::wait). Poll it on one thread.
+    ///
+    /// # Errors
+    /// Those of [`wait`](Self::wait), as the future's output.
+    #[track_caller]
+    pub fn into_blocking_future(self) -> AcquireFuture {
+        AcquireFuture(self.acquisition().map(Acquisition::of_a_sleeper))
+    }
+
     /// Groups the items into one part per buffer, in canonical order.
     #[track_caller]
     fn acquisition(self) -> Result<Acquisition, AcquireError> {
@@ -163,8 +173,8 @@ impl IntoFuture for Acquire {
 /// then, so a task polls all of its futures and does not await one after the other in the wrong order.
 ///
 /// Copies are awaited if their arena can notify the future ([`Fence::awaited`](crate::Fence::awaited)); otherwise a
-/// poll blocks until the copy ends. The order of the buffers that the thread holds is not checked. A task must hold
-/// nothing while it awaits buffers of lower ids.
+/// poll blocks until the copy ends. The order of the buffers that the thread holds is not checked
+/// ([`Acquire::into_blocking_future`] does). A task must hold nothing while it awaits buffers of lower ids.
 ///
 /// A poll after the end returns [`AcquireError::Finished`], or the error that the acquire ended with.
 #[derive(Debug)]

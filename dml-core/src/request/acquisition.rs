@@ -44,6 +44,8 @@ pub(super) struct Acquisition {
     waiting: Option<Queued>,
     preparing: Option<Preparing>,
     items: SmallVec<[Item; 3]>,
+    /// Whether the thread that asks sleeps as long as the acquire waits.
+    sleeps: bool,
 }
 
 /// A part whose plan is being carried out.
@@ -63,7 +65,13 @@ impl Acquisition {
         items: SmallVec<[Item; 3]>,
     ) -> Self {
         let granted = Vec::with_capacity(to_come.len());
-        Self { kernel, arena, origin, to_come, granted, waiting: None, preparing: None, items }
+        Self { kernel, arena, origin, to_come, granted, waiting: None, preparing: None, items, sleeps: false }
+    }
+
+    /// Counts what the polling thread holds as a thread's that sleeps meanwhile.
+    pub(super) fn of_a_sleeper(mut self) -> Self {
+        self.sleeps = true;
+        self
     }
 
     /// Runs the acquire to its end on this thread.
@@ -107,6 +115,7 @@ impl Acquisition {
         let later = match wait {
             // The holder of this buffer may be waiting for a buffer that this thread holds.
             Wait::Until(_) => held::at_or_after(buffer.id()),
+            Wait::Awaken(_) if self.sleeps => held::at_or_after(buffer.id()),
             Wait::Try | Wait::Awaken(_) => None,
         };
         let queue = !matches!(wait, Wait::Try) && later.is_none();

@@ -100,6 +100,13 @@ pub enum Reason {
         /// What the run took without it, in seconds.
         others_seconds: f64,
     },
+    /// It was called up, and nothing was left for it when it began.
+    TooLate {
+        /// When it began, in seconds from the start of the run.
+        began_seconds: f64,
+        /// What the run took without it, in seconds.
+        others_seconds: f64,
+    },
 }
 
 impl fmt::Display for Reason {
@@ -124,6 +131,10 @@ impl fmt::Display for Reason {
             Self::Trial => f.write_str("another device is tried alone"),
             Self::NotCalledUp { others_seconds } => {
                 write!(f, "was not called up: the others were done in {:.0} us", us(others_seconds))
+            }
+            Self::TooLate { began_seconds, others_seconds } => {
+                let (began, others) = (us(began_seconds), us(others_seconds));
+                write!(f, "began too late: after {began:.0} us, and the others were done in {others:.0} us")
             }
         }
     }

@@ -32,8 +32,9 @@
 //!
 //! This module implements three published policies: [`Static`], [`Dynamic`] and [`HGuided`]. [`Calibrated`] is the default:
 //! it learns what the units can do. [`PolicySpec`] names them on the command line. Other policies are other
-//! implementations of [`Policy`]. [`join`] chooses who takes part, and [`replay`](replay()) decides a recorded run again.
+//! implementations of [`Policy`]. [`join`] chooses who takes part, and a [`Recording`] of a run is decided again.
 
+mod blueprint;
 mod calibrated;
 #[cfg(test)]
 mod calibrated_tests;
@@ -43,6 +44,7 @@ mod joining;
 mod opening;
 mod powers;
 mod rates;
+mod recording;
 mod replay;
 mod spec;
 mod splitter;
@@ -50,11 +52,14 @@ mod static_split;
 #[cfg(test)]
 mod tests;
 
+pub use blueprint::Blueprint;
+pub(crate) use blueprint::{Learned, Opens, Plan};
 pub use calibrated::{Calibrated, Prior};
 pub use dynamic::Dynamic;
 pub use hguided::HGuided;
 pub use joining::{Chosen, Estimate, join};
 pub(crate) use opening::{Freight, Opening};
+pub use recording::{ParseRecordingError, Recording, ReplayError};
 pub use replay::{Decision, Different, Log, ParseDecisionError, Recorded, replay};
 pub use spec::{ParsePolicyError, PolicySpec};
 pub use splitter::{Assignment, NotCompleted, NotInFlight, Splitter};

@@ -5,6 +5,7 @@
 //!   next u1 872 -> none                            set_aside 1000 u0 u1 -> none
 //!   handed 0 u0 0..128 at 1500                     given_back 0 u0 0..128
 //!   computed u0 128 at 1500 2000 9000 9500         retire u1
+//!   call_up -> u1 u2                               call_up -> none
 //! ```
 //! Times are nanoseconds from the start of the run: when the package was handed out, begun, ended and done.
 
@@ -32,6 +33,8 @@ pub enum Decision {
     Computed(Computed),
     /// A package came back.
     GivenBack(Package),
+    /// It was asked whom it calls up, and this was the answer.
+    CalledUp(Vec<UnitId>),
     /// A unit retired.
     Retired(UnitId),
 }
@@ -44,17 +47,29 @@ impl Decision {
             Self::SetAside(items, units, _) => {
                 Self::SetAside(*items, units.clone(), policy.set_aside(*items, units))
             }
+            Self::CalledUp(_) => Self::CalledUp(policy.call_up()),
             told => {
                 match told {
                     Self::Handed(package, now) => policy.handed(package, *now),
                     Self::Computed(computed) => policy.computed(computed),
                     Self::GivenBack(package) => policy.given_back(package),
                     Self::Retired(unit) => policy.retire(*unit),
-                    Self::Next(..) | Self::SetAside(..) => unreachable!("answered above"),
+                    Self::Next(..) | Self::SetAside(..) | Self::CalledUp(_) => unreachable!("answered above"),
                 }
                 told.clone()
             }
         }
+    }
+
+    /// The units that the decision names.
+    pub(super) fn units(&self) -> impl Iterator<Item = UnitId> {
+        let (one, more) = match self {
+            Self::Next(unit, ..) | Self::Retired(unit) => (Some(*unit), [].as_slice()),
+            Self::SetAside(_, units, _) | Self::CalledUp(units) => (None, units.as_slice()),
+            Self::Handed(package, _) | Self::GivenBack(package) => (Some(package.unit()), [].as_slice()),
+            Self::Computed(computed) => (Some(computed.unit), [].as_slice()),
+        };
+        one.into_iter().chain(more.iter().copied())
     }
 }
 
@@ -141,6 +156,12 @@ impl Policy for Recorded {
         self.note(Decision::GivenBack(package.clone()));
     }
 
+    fn call_up(&mut self) -> Vec<UnitId> {
+        let called = self.policy.call_up();
+        self.note(Decision::CalledUp(called.clone()));
+        called
+    }
+
     fn retire(&mut self, unit: UnitId) {
         self.policy.retire(unit);
         self.note(Decision::Retired(unit));
@@ -206,6 +227,11 @@ impl fmt::Display for Decision {
                 f.write_str("given_back ")?;
                 package(f, back)
             }
+            Self::CalledUp(called) if called.is_empty() => f.write_str("call_up -> none"),
+            Self::CalledUp(called) => {
+                f.write_str("call_up ->")?;
+                called.iter().try_for_each(|unit| write!(f, " {unit}"))
+            }
             Self::Retired(unit) => write!(f, "retire {unit}"),
         }
     }
@@ -253,12 +279,16 @@ fn parse(words: &[&str]) -> Option<Decision> {
             Decision::Computed(Computed { unit, items, handed, begun, ended, done })
         }
         ["given_back", index, who, range] => Decision::GivenBack(package(index, who, range)?),
+        ["call_up", "->", "none"] => Decision::CalledUp(Vec::new()),
+        ["call_up", "->", called @ ..] if !called.is_empty() => {
+            Decision::CalledUp(called.iter().map(|word| unit(word)).collect::<Option<_>>()?)
+        }
         ["retire", who] => Decision::Retired(unit(who)?),
         _ => return None,
     })
 }
 
-fn unit(word: &str) -> Option<UnitId> {
+pub(super) fn unit(word: &str) -> Option<UnitId> {
     word.strip_prefix('u')?.parse().ok().map(UnitId)
 }
 
@@ -304,6 +334,7 @@ mod tests {
                 }
                 Assignment::Wait | Assignment::NoMore => {}
             }
+            splitter.called_up();
             if turn == 12 {
                 splitter.retire(UnitId(1));
             }
@@ -319,7 +350,7 @@ mod tests {
     fn a_recorded_run_is_decided_the_same_again() {
         let log = run(Box::new(calibrated()));
         let text = log.to_string();
-        for kind in ["next ", "set_aside ", "handed ", "computed ", "given_back ", "retire "] {
+        for kind in ["next ", "set_aside ", "handed ", "computed ", "given_back ", "retire ", "call_up "] {
             assert!(text.lines().any(|line| line.starts_with(kind)), "no {kind}in\n{text}");
         }
         let decisions: Vec<Decision> = text.lines().map(|line| line.parse().unwrap()).collect();
@@ -354,6 +385,8 @@ mod tests {
             "handed 0 u0 5..5 at 0",
             "computed u0 1 at 1 2 3",
             "retire u",
+            "call_up ->",
+            "call_up -> 1",
         ] {
             let error = line.parse::<Decision>().unwrap_err();
             assert_eq!(
@@ -380,6 +413,7 @@ mod tests {
                 Decision::Computed(Computed::new(&package, handed, begun, ended, done))
             }),
             package().prop_map(Decision::GivenBack),
+            prop::collection::vec(unit(), 0..4).prop_map(Decision::CalledUp),
             unit().prop_map(Decision::Retired),
         ]
     }

@@ -12,7 +12,7 @@ use crate::kernel::KernelError;
 use dml_core::sync::{Arc, Condvar, Mutex};
 use dml_core::{Acquire, Grants};
 use std::cell::RefCell;
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -80,7 +80,7 @@ impl Cancel {
     /// # Errors
     /// [`Interrupted`], or what the request ends with.
     pub(crate) fn wait(&self, acquire: Acquire) -> Result<Grants, KernelError> {
-        let mut request = pin!(acquire.into_future());
+        let mut request = pin!(acquire.into_blocking_future());
         let sleeper = Arc::new(Sleeper::default());
         let _listed = self.list(&sleeper);
         let waker = Waker::from(sleeper.clone());

@@ -77,8 +77,8 @@ struct Shared {
     kernel: String,
     items: u64,
     devices: Vec<DeviceId>,
-    /// The buffers that the run writes, with the indices of their arguments.
-    written: Vec<(usize, RawBuffer)>,
+    /// The buffers that the run writes, with the indices of their arguments; none after its end.
+    written: Mutex<Vec<(usize, RawBuffer)>>,
     commander: Arc<Commander>,
     cancel: Arc<Cancel>,
     state: Mutex<State>,
@@ -139,7 +139,7 @@ pub(crate) fn start(
         kernel: kernel.name().to_owned(),
         items,
         devices: prepared.devices().to_vec(),
-        written: written.map(|(index, argument)| (index, argument.buffer().clone())).collect(),
+        written: Mutex::new(written.map(|(index, argument)| (index, argument.buffer().clone())).collect()),
         commander: prepared.commander().clone(),
         cancel,
         state: Mutex::new(State::Running(None)),
@@ -149,7 +149,7 @@ pub(crate) fn start(
     // A thread's name may not have a zero in it.
     let name = format!("dml runs {}", kernel.name().replace('\0', " "));
     let thread = std::thread::Builder::new().name(name);
-    match thread.spawn(move || own.work(&setup, prepared, hooks)) {
+    match thread.spawn(move || own.work(setup, prepared, hooks)) {
         Ok(_) => Ok(Running(shared)),
         Err(error) => {
             // Nothing runs that the handle could wait for.
@@ -161,13 +161,14 @@ pub(crate) fn start(
 
 impl Shared {
     /// The run's own thread.
-    fn work(&self, setup: &Setup, prepared: Prepared, hooks: Quiet<Box<dyn Hooks + Send>>) {
+    fn work(&self, setup: Setup, prepared: Prepared, hooks: Quiet<Box<dyn Hooks + Send>>) {
         let within = self.cancel.enter();
         let patient = Patient::new(&**hooks);
-        let directed = catch_unwind(AssertUnwindSafe(|| prepared.direct(setup, &patient)));
+        let directed = catch_unwind(AssertUnwindSafe(|| prepared.direct(&setup, &patient)));
         let panic = patient.into_panic();
         quietly(hooks);
         quietly(prepared);
+        quietly(setup);
         drop(within);
         let (result, panic) = match directed {
             Ok(result) => (result, panic),
@@ -182,6 +183,8 @@ impl Shared {
     }
 
     fn end(&self, result: Result<Report, RunError>, panic: Option<Panic>) {
+        // With a buffer's last handle goes its storage, which is an arena's code.
+        quietly(std::mem::take(&mut *self.written.lock()));
         let ended = State::Ended { result: Box::new(result), panic };
         let before = std::mem::replace(&mut *self.state.lock(), ended);
         self.changed.notify_all();
@@ -246,8 +249,14 @@ impl Running {
             if shared.cancel.is_within() {
                 return Err(RunError::WithinItself { kernel: kernel() });
             }
-            if let Some((index, _)) = shared.written.iter().find(|(_, buffer)| buffer.is_held_here()) {
-                return Err(RunError::HeldByCaller { kernel: kernel(), index: *index });
+            let held = shared
+                .written
+                .lock()
+                .iter()
+                .find(|(_, buffer)| buffer.is_held_here())
+                .map(|(index, _)| *index);
+            if let Some(index) = held {
+                return Err(RunError::HeldByCaller { kernel: kernel(), index });
             }
         }
         shared.wait(None).map_or_else(|| Err(shared.forked()), Heard::tell)

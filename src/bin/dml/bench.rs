@@ -12,6 +12,7 @@ use crate::machine::Machine;
 use crate::never_loses;
 use crate::offload;
 use crate::progress::Progress;
+use crate::replay;
 use crate::speeds;
 use crate::suite;
 use crate::timeline;
@@ -254,6 +255,8 @@ impl Bench<'_> {
     fn time_together(&self, powers: &[f64], progress: &mut Progress) -> Result<Together, Failure> {
         let message = format!("{}: together", self.workload);
         let coexecutor = self.coexecutor(self.devices, powers, self.options.policy);
+        let coexecutor =
+            if self.options.decisions.is_some() { coexecutor.record_decisions() } else { coexecutor };
         if self.options.policy == PolicySpec::Calibrated && self.devices.len() > 1 {
             for _ in 0..LEARNING_RUNS {
                 self.run_once(&coexecutor)?;
@@ -367,6 +370,9 @@ impl Bench<'_> {
         let times: Vec<_> = together.runs.iter().map(Run::times).collect();
         let Run { seconds, report, events, .. } =
             &together.runs[Figures::of(&alone.seconds, &times).median_run];
+        if let (Some(path), Some(decisions)) = (&self.options.decisions, &report.decisions) {
+            replay::write(path, decisions)?;
+        }
         timeline::write(self.options, || {
             Trace::of(self.platform, report, events)
                 .labelled(self.workload.to_string())
@@ -416,6 +422,7 @@ impl Bench<'_> {
             picture: picture.map(|path| path.display().to_string()),
             trace: timeline::shown(&self.options.trace),
             html: timeline::shown(&self.options.html),
+            decisions: timeline::shown(&self.options.decisions),
         }
     }
 
@@ -627,6 +634,7 @@ fn outcome(result: &json::Bench) -> Vec<String> {
     lines.extend(
         result.trace.iter().map(|trace| format!("trace       {trace}, for ui.perfetto.dev and dml report")),
     );
+    lines.extend(result.decisions.iter().map(|file| format!("decisions   {file}, for dml replay")));
     lines.extend(result.html.iter().map(|html| format!("timeline    {html}")));
     lines
 }

@@ -27,6 +27,10 @@ pub(crate) enum Command {
     Bench(BenchOptions),
     /// Draws a trace of dml bench --trace as a page that a browser shows by itself.
     Report(ReportOptions),
+    /// Makes the decisions of a run again, without its devices: where this version decides differently, it says so.
+    ///
+    /// Exits with 1 if a decision differs.
+    Replay(ReplayOptions),
     /// Measures a table of a paper on this machine, and prints it beside the published one.
     Reproduce(ReproduceOptions),
 }
@@ -162,6 +166,10 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 
+    /// Writes what the policy decided in the median run together, and what it knew: dml replay decides it again.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) decisions: Option<PathBuf>,
+
     /// Also times the same kernel written by hand against the framework, in the same run.
     #[arg(long)]
     pub(crate) native: bool,
@@ -180,6 +188,17 @@ pub(crate) struct ReportOptions {
     /// Where the page goes; beside the trace, with the ending .html, by default.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayOptions {
+    /// The decisions, as dml bench --decisions writes them.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
 
     /// Print one JSON object instead of text.
     #[arg(long)]

@@ -36,6 +36,7 @@ pub(crate) struct Bench {
     pub(crate) picture: Option<String>,
     pub(crate) trace: Option<String>,
     pub(crate) html: Option<String>,
+    pub(crate) decisions: Option<String>,
 }
 
 /// What `dml bench all` prints.

@@ -14,6 +14,7 @@ mod never_loses;
 mod offload;
 mod plan;
 mod progress;
+mod replay;
 mod reproduce;
 mod speeds;
 mod suite;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         cli::Command::Devices(options) => devices::run(options),
         cli::Command::Bench(options) => bench::run(options),
         cli::Command::Report(options) => timeline::run(options),
+        cli::Command::Replay(options) => replay::run(options),
         cli::Command::Reproduce(options) => reproduce::run(options),
     };
     match outcome {

@@ -153,6 +153,7 @@ mod tests {
             energy_j: None,
             picture: None,
             trace: None,
+            decisions: None,
             html: None,
         }
     }

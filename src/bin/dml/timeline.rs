@@ -68,7 +68,12 @@ pub(crate) fn is_wanted(options: &BenchOptions) -> bool {
 
 /// Checks that each of the files is one thing.
 pub(crate) fn check(options: &BenchOptions, workloads: usize) -> Result<(), Failure> {
-    let files = [("--trace", &options.trace), ("--html", &options.html), ("--output", &options.output)];
+    let files = [
+        ("--trace", &options.trace),
+        ("--html", &options.html),
+        ("--decisions", &options.decisions),
+        ("--output", &options.output),
+    ];
     let given: Vec<(&str, &PathBuf)> =
         files.iter().filter_map(|(option, path)| Some((*option, path.as_ref()?))).collect();
     for (index, (option, path)) in given.iter().enumerate() {
@@ -82,9 +87,13 @@ pub(crate) fn check(options: &BenchOptions, workloads: usize) -> Result<(), Fail
     Ok(())
 }
 
-/// Checks that neither file is asked for of what makes none.
+/// Checks that none of the files is asked for of what makes none.
 pub(crate) fn check_none(options: &BenchOptions, name: &str) -> Result<(), Failure> {
-    let given = [("--trace", options.trace.is_some()), ("--html", options.html.is_some())];
+    let given = [
+        ("--trace", options.trace.is_some()),
+        ("--html", options.html.is_some()),
+        ("--decisions", options.decisions.is_some()),
+    ];
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => Err(Failure::Usage(format!("{option} means nothing to {name}"))),
         None => Ok(()),

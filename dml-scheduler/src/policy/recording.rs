@@ -1,0 +1,358 @@
+//! The decisions of one run with what its policy was built from: as a text to keep, and decided again.
+
+use super::blueprint::{Blueprint, Reader};
+use super::replay::{Decision, Different, Log, replay};
+use super::{ParseDecisionError, PolicyError};
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// The first line of the text: what it is, and the version of its form.
+const TITLE: &str = "dml decisions 1";
+
+/// All decisions of a run, in the order in which they were made, and what its policy was built from.
+///
+/// It prints as lines of text, which parse to the same: a title, the [`Blueprint`], an empty line, and one line per
+/// [`Decision`]. [`replay`](Self::replay) builds the policy again, and makes the decisions again: after a change to a policy, the
+/// first one that it makes differently is named.
+///
+/// A run keeps one if [`Coexecutor::record_decisions`](crate::Coexecutor::record_decisions) asks for it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recording {
+    blueprint: Blueprint,
+    decisions: Vec<Decision>,
+}
+
+impl Recording {
+    pub(crate) fn new(blueprint: Blueprint, log: &Log) -> Self {
+        Self { blueprint, decisions: log.decisions() }
+    }
+
+    /// What the policy was built from.
+    #[must_use]
+    pub const fn blueprint(&self) -> &Blueprint {
+        &self.blueprint
+    }
+
+    /// The decisions, in their order.
+    #[must_use]
+    pub fn decisions(&self) -> &[Decision] {
+        &self.decisions
+    }
+
+    /// Makes the decisions again, with the policy built again.
+    ///
+    /// # Errors
+    /// [`ReplayError`]: the policy cannot be built, or decides differently.
+    pub fn replay(&self) -> Result<(), ReplayError> {
+        Ok(replay(&mut *self.blueprint.build()?, &self.decisions)?)
+    }
+}
+
+/// Why a run is not decided the same again.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// The policy cannot be built from what is recorded.
+    #[error("the policy cannot be built again: {0}")]
+    Policy(#[from] PolicyError),
+    /// A decision differs.
+    #[error(transparent)]
+    Different(#[from] Box<Different>),
+}
+
+/// Why a text is no recording.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ParseRecordingError {
+    /// The first line is another one.
+    #[error("no recorded decisions: line 1 is {found:?}, not {TITLE:?}")]
+    Title {
+        /// The first line.
+        found: String,
+    },
+    /// A line before the empty one says nothing that can stand there.
+    #[error("bad recording: line {line}: {text:?} says nothing of a policy that could stand there")]
+    Blueprint {
+        /// The number of the line, from 1.
+        line: usize,
+        /// The line.
+        text: String,
+    },
+    /// The part before the decisions ends too early.
+    #[error(
+        "bad recording: line {line}: the work, the units and the policy come before the decisions, and an empty line"
+    )]
+    Incomplete {
+        /// The number of the line, from 1.
+        line: usize,
+    },
+    /// A line is no decision.
+    #[error("bad recording: line {line}: {source}")]
+    Decision {
+        /// The number of the line, from 1.
+        line: usize,
+        /// What it should be.
+        source: ParseDecisionError,
+    },
+    /// A decision names a unit that the run did not have.
+    #[error("bad recording: line {line}: {text:?} names a unit of a run that had {units}")]
+    UnknownUnit {
+        /// The number of the line, from 1.
+        line: usize,
+        /// The line.
+        text: String,
+        /// The number of units.
+        units: usize,
+    },
+}
+
+impl fmt::Display for Recording {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{TITLE}\n{}", self.blueprint)?;
+        self.decisions.iter().try_for_each(|decision| writeln!(f, "{decision}"))
+    }
+}
+
+impl FromStr for Recording {
+    type Err = ParseRecordingError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut lines = (1..).zip(text.lines());
+        let title = lines.next().map_or("", |(_, title)| title);
+        if title != TITLE {
+            return Err(ParseRecordingError::Title { found: title.chars().take(80).collect() });
+        }
+        let mut reader = Reader::default();
+        let mut last = 1;
+        for (line, text) in lines.by_ref().take_while(|(_, text)| !text.is_empty()) {
+            let bad = || ParseRecordingError::Blueprint { line, text: text.to_owned() };
+            reader.read(text).ok_or_else(bad)?;
+            last = line;
+        }
+        let blueprint = reader.end().ok_or(ParseRecordingError::Incomplete { line: last + 1 })?;
+        let units = blueprint.units().len();
+        let decisions = lines.map(|(line, text)| {
+            let decision: Decision =
+                text.parse().map_err(|source| ParseRecordingError::Decision { line, source })?;
+            if decision.units().all(|unit| unit.0 < units) {
+                Ok(decision)
+            } else {
+                Err(ParseRecordingError::UnknownUnit { line, text: text.to_owned(), units })
+            }
+        });
+        Ok(Self { decisions: decisions.collect::<Result<_, _>>()?, blueprint })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Freight, Learned, Opens, Plan, PolicySpec, Prior, Recorded, Splitter};
+    use super::*;
+    use crate::{Assignment, Computed, UnitId};
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    const WORK: u64 = 1_000_000;
+    const LOCAL: u64 = 64;
+
+    fn names() -> Vec<String> {
+        ["cpu", "opencl:0 of a kind", "offload:0"].map(str::to_owned).into()
+    }
+
+    /// One unit begins, one may join, and one is left out.
+    fn opening() -> Plan {
+        let freight = Freight { setup: 150e-6, per_item: 1.5e-9 };
+        let opening = Opens { first: UnitId(0), others: vec![(UnitId(1), freight)], at_once: false };
+        Plan::Calibrated(Learned {
+            priors: vec![
+                None,
+                Some(Prior::of_power(0.3)),
+                Some(Prior::measured(1e6, Duration::from_nanos(2500))),
+            ],
+            overlapping: vec![UnitId(1)],
+            left_out: vec![UnitId(2)],
+            opening: Some(opening),
+        })
+    }
+
+    /// A run in which the second unit is called up, as the engine calls the splitter.
+    fn recorded(plan: Plan) -> Recording {
+        let blueprint = Blueprint::new(WORK, LOCAL, names(), plan);
+        let (policy, log) = Recorded::new(blueprint.build().unwrap());
+        let mut splitter = Splitter::new(Box::new(policy), 3, WORK, LOCAL).unwrap();
+        let (mut now, mut called) = (Duration::ZERO, vec![UnitId(0)]);
+        let others = [UnitId(1), UnitId(2)];
+        match &blueprint.plan {
+            Plan::Calibrated(Learned { opening: Some(_), .. }) => {
+                others.iter().for_each(|other| splitter.bench(*other))
+            }
+            _ => called.extend(others),
+        }
+        while !splitter.is_finished() {
+            for unit in called.clone() {
+                let Assignment::Package(package) = splitter.assign_at(unit, now) else { continue };
+                let ended = now + Duration::from_nanos(package.items() * (unit.0 as u64 * 3 + 1) * 100);
+                let computed = Computed::new(&package, now, now, ended, ended);
+                splitter.complete_with(&package, computed).unwrap();
+                called.extend(splitter.called_up());
+                now = ended;
+            }
+        }
+        Recording::new(blueprint, &log)
+    }
+
+    #[test]
+    fn a_run_in_which_others_are_called_up_is_decided_the_same_again_from_its_text() {
+        let recording = recorded(opening());
+        let text = recording.to_string();
+        assert!(text.starts_with(
+            "dml decisions 1\nwork 1000000 local 64\nunit u0 cpu\nunit u1 opencl:0 of a kind\nunit u2 offload:0\n\
+             policy calibrated\nprior u1 power 0.3\nprior u2 measured 1000000 2500\noverlaps u1\nleft_out u2\nopens u0\n\
+             joins u1 0.00015 0.0000000015\n\nset_aside 1000000 "
+        ), "{text}");
+        assert!(text.contains("\ncall_up -> u1\n") && text.contains("\ncall_up -> none\n"), "{text}");
+        let read: Recording = text.parse().unwrap();
+        assert_eq!(read, recording);
+        read.replay().unwrap();
+    }
+
+    #[test]
+    fn whatever_the_policy_knew_counts() {
+        let text = recorded(opening()).to_string();
+        for (known, other) in [
+            ("joins u1 0.00015 0.0000000015", "joins u1 0.5 0.0000000015"),
+            ("opens u0\n", "opens u0 at_once\n"),
+            ("policy calibrated", "alone 3"),
+        ] {
+            assert!(text.contains(known), "{known}");
+            let mut changed = text.replace(known, other);
+            if other.starts_with("alone") {
+                let (blueprint, decisions) = changed.split_once("\n\n").unwrap();
+                let kept = blueprint.lines().filter(|line| {
+                    !["prior", "overlaps", "left_out", "opens", "joins"]
+                        .iter()
+                        .any(|word| line.starts_with(word))
+                });
+                changed = format!("{}\n\n{decisions}", kept.collect::<Vec<_>>().join("\n"));
+            }
+            let read: Recording = changed.parse().unwrap();
+            assert!(matches!(read.replay(), Err(ReplayError::Different(_))), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_was_known_of_each_unit_counts() {
+        let Plan::Calibrated(learned) = opening() else { unreachable!("it is") };
+        let prior = |rate| Some(Prior::measured(rate, Duration::from_micros(5)));
+        let priors = vec![prior(1e7), prior(2.5e6), prior(1.5e6)];
+        let learned = Learned { priors, left_out: Vec::new(), opening: None, ..learned };
+        let text = recorded(Plan::Calibrated(learned)).to_string();
+        text.parse::<Recording>().unwrap().replay().unwrap();
+        for (known, other) in [("measured 10000000 5000", "measured 100000 5000"), ("overlaps u1\n", "")] {
+            assert!(text.contains(known), "{known} in {text}");
+            let read: Recording = text.replacen(known, other, 1).parse().unwrap();
+            assert!(matches!(read.replay(), Err(ReplayError::Different(_))), "{other}");
+        }
+    }
+
+    #[test]
+    fn published_policies_are_recorded_too() {
+        for spec in ["static", "dynamic:7", "hguided:3:128"] {
+            let spec: PolicySpec = spec.parse().unwrap();
+            let recording = recorded(Plan::Given(spec, vec![1.0, 0.25, 2.0]));
+            let read: Recording = recording.to_string().parse().unwrap();
+            assert_eq!(read, recording);
+            read.replay().unwrap();
+        }
+        let recording = recorded(Plan::Packages(5));
+        assert_eq!(recording.to_string().parse(), Ok(recording));
+    }
+
+    #[test]
+    fn a_text_that_is_no_recording_says_where() {
+        let text = recorded(opening()).to_string();
+        let lines = |from: usize| text.lines().skip(from).collect::<Vec<_>>().join("\n");
+        let first_decision = text.lines().position(str::is_empty).unwrap() + 2;
+        for (text, what) in [
+            (String::new(), "line 1 is \"\", not \"dml decisions 1\"".to_owned()),
+            (lines(1), "line 1 is \"work 1000000 local 64\"".to_owned()),
+            (
+                text.replace("unit u1", "unit u2"),
+                "line 4: \"unit u2 opencl:0 of a kind\" says nothing".to_owned(),
+            ),
+            (text.replace("work 1000000", "work -1"), "line 2: \"work -1 local 64\" says nothing".to_owned()),
+            (text.replace("overlaps u1", "overlaps u3"), "line 9: \"overlaps u3\" says nothing".to_owned()),
+            (
+                text.replace("opens u0\n", ""),
+                "line 11: \"joins u1 0.00015 0.0000000015\" says nothing".to_owned(),
+            ),
+            (text.replace("policy calibrated", "policy calibrated 1 2 3"), "line 6".to_owned()),
+            (
+                "dml decisions 1\nwork 10 local 1\nunit u0 cpu\n\n".to_owned(),
+                "line 4: the work, the units".to_owned(),
+            ),
+            (
+                text.replace("call_up -> u1", "call_up -> u7"),
+                "\"call_up -> u7\" names a unit of a run that had 3".to_owned(),
+            ),
+            (
+                text.replacen("set_aside", "put_aside", 1),
+                format!("line {first_decision}: bad decision: \"put_aside"),
+            ),
+        ] {
+            let error = text.parse::<Recording>().unwrap_err().to_string();
+            assert!(error.contains(&what), "{what}: {error}");
+        }
+    }
+
+    #[test]
+    fn facts_out_of_range_are_refused_when_the_policy_is_built() {
+        let text = recorded(Plan::Packages(5)).to_string();
+        for (from, to) in
+            [("alone 5", "alone 0"), ("local 64", "local 0"), ("alone 5", "policy static 1 -1 1")]
+        {
+            let read: Recording = text.replace(from, to).parse().unwrap();
+            assert!(matches!(read.replay(), Err(ReplayError::Policy(_))), "{to}");
+        }
+    }
+
+    /// The name of a device is a stranger's.
+    #[test]
+    fn a_name_is_one_line() {
+        let names = vec!["a\nunit u1 b".to_owned(), String::new(), "  c ".to_owned()];
+        let blueprint = Blueprint::new(WORK, LOCAL, names, Plan::Packages(2));
+        let recording = Recording { blueprint, decisions: Vec::new() };
+        let read: Recording = recording.to_string().parse().unwrap();
+        assert_eq!(read.blueprint().units(), ["a unit u1 b", "", "  c "]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_fact_is_read_back_to_the_last_digit(
+            rate in any::<f64>(), launch in any::<u64>(), setup in any::<f64>(), per_item in any::<f64>(),
+        ) {
+            let freight = Freight { setup, per_item };
+            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true };
+            let priors = vec![
+                Some(Prior::measured(rate, Duration::from_nanos(launch))), Some(Prior::of_power(rate)), None,
+            ];
+            let learned = Learned { priors, overlapping: vec![], left_out: vec![], opening: Some(opening) };
+            let blueprint = Blueprint::new(WORK, LOCAL, names(), Plan::Calibrated(learned));
+            let recording = Recording { blueprint, decisions: Vec::new() };
+            let read: Recording = recording.to_string().parse().unwrap();
+            // No number is equal to itself if it is none.
+            prop_assert_eq!(read.to_string(), recording.to_string());
+            prop_assert_eq!(format!("{read:?}"), format!("{recording:?}"));
+        }
+
+        #[test]
+        fn no_text_makes_reading_panic(lines in prop::collection::vec(
+            "(work|unit|policy|alone|prior|overlaps|left_out|opens|joins|next|) ?(u[0-9]|calibrated|static|[0-9]{0,3}| ){0,6}", 0..9,
+        )) {
+            if let Ok(read) = format!("dml decisions 1\n{}", lines.join("\n")).parse::<Recording>() {
+                let _ = read.replay();
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! `dml replay`, and what `dml bench --decisions` writes: what a policy decided in a run, and the same decided again.
+
+use crate::cli::ReplayOptions;
+use crate::failure::{self, Failure};
+use crate::{json, table};
+use dml::scheduler::UnitId;
+use dml::scheduler::policy::{Decision, Recording, ReplayError};
+use serde::Serialize;
+use std::fs;
+use std::path::Path;
+
+/// What `dml replay --json` prints.
+#[derive(Debug, Serialize)]
+struct Replayed {
+    items: u64,
+    local_size: u64,
+    decisions: usize,
+    same: bool,
+    devices: Vec<Part>,
+}
+
+/// What one device was given and has computed, as recorded.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Part {
+    name: String,
+    packages: u64,
+    items: u64,
+    /// When its last package was done, in nanoseconds from the start of the run; nothing if it computed none.
+    end_ns: Option<u64>,
+}
+
+/// Writes the decisions of a run.
+pub(crate) fn write(path: &Path, decisions: &Recording) -> Result<(), Failure> {
+    fs::write(path, decisions.to_string())
+        .map_err(|error| Failure::Work(format!("cannot write the decisions {}: {error}", path.display())))
+}
+
+/// Decides a run again.
+pub(crate) fn run(options: &ReplayOptions) -> Result<(), Failure> {
+    let path = &options.file;
+    let shown = path.display();
+    let bytes = fs::read(path)
+        .map_err(|error| Failure::Usage(format!("cannot read the decisions {shown}: {error}")))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Failure::Usage(format!("{shown}: no recorded decisions: byte {at} is no text in UTF-8"))
+    })?;
+    let recording: Recording = text.parse().map_err(|error| Failure::Usage(format!("{shown}: {error}")))?;
+    let replayed = recording.replay();
+    if let Err(error @ ReplayError::Policy(_)) = &replayed {
+        return Err(Failure::Usage(format!("{shown}: {error}")));
+    }
+    let blueprint = recording.blueprint();
+    let result = Replayed {
+        items: blueprint.work(),
+        local_size: blueprint.local_size(),
+        decisions: recording.decisions().len(),
+        same: replayed.is_ok(),
+        devices: parts(&recording),
+    };
+    if options.json {
+        json::print(&result)?
+    } else {
+        failure::print(&text_of(&result))?
+    }
+    replayed.map_err(|different| Failure::Work(format!("{shown}: {different}")))
+}
+
+/// What each device has computed.
+fn parts(recording: &Recording) -> Vec<Part> {
+    let names = recording.blueprint().units();
+    let mut parts: Vec<Part> =
+        names.iter().map(|name| Part { name: name.clone(), packages: 0, items: 0, end_ns: None }).collect();
+    for decision in recording.decisions() {
+        let Decision::Computed(computed) = decision else { continue };
+        let UnitId(index) = computed.unit;
+        let part = &mut parts[index];
+        part.packages += 1;
+        part.items += computed.items;
+        let done = u64::try_from(computed.done.as_nanos()).unwrap_or(u64::MAX);
+        part.end_ns = part.end_ns.max(Some(done));
+    }
+    parts
+}
+
+fn text_of(result: &Replayed) -> String {
+    let Replayed { items, local_size, decisions, same, devices } = result;
+    let mut lines = vec![format!("run         {items} items in work-groups of {local_size}")];
+    for Part { name, packages, items, end_ns } in devices {
+        let end = end_ns.map_or_else(String::new, |ns| {
+            format!(
+                ", the last one done at {}",
+                table::seconds(std::time::Duration::from_nanos(ns).as_secs_f64())
+            )
+        });
+        lines.push(format!("device      {name}: {packages} packages, {items} items{end}"));
+    }
+    let outcome = if *same { "decided the same again" } else { "decided differently" };
+    lines.push(format!("decisions   {decisions}, {outcome}\n"));
+    lines.join("\n")
+}

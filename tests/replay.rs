@@ -1,0 +1,155 @@
+//! Decisions of real runs, as files: `dml bench --decisions`, `dml replay`, and the same for programs.
+
+#![cfg(not(dml_loom))]
+
+use dml::prelude::*;
+use dml::scheduler::policy::{Decision, Recording};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder of the test's own.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("replay-{name}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("the target folder is there");
+    folder
+}
+
+fn dml(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dml"));
+    command.args(arguments).current_dir(folder).env("XDG_CACHE_HOME", folder);
+    command.output().expect("the command is built")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn what_the_command_writes_is_decided_the_same_again() {
+    let folder = folder("command");
+    let bench = ["bench", "taylor", "--size", "tiny", "--devices", "cpu,offload:0", "--runs", "2", "--json"];
+    for policy in ["calibrated", "hguided:2", "dynamic:9"] {
+        let asked = [&bench[..], &["--policy", policy, "--decisions", "run.decisions"]].concat();
+        let out = dml(&folder, &asked);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        let bench: Value = serde_json::from_slice(&out.stdout).expect("one object");
+        assert_eq!(bench["decisions"], "run.decisions");
+        let out = dml(&folder, &["replay", "run.decisions", "--json"]);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        let replayed: Value = serde_json::from_slice(&out.stdout).expect("one object");
+        assert_eq!(replayed["same"], true);
+        // It is the median run that was written.
+        let names = |of: &Value| -> Vec<Value> {
+            of["devices"].as_array().unwrap().iter().map(|device| device["name"].clone()).collect()
+        };
+        assert_eq!(names(&replayed), names(&bench));
+        for key in ["packages", "items"] {
+            let of = |all: &Value| -> Vec<u64> {
+                all["devices"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|device| device[key].as_u64().unwrap())
+                    .collect()
+            };
+            assert_eq!(of(&replayed), of(&bench), "{policy}: {key}");
+        }
+        let out = dml(&folder, &["replay", "run.decisions"]);
+        assert!(text(&out.stdout).contains("decided the same again"), "{}", text(&out.stdout));
+    }
+}
+
+#[test]
+fn a_decision_that_differs_is_named_and_the_work_failed() {
+    let folder = folder("different");
+    let out = dml(
+        &folder,
+        &[
+            "bench",
+            "taylor",
+            "--size",
+            "tiny",
+            "--devices",
+            "cpu",
+            "--runs",
+            "1",
+            "--policy",
+            "dynamic:4",
+            "--decisions",
+            "run.decisions",
+        ],
+    );
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert!(text(&out.stdout).contains("decisions   run.decisions, for dml replay"), "{}", text(&out.stdout));
+    let file = folder.join("run.decisions");
+    let recorded = std::fs::read_to_string(&file).unwrap();
+    let (number, line) = (1..)
+        .zip(recorded.split_once("\n\n").unwrap().1.lines())
+        .find(|(_, line)| line.starts_with("next "))
+        .expect("somebody asked");
+    let (asked, length) = line.rsplit_once(' ').unwrap();
+    let other = length.parse::<u64>().unwrap() + 1;
+    std::fs::write(&file, recorded.replacen(line, &format!("{asked} {other}"), 1)).unwrap();
+    let out = dml(&folder, &["replay", "run.decisions"]);
+    assert_eq!(out.status.code(), Some(1));
+    let said = format!("decision {number} differs: recorded {asked} {other}, now {line}");
+    assert!(text(&out.stderr).contains(&said), "{said}: {}", text(&out.stderr));
+    assert!(text(&out.stdout).contains("decided differently"), "{}", text(&out.stdout));
+}
+
+#[test]
+fn what_is_no_recording_is_bad_usage() {
+    let folder = folder("bad");
+    let out = dml(&folder, &["replay", "none"]);
+    assert_eq!(out.status.code(), Some(2));
+    assert!(text(&out.stderr).contains("cannot read the decisions none"), "{}", text(&out.stderr));
+    for (bytes, what) in [
+        (&b"dml\xff"[..], "byte 3 is no text"),
+        (b"next u0 1 -> 1", "line 1 is \"next u0 1 -> 1\", not \"dml decisions 1\""),
+        (b"dml decisions 1\nwork 5 local 0\nunit u0 cpu\nalone 1\n", "bad local work size"),
+    ] {
+        std::fs::write(folder.join("file"), bytes).unwrap();
+        let out = dml(&folder, &["replay", "file"]);
+        assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
+        assert!(text(&out.stderr).contains(what), "{what}: {}", text(&out.stderr));
+    }
+    for arguments in [
+        &["bench", "taylor", "saxpy", "--decisions", "a"][..],
+        &["bench", "taylor", "--decisions", "a", "--trace", "a"],
+        &["bench", "never-loses", "--decisions", "a"],
+        &["bench", "offload", "--decisions", "a"],
+    ] {
+        let out = dml(&folder, arguments);
+        assert_eq!(out.status.code(), Some(2), "{arguments:?}: {}", text(&out.stderr));
+        assert!(text(&out.stderr).contains("--decisions"), "{}", text(&out.stderr));
+    }
+}
+
+#[test]
+fn a_program_has_the_decisions_of_the_runs_that_it_asks_for() {
+    let options = DiscoverOptions::default().only(["cpu"]);
+    let platform =
+        Platform::builder().discover_with(&options).expect("main memory").build().expect("is sound");
+    let target = platform.buffer::<u32>(10_000).build().expect("a small buffer");
+    let host = launch::host(&platform, |items, parts, _| {
+        let [target] = parts else { return Err("one buffer".into()) };
+        target.slice_mut::<u32>()?.iter_mut().zip(items).for_each(|(value, item)| *value = item as u32);
+        Ok(())
+    });
+    let kernel = Kernel::new("count", 16).write(&target).launchers(host.expect("a host")).expect("fits");
+    let coexecutor = Coexecutor::new(&platform);
+    assert_eq!(coexecutor.run(&kernel, 10_000).expect("it computes").decisions, None);
+    let report = coexecutor.record_decisions().run(&kernel, 10_000).expect("it computes");
+    let recording = report.decisions.expect("it was asked for");
+    assert_eq!((recording.blueprint().work(), recording.blueprint().local_size()), (10_000, 16));
+    let computed = recording.decisions().iter().filter_map(|decision| match decision {
+        Decision::Computed(computed) => Some(computed.items),
+        _ => None,
+    });
+    assert_eq!(computed.sum::<u64>(), 10_000);
+    let read: Recording = recording.to_string().parse().expect("it prints what it reads");
+    assert_eq!(read, recording);
+    read.replay().expect("decided the same again");
+}
