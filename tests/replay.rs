@@ -29,7 +29,7 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn what_the_command_writes_is_decided_the_same_again() {
     let folder = folder("command");
-    let bench = ["bench", "taylor", "--size", "tiny", "--devices", "cpu,offload:0", "--runs", "2", "--json"];
+    let bench = ["bench", "taylor", "--size", "tiny", "--devices", "cpu,offload:0", "--runs", "3", "--json"];
     for policy in ["calibrated", "hguided:2", "dynamic:9"] {
         let asked = [&bench[..], &["--policy", policy, "--decisions", "run.decisions"]].concat();
         let out = dml(&folder, &asked);
@@ -40,7 +40,14 @@ fn what_the_command_writes_is_decided_the_same_again() {
         assert!(out.status.success(), "{}", text(&out.stderr));
         let replayed: Value = serde_json::from_slice(&out.stdout).expect("one object");
         assert_eq!(replayed["same"], true);
-        // It is the median run that was written.
+        // It is the median run that was written: no two end at the same times.
+        for (replayed, bench) in
+            replayed["devices"].as_array().unwrap().iter().zip(bench["devices"].as_array().unwrap())
+        {
+            let end_s = replayed["end_ns"].as_f64().unwrap_or(0.0) / 1e9;
+            let ended_s = bench["end_s"].as_f64().unwrap();
+            assert!((end_s - ended_s).abs() < 1e-9, "{policy}: {replayed} beside {bench}");
+        }
         let names = |of: &Value| -> Vec<Value> {
             of["devices"].as_array().unwrap().iter().map(|device| device["name"].clone()).collect()
         };

@@ -17,6 +17,7 @@ mod gpu;
 mod lint;
 mod mutants;
 mod shell;
+mod slowest;
 mod test;
 mod tidy;
 
@@ -78,8 +79,8 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "mutants",
-        arguments: "[--tool NAME] [FILTER] | --generated [ARGS]",
-        covers: "which kind of test notices each patch of tests/mutants, or what cargo-mutants makes up",
+        arguments: "[--tool NAME] [FILTER] | --changed [BASE] | --generated [ARGS]",
+        covers: "which kind of test notices each patch of tests/mutants; whether its own test notices each that a change concerns; or what cargo-mutants makes up",
         run: mutants::run,
     },
     Task {

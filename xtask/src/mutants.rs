@@ -16,7 +16,11 @@
 //! `cargo xtask mutants --generated` hands over to cargo-mutants, which makes hundreds of small changes by itself; what
 //! it looks at and what it runs stands in `.cargo/mutants.toml`.
 //!
+//! `cargo xtask mutants --changed` tries those that a change concerns, each under the test that its row names.
+//!
 //! The copy lies in `target/mutants` and stays there, so that the next run builds little.
+
+mod changed;
 
 use crate::Failure;
 use crate::shell::{Outcome, Report, cargo, has_cargo_subcommand, repository_root};
@@ -93,7 +97,8 @@ const TOOLS: &[Tool] = &[
     Tool { name: "loom", runs: Runs::Command("loom") },
 ];
 
-/// `cargo xtask mutants [--tool NAME]... [FILTER]` or `cargo xtask mutants --generated [ARGS]`.
+/// `cargo xtask mutants [--tool NAME]... [FILTER]`, `cargo xtask mutants --changed [BASE]` or
+/// `cargo xtask mutants --generated [ARGS]`.
 ///
 /// # Errors
 /// [`Failure::Work`] if a patch does not apply or build, if nobody kills it, or if a tool fails without one;
@@ -101,7 +106,8 @@ const TOOLS: &[Tool] = &[
 pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     match Options::parse(arguments)? {
         Options::Generated(arguments) => generated(&arguments),
-        Options::Patches { filter, tools } => by_hand(filter.as_deref(), &tools),
+        Options::Patches { filter, tools } => with_nextest(|| by_hand(filter.as_deref(), &tools)),
+        Options::Changed { base, generates } => with_nextest(|| changed::run(base.as_deref(), generates)),
     }
 }
 
@@ -109,6 +115,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
 enum Options {
     /// The patches whose names contain the filter, under these tools; under all where none is named.
     Patches { filter: Option<String>, tools: Vec<String> },
+    /// The patches that what has changed since a commit concerns, and mutants made up of the changed lines.
+    Changed { base: Option<String>, generates: bool },
     /// cargo-mutants with these arguments.
     Generated(Vec<String>),
 }
@@ -120,6 +128,22 @@ impl Options {
         while let Some(argument) = rest.next() {
             match argument.as_str() {
                 "--generated" => return Ok(Self::Generated(rest.cloned().collect())),
+                "--changed" => {
+                    let mut generates = true;
+                    let mut base = None;
+                    for argument in rest {
+                        match argument.as_str() {
+                            "--patches-only" => generates = false,
+                            word if !word.starts_with('-') && base.is_none() => base = Some(word.to_owned()),
+                            other => {
+                                return Err(Failure::Usage(format!(
+                                    "mutants --changed does not know `{other}`"
+                                )));
+                            }
+                        }
+                    }
+                    return Ok(Self::Changed { base, generates });
+                }
                 "--tool" => {
                     let known: Vec<_> = TOOLS.iter().map(|tool| tool.name).collect();
                     match rest.next().filter(|name| known.contains(&name.as_str())) {
@@ -151,17 +175,24 @@ fn generated(arguments: &[String]) -> Result<(), Failure> {
     report.finish()
 }
 
+/// Fails where there is no nextest.
+fn with_nextest(run: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    if has_cargo_subcommand("nextest") {
+        return run();
+    }
+    let mut report = Report::default();
+    let reason = "cargo-nextest is not installed, and nothing else kills a test that hangs";
+    report.step("mutants", || Outcome::Failed(reason.to_owned()));
+    report.finish()
+}
+
+fn broken(error: io::Error) -> Failure {
+    eprintln!("mutants: {error}");
+    Failure::Work
+}
+
 fn by_hand(filter: Option<&str>, named: &[String]) -> Result<(), Failure> {
     let mut report = Report::default();
-    if !has_cargo_subcommand("nextest") {
-        let reason = "cargo-nextest is not installed, and nothing else kills a test that hangs";
-        report.step("mutants", || Outcome::Failed(reason.to_owned()));
-        return report.finish();
-    }
-    let broken = |error: io::Error| {
-        eprintln!("mutants: {error}");
-        Failure::Work
-    };
     let root = repository_root();
     let copy = Copy::of(&root).map_err(broken)?;
     let patches = patches_of(&root.join(PATCHES), filter).map_err(broken)?;
@@ -388,10 +419,15 @@ impl Copy {
                 command.args(["run", "--quiet", "--package", "xtask", "--", name]);
             }
         }
+        self.prepare(&mut command);
+        Some(command)
+    }
+
+    /// Has a command of cargo work on the copy.
+    fn prepare(&self, command: &mut Command) {
         command.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.build).env("CARGO_TERM_COLOR", "never");
         command.env("NEXTEST_PROFILE", PROFILE).env("CARGO_INCREMENTAL", "1");
-        without_debug_information(&mut command);
-        Some(command)
+        without_debug_information(command);
     }
 }
 
@@ -506,6 +542,13 @@ stale_read
         assert_eq!(parse(&["--tool", "unit", "poison"]), Ok(expected));
         let expected = Options::Generated(vec!["--shard".to_owned(), "0/8".to_owned()]);
         assert_eq!(parse(&["--generated", "--shard", "0/8"]), Ok(expected));
+        let changed =
+            |base: Option<&str>, generates| Options::Changed { base: base.map(str::to_owned), generates };
+        assert_eq!(parse(&["--changed"]), Ok(changed(None, true)));
+        assert_eq!(parse(&["--changed", "--patches-only", "main"]), Ok(changed(Some("main"), false)));
+        for wrong in [&["--changed", "--fast"] as &[_], &["--changed", "a", "b"]] {
+            assert!(matches!(parse(wrong), Err(Failure::Usage(_))), "{wrong:?}");
+        }
         for wrong in [&["--tool"] as &[_], &["--tool", "luck"], &["--fast"], &["a", "b"]] {
             assert!(matches!(parse(wrong), Err(Failure::Usage(_))), "{wrong:?}");
         }

@@ -21,6 +21,7 @@ use crate::checkers;
 use crate::shell::{
     self, Outcome, Report, cargo, find_program, has_cargo_subcommand, output_of, succeeds_quietly,
 };
+use crate::slowest;
 use crate::tidy;
 use std::collections::BTreeSet;
 use std::env;
@@ -72,7 +73,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
         tests.env(EXPECT, &devices);
         doc_tests.env(EXPECT, &devices);
     }
+    // One of an earlier run would name other times.
+    let _ = fs::remove_file(slowest::report());
     report.command("tests", tests);
+    slowest::named().into_iter().for_each(|slowest| report.note(slowest));
     report.command("doc tests", doc_tests);
     checkers::all_models(&mut report);
     report.step("tidy", || match tidy::print_violations() {
