@@ -47,6 +47,8 @@ enum Runs {
     Package(&'static str),
     /// Those of these integration tests that there are; a name may end in `*`.
     Tests(&'static [&'static str]),
+    /// The unit tests of the command, and these integration tests, which need every feature.
+    Binary(&'static [&'static str]),
     /// A command of xtask.
     Command(&'static str),
 }
@@ -80,9 +82,10 @@ const TOOLS: &[Tool] = &[
             "backends",
             "prefetching",
             "accounts",
-            "timeline",
+            "building",
         ]),
     },
+    Tool { name: "command", runs: Runs::Binary(&["timeline", "report"]) },
     Tool { name: "hostile", runs: Runs::Tests(&["hostile", "awaiting"]) },
     Tool { name: "faults", runs: Runs::Tests(&["faults", "exhaustive"]) },
     Tool { name: "reference", runs: Runs::Tests(&["reference"]) },
@@ -372,7 +375,7 @@ impl Copy {
                 if targets.is_empty() {
                     return None;
                 }
-                // Without the command, which takes long to build and which no tool looks at.
+                // Without the command, which takes long to build.
                 command.args([
                     "nextest",
                     "run",
@@ -382,6 +385,11 @@ impl Copy {
                     "dml",
                     "--no-default-features",
                 ]);
+                targets.iter().for_each(|target| _ = command.args(["--test", target]));
+            }
+            Runs::Binary(names) => {
+                command.args(["nextest", "run", "--profile", PROFILE, "--package", "dml", "--bin", "dml"]);
+                let targets = targets_of(&self.tree.join("tests"), names);
                 targets.iter().for_each(|target| _ = command.args(["--test", target]));
             }
             Runs::Command(name) => {
