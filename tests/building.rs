@@ -110,7 +110,7 @@ fn every_problem_of_a_platform_is_named() {
     for (spoil, expected) in &cases {
         let mut spoiled = builder();
         spoil(&mut spoiled);
-        assert_eq!(problems(spoiled), [expected.clone()]);
+        assert_eq!(problems(spoiled), std::slice::from_ref(expected));
     }
     // They are told together.
     for (spoil, _) in [&cases[0], &cases[1], &cases[4]] {

@@ -422,7 +422,7 @@ fn a_run_writes_the_same_place_of_two_memories() {
     let whole = Span::new(0, 64);
     let run = |arguments: &[Argument<'_>]| {
         // SAFETY: nobody else uses the blocks, and nothing runs.
-        unsafe { arena.launch(&function, 0..1, arguments) }.and_then(|ran| Ok(ran.wait().is_ok()))
+        unsafe { arena.launch(&function, 0..1, arguments) }.map(|ran| ran.wait().is_ok())
     };
     assert_eq!(run(&[Argument::Write(&own, whole), Argument::Write(&bound, whole)]).ok(), Some(true));
     for twice in [&own, &bound] {
