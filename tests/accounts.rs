@@ -12,6 +12,7 @@ use dml::core::{
     PlatformBuilder, RawBuffer, TransferError,
 };
 use dml_verify::{CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Main memory and two gpus, without links. The calls of the first gpu follow a script.
 fn unlinked(script: Script) -> PlatformBuilder {
@@ -154,6 +155,75 @@ fn o01_the_way_there_is_not_priced_as_the_way_back() {
         Some(800 + 300 + 1_000),
         "its first link out, its first link in, and scratch memory"
     );
+}
+
+/// A mechanism whose price names everything that it was asked for, and which counts how often it was asked.
+#[derive(Debug, Default)]
+struct Named {
+    number: u64,
+    asked: AtomicU64,
+}
+
+impl Named {
+    fn price(&self, query: &CopyQuery) -> Cost {
+        let flags = [query.remap_source, query.remap_target, query.allocates];
+        let flags = flags.into_iter().fold(1, |digits, flag| digits * 10 + u64::from(flag));
+        Cost::from_ns((query.bytes * 10 + self.number) * 10_000 + flags)
+    }
+}
+
+impl CrossArena for Named {
+    fn name(&self) -> &'static str {
+        "named"
+    }
+
+    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Some(self.price(query))
+    }
+
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+        HostStaged::default().copy(job)
+    }
+}
+
+/// A price that is remembered is the one that its mechanism gave to that very question: of that link, size, ends and storage.
+#[test]
+fn o01_a_remembered_price_is_that_of_the_same_question() {
+    let mut builder = unlinked(Script::new()).without_default_links();
+    let named: Vec<Arc<Named>> =
+        (1..=2).map(|number| Arc::new(Named { number, ..Named::default() })).collect();
+    for (mechanism, to) in named.iter().zip([GPU_ARENA, GPU2_ARENA]) {
+        let (source_via, target_via) = (CPU, builder.native(to));
+        let link = Link { from: MAIN_ARENA, to, source_via, target_via, allocation: Allocation::Internal };
+        builder.add_link(link, mechanism.clone());
+    }
+    let platform = builder.build().unwrap();
+    let _prices_are_asked = platform.raw_buffer(4096).build().unwrap();
+    let before: Vec<u64> = named.iter().map(|mechanism| mechanism.asked.load(Ordering::Relaxed)).collect();
+    for (link, mechanism) in (0..).map(LinkId).zip(&named) {
+        for (bytes, flags) in
+            [1, 2, 64, 2048, 4096].into_iter().flat_map(|bytes| (0..8).map(move |flags| (bytes, flags)))
+        {
+            let query = CopyQuery {
+                bytes,
+                remap_source: flags & 1 != 0,
+                remap_target: flags & 2 != 0,
+                allocates: flags & 4 != 0,
+            };
+            assert_eq!(
+                platform.routes().cost(link, &query),
+                Some(mechanism.price(&query)),
+                "{link}: {query:?}"
+            );
+        }
+    }
+    let after: Vec<u64> = named.iter().map(|mechanism| mechanism.asked.load(Ordering::Relaxed)).collect();
+    assert_eq!(after, before, "all of these were remembered");
+    // Sizes in between are asked for as they are.
+    let query = CopyQuery { bytes: 100, remap_source: false, remap_target: true, allocates: false };
+    assert_eq!(platform.routes().cost(LinkId(1), &query), Some(named[1].price(&query)));
+    assert_eq!(named[1].asked.load(Ordering::Relaxed), after[1] + 1);
 }
 
 /// A map and an unmap are counted as what they are.

@@ -2,9 +2,14 @@
 
 #![cfg(not(dml_loom))]
 
+use dml::arenas::Null;
 use dml::core::state::Lifecycle;
 use dml::core::sync::Arc;
-use dml::core::{AcquireError, BusyReason, EventKind, Platform, Prefetch, RawBuffer, TransferError};
+use dml::core::{
+    AcquireError, Allocation, ArenaDesc, ArenaKind, BusyReason, Completion, Concurrency, CopyJob, CopyQuery,
+    Cost, CrossArena, DeviceDesc, DeviceKind, DeviceSet, EventKind, Fence, HostStaged, Link, Platform,
+    Prefetch, RawBuffer, TransferError,
+};
 use dml_verify::held::{HeldCopies, held_star};
 use dml_verify::{
     Audited, CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Watched, bytes, poll_once, put, raw, read,
@@ -12,7 +17,7 @@ use dml_verify::{
 };
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -386,4 +391,80 @@ fn a_prefetch_names_what_is_in_its_way() {
         .collect();
     assert_eq!(there, [(0..12, false), (12..20, true), (20..100, false)]);
     assert_eq!(read(buffer.raw(), GPU_ARENA, 0..LEN), bytes(1, 0..LEN));
+}
+
+/// The second poll of a copy waits here until the test lets it go. The copy ends when somebody waits for it, and tells nobody.
+#[derive(Debug, Default)]
+struct Gate {
+    polls: AtomicU64,
+    opens: AtomicBool,
+}
+
+struct Gated(Arc<Gate>, u64);
+
+impl Completion for Gated {
+    fn wait(self: Box<Self>) -> Result<u64, TransferError> {
+        Ok(self.1)
+    }
+
+    fn poll(&mut self, _waker: &Waker) -> Poll<Result<u64, TransferError>> {
+        if self.0.polls.fetch_add(1, Ordering::SeqCst) == 1 {
+            while !self.0.opens.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        }
+        Poll::Pending
+    }
+}
+
+#[derive(Debug)]
+struct GatedCopies(Arc<Gate>);
+
+impl CrossArena for GatedCopies {
+    fn name(&self) -> &'static str {
+        "gated"
+    }
+
+    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
+        HostStaged::default().can_copy(query)
+    }
+
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+        let bytes = HostStaged::default().copy(job)?.wait()?;
+        Ok(Fence::awaited(Gated(self.0.clone(), bytes)))
+    }
+}
+
+/// A request that only tries looks at the prefetch while its owner comes to wait for it. Nothing else wakes the owner: the copy
+/// ends when it is waited for.
+#[test]
+fn l04_whoever_waits_for_a_prefetch_hears_that_nobody_drives_it_any_more() {
+    let gate = Arc::<Gate>::default();
+    let mut builder = Platform::builder().without_default_links();
+    for (name, kind) in [("cpu", DeviceKind::Cpu), ("gpu", DeviceKind::Gpu)] {
+        let device = builder.add_device(DeviceDesc::new(name, kind));
+        let desc = ArenaDesc::new(name, ArenaKind("test"), device).with_remotes(DeviceSet::of(CPU));
+        let width = if device == CPU { Concurrency::BimapFull } else { Concurrency::Exclusive };
+        builder.add_arena(Arc::new(Null::backed(desc.with_concurrency(width))));
+    }
+    let (from, to, allocation) = (MAIN_ARENA, GPU_ARENA, Allocation::Internal);
+    let link = Link { from, to, source_via: CPU, target_via: GPU, allocation };
+    builder.add_link(link, Arc::new(GatedCopies(gate.clone())));
+    let platform = Audited::new(builder.build().expect("a sound platform"));
+    let buffer = platform.raw_buffer(LEN).build().expect("a small buffer");
+    platform.acquire(CPU).write(&buffer).wait().expect("nobody else is there").release().expect("committed");
+    let coming = buffer.prefetch(GPU, ..);
+    assert_eq!(gate.polls.load(Ordering::SeqCst), 1);
+    let tries = platform.acquire(CPU).write(&buffer);
+    let tries = watched("the one that tries", move || tries.try_now().map(drop));
+    while gate.polls.load(Ordering::SeqCst) < 2 {
+        std::thread::yield_now();
+    }
+    let waits = watched("the one that waits", move || coming.wait());
+    // Long enough for it to fall asleep; where it is not, it finds the prefetch by itself.
+    std::thread::sleep(Duration::from_millis(50));
+    gate.opens.store(true, Ordering::SeqCst);
+    assert!(tries.join().is_err_and(|error| error.is_busy()), "the copy is under way");
+    assert_eq!(waits.join(), Ok(()));
+    assert!(buffer.snapshot().is_idle());
 }

@@ -10,7 +10,7 @@ use dml::core::{
     Ticket,
 };
 use dml::prelude::*;
-use dml::scheduler::timeline::{DecisionKind, FindingKind, Trace, TraceError};
+use dml::scheduler::timeline::{DecisionKind, Finding, FindingKind, Trace, TraceError};
 use dml::scheduler::{KernelError, Report};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -228,6 +228,69 @@ fn figures_and_findings_of_a_trace_made_by_hand() {
     );
 }
 
+/// Zeros that are filled in come over no link, and what did not arrive is no data.
+#[test]
+fn data_to_come_is_what_came_from_another_memory() {
+    let transfer = |from: Option<u64>, to: u64, bytes: u64, arrived: bool| {
+        json!({ "from": from, "to": to, "mechanism": "m", "buffer": 9, "first_byte": 0, "bytes": bytes, "begin_ns": 120,
+            "end_ns": 130, "arrived": arrived })
+    };
+    let mut value = by_hand();
+    let transfers = value["transfers"].as_array_mut().expect("a list");
+    transfers.extend([
+        transfer(None, 1, 5000, true),
+        transfer(Some(0), 1, 300, false),
+        transfer(Some(1), 0, 40, true),
+        transfer(None, 0, 6000, true),
+    ]);
+    // Results are on their way long enough to be told too.
+    value["packages"][2]["end_ns"] = json!(1000);
+    let findings = read(&value).expect("it is sound").findings();
+    let of_gpu = |finding: &&Finding| finding.kind == FindingKind::Data && finding.device == Some(1);
+    let data = &findings.iter().find(of_gpu).expect("it waited").text;
+    assert!(data.contains("for its data to come (900 B in 2 copies)"), "{data}");
+    assert!(data.contains("for its results to go (40 B in 1 copies)"), "{data}");
+}
+
+/// A link moves while any of its copies is under way, of which one may lie within another.
+#[test]
+fn the_time_of_a_link_is_that_of_all_its_copies_together() {
+    let mut value = by_hand();
+    let copy = |begin_ns: u64, end_ns: u64, bytes: u64| {
+        json!({ "from": 0, "to": 1, "mechanism": "staged", "buffer": 7, "first_byte": 0, "bytes": bytes, "begin_ns": begin_ns,
+            "end_ns": end_ns, "arrived": true })
+    };
+    value["transfers"] = json!([
+        copy(100, 500, 300),
+        copy(150, 200, 40),
+        copy(450, 460, 60),
+        copy(500, 510, 7),
+        copy(700, 790, 3)
+    ]);
+    let [link] = &read(&value).expect("it is sound").summary().links[..] else { panic!("one way") };
+    assert_eq!((link.copies, link.bytes, link.moving_ns), (5, 410, 400 + 10 + 90));
+    assert_eq!(link.bytes_per_s, 410e9 / 500.0);
+}
+
+/// A wait belongs to the device in whose memory it was. One that was given up was in none, as a device without memory is.
+#[test]
+fn a_wait_stands_beside_the_device_of_its_memory_alone() {
+    let mut value = by_hand();
+    value["devices"][2]["arena"] = Value::Null;
+    value["waits"] = json!([
+        { "arena": 1, "buffer": 7, "begin_ns": 100, "end_ns": 140 },
+        { "arena": null, "buffer": 8, "begin_ns": 200, "end_ns": 250 },
+        { "arena": 0, "buffer": 9, "begin_ns": 300, "end_ns": 310 },
+    ]);
+    let (_, file) = perfetto(&read(&value).expect("it is sound"));
+    let events = file["traceEvents"].as_array().expect("a list").iter();
+    let waits: Vec<_> = events
+        .filter(|event| event["cat"] == "wait")
+        .map(|event| (event["pid"].as_u64(), event["args"]["buffer"].as_u64(), event["dur"].as_f64()))
+        .collect();
+    assert_eq!(waits, [(Some(1), Some(9), Some(0.01)), (Some(2), Some(7), Some(0.04))]);
+}
+
 /// Whoever is much slower than the fastest is named, and nobody is where all are about as fast.
 #[test]
 fn slow_devices_are_named_and_no_others() {
@@ -332,6 +395,40 @@ fn events_become_transfers_and_waits() {
     );
     let waits: Vec<_> = trace.waits.iter().map(|w| (w.arena, w.buffer, w.begin_ns, w.end_ns)).collect();
     assert_eq!(waits, [(None, 1, 10, 55), (Some(1), 1, 11, 45)]);
+}
+
+/// A kernel waits for several buffers at once, in runs that share it. A grant ends the wait for its own buffer, the earliest first.
+#[test]
+fn a_grant_ends_the_wait_for_its_own_buffer() {
+    let platform = platform();
+    let (report, _) = recorded(&platform, "static", 30);
+    let event = |at_ns: u64, buffer: u64, kind: EventKind| Event {
+        at: report.begun + Duration::from_nanos(at_ns),
+        buffer: BufferId(buffer),
+        kind,
+    };
+    let queued = |ticket: u64| EventKind::Queued { ticket: Ticket(ticket), kernel: KernelId(50) };
+    let granted = |grant: u64, arena: u8| EventKind::Granted {
+        grant: OwnerId(grant),
+        kernel: KernelId(50),
+        arena: ArenaId(arena),
+        claims: Claims::new([]),
+        seq: Seq(0),
+    };
+    let events = [
+        event(10, 1, queued(1)),
+        event(20, 2, queued(1)),
+        event(25, 2, queued(2)),
+        event(30, 3, queued(1)),
+        event(40, 3, granted(1, 2)),
+        event(50, 2, granted(2, 1)),
+        event(55, 3, granted(3, 0)),
+        event(60, 2, granted(4, 0)),
+        event(70, 1, EventKind::Cancelled { ticket: Ticket(1) }),
+    ];
+    let trace = Trace::of(&platform, &report, &events);
+    let waits: Vec<_> = trace.waits.iter().map(|w| (w.arena, w.buffer, w.begin_ns, w.end_ns)).collect();
+    assert_eq!(waits, [(None, 1, 10, 70), (Some(1), 2, 20, 50), (Some(0), 2, 25, 60), (Some(2), 3, 30, 40)]);
 }
 
 /// Nothing is recorded while nobody records, and what a recording sees ends with it.

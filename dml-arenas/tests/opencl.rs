@@ -273,8 +273,11 @@ fn arguments_that_do_not_fit_are_refused_by_index() {
     assert!(refusal(&[b, b, u, b]).contains("argument 3 of 4 of kernel scale: takes ulong, not a block"));
     assert!(refusal(&[KernelArg::Block(foreign.block()), b, u, l]).contains("argument 0 of 4"));
     let endless = Launch { offset: 1, items: u64::MAX, local: 8 };
-    let error = launch(&[b, b, u, l], endless).unwrap_err().to_string();
-    assert!(error.contains("exceeds what can be counted"), "{error}");
+    let past_the_end = Launch { offset: u64::MAX - 15, items: 17, local: 8 };
+    for uncountable in [endless, past_the_end] {
+        let error = launch(&[b, b, u, l], uncountable).unwrap_err().to_string();
+        assert!(error.contains("exceeds what can be counted"), "{uncountable:?}: {error}");
+    }
 }
 
 #[test]
@@ -293,6 +296,21 @@ fn a_source_that_does_not_compile_shows_the_log() {
         Err(BuildError::ZeroCharacter { what: "the source", .. })
     ));
     assert!(arena.kernel(SCALE, "scale", "-DUNUSED=1").is_ok());
+}
+
+/// Programs are compiled once, and those of one source with other options are other programs.
+#[test]
+fn a_program_is_that_of_its_options() {
+    const SOURCE: &str = "__kernel void number(__global uint* out) { out[0] = NUMBER; }";
+    let Some(arena) = arena("a_program_is_that_of_its_options") else { return };
+    let block = alloc(&arena, 4);
+    for number in [7_u32, 8, 7] {
+        let kernel = opencl(&arena).kernel(SOURCE, "number", &format!("-DNUMBER={number}")).unwrap();
+        let launch = Launch { offset: 0, items: 1, local: 1 };
+        // SAFETY: one item writes the four bytes that the block has, and nobody else uses it.
+        unsafe { kernel.launch(&[KernelArg::Block(block.block())], launch) }.unwrap().wait().unwrap();
+        assert_eq!(words(&take(&block, Span::new(0, 4))), [number]);
+    }
 }
 
 #[test]
@@ -351,6 +369,34 @@ fn the_baseline_does_the_same_by_hand() {
     assert!(words(baseline.output(0)).into_iter().eq(expected));
     assert!(matches!(Baseline::new(spec("nonsense", None)), Err(BaselineError::Build { .. })));
     assert!(matches!(Baseline::new(spec(SCALE, Some(0))), Err(BaselineError::Device { .. })));
+}
+
+/// Each axis is padded by the size of its own groups.
+#[test]
+fn the_baseline_computes_every_item_of_both_axes() {
+    const SOURCE: &str = "__kernel void place(__global uint* out, const ulong rows) {
+        const size_t column = get_global_id(0), row = get_global_id(1);
+        if (row < rows) { out[row * 12 + column] = row * 100 + column + 1; }
+    }";
+    if with_opencl("the_baseline_computes_every_item_of_both_axes").is_none() {
+        return;
+    }
+    for (rows, local) in [(15_usize, [4, 5]), (14, [4, 5]), (13, [12, 3]), (9, [3, 1])] {
+        let mut baseline = Baseline::new(BaselineSpec {
+            device: 0,
+            limit: None,
+            source: SOURCE,
+            kernel: "place",
+            options: "",
+            args: vec![BaselineArg::Output(rows * 12 * 4), BaselineArg::U64(rows as u64)],
+            items: [12, rows],
+            local,
+        })
+        .unwrap();
+        baseline.run().unwrap();
+        let expected = (0..rows as u32).flat_map(|row| (1..=12).map(move |column| row * 100 + column));
+        assert!(words(baseline.output(0)).into_iter().eq(expected), "{rows} rows, groups of {local:?}");
+    }
 }
 
 #[test]

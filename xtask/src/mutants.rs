@@ -51,6 +51,8 @@ enum Runs {
     Package(&'static str),
     /// Those of these integration tests that there are; a name may end in `*`.
     Tests(&'static [&'static str]),
+    /// The unit tests of the command, and these integration tests, which need every feature.
+    Binary(&'static [&'static str]),
     /// A command of xtask.
     Command(&'static str),
 }
@@ -84,9 +86,10 @@ const TOOLS: &[Tool] = &[
             "backends",
             "prefetching",
             "accounts",
-            "timeline",
+            "building",
         ]),
     },
+    Tool { name: "command", runs: Runs::Binary(&["timeline", "report"]) },
     Tool { name: "hostile", runs: Runs::Tests(&["hostile", "awaiting"]) },
     Tool { name: "faults", runs: Runs::Tests(&["faults", "exhaustive"]) },
     Tool { name: "reference", runs: Runs::Tests(&["reference"]) },
@@ -403,7 +406,7 @@ impl Copy {
                 if targets.is_empty() {
                     return None;
                 }
-                // Without the command, which takes long to build and which no tool looks at.
+                // Without the command, which takes long to build.
                 command.args([
                     "nextest",
                     "run",
@@ -413,6 +416,11 @@ impl Copy {
                     "dml",
                     "--no-default-features",
                 ]);
+                targets.iter().for_each(|target| _ = command.args(["--test", target]));
+            }
+            Runs::Binary(names) => {
+                command.args(["nextest", "run", "--profile", PROFILE, "--package", "dml", "--bin", "dml"]);
+                let targets = targets_of(&self.tree.join("tests"), names);
                 targets.iter().for_each(|target| _ = command.args(["--test", target]));
             }
             Runs::Command(name) => {

@@ -131,3 +131,15 @@ impl<M: CrossArena> CrossArena for Here<M> {
         if self.origin.is_here() { self.mechanism.copy(job) } else { Err(TransferError::DeviceLost) }
     }
 }
+
+#[cfg(all(test, not(dml_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_cores_copy_and_no_more_than_may() {
+        let half = std::thread::available_parallelism().map_or(0, |cores| cores.get() / 2);
+        assert_eq!([0, half, half + 1, usize::MAX].map(copiers), [0, half, half, half]);
+        assert_eq!(copiers(half.saturating_sub(1)), half.saturating_sub(1));
+    }
+}

@@ -65,3 +65,57 @@ impl CrossArena for Relayed {
         }
     }
 }
+
+#[cfg(all(test, not(dml_loom)))]
+mod tests {
+    use super::*;
+    use crate::locked::next_holder;
+    use crate::main_mem::PageLockBudget;
+    use dml_core::HostSpan;
+    use std::any::Any;
+
+    #[derive(Debug)]
+    struct Unwilling(u64);
+
+    impl PageLocker for Unwilling {
+        fn holder(&self) -> u64 {
+            self.0
+        }
+
+        fn lock(&self, _memory: &HostSpan) -> Option<Box<dyn Any + Send>> {
+            None
+        }
+    }
+
+    /// The slower device sets the pace, and the other one moves the first piece or the last.
+    #[test]
+    fn a_relay_costs_what_its_slower_end_takes_and_a_piece_at_the_other() {
+        let pool = ScratchPool::new(0, &PageLockBudget::new(0));
+        let slow = LinkSpeed { latency_ns: 7_000, bytes_per_s: 2_000_000_000, remap_ns: 300 };
+        let fast = LinkSpeed { latency_ns: 1_000, bytes_per_s: 10_000_000_000, remap_ns: 20 };
+        let query = |bytes, remap_source, remap_target| {
+            let allocates = true;
+            CopyQuery { bytes, remap_source, remap_target, allocates }
+        };
+        let locker = || -> Arc<dyn PageLocker> { Arc::new(Unwilling(next_holder())) };
+        let cost = |speeds, query: &CopyQuery| {
+            let staging = Staging::new(&pool, 1, |_, _| true);
+            Relayed { speeds, lockers: [locker(), locker()], staging }
+                .can_copy(query)
+                .unwrap()
+                .as_ns()
+                .unwrap()
+        };
+        let (whole, piece) = (50 * PIECE_BYTES, PIECE_BYTES);
+        let (slow_ns, fast_ns) = (7_000 + whole / 2, 1_000 + piece / 10);
+        for speeds in [[slow, fast], [fast, slow]] {
+            assert_eq!(cost(speeds, &query(whole, false, false)), slow_ns + fast_ns, "{speeds:?}");
+        }
+        // Less than a piece is moved by one and then by the other.
+        assert_eq!(cost([slow, fast], &query(1_000, false, false)), 7_000 + 500 + 1_000 + 100);
+        // Each end is mapped once, at its own price.
+        assert_eq!(cost([slow, fast], &query(whole, true, false)), slow_ns + fast_ns + 300);
+        assert_eq!(cost([slow, fast], &query(whole, false, true)), slow_ns + fast_ns + 20);
+        assert_eq!(cost([slow, fast], &query(whole, true, true)), slow_ns + fast_ns + 320);
+    }
+}

@@ -302,7 +302,8 @@ impl OffloadDevice {
     }
 
     /// Makes the worker load a shared library, whose functions can then be looked up. The worker's loader searches for
-    /// a path without a slash.
+    /// a path without a slash. A function of the worker's own goes before one of the same name, and one of an earlier library
+    /// before that of a later one.
     ///
     /// The library is trusted with the worker, not with this process: a crash there is a lost device here. Loading runs
     /// the library's initialisers, under the time limit of a run.

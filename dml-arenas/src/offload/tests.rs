@@ -403,6 +403,34 @@ fn a_worker_that_cannot_be_ended_takes_the_memory_that_it_shares_with_it() {
     assert_ne!(memory.reserved_bytes().unwrap(), 0, "nobody has these pages again");
 }
 
+/// Places of the worker's own memory and of shared memory are numbered alike, and are different bytes.
+#[test]
+fn a_run_writes_the_same_place_of_two_memories() {
+    let shared = SharedMemory::new("dml-test", MEMORY_BYTES).unwrap();
+    let (device, _) = device_that_shares(Some(&shared), false, |command| match command {
+        Command::Find { .. } => vec![Answer::Reply(Reply::Found { function: 3 })],
+        Command::Run { ticket, .. } => vec![done(ticket)],
+        _ => Vec::new(),
+    });
+    let function = device.function("any").unwrap();
+    let arena = OffloadArena::new(device.clone(), DeviceId(1));
+    let root = SharedArena::new(shared, DeviceId(0)).alloc(64).unwrap();
+    // SAFETY: the root lives and nothing touches it.
+    let backing = unsafe { Backing::new(Some(root.block().clone()), 64, root.host().cloned()) };
+    let (own, bound) = (arena.alloc(64).unwrap().into_block(), arena.bind(&backing).unwrap().into_block());
+    assert_eq!(own.native(), bound.native(), "both lie at the start of their memory");
+    let whole = Span::new(0, 64);
+    let run = |arguments: &[Argument<'_>]| {
+        // SAFETY: nobody else uses the blocks, and nothing runs.
+        unsafe { arena.launch(&function, 0..1, arguments) }.map(|ran| ran.wait().is_ok())
+    };
+    assert_eq!(run(&[Argument::Write(&own, whole), Argument::Write(&bound, whole)]).ok(), Some(true));
+    for twice in [&own, &bound] {
+        let refused = run(&[Argument::Read(twice, whole), Argument::Write(twice, Span::new(63, 64))]);
+        assert!(matches!(refused, Err(OffloadError::Argument { index: 1, .. })), "{refused:?}");
+    }
+}
+
 #[test]
 fn only_storage_that_the_worker_maps_is_bound() {
     let shared = SharedMemory::new("dml-test", MEMORY_BYTES).unwrap();

@@ -192,3 +192,26 @@ impl CrossArena for HostPointer {
         unreachable!("core refreshes a bound pair by its map state; it never copies between the two")
     }
 }
+
+#[cfg(all(test, not(dml_loom)))]
+mod tests {
+    use super::*;
+
+    /// A device takes its storage over when it is bound, and has the bytes each time it is mapped.
+    #[test]
+    fn a_binding_is_paid_for_once_and_its_use_each_time() {
+        for sort in [Sort::Cpu, Sort::Gpu, Sort::Other] {
+            let pointer = HostPointer::of(sort);
+            for (bytes, remap_source, remap_target) in
+                [(0, false, false), (1 << 20, true, false), (7, false, true)]
+            {
+                let query = CopyQuery { bytes, remap_source, remap_target, allocates: false };
+                let (once, each) = (pointer.once.cost(&query), pointer.each.cost(&query));
+                assert!(once > Cost::ZERO && each > Cost::ZERO);
+                assert_eq!(pointer.can_copy(&query), Some(each), "{sort:?}: {query:?}");
+                let binding = CopyQuery { allocates: true, ..query };
+                assert_eq!(pointer.can_copy(&binding), Some(each + once), "{sort:?}: {query:?}");
+            }
+        }
+    }
+}

@@ -48,6 +48,15 @@ fn every_kind_of_scalar_arrives() {
     assert_eq!(said, format!("5..18446744073709551615 threads=1 start=100 bytes=500 {values}"));
 }
 
+/// A function counts from the start of the buffer, wherever its block lies in the memory of the worker.
+#[test]
+fn a_part_is_named_by_its_place_in_the_buffer() {
+    let rig = Rig::new();
+    let _in_front = rig.block(&[1; 5000]);
+    let said = rig.text("describe", 0..1, &[]);
+    assert!(said.starts_with("0..1 threads=1 start=100 bytes=500"), "{said}");
+}
+
 #[test]
 fn what_is_not_there_is_named() {
     let rig = Rig::new();

@@ -144,3 +144,26 @@ impl Counters {
         }
     }
 }
+
+#[cfg(all(test, not(dml_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_begins_every_figure_again() {
+        let counters = Counters::new(3);
+        counters.count(Operation::Fill);
+        counters.count_transfer(LinkId(2), 40, Duration::from_nanos(700));
+        counters.count_transfer(LinkId(2), 2, Duration::from_nanos(11));
+        let transfer = |bytes, copies, ns| {
+            [Transfer { link: LinkId(2), bytes, copies, duration: Duration::from_nanos(ns) }]
+        };
+        assert_eq!(counters.transfers(), transfer(42, 2, 711));
+        assert_eq!(counters.operation(Operation::Fill), 1);
+        counters.reset();
+        assert!(counters.transfers().is_empty());
+        assert!(counters.operations().iter().all(|(_, count)| *count == 0));
+        counters.count_transfer(LinkId(2), 5, Duration::from_nanos(3));
+        assert_eq!(counters.transfers(), transfer(5, 1, 3), "nothing of before is left");
+    }
+}

@@ -255,3 +255,31 @@ impl fmt::Debug for OwnBlock {
         write!(f, "OwnBlock({:?})", self.inner.block)
     }
 }
+
+#[cfg(all(test, not(dml_loom)))]
+mod tests {
+    use super::*;
+    use crate::base::guard::guard;
+
+    /// Transfers under way keep off those that share a byte with them, unless both only read.
+    #[test]
+    fn i01_no_byte_is_asked_for_beside_its_writer() {
+        let state = || State { host: None, mapped: None, under_way: Vec::new() };
+        for (first, second) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut state = state();
+            let _under_way = state.enter(Span::new(8, 16), first);
+            for apart in [Span::new(0, 8), Span::new(16, 20), Span::new(12, 12)] {
+                drop(state.enter(apart, second));
+            }
+            for shared in [Span::new(15, 16), Span::new(0, 9), Span::new(0, 20)] {
+                let entered = guard(|| drop(state.enter(shared, second)));
+                assert_eq!(entered.is_ok(), !first && !second, "{first}, then {second} at {shared}");
+            }
+        }
+        let mut state = state();
+        let ended = state.enter(Span::new(8, 16), true);
+        drop(ended);
+        drop(state.enter(Span::new(8, 16), true));
+        state.expect_idle();
+    }
+}

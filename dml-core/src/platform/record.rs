@@ -127,3 +127,36 @@ impl Drop for Recording {
         drop(self.recorder.stop(self.number));
     }
 }
+
+#[cfg(all(test, not(dml_loom)))]
+mod tests {
+    use super::*;
+
+    /// Three recordings begin one after the other and end in every order. Each has what was recorded while it ran, and no more.
+    #[test]
+    fn recordings_have_their_own_events_in_whatever_order_they_end() {
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let recorder = Recorder::new();
+            let mut next = 0;
+            let mut record = || {
+                next += 1;
+                recorder.record(BufferId(next), || EventKind::Closed);
+            };
+            record();
+            let numbers = [(); 3].map(|()| {
+                let number = recorder.start();
+                record();
+                number
+            });
+            for (ended, which) in (0..).zip(order) {
+                let events = recorder.stop(numbers[which]);
+                let found: Vec<u64> = events.iter().map(|event| event.buffer.0).collect();
+                let expected: Vec<u64> = (which as u64 + 2..=4 + ended).collect();
+                assert_eq!(found, expected, "recording {which}, where they end as {order:?}");
+                assert!(recorder.stop(numbers[which]).is_empty(), "it has ended");
+                record();
+            }
+            assert!(!recorder.is_on());
+        }
+    }
+}

@@ -235,3 +235,24 @@ impl<T: Pod> Buffer<T> {
         Prefetch::begin(self.raw(), home, &bytes, Location::caller())
     }
 }
+
+#[cfg(all(test, not(dml_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_of_a_range_names_its_bytes() {
+        assert_eq!(range_of(&(3..7), 100), 3..7);
+        assert_eq!(range_of(&(3..=7), 100), 3..8);
+        assert_eq!(range_of(&(..7), 100), 0..7);
+        assert_eq!(range_of(&(..=7), 100), 0..8);
+        assert_eq!(range_of(&(3..), 100), 3..100);
+        assert_eq!(range_of(&.., 100), 0..100);
+        assert_eq!(range_of(&(Bound::Excluded(3), Bound::Included(7)), 100), 4..8);
+        // Nothing overflows, so what is too long is refused as such.
+        assert_eq!(
+            range_of(&(Bound::Excluded(u64::MAX), Bound::Included(u64::MAX)), 100),
+            u64::MAX..u64::MAX
+        );
+    }
+}

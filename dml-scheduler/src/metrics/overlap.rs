@@ -164,4 +164,19 @@ mod tests {
         found.sort_by_key(|interval| interval.start);
         assert_eq!(found, [ms(1, 11), ms(2, 6), ms(3, 5), ms(7, 10)]);
     }
+
+    /// Nothing tells two copies alike apart. The one that began first is taken for the one that ends first, as its link carries them.
+    #[test]
+    fn of_two_copies_alike_the_first_to_begin_is_the_first_to_end() {
+        let [begins, ends] = copy(1, Some(MAIN), 8);
+        let events = [
+            event(1, 7, begins.clone()),
+            event(2, 7, begins.clone()),
+            event(3, 7, begins),
+            event(4, 7, ends.clone()),
+            event(6, 7, ends.clone()),
+            event(9, 7, ends),
+        ];
+        assert_eq!(transfers(&events), [ms(1, 4), ms(2, 6), ms(3, 9)]);
+    }
 }

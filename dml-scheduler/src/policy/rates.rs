@@ -223,6 +223,20 @@ mod tests {
         assert!((seconds / items * 1e6 - 10.0).abs() < 1e-6, "{}", seconds / items * 1e6);
     }
 
+    /// Packages are told in any order. What a package took begins when the last of those before it was done.
+    #[test]
+    fn no_time_counts_twice_where_a_package_is_told_late() {
+        let mut rates = Rates::default();
+        learn(&mut rates, 0, 100, [0, 50, 1000, 1040]);
+        learn(&mut rates, 100, 100, [10, 60, 500, 540]);
+        learn(&mut rates, 200, 100, [20, 70, 1500, 1540]);
+        let seconds: Vec<f64> = rates.samples.iter().map(|sample| micros(sample.seconds)).collect();
+        assert_eq!(seconds, [1040.0, 500.0], "all of the second one is in the time of the first");
+        // Whoever was handed out before the last one ended has waited, and says nothing of its ways.
+        learn(&mut rates, 300, 100, [1450, 1500, 2000, 2040]);
+        assert!(rates.samples.iter().skip(1).all(|sample| sample.ways.is_none()));
+    }
+
     #[test]
     fn where_a_clock_stands_still_or_goes_back_nothing_is_learned() {
         let mut rates = Rates::default();

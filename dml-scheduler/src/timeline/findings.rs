@@ -120,7 +120,8 @@ impl Trace {
     /// What moved into a device's memory or out of it, in parentheses.
     fn moved(&self, device: usize, way: Way) -> String {
         let Some(arena) = self.devices[device].arena else { return String::new() };
-        let of_way = self.transfers.iter().filter(|transfer| match way {
+        let arrived = self.transfers.iter().filter(|transfer| transfer.arrived);
+        let of_way = arrived.filter(|transfer| match way {
             Way::Inward => transfer.to == arena && transfer.from.is_some(),
             Way::Outward => transfer.from == Some(arena),
         });

@@ -200,3 +200,27 @@ impl Input<'_> {
 pub(crate) fn wrong_buffers<R: Recipe>(count: usize) -> ComputeError {
     format!("{} was called with {count} buffers", R::NAME).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vecadd::Problem;
+
+    /// The largest size is one that can be had.
+    #[test]
+    fn sizes_are_taken_up_to_their_limit() {
+        let pick = |input: Input<'_>| input.pick::<Problem, _>([1, 2, 3], 1000, |size| 10 * size);
+        let of_names = [Input::Tiny, Input::Small, Input::Paper].map(|input| pick(input).ok());
+        assert_eq!(of_names, [Some(1), Some(2), Some(3)]);
+        assert_eq!(
+            [0, 1, 999, 1000].map(|size| pick(Input::Size(size)).ok()),
+            [0, 10, 9990, 10_000].map(Some)
+        );
+        for size in [1001, u64::MAX] {
+            let refused = pick(Input::Size(size)).unwrap_err().to_string();
+            assert_eq!(refused, format!("impossible size {size} for vecadd: at most 1000"));
+        }
+        let picture = Input::Picture(std::path::Path::new("a.png"));
+        assert_eq!(pick(picture).unwrap_err().to_string(), "vecadd does not take a picture");
+    }
+}

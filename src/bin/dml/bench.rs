@@ -474,7 +474,8 @@ impl Bench<'_> {
     /// processor's cores. `None` for a device with units of its own.
     fn unit_limit(&self, device: &str) -> Result<Option<u32>, Failure> {
         let id = self.platform.device(device).map_err(Failure::usage)?;
-        let given = self.options.limit.iter().find(|limit| limit.device == device).map(|limit| limit.value);
+        let given =
+            self.options.limit.iter().rev().find(|limit| limit.device == device).map(|limit| limit.value);
         let desc = &self.platform.devices()[usize::from(id.0)];
         Ok(given.or_else(|| (desc.kind == DeviceKind::Cpu).then_some(desc.units)))
     }

@@ -132,9 +132,9 @@ impl Bench<'_> {
         let together = |knowledge: &Knowledge| {
             Coexecutor::new(&self.machine.platform).devices(devices.iter().copied()).knowledge(knowledge)
         };
-        let learned = together(&Knowledge::new());
+        let trained = together(&Knowledge::new());
         for _ in 0..TRAINING {
-            self.once(&learned)?;
+            self.once(&trained)?;
         }
         let (mut alone_s, mut learned_s, mut unknown_s) =
             (vec![Vec::new(); rivals.len()], Vec::new(), Vec::new());
@@ -142,46 +142,33 @@ impl Bench<'_> {
             for (rival, seconds) in rivals.iter().zip(&mut alone_s) {
                 seconds.push(self.once(&rival.coexecutor)?);
             }
-            learned_s.push(self.once(&learned)?);
+            learned_s.push(self.once(&trained)?);
             unknown_s.push(self.once(&together(&Knowledge::new()))?);
         }
         self.prepared.verify().map_err(|error| Failure::Work(format!("the result is wrong: {error}")))?;
-        let medians: Vec<f64> = alone_s.iter().map(|seconds| median(seconds)).collect();
-        let fastest =
-            (0..rivals.len()).min_by(|a, b| medians[*a].total_cmp(&medians[*b])).unwrap_or_default();
-        let report = learned.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
+        let Figures { fastest, alone_s, learned, unknown, kept } =
+            Figures::of(&alone_s, &learned_s, &unknown_s);
+        let report = trained.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
         let worked = report.devices.iter().filter(|device| device.items > 0).map(|device| device.device);
-        let paired = |seconds: &[f64]| {
-            let each = seconds.iter().zip(&alone_s[fastest]);
-            let (ratios, more): (Vec<f64>, Vec<f64>) =
-                each.map(|(one, other)| (one / other, one - other)).unzip();
-            (median(&ratios), median(&more))
-        };
-        let (learned_ratio, learned_more) = paired(&learned_s);
-        let (unknown_ratio, unknown_more) = paired(&unknown_s);
-        let keeps = |ratio: f64, more: f64, most: f64| {
-            if medians[fastest] >= LONG_SECONDS { ratio <= most } else { more <= MOST_SECONDS_MORE }
-        };
         Ok(json::NeverLosesRow {
             workload: self.workload.to_string(),
             items: self.prepared.items(),
             devices: devices.iter().map(|&device| self.name(device)).collect(),
             best: self.name(rivals[fastest].device),
-            alone_s: medians[fastest],
-            learned_s: median(&learned_s),
-            unknown_s: median(&unknown_s),
-            learned_ratio,
-            unknown_ratio,
-            learned_more_s: learned_more,
-            unknown_more_s: unknown_more,
+            alone_s,
+            learned_s: learned.seconds,
+            unknown_s: unknown.seconds,
+            learned_ratio: learned.ratio,
+            unknown_ratio: unknown.ratio,
+            learned_more_s: learned.more_s,
+            unknown_more_s: unknown.more_s,
             used: worked.map(|device| self.name(device)).collect(),
             left_out: report
                 .left_out
                 .iter()
                 .map(|left_out| format!("{}: {}", self.name(left_out.device), left_out.reason))
                 .collect(),
-            kept: keeps(learned_ratio, learned_more, MOST_LEARNED)
-                && keeps(unknown_ratio, unknown_more, MOST_UNKNOWN),
+            kept,
         })
     }
 
@@ -196,6 +183,57 @@ impl Bench<'_> {
 
     fn name(&self, device: DeviceId) -> String {
         self.machine.platform.devices()[usize::from(device.0)].name.to_string()
+    }
+}
+
+/// What a set took beside the best device alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Beside {
+    /// The median of its times.
+    seconds: f64,
+    /// The median of the rounds' ratios to the best device.
+    ratio: f64,
+    /// The median of the rounds' differences from the best device.
+    more_s: f64,
+}
+
+impl Beside {
+    fn of(seconds: &[f64], alone_s: &[f64]) -> Self {
+        let rounds = || seconds.iter().zip(alone_s);
+        let ratios: Vec<f64> = rounds().map(|(one, other)| one / other).collect();
+        let more: Vec<f64> = rounds().map(|(one, other)| one - other).collect();
+        Self { seconds: median(seconds), ratio: median(&ratios), more_s: median(&more) }
+    }
+
+    fn keeps(&self, alone_s: f64, most_ratio: f64) -> bool {
+        if alone_s >= LONG_SECONDS { self.ratio <= most_ratio } else { self.more_s <= MOST_SECONDS_MORE }
+    }
+}
+
+/// What the rounds of one set say: pure, so that each can be recomputed by hand.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Figures {
+    /// The index of the device that is fastest alone, among those timed.
+    fastest: usize,
+    /// Its median time.
+    alone_s: f64,
+    learned: Beside,
+    unknown: Beside,
+    /// Whether the set stays within both limits.
+    kept: bool,
+}
+
+impl Figures {
+    /// From the time of each device alone in each round, and those of the set, learned and with nothing known.
+    fn of(alone_s: &[Vec<f64>], learned_s: &[f64], unknown_s: &[f64]) -> Self {
+        let medians: Vec<f64> = alone_s.iter().map(|seconds| median(seconds)).collect();
+        let fastest =
+            (0..medians.len()).min_by(|a, b| medians[*a].total_cmp(&medians[*b])).unwrap_or_default();
+        let best_s = medians[fastest];
+        let learned = Beside::of(learned_s, &alone_s[fastest]);
+        let unknown = Beside::of(unknown_s, &alone_s[fastest]);
+        let kept = learned.keeps(best_s, MOST_LEARNED) && unknown.keeps(best_s, MOST_UNKNOWN);
+        Self { fastest, alone_s: best_s, learned, unknown, kept }
     }
 }
 
@@ -231,4 +269,49 @@ fn text(result: &json::NeverLoses, note: Option<&str>) -> String {
     ));
     lines.push(String::new());
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The second device is the fastest in the middle of its rounds, though the first one was once.
+    const ALONE: [[f64; 3]; 3] = [[1.0, 9.0, 8.0], [4.0, 2.0, 5.0], [7.0, 6.0, 6.5]];
+
+    fn figures(scale: f64, learned: [f64; 3], unknown: [f64; 3]) -> Figures {
+        let scaled = |seconds: [f64; 3]| seconds.map(|one| one * scale).to_vec();
+        Figures::of(&ALONE.map(scaled), &scaled(learned), &scaled(unknown))
+    }
+
+    #[test]
+    fn every_figure_is_recomputed_from_its_rounds() {
+        let found = figures(1.0, [2.0, 3.0, 10.0], [6.0, 1.0, 4.0]);
+        let expected = Figures {
+            fastest: 1,
+            alone_s: 4.0,
+            // Of each round: 0.5, 1.5 and 2, and -2, 1 and 5.
+            learned: Beside { seconds: 3.0, ratio: 1.5, more_s: 1.0 },
+            // 1.5, 0.5 and 0.8, and 2, -1 and -1.
+            unknown: Beside { seconds: 4.0, ratio: 0.8, more_s: -1.0 },
+            kept: false,
+        };
+        assert_eq!(found, expected);
+    }
+
+    /// The limit is one of ratios for long runs and one of differences for short ones, and neither run may pass its own.
+    #[test]
+    fn a_set_is_kept_that_passes_neither_limit() {
+        let by = |scale: f64, learned: f64, unknown: f64| {
+            let of = |ratio: f64| [4.0, 2.0, 5.0].map(|alone| alone * ratio);
+            figures(scale, of(learned), of(unknown)).kept
+        };
+        assert!(by(1.0, 1.04, 1.14));
+        assert!(!by(1.0, 1.06, 1.14) && !by(1.0, 1.04, 1.16), "each has a limit");
+        // 4 us alone, of which a half more is nothing, and ten times as much is 36 us more.
+        assert!(by(1e-6, 1.5, 1.5));
+        assert!(!by(1e-6, 10.0, 1.0) && !by(1e-6, 1.0, 10.0));
+        // Below 1 ms the difference counts, and from there on the ratio.
+        assert!(by(0.249e-3, 1.030, 1.030) && !by(0.249e-3, 1.031, 1.0), "0.996 ms alone, and 31 us more");
+        assert!(by(0.25e-3, 1.049, 1.149) && !by(0.25e-3, 1.051, 1.0), "1 ms alone");
+    }
 }

@@ -119,30 +119,59 @@ mod with_workers {
                 time(5, &|| Ok(offload.call(&empty, 0..1, &[])?))?;
             }
         }
-        let median = |index: usize| metrics::Summary::of(&times[index]).map_or(0.0, |summary| summary.median);
-        let rate = |index: usize| (LONG_BYTES as f64 / median(index)) as u64;
-        let ns = |index: usize| (median(index) * 1e9) as u64;
-        Ok(json::Offload {
+        Ok(figures(options.runs, start, &times))
+    }
+
+    /// The figures, from the seconds of every counted run: a copy within main memory, to the worker and from it, then 4 bytes to it
+    /// and from it, and an empty run.
+    fn figures(runs: u32, start: Duration, times: &[Vec<f64>; 6]) -> json::Offload {
+        let [memcpy, inward, outward, short_inward, short_outward, empty_run] = times
+            .each_ref()
+            .map(|seconds| metrics::Summary::of(seconds).map_or(0.0, |summary| summary.median));
+        let rate = |seconds: f64| (LONG_BYTES as f64 / seconds) as u64;
+        let ns = |seconds: f64| (seconds * 1e9) as u64;
+        json::Offload {
             device: DEVICE.to_owned(),
-            runs: options.runs,
+            runs,
             bytes: LONG_BYTES,
-            memcpy_bytes_per_s: rate(0),
-            to_worker_bytes_per_s: rate(1),
-            from_worker_bytes_per_s: rate(2),
-            to_worker_over_memcpy: median(0) / median(1),
-            from_worker_over_memcpy: median(0) / median(2),
+            memcpy_bytes_per_s: rate(memcpy),
+            to_worker_bytes_per_s: rate(inward),
+            from_worker_bytes_per_s: rate(outward),
+            to_worker_over_memcpy: memcpy / inward,
+            from_worker_over_memcpy: memcpy / outward,
             short_bytes: SHORT_BYTES,
-            short_to_worker_ns: ns(3),
-            short_from_worker_ns: ns(4),
-            empty_run_ns: ns(5),
+            short_to_worker_ns: ns(short_inward),
+            short_from_worker_ns: ns(short_outward),
+            empty_run_ns: ns(empty_run),
             start_ns: u64::try_from(start.as_nanos()).unwrap_or(u64::MAX),
-        })
+        }
     }
 
     fn timed(begin: &dyn Fn() -> Result<Fence, TransferError>) -> Result<Duration, Failure> {
         let begun = Instant::now();
         begin().and_then(Fence::wait).map_err(Failure::work)?;
         Ok(begun.elapsed())
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        /// The median of each row, which is neither its mean nor in its middle, is told under its name and in its unit.
+        #[test]
+        fn every_figure_is_recomputed_from_its_runs() {
+            let around = |median: f64| vec![median * 5.0, median / 2.0, median];
+            let seconds = [0.0625, 0.125, 0.25, 5e-8, 4e-8, 1.6e-5];
+            let found = figures(3, Duration::from_micros(7_500), &seconds.map(around));
+            let whole = LONG_BYTES;
+            assert_eq!((found.runs, found.bytes, found.short_bytes), (3, whole, 4));
+            let rates =
+                [found.memcpy_bytes_per_s, found.to_worker_bytes_per_s, found.from_worker_bytes_per_s];
+            assert_eq!(rates, [16 * whole, 8 * whole, 4 * whole]);
+            assert_eq!((found.to_worker_over_memcpy, found.from_worker_over_memcpy), (0.5, 0.25));
+            let short = [found.short_to_worker_ns, found.short_from_worker_ns, found.empty_run_ns];
+            assert_eq!((short, found.start_ns), ([50, 40, 16_000], 7_500_000));
+        }
     }
 }
 

@@ -234,3 +234,39 @@ impl Worker {
         }
     }
 }
+
+#[cfg(all(test, not(dml_loom)))]
+mod tests {
+    use super::*;
+    use crate::shared::window::memory;
+
+    /// A worker with functions of its own, and nothing loaded.
+    fn worker(names: &[&str]) -> Worker {
+        let own = Window::map(memory("dml-test", 4096).unwrap(), 4096).unwrap();
+        let native = || -> Arc<Native> { Arc::new(Box::new(|_: &mut Call<'_>| Ok(()))) };
+        let functions = Functions {
+            registry: names.iter().map(|name| ((*name).to_owned(), native())).collect(),
+            libraries: Vec::new(),
+            numbers: BTreeMap::new(),
+            found: Vec::new(),
+        };
+        let windows = Windows { own, shared: None };
+        Worker { windows, threads: 1, functions: Mutex::new(functions), origin: Origin::here() }
+    }
+
+    /// A library that happens to have a function of the same name changes nothing for those who rely on the worker's.
+    #[test]
+    fn the_workers_own_functions_go_before_those_of_libraries() {
+        let worker = worker(&["cos", "own"]);
+        assert_eq!((worker.find("sin"), worker.find("nowhere")), (None, None));
+        // A library that every machine has, which has cos and sin.
+        assert_eq!(worker.load(b"libm.so.6"), Reply::Loaded);
+        assert_eq!(
+            ["sin", "cos", "own", "nowhere"].map(|name| worker.find(name)),
+            [Some(0), Some(1), Some(2), None]
+        );
+        let is_own = |number: usize| matches!(worker.functions.lock().found[number], Found::Native(_));
+        assert_eq!([0, 1, 2].map(is_own), [false, true, true]);
+        assert_eq!(["own", "sin", "cos"].map(|name| worker.find(name)), [Some(2), Some(0), Some(1)]);
+    }
+}

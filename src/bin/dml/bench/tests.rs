@@ -58,10 +58,11 @@ impl Prepared for Counted {
     }
 }
 
-/// What a benchmark of vecadd on the processor says, how often it began and how often it was checked.
-fn measured(wrong_check: u32) -> (Result<json::Bench, String>, u32, u32) {
+/// Calls `act` with a benchmark of vecadd on the processor, whose checks are counted.
+fn with_bench<R>(wrong_check: u32, more: &[&str], act: impl FnOnce(&Bench<'_>, &Counted) -> R) -> R {
     let arguments = ["dml", "bench", "vecadd", "--size", "100", "--runs", "3"];
-    let Command::Bench(options) = Arguments::parse_from(arguments).command else { unreachable!() };
+    let arguments = Arguments::parse_from(arguments.iter().chain(more));
+    let Command::Bench(options) = arguments.command else { unreachable!() };
     let only = DiscoverOptions::default().only(["cpu"]).limit("cpu", 1);
     let platform = Platform::builder().discover_with(&only).expect("a processor").build().expect("sound");
     let devices = [platform.device("cpu").expect("a processor")];
@@ -79,8 +80,56 @@ fn measured(wrong_check: u32) -> (Result<json::Bench, String>, u32, u32) {
         workload,
         prepared: &prepared,
     };
-    let result = bench.measure().map_err(|failure| failure.to_string());
-    (result, prepared.resets.into_inner(), prepared.checks.into_inner())
+    act(&bench, &prepared)
+}
+
+/// What a benchmark says, how often it began and how often it was checked.
+fn measured(wrong_check: u32) -> (Result<json::Bench, String>, u32, u32) {
+    with_bench(wrong_check, &[], |bench, prepared| {
+        let result = bench.measure().map_err(|failure| failure.to_string());
+        let count = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
+        (result, count(&prepared.resets), count(&prepared.checks))
+    })
+}
+
+/// What is told of a single run is told of the median one, and what is told of transfers under compute of the recorded one.
+#[test]
+fn the_row_of_a_device_and_the_traffic_are_those_of_the_median_run() {
+    with_bench(0, &[], |bench, _| {
+        let report = bench.run_once(&bench.coexecutor(bench.devices, &[1.0], PolicySpec::Static));
+        let report = report.expect("nothing is wrong").report;
+        let run = |seconds: f64, number: u64| {
+            let mut report = report.clone();
+            report.devices[0].busy = Duration::from_secs(number);
+            report.devices[0].end = Duration::from_secs(10 * number);
+            (report.devices[0].packages, report.devices[0].items) = (100 * number, 1000 * number);
+            let (from, to) = ("ram".to_owned(), "gpu".to_owned());
+            let transfer = json::BenchTransfer { from, to, bytes: number, copies: 7, seconds: 0.5 };
+            let operations = [("map", number)].into();
+            Run { seconds, report, events: Vec::new(), operations, transfers: vec![transfer] }
+        };
+        let timed = Timed { runs: vec![run(4.0, 1), run(1.0, 2), run(2.0, 3), run(8.0, 4), run(1.5, 5)] };
+        let alone = Alone { seconds: vec![3.0], native_s: BTreeMap::new() };
+        let mut overlap = Overlap::default();
+        (overlap.transfer, overlap.under_compute) = (Duration::from_secs(8), Duration::from_secs(2));
+        let result = bench.result(alone, &[0.75], &Together { timed, overlap }, None);
+        assert_eq!((result.coexec_s, result.coexec_min_s, result.coexec_max_s), (2.0, 1.0, 8.0));
+        let row = &result.devices[0];
+        assert_eq!((row.alone_s, row.power, row.busy_s, row.end_s), (3.0, 0.75, 3.0, 30.0));
+        assert_eq!((row.packages, row.items), (300, 3000));
+        assert_eq!((result.transfers[0].bytes, result.operations["map"]), (3, 3));
+        let json::UnderCompute { transfer_s, under_compute_s, part } = result.under_compute;
+        assert_eq!((transfer_s, under_compute_s, part), (8.0, 2.0, Some(0.25)));
+    });
+}
+
+/// The hand-written program has as many units as the device, whose last limit counts.
+#[test]
+fn the_last_limit_of_a_device_is_that_of_the_hand_written_program() {
+    let limits = ["--limit", "cpu=4", "--limit", "opencl:0=3", "--limit", "cpu=1"];
+    with_bench(0, &limits, |bench, _| {
+        assert_eq!(bench.unit_limit("cpu").expect("a device"), Some(1));
+    });
 }
 
 #[test]
