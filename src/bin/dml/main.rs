@@ -15,6 +15,7 @@ mod offload;
 mod plan;
 mod progress;
 mod reproduce;
+mod single;
 mod speeds;
 mod suite;
 mod table;
