@@ -112,3 +112,28 @@ fn results_are_compared_bit_by_bit() {
         assert_eq!(differs(one, other).map(|found| found.0), Some(1));
     }
 }
+
+/// The sides of the host, whose results are equal until one is changed.
+#[test]
+fn a_result_that_differs_or_is_wrong_is_told() {
+    let bench = Bench::open("cpu", Memory::Found).unwrap();
+    let (platform, device, edge) = (&bench.platform, bench.device, 17);
+    let prepared = Workload::Matmul.prepare(platform, &[device], &Input::Size(edge)).unwrap();
+    let hand = Hand::new(bench.form, edge).unwrap();
+    let coexecutor = Coexecutor::new(platform).devices([device]);
+    let mut both = Both { bench: &bench, edge, hand, coexecutor, prepared };
+    assert!(both.hand().unwrap() > Duration::ZERO && both.dml().unwrap() > Duration::ZERO);
+    both.compare().unwrap();
+    both.prepared.verify().unwrap();
+    let Hand::Threads { out, .. } = &mut both.hand else { panic!("the host runs threads") };
+    out[3 * 17 + 2] += 1.0;
+    let told = both.compare().unwrap_err();
+    assert!(matches!(told, SingleError::Differs { element: 53, .. }), "{told}");
+    assert!(told.to_string().starts_with("cpu, matrices of edge 17: element 53 is "), "{told}");
+    // A run by hand computes all of it again, and leaves nothing of the run before.
+    both.hand().unwrap();
+    both.compare().unwrap();
+    // Without a run on DML, what is there is not taken for its result.
+    both.prepared.reset().unwrap();
+    assert!(matches!(both.compare(), Err(SingleError::Differs { element: 0, .. })));
+}
