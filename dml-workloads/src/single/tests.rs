@@ -113,15 +113,19 @@ fn results_are_compared_bit_by_bit() {
     }
 }
 
+/// Both sides of a device with matrices of this edge.
+fn both(bench: &Bench, edge: u64) -> Both<'_> {
+    let device = [bench.device];
+    let prepared = Workload::Matmul.prepare(&bench.platform, &device, &Input::Size(edge)).unwrap();
+    let coexecutor = Coexecutor::new(&bench.platform).devices(device);
+    Both { bench, edge, hand: Hand::new(bench.form, edge).unwrap(), coexecutor, prepared }
+}
+
 /// The sides of the host, whose results are equal until one is changed.
 #[test]
 fn a_result_that_differs_or_is_wrong_is_told() {
     let bench = Bench::open("cpu", Memory::Found).unwrap();
-    let (platform, device, edge) = (&bench.platform, bench.device, 17);
-    let prepared = Workload::Matmul.prepare(platform, &[device], &Input::Size(edge)).unwrap();
-    let hand = Hand::new(bench.form, edge).unwrap();
-    let coexecutor = Coexecutor::new(platform).devices([device]);
-    let mut both = Both { bench: &bench, edge, hand, coexecutor, prepared };
+    let mut both = both(&bench, 17);
     assert!(both.hand().unwrap() > Duration::ZERO && both.dml().unwrap() > Duration::ZERO);
     both.compare().unwrap();
     both.prepared.verify().unwrap();
@@ -136,4 +140,31 @@ fn a_result_that_differs_or_is_wrong_is_told() {
     // Without a run on DML, what is there is not taken for its result.
     both.prepared.reset().unwrap();
     assert!(matches!(both.compare(), Err(SingleError::Differs { element: 0, .. })));
+}
+
+/// What one run brings to a device and back, every run brings: nothing is there from the run before.
+#[test]
+fn every_run_on_dml_begins_on_the_host_and_ends_there() {
+    for memory in [Memory::Found, Memory::Bound] {
+        let bench = match Bench::open("opencl:0", memory) {
+            Ok(bench) => bench,
+            Err(error) => {
+                let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
+                assert!(!expected, "DML_EXPECT names opencl, and there is no device: {error}");
+                eprintln!("SKIPPED every_run_on_dml: no OpenCL device: {error}");
+                return;
+            }
+        };
+        let edge = 17;
+        let mut both = both(&bench, edge);
+        both.dml().unwrap();
+        for _ in 0..2 {
+            bench.platform.counters().reset();
+            both.dml().unwrap();
+            let moved: u64 =
+                bench.platform.counters().transfers().iter().map(|transfer| transfer.bytes).sum();
+            let matrices = if memory == Memory::Bound { 0 } else { 3 };
+            assert_eq!(moved, matrices * edge * edge * 4, "{memory:?}");
+        }
+    }
 }
