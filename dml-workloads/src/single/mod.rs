@@ -252,7 +252,7 @@ pub enum SingleError {
         /// The rows and columns of the matrices.
         edge: u64,
         /// What the reference says.
-        cause: VerifyError,
+        cause: Box<VerifyError>,
     },
 }
 
@@ -392,7 +392,10 @@ impl Bench {
             prepared,
         };
         let pairs = take_turns(&mut both, pairs, after_pair)?;
-        let wrong = |cause| SingleError::Wrong { device: self.name().to_owned(), edge, cause };
+        let wrong = |cause| {
+            let cause = Box::new(cause);
+            SingleError::Wrong { device: self.name().to_owned(), edge, cause }
+        };
         both.prepared.verify().map_err(wrong)?;
         Measured::new(edge, pairs).ok_or_else(|| SingleError::NoTime { device: self.name().to_owned(), edge })
     }

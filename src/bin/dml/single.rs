@@ -31,7 +31,7 @@ pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
                 TableSize::Paper => bench.edge_for(length.duration()),
             };
             let step = || progress.step(&format!("{name}: {}", length.name()));
-            let measured = edge.and_then(|edge| bench.measure(edge, pairs(options, length), step));
+            let measured = bench.measure(edge.map_err(failure_of)?, pairs(options, length), step);
             let goal = (options.size == TableSize::Paper).then(|| length.goal());
             let device = (bench.name(), bench.description(), bench.units());
             rows.push(row(device, length, goal, &measured.map_err(failure_of)?));
