@@ -4,7 +4,7 @@
 //!   Bench::open(device) ─▶ edge_for(length) ─▶ measure ─┬─ by hand: threads of a pool, or straight OpenCL
 //!                                                       └─ Coexecutor over this device alone
 //! ```
-//! The kernel is [`matmul`](crate::matmul): regular, with results that are exact, so that both sides can be compared bit by bit.
+//! The kernel is [`matmul`]: regular, with results that are exact, so that both sides can be compared bit by bit.
 //!
 //! # What holds here
 //! 1. **Both sides do the same**: the same kernel with the same work-groups over the same rows of the same matrices, on as many
