@@ -242,8 +242,10 @@ impl Baseline {
 impl Drop for Baseline {
     fn drop(&mut self) {
         if self.origin.is_here() {
-            // A buffer that is mapped outlives its release. Nobody is left to be told of a failure.
-            let _ = self.objects.unmap_all();
+            if self.objects.storage == Storage::OfHost {
+                // A buffer that is mapped outlives its release. Nobody is left to be told of a failure.
+                let _ = self.objects.unmap_all();
+            }
             // SAFETY: dropped once, here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.objects) }
         }

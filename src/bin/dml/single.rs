@@ -213,6 +213,7 @@ mod tests {
         let rows = vec![
             row(Length::Millisecond, Some(1.05)),
             row(Length::Second, Some(1.01)),
+            row(Length::FiftyMilliseconds, Some(1.02)),
             row(Length::Second, None),
         ];
         let left_out = vec![json::SingleLeftOut { device: "cuda:0".to_owned(), reason: "of a reason" }];
@@ -236,8 +237,8 @@ mod tests {
         assert_eq!(cells[0][3..6], ["by hand", "dml", "more"]);
         assert_eq!(cells[1], ["cpu", "1 ms", "61", "1.00 ms", "1.04 ms", "40.0 us", "1.040", "1.05", "yes"]);
         assert_eq!(cells[2][6..], ["1.040", "1.01", "missed"]);
-        assert_eq!(cells[3][7..], ["-", "-"]);
-        assert_eq!((result.missed, more(-7e-6)), (1, "-7.0 us".to_owned()));
+        assert_eq!(cells[4][7..], ["-", "-"]);
+        assert_eq!((result.missed, more(-7e-6)), (2, "-7.0 us".to_owned()));
     }
 
     #[test]
