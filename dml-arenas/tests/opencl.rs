@@ -363,10 +363,16 @@ fn the_baseline_does_the_same_by_hand() {
         items: [1000, 1],
         local: [64, 1],
     };
-    let mut baseline = Baseline::new(spec(SCALE, None)).unwrap();
-    assert!(baseline.run().unwrap().as_nanos() > 0);
-    let expected = words(&input).into_iter().zip(0..).map(|(word, i)| word.wrapping_mul(11).wrapping_add(i));
-    assert!(words(baseline.output(0)).into_iter().eq(expected));
+    let expected =
+        || words(&input).into_iter().zip(0..).map(|(word, i)| word.wrapping_mul(11).wrapping_add(i));
+    for make in [Baseline::new, Baseline::suited] {
+        let mut baseline = make(spec(SCALE, None)).unwrap();
+        // The second run finds the buffers as the first has left them.
+        for _ in 0..2 {
+            assert!(baseline.run().unwrap().as_nanos() > 0);
+            assert!(words(baseline.output(0)).into_iter().eq(expected()));
+        }
+    }
     assert!(matches!(Baseline::new(spec("nonsense", None)), Err(BaselineError::Build { .. })));
     assert!(matches!(Baseline::new(spec(SCALE, Some(0))), Err(BaselineError::Device { .. })));
 }

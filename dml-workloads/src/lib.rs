@@ -31,6 +31,8 @@ pub mod rap;
 pub mod ray;
 pub mod saxpy;
 #[cfg(feature = "opencl")]
+pub mod single;
+#[cfg(feature = "opencl")]
 pub mod table1;
 pub mod taylor;
 pub mod vecadd;

@@ -2,17 +2,21 @@
 //! order in which devices are numbered.
 
 pub mod hand;
+mod host_pages;
 
 use super::device::{Part, list};
 use super::error::words;
 use crate::fork::Origin;
+use host_pages::HostPages;
 use opencl3::command_queue::CommandQueue;
 use opencl3::context::Context;
-use opencl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, ClError};
+use opencl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, CL_MAP_FAILURE, ClError};
 use opencl3::kernel::{CL_KERNEL_WORK_GROUP_SIZE, Kernel, get_kernel_work_group_info};
-use opencl3::memory::{Buffer, CL_MEM_READ_ONLY, CL_MEM_READ_WRITE, ClMem};
+use opencl3::memory::{
+    Buffer, CL_MAP_READ, CL_MAP_WRITE, CL_MEM_READ_ONLY, CL_MEM_READ_WRITE, CL_MEM_USE_HOST_PTR, ClMem,
+};
 use opencl3::program::Program;
-use opencl3::types::{CL_BLOCKING, CL_NON_BLOCKING};
+use opencl3::types::{CL_BLOCKING, CL_NON_BLOCKING, cl_map_flags, cl_mem};
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -109,22 +113,51 @@ struct Objects {
     _part: Part,
     global: [usize; 2],
     local: Option<[usize; 2]>,
+    storage: Storage,
 }
 
+/// Where the buffers have their bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Storage {
+    /// In memory of the device's: inputs are written and outputs read.
+    OfDevice,
+    /// In the host's memory, which the device uses: inputs are unmapped and outputs mapped.
+    OfHost,
+}
+
+/// A buffer and the host's bytes of it. The buffer goes first: it may stand on the bytes.
 #[derive(Debug)]
 struct Slot {
     buffer: Buffer<u8>,
-    data: Vec<u8>,
+    data: HostPages,
     is_output: bool,
+    /// Whether the host has mapped the buffer, whose bytes are `data` then.
+    is_mapped: bool,
 }
 
 impl Baseline {
-    /// Opens the device, builds the program, allocates the buffers and sets the arguments.
+    /// Opens the device, builds the program, allocates the buffers in the device's memory and sets the arguments. A run writes the
+    /// inputs and reads the outputs.
     ///
     /// # Errors
     /// The [`BaselineError`] of the step that failed.
     pub fn new(spec: BaselineSpec<'_>) -> Result<Self, BaselineError> {
         let part = open(spec.device, spec.limit)?;
+        Self::on(part, Storage::OfDevice, spec)
+    }
+
+    /// As [`new`](Self::new), but on a device that shares the host's memory the buffers stand on that memory
+    /// (`CL_MEM_USE_HOST_PTR`). There a run unmaps the inputs, maps the outputs, and copies nothing.
+    ///
+    /// # Errors
+    /// As of [`new`](Self::new).
+    pub fn suited(spec: BaselineSpec<'_>) -> Result<Self, BaselineError> {
+        let part = open(spec.device, spec.limit)?;
+        let storage = if part.is_discrete { Storage::OfDevice } else { Storage::OfHost };
+        Self::on(part, storage, spec)
+    }
+
+    fn on(part: Part, storage: Storage, spec: BaselineSpec<'_>) -> Result<Self, BaselineError> {
         let context = Context::from_device(part.device())?;
         // Only `CommandQueue::create` works on OpenCL 1.2; the newer call needs 2.0.
         // SAFETY: a live context and its own device.
@@ -135,8 +168,8 @@ impl Baseline {
         let mut slots = Vec::new();
         for (index, arg) in (0..).zip(spec.args) {
             let (data, is_output) = match arg {
-                BaselineArg::Input(data) => (data, false),
-                BaselineArg::Output(len) => (vec![0; len], true),
+                BaselineArg::Input(data) => (HostPages::of(&data), false),
+                BaselineArg::Output(len) => (HostPages::zeroed(len), true),
                 BaselineArg::U32(value) => {
                     set_scalar(&kernel, index, value)?;
                     continue;
@@ -150,18 +183,15 @@ impl Baseline {
                     continue;
                 }
             };
-            let flags = if is_output { CL_MEM_READ_WRITE } else { CL_MEM_READ_ONLY };
-            // SAFETY: no host pointer is passed.
-            let mut buffer =
-                unsafe { Buffer::<u8>::create(&context, flags, data.len().max(1), std::ptr::null_mut()) }?;
-            if is_output && !data.is_empty() {
+            let mut slot = Slot::new(&context, storage, data, is_output)?;
+            if storage == Storage::OfDevice && is_output && !slot.data.is_empty() {
                 // Memory that nobody has written may be one page of zeros over and over, which is read from a cache.
                 // SAFETY: the buffer has as many bytes as the data, and the call waits.
-                unsafe { queue.enqueue_write_buffer(&mut buffer, CL_BLOCKING, 0, &data, &[]) }?;
+                unsafe { queue.enqueue_write_buffer(&mut slot.buffer, CL_BLOCKING, 0, &slot.data, &[]) }?;
             }
             // SAFETY: the caller's kernel takes a pointer here; the buffer lives as long as the kernel does.
-            unsafe { kernel.set_arg(index, &buffer.get()) }?;
-            slots.push(Slot { buffer, data, is_output });
+            unsafe { kernel.set_arg(index, &slot.buffer.get()) }?;
+            slots.push(slot);
         }
         let most: usize = get_kernel_work_group_info(kernel.get(), part.id(), CL_KERNEL_WORK_GROUP_SIZE)
             .map_err(ClError)?
@@ -173,17 +203,21 @@ impl Baseline {
         };
         let global = [0, 1].map(|axis| spec.items[axis].next_multiple_of(local.unwrap_or([1, 1])[axis]));
         let (_program, _context, _part) = (program, context, part);
-        let objects = Objects { slots, kernel, queue, _program, _context, _part, global, local };
+        let objects = Objects { slots, kernel, queue, _program, _context, _part, global, local, storage };
         Ok(Self { objects: ManuallyDrop::new(objects), origin: Origin::here() })
     }
 
-    /// Writes the inputs, runs the kernel over all work-items, reads the outputs, and waits once for all of these.
+    /// Hands the inputs to the device, runs the kernel over all work-items, brings the outputs back, and waits once for all of
+    /// these. Returns how long that took. Where the buffers stand on the host's memory, the host takes them back before.
     ///
     /// # Errors
     /// [`BaselineError::Call`] if a call fails, and in a fork.
     pub fn run(&mut self) -> Result<Duration, BaselineError> {
         if !self.origin.is_here() {
             return Err(ClError(CL_DEVICE_NOT_AVAILABLE).into());
+        }
+        if self.objects.storage == Storage::OfHost {
+            self.objects.take_back()?;
         }
         let start = Instant::now();
         let enqueued = self.objects.enqueue();
@@ -194,7 +228,7 @@ impl Baseline {
         Ok(start.elapsed())
     }
 
-    /// The bytes of the `index`-th output buffer, as of the last run.
+    /// The bytes of the `index`-th output buffer, as of the last run that succeeded.
     ///
     /// # Panics
     /// When the arguments have fewer outputs.
@@ -208,15 +242,88 @@ impl Baseline {
 impl Drop for Baseline {
     fn drop(&mut self) {
         if self.origin.is_here() {
+            if self.objects.storage == Storage::OfHost {
+                // A buffer that is mapped outlives its release. Nobody is left to be told of a failure.
+                let _ = self.objects.unmap_all();
+            }
             // SAFETY: dropped once, here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.objects) }
         }
     }
 }
 
+impl Slot {
+    fn new(
+        context: &Context,
+        storage: Storage,
+        mut data: HostPages,
+        is_output: bool,
+    ) -> Result<Self, ClError> {
+        let access = if is_output { CL_MEM_READ_WRITE } else { CL_MEM_READ_ONLY };
+        // OpenCL has no empty buffers.
+        let (flags, address) = match storage {
+            Storage::OfHost if !data.is_empty() => (access | CL_MEM_USE_HOST_PTR, data.as_mut_ptr().cast()),
+            _ => (access, std::ptr::null_mut()),
+        };
+        // SAFETY: a live context. An address has as many bytes, which the slot keeps until the buffer is released, and which the
+        // host uses only while the buffer is mapped.
+        let buffer = unsafe { Buffer::<u8>::create(context, flags, data.len().max(1), address) }?;
+        Ok(Self { buffer, data, is_output, is_mapped: false })
+    }
+
+    /// Maps the bytes of a buffer on the host's memory, and does not wait.
+    fn map(&mut self, queue: &CommandQueue, access: cl_map_flags) -> Result<(), ClError> {
+        if self.is_mapped || self.data.is_empty() {
+            return Ok(());
+        }
+        let (len, mut address): (_, cl_mem) = (self.data.len(), std::ptr::null_mut());
+        // SAFETY: the buffer has these bytes; nobody touches them until the queue is finished.
+        unsafe {
+            queue.enqueue_map_buffer(&self.buffer, CL_NON_BLOCKING, access, 0, len, &mut address, &[])
+        }?;
+        self.is_mapped = true;
+        // The standard has it so.
+        if address.addr() == self.data.as_mut_ptr().addr() { Ok(()) } else { Err(ClError(CL_MAP_FAILURE)) }
+    }
+
+    /// Ends the mapping, and does not wait.
+    fn unmap(&mut self, queue: &CommandQueue) -> Result<(), ClError> {
+        if !self.is_mapped {
+            return Ok(());
+        }
+        let address = self.data.as_mut_ptr().cast();
+        // SAFETY: the address that the mapping of this buffer returned; nobody touches the bytes until the next one.
+        unsafe { queue.enqueue_unmap_mem_object(self.buffer.get(), address, &[]) }?;
+        self.is_mapped = false;
+        Ok(())
+    }
+}
+
 impl Objects {
+    /// Lets the host have the inputs, as if it had just written them, and the device the outputs.
+    fn take_back(&mut self) -> Result<(), ClError> {
+        for slot in &mut self.slots {
+            match slot.is_output {
+                true => slot.unmap(&self.queue)?,
+                false => slot.map(&self.queue, CL_MAP_READ | CL_MAP_WRITE)?,
+            }
+        }
+        self.queue.finish()
+    }
+
+    fn unmap_all(&mut self) -> Result<(), ClError> {
+        for slot in &mut self.slots {
+            slot.unmap(&self.queue)?;
+        }
+        self.queue.finish()
+    }
+
     fn enqueue(&mut self) -> Result<(), ClError> {
         for slot in self.slots.iter_mut().filter(|slot| !slot.is_output && !slot.data.is_empty()) {
+            if self.storage == Storage::OfHost {
+                slot.unmap(&self.queue)?;
+                continue;
+            }
             // SAFETY: the buffer has as many bytes as the data, which nobody touches until `run` finished the queue.
             unsafe {
                 self.queue.enqueue_write_buffer(&mut slot.buffer, CL_NON_BLOCKING, 0, &slot.data, &[])
@@ -232,6 +339,10 @@ impl Objects {
             }?;
         }
         for slot in self.slots.iter_mut().filter(|slot| slot.is_output && !slot.data.is_empty()) {
+            if self.storage == Storage::OfHost {
+                slot.map(&self.queue, CL_MAP_READ)?;
+                continue;
+            }
             // SAFETY: as for the inputs.
             unsafe { self.queue.enqueue_read_buffer(&slot.buffer, CL_NON_BLOCKING, 0, &mut slot.data, &[]) }?;
         }

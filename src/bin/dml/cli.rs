@@ -207,15 +207,26 @@ pub(crate) struct ReplayOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReproduceOptions {
-    /// The table: table1, operation counts and times of the data layer beside OpenCL by hand.
+    /// The table: table1, operation counts and times of the data layer beside OpenCL by hand; single, one device through the
+    /// runtime beside the same kernel without DML.
     #[arg(value_name = "TABLE", value_enum)]
     pub(crate) table: Table,
 
-    /// tiny takes milliseconds, small is that of dml bench, paper is as published.
+    /// Of single: the devices, such as cpu,opencl:0; all that have a hand-written form by default.
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) devices: Vec<String>,
+
+    /// Of single: where the devices have their storage on DML; bound means main memory for OpenCL devices.
+    #[arg(long, default_value = "auto", value_enum)]
+    pub(crate) memory: Memory,
+
+    /// tiny takes milliseconds, small is that of dml bench, paper is as published. Of single: paper is a second, 50 ms and 1 ms, to
+    /// which the goals belong, and small a tenth of each.
     #[arg(long, default_value = "paper", value_enum)]
     pub(crate) size: TableSize,
 
-    /// Rounds that count, after one that does not; every mode runs once in each, in an order that repeats after four.
+    /// Rounds that count, after one that does not; every mode runs once in each, in an order that repeats after four. Of single:
+    /// pairs of a second; there are twice as many of 50 ms, and ten times as many of 1 ms.
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,
 
@@ -255,6 +266,8 @@ impl Memory {
 pub(crate) enum Table {
     /// Operation counts and times of vecadd, matmul and bfs, by hand and on the data layer.
     Table1,
+    /// One device through the runtime beside the same kernel without DML.
+    Single,
 }
 
 /// How large the workloads of a table are to be.

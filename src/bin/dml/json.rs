@@ -259,6 +259,54 @@ pub(crate) struct ReproducedRatios {
     pub(crate) noopt_over_hand: f64,
 }
 
+/// What `dml reproduce single` prints.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Single {
+    pub(crate) table: &'static str,
+    pub(crate) workload: &'static str,
+    pub(crate) size: &'static str,
+    pub(crate) memory: &'static str,
+    pub(crate) runs: u32,
+    pub(crate) verified: bool,
+    pub(crate) missed: u64,
+    pub(crate) rows: Vec<SingleRow>,
+    pub(crate) left_out: Vec<SingleLeftOut>,
+}
+
+/// One device and one length.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct SingleRow {
+    pub(crate) device: String,
+    pub(crate) description: String,
+    pub(crate) units: u32,
+    pub(crate) length: &'static str,
+    pub(crate) edge: u64,
+    pub(crate) pairs: u64,
+    pub(crate) hand: SingleTimes,
+    pub(crate) dml: SingleTimes,
+    pub(crate) more_s: f64,
+    pub(crate) ratio: f64,
+    pub(crate) ratio_min: f64,
+    pub(crate) ratio_max: f64,
+    pub(crate) goal: Option<f64>,
+    pub(crate) kept: Option<bool>,
+}
+
+/// The times of one side.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct SingleTimes {
+    pub(crate) seconds: f64,
+    pub(crate) seconds_min: f64,
+    pub(crate) seconds_max: f64,
+}
+
+/// A device without a hand-written form.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct SingleLeftOut {
+    pub(crate) device: String,
+    pub(crate) reason: &'static str,
+}
+
 /// What `dml bench never-loses` prints.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NeverLoses {

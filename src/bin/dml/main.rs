@@ -16,6 +16,7 @@ mod plan;
 mod progress;
 mod replay;
 mod reproduce;
+mod single;
 mod speeds;
 mod suite;
 mod table;

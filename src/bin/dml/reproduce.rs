@@ -1,12 +1,12 @@
-//! `dml reproduce table1`: the paper's counts and times beside those of this machine.
+//! `dml reproduce`: the tables of papers; here table 1, the paper's counts and times beside those of this machine.
 
-use crate::cli::{ReproduceOptions, Table, TableSize};
+use crate::cli::{Memory, ReproduceOptions, Table, TableSize};
 use crate::failure::{self, Failure};
 use crate::progress::Progress;
-use crate::{json, table};
+use crate::{json, single, table};
 use dml::scheduler::metrics::Summary;
 use dml_workloads::prepare::Input;
-use dml_workloads::table1::{Bench, Measured, Mode, Operations, Published, Row, Table1Error, Timed};
+use dml_workloads::table1::{Bench, DEVICE, Measured, Mode, Operations, Published, Row, Table1Error, Timed};
 
 /// The modes that the paper has.
 const PUBLISHED: [Mode; 3] = [Mode::Hand, Mode::Noopt, Mode::Opt];
@@ -15,10 +15,19 @@ const PUBLISHED: [Mode; 3] = [Mode::Hand, Mode::Noopt, Mode::Opt];
 pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     match options.table {
         Table::Table1 => table1(options),
+        Table::Single => single::run(options),
     }
 }
 
 fn table1(options: &ReproduceOptions) -> Result<(), Failure> {
+    let of_single = match (options.devices.first(), options.memory) {
+        (Some(device), _) => Some(format!("--devices {device}")),
+        (None, Memory::Auto) => None,
+        (None, memory) => Some(format!("--memory {}", memory.name())),
+    };
+    if let Some(option) = of_single {
+        return Err(Failure::Usage(format!("{option} is for single: table1 has its own modes, of {DEVICE}")));
+    }
     let size = match options.size {
         TableSize::Tiny => Input::Tiny,
         TableSize::Small => Input::Small,

@@ -1,0 +1,83 @@
+//! The product of two matrices without DML.
+
+use super::SingleError;
+use crate::matmul::{self, Problem};
+use crate::prepare::{Input, Recipe};
+use dml_arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use std::time::{Duration, Instant};
+
+/// How a program is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A call of the host's kernel on so many threads.
+    Threads(u32),
+    /// Straight OpenCL on the device of this number.
+    OpenCl(usize),
+}
+
+/// A program and its data, ready to run.
+#[derive(Debug)]
+pub(super) enum Hand {
+    Threads { pool: ThreadPool, problem: Problem, out: Vec<f32> },
+    OpenCl(Box<Baseline>),
+}
+
+impl Hand {
+    /// Makes the same matrices as [`Workload::Matmul`](crate::prepare::Workload::Matmul) does of this edge, opens the device and
+    /// builds the kernel.
+    pub(super) fn new(form: Form, edge: u64) -> Result<Self, SingleError> {
+        let problem = Problem::of(&Input::Size(edge))?;
+        match form {
+            Form::Threads(threads) => {
+                let pool = ThreadPoolBuilder::new().num_threads(threads.max(1) as usize).build();
+                let pool =
+                    pool.map_err(|cause| SingleError::Threads { threads, cause: cause.to_string() })?;
+                Ok(Self::Threads { pool, out: vec![f32::NAN; problem.a().len()], problem })
+            }
+            Form::OpenCl(device) => {
+                let input = |matrix: &[f32]| BaselineArg::Input(bytemuck::cast_slice(matrix).to_vec());
+                let spec = BaselineSpec {
+                    device,
+                    limit: None,
+                    source: matmul::OPENCL_SOURCE,
+                    kernel: matmul::OPENCL_KERNEL,
+                    options: "",
+                    args: vec![
+                        input(problem.a()),
+                        input(problem.b()),
+                        BaselineArg::Output(size_of_val(problem.a())),
+                        BaselineArg::U32(edge as u32),
+                        BaselineArg::U64(edge),
+                    ],
+                    items: [edge as usize; 2],
+                    local: matmul::LOCAL_SIZE.map(|size| size as usize),
+                };
+                Ok(Self::OpenCl(Box::new(Baseline::suited(spec)?)))
+            }
+        }
+    }
+
+    /// Runs once, from inputs in the host's memory to a result that the host can read. Returns how long it took.
+    pub(super) fn run(&mut self) -> Result<Duration, SingleError> {
+        match self {
+            Self::Threads { pool, problem, out } => {
+                // As the runs on DML find theirs: just written, and wrong.
+                out.fill(f32::NAN);
+                let (edge, a, b) = (problem.items(), problem.a(), problem.b());
+                let begun = Instant::now();
+                pool.install(|| matmul::host(0..edge, edge, a, b, out));
+                Ok(begun.elapsed())
+            }
+            Self::OpenCl(baseline) => Ok(baseline.run()?),
+        }
+    }
+
+    /// The result of the last run.
+    pub(super) fn output(&self) -> &[f32] {
+        match self {
+            Self::Threads { out, .. } => out,
+            Self::OpenCl(baseline) => bytemuck::cast_slice(baseline.output(0)),
+        }
+    }
+}

@@ -1,0 +1,528 @@
+//! One device through the runtime beside the same kernel without DML: what co-execution costs where there is nothing to share.
+//!
+//! ```text
+//!   Bench::open(device) ─▶ edge_for(length) ─▶ measure ─┬─ by hand: threads of a pool, or straight OpenCL
+//!                                                       └─ Coexecutor over this device alone
+//! ```
+//! The kernel is [`matmul`]: regular, with results that are exact, so that both sides can be compared bit by bit.
+//!
+//! # What holds here
+//! 1. **Both sides do the same**: the same kernel with the same work-groups over the same rows of the same matrices, on as many
+//!    threads or the same device.
+//! 2. **Both sides time the same**: from inputs in the host's memory to a result that the host can read. Devices are open, kernels
+//!    built and buffers made before.
+//! 3. **By hand is as a good programmer writes it for this sort of device**: on a device that shares the host's memory buffers stand on
+//!    that memory and nothing is copied; elsewhere inputs are written and the result is read, and all of it is waited for once.
+//! 4. **Results are compared after every pair**, and DML's is judged by the reference at the end. It was overwritten before each run.
+//!
+//! # Source
+//! "Automatic OpenCL code generation for multi-device heterogeneous architectures": a single device reaches 0.98 to 1.00 of native
+//! code.
+
+mod hand;
+
+use crate::matmul;
+use crate::prepare::{Input, PrepareError, Prepared, VerifyError, Workload};
+use dml_arenas::opencl::native::BaselineError;
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena};
+use dml_core::{AcquireError, ArenaKind, ConfigError, DeviceId, Platform, ViewError};
+use dml_scheduler::metrics::Summary;
+use dml_scheduler::{Coexecutor, RunError};
+use hand::{Form, Hand};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// How long a kernel runs for which there is a goal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Length {
+    /// A millisecond.
+    Millisecond,
+    /// Fifty milliseconds.
+    FiftyMilliseconds,
+    /// A second.
+    Second,
+}
+
+impl Length {
+    /// Every length, the shortest first.
+    pub const ALL: [Self; 3] = [Self::Millisecond, Self::FiftyMilliseconds, Self::Second];
+
+    /// The length's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Millisecond => "1 ms",
+            Self::FiftyMilliseconds => "50 ms",
+            Self::Second => "1 s",
+        }
+    }
+
+    /// The length itself.
+    #[must_use]
+    pub const fn duration(self) -> Duration {
+        match self {
+            Self::Millisecond => Duration::from_millis(1),
+            Self::FiftyMilliseconds => Duration::from_millis(50),
+            Self::Second => Duration::from_secs(1),
+        }
+    }
+
+    /// The most that DML may take of the time by hand.
+    #[must_use]
+    pub const fn goal(self) -> f64 {
+        match self {
+            Self::Millisecond => 1.05,
+            Self::FiftyMilliseconds => 1.02,
+            Self::Second => 1.01,
+        }
+    }
+
+    /// How many pairs one round has, so that short runs give figures as steady as long ones.
+    #[must_use]
+    pub const fn pairs_per_round(self) -> u32 {
+        match self {
+            Self::Millisecond => 10,
+            Self::FiftyMilliseconds => 2,
+            Self::Second => 1,
+        }
+    }
+}
+
+/// One run of each side, right after each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pair {
+    /// The time by hand.
+    pub hand: Duration,
+    /// The time of DML.
+    pub dml: Duration,
+}
+
+impl Pair {
+    /// A pair of these times.
+    #[must_use]
+    pub const fn new(hand: Duration, dml: Duration) -> Self {
+        Self { hand, dml }
+    }
+
+    /// The time of DML over the time by hand.
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
+        self.dml.as_secs_f64() / self.hand.as_secs_f64()
+    }
+
+    /// How many seconds DML takes more; negative where it takes less.
+    #[must_use]
+    pub fn more(&self) -> f64 {
+        self.dml.as_secs_f64() - self.hand.as_secs_f64()
+    }
+}
+
+/// What was measured of one device at one size.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Measured {
+    /// The rows and columns of the matrices.
+    pub edge: u64,
+    /// The pairs that count, at least one, in their order. None took no time by hand.
+    pub pairs: Vec<Pair>,
+}
+
+impl Measured {
+    /// What these pairs say; nothing without a pair, or if a time by hand is zero.
+    #[must_use]
+    pub fn new(edge: u64, pairs: Vec<Pair>) -> Option<Self> {
+        let says_something = !pairs.is_empty() && pairs.iter().all(|pair| !pair.hand.is_zero());
+        says_something.then_some(Self { edge, pairs })
+    }
+
+    /// The seconds by hand.
+    #[must_use]
+    pub fn hand(&self) -> Summary {
+        self.summary(|pair| pair.hand.as_secs_f64())
+    }
+
+    /// The seconds of DML.
+    #[must_use]
+    pub fn dml(&self) -> Summary {
+        self.summary(|pair| pair.dml.as_secs_f64())
+    }
+
+    /// The ratios within the pairs, whose median is the figure: what slows a pair as a whole says nothing about it.
+    #[must_use]
+    pub fn ratio(&self) -> Summary {
+        self.summary(Pair::ratio)
+    }
+
+    /// The seconds that DML takes more within a pair.
+    #[must_use]
+    pub fn more(&self) -> Summary {
+        self.summary(Pair::more)
+    }
+
+    fn summary(&self, figure: impl Fn(&Pair) -> f64) -> Summary {
+        let figures: Vec<f64> = self.pairs.iter().map(figure).collect();
+        Summary::of(&figures).expect("at least one pair counts, and runs take time")
+    }
+}
+
+/// Why a device could not be measured.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SingleError {
+    /// There is nothing to compare with.
+    #[error("{device} has no hand-written form: {reason}")]
+    NoHandForm {
+        /// The device's name.
+        device: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The device cannot be had.
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    /// The platform cannot be made.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The workload cannot be prepared.
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
+    /// No pair was asked for.
+    #[error("{device} was to be measured in no pairs: one is the least")]
+    NoPairs {
+        /// The device's name.
+        device: String,
+    },
+    /// A run by hand took no time that the clock can tell.
+    #[error("{device}, matrices of edge {edge}: too short for the clock")]
+    NoTime {
+        /// The device's name.
+        device: String,
+        /// The rows and columns of the matrices.
+        edge: u64,
+    },
+    /// The threads of the hand-written program cannot be started.
+    #[error("cannot start {threads} threads for the hand-written program: {cause}")]
+    Threads {
+        /// How many.
+        threads: u32,
+        /// What the operating system said.
+        cause: String,
+    },
+    /// The hand-written program failed.
+    #[error("the hand-written program failed: {0}")]
+    Hand(#[from] BaselineError),
+    /// The run on DML failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The result cannot be acquired.
+    #[error(transparent)]
+    Acquire(#[from] AcquireError),
+    /// The result cannot be read.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// A unit failed: the time is not that of a run.
+    #[error("{device} failed in a run that was timed: {cause}")]
+    Failed {
+        /// The device's name.
+        device: String,
+        /// What it said.
+        cause: String,
+    },
+    /// The results of both sides differ.
+    #[error("{device}, matrices of edge {edge}: element {element} is {by_hand} by hand and {dml} on DML")]
+    Differs {
+        /// The device's name.
+        device: String,
+        /// The rows and columns of the matrices.
+        edge: u64,
+        /// The first element that differs, row-major.
+        element: usize,
+        /// Its value by hand.
+        by_hand: f32,
+        /// Its value on DML.
+        dml: f32,
+    },
+    /// The result of DML is wrong.
+    #[error("{device}, matrices of edge {edge}: the result is wrong: {cause}")]
+    Wrong {
+        /// The device's name.
+        device: String,
+        /// The rows and columns of the matrices.
+        edge: u64,
+        /// What the reference says.
+        cause: Box<VerifyError>,
+    },
+}
+
+/// The devices of a machine, by whether they can be measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Devices {
+    /// Those with a hand-written form, in the platform's order.
+    pub measured: Vec<String>,
+    /// The others, each with the reason.
+    pub left_out: Vec<(String, &'static str)>,
+}
+
+impl Devices {
+    /// Looks for all devices on which kernels run.
+    ///
+    /// # Errors
+    /// [`SingleError::Discover`] and [`SingleError::Config`].
+    pub fn of_machine() -> Result<Self, SingleError> {
+        let platform = Platform::builder().discover_with(&DiscoverOptions::default())?.build()?;
+        let mut devices = Self::default();
+        for (device, desc) in (0..).map(DeviceId).zip(platform.devices()) {
+            match form(&platform, device) {
+                Ok(_) => devices.measured.push(desc.name.to_string()),
+                Err(reason) => devices.left_out.push((desc.name.to_string(), reason)),
+            }
+        }
+        Ok(devices)
+    }
+}
+
+/// How the hand-written program for a device is written, or why there is none.
+fn form(platform: &Platform, device: DeviceId) -> Result<Form, &'static str> {
+    let desc = &platform.devices()[usize::from(device.0)];
+    if platform.host() == Some(device) {
+        return Ok(Form::Threads(desc.units));
+    }
+    let arena = platform.home(device).map(|home| platform.arena(home));
+    let arena = arena.ok_or("it has no memory")?;
+    if arena.downcast_ref::<OpenClArena>().is_some() {
+        let number = desc.name.strip_prefix("opencl:").and_then(|number| number.parse().ok());
+        return number.map(Form::OpenCl).ok_or("its name has no number to find it by");
+    }
+    Err(match arena.desc().kind {
+        ArenaKind("cuda") => "no program for CUDA is written yet",
+        ArenaKind("offload") => "a worker is reached through DML alone",
+        _ => "there is no program for its memory",
+    })
+}
+
+/// Where a device has the storage of its buffers on DML.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Memory {
+    /// As it is found: what discovery makes of the device without being told anything.
+    #[default]
+    Found,
+    /// In main memory, where the device can be bound to it (`DiscoverOptions::bind`), as a program by hand has it that shares memory.
+    Bound,
+}
+
+/// One device, ready to be measured.
+#[derive(Debug)]
+pub struct Bench {
+    platform: Platform,
+    device: DeviceId,
+    form: Form,
+}
+
+impl Bench {
+    /// Opens a device on a platform of its own.
+    ///
+    /// # Errors
+    /// [`SingleError::Discover`] for a device that is not there, [`SingleError::NoHandForm`] for one that has nothing to compare with,
+    /// [`SingleError::Config`].
+    pub fn open(device: &str, memory: Memory) -> Result<Self, SingleError> {
+        let options = DiscoverOptions::default().only([device]);
+        let options = match memory {
+            Memory::Bound if device.starts_with("opencl:") => options.bind(device),
+            _ => options,
+        };
+        let platform = Platform::builder().discover_with(&options)?.build()?;
+        let name = device;
+        let device = platform.device(name)?;
+        let form = form(&platform, device)
+            .map_err(|reason| SingleError::NoHandForm { device: name.to_owned(), reason })?;
+        Ok(Self { platform, device, form })
+    }
+
+    /// The device's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.platform.devices()[usize::from(self.device.0)].name
+    }
+
+    /// What the vendor calls the device.
+    #[must_use]
+    pub fn description(&self) -> &str {
+        &self.platform.devices()[usize::from(self.device.0)].description
+    }
+
+    /// The compute units that both sides use.
+    #[must_use]
+    pub fn units(&self) -> u32 {
+        self.platform.devices()[usize::from(self.device.0)].units
+    }
+
+    /// Finds the edge of the matrices whose product takes about so long by hand. It tries edges, each a few times.
+    ///
+    /// # Errors
+    /// Those of the hand-written program, [`SingleError::Prepare`] where memory is short.
+    pub fn edge_for(&self, length: Duration) -> Result<u64, SingleError> {
+        fitting_edge(length, |edge| {
+            let mut hand = Hand::new(self.form, edge)?;
+            // The first run pays for what is done once.
+            let first = hand.run()?;
+            let again = if first > LONG { 1 } else { 5 };
+            (0..again).try_fold(first, |least, _| Ok(least.min(hand.run()?)))
+        })
+    }
+
+    /// Runs both sides in turn on matrices of this edge: a pair that does not count, then `pairs` of them. Which side begins changes
+    /// from pair to pair. Calls `after_pair` after each. The results are compared after each pair, and DML's is judged at the end.
+    ///
+    /// # Errors
+    /// [`SingleError::Differs`], [`SingleError::Wrong`], [`SingleError::NoPairs`], [`SingleError::NoTime`]; whatever keeps a side from running.
+    pub fn measure(&self, edge: u64, pairs: u32, after_pair: impl FnMut()) -> Result<Measured, SingleError> {
+        if pairs == 0 {
+            return Err(SingleError::NoPairs { device: self.name().to_owned() });
+        }
+        let prepared = Workload::Matmul.prepare(&self.platform, &[self.device], &Input::Size(edge))?;
+        let mut both = Both {
+            bench: self,
+            edge,
+            hand: Hand::new(self.form, edge)?,
+            coexecutor: Coexecutor::new(&self.platform).devices([self.device]),
+            prepared,
+        };
+        let pairs = take_turns(&mut both, pairs, after_pair)?;
+        let wrong = |cause| {
+            let cause = Box::new(cause);
+            SingleError::Wrong { device: self.name().to_owned(), edge, cause }
+        };
+        both.prepared.verify().map_err(wrong)?;
+        Measured::new(edge, pairs).ok_or_else(|| SingleError::NoTime { device: self.name().to_owned(), edge })
+    }
+}
+
+/// From this time of a run on, it is not repeated to find a size.
+const LONG: Duration = Duration::from_millis(200);
+/// The first edge that is tried.
+const FIRST_EDGE: u64 = 32;
+/// How often a size is changed, at most.
+const MOST_TRIES: u32 = 24;
+/// How far a time may be from the one asked for, as a factor.
+const CLOSE: f64 = 1.1;
+
+/// The edge with which `time` returns about `length`. Times are taken to grow with the third power of the edge.
+fn fitting_edge<E>(length: Duration, mut time: impl FnMut(u64) -> Result<Duration, E>) -> Result<u64, E> {
+    let mut edge = FIRST_EDGE;
+    for _ in 0..MOST_TRIES {
+        let taken = time(edge)?.as_secs_f64().max(1e-9);
+        let factor = length.as_secs_f64() / taken;
+        if (1.0 / CLOSE..=CLOSE).contains(&factor) {
+            break;
+        }
+        // A short run says little about a long one.
+        let next = edge as f64 * factor.cbrt().clamp(0.25, 4.0);
+        let next = (next.round() as u64).clamp(1, matmul::Problem::LARGEST_EDGE);
+        if next == edge {
+            break;
+        }
+        edge = next;
+    }
+    Ok(edge)
+}
+
+/// What is run in pairs.
+trait Sides {
+    type Error;
+
+    /// One run by hand, and its time.
+    fn hand(&mut self) -> Result<Duration, Self::Error>;
+
+    /// One run on DML, and its time.
+    fn dml(&mut self) -> Result<Duration, Self::Error>;
+
+    /// Compares the results of the last two runs.
+    fn compare(&self) -> Result<(), Self::Error>;
+}
+
+/// A pair that does not count, then so many that do. Each side begins every second pair.
+fn take_turns<S: Sides>(
+    sides: &mut S,
+    pairs: u32,
+    mut after_pair: impl FnMut(),
+) -> Result<Vec<Pair>, S::Error> {
+    let mut counted = Vec::new();
+    for number in 0..=pairs {
+        let pair = if number % 2 == 0 {
+            let hand = sides.hand()?;
+            Pair { hand, dml: sides.dml()? }
+        } else {
+            let dml = sides.dml()?;
+            Pair { hand: sides.hand()?, dml }
+        };
+        sides.compare()?;
+        if number > 0 {
+            counted.push(pair);
+        }
+        after_pair();
+    }
+    Ok(counted)
+}
+
+/// Both sides of one device and size.
+struct Both<'a> {
+    bench: &'a Bench,
+    edge: u64,
+    hand: Hand,
+    coexecutor: Coexecutor,
+    prepared: Box<dyn Prepared>,
+}
+
+impl Sides for Both<'_> {
+    type Error = SingleError;
+
+    fn hand(&mut self) -> Result<Duration, SingleError> {
+        self.hand.run()
+    }
+
+    fn dml(&mut self) -> Result<Duration, SingleError> {
+        self.prepared.reset()?;
+        let begun = Instant::now();
+        let report = self.coexecutor.run(self.prepared.kernel(), self.prepared.items())?;
+        self.prepared.collect()?;
+        let taken = begun.elapsed();
+        match report.failures.first() {
+            None => Ok(taken),
+            Some(failure) => Err(SingleError::Failed {
+                device: self.bench.name().to_owned(),
+                cause: failure.message.clone(),
+            }),
+        }
+    }
+
+    fn compare(&self) -> Result<(), SingleError> {
+        let by_hand: &[f32] = self.hand.output();
+        let host = self.bench.platform.host().ok_or(AcquireError::NoArena { device: self.bench.device })?;
+        for output in self.prepared.outputs() {
+            let grants = self.bench.platform.acquire(host).read(output).wait()?;
+            let dml: &[f32] = grants.slice(output)?;
+            differs(by_hand, dml).map_or(Ok(()), |(element, by_hand, dml)| {
+                let device = self.bench.name().to_owned();
+                Err(SingleError::Differs { device, edge: self.edge, element, by_hand, dml })
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The first element whose bits differ, with both of its values; a missing one is not a number.
+fn differs(by_hand: &[f32], dml: &[f32]) -> Option<(usize, f32, f32)> {
+    let value = |of: &[f32], element: usize| of.get(element).copied().unwrap_or(f32::NAN);
+    (0..by_hand.len().max(dml.len()))
+        .find(|&element| {
+            by_hand.get(element).map(|it| it.to_bits()) != dml.get(element).map(|it| it.to_bits())
+        })
+        .map(|element| (element, value(by_hand, element), value(dml, element)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! One device through the runtime beside the same kernel without DML, on the devices that are there. Without an OpenCL device
+//! the tests of it say so and pass, unless `DML_EXPECT=opencl`.
+
+#![cfg(all(feature = "opencl", not(dml_loom)))]
+
+use dml_workloads::single::{Bench, Memory, SingleError};
+use std::time::Duration;
+
+/// A device, or nothing and a word about it.
+fn bench(test: &str, device: &str, memory: Memory) -> Option<Bench> {
+    match Bench::open(device, memory) {
+        Ok(bench) => Some(bench),
+        Err(SingleError::Discover(reason)) if device != "cpu" => {
+            let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
+            assert!(!expected, "DML_EXPECT names opencl, and there is no device: {reason}");
+            eprintln!("SKIPPED {test}: no OpenCL device: {reason}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn both_sides_have_equal_results_on_every_device_and_memory() {
+    for (device, memory) in [("cpu", Memory::Found), ("opencl:0", Memory::Found), ("opencl:0", Memory::Bound)]
+    {
+        let Some(bench) = bench("both_sides_have_equal_results", device, memory) else { continue };
+        assert_eq!(bench.name(), device);
+        assert!(bench.units() > 0 && !bench.description().is_empty());
+        for edge in [1, 17, 61] {
+            let mut steps = 0;
+            let measured = bench.measure(edge, 3, || steps += 1).unwrap();
+            assert_eq!((measured.edge, measured.pairs.len(), steps), (edge, 3, 4), "{device} {memory:?}");
+        }
+        let no_pairs = bench.measure(17, 0, || {}).unwrap_err();
+        assert_eq!(
+            no_pairs.to_string(),
+            format!("{device} was to be measured in no pairs: one is the least")
+        );
+    }
+}
+
+#[test]
+fn a_size_is_found_by_runs_of_the_hand_written_program() {
+    let Some(bench) = bench("a_size_is_found", "cpu", Memory::Found) else { return };
+    // Any machine takes longer for the largest matrices, and less for a single element.
+    let edge = bench.edge_for(Duration::from_micros(200)).unwrap();
+    assert!((2..10_000).contains(&edge), "{edge}");
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named() {
+    let refused = Bench::open("opencl:99", Memory::Found).unwrap_err();
+    assert!(
+        matches!(refused, SingleError::Discover(_)) && refused.to_string().contains("opencl:99"),
+        "{refused}"
+    );
+}

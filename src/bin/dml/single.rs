@@ -1,0 +1,259 @@
+//! `dml reproduce single`: one device through the runtime, beside the same kernel without DML.
+
+use crate::cli::{self, ReproduceOptions, TableSize};
+use crate::failure::{self, Failure};
+use crate::progress::Progress;
+use crate::{json, table};
+use dml::scheduler::metrics::Summary;
+use dml_workloads::single::{Bench, Devices, Length, Measured, Memory, SingleError};
+
+/// The edges of the matrices of [`TableSize::Tiny`], for [`Length::ALL`].
+const TINY_EDGES: [u64; 3] = [17, 33, 61];
+/// What part of a length a run of [`TableSize::Small`] takes.
+const SMALL_PART: u32 = 10;
+
+/// Measures every device asked for, or all that have a hand-written form, and prints.
+pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
+    let (names, left_out) = devices(options)?;
+    let memory = match options.memory {
+        cli::Memory::Bound => Memory::Bound,
+        _ => Memory::Found,
+    };
+    let steps: u32 = Length::ALL.iter().map(|length| pairs(options, *length) + 1).sum();
+    let mut progress = Progress::new(u64::from(steps) * names.len() as u64);
+    let mut rows = Vec::new();
+    for name in &names {
+        let bench = Bench::open(name, memory).map_err(failure_of)?;
+        for (length, tiny_edge) in Length::ALL.into_iter().zip(TINY_EDGES) {
+            let edge = match options.size {
+                TableSize::Tiny => Ok(tiny_edge),
+                TableSize::Small => bench.edge_for(length.duration() / SMALL_PART),
+                TableSize::Paper => bench.edge_for(length.duration()),
+            };
+            let step = || progress.step(&format!("{name}: {}", length.name()));
+            let measured = bench.measure(edge.map_err(failure_of)?, pairs(options, length), step);
+            let goal = (options.size == TableSize::Paper).then(|| length.goal());
+            let device = (bench.name(), bench.description(), bench.units());
+            rows.push(row(device, length, goal, &measured.map_err(failure_of)?));
+        }
+    }
+    drop(progress);
+    let result = json::Single {
+        table: "single",
+        workload: "matmul",
+        size: options.size.name(),
+        memory: options.memory.name(),
+        runs: options.runs,
+        verified: true,
+        missed: missed(&rows),
+        rows,
+        left_out,
+    };
+    match (options.json, options.markdown) {
+        (true, _) => json::print(&result),
+        (false, true) => failure::print(&markdown(&result)),
+        (false, false) => failure::print(&text(&result)),
+    }
+}
+
+/// The devices to measure, and those that nobody named and that have no hand-written form.
+fn devices(options: &ReproduceOptions) -> Result<(Vec<String>, Vec<json::SingleLeftOut>), Failure> {
+    let names = &options.devices;
+    if let Some(index) = (1..names.len()).find(|&index| names[..index].contains(&names[index])) {
+        return Err(Failure::Usage(format!("device {} is named twice", names[index])));
+    }
+    if !names.is_empty() {
+        return Ok((names.clone(), Vec::new()));
+    }
+    let Devices { measured, left_out, .. } = Devices::of_machine().map_err(failure_of)?;
+    let left_out = left_out.into_iter().map(|(device, reason)| json::SingleLeftOut { device, reason });
+    Ok((measured, left_out.collect()))
+}
+
+/// How many pairs of a length count.
+fn pairs(options: &ReproduceOptions, length: Length) -> u32 {
+    options.runs.saturating_mul(length.pairs_per_round())
+}
+
+/// A device that is not there, or that has nothing to compare with, is a wrong request.
+fn failure_of(error: SingleError) -> Failure {
+    match error {
+        SingleError::Discover(_) | SingleError::NoHandForm { .. } => Failure::usage(error),
+        error => Failure::work(error),
+    }
+}
+
+/// A row of a device, given by name, description and units.
+fn row(
+    (device, description, units): (&str, &str, u32),
+    length: Length,
+    goal: Option<f64>,
+    measured: &Measured,
+) -> json::SingleRow {
+    let Summary { median: ratio, min: ratio_min, max: ratio_max, .. } = measured.ratio();
+    json::SingleRow {
+        device: device.to_owned(),
+        description: description.to_owned(),
+        units,
+        length: length.name(),
+        edge: measured.edge,
+        pairs: measured.pairs.len() as u64,
+        hand: times(&measured.hand()),
+        dml: times(&measured.dml()),
+        more_s: measured.more().median,
+        ratio,
+        ratio_min,
+        ratio_max,
+        goal,
+        kept: goal.map(|goal| ratio <= goal),
+    }
+}
+
+/// The number of rows that do not keep their goal.
+fn missed(rows: &[json::SingleRow]) -> u64 {
+    rows.iter().filter(|row| row.kept == Some(false)).count() as u64
+}
+
+fn times(summary: &Summary) -> json::SingleTimes {
+    json::SingleTimes { seconds: summary.median, seconds_min: summary.min, seconds_max: summary.max }
+}
+
+/// What was measured.
+fn heading(result: &json::Single) -> String {
+    let json::Single { workload, size, memory, runs, .. } = result;
+    let pairs: Vec<_> = Length::ALL
+        .iter()
+        .map(|length| format!("{} x {} for {}", runs, length.pairs_per_round(), length.name()))
+        .collect();
+    format!("{workload}, {size} size, memory {memory}; medians of pairs: {}", pairs.join(", "))
+}
+
+/// One line for each row, below a line of column names.
+fn cells(result: &json::Single) -> Vec<Vec<String>> {
+    let columns = ["device", "length", "edge", "by hand", "dml", "more", "ratio", "goal", "kept"];
+    let mut lines = vec![columns.map(str::to_owned).to_vec()];
+    for row in &result.rows {
+        lines.push(vec![
+            row.device.clone(),
+            row.length.to_owned(),
+            row.edge.to_string(),
+            table::seconds(row.hand.seconds),
+            table::seconds(row.dml.seconds),
+            more(row.more_s),
+            format!("{:.3}", row.ratio),
+            row.goal.map_or("-".to_owned(), |goal| format!("{goal:.2}")),
+            match row.kept {
+                Some(true) => "yes",
+                Some(false) => "missed",
+                None => "-",
+            }
+            .to_owned(),
+        ]);
+    }
+    lines
+}
+
+/// A difference of times, with its sign.
+fn more(seconds: f64) -> String {
+    let sign = if seconds < 0.0 { "-" } else { "" };
+    format!("{sign}{}", table::seconds(seconds.abs()))
+}
+
+/// What every measured device is, and why the others are not there.
+fn notes(result: &json::Single) -> Vec<String> {
+    let mut notes: Vec<String> = Vec::new();
+    for row in &result.rows {
+        let note = format!("{}: {}, {} units", row.device, row.description, row.units);
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+    notes.extend(result.left_out.iter().map(|left| format!("{}: not there: {}", left.device, left.reason)));
+    notes.push(VERIFIED.to_owned());
+    notes
+}
+
+const VERIFIED: &str = "verified: both results bit by bit after every pair, the last one by the reference";
+
+/// The table for people.
+fn text(result: &json::Single) -> String {
+    let mut lines = vec![format!("single: {}", heading(result)), String::new()];
+    lines.extend(table::lines(&cells(result)).into_iter().map(|line| format!("  {line}")));
+    lines.push(String::new());
+    lines.extend(notes(result));
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// The table as markdown.
+fn markdown(result: &json::Single) -> String {
+    let cells = cells(result);
+    let line = |cells: &[String]| format!("| {} |", cells.join(" | "));
+    let mut lines = vec![format!("Measured: {}.", heading(result)), String::new(), line(&cells[0])];
+    lines.push(format!("|---|---{}|---|", "|--:".repeat(cells[0].len() - 3)));
+    lines.extend(cells[1..].iter().map(|cells| line(cells)));
+    lines.push(String::new());
+    lines.extend(notes(result).into_iter().map(|note| format!("- {note}")));
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dml_workloads::single::Pair;
+    use std::time::Duration;
+
+    /// Rows of one device: three pairs of which DML takes 1.04, 0.5 and 2 of the time by hand.
+    fn result() -> json::Single {
+        let of = Duration::from_micros;
+        let pairs = [(1000, 1040), (4000, 2000), (500, 1000)].map(|(hand, dml)| Pair::new(of(hand), of(dml)));
+        let measured = Measured::new(61, pairs.to_vec()).expect("three pairs");
+        let row = |length, goal| row(("cpu", "a processor", 2), length, goal, &measured);
+        let rows = vec![
+            row(Length::Millisecond, Some(1.05)),
+            row(Length::Second, Some(1.01)),
+            row(Length::FiftyMilliseconds, Some(1.02)),
+            row(Length::Second, None),
+        ];
+        let left_out = vec![json::SingleLeftOut { device: "cuda:0".to_owned(), reason: "of a reason" }];
+        json::Single {
+            table: "single",
+            workload: "matmul",
+            size: "paper",
+            memory: "auto",
+            runs: 9,
+            verified: true,
+            missed: missed(&rows),
+            rows,
+            left_out,
+        }
+    }
+
+    #[test]
+    fn a_row_says_what_was_taken_and_whether_the_goal_is_kept() {
+        let result = result();
+        let cells = cells(&result);
+        assert_eq!(cells[0][3..6], ["by hand", "dml", "more"]);
+        assert_eq!(cells[1], ["cpu", "1 ms", "61", "1.00 ms", "1.04 ms", "40.0 us", "1.040", "1.05", "yes"]);
+        assert_eq!(cells[2][6..], ["1.040", "1.01", "missed"]);
+        assert_eq!(cells[4][7..], ["-", "-"]);
+        assert_eq!((result.missed, more(-7e-6)), (2, "-7.0 us".to_owned()));
+    }
+
+    #[test]
+    fn a_row_has_the_figures_of_its_side() {
+        let json::SingleRow { hand, dml, ratio_min, ratio_max, pairs, .. } = &result().rows[0];
+        assert_eq!((hand.seconds_min, hand.seconds, hand.seconds_max), (500e-6, 1e-3, 4e-3));
+        assert_eq!((dml.seconds_min, dml.seconds, dml.seconds_max), (1e-3, 1040e-6, 2e-3));
+        assert_eq!((*ratio_min, *ratio_max, *pairs), (0.5, 2.0, 3));
+    }
+
+    #[test]
+    fn what_is_left_out_is_told_with_its_reason() {
+        for printed in [text(&result()), markdown(&result())] {
+            assert!(printed.contains("cuda:0: not there: of a reason"), "{printed}");
+            assert_eq!(printed.matches("a processor, 2 units").count(), 1, "{printed}");
+        }
+    }
+}
