@@ -74,6 +74,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     }
     report.command("tests", tests);
     report.command("doc tests", doc_tests);
+    let spans = ["test", "-p", "dml", "--features", "tracing", "--test", "tracing", "--test", "hostile"];
+    report.command("tests with spans", cargo(spans));
     checkers::all_models(&mut report);
     report.step("tidy", || match tidy::print_violations() {
         Ok(0) => Outcome::Passed,

@@ -2,6 +2,7 @@
 
 use crate::base::access::Claims;
 use crate::base::id::{ArenaId, KernelId, OwnerId};
+use crate::base::spans::Span;
 use crate::buffer::RawBuffer;
 use crate::buffer::engine::Run;
 use crate::buffer::error::AcquireError;
@@ -44,6 +45,8 @@ pub(super) struct Acquisition {
     waiting: Option<Queued>,
     preparing: Option<Preparing>,
     items: SmallVec<[Item; 3]>,
+    /// Ends with this value, after everything else of it.
+    span: Span,
 }
 
 /// A part whose plan is being carried out.
@@ -61,9 +64,10 @@ impl Acquisition {
         (kernel, arena, origin): (KernelId, ArenaId, &'static Location<'static>),
         to_come: SmallVec<[Part; 3]>,
         items: SmallVec<[Item; 3]>,
+        span: Span,
     ) -> Self {
         let granted = Vec::with_capacity(to_come.len());
-        Self { kernel, arena, origin, to_come, granted, waiting: None, preparing: None, items }
+        Self { kernel, arena, origin, to_come, granted, waiting: None, preparing: None, items, span }
     }
 
     /// Runs the acquire to its end on this thread.
@@ -77,6 +81,13 @@ impl Acquisition {
 
     /// Advances as far as possible. The result is pending only if `wait` has a waker.
     pub(super) fn advance(&mut self, wait: Wait<'_>) -> Poll<Result<Grants, AcquireError>> {
+        let span = std::mem::take(&mut self.span);
+        let advanced = span.within(|| self.go_on(wait));
+        self.span = span;
+        advanced
+    }
+
+    fn go_on(&mut self, wait: Wait<'_>) -> Poll<Result<Grants, AcquireError>> {
         loop {
             let went_on = if let Some(Preparing { run, .. }) = &mut self.preparing {
                 let Poll::Ready(ended) = run.advance(wait) else { return Poll::Pending };

@@ -398,10 +398,11 @@ impl Bench<'_> {
         let Run { seconds, report, events, .. } =
             &together.runs[Figures::of(&alone.seconds, &times).median_run];
         timeline::write(self.options, || {
-            Trace::of(self.platform, report, events)
+            let trace = Trace::of(self.platform, report, events).map_err(Failure::work)?;
+            Ok(trace
                 .labelled(self.workload.to_string())
                 .alone(alone.seconds.iter().copied().map(Duration::from_secs_f64))
-                .total(Duration::from_secs_f64(*seconds))
+                .total(Duration::from_secs_f64(*seconds)))
         })
     }
 
