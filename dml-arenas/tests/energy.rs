@@ -31,9 +31,9 @@ const CORES: DeviceId = DeviceId(5);
 
 fn platform() -> Platform {
     let mut builder = Platform::builder();
-    let gpu = |name, place| {
+    let gpu = |name, place: &str| {
         let desc = DeviceDesc::new(name, DeviceKind::Gpu);
-        if place == "" { desc } else { desc.with_hardware(format!("pci {place}")) }
+        if place.is_empty() { desc } else { desc.with_hardware(format!("pci {place}")) }
     };
     builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
     builder.add_device(gpu("cuda:0", "0000:1a:00.0"));

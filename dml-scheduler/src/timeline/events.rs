@@ -49,7 +49,7 @@ pub(super) fn unknown(platform: &Platform, kind: &EventKind) -> Option<String> {
             }
             let link = link.filter(|link| {
                 let found = platform.links().get(usize::from(link.0));
-                !found.is_some_and(|found| (Some(found.from), found.to) == (from, to))
+                found.is_none_or(|found| (Some(found.from), found.to) != (from, to))
             })?;
             let from = from.map_or_else(|| "nowhere".to_owned(), |from| from.to_string());
             Some(format!("link {link} from {from} to {to}"))
