@@ -73,7 +73,7 @@ mod start {}
 /// # let platform = Platform::builder().discover()?.build()?;
 /// # let (coexecutor, kernel, items) = (Coexecutor::new(&platform), Kernel::new("traced", 64), 1000);
 /// let recording = Trace::record(&platform);                                              // dml::scheduler::timeline::Trace
-/// let trace = recording.finish(&coexecutor.run(&kernel, items)?);
+/// let trace = recording.finish(&coexecutor.run(&kernel, items)?)?;
 /// trace.write_page(File::create("run.html")?)?;                                          // or write_perfetto, or serde
 /// # Ok(())
 /// # }

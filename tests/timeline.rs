@@ -10,7 +10,7 @@ use dml::core::{
     Ticket,
 };
 use dml::prelude::*;
-use dml::scheduler::timeline::{DecisionKind, Finding, FindingKind, Trace, TraceError};
+use dml::scheduler::timeline::{DecisionKind, Finding, FindingKind, OtherPlatform, Trace, TraceError};
 use dml::scheduler::{KernelError, Report};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ fn recorded(platform: &Platform, policy: &str, items: u64) -> (Report, Trace) {
     let recording = Trace::record(platform);
     let policy = policy.parse().expect("a policy");
     let report = Coexecutor::new(platform).policy(policy).run(&kernel, items).expect("nothing is wrong");
-    let trace = recording.finish(&report);
+    let trace = recording.finish(&report).expect("of this platform");
     (report, trace)
 }
 
@@ -375,7 +375,7 @@ fn events_become_transfers_and_waits() {
         event(60, 3, started(5, Some(main), 7, Some(0))),
         event(70, 1, EventKind::Closed),
     ];
-    let trace = Trace::of(&platform, &report, &events);
+    let trace = Trace::of(&platform, &report, &events).expect("of this platform");
     let mechanism = platform.cross_arena(LinkId(0)).name();
     let transfers: Vec<_> = trace
         .transfers
@@ -426,9 +426,66 @@ fn a_grant_ends_the_wait_for_its_own_buffer() {
         event(60, 2, granted(4, 0)),
         event(70, 1, EventKind::Cancelled { ticket: Ticket(1) }),
     ];
-    let trace = Trace::of(&platform, &report, &events);
+    let trace = Trace::of(&platform, &report, &events).expect("of this platform");
     let waits: Vec<_> = trace.waits.iter().map(|w| (w.arena, w.buffer, w.begin_ns, w.end_ns)).collect();
     assert_eq!(waits, [(None, 1, 10, 70), (Some(1), 2, 20, 50), (Some(0), 2, 25, 60), (Some(2), 3, 30, 40)]);
+}
+
+/// Names would be those of other devices.
+#[test]
+fn a_report_or_events_of_another_platform_are_refused() {
+    let (here, there) = (platform(), platform());
+    let mut small = Platform::builder();
+    small.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    let small = small.build().expect("a device alone is a platform");
+    let (report, _) = recorded(&here, "static", 300);
+    assert_eq!((report.platform, here.id() == there.id()), (here.id(), false));
+    for other in [&there, &small] {
+        let expected =
+            OtherPlatform::Report { kernel: "triple".to_owned(), report: here.id(), platform: other.id() };
+        assert_eq!(Trace::of(other, &report, &[]), Err(expected.clone()));
+        assert_eq!(Trace::record(other).finish(&report), Err(expected));
+    }
+    let span = Span::new(0, 8);
+    let granted = |arena| EventKind::Granted {
+        kernel: KernelId(1),
+        grant: OwnerId(1),
+        arena: ArenaId(arena),
+        claims: Claims::new([]),
+        seq: Seq(0),
+    };
+    let started = |from, to, link| {
+        let (from, to, link) = (Some(ArenaId(from)), ArenaId(to), Some(LinkId(link)));
+        EventKind::CopyStarted { owner: OwnerId(1), from, to, span, link }
+    };
+    let done = |from, to| EventKind::CopyDone {
+        owner: OwnerId(1),
+        from: Some(ArenaId(from)),
+        to: ArenaId(to),
+        span,
+    };
+    let link = here.links()[1];
+    for (kind, named) in [
+        (granted(3), Some("arena a3")),
+        (started(3, 1, 0), Some("arena a3")),
+        (started(0, 9, 0), Some("arena a9")),
+        (started(0, 1, 77), Some("link l77")),
+        (started(link.from.0, link.to.0, 0), Some("link l0")),
+        (started(link.from.0, link.to.0, 1), None),
+        (done(0, 3), Some("arena a3")),
+        (done(7, 1), Some("arena a7")),
+        (granted(2), None),
+    ] {
+        let fine = Event { at: report.begun, buffer: BufferId(1), kind: EventKind::Closed };
+        let told = Trace::of(&here, &report, &[fine, Event { at: report.begun, buffer: BufferId(1), kind }]);
+        match (told, named) {
+            (Ok(_), None) => {}
+            (Err(OtherPlatform::Event { index: 1, what, platform }), Some(named)) => {
+                assert!(what.starts_with(named) && platform == here.id(), "{what} for {named}");
+            }
+            (told, named) => panic!("{told:?} for {named:?}"),
+        }
+    }
 }
 
 /// Nothing is recorded while nobody records, and what a recording sees ends with it.
@@ -437,7 +494,7 @@ fn a_run_without_a_recording_has_packages_and_no_transfers() {
     let platform = platform();
     let (report, recorded) = recorded(&platform, "static", 300);
     assert!(!recorded.transfers.is_empty());
-    let plain = Trace::of(&platform, &report, &[]);
+    let plain = Trace::of(&platform, &report, &[]).expect("of this platform");
     assert!(plain.transfers.is_empty() && plain.waits.is_empty());
     assert_eq!(plain.packages, recorded.packages);
 }
@@ -452,7 +509,7 @@ fn who_fails_who_is_left_out_and_who_is_called_up_is_told() {
     let coexecutor = Coexecutor::new(&platform);
     let fixed = coexecutor.clone().policy(PolicySpec::Static);
     let report = fixed.run(&refusing, 300).expect("others are left");
-    let trace = Trace::of(&platform, &report, &[]);
+    let trace = Trace::of(&platform, &report, &[]).expect("of this platform");
     let gave_up =
         trace.decisions.iter().find(|decision| decision.kind == DecisionKind::GaveUp).expect("it failed");
     assert_eq!((gave_up.device, gave_up.at_ns), (1, ns(report.failures[0].at)));
@@ -463,7 +520,7 @@ fn who_fails_who_is_left_out_and_who_is_called_up_is_told() {
     // The host is done before anybody else could begin.
     let quick = kernel(&platform, 30, |_| Ok(Fence::done(0)));
     let report = coexecutor.run(&quick, 30).expect("nothing is wrong");
-    let trace = Trace::of(&platform, &report, &[]);
+    let trace = Trace::of(&platform, &report, &[]).expect("of this platform");
     let kinds: Vec<_> = trace.decisions.iter().map(|decision| decision.kind).collect();
     assert_eq!(kinds, [DecisionKind::Began, DecisionKind::LeftOut, DecisionKind::LeftOut]);
     let reason = report.left_out[0].reason.to_string();
@@ -478,7 +535,7 @@ fn who_fails_who_is_left_out_and_who_is_called_up_is_told() {
         Ok(Fence::done(0))
     });
     let report = coexecutor.run(&slow, 4000).expect("nothing is wrong");
-    let trace = Trace::of(&platform, &report, &[]);
+    let trace = Trace::of(&platform, &report, &[]).expect("of this platform");
     assert!(!report.called_up.is_empty(), "{report:?}");
     let first =
         trace.packages.iter().filter(|package| package.device == 0).map(|package| package.computed_ns).min();

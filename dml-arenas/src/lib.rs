@@ -40,6 +40,8 @@ pub mod calibrate;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod discover;
+#[cfg(feature = "energy")]
+pub mod energy;
 pub mod faulty;
 mod fork;
 pub mod kit;

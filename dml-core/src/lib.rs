@@ -30,6 +30,32 @@
 
 #![deny(unsafe_code)]
 
+/// Begins a [`Span`](crate::spans::Span): `span!(INFO, "run", items = 3)`. The fields are written as for the macros of `tracing`, and are not computed
+/// without the feature `tracing`.
+#[cfg(feature = "tracing")]
+#[macro_export]
+macro_rules! span {
+    ($level:ident, $name:literal, $($fields:tt)*) => {
+        $crate::spans::Span::new(|| {
+            $crate::spans::tracing::span!(
+                target: "dml", $crate::spans::tracing::Level::$level, $name, $($fields)*
+            )
+        })
+    };
+}
+
+/// Begins a [`Span`](crate::spans::Span): `span!(INFO, "run", items = 3)`. The fields are written as for the macros of `tracing`, and are not computed
+/// without the feature `tracing`.
+#[cfg(not(feature = "tracing"))]
+#[macro_export]
+macro_rules! span {
+    ($level:ident, $name:literal, $($field:ident = $(%)? $value:expr),* $(,)?) => {{
+        // What is never called computes nothing, and uses the values all the same.
+        let _ = || ($(_ = &$value),*);
+        $crate::spans::Span::none()
+    }};
+}
+
 mod base;
 mod buffer;
 mod memory;
@@ -46,6 +72,14 @@ pub mod foreign {
     pub use crate::base::guard::{Quiet, guard, panic_text, quietly};
 }
 
+pub mod spans {
+    //! Spans of the crate `tracing`, with the feature of that name: `acquire` and `transfer` of this crate, and what stands on it.
+
+    pub use crate::base::spans::Span;
+    #[cfg(feature = "tracing")]
+    pub use tracing;
+}
+
 pub mod record {
     //! What happened: counters that always run, and an event stream that runs when asked for.
 
@@ -60,7 +94,8 @@ pub use base::counters::{Counters, Operation, Transfer};
 pub use base::forks::forked;
 pub use base::guard::panic_text;
 pub use base::id::{
-    ArenaId, ArenaSet, BufferId, DeviceId, DeviceSet, KernelId, LinkId, MAX_ARENAS, OwnerId, Seq, Ticket,
+    ArenaId, ArenaSet, BufferId, DeviceId, DeviceSet, KernelId, LinkId, MAX_ARENAS, OwnerId, PlatformId, Seq,
+    Ticket,
 };
 pub use base::names::{ArenaName, BufferName};
 pub use base::range::Span;

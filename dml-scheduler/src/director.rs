@@ -20,8 +20,9 @@ use crate::policy::{Blueprint, Log, PolicySpec, Recording};
 use crate::report::{CalledUp, DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
 use crate::running::Cancel;
 use crate::unit::{DEPTH, PUBLISHED_DEPTH, Start, Unit, UnitRun};
+use dml_core::spans::Span;
 use dml_core::sync::{Arc, Mutex};
-use dml_core::{DeviceId, DeviceSet, Platform};
+use dml_core::{DeviceId, DeviceSet, Platform, PlatformId, span};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
@@ -95,9 +96,22 @@ impl Prepared {
 
     /// Runs it, on this thread and on others.
     pub(crate) fn direct(&self, setup: &Setup, hooks: &dyn Hooks) -> Result<Report, RunError> {
+        let span = span!(
+            INFO,
+            "run",
+            kernel = self.kernel.name(),
+            items = self.items,
+            devices = self.lineup.devices.len(),
+            policy = %setup.policy,
+        );
+        span.within(|| self.direct_within(setup, hooks, &span))
+    }
+
+    fn direct_within(&self, setup: &Setup, hooks: &dyn Hooks, span: &Span) -> Result<Report, RunError> {
         let Self { kernel, items, lineup, commander, decided } = self;
         hooks.director_start();
         let opening = RunStart {
+            platform: setup.platform.id(),
             kernel: kernel.name().to_owned(),
             policy: setup.policy,
             begun: setup.platform.elapsed(),
@@ -111,6 +125,7 @@ impl Prepared {
             kernel,
             commander,
             hooks,
+            span,
             collect_on: setup.collect_on,
             begun,
             depth: if setup.policy == PolicySpec::Calibrated { DEPTH } else { PUBLISHED_DEPTH },
@@ -220,8 +235,9 @@ impl Start for Starter<'_, '_> {
         let this = *self;
         for &UnitId(index) in units {
             self.scope.spawn(move || {
-                let _within = this.units[index].commander.enter();
-                this.units[index].run(&this.runs[index], &this);
+                let unit = this.units[index];
+                let _within = unit.commander.enter();
+                unit.span.within(|| unit.run(&this.runs[index], &this));
             });
         }
     }
@@ -343,6 +359,7 @@ fn check_collecting(
 
 /// A run as it began.
 struct RunStart {
+    platform: PlatformId,
     kernel: String,
     policy: PolicySpec,
     /// On the clock of the platform.
@@ -358,7 +375,7 @@ fn gather(
     runs: Vec<UnitRun>,
     is_waiting: impl Fn(usize) -> bool,
 ) -> Report {
-    let RunStart { kernel, policy, begun, waited } = opening;
+    let RunStart { platform, kernel, policy, begun, waited } = opening;
     let duration = runs.iter().map(|run| run.end).max().unwrap_or_default();
     let of_devices = lineup.devices.iter().zip(&runs);
     let reports = of_devices.clone().enumerate().map(|(index, (&device, run))| DeviceReport {
@@ -385,6 +402,7 @@ fn gather(
         left_out.extend(reason.or_else(too_late).map(|reason| LeftOut { device, reason }));
     }
     Report {
+        platform,
         kernel,
         policy,
         begun,

@@ -4,8 +4,8 @@ use crate::knowledge::Reason;
 use crate::metrics::{self, Overlap};
 use crate::package::Package;
 use crate::policy::{PolicyError, PolicySpec, Recording};
-use dml_core::DeviceId;
 use dml_core::record::Event;
+use dml_core::{DeviceId, PlatformId};
 use std::ops::Range;
 use std::time::Duration;
 use thiserror::Error;
@@ -85,6 +85,8 @@ pub struct CalledUp {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Report {
+    /// The platform that it ran on, which its devices are of.
+    pub platform: PlatformId,
     /// The kernel's name.
     pub kernel: String,
     /// The policy that split the work.

@@ -21,6 +21,7 @@
 //! | `Launcher::launch` | the scheduler's units (`kernels.rs`) |
 //! | what combines the partials of a reduction | the caller's thread, when all items are computed (`kernels.rs`) |
 //! | `Display` and destructors of a `KernelError` | the unit whose package failed (`escapes.rs`) |
+//! | a subscriber of `tracing` (with that feature) | spans of acquires, transfers, runs and packages (`spans.rs`) |
 //! | destructors of variants, launchers and footprints | when a kernel goes (`kernels.rs`) |
 
 use crate::vault::{CPU, Call, Deed, GPU, Join, Later, Lie, Plan, failing, platform, sharing};
@@ -68,13 +69,13 @@ fn is_last(call: Call) -> bool {
 
 /// What is called back into.
 #[derive(Clone)]
-struct World {
-    platform: Platform,
-    buffer: RawBuffer,
-    other: Buffer<u32>,
+pub(crate) struct World {
+    pub(crate) platform: Platform,
+    pub(crate) buffer: RawBuffer,
+    pub(crate) other: Buffer<u32>,
 }
 
-fn world(platform: Platform) -> World {
+pub(crate) fn world(platform: Platform) -> World {
     let other = platform.buffer::<u32>(10).build().expect("a small buffer");
     let mut sevens = other.write().expect("main memory is sound");
     sevens.fill(7);
@@ -84,7 +85,7 @@ fn world(platform: Platform) -> World {
 }
 
 /// Uses everything there is, whatever fails. What each step answers is its own affair; that it answers is not.
-fn use_it_all(platform: &Platform, buffer: &RawBuffer) {
+pub(crate) fn use_it_all(platform: &Platform, buffer: &RawBuffer) {
     let host = |value: u8| -> Result<(), AcquireError> {
         let mut grants = platform.acquire(CPU).write(buffer).wait()?;
         if let Ok(bytes) = grants.slice_mut::<u8>(buffer) {
@@ -133,7 +134,7 @@ fn use_it_all(platform: &Platform, buffer: &RawBuffer) {
 }
 
 /// Core as it was before: nobody holds anything, and the buffer ends.
-fn is_sound(world: &World, what: &str) {
+pub(crate) fn is_sound(world: &World, what: &str) {
     let state = world.buffer.snapshot();
     assert!(state.is_idle(), "{what}: {state:#?}");
     assert_eq!(state.check_invariants(world.platform.routes()), Ok(()), "{what}");

@@ -6,6 +6,7 @@
 //! | `vault.rs` | an arena and a mechanism that do as they should, but for one *deed* at one *call* |
 //! | `calls.rs` | every call of core into foreign code: each panics once, and calls back once |
 //! | `lies.rs` | one lie each, and what comes of it |
+//! | `spans.rs` | subscribers of `tracing` that panic and call back |
 //! | `wakers.rs` | wakers that panic, call back, and are dropped badly |
 //! | `transactions.rs` | grants and kernels in flight that are dropped, forgotten, handed over |
 //! | `kernels.rs` | variants, footprints and hooks of the scheduler |
@@ -67,6 +68,8 @@ mod kernels;
 mod lies;
 mod limits;
 mod mappings;
+#[cfg(feature = "tracing")]
+mod spans;
 mod storage;
 mod transactions;
 mod vault;

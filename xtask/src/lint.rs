@@ -18,6 +18,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     report.command("format", cargo(["fmt", "--all", "--check"]));
     report.command("format (fuzz)", cargo(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]));
     report.command("clippy", cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
+    let spans = ["clippy", "-p", "dml", "--all-targets", "--features", "tracing", "--", "-D", "warnings"];
+    report.command("clippy (spans)", cargo(spans));
     let mut doc = cargo(["doc", "--workspace", "--no-deps"]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
     report.command("rustdoc", doc);

@@ -78,6 +78,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     report.command("tests", tests);
     slowest::named().into_iter().for_each(|slowest| report.note(slowest));
     report.command("doc tests", doc_tests);
+    let spans = ["test", "-p", "dml", "--features", "tracing", "--test", "tracing", "--test", "hostile"];
+    report.command("tests with spans", cargo(spans));
     checkers::all_models(&mut report);
     report.step("tidy", || match tidy::print_violations() {
         Ok(0) => Outcome::Passed,

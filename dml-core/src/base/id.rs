@@ -32,6 +32,9 @@ id!(
     /// A buffer, unique in the process and never reused. Its order is the canonical acquire order.
     BufferId(u64), "b");
 id!(
+    /// A platform, unique in the process and never reused.
+    PlatformId(u64), "p");
+id!(
     /// An arena (one memory) of a platform; the index in [`Platform::arenas`](crate::Platform::arenas).
     ArenaId(u8), "a");
 id!(

@@ -9,4 +9,5 @@ pub(crate) mod id;
 pub(crate) mod names;
 pub(crate) mod range;
 pub(crate) mod rank;
+pub(crate) mod spans;
 pub mod sync;

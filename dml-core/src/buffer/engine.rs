@@ -11,6 +11,7 @@ use crate::base::counters::Operation;
 use crate::base::guard::{guard, quietly};
 use crate::base::id::{ArenaId, DeviceId};
 use crate::base::names::BufferName;
+use crate::base::spans::Span;
 use crate::base::sync::Arc;
 use crate::buffer::RawBuffer;
 use crate::buffer::error::AcquireError;
@@ -117,6 +118,8 @@ struct Begun {
     ends: Ends,
     /// The value of [`Locked::map_changes`] at the start of the copy.
     map_changes: u64,
+    /// Ends when whoever needs the bytes has noticed that they are there.
+    span: Span,
 }
 
 /// The blocks at both ends of a copy.
@@ -440,6 +443,7 @@ impl Run {
         let (begun, loan) = (Instant::now(), Loan::default());
         let source = copy.from().zip(from.as_ref()).map(|(arena, end)| (arena, end.block.clone()));
         let ends: Ends = source.into_iter().chain([(copy.to, to.block.clone())]).collect();
+        let told = self.transfer_span(&copy);
         let job_end = |arena: ArenaId, end: CopyEnd| JobEnd {
             arena: platform.arena(arena).clone(),
             name: platform.desc(arena).name.clone(),
@@ -450,16 +454,16 @@ impl Run {
             (CopyKind::Bytes { from: source, link, .. }, Some(from)) => {
                 let (from, to) = (job_end(source, from), job_end(copy.to, to));
                 let job = CopyJob::new(from, to, span, &platform.0.counters, &loan);
-                called(|| platform.cross_arena(link).copy(job))
+                told.within(|| called(|| platform.cross_arena(link).copy(job)))
             }
             _ => {
                 platform.counters().count(Operation::Fill);
                 let fill = Fill::scheduled(&to.block, span, 0, &loan);
                 drop(to);
-                called(|| platform.arena(copy.to).fill(fill))
+                told.within(|| called(|| platform.arena(copy.to).fill(fill)))
             }
         };
-        let copy = Begun { copy, loan, begun, ends, map_changes };
+        let copy = Begun { copy, loan, begun, ends, map_changes, span: told };
         match started {
             Ok(fence) => {
                 self.pending.push_back(RunningCopy { fence, copy });
@@ -469,15 +473,29 @@ impl Run {
         }
     }
 
+    /// Begins the span of a copy, or of a fill, whose bytes come from nowhere.
+    fn transfer_span(&self, copy: &CopyOp) -> Span {
+        let platform = &self.buffer().platform;
+        span!(
+            TRACE,
+            "transfer",
+            from = copy.from().map_or("zeros", |arena| &*platform.desc(arena).name),
+            to = &*platform.desc(copy.to).name,
+            bytes = copy.span.len(),
+            buffer = self.buffer().id.0,
+        )
+    }
+
     /// Completes a copy whose fence has ended, with or without an error, or that could not be started.
     fn ended(&mut self, copy: Begun, result: Result<u64, TransferError>) -> Task {
-        let Begun { copy, begun, loan, ends, map_changes } = copy;
+        let Begun { copy, begun, loan, ends, map_changes, span } = copy;
         let (step, requested_bytes) = (Step::Copy(copy), copy.span.len());
         let mut moved = result.and_then(|done_bytes| moved_all(requested_bytes, done_bytes));
         if loan.is_out() {
             moved = Err(TransferError::StillLent);
         }
         let found = self.map_states(ends);
+        drop(span);
         if let Err(cause) = moved {
             // The map state of a lost device's arena does not count.
             self.buffer().platform.notice_losses();

@@ -172,6 +172,7 @@ impl PlatformBuilder {
         let (links, wishes) = (take(&mut self.links), take(&mut self.wishes));
         let topology = Topology::new(arenas, descs, links, &wishes, !self.no_path_cache);
         Ok(Platform(Arc::new(PlatformInner {
+            id: crate::platform::fresh_id(),
             devices: take(&mut self.devices),
             topology,
             unavailable: take(&mut self.unavailable),

@@ -13,7 +13,7 @@ pub(crate) mod topology;
 use crate::base::counters::Counters;
 use crate::base::forks;
 use crate::base::guard::guard;
-use crate::base::id::{ArenaId, BufferId, DeviceId, DeviceSet, LinkId, MAX_ARENAS};
+use crate::base::id::{ArenaId, BufferId, DeviceId, DeviceSet, LinkId, MAX_ARENAS, PlatformId};
 use crate::base::names::BufferName;
 use crate::base::sync::Arc;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +32,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub(crate) struct PlatformInner {
+    pub(crate) id: PlatformId,
     pub(crate) devices: Vec<DeviceDesc>,
     pub(crate) topology: Topology,
     pub(crate) unavailable: Vec<Unavailable>,
@@ -53,6 +54,12 @@ impl Platform {
     #[must_use]
     pub fn builder() -> PlatformBuilder {
         PlatformBuilder::default()
+    }
+
+    /// Returns the platform's id, by which a value that was made on it tells this platform from others.
+    #[must_use]
+    pub fn id(&self) -> PlatformId {
+        self.0.id
     }
 
     /// Returns the devices; a [`DeviceId`] is an index into this slice.
@@ -243,6 +250,12 @@ impl Platform {
             _ => None,
         })
     }
+}
+
+/// Returns the id of a new platform.
+pub(crate) fn fresh_id() -> PlatformId {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    PlatformId(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 impl fmt::Debug for Platform {

@@ -143,6 +143,14 @@ impl Acquire {
             items.push(Item { buffer: buffer.id(), claim });
             wanted.push((buffer, claim));
         }
+        let span = span!(
+            TRACE,
+            "acquire",
+            kernel = kernel.0,
+            arena = &*self.platform.desc(arena).name,
+            buffers = wanted.len(),
+            bytes = items.iter().map(|item| item.claim.span.len()).sum::<u64>(),
+        );
         // The next part comes last.
         wanted.sort_by_key(|(buffer, _)| std::cmp::Reverse(buffer.id()));
         let mut parts: SmallVec<[Part; 3]> = SmallVec::new();
@@ -152,7 +160,7 @@ impl Acquire {
             let claims = Claims::new(std::iter::once(claim).chain(others.map(|(_, claim)| claim)));
             parts.push(Part { buffer, claims });
         }
-        Ok(Acquisition::new((kernel, arena, Location::caller()), parts, items))
+        Ok(Acquisition::new((kernel, arena, Location::caller()), parts, items, span))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::base::access::Claims;
 use crate::base::id::{ArenaId, KernelId, OwnerId};
+use crate::base::spans::Span;
 use crate::buffer::RawBuffer;
 use crate::buffer::engine::Run;
 use crate::buffer::error::AcquireError;
@@ -46,6 +47,8 @@ pub(super) struct Acquisition {
     items: SmallVec<[Item; 3]>,
     /// Whether the thread that asks sleeps as long as the acquire waits.
     sleeps: bool,
+    /// Ends with this value, after everything else of it.
+    span: Span,
 }
 
 /// A part whose plan is being carried out.
@@ -63,9 +66,21 @@ impl Acquisition {
         (kernel, arena, origin): (KernelId, ArenaId, &'static Location<'static>),
         to_come: SmallVec<[Part; 3]>,
         items: SmallVec<[Item; 3]>,
+        span: Span,
     ) -> Self {
         let granted = Vec::with_capacity(to_come.len());
-        Self { kernel, arena, origin, to_come, granted, waiting: None, preparing: None, items, sleeps: false }
+        Self {
+            kernel,
+            arena,
+            origin,
+            to_come,
+            granted,
+            waiting: None,
+            preparing: None,
+            items,
+            sleeps: false,
+            span,
+        }
     }
 
     /// Counts what the polling thread holds as a thread's that sleeps meanwhile.
@@ -85,6 +100,13 @@ impl Acquisition {
 
     /// Advances as far as possible. The result is pending only if `wait` has a waker.
     pub(super) fn advance(&mut self, wait: Wait<'_>) -> Poll<Result<Grants, AcquireError>> {
+        let span = std::mem::take(&mut self.span);
+        let advanced = span.within(|| self.go_on(wait));
+        self.span = span;
+        advanced
+    }
+
+    fn go_on(&mut self, wait: Wait<'_>) -> Poll<Result<Grants, AcquireError>> {
         loop {
             let went_on = if let Some(Preparing { run, .. }) = &mut self.preparing {
                 let Poll::Ready(ended) = run.advance(wait) else { return Poll::Pending };

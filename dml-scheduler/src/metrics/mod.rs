@@ -116,6 +116,23 @@ pub fn energy_delay_joule_seconds(energy_joules: f64, seconds: f64) -> f64 {
     if is_measured(energy_joules) && is_measured(seconds) { finite(energy_joules * seconds) } else { 0.0 }
 }
 
+/// A figure over that of the fastest device alone, such as an energy or an energy-delay product.
+///
+/// # Shape and units
+/// A ratio without a unit: below 1, the devices together need less. `None` when either is not positive and finite, because then
+/// there is nothing to compare.
+///
+/// ```
+/// use dml_scheduler::metrics::normalised;
+///
+/// assert_eq!(normalised(3.0, 4.0), Some(0.75));
+/// assert_eq!(normalised(3.0, 0.0), None);
+/// ```
+#[must_use]
+pub fn normalised(figure: f64, of_fastest_alone: f64) -> Option<f64> {
+    (is_measured(figure) && is_measured(of_fastest_alone)).then(|| finite(figure / of_fastest_alone))
+}
+
 /// The median and the extremes of repeated measurements, in the samples' own unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -237,6 +254,7 @@ mod tests {
             for figure in [speedup(a, b), s_max(&times), efficiency(a, b), energy_delay_joule_seconds(a, b)] {
                 prop_assert!(figure.is_finite() && figure >= 0.0);
             }
+            prop_assert!(normalised(a, b).is_none_or(|ratio| ratio.is_finite() && ratio >= 0.0));
             if let Some(summary) = Summary::of(&times) {
                 prop_assert!(summary.min <= summary.median && summary.median <= summary.max);
             }

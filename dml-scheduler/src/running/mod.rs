@@ -99,14 +99,14 @@ type Panic = Quiet<Box<dyn Any + Send>>;
 
 /// What a waiter does with an end.
 enum Heard {
-    Result(Result<Report, RunError>),
+    Result(Box<Result<Report, RunError>>),
     Panic(Panic),
 }
 
 impl Heard {
     fn tell(self) -> Result<Report, RunError> {
         match self {
-            Self::Result(result) => result,
+            Self::Result(result) => *result,
             Self::Panic(panic) => resume_unwind(panic.into_inner()),
         }
     }
@@ -117,7 +117,7 @@ impl State {
         match self {
             Self::Running(_) => None,
             Self::Ended { result, panic } => {
-                Some(panic.take().map_or_else(|| Heard::Result((**result).clone()), Heard::Panic))
+                Some(panic.take().map_or_else(|| Heard::Result(result.clone()), Heard::Panic))
             }
         }
     }

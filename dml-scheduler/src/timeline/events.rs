@@ -2,7 +2,7 @@
 
 use super::{TraceTransfer, TraceWait, ns};
 use crate::copies::{Copied, copies};
-use dml_core::{BufferId, Event, EventKind, KernelId, Platform, Ticket};
+use dml_core::{ArenaId, BufferId, Event, EventKind, KernelId, Platform, Ticket};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -36,6 +36,30 @@ pub(super) fn read(
     of_run().for_each(|event| queues.step(event.buffer, &event.kind, since_begun(event.at)));
     queues.waits.sort_by_key(|wait| wait.begin_ns);
     (transfers, queues.waits)
+}
+
+/// Returns the arena or link that an event names and the platform does not have. A link has the ends that the event says.
+pub(super) fn unknown(platform: &Platform, kind: &EventKind) -> Option<String> {
+    let arenas = platform.arenas().len();
+    let missing = |arena: &ArenaId| usize::from(arena.0) >= arenas;
+    match *kind {
+        EventKind::CopyStarted { from, to, link, .. } => {
+            if let Some(arena) = from.into_iter().chain([to]).find(missing) {
+                return Some(format!("arena {arena}"));
+            }
+            let link = link.filter(|link| {
+                let found = platform.links().get(usize::from(link.0));
+                found.is_none_or(|found| (Some(found.from), found.to) != (from, to))
+            })?;
+            let from = from.map_or_else(|| "nowhere".to_owned(), |from| from.to_string());
+            Some(format!("link {link} from {from} to {to}"))
+        }
+        EventKind::CopyDone { from, to, .. } => {
+            from.into_iter().chain([to]).find(missing).map(|arena| format!("arena {arena}"))
+        }
+        EventKind::Granted { arena, .. } => Some(arena).filter(missing).map(|arena| format!("arena {arena}")),
+        _ => None,
+    }
 }
 
 #[derive(Default)]

@@ -32,9 +32,10 @@ pub use read::TraceError;
 
 use crate::report::{PackageRecord, Report};
 use dml_core::record::Recording;
-use dml_core::{DeviceId, Event, Platform};
+use dml_core::{DeviceId, Event, Platform, PlatformId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use thiserror::Error;
 
 /// What the JSON of a trace names as its format.
 pub const FORMAT: &str = "dml-trace";
@@ -56,7 +57,7 @@ pub const VERSION: u32 = 1;
 ///
 /// let recording = Trace::record(platform);
 /// let report = Coexecutor::new(platform).run(kernel, 1 << 20)?;
-/// let trace = recording.finish(&report);
+/// let trace = recording.finish(&report)?;
 /// trace.write_page(std::fs::File::create("run.html")?)?;
 /// # Ok(())
 /// # }
@@ -224,6 +225,34 @@ pub enum DecisionKind {
     Other,
 }
 
+/// Why no trace can be made: names would be those of other devices and memories.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum OtherPlatform {
+    /// The report is of a run on another platform.
+    #[error(
+        "the report of kernel {kernel} is of a run on platform {report}, and the trace was to be made on {platform}"
+    )]
+    Report {
+        /// The kernel's name.
+        kernel: String,
+        /// The platform of the run.
+        report: PlatformId,
+        /// The platform that was given.
+        platform: PlatformId,
+    },
+    /// An event is of another platform.
+    #[error("event {index} names {what}, which platform {platform} does not have")]
+    Event {
+        /// The place of the event among those given.
+        index: usize,
+        /// The arena or the link.
+        what: String,
+        /// The platform that was given.
+        platform: PlatformId,
+    },
+}
+
 /// A recording that becomes a trace.
 #[derive(Debug)]
 #[must_use = "a recording ends when it is dropped"]
@@ -235,8 +264,10 @@ pub struct TraceRecording {
 impl TraceRecording {
     /// Stops the recording, and makes a trace of it and of the report of the run that it saw. Transfers and waits that began before
     /// the run are no part of it; those after the run are.
-    #[must_use]
-    pub fn finish(self, report: &Report) -> Trace {
+    ///
+    /// # Errors
+    /// [`OtherPlatform`] if the report is of a run on another platform than the recording.
+    pub fn finish(self, report: &Report) -> Result<Trace, OtherPlatform> {
         Trace::of(&self.platform, report, &self.recording.finish())
     }
 }
@@ -249,14 +280,18 @@ impl Trace {
 
     /// Makes a trace of a report and the events of a recording of the same platform, in their order. Without events it has no transfers
     /// and no waits.
-    #[must_use]
-    pub fn of(platform: &Platform, report: &Report, events: &[Event]) -> Self {
+    ///
+    /// # Errors
+    /// [`OtherPlatform`] if the report is of a run on another platform, or an event names an arena or a link that this one does not
+    /// have.
+    pub fn of(platform: &Platform, report: &Report, events: &[Event]) -> Result<Self, OtherPlatform> {
+        check(platform, report, events)?;
         let arena = |desc: &dml_core::ArenaDesc| TraceArena {
             name: desc.name.to_string(),
             kind: desc.kind.to_string(),
         };
         let (transfers, waits) = events::read(platform, report.begun, events);
-        Self {
+        Ok(Self {
             format: FORMAT.to_owned(),
             version: VERSION,
             label: report.kernel.clone(),
@@ -271,7 +306,7 @@ impl Trace {
             transfers,
             waits,
             decisions: decisions(report),
-        }
+        })
     }
 
     /// Names what ran.
@@ -321,6 +356,21 @@ impl Trace {
     fn arena_name(&self, arena: Option<usize>) -> &str {
         arena.and_then(|arena| self.arenas.get(arena)).map_or("zeros", |arena| &arena.name)
     }
+}
+
+/// Checks that a report and events are of a platform, as far as events tell.
+fn check(platform: &Platform, report: &Report, events: &[Event]) -> Result<(), OtherPlatform> {
+    let id = platform.id();
+    if report.platform != id {
+        let kernel = report.kernel.clone();
+        return Err(OtherPlatform::Report { kernel, report: report.platform, platform: id });
+    }
+    for (index, event) in events.iter().enumerate() {
+        if let Some(what) = events::unknown(platform, &event.kind) {
+            return Err(OtherPlatform::Event { index, what, platform: id });
+        }
+    }
+    Ok(())
 }
 
 fn ns(time: Duration) -> u64 {

@@ -73,7 +73,7 @@ impl Desk {
             state.is_collecting = true;
             drop(state);
             let mut done = UnitRun::default();
-            let trouble = match unit.collect(&journey.package) {
+            let trouble = match journey.span.within(|| unit.collect(&journey.package)) {
                 Ok(()) => {
                     unit.complete(journey, &mut done, starter);
                     None

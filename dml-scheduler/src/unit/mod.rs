@@ -32,7 +32,8 @@ use crate::package::{Package, UnitId};
 use crate::policy::Computed;
 use crate::report::{PackageRecord, UnitFailure};
 use crate::running::Interrupted;
-use dml_core::{AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform};
+use dml_core::spans::Span;
+use dml_core::{AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform, span};
 use std::cell::Cell;
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -46,6 +47,8 @@ pub(crate) struct Unit<'a> {
     pub(crate) kernel: &'a Kernel,
     pub(crate) commander: &'a Commander,
     pub(crate) hooks: &'a dyn Hooks,
+    /// The span of the run.
+    pub(crate) span: &'a Span,
     pub(crate) collect_on: Option<DeviceId>,
     pub(crate) begun: Instant,
     /// The most packages that it has launched and not waited for.
@@ -88,6 +91,8 @@ struct Journey {
     begun: Duration,
     /// When the device had computed it.
     computed: Duration,
+    /// Ends when the package is done.
+    span: Span,
 }
 
 /// A package that failed, and how far it had come.
@@ -124,6 +129,19 @@ impl Unit<'_> {
     /// The time since the start of the run.
     fn now(&self) -> Duration {
         self.begun.elapsed()
+    }
+
+    /// Begins the span of a package.
+    fn package_span(&self, package: &Package) -> Span {
+        span!(
+            DEBUG,
+            "package",
+            kernel = self.kernel.name(),
+            device = self.name(),
+            index = package.index(),
+            first_item = package.start(),
+            items = package.items(),
+        )
     }
 
     /// Returns the package's part of every argument in the device's memory. Without `waits`, only if it is to be had now.
@@ -211,8 +229,9 @@ impl Unit<'_> {
 
     /// Reports a computed package to the application and the commander, and records it in `run`.
     fn complete(&self, journey: Journey, run: &mut UnitRun, starter: &dyn Start) {
-        let Journey { package, handed, begun, computed } = journey;
+        let Journey { package, handed, begun, computed, span } = journey;
         let end = self.now();
+        drop(span);
         self.hooks.package_done(&package, self.device);
         let called = self.commander.complete(&package, Computed::new(&package, handed, begun, computed, end));
         starter.start(&called);

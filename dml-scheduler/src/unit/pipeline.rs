@@ -18,6 +18,7 @@ use crate::guard::Quiet;
 use crate::kernel::KernelError;
 use crate::package::Package;
 use crate::report::UnitFailure;
+use dml_core::spans::Span;
 use dml_core::sync::Mutex;
 use dml_core::{AcquireError, Grants};
 use std::collections::VecDeque;
@@ -119,11 +120,14 @@ impl Pipeline<'_, '_, '_> {
     /// Acquires and launches a package.
     fn begin(&mut self, package: Package) {
         let handed = self.unit.now();
-        let mut journey = Journey { package, handed, begun: handed, computed: handed };
-        let launched = self.acquire(&journey.package).and_then(|grants| {
+        let span = self.unit.package_span(&package);
+        let mut journey = Journey { package, handed, begun: handed, computed: handed, span: Span::none() };
+        let launched = span.within(|| {
+            let grants = self.acquire(&journey.package)?;
             journey.begun = self.unit.now();
             self.unit.launch(&journey.package, grants)
         });
+        journey.span = span;
         match launched {
             Ok(Launched::Done(grants)) => {
                 // What was launched before ended before.
@@ -160,7 +164,7 @@ impl Pipeline<'_, '_, '_> {
 
     /// Waits for a package, and has its results brought to where they belong.
     fn finish(&mut self, mut journey: Journey, launched: Launched) {
-        let finished = Unit::finish(launched);
+        let finished = journey.span.within(|| Unit::finish(launched));
         journey.computed = self.unit.now();
         journey.begun = journey.begun.max(self.ended);
         self.ended = journey.computed;
@@ -183,7 +187,7 @@ impl Pipeline<'_, '_, '_> {
 
     /// Brings a package's results to where they belong, on this thread.
     fn collect(&mut self, journey: Journey) {
-        match self.unit.collect(&journey.package) {
+        match journey.span.within(|| self.unit.collect(&journey.package)) {
             Ok(()) => self.unit.complete(journey, self.run, self.starter),
             Err(error) => {
                 self.troubles.push(Trouble { journey, error: Quiet::new(error), is_computed: true })

@@ -5,6 +5,7 @@
 //! configuration is checked item by item.
 
 use crate::cli::{BenchOptions, SizeSpec};
+use crate::energy::{self, Meter, PerRun};
 use crate::failure::{self, Failure};
 use crate::figures::{self, Figures};
 use crate::knowledge::Kept;
@@ -17,6 +18,7 @@ use crate::speeds;
 use crate::suite;
 use crate::timeline;
 use crate::{json, table};
+use dml::arenas::energy::{Energy, EnergyError, EnergySources};
 use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
 use dml::core::record::{Event, OPERATIONS};
 use dml::core::{DeviceId, DeviceKind, Operation, Unavailable};
@@ -41,13 +43,14 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     let workloads = workloads(&options.workloads)?;
     check(options, &workloads)?;
     let Machine { platform, devices, note, link_prices, unavailable } = Machine::of(options)?;
+    let sources = EnergySources::default().powercap(&options.powercap);
     let mut kept = Kept::open();
     let mut results = Vec::new();
     let is_suite = options.workloads == [suite::NAME];
     for workload in workloads {
         let able = able(options, &platform, &devices, workload);
         let found = (&platform, &able[..], &link_prices, &kept.knowledge);
-        let result = bench(options, found, workload)?;
+        let result = bench(options, found, &sources, workload)?;
         kept.store();
         if let Some(note) = kept.note.take() {
             eprintln!("dml: {note}");
@@ -112,10 +115,12 @@ fn check(options: &BenchOptions, workloads: &[Workload]) -> Result<(), Failure> 
 fn bench(
     options: &BenchOptions,
     (platform, devices, link_prices, knowledge): (&Platform, &[DeviceId], &json::LinkPrices, &Knowledge),
+    sources: &EnergySources,
     workload: Workload,
 ) -> Result<json::Bench, Failure> {
     let prepared = prepare(options, platform, devices, workload)?;
-    Bench { options, platform, devices, link_prices, knowledge, workload, prepared: &*prepared }.measure()
+    let prepared = &*prepared;
+    Bench { options, platform, devices, link_prices, knowledge, sources, workload, prepared }.measure()
 }
 
 /// The devices that a workload has a kernel for, if the options name none: who names a device that has none is told so.
@@ -165,6 +170,8 @@ struct Bench<'a> {
     devices: &'a [DeviceId],
     link_prices: &'a json::LinkPrices,
     knowledge: &'a Knowledge,
+    /// Where energy counters are looked for.
+    sources: &'a EnergySources,
     workload: Workload,
     prepared: &'a dyn Prepared,
 }
@@ -175,11 +182,14 @@ struct Alone {
     seconds: Vec<f64>,
     /// The median time of the hand-written program, by device name.
     native_s: BTreeMap<String, f64>,
+    /// The energy of a run on each device, in the order of the devices.
+    energy: Vec<PerRun>,
 }
 
 /// One run on some devices.
 struct Run {
     seconds: f64,
+    energy: Result<Energy, EnergyError>,
     report: Report,
     /// What the platform recorded; nothing unless the options ask for it.
     events: Vec<Event>,
@@ -190,6 +200,8 @@ struct Run {
 /// The runs on some devices that count.
 struct Timed {
     runs: Vec<Run>,
+    /// The energy of one of them.
+    energy: PerRun,
 }
 
 /// All devices together: the runs that count, and one more, whose events were recorded.
@@ -227,6 +239,7 @@ impl Bench<'_> {
     fn time_alone(&self, progress: &mut Progress) -> Result<Alone, Failure> {
         let mut seconds = Vec::new();
         let mut native_s = BTreeMap::new();
+        let mut energy = Vec::new();
         for &device in self.devices {
             let name = self.name(device);
             let message = format!("{}: {name} alone", self.workload);
@@ -237,7 +250,7 @@ impl Bench<'_> {
                 _ => PolicySpec::Static,
             };
             let coexecutor = self.coexecutor(&[device], &[1.0], policy);
-            let timed = self.time(&coexecutor, |counts| {
+            let timed = self.time(&coexecutor, &[device], |counts| {
                 progress.step(&message);
                 // Right after the co-execution, so that both programs find the machine in the same condition.
                 native.as_mut().map_or(Ok(()), |native| native.run(counts))
@@ -247,8 +260,9 @@ impl Bench<'_> {
                 native_s.insert(name.to_owned(), native.summary(self.prepared)?);
             }
             seconds.push(figures::median(timed.runs.iter().map(|run| run.seconds)));
+            energy.push(timed.energy);
         }
-        Ok(Alone { seconds, native_s })
+        Ok(Alone { seconds, native_s, energy })
     }
 
     /// Times and checks all devices together, and records one run more.
@@ -258,11 +272,12 @@ impl Bench<'_> {
         let coexecutor =
             if self.options.decisions.is_some() { coexecutor.record_decisions() } else { coexecutor };
         if self.options.policy == PolicySpec::Calibrated && self.devices.len() > 1 {
+            let meter = self.meter(self.devices);
             for _ in 0..LEARNING_RUNS {
-                self.run_once(&coexecutor)?;
+                self.run_once(&coexecutor, &meter)?;
             }
         }
-        let timed = self.time(&coexecutor, |_| {
+        let timed = self.time(&coexecutor, self.devices, |_| {
             progress.step(&message);
             Ok(())
         })?;
@@ -296,29 +311,44 @@ impl Bench<'_> {
     fn time(
         &self,
         coexecutor: &Coexecutor,
+        devices: &[DeviceId],
         mut after_run: impl FnMut(bool) -> Result<(), Failure>,
     ) -> Result<Timed, Failure> {
-        self.run_once(coexecutor)?;
+        let meter = self.meter(devices);
+        self.run_once(coexecutor, &meter)?;
         after_run(false)?;
         let mut runs = Vec::new();
         for _ in 0..self.options.runs {
-            runs.push(self.run_once(coexecutor)?);
+            runs.push(self.run_once(coexecutor, &meter)?);
             after_run(true)?;
         }
-        Ok(Timed { runs })
+        let metered = runs.iter().map(|run| run.energy.clone()).collect();
+        let prepare = || self.prepared.reset().map_err(Failure::work);
+        let energy = meter.per_run(metered, prepare, || Ok(self.work(coexecutor)?.0))?;
+        Ok(Timed { runs, energy })
+    }
+
+    fn meter(&self, devices: &[DeviceId]) -> Meter {
+        Meter::new(self.platform, devices, self.sources)
     }
 
     /// Runs the workload, from the inputs on the host alone to the outputs on the host.
-    fn run_once(&self, coexecutor: &Coexecutor) -> Result<Run, Failure> {
+    fn run_once(&self, coexecutor: &Coexecutor, meter: &Meter) -> Result<Run, Failure> {
         self.prepared.reset().map_err(Failure::work)?;
         self.platform.counters().reset();
         let recording = timeline::is_wanted(self.options).then(|| self.platform.record());
+        let ((seconds, report), energy) = meter.one(|| self.work(coexecutor))?;
+        let events = recording.map_or_else(Vec::new, |recording| recording.finish());
+        let (operations, transfers) = (self.operations(), self.transfers());
+        Ok(Run { seconds, energy, report, events, operations, transfers })
+    }
+
+    /// What counts of a run: until the outputs are on the host. Returns its seconds.
+    fn work(&self, coexecutor: &Coexecutor) -> Result<(f64, Report), Failure> {
         let begun = Instant::now();
         let report = coexecutor.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
         self.prepared.collect().map_err(Failure::work)?;
-        let seconds = begun.elapsed().as_secs_f64();
-        let events = recording.map_or_else(Vec::new, |recording| recording.finish());
-        Ok(Run { seconds, report, events, operations: self.operations(), transfers: self.transfers() })
+        Ok((begun.elapsed().as_secs_f64(), report))
     }
 
     fn verify(&self, what: &str) -> Result<(), Failure> {
@@ -374,10 +404,11 @@ impl Bench<'_> {
             replay::write(path, decisions)?;
         }
         timeline::write(self.options, || {
-            Trace::of(self.platform, report, events)
+            let trace = Trace::of(self.platform, report, events).map_err(Failure::work)?;
+            Ok(trace
                 .labelled(self.workload.to_string())
                 .alone(alone.seconds.iter().copied().map(Duration::from_secs_f64))
-                .total(Duration::from_secs_f64(*seconds))
+                .total(Duration::from_secs_f64(*seconds)))
         })
     }
 
@@ -392,7 +423,10 @@ impl Bench<'_> {
         let times: Vec<_> = together.runs.iter().map(Run::times).collect();
         let figures = Figures::of(&alone.seconds, &times);
         let median = &together.runs[figures.median_run];
-        let devices = (0..self.devices.len()).map(|index| self.device_row(median, index, &alone, powers));
+        let of_alone: Vec<_> = alone.seconds.iter().copied().zip(alone.energy.iter().cloned()).collect();
+        let (of_alone, energy) = energy::figures(&of_alone, (figures.coexec_s, &together.energy));
+        let row = |(index, energy)| self.device_row((median, index), (&alone, energy), powers);
+        let devices = of_alone.into_iter().enumerate().map(row);
         json::Bench {
             workload: self.workload.to_string(),
             size: self.prepared.size().into_iter().collect(),
@@ -418,7 +452,8 @@ impl Bench<'_> {
             link_prices: self.link_prices.clone(),
             operations: median.operations.clone(),
             failures: self.failures(together),
-            energy_j: None,
+            energy_j: energy.energy_j,
+            energy,
             picture: picture.map(|path| path.display().to_string()),
             trace: timeline::shown(&self.options.trace),
             html: timeline::shown(&self.options.html),
@@ -426,7 +461,12 @@ impl Bench<'_> {
         }
     }
 
-    fn device_row(&self, run: &Run, index: usize, alone: &Alone, powers: &[f64]) -> json::BenchDevice {
+    fn device_row(
+        &self,
+        (run, index): (&Run, usize),
+        (alone, alone_energy): (&Alone, json::Energy),
+        powers: &[f64],
+    ) -> json::BenchDevice {
         let report = &run.report.devices[index];
         let desc = &self.platform.devices()[usize::from(report.device.0)];
         let home = self.platform.home(report.device);
@@ -441,6 +481,7 @@ impl Bench<'_> {
             end_s: report.end.as_secs_f64(),
             packages: report.packages,
             items: report.items,
+            alone_energy,
         }
     }
 
@@ -532,6 +573,7 @@ fn text(result: &json::Bench, note: Option<&str>, unavailable: &[Unavailable]) -
     lines.extend(device_table(result));
     lines.push(String::new());
     lines.extend(times(result));
+    lines.extend(energy::lines(result));
     lines.extend(traffic(result));
     lines.extend(outcome(result));
     lines.push(String::new());

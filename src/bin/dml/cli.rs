@@ -174,6 +174,10 @@ pub(crate) struct BenchOptions {
     #[arg(long)]
     pub(crate) native: bool,
 
+    /// Where the processor's energy counters are, as Linux lays them out.
+    #[arg(long, value_name = "FOLDER", default_value = "/sys/class/powercap")]
+    pub(crate) powercap: PathBuf,
+
     /// Print one JSON object instead of a table; a list of them for several workloads.
     #[arg(long)]
     pub(crate) json: bool,

@@ -33,6 +33,7 @@ pub(crate) struct Bench {
     pub(crate) operations: BTreeMap<&'static str, u64>,
     pub(crate) failures: Vec<String>,
     pub(crate) energy_j: Option<f64>,
+    pub(crate) energy: Energy,
     pub(crate) picture: Option<String>,
     pub(crate) trace: Option<String>,
     pub(crate) html: Option<String>,
@@ -53,6 +54,8 @@ pub(crate) struct SuiteMeans {
     pub(crate) s_max: Option<f64>,
     pub(crate) efficiency: Option<f64>,
     pub(crate) balance: Option<f64>,
+    pub(crate) energy_over_fastest: Option<f64>,
+    pub(crate) edp_over_fastest: Option<f64>,
 }
 
 /// One device of a result.
@@ -67,6 +70,18 @@ pub(crate) struct BenchDevice {
     pub(crate) end_s: f64,
     pub(crate) packages: u64,
     pub(crate) items: u64,
+    pub(crate) alone_energy: Energy,
+}
+
+/// The energy of one configuration, or why it is not known.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Energy {
+    pub(crate) energy_j: Option<f64>,
+    pub(crate) edp_js: Option<f64>,
+    pub(crate) energy_over_fastest: Option<f64>,
+    pub(crate) edp_over_fastest: Option<f64>,
+    pub(crate) counters: Vec<String>,
+    pub(crate) missing: Option<String>,
 }
 
 /// What one pair of arenas exchanged.

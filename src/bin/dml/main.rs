@@ -5,6 +5,7 @@
 mod bench;
 mod cli;
 mod devices;
+mod energy;
 mod failure;
 mod figures;
 mod json;

@@ -1,6 +1,6 @@
 //! `dml bench all`: the suite as one table, a line for each workload and one for the means.
 
-use crate::{json, table};
+use crate::{energy, json, table};
 use dml::core::Unavailable;
 
 /// What the suite is called among the workloads.
@@ -16,8 +16,15 @@ pub(crate) fn of(workloads: Vec<json::Bench>) -> json::Suite {
         s_max: mean(|result| result.s_max),
         efficiency: mean(|result| result.efficiency),
         balance: geometric_mean(shared.map(|result| result.balance)),
+        energy_over_fastest: mean_of_those(&workloads, |energy| energy.energy_over_fastest),
+        edp_over_fastest: mean_of_those(&workloads, |energy| energy.edp_over_fastest),
     };
     json::Suite { workloads, means }
+}
+
+/// The geometric mean of a figure over the workloads for which it is known.
+fn mean_of_those(workloads: &[json::Bench], figure: fn(&json::Energy) -> Option<f64>) -> Option<f64> {
+    geometric_mean(workloads.iter().filter_map(|result| figure(&result.energy)))
 }
 
 /// The geometric mean; nothing of no figures.
@@ -39,9 +46,11 @@ pub(crate) fn text(suite: &json::Suite, note: Option<&str>, unavailable: &[Unava
     rows.extend(suite.workloads.iter().map(|result| row(result, &names)));
     rows.push(means(suite, names.len()));
     lines.extend(table::lines(&rows).into_iter().map(|line| format!("  {line}")));
+    let energy: Vec<_> = suite.workloads.iter().map(|result| (&*result.workload, &result.energy)).collect();
     lines.push(String::new());
     let pictures: Vec<_> = suite.workloads.iter().filter_map(|result| result.picture.as_deref()).collect();
     lines.push("verified    every item of every workload, each device alone and all together".to_owned());
+    lines.extend(energy::suite_lines(&energy, &suite.means));
     if !pictures.is_empty() {
         lines.push(format!("pictures    {}", pictures.join(", ")));
     }
@@ -88,7 +97,7 @@ fn row(result: &json::Bench, names: &[&str]) -> Vec<String> {
 }
 
 fn means(suite: &json::Suite, devices: usize) -> Vec<String> {
-    let json::SuiteMeans { speedup, s_max, efficiency, balance } = suite.means;
+    let json::SuiteMeans { speedup, s_max, efficiency, balance, .. } = suite.means;
     let mut row = vec!["geometric mean".to_owned()];
     // Items and times of different workloads have no mean that says anything.
     row.resize(devices + 3, String::new());
@@ -112,6 +121,7 @@ mod tests {
             end_s: 0.0,
             packages: 1,
             items,
+            alone_energy: json::Energy::default(),
         }
     }
 
@@ -151,6 +161,7 @@ mod tests {
             operations: [].into(),
             failures: Vec::new(),
             energy_j: None,
+            energy: json::Energy { missing: Some("no counter".to_owned()), ..json::Energy::default() },
             picture: None,
             trace: None,
             decisions: None,
@@ -172,7 +183,7 @@ mod tests {
 
     #[test]
     fn means_are_geometric_and_leave_out_balances_of_idle_devices() {
-        let json::SuiteMeans { speedup, s_max, efficiency, balance } = suite().means;
+        let json::SuiteMeans { speedup, s_max, efficiency, balance, .. } = suite().means;
         let near = |mean: Option<f64>, expected: f64| (mean.unwrap() - expected).abs() < 1e-12;
         assert!(near(speedup, 3.0), "the third root of 27");
         assert!(near(s_max, (3.2_f64 * 1.8 * 1.125).cbrt()));
@@ -180,6 +191,14 @@ mod tests {
         assert!(near(balance, 0.7), "the root of 0.49");
         let none = of(Vec::new()).means;
         assert_eq!((none.speedup, none.balance), (None, None));
+        assert_eq!((none.energy_over_fastest, none.edp_over_fastest), (None, None));
+        let mut known = vec![result("rap", [1, 1], [1.0, 1.0], 1.0, [1.0; 4]); 3];
+        for (result, (energy, edp)) in known.iter_mut().zip([(0.25, 0.5), (4.0, 8.0)]) {
+            result.energy.energy_over_fastest = Some(energy);
+            result.energy.edp_over_fastest = Some(edp);
+        }
+        let means = of(known).means;
+        assert!(near(means.energy_over_fastest, 1.0) && near(means.edp_over_fastest, 2.0), "of two of three");
     }
 
     #[test]
@@ -212,6 +231,7 @@ mod tests {
             "geometric mean 3.000 1.864 0.600 0.700",
             "",
             "verified every item of every workload, each device alone and all together",
+            "energy not measured: no counter",
             "pictures ray.png",
             "failed ray: opencl:0: it is tired",
         ];

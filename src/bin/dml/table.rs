@@ -34,6 +34,16 @@ pub(crate) fn seconds(value: f64) -> String {
     }
 }
 
+/// Joules with four significant digits, of which two follow the point at most below one joule.
+pub(crate) fn joules(value: f64) -> String {
+    match value {
+        v if v >= 100.0 => format!("{v:.1} J"),
+        v if v >= 1.0 => format!("{v:.3} J"),
+        v if v >= 1e-3 => format!("{:.2} mJ", v * 1e3),
+        v => format!("{:.1} uJ", v * 1e6),
+    }
+}
+
 /// Bytes in the unit that suits them.
 pub(crate) fn bytes(value: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -61,6 +71,8 @@ mod tests {
     fn quantities_read_well() {
         assert_eq!(seconds(0.012_34), "12.34 ms");
         assert_eq!(seconds(1.5), "1.500 s");
+        assert_eq!((joules(123.456), joules(1.5)), ("123.5 J".to_owned(), "1.500 J".to_owned()));
+        assert_eq!((joules(0.012_34), joules(2e-5)), ("12.34 mJ".to_owned(), "20.0 uJ".to_owned()));
         assert_eq!(bytes(1023), "1023 B");
         assert_eq!(bytes(4 << 20), "4.0 MiB");
     }

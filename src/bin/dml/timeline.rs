@@ -101,11 +101,14 @@ pub(crate) fn check_none(options: &BenchOptions, name: &str) -> Result<(), Failu
 }
 
 /// Writes the files that the options ask for.
-pub(crate) fn write(options: &BenchOptions, trace: impl FnOnce() -> Trace) -> Result<(), Failure> {
+pub(crate) fn write(
+    options: &BenchOptions,
+    trace: impl FnOnce() -> Result<Trace, Failure>,
+) -> Result<(), Failure> {
     if !is_wanted(options) {
         return Ok(());
     }
-    let trace = trace();
+    let trace = trace()?;
     if let Some(path) = &options.trace {
         let written = fs::File::create(path).and_then(|file| trace.write_perfetto(file));
         written

@@ -77,6 +77,7 @@ fn with_bench<R>(wrong_check: u32, more: &[&str], act: impl FnOnce(&Bench<'_>, &
         devices: &devices,
         link_prices: &link_prices,
         knowledge: &Knowledge::new(),
+        sources: &EnergySources::default().powercap("/no/such/folder"),
         workload,
         prepared: &prepared,
     };
@@ -96,7 +97,10 @@ fn measured(wrong_check: u32) -> (Result<json::Bench, String>, u32, u32) {
 #[test]
 fn the_row_of_a_device_and_the_traffic_are_those_of_the_median_run() {
     with_bench(0, &[], |bench, _| {
-        let report = bench.run_once(&bench.coexecutor(bench.devices, &[1.0], PolicySpec::Static));
+        let meter = Meter::new(bench.platform, bench.devices, bench.sources);
+        let unmetered = meter.one(|| Ok(())).expect("nothing fails").1;
+        let unmetered = unmetered.expect_err("there is no such folder");
+        let report = bench.run_once(&bench.coexecutor(bench.devices, &[1.0], PolicySpec::Static), &meter);
         let report = report.expect("nothing is wrong").report;
         let run = |seconds: f64, number: u64| {
             let mut report = report.clone();
@@ -106,10 +110,13 @@ fn the_row_of_a_device_and_the_traffic_are_those_of_the_median_run() {
             let (from, to) = ("ram".to_owned(), "gpu".to_owned());
             let transfer = json::BenchTransfer { from, to, bytes: number, copies: 7, seconds: 0.5 };
             let operations = [("map", number)].into();
-            Run { seconds, report, events: Vec::new(), operations, transfers: vec![transfer] }
+            let (energy, events) = (Err(unmetered.clone()), Vec::new());
+            Run { seconds, energy, report, events, operations, transfers: vec![transfer] }
         };
-        let timed = Timed { runs: vec![run(4.0, 1), run(1.0, 2), run(2.0, 3), run(8.0, 4), run(1.5, 5)] };
-        let alone = Alone { seconds: vec![3.0], native_s: BTreeMap::new() };
+        let runs = vec![run(4.0, 1), run(1.0, 2), run(2.0, 3), run(8.0, 4), run(1.5, 5)];
+        let timed = Timed { runs, energy: Err(unmetered.clone()) };
+        let energy = vec![Err(unmetered.clone())];
+        let alone = Alone { seconds: vec![3.0], native_s: BTreeMap::new(), energy };
         let mut overlap = Overlap::default();
         (overlap.transfer, overlap.under_compute) = (Duration::from_secs(8), Duration::from_secs(2));
         let result = bench.result(alone, &[0.75], &Together { timed, overlap }, None);
@@ -160,6 +167,14 @@ fn a_wrong_result_of_any_configuration_is_told() {
 /// Every figure of the text stands where its name is. No two figures of the result are equal.
 #[test]
 fn the_text_shows_each_figure_under_its_name() {
+    let energy = |by: f64| json::Energy {
+        energy_j: Some(21.0 + by),
+        edp_js: Some(31.0 + by),
+        energy_over_fastest: Some(0.5 + by),
+        edp_over_fastest: Some(0.625 + by),
+        counters: vec!["package-0".to_owned()],
+        missing: None,
+    };
     let device = |name: &str, by: u64| json::BenchDevice {
         name: name.to_owned(),
         arena: "a memory".to_owned(),
@@ -170,6 +185,7 @@ fn the_text_shows_each_figure_under_its_name() {
         end_s: 7.0 + by as f64,
         packages: 11 + by,
         items: 13 + by,
+        alone_energy: energy(by as f64),
     };
     let transfer = |from: &str, to: &str, bytes, copies, seconds| json::BenchTransfer {
         from: from.to_owned(),
@@ -199,10 +215,12 @@ fn the_text_shows_each_figure_under_its_name() {
         link_prices: json::LinkPrices { measured: 0, guessed: 0, measured_unix_s: None, notes: Vec::new() },
         operations: [("map", 6), ("unmap", 8), ("fill", 0)].into(),
         failures: vec!["cpu: it is tired".to_owned()],
-        energy_j: None,
+        energy_j: Some(28.0),
+        energy: energy(7.0),
         picture: Some("saxpy.png".to_owned()),
         trace: None,
         html: None,
+        decisions: Some("a.decisions".to_owned()),
     };
     let text = text(&result, Some("a note"), &[]);
     let shown: Vec<String> =
@@ -218,6 +236,9 @@ fn the_text_shows_each_figure_under_its_name() {
         "together 2.500 s (2.125 s to 2.750 s)",
         "speedup 1.200 of 1.600: efficiency 0.750, balance 0.875",
         "by hand 51.500 s on opencl:0: dml takes 2.000 of it",
+        "energy together 28.000 J, EDP 38.000 J s; of the fastest device alone 7.500, EDP 7.625",
+        "energy cpu alone 21.000 J, EDP 31.000 J s; of the fastest device alone 0.500, EDP 0.625",
+        "energy opencl:0 alone 121.0 J, EDP 131.0 J s; of the fastest device alone 100.500, EDP 100.625",
         "transfers ram -> gpu: 100 B in 3 copies, 500.00 ms",
         "transfers gpu -> ram: 200 B in 4 copies, 250.00 ms",
         "overlap 0.375 of 8.000 s with transfers lies under compute",
@@ -225,6 +246,7 @@ fn the_text_shows_each_figure_under_its_name() {
         "failed cpu: it is tired; others finished its work",
         "verified every item, each device alone and all together",
         "picture saxpy.png",
+        "decisions a.decisions, for dml replay",
         "",
     ];
     assert_eq!(shown, expected);

@@ -1,0 +1,124 @@
+//! The counters of RAPL, as the powercap framework of Linux shows them: a folder for each zone, and files in it.
+//!
+//! ```text
+//!  intel-rapl:0      name package-0    counted
+//!  intel-rapl:0:0    name core         a part of its package
+//!  intel-rapl:0:1    name dram         counted: the memory lies outside of the package
+//!  intel-rapl:1      name psys         the whole platform, packages included
+//!  intel-rapl-mmio:0 name package-0    the same package by another way
+//! ```
+//! AMD's processors appear under the same names.
+
+use super::{EnergyCounter, EnergyError};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a processor brings its counters up to date.
+const STEP: Duration = Duration::from_millis(1);
+/// How the folders of zones begin.
+const PREFIX: &str = "intel-rapl:";
+
+/// A zone whose energy counts.
+#[derive(Debug)]
+struct Zone {
+    name: String,
+    folder: PathBuf,
+    range_uj: Option<u64>,
+}
+
+impl EnergyCounter for Zone {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn read_uj(&self) -> Result<u64, String> {
+        number(&self.folder.join("energy_uj"))
+    }
+
+    fn range_uj(&self) -> Option<u64> {
+        self.range_uj
+    }
+
+    fn step(&self) -> Duration {
+        STEP
+    }
+}
+
+/// Returns the counters of the packages and of their memory, by the numbers of their zones.
+pub(super) fn counters(root: &Path) -> Result<Vec<Arc<dyn EnergyCounter>>, EnergyError> {
+    let none = |reason: String| EnergyError::NoPackages { folder: root.to_owned(), reason };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root).map_err(|error| none(why(&error)))? {
+        let entry = entry.map_err(|error| none(why(&error)))?;
+        if let Some(numbers) = numbers(&entry.file_name().to_string_lossy()) {
+            let name = text(&entry.path().join("name")).map_err(&none)?;
+            found.push((numbers, name, entry.path()));
+        }
+    }
+    found.sort();
+    let package = |of: u64| {
+        let is_it = |(numbers, ..): &&(Vec<u64>, _, _)| **numbers == [of];
+        found.iter().find(is_it).map_or_else(|| format!("zone {of}"), |(_, name, _)| name.clone())
+    };
+    let mut counters: Vec<Arc<dyn EnergyCounter>> = Vec::new();
+    for (numbers, name, folder) in &found {
+        let name = match numbers[..] {
+            [_] if name.starts_with("package") => name.clone(),
+            [of, _] if name == "dram" => format!("dram of {}", package(of)),
+            _ => continue,
+        };
+        // A counter without a range is believed as long as it grows.
+        let range_uj = number(&folder.join("max_energy_range_uj")).ok();
+        counters.push(Arc::new(Zone { name, folder: folder.clone(), range_uj }));
+    }
+    if counters.is_empty() { Err(none("no zone of a package in it".to_owned())) } else { Ok(counters) }
+}
+
+/// Returns the numbers of a zone: that of its package, and its own within it. `None` for other folders.
+fn numbers(folder: &str) -> Option<Vec<u64>> {
+    folder.strip_prefix(PREFIX)?.split(':').map(|number| number.parse().ok()).collect()
+}
+
+fn text(file: &Path) -> Result<String, String> {
+    let text = fs::read_to_string(file).map_err(|error| format!("{}: {}", file.display(), why(&error)))?;
+    Ok(text.trim().to_owned())
+}
+
+fn number(file: &Path) -> Result<u64, String> {
+    let text = text(file)?;
+    text.parse().map_err(|_| format!("{}: {text:?} is no number", file.display()))
+}
+
+/// Returns why something cannot be read, with what can be done about it.
+fn why(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "permission denied: Linux shows it to root alone, who may let others read it".to_owned()
+        }
+        io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zones_are_known_by_their_numbers() {
+        assert_eq!(numbers("intel-rapl:0"), Some(vec![0]));
+        assert_eq!(numbers("intel-rapl:12:3"), Some(vec![12, 3]));
+        for other in ["intel-rapl", "intel-rapl-mmio:0", "intel-rapl:x", "dtpm", "intel-rapl:0:"] {
+            assert_eq!(numbers(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_root_alone_is_told_as_such() {
+        assert!(why(&io::Error::from(io::ErrorKind::PermissionDenied)).contains("root alone"));
+        assert!(why(&io::Error::from(io::ErrorKind::NotFound)).contains("no such"));
+    }
+}

@@ -1,0 +1,213 @@
+use super::*;
+use dml::arenas::energy::{EnergyCounter, GpuCounters, Nvml};
+use dml::core::{DeviceDesc, DeviceKind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+fn missing() -> EnergyError {
+    EnergyError::NoCounter { device: "opencl:0".to_owned(), reason: "it is shy".to_owned() }
+}
+
+fn measured(joules: f64) -> PerRun {
+    Ok(Measured { joules, counters: vec!["package-0".to_owned()] })
+}
+
+/// The fastest device is neither the first nor the one that takes the least energy.
+#[test]
+fn figures_stand_beside_the_fastest_device_alone() {
+    let alone = [(4.0, measured(10.0)), (2.0, measured(16.0)), (8.0, Err(missing()))];
+    let (of_alone, together) = figures(&alone, (1.5, &measured(20.0)));
+    let told = |energy: &json::Energy| {
+        (energy.energy_j, energy.edp_js, energy.energy_over_fastest, energy.edp_over_fastest)
+    };
+    assert_eq!(told(&of_alone[0]), (Some(10.0), Some(40.0), Some(0.625), Some(1.25)));
+    assert_eq!(told(&of_alone[1]), (Some(16.0), Some(32.0), Some(1.0), Some(1.0)));
+    assert_eq!(told(&of_alone[2]), (None, None, None, None));
+    assert_eq!(told(&together), (Some(20.0), Some(30.0), Some(1.25), Some(0.9375)));
+    assert_eq!(together.counters, ["package-0"]);
+    assert_eq!(of_alone[2].missing.as_deref(), Some("no energy counter for device opencl:0: it is shy"));
+}
+
+#[test]
+fn without_the_fastest_device_there_is_nothing_to_stand_beside() {
+    let alone = [(4.0, measured(10.0)), (2.0, Err(missing()))];
+    let (of_alone, together) = figures(&alone, (1.5, &measured(20.0)));
+    assert_eq!((of_alone[0].energy_j, of_alone[0].energy_over_fastest), (Some(10.0), None));
+    assert_eq!((together.edp_js, together.edp_over_fastest), (Some(30.0), None));
+}
+
+/// A counter in memory that says one joule more at each reading.
+#[derive(Debug, Default)]
+struct Steady {
+    readings: AtomicU64,
+    step_s: AtomicU64,
+}
+
+#[derive(Debug)]
+struct OneGpu(Arc<Steady>);
+
+impl EnergyCounter for Steady {
+    fn name(&self) -> String {
+        "steady".to_owned()
+    }
+
+    fn read_uj(&self) -> Result<u64, String> {
+        Ok(1_000_000 * self.readings.fetch_add(1, Ordering::SeqCst))
+    }
+
+    fn range_uj(&self) -> Option<u64> {
+        None
+    }
+
+    fn step(&self) -> Duration {
+        Duration::from_secs(self.step_s.load(Ordering::SeqCst))
+    }
+}
+
+impl GpuCounters for OneGpu {
+    fn counter(&self, _: &str) -> Result<Arc<dyn EnergyCounter>, String> {
+        Ok(self.0.clone())
+    }
+}
+
+/// A package whose counter a test moves.
+fn package(test: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("dml-energy-{}-{test}", std::process::id()));
+    let zone = folder.join("intel-rapl:0");
+    std::fs::create_dir_all(&zone).expect("a folder for temporary files");
+    for (file, text) in [("name", "package-0"), ("max_energy_range_uj", "1000000000"), ("energy_uj", "5")] {
+        std::fs::write(zone.join(file), text).expect("just made");
+    }
+    folder
+}
+
+fn meter(folder: &std::path::Path, steady: &Arc<Steady>) -> Meter {
+    let mut builder = Platform::builder();
+    builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu).with_hardware("slot 1"));
+    let platform = builder.build().expect("a device alone is a platform");
+    let sources = EnergySources::default().powercap(folder).gpus(Arc::new(OneGpu(steady.clone())));
+    Meter::new(&platform, &[DeviceId(0)], &sources)
+}
+
+/// A package that takes a joule in each run.
+fn spend(folder: &std::path::Path, total_uj: &mut u64) {
+    *total_uj += 1_000_000;
+    std::fs::write(folder.join("intel-rapl:0/energy_uj"), total_uj.to_string()).expect("it is there");
+}
+
+#[test]
+fn runs_that_are_long_enough_count_one_by_one() {
+    let (folder, steady) = (package("long"), Arc::new(Steady::default()));
+    let (meter, mut total_uj) = (meter(&folder, &steady), 5);
+    let metered = (0..3)
+        .map(|_| {
+            meter.one(|| {
+                std::thread::sleep(Duration::from_millis(11));
+                spend(&folder, &mut total_uj);
+                Ok(())
+            })
+        })
+        .map(|run| run.expect("the run is sound").1)
+        .collect();
+    let told = meter.per_run(metered, || panic!("nothing is repeated"), || panic!("nothing is repeated"));
+    let told = told.expect("nothing failed").expect("it was measured");
+    assert_eq!(told, Measured { joules: 2.0, counters: vec!["package-0".to_owned(), "steady".to_owned()] });
+    std::fs::remove_dir_all(folder).expect("it was there");
+}
+
+/// The counter needs an hour until five runs were made. A run is said to have taken half of its time: the other half is no part of it.
+#[test]
+fn short_runs_are_repeated_until_the_counters_can_tell() {
+    let (folder, steady) = (package("short"), Arc::new(Steady::default()));
+    steady.step_s.store(360, Ordering::SeqCst);
+    let (meter, mut total_uj) = (meter(&folder, &steady), 5);
+    let (result, metered) = meter.one(|| Ok(7)).expect("the run is sound");
+    assert!(matches!(&metered, Err(EnergyError::TooShort { .. })) && result == 7, "{metered:?}");
+    let (mut prepared, mut runs) = (0, 0);
+    let told = meter.per_run(
+        vec![metered],
+        || {
+            prepared += 1;
+            Ok(())
+        },
+        || {
+            let begun = Instant::now();
+            std::thread::sleep(Duration::from_millis(1));
+            spend(&folder, &mut total_uj);
+            runs += 1;
+            if runs == 5 {
+                steady.step_s.store(0, Ordering::SeqCst);
+            }
+            Ok(begun.elapsed().as_secs_f64() / 2.0)
+        },
+    );
+    let told = told.expect("nothing failed").expect("it was measured");
+    assert_eq!(prepared, runs, "each run is prepared");
+    assert!(runs >= 5, "{runs}");
+    // The package takes a joule in each run, the GPU at each reading but the first, and half of it or less counts.
+    let most = f64::from(2 * runs + 1) / f64::from(2 * runs);
+    assert!(told.joules > 0.0 && told.joules <= most, "{told:?} in {runs} runs");
+    std::fs::remove_dir_all(folder).expect("it was there");
+}
+
+#[test]
+fn the_part_of_the_runs_is_that_of_their_time() {
+    assert_eq!((part(1.0, 4.0), part(5.0, 4.0), part(0.0, 0.0)), (0.25, 1.0, 1.0));
+}
+
+#[test]
+fn a_failed_run_is_failed_work_and_a_missing_counter_is_not() {
+    let folder = package("failed");
+    let steady = Arc::new(Steady::default());
+    let failed = meter(&folder, &steady).one(|| Err::<(), _>(Failure::Work("it is tired".to_owned())));
+    assert!(matches!(failed, Err(Failure::Work(text)) if text == "it is tired"));
+    std::fs::remove_dir_all(&folder).expect("it was there");
+    let nowhere = meter(&folder, &steady);
+    let ((), metered) = nowhere.one(|| Ok(())).expect("the run is sound");
+    let told = nowhere.per_run(vec![metered], || panic!("not repeated"), || panic!("not repeated"));
+    assert!(matches!(told, Ok(Err(EnergyError::NoPackages { .. }))));
+}
+
+/// Asking a machine without NVML is no failure.
+#[test]
+fn this_machines_nvml_answers_or_says_why_not() {
+    let told = Nvml::new().counter("pci ffff:ff:1f.0").map(drop);
+    assert!(told.is_err_and(|reason| !reason.is_empty()), "there is no GPU at that place");
+}
+
+#[test]
+fn the_suite_shows_energy_where_it_is_known() {
+    let known = json::Energy { energy_j: Some(3.0), edp_js: Some(0.5), ..json::Energy::default() };
+    let beside =
+        json::Energy { energy_over_fastest: Some(0.75), edp_over_fastest: Some(0.25), ..known.clone() };
+    let missing = json::Energy { missing: Some("it is shy".to_owned()), ..json::Energy::default() };
+    let means = json::SuiteMeans {
+        speedup: None,
+        s_max: None,
+        efficiency: None,
+        balance: None,
+        energy_over_fastest: Some(0.8125),
+        edp_over_fastest: None,
+    };
+    let shown = |all: &[(&str, &json::Energy)]| -> Vec<String> {
+        let squeezed = |line: String| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        suite_lines(all, &means).into_iter().map(squeezed).collect()
+    };
+    assert_eq!(shown(&[("rap", &missing), ("ray", &missing)]), ["energy not measured: it is shy"]);
+    assert_eq!(
+        shown(&[("rap", &missing), ("ray", &known), ("saxpy", &beside)]),
+        [
+            "",
+            "workload energy EDP energy of fastest EDP of fastest",
+            "rap - - - -",
+            "ray 3.000 J 500.00 mJ s - -",
+            "saxpy 3.000 J 500.00 mJ s 0.750 0.250",
+            "geometric mean 0.812 -",
+            "",
+            "energy rap: not measured: it is shy",
+        ]
+    );
+    assert!(suite_lines(&[], &means).is_empty());
+}
