@@ -63,7 +63,7 @@ pub(crate) struct DevicesOptions {
 }
 
 /// Coprocessors that are processes.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct WorkerOptions {
     /// Starts N worker processes as coprocessors, offload:0 and on; one by default, where it can be had.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=32))]
@@ -162,6 +162,10 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 
+    /// Of all: neither compares with the suite that was measured last with these options, nor keeps this one.
+    #[arg(long)]
+    pub(crate) no_last: bool,
+
     /// Also times the same kernel written by hand against the framework, in the same run.
     #[arg(long)]
     pub(crate) native: bool,
@@ -188,17 +192,42 @@ pub(crate) struct ReportOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReproduceOptions {
-    /// The table: table1, operation counts and times of the data layer beside OpenCL by hand.
+    /// The table.
     #[arg(value_name = "TABLE", value_enum)]
     pub(crate) table: Table,
 
-    /// tiny takes milliseconds, small is that of dml bench, paper is as published.
-    #[arg(long, default_value = "paper", value_enum)]
-    pub(crate) size: TableSize,
+    /// tiny takes milliseconds, small is that of dml bench, paper is as published; of table1 paper by default, otherwise
+    /// small.
+    #[arg(long, value_enum)]
+    pub(crate) size: Option<TableSize>,
 
-    /// Rounds that count, after one that does not; every mode runs once in each, in an order that repeats after four.
-    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) runs: u32,
+    /// Rounds that count, after one that does not; 12 by default. Of coexec: runs that count, 9 by default.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: Option<u32>,
+
+    /// Devices to use, as for bench; not of table1.
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) devices: Vec<String>,
+
+    /// Caps a device's compute units, as for bench; not of table1.
+    #[arg(long, value_name = "DEVICE=N", value_parser = PerDevice::<u32>::from_str)]
+    pub(crate) limit: Vec<PerDevice<u32>>,
+
+    #[command(flatten)]
+    pub(crate) workers: WorkerOptions,
+
+    /// How the work is split, as for bench; calibrated by default, not of table1.
+    #[arg(long, value_parser = PolicySpec::from_str)]
+    pub(crate) policy: Option<PolicySpec>,
+
+    /// Where the memories' storage comes from, as for bench; auto by default, of coexec alone.
+    #[arg(long, value_enum)]
+    pub(crate) memory: Option<Memory>,
+
+    /// Also writes the table into this folder as markdown, TABLE.md, and of coexec a chart of it, TABLE.svg; not of
+    /// table1.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) output: Option<PathBuf>,
 
     /// Print one JSON object instead of text.
     #[arg(long)]
@@ -207,6 +236,41 @@ pub(crate) struct ReproduceOptions {
     /// Print markdown instead of text.
     #[arg(long, conflicts_with = "json")]
     pub(crate) markdown: bool,
+}
+
+impl ReproduceOptions {
+    /// The options of the benchmark of the suite that these mean, with another default of what is counted.
+    pub(crate) fn of_suite(&self, memory: Memory, runs: u32) -> BenchOptions {
+        let size = match self.size.unwrap_or(TableSize::Small) {
+            TableSize::Tiny => SizeSpec::Tiny,
+            TableSize::Small => SizeSpec::Small,
+            TableSize::Paper => SizeSpec::Paper,
+        };
+        BenchOptions {
+            workloads: Workload::ALL.map(|workload| workload.to_string()).to_vec(),
+            devices: self.devices.clone(),
+            limit: self.limit.clone(),
+            workers: self.workers.clone(),
+            policy: self.policy.unwrap_or_default(),
+            powers: Vec::new(),
+            size,
+            memory,
+            runs: self.runs.unwrap_or(runs),
+            longest: 0.0,
+            input: None,
+            output: None,
+            trace: None,
+            html: None,
+            no_last: false,
+            native: false,
+            json: self.json,
+        }
+    }
+
+    /// The name of the size in effect.
+    pub(crate) fn size_name(&self, default: TableSize) -> &'static str {
+        self.size.unwrap_or(default).name()
+    }
 }
 
 /// Where the memories of the devices have their storage.
@@ -236,6 +300,21 @@ impl Memory {
 pub(crate) enum Table {
     /// Operation counts and times of vecadd, matmul and bfs, by hand and on the data layer.
     Table1,
+    /// What copies, one storage for all memories, and the planner's own choice cost every workload.
+    Memory,
+    /// The suite co-executed: speedups, efficiencies and balances, with their means.
+    Coexec,
+}
+
+impl Table {
+    /// The name on the command line, and of the files with it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Table1 => "table1",
+            Self::Memory => "memory",
+            Self::Coexec => "coexec",
+        }
+    }
 }
 
 /// How large the workloads of a table are to be.

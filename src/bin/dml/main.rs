@@ -3,12 +3,14 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod cache;
 mod cli;
 mod devices;
 mod failure;
 mod figures;
 mod json;
 mod knowledge;
+mod last;
 mod machine;
 mod never_loses;
 mod offload;
