@@ -17,7 +17,7 @@
 use crate::check::{Mismatch, Value};
 use crate::picture::Picture;
 use crate::prepare::{
-    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
+    Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
 use dml_arenas::launch::{self, ComputeError, HostView};
 use dml_core::Scalar;
@@ -440,6 +440,7 @@ impl Recipe for Problem {
     const NAME: &'static str = "mandelbrot";
     const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
     const CUDA: Option<Program> = Some(Program { source: CUDA_SOURCE, kernel: OPENCL_KERNEL });
+    const KIND: Kind = Kind::Irregular;
     const LARGEST_PUBLISHED: u64 = 70_300_000;
     const MAKES_PICTURE: bool = true;
 

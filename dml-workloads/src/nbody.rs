@@ -35,7 +35,7 @@
 
 use crate::check::{Mismatch, Value};
 use crate::prepare::{
-    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
+    Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
 use crate::random;
 use dml_arenas::launch::{self, ComputeError, HostView};
@@ -328,6 +328,7 @@ const BODY_BYTES: u64 = 16;
 impl Recipe for Problem {
     const NAME: &'static str = "nbody";
     const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const KIND: Kind = Kind::AllToAll;
     const LARGEST_PUBLISHED: u64 = PAPER.items;
 
     fn of(input: &Input<'_>) -> Result<Self, PrepareError> {

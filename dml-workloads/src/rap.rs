@@ -21,7 +21,7 @@
 
 use crate::check::{Mismatch, Value};
 use crate::prepare::{
-    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
+    Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
 use crate::random;
 use dml_arenas::launch::{ComputeError, HostView};
@@ -221,6 +221,7 @@ const LARGEST_ITEMS: u64 = 1 << 40;
 impl Recipe for Problem {
     const NAME: &'static str = "rap";
     const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const KIND: Kind = Kind::Irregular;
     const LARGEST_PUBLISHED: u64 = PAPER.items;
 
     fn of(input: &Input<'_>) -> Result<Self, PrepareError> {

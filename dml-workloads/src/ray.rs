@@ -22,7 +22,7 @@
 use crate::check::{Mismatch, Value};
 use crate::picture::Picture;
 use crate::prepare::{
-    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
+    Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
 use crate::random;
 use dml_arenas::launch::{self, ComputeError, HostView};
@@ -393,6 +393,7 @@ const SEED: u64 = 0x5CE1E;
 impl Recipe for Problem {
     const NAME: &'static str = "ray";
     const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const KIND: Kind = Kind::Irregular;
     const LARGEST_PUBLISHED: u64 = PAPER.items;
     const MAKES_PICTURE: bool = true;
 

@@ -98,9 +98,44 @@ suite! {
     Binomial is crate::binomial::Problem,
 }
 
+/// What the items of a workload cost beside each other: whether a split by fixed shares can be right.
+///
+/// # Source
+/// "Straightforward Heterogeneous Computing with the oneAPI Coexecutor Runtime", section 5, which sets nbody apart from
+/// both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Packages of one size take a device equally long.
+    Regular,
+    /// What an item costs depends on its place.
+    Irregular,
+    /// Items cost the same, and each needs all of an input.
+    AllToAll,
+}
+
+impl Kind {
+    /// The kind's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Regular => "regular",
+            Self::Irregular => "irregular",
+            Self::AllToAll => "all-to-all",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// What a recipe says without a problem.
 struct Facts {
     name: &'static str,
+    kind: Kind,
     largest_published: u64,
     size_is_edge: bool,
     takes_picture: bool,
@@ -112,6 +147,7 @@ impl Facts {
     const fn of<R: Recipe>() -> Self {
         Self {
             name: R::NAME,
+            kind: R::KIND,
             largest_published: R::LARGEST_PUBLISHED,
             size_is_edge: R::SIZE_IS_EDGE,
             takes_picture: R::TAKES_PICTURE,
@@ -126,6 +162,12 @@ impl Workload {
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.facts().name
+    }
+
+    /// What its items cost beside each other.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        self.facts().kind
     }
 
     /// The largest published size, as [`Input::Size`] takes it.

@@ -7,7 +7,7 @@
 //! ```
 //! The page `docs/adding-a-workload.md` leads through writing one.
 
-use super::{Input, PrepareError, Workload, filled};
+use super::{Input, Kind, PrepareError, Workload, filled};
 use crate::check::Mismatch;
 use crate::picture::Picture;
 use bytemuck::Pod;
@@ -31,6 +31,8 @@ pub(crate) trait Recipe: Listed + Sized + fmt::Debug + Send + Sync + 'static {
     const OPENCL: Program;
     /// The kernel for CUDA devices, with the arguments of that for OpenCL, and its items last; `None` if there is none.
     const CUDA: Option<Program> = None;
+    /// What its items cost beside each other.
+    const KIND: Kind = Kind::Regular;
     /// The largest published size, as [`Input::Size`] takes it.
     const LARGEST_PUBLISHED: u64;
     /// Whether [`Input::Size`] is the length of a picture's edges, so that the work grows with its square.

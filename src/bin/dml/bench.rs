@@ -9,6 +9,7 @@ use crate::energy::{self, Meter, PerRun};
 use crate::failure::{self, Failure};
 use crate::figures::{self, Figures};
 use crate::knowledge::Kept;
+use crate::last::Last;
 use crate::machine::Machine;
 use crate::never_loses;
 use crate::offload;
@@ -33,6 +34,10 @@ use std::time::{Duration, Instant};
 
 /// Runs every workload asked for and prints its result.
 pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
+    let is_suite = options.workloads == [suite::NAME];
+    if options.no_last && !is_suite {
+        return Err(Failure::Usage(format!("--no-last means something to {} alone", suite::NAME)));
+    }
     if options.workloads.iter().any(|name| name == offload::NAME) {
         return offload::run(options);
     }
@@ -42,15 +47,15 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     }
     let workloads = workloads(&options.workloads)?;
     check(options, &workloads)?;
-    let Machine { platform, devices, note, link_prices, unavailable } = Machine::of(options)?;
-    let sources = EnergySources::default().powercap(&options.powercap);
+    let machine = Machine::of(options)?;
+    let last = is_suite.then(|| Last::of(options, &machine)).flatten();
+    let Machine { platform, devices, note, link_prices, unavailable } = machine;
     let mut kept = Kept::open();
     let mut results = Vec::new();
-    let is_suite = options.workloads == [suite::NAME];
     for workload in workloads {
         let able = able(options, &platform, &devices, workload);
         let found = (&platform, &able[..], &link_prices, &kept.knowledge);
-        let result = bench(options, found, &sources, workload)?;
+        let result = bench(options, found, workload)?;
         kept.store();
         if let Some(note) = kept.note.take() {
             eprintln!("dml: {note}");
@@ -61,7 +66,10 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         results.push(result);
     }
     if is_suite {
-        let suite = suite::of(results);
+        let mut suite = suite::of(results);
+        let mut notes = Vec::new();
+        last.iter().for_each(|last| last.compare(&mut suite, &mut notes));
+        notes.iter().for_each(|note| eprintln!("dml: {note}"));
         let text = || suite::text(&suite, note.as_deref(), &unavailable);
         return if options.json { json::print(&suite) } else { failure::print(&text()) };
     }
@@ -111,16 +119,17 @@ fn check(options: &BenchOptions, workloads: &[Workload]) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Measures one workload: each device alone, then all together.
-fn bench(
-    options: &BenchOptions,
-    (platform, devices, link_prices, knowledge): (&Platform, &[DeviceId], &json::LinkPrices, &Knowledge),
-    sources: &EnergySources,
-    workload: Workload,
-) -> Result<json::Bench, Failure> {
-    let prepared = prepare(options, platform, devices, workload)?;
-    let prepared = &*prepared;
-    Bench { options, platform, devices, link_prices, knowledge, sources, workload, prepared }.measure()
+/// What a workload runs on: a platform, those of its devices that take part, what its links are priced by, what
+/// earlier runs taught.
+pub(crate) type Found<'a> = (&'a Platform, &'a [DeviceId], &'a json::LinkPrices, &'a Knowledge);
+
+/// Measures one workload, each device alone, then all together, and draws its picture.
+fn bench(options: &BenchOptions, found: Found<'_>, workload: Workload) -> Result<json::Bench, Failure> {
+    let prepared = prepare(options, found.0, found.1, workload)?;
+    let bench = Bench::new(options, found, &*prepared);
+    let result = bench.measure()?;
+    let picture = bench.write_picture()?.map(|path| path.display().to_string());
+    Ok(json::Bench { picture, ..result })
 }
 
 /// The devices that a workload has a kernel for, if the options name none: who names a device that has none is told so.
@@ -141,7 +150,7 @@ pub(crate) fn able(
     devices.iter().copied().filter(is_able).collect()
 }
 
-fn prepare(
+pub(crate) fn prepare(
     options: &BenchOptions,
     platform: &Platform,
     devices: &[DeviceId],
@@ -161,25 +170,25 @@ fn prepare(
 }
 
 /// The runs in which the calibrated policy tries the sets of devices that promise most, and that do not count.
-const LEARNING_RUNS: u32 = 4;
+pub(crate) const LEARNING_RUNS: u32 = 4;
 
 /// One workload, ready to run on the devices.
-struct Bench<'a> {
+pub(crate) struct Bench<'a> {
     options: &'a BenchOptions,
     platform: &'a Platform,
     devices: &'a [DeviceId],
     link_prices: &'a json::LinkPrices,
     knowledge: &'a Knowledge,
     /// Where energy counters are looked for.
-    sources: &'a EnergySources,
+    sources: EnergySources,
     workload: Workload,
     prepared: &'a dyn Prepared,
 }
 
 /// What each device took alone.
-struct Alone {
+pub(crate) struct Alone {
     /// The median time of each device, in the order of the devices.
-    seconds: Vec<f64>,
+    pub(crate) seconds: Vec<f64>,
     /// The median time of the hand-written program, by device name.
     native_s: BTreeMap<String, f64>,
     /// The energy of a run on each device, in the order of the devices.
@@ -187,14 +196,14 @@ struct Alone {
 }
 
 /// One run on some devices.
-struct Run {
-    seconds: f64,
-    energy: Result<Energy, EnergyError>,
-    report: Report,
+pub(crate) struct Run {
+    pub(crate) seconds: f64,
+    pub(crate) energy: Result<Energy, EnergyError>,
+    pub(crate) report: Report,
     /// What the platform recorded; nothing unless the options ask for it.
     events: Vec<Event>,
-    operations: BTreeMap<&'static str, u64>,
-    transfers: Vec<json::BenchTransfer>,
+    pub(crate) operations: BTreeMap<&'static str, u64>,
+    pub(crate) transfers: Vec<json::BenchTransfer>,
 }
 
 /// The runs on some devices that count.
@@ -216,17 +225,26 @@ struct Native {
     seconds: Vec<f64>,
 }
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
+    pub(crate) fn new(options: &'a BenchOptions, found: Found<'a>, prepared: &'a dyn Prepared) -> Self {
+        let ((platform, devices, link_prices, knowledge), workload) = (found, prepared.workload());
+        let sources = EnergySources::default().powercap(&options.powercap);
+        Self { options, platform, devices, link_prices, knowledge, sources, workload, prepared }
+    }
+
+    pub(crate) fn workload(&self) -> Workload {
+        self.workload
+    }
+
     /// Measures each device alone, then all together.
-    fn measure(&self) -> Result<json::Bench, Failure> {
+    pub(crate) fn measure(&self) -> Result<json::Bench, Failure> {
         let mut progress = self.progress();
         let alone = self.time_alone(&mut progress)?;
         let powers = self.powers(&alone);
         let together = self.time_together(&powers, &mut progress)?;
         drop(progress);
-        let picture = self.write_picture()?;
         self.write_timeline(&alone, &together.timed)?;
-        Ok(self.result(alone, &powers, &together, picture))
+        Ok(self.result(alone, &powers, &together))
     }
 
     /// A progress bar with one step for each run, those that are discarded included.
@@ -236,7 +254,7 @@ impl Bench<'_> {
     }
 
     /// Times and checks each device alone, and the hand-written program beside it where that is asked for.
-    fn time_alone(&self, progress: &mut Progress) -> Result<Alone, Failure> {
+    pub(crate) fn time_alone(&self, progress: &mut Progress) -> Result<Alone, Failure> {
         let mut seconds = Vec::new();
         let mut native_s = BTreeMap::new();
         let mut energy = Vec::new();
@@ -294,7 +312,7 @@ impl Bench<'_> {
         Ok(report.overlap(&recording.finish()))
     }
 
-    fn coexecutor(&self, devices: &[DeviceId], powers: &[f64], policy: PolicySpec) -> Coexecutor {
+    pub(crate) fn coexecutor(&self, devices: &[DeviceId], powers: &[f64], policy: PolicySpec) -> Coexecutor {
         let coexecutor = Coexecutor::new(self.platform)
             .devices(devices.iter().copied())
             .policy(policy)
@@ -328,12 +346,12 @@ impl Bench<'_> {
         Ok(Timed { runs, energy })
     }
 
-    fn meter(&self, devices: &[DeviceId]) -> Meter {
-        Meter::new(self.platform, devices, self.sources)
+    pub(crate) fn meter(&self, devices: &[DeviceId]) -> Meter {
+        Meter::new(self.platform, devices, &self.sources)
     }
 
     /// Runs the workload, from the inputs on the host alone to the outputs on the host.
-    fn run_once(&self, coexecutor: &Coexecutor, meter: &Meter) -> Result<Run, Failure> {
+    pub(crate) fn run_once(&self, coexecutor: &Coexecutor, meter: &Meter) -> Result<Run, Failure> {
         self.prepared.reset().map_err(Failure::work)?;
         self.platform.counters().reset();
         let recording = timeline::is_wanted(self.options).then(|| self.platform.record());
@@ -351,13 +369,13 @@ impl Bench<'_> {
         Ok((begun.elapsed().as_secs_f64(), report))
     }
 
-    fn verify(&self, what: &str) -> Result<(), Failure> {
+    pub(crate) fn verify(&self, what: &str) -> Result<(), Failure> {
         let wrong = |error| Failure::Work(format!("the result of {what} is wrong: {error}"));
         self.prepared.verify().map_err(wrong)
     }
 
     /// The power of each device: the one that the user gave, otherwise the measured one.
-    fn powers(&self, alone: &Alone) -> Vec<f64> {
+    pub(crate) fn powers(&self, alone: &Alone) -> Vec<f64> {
         let given = |name: &str| {
             self.options.powers.iter().rev().find(|power| *power.device == *name).map(|power| power.value)
         };
@@ -418,7 +436,6 @@ impl Bench<'_> {
         alone: Alone,
         powers: &[f64],
         Together { timed: together, overlap }: &Together,
-        picture: Option<PathBuf>,
     ) -> json::Bench {
         let times: Vec<_> = together.runs.iter().map(Run::times).collect();
         let figures = Figures::of(&alone.seconds, &times);
@@ -454,7 +471,7 @@ impl Bench<'_> {
             failures: self.failures(together),
             energy_j: energy.energy_j,
             energy,
-            picture: picture.map(|path| path.display().to_string()),
+            picture: None,
             trace: timeline::shown(&self.options.trace),
             html: timeline::shown(&self.options.html),
             decisions: timeline::shown(&self.options.decisions),

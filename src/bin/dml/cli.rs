@@ -67,7 +67,7 @@ pub(crate) struct DevicesOptions {
 }
 
 /// Coprocessors that are processes.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct WorkerOptions {
     /// Starts N worker processes as coprocessors, offload:0 and on; one by default, where it can be had.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=32))]
@@ -107,6 +107,9 @@ fn workloads_help() -> String {
         Workload::ALL.map(Workload::name).join(", ")
     )
 }
+
+/// Where Linux has the processor's energy counters.
+const POWERCAP: &str = "/sys/class/powercap";
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchOptions {
@@ -169,13 +172,16 @@ pub(crate) struct BenchOptions {
     /// Writes what the policy decided in the median run together, and what it knew: dml replay decides it again.
     #[arg(long, value_name = "FILE")]
     pub(crate) decisions: Option<PathBuf>,
+    /// Of all: neither compares with the suite that was measured last with these options, nor keeps this one.
+    #[arg(long)]
+    pub(crate) no_last: bool,
 
     /// Also times the same kernel written by hand against the framework, in the same run.
     #[arg(long)]
     pub(crate) native: bool,
 
     /// Where the processor's energy counters are, as Linux lays them out.
-    #[arg(long, value_name = "FOLDER", default_value = "/sys/class/powercap")]
+    #[arg(long, value_name = "FOLDER", default_value = POWERCAP)]
     pub(crate) powercap: PathBuf,
 
     /// Print one JSON object instead of a table; a list of them for several workloads.
@@ -211,28 +217,43 @@ pub(crate) struct ReplayOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReproduceOptions {
-    /// The table: table1, operation counts and times of the data layer beside OpenCL by hand; single, one device through the
-    /// runtime beside the same kernel without DML.
+    /// The table.
     #[arg(value_name = "TABLE", value_enum)]
     pub(crate) table: Table,
 
-    /// Of single: the devices, such as cpu,opencl:0; all that have a hand-written form by default.
+    /// tiny takes milliseconds, small is that of dml bench, paper is as published; of table1 paper by default, otherwise
+    /// small. Of single: paper, the default, is a second, 50 ms and 1 ms, to which the goals belong, and small a tenth of each.
+    #[arg(long, value_enum)]
+    pub(crate) size: Option<TableSize>,
+
+    /// Rounds that count, after one that does not; 12 by default. Of coexec: runs that count, 9 by default. Of single: pairs of a
+    /// second; there are twice as many of 50 ms, and ten times as many of 1 ms.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: Option<u32>,
+
+    /// Devices to use, as for bench; not of table1. Of single: all that have a hand-written form by default.
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) devices: Vec<String>,
 
-    /// Of single: where the devices have their storage on DML; bound means main memory for OpenCL devices.
-    #[arg(long, default_value = "auto", value_enum)]
-    pub(crate) memory: Memory,
+    /// Caps a device's compute units, as for bench; not of table1.
+    #[arg(long, value_name = "DEVICE=N", value_parser = PerDevice::<u32>::from_str)]
+    pub(crate) limit: Vec<PerDevice<u32>>,
 
-    /// tiny takes milliseconds, small is that of dml bench, paper is as published. Of single: paper is a second, 50 ms and 1 ms, to
-    /// which the goals belong, and small a tenth of each.
-    #[arg(long, default_value = "paper", value_enum)]
-    pub(crate) size: TableSize,
+    #[command(flatten)]
+    pub(crate) workers: WorkerOptions,
 
-    /// Rounds that count, after one that does not; every mode runs once in each, in an order that repeats after four. Of single:
-    /// pairs of a second; there are twice as many of 50 ms, and ten times as many of 1 ms.
-    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) runs: u32,
+    /// How the work is split, as for bench; calibrated by default, not of table1.
+    #[arg(long, value_parser = PolicySpec::from_str)]
+    pub(crate) policy: Option<PolicySpec>,
+
+    /// Where the memories' storage comes from, as for bench; auto by default, of coexec and single.
+    #[arg(long, value_enum)]
+    pub(crate) memory: Option<Memory>,
+
+    /// Also writes the table into this folder as markdown, TABLE.md, and of coexec a chart of it, TABLE.svg; not of
+    /// table1.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) output: Option<PathBuf>,
 
     /// Print one JSON object instead of text.
     #[arg(long)]
@@ -241,6 +262,43 @@ pub(crate) struct ReproduceOptions {
     /// Print markdown instead of text.
     #[arg(long, conflicts_with = "json")]
     pub(crate) markdown: bool,
+}
+
+impl ReproduceOptions {
+    /// The options of the benchmark of the suite that these mean, with another default of what is counted.
+    pub(crate) fn of_suite(&self, memory: Memory, runs: u32) -> BenchOptions {
+        let size = match self.size.unwrap_or(TableSize::Small) {
+            TableSize::Tiny => SizeSpec::Tiny,
+            TableSize::Small => SizeSpec::Small,
+            TableSize::Paper => SizeSpec::Paper,
+        };
+        BenchOptions {
+            workloads: Workload::ALL.map(|workload| workload.to_string()).to_vec(),
+            devices: self.devices.clone(),
+            limit: self.limit.clone(),
+            workers: self.workers.clone(),
+            policy: self.policy.unwrap_or_default(),
+            powers: Vec::new(),
+            size,
+            memory,
+            runs: self.runs.unwrap_or(runs),
+            longest: 0.0,
+            input: None,
+            output: None,
+            trace: None,
+            html: None,
+            decisions: None,
+            powercap: PathBuf::from(POWERCAP),
+            no_last: false,
+            native: false,
+            json: self.json,
+        }
+    }
+
+    /// The name of the size in effect.
+    pub(crate) fn size_name(&self, default: TableSize) -> &'static str {
+        self.size.unwrap_or(default).name()
+    }
 }
 
 /// Where the memories of the devices have their storage.
@@ -272,6 +330,22 @@ pub(crate) enum Table {
     Table1,
     /// One device through the runtime beside the same kernel without DML.
     Single,
+    /// What copies, one storage for all memories, and the planner's own choice cost every workload.
+    Memory,
+    /// The suite co-executed: speedups, efficiencies and balances, with their means.
+    Coexec,
+}
+
+impl Table {
+    /// The name on the command line, and of the files with it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Table1 => "table1",
+            Self::Single => "single",
+            Self::Memory => "memory",
+            Self::Coexec => "coexec",
+        }
+    }
 }
 
 /// How large the workloads of a table are to be.

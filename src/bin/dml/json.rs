@@ -45,6 +45,14 @@ pub(crate) struct Bench {
 pub(crate) struct Suite {
     pub(crate) workloads: Vec<Bench>,
     pub(crate) means: SuiteMeans,
+    pub(crate) last: Option<SuiteLast>,
+}
+
+/// The times together over those of the last suite with the same options, by workload.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct SuiteLast {
+    pub(crate) measured_unix_s: u64,
+    pub(crate) ratios: BTreeMap<String, f64>,
 }
 
 /// Geometric means over the workloads.
@@ -320,6 +328,93 @@ pub(crate) struct SingleTimes {
 pub(crate) struct SingleLeftOut {
     pub(crate) device: String,
     pub(crate) reason: &'static str,
+}
+
+/// Figures over the regular workloads, over the irregular ones, and over all.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct ByKind<T> {
+    pub(crate) regular: T,
+    pub(crate) irregular: T,
+    pub(crate) all: T,
+}
+
+/// The suite co-executed, beside the published figures.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Coexec {
+    pub(crate) table: &'static str,
+    pub(crate) size: &'static str,
+    pub(crate) policy: String,
+    pub(crate) memory: &'static str,
+    pub(crate) runs: u32,
+    pub(crate) verified: bool,
+    pub(crate) rows: Vec<CoexecRow>,
+    pub(crate) means: ByKind<SuiteMeans>,
+    pub(crate) published: Vec<PublishedCoexec>,
+}
+
+/// One workload of the suite.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct CoexecRow {
+    pub(crate) kind: &'static str,
+    pub(crate) packages: u64,
+    #[serde(flatten)]
+    pub(crate) bench: Bench,
+}
+
+/// What a paper reports of some programs on one system; no number where it gives none.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct PublishedCoexec {
+    pub(crate) source: &'static str,
+    pub(crate) system: &'static str,
+    pub(crate) policy: &'static str,
+    pub(crate) over: &'static str,
+    pub(crate) speedup: Option<f64>,
+    pub(crate) efficiency: Option<f64>,
+    pub(crate) balance: Option<f64>,
+}
+
+/// What each kind of memory costs every workload.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct MemoryTable {
+    pub(crate) table: &'static str,
+    pub(crate) size: &'static str,
+    pub(crate) policy: String,
+    pub(crate) runs: u32,
+    pub(crate) verified: bool,
+    pub(crate) devices: Vec<String>,
+    pub(crate) bound_missing: Option<String>,
+    pub(crate) most_over_better: f64,
+    pub(crate) missed: u64,
+    pub(crate) bound_over_copy: ByKind<Option<f64>>,
+    pub(crate) rows: Vec<MemoryRow>,
+}
+
+/// One workload with each kind of memory.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct MemoryRow {
+    pub(crate) workload: String,
+    pub(crate) kind: &'static str,
+    pub(crate) size: BTreeMap<&'static str, u64>,
+    pub(crate) devices: Vec<String>,
+    pub(crate) copy: MemoryCost,
+    pub(crate) bound: Option<MemoryCost>,
+    pub(crate) auto: MemoryCost,
+    pub(crate) better: &'static str,
+    pub(crate) bound_over_copy: Option<f64>,
+    pub(crate) auto_over_better: f64,
+    pub(crate) kept: bool,
+}
+
+/// What one kind of memory costs.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct MemoryCost {
+    pub(crate) seconds: f64,
+    pub(crate) seconds_min: f64,
+    pub(crate) seconds_max: f64,
+    pub(crate) over_better: f64,
+    pub(crate) used: Vec<String>,
+    pub(crate) bytes: u64,
+    pub(crate) operations: BTreeMap<&'static str, u64>,
 }
 
 /// What `dml bench never-loses` prints.

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod cache;
 mod cli;
 mod devices;
 mod energy;
@@ -10,6 +11,7 @@ mod failure;
 mod figures;
 mod json;
 mod knowledge;
+mod last;
 mod machine;
 mod never_loses;
 mod offload;

@@ -1,39 +1,99 @@
-//! `dml reproduce`: the tables of papers; here table 1, the paper's counts and times beside those of this machine.
+//! `dml reproduce`: what the papers report beside what this machine does. Here is table 1, with its counts and times.
 
-use crate::cli::{Memory, ReproduceOptions, Table, TableSize};
+mod chart;
+mod coexec;
+mod memory;
+mod published;
+
+use crate::cli::{ReproduceOptions, Table, TableSize};
 use crate::failure::{self, Failure};
 use crate::progress::Progress;
 use crate::{json, single, table};
 use dml::scheduler::metrics::Summary;
 use dml_workloads::prepare::Input;
-use dml_workloads::table1::{Bench, DEVICE, Measured, Mode, Operations, Published, Row, Table1Error, Timed};
+use dml_workloads::table1::{Bench, Measured, Mode, Operations, Published, Row, Table1Error, Timed};
+use serde::Serialize;
+use std::path::Path;
 
 /// The modes that the paper has.
 const PUBLISHED: [Mode; 3] = [Mode::Hand, Mode::Noopt, Mode::Opt];
 
 /// Measures the table asked for and prints it.
 pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
+    // Said before minutes of measuring, not after.
+    if let Some(folder) = options.output.as_ref().filter(|folder| !folder.is_dir()) {
+        return Err(Failure::Usage(format!("--output {} is no folder", folder.display())));
+    }
     match options.table {
         Table::Table1 => table1(options),
         Table::Single => single::run(options),
+        Table::Memory => memory::run(options),
+        Table::Coexec => coexec::run(options),
+    }
+}
+
+/// Prints a table as the options ask, and writes its files where they name a folder. `markdown` is given the name of
+/// the file with the chart.
+fn give(
+    options: &ReproduceOptions,
+    json: &impl Serialize,
+    text: impl FnOnce() -> String,
+    markdown: impl Fn(Option<&str>) -> String,
+    chart: Option<&str>,
+) -> Result<(), Failure> {
+    let mut written = String::new();
+    if let Some(folder) = &options.output {
+        let name = options.table.name();
+        let (page, picture) = (folder.join(format!("{name}.md")), format!("{name}.svg"));
+        if let Some(chart) = chart {
+            write(&folder.join(&picture), chart)?;
+        }
+        write(&page, &markdown(chart.map(|_| &*picture)))?;
+        written = format!("written     {}\n", page.display());
+    }
+    match (options.json, options.markdown) {
+        (true, _) => json::print(json),
+        (false, true) => failure::print(&markdown(None)),
+        (false, false) => failure::print(&(text() + &written)),
+    }
+}
+
+fn write(file: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(file, text)
+        .map_err(|error| Failure::Work(format!("cannot write the table {}: {error}", file.display())))
+}
+
+/// Rounds of table 1, unless the options say how many: its order repeats after four.
+const TABLE1_RUNS: u32 = 12;
+
+/// Refuses what table 1 has no use for: it always compares programs on `opencl:0`.
+fn check_table1(options: &ReproduceOptions) -> Result<(), Failure> {
+    let workers = &options.workers;
+    let given = [
+        ("--devices", !options.devices.is_empty()),
+        ("--limit", !options.limit.is_empty()),
+        ("--offload", workers.offload.is_some()),
+        ("--pin", !workers.pin.is_empty()),
+        ("--time-limit", workers.time_limit.is_some()),
+        ("--policy", options.policy.is_some()),
+        ("--memory", options.memory.is_some()),
+        ("--output", options.output.is_some()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(Failure::Usage(format!("{option} means nothing to table1"))),
+        None => Ok(()),
     }
 }
 
 fn table1(options: &ReproduceOptions) -> Result<(), Failure> {
-    let of_single = match (options.devices.first(), options.memory) {
-        (Some(device), _) => Some(format!("--devices {device}")),
-        (None, Memory::Auto) => None,
-        (None, memory) => Some(format!("--memory {}", memory.name())),
-    };
-    if let Some(option) = of_single {
-        return Err(Failure::Usage(format!("{option} is for single: table1 has its own modes, of {DEVICE}")));
-    }
-    let size = match options.size {
+    check_table1(options)?;
+    let size = match options.size.unwrap_or(TableSize::Paper) {
         TableSize::Tiny => Input::Tiny,
         TableSize::Small => Input::Small,
         TableSize::Paper => Input::Paper,
     };
-    let rounds = u64::from(options.runs) + 1;
+    let runs = options.runs.unwrap_or(TABLE1_RUNS);
+    let rounds = u64::from(runs) + 1;
     let mut progress = Progress::new(rounds * (Row::ALL.len() * Mode::ALL.len()) as u64);
     let mut device = String::new();
     let mut rows = Vec::new();
@@ -41,10 +101,10 @@ fn table1(options: &ReproduceOptions) -> Result<(), Failure> {
         let mut bench = Bench::open(row).map_err(work)?;
         device = bench.device().to_owned();
         let step = |mode: Mode| progress.step(&format!("{row}: {mode}"));
-        rows.push(bench.measure(size, options.runs, step).map_err(work)?);
+        rows.push(bench.measure(size, runs, step).map_err(work)?);
     }
     drop(progress);
-    let heading = Heading { device, size: options.size.name(), runs: options.runs };
+    let heading = Heading { device, size: options.size_name(TableSize::Paper), runs };
     match (options.json, options.markdown) {
         (true, _) => json::print(&of_json(&heading, &rows)),
         (false, true) => failure::print(&markdown(&heading, &rows)),
@@ -205,11 +265,7 @@ fn markdown(heading: &Heading, rows: &[Measured]) -> String {
     let mut lines = vec![format!("Measured on {}.", heading.line())];
     for measured in rows {
         lines.extend([String::new(), format!("### {}", title(measured)), String::new()]);
-        let cells = cells(measured);
-        let line = |cells: &[String]| format!("| {} |", cells.join(" | "));
-        lines.push(line(&cells[0]));
-        lines.push(format!("|---{}|", "|--:".repeat(cells[0].len() - 1)));
-        lines.extend(cells[1..].iter().map(|cells| line(cells)));
+        lines.extend(table::markdown(&cells(measured)));
     }
     lines.push(String::new());
     lines.join("\n")

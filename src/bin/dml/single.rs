@@ -12,27 +12,33 @@ const TINY_EDGES: [u64; 3] = [17, 33, 61];
 /// What part of a length a run of [`TableSize::Small`] takes.
 const SMALL_PART: u32 = 10;
 
+/// Rounds, unless the options say how many.
+const RUNS: u32 = 12;
+
 /// Measures every device asked for, or all that have a hand-written form, and prints.
 pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
+    check(options)?;
     let (names, left_out) = devices(options)?;
-    let memory = match options.memory {
+    let named_memory = options.memory.unwrap_or(cli::Memory::Auto);
+    let memory = match named_memory {
         cli::Memory::Bound => Memory::Bound,
         _ => Memory::Found,
     };
+    let size = options.size.unwrap_or(TableSize::Paper);
     let steps: u32 = Length::ALL.iter().map(|length| pairs(options, *length) + 1).sum();
     let mut progress = Progress::new(u64::from(steps) * names.len() as u64);
     let mut rows = Vec::new();
     for name in &names {
         let bench = Bench::open(name, memory).map_err(failure_of)?;
         for (length, tiny_edge) in Length::ALL.into_iter().zip(TINY_EDGES) {
-            let edge = match options.size {
+            let edge = match size {
                 TableSize::Tiny => Ok(tiny_edge),
                 TableSize::Small => bench.edge_for(length.duration() / SMALL_PART),
                 TableSize::Paper => bench.edge_for(length.duration()),
             };
             let step = || progress.step(&format!("{name}: {}", length.name()));
             let measured = bench.measure(edge.map_err(failure_of)?, pairs(options, length), step);
-            let goal = (options.size == TableSize::Paper).then(|| length.goal());
+            let goal = (size == TableSize::Paper).then(|| length.goal());
             let device = (bench.name(), bench.description(), bench.units());
             rows.push(row(device, length, goal, &measured.map_err(failure_of)?));
         }
@@ -41,9 +47,9 @@ pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     let result = json::Single {
         table: "single",
         workload: "matmul",
-        size: options.size.name(),
-        memory: options.memory.name(),
-        runs: options.runs,
+        size: size.name(),
+        memory: named_memory.name(),
+        runs: options.runs.unwrap_or(RUNS),
         verified: true,
         missed: missed(&rows),
         rows,
@@ -53,6 +59,23 @@ pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
         (true, _) => json::print(&result),
         (false, true) => failure::print(&markdown(&result)),
         (false, false) => failure::print(&text(&result)),
+    }
+}
+
+/// Refuses what the table has no use for: one device computes all of it.
+fn check(options: &ReproduceOptions) -> Result<(), Failure> {
+    let workers = &options.workers;
+    let given = [
+        ("--limit", !options.limit.is_empty()),
+        ("--offload", workers.offload.is_some()),
+        ("--pin", !workers.pin.is_empty()),
+        ("--time-limit", workers.time_limit.is_some()),
+        ("--policy", options.policy.is_some()),
+        ("--output", options.output.is_some()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(Failure::Usage(format!("{option} means nothing to single"))),
+        None => Ok(()),
     }
 }
 
@@ -72,7 +95,7 @@ fn devices(options: &ReproduceOptions) -> Result<(Vec<String>, Vec<json::SingleL
 
 /// How many pairs of a length count.
 fn pairs(options: &ReproduceOptions, length: Length) -> u32 {
-    options.runs.saturating_mul(length.pairs_per_round())
+    options.runs.unwrap_or(RUNS).saturating_mul(length.pairs_per_round())
 }
 
 /// A device that is not there, or that has nothing to compare with, is a wrong request.

@@ -1,6 +1,6 @@
 //! `dml bench all`: the suite as one table, a line for each workload and one for the means.
 
-use crate::{energy, json, table};
+use crate::{energy, json, speeds, table};
 use dml::core::Unavailable;
 
 /// What the suite is called among the workloads.
@@ -8,27 +8,32 @@ pub(crate) const NAME: &str = "all";
 
 /// The results with their means.
 pub(crate) fn of(workloads: Vec<json::Bench>) -> json::Suite {
-    let mean = |figure: fn(&json::Bench) -> f64| geometric_mean(workloads.iter().map(figure));
+    let means = means_of(&workloads.iter().collect::<Vec<_>>());
+    json::Suite { workloads, means, last: None }
+}
+
+/// The geometric means over some workloads.
+pub(crate) fn means_of(workloads: &[&json::Bench]) -> json::SuiteMeans {
+    let mean = |figure: fn(&json::Bench) -> f64| geometric_mean(workloads.iter().copied().map(figure));
     // A device that had no part in it has no end that could be compared.
     let shared = workloads.iter().filter(|result| result.devices.iter().all(|device| device.items > 0));
-    let means = json::SuiteMeans {
+    json::SuiteMeans {
         speedup: mean(|result| result.speedup),
         s_max: mean(|result| result.s_max),
         efficiency: mean(|result| result.efficiency),
         balance: geometric_mean(shared.map(|result| result.balance)),
-        energy_over_fastest: mean_of_those(&workloads, |energy| energy.energy_over_fastest),
-        edp_over_fastest: mean_of_those(&workloads, |energy| energy.edp_over_fastest),
-    };
-    json::Suite { workloads, means }
+        energy_over_fastest: mean_of_those(workloads, |energy| energy.energy_over_fastest),
+        edp_over_fastest: mean_of_those(workloads, |energy| energy.edp_over_fastest),
+    }
 }
 
 /// The geometric mean of a figure over the workloads for which it is known.
-fn mean_of_those(workloads: &[json::Bench], figure: fn(&json::Energy) -> Option<f64>) -> Option<f64> {
+fn mean_of_those(workloads: &[&json::Bench], figure: fn(&json::Energy) -> Option<f64>) -> Option<f64> {
     geometric_mean(workloads.iter().filter_map(|result| figure(&result.energy)))
 }
 
 /// The geometric mean; nothing of no figures.
-fn geometric_mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
+pub(crate) fn geometric_mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = figures.fold((0.0, 0_u32), |(sum, count), figure| (sum + figure.ln(), count + 1));
     (count > 0).then(|| (sum / f64::from(count)).exp())
 }
@@ -40,11 +45,19 @@ pub(crate) fn text(suite: &json::Suite, note: Option<&str>, unavailable: &[Unava
     let mut lines = vec![format!("suite: policy {policy}; memory {memory}; median of {runs} runs")];
     lines.extend(note.map(str::to_owned));
     lines.extend(unavailable.iter().map(|missing| format!("unavailable: {missing}")));
+    lines.extend(
+        suite.last.iter().map(|last| format!("last: this suite of {}", speeds::date(last.measured_unix_s))),
+    );
     lines.push(String::new());
-    let names = names(suite);
+    let names = names(&suite.workloads);
     let mut rows = vec![columns(&names)];
     rows.extend(suite.workloads.iter().map(|result| row(result, &names)));
-    rows.push(means(suite, names.len()));
+    rows.push(means_row(&suite.means, names.len()));
+    if let Some(last) = &suite.last {
+        for (row, cell) in rows.iter_mut().zip(changes(suite, last)) {
+            row.push(cell);
+        }
+    }
     lines.extend(table::lines(&rows).into_iter().map(|line| format!("  {line}")));
     let energy: Vec<_> = suite.workloads.iter().map(|result| (&*result.workload, &result.energy)).collect();
     lines.push(String::new());
@@ -64,9 +77,9 @@ pub(crate) fn text(suite: &json::Suite, note: Option<&str>, unavailable: &[Unava
 }
 
 /// The devices of all workloads: not every device has a kernel of every workload.
-fn names(suite: &json::Suite) -> Vec<&str> {
+pub(crate) fn names<'a>(workloads: impl IntoIterator<Item = &'a json::Bench>) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
-    for device in suite.workloads.iter().flat_map(|result| &result.devices) {
+    for device in workloads.into_iter().flat_map(|result| &result.devices) {
         if !names.contains(&device.name.as_str()) {
             names.push(&device.name);
         }
@@ -74,14 +87,16 @@ fn names(suite: &json::Suite) -> Vec<&str> {
     names
 }
 
-fn columns(names: &[&str]) -> Vec<String> {
+/// What the cells of [`row`] are.
+pub(crate) fn columns(names: &[&str]) -> Vec<String> {
     let mut columns = vec!["workload".to_owned(), "items".to_owned()];
     columns.extend(names.iter().map(|name| format!("{name} alone")));
     columns.extend(["together", "speedup", "of", "efficiency", "balance"].map(str::to_owned));
     columns
 }
 
-fn row(result: &json::Bench, names: &[&str]) -> Vec<String> {
+/// The cells of one workload.
+pub(crate) fn row(result: &json::Bench, names: &[&str]) -> Vec<String> {
     let items = result.size.get("items").copied().unwrap_or_default();
     let mut row = vec![result.workload.clone(), items.to_string()];
     row.extend(names.iter().map(|name| {
@@ -96,8 +111,18 @@ fn row(result: &json::Bench, names: &[&str]) -> Vec<String> {
     row
 }
 
-fn means(suite: &json::Suite, devices: usize) -> Vec<String> {
-    let json::SuiteMeans { speedup, s_max, efficiency, balance, .. } = suite.means;
+/// How the time together of each row stands to that of the last suite, from the heading down to the mean.
+fn changes(suite: &json::Suite, last: &json::SuiteLast) -> Vec<String> {
+    let change = |ratio: f64| format!("{:+.1}%", (ratio - 1.0) * 100.0);
+    let ratios = suite.workloads.iter().map(|result| last.ratios.get(&result.workload).copied());
+    let ratios = ratios.chain([geometric_mean(last.ratios.values().copied())]);
+    let cells = ratios.map(|ratio| ratio.map_or_else(|| "-".to_owned(), change));
+    ["than last".to_owned()].into_iter().chain(cells).collect()
+}
+
+/// The cells of the means, as many as those of [`row`] with so many devices.
+pub(crate) fn means_row(means: &json::SuiteMeans, devices: usize) -> Vec<String> {
+    let json::SuiteMeans { speedup, s_max, efficiency, balance, .. } = *means;
     let mut row = vec!["geometric mean".to_owned()];
     // Items and times of different workloads have no mean that says anything.
     row.resize(devices + 3, String::new());
@@ -107,7 +132,7 @@ fn means(suite: &json::Suite, devices: usize) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn device(name: &str, alone_s: f64, items: u64) -> json::BenchDevice {
@@ -126,7 +151,7 @@ mod tests {
     }
 
     /// Figures: speedup, greatest speedup, efficiency, balance.
-    fn result(
+    pub(crate) fn result(
         workload: &str,
         items: [u64; 2],
         alone_s: [f64; 2],
@@ -206,13 +231,17 @@ mod tests {
         let mut able = result("rap", [30, 20], [2.0, 1.0], 0.5, [6.0, 3.2, 0.4, 0.98]);
         able.devices.remove(0);
         let suite = of(vec![able, result("saxpy", [70, 0], [0.25, 5.0], 0.125, [3.0, 1.125, 0.6, 0.0])]);
-        let names = names(&suite);
+        let names = names(&suite.workloads);
         assert_eq!(names, ["opencl:0", "cpu"]);
         let [rap, saxpy] = [0, 1].map(|index| row(&suite.workloads[index], &names));
         assert_eq!(rap[2..4], [table::seconds(1.0), "-".to_owned()]);
         assert_eq!(saxpy[2..4], [table::seconds(5.0), table::seconds(0.25)]);
         let heads = columns(&names).len();
-        assert!([rap.len(), saxpy.len(), means(&suite, names.len()).len()].iter().all(|len| *len == heads));
+        assert!(
+            [rap.len(), saxpy.len(), means_row(&suite.means, names.len()).len()]
+                .iter()
+                .all(|len| *len == heads)
+        );
     }
 
     #[test]
@@ -236,5 +265,21 @@ mod tests {
             "failed ray: opencl:0: it is tired",
         ];
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn the_change_stands_beside_each_row_that_was_measured_before() {
+        let mut suite = suite();
+        let ratios = [("rap".to_owned(), 1.25), ("saxpy".to_owned(), 0.2)].into();
+        suite.last = Some(json::SuiteLast { measured_unix_s: 951_782_400, ratios });
+        let text = text(&suite, None, &[]);
+        assert!(text.contains("\nlast: this suite of 2000-02-29 00:00 UTC\n"), "{text}");
+        let ends = |begin: &str| {
+            let row = text.lines().find(|line| line.trim_start().starts_with(begin)).expect(begin);
+            row.split_whitespace().last().expect("cells").to_owned()
+        };
+        assert!(text.contains("balance  than last\n"), "{text}");
+        assert_eq!([ends("rap"), ends("ray"), ends("saxpy")], ["+25.0%", "-", "-80.0%"]);
+        assert_eq!(ends("geometric"), "-50.0%", "the root of a quarter");
     }
 }

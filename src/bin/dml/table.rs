@@ -9,7 +9,7 @@ pub(crate) fn lines(rows: &[Vec<String>]) -> Vec<String> {
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let numeric = |column: usize| {
         let mut cells = rows.iter().skip(1).filter_map(|row| row.get(column)).filter(|cell| !cell.is_empty());
-        cells.all(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'))
+        cells.all(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+'))
     };
     let right: Vec<bool> = (0..columns).map(numeric).collect();
     rows.iter()
@@ -21,6 +21,15 @@ pub(crate) fn lines(rows: &[Vec<String>]) -> Vec<String> {
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
         })
         .collect()
+}
+
+/// The same as a table in markdown, every column but the first to the right.
+pub(crate) fn markdown(rows: &[Vec<String>]) -> Vec<String> {
+    let line = |cells: &Vec<String>| format!("| {} |", cells.join(" | "));
+    let Some(heading) = rows.first() else { return Vec::new() };
+    let mut lines = vec![line(heading), format!("|---{}|", "|--:".repeat(heading.len().saturating_sub(1)))];
+    lines.extend(rows[1..].iter().map(line));
+    lines
 }
 
 /// Seconds with four significant digits.
@@ -65,6 +74,14 @@ mod tests {
         let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
         let table = lines(&[row(["device", "n"]), row(["cpu", "7"]), row(["opencl:0", "120"])]);
         assert_eq!(table, ["device      n", "cpu         7", "opencl:0  120"]);
+    }
+
+    #[test]
+    fn a_table_in_markdown_has_a_rule_below_its_heading() {
+        let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        let table = markdown(&[row(["device", "n"]), row(["cpu", "7"])]);
+        assert_eq!(table, ["| device | n |", "|---|--:|", "| cpu | 7 |"]);
+        assert_eq!(markdown(&[]), Vec::<String>::new());
     }
 
     #[test]

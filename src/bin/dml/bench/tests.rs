@@ -77,7 +77,7 @@ fn with_bench<R>(wrong_check: u32, more: &[&str], act: impl FnOnce(&Bench<'_>, &
         devices: &devices,
         link_prices: &link_prices,
         knowledge: &Knowledge::new(),
-        sources: &EnergySources::default().powercap("/no/such/folder"),
+        sources: EnergySources::default().powercap("/no/such/folder"),
         workload,
         prepared: &prepared,
     };
@@ -97,7 +97,7 @@ fn measured(wrong_check: u32) -> (Result<json::Bench, String>, u32, u32) {
 #[test]
 fn the_row_of_a_device_and_the_traffic_are_those_of_the_median_run() {
     with_bench(0, &[], |bench, _| {
-        let meter = Meter::new(bench.platform, bench.devices, bench.sources);
+        let meter = Meter::new(bench.platform, bench.devices, &bench.sources);
         let unmetered = meter.one(|| Ok(())).expect("nothing fails").1;
         let unmetered = unmetered.expect_err("there is no such folder");
         let report = bench.run_once(&bench.coexecutor(bench.devices, &[1.0], PolicySpec::Static), &meter);
@@ -119,7 +119,7 @@ fn the_row_of_a_device_and_the_traffic_are_those_of_the_median_run() {
         let alone = Alone { seconds: vec![3.0], native_s: BTreeMap::new(), energy };
         let mut overlap = Overlap::default();
         (overlap.transfer, overlap.under_compute) = (Duration::from_secs(8), Duration::from_secs(2));
-        let result = bench.result(alone, &[0.75], &Together { timed, overlap }, None);
+        let result = bench.result(alone, &[0.75], &Together { timed, overlap });
         assert_eq!((result.coexec_s, result.coexec_min_s, result.coexec_max_s), (2.0, 1.0, 8.0));
         let row = &result.devices[0];
         assert_eq!((row.alone_s, row.power, row.busy_s, row.end_s), (3.0, 0.75, 3.0, 30.0));

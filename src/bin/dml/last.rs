@@ -1,0 +1,244 @@
+//! The last suite that was measured on this machine with the same options, to compare with.
+//!
+//! ```text
+//!   suites-<digest of the machine>.json: one suite for each set of options, the newest first
+//! ```
+//! The version of the program is none of the options: how much it changed the times is the question.
+
+use crate::cache;
+use crate::cli::{BenchOptions, PerDevice};
+use crate::json;
+use crate::machine::Machine;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The version of the file's format.
+const FORMAT: u32 = 1;
+/// How many suites are kept. Those measured longest ago are dropped first.
+const MOST_SUITES: usize = 64;
+
+/// What the file holds.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Suites {
+    format: u32,
+    suites: Vec<Suite>,
+}
+
+/// One suite: what it was measured with, when, and its times.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Suite {
+    options: String,
+    measured_unix_s: u64,
+    rows: Vec<Row>,
+}
+
+/// The time of one workload together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    workload: String,
+    items: u64,
+    coexec_s: f64,
+}
+
+/// The user's file of suites.
+#[derive(Debug)]
+pub(crate) struct Last {
+    file: PathBuf,
+    options: String,
+}
+
+impl Last {
+    /// The file of this machine; `None` if there is no cache folder, or the options do without.
+    pub(crate) fn of(options: &BenchOptions, machine: &Machine) -> Option<Self> {
+        let file = (!options.no_last).then(|| cache::file("suites", "json")).flatten()?;
+        Some(Self { file, options: described(options, &devices(machine)) })
+    }
+
+    /// Compares with the suite that was measured last, and keeps this one in its place. What cannot be read or kept
+    /// becomes a note, and the results stand without it.
+    pub(crate) fn compare(&self, suite: &mut json::Suite, notes: &mut Vec<String>) {
+        let file = self.file.display();
+        let kept = read(&self.file).unwrap_or_else(|reason| {
+            notes.push(format!("the suites measured earlier are ignored: {file}: {reason}"));
+            Vec::new()
+        });
+        let then = kept.iter().find(|suite| suite.options == self.options);
+        suite.last = then.map(|then| then.beside(&suite.workloads));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let new = Suite::of(&self.options, now, &suite.workloads);
+        let text = serde_json::to_string_pretty(&with(kept, new)).map_err(|error| error.to_string());
+        if let Err(reason) =
+            text.and_then(|text| cache::write(&self.file, &(text + "\n")).map_err(|error| error.to_string()))
+        {
+            notes.push(format!("this suite is not kept to compare with: {file}: {reason}"));
+        }
+    }
+}
+
+impl Suite {
+    fn of(options: &str, measured_unix_s: u64, workloads: &[json::Bench]) -> Self {
+        let row = |result: &json::Bench| Row {
+            workload: result.workload.clone(),
+            items: items(result),
+            coexec_s: result.coexec_s,
+        };
+        Self { options: options.to_owned(), measured_unix_s, rows: workloads.iter().map(row).collect() }
+    }
+
+    /// How the times of now stand to these. A workload that has another size by now is left out.
+    fn beside(&self, now: &[json::Bench]) -> json::SuiteLast {
+        let ratio = |result: &json::Bench| {
+            let then =
+                self.rows.iter().find(|row| row.workload == result.workload && row.items == items(result))?;
+            Some((result.workload.clone(), result.coexec_s / then.coexec_s))
+        };
+        json::SuiteLast {
+            measured_unix_s: self.measured_unix_s,
+            ratios: now.iter().filter_map(ratio).collect(),
+        }
+    }
+}
+
+fn items(result: &json::Bench) -> u64 {
+    result.size.get("items").copied().unwrap_or_default()
+}
+
+/// The suites with a new one, which replaces that of the same options.
+fn with(mut kept: Vec<Suite>, new: Suite) -> Suites {
+    kept.retain(|suite| suite.options != new.options);
+    kept.insert(0, new);
+    kept.sort_by_key(|suite| std::cmp::Reverse(suite.measured_unix_s));
+    kept.truncate(MOST_SUITES);
+    Suites { format: FORMAT, suites: kept }
+}
+
+/// The suites in the file; none if there is no file.
+fn read(file: &Path) -> Result<Vec<Suite>, String> {
+    cache::read(file)?.map_or(Ok(Vec::new()), |text| parsed(&text))
+}
+
+/// Believes nothing of a file: a time that is none would make a ratio that is none.
+fn parsed(text: &str) -> Result<Vec<Suite>, String> {
+    let Suites { format, suites } = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    if format != FORMAT {
+        return Err(format!("it has format {format}, not {FORMAT}"));
+    }
+    for suite in &suites {
+        let is_time = |seconds: f64| seconds.is_finite() && seconds > 0.0;
+        if let Some(row) = suite.rows.iter().find(|row| !is_time(row.coexec_s)) {
+            return Err(format!("{} took {} seconds", row.workload, row.coexec_s));
+        }
+    }
+    Ok(suites)
+}
+
+/// The devices that a suite runs on, with all of them that its times depend on.
+fn devices(machine: &Machine) -> Vec<String> {
+    let desc = |device: &dml::core::DeviceId| &machine.platform.devices()[usize::from(device.0)];
+    let shown = |device| {
+        let dml::core::DeviceDesc { name, description, driver, units, .. } = desc(device);
+        format!("{name} ({description}, driver {driver:?}, {units} units)")
+    };
+    machine.devices.iter().map(shown).collect()
+}
+
+/// What the times depend on beside the machine, for people who read the file, too.
+fn described(options: &BenchOptions, devices: &[String]) -> String {
+    let BenchOptions { policy, powers, size, memory, runs, native, workers, .. } = options;
+    let power = |PerDevice { device, value }: &PerDevice<f64>| format!("{device}={value}");
+    let powers = powers.iter().map(power).collect::<Vec<_>>().join(",");
+    let pins = workers.pin.iter().map(|pin| format!("{}={:?}", pin.device, pin.value.0));
+    let pins = pins.collect::<Vec<_>>().join(",");
+    let (size, memory, devices) = (format!("{size:?}").to_lowercase(), memory.name(), devices.join(" + "));
+    format!(
+        "size {size}; policy {policy}; memory {memory}; runs {runs}; native {native}; powers {powers:?}; \
+         pins {pins:?}; devices {devices}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Arguments, Command};
+    use crate::suite::tests::result;
+    use clap::Parser;
+
+    fn bench(workload: &str, items: u64, coexec_s: f64) -> json::Bench {
+        result(workload, [items, 0], [1.0, 1.0], coexec_s, [1.0; 4])
+    }
+
+    fn suite(options: &str, measured_unix_s: u64, coexec_s: f64) -> Suite {
+        Suite::of(options, measured_unix_s, &[bench("rap", 10, coexec_s)])
+    }
+
+    #[test]
+    fn a_row_is_compared_with_the_same_workload_and_size_alone() {
+        let then = Suite::of("", 7, &[bench("rap", 10, 2.0), bench("ray", 20, 4.0), bench("nbody", 30, 8.0)]);
+        let now =
+            [bench("ray", 20, 5.0), bench("rap", 11, 1.0), bench("nbody", 30, 4.0), bench("new", 1, 1.0)];
+        let last = then.beside(&now);
+        let expected = [("nbody".to_owned(), 0.5), ("ray".to_owned(), 1.25)];
+        assert_eq!((last.measured_unix_s, last.ratios), (7, expected.into()));
+    }
+
+    #[test]
+    fn one_suite_is_kept_for_each_set_of_options_and_the_oldest_go() {
+        let kept = with(vec![suite("a", 1, 1.0), suite("b", 2, 2.0)], suite("a", 3, 3.0));
+        assert_eq!(kept.suites, [suite("a", 3, 3.0), suite("b", 2, 2.0)]);
+        let many = (0..MOST_SUITES as u64).map(|at| suite(&at.to_string(), at, 1.0)).collect();
+        let kept = with(many, suite("new", 1000, 1.0)).suites;
+        assert_eq!((kept.len(), kept[0].measured_unix_s), (MOST_SUITES, 1000));
+        assert!(kept.iter().all(|suite| suite.measured_unix_s > 0), "the oldest went");
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else_is() {
+        let text =
+            serde_json::to_string(&with(vec![suite("b", 2, 2.0)], suite("a", 1, 0.1))).expect("values");
+        assert_eq!(parsed(&text), Ok(vec![suite("b", 2, 2.0), suite("a", 1, 0.1)]));
+        for (wrong, named) in [
+            (text.replace("\"format\":1", "\"format\":2"), "format 2"),
+            (text.replace("0.1", "0.0"), "rap took 0 seconds"),
+            (text.replace("0.1", "-0.1"), "rap took -0.1 seconds"),
+            (text.replace("\"items\":10", "\"items\":-10"), "-10"),
+            (text.replace("\"items\"", "\"things\""), "things"),
+            (text[..text.len() - 1].to_owned(), "EOF"),
+            (String::new(), "EOF"),
+        ] {
+            let told = parsed(&wrong).expect_err(&wrong);
+            assert!(told.contains(named), "{told} does not name {named}");
+        }
+    }
+
+    /// Whatever changes the times is a part of the options.
+    #[test]
+    fn other_options_are_another_suite() {
+        let of = |arguments: &[&str], devices: &[&str]| {
+            let arguments = ["dml", "bench", "all"].iter().chain(arguments);
+            let Command::Bench(options) = Arguments::parse_from(arguments).command else { unreachable!() };
+            described(&options, &devices.iter().map(|device| (*device).to_owned()).collect::<Vec<_>>())
+        };
+        let all = [
+            of(&[], &["cpu"]),
+            of(&[], &["cpu", "opencl:0"]),
+            of(&["--size", "tiny"], &["cpu"]),
+            of(&["--size", "7"], &["cpu"]),
+            of(&["--size", "8"], &["cpu"]),
+            of(&["--policy", "static"], &["cpu"]),
+            of(&["--memory", "copy"], &["cpu"]),
+            of(&["--runs", "3"], &["cpu"]),
+            of(&["--native"], &["cpu"]),
+            of(&["--powers", "cpu=2"], &["cpu"]),
+            of(&["--powers", "cpu=3"], &["cpu"]),
+            of(&["--pin", "offload:0=1"], &["cpu"]),
+        ];
+        for (index, one) in all.iter().enumerate() {
+            assert!(all[..index].iter().all(|other| other != one), "{one}");
+        }
+        assert_eq!(of(&["--json"], &["cpu"]), all[0], "how it is printed changes no time");
+    }
+}
