@@ -52,7 +52,8 @@ impl Prior {
 ///    unit's part of the rest. At the very end, none is so small that its cost takes more than half, as long as it has no more
 ///    than the unit's part of the rest. Neither rule makes it larger than twice the unit's package before.
 /// 4. A unit is handed a package ahead only while all that it then has is within 4/5 of its part of what is not done, whoever has it, and
-///    only where that hides something: the cost is at least 1/200 of the package, or something [overlaps](Self::overlapping).
+///    only where that hides something: the cost is at least 1/200 of the package, or something [overlaps](Self::overlapping) and
+///    the ways of packages take at least 1/100 of their computing.
 /// 5. A unit that is known, and not the fastest, gets nothing where the others, who have packages, would be done with all that is left before it is
 ///    done with its package of whole work-groups.
 ///
@@ -125,6 +126,10 @@ const PIECE: f64 = 1.0 / 12.0;
 
 /// The least part of a package that its cost takes for handing it out ahead to be worth the risk.
 const WORTH_HIDING: f64 = 1.0 / 200.0;
+
+/// The least part of its computing that a unit's ways take for them to be worth overlapping: what is handed out ahead may turn out
+/// dearer than what the others get.
+const WORTH_OVERLAPPING: f64 = 1.0 / 100.0;
 
 /// How many times as long as the package before a package is at most while some unit is unknown.
 const GROWTH: u64 = 4;
@@ -342,7 +347,8 @@ impl Policy for Calibrated {
         if this.packages.is_empty() {
             return (!self.comes_too_late(unit, length, remaining, &rates)).then_some(length);
         }
-        let hides = this.overlaps || length <= this.worth(rate, WORTH_HIDING);
+        let hides = this.overlaps && this.rates.ways_part().is_none_or(|part| part >= WORTH_OVERLAPPING);
+        let hides = hides || length <= this.worth(rate, WORTH_HIDING);
         let active = self.units.iter().filter(|unit| unit.is_active);
         let not_done = active.fold(remaining, |sum, unit| sum.saturating_add(unit.in_flight()));
         let room = portion(not_done, share * AHEAD).saturating_sub(this.in_flight());

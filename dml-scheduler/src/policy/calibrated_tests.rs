@@ -193,6 +193,35 @@ fn nothing_is_handed_out_ahead_where_that_hides_nothing() {
     assert_eq!(travelling.assign(UnitId(1)), Assignment::Wait);
 }
 
+/// Packages computed in 100,000 us each: a hundredth of that on the ways is worth overlapping, less is not.
+#[test]
+fn nothing_is_handed_out_ahead_to_whom_its_ways_take_next_to_nothing() {
+    let trusted = || Some(Prior::measured(1e6, MICRO));
+    for ([out, back], is_ahead) in [
+        ([0, 999], false),
+        ([0, 1000], true),
+        ([999, 0], false),
+        ([1000, 0], true),
+        ([500, 500], true),
+        ([0, 0], false),
+    ] {
+        let policy =
+            Calibrated::new(10_000_000, 1, &[trusted(), trusted()]).unwrap().overlapping([UnitId(0)]);
+        let mut splitter = Splitter::new(Box::new(policy), 2, 10_000_000, 1).unwrap();
+        let first = package(&mut splitter, 0);
+        let times = [0, out, out + 100_000, out + 100_000 + back].map(|micros| MICRO * micros);
+        let [handed, begun, ended, done] = times;
+        splitter.complete_with(&first, Computed::new(&first, handed, begun, ended, done)).unwrap();
+        package(&mut splitter, 0);
+        let next = splitter.assign(UnitId(0));
+        assert_eq!(
+            matches!(next, Assignment::Package(_)),
+            is_ahead,
+            "{out} us there and {back} us back: {next:?}"
+        );
+    }
+}
+
 #[test]
 fn a_single_unit_gets_everything_at_once() {
     let mut alone = splitter(1000, &[None]);

@@ -37,6 +37,10 @@ pub(super) struct Rates {
     costs: VecDeque<f64>,
     /// Estimates of the seconds that an item travels.
     travels: VecDeque<f64>,
+    /// The ways to the device and back of packages, as parts of the time in which it computed them.
+    ways_parts: VecDeque<f64>,
+    /// The seconds per item of the way to the device, where it was seen last.
+    inward: f64,
     /// When the device had computed the package that ended last.
     last_ended: Duration,
     /// When the latest package was done.
@@ -80,6 +84,12 @@ impl Rates {
         if items == 0 || seconds <= 0.0 {
             return;
         }
+        if are_ways_seen {
+            self.inward = begun.saturating_sub(handed).as_secs_f64() / items as f64;
+        }
+        let all_ways = done.saturating_sub(ended).as_secs_f64() + self.inward * items as f64;
+        let computing = ended.saturating_sub(begun).as_secs_f64();
+        push(&mut self.ways_parts, all_ways / computing.max(LEAST_NET * seconds), ESTIMATES);
         let ways = are_ways_seen.then_some(ways);
         let sample = Sample { start: start as f64, items: items as f64, seconds, ways };
         self.learn_ways(&sample);
@@ -106,6 +116,12 @@ impl Rates {
     /// The seconds that a package costs whatever its size; 0 where nothing is known.
     pub(super) fn cost(&self) -> f64 {
         median(&self.costs)
+    }
+
+    /// What the ways to the device and back take of the time in which it computes: the part of its time that is lost where it has
+    /// one package at a time. `None` where nothing was measured.
+    pub(super) fn ways_part(&self) -> Option<f64> {
+        (!self.ways_parts.is_empty()).then(|| median(&self.ways_parts))
     }
 
     /// The places where the first and the last measured package end; `None` where nothing was measured.
@@ -174,6 +190,22 @@ mod tests {
         assert_eq!(micros(rates.cost()), 60.0);
         learn(&mut rates, 100, 400, [1060, 1110, 41_110, 41_120]); // ten times dearer items
         assert_eq!(micros(rates.cost()), 60.0);
+    }
+
+    /// While a package is computed, the way of the next one is not seen, and is that of the one before, per item.
+    #[test]
+    fn the_ways_are_a_part_of_computing_seen_or_not() {
+        let mut rates = Rates::default();
+        assert_eq!(rates.ways_part(), None);
+        learn(&mut rates, 0, 100, [0, 20, 1020, 1050]);
+        assert_eq!(rates.ways_part(), Some(0.05));
+        // Handed out while the one before is computed: 40 us on the way there, of 200 items, and 60 us back.
+        learn(&mut rates, 100, 200, [900, 1020, 3020, 3080]);
+        assert_eq!(micros(rates.ways_part().unwrap() * 1e-6), 0.05);
+        for (start, from) in [(300, 4000), (400, 5000), (500, 6000)] {
+            learn(&mut rates, start, 100, [from, from + 30, from + 130, from + 150]);
+        }
+        assert_eq!(micros(rates.ways_part().unwrap() * 1e-6), 0.5);
     }
 
     #[test]

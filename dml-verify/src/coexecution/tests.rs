@@ -3,7 +3,7 @@
 use super::tables::{Column, Duels, Known, balance, duels, held_back, pairs};
 use super::*;
 use dml_scheduler::policy::{Recorded, replay};
-use dml_scheduler::{Calibrated, PolicySpec, Prior, Splitter};
+use dml_scheduler::{Calibrated, PolicySpec, Prior, Splitter, UnitId};
 use std::slice::from_ref;
 use std::time::Duration;
 
@@ -127,6 +127,22 @@ fn two_gpus_are_nearly_twice_as_fast_as_one_though_their_results_travel() {
     }
 }
 
+/// What is handed out ahead is dearer than what the others get at the end, where the work's middle or beginning is.
+#[test]
+fn who_gains_nothing_from_packages_ahead_does_not_keep_the_others_waiting() {
+    let near = Device::new(1.0, micros(10), micros(5));
+    let far = Device { link: Some(Link::new(micros(20), 0.0, 1e-9)), ..near.clone() };
+    for profile in [Profile::Peak, Profile::Falling] {
+        let (devices, costs, items) = ([near.clone(), far.clone()], profile.costs(), 2_430_000);
+        let scenario = Scenario::of_ideal(&devices, &costs, items, Duration::from_millis(450));
+        let prior = Some(Prior::measured(scenario.items_per_s, micros(15)));
+        let policy = Calibrated::new(items, 256, &[prior; 2]).unwrap().overlapping([UnitId(1)]);
+        let splitter = Splitter::new(Box::new(policy), 2, items, 256).unwrap();
+        let outcome = scenario.depth(3).run(splitter);
+        assert!(outcome.balance > 0.97 && outcome.efficiency() > 0.98, "{profile:?}: {outcome:?}");
+    }
+}
+
 #[test]
 fn a_gpu_that_its_link_holds_back_does_not_hoard_what_it_cannot_bring_home() {
     let rows = held_back(Known::Exact);
@@ -143,7 +159,7 @@ fn calibrated_decides_a_recorded_run_the_same_again_whatever_happens() {
             let (items, costs) = (1_000_003, profile.costs());
             let scenario = Scenario::of_ideal(&devices, &costs, items, Duration::from_millis(7));
             let priors = vec![Some(Prior::of_power(1.0)); devices.len()];
-            let policy = Calibrated::new(items, 64, &priors).unwrap().overlapping([dml_scheduler::UnitId(0)]);
+            let policy = Calibrated::new(items, 64, &priors).unwrap().overlapping([UnitId(0)]);
             let (recorded, log) = Recorded::new(Box::new(policy.clone()));
             let splitter = Splitter::new(Box::new(recorded), devices.len(), items, 64).unwrap();
             let outcome = scenario.depth(3).noisy(0.3, index as u64).run(splitter);
