@@ -117,8 +117,8 @@ impl Acquire {
         })
     }
 
-    /// Returns a future for a thread that sleeps while it is pending, as an executor does that runs a single task
-    /// (`block_on`): the buffers that the thread holds count as with [`wait`](Self::wait). Poll it on one thread.
+    /// Returns a future for a thread that sleeps while it is pending, as `block_on` makes it. The buffers that this thread
+    /// holds count as with [`wait`](Self::wait). Poll it on one thread.
     ///
     /// # Errors
     /// Those of [`wait`](Self::wait), as the future's output.

@@ -127,8 +127,8 @@ const PIECE: f64 = 1.0 / 12.0;
 /// The least part of a package that its cost takes for handing it out ahead to be worth the risk.
 const WORTH_HIDING: f64 = 1.0 / 200.0;
 
-/// The least part of its computing that a unit's ways take for them to be worth overlapping: what is handed out ahead may turn out
-/// dearer than what the others get.
+/// The least part of its computing that a unit's ways take for them to be worth overlapping. What is handed out ahead may turn
+/// out dearer than what the others get.
 const WORTH_OVERLAPPING: f64 = 1.0 / 100.0;
 
 /// How many times as long as the package before a package is at most while some unit is unknown.

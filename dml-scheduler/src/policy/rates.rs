@@ -118,8 +118,8 @@ impl Rates {
         median(&self.costs)
     }
 
-    /// What the ways to the device and back take of the time in which it computes: the part of its time that is lost where it has
-    /// one package at a time. `None` where nothing was measured.
+    /// The time of the ways to the device and back, over the time in which it computes. So much is lost where it has one
+    /// package at a time. `None` where nothing was measured.
     pub(super) fn ways_part(&self) -> Option<f64> {
         (!self.ways_parts.is_empty()).then(|| median(&self.ways_parts))
     }
