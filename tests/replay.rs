@@ -115,7 +115,7 @@ fn what_is_no_recording_is_bad_usage() {
     for (bytes, what) in [
         (&b"dml\xff"[..], "byte 3 is no text"),
         (b"next u0 1 -> 1", "line 1 is \"next u0 1 -> 1\", not \"dml decisions 1\""),
-        (b"dml decisions 1\nwork 5 local 0\nunit u0 cpu\nalone 1\n", "bad local work size"),
+        (b"dml decisions 1\nwork 5 local 0\nunit u0 cpu\nalone 1\ndecisions 0\n\n", "bad local work size"),
     ] {
         std::fs::write(folder.join("file"), bytes).unwrap();
         let out = dml(&folder, &["replay", "file"]);
@@ -127,10 +127,13 @@ fn what_is_no_recording_is_bad_usage() {
         &["bench", "taylor", "--decisions", "a", "--trace", "a"],
         &["bench", "never-loses", "--decisions", "a"],
         &["bench", "offload", "--decisions", "a"],
+        &["bench", "never-loses", "--powercap", "a"],
+        &["bench", "offload", "--powercap", "a"],
     ] {
         let out = dml(&folder, arguments);
         assert_eq!(out.status.code(), Some(2), "{arguments:?}: {}", text(&out.stderr));
-        assert!(text(&out.stderr).contains("--decisions"), "{}", text(&out.stderr));
+        let option = arguments.iter().find(|argument| argument.starts_with("--")).expect("each has one");
+        assert!(text(&out.stderr).contains(option), "{}", text(&out.stderr));
     }
 }
 

@@ -307,7 +307,7 @@ fn a_time_that_is_too_short_gives_no_figure() {
             if counter == "made up" && *least == hour * FEWEST_STEPS),
         "{told:?}"
     );
-    assert!(told.to_string().contains("shorter than the counter's step"), "{told}");
+    assert!(told.to_string().contains("too short: energy counter"), "{told}");
 }
 
 /// Whoever measures many short runs in a row hears whether the counters can tell them.

@@ -30,8 +30,8 @@
 
 #![deny(unsafe_code)]
 
-/// Begins a [`Span`](crate::spans::Span): `span!(INFO, "run", items = 3)`. The fields are written as for the macros of `tracing`, and are not computed
-/// without the feature `tracing`.
+/// Begins a [`Span`](crate::spans::Span): `span!(INFO, "run", items = 3, policy = %policy)`. A field is `name = value` or
+/// `name = %value`, and is not computed without the feature `tracing`.
 #[cfg(feature = "tracing")]
 #[macro_export]
 macro_rules! span {
@@ -44,8 +44,8 @@ macro_rules! span {
     };
 }
 
-/// Begins a [`Span`](crate::spans::Span): `span!(INFO, "run", items = 3)`. The fields are written as for the macros of `tracing`, and are not computed
-/// without the feature `tracing`.
+/// Begins a [`Span`](crate::spans::Span): `span!(INFO, "run", items = 3, policy = %policy)`. A field is `name = value` or
+/// `name = %value`, and is not computed without the feature `tracing`.
 #[cfg(not(feature = "tracing"))]
 #[macro_export]
 macro_rules! span {

@@ -30,7 +30,7 @@ fn both_sides_have_equal_results_on_every_device_and_memory() {
         for edge in [1, 17, 61] {
             let mut steps = 0;
             let measured = bench.measure(edge, 3, || steps += 1).unwrap();
-            assert_eq!((measured.edge, measured.pairs.len(), steps), (edge, 3, 4), "{device} {memory:?}");
+            assert_eq!((measured.edge, measured.pairs().len(), steps), (edge, 3, 4), "{device} {memory:?}");
         }
         let no_pairs = bench.measure(17, 0, || {}).unwrap_err();
         assert_eq!(

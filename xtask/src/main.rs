@@ -79,8 +79,8 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "mutants",
-        arguments: "[--tool NAME] [FILTER] | --changed [BASE] | --generated [ARGS]",
-        covers: "which kind of test notices each patch of tests/mutants; whether its own test notices each that a change concerns; or what cargo-mutants makes up",
+        arguments: "[--tool NAME] [FILTER] | --changed [--patches-only] [BASE] | --generated [ARGS]",
+        covers: "which kind of test notices each patch of tests/mutants; whether its own test notices each that a change since BASE (HEAD~1) concerns, and what cargo-mutants makes up of it; or what cargo-mutants makes up",
         run: mutants::run,
     },
     Task {

@@ -16,7 +16,8 @@
 //! `cargo xtask mutants --generated` hands over to cargo-mutants, which makes hundreds of small changes by itself; what
 //! it looks at and what it runs stands in `.cargo/mutants.toml`.
 //!
-//! `cargo xtask mutants --changed` tries those that a change concerns, each under the test that its row names.
+//! `cargo xtask mutants --changed` tries those that a change concerns, each under the test that its row names. Without
+//! `--patches-only`, cargo-mutants then makes more up of the changed lines.
 //!
 //! The copy lies in `target/mutants` and stays there, so that the next run builds little.
 

@@ -149,7 +149,7 @@ pub enum EnergyError {
     },
     /// The time is too short for a counter.
     #[error(
-        "{elapsed:?} are shorter than the counter's step: {counter} needs {least:?} ({FEWEST_STEPS} steps)"
+        "{elapsed:?} are too short: energy counter {counter} needs {least:?}, which are {FEWEST_STEPS} of its steps"
     )]
     TooShort {
         /// The counter's name.

@@ -161,7 +161,8 @@ impl Reader {
     pub(super) fn read(&mut self, line: &str) -> Option<()> {
         if let Some(named) = line.strip_prefix("unit ") {
             let (unit, name) = named.split_once(' ')?;
-            let is_next = unit == format!("u{}", self.units.len());
+            // Whoever decides knows how many there are.
+            let is_next = self.decides.is_none() && unit == format!("u{}", self.units.len());
             return is_next.then(|| self.units.push(name.to_owned()));
         }
         let words: Vec<&str> = line.split(' ').collect();

@@ -12,8 +12,8 @@ const TITLE: &str = "dml decisions 1";
 
 /// All decisions of a run, in the order in which they were made, and what its policy was built from.
 ///
-/// It prints as lines of text, which parse to the same: a title, the [`Blueprint`], an empty line, and one line per
-/// [`Decision`]. [`replay`](Self::replay) builds the policy again, and makes the decisions again: after a change to a policy, the
+/// It prints as lines of text, which parse to the same: a title, the [`Blueprint`], the number of decisions, an empty line, and
+/// one line per [`Decision`]. [`replay`](Self::replay) builds the policy again, and makes the decisions again: after a change to a policy, the
 /// first one that it makes differently is named.
 ///
 /// A run keeps one if [`Coexecutor::record_decisions`](crate::Coexecutor::record_decisions) asks for it.
@@ -81,7 +81,7 @@ pub enum ParseRecordingError {
     },
     /// The part before the decisions ends too early.
     #[error(
-        "bad recording: line {line}: the work, the units and the policy come before the decisions, and an empty line"
+        "bad recording: line {line}: the work, the units, the policy and the number of decisions come first, and an empty line"
     )]
     Incomplete {
         /// The number of the line, from 1.
@@ -94,6 +94,14 @@ pub enum ParseRecordingError {
         line: usize,
         /// What it should be.
         source: ParseDecisionError,
+    },
+    /// The text has more decisions than it says, or fewer: it was cut.
+    #[error("bad recording: it says that it has {counted} decisions, and has {found}")]
+    Count {
+        /// How many it says that it has.
+        counted: usize,
+        /// How many it has.
+        found: usize,
     },
     /// A decision names a unit that the run did not have.
     #[error("bad recording: line {line}: {text:?} names a unit of a run that had {units}")]
@@ -109,7 +117,7 @@ pub enum ParseRecordingError {
 
 impl fmt::Display for Recording {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{TITLE}\n{}", self.blueprint)?;
+        writeln!(f, "{TITLE}\n{}decisions {}\n", self.blueprint, self.decisions.len())?;
         self.decisions.iter().try_for_each(|decision| writeln!(f, "{decision}"))
     }
 }
@@ -123,14 +131,21 @@ impl FromStr for Recording {
         if title != TITLE {
             return Err(ParseRecordingError::Title { found: title.chars().take(80).collect() });
         }
-        let mut reader = Reader::default();
+        let (mut reader, mut counted) = (Reader::default(), None);
         let mut last = 1;
-        for (line, text) in lines.by_ref().take_while(|(_, text)| !text.is_empty()) {
+        for (line, text) in lines.by_ref() {
             let bad = || ParseRecordingError::Blueprint { line, text: text.to_owned() };
-            reader.read(text).ok_or_else(bad)?;
             last = line;
+            match text.strip_prefix("decisions ") {
+                _ if text.is_empty() => break,
+                Some(count) if counted.is_none() => {
+                    counted = Some(count.parse::<usize>().map_err(|_| bad())?);
+                }
+                _ => reader.read(text).ok_or_else(bad)?,
+            }
         }
-        let blueprint = reader.end().ok_or(ParseRecordingError::Incomplete { line: last + 1 })?;
+        let incomplete = || ParseRecordingError::Incomplete { line: last };
+        let (blueprint, counted) = reader.end().zip(counted).ok_or_else(incomplete)?;
         let units = blueprint.units().len();
         let decisions = lines.map(|(line, text)| {
             let decision: Decision =
@@ -141,7 +156,11 @@ impl FromStr for Recording {
                 Err(ParseRecordingError::UnknownUnit { line, text: text.to_owned(), units })
             }
         });
-        Ok(Self { decisions: decisions.collect::<Result<_, _>>()?, blueprint })
+        let decisions = decisions.collect::<Result<Vec<_>, _>>()?;
+        match decisions.len() {
+            found if found != counted => Err(ParseRecordingError::Count { counted, found }),
+            _ => Ok(Self { decisions, blueprint }),
+        }
     }
 }
 
@@ -209,7 +228,7 @@ mod tests {
         assert!(text.starts_with(
             "dml decisions 1\nwork 1000000 local 64\nunit u0 cpu\nunit u1 opencl:0 of a kind\nunit u2 offload:0\n\
              policy calibrated\nprior u1 power 0.3\nprior u2 measured 1000000 2500\noverlaps u1\nleft_out u2\nopens u0\n\
-             joins u1 0.00015 0.0000000015\n\nset_aside 1000000 "
+             joins u1 0.00015 0.0000000015\ndecisions "
         ), "{text}");
         assert!(text.contains("\ncall_up -> u1\n") && text.contains("\ncall_up -> none\n"), "{text}");
         let read: Recording = text.parse().unwrap();
@@ -281,6 +300,12 @@ mod tests {
                 text.replace("unit u1", "unit u2"),
                 "line 4: \"unit u2 opencl:0 of a kind\" says nothing".to_owned(),
             ),
+            // Who decides knows how many units there are.
+            (text.replace("overlaps u1", "unit u3 late"), "line 9: \"unit u3 late\" says nothing".to_owned()),
+            (text.lines().take(6).collect::<Vec<_>>().join("\n"), "line 6: the work, the units".to_owned()),
+            (text.trim_end().rsplit_once('\n').unwrap().0.to_owned(), "decisions, and has".to_owned()),
+            (text.replace("decisions ", "decisions -"), "line 1 is".to_owned()),
+            (text.replacen("\ndecisions ", "\ndecisions -", 1), "says nothing".to_owned()),
             (text.replace("work 1000000", "work -1"), "line 2: \"work -1 local 64\" says nothing".to_owned()),
             (text.replace("overlaps u1", "overlaps u3"), "line 9: \"overlaps u3\" says nothing".to_owned()),
             (
@@ -289,8 +314,8 @@ mod tests {
             ),
             (text.replace("policy calibrated", "policy calibrated 1 2 3"), "line 6".to_owned()),
             (
-                "dml decisions 1\nwork 10 local 1\nunit u0 cpu\n\n".to_owned(),
-                "line 4: the work, the units".to_owned(),
+                "dml decisions 1\nwork 10 local 1\nunit u0 cpu\ndecisions 0\n\n".to_owned(),
+                "line 5: the work, the units".to_owned(),
             ),
             (
                 text.replace("call_up -> u1", "call_up -> u7"),

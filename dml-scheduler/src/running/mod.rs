@@ -184,7 +184,8 @@ impl Shared {
 
     fn end(&self, result: Result<Report, RunError>, panic: Option<Panic>) {
         // With a buffer's last handle goes its storage, which is an arena's code.
-        quietly(std::mem::take(&mut *self.written.lock()));
+        let written = std::mem::take(&mut *self.written.lock());
+        quietly(written);
         let ended = State::Ended { result: Box::new(result), panic };
         let before = std::mem::replace(&mut *self.state.lock(), ended);
         self.changed.notify_all();

@@ -56,7 +56,7 @@ impl Desk {
     /// The thread: collects until the desk is closed and empty.
     fn collect_all(&self, unit: Unit<'_>, starter: &dyn Start) {
         let _within = unit.commander.enter();
-        self.collect_while(unit, starter, |state| state.is_closed);
+        unit.span.within(|| self.collect_while(unit, starter, |state| state.is_closed));
     }
 
     /// Collects package after package, until there is none and `ends` says that none will come.

@@ -126,7 +126,7 @@ pub struct Measured {
     /// The rows and columns of the matrices.
     pub edge: u64,
     /// The pairs that count, at least one, in their order. None took no time by hand.
-    pub pairs: Vec<Pair>,
+    pairs: Vec<Pair>,
 }
 
 impl Measured {
@@ -135,6 +135,12 @@ impl Measured {
     pub fn new(edge: u64, pairs: Vec<Pair>) -> Option<Self> {
         let says_something = !pairs.is_empty() && pairs.iter().all(|pair| !pair.hand.is_zero());
         says_something.then_some(Self { edge, pairs })
+    }
+
+    /// The pairs, in the order in which they were measured: at least one, and none without a time by hand.
+    #[must_use]
+    pub fn pairs(&self) -> &[Pair] {
+        &self.pairs
     }
 
     /// The seconds by hand.

@@ -228,7 +228,10 @@ struct Native {
 impl<'a> Bench<'a> {
     pub(crate) fn new(options: &'a BenchOptions, found: Found<'a>, prepared: &'a dyn Prepared) -> Self {
         let ((platform, devices, link_prices, knowledge), workload) = (found, prepared.workload());
-        let sources = EnergySources::default().powercap(&options.powercap);
+        let sources = options
+            .powercap
+            .iter()
+            .fold(EnergySources::default(), |sources, folder| sources.powercap(folder));
         Self { options, platform, devices, link_prices, knowledge, sources, workload, prepared }
     }
 
@@ -324,6 +327,18 @@ impl<'a> Bench<'a> {
         }
     }
 
+    /// Runs once more to be metered, and says whose energy is not in it.
+    fn work_of_all(&self, coexecutor: &Coexecutor) -> Result<f64, Failure> {
+        let (seconds, report) = self.work(coexecutor)?;
+        for failure in &report.failures {
+            let (name, why) = (self.name(failure.device), &failure.message);
+            eprintln!(
+                "dml: {name} gave up in a run that was metered, whose energy is that of the others: {why}"
+            );
+        }
+        Ok(seconds)
+    }
+
     /// Runs once without counting, then as often as the options say. Calls `after_run` after each run, and tells it
     /// whether the run counts.
     fn time(
@@ -342,7 +357,7 @@ impl<'a> Bench<'a> {
         }
         let metered = runs.iter().map(|run| run.energy.clone()).collect();
         let prepare = || self.prepared.reset().map_err(Failure::work);
-        let energy = meter.per_run(metered, prepare, || Ok(self.work(coexecutor)?.0))?;
+        let energy = meter.per_run(metered, prepare, || self.work_of_all(coexecutor))?;
         Ok(Timed { runs, energy })
     }
 

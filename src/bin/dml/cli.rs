@@ -108,9 +108,6 @@ fn workloads_help() -> String {
     )
 }
 
-/// Where Linux has the processor's energy counters.
-const POWERCAP: &str = "/sys/class/powercap";
-
 #[derive(Debug, Args)]
 pub(crate) struct BenchOptions {
     #[arg(required = true, value_name = "WORKLOAD", help = workloads_help())]
@@ -180,9 +177,9 @@ pub(crate) struct BenchOptions {
     #[arg(long)]
     pub(crate) native: bool,
 
-    /// Where the processor's energy counters are, as Linux lays them out.
-    #[arg(long, value_name = "FOLDER", default_value = POWERCAP)]
-    pub(crate) powercap: PathBuf,
+    /// Where the processor's energy counters are, as Linux lays them out; /sys/class/powercap by default.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) powercap: Option<PathBuf>,
 
     /// Print one JSON object instead of a table; a list of them for several workloads.
     #[arg(long)]
@@ -235,14 +232,14 @@ pub(crate) struct ReproduceOptions {
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) devices: Vec<String>,
 
-    /// Caps a device's compute units, as for bench; not of table1.
+    /// Caps a device's compute units, as for bench; not of table1 and single.
     #[arg(long, value_name = "DEVICE=N", value_parser = PerDevice::<u32>::from_str)]
     pub(crate) limit: Vec<PerDevice<u32>>,
 
     #[command(flatten)]
     pub(crate) workers: WorkerOptions,
 
-    /// How the work is split, as for bench; calibrated by default, not of table1.
+    /// How the work is split, as for bench; calibrated by default, not of table1 and single.
     #[arg(long, value_parser = PolicySpec::from_str)]
     pub(crate) policy: Option<PolicySpec>,
 
@@ -288,7 +285,7 @@ impl ReproduceOptions {
             trace: None,
             html: None,
             decisions: None,
-            powercap: PathBuf::from(POWERCAP),
+            powercap: None,
             no_last: false,
             native: false,
             json: self.json,

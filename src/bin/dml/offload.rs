@@ -30,6 +30,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         ("--trace", options.trace.is_some()),
         ("--html", options.html.is_some()),
         ("--decisions", options.decisions.is_some()),
+        ("--powercap", options.powercap.is_some()),
         ("--native", options.native),
     ];
     if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {

@@ -120,7 +120,7 @@ fn row(
         units,
         length: length.name(),
         edge: measured.edge,
-        pairs: measured.pairs.len() as u64,
+        pairs: measured.pairs().len() as u64,
         hand: times(&measured.hand()),
         dml: times(&measured.dml()),
         more_s: measured.more().median,

@@ -43,7 +43,7 @@ pub(crate) fn seconds(value: f64) -> String {
     }
 }
 
-/// Joules with four significant digits, of which two follow the point at most below one joule.
+/// Joules in the unit that suits them, with at least three digits that count from a microjoule on.
 pub(crate) fn joules(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.1} J"),

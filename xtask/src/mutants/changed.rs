@@ -25,7 +25,7 @@ pub(super) fn run(base: Option<&str>, generates: bool) -> Result<(), Failure> {
     let touched = touched(&root, base)?;
     let killers = killers(&fs::read_to_string(root.join(TABLE)).map_err(broken)?);
     let copy = Copy::of(&root).map_err(broken)?;
-    let mut tried = 0;
+    let (mut tried, mut sound) = (0, BTreeMap::new());
     for path in patches_of(&root.join(PATCHES), None).map_err(broken)? {
         let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let patch = fs::read_to_string(&path).map_err(broken)?;
@@ -36,6 +36,16 @@ pub(super) fn run(base: Option<&str>, generates: bool) -> Result<(), Failure> {
         tried += 1;
         report.step(&name, || match killer {
             None => Outcome::Failed(format!("{TABLE} has no row that names a test for it")),
+            // A test that fails by itself notices nothing.
+            Some(killer)
+                if *sound.entry(killer.clone()).or_insert_with(|| verdict(killer.command(&copy)))
+                    != Verdict::Survived =>
+            {
+                Outcome::Failed(format!(
+                    "{} does not pass without the patch: {:?}",
+                    killer.test, sound[killer]
+                ))
+            }
             Some(killer) => match copy.with(&path, || verdict(killer.command(&copy))) {
                 Ok(Verdict::Killed(_) | Verdict::Hang(_)) => Outcome::Passed,
                 Ok(Verdict::Survived) => Outcome::Failed(format!("{} does not notice", killer.test)),
@@ -68,7 +78,7 @@ fn generated(report: &mut Report, root: &Path, base: &str) -> Result<(), Failure
 
 /// The files that have changed, those that git does not know yet included.
 fn touched(root: &Path, base: &str) -> Result<BTreeSet<String>, Failure> {
-    let listed = git(root, &["diff", "--name-only", base])?;
+    let listed = git(root, &["diff", "--name-only", "--no-renames", base])?;
     let fresh = git(root, &["ls-files", "--others", "--exclude-standard"])?;
     Ok(listed.lines().chain(fresh.lines()).map(str::to_owned).collect())
 }
@@ -90,7 +100,7 @@ fn is_concerned(name: &str, patch: &str, killer: Option<&Killer>, touched: &BTre
 }
 
 /// The test that notices a patch, as its row names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Killer {
     /// A crate's unit tests, by the short name of the crate, or the tests of the root package in this file or folder.
     runner: String,
@@ -110,7 +120,11 @@ const CRATES: &[(&str, &str)] = &[
     ("xtask", "xtask"),
 ];
 
+/// The short name of the command: of its unit tests, or of those of the root package that look at it.
+const COMMAND: &str = "command";
+
 impl Killer {
+    /// The crate of the test; the root package, where there is none.
     fn package(&self) -> Option<&'static str> {
         CRATES.iter().find(|(short, _)| *short == self.runner).map(|(_, package)| *package)
     }
@@ -120,7 +134,8 @@ impl Killer {
         let folder = match (self.package(), &self.target) {
             (Some(package), Some(target)) => format!("{package}/tests/{target}"),
             (Some(_), None) => return false,
-            (None, _) => format!("tests/{}", self.runner),
+            (None, Some(target)) => format!("tests/{target}"),
+            (None, None) => format!("tests/{}", self.runner),
         };
         file.strip_prefix(&folder).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
     }
@@ -138,7 +153,9 @@ impl Killer {
             (Some(package), Some(target)) => command.args(["--package", package, "--test", target]),
             (Some("xtask"), None) => command.args(["--package", "xtask"]),
             (Some(package), None) => command.args(["--package", package, "--lib"]),
-            (None, _) => command.args(["--package", "dml", "--test", &self.runner]),
+            (None, Some(target)) => command.args(["--package", "dml", "--test", target]),
+            (None, None) if self.runner == COMMAND => command.args(["--package", "dml", "--bin", "dml"]),
+            (None, None) => command.args(["--package", "dml", "--test", &self.runner]),
         };
         command.args(["-E", &format!("test({})", self.test)]);
         copy.prepare(&mut command);
@@ -180,6 +197,8 @@ mod tests {
 | `second` | another | `arenas` `conformance` `of_null::two` (hang) |
 | `third` | a third | `hostile` `lies::three` |
 | `fourth` | it has no test | nobody |
+| `fifth` | a figure | `command` `bench::tests::five` |
+| `sixth` | another figure | `command` `timeline` `six` |
 ";
 
     fn killer(name: &str) -> Killer {
@@ -188,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_row_names_who_kills_a_patch() {
-        assert_eq!(killers(ROWS).keys().collect::<Vec<_>>(), ["first", "second", "third"]);
+        assert_eq!(killers(ROWS).keys().collect::<Vec<_>>(), ["fifth", "first", "second", "sixth", "third"]);
         let names = |name| {
             let Killer { runner, target, test } = killer(name);
             (runner, target.unwrap_or_default(), test)
@@ -211,6 +230,8 @@ mod tests {
             ("tests/hostile_more.rs", "third", false),
             ("dml-arenas/tests/conformance.rs", "second", true),
             ("tests/conformance.rs", "second", false),
+            ("tests/timeline.rs", "sixth", true),
+            ("tests/command.rs", "sixth", false),
         ] {
             let touched = [file.to_owned()].into();
             assert_eq!(is_concerned(name, patch, Some(&killer(name)), &touched), is_so, "{file} {name}");
@@ -233,7 +254,8 @@ mod tests {
             let (folder, file) = match (killer.package(), &killer.target) {
                 (Some(package), Some(target)) => (root.join(package).join("tests"), target.clone()),
                 (Some(_), None) => continue,
-                (None, _) => (root.join("tests"), killer.runner.clone()),
+                (None, None) if killer.runner == COMMAND => continue,
+                (None, target) => (root.join("tests"), target.clone().unwrap_or(killer.runner.clone())),
             };
             let is_there =
                 folder.join(format!("{file}.rs")).is_file() || folder.join(&file).join("main.rs").is_file();
