@@ -107,6 +107,7 @@ struct Step {
 pub(crate) struct Report {
     steps: Vec<Step>,
     notes: Vec<String>,
+    remarks: Vec<String>,
 }
 
 impl Report {
@@ -129,6 +130,11 @@ impl Report {
     /// Adds a line to the list of what was not installed or not run.
     pub(crate) fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
+    }
+
+    /// Adds a line above the list of what was not installed or not run.
+    pub(crate) fn remark(&mut self, remark: impl Into<String>) {
+        self.remarks.push(remark.into());
     }
 
     /// Prints the table.
@@ -155,6 +161,7 @@ impl fmt::Display for Report {
             let line = format!("{name:width$}  {word:7}  {:7.1}  {reason}", took.as_secs_f64());
             write!(f, "\n{}", line.trim_end())?;
         }
+        self.remarks.iter().try_for_each(|remark| write!(f, "\n\n{remark}"))?;
         if !self.notes.is_empty() {
             write!(f, "\n\nnot installed or not run:")?;
         }
@@ -179,12 +186,15 @@ mod tests {
                 step("deny", Outcome::Skipped("not installed".to_owned()), 0),
             ],
             notes: vec!["cargo-deny".to_owned()],
+            remarks: vec!["one was slow".to_owned()],
         };
         let expected = "\
 step       outcome  seconds
 doc tests  passed       1.2
 tidy       FAILED       0.0  2 violations
 deny       skipped      0.0  not installed
+
+one was slow
 
 not installed or not run:
 - cargo-deny";

@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     // One of an earlier run would name other times.
     let _ = fs::remove_file(slowest::report());
     report.command("tests", tests);
-    slowest::named().into_iter().for_each(|slowest| report.note(slowest));
+    slowest::named().into_iter().for_each(|slowest| report.remark(slowest));
     report.command("doc tests", doc_tests);
     let spans = ["test", "-p", "dml", "--features", "tracing", "--test", "tracing", "--test", "hostile"];
     report.command("tests with spans", cargo(spans));

@@ -20,6 +20,9 @@ const SAMPLES: usize = 64;
 /// The number of estimates whose median counts.
 const ESTIMATES: usize = 15;
 
+/// The number of packages whose ways count, by their median: what the ways take of a package depends on what its items cost.
+const WAYS: usize = 3;
+
 /// How many times the items of one of two packages the other has at least, for both to tell a cost from a speed.
 const LEVER: f64 = 1.5;
 
@@ -89,7 +92,7 @@ impl Rates {
         }
         let all_ways = done.saturating_sub(ended).as_secs_f64() + self.inward * items as f64;
         let computing = ended.saturating_sub(begun).as_secs_f64();
-        push(&mut self.ways_parts, all_ways / computing.max(LEAST_NET * seconds), ESTIMATES);
+        push(&mut self.ways_parts, all_ways / computing.max(LEAST_NET * seconds), WAYS);
         let ways = are_ways_seen.then_some(ways);
         let sample = Sample { start: start as f64, items: items as f64, seconds, ways };
         self.learn_ways(&sample);
@@ -118,8 +121,8 @@ impl Rates {
         median(&self.costs)
     }
 
-    /// The time of the ways to the device and back, over the time in which it computes. So much is lost where it has one
-    /// package at a time. `None` where nothing was measured.
+    /// The time of the ways to the device and back, over the time in which it computes, lately. So much is lost where it has
+    /// one package at a time. `None` where nothing was measured.
     pub(super) fn ways_part(&self) -> Option<f64> {
         (!self.ways_parts.is_empty()).then(|| median(&self.ways_parts))
     }
@@ -202,10 +205,11 @@ mod tests {
         // Handed out while the one before is computed: 40 us on the way there, of 200 items, and 60 us back.
         learn(&mut rates, 100, 200, [900, 1020, 3020, 3080]);
         assert_eq!(micros(rates.ways_part().unwrap() * 1e-6), 0.05);
-        for (start, from) in [(300, 4000), (400, 5000), (500, 6000)] {
+        // Of the last three packages, the one in the middle counts.
+        for (start, from, part) in [(300, 4000, 0.05), (400, 5000, 0.5), (500, 6000, 0.5)] {
             learn(&mut rates, start, 100, [from, from + 30, from + 130, from + 150]);
+            assert_eq!(micros(rates.ways_part().unwrap() * 1e-6), part, "{start}");
         }
-        assert_eq!(micros(rates.ways_part().unwrap() * 1e-6), 0.5);
     }
 
     #[test]
