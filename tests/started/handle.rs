@@ -1,8 +1,12 @@
 //! What a handle tells, who may wait for it, and what becomes of a run whose handle is dropped.
 
 use super::{CPU, GPU, ITEMS, Slot, Turn, Work, until};
+use dml::arenas::Null;
 use dml::core::sync::{Arc, Mutex};
-use dml::core::{ArenaId, Fence};
+use dml::core::{
+    Allocation, ArenaDesc, ArenaId, ArenaKind, Concurrency, CopyJob, CopyQuery, Cost, CrossArena, DeviceDesc,
+    DeviceKind, DeviceSet, Fence, Link, TransferError,
+};
 use dml::prelude::*;
 use dml::scheduler::{DeviceProgress, Hooks, KernelError, RunError, UnitId};
 use dml_verify::{block_on, poll_once, watched};
@@ -354,6 +358,73 @@ fn the_handles_of_a_run_that_has_ended_keep_nothing_of_it() {
             canceller.cancel();
             assert!(running.wait().is_ok());
         }
+    });
+    run.join();
+}
+
+/// A link that waits for a run as it goes.
+struct Asks {
+    slot: Arc<Mutex<Option<Running>>>,
+    told: Arc<Mutex<Option<RunError>>>,
+}
+
+impl std::fmt::Debug for Asks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Asks")
+    }
+}
+
+impl CrossArena for Asks {
+    fn name(&self) -> &str {
+        "asks"
+    }
+
+    fn can_copy(&self, _: &CopyQuery) -> Option<Cost> {
+        None
+    }
+
+    fn copy(&self, _: CopyJob) -> Result<Fence, TransferError> {
+        Err(TransferError::DeviceLost)
+    }
+}
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        let mut running = self.slot.lock().take().expect("it was given the run");
+        *self.told.lock() = running.wait().err();
+        panic!("a stranger panics as it goes");
+    }
+}
+
+/// With the last buffer of a run goes its platform, whose plug-ins may ask the run, and may panic.
+#[test]
+fn what_goes_with_a_run_may_wait_for_it_and_panic() {
+    let run = watched("a plug-in that waits for the run with which it goes", || {
+        let (slot, told) = <(Arc<Mutex<Option<Running>>>, Arc<Mutex<Option<RunError>>>)>::default();
+        let mut builder = Platform::builder();
+        builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+        for name in ["main", "other"] {
+            let desc = ArenaDesc::new(name, ArenaKind("test"), CPU).with_remotes(DeviceSet::of(CPU));
+            builder.add_arena(Arc::new(Null::backed(desc.with_concurrency(Concurrency::BimapFull))));
+        }
+        let (from, to, allocation) = (ArenaId(0), ArenaId(1), Allocation::Internal);
+        let link = Link { from, to, source_via: CPU, target_via: CPU, allocation };
+        builder.add_link(link, Arc::new(Asks { slot: slot.clone(), told: told.clone() }));
+        let platform = builder.build().unwrap();
+        let target = platform.buffer::<u32>(ITEMS).build().unwrap();
+        let gate = Arc::<Slot<u64>>::default();
+        let opens = gate.clone();
+        let kernel =
+            Kernel::new("fill", 1).write(&target).variant(CPU, move |_: &Package, _: &mut Grants| {
+                opens.wait();
+                Ok(Fence::done(0))
+            });
+        let running = Coexecutor::new(&platform).start(&kernel, ITEMS).unwrap();
+        *slot.lock() = Some(running);
+        drop((kernel, target, platform));
+        gate.set(1);
+        until(|| told.lock().is_some());
+        assert_eq!(*told.lock(), Some(RunError::WithinItself { kernel: "fill".to_owned() }));
     });
     run.join();
 }

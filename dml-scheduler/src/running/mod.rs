@@ -169,6 +169,9 @@ impl Shared {
         quietly(hooks);
         quietly(prepared);
         quietly(setup);
+        // With a buffer's last handle goes its storage. That is an arena's code, which may ask the run.
+        let written = std::mem::take(&mut *self.written.lock());
+        quietly(written);
         drop(within);
         let (result, panic) = match directed {
             Ok(result) => (result, panic),
@@ -183,9 +186,6 @@ impl Shared {
     }
 
     fn end(&self, result: Result<Report, RunError>, panic: Option<Panic>) {
-        // With a buffer's last handle goes its storage, which is an arena's code.
-        let written = std::mem::take(&mut *self.written.lock());
-        quietly(written);
         let ended = State::Ended { result: Box::new(result), panic };
         let before = std::mem::replace(&mut *self.state.lock(), ended);
         self.changed.notify_all();

@@ -152,9 +152,9 @@ impl Waiting {
         }
     }
 
-    /// Returns whether somebody beside the queue has the waker of the last poll, or has called it: a copy of a buffer before the one
-    /// that the request waits for, which ended in that poll. Its call means nothing any more. A further poll leaves the queue a
-    /// waker that no copy has, so that its call is the machine's.
+    /// Returns whether somebody beside the queue has the waker of the last poll, or has called it. That is a copy for an earlier
+    /// buffer of the request, which ended in that poll. Its call means nothing any more. A further poll leaves the queue a waker
+    /// that no copy has, so that only the machine calls it.
     fn is_lent(&self) -> bool {
         const OWN_AND_QUEUE: usize = 2;
         Arc::strong_count(&self.flag) > OWN_AND_QUEUE || self.flag.0.load(Ordering::SeqCst)
