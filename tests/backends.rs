@@ -143,7 +143,9 @@ fn links_of_a_disk_are_measured_kept_and_used() {
     for one in measured {
         let table = one.table.unwrap();
         let price = again.cross_arena(one.link).can_copy(&query).and_then(Cost::as_ns);
-        assert_eq!(price, Some(table.classes()[1].copy_ns), "{:?}", one.link);
+        // On a busy machine the smaller class may have taken longer. Larger copies are not cheaper then.
+        let expected = table.classes()[..2].iter().map(|class| class.copy_ns).max();
+        assert_eq!(price, expected, "{:?}: {table:?}", one.link);
     }
 }
 
