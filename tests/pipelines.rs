@@ -5,8 +5,8 @@
 use dml::arenas::{Null, kit};
 use dml::core::sync::{Arc, Condvar, Mutex};
 use dml::core::{
-    ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, Grants,
-    LinkSpeed, Platform, TransferError,
+    Allocation, ArenaDesc, ArenaId, ArenaKind, Binding, Concurrency, DeviceDesc, DeviceId, DeviceKind,
+    DeviceSet, Fence, Grants, Link, LinkSpeed, Platform, PlatformBuilder, TransferError,
 };
 use dml::prelude::*;
 use dml::scheduler::{Hooks, KernelError, Knowledge, Report, RunError, UnitId};
@@ -19,6 +19,11 @@ const ITEMS: u64 = 400;
 
 /// Main memory, and a device with a memory of its own.
 fn platform() -> Audited {
+    platform_with(|_, _| ())
+}
+
+/// The same, with more between main memory and the device's.
+fn platform_with(more: impl FnOnce(&mut PlatformBuilder, ArenaId)) -> Audited {
     let mut builder = Platform::builder();
     for (name, kind) in [("cpu", DeviceKind::Cpu), ("gpu:0", DeviceKind::Gpu)] {
         builder.add_device(DeviceDesc::new(name, kind));
@@ -29,6 +34,7 @@ fn platform() -> Audited {
     let video = ArenaDesc::new("video", ArenaKind("test"), GPU).with_remotes(cpu);
     let video = builder.add_arena(Arc::new(Null::backed(video)));
     kit::join_staged(&mut builder, ArenaId(0), video, LinkSpeed::default());
+    more(&mut builder, video);
     Audited::new(builder.build().expect("a sound platform"))
 }
 
@@ -439,6 +445,43 @@ fn a_run_teaches_what_its_report_says() {
         assert_taught(&knowledge, &report);
         work.assert_computed();
     }
+}
+
+/// Where a device finds the bytes in storage that it shares, it computes at another speed than where they are brought.
+#[test]
+fn a_device_that_uses_buffers_in_place_is_known_as_another_one() {
+    let bind = |builder: &mut PlatformBuilder, video| {
+        let allocation = Allocation::Bound(Concurrency::Exclusive);
+        let link = Link { from: ArenaId(0), to: video, source_via: CPU, target_via: CPU, allocation };
+        builder.add_link(link, Arc::new(Binding::new(LinkSpeed::default())));
+        builder.prefer_binding(ArenaId(0), video);
+    };
+    let known_as = |platform: &Platform, of_the_application: bool| {
+        let buffer = if of_the_application {
+            platform.buffer_from(vec![0_u32; ITEMS as usize]).expect("a small buffer")
+        } else {
+            platform.buffer::<u32>(ITEMS).build().expect("a small buffer")
+        };
+        let part = |access| Argument::part(&buffer, access, Footprint::PerItem { bytes: 4 });
+        let kernel = Kernel::new("fill", 10).argument(part(Access::WriteInvalidate));
+        let kernel = kernel.variant(GPU, |_: &Package, grants: &mut Grants| {
+            let _ = grants;
+            Ok(Fence::done(0))
+        });
+        let knowledge = Knowledge::new();
+        Coexecutor::new(platform).knowledge(&knowledge).run(&kernel, ITEMS).expect("nothing is wrong");
+        let text = knowledge.to_string();
+        let line = text.lines().find(|line| line.starts_with("device ")).expect("it has run");
+        line.split(' ').nth(1).expect("its name").to_owned()
+    };
+    let (apart, sharing) = (platform(), platform_with(bind));
+    assert_eq!(known_as(&apart, false), "gpu:0*1");
+    assert_eq!(known_as(&sharing, false), "gpu:0*1%20in%20place");
+    assert_eq!(
+        known_as(&sharing, true),
+        "gpu:0*1%20in%20place",
+        "the root's storage is the application's vector"
+    );
 }
 
 #[test]

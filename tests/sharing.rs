@@ -75,6 +75,35 @@ fn o02_shared_storage_is_handed_over_without_a_copy() {
 }
 
 #[test]
+fn who_shares_storage_is_told_before_it_is_made_and_after() {
+    let rig = Rig::new().gpu(Concurrency::Exclusive).gpu(Concurrency::Exclusive);
+    let rig = rig.staged(MAIN_ARENA, GPU_ARENA).staged(MAIN_ARENA, GPU2_ARENA);
+    let rig = rig.bound_one_way(MAIN_ARENA, GPU_ARENA, Concurrency::Exclusive);
+    let unasked = rig.build();
+    let rig = Rig::new().gpu(Concurrency::Exclusive).gpu(Concurrency::Exclusive);
+    let rig = rig.staged(MAIN_ARENA, GPU_ARENA).staged(MAIN_ARENA, GPU2_ARENA);
+    let rig = rig.bound_one_way(MAIN_ARENA, GPU_ARENA, Concurrency::Exclusive);
+    let platform = rig.preferring(MAIN_ARENA, GPU_ARENA).build();
+    let buffer = raw(&platform, 100);
+    let shares = |one, other| [buffer.shares_storage(one, other), buffer.shares_storage(other, one)];
+    for touched in [false, true] {
+        assert_eq!(shares(MAIN_ARENA, GPU_ARENA), [true; 2], "touched: {touched}");
+        assert_eq!(shares(MAIN_ARENA, GPU2_ARENA), [false; 2], "touched: {touched}");
+        assert_eq!(shares(GPU_ARENA, GPU2_ARENA), [false; 2], "touched: {touched}");
+        assert_eq!(shares(GPU2_ARENA, GPU2_ARENA), [true; 2]);
+        assert_eq!(shares(MAIN_ARENA, ArenaId(3)), [false; 2], "there is none");
+        assert_eq!(shares(ArenaId(3), ArenaId(3)), [false; 2], "there is none");
+        write(&buffer, GPU_ARENA, 0..100, 1);
+        write(&buffer, GPU2_ARENA, 0..100, 1);
+    }
+    let buffer = raw(&unasked, 100);
+    assert!(!buffer.shares_storage(MAIN_ARENA, GPU_ARENA), "nobody asks for it");
+    write(&buffer, MAIN_ARENA, 0..100, 1);
+    buffer.bind(GPU_ARENA, MAIN_ARENA).unwrap();
+    assert!(buffer.shares_storage(MAIN_ARENA, GPU_ARENA));
+}
+
+#[test]
 fn a_preferred_binding_is_made_at_the_first_touch_of_either_end() {
     let rig = || {
         let rig = Rig::new().gpu(Concurrency::Exclusive).gpu(Concurrency::Exclusive);

@@ -2,6 +2,7 @@
 
 use crate::kit::Backend;
 use crate::main_mem;
+use crate::options::InPlace;
 pub use crate::options::{DiscoverError, DiscoverOptions, Mechanisms};
 use dml_core::foreign::guard;
 use dml_core::sync::Arc;
@@ -64,7 +65,7 @@ fn built_in(options: &DiscoverOptions) -> Vec<Arc<dyn Backend>> {
 }
 
 impl Discover for PlatformBuilder {
-    fn discover_with(mut self, options: &DiscoverOptions) -> Result<Self, DiscoverError> {
+    fn discover_with(self, options: &DiscoverOptions) -> Result<Self, DiscoverError> {
         let mut backends = built_in(options);
         backends.extend(options.backends.iter().cloned());
         let backends: Vec<_> = backends.into_iter().map(Candidate::new).collect();
@@ -78,18 +79,49 @@ impl Discover for PlatformBuilder {
         options.check_fine_grained()?;
         options.check_pinned()?;
 
-        let main = main_mem::discover::discover(&mut self, options)?;
-        #[cfg(all(feature = "offload", target_os = "linux"))]
-        crate::shared::discover::discover(&mut self, main, options)?;
-        for backend in backends {
-            backend.add(&mut self, main, options)?;
+        if !options.wants_in_place() {
+            return add_all(self, &backends, options);
         }
-        #[cfg(feature = "calibration")]
-        for reason in options.calibration.price(&mut self) {
-            self.add_unavailable(Unavailable { backend: "calibration", reason });
+        let mut fallback = self.clone();
+        if known.iter().any(|name| is_worker(name) && options.wants(name)) {
+            // Which workers can be had is known afterwards.
+            let before = self.devices().len();
+            match add_all(self, &backends, &options.with_in_place(InPlace::Workers)) {
+                Ok(added) if added.devices()[before..].iter().any(|device| is_worker(&device.name)) => {
+                    return Ok(added);
+                }
+                Ok(_) => {}
+                // What is wrong with the options is wrong without shared memory, too.
+                Err(error) => {
+                    fallback.add_unavailable(Unavailable { backend: "shared", reason: error.to_string() });
+                }
+            }
         }
-        Ok(self)
+        add_all(fallback, &backends, &options.with_in_place(InPlace::FineGrained))
     }
+}
+
+fn is_worker(device: &str) -> bool {
+    device.starts_with("offload:")
+}
+
+/// Adds main memory and what every backend has.
+fn add_all(
+    mut builder: PlatformBuilder,
+    backends: &[Candidate],
+    options: &DiscoverOptions,
+) -> Result<PlatformBuilder, DiscoverError> {
+    let main = main_mem::discover::discover(&mut builder, options)?;
+    #[cfg(all(feature = "offload", target_os = "linux"))]
+    crate::shared::discover::discover(&mut builder, main, options)?;
+    for backend in backends {
+        backend.add(&mut builder, main, options)?;
+    }
+    #[cfg(feature = "calibration")]
+    for reason in options.calibration.price(&mut builder) {
+        builder.add_unavailable(Unavailable { backend: "calibration", reason });
+    }
+    Ok(builder)
 }
 
 /// A backend, and the names of its devices or the message of its panic.
@@ -113,15 +145,17 @@ impl Candidate {
     /// # Errors
     /// The backend's error, unless it means only that a device does not work which the options do not name.
     fn add(
-        self,
+        &self,
         builder: &mut PlatformBuilder,
         main: ArenaId,
         options: &DiscoverOptions,
     ) -> Result<(), DiscoverError> {
         // A backend that fails half way leaves nothing behind.
         let mut tried = builder.clone();
-        let added =
-            self.panicked.map_or_else(|| guarded(|| self.backend.add(&mut tried, main, options)), Err);
+        let added = self
+            .panicked
+            .clone()
+            .map_or_else(|| guarded(|| self.backend.add(&mut tried, main, options)), Err);
         let reason = match added {
             Ok(Ok(())) => {
                 *builder = tried;
@@ -131,8 +165,8 @@ impl Candidate {
                 DiscoverError::Unusable { device, reason }.to_string()
             }
             Ok(Err(error)) => return Err(error),
-            Err(panicked) => match self.devices.into_iter().find(|device| options.names(device)) {
-                Some(device) => return Err(DiscoverError::unusable(device, panicked)),
+            Err(panicked) => match self.devices.iter().find(|device| options.names(device)) {
+                Some(device) => return Err(DiscoverError::unusable(device.as_str(), panicked)),
                 None => panicked,
             },
         };

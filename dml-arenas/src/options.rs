@@ -41,9 +41,24 @@ pub struct DiscoverOptions {
     pub(crate) shared_memory: Option<u64>,
     bindable: BTreeSet<String>,
     fine_grained: BTreeSet<String>,
+    in_place: InPlace,
     pub(crate) offload: OffloadWishes,
     #[cfg(feature = "calibration")]
     pub(crate) calibration: CalibrationSource,
+}
+
+/// Who uses main memory's buffers in place, where the options name nobody for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum InPlace {
+    /// Nobody.
+    #[default]
+    Nobody,
+    /// Whoever can, beside the processor and at the same time: this is to be found out.
+    Wanted,
+    /// The workers.
+    Workers,
+    /// The first OpenCL device with fine-grained shared virtual memory.
+    FineGrained,
 }
 
 /// The mechanisms that copy between main memory and an OpenCL device.
@@ -203,6 +218,32 @@ impl DiscoverOptions {
         self
     }
 
+    /// Lets devices use buffers in place wherever they can do so at the same time as the processor, as the machine is found:
+    /// `cpu` and the workers share one memory, as by [`share`](Self::share); where no worker is opened, `cpu` and the first OpenCL
+    /// device that offers it do, as by [`fine_grained`](Self::fine_grained). No byte is moved between them, and nobody takes turns for
+    /// it. All others have memories of their own, and bytes are copied.
+    ///
+    /// Where these options also bind devices, let them share by name or lock main memory's pages, that counts, and this changes nothing.
+    /// Workers are then trusted with this process's buffers, as `share` says.
+    ///
+    /// # Examples
+    /// ```
+    /// use dml_arenas::{Discover, DiscoverOptions};
+    /// use dml_core::Platform;
+    ///
+    /// let options = DiscoverOptions::default().only(["cpu"]).in_place();
+    /// let platform = Platform::builder().discover_with(&options)?.build()?;
+    /// assert_eq!(platform.arenas().len(), 1, "the processor alone has nobody to share with");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Source
+    /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2 (bind-allocation).
+    pub fn in_place(mut self) -> Self {
+        self.in_place = InPlace::Wanted;
+        self
+    }
+
     /// Makes main memory's buffers of page-locked memory, of at most so many bytes, which GPUs of CUDA transfer at the speed of
     /// the link from the first time on. A vector that the application moves in stays where it is. A buffer for which there is no
     /// room is an error that names `cuda_pinned`. Without a GPU of CUDA nothing changes.
@@ -291,13 +332,32 @@ impl DiscoverOptions {
     /// Returns whether any device is to share memory.
     #[cfg(all(feature = "offload", target_os = "linux"))]
     pub(crate) fn shares_any(&self) -> bool {
-        !self.shared.is_empty()
+        !self.shared.is_empty() || self.in_place == InPlace::Workers
     }
 
     /// Returns whether the device is to share memory.
     #[cfg(all(feature = "offload", target_os = "linux"))]
     pub(crate) fn shares(&self, device: &str) -> bool {
-        self.shared.contains(device)
+        let is_meant = || device == "cpu" || device.starts_with("offload:");
+        self.shared.contains(device) || (self.in_place == InPlace::Workers && is_meant())
+    }
+
+    /// Returns whether buffers are to be used in place by whoever can, and nothing else is said of main memory.
+    pub(crate) fn wants_in_place(&self) -> bool {
+        let named = [&self.bound, &self.bindable, &self.shared, &self.fine_grained];
+        let is_said = self.cuda_pinned_bytes.is_some() || named.iter().any(|devices| !devices.is_empty());
+        self.in_place == InPlace::Wanted && !is_said
+    }
+
+    /// These options, with it settled who uses buffers in place.
+    pub(crate) fn with_in_place(&self, in_place: InPlace) -> Self {
+        Self { in_place, ..self.clone() }
+    }
+
+    /// Returns whether the first OpenCL device that can is to use fine-grained shared virtual memory.
+    #[cfg(feature = "opencl")]
+    pub(crate) fn any_fine_grained(&self) -> bool {
+        self.in_place == InPlace::FineGrained
     }
 
     /// Returns how many bytes drivers may lock at a time.

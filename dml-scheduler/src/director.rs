@@ -149,7 +149,8 @@ impl Prepared {
                     error => error,
                 })?;
                 if setup.policy == PolicySpec::Calibrated {
-                    setup.knowledge.learn(&setup.platform, kernel.name(), *items, &report);
+                    let of = (kernel.name(), *items);
+                    setup.knowledge.learn(&setup.platform, of, |device| lineup.name_of(device), &report);
                 }
                 Ok(report)
             }

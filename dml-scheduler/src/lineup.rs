@@ -29,6 +29,8 @@ const MOST_BYTES_PER_SECOND: f64 = 200e9;
 /// The devices of a run, and which of them take part.
 pub(crate) struct Lineup {
     pub(crate) devices: Vec<DeviceId>,
+    /// What each device is called where runs are learned from.
+    names: Vec<String>,
     /// Why each device is left out; `None` for those that take part.
     pub(crate) reasons: Vec<Option<Reason>>,
     /// What is known of each device.
@@ -50,6 +52,8 @@ struct Haul {
     inward: f64,
     outward: f64,
     is_host: bool,
+    /// Whether every argument lies in storage that the device shares with the host, though its memory is another.
+    is_in_place: bool,
 }
 
 impl Haul {
@@ -76,6 +80,7 @@ impl Lineup {
         if setup.policy != PolicySpec::Calibrated {
             let reasons = vec![None; devices.len()];
             return Ok(Self {
+                names: Vec::new(),
                 reasons,
                 priors: given,
                 opens: None,
@@ -84,10 +89,12 @@ impl Lineup {
                 devices,
             });
         }
-        let names: Vec<String> =
-            devices.iter().map(|&device| knowledge::name_of(&setup.platform, device)).collect();
         let bytes: Vec<u64> = kernel.arguments().iter().map(|argument| bytes(argument, items)).collect();
         let hauls: Vec<Haul> = devices.iter().map(|&device| haul(setup, kernel, &bytes, device)).collect();
+        let name = |(&device, haul): (&DeviceId, &Haul)| {
+            knowledge::name_of(&setup.platform, device, haul.is_in_place)
+        };
+        let names: Vec<String> = devices.iter().zip(&hauls).map(name).collect();
         let mut candidates = Vec::with_capacity(devices.len());
         for (name, haul) in names.iter().zip(&hauls) {
             candidates.push(Candidate { name, freight: haul.freight(items), is_host: haul.is_host });
@@ -101,7 +108,13 @@ impl Lineup {
         let on_host = bytes.iter().sum::<u64>() as f64 / MOST_BYTES_PER_SECOND;
         let hauled = hauls.iter().map(|haul| haul.inward.max(haul.outward)).fold(0.0, f64::max);
         let is_large = on_host > 2.0 * DEVICE_SETUP_SECONDS && hauled < on_host;
-        Ok(Self { devices, reasons, priors, opens, hauls, is_large })
+        Ok(Self { devices, names, reasons, priors, opens, hauls, is_large })
+    }
+
+    /// What a device is called where runs are learned from. Empty without the policy that learns.
+    pub(crate) fn name_of(&self, device: DeviceId) -> String {
+        let names = self.devices.iter().zip(&self.names);
+        names.filter(|(other, _)| **other == device).map(|(_, name)| name.clone()).next().unwrap_or_default()
     }
 
     /// The items per second that earlier runs promise of a device.
@@ -177,7 +190,7 @@ impl Lineup {
     /// In how many packages a device computes all items alone. More of them let transfers overlap with computing, and each
     /// costs something.
     fn pieces(&self, index: usize, items: u64) -> u64 {
-        let Haul { whole: _, inward, outward, is_host } = self.hauls[index];
+        let Haul { whole: _, inward, outward, is_host, is_in_place: _ } = self.hauls[index];
         if is_host {
             return 1;
         }
@@ -203,8 +216,9 @@ fn haul(setup: &Setup, kernel: &Kernel, bytes: &[u64], device: DeviceId) -> Haul
     if home == host {
         return Haul { is_host: true, ..Haul::default() };
     }
-    let mut haul = Haul::default();
-    for (argument, &bytes) in kernel.arguments().iter().zip(bytes) {
+    let shares = |argument: &Argument| argument.buffer().shares_storage(host, home);
+    let mut haul = Haul { is_in_place: kernel.arguments().iter().all(shares), ..Haul::default() };
+    for (argument, &bytes) in kernel.arguments().iter().zip(bytes).filter(|(argument, _)| !shares(argument)) {
         let (reads, writes) = (argument.access().reads(), argument.access().writes());
         if reads && matches!(argument.footprint(), Footprint::Whole) {
             haul.whole += seconds(platform, host, home, bytes);

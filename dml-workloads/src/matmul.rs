@@ -59,8 +59,13 @@ pub const SMALL: Size = Size { edge: 1536 };
 /// The published size.
 pub const PAPER: Size = Size { edge: 512 };
 
-/// Columns of `out` that the host kernel sums side by side; as many rows of `b` stay in the second cache.
-const COLUMNS_PER_BLOCK: usize = 256;
+/// Columns of a strip, and rows of a block: the host kernel sums a block of `out` of this size in registers.
+const STRIP: usize = 8;
+const BLOCK: usize = 4;
+/// Rows of `b` whose part of one strip is packed at a time: 8 KiB, which stay in the first cache.
+const DEPTH: usize = 256;
+/// Rows of `out` per task, at most. A task packs all of `b` for its rows.
+const ROWS_PER_TASK: usize = 64;
 
 /// Bits of a whole number in single precision.
 const EXACT_BITS: u32 = f32::MANTISSA_DIGITS;
@@ -190,19 +195,51 @@ pub fn host(items: Range<u64>, edge: u64, a: &[f32], b: &[f32], out: &mut [f32])
     if part == 0 {
         return;
     }
-    out.par_chunks_mut(edge).zip(a.par_chunks(edge)).for_each(|(out, a)| {
-        for (block, out) in out.chunks_mut(COLUMNS_PER_BLOCK).enumerate() {
-            let mut sums = [0.0; COLUMNS_PER_BLOCK];
-            let sums = &mut sums[..out.len()];
-            let first = block * COLUMNS_PER_BLOCK;
-            for (element, row) in a.iter().zip(b.chunks_exact(edge)) {
-                for (sum, factor) in sums.iter_mut().zip(&row[first..]) {
-                    *sum += element * factor;
+    let rows =
+        (count as usize).div_ceil(rayon::current_num_threads()).min(ROWS_PER_TASK).next_multiple_of(BLOCK);
+    out.par_chunks_mut(rows * edge)
+        .zip(a.par_chunks(rows * edge))
+        .for_each(|(out, a)| rows_of(a, b, edge, out));
+}
+
+/// Computes some rows of the product, strip by strip.
+///
+/// A row of `b` is as long as `out` is wide, so the rows of one strip lie far apart, and a large matrix is in no cache. Packed, they
+/// are read in order, and once for all rows of the task.
+fn rows_of(a: &[f32], b: &[f32], edge: usize, out: &mut [f32]) {
+    let mut packed = [[0.0; STRIP]; DEPTH];
+    out.fill(0.0);
+    for first in (0..edge).step_by(DEPTH) {
+        let depth = DEPTH.min(edge - first);
+        for column in (0..edge).step_by(STRIP) {
+            let width = STRIP.min(edge - column);
+            for (packed, row) in packed.iter_mut().zip(b[first * edge..].chunks_exact(edge)) {
+                packed[..width].copy_from_slice(&row[column..][..width]);
+            }
+            for (out, a) in out.chunks_mut(BLOCK * edge).zip(a.chunks(BLOCK * edge)) {
+                // A block of fewer rows computes its last one several times.
+                let last = out.len() / edge - 1;
+                let a = std::array::from_fn(|row| &a[row.min(last) * edge + first..][..depth]);
+                for (row, sums) in out.chunks_exact_mut(edge).zip(block(a, &packed[..depth])) {
+                    row[column..][..width].iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
                 }
             }
-            out.copy_from_slice(sums);
         }
-    });
+    }
+}
+
+/// The products of parts of rows of `a` with a packed strip of `b`.
+fn block(a: [&[f32]; BLOCK], packed: &[[f32; STRIP]]) -> [[f32; STRIP]; BLOCK] {
+    let mut sums = [[0.0; STRIP]; BLOCK];
+    let [first, second, third, fourth] = a;
+    for ((((row, first), second), third), fourth) in
+        packed.iter().zip(first).zip(second).zip(third).zip(fourth)
+    {
+        for (sums, element) in sums.iter_mut().zip([first, second, third, fourth]) {
+            sums.iter_mut().zip(row).for_each(|(sum, factor)| *sum += element * factor);
+        }
+    }
+    sums
 }
 
 /// The seed of the inputs that are co-executed; any other would do.

@@ -63,6 +63,7 @@ impl Backend for Candidates {
         let budget = PageLockBudget::new(options.page_lock_limit());
         let scratch = ScratchPool::new(options.locked_scratch_limit(), &budget);
         let mut discrete: Vec<(ArenaId, &Found, Arc<Session>)> = Vec::new();
+        let mut any_fine_grained = options.any_fine_grained();
         self.notes.iter().for_each(|note| builder.add_unavailable(note.clone()));
         for (index, found) in self.found.iter().enumerate() {
             let name = name_of(index);
@@ -83,7 +84,11 @@ impl Backend for Candidates {
                 Ok(session) => {
                     let session = Arc::new(session);
                     let locking = found.is_discrete.then_some((&budget, &scratch));
-                    let arena = add_device(builder, main, (found, &session), &name, (options, locking));
+                    // The memory of a device of its own would be on the wrong side of a link.
+                    let is_chosen =
+                        found.is_fine_grained && !found.is_discrete && std::mem::take(&mut any_fine_grained);
+                    let side = (found, &session, is_chosen || options.is_fine_grained(&name));
+                    let arena = add_device(builder, main, side, &name, (options, locking));
                     if found.is_discrete {
                         discrete.push((arena, found, session));
                     }
@@ -163,7 +168,7 @@ fn open(
 fn add_device(
     builder: &mut PlatformBuilder,
     main: ArenaId,
-    (found, session): (&Found, &Arc<Session>),
+    (found, session, is_fine_grained): (&Found, &Arc<Session>, bool),
     name: &str,
     (options, locking): (&DiscoverOptions, Option<Locking<'_>>),
 ) -> ArenaId {
@@ -181,7 +186,6 @@ fn add_device(
     desc.hardware = hardware(found);
     let native = builder.add_device(desc);
     let host = builder.native(main);
-    let is_fine_grained = options.is_fine_grained(name);
     let arena = OpenClArena::new(session.clone(), name, native, host);
     let arena = builder.add_arena(Arc::new(if is_fine_grained { arena.fine_grained() } else { arena }));
     let side = Side { arena, sort: found.sort, session, locking };

@@ -173,14 +173,19 @@ impl BufferInner {
     /// Changes the state under the lock, and admits the requests that can now be granted. After the lock is released it
     /// notifies them, and frees the storage that the state does not know any more.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Locked, &dyn Routes) -> R) -> R {
-        let bindings = self.bindings.as_ref().map(Cow::Borrowed);
-        let routes: &dyn Routes = &HintedRoutes { topology: &self.platform.0.topology, bindings };
+        let routes: &dyn Routes = &self.routes();
         let mut locked = self.locked.lock();
         let result = change(&mut locked, routes);
         let aftermath = self.aftermath(&mut locked, routes);
         drop(locked);
         self.act(aftermath);
         result
+    }
+
+    /// The platform's arenas and links, with the bindings that the buffer's hints ask for.
+    pub(crate) fn routes(&self) -> HintedRoutes<'_> {
+        let bindings = self.bindings.as_ref().map(Cow::Borrowed);
+        HintedRoutes { topology: &self.platform.0.topology, bindings }
     }
 
     /// Reads the state under the lock.

@@ -7,7 +7,7 @@ pub(crate) mod shared_run;
 pub(crate) mod storage;
 pub(crate) mod wait;
 
-use crate::base::id::{ArenaId, BufferId};
+use crate::base::id::{ArenaId, BufferId, LinkId};
 use crate::base::names::BufferName;
 use crate::base::range::Span;
 use crate::base::sync::Arc;
@@ -20,7 +20,7 @@ use crate::platform::Platform;
 use crate::platform::error::ConfigError;
 use crate::platform::hints::{Bindings, Hints};
 use crate::platform::registry::Resident;
-use crate::state::{BufferState, EventKind, Initial};
+use crate::state::{Alloc, BufferState, EventKind, Initial, Routes as _};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -134,6 +134,30 @@ impl RawBuffer {
     pub fn is_readable(&self, bytes: Range<u64>) -> Result<bool, AcquireError> {
         let span = self.span(&bytes)?;
         Ok(self.0.read(|locked| locked.state.is_readable(span)))
+    }
+
+    /// Returns whether two arenas use one storage of the buffer, so that no bytes move between them. For an arena without storage, the
+    /// answer is what its first use would make, as the platform is and as the buffer's hints ask. An arena that the platform does not have
+    /// shares with none.
+    #[must_use]
+    pub fn shares_storage(&self, one: ArenaId, other: ArenaId) -> bool {
+        let platform = &self.0.platform;
+        let is_there = |arena: ArenaId| usize::from(arena.0) < platform.arenas().len();
+        is_there(one) && is_there(other) && {
+            let allocs = self.0.read(|locked| [one, other].map(|arena| locked.state.arena(arena).alloc));
+            let routes = self.0.routes();
+            let root = |arena: ArenaId, alloc: Alloc| match alloc {
+                Alloc::Bound { root, .. } => root,
+                Alloc::Internal | Alloc::External => arena,
+                Alloc::Unallocated => {
+                    let mut links = (0..).map(LinkId).zip(routes.links());
+                    links
+                        .find(|(id, link)| link.to == arena && routes.is_needed(*id))
+                        .map_or(arena, |(_, link)| link.from)
+                }
+            };
+            root(one, allocs[0]) == root(other, allocs[1])
+        }
     }
 
     /// Returns whether the buffer holds storage of the application.

@@ -15,9 +15,12 @@ use std::time::Duration;
 
 /// How often a set is tried before its times are believed.
 pub(super) const TRIES: usize = 2;
-/// How often a device alone is tried that comes near the best set: its first runs may have met a busy machine.
+/// How often a set is tried that comes near the best one: its first runs may have met a busy machine.
 const MORE_TRIES: usize = 5;
-const ABOUT_AS_FAST: f64 = 1.8;
+const NEAR: f64 = 1.8;
+/// A try costs little if it takes so many times the best set's time, or so many seconds more. Others wait for their time.
+const CHEAP: f64 = 1.2;
+const CHEAP_SECONDS: f64 = 10e-3;
 /// A set whose rates promise so much less than the best time is tried as often.
 const MUCH_FASTER: f64 = 0.9;
 /// A run that is shorter, in seconds, may have ended before an unknown device was called up.
@@ -280,14 +283,17 @@ impl Choice<'_> {
         let Some(best) = best else {
             return self.explained(joined, joined_seconds);
         };
+        let promises = |much: f64| joined_seconds < best.seconds * much;
+        // Before devices alone: what they promise is from their best packages, which may have been the cheap ones.
+        if promises(1.0 - NOISE) && self.times(&joined) < TRIES {
+            return self.explained(joined, joined_seconds);
+        }
         if let Some(alone) = self.alone_to_try(best.seconds) {
             let reasons = alone.iter().map(|&member| (!member).then_some(Reason::Trial)).collect();
             return (alone, reasons);
         }
         // The first runs of a set pay for compilation, first touch and locked pages of every device in it.
-        let is_worth_more = joined_seconds < best.seconds * MUCH_FASTER && self.is_time_to_try_again();
-        let tries = if is_worth_more { MORE_TRIES } else { TRIES };
-        if joined_seconds < best.seconds * (1.0 - NOISE) && self.times(&joined) < tries {
+        if promises(MUCH_FASTER) && self.times(&joined) < MORE_TRIES && self.is_time_to_try_again() {
             return self.explained(joined, joined_seconds);
         }
         self.explained(best.members.clone(), best.seconds)
@@ -337,14 +343,19 @@ impl Choice<'_> {
             Some((members, seconds))
         });
         let (members, _) = devices
-            .filter(|(members, seconds)| match self.tried.iter().find(|tried| &tried.members == members) {
-                Some(tried) if tried.times >= TRIES => {
-                    let is_near = tried.times < MORE_TRIES && tried.seconds < best_seconds * ABOUT_AS_FAST;
-                    // What it did once it may do again: most of its runs may have met a busy machine.
-                    let was_faster = tried.least_seconds < best_seconds * (1.0 - NOISE);
-                    is_near || (tried.times < KEPT && was_faster && self.is_time_to_try_again())
+            .filter(|(members, seconds)| {
+                let Some(tried) = self.tried.iter().find(|tried| &tried.members == members) else {
+                    return *seconds < best_seconds;
+                };
+                let is_cheap = tried.seconds < (best_seconds * CHEAP).max(best_seconds + CHEAP_SECONDS);
+                let is_time = self.is_time_to_try_again();
+                if tried.times < TRIES {
+                    return *seconds < best_seconds && (is_cheap || is_time);
                 }
-                _ => *seconds < best_seconds,
+                let is_near = tried.times < MORE_TRIES && tried.seconds < best_seconds * NEAR;
+                // What it did once it may do again: most of its runs may have met a busy machine.
+                let was_faster = tried.times < KEPT && tried.least_seconds < best_seconds * (1.0 - NOISE);
+                (is_near && is_cheap) || ((is_near || was_faster) && is_time)
             })
             .min_by(|a, b| a.1.total_cmp(&b.1))?;
         Some(members)

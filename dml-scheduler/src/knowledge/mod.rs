@@ -33,6 +33,10 @@ const KEPT: usize = 9;
 const HOST_PACKAGE_SECONDS: f64 = 30e-6;
 const DEVICE_PACKAGE_SECONDS: f64 = 120e-6;
 const LEAST_NET: f64 = 0.02;
+/// Runs that are so many times as fast as all before them, of which there were so many at least, are of another kernel, or of
+/// another machine.
+const ANOTHER: f64 = 1.5;
+const BELIEVED: usize = 3;
 /// The most pages that are kept.
 const MOST_PAGES: usize = 4096;
 
@@ -127,6 +131,18 @@ impl Samples {
         sorted.get(sorted.len().saturating_sub(1) / 2).copied()
     }
 
+    /// Returns whether the last two times are far below all others.
+    fn fell(&self) -> bool {
+        let earlier = self.len().saturating_sub(2);
+        let times = || self.0.iter().copied();
+        let least_before = times().take(earlier).fold(f64::INFINITY, f64::min);
+        earlier >= BELIEVED && times().skip(earlier).fold(0.0, f64::max) * ANOTHER < least_before
+    }
+
+    fn forget_all_but(&mut self, last: usize) {
+        self.0.drain(..self.len().saturating_sub(last));
+    }
+
     /// A time to expect. The first runs pay for compilation and first touch, so the least of few samples counts.
     fn expected_seconds(&self) -> Option<f64> {
         match self.len() {
@@ -136,10 +152,12 @@ impl Samples {
     }
 }
 
-/// What a device is called here. With more or fewer compute units it is another device.
-pub(crate) fn name_of(platform: &Platform, device: DeviceId) -> String {
+/// What a device is called here. With more or fewer compute units it is another device, and so is one that uses the buffers where they
+/// are: it computes at another speed, and disturbs others differently.
+pub(crate) fn name_of(platform: &Platform, device: DeviceId, is_in_place: bool) -> String {
     let desc = &platform.devices()[usize::from(device.0)];
-    format!("{}*{}", desc.name, desc.units)
+    let place = if is_in_place { " in place" } else { "" };
+    format!("{}*{}{place}", desc.name, desc.units)
 }
 
 /// The size class of a number of items: the exponent of the power of two at or below it.
@@ -166,8 +184,14 @@ impl Knowledge {
         self.0.lock().0.len()
     }
 
-    /// Learns from a run. A run with failures teaches nothing.
-    pub(crate) fn learn(&self, platform: &Platform, kernel: &str, items: u64, report: &Report) {
+    /// Learns from a run. A run with failures teaches nothing. `name` says what a device is called here.
+    pub(crate) fn learn(
+        &self,
+        platform: &Platform,
+        (kernel, items): (&str, u64),
+        name: impl Fn(DeviceId) -> String,
+        report: &Report,
+    ) {
         let seconds = report.duration.as_secs_f64();
         if items == 0 || seconds <= 0.0 || !report.failures.is_empty() {
             return;
@@ -175,13 +199,11 @@ impl Knowledge {
         // Who was there and got nothing is not to blame for the time.
         let worked = report.devices.iter().filter(|device| device.items > 0);
         let members: Vec<DeviceId> = worked.map(|device| device.device).collect();
-        let name = |device: DeviceId| name_of(platform, device);
         let mut set: Vec<String> = members.iter().map(|&device| name(device)).collect();
         set.sort_unstable();
         let mut book = self.0.lock();
         let page = book.page(kernel, items);
-        page.sets.entry(set).or_default().add(seconds / items as f64);
-        page.runs = page.runs.saturating_add(1);
+        page.add_run(set, seconds / items as f64);
         for device in members {
             let turns = || report.packages.iter().filter(move |record| record.device == device);
             let begun = turns().map(|record| record.begun).min();
@@ -200,6 +222,34 @@ impl Knowledge {
             notes.peak.add(turns().map(net).fold(0.0, f64::max));
             notes.setup.add((begun + end.saturating_sub(computed)).as_secs_f64());
         }
+    }
+}
+
+impl Page {
+    /// Adds the time of a run of the set, in seconds per item. What its devices did in it is added afterwards.
+    fn add_run(&mut self, set: Vec<String>, seconds: f64) {
+        let times = self.sets.entry(set.clone()).or_default();
+        times.add(seconds);
+        if times.fell() {
+            self.keep_the_last_of(&set);
+        }
+        self.runs = self.runs.saturating_add(1);
+    }
+
+    /// Forgets all but the last two runs, which were of this set. What is known of others is of a kernel that is gone: nobody would
+    /// try them again, because they cannot be as fast as this set now is.
+    fn keep_the_last_of(&mut self, set: &[String]) {
+        const LAST: usize = 2;
+        self.sets.retain(|other, _| other == set);
+        self.sets.values_mut().for_each(|times| times.forget_all_but(LAST));
+        self.devices.retain(|device, _| set.contains(device));
+        for notes in self.devices.values_mut() {
+            // The run's own samples are still to come.
+            for samples in [&mut notes.rate, &mut notes.peak, &mut notes.setup] {
+                samples.forget_all_but(LAST - 1);
+            }
+        }
+        self.runs = LAST as u64 - 1;
     }
 }
 

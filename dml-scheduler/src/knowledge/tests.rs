@@ -79,7 +79,7 @@ impl World {
             names.push(name.to_owned());
         }
         names.sort_unstable();
-        page.sets.entry(names).or_default().add(seconds / self.items as f64);
+        page.add_run(names, seconds / self.items as f64);
         (decision.members, seconds)
     }
 }
@@ -191,6 +191,94 @@ fn of_two_sets_that_are_about_as_fast_the_smaller_is_used() {
     let decision = world.knowledge.decide("kernel", 1 << 24, &world.candidates());
     assert_eq!(decision.members, [true, false]);
     assert!(matches!(decision.reasons[1], Some(Reason::Slower { with_it_seconds: Some(_), .. })));
+}
+
+/// The first run of an irregular kernel found out too late what the devices do together, and some packages of it were cheap.
+#[test]
+fn those_who_promise_much_together_are_tried_before_devices_alone() {
+    let text = "dml knowledge 1\npage 22 kernel\ndevice cpu rate 2e6 peak 9e8 setup 1e-5\n\
+        device gpu rate 2e6 peak 9e8 setup 1e-4\nset cpu gpu seconds 4e-7\nruns 1\n";
+    let world = World {
+        knowledge: Knowledge::parse(text).expect("it is well formed"),
+        ..World::new(&[Truth { rate: 2e6, setup: 1e-5 }, Truth { rate: 2e6, setup: 1e-4 }], 1 << 22)
+    };
+    let members = |runs: usize| (0..runs).map(|_| world.run().0).collect::<Vec<_>>();
+    let runs = members(32);
+    assert_eq!(runs[0], [true, true]);
+    let alone = runs.iter().filter(|members| **members != [true, true]).count();
+    assert!(
+        (1..=8).contains(&alone),
+        "{alone} of 32 runs are of one device, and take twice as long: {runs:?}"
+    );
+    assert!(runs[1..6].iter().filter(|members| **members != [true, true]).count() <= 3, "{runs:?}");
+}
+
+/// Tries that cost much are made in few runs, those that cost little at once.
+#[test]
+fn a_device_alone_that_was_slow_waits_for_its_time() {
+    let members = |runs: u64, alone: &str, together: &str| {
+        let text = format!(
+            "dml knowledge 1\npage 22 kernel\ndevice cpu rate 2e6 peak 9e8 setup 1e-5\ndevice gpu rate 1 peak 1 setup 9\n\
+             set cpu seconds {alone}\nset cpu gpu seconds {together}\nruns {runs}\n"
+        );
+        let world = World {
+            knowledge: Knowledge::parse(&text).expect("it is well formed"),
+            ..World::new(&[Truth { rate: 2e6, setup: 1e-5 }, Truth { rate: 1.0, setup: 9.0 }], 1 << 22)
+        };
+        world.knowledge.decide("kernel", 1 << 22, &world.candidates()).members
+    };
+    let (alone, both) = ([true, false], [true, true]);
+    // Together 0.84 s; alone 1.7 s, 1.3 s and 0.9 s.
+    for (times, waits) in
+        [("4e-7", true), ("3.2e-7 3.2e-7", true), ("2.2e-7", false), ("2.2e-7 2.2e-7 2.2e-7 2.2e-7", false)]
+    {
+        assert_eq!(members(7, times, "2e-7 2e-7"), if waits { both } else { alone }, "{times}");
+        assert_eq!(members(8, times, "2e-7 2e-7"), alone, "{times}");
+    }
+    assert_eq!(members(8, "4e-7 4e-7", "2e-7 2e-7"), both, "it is not near");
+    assert_eq!(
+        members(8, "2.2e-7 2.2e-7 2.2e-7 2.2e-7 2.2e-7", "2e-7 2e-7"),
+        both,
+        "it was tried often enough"
+    );
+    // Nobody minds a hundredth of a second.
+    assert_eq!(members(7, "3.2e-9 3.2e-9", "2e-9 2e-9"), alone);
+}
+
+/// The kernel is another one under the same name, or the machine was busy: what was known of others would keep them out for ever.
+#[test]
+fn a_set_that_becomes_much_faster_is_of_another_kernel() {
+    let seconds = |world: &World, names: &[&str], times: &[f64]| {
+        for &time in times {
+            let mut book = world.knowledge.0.lock();
+            let page = book.page("kernel", 1 << 24);
+            page.add_run(names.iter().map(|name| (*name).to_owned()).collect(), time);
+            for name in names {
+                page.devices.entry((*name).to_owned()).or_default().rate.add(1.0 / time);
+            }
+        }
+    };
+    let page = |world: &World| world.knowledge.0.lock().page("kernel", 1 << 24).clone();
+    let sets = |world: &World| page(world).sets.into_values().map(|times| times.len()).collect::<Vec<_>>();
+    let new = || {
+        let world =
+            World::new(&[Truth { rate: 1e8, setup: 1e-5 }, Truth { rate: 1e8, setup: 1e-4 }], 1 << 24);
+        seconds(&world, &["cpu", "gpu"], &[6e-9, 6e-9, 6e-9]);
+        seconds(&world, &["cpu"], &[1e-8, 9e-9, 1e-8]);
+        world
+    };
+    let (world, busy) = (new(), new());
+    seconds(&world, &["cpu"], &[3e-9]);
+    assert_eq!(sets(&world), [4, 3], "once is chance");
+    seconds(&world, &["cpu"], &[3e-9]);
+    assert_eq!(sets(&world), [2]);
+    let learned = page(&world);
+    assert_eq!((learned.runs, learned.devices.len(), learned.devices["cpu"].rate.len()), (2, 1, 2));
+    let decision = world.knowledge.decide("kernel", 1 << 24, &world.candidates());
+    assert_eq!(decision.members, [true, true], "the other one is a stranger again");
+    // A little faster, or faster than all but one, or slower: nothing of that is another kernel.
+    seconds(&busy, &["cpu"], &[6.5e-9, 6.5e-9, 9e-8, 9e-8, 9e-9, 8e-9]);
+    assert_eq!(sets(&busy), [9, 3]);
 }
 
 #[test]

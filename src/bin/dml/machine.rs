@@ -33,6 +33,9 @@ impl Machine {
         for limit in &options.limit {
             wanted = wanted.limit(&limit.device, limit.value);
         }
+        if options.memory == Memory::Auto {
+            wanted = wanted.in_place();
+        }
         let discover = |options: &DiscoverOptions| {
             let builder = Platform::builder().discover_with(options).map_err(Failure::usage)?;
             builder.build().map_err(Failure::work)
