@@ -15,9 +15,10 @@ use super::{Calibrated, Computed, Policy};
 use crate::{Package, UnitId};
 use std::time::Duration;
 
-/// How many times longer each sample is than the one before, unless that one was telling: then it is repeated once, because
-/// the first one woke the host's threads.
+/// How many times as many items each sample has as the one before, at most: as many as would take [`SAMPLE_SECONDS`]. One that was
+/// telling is repeated once, because the first one woke the host's threads.
 const GROWTH: u64 = 32;
+const SAMPLE_SECONDS: f64 = 150e-6;
 /// A sample of this time says more about the kernel than about the clock and the launch.
 const TELLING_SECONDS: f64 = 60e-6;
 /// A sample of this time says enough, though it woke the host's threads.
@@ -49,8 +50,10 @@ const MEASURED: u64 = 3;
 const LEAST_SECONDS: f64 = 50e-6;
 /// The part of the rest that a unit gets at a time that has turned out to be the only one worth its while.
 const SINGLE: f64 = 1.0 / 3.0;
-/// The part of the run so far that a package may take, and the least such time.
+/// The part of the run so far that a package may take, and that all packages of the fastest unit may take that are under way; and the
+/// least such time.
 const PATIENCE: f64 = 0.125;
+const PATIENCE_WITH_FASTEST: f64 = 1.0;
 const LEAST_PATIENCE_SECONDS: f64 = 50e-6;
 
 /// What is known of a unit that could join: not how fast it computes, but what moving its data takes.
@@ -108,12 +111,21 @@ struct Pace {
     is_open: bool,
     /// The items of its longest package.
     most: u64,
-    /// The packages that it has.
+    /// The packages that it has, and their items.
     in_flight: u64,
+    ahead: u64,
     /// When the last package was done.
     done: Duration,
     packages: u64,
     is_dropped: bool,
+}
+
+impl Pace {
+    /// One of its packages is no more under way.
+    fn leaves(&mut self, items: u64) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.ahead = self.ahead.saturating_sub(items);
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,7 +231,7 @@ impl Opening {
     fn pace(&mut self, computed: &Computed) {
         let is_first = computed.unit == self.first;
         let pace = self.pace_mut(computed.unit);
-        pace.in_flight = pace.in_flight.saturating_sub(1);
+        pace.leaves(computed.items);
         // While the package before was under way, this one had to wait.
         let seconds = computed.done.saturating_sub(pace.done.max(computed.handed)).as_secs_f64();
         if seconds > 0.0 && computed.items > 0 {
@@ -268,11 +280,18 @@ impl Opening {
         if paces.iter().any(|(_, pace)| pace.packages < MEASURED) {
             return;
         }
-        let fastest = paces.iter().filter_map(|(_, pace)| pace.rate).fold(0.0, f64::max);
-        let sum: f64 = paces.iter().filter_map(|(_, pace)| pace.rate).sum();
-        for (unit, pace) in paces {
-            // Of many equal units none does much of the whole.
-            if pace.rate.is_some_and(|rate| rate < (sum * LEAST_SHARE).min(fastest / 2.0)) {
+        // Of many equal units none does much of the whole.
+        let least = |rates: &[f64]| {
+            let fastest = rates.iter().copied().fold(0.0, f64::max);
+            (rates.iter().sum::<f64>() * LEAST_SHARE).min(fastest / 2.0)
+        };
+        let lately: Vec<f64> = paces.iter().filter_map(|(_, pace)| pace.rate).collect();
+        // Whose last package was the dearer one only looks slow: at one place of the work it is not.
+        let of_all = self.inner.rates();
+        let at_one_place: Vec<f64> = paces.iter().map(|(unit, _)| of_all[unit.0]).collect();
+        for (index, (unit, pace)) in paces.into_iter().enumerate() {
+            let is_slow = pace.rate.is_some_and(|rate| rate < least(&lately));
+            if is_slow && at_one_place[index] < least(&at_one_place) {
                 self.paces[unit.0].is_dropped = true;
                 self.inner.retire(unit);
             }
@@ -307,8 +326,8 @@ impl Opening {
                 ((remaining as f64 * SINGLE) as u64).max(least)
             });
         }
-        // Where the work is irregular, what comes may take many times as long as what the unit has shown. The fastest unit
-        // is not bound, once it is known which that is: the others wait for it anyway, and it is not to wait.
+        // Where the work is irregular, what comes may take many times as long as what the unit has shown. The fastest unit, once it is
+        // known which that is, may go further: it is not to wait, but it is not to take all that is left either, should the rest be slower.
         let is_slower =
             |other: Pace| !other.is_open && other.rate.is_some_and(|other| Some(other) <= pace.rate);
         let is_fastest = self.units().all(|other| other == unit || is_slower(self.pace_of(other)));
@@ -316,13 +335,19 @@ impl Opening {
             None if is_fastest => (remaining as f64 * SINGLE / 2.0) as u64,
             length => length?,
         };
-        let patience = (self.now.as_secs_f64() * PATIENCE).max(LEAST_PATIENCE_SECONDS);
-        let most = if is_fastest || pace.rate.is_none() {
-            u64::MAX
-        } else {
-            items(patience).max(leap.min(share)).max(1)
-        };
-        Some(length.max(least).min(most))
+        let part = if is_fastest { PATIENCE_WITH_FASTEST } else { PATIENCE };
+        let patience = (self.now.as_secs_f64() * part).max(LEAST_PATIENCE_SECONDS);
+        let most = items(patience).max(leap.min(share)).max(1);
+        let length = length.max(least);
+        match (pace.rate, is_fastest) {
+            (None, _) => Some(length),
+            (Some(_), false) => Some(length.min(most)),
+            (Some(_), true) => {
+                // What is under way is bound as well: it may have several packages. The rest of a package is none.
+                let room = most.saturating_sub(pace.ahead);
+                (pace.in_flight == 0 || room >= length / 2).then_some(length.min(room).max(1))
+            }
+        }
     }
 }
 
@@ -331,9 +356,10 @@ impl Policy for Opening {
         self.remaining = remaining;
         match self.stage {
             Stage::Sampling if unit == self.first => {
-                let before = self.samples.last.map_or(0, |(items, _)| items as u64);
-                let growth = if self.samples.is_telling() { 1 } else { GROWTH };
-                Some(before.saturating_mul(growth).max(1))
+                let Some((items, seconds)) = self.samples.last else { return Some(1) };
+                // The cast saturates.
+                let growth = if self.samples.is_telling() { 1 } else { (SAMPLE_SECONDS / seconds) as u64 };
+                Some((items as u64).saturating_mul(growth.clamp(1, GROWTH)).max(1))
             }
             Stage::Alone if unit == self.first => Some(remaining),
             Stage::Together => self.together(unit, remaining),
@@ -344,7 +370,9 @@ impl Policy for Opening {
     fn handed(&mut self, package: &Package, now: Duration) {
         self.now = self.now.max(now);
         self.remaining = self.remaining.saturating_sub(package.items());
-        self.pace_mut(package.unit()).in_flight += 1;
+        let pace = self.pace_mut(package.unit());
+        pace.in_flight += 1;
+        pace.ahead = pace.ahead.saturating_add(package.items());
         self.inner.handed(package, now);
     }
 
@@ -360,8 +388,7 @@ impl Policy for Opening {
 
     fn given_back(&mut self, package: &Package) {
         self.remaining = self.remaining.saturating_add(package.items());
-        let pace = self.pace_mut(package.unit());
-        pace.in_flight = pace.in_flight.saturating_sub(1);
+        self.pace_mut(package.unit()).leaves(package.items());
         self.inner.given_back(package);
     }
 
@@ -585,6 +612,94 @@ mod tests {
         }
         assert_eq!(policy.call_up(), []);
         assert_eq!(policy.next(HOST, 1 << 20), Some(1));
+    }
+
+    /// A unit as it is: how many times as fast as the kernel's costs say, what a package costs it besides, in seconds, and how many
+    /// packages it has under way.
+    struct Truth {
+        speed: f64,
+        launch: f64,
+        depth: usize,
+    }
+
+    const CPU: Truth = Truth { speed: 1.0, launch: 5e-6, depth: 1 };
+    const WORKER: Truth = Truth { speed: 1.0, launch: 50e-6, depth: 3 };
+    const GPU: Truth = Truth { speed: 70.0, launch: 50e-6, depth: 3 };
+
+    /// Runs a kernel of which nothing is known, whose item at a place from 0 to 1 takes `cost` seconds. Returns the seconds that it takes by
+    /// those that the faster of the two takes alone.
+    fn simulate(items: u64, cost: impl Fn(f64) -> f64, other: &Truth) -> f64 {
+        const STEPS: usize = 10_000;
+        // The cost of all items up to a place.
+        let mut sums = vec![0.0];
+        for step in 0..STEPS {
+            let here = cost((step as f64 + 0.5) / STEPS as f64) * items as f64 / STEPS as f64;
+            sums.push(sums[step] + here);
+        }
+        let up_to = |item: u64| {
+            let place = item as f64 / items as f64 * STEPS as f64;
+            let step = (place as usize).min(STEPS - 1);
+            sums[step] + (sums[step + 1] - sums[step]) * (place - step as f64)
+        };
+        let mut splitter = splitter(items, Freight { setup: 1e-4, per_item: 0.0 });
+        let units = [&CPU, other];
+        let mut queues = [Vec::new(), Vec::new()];
+        let (mut now, mut free): (f64, [f64; 2]) = (0.0, [0.0, 0.0]);
+        let at = Duration::from_secs_f64;
+        loop {
+            for (unit, queue) in queues.iter_mut().enumerate() {
+                while queue.len() < units[unit].depth {
+                    let Assignment::Package(package) = splitter.assign_at(UnitId(unit), at(now)) else {
+                        break;
+                    };
+                    let begun = free[unit].max(now);
+                    let computing = (up_to(package.end()) - up_to(package.start())) / units[unit].speed;
+                    free[unit] = begun + units[unit].launch + computing;
+                    queue.push((package, now, begun, free[unit]));
+                }
+            }
+            let next = (0..2).filter_map(|unit| Some((unit, queues[unit].first()?.3)));
+            let Some((unit, end)) = next.min_by(|a, b| a.1.total_cmp(&b.1)) else { break };
+            now = end;
+            let (package, handed, begun, end) = queues[unit].remove(0);
+            let computed = Computed::new(&package, at(handed), at(begun), at(end), at(end));
+            splitter.complete_with(&package, computed).unwrap();
+            if !splitter.called_up().is_empty() {
+                // It takes a moment to wake up.
+                free[1] = now + 1e-4;
+            }
+        }
+        assert!(splitter.is_finished());
+        now / (sums[STEPS] / other.speed.max(1.0))
+    }
+
+    #[test]
+    fn an_irregular_kernel_of_which_nothing_is_known_is_computed_by_all() {
+        let edge =
+            |cheap: f64| move |place: f64| if (0.2..0.8).contains(&place) { 1e-6 } else { 1e-6 * cheap };
+        for (name, ratio) in [
+            ("constant", simulate(1 << 20, |_| 1e-6, &WORKER)),
+            ("cheap edges", simulate(1 << 20, edge(0.1), &WORKER)),
+            ("very cheap edges", simulate(1 << 20, edge(0.005), &WORKER)),
+            ("rising", simulate(1 << 20, |place| 1e-6 * place, &WORKER)),
+            ("falling", simulate(1 << 20, |place| 1e-6 * (1.0 - place), &WORKER)),
+            ("short", simulate(1 << 14, edge(0.1), &WORKER)),
+        ] {
+            println!("two equal cores, {name}: {ratio:.3}");
+            assert!(ratio < 0.56, "two equal cores, {name}: {ratio:.3}");
+        }
+        // What the processor's samples and the first packages take counts the more, the shorter the run is.
+        for (name, ratio, most) in [
+            ("constant", simulate(1 << 20, |_| 1e-6, &GPU), 1.2),
+            ("cheap edges", simulate(1 << 20, edge(0.1), &GPU), 1.2),
+            ("rising", simulate(1 << 20, |place| 1e-6 * place, &GPU), 1.3),
+            ("constant, 4 ms", simulate(1 << 18, |_| 1e-6, &GPU), 1.4),
+            ("rising, 2 ms", simulate(1 << 18, |place| 1e-6 * place, &GPU), 1.8),
+            ("constant, 1 ms", simulate(1 << 16, |_| 1e-6, &GPU), 1.8),
+        ] {
+            println!("a GPU of 70 times the processor, {name}: {ratio:.3}");
+            assert!(ratio < most, "a GPU of 70 times the processor, {name}: {ratio:.3}");
+        }
     }
 
     #[test]
