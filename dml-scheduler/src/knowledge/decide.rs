@@ -21,7 +21,8 @@ const NEAR: f64 = 1.8;
 /// A try costs little if it takes so many times the best set's time, or so many seconds more. Others wait for their time.
 const CHEAP: f64 = 1.2;
 const CHEAP_SECONDS: f64 = 10e-3;
-/// A set whose rates promise so much less than the best time is tried as often.
+/// A set whose rates promise so much less than the best time is tried every now and then, and one whose last run took so much less
+/// is tried again.
 const MUCH_FASTER: f64 = 0.9;
 /// A run that is shorter, in seconds, may have ended before an unknown device was called up.
 const SHORT_SECONDS: f64 = 2e-3;
@@ -172,8 +173,9 @@ impl Knowledge {
 struct Tried {
     members: Members,
     seconds: f64,
-    /// What it took in its fastest run.
+    /// What it took in its fastest run, and in its last one.
     least_seconds: f64,
+    last_seconds: f64,
     times: usize,
 }
 
@@ -185,11 +187,12 @@ impl Tried {
         let is_whole = members.iter().filter(|&&member| member).count() == names.len();
         let of_all = |per_item: f64| per_item * items as f64;
         let seconds = of_all(samples.expected_seconds()?);
-        let least_seconds = of_all(samples.least()?);
+        let (least_seconds, last_seconds) = (of_all(samples.least()?), of_all(samples.last()?));
         (is_whole && !names.is_empty()).then_some(Self {
             members,
             seconds,
             least_seconds,
+            last_seconds,
             times: samples.len(),
         })
     }
@@ -292,9 +295,14 @@ impl Choice<'_> {
             let reasons = alone.iter().map(|&member| (!member).then_some(Reason::Trial)).collect();
             return (alone, reasons);
         }
-        // The first runs of a set pay for compilation, first touch and locked pages of every device in it.
-        if promises(MUCH_FASTER) && self.times(&joined) < MORE_TRIES && self.is_time_to_try_again() {
+        // The first runs of a set pay for compilation, first touch and locked pages of every device in it, and all that are known may have
+        // met a busy machine.
+        if promises(MUCH_FASTER) && self.is_time_to_try_again() {
             return self.explained(joined, joined_seconds);
+        }
+        // A try that went well is made once more: twice in a row is no chance, and then what was known before is forgotten.
+        if let Some(tried) = self.tried.iter().find(|tried| tried.last_seconds < best.seconds * MUCH_FASTER) {
+            return self.explained(tried.members.clone(), tried.last_seconds);
         }
         self.explained(best.members.clone(), best.seconds)
     }

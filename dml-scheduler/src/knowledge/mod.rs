@@ -121,6 +121,10 @@ impl Samples {
         self.0.iter().copied().reduce(f64::min)
     }
 
+    fn last(&self) -> Option<f64> {
+        self.0.back().copied()
+    }
+
     fn greatest(&self) -> Option<f64> {
         self.0.iter().copied().reduce(f64::max)
     }

@@ -245,6 +245,19 @@ fn a_device_alone_that_was_slow_waits_for_its_time() {
     assert_eq!(members(7, "3.2e-9 3.2e-9", "2e-9 2e-9"), alone);
 }
 
+/// While something else had the cores, two of them took as long as one. That is not true for ever.
+#[test]
+fn what_was_learned_on_a_busy_machine_is_learned_anew() {
+    let truth = |rate| Truth { rate, setup: 1e-5 };
+    let mut world = World::new(&[truth(1e8), truth(1e8)], 1 << 24);
+    world.among_others = 0.45;
+    (0..40).for_each(|_| drop(world.run()));
+    assert_eq!(world.run().0.iter().filter(|member| **member).count(), 1, "together is slower now");
+    world.among_others = 1.0;
+    let runs: Vec<_> = (0..120).map(|_| world.run().0).collect();
+    assert!(runs[100..].iter().filter(|members| **members == [true, true]).count() > 15, "{runs:?}");
+}
+
 /// The kernel is another one under the same name, or the machine was busy: what was known of others would keep them out for ever.
 #[test]
 fn a_set_that_becomes_much_faster_is_of_another_kernel() {
@@ -282,7 +295,7 @@ fn a_set_that_becomes_much_faster_is_of_another_kernel() {
 }
 
 #[test]
-fn those_who_promise_much_more_together_are_tried_five_times() {
+fn those_who_promise_much_more_together_are_tried_now_and_then() {
     let world = World::new(&[Truth { rate: 1e8, setup: 1e-5 }, Truth { rate: 1e8, setup: 1e-4 }], 1 << 24);
     let add = |names: &[&str], seconds: f64| {
         let mut book = world.knowledge.0.lock();
@@ -298,13 +311,18 @@ fn those_who_promise_much_more_together_are_tried_five_times() {
     // Each takes ten nanoseconds per item. Both together should take half of that, and take twice as long.
     (0..5).for_each(|_| add(&["cpu"], 1e-8));
     add(&["cpu", "gpu"], 2e-8);
-    for tries in 2..=5 {
+    for _ in 2..=12 {
         add(&["cpu", "gpu"], 2e-8);
         assert_eq!(members(), [true, false], "not in every run");
         world.knowledge.0.lock().page("kernel", 1 << 24).runs = 8;
-        assert_eq!(members(), [true, tries < 5], "the first runs may have paid for what is made once");
+        assert_eq!(members(), [true, true], "its runs may have met a busy machine");
         world.knowledge.0.lock().page("kernel", 1 << 24).runs = 9;
     }
+    // It keeps its promise once: then it may do so again, at once. If it does not, that was chance.
+    add(&["cpu", "gpu"], 5e-9);
+    assert_eq!(members(), [true, true]);
+    add(&["cpu", "gpu"], 2e-8);
+    assert_eq!(members(), [true, false]);
 }
 
 #[test]
@@ -446,8 +464,13 @@ fn a_set_that_was_faster_once_is_tried_until_its_median_says_what_it_is() {
         world.knowledge.decide("kernel", 4096, &world.candidates()).members
     };
     let members = |alone: &str| members_after(16, alone);
-    assert_eq!(members("9e-6 9e-6 9e-6 9e-6 1e-6"), [true, false]);
-    assert_eq!(members_after(17, "9e-6 9e-6 9e-6 9e-6 1e-6"), [false, true], "not in every run");
+    assert_eq!(members("9e-6 9e-6 9e-6 1e-6 9e-6"), [true, false]);
+    assert_eq!(members_after(17, "9e-6 9e-6 9e-6 1e-6 9e-6"), [false, true], "not in every run");
+    assert_eq!(
+        members_after(17, "9e-6 9e-6 9e-6 9e-6 1e-6"),
+        [true, false],
+        "its last run may have been no chance"
+    );
     assert_eq!(members("9e-6 9e-6 9e-6 9e-6 9e-6 1e-6 9e-6 9e-6 9e-6"), [false, true], "it is not fast");
     assert_eq!(members("9e-6 9e-6 9e-6 9e-6 9e-6"), [false, true], "it never was");
 }
