@@ -18,6 +18,7 @@
 //!   stress      threads that use the same buffers in every way, with shadows of what must be in them
 //! ```
 
+#[cfg(not(dml_loom))]
 pub mod coexecution;
 #[cfg(not(dml_loom))]
 pub mod conformance;
@@ -27,6 +28,7 @@ pub mod fuzz;
 pub mod held;
 pub mod history;
 pub mod kernels;
+#[cfg(not(dml_loom))]
 pub mod machine;
 #[cfg(not(dml_loom))]
 pub mod model;
@@ -37,6 +39,7 @@ pub mod random;
 pub mod reference;
 #[cfg(not(dml_loom))]
 pub mod simulate;
+#[cfg(not(dml_loom))]
 pub mod stress;
 pub mod threads;
 

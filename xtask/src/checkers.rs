@@ -25,8 +25,17 @@ const HOSTILE_TESTS: &[(&str, &[&str])] =
 /// ends is what the tests of forks look for. PoCL's threads give up the signal stack that the sanitizer would free as they end.
 const SANITIZER_OPTIONS: &str = "detect_leaks=0:handle_segv=0:use_sigaltstack=0";
 
-/// What selects the models.
-const MODEL_TEST: &[&str] = &["--package", "dml", "--test", "loom"];
+/// What selects the models, with the only feature that they are about: the build of the others would take longer than the models.
+const MODEL_TEST: &[&str] =
+    &["--package", "dml", "--no-default-features", "--features", "offload", "--test", "loom"];
+
+/// Of other people's packages only loom is at work in a model; to optimise the others takes longer than they then save.
+const MODEL_PROFILE: &[&str] = &[
+    "--config",
+    "profile.test.package.\"*\".opt-level=0",
+    "--config",
+    "profile.test.package.loom.opt-level=1",
+];
 
 /// The only target the sanitizers are run on.
 const SANITIZED_TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -95,7 +104,7 @@ fn listed_tests(listing: &str) -> Vec<&str> {
 
 fn model_command(subcommand: &[&str]) -> Command {
     let mut command = cargo(subcommand);
-    command.args(MODEL_TEST);
+    command.args(MODEL_TEST).args(MODEL_PROFILE);
     command.arg("--target-dir").arg(target_folder("loom"));
     command.env("RUSTFLAGS", with_inherited_flags("--cfg dml_loom"));
     if env::var_os("LOOM_MAX_PREEMPTIONS").is_none() {

@@ -60,8 +60,8 @@ pub(crate) fn model(arguments: &[String]) -> Result<(), Failure> {
         _ => return Err(Failure::Usage(format!("at most one filter, not `{}`", arguments.join(" ")))),
     };
     let mut command = cargo(["test", "--release", "--package", "dml", "--test", "model", "--"]);
-    // One after the other: each uses all processors.
-    command.args(["--include-ignored", "--nocapture", "--test-threads=1"]).args(filter);
+    // Each uses one processor, and as many run beside each other as there are.
+    command.args(["--include-ignored", "--nocapture"]).args(filter);
     let mut report = Report::default();
     report.command("model", command);
     report.finish()

@@ -41,6 +41,20 @@ const VENDORS: &str = "/etc/OpenCL/vendors";
 /// The variable that tells the tests which devices have to be there, separated by commas.
 const EXPECT: &str = "DML_EXPECT";
 
+/// The tests that the feature `tracing` changes. They use no other feature, so that no other is built a second time for them.
+const SPAN_TESTS: [&str; 10] = [
+    "test",
+    "--package",
+    "dml",
+    "--no-default-features",
+    "--features",
+    "tracing",
+    "--test",
+    "tracing",
+    "--test",
+    "hostile",
+];
+
 /// Runs every test.
 ///
 /// # Errors
@@ -78,8 +92,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     report.command("tests", tests);
     slowest::named().into_iter().for_each(|slowest| report.remark(slowest));
     report.command("doc tests", doc_tests);
-    let spans = ["test", "-p", "dml", "--features", "tracing", "--test", "tracing", "--test", "hostile"];
-    report.command("tests with spans", cargo(spans));
+    report.command("tests with spans", cargo(SPAN_TESTS));
     checkers::all_models(&mut report);
     report.step("tidy", || match tidy::print_violations() {
         Ok(0) => Outcome::Passed,

@@ -13,10 +13,12 @@
 
 mod ghost;
 mod op;
+mod rest;
 mod runner;
 pub mod topology;
 
 pub use op::{How, Mix, Op, from_bytes, ops, run};
+pub use rest::Served;
 pub use runner::{LEN, Tally};
 
 use dml_core::state::{
@@ -124,23 +126,6 @@ impl Machine {
     #[must_use]
     pub fn arenas(&self) -> u8 {
         self.arenas
-    }
-
-    /// Ends every plan and every kernel, and closes the buffer. Returns whether every request was served and the
-    /// machine still agrees with the specification.
-    #[must_use]
-    pub fn comes_to_rest(mut self, routes: &dyn Routes) -> bool {
-        while !self.is_at_rest() {
-            let (running, holding) = (self.running().next().map(Execution::owner), self.holding().next());
-            match (running, holding) {
-                (Some(owner), _) => _ = self.advance(routes, owner, 0),
-                (None, Some(grant)) => self.release(routes, grant, Outcome::NotStarted),
-                (None, None) => return false,
-            }
-        }
-        let idle = self.state.is_idle();
-        self.close(routes);
-        idle && self.state.lifecycle() == Lifecycle::Closed && self.check(routes).is_ok()
     }
 
     /// Returns the same machine with commits and tickets counted from the start, and users in the order of their

@@ -1,7 +1,7 @@
 //! A model of one buffer and a few kernels.
 
 use super::Explain;
-use crate::machine::{Machine, request};
+use crate::machine::{Machine, Served, request};
 use dml_core::state::{Alloc, CopyKind, CopyPhase, Execution, Initial, Outcome, Purpose, Remains, Status};
 use dml_core::{Access, ArenaId, Claim, Claims, DeviceId, OwnerId, Platform, Span, Ticket};
 use stateright::{Model, Property};
@@ -83,6 +83,8 @@ pub struct BufferModel {
     pub closes: bool,
     /// The situations that must be reachable.
     pub happens: Vec<Happens>,
+    /// The states from which everyone is known to be served. It is empty at first, and the exploration fills it.
+    pub served: Served,
 }
 
 /// One transition of the model.
@@ -144,6 +146,7 @@ impl BufferModel {
             losses: Vec::new(),
             closes: false,
             happens: Vec::new(),
+            served: Served::default(),
         }
     }
 
@@ -256,7 +259,7 @@ impl Model for BufferModel {
                 machine.check(model.platform.routes()).is_ok()
             }),
             Property::always("everyone is served if kernels end", |model: &Self, machine: &Machine| {
-                machine.clone().comes_to_rest(model.platform.routes())
+                model.served.everyone(machine, model.platform.routes())
             }),
         ];
         properties.extend(self.happens.iter().map(|&what| possible(what)));

@@ -39,22 +39,37 @@ impl fmt::Display for Explored {
 }
 
 /// A model that can explain what is wrong with a state.
-pub trait Explain: Model {
+trait Explain: Model {
     /// Returns what contradicts the specification in this state, if anything does.
     fn explain(&self, state: &Self::State) -> Option<String>;
 }
 
-/// Visits every state of a model. Stops early only at a forbidden state.
-pub fn explore<M>(model: M) -> Explored
+impl BufferModel {
+    /// Visits every state. Stops early only at a forbidden state.
+    #[must_use]
+    pub fn explore(self) -> Explored {
+        explore(self)
+    }
+}
+
+impl ProtocolModel {
+    /// Visits every state. Stops early only at a forbidden state.
+    #[must_use]
+    pub fn explore(self) -> Explored {
+        explore(self)
+    }
+}
+
+/// Visits every state of a model. It is private so that the checker is compiled in this crate, which is optimised.
+fn explore<M>(model: M) -> Explored
 where
     M: Explain + Send + Sync + 'static,
     M::State: Clone + fmt::Debug + Hash + Send + Sync + PartialEq + 'static,
     M::Action: Clone + fmt::Debug + Send + Sync + PartialEq,
 {
     let begun = Instant::now();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let checker =
-        model.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    // One thread: explorations run beside each other, and two threads in one take a third more processor time than one.
+    let checker = model.checker().threads(1).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let found = checker.discoveries();
     let mut wrong = Vec::new();
     for property in checker.model().properties() {
