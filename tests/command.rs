@@ -754,7 +754,7 @@ mod workers {
 fn every_set_of_devices_stands_beside_the_best_one_alone() {
     let folder = folder("never_loses");
     let devices = ["--devices", "cpu,offload:0", "--limit", "cpu=1", "--limit", "offload:0=1"];
-    let rest = ["--runs", "3", "--longest", "0.0003", "--json"];
+    let rest = ["--runs", "3", "--longest", "0.001", "--json"];
     let found = ok(&folder, &[&["bench", "never-loses", "vecadd", "saxpy"][..], &devices, &rest].concat());
     let rows = found["rows"].as_array().expect("a list");
     assert_eq!(found["missed"], rows.iter().filter(|row| row["kept"] == false).count());

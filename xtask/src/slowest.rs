@@ -1,16 +1,14 @@
 //! The tests that took longest, from the report that nextest leaves behind (`.config/nextest.toml` asks for it).
 
-use std::env;
 use std::fs;
 use std::path::PathBuf;
 
 /// How many are named.
 const NAMED: usize = 10;
 
-/// Where nextest leaves its report.
+/// Where nextest leaves its report: there, wherever the target folder is.
 pub(crate) fn report() -> PathBuf {
-    let base = env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    crate::shell::repository_root().join(base).join("nextest/default/junit.xml")
+    crate::shell::repository_root().join("target/nextest/default/junit.xml")
 }
 
 /// A sentence that names the slowest tests of the report, and says how much of the time of all tests they took; nothing without a
