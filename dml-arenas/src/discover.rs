@@ -2,8 +2,8 @@
 
 use crate::kit::Backend;
 use crate::main_mem;
-use crate::options::InPlace;
 pub use crate::options::{DiscoverError, DiscoverOptions, Mechanisms};
+use crate::options::{InPlace, is_worker};
 use dml_core::foreign::guard;
 use dml_core::sync::Arc;
 use dml_core::{ArenaId, PlatformBuilder, Unavailable};
@@ -99,10 +99,6 @@ impl Discover for PlatformBuilder {
         }
         add_all(fallback, &backends, &options.with_in_place(InPlace::FineGrained))
     }
-}
-
-fn is_worker(device: &str) -> bool {
-    device.starts_with("offload:")
 }
 
 /// Adds main memory and what every backend has.

@@ -218,13 +218,15 @@ impl DiscoverOptions {
         self
     }
 
-    /// Lets devices use buffers in place wherever they can do so at the same time as the processor, as the machine is found:
-    /// `cpu` and the workers share one memory, as by [`share`](Self::share); where no worker is opened, `cpu` and the first OpenCL
-    /// device that offers it do, as by [`fine_grained`](Self::fine_grained). No byte is moved between them, and nobody takes turns for
-    /// it. All others have memories of their own, and bytes are copied.
+    /// Lets devices use buffers in place wherever they can do so at the same time as the processor. No byte is moved between these
+    /// devices, and none of them waits for another's turn. All other devices have memories of their own, and bytes are copied.
     ///
-    /// Where these options also bind devices, let them share by name or lock main memory's pages, that counts, and this changes nothing.
-    /// Workers are then trusted with this process's buffers, as `share` says.
+    /// If workers are opened, `cpu` and the workers share one memory, as by [`share`](Self::share). The workers are then trusted with this
+    /// process's buffers. If no worker is opened, `cpu` and the first OpenCL device that offers it share, as by
+    /// [`fine_grained`](Self::fine_grained).
+    ///
+    /// This changes nothing where the options also name devices that are bound or share, or make main memory's buffers of page-locked
+    /// memory.
     ///
     /// # Examples
     /// ```
@@ -338,7 +340,7 @@ impl DiscoverOptions {
     /// Returns whether the device is to share memory.
     #[cfg(all(feature = "offload", target_os = "linux"))]
     pub(crate) fn shares(&self, device: &str) -> bool {
-        let is_meant = || device == "cpu" || device.starts_with("offload:");
+        let is_meant = || device == "cpu" || is_worker(device);
         self.shared.contains(device) || (self.in_place == InPlace::Workers && is_meant())
     }
 
@@ -391,7 +393,7 @@ impl DiscoverOptions {
 
     /// Checks that pins name only workers, the only devices whose threads can be pinned.
     pub(crate) fn check_pins(&self) -> Result<(), DiscoverError> {
-        match self.offload.pins.iter().find(|(device, _)| !device.starts_with("offload:")) {
+        match self.offload.pins.iter().find(|(device, _)| !is_worker(device)) {
             Some((device, cores)) => Err(DiscoverError::BadPin {
                 device: device.clone(),
                 cores: cores.clone(),
@@ -503,6 +505,11 @@ impl DiscoverOptions {
             None => Ok(()),
         }
     }
+}
+
+/// Returns whether a device is a coprocessor that is a worker process, by its name.
+pub(crate) fn is_worker(device: &str) -> bool {
+    device.starts_with("offload:")
 }
 
 /// Returns the size of the machine's memory in bytes, or a small one if the system does not tell it.

@@ -251,11 +251,16 @@ fn what_was_learned_on_a_busy_machine_is_learned_anew() {
     let truth = |rate| Truth { rate, setup: 1e-5 };
     let mut world = World::new(&[truth(1e8), truth(1e8)], 1 << 24);
     world.among_others = 0.45;
-    (0..40).for_each(|_| drop(world.run()));
+    // So many that its pair has been tried more often than any set has samples.
+    (0..600).for_each(|_| drop(world.run()));
     assert_eq!(world.run().0.iter().filter(|member| **member).count(), 1, "together is slower now");
     world.among_others = 1.0;
-    let runs: Vec<_> = (0..120).map(|_| world.run().0).collect();
-    assert!(runs[100..].iter().filter(|members| **members == [true, true]).count() > 15, "{runs:?}");
+    let runs: Vec<_> = (0..1200).map(|_| world.run().0).collect();
+    assert!(
+        runs[1180..].iter().filter(|members| **members == [true, true]).count() > 15,
+        "{:?}",
+        &runs[1180..]
+    );
 }
 
 /// The kernel is another one under the same name, or the machine was busy: what was known of others would keep them out for ever.

@@ -50,8 +50,8 @@ const MEASURED: u64 = 3;
 const LEAST_SECONDS: f64 = 50e-6;
 /// The part of the rest that a unit gets at a time that has turned out to be the only one worth its while.
 const SINGLE: f64 = 1.0 / 3.0;
-/// The part of the run so far that a package may take, and that all packages of the fastest unit may take that are under way; and the
-/// least such time.
+/// The part of the run so far that a package may take. Of the fastest unit: that all of its packages under way may take. And the least
+/// such time.
 const PATIENCE: f64 = 0.125;
 const PATIENCE_WITH_FASTEST: f64 = 1.0;
 const LEAST_PATIENCE_SECONDS: f64 = 50e-6;
@@ -614,11 +614,13 @@ mod tests {
         assert_eq!(policy.next(HOST, 1 << 20), Some(1));
     }
 
-    /// A unit as it is: how many times as fast as the kernel's costs say, what a package costs it besides, in seconds, and how many
-    /// packages it has under way.
+    /// A unit as it is.
     struct Truth {
+        /// How many times as fast it computes as the kernel's costs say.
         speed: f64,
+        /// What a package costs besides its items, in seconds.
         launch: f64,
+        /// How many packages it has under way.
         depth: usize,
     }
 

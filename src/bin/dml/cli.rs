@@ -301,7 +301,7 @@ impl ReproduceOptions {
 /// Where the memories of the devices have their storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Memory {
-    /// Storage is shared wherever that makes nobody wait, and bytes are copied elsewhere.
+    /// Storage is shared wherever that makes nobody wait, and bytes are copied elsewhere. Of single: as copy.
     Auto,
     /// Each memory has storage of its own, and bytes are copied (the papers' buffers).
     Copy,
