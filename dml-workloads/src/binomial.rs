@@ -49,7 +49,10 @@ pub const LOCAL_SIZE: [u64; 2] = [STEPS as u64 + 1, 1];
 /// are left alone). Work-items have two dimensions: leaves, and items from the first of the package on. The buffers are whole.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/binomial.cl");
 
-/// The name of the kernel in [`OPENCL_SOURCE`].
+/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+pub const CUDA_SOURCE: &str = include_str!("kernels/binomial.cu");
+
+/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "binomial";
 
 /// The published number of steps.
@@ -227,6 +230,7 @@ const LARGEST_ITEMS: u64 = 1 << 40;
 impl Recipe for Problem {
     const NAME: &'static str = "binomial";
     const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const CUDA: Option<Program> = Some(Program { source: CUDA_SOURCE, kernel: OPENCL_KERNEL });
     const LARGEST_PUBLISHED: u64 = PAPER.items;
 
     fn of(input: &Input<'_>) -> Result<Self, PrepareError> {
@@ -387,9 +391,11 @@ mod tests {
     }
 
     #[test]
-    fn opencl_source_has_the_sizes_of_the_tree() {
-        assert!(OPENCL_SOURCE.contains(&format!("#define STEPS {STEPS}\n")));
-        assert!(OPENCL_SOURCE.contains(&format!("#define FIELDS {FIELDS}\n")));
+    fn sources_have_the_sizes_of_the_tree() {
+        for source in [OPENCL_SOURCE, CUDA_SOURCE] {
+            assert!(source.contains(&format!("#define STEPS {STEPS}\n")));
+            assert!(source.contains(&format!("#define FIELDS {FIELDS}\n")));
+        }
     }
 
     #[test]

@@ -55,7 +55,10 @@ pub const LOCAL_SIZE: u64 = 64;
 /// alone). The buffers are whole, the global offset is the first item of the package.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/nbody.cl");
 
-/// The name of the kernel in [`OPENCL_SOURCE`].
+/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+pub const CUDA_SOURCE: &str = include_str!("kernels/nbody.cu");
+
+/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "nbody";
 
 /// Added to the square of each distance.
@@ -328,6 +331,7 @@ const BODY_BYTES: u64 = 16;
 impl Recipe for Problem {
     const NAME: &'static str = "nbody";
     const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const CUDA: Option<Program> = Some(Program { source: CUDA_SOURCE, kernel: OPENCL_KERNEL });
     const KIND: Kind = Kind::AllToAll;
     const LARGEST_PUBLISHED: u64 = PAPER.items;
 
@@ -528,9 +532,11 @@ mod tests {
     }
 
     #[test]
-    fn opencl_source_adds_up_the_same_blocks() {
-        assert!(OPENCL_SOURCE.contains(&format!("#define BLOCK {BLOCK}\n")));
-        assert!(OPENCL_SOURCE.contains(&format!("#define TILE {LOCAL_SIZE}\n")));
+    fn sources_add_up_the_same_blocks() {
+        for source in [OPENCL_SOURCE, CUDA_SOURCE] {
+            assert!(source.contains(&format!("#define BLOCK {BLOCK}\n")));
+            assert!(source.contains(&format!("#define TILE {LOCAL_SIZE}\n")));
+        }
         assert!(LOCAL_SIZE.is_multiple_of(BLOCK as u64));
     }
 

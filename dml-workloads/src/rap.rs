@@ -40,7 +40,10 @@ pub const LOCAL_SIZE: u64 = 128;
 /// whole, the global offset is the first item of the package.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/rap.cl");
 
-/// The name of the kernel in [`OPENCL_SOURCE`].
+/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+pub const CUDA_SOURCE: &str = include_str!("kernels/rap.cu");
+
+/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "rap";
 
 /// Activities of the table.
@@ -221,6 +224,7 @@ const LARGEST_ITEMS: u64 = 1 << 40;
 impl Recipe for Problem {
     const NAME: &'static str = "rap";
     const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const CUDA: Option<Program> = Some(Program { source: CUDA_SOURCE, kernel: OPENCL_KERNEL });
     const KIND: Kind = Kind::Irregular;
     const LARGEST_PUBLISHED: u64 = PAPER.items;
 
@@ -363,9 +367,11 @@ mod tests {
     }
 
     #[test]
-    fn opencl_source_has_the_sizes_of_the_table() {
-        assert!(OPENCL_SOURCE.contains(&format!("#define ACTIVITIES {ACTIVITIES}\n")));
-        assert!(OPENCL_SOURCE.contains(&format!("#define AMOUNTS {AMOUNTS}\n")));
+    fn sources_have_the_sizes_of_the_table() {
+        for source in [OPENCL_SOURCE, CUDA_SOURCE] {
+            assert!(source.contains(&format!("#define ACTIVITIES {ACTIVITIES}\n")));
+            assert!(source.contains(&format!("#define AMOUNTS {AMOUNTS}\n")));
+        }
     }
 
     #[test]

@@ -43,7 +43,10 @@ pub const LOCAL_SIZE: u64 = 128;
 /// The buffers are whole, the global offset is the first item of the package.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/ray.cl");
 
-/// The name of the kernel in [`OPENCL_SOURCE`].
+/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+pub const CUDA_SOURCE: &str = include_str!("kernels/ray.cu");
+
+/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "ray";
 
 /// The published number of mirrors after which a ray is given up.
@@ -393,6 +396,7 @@ const SEED: u64 = 0x5CE1E;
 impl Recipe for Problem {
     const NAME: &'static str = "ray";
     const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const CUDA: Option<Program> = Some(Program { source: CUDA_SOURCE, kernel: OPENCL_KERNEL });
     const KIND: Kind = Kind::Irregular;
     const LARGEST_PUBLISHED: u64 = PAPER.items;
     const MAKES_PICTURE: bool = true;

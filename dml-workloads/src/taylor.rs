@@ -54,7 +54,10 @@ pub const LOCAL_SIZE: u64 = 64;
 /// buffers are whole, the global offset is the first item of the package. `terms` is one more than there are factors.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/taylor.cl");
 
-/// The name of the kernel in [`OPENCL_SOURCE`].
+/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+pub const CUDA_SOURCE: &str = include_str!("kernels/taylor.cu");
+
+/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "taylor";
 
 /// How large a problem is.
@@ -285,6 +288,7 @@ const LARGEST_ITEMS: u64 = 1 << 40;
 impl Recipe for Problem {
     const NAME: &'static str = "taylor";
     const OPENCL: Program = Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL };
+    const CUDA: Option<Program> = Some(Program { source: CUDA_SOURCE, kernel: OPENCL_KERNEL });
     const LARGEST_PUBLISHED: u64 = PAPER.items;
 
     fn of(input: &Input<'_>) -> Result<Self, PrepareError> {

@@ -4,6 +4,7 @@
 cd "$(dirname "$0")" || exit 2
 limit="${1:-120}"
 failed=""
+workloads="saxpy vecadd matmul mandelbrot gaussian taylor ray rap nbody binomial"
 export RUST_BACKTRACE=1
 chmod +x dml cuda_speed test-* 2>/dev/null
 
@@ -27,18 +28,18 @@ check() {
     step conformance ./test-conformance cuda::
     unset DML_EXPECT
     step speed ./cuda_speed
-    for workload in saxpy vecadd matmul mandelbrot gaussian; do
+    for workload in $workloads; do
         step "$workload" ./dml bench "$workload" --devices cuda:0 --runs 5
         step "$workload-with-cpu" ./dml bench "$workload" --devices cpu,cuda:0 --runs 5
     done
     if ./dml devices | grep -q '^cuda:1 '; then
-        for workload in mandelbrot gaussian matmul saxpy; do
+        for workload in $workloads; do
             step "$workload-on-two" ./dml bench "$workload" --devices cuda:0,cuda:1 --runs 5
         done
     fi
     if command -v compute-sanitizer >/dev/null; then
         for tool in memcheck racecheck; do
-            for workload in saxpy vecadd matmul mandelbrot gaussian; do
+            for workload in $workloads; do
                 # That a kernel has no further parameter is told by an error of the driver, which memcheck would report.
                 step "$tool-$workload" compute-sanitizer --tool "$tool" --error-exitcode 3 --report-api-errors no \
                     ./dml bench "$workload" --devices cuda:0 --size tiny --runs 1
