@@ -754,9 +754,15 @@ mod workers {
 fn every_set_of_devices_stands_beside_the_best_one_alone() {
     let folder = folder("never_loses");
     let devices = ["--devices", "cpu,offload:0", "--limit", "cpu=1", "--limit", "offload:0=1"];
-    let rest = ["--runs", "3", "--longest", "0.001", "--json"];
+    let rest = ["--runs", "3", "--longest", "0.001", "--json", "--decisions", "."];
     let found = ok(&folder, &[&["bench", "never-loses", "vecadd", "saxpy"][..], &devices, &rest].concat());
     let rows = found["rows"].as_array().expect("a list");
+    // What was decided with nothing known, of each row: all items, and the host began.
+    for row in rows {
+        let (name, items) = (row["workload"].as_str().expect("a name"), row["items"].as_u64().expect("a number"));
+        let decided = ok(&folder, &["replay", &format!("{name}-{items}-cpu-offload0.txt"), "--json"]);
+        assert_eq!((&decided["items"], &decided["same"]), (&row["items"], &true.into()));
+    }
     assert_eq!(found["missed"], rows.iter().filter(|row| row["kept"] == false).count());
     assert!(["vecadd", "saxpy"].iter().all(|name| rows.iter().any(|row| row["workload"] == *name)));
     for row in rows {

@@ -200,7 +200,7 @@ pub fn host(items: Range<u64>, options: &[Options], values: &mut [[f32; LANES]])
         options.len(),
         values.len()
     );
-    options.par_iter().zip(values).with_min_len(4).for_each(|(option, value)| *value = values_of(option));
+    options.par_iter().zip(values).for_each(|(option, value)| *value = values_of(option));
 }
 
 /// What the options of an item are worth today.

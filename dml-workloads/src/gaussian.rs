@@ -19,6 +19,7 @@
 //! The benchmark of the co-execution papers (RGBA picture 5120 x 5120, filter 61); sigma is a sixth of the filter.
 
 use crate::check::{Mismatch, Value};
+use crate::jobs;
 use crate::picture::Picture;
 use crate::prepare::{
     Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
@@ -71,7 +72,7 @@ pub const PAPER: Size = Size { width: 5120, height: 5120, filter: 61 };
 /// Pixels that the host kernel sums side by side: eight vector registers of sums, whether four or eight wide.
 const TILE: usize = if cfg!(target_feature = "avx") { 16 } else { 8 };
 
-/// Pixels of one job of the host kernel: a row of them in single precision, with its halo, stays in the first cache.
+/// Pixels of one job of the host kernel, at most: a row of them in single precision, with its halo, stays in the first cache.
 const PIXELS_PER_JOB: usize = 256;
 
 /// Why a problem cannot be made.
@@ -324,10 +325,11 @@ pub fn host(
         image,
         first_row: (image_first_pixel / u64::from(width)) as usize,
     };
-    out.par_chunks_mut(PIXELS_PER_JOB).enumerate().for_each_init(
+    let pixels_per_job = jobs::length(out.len(), PIXELS_PER_JOB, TILE);
+    out.par_chunks_mut(pixels_per_job).enumerate().for_each_init(
         Scratch::default,
         |scratch, (job, mut out)| {
-            let mut pixel = items.start as usize + job * PIXELS_PER_JOB;
+            let mut pixel = items.start as usize + job * pixels_per_job;
             while !out.is_empty() {
                 let (row, column) = (pixel / view.width, pixel % view.width);
                 let (segment, rest) = out.split_at_mut(out.len().min(view.width - column));

@@ -37,6 +37,7 @@ pub mod table1;
 pub mod taylor;
 pub mod vecadd;
 
+mod jobs;
 #[cfg(test)]
 mod packages;
 mod random;

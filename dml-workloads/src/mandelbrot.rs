@@ -15,6 +15,7 @@
 //! The irregular benchmark of the co-execution papers, there ported from the AMD APP SDK.
 
 use crate::check::{Mismatch, Value};
+use crate::jobs;
 use crate::picture::Picture;
 use crate::prepare::{
     Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
@@ -76,7 +77,7 @@ const LANES: usize = if cfg!(target_feature = "avx") { 16 } else { 8 };
 /// Iterations between two looks at whether any lane is still going.
 const BURST: u32 = 8;
 
-/// Pixels of one job of the host kernel: small enough that the slowest job does not keep the others waiting.
+/// Pixels of one job of the host kernel, at most: small enough that the slowest job does not keep the others waiting.
 const PIXELS_PER_JOB: usize = 512;
 
 /// The colours that counts cycle through, sixteen steps between two of them.
@@ -360,8 +361,9 @@ pub fn host(items: Range<u64>, problem: &Problem, out: &mut [[u8; 4]]) {
         count * PIXELS_PER_ITEM
     );
     let first_pixel = items.start * PIXELS_PER_ITEM;
-    out.par_chunks_mut(PIXELS_PER_JOB).enumerate().for_each(|(job, out)| {
-        let pixel = first_pixel + (job * PIXELS_PER_JOB) as u64;
+    let pixels_per_job = jobs::length(out.len(), PIXELS_PER_JOB, LANES);
+    out.par_chunks_mut(pixels_per_job).enumerate().for_each(|(job, out)| {
+        let pixel = first_pixel + (job * pixels_per_job) as u64;
         let mut row = (pixel / u64::from(problem.width)) as u32;
         let mut column = (pixel % u64::from(problem.width)) as u32;
         for block in out.chunks_mut(LANES) {

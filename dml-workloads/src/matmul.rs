@@ -17,6 +17,7 @@
 //! "Abstract Representation of Shared Data for Heterogeneous Computing", table 1: 512 x 512 elements.
 
 use crate::check::{Mismatch, Value};
+use crate::jobs;
 use crate::prepare::{
     Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
@@ -195,33 +196,59 @@ pub fn host(items: Range<u64>, edge: u64, a: &[f32], b: &[f32], out: &mut [f32])
     if part == 0 {
         return;
     }
-    let rows =
-        (count as usize).div_ceil(rayon::current_num_threads()).min(ROWS_PER_TASK).next_multiple_of(BLOCK);
-    out.par_chunks_mut(rows * edge)
-        .zip(a.par_chunks(rows * edge))
-        .for_each(|(out, a)| rows_of(a, b, edge, out));
+    let (rows, threads) = (count as usize, rayon::current_num_threads());
+    if rows >= threads * ROWS_PER_TASK {
+        out.par_chunks_mut(ROWS_PER_TASK * edge)
+            .zip(a.par_chunks(ROWS_PER_TASK * edge))
+            .for_each(|(out, a)| tile(a, b, edge, 0..edge, out));
+        return;
+    }
+    // So few rows that packing would be most of the work: threads share them, each with some columns, beside each other in a tile.
+    let tasks = a.len().div_ceil(ROWS_PER_TASK * edge);
+    let columns = jobs::length(edge * tasks, edge.next_multiple_of(STRIP), STRIP);
+    let tiles: Vec<(&[f32], Range<usize>)> = a
+        .chunks(ROWS_PER_TASK * edge)
+        .flat_map(|a| (0..edge).step_by(columns).map(move |from| (a, from..edge.min(from + columns))))
+        .collect();
+    let tiles: Vec<(Range<usize>, Vec<f32>)> = tiles
+        .into_par_iter()
+        .map(|(a, columns)| {
+            let mut out = vec![0.0; a.len() / edge * columns.len()];
+            tile(a, b, edge, columns.clone(), &mut out);
+            (columns, out)
+        })
+        .collect();
+    let across = edge.div_ceil(columns);
+    out.par_chunks_mut(edge).enumerate().for_each(|(row, out)| {
+        for (columns, tile) in &tiles[row / ROWS_PER_TASK * across..][..across] {
+            let width = columns.len();
+            out[columns.clone()].copy_from_slice(&tile[row % ROWS_PER_TASK * width..][..width]);
+        }
+    });
 }
 
-/// Computes some rows of the product, strip by strip.
+/// Computes some rows and columns of the product, strip by strip. `out` holds just these.
 ///
-/// A row of `b` is as long as `out` is wide, so the rows of one strip lie far apart, and a large matrix is in no cache. Packed, they
-/// are read in order, and once for all rows of the task.
-fn rows_of(a: &[f32], b: &[f32], edge: usize, out: &mut [f32]) {
+/// A row of `b` is as long as the product is wide, so the rows of one strip lie far apart, and a large matrix is in no cache. Packed,
+/// they are read in order, and once for all rows of the tile.
+fn tile(a: &[f32], b: &[f32], edge: usize, columns: Range<usize>, out: &mut [f32]) {
     let mut packed = [[0.0; STRIP]; DEPTH];
+    let across = columns.len();
     out.fill(0.0);
     for first in (0..edge).step_by(DEPTH) {
         let depth = DEPTH.min(edge - first);
-        for column in (0..edge).step_by(STRIP) {
-            let width = STRIP.min(edge - column);
+        for column in columns.clone().step_by(STRIP) {
+            let width = STRIP.min(columns.end - column);
             for (packed, row) in packed.iter_mut().zip(b[first * edge..].chunks_exact(edge)) {
                 packed[..width].copy_from_slice(&row[column..][..width]);
             }
-            for (out, a) in out.chunks_mut(BLOCK * edge).zip(a.chunks(BLOCK * edge)) {
+            let place = column - columns.start;
+            for (out, a) in out.chunks_mut(BLOCK * across).zip(a.chunks(BLOCK * edge)) {
                 // A block of fewer rows computes its last one several times.
-                let last = out.len() / edge - 1;
+                let last = out.len() / across - 1;
                 let a = std::array::from_fn(|row| &a[row.min(last) * edge + first..][..depth]);
-                for (row, sums) in out.chunks_exact_mut(edge).zip(block(a, &packed[..depth])) {
-                    row[column..][..width].iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
+                for (row, sums) in out.chunks_exact_mut(across).zip(block(a, &packed[..depth])) {
+                    row[place..][..width].iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
                 }
             }
         }

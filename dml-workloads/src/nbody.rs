@@ -34,6 +34,7 @@
 //! heterogeneous architectures". There as in the AMD APP SDK, which adds up plainly.
 
 use crate::check::{Mismatch, Value};
+use crate::jobs;
 use crate::prepare::{
     Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
@@ -261,9 +262,9 @@ pub fn host(
         return;
     }
     let own = &positions[items.start as usize..items.end as usize];
-    let jobs = own.par_chunks(BODIES_PER_JOB).zip(velocities.par_chunks(BODIES_PER_JOB));
-    let outputs =
-        new_positions.par_chunks_mut(BODIES_PER_JOB).zip(new_velocities.par_chunks_mut(BODIES_PER_JOB));
+    let per_job = jobs::length(own.len(), BODIES_PER_JOB, LANES);
+    let jobs = own.par_chunks(per_job).zip(velocities.par_chunks(per_job));
+    let outputs = new_positions.par_chunks_mut(per_job).zip(new_velocities.par_chunks_mut(per_job));
     jobs.zip(outputs).for_each(|((own, velocities), (new_positions, new_velocities))| {
         for (index, own) in own.chunks(LANES).enumerate() {
             let pulls = pulls(own, positions, softening);

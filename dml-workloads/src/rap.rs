@@ -20,6 +20,7 @@
 //! the problem, and do not say how large its tables are.
 
 use crate::check::{Mismatch, Value};
+use crate::jobs;
 use crate::prepare::{
     Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
@@ -190,7 +191,8 @@ pub fn host(items: Range<u64>, requests: &[[u32; 2]], benefits: &[u32], best: &m
         benefits.len(),
         ACTIVITIES * AMOUNTS
     );
-    let jobs = requests.par_chunks(REQUESTS_PER_JOB).zip(best.par_chunks_mut(REQUESTS_PER_JOB));
+    let per_job = jobs::length(requests.len(), REQUESTS_PER_JOB, 1);
+    let jobs = requests.par_chunks(per_job).zip(best.par_chunks_mut(per_job));
     jobs.for_each(|(requests, best)| {
         for (request, best) in requests.iter().zip(best) {
             *best = most_of(*request, benefits);

@@ -20,6 +20,7 @@
 //! depth 5, groups of 128. Their scenes are not published.
 
 use crate::check::{Mismatch, Value};
+use crate::jobs;
 use crate::picture::Picture;
 use crate::prepare::{
     Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
@@ -276,8 +277,9 @@ pub fn host(items: Range<u64>, scene: &[Thing], view: &View, pixels: &mut [[u8; 
         scene.len(),
         view.width
     );
-    pixels.par_chunks_mut(PIXELS_PER_JOB).enumerate().for_each(|(job, pixels)| {
-        let first = items.start + (job * PIXELS_PER_JOB) as u64;
+    let pixels_per_job = jobs::length(pixels.len(), PIXELS_PER_JOB, 1);
+    pixels.par_chunks_mut(pixels_per_job).enumerate().for_each(|(job, pixels)| {
+        let first = items.start + (job * pixels_per_job) as u64;
         for (item, pixel) in (first..).zip(pixels) {
             *pixel = pixel_of(item, scene, view);
         }

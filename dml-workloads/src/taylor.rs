@@ -33,6 +33,7 @@
 //! not say how many terms.
 
 use crate::check::{Mismatch, Value};
+use crate::jobs;
 use crate::prepare::{
     Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
@@ -254,8 +255,9 @@ pub fn host(
         circle_factors.len(),
         tangent_factors.len()
     );
-    let jobs = x.par_chunks(ANGLES_PER_JOB).zip(circle.par_chunks_mut(ANGLES_PER_JOB));
-    jobs.zip(tangents.par_chunks_mut(ANGLES_PER_JOB)).for_each(|((x, circle), tangents)| {
+    let per_job = jobs::length(x.len(), ANGLES_PER_JOB, LANES);
+    let jobs = x.par_chunks(per_job).zip(circle.par_chunks_mut(per_job));
+    jobs.zip(tangents.par_chunks_mut(per_job)).for_each(|((x, circle), tangents)| {
         for ((x, circle), tangents) in
             x.chunks(LANES).zip(circle.chunks_mut(LANES)).zip(tangents.chunks_mut(LANES))
         {

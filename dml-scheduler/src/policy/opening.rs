@@ -15,8 +15,9 @@ use super::{Calibrated, Computed, Policy};
 use crate::{Package, UnitId};
 use std::time::Duration;
 
-/// How many times as many items each sample has as the one before, at most: as many as would take [`SAMPLE_SECONDS`]. One that was
-/// telling is repeated once, because the first one woke the host's threads.
+/// How many times as many items each sample has as the one before, at most: as many as would take [`SAMPLE_SECONDS`], or so many times
+/// as many where the last one took as long as a shorter one. One that was telling is repeated once, because the first one woke the
+/// host's threads.
 const GROWTH: u64 = 32;
 const SAMPLE_SECONDS: f64 = 150e-6;
 /// A sample of this time says more about the kernel than about the clock and the launch.
@@ -37,9 +38,13 @@ const FIRST_SECONDS: f64 = 1e-3;
 /// How many times as long as its launch a package is at least, if the unit's part of the rest is.
 const LAUNCHES: f64 = 2.0;
 /// Two packages whose items differ by more, and whose times by less, took the time that a launch takes, if that is less than
-/// [`FIRST_SECONDS`].
+/// [`FIRST_SECONDS`]. Or less than the last of these, of a dominant unit: a GPU may take milliseconds for an item, and no longer for thousands.
 const FLAT_ITEMS: f64 = 1.3;
 const FLAT_SECONDS: f64 = 1.2;
+const FLAT_MOST_SECONDS: f64 = 20e-3;
+/// A unit that does so much of what all units do is dominant. It gets no package shorter than [`LAUNCHES`] times its shortest one: that would be a
+/// launch and little else, and nobody is there who could do the rest meanwhile.
+const DOMINANT: f64 = 0.8;
 /// A unit of which nothing is known may be so many times as fast as those that are.
 const FASTEST: f64 = 256.0;
 /// A unit with less than this part of what all units do is left out from then on, once each has done [`MEASURED`] packages.
@@ -48,8 +53,8 @@ const LEAST_SHARE: f64 = 0.1;
 const MEASURED: u64 = 3;
 /// The least time of a package, except of the last one.
 const LEAST_SECONDS: f64 = 50e-6;
-/// The part of the rest that a unit gets at a time that has turned out to be the only one worth its while.
-const SINGLE: f64 = 1.0 / 3.0;
+/// The part of the rest that the fastest unit gets where the rates say that it should wait for the others.
+const SINGLE: f64 = 1.0 / 6.0;
 /// The part of the run so far that a package may take. Of the fastest unit: that all of its packages under way may take. And the least
 /// such time.
 const PATIENCE: f64 = 0.125;
@@ -107,6 +112,8 @@ struct Pace {
     best: f64,
     /// The seconds that its launch takes, by the last two packages of different sizes that took as long; 0 before.
     launch: f64,
+    /// The seconds of its shortest package.
+    least: f64,
     /// Whether that package's launch may have taken most of its time: then the unit may be far faster than it seems.
     is_open: bool,
     /// The items of its longest package.
@@ -138,6 +145,13 @@ enum Stage {
     Together,
 }
 
+/// Whether two packages, each as items and seconds, differ in their items alone.
+fn is_flat(one: (f64, f64), other: (f64, f64), most_seconds: f64) -> bool {
+    let (small, large) = if one.0 < other.0 { (one, other) } else { (other, one) };
+    let longer = small.1.max(large.1);
+    large.0 > small.0 * FLAT_ITEMS && longer < (small.1.min(large.1) * FLAT_SECONDS).min(most_seconds)
+}
+
 /// The last two samples, as items and seconds.
 #[derive(Debug, Clone, Copy, Default)]
 struct Samples {
@@ -151,9 +165,14 @@ impl Samples {
         self.last = Some((items as f64, seconds));
     }
 
+    /// Whether the last sample took as long as a shorter one: then it took what a launch takes.
+    fn is_flat(&self) -> bool {
+        self.before.zip(self.last).is_some_and(|(before, last)| is_flat(before, last, FIRST_SECONDS))
+    }
+
     /// Whether the last sample took long enough to say something about the kernel.
     fn is_telling(&self) -> bool {
-        self.last.is_some_and(|(_, seconds)| seconds >= TELLING_SECONDS)
+        self.last.is_some_and(|(_, seconds)| seconds >= TELLING_SECONDS) && !self.is_flat()
     }
 
     /// Whether the last sample took far longer than it takes to wake the host's threads.
@@ -230,23 +249,22 @@ impl Opening {
     /// Learns how fast a unit was lately.
     fn pace(&mut self, computed: &Computed) {
         let is_first = computed.unit == self.first;
+        let flat_seconds = if self.is_dominant(computed.unit) { FLAT_MOST_SECONDS } else { FIRST_SECONDS };
         let pace = self.pace_mut(computed.unit);
         pace.leaves(computed.items);
         // While the package before was under way, this one had to wait.
         let seconds = computed.done.saturating_sub(pace.done.max(computed.handed)).as_secs_f64();
         if seconds > 0.0 && computed.items > 0 {
             pace.rate = Some(computed.items as f64 / seconds);
-            let flat = pace.last.filter(|(items, took)| {
-                let (small, large) = (computed.items.min(*items), computed.items.max(*items));
-                large as f64 > small as f64 * FLAT_ITEMS
-                    && took.max(seconds) < (took.min(seconds) * FLAT_SECONDS).min(FIRST_SECONDS)
-            });
+            let this = (computed.items as f64, seconds);
+            let flat = pace.last.filter(|(items, took)| is_flat((*items as f64, *took), this, flat_seconds));
             pace.is_flat = flat.is_some();
             pace.launch = flat.map_or(pace.launch, |(_, took)| seconds.min(took));
             pace.last = Some((computed.items, seconds));
             // What the first unit is like, its samples have shown.
             let most = if pace.packages == 0 { FIRST_SECONDS } else { SHORT_SECONDS };
-            pace.is_open = !is_first && (seconds < most || pace.is_flat);
+            pace.is_open = pace.is_flat || (!is_first && seconds < most);
+            pace.least = if pace.least > 0.0 { pace.least.min(seconds) } else { seconds };
             pace.most = pace.most.max(computed.items);
             pace.best = pace.best.max(computed.items as f64 / seconds);
         }
@@ -272,6 +290,14 @@ impl Opening {
     fn units(&self) -> impl Iterator<Item = UnitId> + '_ {
         let all = self.others.iter().map(|(other, _)| *other).chain([self.first]);
         all.filter(|unit| !self.pace_of(*unit).is_dropped)
+    }
+
+    /// Returns whether a unit was lately so much faster than all others that these hardly count. Not before it and another one have
+    /// computed.
+    fn is_dominant(&self, unit: UnitId) -> bool {
+        let rate = |unit: UnitId| self.pace_of(unit).rate.unwrap_or(0.0);
+        let sum: f64 = self.units().map(rate).sum();
+        rate(unit) < sum && rate(unit) > sum * DOMINANT
     }
 
     /// Leaves those out that do next to nothing.
@@ -315,16 +341,16 @@ impl Opening {
         let mean = known().sum::<f64>() / known().count().max(1) as f64;
         let sum: f64 = self.units().map(|unit| self.pace_of(unit).rate.unwrap_or(mean)).sum();
         let share = pace.rate.map_or(0, |rate| (remaining as f64 * rate / sum) as u64);
-        let leap = if pace.is_open { pace.most.saturating_mul(LEAP).min(items(FIRST_SECONDS)) } else { 0 };
-        let worth = (pace.best * pace.launch * LAUNCHES) as u64;
+        // What takes the same time whatever its size may take as long again, and no longer than the run so far.
+        let surely = if pace.is_flat { self.now.as_secs_f64().max(FIRST_SECONDS) } else { FIRST_SECONDS };
+        let leap = if pace.is_open { pace.most.saturating_mul(LEAP).min(items(surely)) } else { 0 };
+        let launch = if self.is_dominant(unit) { pace.launch.max(pace.least) } else { pace.launch };
+        let worth = (pace.best * launch * LAUNCHES) as u64;
         let first = if pace.rate.is_none() { remaining / FIRST } else { 0 };
         let least = items(LEAST_SECONDS).max(leap.max(worth).min(share)).max(first);
         if self.units().all(|other| other == unit) {
-            return Some(if pace.is_flat {
-                remaining
-            } else {
-                ((remaining as f64 * SINGLE) as u64).max(least)
-            });
+            // Nobody waits for it, so that its packages are as long as if it had begun alone.
+            return if pace.is_flat { Some(remaining) } else { Some(self.inner.next(unit, remaining)?.max(worth)) };
         }
         // Where the work is irregular, what comes may take many times as long as what the unit has shown. The fastest unit, once it is
         // known which that is, may go further: it is not to wait, but it is not to take all that is left either, should the rest be slower.
@@ -332,7 +358,7 @@ impl Opening {
             |other: Pace| !other.is_open && other.rate.is_some_and(|other| Some(other) <= pace.rate);
         let is_fastest = self.units().all(|other| other == unit || is_slower(self.pace_of(other)));
         let length = match self.inner.next(unit, remaining) {
-            None if is_fastest => (remaining as f64 * SINGLE / 2.0) as u64,
+            None if is_fastest => (remaining as f64 * SINGLE) as u64,
             length => length?,
         };
         let part = if is_fastest { PATIENCE_WITH_FASTEST } else { PATIENCE };
@@ -358,7 +384,11 @@ impl Policy for Opening {
             Stage::Sampling if unit == self.first => {
                 let Some((items, seconds)) = self.samples.last else { return Some(1) };
                 // The cast saturates.
-                let growth = if self.samples.is_telling() { 1 } else { (SAMPLE_SECONDS / seconds) as u64 };
+                let growth = match (self.samples.is_telling(), self.samples.is_flat()) {
+                    (true, _) => 1,
+                    (_, true) => GROWTH,
+                    (false, false) => (SAMPLE_SECONDS / seconds) as u64,
+                };
                 Some((items as u64).saturating_mul(growth.clamp(1, GROWTH)).max(1))
             }
             Stage::Alone if unit == self.first => Some(remaining),

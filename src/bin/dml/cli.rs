@@ -166,7 +166,8 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 
-    /// Writes what the policy decided in the median run together, and what it knew: dml replay decides it again.
+    /// Writes what the policy decided in the median run together, and what it knew: dml replay decides it again. Of never-loses:
+    /// a folder that exists, for a file of each row's median run with nothing known.
     #[arg(long, value_name = "FILE")]
     pub(crate) decisions: Option<PathBuf>,
     /// Of all: neither compares with the suite that was measured last with these options, nor keeps this one.

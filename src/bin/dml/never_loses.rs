@@ -8,10 +8,11 @@ use crate::cli::BenchOptions;
 use crate::failure::{self, Failure};
 use crate::machine::Machine;
 use crate::progress::Progress;
-use crate::{json, table};
+use crate::{json, replay, table};
 use dml::core::DeviceId;
 use dml::prelude::*;
-use dml::scheduler::{Knowledge, metrics};
+use dml::scheduler::policy::Recording;
+use dml::scheduler::{Knowledge, Report, metrics};
 use dml_workloads::prepare::{Input, PrepareError, Prepared, Workload};
 use std::time::Instant;
 
@@ -136,16 +137,23 @@ impl Bench<'_> {
         for _ in 0..TRAINING {
             self.once(&trained)?;
         }
-        let (mut alone_s, mut learned_s, mut unknown_s) =
-            (vec![Vec::new(); rivals.len()], Vec::new(), Vec::new());
+        let (mut alone_s, mut learned_s, mut unknown_s, mut decided) =
+            (vec![Vec::new(); rivals.len()], Vec::new(), Vec::new(), Vec::new());
         for _ in 0..self.options.runs {
             for (rival, seconds) in rivals.iter().zip(&mut alone_s) {
                 seconds.push(self.once(&rival.coexecutor)?);
             }
             learned_s.push(self.once(&trained)?);
-            unknown_s.push(self.once(&together(&Knowledge::new()))?);
+            let unknown = together(&Knowledge::new());
+            let unknown =
+                if self.options.decisions.is_some() { unknown.record_decisions() } else { unknown };
+            let (seconds, report) = self.reported(&unknown)?;
+            unknown_s.push(seconds);
+            decided.push((seconds, report.decisions));
         }
         self.prepared.verify().map_err(|error| Failure::Work(format!("the result is wrong: {error}")))?;
+        let devices: Vec<String> = devices.iter().map(|&device| self.name(device)).collect();
+        self.write_decisions(&devices, decided)?;
         let Figures { fastest, alone_s, learned, unknown, kept } =
             Figures::of(&alone_s, &learned_s, &unknown_s);
         let report = trained.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
@@ -153,7 +161,7 @@ impl Bench<'_> {
         Ok(json::NeverLosesRow {
             workload: self.workload.to_string(),
             items: self.prepared.items(),
-            devices: devices.iter().map(|&device| self.name(device)).collect(),
+            devices,
             best: self.name(rivals[fastest].device),
             alone_s,
             learned_s: learned.seconds,
@@ -172,13 +180,30 @@ impl Bench<'_> {
         })
     }
 
+    /// Writes what was decided in the median of the runs with nothing known, if the options ask for it.
+    fn write_decisions(
+        &self,
+        devices: &[String],
+        mut decided: Vec<(f64, Option<Recording>)>,
+    ) -> Result<(), Failure> {
+        let Some(folder) = &self.options.decisions else { return Ok(()) };
+        decided.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let Some((_, Some(decisions))) = decided.get(decided.len() / 2) else { return Ok(()) };
+        let name = format!("{}-{}-{}.txt", self.workload, self.prepared.items(), devices.join("-"));
+        replay::write(&folder.join(name.replace(':', "")), decisions)
+    }
+
     /// One run, from the inputs on the host alone to the outputs on the host; its seconds.
     fn once(&self, coexecutor: &Coexecutor) -> Result<f64, Failure> {
+        Ok(self.reported(coexecutor)?.0)
+    }
+
+    fn reported(&self, coexecutor: &Coexecutor) -> Result<(f64, Report), Failure> {
         self.prepared.reset().map_err(Failure::work)?;
         let begun = Instant::now();
-        coexecutor.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
+        let report = coexecutor.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
         self.prepared.collect().map_err(Failure::work)?;
-        Ok(begun.elapsed().as_secs_f64())
+        Ok((begun.elapsed().as_secs_f64(), report))
     }
 
     fn name(&self, device: DeviceId) -> String {

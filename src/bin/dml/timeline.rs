@@ -87,12 +87,11 @@ pub(crate) fn check(options: &BenchOptions, workloads: usize) -> Result<(), Fail
     Ok(())
 }
 
-/// Checks that no file is asked for, and no counters are named, of what has none.
+/// Checks that no timeline is asked for, and no counters are named, of what has none.
 pub(crate) fn check_none(options: &BenchOptions, name: &str) -> Result<(), Failure> {
     let given = [
         ("--trace", options.trace.is_some()),
         ("--html", options.html.is_some()),
-        ("--decisions", options.decisions.is_some()),
         ("--powercap", options.powercap.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
