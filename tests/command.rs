@@ -759,7 +759,8 @@ fn every_set_of_devices_stands_beside_the_best_one_alone() {
     let rows = found["rows"].as_array().expect("a list");
     // What was decided with nothing known, of each row: all items, and the host began.
     for row in rows {
-        let (name, items) = (row["workload"].as_str().expect("a name"), row["items"].as_u64().expect("a number"));
+        let (name, items) =
+            (row["workload"].as_str().expect("a name"), row["items"].as_u64().expect("a number"));
         let decided = ok(&folder, &["replay", &format!("{name}-{items}-cpu-offload0.txt"), "--json"]);
         assert_eq!((&decided["items"], &decided["same"]), (&row["items"], &true.into()));
     }

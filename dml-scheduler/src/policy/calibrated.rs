@@ -229,6 +229,11 @@ impl Calibrated {
         self.units.iter().map(cost).collect()
     }
 
+    /// Returns whether something of the unit overlaps.
+    pub(super) fn overlaps(&self, unit: UnitId) -> bool {
+        self.units.get(unit.0).is_some_and(|unit| unit.overlaps)
+    }
+
     /// The items per second of a unit of power 1, by the units that are measured and have a prior; `None` without any.
     fn scale(&self, done: &[Option<(f64, f64)>]) -> Option<f64> {
         let (mut sum, mut expected) = (0.0, 0.0);

@@ -35,6 +35,12 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         [] => Workload::ALL.to_vec(),
         names => names.iter().map(|name| name.parse().map_err(Failure::usage)).collect::<Result<_, _>>()?,
     };
+    if let Some(folder) = options.decisions.as_deref().filter(|folder| !folder.is_dir()) {
+        return Err(Failure::Usage(format!(
+            "--decisions {}: {NAME} needs a folder that exists",
+            folder.display()
+        )));
+    }
     let machine = Machine::of(options)?;
     if machine.devices.len() < 2 {
         return Err(Failure::Usage(format!("{NAME} needs two devices; there is one")));
@@ -145,8 +151,7 @@ impl Bench<'_> {
             }
             learned_s.push(self.once(&trained)?);
             let unknown = together(&Knowledge::new());
-            let unknown =
-                if self.options.decisions.is_some() { unknown.record_decisions() } else { unknown };
+            let unknown = if self.options.decisions.is_some() { unknown.record_decisions() } else { unknown };
             let (seconds, report) = self.reported(&unknown)?;
             unknown_s.push(seconds);
             decided.push((seconds, report.decisions));

@@ -1,0 +1,426 @@
+//! Tests of the opening: what it decides package by package, and whole runs by simulated devices.
+
+use super::*;
+use crate::{Assignment, Splitter};
+
+const HOST: UnitId = UnitId(0);
+const OTHER: UnitId = UnitId(1);
+
+fn splitter(work: u64, other: Freight) -> Splitter {
+    let inner = Calibrated::new(work, 1, &[None, None]).unwrap();
+    let policy = Opening::new(inner, work, HOST, vec![(OTHER, other)]);
+    let mut splitter = Splitter::new(Box::new(policy), 2, work, 1).unwrap();
+    splitter.bench(OTHER);
+    splitter
+}
+
+/// Runs the host alone, with a launch of 5 us, and returns the packages and who was called up when.
+fn run(work: u64, nanos_per_item: u64, other: Freight) -> (Vec<u64>, Option<(Duration, Vec<UnitId>)>) {
+    let mut splitter = splitter(work, other);
+    let (mut now, mut sizes) = (Duration::ZERO, Vec::new());
+    while let Assignment::Package(package) = splitter.assign_at(HOST, now) {
+        sizes.push(package.items());
+        let end = now + Duration::from_nanos(5_000 + nanos_per_item * package.items());
+        splitter.complete_with(&package, Computed::new(&package, now, now, end, end)).unwrap();
+        now = end;
+        let called = splitter.called_up();
+        if !called.is_empty() {
+            return (sizes, Some((now, called)));
+        }
+    }
+    assert!(splitter.is_finished());
+    (sizes, None)
+}
+
+#[test]
+fn a_short_run_is_the_first_units_alone() {
+    let (sizes, called) = run(4096, 1, Freight { setup: 150e-6, per_item: 0.0 });
+    assert_eq!(called, None);
+    assert_eq!(sizes.iter().sum::<u64>(), 4096);
+    assert!(sizes.len() <= 5, "{sizes:?}");
+}
+
+#[test]
+fn a_long_run_calls_the_others_within_a_fraction_of_a_millisecond() {
+    let (sizes, called) = run(1 << 30, 10, Freight { setup: 1e-3, per_item: 1e-10 });
+    let (when, called) = called.expect("ten seconds of work");
+    assert_eq!(called, [OTHER]);
+    assert!(when < Duration::from_micros(700), "{when:?} after {sizes:?}");
+}
+
+#[test]
+fn who_could_only_move_the_data_as_slowly_as_others_compute_it_is_not_called() {
+    let (_, called) = run(1 << 24, 10, Freight { setup: 1e-4, per_item: 200e-9 });
+    assert_eq!(called, None);
+}
+
+#[test]
+fn no_package_is_longer_than_a_part_of_the_run() {
+    let mut splitter = splitter(1 << 30, Freight { setup: 1e-4, per_item: 0.0 });
+    let mut now = Duration::ZERO;
+    loop {
+        let Assignment::Package(package) = splitter.assign_at(HOST, now) else { panic!("it has work") };
+        let took = Duration::from_nanos(10 * package.items());
+        if now > Duration::from_millis(2) {
+            break;
+        }
+        let most = Duration::from_micros(1_000).max(now);
+        assert!(took < most, "{took:?} at {now:?}");
+        let end = now + took;
+        splitter.complete_with(&package, Computed::new(&package, now, now, end, end)).unwrap();
+        now = end;
+        splitter.called_up();
+    }
+}
+
+#[test]
+fn where_nobody_could_begin_in_time_one_sample_is_enough() {
+    // The samples cost five microseconds each: even a thousand of them are over before the other has begun.
+    let (sizes, called) = run(1000, 1, Freight { setup: 10e-3, per_item: 0.0 });
+    assert_eq!((sizes, called), (vec![1, 999], None));
+}
+
+#[test]
+fn a_telling_sample_is_repeated_before_it_decides() {
+    // Each item takes a hundred microseconds, so the first sample is telling, and the second is no longer than it.
+    let (sizes, called) = run(1 << 16, 100_000, Freight { setup: 1e-3, per_item: 0.0 });
+    assert_eq!(sizes, [1, 1]);
+    assert_eq!(called.map(|(_, units)| units), Some(vec![OTHER]));
+    // Nothing that wakes up takes two milliseconds.
+    let (sizes, called) = run(1 << 16, 2_000_000, Freight { setup: 1e-3, per_item: 0.0 });
+    assert_eq!((sizes, called.map(|(_, units)| units)), (vec![1], Some(vec![OTHER])));
+}
+
+/// A policy in which both units work, and packages of theirs of these items and microseconds each.
+fn together(work: u64, packages: &[(UnitId, u64, u64)]) -> Opening {
+    let inner = Calibrated::new(work, 1, &[None, None]).unwrap();
+    let freight = Freight { setup: 1e-4, per_item: 0.0 };
+    let mut policy = Opening::new(inner, work, HOST, vec![(OTHER, freight)]).at_once();
+    let mut ends = [Duration::ZERO; 2];
+    for (index, &(unit, items, micros)) in (0..).zip(packages) {
+        let package = Package::new(0..items, unit, index);
+        let begun = ends[unit.0];
+        let end = begun + Duration::from_micros(micros);
+        policy.handed(&package, begun);
+        policy.computed(&Computed::new(&package, begun, begun, end, end));
+        ends[unit.0] = end;
+    }
+    policy
+}
+
+#[test]
+fn a_unit_that_does_next_to_nothing_is_left_out_once_all_are_measured() {
+    let fast = (HOST, 10_000, 1000);
+    let slow = (OTHER, 900, 1000);
+    let slow_turns = |turns: usize| [vec![fast; 3], vec![slow; turns]].concat();
+    assert!(together(1 << 20, &slow_turns(2)).next(OTHER, 1 << 19).is_some(), "two packages say too little");
+    assert_eq!(together(1 << 20, &slow_turns(3)).next(OTHER, 1 << 19), None);
+    let tenth = [vec![fast; 3], vec![(OTHER, 1200, 1000); 3]].concat();
+    assert!(together(1 << 20, &tenth).next(OTHER, 1 << 19).is_some(), "it does more than a tenth");
+}
+
+#[test]
+fn who_is_left_over_divides_the_rest_as_if_it_had_begun_alone() {
+    let slow = vec![(OTHER, 1, 1000); 3];
+    let flat = vec![(HOST, 1000, 200), (HOST, 10_000, 200), (HOST, 20_000, 210)];
+    let mut policy = together(1 << 20, &[slow.clone(), flat].concat());
+    assert_eq!(policy.next(HOST, 90_000), Some(90_000));
+    // Twice the items took twice the time: where its results travel meanwhile, it has packages, and else none but the rest.
+    let steep = vec![(HOST, 1000, 200), (HOST, 10_000, 2000), (HOST, 20_000, 4000)];
+    let mut policy = together(1 << 20, &[slow.clone(), steep.clone()].concat());
+    assert_eq!(policy.next(HOST, 600_000), Some(600_000));
+    let mut policy = together(1 << 20, &[slow, steep].concat());
+    policy.inner = policy.inner.overlapping([HOST]);
+    assert_eq!(policy.next(HOST, 600_000), Some(100_000));
+}
+
+#[test]
+fn a_unit_whose_packages_are_as_short_as_a_launch_leaps() {
+    // A rate of ten items per second says nothing here: the launch may have been all of it.
+    let host = (HOST, 1 << 17, 1000);
+    let open = [(OTHER, 100, 9), (OTHER, 400, 9)]; // as long as a launch, and no longer for four times the items
+    let mut policy = together(1 << 20, &[host, open[0], open[1], host]);
+    assert!(policy.next(OTHER, 1 << 19) >= Some(16 * 400));
+    // At that rate, no longer than a launch can take.
+    let mut policy = together(1 << 40, &[host, (OTHER, 1 << 17, 500), host]);
+    assert_eq!(policy.next(OTHER, 1 << 22), Some(1 << 19));
+    // Or than the run so far, where the others hardly count.
+    let mut policy = together(1 << 40, &[host, (OTHER, 1 << 20, 500), host]);
+    assert_eq!(policy.next(OTHER, 1 << 23), Some(1 << 22));
+    // No more than its part of the rest, at the least that its rate can be: one in 27,000.
+    let mut policy = together(1 << 20, &[host, (OTHER, 1, 200), host]);
+    assert!(policy.next(OTHER, 1 << 20) < Some(60), "it may be slow");
+    // Four times the items took four times the time: it computed.
+    let mut policy = together(1 << 20, &[host, (OTHER, 100, 500), (OTHER, 400, 2000), host]);
+    assert!(policy.next(OTHER, 1 << 19) < Some(1600));
+}
+
+#[test]
+fn while_nobody_knows_how_fast_a_unit_is_it_has_one_package_at_a_time() {
+    let host = (HOST, 1 << 17, 1000);
+    let mut policy = together(1 << 20, &[host, host]);
+    assert_eq!(policy.next(OTHER, 1 << 19), Some((1 << 19) / 16), "its first package");
+    let package = |index| Package::new(0..100, OTHER, index);
+    policy.handed(&package(5), Duration::from_millis(2));
+    assert_eq!(policy.next(OTHER, 1 << 19), None);
+    policy.given_back(&package(5));
+    assert!(policy.next(OTHER, 1 << 19).is_some());
+    // Measured, and the fastest, it gets the next one while it computes.
+    let fast = [(OTHER, 1 << 18, 1000), (OTHER, 1 << 19, 2000)];
+    let mut policy = together(1 << 22, &[host, fast[0], fast[1], host]);
+    policy.handed(&package(5), Duration::from_millis(2));
+    assert!(policy.next(OTHER, 1 << 19).is_some());
+}
+
+#[test]
+fn only_the_fastest_unit_may_have_a_package_longer_than_a_part_of_the_run() {
+    let packages = [(HOST, 40_000, 4000), (OTHER, 20_000, 4000)];
+    // A half of a millisecond is an eighth of the four that have passed: 2500 items of the slower unit.
+    assert_eq!(together(1 << 30, &packages).next(OTHER, 1 << 29), Some(2500));
+    assert!(together(1 << 30, &packages).next(HOST, 1 << 29) > Some(5000));
+}
+
+#[test]
+fn time_that_a_package_waited_for_the_one_before_says_nothing_of_the_unit() {
+    let mut policy = together(1 << 20, &[(HOST, 10_000, 1000), (HOST, 10_000, 1000), (OTHER, 5_000, 1000)]);
+    for (index, end) in [(7, 2000), (8, 3000), (9, 4000)] {
+        // All are handed out at once, and computed one after the other.
+        let package = Package::new(0..5_000, OTHER, index);
+        let [handed, end] = [1000, end].map(Duration::from_micros);
+        policy.handed(&package, handed);
+        policy.computed(&Computed::new(&package, handed, handed, end, end));
+    }
+    assert_eq!(policy.pace_of(OTHER).rate.map(|rate| (rate / 1e3).round()), Some(5_000.0));
+}
+
+#[test]
+fn only_the_first_units_packages_are_samples() {
+    let inner = Calibrated::new(1 << 20, 1, &[None, None]).unwrap();
+    let mut policy =
+        Opening::new(inner, 1 << 20, HOST, vec![(OTHER, Freight { setup: 1e-4, per_item: 0.0 })]);
+    let ms = Duration::from_millis;
+    for (index, end) in [(0, 1), (1, 2)] {
+        let package = Package::new(index..index + 1, OTHER, index);
+        policy.computed(&Computed::new(&package, ms(end - 1), ms(end - 1), ms(end), ms(end)));
+    }
+    assert_eq!(policy.call_up(), []);
+    assert_eq!(policy.next(HOST, 1 << 20), Some(1));
+}
+
+/// A unit as it is. Times in seconds.
+#[derive(Clone, Copy)]
+struct Truth {
+    /// How many times as fast it computes as the kernel's costs say.
+    speed: f64,
+    /// What a package costs besides its items, one after the other.
+    launch: &'static [f64],
+    /// What passes until its first package begins, and until a later one does.
+    prepare: [f64; 2],
+    /// The least time that computing takes.
+    latency: f64,
+    /// What results take to travel, while others are computed: of a package, and of an item.
+    travel: [f64; 2],
+    /// How many packages it has under way.
+    depth: usize,
+}
+
+const CPU: Truth =
+    Truth { speed: 1.0, launch: &[5e-6], prepare: [0.0; 2], latency: 0.0, travel: [0.0; 2], depth: 1 };
+const WORKER: Truth = Truth { launch: &[50e-6], prepare: [100e-6, 0.0], depth: 3, ..CPU };
+const GPU: Truth = Truth { speed: 70.0, ..WORKER };
+
+/// What is computed, by whom.
+struct Simulation<'a> {
+    items: u64,
+    /// The least items of a package.
+    local_size: u64,
+    /// The seconds of the first unit for an item at a place from 0 to 1.
+    cost: &'a dyn Fn(f64) -> f64,
+    units: [Truth; 2],
+}
+
+/// A package that is under way.
+struct UnderWay {
+    package: Package,
+    handed: f64,
+    begun: f64,
+    ended: f64,
+    done: f64,
+}
+
+impl Simulation<'_> {
+    const STEPS: usize = 10_000;
+
+    /// The seconds of all items up to each of the places in between.
+    fn sums(&self) -> Vec<f64> {
+        let step = |step: usize| (self.cost)((step as f64 + 0.5) / Self::STEPS as f64);
+        let each = self.items as f64 / Self::STEPS as f64;
+        let sums = (0..Self::STEPS).scan(0.0, |sum, place| {
+            *sum += step(place) * each;
+            Some(*sum)
+        });
+        [0.0].into_iter().chain(sums).collect()
+    }
+
+    /// The seconds that the run takes with nothing known, and what each unit takes alone, all in one package or in fourteen.
+    fn run(&self) -> (f64, [f64; 2]) {
+        let sums = self.sums();
+        let up_to = |item: u64| {
+            let place = item as f64 / self.items as f64 * Self::STEPS as f64;
+            let step = (place as usize).min(Self::STEPS - 1);
+            sums[step] + (sums[step + 1] - sums[step]) * (place - step as f64)
+        };
+        let freight = Freight { setup: 150e-6, per_item: self.units[1].travel[1] };
+        let inner = Calibrated::new(self.items, self.local_size, &[None, None]).unwrap();
+        let policy = Opening::new(inner.overlapping([OTHER]), self.items, HOST, vec![(OTHER, freight)]);
+        let mut splitter = Splitter::new(Box::new(policy), 2, self.items, self.local_size).unwrap();
+        splitter.bench(OTHER);
+        let (mut queues, mut packages) = ([Vec::new(), Vec::new()], [0_usize; 2]);
+        let (mut now, mut free, mut travels, mut called): (f64, [f64; 2], [f64; 2], f64) = Default::default();
+        let at = Duration::from_secs_f64;
+        loop {
+            for (unit, truth) in self.units.iter().enumerate() {
+                while queues[unit].len() < truth.depth {
+                    let Assignment::Package(package) = splitter.assign_at(UnitId(unit), at(now)) else {
+                        break;
+                    };
+                    let prepared = match packages[unit] {
+                        0 => now.max(called) + truth.prepare[0],
+                        _ => now + truth.prepare[1],
+                    };
+                    let begun = free[unit].max(prepared);
+                    let computing = (up_to(package.end()) - up_to(package.start())) / truth.speed;
+                    let ended = begun
+                        + truth.launch[packages[unit] % truth.launch.len()]
+                        + computing.max(truth.latency);
+                    let done =
+                        ended.max(travels[unit]) + truth.travel[0] + truth.travel[1] * package.items() as f64;
+                    (free[unit], travels[unit]) = (ended, done);
+                    packages[unit] += 1;
+                    queues[unit].push(UnderWay { package, handed: now, begun, ended, done });
+                }
+            }
+            let next = (0..2).filter_map(|unit| Some((unit, queues[unit].first()?.done)));
+            let Some((unit, _)) = next.min_by(|a, b| a.1.total_cmp(&b.1)) else { break };
+            let UnderWay { package, handed, begun, ended, done } = queues[unit].remove(0);
+            now = done;
+            let computed = Computed::new(&package, at(handed), at(begun), at(ended), at(done));
+            splitter.complete_with(&package, computed).unwrap();
+            if !splitter.called_up().is_empty() {
+                called = now;
+            }
+        }
+        assert!(splitter.is_finished());
+        let alone = self.units.map(|truth| {
+            let computing = (sums[Self::STEPS] / truth.speed).max(truth.latency);
+            let travel = truth.travel[1] * self.items as f64;
+            let overlapped = if truth.depth > 1 {
+                computing.max(travel) + computing.min(travel) / 14.0
+            } else {
+                computing
+            };
+            truth.prepare[0] + truth.launch[0] + overlapped + truth.travel[0]
+        });
+        (now, alone)
+    }
+
+    /// The seconds that the run takes, by those that the faster of the two takes alone.
+    fn ratio(&self) -> f64 {
+        let (seconds, [one, other]) = self.run();
+        seconds / one.min(other)
+    }
+}
+
+fn simulate(items: u64, cost: impl Fn(f64) -> f64, other: &Truth) -> f64 {
+    Simulation { items, local_size: 1, cost: &cost, units: [CPU, *other] }.ratio()
+}
+
+#[test]
+fn an_irregular_kernel_of_which_nothing_is_known_is_computed_by_all() {
+    let edge = |cheap: f64| move |place: f64| if (0.2..0.8).contains(&place) { 1e-6 } else { 1e-6 * cheap };
+    for (name, ratio) in [
+        ("constant", simulate(1 << 20, |_| 1e-6, &WORKER)),
+        ("cheap edges", simulate(1 << 20, edge(0.1), &WORKER)),
+        ("very cheap edges", simulate(1 << 20, edge(0.005), &WORKER)),
+        ("rising", simulate(1 << 20, |place| 1e-6 * place, &WORKER)),
+        ("falling", simulate(1 << 20, |place| 1e-6 * (1.0 - place), &WORKER)),
+        ("short", simulate(1 << 14, edge(0.1), &WORKER)),
+    ] {
+        println!("two equal cores, {name}: {ratio:.3}");
+        assert!(ratio < 0.56, "two equal cores, {name}: {ratio:.3}");
+    }
+    // What the processor's samples and the first packages take counts the more, the shorter the run is.
+    for (name, ratio, most) in [
+        ("constant", simulate(1 << 20, |_| 1e-6, &GPU), 1.2),
+        ("cheap edges", simulate(1 << 20, edge(0.1), &GPU), 1.2),
+        ("rising", simulate(1 << 20, |place| 1e-6 * place, &GPU), 1.4),
+        ("constant, 4 ms", simulate(1 << 18, |_| 1e-6, &GPU), 1.4),
+        ("rising, 2 ms", simulate(1 << 18, |place| 1e-6 * place, &GPU), 1.8),
+        ("constant, 1 ms", simulate(1 << 16, |_| 1e-6, &GPU), 1.8),
+    ] {
+        println!("a GPU of 70 times the processor, {name}: {ratio:.3}");
+        assert!(ratio < most, "a GPU of 70 times the processor, {name}: {ratio:.3}");
+    }
+}
+
+/// Sixteen cores whose threads take their time to wake up, and a GPU whose first package waits for inputs, as measured.
+const CORES: Truth = Truth { launch: &[120e-6, 45e-6, 65e-6, 30e-6, 50e-6, 90e-6], ..CPU };
+const LARGE_GPU: Truth = Truth {
+    speed: 70.0,
+    launch: &[5e-6],
+    prepare: [260e-6, 50e-6],
+    latency: 20e-6,
+    travel: [40e-6, 0.0],
+    depth: 3,
+};
+
+/// With the costs of the workloads on an H200 beside 16 cores. In a run of a millisecond the samples and the first packages are most of it.
+#[test]
+fn a_large_gpu_of_which_nothing_is_known_is_not_kept_from_its_work() {
+    let mandelbrot = |place: f64| if (0.15..0.85).contains(&place) { 45e-9 } else { 5e-9 };
+    let constant = |cost: f64| move |_: f64| cost;
+    let gpu = |speed: f64, latency: f64, per_item: f64| Truth {
+        speed,
+        latency,
+        travel: [LARGE_GPU.travel[0], per_item],
+        ..LARGE_GPU
+    };
+    let rows: [(&str, u64, u64, &dyn Fn(f64) -> f64, Truth, f64); 16] = [
+        ("mandelbrot 2M", 1 << 21, 256, &mandelbrot, gpu(90.0, 110e-6, 0.3e-9), 2.8),
+        ("mandelbrot 16M", 1 << 24, 256, &mandelbrot, gpu(90.0, 110e-6, 0.3e-9), 1.5),
+        ("mandelbrot 70M", 70_300_000, 256, &mandelbrot, gpu(90.0, 110e-6, 0.3e-9), 1.3),
+        ("gaussian 262k", 1 << 18, 128, &constant(100e-9), gpu(25.0, 140e-6, 0.1e-9), 1.7),
+        ("gaussian 2M", 1 << 21, 128, &constant(100e-9), gpu(25.0, 140e-6, 0.1e-9), 1.15),
+        ("nbody 32k", 32_768, 64, &constant(16e-6), gpu(500.0, 1.1e-3, 1e-9), 5.0),
+        ("ray 2M", 1 << 21, 128, &constant(25e-9), gpu(160.0, 50e-6, 0.1e-9), 2.3),
+        ("ray 9M", 9_437_184, 128, &constant(25e-9), gpu(160.0, 50e-6, 0.1e-9), 1.6),
+        ("rap 262k", 1 << 18, 128, &constant(250e-9), gpu(33.0, 400e-6, 0.1e-9), 1.85),
+        ("rap 500k", 500_000, 128, &constant(250e-9), gpu(33.0, 400e-6, 0.1e-9), 1.35),
+        ("taylor 1M", 1_000_000, 64, &constant(100e-9), gpu(170.0, 80e-6, 0.3e-9), 2.0),
+        ("saxpy 2M", 1 << 21, 128, &constant(0.08e-9), gpu(1.0, 20e-6, 0.2e-9), 2.7),
+        ("saxpy 16M", 1 << 24, 128, &constant(0.08e-9), gpu(1.0, 20e-6, 0.2e-9), 1.85),
+        ("saxpy 100M", 100_000_000, 128, &constant(0.11e-9), gpu(1.0, 20e-6, 0.2e-9), 1.0),
+        ("binomial 4k", 4096, 1, &constant(7e-6), gpu(70.0, 40e-6, 1e-9), 2.0),
+        ("binomial 32k", 32_768, 1, &constant(7e-6), gpu(70.0, 40e-6, 1e-9), 1.25),
+    ];
+    for (name, items, local_size, cost, gpu, most) in rows {
+        let simulation = Simulation { items, local_size, cost, units: [CORES, gpu] };
+        let (seconds, alone) = simulation.run();
+        let ratio = seconds / alone[0].min(alone[1]);
+        println!("{name}: alone {:.3} and {:.3} ms, ratio {ratio:.3}", alone[0] * 1e3, alone[1] * 1e3);
+        assert!(ratio < most, "{name}: {ratio:.3}, alone {alone:?}");
+    }
+}
+
+#[test]
+fn where_the_first_unit_fails_the_others_take_over() {
+    let mut splitter = splitter(1000, Freight { setup: 1.0, per_item: 0.0 });
+    let Assignment::Package(package) = splitter.assign_at(HOST, Duration::ZERO) else { panic!("work") };
+    assert_eq!(package.items(), 1);
+    splitter.retire(HOST);
+    assert_eq!(splitter.called_up(), [OTHER]);
+    while !splitter.is_finished() {
+        let Assignment::Package(package) = splitter.assign(OTHER) else { panic!("it is called up") };
+        splitter.complete(&package).unwrap();
+    }
+}
