@@ -160,9 +160,11 @@ impl RawBuffer {
         }
     }
 
-    /// Returns whether the buffer holds storage of the application.
-    pub(crate) fn has_external(&self) -> bool {
-        self.0.read(|locked| locked.external.is_some())
+    /// Returns the arena of the application's storage for which `is_it` holds.
+    pub(crate) fn external(&self, is_it: impl Fn(&External) -> bool) -> Option<ArenaId> {
+        self.0.read(|locked| {
+            locked.external.iter().find(|(_, container)| is_it(container)).map(|(arena, _)| *arena)
+        })
     }
 
     pub(crate) fn span(&self, bytes: &Range<u64>) -> Result<Span, AcquireError> {
