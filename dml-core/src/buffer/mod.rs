@@ -160,10 +160,16 @@ impl RawBuffer {
         }
     }
 
-    /// Returns the arena of the application's storage for which `is_it` holds.
-    pub(crate) fn external(&self, is_it: impl Fn(&External) -> bool) -> Option<ArenaId> {
-        self.0.read(|locked| {
-            locked.external.iter().find(|(_, container)| is_it(container)).map(|(arena, _)| *arena)
+    /// Returns the arena of the application's storage whose container `is_it`.
+    ///
+    /// # Errors
+    /// [`AcquireError::NoContainer`], or [`AcquireError::Wedged`] if the containers were leaked.
+    pub(crate) fn external(&self, is_it: impl Fn(&External) -> bool) -> Result<ArenaId, AcquireError> {
+        let buffer = self.0.name();
+        self.0.read(|locked| match locked.external.iter().find(|(_, container)| is_it(container)) {
+            Some((arena, _)) => Ok(*arena),
+            None if locked.is_leaked => Err(AcquireError::Wedged { buffer }),
+            None => Err(AcquireError::NoContainer { buffer }),
         })
     }
 

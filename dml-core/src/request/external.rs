@@ -31,7 +31,7 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
     #[track_caller]
     pub fn into_vec(self) -> Result<Vec<T>, AcquireError> {
         let view = self.read()?;
-        let Some(arena) = self.raw().external(is_vec_of::<T>) else {
+        let Ok(arena) = self.raw().external(is_vec_of::<T>) else {
             let contents = view.to_vec();
             self.raw().close_after(view.into_grants());
             return Ok(contents);
@@ -47,11 +47,11 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
     /// [`AcquireError::NoContainer`] if the buffer holds no such container; as [`into_vec`](Self::into_vec) otherwise.
     #[track_caller]
     pub fn into_storage<S: Storage<T>>(self) -> Result<S, AcquireError> {
-        let none = || AcquireError::NoContainer { buffer: self.raw().name() };
-        let arena = self.raw().external(|container| container.is::<Owned<T, S>>()).ok_or_else(none)?;
+        let arena = self.raw().external(|container| container.is::<Owned<T, S>>())?;
         let view = self.read()?;
         let container = self.raw().close_taking(view.into_grants(), arena)?;
-        container.downcast::<Owned<T, S>>().map(Owned::take_back).map_err(|_| none())
+        let owned = container.downcast::<Owned<T, S>>();
+        Ok(Owned::take_back(owned.expect("a container of this type, as just seen")))
     }
 
     /// Makes a buffer over storage of the application, which holds its first contents.

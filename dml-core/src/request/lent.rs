@@ -93,15 +93,15 @@ impl RawBuffer {
     ///
     /// # Errors
     /// [`AcquireError::NoContainer`] if the buffer holds no container of this type, and errors of an acquire for reading all of the
-    /// buffer in that arena: the buffer is then unchanged. [`AcquireError::Closed`] if another caller got the container first.
+    /// buffer in that arena: the buffer is then unchanged. [`AcquireError::Closed`] or `NoContainer` if another caller was first.
     /// [`AcquireError::ContainerKept`] if someone keeps a block of it: the container is dropped with that block.
     /// [`AcquireError::Wedged`] if an arena broke its contract meanwhile; the container is then leaked.
     #[track_caller]
     pub fn into_container<C: Any + Send + Sync>(self) -> Result<C, AcquireError> {
-        let none = || AcquireError::NoContainer { buffer: self.name() };
-        let arena = self.external(|container| container.is::<C>()).ok_or_else(none)?;
+        let arena = self.external(|container| container.is::<C>())?;
         let reading = self.platform().acquire_in(arena).read(&self).wait()?;
-        let container = self.close_taking(reading, arena)?.downcast::<C>().map_err(|_| none())?;
+        let container = self.close_taking(reading, arena)?.downcast::<C>();
+        let container = container.expect("a container of this type, as just seen");
         Arc::try_unwrap(container).map_err(|_| AcquireError::ContainerKept { buffer: self.name() })
     }
 }
