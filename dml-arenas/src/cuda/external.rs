@@ -242,12 +242,12 @@ impl CudaArena {
         synchronized.map(|()| address)
     }
 
-    fn enter(&self) -> Result<super::session::Entered<'_>, ExternalError> {
+    pub(super) fn enter(&self) -> Result<super::session::Entered<'_>, ExternalError> {
         let lost = |_| ExternalError::DeviceLost { arena: self.desc.name.clone() };
         self.session.enter().map_err(lost)
     }
 
-    fn failure(&self, failure: Failure) -> ExternalError {
+    pub(super) fn failure(&self, failure: Failure) -> ExternalError {
         self.session.note(failure);
         let (arena, Failure { call, code }) = (self.desc.name.clone(), failure);
         if is_lost(code) {

@@ -33,6 +33,8 @@ mod block;
 mod compile;
 mod completion;
 mod cross;
+#[cfg(feature = "cust")]
+mod cust_memory;
 mod device;
 pub(crate) mod discover;
 mod error;
@@ -45,6 +47,8 @@ mod session;
 mod tensor;
 
 pub use arena::CudaArena;
+#[cfg(feature = "cust")]
+pub use cust_memory::{InContext, Taken};
 pub use error::BuildError;
 pub use external::{ExternalError, Refused};
 pub use kernel::{CudaKernel, KernelArg, Launch, may_have_begun};
