@@ -20,7 +20,7 @@
 //! | [`null`] | any | any | any | tests: records calls and polices the contract |
 //! | [`faulty`] | as the arena inside | | | tests: fails, shortens, delays the n-th call |
 //!
-//! [`kit`] has what every backend may use, in this crate or outside it. [`launch`] runs kernels on these memories.
+//! [`dlpack`] lends tensors of other frameworks to buffers, and buffers to other frameworks. [`kit`] has what every backend may use, in this crate or outside it. [`launch`] runs kernels on these memories.
 //!
 //! Every folder has the same files: `arena.rs` implements [`Arena`](dml_core::Arena), `cross.rs` registers or
 //! implements copies to and from other arenas, `discover.rs` finds the devices of this machine.
@@ -40,6 +40,7 @@ pub mod calibrate;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod discover;
+pub mod dlpack;
 #[cfg(feature = "energy")]
 pub mod energy;
 pub mod faulty;

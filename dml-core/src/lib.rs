@@ -103,7 +103,7 @@ pub use base::sync;
 pub use buffer::RawBuffer;
 pub use buffer::error::{AcquireError, Unattached, ViewError};
 pub use memory::arena::{Arena, MapReport};
-pub use memory::block::{Block, BlockRef, NativeHandle, NewBlock};
+pub use memory::block::{Block, BlockRef, ExternalBlock, NativeHandle, NewBlock};
 pub use memory::cross_arena::{CopyEnd, CopyJob, CrossArena};
 pub use memory::desc::{ArenaDesc, ArenaKind, Concurrency};
 pub use memory::error::{AllocError, Breach, TransferError};

@@ -24,6 +24,7 @@ check() {
     step devices ./dml devices
     export DML_EXPECT=cuda
     step cuda ./test-cuda
+    step interop ./test-cuda_interop
     step loss ./test-cuda_loss --nocapture
     step conformance ./test-conformance cuda::
     unset DML_EXPECT

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 /// The test programs of `dml-arenas` that use GPUs.
-const TESTS: &[&str] = &["conformance", "cuda", "cuda_loss"];
+const TESTS: &[&str] = &["conformance", "cuda", "cuda_interop", "cuda_loss"];
 
 /// `cargo xtask gpu-check`: builds the command, the tests of the CUDA arenas and what measures them, and puts them beside a
 /// script into `target/carry`.

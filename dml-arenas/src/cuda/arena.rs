@@ -22,7 +22,7 @@ const ALIGN_BYTES: u64 = 256;
 /// are the other GPUs that reach its memory. Here these copy from it, and have no blocks of it mapped.
 #[derive(Debug)]
 pub struct CudaArena {
-    desc: ArenaDesc,
+    pub(super) desc: ArenaDesc,
     pub(super) session: Arc<Session>,
     pub(super) programs: Mutex<Programs>,
 }
@@ -106,6 +106,11 @@ impl Arena for CudaArena {
         let block =
             CudaBlock::alloc(&self.session, size).map_err(|failure| alloc_error(arena, failure, len))?;
         Ok(NewBlock::new(Arc::new(block)))
+    }
+
+    fn admit(&self, block: &BlockRef) -> Result<(), AllocError> {
+        let own = block.downcast_ref::<CudaBlock>().filter(|block| block.is_of(&self.session));
+        own.map(|_| ()).ok_or_else(|| AllocError::unsupported(&self.desc, "a block of another arena"))
     }
 
     fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {

@@ -5,6 +5,9 @@ use super::session::{Reservation, Session};
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
 use dml_core::sync::Arc;
 use dml_core::{Block, NativeHandle};
+use std::any::Any;
+use std::fmt;
+use std::mem::ManuallyDrop;
 
 /// Memory of one GPU. Its native handle is the `CUdeviceptr`.
 #[derive(Debug)]
@@ -12,7 +15,24 @@ pub(super) struct CudaBlock {
     address: CUdeviceptr,
     len: u64,
     session: Arc<Session>,
-    _reservation: Reservation,
+    kept: Kept,
+}
+
+/// Whose the memory is.
+enum Kept {
+    /// The arena's, from its pool.
+    Own { _reservation: Reservation },
+    /// The application's, whose container keeps it.
+    Lent(ManuallyDrop<Arc<dyn Any + Send + Sync>>),
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Own { .. } => "Own",
+            Self::Lent(_) => "Lent",
+        })
+    }
 }
 
 impl CudaBlock {
@@ -29,7 +49,27 @@ impl CudaBlock {
         let reservation = session.reserve(size as u64).ok_or(full)?;
         let _entered = session.enter().map_err(|_| lost)?;
         let address = session.alloc(size).inspect_err(|failure| session.note(*failure))?;
-        Ok(Self { address, len: len as u64, session: session.clone(), _reservation: reservation })
+        let kept = Kept::Own { _reservation: reservation };
+        Ok(Self { address, len: len as u64, session: session.clone(), kept })
+    }
+
+    /// Makes a block over memory of the application.
+    ///
+    /// # Safety
+    /// 1. The memory has `len` bytes and is usable in the session's context until the container is dropped.
+    /// 2. Until then nobody else uses it but for commands on this block.
+    pub(super) unsafe fn over(
+        session: &Arc<Session>,
+        address: CUdeviceptr,
+        len: u64,
+        container: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self { address, len, session: session.clone(), kept: Kept::Lent(ManuallyDrop::new(container)) }
+    }
+
+    /// Returns whether the memory is of the arena's own pool, and not the application's.
+    pub(super) fn is_of_pool(&self) -> bool {
+        matches!(self.kept, Kept::Own { .. })
     }
 
     /// Returns the address of a byte of the block.
@@ -50,7 +90,13 @@ impl CudaBlock {
 impl Drop for CudaBlock {
     fn drop(&mut self) {
         // No command uses the memory: their fences hold the block.
-        self.session.free(self.address);
+        match &mut self.kept {
+            Kept::Own { .. } => self.session.free(self.address),
+            // SAFETY: dropped once, here.
+            Kept::Lent(container) if self.session.is_here() => unsafe { ManuallyDrop::drop(container) },
+            // In a fork its destructor would call the driver.
+            Kept::Lent(_) => {}
+        }
     }
 }
 

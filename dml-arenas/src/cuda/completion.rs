@@ -15,7 +15,7 @@ use super::session::{Raw, Session};
 use crate::kit::{Awaited, Signal, Signaller};
 use cudarc::driver::sys::{CUevent, CUresult, CUstream, cuEventQuery, cuEventSynchronize};
 use dml_core::sync::{Arc, Condvar, Mutex};
-use dml_core::{Completion, TransferError};
+use dml_core::{Completion, Fence, TransferError};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,6 +56,11 @@ impl Event {
         }
         // SAFETY: a live event of the context.
         check(call, unsafe { cuEventSynchronize(self.raw.0) }).map_err(|failure| self.session.failed(failure))
+    }
+
+    /// Returns a fence for the event, which can only be waited for.
+    pub(super) fn into_fence(self, call: &'static str) -> Fence {
+        Fence::running(move || self.wait(call, MOMENT).map(|()| 0))
     }
 
     /// Returns whether the event is still to come, as far as the driver tells.

@@ -112,6 +112,10 @@ impl CrossArena for Peer {
     fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
         let ends = [job.from().block, job.to().block].map(|block| block.downcast_ref::<CudaBlock>());
         let [Some(from), Some(to)] = ends else { return job.stage() };
+        // What others allocated, peers may not reach.
+        if !from.is_of_pool() || !to.is_of_pool() {
+            return job.stage();
+        }
         if job.is_empty() {
             return Ok(Fence::done(0));
         }

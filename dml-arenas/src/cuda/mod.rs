@@ -5,6 +5,7 @@
 //!   host memory ◀──────┤   its pages are locked, or it is staged, where that pays
 //!   block (CUdeviceptr) ◀── CudaKernel::launch ── a stream of the kernels' own
 //!   page-locked memory ◀── asked for: main memory's buffers are made of it (`pinned.rs`)
+//!   memory of the application ◀── addresses, slices of cudarc, tensors (`external.rs`, `tensor.rs`)
 //!   block of another GPU ◀── peer copies, where the two reach each other
 //! ```
 //! The driver and the compiler (NVRTC) are opened at run time. If the driver is missing or too old, discovery notes an
@@ -23,23 +24,32 @@
 //!    next event.
 //! 7. The context is the device's primary one, which other CUDA code in the process shares. Each call makes it current and
 //!    puts back what was current before.
-//! 8. Kernel source is trusted like the program itself: a kernel may write wherever its device allows.
+//! 8. Memory of the application is freed by its container alone, after the last command that uses it. Peers do not
+//!    copy it, because only who allocated it knows whom it lets reach it: it goes through main memory.
+//! 9. Kernel source is trusted like the program itself: a kernel may write wherever its device allows.
 
 mod arena;
 mod block;
 mod compile;
 mod completion;
 mod cross;
+#[cfg(feature = "cust")]
+mod cust_memory;
 mod device;
 pub(crate) mod discover;
 mod error;
+mod external;
 mod kernel;
 mod kernel_cache;
 mod page_lock;
 mod pinned;
 mod session;
+mod tensor;
 
 pub use arena::CudaArena;
+#[cfg(feature = "cust")]
+pub use cust_memory::{InContext, Taken};
 pub use error::BuildError;
+pub use external::{ExternalError, Refused};
 pub use kernel::{CudaKernel, KernelArg, Launch, may_have_begun};
 pub use pinned::CudaPinnedArena;

@@ -79,6 +79,10 @@ impl Registrar {
     pub(super) fn new(session: &Arc<Session>) -> Arc<Self> {
         Arc::new(Self { session: session.clone() })
     }
+
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
 }
 
 impl PageLocker for Registrar {

@@ -159,6 +159,11 @@ impl CudaPinnedArena {
         self.pool.limit_bytes
     }
 
+    /// The session of the GPU through which memory is registered.
+    pub(super) fn session(&self) -> &Arc<Session> {
+        self.pool.registrar.session()
+    }
+
     fn expect_here(&self) -> Result<(), TransferError> {
         if self.pool.origin.is_here() { Ok(()) } else { Err(TransferError::DeviceLost) }
     }

@@ -16,10 +16,11 @@ use cudarc::driver::sys::{
     CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUmemAccess_flags, CUmemAccessDesc,
     CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute,
     CUmemPoolProps, CUmemoryPool, CUresult, CUstream, CUstream_flags, cuCtxEnablePeerAccess,
-    cuCtxPopCurrent_v2, cuCtxPushCurrent_v2, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRetain,
-    cuEventCreate, cuEventDestroy_v2, cuEventRecord, cuMemAlloc_v2, cuMemAllocFromPoolAsync, cuMemFree_v2,
-    cuMemFreeAsync, cuMemPoolCreate, cuMemPoolDestroy, cuMemPoolSetAccess, cuMemPoolSetAttribute,
-    cuMemPoolTrimTo, cuStreamCreate, cuStreamDestroy_v2, cuStreamSynchronize,
+    cuCtxPopCurrent_v2, cuCtxPushCurrent_v2, cuCtxSynchronize, cuDevicePrimaryCtxRelease_v2,
+    cuDevicePrimaryCtxRetain, cuEventCreate, cuEventDestroy_v2, cuEventRecord, cuMemAlloc_v2,
+    cuMemAllocFromPoolAsync, cuMemFree_v2, cuMemFreeAsync, cuMemPoolCreate, cuMemPoolDestroy,
+    cuMemPoolSetAccess, cuMemPoolSetAttribute, cuMemPoolTrimTo, cuStreamCreate, cuStreamDestroy_v2,
+    cuStreamSynchronize,
 };
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{Fence, NativeHandle, TransferError};
@@ -372,6 +373,26 @@ impl Session {
         }
         let keep = Some(Box::new(keep) as Box<dyn Any + Send>);
         Ok(Fence::awaited(Command::new(call, lane, event, bytes, keep)))
+    }
+
+    /// Returns a fence for the end of what a stream of the application was told to do so far.
+    ///
+    /// # Safety
+    /// 1. It is a live stream of the context, or null, which names the context's default stream.
+    pub(super) unsafe fn recorded(self: &Arc<Self>, stream: CUstream) -> Result<Fence, TransferError> {
+        let _entered = self.enter()?;
+        let event = self.event().map_err(|failure| self.failed(failure))?;
+        // SAFETY: an event that nobody uses, and a stream of its context, by the caller's word.
+        let recorded = check(RECORD, unsafe { cuEventRecord(event.raw(), stream) });
+        recorded.map_err(|failure| self.failed(failure))?;
+        Ok(event.into_fence(RECORD))
+    }
+
+    /// Waits for all that anybody told the context to do so far.
+    pub(super) fn settle(&self) -> Result<(), TransferError> {
+        let _entered = self.enter_lost()?;
+        // SAFETY: the context is current.
+        check("cuCtxSynchronize", unsafe { cuCtxSynchronize() }).map_err(|failure| self.failed(failure))
     }
 
     /// Returns a fence for the end of all kernels so far.

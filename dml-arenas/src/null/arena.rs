@@ -258,6 +258,11 @@ impl Arena for Null {
         Ok(self.enter(len, storage.host().cloned(), Storage::External(storage.clone()), call).into_block())
     }
 
+    fn admit(&self, block: &BlockRef) -> Result<(), AllocError> {
+        let own = block.downcast_ref::<NullBlock>().filter(|block| Arc::ptr_eq(&block.books, &self.books));
+        own.map(|_| ()).ok_or_else(|| AllocError::unsupported(&self.desc, "a block of another arena"))
+    }
+
     fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
         let (len, mut span) = (root.len(), root.host().cloned());
         if let Some(null) = root.block().and_then(|root| root.downcast_ref::<NullBlock>()) {

@@ -274,6 +274,18 @@ pub enum AcquireError {
         /// The reason of the refusal.
         reason: AttachRefusal,
     },
+    /// The buffer holds no container of the application of the type asked for.
+    #[error("{buffer} holds no such container of the application")]
+    NoContainer {
+        /// The buffer, which is unchanged.
+        buffer: BufferName,
+    },
+    /// The buffer is closed, but someone keeps a block of the application's container, which goes with that block.
+    #[error("the container of {buffer} does not come back: someone keeps a block of it")]
+    ContainerKept {
+        /// The closed buffer.
+        buffer: BufferName,
+    },
     /// Access was granted, but the bytes cannot be viewed as elements.
     #[error("{cause}")]
     View {

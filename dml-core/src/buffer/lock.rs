@@ -4,7 +4,7 @@
 //! freeing, is collected under the lock and done after it is released.
 
 use crate::base::access::Claims;
-use crate::base::guard::guard;
+use crate::base::guard::{guard, quietly};
 use crate::base::id::{ArenaId, BufferId, DeviceId, KernelId, OwnerId, Ticket};
 use crate::base::names::{ArenaName, BufferName};
 use crate::base::rank::{Rank, Ranked};
@@ -41,7 +41,7 @@ use std::time::Instant;
 /// | `is_ended` | the thread that frees, once |
 /// | `waiters`, `next_ticket` | requests that start to wait or are cancelled, `close`; the work after every change |
 /// | `next_grant` | every request, prefetch and binding |
-/// | `external` | the call that takes the application's storage back; a copy whose arena kept what it was lent |
+/// | `external` | the call that attaches storage of the application, and the one that takes it back; a copy whose arena kept what it was lent |
 /// | `is_leaked` | that copy |
 /// | `map_changes` | a `Run` that changes a mapping |
 /// | `prefetches` | the start of a prefetch |
@@ -62,8 +62,8 @@ pub(crate) struct Locked {
     waiters: Waiters,
     next_ticket: u64,
     next_grant: u64,
-    /// The application's storage. The call that closes the buffer takes it after the end.
-    pub(crate) external: Option<External>,
+    /// The application's storages, with their arenas. The call that closes the buffer takes one after the end.
+    pub(crate) external: SmallVec<[(ArenaId, External); 1]>,
     /// Whether storage was leaked because an arena kept part of it.
     pub(crate) is_leaked: bool,
     /// The number of map changes that have started, plus the number that have ended.
@@ -88,7 +88,7 @@ impl Locked {
             waiters: Waiters::default(),
             next_ticket: 0,
             next_grant: 0,
-            external: None,
+            external: SmallVec::new(),
             to_free: Vec::new(),
             map_changes: 0,
             is_freeing: false,
@@ -99,7 +99,7 @@ impl Locked {
         };
         if let Some((arena, container, storage)) = external {
             locked.put(arena, storage);
-            locked.external = Some(container);
+            locked.external.push((arena, container));
         }
         locked
     }
@@ -407,7 +407,7 @@ impl BufferInner {
         self.change(|locked, _| {
             locked.state.wedge();
             locked.is_leaked = true;
-            std::mem::forget(locked.external.take());
+            locked.external.drain(..).for_each(std::mem::forget);
             locked.storages.iter().for_each(|(_, storage)| storage.keep_for_ever());
         });
     }
@@ -485,12 +485,13 @@ impl Drop for BufferInner {
         let locked = self.locked.get_mut();
         let storages: Vec<_> =
             std::mem::take(&mut locked.storages).into_iter().chain(locked.to_free.drain(..)).collect();
-        let external = locked.external.take();
+        let external = std::mem::take(&mut locked.external);
         for (arena, storage) in Locked::in_order(storages) {
             self.platform.0.recorder.record(self.id, || EventKind::Freed { arena });
             self.free(arena, storage);
         }
-        drop(external);
+        // A container of the application may panic.
+        external.into_iter().for_each(|(_, container)| quietly(container));
     }
 }
 

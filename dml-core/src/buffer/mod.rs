@@ -160,9 +160,17 @@ impl RawBuffer {
         }
     }
 
-    /// Returns whether the buffer holds storage of the application.
-    pub(crate) fn has_external(&self) -> bool {
-        self.0.read(|locked| locked.external.is_some())
+    /// Returns the arena of the application's storage whose container `is_it`.
+    ///
+    /// # Errors
+    /// [`AcquireError::NoContainer`], or [`AcquireError::Wedged`] if the containers were leaked.
+    pub(crate) fn external(&self, is_it: impl Fn(&External) -> bool) -> Result<ArenaId, AcquireError> {
+        let buffer = self.0.name();
+        self.0.read(|locked| match locked.external.iter().find(|(_, container)| is_it(container)) {
+            Some((arena, _)) => Ok(*arena),
+            None if locked.is_leaked => Err(AcquireError::Wedged { buffer }),
+            None => Err(AcquireError::NoContainer { buffer }),
+        })
     }
 
     pub(crate) fn span(&self, bytes: &Range<u64>) -> Result<Span, AcquireError> {

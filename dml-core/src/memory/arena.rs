@@ -98,6 +98,17 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
         Err(AllocError::unsupported(self.desc(), "external storage"))
     }
 
+    /// Checks that a block is this arena's, for memory of the application that the host does not address. The arena's own
+    /// backend has made it, in unsafe code of the application. Core then uses it as one from [`alloc`](Self::alloc).
+    /// The default refuses.
+    ///
+    /// # Errors
+    /// [`AllocError::Unsupported`] if the block is not this arena's, or the arena takes no such memory.
+    fn admit(&self, block: &BlockRef) -> Result<(), AllocError> {
+        let _ = block;
+        Err(AllocError::unsupported(self.desc(), "memory of the application"))
+    }
+
     /// Makes a block of this arena over the storage of another arena's block, the root, which outlives the new block.
     /// The block reports its storage through [`Block::backing`](crate::Block::backing). If both arenas are native to
     /// one device, core keeps using the root's host memory unless the new block comes with its own.

@@ -118,3 +118,55 @@ impl NewBlock {
         self
     }
 }
+
+/// A block that a backend made over memory of the application, with the container that owns the memory.
+///
+/// [`RawBuffer::attach_block`](crate::RawBuffer::attach_block) makes it the storage of a buffer, and
+/// [`RawBuffer::into_container`](crate::RawBuffer::into_container) gives the container back.
+pub struct ExternalBlock<C> {
+    pub(crate) new: NewBlock,
+    pub(crate) container: Arc<C>,
+}
+
+impl<C: Any + Send + Sync> ExternalBlock<C> {
+    /// Joins a new block and its container. A block whose memory goes with the container keeps a reference to it. Until
+    /// that is gone, nobody gets the container.
+    #[must_use]
+    pub fn new(new: NewBlock, container: Arc<C>) -> Self {
+        Self { new, container }
+    }
+
+    /// Returns the size of the memory in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.new.block.len()
+    }
+
+    /// Returns whether there is no memory.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the framework's handle of the memory.
+    #[must_use]
+    pub fn native(&self) -> NativeHandle {
+        self.new.block.native()
+    }
+
+    /// Returns the container, for which the block goes.
+    ///
+    /// # Errors
+    /// The shared container, if the backend keeps a reference to it.
+    pub fn into_container(self) -> Result<C, Arc<C>> {
+        let Self { new, container } = self;
+        drop(new);
+        Arc::try_unwrap(container)
+    }
+}
+
+impl<C> fmt::Debug for ExternalBlock<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ExternalBlock({:?})", self.new.block)
+    }
+}

@@ -22,6 +22,7 @@ use crate::base::range::Span;
 use crate::base::sync::{Arc, Lent, Tracker};
 use crate::memory::block::BlockRef;
 use crate::memory::error::TransferError;
+pub use crate::memory::foreign::Foreign;
 use bytemuck::{Pod, Zeroable};
 use std::any::Any;
 use std::fmt;
@@ -610,13 +611,13 @@ pub(crate) enum CastError {
     Alignment { element_align: usize },
 }
 
-mod sealed {
+pub(crate) mod sealed {
     pub trait Sealed {}
     impl<T> Sealed for Vec<T> {}
     impl<T> Sealed for Box<[T]> {}
 }
 
-/// A container whose elements keep their address when it is moved: `Vec<T>`, `Box<[T]>`.
+/// A container whose elements keep their address when it is moved: `Vec<T>`, `Box<[T]>`, [`Foreign`].
 ///
 /// # Safety
 /// 1. `parts` returns the address and number of live, initialised elements, exclusively owned by the container.

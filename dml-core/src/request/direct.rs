@@ -158,11 +158,14 @@ impl RawBuffer {
         self.0.close(None, || drop(reading));
     }
 
-    /// Closes the buffer and returns the application's container with the latest contents. `reading` keeps them there
-    /// until all other users have left. If several callers ask, one of them gets the container.
-    pub(crate) fn close_taking(&self, reading: Grants) -> Result<External, AcquireError> {
+    /// Closes the buffer and returns the application's container in `arena`, with the latest contents. `reading` keeps them
+    /// there until all other users have left. If several callers ask, one of them gets the container.
+    pub(crate) fn close_taking(&self, reading: Grants, arena: ArenaId) -> Result<External, AcquireError> {
         self.0.close(None, || drop(reading));
-        let (container, is_leaked) = self.0.change(|locked, _| (locked.external.take(), locked.is_leaked));
+        let (container, is_leaked) = self.0.change(|locked, _| {
+            let place = locked.external.iter().position(|(place, _)| *place == arena);
+            (place.map(|place| locked.external.swap_remove(place).1), locked.is_leaked)
+        });
         let buffer = self.0.name();
         container.ok_or(if is_leaked {
             AcquireError::Wedged { buffer }

@@ -31,13 +31,27 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
     #[track_caller]
     pub fn into_vec(self) -> Result<Vec<T>, AcquireError> {
         let view = self.read()?;
-        if !self.raw().has_external() {
+        let Ok(arena) = self.raw().external(is_vec_of::<T>) else {
             let contents = view.to_vec();
             self.raw().close_after(view.into_grants());
             return Ok(contents);
-        }
-        let container = self.raw().close_taking(view.into_grants())?;
-        Ok(vec_of(container).expect("a buffer of this type was made of such a container"))
+        };
+        let container = self.raw().close_taking(view.into_grants(), arena)?;
+        Ok(vec_of(container).expect("a container of this type, as just seen"))
+    }
+
+    /// Closes the buffer and returns the container that was moved in, with the latest contents, as [`into_vec`](Self::into_vec)
+    /// does for vectors. If someone keeps a block of it, the result is a copy ([`Storage`]).
+    ///
+    /// # Errors
+    /// [`AcquireError::NoContainer`] if the buffer holds no such container; as [`into_vec`](Self::into_vec) otherwise.
+    #[track_caller]
+    pub fn into_storage<S: Storage<T>>(self) -> Result<S, AcquireError> {
+        let arena = self.raw().external(|container| container.is::<Owned<T, S>>())?;
+        let view = self.read()?;
+        let container = self.raw().close_taking(view.into_grants(), arena)?;
+        let owned = container.downcast::<Owned<T, S>>();
+        Ok(Owned::take_back(owned.expect("a container of this type, as just seen")))
     }
 
     /// Makes a buffer over storage of the application, which holds its first contents.
@@ -105,7 +119,7 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
             let commit = locked.state.attach(routes, home, brings)?;
             let (container, storage) = offered.take().expect("attached once");
             locked.put(home, storage);
-            locked.external = Some(container);
+            locked.external.push((home, container));
             raw.0.record(|| EventKind::Attached { arena: home, commit });
             Ok(())
         });
@@ -160,6 +174,11 @@ fn attached(platform: &Platform, home: ArenaId, storage: &Backing) -> Result<Blo
     };
     free(platform, home, new.block);
     Err(wrong)
+}
+
+/// Returns whether a container is one that [`vec_of`] returns.
+fn is_vec_of<T: Pod + fmt::Debug + Send + Sync>(container: &External) -> bool {
+    container.is::<Owned<T, Vec<T>>>() || container.is::<Owned<T, Box<[T]>>>()
 }
 
 /// Returns the application's container as a vector, or a copy of it if other references exist.

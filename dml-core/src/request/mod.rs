@@ -8,6 +8,7 @@ pub(crate) mod flight;
 pub(crate) mod grant;
 pub(crate) mod held;
 pub(crate) mod launch;
+pub(crate) mod lent;
 pub(crate) mod platform;
 pub(crate) mod prefetch;
 pub(crate) mod region;

@@ -23,6 +23,7 @@ use super::source::{Line, SourceFile, identifiers};
 /// devices.
 const UNSAFE_PLACES: &[&str] = &[
     "dml-arenas/",
+    "dml-core/src/memory/foreign.rs",
     "dml-core/src/memory/host.rs",
     "dml-core/src/memory/request.rs",
     "dml-workloads/src/prepare/variants.rs",

@@ -1,0 +1,120 @@
+//! Tensors of DLPack in a GPU's memory and in page-locked memory: in as storage, out as grants.
+
+use super::arena::CudaArena;
+use super::external::{ExternalError, Refused, is_page_locked};
+use super::pinned::CudaPinnedArena;
+use crate::dlpack::abi::{CUDA, CUDA_HOST, DLDevice};
+use crate::dlpack::{self, Element, Export, ExportError, ImportError, Place, Tensor, Unexported};
+use dml_core::{Access, Arena, ArenaId, ExternalBlock, Grants, NativeHandle, Region, ViewError};
+
+impl CudaArena {
+    /// Makes a block over a tensor in this GPU's memory. It is deleted with the buffer of which
+    /// [`RawBuffer::attach_block`](dml_core::RawBuffer::attach_block) makes it storage, unless
+    /// [`RawBuffer::into_container`](dml_core::RawBuffer::into_container) has it back.
+    ///
+    /// The buffer has the tensor's elements in row-major order, as many as [`Tensor::len`].
+    ///
+    /// # Errors
+    /// [`Refused`] with the tensor: [`ExternalError::Tensor`] for one that is read-only, of other elements or on another device, and
+    /// what [`external`](Self::external) refuses.
+    pub fn external_tensor<T: Element>(
+        &self,
+        tensor: Tensor,
+    ) -> Result<ExternalBlock<Tensor>, Box<Refused<Tensor>>> {
+        let own = DLDevice { device_type: CUDA, device_id: self.session.found.device };
+        let (found, bytes) = (tensor.device(), tensor.len().saturating_mul(size_of::<T>() as u64));
+        let checked = match found == own {
+            true => tensor.elements_of::<T>().and_then(|address| tensor.writable().map(|()| address)),
+            false => Err(ImportError::Device {
+                found,
+                expected: format!("device {} of type {CUDA}", own.device_id),
+            }),
+        };
+        match checked {
+            // SAFETY: who handed the tensor over promised that the elements are there until it is deleted (1), used by nobody
+            // else (2), and that commands on them have ended (3). They are aligned for their type (4), and any thread may
+            // delete it (5).
+            Ok(address) => unsafe { self.external(NativeHandle(address), bytes, tensor) },
+            Err(cause) => Err(Box::new(Refused { cause: ExternalError::Tensor(cause), container: tensor })),
+        }
+    }
+
+    /// Makes a tensor of granted bytes in this GPU's memory, as [`dlpack::export`](crate::dlpack::export) does of the host's.
+    ///
+    /// The bytes can be read in any stream at once: what brought them has ended. The deleter waits for all work of the device's
+    /// primary context, because nobody tells in which streams the consumer has used the memory, and then ends the grants. A
+    /// consumer in another context waits for its own work before it deletes the tensor.
+    ///
+    /// # Errors
+    /// [`Unexported`] with the grants: [`ExportError::View`], [`ExportError::Shape`], and [`ExportError::Elsewhere`] for
+    /// grants of another arena.
+    pub fn export<T: Element>(
+        &self,
+        grants: Grants,
+        region: &impl Region,
+        shape: &[u64],
+    ) -> Result<Export, Box<Unexported<Grants>>> {
+        match self.place(&grants, region) {
+            Ok(place) => Export::at::<T>(grants, region, shape, place),
+            Err(cause) => Err(Box::new(Unexported { cause, kept: grants })),
+        }
+    }
+
+    fn place(&self, grants: &Grants, region: &impl Region) -> Result<Place, ExportError> {
+        let (granted, is_read_only) = match grants.granted(region, Access::ReadWrite) {
+            Ok(granted) => (granted, false),
+            Err(ViewError::NotWritable { .. }) => (grants.granted(region, Access::ReadOnly)?, true),
+            Err(error) => return Err(error.into()),
+        };
+        let (block, span) = granted;
+        if block.is_some_and(|block| self.admit(block).is_err()) {
+            let buffer = region.buffer().name();
+            return Err(ExportError::Elsewhere { buffer, expected: "this GPU's memory" });
+        }
+        let address = block.map_or(0, |block| block.native().0 + span.start() as usize);
+        let session = self.session.clone();
+        Ok(Place {
+            address: std::ptr::without_provenance_mut(address),
+            bytes: span.len(),
+            device: DLDevice { device_type: CUDA, device_id: session.found.device },
+            is_read_only,
+            settle: Some(Box::new(move || session.settle())),
+        })
+    }
+}
+
+impl CudaPinnedArena {
+    /// Makes a tensor of granted bytes in page-locked memory, as [`dlpack::export`](crate::dlpack::export) does of other memory of
+    /// the host. The grants may be main memory's, where that shares this arena's storage.
+    ///
+    /// GPUs may still transfer the memory when the consumer calls the deleter, which waits for all work of the primary context of
+    /// the first GPU. A consumer that uses other GPUs waits for these itself.
+    ///
+    /// # Errors
+    /// [`Unexported`] with the grants: [`ExportError::View`], [`ExportError::Shape`], and [`ExportError::Elsewhere`] for
+    /// memory that is not page-locked by this arena.
+    pub fn export<T: Element>(
+        &self,
+        grants: Grants,
+        region: &impl Region,
+        shape: &[u64],
+    ) -> Result<Export, Box<Unexported<Grants>>> {
+        let buffer = region.buffer();
+        let arenas = buffer.platform().arenas().iter();
+        let own = arenas.map(|arena| (**arena).downcast_ref::<Self>());
+        let own = own.zip(0..).find(|(arena, _)| arena.is_some_and(|arena| std::ptr::eq(arena, self)));
+        let is_shared = own.is_some_and(|(_, own)| {
+            let shares = |arena| arena == ArenaId(own) || buffer.shares_storage(arena, ArenaId(own));
+            grants.arena(region).is_ok_and(shares)
+        });
+        let buffer = buffer.name();
+        let export = dlpack::export::<T>(grants, region, shape)?;
+        let session = self.session().clone();
+        if export.address().is_some_and(|address| !is_shared || !is_page_locked(&session, address)) {
+            let cause = ExportError::Elsewhere { buffer, expected: "page-locked memory" };
+            return Err(Box::new(Unexported { cause, kept: export.into_grants() }));
+        }
+        let device = DLDevice { device_type: CUDA_HOST, device_id: 0 };
+        Ok(export.on(device, Box::new(move || session.settle())))
+    }
+}

@@ -1,0 +1,132 @@
+//! Memory of the application in any arena: moved into a buffer as a block, and handed back when the buffer closes.
+
+use crate::base::guard::guard;
+use crate::base::id::ArenaId;
+use crate::base::sync::Arc;
+use crate::buffer::RawBuffer;
+use crate::buffer::error::{AcquireError, Unattached};
+use crate::buffer::lock::External;
+use crate::buffer::storage::{ArenaStorage, FreeOrder};
+use crate::memory::block::ExternalBlock;
+use crate::memory::error::AllocError;
+use crate::platform::Platform;
+use crate::state::{AttachRefusal, Brings, EventKind};
+use std::any::Any;
+
+impl RawBuffer {
+    /// Moves memory of the application into the buffer, as its storage in `arena`, which has none yet. The bytes there become the
+    /// contents of the whole buffer, as if a kernel had overwritten it. Nothing is copied. [`into_container`](Self::into_container)
+    /// hands the memory back with the latest contents.
+    ///
+    /// This is [`Buffer::attach_external`](crate::Buffer::attach_external) for memory that the host does not address: an arena's
+    /// backend makes the block. It does not wait: a kernel that holds some of the bytes, and a request that waits, are in the way.
+    ///
+    /// # Errors
+    /// [`Unattached`] with the block. Its cause is [`AcquireError::NotAttachable`] with an [`AttachRefusal`],
+    /// [`AcquireError::Alloc`] if the block is not new or not of that arena, or [`AcquireError::NoSuchArena`].
+    pub fn attach_block<C: Any + Send + Sync>(
+        &self,
+        arena: ArenaId,
+        block: ExternalBlock<C>,
+    ) -> Result<(), Box<Unattached<ExternalBlock<C>>>> {
+        self.attach_lent(arena, block, Brings::Contents)
+    }
+
+    /// As [`attach_block`](Self::attach_block), but the memory only serves as storage. The contents of the buffer stay as they are,
+    /// and are brought there when they are next needed there.
+    ///
+    /// # Errors
+    /// As [`attach_block`](Self::attach_block).
+    pub fn attach_block_storage<C: Any + Send + Sync>(
+        &self,
+        arena: ArenaId,
+        block: ExternalBlock<C>,
+    ) -> Result<(), Box<Unattached<ExternalBlock<C>>>> {
+        self.attach_lent(arena, block, Brings::Room)
+    }
+
+    fn attach_lent<C: Any + Send + Sync>(
+        &self,
+        arena: ArenaId,
+        mut external: ExternalBlock<C>,
+        brings: Brings,
+    ) -> Result<(), Box<Unattached<ExternalBlock<C>>>> {
+        let platform = self.platform();
+        if let Err(cause) = platform.knows(arena) {
+            return Err(Box::new(Unattached { cause, storage: external }));
+        }
+        let (buffer, name, len) = (self.name(), self.0.arena_name(arena), self.len());
+        let bytes = match admitted(platform, arena, &mut external) {
+            Ok(bytes) => bytes,
+            Err(cause) => {
+                let cause = AcquireError::Alloc { buffer, arena: name, cause };
+                return Err(Box::new(Unattached { cause, storage: external }));
+            }
+        };
+        let mut offered = Some(external);
+        let attached = self.0.change(|locked, routes| {
+            if bytes != len {
+                return Err(AttachRefusal::Length { bytes, len });
+            }
+            let commit = locked.state.attach(routes, arena, brings)?;
+            let ExternalBlock { new, container } = offered.take().expect("attached once");
+            locked.put(arena, ArenaStorage::new(new.block, new.host, FreeOrder::External));
+            locked.external.push((arena, container as External));
+            self.0.record(|| EventKind::Attached { arena, commit });
+            Ok(())
+        });
+        match (attached, offered) {
+            (Err(reason), Some(storage)) => {
+                let cause = AcquireError::NotAttachable { buffer, arena: name, reason };
+                Err(Box::new(Unattached { cause, storage }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Closes the buffer and returns the container of the memory that was moved in, with the latest contents of the buffer, after
+    /// all other grants and prefetches have ended. The kernels and transfers of this library that used the memory have
+    /// ended, too, so it can be used at once, in any order.
+    ///
+    /// As with [`Buffer::into_vec`](crate::Buffer::into_vec), the call never returns if a grant or view was leaked. A buffer that
+    /// holds several storages of the application gives one back. The others go with its last handle.
+    ///
+    /// # Errors
+    /// [`AcquireError::NoContainer`] if the buffer holds no container of this type, and errors of an acquire for reading all of the
+    /// buffer in that arena: the buffer is then unchanged. [`AcquireError::Closed`] or `NoContainer` if another caller was first.
+    /// [`AcquireError::ContainerKept`] if someone keeps a block of it: the container is dropped with that block.
+    /// [`AcquireError::Wedged`] if an arena broke its contract meanwhile; the container is then leaked.
+    #[track_caller]
+    pub fn into_container<C: Any + Send + Sync>(self) -> Result<C, AcquireError> {
+        let arena = self.external(|container| container.is::<C>())?;
+        let reading = self.platform().acquire_in(arena).read(&self).wait()?;
+        let container = self.close_taking(reading, arena)?.downcast::<C>();
+        let container = container.expect("a container of this type, as just seen");
+        Arc::try_unwrap(container).map_err(|_| AcquireError::ContainerKept { buffer: self.name() })
+    }
+}
+
+/// Checks that the block is a new one of the arena, and returns its size. Asking the block and the arena runs their code,
+/// which may panic or lie.
+fn admitted<C>(
+    platform: &Platform,
+    arena: ArenaId,
+    external: &mut ExternalBlock<C>,
+) -> Result<u64, AllocError> {
+    let name = platform.desc(arena).name.clone();
+    let new = &mut external.new;
+    if !new.is_new() {
+        return Err(AllocError::NotNew { arena: name });
+    }
+    let asked = guard(|| {
+        platform.arena(arena).admit(&new.block)?;
+        Ok((new.is_over(None), new.block.len()))
+    });
+    let panicked = |message| Err(AllocError::Panicked { arena: name.clone(), message });
+    match asked.unwrap_or_else(panicked)? {
+        // An arena may keep a clone of what it was asked about.
+        _ if !new.is_new() => Err(AllocError::NotNew { arena: name }),
+        (false, _) => Err(AllocError::OtherStorage { arena: name }),
+        (true, bytes) => Ok(bytes),
+    }
+}
