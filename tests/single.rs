@@ -42,8 +42,9 @@ fn devices(folder: &Path) -> Vec<String> {
 #[test]
 fn every_device_is_measured_or_left_out_with_a_reason() {
     let folder = folder("single_all");
-    let (measured, others): (Vec<_>, Vec<_>) =
-        devices(&folder).into_iter().partition(|name| name == "cpu" || name.starts_with("opencl:"));
+    let (measured, others): (Vec<_>, Vec<_>) = devices(&folder)
+        .into_iter()
+        .partition(|name| name == "cpu" || name.starts_with("opencl:") || name.starts_with("cuda:"));
     let arguments = ["reproduce", "single", "--size", "tiny", "--runs", "1", "--json"];
     let result: Value = serde_json::from_str(&printed(&folder, &arguments)).expect("JSON");
     assert_eq!(

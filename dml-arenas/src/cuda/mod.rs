@@ -35,6 +35,7 @@ pub(crate) mod discover;
 mod error;
 mod kernel;
 mod kernel_cache;
+pub mod native;
 mod page_lock;
 mod pinned;
 mod session;

@@ -77,6 +77,7 @@ fn check_table1(options: &ReproduceOptions) -> Result<(), Failure> {
         ("--time-limit", workers.time_limit.is_some()),
         ("--policy", options.policy.is_some()),
         ("--memory", options.memory.is_some()),
+        ("--pinned", options.pinned.pinned.is_some()),
         ("--output", options.output.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
