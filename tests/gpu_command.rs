@@ -132,6 +132,36 @@ fn a_gpu_that_is_not_there_is_named_with_what_is_missing() {
 }
 
 #[test]
+fn a_table_of_a_gpu_that_is_not_there_says_what_is_missing() {
+    let folder = folder("no_table");
+    let missing = missing(&folder);
+    let said = refused(&folder, 1, &["reproduce", "table1", "--size", "tiny", "--devices", "cuda:99"]);
+    assert!(said.contains("table1 needs a CUDA device: cuda:99 cannot be used"), "{said}");
+    assert!(missing.iter().all(|reason| said.contains(reason)), "{said}");
+}
+
+/// By hand in both memories, and on the layer.
+#[test]
+fn table1_is_reproduced_on_a_gpu() {
+    let Some(folder) = has_gpu("table1") else { return };
+    let arguments = ["reproduce", "table1", "--size", "tiny", "--runs", "1", "--devices", "cuda:0"];
+    let (result, _) = json(&folder, &arguments);
+    let rows = result["rows"].as_array().expect("a list");
+    assert_eq!((rows.len(), &result["verified"]), (3, &true.into()));
+    for row in rows {
+        for mode in ["hand", "hand_pinned", "noopt", "opt"] {
+            assert!(row[mode]["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{row}");
+        }
+        assert!(row["hand_bound"].is_null() && row["ratios"]["opt_over_hand_bound"].is_null(), "{row}");
+        for ratio in ["opt_over_hand", "opt_over_hand_pinned", "noopt_over_hand"] {
+            assert!(row["ratios"][ratio].as_f64().is_some_and(|ratio| ratio > 0.0), "{row}");
+        }
+    }
+    let text = String::from_utf8(dml(&folder, &arguments).stdout).expect("text");
+    assert!(text.contains("over hand_pinned") && !text.contains("hand_bound"), "{text}");
+}
+
+#[test]
 fn the_hand_written_program_runs_beside_in_either_memory() {
     let Some(folder) = has_gpu("native") else { return };
     for workload in Workload::ALL.map(Workload::name) {

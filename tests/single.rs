@@ -106,7 +106,6 @@ fn a_wrong_request_is_named_and_exits_with_2() {
         (&["single", "--devices", "cpu,cpu"], "twice"),
         (&["single", "--runs", "0"], "0"),
         (&["single", "--memory", "unified"], "unified"),
-        (&["table1", "--devices", "cpu"], "--devices means nothing to table1"),
         (&["single", "--policy", "static"], "--policy means nothing to single"),
         (&["single", "--output", "."], "--output means nothing to single"),
         (&["table1", "--memory", "bound"], "--memory means nothing to table1"),

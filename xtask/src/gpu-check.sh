@@ -28,6 +28,7 @@ check() {
     step conformance ./test-conformance cuda::
     step native ./test-cuda_native
     step single ./test-single
+    step table1 ./test-table1 on_cuda
     unset DML_EXPECT
     step speed ./cuda_speed
     for workload in $workloads; do
@@ -39,6 +40,7 @@ check() {
         step "$workload-by-hand" ./dml bench "$workload" --devices cuda:0 --native --runs 9
         step "$workload-by-hand-pinned" ./dml bench "$workload" --devices cuda:0 --native --runs 9 --pinned 16G
     done
+    step table ./dml reproduce table1 --devices cuda:0 --runs 20 --markdown
     step one-device ./dml reproduce single --devices cuda:0 --runs 5 --markdown
     step one-device-pinned ./dml reproduce single --devices cuda:0 --runs 5 --pinned 16G --markdown
     if ./dml devices | grep -q '^cuda:1 '; then

@@ -13,8 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 /// The test programs that use GPUs, by package.
-const TESTS: &[(&str, &[&str])] =
-    &[("dml-arenas", &["conformance", "cuda", "cuda_loss", "cuda_native"]), ("dml-workloads", &["single"])];
+const TESTS: &[(&str, &[&str])] = &[
+    ("dml-arenas", &["conformance", "cuda", "cuda_loss", "cuda_native"]),
+    ("dml-workloads", &["single", "table1"]),
+];
 
 /// `cargo xtask gpu-check`: builds the command, the tests of the CUDA arenas and what measures them, and puts them beside a
 /// script into `target/carry`.

@@ -257,7 +257,8 @@ pub(crate) struct ReproduceOptions {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: Option<u32>,
 
-    /// Devices to use, as for bench; not of table1. Of single: all that have a hand-written form by default.
+    /// Devices to use, as for bench. Of table1: one, opencl:N or cuda:N, opencl:0 by default. Of single: all that have a hand-written
+    /// form by default.
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) devices: Vec<String>,
 
