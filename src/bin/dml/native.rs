@@ -107,8 +107,6 @@ fn argument(argument: &PlainArgument) -> BaselineArg {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dml::prelude::*;
-    use dml_workloads::prepare::{Input, Workload};
 
     #[test]
     fn each_framework_has_its_language_and_others_have_no_program() {
@@ -125,6 +123,9 @@ mod tests {
     #[cfg(feature = "cuda")]
     #[test]
     fn a_gpu_that_is_not_there_is_named() {
+        use dml::prelude::*;
+        use dml_workloads::prepare::{Input, Workload};
+
         let options = DiscoverOptions::default().only(["cpu"]);
         let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
         let host = [platform.host().expect("there is a processor")];
