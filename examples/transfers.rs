@@ -13,6 +13,7 @@
 //! allocated before the other kind and one after it, and a run is timed as the mean of both.
 
 use dml::arenas::OpenClArena;
+use dml::arenas::native::HandWritten;
 use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
 use dml::arenas::opencl::{KernelArg, Launch, OpenClKernel};
 use dml::core::InFlight;

@@ -55,7 +55,12 @@ fn number(value: &Value, field: &str) -> f64 {
 fn bad_usage_is_named_and_exits_with_2() {
     let folder = folder("usage");
     for (arguments, named) in [
-        (&["reproduce", "table1", "--devices", "cpu"][..], "--devices means nothing to table1"),
+        (&["reproduce", "table1", "--devices", "cpu"][..], "on one OpenCL or CUDA device, not cpu"),
+        (
+            &["reproduce", "table1", "--devices", "opencl:0,cuda:0"],
+            "one OpenCL or CUDA device, not opencl:0, cuda:0",
+        ),
+        (&["reproduce", "table1", "--pinned", "1M"], "--pinned means nothing to table1"),
         (&["reproduce", "table1", "--limit", "cpu=1"], "--limit means nothing to table1"),
         (&["reproduce", "table1", "--offload", "1"], "--offload means nothing to table1"),
         (&["reproduce", "table1", "--pin", "offload:0=0"], "--pin means nothing to table1"),

@@ -50,6 +50,8 @@ pub mod launch;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 mod locked;
 pub mod main_mem;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+pub mod native;
 pub mod null;
 #[cfg(all(feature = "offload", target_os = "linux"))]
 pub mod offload;

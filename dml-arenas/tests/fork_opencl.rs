@@ -8,6 +8,7 @@ mod common;
 mod forks;
 
 use common::{with_opencl, with_opencl_options};
+use dml_arenas::native::HandWritten;
 use dml_arenas::opencl::native::hand::Device;
 use dml_arenas::opencl::native::{Baseline, BaselineArg, BaselineError, BaselineSpec};
 use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};

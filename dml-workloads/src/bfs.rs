@@ -32,10 +32,13 @@ pub const LOCAL_SIZE: u64 = 256;
 /// on are left alone.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/bfs.cl");
 
-/// The name of the kernel in [`OPENCL_SOURCE`] that goes from the nodes of a level to their neighbours.
+/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+pub const CUDA_SOURCE: &str = include_str!("kernels/bfs.cu");
+
+/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`] that goes from the nodes of a level to their neighbours.
 pub const OPENCL_VISIT: &str = "visit";
 
-/// The name of the kernel in [`OPENCL_SOURCE`] that makes the neighbours the next level.
+/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`] that makes the neighbours the next level.
 pub const OPENCL_ADVANCE: &str = "advance";
 
 /// How large a problem is.

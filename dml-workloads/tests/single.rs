@@ -1,5 +1,5 @@
 //! One device through the runtime beside the same kernel without DML, on the devices that are there. Without an OpenCL device
-//! the tests of it say so and pass, unless `DML_EXPECT=opencl`.
+//! or a CUDA device the tests of it say so and pass, unless `DML_EXPECT` names `opencl` or `cuda`.
 
 #![cfg(all(feature = "opencl", not(dml_loom)))]
 
@@ -11,9 +11,10 @@ fn bench(test: &str, device: &str, memory: Memory) -> Option<Bench> {
     match Bench::open(device, memory) {
         Ok(bench) => Some(bench),
         Err(SingleError::Discover(reason)) if device != "cpu" => {
-            let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
-            assert!(!expected, "DML_EXPECT names opencl, and there is no device: {reason}");
-            eprintln!("SKIPPED {test}: no OpenCL device: {reason}");
+            let kind = device.split(':').next().expect("a name has a first part");
+            let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains(kind));
+            assert!(!expected, "DML_EXPECT names {kind}, and there is no device: {reason}");
+            eprintln!("SKIPPED {test}: no {kind} device: {reason}");
             None
         }
         Err(error) => panic!("{error}"),
@@ -22,8 +23,13 @@ fn bench(test: &str, device: &str, memory: Memory) -> Option<Bench> {
 
 #[test]
 fn both_sides_have_equal_results_on_every_device_and_memory() {
-    for (device, memory) in [("cpu", Memory::Found), ("opencl:0", Memory::Found), ("opencl:0", Memory::Bound)]
-    {
+    for (device, memory) in [
+        ("cpu", Memory::Found),
+        ("opencl:0", Memory::Found),
+        ("opencl:0", Memory::Bound),
+        ("cuda:0", Memory::Found),
+        ("cuda:0", Memory::PageLocked { limit_bytes: 1 << 20 }),
+    ] {
         let Some(bench) = bench("both_sides_have_equal_results", device, memory) else { continue };
         assert_eq!(bench.name(), device);
         assert!(bench.units() > 0 && !bench.description().is_empty());
@@ -50,9 +56,11 @@ fn a_size_is_found_by_runs_of_the_hand_written_program() {
 
 #[test]
 fn a_device_that_is_not_there_is_named() {
-    let refused = Bench::open("opencl:99", Memory::Found).unwrap_err();
-    assert!(
-        matches!(refused, SingleError::Discover(_)) && refused.to_string().contains("opencl:99"),
-        "{refused}"
-    );
+    for device in ["opencl:99", "cuda:99"] {
+        let refused = Bench::open(device, Memory::Found).unwrap_err();
+        assert!(
+            matches!(refused, SingleError::Discover(_)) && refused.to_string().contains(device),
+            "{refused}"
+        );
+    }
 }

@@ -27,12 +27,23 @@ check() {
     step interop ./test-cuda_interop
     step loss ./test-cuda_loss --nocapture
     step conformance ./test-conformance cuda::
+    step native ./test-cuda_native
+    step single ./test-single
+    step table1 ./test-table1 on_cuda
     unset DML_EXPECT
     step speed ./cuda_speed
     for workload in $workloads; do
         step "$workload" ./dml bench "$workload" --devices cuda:0 --runs 5
         step "$workload-with-cpu" ./dml bench "$workload" --devices cpu,cuda:0 --runs 5
     done
+    # Beside the same kernels by hand, with ordinary memory and with page-locked memory on both sides.
+    for workload in $workloads; do
+        step "$workload-by-hand" ./dml bench "$workload" --devices cuda:0 --native --runs 9
+        step "$workload-by-hand-pinned" ./dml bench "$workload" --devices cuda:0 --native --runs 9 --pinned 16G
+    done
+    step table ./dml reproduce table1 --devices cuda:0 --runs 20 --markdown
+    step one-device ./dml reproduce single --devices cuda:0 --runs 5 --markdown
+    step one-device-pinned ./dml reproduce single --devices cuda:0 --runs 5 --pinned 16G --markdown
     if ./dml devices | grep -q '^cuda:1 '; then
         for workload in $workloads; do
             step "$workload-on-two" ./dml bench "$workload" --devices cuda:0,cuda:1 --runs 5

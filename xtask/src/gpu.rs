@@ -12,8 +12,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// The test programs of `dml-arenas` that use GPUs.
-const TESTS: &[&str] = &["conformance", "cuda", "cuda_interop", "cuda_loss"];
+/// The test programs that use GPUs, by package.
+const TESTS: &[(&str, &[&str])] = &[
+    ("dml-arenas", &["conformance", "cuda", "cuda_interop", "cuda_loss", "cuda_native"]),
+    ("dml-workloads", &["single", "table1"]),
+];
 
 /// `cargo xtask gpu-check`: builds the command, the tests of the CUDA arenas and what measures them, and puts them beside a
 /// script into `target/carry`.
@@ -50,9 +53,10 @@ pub(crate) fn check(arguments: &[String]) -> Result<(), Failure> {
         ended(carry(&folder, &carried, name_of))
     });
     report.step("tests", || {
-        let mut command = cargo(["test", "--release", "--no-run", "--package", "dml-arenas"]);
+        let mut command = cargo(["test", "--release", "--no-run"]);
         command.env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_RELEASE_STRIP", "true");
-        command.args(TESTS.iter().flat_map(|test| ["--test", test]));
+        command.args(TESTS.iter().flat_map(|(package, _)| ["--package", package]));
+        command.args(TESTS.iter().flat_map(|(_, tests)| tests.iter()).flat_map(|test| ["--test", test]));
         match command.stdin(Stdio::null()).stdout(Stdio::null()).output() {
             Ok(output) if output.status.success() => {
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -13,11 +13,11 @@ use cudarc::driver::sys::{
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{Arena, BlockRef, Fence, LaunchArg, Misfit, Scalar, TransferError};
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::fmt;
 
 /// The size of `DmlItems`, the parameter that tells a kernel its items.
-const ITEMS_BYTES: usize = 48;
+pub(super) const ITEMS_BYTES: usize = 48;
 /// How much local memory a kernel has without being asked, in bytes.
 const LOCAL_BYTES: u64 = 48 << 10;
 /// The size of a block of threads where the launch leaves it open.
@@ -121,6 +121,64 @@ impl Launch {
     }
 }
 
+/// Returns the numbers of blocks of threads, and of threads in each, for a kernel that allows so many threads in a block.
+/// `None` for more than can be counted.
+pub(super) fn shape(launch: &Launch, max_local: u64) -> Option<([u32; 3], [u32; 3])> {
+    let (mut grid, mut local) = ([1; 3], [1; 3]);
+    let is_line = launch.items[1..] == [1, 1] && launch.local[1..].iter().all(|&local| local <= 1);
+    for axis in 0..3 {
+        let size = match launch.local[axis] {
+            0 if axis == 0 => USUAL_LOCAL,
+            size => size.max(1),
+        };
+        // Groups of several axes have their shape for a reason. Those of one may be smaller.
+        let size = if is_line { size.min(max_local) } else { size };
+        let blocks = launch.items[axis].div_ceil(size);
+        blocks.checked_mul(size)?.checked_add(launch.offset[axis])?;
+        if blocks > MOST_BLOCKS[axis] {
+            return None;
+        }
+        grid[axis] = u32::try_from(blocks).ok()?;
+        local[axis] = u32::try_from(size).ok()?;
+    }
+    Some((grid, local))
+}
+
+/// Loads machine code or PTX into the current context. With a failure comes what the driver says of the code, if anything.
+pub(super) fn load_module(mut code: Vec<u8>) -> Result<CUmodule, (Failure, String)> {
+    // The text ends with a zero, which machine code ignores.
+    code.push(0);
+    let (mut module, mut log) = (std::ptr::null_mut(), vec![0_u8; 8 << 10]);
+    let mut options =
+        [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    // The driver takes a size in the place of an address.
+    let size = std::ptr::without_provenance_mut::<c_void>(log.len());
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), size];
+    // SAFETY: code that ends with a zero, and two options with their values: a buffer and its size. The call writes a
+    // handle, and at most so much of a log.
+    let loaded = check("cuModuleLoadDataEx", unsafe {
+        let code = code.as_ptr().cast();
+        cuModuleLoadDataEx(&raw mut module, code, 2, options.as_mut_ptr(), values.as_mut_ptr())
+    });
+    loaded.map_err(|failure| {
+        (failure, String::from_utf8_lossy(&log).trim_matches(['\0', '\n', ' ']).to_owned())
+    })?;
+    Ok(module)
+}
+
+/// Returns a kernel of a module of the current context, with the most threads of a block.
+pub(super) fn find_function(module: CUmodule, name: &CStr) -> Result<(CUfunction, u64), Failure> {
+    let (mut function, mut max_local) = (std::ptr::null_mut(), 0);
+    // SAFETY: a live module and a text that ends with a zero; the call writes a handle.
+    let found = unsafe { cuModuleGetFunction(&raw mut function, module, name.as_ptr()) };
+    check("cuModuleGetFunction", found)?;
+    let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
+    // SAFETY: a live function; the call writes a number.
+    let asked = unsafe { cuFuncGetAttribute(&raw mut max_local, attribute, function) };
+    check("cuFuncGetAttribute", asked)?;
+    Ok((function, u64::try_from(max_local).unwrap_or(1).max(1)))
+}
+
 /// A parameter of a kernel: where it lies among the others, and its size, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Parameter {
@@ -149,13 +207,13 @@ impl CudaArena {
         let program = self.program(source, name, options)?;
         let lost = Failure { call: "cuCtxPushCurrent", code: CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED };
         let _entered = session.enter().map_err(|_| framework(lost))?;
-        let mut function = std::ptr::null_mut();
-        // SAFETY: a live module and a text that ends with a zero; the call writes a handle.
-        let found = unsafe { cuModuleGetFunction(&raw mut function, program.module.0, kernel_name.as_ptr()) };
-        if found == CUresult::CUDA_ERROR_NOT_FOUND {
-            return Err(BuildError::NoKernel { arena: arena.clone(), kernel: name.to_owned() });
-        }
-        check("cuModuleGetFunction", found).map_err(framework)?;
+        let found = find_function(program.module.0, &kernel_name);
+        let (function, max_local) = found.map_err(|failure| match failure.code {
+            CUresult::CUDA_ERROR_NOT_FOUND => {
+                BuildError::NoKernel { arena: arena.clone(), kernel: name.to_owned() }
+            }
+            _ => framework(failure),
+        })?;
         let mut parameters = Vec::new();
         loop {
             let (mut offset, mut bytes) = (0, 0);
@@ -167,16 +225,11 @@ impl CudaArena {
             }
             parameters.push(Parameter { offset, bytes });
         }
-        let mut max_local = 0;
-        let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
-        // SAFETY: a live function; the call writes a number.
-        let asked = unsafe { cuFuncGetAttribute(&raw mut max_local, attribute, function) };
-        check("cuFuncGetAttribute", asked).map_err(framework)?;
         Ok(CudaKernel {
             name: name.into(),
             arena: arena.clone(),
             parameters,
-            max_local: u64::try_from(max_local).unwrap_or(1).max(1),
+            max_local,
             function: Raw(function),
             local_bytes: Mutex::new(LOCAL_BYTES),
             program,
@@ -234,29 +287,12 @@ impl CudaArena {
     }
 
     /// Loads machine code or PTX.
-    fn load(&self, kernel: &str, mut code: Vec<u8>) -> Result<Program, BuildError> {
-        // The text ends with a zero, which machine code ignores.
-        code.push(0);
+    fn load(&self, kernel: &str, code: Vec<u8>) -> Result<Program, BuildError> {
         let lost = Failure { call: "cuCtxPushCurrent", code: CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED };
         let _entered = self.session.enter().map_err(|_| self.not_built(kernel, lost))?;
-        let (mut module, mut log) = (std::ptr::null_mut(), vec![0_u8; 8 << 10]);
-        let mut options =
-            [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-        // The driver takes a size in the place of an address.
-        let size = std::ptr::without_provenance_mut::<c_void>(log.len());
-        let mut values = [log.as_mut_ptr().cast::<c_void>(), size];
-        // SAFETY: code that ends with a zero, and two options with their values: a buffer and its size. The call writes a
-        // handle, and at most so much of a log.
-        let loaded = check("cuModuleLoadDataEx", unsafe {
-            let code = code.as_ptr().cast();
-            cuModuleLoadDataEx(&raw mut module, code, 2, options.as_mut_ptr(), values.as_mut_ptr())
-        });
-        loaded.map_err(|failure| {
-            let log = String::from_utf8_lossy(&log).trim_matches(['\0', '\n', ' ']).to_owned();
-            match failure.code {
-                _ if log.is_empty() => self.not_built(kernel, failure),
-                _ => BuildError::Compile { arena: self.desc().name.clone(), kernel: kernel.to_owned(), log },
-            }
+        let module = load_module(code).map_err(|(failure, log)| match failure.code {
+            _ if log.is_empty() => self.not_built(kernel, failure),
+            _ => BuildError::Compile { arena: self.desc().name.clone(), kernel: kernel.to_owned(), log },
         })?;
         Ok(Program { module: Raw(module), session: self.session.clone() })
     }
@@ -358,7 +394,8 @@ impl CudaKernel {
             let reason = format!("kernel {} has no DmlItems, so its items begin at zero", self.name);
             return Err(invalid(reason));
         }
-        let (grid, local) = self.shape(&launch).map_err(invalid)?;
+        let uncountable = || format!("kernel {}: {launch:?} exceeds what can be counted", self.name);
+        let (grid, local) = shape(&launch, self.max_local).ok_or_else(|| invalid(uncountable()))?;
         let (mut packed, mut blocks, mut local_bytes) = (Packed::new(&self.parameters), Vec::new(), 0_u64);
         let mut places = self.parameters.iter();
         for (index, arg) in args.iter().enumerate() {
@@ -401,29 +438,6 @@ impl CudaKernel {
                 cuLaunchKernel(self.function.0, gx, gy, gz, x, y, z, shared, stream, params, extra)
             })
         }
-    }
-
-    /// Returns the numbers of blocks of threads, and of threads in each.
-    fn shape(&self, launch: &Launch) -> Result<([u32; 3], [u32; 3]), String> {
-        let uncountable = || format!("kernel {}: {launch:?} exceeds what can be counted", self.name);
-        let (mut grid, mut local) = ([1; 3], [1; 3]);
-        let is_line = launch.items[1..] == [1, 1] && launch.local[1..].iter().all(|&local| local <= 1);
-        for axis in 0..3 {
-            let size = match launch.local[axis] {
-                0 if axis == 0 => USUAL_LOCAL,
-                size => size.max(1),
-            };
-            // Groups of several axes have their shape for a reason. Those of one may be smaller.
-            let size = if is_line { size.min(self.max_local) } else { size };
-            let blocks = launch.items[axis].div_ceil(size);
-            let padded = blocks.checked_mul(size).and_then(|padded| padded.checked_add(launch.offset[axis]));
-            if padded.is_none() || blocks > MOST_BLOCKS[axis] {
-                return Err(uncountable());
-            }
-            grid[axis] = u32::try_from(blocks).map_err(|_| uncountable())?;
-            local[axis] = u32::try_from(size).map_err(|_| uncountable())?;
-        }
-        Ok((grid, local))
     }
 
     /// Lets the kernel have so much local memory.

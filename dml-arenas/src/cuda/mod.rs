@@ -41,6 +41,7 @@ mod error;
 mod external;
 mod kernel;
 mod kernel_cache;
+pub mod native;
 mod page_lock;
 mod pinned;
 mod session;

@@ -100,6 +100,15 @@ impl Drop for Reservation {
     }
 }
 
+/// Makes a context current on this thread.
+///
+/// # Errors
+/// The failed call.
+pub(super) fn enter<'a>(context: Raw<CUcontext>) -> Result<Entered<'a>, Failure> {
+    push(context.0)?;
+    Ok(Entered { _on_thread: PhantomData })
+}
+
 fn push(context: CUcontext) -> Result<(), Failure> {
     // SAFETY: a context that is retained while anything uses it.
     check("cuCtxPushCurrent", unsafe { cuCtxPushCurrent_v2(context) })
@@ -109,7 +118,8 @@ fn pop() {
     drop(Entered { _on_thread: PhantomData });
 }
 
-fn stream() -> Result<Raw<CUstream>, Failure> {
+/// Makes a stream of the current context.
+pub(super) fn stream() -> Result<Raw<CUstream>, Failure> {
     let mut stream = std::ptr::null_mut();
     let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
     // SAFETY: a context is current, and the call writes a handle.
@@ -118,7 +128,7 @@ fn stream() -> Result<Raw<CUstream>, Failure> {
 }
 
 /// Makes a pool of the device's memory, or returns `None` where the driver has none.
-fn pool(found: &Found) -> Option<Raw<CUmemoryPool>> {
+pub(super) fn pool(found: &Found) -> Option<Raw<CUmemoryPool>> {
     if !found.has_pools {
         return None;
     }
@@ -200,8 +210,7 @@ impl Session {
         if !self.is_here() {
             return Err(TransferError::DeviceLost);
         }
-        push(self.context.0).map_err(|failure| self.failed(failure))?;
-        Ok(Entered { _on_thread: PhantomData })
+        enter(self.context).map_err(|failure| self.failed(failure))
     }
 
     /// Returns a stream and the context as numbers.

@@ -2,12 +2,13 @@
 //! order in which devices are numbered.
 
 pub mod hand;
-mod host_pages;
 
 use super::device::{Part, list};
 use super::error::words;
 use crate::fork::Origin;
-use host_pages::HostPages;
+use crate::native::HandWritten;
+use crate::native::host_pages::HostPages;
+pub use crate::native::{BaselineArg, BaselineError, BaselineSpec};
 use opencl3::command_queue::CommandQueue;
 use opencl3::context::Context;
 use opencl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, CL_MAP_FAILURE, ClError};
@@ -19,79 +20,10 @@ use opencl3::program::Program;
 use opencl3::types::{CL_BLOCKING, CL_NON_BLOCKING, cl_map_flags, cl_mem};
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
-use thiserror::Error;
-
-/// One argument of the kernel, with its data.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum BaselineArg {
-    /// A buffer written before every run.
-    Input(Vec<u8>),
-    /// A buffer of this many bytes, read after every run.
-    Output(usize),
-    /// A `uint`.
-    U32(u32),
-    /// A `ulong`.
-    U64(u64),
-    /// A `float`.
-    F32(f32),
-}
-
-/// What the baseline runs, and on which device.
-#[derive(Clone, Debug)]
-pub struct BaselineSpec<'a> {
-    /// The N of `opencl:N`.
-    pub device: usize,
-    /// The number of compute units to use; `None` for all.
-    pub limit: Option<u32>,
-    /// The source, in OpenCL C.
-    pub source: &'a str,
-    /// The kernel's name in the source.
-    pub kernel: &'a str,
-    /// The compiler's options.
-    pub options: &'a str,
-    /// The arguments in order.
-    pub args: Vec<BaselineArg>,
-    /// The number of work-items, along one or two dimensions; one along the second if there is one dimension only. It is
-    /// padded to a multiple of `local`, so the kernel must check its bound.
-    pub items: [usize; 2],
-    /// The size of a work-group; zero leaves it to the driver. Along one dimension it is cut to what the kernel allows.
-    pub local: [usize; 2],
-}
-
-/// Why the baseline could not be made or run.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum BaselineError {
-    /// The device cannot be used.
-    #[error("opencl:{device} cannot be used: {reason}")]
-    Device {
-        /// The device's number.
-        device: usize,
-        /// Why the device cannot be used.
-        reason: String,
-    },
-    /// The compiler refused the source.
-    #[error("building kernel {kernel} failed:\n{log}")]
-    Build {
-        /// The kernel's name.
-        kernel: String,
-        /// The compiler's log.
-        log: String,
-    },
-    /// A call failed.
-    #[error("OpenCL failed: {message} (code {code})")]
-    Call {
-        /// The OpenCL error code.
-        code: i32,
-        /// The code in words.
-        message: String,
-    },
-}
 
 impl From<ClError> for BaselineError {
     fn from(error: ClError) -> Self {
-        Self::Call { code: error.0, message: words(error.0) }
+        Self::Call { framework: "OpenCL", code: i64::from(error.0), message: words(error.0) }
     }
 }
 
@@ -206,13 +138,11 @@ impl Baseline {
         let objects = Objects { slots, kernel, queue, _program, _context, _part, global, local, storage };
         Ok(Self { objects: ManuallyDrop::new(objects), origin: Origin::here() })
     }
+}
 
-    /// Hands the inputs to the device, runs the kernel over all work-items, brings the outputs back, and waits once for all of
-    /// these. Returns how long that took. Where the buffers stand on the host's memory, the host takes them back before.
-    ///
-    /// # Errors
-    /// [`BaselineError::Call`] if a call fails, and in a fork.
-    pub fn run(&mut self) -> Result<Duration, BaselineError> {
+impl HandWritten for Baseline {
+    /// Where the buffers stand on the host's memory, the host takes them back before the clock runs.
+    fn run(&mut self) -> Result<Duration, BaselineError> {
         if !self.origin.is_here() {
             return Err(ClError(CL_DEVICE_NOT_AVAILABLE).into());
         }
@@ -228,12 +158,7 @@ impl Baseline {
         Ok(start.elapsed())
     }
 
-    /// The bytes of the `index`-th output buffer, as of the last run that succeeded.
-    ///
-    /// # Panics
-    /// When the arguments have fewer outputs.
-    #[must_use]
-    pub fn output(&self, index: usize) -> &[u8] {
+    fn output(&self, index: usize) -> &[u8] {
         let mut outputs = self.objects.slots.iter().filter(|slot| slot.is_output);
         &outputs.nth(index).unwrap_or_else(|| panic!("the kernel has no output {index}")).data
     }
@@ -356,7 +281,7 @@ fn set_scalar<T: Copy>(kernel: &Kernel, index: u32, value: T) -> Result<(), ClEr
 }
 
 fn open(device: usize, limit: Option<u32>) -> Result<Part, BaselineError> {
-    let unusable = |reason| BaselineError::Device { device, reason };
+    let unusable = |reason| BaselineError::Device { device: format!("opencl:{device}"), reason };
     let listing = list().map_err(unusable)?;
     let count = listing.found.len();
     let found =

@@ -385,7 +385,8 @@ fn a_large_gpu_of_which_nothing_is_known_is_not_kept_from_its_work() {
         travel: [LARGE_GPU.travel[0], per_item],
         ..LARGE_GPU
     };
-    let rows: [(&str, u64, u64, &dyn Fn(f64) -> f64, Truth, f64); 16] = [
+    type Row<'a> = (&'a str, u64, u64, &'a dyn Fn(f64) -> f64, Truth, f64);
+    let rows: [Row<'_>; 16] = [
         ("mandelbrot 2M", 1 << 21, 256, &mandelbrot, gpu(90.0, 110e-6, 0.3e-9), 2.8),
         ("mandelbrot 16M", 1 << 24, 256, &mandelbrot, gpu(90.0, 110e-6, 0.3e-9), 1.5),
         ("mandelbrot 70M", 70_300_000, 256, &mandelbrot, gpu(90.0, 110e-6, 0.3e-9), 1.3),

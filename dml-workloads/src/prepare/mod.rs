@@ -365,11 +365,21 @@ pub enum PlainArgument {
     F32(f32),
 }
 
+/// A language that the frameworks' compilers take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Language {
+    /// That of OpenCL devices.
+    OpenClC,
+    /// That of CUDA devices. A kernel has one more parameter than it has arguments: its items.
+    CudaC,
+}
+
 /// A kernel and its arguments without any of DML, for a baseline.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Plain {
-    /// OpenCL C.
+    /// The source, in the language asked for.
     pub source: &'static str,
     /// The kernel's name.
     pub kernel: &'static str,
@@ -436,8 +446,8 @@ pub trait Prepared: fmt::Debug + Send + Sync {
         Err(VerifyError::NoPicture { workload: self.workload() })
     }
 
-    /// The same kernel and data for a hand-written program.
-    fn plain(&self) -> Plain;
+    /// The same kernel and data for a hand-written program; `None` if there is no kernel in the language.
+    fn plain(&self, language: Language) -> Option<Plain>;
 
     /// Checks the outputs of a hand-written program, given as bytes in the order of the arguments.
     ///

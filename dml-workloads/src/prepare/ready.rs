@@ -1,7 +1,9 @@
 //! A recipe with its buffers on a platform.
 
-use super::recipe::{Argument, Groups, Outputs, Recipe};
-use super::{Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, on_host, variants};
+use super::recipe::{Argument, Groups, Outputs, Program, Recipe};
+use super::{
+    Language, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, on_host, variants,
+};
 use crate::check::Mismatch;
 use dml_core::{Access, AcquireError, DeviceId, Platform, RawBuffer, Scalar};
 use dml_scheduler::Kernel;
@@ -100,7 +102,11 @@ impl<R: Recipe> Prepared for Ready<R> {
         Ok(picture.write(path)?)
     }
 
-    fn plain(&self) -> Plain {
+    fn plain(&self, language: Language) -> Option<Plain> {
+        let program = match language {
+            Language::OpenClC => R::OPENCL,
+            Language::CudaC => R::CUDA?,
+        };
         let plain = |argument: Argument<'_>| match argument {
             Argument::Input { contents, .. } => PlainArgument::Input(contents.to_vec()),
             Argument::Output { bytes, .. } => PlainArgument::Output(bytes),
@@ -115,8 +121,8 @@ impl<R: Recipe> Prepared for Ready<R> {
             Groups::Line(local) => ([self.items(), 1], [local, 1]),
             Groups::Rows { columns, local } => ([columns, self.items()], local),
         };
-        let (source, kernel) = (R::OPENCL.source, R::OPENCL.kernel);
-        Plain { source, kernel, arguments, items, local_size }
+        let Program { source, kernel } = program;
+        Some(Plain { source, kernel, arguments, items, local_size })
     }
 
     fn verify_plain(&self, outputs: &[&[u8]]) -> Result<(), Mismatch> {

@@ -3,7 +3,10 @@
 use super::SingleError;
 use crate::matmul::{self, Problem};
 use crate::prepare::{Input, Recipe};
-use dml_arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
+#[cfg(feature = "cuda")]
+use dml_arenas::cuda;
+use dml_arenas::native::{BaselineArg, BaselineSpec, HandWritten};
+use dml_arenas::opencl;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::time::{Duration, Instant};
 
@@ -14,13 +17,16 @@ pub(super) enum Form {
     Threads(u32),
     /// Straight OpenCL on the device of this number.
     OpenCl(usize),
+    /// Straight on the driver of CUDA, on the device of this number.
+    #[cfg(feature = "cuda")]
+    Cuda(usize),
 }
 
 /// A program and its data, ready to run.
 #[derive(Debug)]
 pub(super) enum Hand {
     Threads { pool: ThreadPool, problem: Problem, out: Vec<f32> },
-    OpenCl(Box<Baseline>),
+    Device(Box<dyn HandWritten>),
 }
 
 impl Hand {
@@ -36,24 +42,13 @@ impl Hand {
                 Ok(Self::Threads { pool, out: vec![f32::NAN; problem.a().len()], problem })
             }
             Form::OpenCl(device) => {
-                let input = |matrix: &[f32]| BaselineArg::Input(bytemuck::cast_slice(matrix).to_vec());
-                let spec = BaselineSpec {
-                    device,
-                    limit: None,
-                    source: matmul::OPENCL_SOURCE,
-                    kernel: matmul::OPENCL_KERNEL,
-                    options: "",
-                    args: vec![
-                        input(problem.a()),
-                        input(problem.b()),
-                        BaselineArg::Output(size_of_val(problem.a())),
-                        BaselineArg::U32(edge as u32),
-                        BaselineArg::U64(edge),
-                    ],
-                    items: [edge as usize; 2],
-                    local: matmul::LOCAL_SIZE.map(|size| size as usize),
-                };
-                Ok(Self::OpenCl(Box::new(Baseline::suited(spec)?)))
+                let spec = spec(device, matmul::OPENCL_SOURCE, &problem);
+                Ok(Self::Device(Box::new(opencl::native::Baseline::suited(spec)?)))
+            }
+            #[cfg(feature = "cuda")]
+            Form::Cuda(device) => {
+                let spec = spec(device, matmul::CUDA_SOURCE, &problem);
+                Ok(Self::Device(Box::new(cuda::native::Baseline::suited(spec)?)))
             }
         }
     }
@@ -69,7 +64,7 @@ impl Hand {
                 pool.install(|| matmul::host(0..edge, edge, a, b, out));
                 Ok(begun.elapsed())
             }
-            Self::OpenCl(baseline) => Ok(baseline.run()?),
+            Self::Device(program) => Ok(program.run()?),
         }
     }
 
@@ -77,7 +72,29 @@ impl Hand {
     pub(super) fn output(&self) -> &[f32] {
         match self {
             Self::Threads { out, .. } => out,
-            Self::OpenCl(baseline) => bytemuck::cast_slice(baseline.output(0)),
+            Self::Device(program) => bytemuck::cast_slice(program.output(0)),
         }
+    }
+}
+
+/// The product on a device of this number, with the kernel in the language of its framework.
+fn spec(device: usize, source: &'static str, problem: &Problem) -> BaselineSpec<'static> {
+    let input = |matrix: &[f32]| BaselineArg::Input(bytemuck::cast_slice(matrix).to_vec());
+    let edge = problem.items();
+    BaselineSpec {
+        device,
+        limit: None,
+        source,
+        kernel: matmul::OPENCL_KERNEL,
+        options: "",
+        args: vec![
+            input(problem.a()),
+            input(problem.b()),
+            BaselineArg::Output(size_of_val(problem.a())),
+            BaselineArg::U32(edge as u32),
+            BaselineArg::U64(edge),
+        ],
+        items: [edge as usize; 2],
+        local: matmul::LOCAL_SIZE.map(|size| size as usize),
     }
 }

@@ -1,7 +1,7 @@
 //! One device through the runtime beside the same kernel without DML: what co-execution costs where there is nothing to share.
 //!
 //! ```text
-//!   Bench::open(device) ─▶ edge_for(length) ─▶ measure ─┬─ by hand: threads of a pool, or straight OpenCL
+//!   Bench::open(device) ─▶ edge_for(length) ─▶ measure ─┬─ by hand: threads of a pool, straight OpenCL, straight CUDA
 //!                                                       └─ Coexecutor over this device alone
 //! ```
 //! The kernel is [`matmul`]: regular, with results that are exact, so that both sides can be compared bit by bit.
@@ -12,7 +12,8 @@
 //! 2. **Both sides time the same**: from inputs in the host's memory to a result that the host can read. Devices are open, kernels
 //!    built and buffers made before.
 //! 3. **By hand is as a good programmer writes it for this sort of device**: on a device that shares the host's memory buffers stand on
-//!    that memory and nothing is copied; elsewhere inputs are written and the result is read, and all of it is waited for once.
+//!    that memory and nothing is copied; elsewhere inputs are written and the result is read, and all of it is waited for once. A
+//!    GPU of CUDA transfers them between its memory and page-locked memory.
 //! 4. **Results are compared after every pair**, and DML's is judged by the reference at the end. It was overwritten before each run.
 //!
 //! # Source
@@ -23,7 +24,7 @@ mod hand;
 
 use crate::matmul;
 use crate::prepare::{Input, PrepareError, Prepared, VerifyError, Workload};
-use dml_arenas::opencl::native::BaselineError;
+use dml_arenas::native::BaselineError;
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena};
 use dml_core::{AcquireError, ArenaKind, ConfigError, DeviceId, Platform, ViewError};
 use dml_scheduler::metrics::Summary;
@@ -298,12 +299,18 @@ fn form(platform: &Platform, device: DeviceId) -> Result<Form, &'static str> {
     }
     let arena = platform.home(device).map(|home| platform.arena(home));
     let arena = arena.ok_or("it has no memory")?;
+    let number = |kind: &str| {
+        let number = desc.name.strip_prefix(kind).and_then(|number| number.parse().ok());
+        number.ok_or("its name has no number to find it by")
+    };
     if arena.downcast_ref::<OpenClArena>().is_some() {
-        let number = desc.name.strip_prefix("opencl:").and_then(|number| number.parse().ok());
-        return number.map(Form::OpenCl).ok_or("its name has no number to find it by");
+        return number("opencl:").map(Form::OpenCl);
+    }
+    #[cfg(feature = "cuda")]
+    if arena.downcast_ref::<dml_arenas::CudaArena>().is_some() {
+        return number("cuda:").map(Form::Cuda);
     }
     Err(match arena.desc().kind {
-        ArenaKind("cuda") => "no program for CUDA is written yet",
         ArenaKind("offload") => "a worker is reached through DML alone",
         _ => "there is no program for its memory",
     })
@@ -318,6 +325,12 @@ pub enum Memory {
     Found,
     /// In main memory, where the device can be bound to it (`DiscoverOptions::bind`), as a program by hand has it that shares memory.
     Bound,
+    /// In page-locked memory of at most so many bytes, where a GPU of CUDA transfers it (`DiscoverOptions::cuda_pinned`), as a
+    /// program by hand has it.
+    PageLocked {
+        /// The most bytes that main memory's buffers may have.
+        limit_bytes: u64,
+    },
 }
 
 /// One device, ready to be measured.
@@ -338,6 +351,9 @@ impl Bench {
         let options = DiscoverOptions::default().only([device]);
         let options = match memory {
             Memory::Bound if device.starts_with("opencl:") => options.bind(device),
+            Memory::PageLocked { limit_bytes } if device.starts_with("cuda:") => {
+                options.cuda_pinned(limit_bytes)
+            }
             _ => options,
         };
         let platform = Platform::builder().discover_with(&options)?.build()?;

@@ -4,7 +4,7 @@
 
 use super::{Checking, Mode, Operations, Problem, Row, Run, Table1Error};
 use crate::{bfs, matmul, vecadd};
-use dml_arenas::opencl::native::BaselineError;
+use dml_arenas::native::BaselineError;
 use dml_arenas::opencl::native::hand::{Arg, Buffer, Calls, Commands, Device, Kernel, MapFor};
 use std::time::{Duration, Instant};
 

@@ -1,32 +1,98 @@
-//! The programs on the data layer. They are the same in both modes: only the platform differs.
+//! The programs on the data layer. They are the same in both modes and on both frameworks: only the platform differs, and who has
+//! made the storage that the program fills and reads.
 
-use super::{Checking, DEVICE, Mode, Operations, Problem, Row, Run, Table1Error};
+use super::{Checking, Mode, Operations, Problem, Row, Run, Table1Error};
 use crate::{bfs, matmul, vecadd};
-use dml_arenas::opencl::{Grid, KernelArg, Launch, OpenClKernel};
-use dml_arenas::{Discover, DiscoverOptions, OpenClArena};
-use dml_core::{Buffer, ConfigError, DeviceId, Fence, Grants, Operation, Platform, Region};
-use dml_core::{TransferError, ViewError};
+#[cfg(feature = "cuda")]
+use dml_arenas::CudaArena;
+#[cfg(feature = "cuda")]
+use dml_arenas::cuda;
+use dml_arenas::{Discover, DiscoverOptions, OpenClArena, opencl};
+#[cfg(feature = "cuda")]
+use dml_core::Scalar;
+use dml_core::{
+    BlockRef, Buffer, ConfigError, DeviceId, Fence, Grants, Operation, Platform, Region, TransferError,
+    ViewError,
+};
 use std::time::{Duration, Instant};
+
+/// A kernel of the device's framework.
+#[derive(Debug)]
+enum Kernel {
+    OpenCl(opencl::OpenClKernel),
+    #[cfg(feature = "cuda")]
+    Cuda(cuda::CudaKernel),
+}
+
+/// One argument of a kernel.
+#[derive(Clone, Copy, Debug)]
+enum Arg<'a> {
+    Block(&'a BlockRef),
+    U32(u32),
+    U64(u64),
+}
+
+/// Elements before the clock runs: what the layer makes a buffer of then, or a buffer of page-locked memory.
+#[derive(Debug)]
+enum Given<T: Element> {
+    Vector(Vec<T>),
+    #[cfg(feature = "cuda")]
+    Buffer(Buffer<T>),
+}
 
 /// A platform, and the kernels of one row on its device.
 #[derive(Debug)]
 pub(super) struct Layered {
     platform: Platform,
     device: DeviceId,
-    kernels: Vec<OpenClKernel>,
+    kernels: Vec<Kernel>,
     mode: Mode,
+    /// Whether main memory's buffers are page-locked.
+    #[cfg(feature = "cuda")]
+    is_pinned: bool,
 }
 
 impl Layered {
-    pub(super) fn new(options: &DiscoverOptions, row: Row, mode: Mode) -> Result<Self, Table1Error> {
+    pub(super) fn new(
+        options: &DiscoverOptions,
+        row: Row,
+        mode: Mode,
+        device: &str,
+    ) -> Result<Self, Table1Error> {
         let platform = dml_core::PlatformBuilder::default().discover_with(options)?.build()?;
-        let device = platform.device(DEVICE)?;
+        let device = platform.device(device)?;
         let arena = platform.home(device).map(|home| platform.arena(home));
-        let arena = arena.and_then(|arena| arena.downcast_ref::<OpenClArena>());
-        let arena = arena.expect("an OpenCL device has an OpenCL arena");
-        let (source, names) = row.kernels();
-        let kernels = names.iter().map(|name| arena.kernel(source, name, "")).collect::<Result<_, _>>()?;
-        Ok(Self { device, kernels, mode, platform })
+        let arena = arena.expect("a device that kernels run on has an arena");
+        let kernels = match arena.downcast_ref::<OpenClArena>() {
+            Some(arena) => {
+                let (source, names) = row.kernels();
+                let made = names.iter().map(|name| Ok(Kernel::OpenCl(arena.kernel(source, name, "")?)));
+                made.collect::<Result<_, Table1Error>>()?
+            }
+            #[cfg(feature = "cuda")]
+            None => {
+                let arena = arena.downcast_ref::<CudaArena>();
+                let arena = arena.expect("a device of a table is of OpenCL or of CUDA");
+                let (source, names) = row.cuda_kernels();
+                let made = names.iter().map(|name| Ok(Kernel::Cuda(arena.kernel(source, name, "")?)));
+                made.collect::<Result<_, Table1Error>>()?
+            }
+            #[cfg(not(feature = "cuda"))]
+            None => unreachable!("a device of a table is of OpenCL"),
+        };
+        #[cfg(feature = "cuda")]
+        let is_pinned = platform
+            .arenas()
+            .iter()
+            .any(|arena| arena.downcast_ref::<dml_arenas::CudaPinnedArena>().is_some());
+        Ok(Self {
+            device,
+            kernels,
+            mode,
+            #[cfg(feature = "cuda")]
+            is_pinned,
+            platform,
+        })
     }
 
     pub(super) fn description(&self) -> &str {
@@ -42,20 +108,16 @@ impl Layered {
     }
 
     fn vecadd(&self, problem: &vecadd::Problem, checking: Checking) -> Result<Run, Table1Error> {
-        let (a, b) = (problem.a().to_vec(), problem.b().to_vec());
-        let out = vec![f32::NAN; a.len()];
+        let (a, b) = (self.given(problem.a())?, self.given(problem.b())?);
+        let out = self.given(&vec![f32::NAN; problem.a().len()])?;
         let begun = self.begin();
         let (a, b, out) = (self.over(a)?, self.over(b)?, self.over(out)?);
         let grants = self.platform.acquire(self.device).read(&a).read(&b).write(&out).wait()?;
-        let args = [
-            block(&grants, &a)?,
-            block(&grants, &b)?,
-            block(&grants, &out)?,
-            KernelArg::U64(problem.items()),
-        ];
-        let launch = Launch { offset: 0, items: problem.items(), local: vecadd::LOCAL_SIZE };
+        let args =
+            [block(&grants, &a)?, block(&grants, &b)?, block(&grants, &out)?, Arg::U64(problem.items())];
+        let (items, local) = ([problem.items(), 1], [vecadd::LOCAL_SIZE, 1]);
         // SAFETY: the kernel touches elements below its last argument, and writes `out` alone; the grants last until its end.
-        let fence = self.launched(unsafe { self.kernels[0].launch(&args, launch) })?;
+        let fence = self.launched(unsafe { self.kernels[0].launch(&args, items, local) })?;
         grants.in_flight(fence).wait()?.release()?;
         let seen = out.read()?;
         let run = self.ended(begun);
@@ -64,8 +126,8 @@ impl Layered {
     }
 
     fn matmul(&self, problem: &matmul::Problem, checking: Checking) -> Result<Run, Table1Error> {
-        let (a, b) = (problem.a().to_vec(), problem.b().to_vec());
-        let (edge, out) = (problem.items(), vec![f32::NAN; a.len()]);
+        let (a, b) = (self.given(problem.a())?, self.given(problem.b())?);
+        let (edge, out) = (problem.items(), self.given(&vec![f32::NAN; problem.a().len()])?);
         let begun = self.begin();
         let (a, b, out) = (self.over(a)?, self.over(b)?, self.over(out)?);
         let grants = self.platform.acquire(self.device).read(&a).read(&b).write(&out).wait()?;
@@ -73,13 +135,12 @@ impl Layered {
             block(&grants, &a)?,
             block(&grants, &b)?,
             block(&grants, &out)?,
-            KernelArg::U32(edge as u32),
-            KernelArg::U64(edge),
+            Arg::U32(edge as u32),
+            Arg::U64(edge),
         ];
-        let grid = Grid { offset: [0; 2], items: [edge; 2], local: matmul::LOCAL_SIZE };
         // SAFETY: the kernel touches rows and columns below `edge`, which every matrix has, and writes `out` alone; the grants last
         // until its end.
-        let fence = self.launched(unsafe { self.kernels[0].launch_grid(&args, grid) })?;
+        let fence = self.launched(unsafe { self.kernels[0].launch(&args, [edge; 2], matmul::LOCAL_SIZE) })?;
         grants.in_flight(fence).wait()?.release()?;
         let seen = out.read()?;
         let run = self.ended(begun);
@@ -88,11 +149,13 @@ impl Layered {
     }
 
     fn bfs(&self, problem: &bfs::Problem, checking: Checking) -> Result<Run, Table1Error> {
-        let (nodes, edges) = (problem.nodes().to_vec(), problem.edges().to_vec());
+        let (nodes, edges) = (self.given(problem.nodes())?, self.given(problem.edges())?);
         let bfs::State { level, next, visited, cost } = problem.state();
-        let found = vec![u32::MAX];
-        let end = KernelArg::U64(problem.items());
-        let launch = Launch { offset: 0, items: problem.items(), local: bfs::LOCAL_SIZE };
+        let (level, next) = (self.given(&level)?, self.given(&next)?);
+        let (visited, cost) = (self.given(&visited)?, self.given(&cost)?);
+        let found = self.given(&[u32::MAX])?;
+        let end = Arg::U64(problem.items());
+        let (items, local) = ([problem.items(), 1], [bfs::LOCAL_SIZE, 1]);
         let [visit, advance] = &self.kernels[..] else { unreachable!("the search has two kernels") };
         let begun = self.begin();
         let (nodes, edges, cost) = (self.over(nodes)?, self.over(edges)?, self.over(cost)?);
@@ -114,9 +177,9 @@ impl Layered {
             let advance_args = [level_arg, next_arg, visited_arg, block(found.raw())?, end];
             // SAFETY: all buffers have an element per node, but for the edges, which name nodes of the graph, and the flag. The kernel
             // touches the elements of these, and writes neither nodes nor edges; the grants last until its end.
-            let visiting = self.launched(unsafe { visit.launch(&visit_args, launch) })?;
+            let visiting = self.launched(unsafe { visit.launch(&visit_args, items, local) })?;
             // SAFETY: as above.
-            let advancing = self.launched(unsafe { advance.launch(&advance_args, launch) })?;
+            let advancing = self.launched(unsafe { advance.launch(&advance_args, items, local) })?;
             let grants = grants.in_flight(advancing).wait()?;
             visiting.wait()?;
             grants.release()?;
@@ -130,12 +193,26 @@ impl Layered {
         Ok(run)
     }
 
-    /// Makes a buffer over a vector of the application.
-    fn over<T>(&self, vector: Vec<T>) -> Result<Buffer<T>, ConfigError>
-    where
-        T: bytemuck::Pod + std::fmt::Debug + Send + Sync,
-    {
-        self.platform.buffer_from(vector).map_err(|unstored| unstored.cause)
+    /// Writes elements where the program has them before it begins: into a vector, or into a buffer of page-locked memory.
+    fn given<T: Element>(&self, elements: &[T]) -> Result<Given<T>, Table1Error> {
+        #[cfg(feature = "cuda")]
+        if self.is_pinned {
+            let buffer = self.platform.buffer::<T>(elements.len() as u64).build()?;
+            let mut view = buffer.write()?;
+            view.copy_from_slice(elements);
+            view.release()?;
+            return Ok(Given::Buffer(buffer));
+        }
+        Ok(Given::Vector(elements.to_vec()))
+    }
+
+    /// Makes a buffer over what the application has.
+    fn over<T: Element>(&self, given: Given<T>) -> Result<Buffer<T>, ConfigError> {
+        match given {
+            Given::Vector(vector) => self.platform.buffer_from(vector).map_err(|unstored| unstored.cause),
+            #[cfg(feature = "cuda")]
+            Given::Buffer(buffer) => Ok(buffer),
+        }
     }
 
     /// Counts a kernel that was launched.
@@ -166,7 +243,60 @@ impl Layered {
     }
 }
 
+/// What the table's buffers hold.
+trait Element: bytemuck::Pod + std::fmt::Debug + Send + Sync {}
+
+impl<T: bytemuck::Pod + std::fmt::Debug + Send + Sync> Element for T {}
+
+impl Kernel {
+    /// Starts the kernel over items along two axes.
+    ///
+    /// # Safety
+    /// 1. With these arguments and items, the kernel touches only the bytes of its arguments' blocks.
+    unsafe fn launch(
+        &self,
+        args: &[Arg<'_>],
+        items: [u64; 2],
+        local: [u64; 2],
+    ) -> Result<Fence, TransferError> {
+        match self {
+            Self::OpenCl(kernel) => {
+                use opencl::KernelArg;
+                let args = args.iter().map(|arg| match *arg {
+                    Arg::Block(block) => KernelArg::Block(block),
+                    Arg::U32(value) => KernelArg::U32(value),
+                    Arg::U64(value) => KernelArg::U64(value),
+                });
+                let (args, grid) = (args.collect::<Vec<_>>(), opencl::Grid { offset: [0; 2], items, local });
+                match items {
+                    [items, 1] => {
+                        let launch = opencl::Launch { offset: 0, items, local: local[0] };
+                        // SAFETY: the caller answers for what the kernel touches (1).
+                        unsafe { kernel.launch(&args, launch) }
+                    }
+                    // SAFETY: as above.
+                    _ => unsafe { kernel.launch_grid(&args, grid) },
+                }
+            }
+            #[cfg(feature = "cuda")]
+            Self::Cuda(kernel) => {
+                use cuda::KernelArg;
+                let args = args.iter().map(|arg| match *arg {
+                    Arg::Block(block) => KernelArg::Block(block),
+                    Arg::U32(value) => KernelArg::Scalar(Scalar::U32(value)),
+                    Arg::U64(value) => KernelArg::Scalar(Scalar::U64(value)),
+                });
+                let [across, down] = items;
+                let [x, y] = local;
+                let launch = cuda::Launch { offset: [0; 3], items: [across, down, 1], local: [x, y, 1] };
+                // SAFETY: the caller answers for what the kernel touches (1).
+                unsafe { kernel.launch(&args.collect::<Vec<_>>(), launch) }
+            }
+        }
+    }
+}
+
 /// The storage of a granted buffer as an argument. None of the table's buffers is empty.
-fn block<'a>(grants: &'a Grants, buffer: &impl Region) -> Result<KernelArg<'a>, ViewError> {
-    Ok(KernelArg::Block(grants.block(buffer)?.expect("the buffers of the table have bytes")))
+fn block<'a>(grants: &'a Grants, buffer: &impl Region) -> Result<Arg<'a>, ViewError> {
+    Ok(Arg::Block(grants.block(buffer)?.expect("the buffers of the table have bytes")))
 }

@@ -10,7 +10,8 @@ use crate::failure::{self, Failure};
 use crate::figures::{self, Figures};
 use crate::knowledge::Kept;
 use crate::last::Last;
-use crate::machine::Machine;
+use crate::machine::{Machine, pinned_bytes};
+use crate::native::{HostMemory, Native};
 use crate::never_loses;
 use crate::offload;
 use crate::progress::Progress;
@@ -20,14 +21,13 @@ use crate::suite;
 use crate::timeline;
 use crate::{json, table};
 use dml::arenas::energy::{Energy, EnergyError, EnergySources};
-use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
 use dml::core::record::{Event, OPERATIONS};
 use dml::core::{DeviceId, DeviceKind, Operation, Unavailable};
 use dml::prelude::*;
 use dml::scheduler::metrics::Overlap;
 use dml::scheduler::timeline::Trace;
 use dml::scheduler::{Knowledge, Report};
-use dml_workloads::prepare::{Input, PlainArgument, PrepareError, Prepared, Workload};
+use dml_workloads::prepare::{Input, PrepareError, Prepared, Workload};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -217,12 +217,6 @@ struct Timed {
 struct Together {
     timed: Timed,
     overlap: Overlap,
-}
-
-/// The hand-written program and its times.
-struct Native {
-    baseline: Baseline,
-    seconds: Vec<f64>,
 }
 
 impl<'a> Bench<'a> {
@@ -464,6 +458,7 @@ impl<'a> Bench<'a> {
             size: self.prepared.size().into_iter().collect(),
             policy: self.options.policy.to_string(),
             memory: self.options.memory.name(),
+            pinned_bytes: pinned_bytes(self.platform),
             runs: self.options.runs,
             verified: true,
             devices: devices.collect(),
@@ -522,25 +517,17 @@ impl<'a> Bench<'a> {
         all.map(|failure| format!("{}: {}", self.name(failure.device), failure.message)).collect()
     }
 
-    /// The hand-written program for an OpenCL device, where it is asked for.
+    /// The hand-written program for a device, where it is asked for and there is one.
     fn native(&self, device: &str) -> Result<Option<Native>, Failure> {
-        let number = device.strip_prefix("opencl:").and_then(|number| number.parse().ok());
-        let (Some(number), true) = (number, self.options.native && self.prepared.items() > 0) else {
+        if !self.options.native {
             return Ok(None);
+        }
+        // Both sides transfer the same sort of memory.
+        let memory = match pinned_bytes(self.platform) {
+            Some(_) => HostMemory::PageLocked,
+            None => HostMemory::Ordinary,
         };
-        let plain = self.prepared.plain();
-        let spec = BaselineSpec {
-            device: number,
-            limit: self.unit_limit(device)?,
-            source: plain.source,
-            kernel: plain.kernel,
-            options: "",
-            args: plain.arguments.iter().map(baseline_arg).collect(),
-            items: plain.items.map(|items| items as usize),
-            local: plain.local_size.map(|items| items as usize),
-        };
-        let baseline = Baseline::new(spec).map_err(Failure::work)?;
-        Ok(Some(Native { baseline, seconds: Vec::new() }))
+        Native::of(device, self.unit_limit(device)?, memory, self.prepared)
     }
 
     /// The number of units that a device may use: the one that the user gave, otherwise the device's share of the
@@ -561,37 +548,6 @@ impl<'a> Bench<'a> {
 impl Run {
     fn times(&self) -> figures::Times {
         figures::Times { seconds: self.seconds, balance: self.report.balance() }
-    }
-}
-
-impl Native {
-    fn run(&mut self, counts: bool) -> Result<(), Failure> {
-        let duration = self.baseline.run().map_err(Failure::work)?;
-        if counts {
-            self.seconds.push(duration.as_secs_f64());
-        }
-        Ok(())
-    }
-
-    /// The median time, once the result has been checked.
-    fn summary(&self, prepared: &dyn Prepared) -> Result<f64, Failure> {
-        let wrong =
-            |error| Failure::Work(format!("the result of the hand-written program is wrong: {error}"));
-        let outputs: Vec<&[u8]> =
-            (0..prepared.outputs().len()).map(|index| self.baseline.output(index)).collect();
-        prepared.verify_plain(&outputs).map_err(wrong)?;
-        Ok(figures::median(self.seconds.iter().copied()))
-    }
-}
-
-fn baseline_arg(argument: &PlainArgument) -> BaselineArg {
-    match argument {
-        PlainArgument::Input(bytes) => BaselineArg::Input(bytes.clone()),
-        PlainArgument::Output(len) => BaselineArg::Output(*len as usize),
-        PlainArgument::U32(value) => BaselineArg::U32(*value),
-        PlainArgument::U64(value) => BaselineArg::U64(*value),
-        PlainArgument::F32(value) => BaselineArg::F32(*value),
-        other => unreachable!("{other:?} has no counterpart in a hand-written program"),
     }
 }
 
@@ -618,7 +574,8 @@ fn heading(result: &json::Bench) -> String {
     let size: Vec<_> = result.size.iter().map(|(name, value)| format!("{value} {name}")).collect();
     let (size, workload) = (size.join(", "), &result.workload);
     let (policy, memory, runs) = (&result.policy, result.memory, result.runs);
-    format!("{workload}: {size}; policy {policy}; memory {memory}; median of {runs} runs")
+    let pinned = table::pinned(result.pinned_bytes);
+    format!("{workload}: {size}; policy {policy}; memory {memory}{pinned}; median of {runs} runs")
 }
 
 /// What the links were priced by.

@@ -99,6 +99,32 @@ impl WorkerOptions {
     }
 }
 
+/// Page-locked memory for the buffers of main memory.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct PinnedOptions {
+    /// Makes main memory's buffers of page-locked memory, of at most so many bytes (as 4096, 512M or 8G), which GPUs of CUDA
+    /// transfer at the speed of the link. Without such a GPU buffers are of ordinary memory, and a note says so.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) pinned: Option<u64>,
+}
+
+/// A number of bytes that is more than none, in units of 1, 2^10 (K), 2^20 (M) or 2^30 (G).
+fn bytes(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.char_indices().last() {
+        Some((at, 'K')) => (&text[..at], 1 << 10),
+        Some((at, 'M')) => (&text[..at], 1 << 20),
+        Some((at, 'G')) => (&text[..at], 1 << 30),
+        _ => (text, 1_u64),
+    };
+    let number: u64 =
+        number.parse().map_err(|_| "expected a number of bytes, such as 4096, 512M or 8G".to_owned())?;
+    match number.checked_mul(unit) {
+        Some(0) => Err("no buffer is made of no bytes".to_owned()),
+        Some(bytes) => Ok(bytes),
+        None => Err("more bytes than 64 bits can count".to_owned()),
+    }
+}
+
 /// What `dml bench --help` says of the workloads.
 fn workloads_help() -> String {
     format!(
@@ -141,6 +167,9 @@ pub(crate) struct BenchOptions {
     /// Where the memories' storage comes from.
     #[arg(long, default_value = "auto", value_enum)]
     pub(crate) memory: Memory,
+
+    #[command(flatten)]
+    pub(crate) pinned: PinnedOptions,
 
     /// Runs that count, after one that does not.
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
@@ -229,7 +258,8 @@ pub(crate) struct ReproduceOptions {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: Option<u32>,
 
-    /// Devices to use, as for bench; not of table1. Of single: all that have a hand-written form by default.
+    /// Devices to use, as for bench. Of table1: one, opencl:N or cuda:N, opencl:0 by default. Of single: all that have a hand-written
+    /// form by default.
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) devices: Vec<String>,
 
@@ -247,6 +277,9 @@ pub(crate) struct ReproduceOptions {
     /// Where the memories' storage comes from, as for bench; auto by default, of coexec and single.
     #[arg(long, value_enum)]
     pub(crate) memory: Option<Memory>,
+
+    #[command(flatten)]
+    pub(crate) pinned: PinnedOptions,
 
     /// Also writes the table into this folder as markdown, TABLE.md, and of coexec a chart of it, TABLE.svg; not of
     /// table1.
@@ -279,6 +312,7 @@ impl ReproduceOptions {
             powers: Vec::new(),
             size,
             memory,
+            pinned: self.pinned,
             runs: self.runs.unwrap_or(runs),
             longest: 0.0,
             input: None,
@@ -485,6 +519,16 @@ mod tests {
         );
         for wrong in ["", "1,", "3-1", "a", "-1", "0-4294967295", "0-4000,0-4000"] {
             assert!(wrong.parse::<Cores>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_bytes_parse() {
+        let of = ["1", "4096", "3K", "512M", "8G"].map(|text| bytes(text).ok());
+        assert_eq!(of, [1, 4096, 3 << 10, 512 << 20, 8 << 30].map(Some));
+        let too_many = format!("{}G", u64::MAX >> 29);
+        for wrong in ["", "G", "0", "0G", "-1", "1.5G", "1T", "8g", "1 G", "\u{e9}", &too_many] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -16,6 +16,7 @@ pub(crate) struct Bench {
     pub(crate) size: BTreeMap<&'static str, u64>,
     pub(crate) policy: String,
     pub(crate) memory: &'static str,
+    pub(crate) pinned_bytes: Option<u64>,
     pub(crate) runs: u32,
     pub(crate) verified: bool,
     pub(crate) devices: Vec<BenchDevice>,
@@ -251,10 +252,11 @@ pub(crate) struct ReproducedRow {
     pub(crate) row: &'static str,
     pub(crate) size: BTreeMap<&'static str, u64>,
     pub(crate) published: BTreeMap<&'static str, PublishedMode>,
-    pub(crate) hand: ReproducedMode,
-    pub(crate) hand_bound: ReproducedMode,
-    pub(crate) noopt: ReproducedMode,
-    pub(crate) opt: ReproducedMode,
+    pub(crate) hand: Option<ReproducedMode>,
+    pub(crate) hand_bound: Option<ReproducedMode>,
+    pub(crate) hand_pinned: Option<ReproducedMode>,
+    pub(crate) noopt: Option<ReproducedMode>,
+    pub(crate) opt: Option<ReproducedMode>,
     pub(crate) ratios: ReproducedRatios,
 }
 
@@ -277,9 +279,10 @@ pub(crate) struct ReproducedMode {
 /// Medians of the ratios of times in the same round.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ReproducedRatios {
-    pub(crate) opt_over_hand: f64,
-    pub(crate) opt_over_hand_bound: f64,
-    pub(crate) noopt_over_hand: f64,
+    pub(crate) opt_over_hand: Option<f64>,
+    pub(crate) opt_over_hand_bound: Option<f64>,
+    pub(crate) opt_over_hand_pinned: Option<f64>,
+    pub(crate) noopt_over_hand: Option<f64>,
 }
 
 /// What `dml reproduce single` prints.
@@ -289,6 +292,7 @@ pub(crate) struct Single {
     pub(crate) workload: &'static str,
     pub(crate) size: &'static str,
     pub(crate) memory: &'static str,
+    pub(crate) pinned_bytes: Option<u64>,
     pub(crate) runs: u32,
     pub(crate) verified: bool,
     pub(crate) missed: u64,
@@ -345,6 +349,7 @@ pub(crate) struct Coexec {
     pub(crate) size: &'static str,
     pub(crate) policy: String,
     pub(crate) memory: &'static str,
+    pub(crate) pinned_bytes: Option<u64>,
     pub(crate) runs: u32,
     pub(crate) verified: bool,
     pub(crate) rows: Vec<CoexecRow>,

@@ -148,14 +148,16 @@ fn devices(machine: &Machine) -> Vec<String> {
 
 /// What the times depend on beside the machine, for people who read the file, too.
 fn described(options: &BenchOptions, devices: &[String]) -> String {
-    let BenchOptions { policy, powers, size, memory, runs, native, workers, .. } = options;
+    let BenchOptions { policy, powers, size, memory, pinned, runs, native, workers, .. } = options;
     let power = |PerDevice { device, value }: &PerDevice<f64>| format!("{device}={value}");
     let powers = powers.iter().map(power).collect::<Vec<_>>().join(",");
     let pins = workers.pin.iter().map(|pin| format!("{}={:?}", pin.device, pin.value.0));
     let pins = pins.collect::<Vec<_>>().join(",");
     let (size, memory, devices) = (format!("{size:?}").to_lowercase(), memory.name(), devices.join(" + "));
+    // As it was before there was the option, so that suites measured then are found.
+    let pinned = pinned.pinned.map_or_else(String::new, |limit| format!(" pinned {limit}"));
     format!(
-        "size {size}; policy {policy}; memory {memory}; runs {runs}; native {native}; powers {powers:?}; \
+        "size {size}; policy {policy}; memory {memory}{pinned}; runs {runs}; native {native}; powers {powers:?}; \
          pins {pins:?}; devices {devices}"
     )
 }
@@ -230,6 +232,8 @@ mod tests {
             of(&["--size", "8"], &["cpu"]),
             of(&["--policy", "static"], &["cpu"]),
             of(&["--memory", "copy"], &["cpu"]),
+            of(&["--pinned", "1M"], &["cpu"]),
+            of(&["--pinned", "2M"], &["cpu"]),
             of(&["--runs", "3"], &["cpu"]),
             of(&["--native"], &["cpu"]),
             of(&["--powers", "cpu=2"], &["cpu"]),

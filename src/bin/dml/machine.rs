@@ -4,7 +4,8 @@ use crate::cli::{BenchOptions, Memory};
 use crate::failure::Failure;
 use crate::json;
 use crate::speeds::Cache;
-use dml::core::{DeviceId, DeviceKind, Unavailable};
+use dml::arenas::DiscoverError;
+use dml::core::{ArenaKind, DeviceId, DeviceKind, Unavailable};
 use dml::prelude::*;
 
 /// A platform with every limit kept, and the devices to use on it.
@@ -36,11 +37,22 @@ impl Machine {
         if options.memory == Memory::Auto {
             wanted = wanted.in_place();
         }
-        let discover = |options: &DiscoverOptions| {
-            let builder = Platform::builder().discover_with(options).map_err(Failure::usage)?;
-            builder.build().map_err(Failure::work)
-        };
         let mut platform = discover(&wanted)?;
+        if let Some(limit_bytes) = options.pinned.pinned {
+            if options.memory == Memory::Bound {
+                let why = "buffers lie in one memory that all devices use, and no GPU of CUDA does";
+                return Err(Failure::Usage(format!("--pinned with --memory bound: {why}")));
+            }
+            match has_gpu(&platform) {
+                true => {
+                    wanted = wanted.cuda_pinned(limit_bytes);
+                    // Before the next ones are started, the workers go.
+                    drop(platform);
+                    platform = discover(&wanted)?;
+                }
+                false => eprintln!("dml: {}", no_gpu(&platform)),
+            }
+        }
         let mut unavailable = platform.unavailable().to_vec();
         unavailable.retain(|missing| missing.backend != CALIBRATION);
         let mut names = match options.devices.is_empty() {
@@ -90,6 +102,55 @@ impl Machine {
         }
         let link_prices = link_prices(cache, &platform);
         Ok(Self { platform, devices, note, link_prices, unavailable })
+    }
+}
+
+/// Looks for the devices that the options ask for. Whoever names one that is not there is told what its backend lacks.
+pub(crate) fn discover(options: &DiscoverOptions) -> Result<Platform, Failure> {
+    let builder = Platform::builder().discover_with(options).map_err(not_found)?;
+    builder.build().map_err(Failure::work)
+}
+
+/// The failure of a discovery, with what the backend of a missing device says.
+pub(crate) fn not_found(error: DiscoverError) -> Failure {
+    let backend = match &error {
+        DiscoverError::UnknownDevice { name, .. } => name.split(':').next().map(str::to_owned),
+        _ => None,
+    };
+    let plain = DiscoverOptions::default().only(["cpu"]).offload(0);
+    let found = Platform::builder().discover_with(&plain).ok().and_then(|builder| builder.build().ok());
+    let missing = found.iter().flat_map(|platform| platform.unavailable());
+    match missing.into_iter().find(|missing| Some(missing.backend) == backend.as_deref()) {
+        Some(missing) => Failure::Usage(format!("{error}; {missing}")),
+        None => Failure::usage(error),
+    }
+}
+
+/// Whether a GPU of CUDA is among the devices that were opened.
+fn has_gpu(platform: &Platform) -> bool {
+    platform.arenas().iter().any(|arena| arena.desc().kind == ArenaKind("cuda"))
+}
+
+/// Why main memory's buffers are not page-locked although the options ask for it.
+pub(crate) fn no_gpu(platform: &Platform) -> String {
+    let missing = platform.unavailable().iter().find(|missing| missing.backend == "cuda");
+    let why =
+        missing.map_or_else(|| "none is among the devices".to_owned(), |missing| missing.reason.clone());
+    format!("--pinned changes nothing without a GPU of CUDA: {why}")
+}
+
+/// The most bytes of page-locked memory for main memory's buffers, where these are made of it.
+pub(crate) fn pinned_bytes(platform: &Platform) -> Option<u64> {
+    #[cfg(feature = "cuda")]
+    {
+        let arenas = platform.arenas().iter();
+        let mut pinned = arenas.filter_map(|arena| arena.downcast_ref::<dml::arenas::CudaPinnedArena>());
+        pinned.next().map(dml::arenas::CudaPinnedArena::limit_bytes)
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = platform;
+        None
     }
 }
 

@@ -13,6 +13,7 @@ mod json;
 mod knowledge;
 mod last;
 mod machine;
+mod native;
 mod never_loses;
 mod offload;
 mod plan;

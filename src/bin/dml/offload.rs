@@ -24,6 +24,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         ("--policy", options.policy != PolicySpec::default()),
         ("--powers", !options.powers.is_empty()),
         ("--memory", options.memory != Memory::Auto),
+        ("--pinned", options.pinned.pinned.is_some()),
         ("--size", options.size != SizeSpec::Small),
         ("--input", options.input.is_some()),
         ("--output", options.output.is_some()),

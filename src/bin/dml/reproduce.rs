@@ -11,7 +11,9 @@ use crate::progress::Progress;
 use crate::{json, single, table};
 use dml::scheduler::metrics::Summary;
 use dml_workloads::prepare::Input;
-use dml_workloads::table1::{Bench, Measured, Mode, Operations, Published, Row, Table1Error, Timed};
+use dml_workloads::table1::{
+    Bench, DEVICE, Framework, Measured, Mode, Operations, Published, Row, Table1Error, Timed,
+};
 use serde::Serialize;
 use std::path::Path;
 
@@ -66,21 +68,27 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
 /// Rounds of table 1, unless the options say how many: its order repeats after four.
 const TABLE1_RUNS: u32 = 12;
 
-/// Refuses what table 1 has no use for: it always compares programs on `opencl:0`.
+/// Refuses what table 1 has no use for: it always compares programs on one device, with the memories that they have.
 fn check_table1(options: &ReproduceOptions) -> Result<(), Failure> {
     let workers = &options.workers;
     let given = [
-        ("--devices", !options.devices.is_empty()),
         ("--limit", !options.limit.is_empty()),
         ("--offload", workers.offload.is_some()),
         ("--pin", !workers.pin.is_empty()),
         ("--time-limit", workers.time_limit.is_some()),
         ("--policy", options.policy.is_some()),
         ("--memory", options.memory.is_some()),
+        ("--pinned", options.pinned.pinned.is_some()),
         ("--output", options.output.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => Err(Failure::Usage(format!("{option} means nothing to table1"))),
+        None if options.devices.len() > 1 => {
+            let devices = options.devices.join(", ");
+            Err(Failure::Usage(format!(
+                "table1 compares programs on one OpenCL or CUDA device, not {devices}"
+            )))
+        }
         None => Ok(()),
     }
 }
@@ -94,17 +102,20 @@ fn table1(options: &ReproduceOptions) -> Result<(), Failure> {
     };
     let runs = options.runs.unwrap_or(TABLE1_RUNS);
     let rounds = u64::from(runs) + 1;
-    let mut progress = Progress::new(rounds * (Row::ALL.len() * Mode::ALL.len()) as u64);
-    let mut device = String::new();
+    let name = options.devices.first().map_or(DEVICE, String::as_str);
+    let mut progress: Option<Progress> = None;
+    let (mut device, mut framework) = (String::new(), Framework::OpenCl);
     let mut rows = Vec::new();
     for row in Row::ALL {
-        let mut bench = Bench::open(row).map_err(work)?;
-        device = bench.device().to_owned();
+        let mut bench = Bench::open(row, name).map_err(failure_of)?;
+        (device, framework) = (bench.device().to_owned(), bench.framework());
+        let steps = rounds * (Row::ALL.len() * framework.modes().len()) as u64;
+        let progress = progress.get_or_insert_with(|| Progress::new(steps));
         let step = |mode: Mode| progress.step(&format!("{row}: {mode}"));
-        rows.push(bench.measure(size, runs, step).map_err(work)?);
+        rows.push(bench.measure(size, runs, step).map_err(failure_of)?);
     }
     drop(progress);
-    let heading = Heading { device, size: options.size_name(TableSize::Paper), runs };
+    let heading = Heading { device, framework, size: options.size_name(TableSize::Paper), runs };
     match (options.json, options.markdown) {
         (true, _) => json::print(&of_json(&heading, &rows)),
         (false, true) => failure::print(&markdown(&heading, &rows)),
@@ -112,20 +123,25 @@ fn table1(options: &ReproduceOptions) -> Result<(), Failure> {
     }
 }
 
-fn work(error: Table1Error) -> Failure {
-    Failure::work(error)
+/// A device without programs is a wrong request.
+fn failure_of(error: Table1Error) -> Failure {
+    match error {
+        Table1Error::NoProgram { .. } => Failure::usage(error),
+        error => Failure::work(error),
+    }
 }
 
 /// What was measured.
 struct Heading {
     device: String,
+    framework: Framework,
     size: &'static str,
     runs: u32,
 }
 
 impl Heading {
     fn line(&self) -> String {
-        let Self { device, size, runs } = self;
+        let Self { device, size, runs, .. } = self;
         format!("{device}; {size} size; median of {runs} rounds, in which every mode runs once")
     }
 }
@@ -149,10 +165,10 @@ fn of_json(heading: &Heading, rows: &[Measured]) -> json::Reproduced {
 fn row_of_json(measured: &Measured) -> json::ReproducedRow {
     let published = |mode: Mode| measured.row.published(mode).map(|cells| published_of_json(&cells));
     let here = |mode: Mode| {
-        let timed = measured.mode(mode);
+        let timed = measured.mode(mode)?;
         let Summary { median, min, max, .. } = summary(timed);
         let operations = operations_of_json(&timed.operations);
-        json::ReproducedMode { seconds: median, seconds_min: min, seconds_max: max, operations }
+        Some(json::ReproducedMode { seconds: median, seconds_min: min, seconds_max: max, operations })
     };
     json::ReproducedRow {
         row: measured.row.name(),
@@ -160,11 +176,13 @@ fn row_of_json(measured: &Measured) -> json::ReproducedRow {
         published: PUBLISHED.into_iter().filter_map(|mode| Some((mode.name(), published(mode)?))).collect(),
         hand: here(Mode::Hand),
         hand_bound: here(Mode::HandBound),
+        hand_pinned: here(Mode::HandPinned),
         noopt: here(Mode::Noopt),
         opt: here(Mode::Opt),
         ratios: json::ReproducedRatios {
             opt_over_hand: measured.ratio(Mode::Opt, Mode::Hand),
             opt_over_hand_bound: measured.ratio(Mode::Opt, Mode::HandBound),
+            opt_over_hand_pinned: measured.ratio(Mode::Opt, Mode::HandPinned),
             noopt_over_hand: measured.ratio(Mode::Noopt, Mode::Hand),
         },
     }
@@ -195,13 +213,14 @@ fn operations_of_json(operations: &Operations) -> std::collections::BTreeMap<&'s
 }
 
 /// The cells of one row of the paper's table, a line of names first.
-fn cells(measured: &Measured) -> Vec<Vec<String>> {
+fn cells(framework: Framework, measured: &Measured) -> Vec<Vec<String>> {
     let published: Vec<Published> =
         PUBLISHED.into_iter().filter_map(|mode| measured.row.published(mode)).collect();
-    let here = Mode::ALL.map(|mode| measured.mode(mode));
+    let here = &measured.modes;
+    let over = |mode, over| measured.ratio(mode, over).map_or("-".to_owned(), |ratio| format!("{ratio:.3}"));
     let mut lines = vec![vec!["call".to_owned()]];
     lines[0].extend(PUBLISHED.map(|mode| format!("paper {mode}")));
-    lines[0].extend(Mode::ALL.map(|mode| mode.name().to_owned()));
+    lines[0].extend(here.iter().map(|timed| timed.mode.name().to_owned()));
     type OfPaper = fn(&Published) -> Option<u64>;
     type Here = fn(&Operations) -> u64;
     let calls: [(&str, OfPaper, Here); 9] = [
@@ -229,12 +248,12 @@ fn cells(measured: &Measured) -> Vec<Vec<String>> {
     let mut ratios = vec!["time over hand".to_owned()];
     let hand = published.first().map_or(1.0, |cells| cells.seconds);
     ratios.extend(published.iter().map(|cells| format!("{:.3}", cells.seconds / hand)));
-    ratios.extend(Mode::ALL.map(|mode| format!("{:.3}", measured.ratio(mode, Mode::Hand))));
+    ratios.extend(here.iter().map(|timed| over(timed.mode, Mode::Hand)));
     lines.push(ratios);
-    let mut bound = vec!["over hand_bound".to_owned()];
-    bound.extend(published.iter().map(|_| "-".to_owned()));
-    bound.extend(Mode::ALL.map(|mode| format!("{:.3}", measured.ratio(mode, Mode::HandBound))));
-    lines.push(bound);
+    let mut suited = vec![format!("over {}", framework.suited())];
+    suited.extend(published.iter().map(|_| "-".to_owned()));
+    suited.extend(here.iter().map(|timed| over(timed.mode, framework.suited())));
+    lines.push(suited);
     lines
 }
 
@@ -252,7 +271,9 @@ fn text(heading: &Heading, rows: &[Measured]) -> String {
     let mut lines = vec![format!("table1: {}", heading.line())];
     for measured in rows {
         lines.extend([String::new(), title(measured)]);
-        lines.extend(table::lines(&cells(measured)).into_iter().map(|line| format!("  {line}")));
+        lines.extend(
+            table::lines(&cells(heading.framework, measured)).into_iter().map(|line| format!("  {line}")),
+        );
     }
     lines.extend([String::new(), VERIFIED.to_owned(), String::new()]);
     lines.join("\n")
@@ -265,7 +286,7 @@ fn markdown(heading: &Heading, rows: &[Measured]) -> String {
     let mut lines = vec![format!("Measured on {}.", heading.line())];
     for measured in rows {
         lines.extend([String::new(), format!("### {}", title(measured)), String::new()]);
-        lines.extend(table::markdown(&cells(measured)));
+        lines.extend(table::markdown(&cells(heading.framework, measured)));
     }
     lines.push(String::new());
     lines.join("\n")

@@ -3,7 +3,8 @@
 use crate::cli::{self, ReproduceOptions, TableSize};
 use crate::failure::{self, Failure};
 use crate::progress::Progress;
-use crate::{json, table};
+use crate::{json, machine, table};
+use dml::prelude::DiscoverOptions;
 use dml::scheduler::metrics::Summary;
 use dml_workloads::single::{Bench, Devices, Length, Measured, Memory, SingleError};
 
@@ -20,10 +21,7 @@ pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     check(options)?;
     let (names, left_out) = devices(options)?;
     let named_memory = options.memory.unwrap_or(cli::Memory::Auto);
-    let memory = match named_memory {
-        cli::Memory::Bound => Memory::Bound,
-        _ => Memory::Found,
-    };
+    let memory = memory(options, &names)?;
     let size = options.size.unwrap_or(TableSize::Paper);
     let steps: u32 = Length::ALL.iter().map(|length| pairs(options, *length) + 1).sum();
     let mut progress = Progress::new(u64::from(steps) * names.len() as u64);
@@ -49,6 +47,7 @@ pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
         workload: "matmul",
         size: size.name(),
         memory: named_memory.name(),
+        pinned_bytes: options.pinned.pinned.filter(|_| names.iter().any(|name| name.starts_with("cuda:"))),
         runs: options.runs.unwrap_or(RUNS),
         verified: true,
         missed: missed(&rows),
@@ -93,6 +92,24 @@ fn devices(options: &ReproduceOptions) -> Result<(Vec<String>, Vec<json::SingleL
     Ok((measured, left_out.collect()))
 }
 
+/// Where DML has the storage of its buffers. Page-locked memory that no device here transfers is a note.
+fn memory(options: &ReproduceOptions, names: &[String]) -> Result<Memory, Failure> {
+    match (options.memory, options.pinned.pinned) {
+        (Some(cli::Memory::Bound), Some(_)) => Err(Failure::Usage(
+            "--pinned with --memory bound: buffers lie in one memory or the other".to_owned(),
+        )),
+        (Some(cli::Memory::Bound), None) => Ok(Memory::Bound),
+        (_, None) => Ok(Memory::Found),
+        (_, Some(limit_bytes)) => {
+            if !names.iter().any(|name| name.starts_with("cuda:")) {
+                let host = DiscoverOptions::default().only(["cpu"]).offload(0);
+                eprintln!("dml: {}", machine::no_gpu(&machine::discover(&host)?));
+            }
+            Ok(Memory::PageLocked { limit_bytes })
+        }
+    }
+}
+
 /// How many pairs of a length count.
 fn pairs(options: &ReproduceOptions, length: Length) -> u32 {
     options.runs.unwrap_or(RUNS).saturating_mul(length.pairs_per_round())
@@ -101,7 +118,8 @@ fn pairs(options: &ReproduceOptions, length: Length) -> u32 {
 /// A device that is not there, or that has nothing to compare with, is a wrong request.
 fn failure_of(error: SingleError) -> Failure {
     match error {
-        SingleError::Discover(_) | SingleError::NoHandForm { .. } => Failure::usage(error),
+        SingleError::Discover(error) => machine::not_found(error),
+        SingleError::NoHandForm { .. } => Failure::usage(error),
         error => Failure::work(error),
     }
 }
@@ -143,12 +161,13 @@ fn times(summary: &Summary) -> json::SingleTimes {
 
 /// What was measured.
 fn heading(result: &json::Single) -> String {
-    let json::Single { workload, size, memory, runs, .. } = result;
+    let json::Single { workload, size, memory, pinned_bytes, runs, .. } = result;
+    let pinned = table::pinned(*pinned_bytes);
     let pairs: Vec<_> = Length::ALL
         .iter()
         .map(|length| format!("{} x {} for {}", runs, length.pairs_per_round(), length.name()))
         .collect();
-    format!("{workload}, {size} size, memory {memory}; medians of pairs: {}", pairs.join(", "))
+    format!("{workload}, {size} size, memory {memory}{pinned}; medians of pairs: {}", pairs.join(", "))
 }
 
 /// One line for each row, below a line of column names.
@@ -245,6 +264,7 @@ mod tests {
             workload: "matmul",
             size: "paper",
             memory: "auto",
+            pinned_bytes: None,
             runs: 9,
             verified: true,
             missed: missed(&rows),

@@ -42,7 +42,8 @@ pub(crate) fn geometric_mean(figures: impl Iterator<Item = f64>) -> Option<f64> 
 pub(crate) fn text(suite: &json::Suite, note: Option<&str>, unavailable: &[Unavailable]) -> String {
     let Some(first) = suite.workloads.first() else { return String::new() };
     let (policy, memory, runs) = (&first.policy, first.memory, first.runs);
-    let mut lines = vec![format!("suite: policy {policy}; memory {memory}; median of {runs} runs")];
+    let pinned = table::pinned(first.pinned_bytes);
+    let mut lines = vec![format!("suite: policy {policy}; memory {memory}{pinned}; median of {runs} runs")];
     lines.extend(note.map(str::to_owned));
     lines.extend(unavailable.iter().map(|missing| format!("unavailable: {missing}")));
     lines.extend(
@@ -164,6 +165,7 @@ pub(crate) mod tests {
             size: [("items", items[0] + items[1]), ("edge", 3)].into(),
             policy: "calibrated".to_owned(),
             memory: "auto",
+            pinned_bytes: None,
             runs: 9,
             verified: true,
             devices: vec![device("cpu", alone_s[0], items[0]), device("opencl:0", alone_s[1], items[1])],

@@ -32,6 +32,11 @@ pub(crate) fn markdown(rows: &[Vec<String>]) -> Vec<String> {
     lines
 }
 
+/// What is said of memory after its name: how much of it is page-locked at most, if main memory's buffers are.
+pub(crate) fn pinned(limit_bytes: Option<u64>) -> String {
+    limit_bytes.map_or_else(String::new, |limit| format!(", page-locked (at most {})", bytes(limit)))
+}
+
 /// Seconds with four significant digits.
 pub(crate) fn seconds(value: f64) -> String {
     match value {

@@ -28,6 +28,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "dml-core/src/memory/request.rs",
     "dml-workloads/src/prepare/variants.rs",
     "dml-workloads/src/table1/hand.rs",
+    "dml-workloads/src/table1/hand_cuda.rs",
     "dml-workloads/src/table1/layered.rs",
     "examples/acquire.rs",
     "examples/bound.rs",

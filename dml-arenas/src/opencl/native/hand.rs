@@ -13,6 +13,7 @@
 
 use super::{BaselineError, open};
 use crate::fork::Origin;
+pub use crate::native::Calls;
 use crate::opencl::device::Part;
 use bytemuck::Pod;
 use opencl3::command_queue::CommandQueue;
@@ -28,26 +29,6 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{NonNull, null, null_mut};
-
-/// The number of calls that a program made, by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Calls {
-    /// Buffers with storage of their own.
-    pub alloc: u64,
-    /// Buffers over the program's memory.
-    pub bind: u64,
-    /// Buffers mapped for the host.
-    pub map: u64,
-    /// Mappings ended.
-    pub unmap: u64,
-    /// Reads, device to host.
-    pub read: u64,
-    /// Writes, host to device.
-    pub write: u64,
-    /// Kernels launched.
-    pub kernel: u64,
-}
 
 /// A device with a context and an in-order queue. It does not work in a fork.
 #[derive(Debug)]

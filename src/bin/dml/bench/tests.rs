@@ -4,7 +4,7 @@ use clap::Parser;
 use dml::core::{AcquireError, RawBuffer};
 use dml::scheduler::Kernel;
 use dml_workloads::check::Mismatch;
-use dml_workloads::prepare::{Plain, VerifyError};
+use dml_workloads::prepare::{Language, Plain, VerifyError};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A workload whose checks are counted, one of which fails.
@@ -49,8 +49,8 @@ impl Prepared for Counted {
         self.inner.verify()
     }
 
-    fn plain(&self) -> Plain {
-        self.inner.plain()
+    fn plain(&self, language: Language) -> Option<Plain> {
+        self.inner.plain(language)
     }
 
     fn verify_plain(&self, outputs: &[&[u8]]) -> Result<(), Mismatch> {
@@ -199,6 +199,7 @@ fn the_text_shows_each_figure_under_its_name() {
         size: [("items", 137)].into(),
         policy: "static".to_owned(),
         memory: "bound",
+        pinned_bytes: None,
         runs: 17,
         verified: true,
         devices: vec![device("cpu", 0), device("opencl:0", 100)],

@@ -42,6 +42,7 @@ fn row(kind: Kind, bench: json::Bench) -> json::CoexecRow {
 
 /// The rows by kind, and their means.
 fn table(options: &ReproduceOptions, runs: u32, mut rows: Vec<json::CoexecRow>) -> json::Coexec {
+    let pinned_bytes = rows.first().and_then(|row| row.bench.pinned_bytes);
     let kinds = [Kind::Regular, Kind::Irregular].map(Kind::name);
     rows.sort_by_key(|row| kinds.iter().position(|kind| *kind == row.kind).unwrap_or(kinds.len()));
     let means = |is_of: &dyn Fn(&str) -> bool| {
@@ -59,6 +60,7 @@ fn table(options: &ReproduceOptions, runs: u32, mut rows: Vec<json::CoexecRow>) 
         size: options.size_name(TableSize::Small),
         policy: options.policy.unwrap_or_default().to_string(),
         memory: options.memory.unwrap_or(Memory::Auto).name(),
+        pinned_bytes,
         runs,
         verified: true,
         rows,
@@ -84,8 +86,9 @@ fn devices(machine: &Machine) -> Vec<String> {
 }
 
 fn heading(result: &json::Coexec) -> String {
-    let json::Coexec { size, policy, memory, runs, .. } = result;
-    format!("{size} size; policy {policy}; memory {memory}; median of {runs} runs")
+    let json::Coexec { size, policy, memory, pinned_bytes, runs, .. } = result;
+    let pinned = table::pinned(*pinned_bytes);
+    format!("{size} size; policy {policy}; memory {memory}{pinned}; median of {runs} runs")
 }
 
 /// A line for each workload, below a line of names and above the means.

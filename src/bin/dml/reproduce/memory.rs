@@ -31,6 +31,10 @@ pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     if options.memory.is_some() {
         return Err(Failure::Usage("--memory means nothing to memory: it compares all of them".to_owned()));
     }
+    if options.pinned.pinned.is_some() {
+        let why = "it compares kinds of memory that any device has";
+        return Err(Failure::Usage(format!("--pinned means nothing to memory: {why}")));
+    }
     let (configurations, bound_missing) = configurations(options)?;
     let [.., auto] = &configurations[..] else { unreachable!("two can always be had") };
     let runs = auto.options.runs;

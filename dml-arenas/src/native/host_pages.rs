@@ -16,17 +16,17 @@ unsafe impl Zeroable for Page {}
 unsafe impl Pod for Page {}
 
 /// So many bytes, from the beginning of a page on.
-pub(super) struct HostPages {
+pub(crate) struct HostPages {
     pages: Vec<Page>,
     len: usize,
 }
 
 impl HostPages {
-    pub(super) fn zeroed(len: usize) -> Self {
+    pub(crate) fn zeroed(len: usize) -> Self {
         Self { pages: vec![Page::zeroed(); len.div_ceil(PAGE_BYTES)], len }
     }
 
-    pub(super) fn of(bytes: &[u8]) -> Self {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
         let mut pages = Self::zeroed(bytes.len());
         pages.copy_from_slice(bytes);
         pages

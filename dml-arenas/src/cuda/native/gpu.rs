@@ -1,0 +1,425 @@
+//! A GPU as a program written by hand opens it: the device's primary context, one stream, device memory, kernels, and
+//! page-locked memory of the host.
+//!
+//! # What holds here
+//! 1. All commands go to one stream, which runs them in order.
+//! 2. Whoever enqueues commands has the stream finished before anything goes that they use. Device memory alone may go
+//!    before: it is freed in the order of the stream.
+//! 3. In a fork of the process that opened the GPU no call of the driver is made.
+//! 4. Commands are enqueued, and device memory is allocated, while the context is current: whoever runs a program enters it
+//!    once, before anything is timed.
+
+use crate::cuda::compile::{NotCompiled, compile};
+use crate::cuda::device::{Found, list};
+use crate::cuda::error::{FORKED, Failure, check, words};
+use crate::cuda::kernel::{Launch, find_function, load_module, shape};
+use crate::cuda::session::{self, Entered, Raw};
+use crate::fork::Origin;
+use crate::native::BaselineError;
+use bytemuck::Pod;
+use cudarc::driver::sys::{
+    CUcontext, CUdeviceptr, CUfunction, CUmemoryPool, CUmodule, CUresult, CUstream,
+    cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRetain, cuLaunchKernel, cuMemAlloc_v2,
+    cuMemAllocFromPoolAsync, cuMemFree_v2, cuMemFreeAsync, cuMemFreeHost, cuMemHostAlloc, cuMemPoolDestroy,
+    cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync_v2, cuModuleUnload, cuStreamDestroy_v2, cuStreamSynchronize,
+};
+use dml_core::sync::Arc;
+use std::ffi::{CString, c_void};
+use std::ops::{Deref, DerefMut};
+use std::ptr::{NonNull, null_mut};
+
+impl From<Failure> for BaselineError {
+    fn from(failure: Failure) -> Self {
+        let message = format!("{}: {}", failure.call, words(failure.code));
+        Self::Call { framework: "CUDA", code: i64::from(failure.code as u32), message }
+    }
+}
+
+/// An open GPU. Memory and kernels hold it.
+#[derive(Debug)]
+pub(super) struct Gpu {
+    found: Found,
+    context: Raw<CUcontext>,
+    stream: Raw<CUstream>,
+    pool: Option<Raw<CUmemoryPool>>,
+    origin: Origin,
+}
+
+impl Gpu {
+    /// Opens `cuda:N`, which can be limited to all of its units alone.
+    ///
+    /// # Errors
+    /// [`BaselineError::Device`] if the device cannot be used.
+    pub(super) fn open(number: usize, limit: Option<u32>) -> Result<Arc<Self>, BaselineError> {
+        let unusable = |reason| BaselineError::Device { device: format!("cuda:{number}"), reason };
+        let listing = list().map_err(unusable)?;
+        let count = listing.len();
+        let found = listing.get(number).ok_or_else(|| unusable(format!("there are {count} CUDA devices")))?;
+        if let Some(units) = limit.filter(|&units| units != found.units) {
+            let has = found.units;
+            return Err(unusable(format!("it has {has} multiprocessors, and cannot be limited to {units}")));
+        }
+        let failed = |failure: Failure| unusable(format!("{} failed: {}", failure.call, words(failure.code)));
+        let mut context = null_mut();
+        // SAFETY: a device of the driver; the call writes a handle, which `Drop` gives back.
+        check("cuDevicePrimaryCtxRetain", unsafe {
+            cuDevicePrimaryCtxRetain(&raw mut context, found.device)
+        })
+        .map_err(failed)?;
+        let context = Raw(context);
+        let made =
+            session::enter(context).and_then(|_entered| Ok((session::stream()?, session::pool(found))));
+        let (stream, pool) = made.map_err(|failure| {
+            // SAFETY: retained above.
+            let _ = unsafe { cuDevicePrimaryCtxRelease_v2(found.device) };
+            failed(failure)
+        })?;
+        Ok(Arc::new(Self { found: found.clone(), context, stream, pool, origin: Origin::here() }))
+    }
+
+    /// Returns whether this is no fork, so that calls of the driver may be made.
+    pub(super) fn is_here(&self) -> bool {
+        self.origin.is_here()
+    }
+
+    /// Refuses a fork.
+    ///
+    /// # Errors
+    /// [`BaselineError::Call`] in a fork.
+    pub(super) fn expect_here(&self) -> Result<(), BaselineError> {
+        if self.is_here() {
+            return Ok(());
+        }
+        let code = i64::from(CUresult::CUDA_ERROR_NOT_INITIALIZED as u32);
+        Err(BaselineError::Call { framework: "CUDA", code, message: FORKED.to_owned() })
+    }
+
+    /// Makes the context current on this thread.
+    ///
+    /// # Errors
+    /// [`BaselineError::Call`], also in a fork.
+    pub(super) fn enter(&self) -> Result<Entered<'_>, BaselineError> {
+        self.expect_here()?;
+        Ok(session::enter(self.context)?)
+    }
+
+    /// Allocates device memory, for commands that are enqueued from now on.
+    ///
+    /// # Errors
+    /// [`BaselineError::Call`].
+    pub(super) fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Memory, BaselineError> {
+        // The driver has no memory without bytes.
+        let (mut address, size) = (0, bytes.max(1));
+        match self.pool {
+            Some(pool) => check("cuMemAllocFromPoolAsync", {
+                // SAFETY: the GPU's own pool and stream; the call writes an address.
+                unsafe { cuMemAllocFromPoolAsync(&raw mut address, size, pool.0, self.stream.0) }
+            }),
+            None => check("cuMemAlloc", {
+                // SAFETY: the context is current, and the call writes an address.
+                unsafe { cuMemAlloc_v2(&raw mut address, size) }
+            }),
+        }?;
+        Ok(Memory { address, bytes, gpu: self.clone() })
+    }
+
+    /// Allocates page-locked memory of the host, all zeros.
+    ///
+    /// # Errors
+    /// [`BaselineError::Call`].
+    pub(super) fn page_locked<T: Pod>(self: &Arc<Self>, len: usize) -> Result<PageLocked<T>, BaselineError> {
+        let _entered = self.enter()?;
+        let full = Failure { call: "cuMemHostAlloc", code: CUresult::CUDA_ERROR_OUT_OF_MEMORY };
+        let bytes = len.checked_mul(size_of::<T>()).filter(|bytes| isize::try_from(*bytes).is_ok());
+        // The driver has no memory without bytes.
+        let size = bytes.ok_or(full)?.max(1);
+        let mut address = null_mut();
+        // SAFETY: the context is current, and the call writes an address.
+        check("cuMemHostAlloc", unsafe { cuMemHostAlloc(&raw mut address, size, 0) })?;
+        let address = NonNull::new(address.cast::<u8>()).ok_or(full)?;
+        // SAFETY: memory of this size, which nobody else knows of.
+        unsafe { address.write_bytes(0, size) };
+        Ok(PageLocked { address: address.cast(), len, gpu: self.clone() })
+    }
+
+    /// Makes a kernel of CUDA C, as DML does: the same compiler and the same code.
+    ///
+    /// # Errors
+    /// [`BaselineError::Build`] with the compiler's log, or without a compiler; [`BaselineError::Call`].
+    pub(super) fn kernel(
+        self: &Arc<Self>,
+        source: &str,
+        name: &str,
+        options: &str,
+    ) -> Result<Kernel, BaselineError> {
+        let refused = |log: String| BaselineError::Build { kernel: name.to_owned(), log };
+        let zero = |what| refused(format!("{what} contains a zero character"));
+        let c_name = CString::new(name).map_err(|_| zero("the name"))?;
+        let code = compile(source, options, self.found.capability, self.found.version);
+        let code = code.map_err(|why| match why {
+            NotCompiled::Refused(log) | NotCompiled::NoCompiler(log) => refused(log),
+            NotCompiled::Zero(what) => zero(what),
+            NotCompiled::Call(call, code, message) => {
+                BaselineError::Call { framework: "NVRTC", code, message: format!("{call}: {message}") }
+            }
+        })?;
+        let _entered = self.enter()?;
+        let module = load_module(code).map_err(|(failure, log)| match log.is_empty() {
+            true => failure.into(),
+            false => refused(log),
+        })?;
+        let module = Module { module: Raw(module), gpu: self.clone() };
+        let found = find_function(module.module.0, &c_name);
+        let (function, max_local) = found.map_err(|failure| match failure.code {
+            CUresult::CUDA_ERROR_NOT_FOUND => refused(format!("the source has no kernel {name}")),
+            _ => failure.into(),
+        })?;
+        Ok(Kernel { function: Raw(function), max_local, name: name.to_owned(), _module: module })
+    }
+
+    /// Enqueues a copy of bytes to the start of device memory.
+    ///
+    /// # Safety
+    /// 1. The bytes stay as they are until the stream is finished.
+    ///
+    /// # Errors
+    /// [`BaselineError::Call`].
+    ///
+    /// # Panics
+    /// When the device memory is smaller.
+    pub(super) unsafe fn write(&self, to: &Memory, bytes: &[u8]) -> Result<(), BaselineError> {
+        assert!(bytes.len() <= to.bytes, "{} bytes for a buffer of {}", bytes.len(), to.bytes);
+        let (from, stream) = (bytes.as_ptr().cast(), self.stream.0);
+        // SAFETY: the memory has these bytes, and the caller answers for theirs (1).
+        Ok(check("cuMemcpyHtoDAsync", unsafe {
+            cuMemcpyHtoDAsync_v2(to.address, from, bytes.len(), stream)
+        })?)
+    }
+
+    /// Enqueues a copy of the start of device memory.
+    ///
+    /// # Safety
+    /// 1. Nobody touches the bytes until the stream is finished.
+    ///
+    /// # Errors
+    /// [`BaselineError::Call`].
+    ///
+    /// # Panics
+    /// When the device memory is smaller.
+    pub(super) unsafe fn read(&self, from: &Memory, bytes: &mut [u8]) -> Result<(), BaselineError> {
+        assert!(bytes.len() <= from.bytes, "{} bytes of a buffer of {}", bytes.len(), from.bytes);
+        let (to, stream) = (bytes.as_mut_ptr().cast(), self.stream.0);
+        // SAFETY: the memory has these bytes, and the caller answers for theirs (1).
+        Ok(check("cuMemcpyDtoHAsync", unsafe {
+            cuMemcpyDtoHAsync_v2(to, from.address, bytes.len(), stream)
+        })?)
+    }
+
+    /// Enqueues a kernel over items along two axes, in blocks of threads of this size. The items are added to the arguments.
+    ///
+    /// # Safety
+    /// 1. The arguments fit the kernel, whose last parameter is a `DmlItems`.
+    /// 2. With these arguments and this many threads, the kernel touches only its own memory until the stream is finished.
+    ///
+    /// # Errors
+    /// [`BaselineError::Call`].
+    pub(super) unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        arguments: &Arguments,
+        items: [usize; 2],
+        local: [usize; 2],
+    ) -> Result<(), BaselineError> {
+        let launch = Launch {
+            offset: [0; 3],
+            items: [items[0] as u64, items[1] as u64, 1],
+            local: [local[0] as u64, local[1] as u64, 1],
+        };
+        if launch.items.contains(&0) {
+            return Ok(());
+        }
+        let (call, code) = ("cuLaunchKernel", CUresult::CUDA_ERROR_INVALID_VALUE);
+        let ([gx, gy, gz], [x, y, z]) = shape(&launch, kernel.max_local).ok_or(Failure { call, code })?;
+        let mut told = Items { offset: launch.offset, end: launch.items };
+        let mut values = arguments.0.clone();
+        let values = values.iter_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
+        let mut params: Vec<_> = values.chain([(&raw mut told).cast()]).collect();
+        let (function, params, stream) = (kernel.function.0, params.as_mut_ptr(), self.stream.0);
+        // SAFETY: a live function, and the address of a value for each of its parameters (1), which the call copies. What the
+        // kernel touches is the caller's to answer for (2).
+        let launched =
+            unsafe { cuLaunchKernel(function, gx, gy, gz, x, y, z, 0, stream, params, null_mut()) };
+        Ok(check(call, launched)?)
+    }
+
+    /// Waits for every command so far.
+    ///
+    /// # Errors
+    /// [`BaselineError::Call`], for any of the commands as well.
+    pub(super) fn finish(&self) -> Result<(), BaselineError> {
+        // SAFETY: a live stream.
+        Ok(check("cuStreamSynchronize", unsafe { cuStreamSynchronize(self.stream.0) })?)
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        if let Ok(_entered) = self.enter() {
+            // Nobody is left to be told of a failure.
+            let _ = self.finish();
+            // SAFETY: objects of this context, each destroyed once, here, when no command uses them.
+            unsafe {
+                let _ = cuStreamDestroy_v2(self.stream.0);
+                if let Some(pool) = self.pool {
+                    let _ = cuMemPoolDestroy(pool.0);
+                }
+            }
+        }
+        if self.is_here() {
+            // SAFETY: retained in `open`, given back once.
+            let _ = unsafe { cuDevicePrimaryCtxRelease_v2(self.found.device) };
+        }
+    }
+}
+
+/// Device memory.
+#[derive(Debug)]
+pub(super) struct Memory {
+    address: CUdeviceptr,
+    bytes: usize,
+    gpu: Arc<Gpu>,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let Ok(_entered) = self.gpu.enter() else { return };
+        // SAFETY: memory from `alloc`, freed once. A pool gives it on after the commands that use it; without a pool the call
+        // waits for these.
+        let _ = unsafe {
+            match self.gpu.pool {
+                Some(_) => cuMemFreeAsync(self.address, self.gpu.stream.0),
+                None => cuMemFree_v2(self.address),
+            }
+        };
+    }
+}
+
+/// Page-locked memory of the host, which the GPU transfers without a copy in between. In a fork it has no elements.
+#[derive(Debug)]
+pub struct PageLocked<T: Pod> {
+    address: NonNull<T>,
+    len: usize,
+    gpu: Arc<Gpu>,
+}
+
+impl<T: Pod> PageLocked<T> {
+    /// The number of elements that can be reached: the driver's memory is not there in a fork.
+    fn reachable(&self) -> usize {
+        if self.gpu.is_here() { self.len } else { 0 }
+    }
+}
+
+impl<T: Pod> Deref for PageLocked<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: this memory's own elements, aligned to a page, written in `page_locked`, and of a type that any bytes are.
+        // Commands that write them run only while they are borrowed.
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.reachable()) }
+    }
+}
+
+impl<T: Pod> DerefMut for PageLocked<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and the memory is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.reachable()) }
+    }
+}
+
+impl<T: Pod> Drop for PageLocked<T> {
+    fn drop(&mut self) {
+        if let Ok(_entered) = self.gpu.enter() {
+            // SAFETY: memory of `cuMemHostAlloc`, freed once; no command uses it, for each was waited for while it was borrowed.
+            let _ = unsafe { cuMemFreeHost(self.address.as_ptr().cast()) };
+        }
+    }
+}
+
+/// A module of the driver.
+#[derive(Debug)]
+struct Module {
+    module: Raw<CUmodule>,
+    gpu: Arc<Gpu>,
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if let Ok(_entered) = self.gpu.enter() {
+            // SAFETY: the module made in `kernel`, unloaded once, when no command uses it (2).
+            let _ = unsafe { cuModuleUnload(self.module.0) };
+        }
+    }
+}
+
+/// A kernel with its module.
+#[derive(Debug)]
+pub struct Kernel {
+    function: Raw<CUfunction>,
+    max_local: u64,
+    name: String,
+    _module: Module,
+}
+
+impl Kernel {
+    /// The kernel's name in its source.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// `DmlItems`, as the kernels know it.
+#[derive(Debug)]
+#[repr(C)]
+struct Items {
+    offset: [u64; 3],
+    end: [u64; 3],
+}
+
+const _: () = assert!(size_of::<Items>() == crate::cuda::kernel::ITEMS_BYTES);
+
+/// The arguments of a kernel but its items: each begins with the bytes of its value.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Arguments(Vec<u64>);
+
+impl Arguments {
+    /// Adds the address of device memory.
+    pub(super) fn memory(&mut self, memory: &Memory) {
+        self.0.push(memory.address);
+    }
+
+    /// Adds a scalar of at most eight bytes.
+    pub(super) fn scalar<T: Pod>(&mut self, value: T) {
+        let mut bytes = [0; 8];
+        bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
+        self.0.push(u64::from_ne_bytes(bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A parameter is read from the address of its value, as many bytes as its type has.
+    #[test]
+    fn an_argument_begins_with_the_bytes_of_its_value() {
+        let mut arguments = Arguments::default();
+        arguments.scalar(0x1234_5678_u32);
+        arguments.scalar(1.5_f32);
+        arguments.scalar(u64::MAX - 1);
+        let bytes: Vec<_> = arguments.0.iter().map(|value| value.to_ne_bytes()).collect();
+        assert_eq!(bytes[0][..4], 0x1234_5678_u32.to_ne_bytes());
+        assert_eq!(bytes[1][..4], 1.5_f32.to_ne_bytes());
+        assert_eq!(bytes[2], (u64::MAX - 1).to_ne_bytes());
+    }
+}
