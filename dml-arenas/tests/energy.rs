@@ -291,6 +291,24 @@ fn a_device_without_a_counter_is_told_with_the_reason() {
 }
 
 #[test]
+fn a_processor_that_is_left_out_is_not_asked() {
+    let steady = Arc::new(MadeUp::new(5));
+    let sources =
+        EnergySources::default().powercap("/no/such/folder").gpus(Gpus::one(&steady)).without_processor();
+    let meter = EnergyMeter::new(&platform(), [CPU, GPU], &sources).unwrap();
+    let metering = meter.start().unwrap();
+    wait(&metering);
+    steady.says(Some(Ok(2_000_005)));
+    let energy = metering.finish().unwrap();
+    assert_eq!((energy.joules, energy.parts.len()), (2.0, 1));
+    assert_eq!(EnergyMeter::new(&platform(), [CPU], &sources).unwrap_err(), EnergyError::Nothing);
+    // A folder that is named later is asked again.
+    let asked =
+        EnergyMeter::new(&platform(), [CPU], &sources.powercap("/no/such/folder")).unwrap().start().map(drop);
+    assert!(matches!(asked, Err(EnergyError::NoPackages { .. })), "{asked:?}");
+}
+
+#[test]
 fn a_time_that_is_too_short_gives_no_figure() {
     let hour = Duration::from_secs(3600);
     let slow = Arc::new(MadeUp { step: hour, ..MadeUp::new(1) });

@@ -12,8 +12,8 @@
 //! | `nvml.rs` | the counters of NVIDIA's GPUs, by a library that is opened at run time |
 //!
 //! # What a figure includes
-//! Every package of the processor, with the memory behind it where that has a counter of its own, and each GPU among the devices
-//! that the meter was made for. The whole machine draws from these: idle cores and other programs count too. What has no counter
+//! Every package of the processor, with the memory behind it where that has a counter of its own, unless it is left out, and each GPU among the
+//! devices that the meter was made for. The whole machine draws from these: idle cores and other programs count too. What has no counter
 //! (boards, disks, fans, the losses of the power supply) does not.
 //!
 //! # What holds here
@@ -72,14 +72,15 @@ pub trait GpuCounters: fmt::Debug + Send + Sync {
 /// Where counters are looked for.
 #[derive(Clone, Debug)]
 pub struct EnergySources {
-    powercap: PathBuf,
+    /// `None` to leave the processor out.
+    powercap: Option<PathBuf>,
     gpus: Arc<dyn GpuCounters>,
 }
 
 impl Default for EnergySources {
     /// The counters of this machine: `/sys/class/powercap`, and NVML.
     fn default() -> Self {
-        Self { powercap: PathBuf::from("/sys/class/powercap"), gpus: Arc::new(Nvml::new()) }
+        Self { powercap: Some(PathBuf::from("/sys/class/powercap")), gpus: Arc::new(Nvml::new()) }
     }
 }
 
@@ -87,7 +88,15 @@ impl EnergySources {
     /// Looks for the packages of the processor in another folder. Its layout is that of `/sys/class/powercap`.
     #[must_use]
     pub fn powercap(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.powercap = folder.into();
+        self.powercap = Some(folder.into());
+        self
+    }
+
+    /// Leaves the processor out, as for a virtual machine that is not told what it draws: figures are then of the GPUs among the
+    /// devices alone, and whoever shows them says so. A meter without any GPU is refused.
+    #[must_use]
+    pub fn without_processor(mut self) -> Self {
+        self.powercap = None;
         self
     }
 
@@ -111,6 +120,9 @@ pub enum EnergyError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The processor is left out, and there is no GPU among the devices: nothing would be measured.
+    #[error("nothing to measure: the processor is left out, and no GPU is among the devices")]
+    Nothing,
     /// A device has no energy counter.
     #[error("no energy counter for device {device}: {reason}")]
     NoCounter {
@@ -231,8 +243,8 @@ impl EnergyMeter {
     /// devices that are one piece of hardware count once.
     ///
     /// # Errors
-    /// [`EnergyError::UnknownDevice`] for an id of another platform, and [`EnergyError::NoCounter`] for a device that does not tell
-    /// which piece of hardware it is. Counters are looked for when a measurement starts.
+    /// [`EnergyError::UnknownDevice`] for an id of another platform, [`EnergyError::NoCounter`] for a device that does not tell
+    /// which piece of hardware it is, and [`EnergyError::Nothing`] where nothing would be measured. Counters are looked for when a measurement starts.
     pub fn new(
         platform: &Platform,
         devices: impl IntoIterator<Item = DeviceId>,
@@ -255,6 +267,9 @@ impl EnergyMeter {
                 gpus.push(Gpu { device, hardware });
             }
         }
+        if sources.powercap.is_none() && gpus.is_empty() {
+            return Err(EnergyError::Nothing);
+        }
         Ok(Self { sources: sources.clone(), gpus })
     }
 
@@ -273,7 +288,8 @@ impl EnergyMeter {
 
     /// Returns the counters that are there now.
     fn counters(&self) -> Result<Vec<Arc<dyn EnergyCounter>>, EnergyError> {
-        let mut counters = powercap::counters(&self.sources.powercap)?;
+        let powercap = self.sources.powercap.as_deref();
+        let mut counters = powercap.map_or_else(|| Ok(Vec::new()), powercap::counters)?;
         for Gpu { device, hardware } in &self.gpus {
             let found = foreign::guard(|| self.sources.gpus.counter(hardware))
                 .unwrap_or_else(|message| Err(format!("panic: {message}")));

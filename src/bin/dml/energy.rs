@@ -21,15 +21,30 @@ pub(crate) struct Measured {
     joules: f64,
     /// The names of the counters that are in it.
     counters: Vec<String>,
+    /// What is not in it, and why.
+    without: Option<String>,
 }
 
 /// Meters runs on some devices.
 #[derive(Debug)]
-pub(crate) struct Meter(Result<EnergyMeter, EnergyError>);
+pub(crate) struct Meter {
+    meter: Result<EnergyMeter, EnergyError>,
+    /// What its figures leave out, and why.
+    without: Option<String>,
+}
 
 impl Meter {
+    /// Where the processor has no counters, GPUs are metered alone.
     pub(crate) fn new(platform: &Platform, devices: &[DeviceId], sources: &EnergySources) -> Self {
-        Self(EnergyMeter::new(platform, devices.iter().copied(), sources))
+        let of = |sources: &EnergySources| EnergyMeter::new(platform, devices.iter().copied(), sources);
+        let meter = of(sources);
+        let started = meter.as_ref().map(|meter| meter.start().map(drop));
+        if let Ok(Err(error @ EnergyError::NoPackages { .. })) = started
+            && let Ok(gpus) = of(&sources.clone().without_processor())
+        {
+            return Self { meter: Ok(gpus), without: Some(error.to_string()) };
+        }
+        Self { meter, without: None }
     }
 
     /// Meters one run, of which nothing but the work itself is done in `run`.
@@ -37,7 +52,7 @@ impl Meter {
         &self,
         run: impl FnOnce() -> Result<R, Failure>,
     ) -> Result<(R, Result<Energy, EnergyError>), Failure> {
-        let metering = match &self.0 {
+        let metering = match &self.meter {
             Ok(meter) => meter.start(),
             Err(error) => Err(error.clone()),
         };
@@ -58,17 +73,18 @@ impl Meter {
             Err(EnergyError::Still { elapsed, .. }) => *elapsed < PATIENCE,
             _ => false,
         };
-        match &self.0 {
-            Ok(meter) if metered.iter().any(is_short) => repeated(meter, prepare, run),
-            _ => Ok(metered.into_iter().collect::<Result<Vec<_>, _>>().map(|all| Measured::median(&all))),
-        }
+        let per_run = match &self.meter {
+            Ok(meter) if metered.iter().any(is_short) => repeated(meter, prepare, run)?,
+            _ => metered.into_iter().collect::<Result<Vec<_>, _>>().map(|all| Measured::median(&all)),
+        };
+        Ok(per_run.map(|measured| Measured { without: self.without.clone(), ..measured }))
     }
 }
 
 impl Measured {
     fn median(metered: &[Energy]) -> Self {
         let joules = figures::median(metered.iter().map(|energy| energy.joules));
-        Self { joules, counters: metered.first().map_or_else(Vec::new, counters) }
+        Self { joules, counters: metered.first().map_or_else(Vec::new, counters), without: None }
     }
 }
 
@@ -103,6 +119,7 @@ fn repeated(
     Ok(metering.finish().map(|energy| Measured {
         joules: energy.joules * part(seconds, energy.elapsed.as_secs_f64()) / f64::from(runs),
         counters: counters(&energy),
+        without: None,
     }))
 }
 
@@ -119,7 +136,7 @@ pub(crate) fn figures(
     let fastest = alone.iter().min_by(|(a, _), (b, _)| a.total_cmp(b));
     let fastest = fastest.and_then(|(seconds, energy)| Some((*seconds, energy.as_ref().ok()?.joules)));
     let figures = |seconds: f64, energy: &PerRun| match energy {
-        Ok(Measured { joules, counters }) => {
+        Ok(Measured { joules, counters, without }) => {
             let edp_js = metrics::energy_delay_joule_seconds(*joules, seconds);
             let fastest_js = |(seconds, joules)| metrics::energy_delay_joule_seconds(joules, seconds);
             json::Energy {
@@ -129,6 +146,7 @@ pub(crate) fn figures(
                 edp_over_fastest: fastest.and_then(|of| metrics::normalised(edp_js, fastest_js(of))),
                 counters: counters.clone(),
                 missing: None,
+                without: without.clone(),
             }
         }
         Err(error) => json::Energy { missing: Some(error.to_string()), ..json::Energy::default() },
@@ -146,7 +164,10 @@ pub(crate) fn lines(result: &json::Bench) -> Vec<String> {
     {
         return vec![format!("energy      not measured: {reason}")];
     }
-    all.into_iter().map(|(what, energy)| format!("energy      {}", line(&what, energy))).collect()
+    let without = all.iter().find_map(|(_, energy)| energy.without.as_ref());
+    let without = without.map(|without| format!("energy      of GPUs alone: {without}"));
+    let lines = all.iter().map(|(what, energy)| format!("energy      {}", line(what, energy)));
+    lines.chain(without).collect()
 }
 
 fn line(what: &str, energy: &json::Energy) -> String {
@@ -187,6 +208,8 @@ pub(crate) fn suite_lines(all: &[(&str, &json::Energy)], means: &json::SuiteMean
     let mut lines = vec![String::new()];
     lines.extend(table::lines(&rows).into_iter().map(|line| format!("  {line}")));
     lines.push(String::new());
+    let without = all.iter().find_map(|(_, energy)| energy.without.as_ref());
+    lines.extend(without.map(|without| format!("energy      of GPUs alone: {without}")));
     for (workload, energy) in all {
         let missing = energy.missing.iter();
         lines.extend(missing.map(|reason| format!("energy      {workload}: not measured: {reason}")));

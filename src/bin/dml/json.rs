@@ -91,6 +91,7 @@ pub(crate) struct Energy {
     pub(crate) edp_over_fastest: Option<f64>,
     pub(crate) counters: Vec<String>,
     pub(crate) missing: Option<String>,
+    pub(crate) without: Option<String>,
 }
 
 /// What one pair of arenas exchanged.

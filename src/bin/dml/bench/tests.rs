@@ -174,6 +174,7 @@ fn the_text_shows_each_figure_under_its_name() {
         edp_over_fastest: Some(0.625 + by),
         counters: vec!["package-0".to_owned()],
         missing: None,
+        without: None,
     };
     let device = |name: &str, by: u64| json::BenchDevice {
         name: name.to_owned(),

@@ -11,7 +11,7 @@ fn missing() -> EnergyError {
 }
 
 fn measured(joules: f64) -> PerRun {
-    Ok(Measured { joules, counters: vec!["package-0".to_owned()] })
+    Ok(Measured { joules, counters: vec!["package-0".to_owned()], without: None })
 }
 
 /// The fastest device is neither the first nor the one that takes the least energy.
@@ -113,7 +113,10 @@ fn runs_that_are_long_enough_count_one_by_one() {
         .collect();
     let told = meter.per_run(metered, || panic!("nothing is repeated"), || panic!("nothing is repeated"));
     let told = told.expect("nothing failed").expect("it was measured");
-    assert_eq!(told, Measured { joules: 2.0, counters: vec!["package-0".to_owned(), "steady".to_owned()] });
+    assert_eq!(
+        told,
+        Measured { joules: 2.0, counters: vec!["package-0".to_owned(), "steady".to_owned()], without: None }
+    );
     std::fs::remove_dir_all(folder).expect("it was there");
 }
 
@@ -163,10 +166,10 @@ fn a_failed_run_is_failed_work_and_a_missing_counter_is_not() {
     let steady = Arc::new(Steady::default());
     let failed = meter(&folder, &steady).one(|| Err::<(), _>(Failure::Work("it is tired".to_owned())));
     assert!(matches!(failed, Err(Failure::Work(text)) if text == "it is tired"));
+    let gone = meter(&folder, &steady);
     std::fs::remove_dir_all(&folder).expect("it was there");
-    let nowhere = meter(&folder, &steady);
-    let ((), metered) = nowhere.one(|| Ok(())).expect("the run is sound");
-    let told = nowhere.per_run(vec![metered], || panic!("not repeated"), || panic!("not repeated"));
+    let ((), metered) = gone.one(|| Ok(())).expect("the run is sound");
+    let told = gone.per_run(vec![metered], || panic!("not repeated"), || panic!("not repeated"));
     assert!(matches!(told, Ok(Err(EnergyError::NoPackages { .. }))));
 }
 
@@ -210,4 +213,22 @@ fn the_suite_shows_energy_where_it_is_known() {
         ]
     );
     assert!(suite_lines(&[], &means).is_empty());
+}
+
+/// What a virtual machine with a GPU tells: nothing of its processor.
+#[test]
+fn gpus_are_metered_alone_where_the_processor_has_no_counters() {
+    let nowhere = std::env::temp_dir().join("dml-energy-nowhere");
+    let meter = meter(&nowhere, &Arc::new(Steady::default()));
+    let (result, metered) = meter.one(|| Ok(7)).expect("the run is sound");
+    assert_eq!(result, 7);
+    let told =
+        meter.per_run(vec![metered], || panic!("nothing is repeated"), || panic!("nothing is repeated"));
+    let told = told.expect("nothing failed").expect("it was measured");
+    assert_eq!((told.joules, told.counters.as_slice()), (1.0, &["steady".to_owned()][..]));
+    let without = told.without.as_ref().expect("it says what is missing");
+    assert!(without.starts_with("no energy counters of the processor"), "{without}");
+    let (of_alone, together) = figures(&[(2.0, Ok(told.clone()))], (1.5, &Ok(told.clone())));
+    assert_eq!((&of_alone[0].without, &together.without), (&told.without, &told.without));
+    assert_eq!(together.energy_over_fastest, Some(1.0));
 }
