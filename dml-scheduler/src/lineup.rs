@@ -100,11 +100,15 @@ impl Lineup {
             candidates.push(Candidate { name, freight: haul.freight(items), is_host: haul.is_host });
         }
         let selection = setup.knowledge.decide(kernel.name(), items, &candidates);
-        let Selection { members, estimates, reasons, opens } = selection;
+        let Selection { members, estimates, latencies, reasons, opens } = selection;
         debug_assert!(members.iter().zip(&reasons).all(|(member, reason)| *member == reason.is_none()));
-        let measured = |estimate: Estimate| Prior::measured(estimate.rate, Duration::ZERO);
-        let priors = estimates.into_iter().zip(given);
-        let priors = priors.map(|(estimate, given)| estimate.map(measured).or(given)).collect();
+        let measured = |estimate: Estimate, latency: f64| {
+            Prior::measured(estimate.rate, Duration::try_from_secs_f64(latency).unwrap_or_default())
+        };
+        let priors = estimates.into_iter().zip(latencies).zip(given);
+        let priors = priors
+            .map(|((estimate, latency), given)| estimate.map(|known| measured(known, latency)).or(given))
+            .collect();
         let on_host = bytes.iter().sum::<u64>() as f64 / MOST_BYTES_PER_SECOND;
         let hauled = hauls.iter().map(|haul| haul.inward.max(haul.outward)).fold(0.0, f64::max);
         let is_large = on_host > 2.0 * DEVICE_SETUP_SECONDS && hauled < on_host;

@@ -49,6 +49,8 @@ pub(crate) struct Selection {
     pub(crate) members: Members,
     /// What is known of each device.
     pub(crate) estimates: Vec<Option<Estimate>>,
+    /// The seconds that each device takes for any package, as far as that is known; else 0.
+    pub(crate) latencies: Vec<f64>,
     /// Why each device is left out; `None` for members.
     pub(crate) reasons: Vec<Option<Reason>>,
     /// The member that begins, and calls the others up if they are worth their while; `None` where all begin.
@@ -165,7 +167,12 @@ impl Knowledge {
         let choice = Choice { items: items as f64, candidates, known: &known, tried: &tried, runs };
         let (members, reasons, opens) = choice.make();
         let estimates = known.into_iter().map(|known| Some(known?.estimate)).collect();
-        Selection { members, estimates, reasons, opens }
+        let latency = |candidate: &Candidate<'_>| {
+            let notes = book.notes(kernel, items, candidate.name);
+            notes.and_then(|notes| notes.latency.median()).unwrap_or_default()
+        };
+        let latencies = candidates.iter().map(latency).collect();
+        Selection { members, estimates, latencies, reasons, opens }
     }
 }
 

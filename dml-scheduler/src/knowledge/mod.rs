@@ -21,10 +21,12 @@ pub use decide::Reason;
 pub(crate) use decide::{Candidate, Selection};
 pub use text::KnowledgeError;
 
+use crate::policy;
 use crate::report::{PackageRecord, Report};
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{DeviceId, Platform};
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 /// The number of samples that are kept of anything. The oldest go first.
 const KEPT: usize = 9;
@@ -46,8 +48,8 @@ const MOST_PAGES: usize = 4096;
 /// take different times need different names. Of each device it has the last rates and set-up times, and of each set of devices that
 /// took part the last times of whole runs. [`PolicySpec::Calibrated`](crate::PolicySpec) adds to it, and decides by it who takes part.
 ///
-/// As text it has one line for each thing that is known, below a line `page CLASS KERNEL`: `device NAME rate R.. peak R.. setup S..` in
-/// items per second and seconds, `set NAME.. seconds S..` in seconds per item.
+/// As text it has one line for each thing that is known, below a line `page CLASS KERNEL`: `device NAME rate R.. peak R.. setup S.. latency S..`
+/// in items per second and seconds (the last one where there is such a time), `set NAME.. seconds S..` in seconds per item.
 ///
 /// ```
 /// use dml_scheduler::Knowledge;
@@ -91,6 +93,8 @@ struct Notes {
     peak: Samples,
     /// Seconds before the first package began and after the last one was computed.
     setup: Samples,
+    /// Seconds of any package, however small, of runs that showed such a time.
+    latency: Samples,
 }
 
 /// The last few measurements of one thing, each positive and finite.
@@ -164,6 +168,20 @@ pub(crate) fn name_of(platform: &Platform, device: DeviceId, is_in_place: bool) 
     format!("{}*{}{place}", desc.name, desc.units)
 }
 
+/// What a device takes for any package, by those that it computed in a run, one after the other; 0 where these do not say so.
+fn latency<'a>(packages: impl Iterator<Item = &'a PackageRecord>) -> f64 {
+    let mut records: Vec<&PackageRecord> = packages.collect();
+    records.sort_by_key(|record| record.computed);
+    let mut before = Duration::ZERO;
+    let mut computed = Vec::with_capacity(records.len());
+    for record in records {
+        let seconds = record.computed.saturating_sub(record.begun.max(before)).as_secs_f64();
+        before = record.computed;
+        computed.push((record.package.items() as f64, seconds));
+    }
+    policy::latency(computed.iter().copied())
+}
+
 /// The size class of a number of items: the exponent of the power of two at or below it.
 fn class_of(items: u64) -> u32 {
     items.max(1).ilog2()
@@ -225,6 +243,7 @@ impl Knowledge {
             };
             notes.peak.add(turns().map(net).fold(0.0, f64::max));
             notes.setup.add((begun + end.saturating_sub(computed)).as_secs_f64());
+            notes.latency.add(latency(turns()));
         }
     }
 }
@@ -249,7 +268,7 @@ impl Page {
         self.devices.retain(|device, _| set.contains(device));
         for notes in self.devices.values_mut() {
             // The run's own samples are still to come.
-            for samples in [&mut notes.rate, &mut notes.peak, &mut notes.setup] {
+            for samples in [&mut notes.rate, &mut notes.peak, &mut notes.setup, &mut notes.latency] {
                 samples.forget_all_but(LAST - 1);
             }
         }

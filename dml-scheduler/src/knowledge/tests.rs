@@ -480,6 +480,42 @@ fn a_set_that_was_faster_once_is_tried_until_its_median_says_what_it_is() {
     assert_eq!(members("9e-6 9e-6 9e-6 9e-6 9e-6"), [false, true], "it never was");
 }
 
+/// The time that a device takes for any package is kept, read again, and what the next run begins with.
+#[test]
+fn what_any_package_takes_is_kept() {
+    let line = "device gpu rate 4e6 peak 5e6 setup 1e-4 latency 8e-3 1e-2 9e-3";
+    let text = format!("dml knowledge 1\npage 12 kernel\ndevice cpu rate 1e6 peak 1e6 setup 1e-5\n{line}\n");
+    let knowledge = Knowledge::parse(&text).unwrap();
+    assert_eq!(knowledge.to_string(), text);
+    let candidate =
+        |name, is_host| Candidate { name, freight: Freight { setup: 1e-4, per_item: 0.0 }, is_host };
+    let selection = knowledge.decide("kernel", 5000, &[candidate("cpu", true), candidate("gpu", false)]);
+    assert_eq!(selection.latencies, [0.0, 9e-3]);
+    for wrong in ["latency 0", "latency x"] {
+        let told = Knowledge::parse(&text.replace("latency 8e-3 1e-2 9e-3", wrong)).unwrap_err();
+        assert_eq!((told.line, told.what), (4, "a latency that is not positive numbers"));
+    }
+}
+
+/// Of packages that were computed one after the other: what one waited for the other is no time of its own.
+#[test]
+fn what_any_package_takes_is_seen_in_what_was_computed() {
+    let record = |items: std::ops::Range<u64>, begun: u64, computed: u64| {
+        let [begun, computed] = [begun, computed].map(Duration::from_millis);
+        PackageRecord {
+            package: crate::Package::new(items, crate::UnitId(0), 0),
+            device: DeviceId(0),
+            start: Duration::ZERO,
+            begun,
+            computed,
+            end: computed,
+        }
+    };
+    let [first, second, third] = [record(0..100, 0, 9), record(100..500, 1, 18), record(500..600, 2, 21)];
+    assert_eq!(latency([&second, &first].into_iter()), 9e-3);
+    assert_eq!(latency([&second, &first, &third].into_iter()), 0.0, "a hundred items took 3 ms");
+}
+
 #[test]
 fn only_the_last_samples_count() {
     let mut samples = Samples::default();

@@ -4,6 +4,7 @@
 //! dml knowledge 1
 //! page 23 mandelbrot
 //! device cpu rate 1.2e7 1.3e7 peak 1.4e7 1.3e7 setup 1e-5 2e-5
+//! device cuda:0 rate 4.1e6 peak 4.2e6 setup 2e-4 latency 8.8e-3
 //! set cpu opencl:0 seconds 1.1e-7 1.0e-7
 //! runs 5
 //! ```
@@ -36,8 +37,12 @@ impl fmt::Display for Knowledge {
         for (topic, page) in &book.0 {
             writeln!(f, "page {} {}", topic.class, escaped(&topic.kernel))?;
             for (device, notes) in &page.devices {
-                let Notes { rate, peak, setup } = notes;
-                writeln!(f, "device {} rate{rate} peak{peak} setup{setup}", escaped(device))?;
+                let Notes { rate, peak, setup, latency } = notes;
+                write!(f, "device {} rate{rate} peak{peak} setup{setup}", escaped(device))?;
+                if latency.len() > 0 {
+                    write!(f, " latency{latency}")?;
+                }
+                writeln!(f)?;
             }
             for (set, samples) in &page.sets {
                 let names: Vec<_> = set.iter().map(|name| escaped(name)).collect();
@@ -137,11 +142,15 @@ fn add(page: &mut Page, words: &[&str]) -> Result<(), &'static str> {
     let (kind, rest) = words.split_first().ok_or("empty")?;
     match *kind {
         "device" => {
+            let (rest, latency) = match rest.contains(&"latency") {
+                true => around(rest, "latency").ok_or("a latency that is not positive numbers")?,
+                false => (rest, Samples::default()),
+            };
             let (front, setup) = around(rest, "setup").ok_or("no setup, or not positive numbers")?;
             let (front, peak) = around(front, "peak").ok_or("no peak, or not positive numbers")?;
             let (front, rate) = around(front, "rate").ok_or("no rate, or not positive numbers")?;
             let [name] = front else { return Err("not one name") };
-            let notes = Notes { rate, peak, setup };
+            let notes = Notes { rate, peak, setup, latency };
             page.devices.insert(unescaped(name).ok_or("not a name")?, notes);
         }
         "set" => {

@@ -50,7 +50,8 @@ impl Prior {
 ///    package has at most four times the items of the unit's package before.
 /// 3. No package is so small that its cost takes more than 15% of its computing, as long as it has no more than half of the
 ///    unit's part of the rest. At the very end, none is so small that its cost takes more than half, as long as it has no more
-///    than the unit's part of the rest. Neither rule makes it larger than twice the unit's package before.
+///    than the unit's part of the rest. Neither rule makes it larger than twice the unit's package before, or four times where the
+///    unit takes as long for any package: its latency is a cost, too.
 /// 4. A unit is handed a package ahead only while all that it then has is within 4/5 of its part of what is not done, whoever has it, and
 ///    only where that hides something: the cost is at least 1/200 of the package, or something [overlaps](Self::overlapping) and
 ///    the ways of packages take at least 1/100 of their computing.
@@ -340,9 +341,16 @@ impl Policy for Calibrated {
             let length = if this.previous.is_none() { guided.min(self.sample(this)) } else { guided };
             return this.packages.is_empty().then_some(length);
         }
+        let active = self.units.iter().filter(|unit| unit.is_active);
+        let not_done = active.fold(remaining, |sum, unit| sum.saturating_add(unit.in_flight()));
+        // Its part of all that is not done, whoever has the rest of it. Where that takes less than a package costs, it takes no two of them.
+        let fair = portion(not_done, share).saturating_sub(this.in_flight()).min(remaining);
+        let last = if fair <= this.worth(rate, 1.0) { fair } else { part(1.0) };
         let least = this.worth(rate, COST_SHARE).min(part(0.5));
-        let least = least.max(this.worth(rate, 1.0 / LAST_COSTS).min(part(1.0)));
-        let least = this.previous.map_or(least, |previous| least.min(previous.saturating_mul(2)));
+        let least = least.max(this.worth(rate, 1.0 / LAST_COSTS).min(last));
+        // Where it takes as long for any package, there is little to lose.
+        let more = if this.rates.latency() > 0.0 { GROWTH } else { 2 };
+        let least = this.previous.map_or(least, |previous| least.min(previous.saturating_mul(more)));
         let are_all_known = self.units.iter().all(|unit| unit.is_known() || !unit.is_active);
         let most = this
             .previous
@@ -354,8 +362,6 @@ impl Policy for Calibrated {
         }
         let hides = this.overlaps && this.rates.ways_part().is_none_or(|part| part >= WORTH_OVERLAPPING);
         let hides = hides || length <= this.worth(rate, WORTH_HIDING);
-        let active = self.units.iter().filter(|unit| unit.is_active);
-        let not_done = active.fold(remaining, |sum, unit| sum.saturating_add(unit.in_flight()));
         let room = portion(not_done, share * AHEAD).saturating_sub(this.in_flight());
         (are_all_known && hides && room > 0 && room >= least).then(|| length.min(room))
     }

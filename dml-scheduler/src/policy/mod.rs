@@ -59,6 +59,7 @@ pub use dynamic::Dynamic;
 pub use hguided::HGuided;
 pub use joining::{Chosen, Estimate, join};
 pub(crate) use opening::{Freight, Opening};
+pub(crate) use rates::latency;
 pub use recording::{ParseRecordingError, Recording, ReplayError};
 pub use replay::{Decision, Different, Log, ParseDecisionError, Recorded, replay};
 pub use spec::{ParsePolicyError, PolicySpec};

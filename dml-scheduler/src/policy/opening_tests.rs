@@ -1,6 +1,7 @@
 //! Tests of the opening: what it decides package by package, and whole runs by simulated devices.
 
 use super::*;
+use crate::policy::Prior;
 use crate::{Assignment, Splitter};
 
 const HOST: UnitId = UnitId(0);
@@ -237,6 +238,18 @@ struct Simulation<'a> {
     /// The seconds of the first unit for an item at a place from 0 to 1.
     cost: &'a dyn Fn(f64) -> f64,
     units: [Truth; 2],
+    /// How it begins.
+    begins: Begins,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Begins {
+    /// With the first unit, and nothing known.
+    Opening,
+    /// With both units, and nothing known.
+    Both,
+    /// With both units, of which these rates are known.
+    Known([Prior; 2]),
 }
 
 /// A package that is under way.
@@ -271,10 +284,21 @@ impl Simulation<'_> {
             sums[step] + (sums[step + 1] - sums[step]) * (place - step as f64)
         };
         let freight = Freight { setup: 150e-6, per_item: self.units[1].travel[1] };
-        let inner = Calibrated::new(self.items, self.local_size, &[None, None]).unwrap();
-        let policy = Opening::new(inner.overlapping([OTHER]), self.items, HOST, vec![(OTHER, freight)]);
-        let mut splitter = Splitter::new(Box::new(policy), 2, self.items, self.local_size).unwrap();
-        splitter.bench(OTHER);
+        let priors = match self.begins {
+            Begins::Known(priors) => priors.map(Some),
+            _ => [None, None],
+        };
+        let inner = Calibrated::new(self.items, self.local_size, &priors).unwrap();
+        let overlapping = [HOST, OTHER].into_iter().filter(|unit| self.units[unit.0].depth > 1);
+        let inner = inner.overlapping(overlapping);
+        let policy: Box<dyn Policy> = match self.begins {
+            Begins::Opening => Box::new(Opening::new(inner, self.items, HOST, vec![(OTHER, freight)])),
+            _ => Box::new(inner),
+        };
+        let mut splitter = Splitter::new(policy, 2, self.items, self.local_size).unwrap();
+        if self.begins == Begins::Opening {
+            splitter.bench(OTHER);
+        }
         let (mut queues, mut packages) = ([Vec::new(), Vec::new()], [0_usize; 2]);
         let (mut now, mut free, mut travels, mut called): (f64, [f64; 2], [f64; 2], f64) = Default::default();
         let at = Duration::from_secs_f64;
@@ -332,7 +356,7 @@ impl Simulation<'_> {
 }
 
 fn simulate(items: u64, cost: impl Fn(f64) -> f64, other: &Truth) -> f64 {
-    Simulation { items, local_size: 1, cost: &cost, units: [CPU, *other] }.ratio()
+    Simulation { items, local_size: 1, cost: &cost, units: [CPU, *other], begins: Begins::Opening }.ratio()
 }
 
 #[test]
@@ -405,7 +429,7 @@ fn a_large_gpu_of_which_nothing_is_known_is_not_kept_from_its_work() {
         ("binomial 32k", 32_768, 1, &constant(7e-6), gpu(70.0, 40e-6, 1e-9), 1.25),
     ];
     for (name, items, local_size, cost, gpu, most) in rows {
-        let simulation = Simulation { items, local_size, cost, units: [CORES, gpu] };
+        let simulation = Simulation { items, local_size, cost, units: [CORES, gpu], begins: Begins::Opening };
         let (seconds, alone) = simulation.run();
         let ratio = seconds / alone[0].min(alone[1]);
         println!("{name}: alone {:.3} and {:.3} ms, ratio {ratio:.3}", alone[0] * 1e3, alone[1] * 1e3);
@@ -423,5 +447,30 @@ fn where_the_first_unit_fails_the_others_take_over() {
     while !splitter.is_finished() {
         let Assignment::Package(package) = splitter.assign(OTHER) else { panic!("it is called up") };
         splitter.complete(&package).unwrap();
+    }
+}
+
+/// Two GPUs that take 9 ms for any package of nbody, and 64 ms for all of it.
+#[test]
+fn two_gpus_whose_latency_is_long_share_a_kernel() {
+    let latent = |latency: f64| Truth { speed: 1.0, latency, ..LARGE_GPU };
+    let mandelbrot = |place: f64| if (0.15..0.85).contains(&place) { 0.5e-9 } else { 0.06e-9 };
+    let constant = |cost: f64| move |_: f64| cost;
+    type Row<'a> = (&'a str, u64, &'a dyn Fn(f64) -> f64, Truth, f64, f64);
+    // The last two: the most that the run may take of one GPU's time, with nothing known and with what is learned.
+    let rows: [Row<'_>; 4] = [
+        ("nbody 262k", 1 << 18, &constant(0.24e-6), latent(8.8e-3), 1.25, 0.6),
+        ("nbody 32k", 1 << 15, &constant(0.03e-6), latent(1.1e-3), 6.5, 1.05),
+        ("mandelbrot 70M", 70_300_000, &mandelbrot, latent(0.11e-3), 0.58, 0.56),
+        ("gaussian 16M", 1 << 24, &constant(4e-9), latent(0.14e-3), 0.54, 0.53),
+    ];
+    for (name, items, cost, gpu, most_unknown, most_known) in rows {
+        let simulation = Simulation { items, local_size: 64, cost, units: [gpu, gpu], begins: Begins::Both };
+        let (unknown, alone) = simulation.run();
+        let prior = Prior::measured(items as f64 / alone[0], Duration::from_secs_f64(gpu.latency));
+        let (known, _) = Simulation { begins: Begins::Known([prior; 2]), ..simulation }.run();
+        let (unknown, known) = (unknown / alone[0], known / alone[0]);
+        println!("{name}: alone {:.3} ms, ratio {unknown:.3}, known {known:.3}", alone[0] * 1e3);
+        assert!(unknown < most_unknown && known < most_known, "{name}: {unknown:.3}, known {known:.3}");
     }
 }

@@ -7,7 +7,8 @@
 //!       +-----------+--------------+--------+
 //!                    depends on what the items cost
 //! ```
-//! The cost per package is learned from the ways to the device and back only. A line through the times of two whole packages
+//! The cost per package is learned from the ways to the device and back, and from nothing else but its latency: a device that took
+//! the least time that it ever took for packages of quite different sizes takes so long for any. A line through the times of two whole packages
 //! would do for even work, but where a package has ten times dearer items than the other, it errs by more than the cost.
 
 use super::Computed;
@@ -25,6 +26,15 @@ const WAYS: usize = 3;
 
 /// How many times the items of one of two packages the other has at least, for both to tell a cost from a speed.
 const LEVER: f64 = 1.5;
+
+/// How many times the items of the smallest package the largest has at least, among those that took about the least time of all, for that
+/// time to be the device's latency; and how near to it they are.
+const LATENT: f64 = 2.0;
+const ABOUT: f64 = 1.15;
+
+/// The least part of a package's time that counts as computing where the rest is latency: nobody knows how much more the device would have
+/// computed in it.
+const LEAST_LATENT: f64 = 0.25;
 
 /// Over which part of the items so far a package's weight falls to 1/e.
 const WINDOW: f64 = 2.0;
@@ -60,6 +70,8 @@ struct Sample {
     seconds: f64,
     /// The seconds that the ways to the device and back took, where they were seen.
     ways: Option<f64>,
+    /// The seconds in which the device computed it, and nothing older.
+    computing: f64,
 }
 
 impl Rates {
@@ -82,6 +94,7 @@ impl Rates {
         let seconds = done.saturating_sub(handed.max(self.last_done)).as_secs_f64();
         let are_ways_seen = handed >= self.last_ended;
         let ways = begun.saturating_sub(handed).saturating_add(done.saturating_sub(ended)).as_secs_f64();
+        let alone = ended.saturating_sub(begun.max(self.last_ended)).as_secs_f64();
         self.last_ended = self.last_ended.max(ended);
         self.last_done = self.last_done.max(done);
         if items == 0 || seconds <= 0.0 {
@@ -94,7 +107,7 @@ impl Rates {
         let computing = ended.saturating_sub(begun).as_secs_f64();
         push(&mut self.ways_parts, all_ways / computing.max(LEAST_NET * seconds), WAYS);
         let ways = are_ways_seen.then_some(ways);
-        let sample = Sample { start: start as f64, items: items as f64, seconds, ways };
+        let sample = Sample { start: start as f64, items: items as f64, seconds, ways, computing: alone };
         self.learn_ways(&sample);
         push(&mut self.samples, sample, SAMPLES);
     }
@@ -118,7 +131,12 @@ impl Rates {
 
     /// The seconds that a package costs whatever its size; 0 where nothing is known.
     pub(super) fn cost(&self) -> f64 {
-        median(&self.costs)
+        median(&self.costs).max(self.latency())
+    }
+
+    /// The seconds that the device takes for any package, however small; 0 where nothing says so.
+    pub(super) fn latency(&self) -> f64 {
+        latency(self.samples.iter().map(|sample| (sample.items, sample.computing)))
     }
 
     /// The time of the ways to the device and back, over the time in which it computes, lately. So much is lost where it has
@@ -136,7 +154,7 @@ impl Rates {
     /// The items before a place of the work, and the seconds that they took, net of what their packages cost. The further
     /// from the place, the less they weigh. Both are above 0 where a measured package ends at the place or before.
     pub(super) fn before(&self, place: f64) -> (f64, f64) {
-        let travel = median(&self.travels);
+        let (travel, latency) = (median(&self.travels), self.latency());
         let (mut items, mut seconds) = (0.0, 0.0);
         for sample in &self.samples {
             // Beyond 2^53 items, a package can end where it starts, to a float.
@@ -148,11 +166,25 @@ impl Rates {
                 // Setting a device going is a cost too, of its first package.
                 let cost = sample.ways.map_or(0.0, |ways| (ways - travel * sample.items).max(0.0));
                 items += weight * sample.items;
-                seconds += weight * (sample.seconds - cost).max(LEAST_NET * sample.seconds);
+                let least = if latency > 0.0 { LEAST_LATENT } else { LEAST_NET };
+                seconds += weight * (sample.seconds - cost - latency).max(least * sample.seconds);
             }
         }
         (items, seconds)
     }
+}
+
+/// The seconds that a device takes for any package, by the items of some and the seconds in which it computed each; 0 where these do not say
+/// so.
+///
+/// A GPU computes as many items side by side as it has threads: nbody of 64 bodies takes it as long as of 30,000. Such a device took about the
+/// least time of all for packages of quite different sizes.
+pub(crate) fn latency(packages: impl Iterator<Item = (f64, f64)> + Clone) -> f64 {
+    let computed = || packages.clone().filter(|(_, seconds)| *seconds > 0.0);
+    let least = computed().map(|(_, seconds)| seconds).fold(f64::INFINITY, f64::min);
+    let near = || computed().filter(|(_, seconds)| *seconds <= least * ABOUT).map(|(items, _)| items);
+    let (fewest, most) = (near().fold(f64::INFINITY, f64::min), near().fold(0.0, f64::max));
+    if most >= fewest * LATENT { least } else { 0.0 }
 }
 
 /// The middle one of some estimates; 0 where there are none.
@@ -210,6 +242,28 @@ mod tests {
             learn(&mut rates, start, 100, [from, from + 30, from + 130, from + 150]);
             assert_eq!(micros(rates.ways_part().unwrap() * 1e-6), part, "{start}");
         }
+    }
+
+    /// Whatever was computed before, the least time of all is what counts, and of packages that differ.
+    #[test]
+    fn what_any_package_takes_is_a_cost() {
+        let mut rates = Rates::default();
+        learn(&mut rates, 0, 100, [0, 10, 1010, 1010]);
+        learn(&mut rates, 100, 190, [1010, 1020, 2120, 2120]);
+        assert_eq!(micros(rates.latency()), 0.0, "not twice the items");
+        learn(&mut rates, 290, 200, [2120, 2130, 3280, 3280]);
+        assert_eq!((micros(rates.latency()), micros(rates.cost())), (1000.0, 1000.0));
+        // So little is left of a package that nobody can tell its speed: a quarter of its time counts.
+        let (items, seconds) = rates.before(100.0);
+        assert!((seconds / items * 1e6 - 2.525).abs() < 0.01, "{}", seconds / items * 1e6);
+        // One that took less for as many shows that it was not the latency.
+        learn(&mut rates, 490, 200, [3280, 3290, 3890, 3890]);
+        assert_eq!(micros(rates.latency()), 0.0);
+        // Handed out ahead, it computes once the one before is done.
+        let mut rates = Rates::default();
+        learn(&mut rates, 0, 100, [0, 10, 1010, 1010]);
+        learn(&mut rates, 100, 200, [20, 30, 2010, 2010]);
+        assert_eq!(micros(rates.latency()), 1000.0);
     }
 
     #[test]
