@@ -169,7 +169,7 @@ impl Knowledge {
         let estimates = known.into_iter().map(|known| Some(known?.estimate)).collect();
         let latency = |candidate: &Candidate<'_>| {
             let notes = book.notes(kernel, items, candidate.name);
-            notes.and_then(|notes| notes.latency.median()).unwrap_or_default()
+            notes.and_then(|notes| notes.latency.least()).unwrap_or_default()
         };
         let latencies = candidates.iter().map(latency).collect();
         Selection { members, estimates, latencies, reasons, opens }

@@ -24,7 +24,7 @@ pub use text::KnowledgeError;
 use crate::policy;
 use crate::report::{PackageRecord, Report};
 use dml_core::sync::{Arc, Mutex};
-use dml_core::{DeviceId, Platform};
+use dml_core::{DeviceId, DeviceKind, Platform};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -243,7 +243,10 @@ impl Knowledge {
             };
             notes.peak.add(turns().map(net).fold(0.0, f64::max));
             notes.setup.add((begun + end.saturating_sub(computed)).as_secs_f64());
-            notes.latency.add(latency(turns()));
+            // Of cores it would be a chance: they compute one item after the other.
+            if platform.devices()[usize::from(device.0)].kind == DeviceKind::Gpu {
+                notes.latency.add(latency(turns()));
+            }
         }
     }
 }

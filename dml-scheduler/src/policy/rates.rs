@@ -28,9 +28,9 @@ const WAYS: usize = 3;
 const LEVER: f64 = 1.5;
 
 /// How many times the items of the smallest package the largest has at least, among those that took about the least time of all, for that
-/// time to be the device's latency; and how near to it they are.
-const LATENT: f64 = 2.0;
-const ABOUT: f64 = 1.15;
+/// time to be the device's latency; and how near to it they are. Items that cost less by just so much are a rare chance.
+const LATENT: f64 = 4.0;
+const ABOUT: f64 = 1.05;
 
 /// The least part of a package's time that counts as computing where the rest is latency: nobody knows how much more the device would have
 /// computed in it.
@@ -249,20 +249,22 @@ mod tests {
     fn what_any_package_takes_is_a_cost() {
         let mut rates = Rates::default();
         learn(&mut rates, 0, 100, [0, 10, 1010, 1010]);
-        learn(&mut rates, 100, 190, [1010, 1020, 2120, 2120]);
-        assert_eq!(micros(rates.latency()), 0.0, "not twice the items");
-        learn(&mut rates, 290, 200, [2120, 2130, 3280, 3280]);
+        learn(&mut rates, 100, 390, [1010, 1020, 2060, 2060]);
+        assert_eq!(micros(rates.latency()), 0.0, "not four times the items");
+        learn(&mut rates, 490, 400, [2060, 2070, 3130, 3130]);
+        assert_eq!(micros(rates.latency()), 0.0, "not as long");
+        learn(&mut rates, 890, 400, [3130, 3140, 4180, 4180]);
         assert_eq!((micros(rates.latency()), micros(rates.cost())), (1000.0, 1000.0));
         // So little is left of a package that nobody can tell its speed: a quarter of its time counts.
         let (items, seconds) = rates.before(100.0);
         assert!((seconds / items * 1e6 - 2.525).abs() < 0.01, "{}", seconds / items * 1e6);
         // One that took less for as many shows that it was not the latency.
-        learn(&mut rates, 490, 200, [3280, 3290, 3890, 3890]);
+        learn(&mut rates, 1290, 400, [4180, 4190, 4790, 4790]);
         assert_eq!(micros(rates.latency()), 0.0);
         // Handed out ahead, it computes once the one before is done.
         let mut rates = Rates::default();
         learn(&mut rates, 0, 100, [0, 10, 1010, 1010]);
-        learn(&mut rates, 100, 200, [20, 30, 2010, 2010]);
+        learn(&mut rates, 100, 400, [20, 30, 2010, 2010]);
         assert_eq!(micros(rates.latency()), 1000.0);
     }
 
