@@ -15,8 +15,7 @@ use super::{Calibrated, Computed, Policy};
 use crate::{Package, UnitId};
 use std::time::Duration;
 
-/// How many times as many items each sample has as the one before, at most: as many as would take [`SAMPLE_SECONDS`], or so many times
-/// as many where the last one took as long as a shorter one. One that was telling is repeated once, because the first one woke the
+/// How many times as many items each sample has as the one before, at most: as many as would take [`SAMPLE_SECONDS`]. One that was telling is repeated once, because the first one woke the
 /// host's threads.
 const GROWTH: u64 = 16;
 const SAMPLE_SECONDS: f64 = 150e-6;
@@ -204,21 +203,16 @@ impl Samples {
         // The casts saturate.
         let growth = match self.is_telling() {
             true => 1,
-            _ if self.is_flat() || self.is_waking() => (WAKING_SAMPLE_SECONDS / seconds) as u64,
+            _ if self.is_waking() => (WAKING_SAMPLE_SECONDS / seconds) as u64,
             _ => (SAMPLE_SECONDS / seconds) as u64,
         };
         growth.clamp(1, GROWTH)
     }
 
-    /// Whether the last sample took as long as a shorter one: then it took what a launch takes.
-    fn is_flat(&self) -> bool {
-        self.before.zip(self.last).is_some_and(|(before, last)| is_flat(before, last, FIRST_SECONDS))
-    }
-
     /// Whether the last sample took long enough to say something about the kernel.
     fn is_telling(&self) -> bool {
         let is_long = self.last.is_some_and(|(_, seconds)| seconds >= TELLING_SECONDS);
-        is_long && !self.is_flat() && !self.is_waking()
+        is_long && !self.is_waking()
     }
 
     /// Whether the last sample took far longer than it takes to wake the host's threads.

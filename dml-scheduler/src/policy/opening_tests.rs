@@ -156,6 +156,45 @@ fn a_unit_whose_packages_are_as_short_as_a_launch_leaps() {
     assert!(policy.next(OTHER, 1 << 19) < Some(1600));
 }
 
+/// Nobody waits for the fastest one to compute, but its results wait for it to end.
+#[test]
+fn the_fastest_whose_results_travel_takes_a_third_of_what_it_may_at_a_time() {
+    let host = (HOST, 1 << 17, 1000);
+    let fast = [(OTHER, 1 << 18, 1000), (OTHER, 1 << 19, 2000)];
+    let policy = || together(1 << 26, &[host, fast[0], fast[1], host]);
+    let whole = policy().next(OTHER, 1 << 25).unwrap();
+    let mut travelling = policy();
+    travelling.inner = travelling.inner.overlapping([OTHER]);
+    let third = travelling.next(OTHER, 1 << 25).unwrap();
+    assert!(third <= whole / 3 + 1, "{third} of {whole}");
+}
+
+#[test]
+fn a_dominant_unit_is_one_beside_others_that_have_computed_or_the_last_one() {
+    let fast = (OTHER, 1 << 20, 1000);
+    assert!(!together(1 << 26, &[fast]).is_dominant(OTHER), "nobody knows what the other one can do");
+    let mut policy = together(1 << 26, &[fast, (HOST, 1 << 17, 1000)]);
+    assert!(policy.is_dominant(OTHER) && !policy.is_dominant(HOST));
+    policy.retire(OTHER);
+    assert!(policy.is_dominant(HOST), "nobody else is left");
+    assert!(
+        !together(1 << 26, &[fast, (HOST, 1 << 19, 1000)]).is_dominant(OTHER),
+        "two thirds of what both do"
+    );
+}
+
+/// Where items differ, packages that take milliseconds take as long by chance. Of one that does nearly all, it is believed.
+#[test]
+fn packages_of_milliseconds_are_flat_of_a_dominant_unit_alone() {
+    let flat = [(OTHER, 1000, 5000), (OTHER, 2000, 5000)];
+    let beside = |host: u64| {
+        let host = (HOST, host, 5000);
+        together(1 << 26, &[host, flat[0], host, flat[1]]).pace_of(OTHER).is_flat
+    };
+    assert!(!beside(1000));
+    assert!(beside(10));
+}
+
 #[test]
 fn while_nobody_knows_how_fast_a_unit_is_it_has_one_package_at_a_time() {
     let host = (HOST, 1 << 17, 1000);
