@@ -497,23 +497,73 @@ fn what_any_package_takes_is_kept() {
     }
 }
 
+/// A package of a device, and when it was computed, in milliseconds.
+fn record(device: DeviceId, items: std::ops::Range<u64>, begun: u64, computed: u64) -> PackageRecord {
+    let [begun, computed] = [begun, computed].map(Duration::from_millis);
+    let package = crate::Package::new(items, crate::UnitId(0), 0);
+    PackageRecord { package, device, start: Duration::ZERO, begun, computed, end: computed }
+}
+
 /// Of packages that were computed one after the other: what one waited for the other is no time of its own.
 #[test]
 fn what_any_package_takes_is_seen_in_what_was_computed() {
-    let record = |items: std::ops::Range<u64>, begun: u64, computed: u64| {
-        let [begun, computed] = [begun, computed].map(Duration::from_millis);
-        PackageRecord {
-            package: crate::Package::new(items, crate::UnitId(0), 0),
-            device: DeviceId(0),
-            start: Duration::ZERO,
-            begun,
-            computed,
-            end: computed,
-        }
-    };
-    let [first, second, third] = [record(0..100, 0, 9), record(100..500, 9, 18), record(500..600, 18, 21)];
+    let [first, second, third] = [
+        record(DeviceId(0), 0..100, 0, 9),
+        record(DeviceId(0), 100..500, 1, 18),
+        record(DeviceId(0), 500..600, 18, 21),
+    ];
     assert_eq!(latency([&second, &first].into_iter()), 9e-3);
     assert_eq!(latency([&second, &first, &third].into_iter()), 0.0, "a hundred items took 3 ms");
+}
+
+/// Cores compute one item after the other: of them, packages that differ and take as long are a chance.
+#[test]
+fn what_any_package_takes_is_learned_of_gpus_alone() {
+    let mut builder = Platform::builder();
+    builder.add_device(dml_core::DeviceDesc::new("cpu", DeviceKind::Cpu));
+    builder.add_device(dml_core::DeviceDesc::new("gpu", DeviceKind::Gpu));
+    let platform = builder.build().unwrap();
+    let devices = [DeviceId(0), DeviceId(1)];
+    let worked = |device| crate::DeviceReport {
+        device,
+        packages: 2,
+        items: 500,
+        busy: Duration::from_millis(18),
+        end: Duration::from_millis(18),
+        known_rate: None,
+    };
+    let packages =
+        devices.map(|device| [record(device, 0..100, 0, 9), record(device, 100..500, 9, 18)]).concat();
+    let report = Report {
+        platform: platform.id(),
+        kernel: "kernel".to_owned(),
+        policy: crate::PolicySpec::Calibrated,
+        begun: Duration::ZERO,
+        duration: Duration::from_millis(18),
+        devices: devices.map(worked).to_vec(),
+        packages,
+        failures: Vec::new(),
+        left_out: Vec::new(),
+        called_up: Vec::new(),
+        decisions: None,
+    };
+    let knowledge = Knowledge::new();
+    let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
+    knowledge.learn(&platform, ("kernel", 1000), name, &report);
+    let text = knowledge.to_string();
+    let of = |device: &str| text.lines().find(|line| line.starts_with(device)).unwrap().to_owned();
+    assert!(of("device gpu").ends_with(" latency 9e-3"), "{text}");
+    assert!(!of("device cpu").contains("latency"), "{text}");
+    // When the kernel has become another one, so has its latency.
+    let mut book = knowledge.0.lock();
+    let page = book.page("kernel", 1000);
+    let notes = page.devices.get_mut("gpu").unwrap();
+    for latency in [3e-3, 2e-3] {
+        notes.latency.add(latency);
+    }
+    page.keep_the_last_of(&["cpu".to_owned(), "gpu".to_owned()]);
+    assert_eq!(page.devices["gpu"].latency.least(), Some(2e-3));
+    assert_eq!(page.devices["gpu"].latency.len(), 1);
 }
 
 #[test]
