@@ -205,11 +205,35 @@ fn while_nobody_knows_how_fast_a_unit_is_it_has_one_package_at_a_time() {
     assert_eq!(policy.next(OTHER, 1 << 19), None);
     policy.given_back(&package(5));
     assert!(policy.next(OTHER, 1 << 19).is_some());
+    // Nor while it may have been its launch that took the time.
+    let mut policy = together(1 << 20, &[host, (OTHER, 100, 9), (OTHER, 400, 9), host]);
+    assert!(policy.next(OTHER, 1 << 19).is_some());
+    policy.handed(&package(5), Duration::from_millis(2));
+    assert_eq!(policy.next(OTHER, 1 << 19), None);
     // Measured, and the fastest, it gets the next one while it computes.
     let fast = [(OTHER, 1 << 18, 1000), (OTHER, 1 << 19, 2000)];
     let mut policy = together(1 << 22, &[host, fast[0], fast[1], host]);
     policy.handed(&package(5), Duration::from_millis(2));
     assert!(policy.next(OTHER, 1 << 19).is_some());
+}
+
+/// It may have several packages, but all of them are no longer than the run so far.
+#[test]
+fn what_the_fastest_unit_has_under_way_is_bound() {
+    let mut policy =
+        together(1 << 30, &[(HOST, 40_000, 1000), (OTHER, 80_000, 1000), (OTHER, 240_000, 3000)]);
+    let whole = policy.next(OTHER, 1 << 29).expect("it has none");
+    assert_eq!(whole, 320_000, "four milliseconds have passed, at 80 items in each microsecond");
+    policy.handed(&Package::new(0..whole, OTHER, 5), Duration::from_millis(4));
+    assert_eq!(policy.next(OTHER, 1 << 29), None);
+}
+
+#[test]
+fn a_unit_that_may_be_slow_leaps_no_further_than_its_part_of_the_rest() {
+    // It does a little of what the host does, and of its first millisecond nobody knows how much was its launch.
+    let host = (HOST, 1 << 17, 1000);
+    let mut policy = together(1 << 20, &[host, (OTHER, 5000, 900), host]);
+    assert_eq!(policy.next(OTHER, 50_000), Some(2033));
 }
 
 #[test]
