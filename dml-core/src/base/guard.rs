@@ -3,7 +3,7 @@
 use crate::base::rank::assert_unlocked;
 use crate::base::sync::Arc;
 use std::any::Any;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Drops a foreign value, and ignores a panic of its destructor.
@@ -33,6 +33,12 @@ impl<T> Deref for Quiet<T> {
 
     fn deref(&self) -> &T {
         self.0.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl<T> DerefMut for Quiet<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("it is there until it is dropped")
     }
 }
 

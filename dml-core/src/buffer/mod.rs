@@ -160,16 +160,19 @@ impl RawBuffer {
         }
     }
 
-    /// Returns the arena of the application's storage whose container `is_it`.
+    /// Returns the arena of the application's storage whose container `is_it`. A lost arena, which cannot be read, comes last.
     ///
     /// # Errors
     /// [`AcquireError::NoContainer`], or [`AcquireError::Wedged`] if the containers were leaked.
     pub(crate) fn external(&self, is_it: impl Fn(&External) -> bool) -> Result<ArenaId, AcquireError> {
         let buffer = self.0.name();
-        self.0.read(|locked| match locked.external.iter().find(|(_, container)| is_it(container)) {
-            Some((arena, _)) => Ok(*arena),
-            None if locked.is_leaked => Err(AcquireError::Wedged { buffer }),
-            None => Err(AcquireError::NoContainer { buffer }),
+        self.0.read(|locked| {
+            let those = locked.external.iter().filter(|(_, container)| is_it(container));
+            match those.map(|(arena, _)| *arena).min_by_key(|arena| locked.state.arena(*arena).is_lost()) {
+                Some(arena) => Ok(arena),
+                None if locked.is_leaked => Err(AcquireError::Wedged { buffer }),
+                None => Err(AcquireError::NoContainer { buffer }),
+            }
         })
     }
 

@@ -1,5 +1,6 @@
 //! Blocks: the allocations of arenas.
 
+use crate::base::guard::Quiet;
 use crate::base::sync::Arc;
 use crate::memory::host::{HostMemory, HostSpan};
 use crate::memory::request::Backing;
@@ -124,7 +125,8 @@ impl NewBlock {
 /// [`RawBuffer::attach_block`](crate::RawBuffer::attach_block) makes it the storage of a buffer, and
 /// [`RawBuffer::into_container`](crate::RawBuffer::into_container) gives the container back.
 pub struct ExternalBlock<C> {
-    pub(crate) new: NewBlock,
+    /// Its destructor may panic as well as the container's (B-3).
+    pub(crate) new: Quiet<NewBlock>,
     pub(crate) container: Arc<C>,
 }
 
@@ -133,7 +135,7 @@ impl<C: Any + Send + Sync> ExternalBlock<C> {
     /// that is gone, nobody gets the container.
     #[must_use]
     pub fn new(new: NewBlock, container: Arc<C>) -> Self {
-        Self { new, container }
+        Self { new: Quiet::new(new), container }
     }
 
     /// Returns the size of the memory in bytes.
@@ -154,7 +156,7 @@ impl<C: Any + Send + Sync> ExternalBlock<C> {
         self.new.block.native()
     }
 
-    /// Returns the container, for which the block goes.
+    /// Returns the container, for which the block goes. A panic of the block's destructor is ignored.
     ///
     /// # Errors
     /// The shared container, if the backend keeps a reference to it.

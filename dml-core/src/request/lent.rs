@@ -7,8 +7,8 @@ use crate::buffer::RawBuffer;
 use crate::buffer::error::{AcquireError, Unattached};
 use crate::buffer::lock::External;
 use crate::buffer::storage::{ArenaStorage, FreeOrder};
-use crate::memory::block::ExternalBlock;
-use crate::memory::error::AllocError;
+use crate::memory::block::{ExternalBlock, NewBlock};
+use crate::memory::error::{AllocError, Breach};
 use crate::platform::Platform;
 use crate::state::{AttachRefusal, Brings, EventKind};
 use std::any::Any;
@@ -23,7 +23,8 @@ impl RawBuffer {
     ///
     /// # Errors
     /// [`Unattached`] with the block. Its cause is [`AcquireError::NotAttachable`] with an [`AttachRefusal`],
-    /// [`AcquireError::Alloc`] if the block is not new or not of that arena, or [`AcquireError::NoSuchArena`].
+    /// [`AcquireError::Alloc`] if the block is not new or not of that arena, [`AcquireError::ArenaContract`] if its host memory is
+    /// too short or partly lent, or [`AcquireError::NoSuchArena`].
     pub fn attach_block<C: Any + Send + Sync>(
         &self,
         arena: ArenaId,
@@ -51,18 +52,11 @@ impl RawBuffer {
         mut external: ExternalBlock<C>,
         brings: Brings,
     ) -> Result<(), Box<Unattached<ExternalBlock<C>>>> {
-        let platform = self.platform();
-        if let Err(cause) = platform.knows(arena) {
-            return Err(Box::new(Unattached { cause, storage: external }));
-        }
-        let (buffer, name, len) = (self.name(), self.0.arena_name(arena), self.len());
-        let bytes = match admitted(platform, arena, &mut external) {
+        let bytes = match self.admitted(arena, &mut external) {
             Ok(bytes) => bytes,
-            Err(cause) => {
-                let cause = AcquireError::Alloc { buffer, arena: name, cause };
-                return Err(Box::new(Unattached { cause, storage: external }));
-            }
+            Err(cause) => return Err(Box::new(Unattached { cause, storage: external })),
         };
+        let len = self.len();
         let mut offered = Some(external);
         let attached = self.0.change(|locked, routes| {
             if bytes != len {
@@ -70,18 +64,38 @@ impl RawBuffer {
             }
             let commit = locked.state.attach(routes, arena, brings)?;
             let ExternalBlock { new, container } = offered.take().expect("attached once");
-            locked.put(arena, ArenaStorage::new(new.block, new.host, FreeOrder::External));
+            let NewBlock { block, host } = new.into_inner();
+            locked.put(arena, ArenaStorage::new(block, host, FreeOrder::External));
             locked.external.push((arena, container as External));
             self.0.record(|| EventKind::Attached { arena, commit });
             Ok(())
         });
         match (attached, offered) {
             (Err(reason), Some(storage)) => {
-                let cause = AcquireError::NotAttachable { buffer, arena: name, reason };
+                let (buffer, arena) = (self.name(), self.0.arena_name(arena));
+                let cause = AcquireError::NotAttachable { buffer, arena, reason };
                 Err(Box::new(Unattached { cause, storage }))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Checks that the block is a new one of the arena, and its host memory nobody else's. Returns its size.
+    fn admitted<C>(&self, arena: ArenaId, external: &mut ExternalBlock<C>) -> Result<u64, AcquireError> {
+        let platform = self.platform();
+        platform.knows(arena)?;
+        let (buffer, name) = (self.name(), self.0.arena_name(arena));
+        let bytes = match checked(platform, arena, &mut external.new) {
+            Ok(bytes) => bytes,
+            Err(cause) => return Err(AcquireError::Alloc { buffer, arena: name, cause }),
+        };
+        // Safe code may have put any host memory of its own beside the block, and may write a part that it lent.
+        let breach = match &external.new.host {
+            Some(host) if host.is_lent() => Breach::StillLent,
+            Some(host) if host.len() < bytes => Breach::HostMemory { bytes: host.len(), needed_bytes: bytes },
+            _ => return Ok(bytes),
+        };
+        Err(AcquireError::ArenaContract { buffer, arena: name, breach })
     }
 
     /// Closes the buffer and returns the container of the memory that was moved in, with the latest contents of the buffer, after
@@ -89,7 +103,8 @@ impl RawBuffer {
     /// ended, too, so it can be used at once, in any order.
     ///
     /// As with [`Buffer::into_vec`](crate::Buffer::into_vec), the call never returns if a grant or view was leaked. A buffer that
-    /// holds several storages of the application gives one back. The others go with its last handle.
+    /// holds several storages of the application gives one back: of those with such a container the first whose device is not
+    /// lost. The others go with its last handle.
     ///
     /// # Errors
     /// [`AcquireError::NoContainer`] if the buffer holds no container of this type, and errors of an acquire for reading all of the
@@ -106,15 +121,10 @@ impl RawBuffer {
     }
 }
 
-/// Checks that the block is a new one of the arena, and returns its size. Asking the block and the arena runs their code,
-/// which may panic or lie.
-fn admitted<C>(
-    platform: &Platform,
-    arena: ArenaId,
-    external: &mut ExternalBlock<C>,
-) -> Result<u64, AllocError> {
+/// Asks the block and its arena whether the block is this arena's, and returns its size. This runs their code, which may panic or
+/// lie.
+fn checked(platform: &Platform, arena: ArenaId, new: &mut NewBlock) -> Result<u64, AllocError> {
     let name = platform.desc(arena).name.clone();
-    let new = &mut external.new;
     if !new.is_new() {
         return Err(AllocError::NotNew { arena: name });
     }
