@@ -427,6 +427,11 @@ fn granted_bytes_on_the_gpu_are_a_tensor() {
     let Unexported { cause, kept } = *rig.cuda().export::<u32>(on_the_host, &buffer, &[LEN / 4]).unwrap_err();
     assert!(matches!(cause, ExportError::Elsewhere { .. }), "{cause}");
     kept.release().unwrap();
+    // No kernel could load elements that begin anywhere.
+    let bytes = rig.platform.buffer_from(vec![3_u8; 64]).unwrap();
+    let reading = rig.platform.acquire(rig.gpu).read(&bytes).wait().unwrap();
+    let refused = rig.cuda().export::<u32>(reading, &bytes.range(6..14), &[2]).unwrap_err();
+    assert!(matches!(refused.cause, ExportError::Alignment { align: 4, .. }), "{refused}");
 }
 
 #[test]

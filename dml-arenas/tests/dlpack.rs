@@ -399,3 +399,216 @@ fn a_structure_without_a_deleter_has_nothing_to_delete() {
     let tensor = unsafe { Tensor::from_legacy(&raw mut managed) }.unwrap();
     assert_eq!(tensor.as_slice::<u8>().unwrap(), [1, 2, 3]);
 }
+
+/// Deletes a tensor as its consumer does.
+///
+/// # Safety
+/// The one call of the deleter.
+unsafe fn delete_as_consumer(lent: NonNull<DLManagedTensorVersioned>) {
+    // SAFETY: the caller's word.
+    unsafe { lent.as_ref().deleter.expect("ours has one")(lent.as_ptr()) }
+}
+
+#[test]
+fn what_is_granted_to_several_is_lent_to_several_and_each_is_deleted_by_itself() {
+    let platform = platform();
+    let buffer = numbers(&platform);
+    let lent = || {
+        let grants = platform.acquire(HOST).read(&buffer).wait().unwrap();
+        dlpack::export::<u32>(grants, &buffer, &[4, 6]).unwrap().into_versioned()
+    };
+    let [first, second] = [lent(), lent()];
+    // SAFETY: just made, and both for reading.
+    let tensor = unsafe { Tensor::from_versioned(first.as_ptr()) }.unwrap();
+    // SAFETY: nobody has used it.
+    unsafe { delete_as_consumer(second) };
+    assert_eq!(tensor.as_slice::<u32>().unwrap()[23], 162, "the first is there as before");
+    assert!(platform.acquire(HOST).write(&buffer).try_now().unwrap_err().is_busy());
+    drop(tensor);
+    assert!(platform.acquire(HOST).write(&buffer).try_now().is_ok());
+}
+
+/// Frameworks keep tensors in caches of threads, which go when the thread has lost its own values.
+#[test]
+fn a_thread_that_ends_deletes_what_it_keeps() {
+    thread_local! {
+        static CACHE: std::cell::RefCell<Vec<Tensor>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+    let platform = platform();
+    let buffer = numbers(&platform);
+    std::thread::scope(|scope| {
+        let keeps = scope.spawn(|| {
+            CACHE.with(|_| {});
+            let grants = platform.acquire(HOST).read_write(&buffer).wait().unwrap();
+            let lent = dlpack::export::<u32>(grants, &buffer, &[24]).unwrap().into_versioned();
+            // SAFETY: within the tensor, which is for writing.
+            unsafe { lent.as_ref().dl_tensor.data.cast::<u32>().write(4711) };
+            // SAFETY: just made, and nobody else has it.
+            let tensor = unsafe { Tensor::from_versioned(lent.as_ptr()) }.unwrap();
+            CACHE.with(|cache| cache.borrow_mut().push(tensor));
+        });
+        keeps.join().unwrap();
+    });
+    assert_eq!(buffer.read().unwrap()[..2], [4711, 8], "the deleter commits");
+}
+
+#[test]
+fn a_tensor_that_goes_in_a_panic_is_deleted_once() {
+    let platform = platform();
+    let buffer = numbers(&platform);
+    let (theirs, deleted) = taken(|_| {});
+    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let grants = platform.acquire(HOST).read_write(&buffer).wait().unwrap();
+        let lent = dlpack::export::<u32>(grants, &buffer, &[24]).unwrap().into_versioned();
+        // SAFETY: just made, and nobody else has it.
+        let own = unsafe { Tensor::from_versioned(lent.as_ptr()) }.unwrap();
+        let storage = platform.buffer_from(own.into_foreign::<u32>().unwrap()).unwrap();
+        let _both = (theirs.unwrap(), storage);
+        panic!("in the middle");
+    }));
+    assert!(told.is_err());
+    assert_eq!(count(&deleted), 1);
+    assert!(platform.acquire(HOST).write(&buffer).try_now().is_ok(), "the grants have ended");
+}
+
+#[test]
+fn i24_a_tensor_whose_block_is_kept_goes_with_the_block() {
+    let platform = platform();
+    let (tensor, deleted) = taken(|_| {});
+    let buffer = platform.buffer_from(tensor.unwrap().into_foreign::<f32>().unwrap()).unwrap();
+    let grants = platform.acquire(HOST).read(&buffer).wait().unwrap();
+    let kept = grants.block(&buffer).unwrap().cloned().unwrap();
+    grants.release().unwrap();
+    let foreign = buffer.into_storage::<Foreign<f32, Tensor>>().unwrap();
+    assert_eq!(foreign.as_slice(), [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]);
+    assert_eq!(foreign.into_owner().unwrap_err()[5], 5.5, "a copy");
+    assert_eq!(count(&deleted), 0, "the block is over its memory");
+    drop(kept);
+    assert_eq!(count(&deleted), 1);
+}
+
+#[test]
+fn a_deleter_may_call_back() {
+    struct CallsBack(Platform, Option<Buffer<f32>>, Box<DLManagedTensorVersioned>, Arc<AtomicUsize>);
+    unsafe extern "C" fn calls_back(managed: *mut DLManagedTensorVersioned) {
+        // SAFETY: the consumer's one call, of what is made below.
+        let context = unsafe { Box::from_raw((*managed).manager_ctx.cast::<CallsBack>()) };
+        let CallsBack(platform, other, theirs, called) = *context;
+        let other = other.unwrap();
+        assert_eq!(other.read().unwrap()[0], 0.5);
+        // This deletes a tensor within the deletion of one.
+        drop(other);
+        assert_eq!(platform.buffer_from(vec![1_u8; 5]).unwrap().into_vec().unwrap(), [1; 5]);
+        drop(theirs);
+        called.fetch_add(1, Ordering::Relaxed);
+    }
+    let (platform, called) = (platform(), Arc::new(AtomicUsize::new(0)));
+    let (tensor, deleted) = taken(|_| {});
+    let other = platform.buffer_from(tensor.unwrap().into_foreign::<f32>().unwrap()).unwrap();
+    let (mut elements, mut shape) = ([1_u8, 2, 3], [3_i64]);
+    let dl_tensor = DLTensor {
+        data: NonNull::from(&mut elements).as_ptr().cast(),
+        device: DLDevice { device_type: CPU, device_id: 0 },
+        ndim: 1,
+        dtype: u8::TYPE,
+        shape: shape.as_mut_ptr(),
+        strides: null_mut(),
+        byte_offset: 0,
+    };
+    let deleter = Some(calls_back as unsafe extern "C" fn(*mut DLManagedTensorVersioned));
+    let mut managed = Box::new(DLManagedTensorVersioned {
+        version: VERSION,
+        manager_ctx: null_mut(),
+        deleter,
+        flags: 0,
+        dl_tensor,
+    });
+    let ptr = &raw mut *managed;
+    let context = CallsBack((*platform).clone(), Some(other), managed, called.clone());
+    // SAFETY: live, as the context is not dropped before the deleter has it.
+    unsafe { (*ptr).manager_ctx = Box::into_raw(Box::new(context)).cast() };
+    // SAFETY: all of it lives until the deleter is called, and the elements to the end of this function.
+    let tensor = unsafe { Tensor::from_versioned(ptr) }.unwrap();
+    let buffer = platform.buffer_from(tensor.into_foreign::<u8>().unwrap()).unwrap();
+    assert_eq!(*buffer.read().unwrap(), [1, 2, 3]);
+    drop(buffer);
+    assert_eq!((count(&called), count(&deleted)), (1, 1));
+}
+
+#[test]
+fn extents_and_strides_at_their_edges() {
+    static mut SHAPE: [i64; 4] = [1, 2, 1, 3];
+    static mut STRIDES: [i64; 4] = [-9, 3, i64::MIN, 1];
+    static mut BACKWARDS: [i64; 4] = [6, -3, 3, 1];
+    static mut GAPS: [i64; 4] = [6, 3, 3, 2];
+    static mut EMPTY: [i64; 4] = [i64::MAX, i64::MAX, 0, i64::MAX];
+    let strides = |shape: *mut [i64; 4], strides: *mut [i64; 4]| {
+        move |managed: &mut DLManagedTensorVersioned| {
+            let tensor = &mut managed.dl_tensor;
+            (tensor.ndim, tensor.shape, tensor.strides) = (4, shape.cast(), strides.cast());
+        }
+    };
+    let (tensor, _) = taken(strides(&raw mut SHAPE, &raw mut STRIDES));
+    assert_eq!(
+        tensor.unwrap().as_slice::<f32>().unwrap().len(),
+        6,
+        "nobody steps in a dimension of one element"
+    );
+    for (found, axis, stride, expected) in [(&raw mut BACKWARDS, 1, -3, 3), (&raw mut GAPS, 3, 2, 1)] {
+        let (refused, deleted) = taken(strides(&raw mut SHAPE, found));
+        let shape = vec![1, 2, 1, 3];
+        assert_eq!(refused.unwrap_err(), ImportError::Stride { axis, stride, expected, shape });
+        assert_eq!(count(&deleted), 1);
+    }
+    let (empty, _) = taken(strides(&raw mut EMPTY, &raw mut GAPS));
+    let empty = empty.unwrap();
+    assert_eq!((empty.len(), empty.as_slice::<f32>().unwrap().len()), (0, 0));
+    // The end of the memory counts with its offset.
+    let end = isize::MAX as u64;
+    let (refused, deleted) = taken(|managed| managed.dl_tensor.byte_offset = end - 23);
+    assert!(matches!(refused.unwrap_err(), ImportError::TooLarge { .. }));
+    assert_eq!(count(&deleted), 1);
+    // Elements without bits are of no type that Rust has, however many they are.
+    static mut MANY: [i64; 1] = [i64::MAX];
+    let none = DLDataType { code: FLOAT, bits: 0, lanes: 0 };
+    let (tensor, _) = taken(|managed| {
+        (managed.dl_tensor.ndim, managed.dl_tensor.shape) = (1, (&raw mut MANY).cast());
+        (managed.dl_tensor.strides, managed.dl_tensor.dtype) = (null_mut(), none);
+    });
+    assert!(matches!(tensor.unwrap().as_slice::<f32>(), Err(ImportError::Type { .. })));
+}
+
+#[test]
+fn a_region_that_is_granted_for_writing_in_part_is_read_only() {
+    let platform = platform();
+    let (buffer, other) = (numbers(&platform), numbers(&platform));
+    let mut grants = platform
+        .acquire(HOST)
+        .read(&buffer.range(0..12))
+        .read_write(&buffer.range(12..24))
+        .read_write(&other)
+        .wait()
+        .unwrap();
+    grants.slice_mut::<u32>(&other).unwrap()[3] = 5;
+    grants.slice_mut::<u32>(&buffer.range(12..24)).unwrap()[0] = 6;
+    let export = dlpack::export::<u32>(grants, &buffer, &[24]).unwrap();
+    assert!(export.is_read_only());
+    let lent = export.into_versioned();
+    // SAFETY: nobody has used it.
+    unsafe { delete_as_consumer(lent) };
+    // What was granted beside the tensor is committed with it.
+    assert_eq!((buffer.read().unwrap()[12], other.read().unwrap()[3]), (6, 5));
+}
+
+#[test]
+fn an_odd_view_of_bytes_is_no_tensor() {
+    let platform = platform();
+    let buffer = platform.buffer_from((0..64).collect::<Vec<u8>>()).unwrap();
+    let reading = || platform.acquire(HOST).read(&buffer).wait().unwrap();
+    let at = buffer.read().unwrap().as_ptr().addr() as u64;
+    let odd = (4 - at % 4) % 4 + 1;
+    let (cause, _) = refused(dlpack::export::<u32>(reading(), &buffer.range(odd..odd + 8), &[2]));
+    assert!(matches!(cause, ExportError::View(ViewError::Alignment { .. })), "{cause}");
+    let (cause, _) = refused(dlpack::export::<u32>(reading(), &buffer.range(odd - 1..odd + 5), &[1]));
+    assert!(matches!(cause, ExportError::View(ViewError::Size { .. })), "{cause}");
+}

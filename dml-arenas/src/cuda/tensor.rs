@@ -46,8 +46,8 @@ impl CudaArena {
     /// consumer in another context waits for its own work before it deletes the tensor.
     ///
     /// # Errors
-    /// [`Unexported`] with the grants: [`ExportError::View`], [`ExportError::Shape`], and [`ExportError::Elsewhere`] for
-    /// grants of another arena.
+    /// [`Unexported`] with the grants: [`ExportError::View`], [`ExportError::Shape`], [`ExportError::Alignment`], and
+    /// [`ExportError::Elsewhere`] for grants of another arena.
     pub fn export<T: Element>(
         &self,
         grants: Grants,

@@ -32,6 +32,16 @@ pub enum ExportError {
         /// The size of the region.
         bytes: u64,
     },
+    /// The bytes are not aligned for the elements, in memory that the host does not view.
+    #[error("a tensor of {buffer} would begin at {address:#x}, which is not aligned to {align}")]
+    Alignment {
+        /// The buffer.
+        buffer: BufferName,
+        /// The address of the first element.
+        address: usize,
+        /// The alignment that the elements need, in bytes.
+        align: usize,
+    },
     /// The structure of before version 1 cannot say that a tensor must not be written.
     #[error("what is granted for reading needs a structure of DLPack 1, which can say so")]
     ReadOnly,
@@ -136,6 +146,11 @@ impl Export {
             let cause = ExportError::Shape { buffer, shape, element_bytes, bytes };
             return Err(Box::new(Unexported { cause, kept: grants }));
         };
+        let (address, align) = (place.address.addr(), align_of::<T>());
+        if bytes != 0 && !address.is_multiple_of(align) {
+            let cause = ExportError::Alignment { buffer: region.buffer().name(), address, align };
+            return Err(Box::new(Unexported { cause, kept: grants }));
+        }
         let tensor = DLTensor {
             data: if bytes == 0 { std::ptr::null_mut() } else { place.address },
             device: place.device,
@@ -259,5 +274,39 @@ unsafe extern "C" fn delete_legacy(managed: *mut DLManagedTensor) {
         let managed = unsafe { Box::from_raw(managed) };
         // SAFETY: as above.
         unsafe { end(managed.manager_ctx) };
+    }
+}
+
+#[cfg(all(test, not(dml_loom)))]
+mod tests {
+    use super::*;
+    use crate::MainMem;
+    use dml_core::sync::Arc;
+    use dml_core::{DeviceDesc, DeviceKind, Platform};
+
+    /// Granted bytes of a device have no view that checks them: whoever asks for a tensor of them has the address alone.
+    #[test]
+    fn elements_that_are_not_aligned_are_no_tensor_wherever_they_are() {
+        let mut builder = Platform::builder();
+        let cpu = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+        builder.add_arena(Arc::new(MainMem::new(cpu)));
+        let platform = builder.build().unwrap();
+        let buffer = platform.buffer_from((0..64).collect::<Vec<u8>>()).unwrap();
+        let grants = platform.acquire(cpu).read(&buffer).wait().unwrap();
+        let place = |address: usize, bytes| Place {
+            address: std::ptr::without_provenance_mut(address),
+            bytes,
+            device: DLDevice { device_type: CPU, device_id: 0 },
+            is_read_only: true,
+            settle: None,
+        };
+        let refused = Export::at::<f64>(grants, &buffer.range(4..12), &[1], place(0x1004, 8)).unwrap_err();
+        let Unexported { cause, kept } = *refused;
+        let ExportError::Alignment { address, align, .. } = cause else { panic!("{cause}") };
+        assert_eq!((address, align), (0x1004, 8));
+        let aligned = Export::at::<f32>(kept, &buffer.range(4..12), &[2], place(0x1004, 8)).unwrap();
+        // No elements are nowhere.
+        let empty = Export::at::<f64>(aligned.into_grants(), &buffer.range(4..4), &[0], place(0x1004, 0));
+        assert_eq!(empty.unwrap().address(), None);
     }
 }
