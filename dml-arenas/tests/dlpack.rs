@@ -5,7 +5,7 @@
 use dml_arenas::MainMem;
 use dml_arenas::dlpack::abi::{
     CPU, CUDA, CUDA_HOST, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLPackVersion,
-    DLTensor, FLAG_READ_ONLY, FLOAT, VERSION,
+    DLTensor, FLAG_IS_COPIED, FLAG_READ_ONLY, FLOAT, VERSION,
 };
 use dml_arenas::dlpack::{self, Element, Export, ExportError, ImportError, Tensor, Unexported};
 use dml_core::host::Foreign;
@@ -611,4 +611,30 @@ fn an_odd_view_of_bytes_is_no_tensor() {
     assert!(matches!(cause, ExportError::View(ViewError::Alignment { .. })), "{cause}");
     let (cause, _) = refused(dlpack::export::<u32>(reading(), &buffer.range(odd - 1..odd + 5), &[1]));
     assert!(matches!(cause, ExportError::View(ViewError::Size { .. })), "{cause}");
+}
+
+/// A newer minor version and flags that it adds mean what they meant before.
+#[test]
+fn flags_and_minor_versions_of_others_are_understood() {
+    let (tensor, _) = taken(|managed| {
+        (managed.version.minor, managed.flags) = (VERSION.minor + 7, FLAG_IS_COPIED | 1 << 40);
+    });
+    assert!(!tensor.unwrap().is_read_only());
+    let (tensor, _) = taken(|managed| managed.flags = FLAG_READ_ONLY | FLAG_IS_COPIED);
+    assert_eq!(tensor.unwrap().into_foreign::<f32>().unwrap_err().cause, ImportError::ReadOnly);
+}
+
+/// Nobody knows on which thread the deleter will be called, so no thread counts as the holder.
+#[test]
+fn who_exports_holds_no_grant_any_more() {
+    let platform = platform();
+    let (first, second) = (numbers(&platform), numbers(&platform));
+    let grants = platform.acquire(HOST).read_write(&second).wait().unwrap();
+    assert!(second.raw().is_held_here());
+    let lent = dlpack::export::<u32>(grants, &second, &[24]).unwrap().into_versioned();
+    assert!(!second.raw().is_held_here());
+    // A thread that held the second must not wait for the first.
+    assert_eq!(first.read().unwrap()[0], 1);
+    // SAFETY: nobody has used it.
+    unsafe { delete_as_consumer(lent) };
 }

@@ -116,6 +116,9 @@ fn what_is_not_taken_comes_back() {
     let (device, other) = (arena(), arena());
     let platform = platform(&device);
     let buffer = bytes_of(&platform);
+    // Contents of more bytes would be cut off.
+    let (reason, _) = refusal(buffer.raw().attach_block(DEVICE, lent(&device, LEN + 1, 1).0));
+    assert_eq!(reason, AttachRefusal::Length { bytes: LEN + 1, len: LEN });
     let (block, dropped) = lent(&device, LEN - 1, 1);
     let (reason, block) = refusal(buffer.raw().attach_block(DEVICE, block));
     assert_eq!(reason, AttachRefusal::Length { bytes: LEN - 1, len: LEN });
@@ -170,6 +173,10 @@ fn a_vector_and_memory_of_a_device_serve_one_buffer() {
     let at = mine.as_ptr();
     buffer.attach_external(mine).unwrap();
     buffer.raw().attach_block(DEVICE, block).unwrap();
+    // The one that is asked for is not the first.
+    let second = platform.buffer_from(vec![4_u8; LEN as usize]).unwrap();
+    second.raw().attach_block_storage(DEVICE, lent(&device, LEN, 0).0).unwrap();
+    assert!(second.raw().clone().into_container::<Container>().is_ok());
     let vector = buffer.into_vec().unwrap();
     assert_eq!((vector.as_ptr(), &*vector), (at, &[3; LEN as usize][..]));
     assert_eq!(dropped.load(Ordering::Relaxed), 1);

@@ -2,13 +2,13 @@
 
 #![cfg(not(dml_loom))]
 
-use dml_arenas::kit::join_staged;
+use dml_arenas::kit::{join_bound, join_staged};
 use dml_arenas::{MainMem, Null};
 use dml_core::sync::Arc;
 use dml_core::{
     AcquireError, AllocError, Arena, ArenaDesc, ArenaId, ArenaKind, Backing, Block, BlockRef, Breach, Buffer,
-    CopyIn, CopyOut, DeviceDesc, DeviceId, DeviceKind, ExternalBlock, Fence, Fill, HostMemory, LinkSpeed,
-    NativeHandle, NewBlock, Platform, Span, TransferError, Unattached,
+    Concurrency, CopyIn, CopyOut, DeviceDesc, DeviceId, DeviceKind, ExternalBlock, Fence, Fill, HostMemory,
+    LinkSpeed, NativeHandle, NewBlock, Platform, PlatformBuilder, Span, TransferError, Unattached,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -24,6 +24,10 @@ struct Odd {
     how: Admits,
     is_lost: AtomicBool,
     kept: Mutex<Vec<BlockRef>>,
+    /// The copies out of it, which it keeps if told to.
+    copies: Mutex<Option<Vec<CopyOut>>>,
+    /// The arenas of a machine that were given blocks back, in order.
+    freed: Arc<Mutex<Vec<String>>>,
     weak: Mutex<Vec<std::sync::Weak<dyn Block>>>,
 }
 
@@ -61,6 +65,7 @@ impl Arena for Odd {
     }
 
     fn free(&self, block: BlockRef) {
+        self.freed.lock().unwrap().push(self.desc().name.to_string());
         match self.how {
             Admits::Anything => drop(block),
             _ => self.inner.free(block),
@@ -72,7 +77,12 @@ impl Arena for Odd {
     }
 
     fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
-        self.inner.copy_out(copy)
+        let bytes = copy.len();
+        match &mut *self.copies.lock().unwrap() {
+            Some(copies) => copies.push(copy),
+            None => return self.inner.copy_out(copy),
+        }
+        Ok(Fence::done(bytes))
     }
 
     fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
@@ -143,10 +153,17 @@ impl Drop for AtEnd {
 struct Machine {
     platform: Platform,
     odd: Vec<(ArenaId, Arc<dyn Arena>)>,
+    freed: Arc<Mutex<Vec<String>>>,
 }
 
 /// Main memory and a device for each way to admit, joined by copies.
 fn machine(ways: &[Admits]) -> Machine {
+    joined(ways, |_, _| {})
+}
+
+/// As [`machine`], with what `join` adds between the devices.
+fn joined(ways: &[Admits], join: impl FnOnce(&mut PlatformBuilder, &[(ArenaId, Arc<dyn Arena>)])) -> Machine {
+    let freed = Arc::default();
     let mut builder = Platform::builder();
     builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
     let main = builder.add_arena(Arc::new(MainMem::new(CPU)));
@@ -154,19 +171,27 @@ fn machine(ways: &[Admits]) -> Machine {
     for &how in ways {
         let name = format!("gpu {}", odd.len());
         let device = builder.add_device(DeviceDesc::new(name.as_str(), DeviceKind::Gpu));
-        let inner = Null::backed(ArenaDesc::new(name.as_str(), ArenaKind("test"), device));
+        // All of them may use each other's storage at once.
+        let others = (1..=ways.len() as u16).map(DeviceId).filter(|other| *other != device);
+        let desc = ArenaDesc::new(name.as_str(), ArenaKind("test"), device)
+            .with_remotes(others.collect())
+            .with_concurrency(Concurrency::BimapFull);
+        let inner = Null::backed(desc);
         let arena: Arc<dyn Arena> = Arc::new(Odd {
             inner,
             how,
             is_lost: AtomicBool::new(false),
             kept: Mutex::default(),
+            copies: Mutex::default(),
+            freed: Arc::clone(&freed),
             weak: Mutex::default(),
         });
         let id = builder.add_arena(arena.clone());
         join_staged(&mut builder, main, id, LinkSpeed::default());
         odd.push((id, arena));
     }
-    Machine { platform: builder.build().unwrap(), odd }
+    join(&mut builder, &odd);
+    Machine { platform: builder.build().unwrap(), odd, freed }
 }
 
 impl Machine {
@@ -178,9 +203,12 @@ impl Machine {
         ExternalBlock::new(self.odd[device].1.alloc(LEN).unwrap(), Arc::new(container))
     }
 
+    fn odd(&self, device: usize) -> &Odd {
+        (*self.odd[device].1).downcast_ref::<Odd>().unwrap()
+    }
+
     fn lose(&self, device: usize) {
-        let odd = (*self.odd[device].1).downcast_ref::<Odd>().unwrap();
-        odd.is_lost.store(true, Ordering::Relaxed);
+        self.odd(device).is_lost.store(true, Ordering::Relaxed);
         self.platform.notice_losses();
     }
 }
@@ -336,4 +364,37 @@ fn i24_who_waits_is_refused_and_who_holds_is_waited_for() {
         assert_eq!(taker.join().unwrap().unwrap(), 9);
     });
     assert!(matches!(buffer.read(), Err(AcquireError::Closed { .. })));
+}
+
+/// An arena that kept what it was lent may touch the memory at any time.
+#[test]
+fn i24_no_container_of_a_wedged_buffer_is_ever_dropped() {
+    let machine = machine(&[Admits::Well, Admits::Well, Admits::Well]);
+    let (buffer, ended) = (machine.buffer(), Arc::new(AtomicUsize::new(0)));
+    for device in 0..3 {
+        let count = ended.clone();
+        let container = AtEnd::new(move || _ = count.fetch_add(1, Ordering::Relaxed));
+        buffer.raw().attach_block(machine.odd[device].0, machine.lent(device, container)).unwrap();
+    }
+    *machine.odd(2).copies.lock().unwrap() = Some(Vec::new());
+    let told = buffer.read().map(drop).unwrap_err();
+    assert!(matches!(told, AcquireError::ArenaContract { breach: Breach::StillLent, .. }), "{told}");
+    let told = buffer.raw().clone().into_container::<AtEnd>().err().unwrap();
+    assert!(matches!(told, AcquireError::Wedged { .. }), "{told}");
+    drop(buffer);
+    assert_eq!(ended.load(Ordering::Relaxed), 0);
+}
+
+/// A block that is bound to lent memory is freed before it.
+#[test]
+fn i24_lent_memory_outlives_the_blocks_over_it() {
+    let machine = joined(&[Admits::Well, Admits::Well], |builder, odd| {
+        join_bound(builder, odd[0].0, odd[1].0, Concurrency::BimapFull, LinkSpeed::default());
+    });
+    let [(root, _), (member, _)] = &machine.odd[..] else { panic!("two devices") };
+    let buffer = machine.buffer();
+    buffer.raw().attach_block(*root, machine.lent(0, 7_u8)).unwrap();
+    buffer.raw().bind(*member, *root).unwrap();
+    assert_eq!(buffer.raw().clone().into_container::<u8>().unwrap(), 7);
+    assert_eq!(*machine.freed.lock().unwrap(), ["gpu 1", "gpu 0"]);
 }

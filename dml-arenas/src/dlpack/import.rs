@@ -296,7 +296,8 @@ impl Tensor {
     /// Makes storage for a buffer of a tensor in memory of the host, page-locked or not:
     /// [`Platform::buffer_from`](dml_core::Platform::buffer_from),
     /// [`Buffer::attach_external`](dml_core::Buffer::attach_external). The tensor is deleted with the buffer, unless
-    /// [`Buffer::into_storage`](dml_core::Buffer::into_storage) has it back.
+    /// [`Buffer::into_storage`](dml_core::Buffer::into_storage) has it back. That alone brings the latest contents into its memory: a
+    /// producer whose deleter goes on with the elements otherwise finds what the host had last.
     ///
     /// # Errors
     /// [`Untaken`] with the tensor: [`ImportError::Type`], [`ImportError::Alignment`], [`ImportError::Device`], and
