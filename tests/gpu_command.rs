@@ -6,22 +6,9 @@
 use dml_workloads::prepare::Workload;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
-/// A folder of this test's own, empty at the start.
-fn folder(test: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("gpu_{test}"));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).expect("the target folder is writable");
-    folder
-}
-
-/// The command in a folder, with a cache of its own there.
-fn dml(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dml"));
-    command.current_dir(folder).env("XDG_CACHE_HOME", folder.join("cache")).args(arguments);
-    command.output().expect("the command was built")
-}
+mod program;
+use program::{dml, folder};
 
 /// What a command that succeeds prints as JSON, and what it says beside.
 fn json(folder: &Path, arguments: &[&str]) -> (Value, String) {

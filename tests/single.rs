@@ -4,23 +4,10 @@
 
 use dml_workloads::single::Length;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
 
-/// A folder of this test's own, empty at the start.
-fn folder(test: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).expect("the target folder is writable");
-    folder
-}
-
-/// The command with a cache of its own in the folder.
-fn dml(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dml"));
-    command.current_dir(folder).env("XDG_CACHE_HOME", folder.join("cache")).args(arguments);
-    command.output().expect("the command was built")
-}
+mod program;
+use program::{dml, folder};
 
 /// What a command that succeeds prints.
 fn printed(folder: &Path, arguments: &[&str]) -> String {

@@ -15,14 +15,15 @@ use super::{Calibrated, Computed, Policy};
 use crate::{Package, UnitId};
 use std::time::Duration;
 
-/// How many times as many items each sample has as the one before, at most: as many as would take [`SAMPLE_SECONDS`]. One that was telling is repeated once, because the first one woke the
-/// host's threads.
+/// How many times as many items each sample has as the one before, at most: as many as would take [`SAMPLE_SECONDS`]. A sample that
+/// was telling is repeated once, because the first one woke the host's threads.
 const GROWTH: u64 = 16;
 const SAMPLE_SECONDS: f64 = 150e-6;
 /// A sample of this time says more about the kernel than about the clock and the launch.
 const TELLING_SECONDS: f64 = 60e-6;
-/// Many threads take tens of microseconds to wake up, now more and now less. A sample that takes no more than so many times the first one, which is
-/// little else, and less than this says little, and the next one may be longer.
+/// Many threads take tens of microseconds to wake up, and the first sample is little else. A sample may be, too, that takes less than
+/// [`WAKING`] times as long as the first one, and less than [`WAKING_SECONDS`]. Then the next one has as many items as would take
+/// [`WAKING_SAMPLE_SECONDS`].
 const WAKING: f64 = 3.0;
 const WAKING_SECONDS: f64 = 80e-6;
 const WAKING_SAMPLE_SECONDS: f64 = 400e-6;
@@ -41,15 +42,17 @@ const SHORT_SECONDS: f64 = 100e-6;
 const FIRST_SECONDS: f64 = 1e-3;
 /// How many times as long as its launch a package is at least, if the unit's part of the rest is.
 const LAUNCHES: f64 = 2.0;
-/// Two packages whose items differ by more, and whose times by less, took the time that a launch takes, if that is less than
-/// [`FIRST_SECONDS`]. Or less than the last of these, of a dominant unit: a GPU may take milliseconds for an item, and no longer for thousands.
+/// Two packages whose items differ by more than [`FLAT_ITEMS`], and whose times by less than [`FLAT_SECONDS`], took the time that a launch
+/// takes, if that is less than [`FIRST_SECONDS`]. Of a dominant unit it may be [`FLAT_MOST_SECONDS`]: a GPU may take milliseconds for an
+/// item, and no longer for thousands.
 const FLAT_ITEMS: f64 = 1.5;
 const FLAT_SECONDS: f64 = 1.2;
-/// A package of so much more than the one before shows whether its items take the time.
-const LEAST_MORE: f64 = 0.2;
 const FLAT_MOST_SECONDS: f64 = 20e-3;
-/// A unit that does so much of what all units do is dominant. It gets no package shorter than [`LAUNCHES`] times its shortest one: that would be a
-/// launch and little else, and nobody is there who could do the rest meanwhile.
+/// By how much more items than the one before a package shows whether items take the time, and what part of that it takes longer then.
+const LEAST_MORE: f64 = 0.2;
+const LEAST_LONGER: f64 = 1.0 / 3.0;
+/// A unit that does so much of what all units do is dominant. It gets no package shorter than [`LAUNCHES`] times its shortest one. Such
+/// a package would be a launch and little else, and nobody is there who could do the rest meanwhile.
 const DOMINANT: f64 = 0.8;
 /// A unit of which nothing is known may be so many times as fast as those that are.
 const FASTEST: f64 = 256.0;
@@ -63,8 +66,8 @@ const HOPELESS: f64 = 0.02;
 const LEAST_SECONDS: f64 = 50e-6;
 /// The part of the rest that the fastest unit gets where the rates say that it should wait for the others.
 const SINGLE: f64 = 1.0 / 6.0;
-/// The divisor of the package of the last unit that is left, if its results travel while it computes; and that of its smallest one, of what
-/// there was when it was left.
+/// The last unit that is left gets so much of the rest at a time, if its results travel while it computes. Its smallest package is
+/// so much of what there was when it was left.
 const LAST: u64 = 6;
 const LAST_PACKAGES: u64 = 12;
 /// The packages under way of the fastest unit, if its results travel while it computes: one that computes, and others that travel.
@@ -200,13 +203,11 @@ impl Samples {
     /// How many times as many items the next sample has.
     fn growth(&self) -> u64 {
         let Some((_, seconds)) = self.last else { return 1 };
-        // The casts saturate.
-        let growth = match self.is_telling() {
-            true => 1,
-            _ if self.is_waking() => (WAKING_SAMPLE_SECONDS / seconds) as u64,
-            _ => (SAMPLE_SECONDS / seconds) as u64,
-        };
-        growth.clamp(1, GROWTH)
+        if self.is_telling() {
+            return 1;
+        }
+        let wanted = if self.is_waking() { WAKING_SAMPLE_SECONDS } else { SAMPLE_SECONDS };
+        ((wanted / seconds) as u64).clamp(1, GROWTH) // The cast saturates.
     }
 
     /// Whether the last sample took long enough to say something about the kernel.
@@ -304,7 +305,7 @@ impl Opening {
             pace.launch = flat.map_or(pace.launch, |(_, took)| seconds.min(took));
             let longer = |(items, took): (u64, f64)| {
                 let (more, longer) = (computed.items as f64 / items as f64 - 1.0, seconds / took - 1.0);
-                more > LEAST_MORE && longer > more / 3.0
+                more > LEAST_MORE && longer > more * LEAST_LONGER
             };
             pace.scales |= pace.last.is_some_and(longer);
             pace.last = Some((computed.items, seconds));
@@ -402,11 +403,13 @@ impl Opening {
         let is_none_faster = known().all(|rate| Some(rate) <= pace.rate);
         let leaps = pace.is_open || (is_waking && is_none_faster);
         let is_dominant = self.is_dominant(unit);
-        let surely = match pace.is_flat || is_dominant {
-            _ if is_waking => WAKING_SAMPLE_SECONDS,
+        let surely = if is_waking {
+            WAKING_SAMPLE_SECONDS
+        } else if pace.is_flat || is_dominant {
             // What takes the same time whatever its size may take as long again, and no longer than the run so far.
-            true => self.now.as_secs_f64().max(FIRST_SECONDS),
-            false => FIRST_SECONDS,
+            self.now.as_secs_f64().max(FIRST_SECONDS)
+        } else {
+            FIRST_SECONDS
         };
         let leap = if leaps { pace.most.saturating_mul(LEAP).min(items(surely)) } else { 0 };
         let launch = if is_dominant { pace.launch.max(pace.least) } else { pace.launch };

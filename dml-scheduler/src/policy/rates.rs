@@ -7,9 +7,10 @@
 //!       +-----------+--------------+--------+
 //!                    depends on what the items cost
 //! ```
-//! The cost per package is learned from the ways to the device and back, and from nothing else but its latency: a device that took
-//! the least time that it ever took for packages of quite different sizes takes so long for any. A line through the times of two whole packages
-//! would do for even work, but where a package has ten times dearer items than the other, it errs by more than the cost.
+//! The cost per package is learned from the ways to the device and back. A line through the times of two whole packages would do
+//! for even work, but where a package has ten times dearer items than the other, it errs by more than the cost.
+//!
+//! The latency of the device is a cost, too. It shows where packages of quite different sizes took the least time of all.
 
 use super::Computed;
 use std::collections::VecDeque;
@@ -27,13 +28,13 @@ const WAYS: usize = 3;
 /// How many times the items of one of two packages the other has at least, for both to tell a cost from a speed.
 const LEVER: f64 = 1.5;
 
-/// How many times the items of the smallest package the largest has at least, among those that took about the least time of all, for that
-/// time to be the device's latency; and how near to it they are. Items that cost less by just so much are a rare chance.
+/// Packages took about the least time of all if they took less than [`ABOUT`] times that. It is the device's latency if the largest of
+/// them has [`LATENT`] times the items of the smallest: items that cost less by just so much are a rare chance.
 const LATENT: f64 = 4.0;
 const ABOUT: f64 = 1.05;
 
-/// The least part of a package's time that counts as computing where the rest is latency: nobody knows how much more the device would have
-/// computed in it.
+/// The least part of a package's time that counts as computing where the rest is latency. Nobody knows how much more the device would
+/// have computed in it.
 const LEAST_LATENT: f64 = 0.25;
 
 /// Over which part of the items so far a package's weight falls to 1/e.
@@ -54,6 +55,8 @@ pub(super) struct Rates {
     ways_parts: VecDeque<f64>,
     /// The seconds per item of the way to the device, where it was seen last.
     inward: f64,
+    /// The seconds that the device takes for any package, by the samples; 0 where they do not say so.
+    latency: f64,
     /// When the device had computed the package that ended last.
     last_ended: Duration,
     /// When the latest package was done.
@@ -110,6 +113,7 @@ impl Rates {
         let sample = Sample { start: start as f64, items: items as f64, seconds, ways, computing: alone };
         self.learn_ways(&sample);
         push(&mut self.samples, sample, SAMPLES);
+        self.latency = latency(self.samples.iter().map(|sample| (sample.items, sample.computing)));
     }
 
     /// Learns what a package costs and how long an item travels: by its ways and those of an earlier package of another size.
@@ -136,7 +140,7 @@ impl Rates {
 
     /// The seconds that the device takes for any package, however small; 0 where nothing says so.
     pub(super) fn latency(&self) -> f64 {
-        latency(self.samples.iter().map(|sample| (sample.items, sample.computing)))
+        self.latency
     }
 
     /// The time of the ways to the device and back, over the time in which it computes, lately. So much is lost where it has
