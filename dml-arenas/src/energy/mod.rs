@@ -12,8 +12,8 @@
 //! | `nvml.rs` | the counters of NVIDIA's GPUs, by a library that is opened at run time |
 //!
 //! # What a figure includes
-//! Every package of the processor, with the memory behind it where that has a counter of its own, unless it is left out, and each GPU among the
-//! devices that the meter was made for. The whole machine draws from these: idle cores and other programs count too. What has no counter
+//! Every package of the processor, with the memory behind it where that has a counter of its own, unless the processor is left out. And
+//! each GPU among the devices that the meter was made for. The whole machine draws from these: idle cores and other programs count too. What has no counter
 //! (boards, disks, fans, the losses of the power supply) does not.
 //!
 //! # What holds here
@@ -92,8 +92,8 @@ impl EnergySources {
         self
     }
 
-    /// Leaves the processor out, as for a virtual machine that is not told what it draws: figures are then of the GPUs among the
-    /// devices alone, and whoever shows them says so. A meter without any GPU is refused.
+    /// Leaves the processor out: a virtual machine is not told what its processor draws. Figures are then of the GPUs among the devices
+    /// alone, and whoever shows them says so. A meter without any GPU is refused.
     #[must_use]
     pub fn without_processor(mut self) -> Self {
         self.powercap = None;
