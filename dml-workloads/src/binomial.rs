@@ -34,7 +34,7 @@ use crate::prepare::{
     Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
 use crate::random;
-use dml_arenas::launch::{ComputeError, HostView};
+use dml_arenas::launch::{ComputeError, HostView, Team};
 use dml_core::Scalar;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -94,11 +94,12 @@ impl Problem {
     /// years, volatilities of 10% to 50% a year.
     ///
     /// ```
+    /// use dml_arenas::launch::Team;
     /// use dml_workloads::binomial::{self, Problem};
     ///
     /// let problem = Problem::generate(binomial::TINY, 42);
     /// let mut values = vec![[0.0; 4]; problem.options().len()];
-    /// binomial::host(0..problem.items(), problem.options(), &mut values);
+    /// binomial::host(Team::global(), 0..problem.items(), problem.options(), &mut values);
     /// problem.check(&values)?;
     /// # Ok::<(), dml_workloads::check::Mismatch>(())
     /// ```
@@ -185,14 +186,14 @@ fn expected(option: &[f32; FIELDS]) -> (f64, f64) {
     (worth, 1.01 * UNIT * (off + levels) + f64::from(f32::MIN_POSITIVE) * f64::from(2 * steps))
 }
 
-/// Computes one package on the host, in the current rayon pool.
+/// Computes one package on the host, by a team of threads.
 ///
 /// # Shape and units
 /// `items` are global item numbers; `options` and `values` hold the elements of just these items.
 ///
 /// # Panics
 /// When a slice does not have one element per item.
-pub fn host(items: Range<u64>, options: &[Options], values: &mut [[f32; LANES]]) {
+pub fn host(team: &Team, items: Range<u64>, options: &[Options], values: &mut [[f32; LANES]]) {
     let count = items.end.saturating_sub(items.start);
     assert!(
         options.len() as u64 == count && values.len() as u64 == count,
@@ -200,7 +201,7 @@ pub fn host(items: Range<u64>, options: &[Options], values: &mut [[f32; LANES]])
         options.len(),
         values.len()
     );
-    options.par_iter().zip(values).for_each(|(option, value)| *value = values_of(option));
+    team.for_each(options.iter().zip(values), |(option, value)| *value = values_of(option));
 }
 
 /// What the options of an item are worth today.
@@ -257,13 +258,14 @@ impl Recipe for Problem {
     }
 
     fn compute<V: HostView>(
+        team: &Team,
         items: Range<u64>,
         views: &mut [V],
         _scalars: &[Scalar],
     ) -> Result<(), ComputeError> {
         let count = views.len();
         let [options, values] = views else { return Err(wrong_buffers::<Self>(count)) };
-        host(items, options.slice()?, values.slice_mut()?);
+        host(team, items, options.slice()?, values.slice_mut()?);
         Ok(())
     }
 
@@ -280,7 +282,7 @@ mod tests {
 
     fn solve(problem: &Problem) -> Vec<[f32; LANES]> {
         let mut values = vec![[f32::NAN; LANES]; problem.options.len()];
-        host(0..problem.items(), &problem.options, &mut values);
+        host(Team::global(), 0..problem.items(), &problem.options, &mut values);
         values
     }
 
@@ -418,7 +420,7 @@ mod tests {
             let mut values = vec![[f32::NAN; LANES]; whole.len()];
             for package in packages::split(items, &cuts) {
                 let options = &problem.options[package.start as usize..package.end as usize];
-                host(package.clone(), options, packages::part(&mut values, &package, 1));
+                host(Team::global(), package.clone(), options, packages::part(&mut values, &package, 1));
             }
             prop_assert!(values == whole);
         }

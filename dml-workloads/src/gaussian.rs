@@ -25,10 +25,9 @@ use crate::prepare::{
     Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
 use crate::scene;
-use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_arenas::launch::{self, ComputeError, HostView, Team};
 use dml_core::Scalar;
 use dml_scheduler::Footprint;
-use rayon::prelude::*;
 use std::ops::Range;
 use thiserror::Error;
 
@@ -129,6 +128,7 @@ impl Problem {
     /// Blurs a picture that is drawn from a seed.
     ///
     /// ```
+    /// use dml_arenas::launch::Team;
     /// use dml_workloads::gaussian::{self, Problem};
     ///
     /// let problem = Problem::generate(64, 48, 7, 42)?;
@@ -136,6 +136,7 @@ impl Problem {
     /// let package = 100..110;
     /// let input = gaussian::input_pixels(package.clone(), 64, 48, problem.radius());
     /// gaussian::host(
+    ///     Team::global(),
     ///     package,
     ///     problem.width(),
     ///     problem.height(),
@@ -273,7 +274,7 @@ pub fn input_pixels(items: Range<u64>, width: u32, height: u32, radius: u32) -> 
     first_row * width..(last_row + 1) * width
 }
 
-/// Computes one package on the host, in the current rayon pool.
+/// Computes one package on the host, by a team of threads.
 ///
 /// # Shape and units
 /// `items` are global item numbers, and `out` holds the pixels of just these. `image` is a part of the picture in whole
@@ -286,6 +287,7 @@ pub fn input_pixels(items: Range<u64>, width: u32, height: u32, radius: u32) -> 
     reason = "the argument list of the OpenCL kernel, and where the parts begin"
 )]
 pub fn host(
+    team: &Team,
     items: Range<u64>,
     width: u32,
     height: u32,
@@ -325,8 +327,9 @@ pub fn host(
         image,
         first_row: (image_first_pixel / u64::from(width)) as usize,
     };
-    let pixels_per_job = jobs::length(out.len(), PIXELS_PER_JOB, TILE);
-    out.par_chunks_mut(pixels_per_job).enumerate().for_each_init(
+    let pixels_per_job = jobs::length(team, out.len(), PIXELS_PER_JOB, TILE);
+    team.for_each_init(
+        out.chunks_mut(pixels_per_job).enumerate(),
         Scratch::default,
         |scratch, (job, mut out)| {
             let mut pixel = items.start as usize + job * pixels_per_job;
@@ -462,6 +465,7 @@ impl Recipe for Problem {
     }
 
     fn compute<V: HostView>(
+        team: &Team,
         items: Range<u64>,
         views: &mut [V],
         scalars: &[Scalar],
@@ -472,7 +476,7 @@ impl Recipe for Problem {
         let (width, height, radius) = (scalar(0)?, scalar(1)?, scalar(2)?);
         let first_pixel = image.span().start() / PIXEL_BYTES;
         let (weights, image) = (weights.slice()?, image.slice()?);
-        host(items, width, height, radius, weights, image, first_pixel, out.slice_mut()?);
+        host(team, items, width, height, radius, weights, image, first_pixel, out.slice_mut()?);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! Benchmark workloads: seeded inputs, host kernels, OpenCL C kernels and independent checks.
 //!
 //! ```text
-//!   generate(seed) ──▶ Problem ──inputs──▶ host kernel (rayon) ─┐
+//!   generate(seed) ──▶ Problem ──inputs──▶ host kernel (team)  ─┐
 //!                         │     ──inputs──▶ OPENCL_SOURCE      ─┴─▶ output
 //!                         └──────────── check(output) ◀─────────────┘
 //! ```

@@ -20,7 +20,7 @@ use crate::picture::Picture;
 use crate::prepare::{
     Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
-use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_arenas::launch::{self, ComputeError, HostView, Team};
 use dml_core::Scalar;
 use dml_scheduler::Footprint;
 use rayon::prelude::*;
@@ -344,14 +344,14 @@ fn items_per_row(items: u64) -> u64 {
         .max(u64::from(items > 0))
 }
 
-/// Computes one package on the host, in the current rayon pool.
+/// Computes one package on the host, by a team of threads.
 ///
 /// # Shape and units
 /// `items` are global item numbers; `out` holds the four pixels of just these items.
 ///
 /// # Panics
 /// When `out` does not have four pixels per item, or `items` ends beyond the problem.
-pub fn host(items: Range<u64>, problem: &Problem, out: &mut [[u8; 4]]) {
+pub fn host(team: &Team, items: Range<u64>, problem: &Problem, out: &mut [[u8; 4]]) {
     let count = items.end.saturating_sub(items.start);
     assert!(
         out.len() as u64 == count * PIXELS_PER_ITEM && (count == 0 || items.end <= problem.items),
@@ -361,8 +361,8 @@ pub fn host(items: Range<u64>, problem: &Problem, out: &mut [[u8; 4]]) {
         count * PIXELS_PER_ITEM
     );
     let first_pixel = items.start * PIXELS_PER_ITEM;
-    let pixels_per_job = jobs::length(out.len(), PIXELS_PER_JOB, LANES);
-    out.par_chunks_mut(pixels_per_job).enumerate().for_each(|(job, out)| {
+    let pixels_per_job = jobs::length(team, out.len(), PIXELS_PER_JOB, LANES);
+    team.for_each(out.chunks_mut(pixels_per_job).enumerate(), |(job, out)| {
         let pixel = first_pixel + (job * pixels_per_job) as u64;
         let mut row = (pixel / u64::from(problem.width)) as u32;
         let mut column = (pixel % u64::from(problem.width)) as u32;
@@ -483,6 +483,7 @@ impl Recipe for Problem {
     }
 
     fn compute<V: HostView>(
+        team: &Team,
         items: Range<u64>,
         views: &mut [V],
         scalars: &[Scalar],
@@ -492,7 +493,7 @@ impl Recipe for Problem {
         let size = |index| launch::scalar::<u32>(scalars, index);
         let place = |index| launch::scalar::<f32>(scalars, index);
         let view = ((size(0)?, size(1)?), size(2)?, (place(3)?, place(4)?), place(5)?);
-        host(items, &Self::of_view(view.0, view.1, view.2, view.3)?, out.slice_mut()?);
+        host(team, items, &Self::of_view(view.0, view.1, view.2, view.3)?, out.slice_mut()?);
         Ok(())
     }
 

@@ -22,7 +22,7 @@ use crate::prepare::{
     Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
 use crate::random;
-use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_arenas::launch::{self, ComputeError, HostView, Team};
 use dml_core::Scalar;
 use dml_scheduler::Footprint;
 use rayon::prelude::*;
@@ -94,11 +94,12 @@ impl Problem {
     /// Draws two matrices, in parallel.
     ///
     /// ```
+    /// use dml_arenas::launch::Team;
     /// use dml_workloads::matmul::{self, Problem};
     ///
     /// let problem = Problem::generate(matmul::TINY, 42)?;
     /// let mut out = vec![0.0; problem.a().len()];
-    /// matmul::host(0..problem.items(), problem.items(), problem.a(), problem.b(), &mut out);
+    /// matmul::host(Team::global(), 0..problem.items(), problem.items(), problem.a(), problem.b(), &mut out);
     /// problem.check(&out)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -175,14 +176,14 @@ fn largest_element(edge: u64) -> u64 {
     1 << ((EXACT_BITS - edge_bits) / 2)
 }
 
-/// Computes one package on the host, in the current rayon pool.
+/// Computes one package on the host, by a team of threads.
 ///
 /// # Shape and units
 /// `items` are rows; `a` and `out` hold just these rows, `b` is whole. All rows have `edge` elements.
 ///
 /// # Panics
 /// When a slice is not as long as said above.
-pub fn host(items: Range<u64>, edge: u64, a: &[f32], b: &[f32], out: &mut [f32]) {
+pub fn host(team: &Team, items: Range<u64>, edge: u64, a: &[f32], b: &[f32], out: &mut [f32]) {
     let count = items.end.saturating_sub(items.start);
     let (part, whole) = (count * edge, edge * edge);
     assert!(
@@ -196,33 +197,29 @@ pub fn host(items: Range<u64>, edge: u64, a: &[f32], b: &[f32], out: &mut [f32])
     if part == 0 {
         return;
     }
-    let (rows, threads) = (count as usize, rayon::current_num_threads());
-    if rows >= threads * ROWS_PER_TASK {
-        out.par_chunks_mut(ROWS_PER_TASK * edge)
-            .zip(a.par_chunks(ROWS_PER_TASK * edge))
-            .for_each(|(out, a)| tile(a, b, edge, 0..edge, out));
+    if count as usize >= team.threads() * ROWS_PER_TASK {
+        let tasks = out.chunks_mut(ROWS_PER_TASK * edge).zip(a.chunks(ROWS_PER_TASK * edge));
+        team.for_each(tasks, |(out, a)| tile(a, b, edge, 0..edge, out));
         return;
     }
     // So few rows that packing would be most of the work: threads share them, each with some columns, beside each other in a tile.
     let tasks = a.len().div_ceil(ROWS_PER_TASK * edge);
-    let columns = jobs::length(edge * tasks, edge.next_multiple_of(STRIP), STRIP);
+    let columns = jobs::length(team, edge * tasks, edge.next_multiple_of(STRIP), STRIP);
     let tiles: Vec<(&[f32], Range<usize>)> = a
         .chunks(ROWS_PER_TASK * edge)
         .flat_map(|a| (0..edge).step_by(columns).map(move |from| (a, from..edge.min(from + columns))))
         .collect();
-    let tiles: Vec<(Range<usize>, Vec<f32>)> = tiles
-        .into_par_iter()
-        .map(|(a, columns)| {
-            let mut out = vec![0.0; a.len() / edge * columns.len()];
-            tile(a, b, edge, columns.clone(), &mut out);
-            (columns, out)
-        })
-        .collect();
+    let mut parts: Vec<Vec<f32>> =
+        tiles.iter().map(|(a, columns)| vec![0.0; a.len() / edge * columns.len()]).collect();
+    team.for_each(tiles.iter().zip(&mut parts), |((a, columns), part)| {
+        tile(a, b, edge, columns.clone(), part)
+    });
     let across = edge.div_ceil(columns);
-    out.par_chunks_mut(edge).enumerate().for_each(|(row, out)| {
-        for (columns, tile) in &tiles[row / ROWS_PER_TASK * across..][..across] {
+    team.for_each(out.chunks_mut(edge).enumerate(), |(row, out)| {
+        let of_row = row / ROWS_PER_TASK * across..;
+        for ((_, columns), part) in tiles[of_row.clone()].iter().zip(&parts[of_row]).take(across) {
             let width = columns.len();
-            out[columns.clone()].copy_from_slice(&tile[row % ROWS_PER_TASK * width..][..width]);
+            out[columns.clone()].copy_from_slice(&part[row % ROWS_PER_TASK * width..][..width]);
         }
     });
 }
@@ -307,6 +304,7 @@ impl Recipe for Problem {
     }
 
     fn compute<V: HostView>(
+        team: &Team,
         items: Range<u64>,
         views: &mut [V],
         scalars: &[Scalar],
@@ -314,7 +312,7 @@ impl Recipe for Problem {
         let count = views.len();
         let [a, b, out] = views else { return Err(wrong_buffers::<Self>(count)) };
         let edge = launch::scalar::<u32>(scalars, 0)?;
-        host(items, edge.into(), a.slice()?, b.slice()?, out.slice_mut()?);
+        host(team, items, edge.into(), a.slice()?, b.slice()?, out.slice_mut()?);
         Ok(())
     }
 
@@ -335,7 +333,7 @@ mod tests {
 
     fn solve(problem: &Problem) -> Vec<f32> {
         let mut out = vec![f32::NAN; problem.a.len()];
-        host(0..problem.items(), problem.items(), &problem.a, &problem.b, &mut out);
+        host(Team::global(), 0..problem.items(), problem.items(), &problem.a, &problem.b, &mut out);
         out
     }
 
@@ -407,7 +405,7 @@ mod tests {
             for package in packages::split(edge, &cuts) {
                 let elements = (package.start * edge) as usize..(package.end * edge) as usize;
                 let out = packages::part(&mut out, &package, edge as usize);
-                host(package, edge, &problem.a[elements], &problem.b, out);
+                host(Team::global(), package, edge, &problem.a[elements], &problem.b, out);
             }
             prop_assert!(out.iter().zip(&whole).all(|(left, right)| left.to_bits() == right.to_bits()));
         }

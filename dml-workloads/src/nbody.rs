@@ -39,7 +39,7 @@ use crate::prepare::{
     Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
 use crate::random;
-use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_arenas::launch::{self, ComputeError, HostView, Team};
 use dml_core::Scalar;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -111,12 +111,13 @@ impl Problem {
     /// Draws bodies in a cube of edge 2, in parallel.
     ///
     /// ```
+    /// use dml_arenas::launch::Team;
     /// use dml_workloads::nbody::{self, Problem, SOFTENING, STEP};
     ///
     /// let problem = Problem::generate(nbody::TINY, 42);
     /// let (mut positions, mut velocities) = (problem.positions().to_vec(), problem.velocities().to_vec());
     /// let (all, own) = (problem.positions(), problem.velocities());
-    /// nbody::host(0..problem.items(), SOFTENING, STEP, all, own, &mut positions, &mut velocities);
+    /// nbody::host(Team::global(), 0..problem.items(), SOFTENING, STEP, all, own, &mut positions, &mut velocities);
     /// problem.check(&positions, &velocities)?;
     /// # Ok::<(), dml_workloads::check::Mismatch>(())
     /// ```
@@ -234,14 +235,16 @@ fn wrong_part(
     })
 }
 
-/// Computes one package on the host, in the current rayon pool.
+/// Computes one package on the host, by a team of threads.
 ///
 /// # Shape and units
 /// `items` are global item numbers; `positions` is whole, all other slices hold the elements of just these items.
 ///
 /// # Panics
 /// When a slice is not as long as said above.
+#[allow(clippy::too_many_arguments, reason = "the argument list of the OpenCL kernel")]
 pub fn host(
+    team: &Team,
     items: Range<u64>,
     softening: f32,
     step: f32,
@@ -262,10 +265,10 @@ pub fn host(
         return;
     }
     let own = &positions[items.start as usize..items.end as usize];
-    let per_job = jobs::length(own.len(), BODIES_PER_JOB, LANES);
-    let jobs = own.par_chunks(per_job).zip(velocities.par_chunks(per_job));
-    let outputs = new_positions.par_chunks_mut(per_job).zip(new_velocities.par_chunks_mut(per_job));
-    jobs.zip(outputs).for_each(|((own, velocities), (new_positions, new_velocities))| {
+    let per_job = jobs::length(team, own.len(), BODIES_PER_JOB, LANES);
+    let jobs = own.chunks(per_job).zip(velocities.chunks(per_job));
+    let outputs = new_positions.chunks_mut(per_job).zip(new_velocities.chunks_mut(per_job));
+    team.for_each(jobs.zip(outputs), |((own, velocities), (new_positions, new_velocities))| {
         for (index, own) in own.chunks(LANES).enumerate() {
             let pulls = pulls(own, positions, softening);
             for (lane, own) in own.iter().enumerate() {
@@ -363,6 +366,7 @@ impl Recipe for Problem {
     }
 
     fn compute<V: HostView>(
+        team: &Team,
         items: Range<u64>,
         views: &mut [V],
         scalars: &[Scalar],
@@ -375,7 +379,7 @@ impl Recipe for Problem {
         let (softening, step) = (scalar(1)?, scalar(2)?);
         let (positions, velocities) = (positions.slice()?, velocities.slice()?);
         let (moved, faster) = (new_positions.slice_mut()?, new_velocities.slice_mut()?);
-        host(items, softening, step, positions, velocities, moved, faster);
+        host(team, items, softening, step, positions, velocities, moved, faster);
         Ok(())
     }
 
@@ -410,7 +414,16 @@ mod tests {
         let mut moved = vec![[f32::NAN; 4]; problem.positions.len()];
         let mut faster = moved.clone();
         let (positions, velocities) = (&problem.positions, &problem.velocities);
-        host(0..problem.items(), SOFTENING, STEP, positions, velocities, &mut moved, &mut faster);
+        host(
+            Team::global(),
+            0..problem.items(),
+            SOFTENING,
+            STEP,
+            positions,
+            velocities,
+            &mut moved,
+            &mut faster,
+        );
         (moved, faster)
     }
 
@@ -560,6 +573,7 @@ mod tests {
             let mut parts = (vec![[f32::NAN; 4]; whole.0.len()], vec![[f32::NAN; 4]; whole.1.len()]);
             for package in packages::split(items, &cuts) {
                 host(
+                    Team::global(),
                     package.clone(),
                     SOFTENING,
                     STEP,

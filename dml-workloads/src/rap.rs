@@ -25,7 +25,7 @@ use crate::prepare::{
     Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
 use crate::random;
-use dml_arenas::launch::{ComputeError, HostView};
+use dml_arenas::launch::{ComputeError, HostView, Team};
 use dml_core::Scalar;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -86,11 +86,12 @@ impl Problem {
     /// Draws the requests, in parallel, and the table. Each further unit brings something, by no rule.
     ///
     /// ```
+    /// use dml_arenas::launch::Team;
     /// use dml_workloads::rap::{self, Problem};
     ///
     /// let problem = Problem::generate(rap::TINY, 42);
     /// let mut best = vec![0; problem.requests().len()];
-    /// rap::host(0..problem.items(), problem.requests(), problem.benefits(), &mut best);
+    /// rap::host(Team::global(), 0..problem.items(), problem.requests(), problem.benefits(), &mut best);
     /// problem.check(&best)?;
     /// # Ok::<(), dml_workloads::check::Mismatch>(())
     /// ```
@@ -172,14 +173,14 @@ impl Problem {
     }
 }
 
-/// Computes one package on the host, in the current rayon pool.
+/// Computes one package on the host, by a team of threads.
 ///
 /// # Shape and units
 /// `items` are global item numbers; `requests` and `best` hold the elements of just these items. `benefits` is whole.
 ///
 /// # Panics
 /// When a slice is not as long as said above.
-pub fn host(items: Range<u64>, requests: &[[u32; 2]], benefits: &[u32], best: &mut [u32]) {
+pub fn host(team: &Team, items: Range<u64>, requests: &[[u32; 2]], benefits: &[u32], best: &mut [u32]) {
     let count = items.end.saturating_sub(items.start);
     assert!(
         requests.len() as u64 == count
@@ -191,9 +192,9 @@ pub fn host(items: Range<u64>, requests: &[[u32; 2]], benefits: &[u32], best: &m
         benefits.len(),
         ACTIVITIES * AMOUNTS
     );
-    let per_job = jobs::length(requests.len(), REQUESTS_PER_JOB, 1);
-    let jobs = requests.par_chunks(per_job).zip(best.par_chunks_mut(per_job));
-    jobs.for_each(|(requests, best)| {
+    let per_job = jobs::length(team, requests.len(), REQUESTS_PER_JOB, 1);
+    let jobs = requests.chunks(per_job).zip(best.chunks_mut(per_job));
+    team.for_each(jobs, |(requests, best)| {
         for (request, best) in requests.iter().zip(best) {
             *best = most_of(*request, benefits);
         }
@@ -250,13 +251,14 @@ impl Recipe for Problem {
     }
 
     fn compute<V: HostView>(
+        team: &Team,
         items: Range<u64>,
         views: &mut [V],
         _scalars: &[Scalar],
     ) -> Result<(), ComputeError> {
         let count = views.len();
         let [requests, benefits, best] = views else { return Err(wrong_buffers::<Self>(count)) };
-        host(items, requests.slice()?, benefits.slice()?, best.slice_mut()?);
+        host(team, items, requests.slice()?, benefits.slice()?, best.slice_mut()?);
         Ok(())
     }
 
@@ -273,7 +275,7 @@ mod tests {
 
     fn solve(problem: &Problem) -> Vec<u32> {
         let mut best = vec![u32::MAX; problem.requests.len()];
-        host(0..problem.items(), &problem.requests, &problem.benefits, &mut best);
+        host(Team::global(), 0..problem.items(), &problem.requests, &problem.benefits, &mut best);
         best
     }
 
@@ -411,7 +413,7 @@ mod tests {
             let mut best = vec![u32::MAX; whole.len()];
             for package in packages::split(items, &cuts) {
                 let requests = &problem.requests[package.start as usize..package.end as usize];
-                host(package.clone(), requests, &problem.benefits, packages::part(&mut best, &package, 1));
+                host(Team::global(), package.clone(), requests, &problem.benefits, packages::part(&mut best, &package, 1));
             }
             prop_assert_eq!(best, whole);
         }

@@ -26,7 +26,7 @@ use crate::prepare::{
     Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
 use crate::random;
-use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_arenas::launch::{self, ComputeError, HostView, Team};
 use dml_core::Scalar;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -118,11 +118,12 @@ impl Problem {
     /// Draws a scene, and views it in exactly `size.items` pixels.
     ///
     /// ```
+    /// use dml_arenas::launch::Team;
     /// use dml_workloads::ray::{self, Problem};
     ///
     /// let problem = Problem::generate(ray::TINY, 42);
     /// let mut pixels = vec![[0; 4]; problem.items() as usize];
-    /// ray::host(0..problem.items(), problem.scene(), problem.view(), &mut pixels);
+    /// ray::host(Team::global(), 0..problem.items(), problem.scene(), problem.view(), &mut pixels);
     /// problem.check(&pixels)?;
     /// # Ok::<(), dml_workloads::check::Mismatch>(())
     /// ```
@@ -261,14 +262,14 @@ pub fn inverse_root(value: f32) -> f32 {
     guess
 }
 
-/// Computes one package on the host, in the current rayon pool.
+/// Computes one package on the host, by a team of threads.
 ///
 /// # Shape and units
 /// `items` are global item numbers; `pixels` holds just these items. `scene` is whole.
 ///
 /// # Panics
 /// When `pixels` does not have one pixel per item, or there are items and no camera or no width.
-pub fn host(items: Range<u64>, scene: &[Thing], view: &View, pixels: &mut [[u8; 4]]) {
+pub fn host(team: &Team, items: Range<u64>, scene: &[Thing], view: &View, pixels: &mut [[u8; 4]]) {
     let count = items.end.saturating_sub(items.start);
     assert!(
         pixels.len() as u64 == count && (count == 0 || !scene.is_empty() && view.width > 0),
@@ -277,8 +278,8 @@ pub fn host(items: Range<u64>, scene: &[Thing], view: &View, pixels: &mut [[u8; 
         scene.len(),
         view.width
     );
-    let pixels_per_job = jobs::length(pixels.len(), PIXELS_PER_JOB, 1);
-    pixels.par_chunks_mut(pixels_per_job).enumerate().for_each(|(job, pixels)| {
+    let pixels_per_job = jobs::length(team, pixels.len(), PIXELS_PER_JOB, 1);
+    team.for_each(pixels.chunks_mut(pixels_per_job).enumerate(), |(job, pixels)| {
         let first = items.start + (job * pixels_per_job) as u64;
         for (item, pixel) in (first..).zip(pixels) {
             *pixel = pixel_of(item, scene, view);
@@ -442,6 +443,7 @@ impl Recipe for Problem {
     }
 
     fn compute<V: HostView>(
+        team: &Team,
         items: Range<u64>,
         views: &mut [V],
         scalars: &[Scalar],
@@ -452,7 +454,7 @@ impl Recipe for Problem {
         let place = |index| launch::scalar::<f32>(scalars, index);
         let middle = [place(3)?, place(4)?];
         let view = View { width: number(1)?, depth: number(2)?, middle, step: place(5)? };
-        host(items, scene.slice()?, &view, pixels.slice_mut()?);
+        host(team, items, scene.slice()?, &view, pixels.slice_mut()?);
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use crate::prepare::{
     Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
 use crate::random;
-use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_arenas::launch::{self, ComputeError, HostView, Team};
 use dml_core::Scalar;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -65,11 +65,12 @@ impl Problem {
     /// Draws `alpha` and two vectors of `size.items` elements in `-1.0..1.0`, in parallel.
     ///
     /// ```
+    /// use dml_arenas::launch::Team;
     /// use dml_workloads::saxpy::{self, Problem};
     ///
     /// let problem = Problem::generate(saxpy::TINY, 42);
     /// let mut out = vec![0.0; problem.x().len()];
-    /// saxpy::host(0..problem.items(), problem.alpha(), problem.x(), problem.y(), &mut out);
+    /// saxpy::host(Team::global(), 0..problem.items(), problem.alpha(), problem.x(), problem.y(), &mut out);
     /// problem.check(&out)?;
     /// # Ok::<(), dml_workloads::check::Mismatch>(())
     /// ```
@@ -141,14 +142,14 @@ fn rounding_bound(product: f64, sum: f64) -> f64 {
     1.000_001 * unit * (product.abs() + sum.abs()) + smallest_normal
 }
 
-/// Computes one package on the host, in the current rayon pool.
+/// Computes one package on the host, by a team of threads.
 ///
 /// # Shape and units
 /// `items` are global item numbers; `x`, `y` and `out` hold the elements of just these items.
 ///
 /// # Panics
 /// When a slice does not have one element per item.
-pub fn host(items: Range<u64>, alpha: f32, x: &[f32], y: &[f32], out: &mut [f32]) {
+pub fn host(team: &Team, items: Range<u64>, alpha: f32, x: &[f32], y: &[f32], out: &mut [f32]) {
     let count = items.end.saturating_sub(items.start);
     assert!(
         [x.len(), y.len(), out.len()].iter().all(|length| *length as u64 == count),
@@ -157,14 +158,12 @@ pub fn host(items: Range<u64>, alpha: f32, x: &[f32], y: &[f32], out: &mut [f32]
         y.len(),
         out.len()
     );
-    out.par_chunks_mut(ELEMENTS_PER_JOB)
-        .zip(x.par_chunks(ELEMENTS_PER_JOB))
-        .zip(y.par_chunks(ELEMENTS_PER_JOB))
-        .for_each(|((out, x), y)| {
-            for ((out, x), y) in out.iter_mut().zip(x).zip(y) {
-                *out = alpha * x + y;
-            }
-        });
+    let inputs = x.chunks(ELEMENTS_PER_JOB).zip(y.chunks(ELEMENTS_PER_JOB));
+    team.for_each(out.chunks_mut(ELEMENTS_PER_JOB).zip(inputs), |(out, (x, y))| {
+        for ((out, x), y) in out.iter_mut().zip(x).zip(y) {
+            *out = alpha * x + y;
+        }
+    });
 }
 
 /// The seed of the inputs that are co-executed; any other would do.
@@ -197,13 +196,14 @@ impl Recipe for Problem {
     }
 
     fn compute<V: HostView>(
+        team: &Team,
         items: Range<u64>,
         views: &mut [V],
         scalars: &[Scalar],
     ) -> Result<(), ComputeError> {
         let count = views.len();
         let [x, y, out] = views else { return Err(wrong_buffers::<Self>(count)) };
-        host(items, launch::scalar::<f32>(scalars, 0)?, x.slice()?, y.slice()?, out.slice_mut()?);
+        host(team, items, launch::scalar::<f32>(scalars, 0)?, x.slice()?, y.slice()?, out.slice_mut()?);
         Ok(())
     }
 
@@ -220,7 +220,7 @@ mod tests {
 
     fn solve(problem: &Problem) -> Vec<f32> {
         let mut out = vec![f32::NAN; problem.x.len()];
-        host(0..problem.items(), problem.alpha, &problem.x, &problem.y, &mut out);
+        host(Team::global(), 0..problem.items(), problem.alpha, &problem.x, &problem.y, &mut out);
         out
     }
 
@@ -274,6 +274,7 @@ mod tests {
             for package in packages::split(items, &cuts) {
                 let elements = package.start as usize..package.end as usize;
                 host(
+                    Team::global(),
                     package.clone(),
                     problem.alpha,
                     &problem.x[elements.clone()],

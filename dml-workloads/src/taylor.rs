@@ -38,7 +38,7 @@ use crate::prepare::{
     Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
 use crate::random;
-use dml_arenas::launch::{self, ComputeError, HostView};
+use dml_arenas::launch::{self, ComputeError, HostView, Team};
 use dml_core::Scalar;
 use rayon::prelude::*;
 use std::f64::consts::PI;
@@ -103,12 +103,13 @@ impl Problem {
     /// Draws angles of 0.25 to 1.5 to either side, in parallel, and computes the factors of the series.
     ///
     /// ```
+    /// use dml_arenas::launch::Team;
     /// use dml_workloads::taylor::{self, Problem};
     ///
     /// let problem = Problem::generate(taylor::TINY, 42);
     /// let (mut circle, mut tangents) = (vec![[0.0; 2]; problem.x().len()], vec![0.0; problem.x().len()]);
     /// let (of_circle, of_tangent) = (problem.circle_factors(), problem.tangent_factors());
-    /// taylor::host(0..problem.items(), problem.x(), of_circle, of_tangent, &mut circle, &mut tangents);
+    /// taylor::host(Team::global(), 0..problem.items(), problem.x(), of_circle, of_tangent, &mut circle, &mut tangents);
     /// problem.check(&circle, &tangents)?;
     /// # Ok::<(), dml_workloads::check::Mismatch>(())
     /// ```
@@ -229,7 +230,7 @@ fn expected(x: f64, terms: u32) -> [(f64, f64); 3] {
     ]
 }
 
-/// Computes one package on the host, in the current rayon pool.
+/// Computes one package on the host, by a team of threads.
 ///
 /// # Shape and units
 /// `items` are global item numbers; `x`, `circle` and `tangents` hold the elements of just these items. The factors are whole.
@@ -237,6 +238,7 @@ fn expected(x: f64, terms: u32) -> [(f64, f64); 3] {
 /// # Panics
 /// When a slice is not as long as said above, or the factors are not equally many.
 pub fn host(
+    team: &Team,
     items: Range<u64>,
     x: &[f32],
     circle_factors: &[[f32; 2]],
@@ -255,9 +257,9 @@ pub fn host(
         circle_factors.len(),
         tangent_factors.len()
     );
-    let per_job = jobs::length(x.len(), ANGLES_PER_JOB, LANES);
-    let jobs = x.par_chunks(per_job).zip(circle.par_chunks_mut(per_job));
-    jobs.zip(tangents.par_chunks_mut(per_job)).for_each(|((x, circle), tangents)| {
+    let per_job = jobs::length(team, x.len(), ANGLES_PER_JOB, LANES);
+    let jobs = x.chunks(per_job).zip(circle.chunks_mut(per_job)).zip(tangents.chunks_mut(per_job));
+    team.for_each(jobs, |((x, circle), tangents)| {
         for ((x, circle), tangents) in
             x.chunks(LANES).zip(circle.chunks_mut(LANES)).zip(tangents.chunks_mut(LANES))
         {
@@ -324,6 +326,7 @@ impl Recipe for Problem {
     }
 
     fn compute<V: HostView>(
+        team: &Team,
         items: Range<u64>,
         views: &mut [V],
         scalars: &[Scalar],
@@ -337,7 +340,7 @@ impl Recipe for Problem {
         let few = || format!("{} terms need {factors} factors", factors + 1);
         let of_circle = of_circle.get(..factors).ok_or_else(few)?;
         let of_tangent = of_tangent.get(..factors).ok_or_else(few)?;
-        host(items, x.slice()?, of_circle, of_tangent, circle.slice_mut()?, tangents.slice_mut()?);
+        host(team, items, x.slice()?, of_circle, of_tangent, circle.slice_mut()?, tangents.slice_mut()?);
         Ok(())
     }
 
@@ -358,7 +361,15 @@ mod tests {
         let mut circle = vec![[f32::NAN; 2]; problem.x.len()];
         let mut tangents = vec![f32::NAN; problem.x.len()];
         let (of_circle, of_tangent) = (&problem.circle_factors, &problem.tangent_factors);
-        host(0..problem.items(), &problem.x, of_circle, of_tangent, &mut circle, &mut tangents);
+        host(
+            Team::global(),
+            0..problem.items(),
+            &problem.x,
+            of_circle,
+            of_tangent,
+            &mut circle,
+            &mut tangents,
+        );
         (circle, tangents)
     }
 
@@ -484,6 +495,7 @@ mod tests {
             let mut parts = (vec![[f32::NAN; 2]; whole.0.len()], vec![f32::NAN; whole.1.len()]);
             for package in packages::split(items, &cuts) {
                 host(
+                    Team::global(),
                     package.clone(),
                     &problem.x[package.start as usize..package.end as usize],
                     &problem.circle_factors,

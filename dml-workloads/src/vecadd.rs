@@ -16,7 +16,7 @@ use crate::prepare::{
     Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
 };
 use crate::random;
-use dml_arenas::launch::{ComputeError, HostView};
+use dml_arenas::launch::{ComputeError, HostView, Team};
 use dml_core::Scalar;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -68,11 +68,12 @@ impl Problem {
     /// Draws two vectors of `size.items` elements, in parallel.
     ///
     /// ```
+    /// use dml_arenas::launch::Team;
     /// use dml_workloads::vecadd::{self, Problem};
     ///
     /// let problem = Problem::generate(vecadd::TINY, 42);
     /// let mut out = vec![0.0; problem.a().len()];
-    /// vecadd::host(0..problem.items(), problem.a(), problem.b(), &mut out);
+    /// vecadd::host(Team::global(), 0..problem.items(), problem.a(), problem.b(), &mut out);
     /// problem.check(&out)?;
     /// # Ok::<(), dml_workloads::check::Mismatch>(())
     /// ```
@@ -123,14 +124,14 @@ impl Problem {
     }
 }
 
-/// Computes one package on the host, in the current rayon pool.
+/// Computes one package on the host, by a team of threads.
 ///
 /// # Shape and units
 /// `items` are global item numbers; `a`, `b` and `out` hold the elements of just these items.
 ///
 /// # Panics
 /// When a slice does not have one element per item.
-pub fn host(items: Range<u64>, a: &[f32], b: &[f32], out: &mut [f32]) {
+pub fn host(team: &Team, items: Range<u64>, a: &[f32], b: &[f32], out: &mut [f32]) {
     let count = items.end.saturating_sub(items.start);
     assert!(
         [a.len(), b.len(), out.len()].iter().all(|length| *length as u64 == count),
@@ -139,14 +140,12 @@ pub fn host(items: Range<u64>, a: &[f32], b: &[f32], out: &mut [f32]) {
         b.len(),
         out.len()
     );
-    out.par_chunks_mut(ELEMENTS_PER_JOB)
-        .zip(a.par_chunks(ELEMENTS_PER_JOB))
-        .zip(b.par_chunks(ELEMENTS_PER_JOB))
-        .for_each(|((out, a), b)| {
-            for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
-                *out = a + b;
-            }
-        });
+    let inputs = a.chunks(ELEMENTS_PER_JOB).zip(b.chunks(ELEMENTS_PER_JOB));
+    team.for_each(out.chunks_mut(ELEMENTS_PER_JOB).zip(inputs), |(out, (a, b))| {
+        for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+            *out = a + b;
+        }
+    });
 }
 
 /// The seed of the inputs that are co-executed; any other would do.
@@ -179,13 +178,14 @@ impl Recipe for Problem {
     }
 
     fn compute<V: HostView>(
+        team: &Team,
         items: Range<u64>,
         views: &mut [V],
         _scalars: &[Scalar],
     ) -> Result<(), ComputeError> {
         let count = views.len();
         let [a, b, out] = views else { return Err(wrong_buffers::<Self>(count)) };
-        host(items, a.slice()?, b.slice()?, out.slice_mut()?);
+        host(team, items, a.slice()?, b.slice()?, out.slice_mut()?);
         Ok(())
     }
 
@@ -202,7 +202,7 @@ mod tests {
 
     fn solve(problem: &Problem) -> Vec<f32> {
         let mut out = vec![f32::NAN; problem.a.len()];
-        host(0..problem.items(), &problem.a, &problem.b, &mut out);
+        host(Team::global(), 0..problem.items(), &problem.a, &problem.b, &mut out);
         out
     }
 
@@ -258,7 +258,7 @@ mod tests {
             for package in packages::split(items, &cuts) {
                 let elements = package.start as usize..package.end as usize;
                 let (a, b) = (&problem.a[elements.clone()], &problem.b[elements]);
-                host(package.clone(), a, b, packages::part(&mut out, &package, 1));
+                host(Team::global(), package.clone(), a, b, packages::part(&mut out, &package, 1));
             }
             prop_assert!(out.iter().zip(&whole).all(|(left, right)| left.to_bits() == right.to_bits()));
         }

@@ -1,15 +1,12 @@
 //! Kernels on threads of this process.
 
-use super::{ComputeError, HostView, Values};
-use crate::fork::Origin;
+use super::{ComputeError, HostView, Team, Values};
 use bytemuck::Pod;
 use dml_core::sync::Arc;
 use dml_core::{
     DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, Span, View,
 };
-use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::ops::Range;
 use thiserror::Error;
 
@@ -69,32 +66,30 @@ pub struct HostError {
     pub cause: String,
 }
 
-/// A pool of threads. A fork has none of them, so it neither uses the pool nor ends it.
-struct Pool {
-    origin: Origin,
-    threads: ManuallyDrop<ThreadPool>,
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        if self.origin.is_here() {
-            // SAFETY: the pool is dropped here alone, and not used afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.threads) }
-        }
-    }
-}
-
 /// What a kernel on the host does with a package.
 type Compute = dyn Fn(Range<u64>, &mut [Part<'_>], &Values) -> Result<(), ComputeError> + Send + Sync;
+/// The same, with the team that may help.
+type ComputeByTeam =
+    dyn Fn(Range<u64>, &mut [Part<'_>], &Values, &Team) -> Result<(), ComputeError> + Send + Sync;
 
-/// Runs a function on a pool of threads. Parallel iterators of rayon within the function use that pool.
+/// How a function runs.
+#[derive(Clone)]
+enum Runs {
+    /// On a thread of the pool.
+    InPool(Arc<Compute>),
+    /// On the thread that launches.
+    ByTeam(Arc<ComputeByTeam>),
+}
+
+/// Runs a function on a [`Team`] of threads.
 pub struct HostLauncher {
-    compute: Arc<Compute>,
-    pool: Pool,
+    runs: Runs,
+    team: Team,
 }
 
 impl HostLauncher {
-    /// Makes a launcher with a pool of so many threads.
+    /// Makes a launcher with so many threads, for a function that uses rayon: it runs on a thread of the launcher's pool, where parallel
+    /// iterators use that pool.
     ///
     /// # Errors
     /// [`HostError`] if the threads cannot be started.
@@ -102,19 +97,31 @@ impl HostLauncher {
         threads: u32,
         compute: impl Fn(Range<u64>, &mut [Part<'_>], &Values) -> Result<(), ComputeError> + Send + Sync + 'static,
     ) -> Result<Self, HostError> {
-        Self::over(threads, Arc::new(compute))
+        Self::of(threads, Runs::InPool(Arc::new(compute)))
     }
 
-    fn over(threads: u32, compute: Arc<Compute>) -> Result<Self, HostError> {
-        let name = |index| format!("dml-cpu-{index}");
-        let pool = ThreadPoolBuilder::new().num_threads(threads.max(1) as usize).thread_name(name).build();
-        let pool = pool.map_err(|cause| HostError { threads, cause: cause.to_string() })?;
-        Ok(Self { compute, pool: Pool { origin: Origin::here(), threads: ManuallyDrop::new(pool) } })
+    /// Makes a launcher with so many threads, for a function that divides its package by the [`Team`] that it is given. It runs on the
+    /// thread that launches, and nobody has to wake up before it begins: packages of some microseconds take no longer than that.
+    ///
+    /// # Errors
+    /// [`HostError`] if the threads cannot be started.
+    pub fn by_team(
+        threads: u32,
+        compute: impl Fn(Range<u64>, &mut [Part<'_>], &Values, &Team) -> Result<(), ComputeError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<Self, HostError> {
+        Self::of(threads, Runs::ByTeam(Arc::new(compute)))
+    }
+
+    fn of(threads: u32, runs: Runs) -> Result<Self, HostError> {
+        Ok(Self { runs, team: Team::new(threads)? })
     }
 }
 
 /// Makes a launcher for the host, with as many threads as its device has units. The function is given the items of a package,
-/// the parts of the buffers in the order of the arguments, and the other arguments.
+/// the parts of the buffers in the order of the arguments, and the other arguments. It may use rayon: see [`HostLauncher::new`].
 ///
 /// # Errors
 /// [`HostError`] if the threads cannot be started.
@@ -122,10 +129,26 @@ pub fn host(
     platform: &Platform,
     compute: impl Fn(Range<u64>, &mut [Part<'_>], &Values) -> Result<(), ComputeError> + Send + Sync + 'static,
 ) -> Result<Vec<(DeviceId, HostLauncher)>, HostError> {
-    let compute: Arc<Compute> = Arc::new(compute);
+    on_host(platform, Runs::InPool(Arc::new(compute)))
+}
+
+/// As [`host`], for a function that divides its package by a [`Team`]: see [`HostLauncher::by_team`].
+///
+/// # Errors
+/// [`HostError`] if the threads cannot be started.
+pub fn host_by_team(
+    platform: &Platform,
+    compute: impl Fn(Range<u64>, &mut [Part<'_>], &Values, &Team) -> Result<(), ComputeError>
+    + Send
+    + Sync
+    + 'static,
+) -> Result<Vec<(DeviceId, HostLauncher)>, HostError> {
+    on_host(platform, Runs::ByTeam(Arc::new(compute)))
+}
+
+fn on_host(platform: &Platform, runs: Runs) -> Result<Vec<(DeviceId, HostLauncher)>, HostError> {
     let threads = |device: DeviceId| platform.devices()[usize::from(device.0)].units;
-    let made =
-        |device| HostLauncher::over(threads(device), compute.clone()).map(|launcher| (device, launcher));
+    let made = |device| HostLauncher::of(threads(device), runs.clone()).map(|launcher| (device, launcher));
     platform.host().into_iter().map(made).collect()
 }
 
@@ -136,7 +159,7 @@ impl Launcher for HostLauncher {
     }
 
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
-        if !self.pool.origin.is_here() {
+        if !self.team.can_wake() {
             let cause = "this process is a fork of the one that has the kernel's threads";
             return Err(LaunchError::not_started(cause));
         }
@@ -154,15 +177,19 @@ impl Launcher for HostLauncher {
             parts.push(Part { views });
         }
         let values = Values::of(launch.arguments);
-        let compute = || (self.compute)(launch.items.clone(), &mut parts, &values);
-        self.pool.threads.install(compute).map_err(LaunchError::Failed)?;
+        let items = launch.items.clone();
+        let computed = match &self.runs {
+            Runs::InPool(compute) => self.team.on_pool(|| compute(items, &mut parts, &values)),
+            Runs::ByTeam(compute) => compute(items, &mut parts, &values, &self.team),
+        };
+        computed.map_err(LaunchError::Failed)?;
         Ok(Fence::done(0))
     }
 }
 
 impl fmt::Debug for HostLauncher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HostLauncher({} threads)", self.pool.threads.current_num_threads())
+        write!(f, "HostLauncher({} threads)", self.team.threads())
     }
 }
 

@@ -23,14 +23,16 @@ mod host;
 mod offload;
 #[cfg(feature = "opencl")]
 mod opencl;
+mod team;
 
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaLauncher, cuda};
-pub use host::{HostError, HostLauncher, Part, host};
+pub use host::{HostError, HostLauncher, Part, host, host_by_team};
 #[cfg(all(feature = "offload", target_os = "linux"))]
 pub use offload::{OffloadLauncher, offload};
 #[cfg(feature = "opencl")]
 pub use opencl::{OpenClLauncher, opencl};
+pub use team::Team;
 
 use bytemuck::Pod;
 use dml_core::sync::Arc;

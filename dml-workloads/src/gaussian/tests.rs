@@ -6,6 +6,7 @@ use proptest::prelude::*;
 fn solve_package(problem: &Problem, items: Range<u64>, out: &mut [[u8; 4]]) {
     let input = input_pixels(items.clone(), problem.width(), problem.height(), problem.radius());
     host(
+        Team::global(),
         items,
         problem.width(),
         problem.height(),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 fn solve(problem: &Problem) -> Vec<[u8; 4]> {
     let mut out = vec![[1; 4]; problem.pixels() as usize];
-    host(0..problem.items(), problem, &mut out);
+    host(Team::global(), 0..problem.items(), problem, &mut out);
     out
 }
 
@@ -114,7 +114,7 @@ proptest! {
         problem.check(&whole).unwrap();
         let mut out = vec![[1; 4]; whole.len()];
         for package in packages::split(items, &cuts) {
-            host(package.clone(), &problem, packages::part(&mut out, &package, 4));
+            host(Team::global(), package.clone(), &problem, packages::part(&mut out, &package, 4));
         }
         prop_assert_eq!(out, whole);
     }

@@ -11,7 +11,7 @@ use super::{Input, Kind, PrepareError, Workload, filled};
 use crate::check::Mismatch;
 use crate::picture::Picture;
 use bytemuck::Pod;
-use dml_arenas::launch::{ComputeError, HostView};
+use dml_arenas::launch::{ComputeError, HostView, Team};
 use dml_core::{Platform, RawBuffer, Scalar};
 use dml_scheduler::Footprint;
 use std::borrow::Cow;
@@ -62,6 +62,7 @@ pub(crate) trait Recipe: Listed + Sized + fmt::Debug + Send + Sync + 'static {
     /// The kernel on the host and in workers. `views` are the parts of the buffers, and `scalars` the scalars, each in the order
     /// of the arguments.
     fn compute<V: HostView>(
+        team: &Team,
         items: Range<u64>,
         views: &mut [V],
         scalars: &[Scalar],

@@ -4,9 +4,9 @@ use super::PrepareError;
 use super::recipe::Recipe;
 #[cfg(feature = "cuda")]
 use dml_arenas::launch::CudaLauncher;
-use dml_arenas::launch::HostLauncher;
 #[cfg(feature = "opencl")]
 use dml_arenas::launch::OpenClLauncher;
+use dml_arenas::launch::{HostLauncher, Team};
 #[cfg(all(feature = "offload", target_os = "linux"))]
 use dml_arenas::{launch::OffloadLauncher, offload};
 use dml_core::{DeviceId, Platform};
@@ -28,8 +28,9 @@ fn add_one<R: Recipe>(kernel: Kernel, platform: &Platform, device: DeviceId) -> 
     let (desc, workload) = (&platform.devices()[usize::from(device.0)], R::WORKLOAD);
     let failed = |cause: String| PrepareError::Build { workload, device: desc.name.to_string(), cause };
     if platform.host() == Some(device) {
-        let launcher =
-            HostLauncher::new(desc.units, |items, parts, values| R::compute(items, parts, values.scalars()));
+        let launcher = HostLauncher::by_team(desc.units, |items, parts, values, team| {
+            R::compute(team, items, parts, values.scalars())
+        });
         let launcher =
             launcher.map_err(|error| PrepareError::Threads { threads: error.threads, cause: error.cause })?;
         return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
@@ -77,6 +78,6 @@ pub(super) fn in_worker<R: Recipe>()
 -> impl Fn(&mut offload::Call<'_>) -> Result<(), offload::CallError> + Send + Sync + 'static {
     |call| {
         let scalars = call.scalars().to_vec();
-        R::compute(call.items(), call.views(), &scalars)
+        R::compute(Team::global(), call.items(), call.views(), &scalars)
     }
 }

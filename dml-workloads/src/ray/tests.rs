@@ -24,7 +24,7 @@ impl Real for f64 {
 
 fn solve(problem: &Problem) -> Vec<[u8; 4]> {
     let mut pixels = vec![[1; 4]; problem.items as usize];
-    host(0..problem.items, &problem.scene, &problem.view, &mut pixels);
+    host(Team::global(), 0..problem.items, &problem.scene, &problem.view, &mut pixels);
     pixels
 }
 
@@ -189,7 +189,7 @@ proptest! {
         let mut pixels = vec![[1; 4]; whole.len()];
         for package in packages::split(items, &cuts) {
             let part = packages::part(&mut pixels, &package, 1);
-            host(package.clone(), &problem.scene, &problem.view, part);
+            host(Team::global(), package.clone(), &problem.scene, &problem.view, part);
         }
         prop_assert_eq!(pixels, whole);
     }

@@ -5,9 +5,9 @@ use crate::matmul::{self, Problem};
 use crate::prepare::{Input, Recipe};
 #[cfg(feature = "cuda")]
 use dml_arenas::cuda;
+use dml_arenas::launch::Team;
 use dml_arenas::native::{BaselineArg, BaselineSpec, HandWritten};
 use dml_arenas::opencl;
-use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::time::{Duration, Instant};
 
 /// How a program is written.
@@ -25,7 +25,7 @@ pub(super) enum Form {
 /// A program and its data, ready to run.
 #[derive(Debug)]
 pub(super) enum Hand {
-    Threads { pool: ThreadPool, problem: Problem, out: Vec<f32> },
+    Threads { team: Team, problem: Problem, out: Vec<f32> },
     Device(Box<dyn HandWritten>),
 }
 
@@ -36,10 +36,9 @@ impl Hand {
         let problem = Problem::of(&Input::Size(edge))?;
         match form {
             Form::Threads(threads) => {
-                let pool = ThreadPoolBuilder::new().num_threads(threads.max(1) as usize).build();
-                let pool =
-                    pool.map_err(|cause| SingleError::Threads { threads, cause: cause.to_string() })?;
-                Ok(Self::Threads { pool, out: vec![f32::NAN; problem.a().len()], problem })
+                let team = Team::new(threads)
+                    .map_err(|error| SingleError::Threads { threads, cause: error.cause })?;
+                Ok(Self::Threads { team, out: vec![f32::NAN; problem.a().len()], problem })
             }
             Form::OpenCl(device) => {
                 let spec = spec(device, matmul::OPENCL_SOURCE, &problem);
@@ -56,12 +55,12 @@ impl Hand {
     /// Runs once, from inputs in the host's memory to a result that the host can read. Returns how long it took.
     pub(super) fn run(&mut self) -> Result<Duration, SingleError> {
         match self {
-            Self::Threads { pool, problem, out } => {
+            Self::Threads { team, problem, out } => {
                 // As the runs on DML find theirs: just written, and wrong.
                 out.fill(f32::NAN);
                 let (edge, a, b) = (problem.items(), problem.a(), problem.b());
                 let begun = Instant::now();
-                pool.install(|| matmul::host(0..edge, edge, a, b, out));
+                matmul::host(team, 0..edge, edge, a, b, out);
                 Ok(begun.elapsed())
             }
             Self::Device(program) => Ok(program.run()?),

@@ -1,0 +1,391 @@
+//! A team: the threads among which a kernel on the host divides a package.
+//!
+//! ```text
+//!   the thread that launches  ▏job▏job▏ long? ▏job▏job▏job▏job▏job▏ waits for jobs under way
+//!   helper 1                             └─▶ wakes, wakes two ▏job▏job▏job▏
+//!   helper 2                                        └─▶ wakes ▏job▏job▏job▏
+//! ```
+//! 1. The thread that launches a package computes too. It waits for nobody to begin.
+//! 2. A sleeping thread takes tens to hundreds of microseconds to wake up. So the others are woken where the jobs will take longer than that is
+//!    worth: at once if the jobs before say so, or are not known, and otherwise when the first ones have shown it.
+//! 3. Each woken thread wakes others before it takes a job, so that nobody wakes them all.
+//! 4. Threads take several jobs at a time, a part of what is left, and single ones at the end.
+
+use super::host::HostError;
+use crate::fork::Origin;
+use dml_core::sync::Mutex;
+use dml_core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use rayon::{Scope, ThreadPool, ThreadPoolBuilder};
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Jobs that take one thread no longer than this are not worth waking another.
+const WORTH_WAKING: Duration = Duration::from_micros(20);
+/// Into how many parts a thread divides its share of what is left: so many jobs it takes at a time.
+const PARTS: usize = 4;
+
+/// A pool of threads. A fork has none of them, so it neither uses the pool nor ends it.
+struct Pool {
+    origin: Origin,
+    threads: ManuallyDrop<ThreadPool>,
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.origin.is_here() {
+            // SAFETY: the pool is dropped here alone, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.threads) }
+        }
+    }
+}
+
+/// The threads of a kernel on the host: the one that launches a package, and helpers from a pool.
+///
+/// Jobs run side by side in any order, and must not wait for each other. Several threads may use a team at once. The first one
+/// computes with the helpers; others meanwhile have their jobs done on the pool, so that all of them together
+/// take one thread more than the team has.
+///
+/// ```
+/// use dml_arenas::launch::Team;
+///
+/// let team = Team::new(2)?;
+/// let mut squares = vec![0_u64; 1000];
+/// team.for_each(squares.chunks_mut(100).enumerate(), |(job, squares)| {
+///     for (index, square) in (job as u64 * 100..).zip(squares) {
+///         *square = index * index;
+///     }
+/// });
+/// assert_eq!(squares[999], 999 * 999);
+/// # Ok::<(), dml_arenas::launch::HostError>(())
+/// ```
+pub struct Team {
+    threads: usize,
+    /// `None` for rayon's pool of the whole process.
+    pool: Option<Pool>,
+    is_led: AtomicBool,
+    /// What a job took one thread when the team was last used, in nanoseconds; 0 before.
+    job_nanos: AtomicU64,
+}
+
+impl Team {
+    /// Makes a team of so many threads, and of one at least.
+    ///
+    /// # Errors
+    /// [`HostError`] if the threads cannot be started.
+    pub fn new(threads: u32) -> Result<Self, HostError> {
+        let name = |index| format!("dml-cpu-{index}");
+        let width = threads.max(1) as usize;
+        let pool = ThreadPoolBuilder::new().num_threads(width).thread_name(name).build();
+        let pool = pool.map_err(|cause| HostError { threads, cause: cause.to_string() })?;
+        let pool = Pool { origin: Origin::here(), threads: ManuallyDrop::new(pool) };
+        Ok(Self::of(width, Some(pool)))
+    }
+
+    /// The team of the whole process, as wide as rayon's pool: that of a kernel in a worker, or in no device.
+    pub fn global() -> &'static Self {
+        static GLOBAL: OnceLock<Team> = OnceLock::new();
+        GLOBAL.get_or_init(|| Self::of(rayon::current_num_threads(), None))
+    }
+
+    fn of(threads: usize, pool: Option<Pool>) -> Self {
+        Self { threads, pool, is_led: AtomicBool::new(false), job_nanos: AtomicU64::new(0) }
+    }
+
+    /// The number of threads that compute side by side.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Does every job, and returns when all are done.
+    ///
+    /// # Panics
+    /// With the panic of a job. Other jobs may be done or left out then.
+    pub fn for_each<I>(&self, jobs: I, run: impl Fn(I::Item) + Sync)
+    where
+        I: ExactSizeIterator + Send,
+        I::Item: Send,
+    {
+        self.for_each_init(jobs, || (), |(), job| run(job));
+    }
+
+    /// As [`for_each`](Self::for_each), with something of its own for each thread that takes part.
+    pub fn for_each_init<I, S>(
+        &self,
+        jobs: I,
+        init: impl Fn() -> S + Sync,
+        run: impl Fn(&mut S, I::Item) + Sync,
+    ) where
+        I: ExactSizeIterator + Send,
+        I::Item: Send,
+    {
+        let count = jobs.len();
+        if count == 0 {
+            return;
+        }
+        let desk = Desk { jobs: Mutex::new(jobs), threads: self.threads, busy: AtomicU64::new(0) };
+        let share = || desk.work(&init, &run, None);
+        match self.lead() {
+            Some(_leads) if self.threads == 1 || !self.can_wake() => share(),
+            Some(_leads) => {
+                if !self.expects_long(count) {
+                    desk.work(&init, &run, Some(WORTH_WAKING));
+                }
+                self.share_out(desk.left(), &share);
+            }
+            None => self.on_pool(|| self.share_out(count, &share)),
+        }
+        self.job_nanos.store(desk.busy.into_inner() / count as u64, Relaxed);
+    }
+
+    /// Returns whether so many jobs will take long enough for others to be woken at once. What is not known may be long.
+    fn expects_long(&self, jobs: usize) -> bool {
+        let each = self.job_nanos.load(Relaxed);
+        let all = Duration::from_nanos(each.saturating_mul(jobs as u64));
+        jobs > 1 && (each == 0 || all > WORTH_WAKING)
+    }
+
+    /// Lets all threads share the jobs, this one among them.
+    fn share_out<'s>(&self, jobs: usize, share: &'s (dyn Fn() + Sync + 's)) {
+        let Some(helpers) = self.threads.min(jobs).checked_sub(1) else { return };
+        let begin = move |scope: &Scope<'s>| {
+            wake(scope, helpers, share);
+            share();
+        };
+        match &self.pool {
+            Some(pool) => pool.threads.in_place_scope(begin),
+            None => rayon::in_place_scope(begin),
+        }
+    }
+
+    /// Runs something on a thread of the pool.
+    pub(super) fn on_pool<R: Send>(&self, run: impl FnOnce() -> R + Send) -> R {
+        match &self.pool {
+            Some(pool) => pool.threads.install(run),
+            None => run(),
+        }
+    }
+
+    /// Makes this thread the one that computes with the helpers, unless another one is.
+    fn lead(&self) -> Option<Leads<'_>> {
+        let was_led = self.is_led.swap(true, Relaxed);
+        (!was_led).then_some(Leads(&self.is_led))
+    }
+
+    /// Returns whether the process has the threads of the pool: a fork has none of them.
+    pub(super) fn can_wake(&self) -> bool {
+        self.pool.as_ref().is_none_or(|pool| pool.origin.is_here())
+    }
+}
+
+impl fmt::Debug for Team {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Team({} threads)", self.threads)
+    }
+}
+
+/// A thread that computes with the helpers.
+struct Leads<'a>(&'a AtomicBool);
+
+impl Drop for Leads<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Relaxed);
+    }
+}
+
+/// Lets so many threads of the pool share the jobs. Two are woken here, and each of them wakes half of the others.
+fn wake<'s>(scope: &Scope<'s>, helpers: usize, share: &'s (dyn Fn() + Sync + 's)) {
+    for part in [helpers / 2, helpers - helpers / 2] {
+        if part > 0 {
+            scope.spawn(move |scope| {
+                wake(scope, part - 1, share);
+                share();
+            });
+        }
+    }
+}
+
+/// The jobs that are left.
+struct Desk<I> {
+    jobs: Mutex<I>,
+    threads: usize,
+    /// The time that threads have spent on jobs, in nanoseconds.
+    busy: AtomicU64,
+}
+
+impl<I: ExactSizeIterator> Desk<I> {
+    fn left(&self) -> usize {
+        self.jobs.lock().len()
+    }
+
+    /// Does jobs until there are none, or until it has taken longer than `patience`.
+    fn work<S>(&self, init: &dyn Fn() -> S, run: &dyn Fn(&mut S, I::Item), patience: Option<Duration>) {
+        let begun = Instant::now();
+        let mut own = init();
+        let mut taken = Vec::new();
+        loop {
+            {
+                let mut jobs = self.jobs.lock();
+                let most = if patience.is_some() { 1 } else { jobs.len() / (PARTS * self.threads) };
+                taken.extend(jobs.by_ref().take(most.max(1)));
+            }
+            if taken.is_empty() {
+                break;
+            }
+            taken.drain(..).for_each(|job| run(&mut own, job));
+            if patience.is_some_and(|patience| begun.elapsed() > patience) {
+                break;
+            }
+        }
+        let nanos = begun.elapsed().as_nanos();
+        self.busy.fetch_add(u64::try_from(nanos).unwrap_or(u64::MAX), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Barrier;
+    use std::thread::{self, ThreadId};
+
+    /// The threads that did some jobs, each of which says so and then waits for `barrier`, if there is one.
+    fn who(team: &Team, jobs: u32, barrier: Option<&Barrier>) -> HashSet<ThreadId> {
+        let threads = Mutex::new(HashSet::new());
+        team.for_each(0..jobs as usize, |_| {
+            threads.lock().insert(thread::current().id());
+            if let Some(barrier) = barrier {
+                barrier.wait();
+            }
+        });
+        threads.into_inner()
+    }
+
+    fn own() -> HashSet<ThreadId> {
+        HashSet::from([thread::current().id()])
+    }
+
+    /// A team that takes its jobs for short ones.
+    fn team_of_short_jobs(threads: u32) -> Team {
+        let team = Team::new(threads).unwrap();
+        team.job_nanos.store(1, Relaxed);
+        team
+    }
+
+    #[test]
+    fn every_job_is_done_once_whoever_takes_part() {
+        for threads in [0, 1, 2, 5] {
+            for count in [0, 1, 2, 7, 64, 1000] {
+                for team in [Team::new(threads).unwrap(), team_of_short_jobs(threads)] {
+                    let mut done = vec![0_u32; count];
+                    team.for_each(done.iter_mut().enumerate(), |(job, done)| *done += job as u32 + 1);
+                    assert!(done.iter().zip(1..).all(|(done, job)| *done == job), "{team:?}: {done:?}");
+                }
+            }
+        }
+        assert_eq!(Team::new(0).unwrap().threads(), 1);
+    }
+
+    #[test]
+    fn who_has_nobody_else_computes_on_its_own_thread() {
+        let team = Team::new(1).unwrap();
+        for _ in 0..3 {
+            assert_eq!(who(&team, 100, None), own());
+        }
+    }
+
+    /// Jobs that wait for each other end only if so many threads take part: what a job takes is not known.
+    #[test]
+    fn at_first_all_threads_take_part() {
+        let team = Team::new(3).unwrap();
+        let threads = who(&team, 3, Some(&Barrier::new(3)));
+        assert_eq!(threads.len(), 3);
+        assert!(threads.contains(&thread::current().id()));
+    }
+
+    #[test]
+    fn nobody_is_woken_for_jobs_that_are_short() {
+        let team = team_of_short_jobs(4);
+        // A machine may be so busy that even these take long.
+        assert!((0..100).any(|_| {
+            team.job_nanos.store(1, Relaxed);
+            who(&team, 10, None) == own()
+        }));
+    }
+
+    #[test]
+    fn what_jobs_took_decides_about_the_next_ones() {
+        let team = team_of_short_jobs(2);
+        team.for_each(0..2, |_| thread::sleep(Duration::from_millis(2)));
+        assert!(team.job_nanos.load(Relaxed) >= 2_000_000, "{team:?}");
+        assert_eq!(who(&team, 2, Some(&Barrier::new(2))).len(), 2, "both take part at once");
+    }
+
+    /// The first job shows that they are not short. The two after it wait for each other.
+    #[test]
+    fn others_are_woken_where_short_jobs_turn_out_long() {
+        let team = team_of_short_jobs(2);
+        let barrier = Barrier::new(2);
+        team.for_each(0..3, |job| {
+            if job == 0 {
+                thread::sleep(2 * WORTH_WAKING);
+            } else {
+                barrier.wait();
+            }
+        });
+    }
+
+    #[test]
+    fn each_thread_has_something_of_its_own() {
+        let team = Team::new(3).unwrap();
+        let made = AtomicU64::new(0);
+        let seen = Mutex::new(HashSet::new());
+        let init = || (made.fetch_add(1, Relaxed), thread::current().id());
+        team.for_each_init(0..300, init, |own, _| {
+            assert_eq!(own.1, thread::current().id());
+            seen.lock().insert(own.0);
+        });
+        assert!((1..=3).contains(&made.into_inner()));
+        assert!(seen.into_inner().len() <= 3);
+    }
+
+    #[test]
+    fn a_job_that_panics_is_heard_and_the_team_goes_on() {
+        for team in [Team::new(1).unwrap(), Team::new(3).unwrap(), team_of_short_jobs(3)] {
+            let heard = catch_unwind(AssertUnwindSafe(|| team.for_each(0..50, |job| assert_ne!(job, 20))));
+            assert!(heard.is_err(), "{team:?}");
+            let done = AtomicU64::new(0);
+            team.for_each(0..50, |_| _ = done.fetch_add(1, Relaxed));
+            assert_eq!(done.into_inner(), 50, "{team:?}");
+            assert_eq!(who(&team, 1, None), own(), "{team:?}: whoever launches leads again");
+        }
+    }
+
+    /// Two that launch at once never wait for each other, however few threads there are.
+    #[test]
+    fn several_threads_use_a_team_at_once() {
+        for threads in [1, 2] {
+            let team = Team::new(threads).unwrap();
+            let barrier = Barrier::new(2);
+            thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| team.for_each(0..1, |_| _ = barrier.wait()));
+                }
+            });
+            // And a job may have jobs.
+            let done = AtomicU64::new(0);
+            team.for_each(0..4, |_| team.for_each(0..4, |_| _ = done.fetch_add(1, Relaxed)));
+            assert_eq!(done.into_inner(), 16);
+        }
+    }
+
+    #[test]
+    fn the_team_of_the_process_does_every_job() {
+        let done = AtomicU64::new(0);
+        Team::global().for_each(0..100, |_| _ = done.fetch_add(1, Relaxed));
+        assert_eq!(done.into_inner(), 100);
+    }
+}
