@@ -41,6 +41,8 @@ pub(crate) struct Lineup {
     /// Whether the run touches so many bytes that the host cannot be done before the others have begun, and these can move
     /// their part as fast.
     is_large: bool,
+    /// Whether the unit that begins has threads that have to wake up.
+    wakes: bool,
 }
 
 /// What moving a device's data takes, in seconds, if it computes all items.
@@ -86,6 +88,7 @@ impl Lineup {
                 opens: None,
                 hauls: Vec::new(),
                 is_large: false,
+                wakes: false,
                 devices,
             });
         }
@@ -112,7 +115,9 @@ impl Lineup {
         let on_host = bytes.iter().sum::<u64>() as f64 / MOST_BYTES_PER_SECOND;
         let hauled = hauls.iter().map(|haul| haul.inward.max(haul.outward)).fold(0.0, f64::max);
         let is_large = on_host > 2.0 * DEVICE_SETUP_SECONDS && hauled < on_host;
-        Ok(Self { devices, names, reasons, priors, opens, hauls, is_large })
+        let units = |index: usize| setup.platform.devices()[usize::from(devices[index].0)].units;
+        let wakes = opens.is_some_and(|first| units(first) > 1);
+        Ok(Self { devices, names, reasons, priors, opens, hauls, is_large, wakes })
     }
 
     /// What a device is called where runs are learned from. Empty without the policy that learns.
@@ -181,7 +186,7 @@ impl Lineup {
         let opening = self.opens.map(|first| {
             let others = members().filter(|&index| index != first);
             let others = others.map(|index| (UnitId(index), freight(index))).collect();
-            Opens { first: UnitId(first), others, at_once: self.is_large }
+            Opens { first: UnitId(first), others, at_once: self.is_large, wakes: self.wakes }
         });
         Plan::Calibrated(Learned {
             priors: self.priors.clone(),

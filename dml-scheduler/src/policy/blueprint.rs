@@ -54,6 +54,8 @@ pub(crate) struct Opens {
     pub(crate) others: Vec<(UnitId, Freight)>,
     /// Whether they join at once.
     pub(crate) at_once: bool,
+    /// Whether the first unit has threads that have to wake up.
+    pub(crate) wakes: bool,
 }
 
 impl Blueprint {
@@ -96,8 +98,9 @@ impl Blueprint {
                 left_out.iter().for_each(|unit| policy.retire(*unit));
                 match opening {
                     None => Box::new(policy),
-                    Some(Opens { first, others, at_once }) => {
+                    Some(Opens { first, others, at_once, wakes }) => {
                         let opening = Opening::new(policy, work, *first, others.clone());
+                        let opening = if *wakes { opening.waking() } else { opening };
                         Box::new(if *at_once { opening.at_once() } else { opening })
                     }
                 }
@@ -140,8 +143,9 @@ impl fmt::Display for Learned {
         }
         self.overlapping.iter().try_for_each(|unit| writeln!(f, "overlaps {unit}"))?;
         self.left_out.iter().try_for_each(|unit| writeln!(f, "left_out {unit}"))?;
-        let Some(Opens { first, others, at_once }) = &self.opening else { return Ok(()) };
-        writeln!(f, "opens {first}{}", if *at_once { " at_once" } else { "" })?;
+        let Some(Opens { first, others, at_once, wakes }) = &self.opening else { return Ok(()) };
+        let said = |word, is_so| if is_so { word } else { "" };
+        writeln!(f, "opens {first}{}{}", said(" at_once", *at_once), said(" wakes", *wakes))?;
         others.iter().try_for_each(|(unit, Freight { setup, per_item })| {
             writeln!(f, "joins {unit} {setup} {per_item}")
         })
@@ -210,13 +214,15 @@ impl Reader {
             }
             ["overlaps", unit] => learned.overlapping.push(known(unit)?),
             ["left_out", unit] => learned.left_out.push(known(unit)?),
-            ["opens", unit, ref at_once @ ..] if learned.opening.is_none() => {
-                let at_once = match *at_once {
-                    [] => false,
-                    ["at_once"] => true,
+            ["opens", unit, ref how @ ..] if learned.opening.is_none() => {
+                let (at_once, wakes) = match *how {
+                    [] => (false, false),
+                    ["at_once"] => (true, false),
+                    ["wakes"] => (false, true),
+                    ["at_once", "wakes"] => (true, true),
                     _ => return None,
                 };
-                learned.opening = Some(Opens { first: known(unit)?, others: Vec::new(), at_once });
+                learned.opening = Some(Opens { first: known(unit)?, others: Vec::new(), at_once, wakes });
             }
             ["joins", unit, setup, per_item] => {
                 let freight = Freight { setup: setup.parse().ok()?, per_item: per_item.parse().ok()? };

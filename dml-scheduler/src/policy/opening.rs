@@ -16,15 +16,13 @@ use crate::{Package, UnitId};
 use std::time::Duration;
 
 /// How many times as many items each sample has as the one before, at most: as many as would take [`SAMPLE_SECONDS`]. A sample that
-/// was telling is repeated once, because the first one woke the host's threads.
+/// was telling is repeated once, because the first one may have woken the host's threads.
 const GROWTH: u64 = 16;
 const SAMPLE_SECONDS: f64 = 150e-6;
 /// A sample of this time says more about the kernel than about the clock and the launch.
 const TELLING_SECONDS: f64 = 60e-6;
-/// Many threads take tens of microseconds to wake up, and the first sample is little else. A sample may be, too, that takes less than
-/// [`WAKING`] times as long as the first one, and less than [`WAKING_SECONDS`]. Then the next one has as many items as would take
-/// [`WAKING_SAMPLE_SECONDS`].
-const WAKING: f64 = 3.0;
+/// Several threads take tens of microseconds to wake up. A sample shorter than this may be that and little else, or be one thread's
+/// because nobody was woken yet. Then the next one has as many items as would take [`WAKING_SAMPLE_SECONDS`].
 const WAKING_SECONDS: f64 = 80e-6;
 const WAKING_SAMPLE_SECONDS: f64 = 400e-6;
 /// A sample of this time says enough, though it woke the host's threads.
@@ -178,26 +176,19 @@ fn is_flat(one: (f64, f64), other: (f64, f64), most_seconds: f64) -> bool {
     large.0 > small.0 * FLAT_ITEMS && longer < (small.1.min(large.1) * FLAT_SECONDS).min(most_seconds)
 }
 
-/// The last two samples, as items and seconds, and the seconds of the first one.
+/// The last two samples, as items and seconds.
 #[derive(Debug, Clone, Copy, Default)]
 struct Samples {
-    first: f64,
+    /// Whether the unit has threads that have to wake up.
+    wakes: bool,
     before: Option<(f64, f64)>,
     last: Option<(f64, f64)>,
 }
 
 impl Samples {
     fn add(&mut self, items: u64, seconds: f64) {
-        if self.last.is_none() {
-            self.first = seconds;
-        }
         self.before = self.last;
         self.last = Some((items as f64, seconds));
-    }
-
-    /// Whether it may have been the waking of the host's threads that took the last sample's time.
-    fn is_waking(&self) -> bool {
-        self.last.is_some_and(|(_, seconds)| seconds < (self.first * WAKING).min(WAKING_SECONDS))
     }
 
     /// How many times as many items the next sample has.
@@ -206,14 +197,14 @@ impl Samples {
         if self.is_telling() {
             return 1;
         }
-        let wanted = if self.is_waking() { WAKING_SAMPLE_SECONDS } else { SAMPLE_SECONDS };
+        let wanted = if self.wakes { WAKING_SAMPLE_SECONDS } else { SAMPLE_SECONDS };
         ((wanted / seconds) as u64).clamp(1, GROWTH) // The cast saturates.
     }
 
     /// Whether the last sample took long enough to say something about the kernel.
     fn is_telling(&self) -> bool {
-        let is_long = self.last.is_some_and(|(_, seconds)| seconds >= TELLING_SECONDS);
-        is_long && !self.is_waking()
+        let least = if self.wakes { WAKING_SECONDS } else { TELLING_SECONDS };
+        self.last.is_some_and(|(_, seconds)| seconds >= least)
     }
 
     /// Whether the last sample took far longer than it takes to wake the host's threads.
@@ -249,6 +240,13 @@ impl Opening {
             left: None,
             called: Vec::new(),
         }
+    }
+
+    /// Says that the first unit has threads that have to wake up.
+    #[must_use]
+    pub(crate) fn waking(mut self) -> Self {
+        self.samples.wakes = true;
+        self
     }
 
     /// Lets all begin at once.

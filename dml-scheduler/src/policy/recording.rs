@@ -182,7 +182,8 @@ mod tests {
     /// One unit begins, one may join, and one is left out.
     fn opening() -> Plan {
         let freight = Freight { setup: 150e-6, per_item: 1.5e-9 };
-        let opening = Opens { first: UnitId(0), others: vec![(UnitId(1), freight)], at_once: false };
+        let opening =
+            Opens { first: UnitId(0), others: vec![(UnitId(1), freight)], at_once: false, wakes: true };
         Plan::Calibrated(Learned {
             priors: vec![
                 None,
@@ -211,7 +212,7 @@ mod tests {
         while !splitter.is_finished() {
             for unit in called.clone() {
                 let Assignment::Package(package) = splitter.assign_at(unit, now) else { continue };
-                let ended = now + Duration::from_nanos(package.items() * (unit.0 as u64 * 3 + 1) * 100);
+                let ended = now + Duration::from_nanos(package.items() * (unit.0 as u64 * 3 + 1) * 300);
                 let computed = Computed::new(&package, now, now, ended, ended);
                 splitter.complete_with(&package, computed).unwrap();
                 called.extend(splitter.called_up());
@@ -227,7 +228,7 @@ mod tests {
         let text = recording.to_string();
         assert!(text.starts_with(
             "dml decisions 1\nwork 1000000 local 64\nunit u0 cpu\nunit u1 opencl:0 of a kind\nunit u2 offload:0\n\
-             policy calibrated\nprior u1 power 0.3\nprior u2 measured 1000000 2500\noverlaps u1\nleft_out u2\nopens u0\n\
+             policy calibrated\nprior u1 power 0.3\nprior u2 measured 1000000 2500\noverlaps u1\nleft_out u2\nopens u0 wakes\n\
              joins u1 0.00015 0.0000000015\ndecisions "
         ), "{text}");
         assert!(text.contains("\ncall_up -> u1\n") && text.contains("\ncall_up -> none\n"), "{text}");
@@ -241,7 +242,8 @@ mod tests {
         let text = recorded(opening()).to_string();
         for (known, other) in [
             ("joins u1 0.00015 0.0000000015", "joins u1 0.5 0.0000000015"),
-            ("opens u0\n", "opens u0 at_once\n"),
+            ("opens u0 wakes\n", "opens u0 at_once wakes\n"),
+            ("opens u0 wakes\n", "opens u0\n"),
             ("policy calibrated", "alone 3"),
         ] {
             assert!(text.contains(known), "{known}");
@@ -309,9 +311,10 @@ mod tests {
             (text.replace("work 1000000", "work -1"), "line 2: \"work -1 local 64\" says nothing".to_owned()),
             (text.replace("overlaps u1", "overlaps u3"), "line 9: \"overlaps u3\" says nothing".to_owned()),
             (
-                text.replace("opens u0\n", ""),
+                text.replace("opens u0 wakes\n", ""),
                 "line 11: \"joins u1 0.00015 0.0000000015\" says nothing".to_owned(),
             ),
+            (text.replace("opens u0 wakes", "opens u0 wakes at_once"), "line 11: \"opens u0".to_owned()),
             (text.replace("policy calibrated", "policy calibrated 1 2 3"), "line 6".to_owned()),
             (
                 "dml decisions 1\nwork 10 local 1\nunit u0 cpu\ndecisions 0\n\n".to_owned(),
@@ -358,7 +361,7 @@ mod tests {
             rate in any::<f64>(), launch in any::<u64>(), setup in any::<f64>(), per_item in any::<f64>(),
         ) {
             let freight = Freight { setup, per_item };
-            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true };
+            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, wakes: false };
             let priors = vec![
                 Some(Prior::measured(rate, Duration::from_nanos(launch))), Some(Prior::of_power(rate)), None,
             ];
