@@ -47,6 +47,16 @@ fn an_empty_script_changes_nothing() {
 }
 
 #[test]
+fn the_arena_inside_admits_its_own_blocks() {
+    let null = |name| Null::new(ArenaDesc::new(name, ArenaKind("test"), DeviceId(1)));
+    let arena = Faulty::new(null("gpu"), Script::new());
+    let [own, other] = [arena.alloc(8), null("other").alloc(8)].map(|made| made.unwrap().into_block());
+    assert_eq!(arena.admit(&own), Ok(()));
+    assert!(arena.admit(&other).is_err());
+    arena.free(own);
+}
+
+#[test]
 fn the_named_call_fails_and_the_next_does_not() {
     let arena = faulty(
         Script::new()

@@ -168,6 +168,10 @@ impl<A: Arena, H: Around> Arena for Wrapped<A, H> {
         self.hooks.stored(self.desc(), CallKind::Attach, storage.len(), |_| self.inner.attach(storage))
     }
 
+    fn admit(&self, block: &BlockRef) -> Result<(), AllocError> {
+        self.inner.admit(block)
+    }
+
     fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
         self.hooks.called(CallKind::Bind);
         self.hooks.stored(self.desc(), CallKind::Bind, root.len(), |_| self.inner.bind(root))
