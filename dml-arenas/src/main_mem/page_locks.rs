@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   transfers add up ──▶ enough that a lock would have paid ──▶ made, without the lock of the record ──▶ held
-//!                                                                       └──▶ refused: never tried again
+//!                                                                       └──▶ refused: tried again when further transfers would have paid for it
 //!   the block goes ──▶ its page locks go, before its memory
 //! ```
 //! 1. One transfer at a time makes a page lock. Others of the same block go on without it meanwhile.
@@ -72,13 +72,13 @@ enum Due {
     Now,
     /// There is one.
     Made,
-    /// It does not pay yet, another transfer makes it, or it cannot be made.
+    /// It does not pay yet, or another transfer makes it.
     Later,
 }
 
 enum Lock {
     None,
-    /// A transfer makes it, or it cannot be made.
+    /// A transfer makes it.
     Settled,
     Held {
         _lock: Box<dyn Any + Send>,
@@ -117,7 +117,10 @@ impl PageLocks {
             self.settle(holder, Lock::None);
             return false;
         };
-        let Some(lock) = make() else { return false };
+        let Some(lock) = make() else {
+            self.refused(holder);
+            return false;
+        };
         self.settle(holder, Lock::Held { _lock: lock, _share: share });
         true
     }
@@ -141,6 +144,14 @@ impl PageLocks {
         }
         entry.lock = Lock::Settled;
         Due::Now
+    }
+
+    /// Has the transfers count anew: whoever is refused for ever tries no more often than a lock would have paid.
+    fn refused(&self, holder: u64) {
+        let mut entries = self.0.lock();
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.holder == holder) {
+            (entry.lost, entry.lock) = (0, Lock::None);
+        }
     }
 
     fn settle(&self, holder: u64, lock: Lock) {
@@ -216,10 +227,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_cannot_be_made_is_not_tried_again_and_costs_nothing() {
+    fn a_lock_that_is_refused_is_tried_again_when_it_would_have_paid_again_and_costs_nothing() {
         let (locks, budget) = (PageLocks::default(), PageLockBudget::new(400));
-        assert!(!locks.transfer((ONE, &budget), (400, 400), |_| true, || None));
-        assert!(!locks.transfer((ONE, &budget), (400, 400), |_| true, never));
+        let pays = |lost: u64| lost >= 400;
+        assert!(!locks.transfer((ONE, &budget), (400, 400), pays, || None));
+        assert!(!locks.transfer((ONE, &budget), (300, 400), pays, never));
+        assert!(budget.is_unused());
+        assert!(locks.transfer((ONE, &budget), (100, 400), pays, made));
+        drop(locks);
         let other = PageLocks::default();
         other.transfer((ONE, &budget), (400, 400), |_| true, made);
         assert!(other.is_held(ONE));
