@@ -245,10 +245,10 @@ impl OpenClArena {
             CString::new(format!("-cl-kernel-arg-info {options}")).map_err(|_| zero("the options"))?;
         let gone = |_| framework("clCreateProgramWithSource", CL_DEVICE_NOT_AVAILABLE);
         let context = self.session.context().map_err(gone)?;
-        let mut programs = self.programs.lock();
         let key = (source.to_owned(), options.to_owned());
-        if let Some(program) = programs.get(&key) {
-            return Ok(program.clone());
+        let made = self.programs.lock().get(&key).cloned();
+        if let Some(program) = made {
+            return Ok(program);
         }
         let program = create_program_with_source(context, &[source])
             .map_err(|code| framework("clCreateProgramWithSource", code))?;
@@ -268,8 +268,9 @@ impl OpenClArena {
             },
         )?;
         let program = Arc::new(program);
-        programs.insert(key, program.clone());
-        Ok(program)
+        // Another thread may have been first: then its program counts, and ours goes without the lock.
+        let first = self.programs.lock().entry(key).or_insert_with(|| program.clone()).clone();
+        Ok(first)
     }
 }
 
