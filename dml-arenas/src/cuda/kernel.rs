@@ -32,6 +32,9 @@ pub(super) type Programs = HashMap<(String, String), Arc<Program>>;
 #[derive(Debug)]
 pub(super) struct Program {
     module: Raw<CUmodule>,
+    /// The local memory that launches of its kernels may take so far, where it is more than [`LOCAL_BYTES`]. The driver has one
+    /// function for all kernels of a name, so they share the limit.
+    local_bytes: Mutex<HashMap<Box<str>, u64>>,
     session: Arc<Session>,
 }
 
@@ -231,7 +234,6 @@ impl CudaArena {
             parameters,
             max_local,
             function: Raw(function),
-            local_bytes: Mutex::new(LOCAL_BYTES),
             program,
             session: session.clone(),
         })
@@ -282,8 +284,9 @@ impl CudaArena {
             })?,
         };
         let program = Arc::new(self.load(kernel, code)?);
-        // Another thread may have been first: then its program counts.
-        Ok(self.programs.lock().entry(key).or_insert(program).clone())
+        // Another thread may have been first: then its program counts, and ours goes without the lock.
+        let first = self.programs.lock().entry(key).or_insert_with(|| program.clone()).clone();
+        Ok(first)
     }
 
     /// Loads machine code or PTX.
@@ -294,7 +297,7 @@ impl CudaArena {
             _ if log.is_empty() => self.not_built(kernel, failure),
             _ => BuildError::Compile { arena: self.desc().name.clone(), kernel: kernel.to_owned(), log },
         })?;
-        Ok(Program { module: Raw(module), session: self.session.clone() })
+        Ok(Program { module: Raw(module), local_bytes: Mutex::default(), session: self.session.clone() })
     }
 }
 
@@ -306,8 +309,6 @@ pub struct CudaKernel {
     parameters: Vec<Parameter>,
     max_local: u64,
     function: Raw<CUfunction>,
-    /// The local memory that launches may take so far.
-    local_bytes: Mutex<u64>,
     program: Arc<Program>,
     session: Arc<Session>,
 }
@@ -445,8 +446,8 @@ impl CudaKernel {
         if bytes <= LOCAL_BYTES {
             return Ok(());
         }
-        let mut allowed = self.local_bytes.lock();
-        if bytes <= *allowed {
+        let mut allowed = self.program.local_bytes.lock();
+        if allowed.get(&self.name).is_some_and(|allowed| bytes <= *allowed) {
             return Ok(());
         }
         let _entered = self.session.enter()?;
@@ -461,7 +462,7 @@ impl CudaKernel {
                 }
                 _ => self.session.failed(failure),
             })?;
-        *allowed = bytes;
+        allowed.insert(self.name.clone(), bytes);
         Ok(())
     }
 }

@@ -13,9 +13,9 @@ use super::device::Found;
 use super::error::{FORKED, Failure, check, is_lost, transfer_error, words};
 use crate::fork::Origin;
 use cudarc::driver::sys::{
-    CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUmemAccess_flags, CUmemAccessDesc,
+    CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUfunction, CUmemAccess_flags, CUmemAccessDesc,
     CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute,
-    CUmemPoolProps, CUmemoryPool, CUresult, CUstream, CUstream_flags, cuCtxEnablePeerAccess,
+    CUmemPoolProps, CUmemoryPool, CUmodule, CUresult, CUstream, CUstream_flags, cuCtxEnablePeerAccess,
     cuCtxPopCurrent_v2, cuCtxPushCurrent_v2, cuCtxSynchronize, cuDevicePrimaryCtxRelease_v2,
     cuDevicePrimaryCtxRetain, cuEventCreate, cuEventDestroy_v2, cuEventRecord, cuMemAlloc_v2,
     cuMemAllocFromPoolAsync, cuMemFree_v2, cuMemFreeAsync, cuMemPoolCreate, cuMemPoolDestroy,
@@ -40,11 +40,26 @@ const MOST_EVENTS: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Raw<T>(pub(super) T);
 
-// SAFETY: handles of the driver are not tied to threads, and its calls on them are thread-safe (CUDA driver API, "API
-// synchronization behavior" and "stream synchronization behavior").
-unsafe impl<T> Send for Raw<T> {}
+/// A type of handles of the driver.
+///
+/// # Safety
+/// 1. Any thread may use such a handle, at the same time as others.
+pub(super) unsafe trait Handle {}
+
+macro_rules! handles {
+    ($($handle:ty),*) => {
+        // SAFETY: handles of the driver are not tied to threads, and its calls on them are thread-safe (CUDA driver API, "API
+        // synchronization behavior" and "stream synchronization behavior").
+        $(unsafe impl Handle for $handle {})*
+    };
+}
+
+handles!(CUcontext, CUevent, CUfunction, CUmemoryPool, CUmodule, CUstream);
+
+// SAFETY: as `Handle` says (1).
+unsafe impl<T: Handle> Send for Raw<T> {}
 // SAFETY: as above.
-unsafe impl<T> Sync for Raw<T> {}
+unsafe impl<T: Handle> Sync for Raw<T> {}
 
 /// The streams of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
