@@ -128,7 +128,7 @@ impl DiscoverOptions {
     /// between locked pages and a device with its own memory are several times as fast. With zero, nothing is locked.
     ///
     /// Pages are locked block by block, as soon as a block's transfers would have paid for it, until the block goes. Locked
-    /// memory cannot be swapped out.
+    /// memory cannot be swapped out. Each backend counts for itself: where CUDA and OpenCL both lock pages, each may lock so many.
     pub fn page_locks(mut self, limit_bytes: u64) -> Self {
         self.page_lock_bytes = Some(limit_bytes);
         self
@@ -137,7 +137,7 @@ impl DiscoverOptions {
     /// Sets how many bytes of scratch memory drivers may lock at a time, by default 64 MiB. Large transfers between memory
     /// that is not locked and a device with its own memory pass through it where several cores can copy, and so does what goes from one such
     /// device to another. It is a part of what [`page_locks`](Self::page_locks) allows, is made when a transfer first needs
-    /// it, and freed when none has for a second. With zero, or while it is all in use, transfers go without.
+    /// it, and freed when none has for a second. Each backend has its own. With zero, or while it is all in use, transfers go without.
     pub fn locked_scratch(mut self, limit_bytes: u64) -> Self {
         self.locked_scratch_bytes = Some(limit_bytes);
         self
