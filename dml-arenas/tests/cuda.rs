@@ -5,7 +5,7 @@
 mod common;
 
 use common::{copy_in, copy_out, host, pattern, put, take, whole, with_cuda};
-use dml_arenas::cuda::{BuildError, KernelArg, Launch};
+use dml_arenas::cuda::{BuildError, CudaKernel, KernelArg, Launch};
 use dml_arenas::{CudaArena, CudaPinnedArena, Discover, DiscoverOptions};
 use dml_core::sync::Arc;
 use dml_core::{AllocError, Arena, HostMemory, LaunchArg, Misfit, OwnBlock, Platform, Scalar, Span};
@@ -178,22 +178,36 @@ const REVERSE: &str = r#"
         data[i] = part[blockDim.x - 1 - threadIdx.x];
     }"#;
 
+/// Has a kernel of [`REVERSE`] reverse four parts with so much local memory, in two arguments.
+fn reverses(kernel: &CudaKernel, data: &OwnBlock, local_bytes: u64) {
+    let before = pattern(4096, 77);
+    put(data, 0, &before);
+    let args = [KernelArg::Local(1000), KernelArg::Block(data.block()), KernelArg::Local(local_bytes - 1000)];
+    // SAFETY: four blocks of 256 threads, each a word of the 1024 that there are.
+    let run = unsafe { kernel.launch(&args, Launch::line(0, 1024, 256)) };
+    assert_eq!(run.unwrap().wait(), Ok(0), "{local_bytes}");
+    let expected: Vec<u32> = words(&before).chunks(256).flat_map(|part| part.iter().rev().copied()).collect();
+    assert_eq!(words(&take(data, Span::new(0, 4096))), expected, "{local_bytes}");
+}
+
+/// The driver knows one limit for all kernels of a name in a program.
+#[test]
+fn a_kernel_made_twice_takes_as_much_local_memory_as_each_needs() {
+    let Some(arena) = arena("a_kernel_made_twice") else { return };
+    let [one, other] = [(); 2].map(|()| cuda(&arena).kernel(REVERSE, "reverse", "").unwrap());
+    let data = alloc(&arena, 4096);
+    for (kernel, local_bytes) in [(&one, 100 << 10), (&other, 60 << 10), (&one, 100 << 10)] {
+        reverses(kernel, &data, local_bytes);
+    }
+}
+
 #[test]
 fn local_memory_is_no_parameter_and_a_kernel_without_items_begins_at_zero() {
     let Some(arena) = arena("local_memory_is_no_parameter") else { return };
     let kernel = cuda(&arena).kernel(REVERSE, "reverse", "").unwrap();
     let data = alloc(&arena, 4096);
     for local_bytes in [1024, 100 << 10] {
-        let before = pattern(4096, 77);
-        put(&data, 0, &before);
-        let args =
-            [KernelArg::Local(1000), KernelArg::Block(data.block()), KernelArg::Local(local_bytes - 1000)];
-        // SAFETY: four blocks of 256 threads, each a word of the 1024 that there are.
-        let run = unsafe { kernel.launch(&args, Launch::line(0, 1024, 256)) };
-        assert_eq!(run.unwrap().wait(), Ok(0));
-        let expected: Vec<u32> =
-            words(&before).chunks(256).flat_map(|part| part.iter().rev().copied()).collect();
-        assert_eq!(words(&take(&data, Span::new(0, 4096))), expected);
+        reverses(&kernel, &data, local_bytes);
     }
     let args = [KernelArg::Block(data.block()), KernelArg::Local(1 << 30)];
     // SAFETY: refused, for that much local memory has no device.
