@@ -338,6 +338,20 @@ fn built(platform: &Platform, source: &str, name: &str) -> Vec<(DeviceId, OpenCl
     unsafe { launch::opencl(platform, source, name, "") }.expect("it compiles")
 }
 
+const EVERY_IN_CUDA: &str = r#"
+    extern "C" __global__ void every(signed char a, unsigned char b, short c, unsigned short d, int e, unsigned f,
+        long long g, unsigned long long h, float i, double j, float4 k, double* out, unsigned long long end,
+        DmlItems items) {
+        extern __shared__ unsigned scratch[];
+        scratch[threadIdx.x] = 70 + threadIdx.x;
+        __syncthreads();
+        unsigned long long item = items.x();
+        if (item >= end) return;
+        const double all[12] = {(double)a, (double)b, (double)c, (double)d, (double)e, (double)f, (double)g, (double)h,
+            i, j, k.z, (double)scratch[blockDim.x - 1]};
+        for (int n = 0; n < 12; ++n) out[item * 12 + n] = all[n] + item;
+    }"#;
+
 const EVERY: &str =
     "kernel void every(char a, uchar b, short c, ushort d, int e, uint f, long g, ulong h, float i,
         double j, float4 k, local uint *scratch, global double *out, ulong end) {
@@ -382,13 +396,15 @@ fn every(out: &Buffer<f64>, exchanged: Option<usize>) -> Kernel {
     if exchanged == Some(13) { kernel } else { kernel.end() }
 }
 
-#[test]
-fn arguments_of_every_kind_reach_an_opencl_kernel() {
-    let platform = platform();
-    let Some(device) = opencl(&platform) else { return };
+/// Runs that kernel, which writes its arguments, on a device.
+fn every_argument_arrives(
+    platform: &Platform,
+    device: DeviceId,
+    launchers: impl FnOnce(Kernel) -> Result<Kernel, Misfit>,
+) {
     let out = platform.buffer::<f64>(12 * 10).build().unwrap();
-    let kernel = every(&out, None).launchers(built(&platform, EVERY, "every")).unwrap();
-    Coexecutor::new(&platform)
+    let kernel = launchers(every(&out, None)).unwrap();
+    Coexecutor::new(platform)
         .devices([device])
         .policy("dynamic:3".parse().unwrap())
         .run(&kernel, 10)
@@ -410,7 +426,31 @@ fn arguments_of_every_kind_reach_an_opencl_kernel() {
     for (item, values) in out.read().unwrap().chunks(12).enumerate() {
         assert_eq!(values, expected.map(|value| value + item as f64), "item {item}");
     }
-    assert!(check_footprints(&platform, &kernel, 10, device).unwrap() >= 3);
+    assert!(check_footprints(platform, &kernel, 10, device).unwrap() >= 3);
+}
+
+#[test]
+fn arguments_of_every_kind_reach_an_opencl_kernel() {
+    let platform = platform();
+    let Some(device) = opencl(&platform) else { return };
+    let built = built(&platform, EVERY, "every");
+    every_argument_arrives(&platform, device, |kernel| kernel.launchers(built));
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn arguments_of_every_kind_reach_a_cuda_kernel() {
+    let platform = platform();
+    let device = platform.device("cuda:0").ok();
+    let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("cuda"));
+    assert!(device.is_some() || !expected, "DML_EXPECT names cuda, and there is no device of it");
+    let Some(device) = device else {
+        eprintln!("skipped: no CUDA device");
+        return;
+    };
+    // SAFETY: the kernel writes twelve numbers for each item before the end.
+    let built = unsafe { launch::cuda(&platform, EVERY_IN_CUDA, "every", "") }.expect("it compiles");
+    every_argument_arrives(&platform, device, |kernel| kernel.launchers(built));
 }
 
 #[test]

@@ -6,13 +6,37 @@ mod common;
 
 use common::{copy_in, copy_out, host, pattern, put, take, whole, with_cuda};
 use dml_arenas::cuda::{BuildError, CudaKernel, KernelArg, Launch};
+use dml_arenas::launch::CudaLauncher;
 use dml_arenas::{CudaArena, CudaPinnedArena, Discover, DiscoverOptions};
 use dml_core::sync::Arc;
-use dml_core::{AllocError, Arena, HostMemory, LaunchArg, Misfit, OwnBlock, Platform, Scalar, Span};
+use dml_core::{
+    Access, AllocError, Arena, DeviceId, Fence, HostMemory, ItemShape, LaunchArg, LaunchError, Launcher,
+    Misfit, OwnBlock, Platform, Scalar, Span,
+};
+use std::cell::Cell;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, mpsc};
+use std::task::{Poll, Wake, Waker};
 
-/// The arena of `cuda:0`, or nothing and a word about it.
+/// Read by each test, and written by those that take all memory of the device.
+static MEMORY: RwLock<()> = RwLock::new(());
+
+thread_local! {
+    static SHARES: Cell<Option<RwLockReadGuard<'static, ()>>> = const { Cell::new(None) };
+}
+
+/// The arena of `cuda:0`, or nothing and a word about it. Meanwhile nobody takes all of its memory.
 fn arena(test: &str) -> Option<Arc<dyn Arena>> {
-    let (platform, device) = with_cuda(test)?;
+    home(with_gpu(test)?)
+}
+
+/// As [`with_cuda`], while nobody takes all memory.
+fn with_gpu(test: &str) -> Option<(Platform, DeviceId)> {
+    SHARES.set(None);
+    SHARES.set(Some(MEMORY.read().unwrap_or_else(PoisonError::into_inner)));
+    with_cuda(test)
+}
+
+fn home((platform, device): (Platform, DeviceId)) -> Option<Arc<dyn Arena>> {
     platform.home(device).map(|arena| platform.arena(arena).clone())
 }
 
@@ -50,7 +74,7 @@ fn bytes_come_back_from_odd_offsets() {
 #[test]
 #[should_panic(expected = "another arena")]
 fn a_block_of_another_arena_is_a_bug_of_core() {
-    let Some((platform, device)) = with_cuda("a_block_of_another_arena_is_a_bug_of_core") else {
+    let Some((platform, device)) = with_gpu("a_block_of_another_arena_is_a_bug_of_core") else {
         panic!("not run: another arena")
     };
     let arena = platform.arena(platform.home(device).unwrap()).clone();
@@ -275,6 +299,10 @@ fn arguments_that_do_not_fit_are_refused() {
     let scalar = |scalar| LaunchArg::Scalar(scalar);
     let few = kernel.fits(&[scalar(Scalar::U64(1))]).unwrap_err();
     assert!(matches!(few, Misfit::Count { takes: 4, given: 1, .. }), "{few}");
+    // The last parameter of this one is no items.
+    let late = cuda(&arena).kernel(LATE, "late", "").unwrap();
+    let few = late.fits(&[scalar(Scalar::U64(1)), scalar(Scalar::U32(1))]).unwrap_err();
+    assert!(matches!(few, Misfit::Count { takes: 3, given: 2, .. }), "{few}");
     let wide: Vec<_> = (0..4).map(|_| scalar(Scalar::U64(1))).collect();
     let wide = kernel.fits(&wide).unwrap_err();
     assert!(matches!(wide, Misfit::Argument { index: 2, .. }), "{wide}");
@@ -286,7 +314,10 @@ fn arguments_that_do_not_fit_are_refused() {
 
 #[test]
 fn lack_of_memory_is_an_error_and_the_device_goes_on() {
-    let Some(arena) = arena("lack_of_memory_is_an_error_and_the_device_goes_on") else { return };
+    let _alone = MEMORY.write().unwrap_or_else(PoisonError::into_inner);
+    let Some(arena) = with_cuda("lack_of_memory_is_an_error_and_the_device_goes_on").and_then(home) else {
+        return;
+    };
     let capacity = cuda(&arena).capacity_bytes();
     let too_large = arena.alloc(capacity + 1).unwrap_err();
     assert!(matches!(too_large, AllocError::TooLarge { .. }), "{too_large}");
@@ -300,8 +331,130 @@ fn lack_of_memory_is_an_error_and_the_device_goes_on() {
 }
 
 #[test]
+fn what_was_freed_can_be_had_again_in_other_sizes() {
+    let _alone = MEMORY.write().unwrap_or_else(PoisonError::into_inner);
+    let Some(arena) = with_cuda("what_was_freed_can_be_had_again_in_other_sizes").and_then(home) else {
+        return;
+    };
+    let tenth = cuda(&arena).capacity_bytes() / 10;
+    for _ in 0..3 {
+        let some = [2, 3].map(|tenths| alloc(&arena, tenths * tenth));
+        let others = [1, 2].map(|tenths| alloc(&arena, tenths * tenth));
+        drop((some, others));
+        let large = alloc(&arena, 8 * tenth);
+        put(&large, 8 * tenth - 7, &pattern(7, 1));
+        assert_eq!(take(&large, Span::new(8 * tenth - 7, 8 * tenth)), pattern(7, 1));
+        assert!(arena.alloc(3 * tenth).unwrap_err().is_out_of_memory());
+    }
+}
+
+#[test]
+fn blocks_begin_where_the_arena_says() {
+    let Some(arena) = arena("blocks_begin_where_the_arena_says") else { return };
+    let blocks: Vec<_> = [1, 77, 4096, 5000, 1 << 20].map(|len| alloc(&arena, len)).into();
+    for block in &blocks {
+        assert_eq!(block.block().native().0 as u64 % arena.desc().alloc_align, 0, "{:?}", block.block());
+    }
+}
+
+/// It writes a word after so many nanoseconds.
+const LATE: &str = r#"
+    __device__ unsigned long long now() {
+        unsigned long long now;
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+        return now;
+    }
+    extern "C" __global__ void late(unsigned* out, unsigned word, unsigned long long nanos) {
+        for (unsigned long long begun = now(); now() - begun < nanos; ) {}
+        out[0] = word;
+    }"#;
+
+/// Has the device write a word in a while.
+fn write_late(arena: &Arc<dyn Arena>, to: &OwnBlock, word: u32, millis: u64) -> Fence {
+    let kernel = cuda(arena).kernel(LATE, "late", "").unwrap();
+    let (word, nanos) = (Scalar::U32(word), Scalar::U64(millis * 1_000_000));
+    let args = [KernelArg::Block(to.block()), KernelArg::Scalar(word), KernelArg::Scalar(nanos)];
+    // SAFETY: one thread writes the first word.
+    unsafe { kernel.launch(&args, Launch::line(0, 1, 1)) }.unwrap()
+}
+
+/// Says on a channel that it was woken.
+struct Says(mpsc::Sender<()>);
+
+impl Wake for Says {
+    fn wake(self: std::sync::Arc<Self>) {
+        let _ = self.0.send(());
+    }
+}
+
+#[test]
+fn a_future_is_pending_until_its_own_command_ends_and_no_longer() {
+    let Some(arena) = arena("a_future_is_pending_until_its_own_command_ends") else { return };
+    let block = alloc(&arena, 8);
+    let (mut one, mut other) = (write_late(&arena, &block, 1, 20), write_late(&arena, &block, 2, 400));
+    let (says, woken) = mpsc::channel();
+    let waker = Waker::from(std::sync::Arc::new(Says(says)));
+    assert!(other.poll(Waker::noop()).is_pending(), "a poll waits for nothing");
+    assert!(one.poll(&waker).is_pending());
+    woken.recv().unwrap();
+    assert!(other.poll(Waker::noop()).is_pending(), "the first is told when it has ended");
+    assert_eq!(one.poll(Waker::noop()), Poll::Ready(Ok(0)));
+    assert_eq!(other.wait(), Ok(0));
+}
+
+#[test]
+fn the_tail_is_the_end_of_all_kernels_so_far() {
+    let Some(arena) = arena("the_tail_is_the_end_of_all_kernels_so_far") else { return };
+    let block = alloc(&arena, 8);
+    let mut late = write_late(&arena, &block, 1, 100);
+    arena.tail().unwrap().wait().unwrap();
+    assert_eq!(late.poll(Waker::noop()), Poll::Ready(Ok(0)));
+}
+
+#[test]
+fn a_kernel_under_way_keeps_its_blocks() {
+    let Some(arena) = arena("a_kernel_under_way_keeps_its_blocks") else { return };
+    let len = 8 << 20;
+    let block = alloc(&arena, len);
+    let fence = write_late(&arena, &block, 0xDEAD_BEEF, 200);
+    drop(block);
+    // Memory that was freed is what is had next.
+    let next = alloc(&arena, len);
+    put(&next, 0, &pattern(4096, 5));
+    assert_eq!(fence.wait(), Ok(0));
+    assert_eq!(take(&next, Span::new(0, 4096)), pattern(4096, 5));
+}
+
+#[test]
+fn a_launcher_says_what_did_not_begin() {
+    let Some((platform, device)) = with_gpu("a_launcher_says_what_did_not_begin") else { return };
+    let arena = platform.arena(platform.home(device).unwrap()).clone();
+    let kernel = || cuda(&arena).kernel(LATE, "late", "").unwrap();
+    // SAFETY: one thread writes the first word.
+    let launcher = unsafe { CudaLauncher::new(kernel()) };
+    let buffer = platform.buffer_from(vec![7_u32; 2]).unwrap();
+    let launch = |local_bytes| {
+        let mut grants = platform.acquire(device).read_write(&buffer).wait().unwrap();
+        let (raw, ranges) = (buffer.raw().clone(), std::iter::once(0..8).collect());
+        let arguments = [
+            LaunchArg::Buffer { buffer: raw, access: Access::ReadWrite, ranges },
+            LaunchArg::Scalar(Scalar::U32(8)),
+            LaunchArg::Scalar(Scalar::U64(0)),
+            LaunchArg::Local(local_bytes),
+        ];
+        let shape = ItemShape::line(1);
+        let launched = launcher.launch(&dml_core::Launch::new(&(0..1), &shape, &arguments), &mut grants);
+        launched.map(|fence| fence.wait().unwrap())
+    };
+    let refused = launch(1 << 30).unwrap_err();
+    assert!(matches!(refused, LaunchError::NotStarted(_)), "{refused}");
+    assert_eq!(launch(1 << 10).unwrap(), 0);
+    assert_eq!(buffer.read().unwrap()[..], [8, 7]);
+}
+
+#[test]
 fn page_locked_memory_has_a_limit_and_is_kept_for_later_buffers() {
-    if with_cuda("page_locked_memory_has_a_limit_and_is_kept_for_later_buffers").is_none() {
+    if with_gpu("page_locked_memory_has_a_limit_and_is_kept_for_later_buffers").is_none() {
         return;
     }
     const WORDS: u64 = 1 << 20;

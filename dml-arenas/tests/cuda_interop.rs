@@ -182,12 +182,17 @@ fn a_part_of_an_allocation_is_storage_and_no_byte_past_it() {
     let buffer = rig.bytes_of(LEN - 512);
     buffer.raw().attach_block(rig.home, block).unwrap();
     assert_eq!(*buffer.read().unwrap(), before[256..LEN as usize - 256]);
-    let mut writing = buffer.write().unwrap();
-    writing.fill(0xEE);
-    writing.release().unwrap();
-    buffer.raw().clone().into_container::<()>().unwrap();
+    // What changed goes back to where it belongs, also between two words.
     let mut expected = before;
-    expected[256..LEN as usize - 256].fill(0xEE);
+    for (range, byte) in [(0..777, 0xEE), (12_345..54_320, 0xDD), (LEN - 515..LEN - 512, 0xCC)] {
+        let bytes = vec![byte; (range.end - range.start) as usize];
+        let part = buffer.range(range.clone());
+        let mut grants = rig.platform.acquire(rig.platform.host().unwrap()).write(&part).wait().unwrap();
+        grants.write_bytes(&part, &bytes).unwrap();
+        grants.release().unwrap();
+        expected[range.start as usize + 256..range.end as usize + 256].fill(byte);
+    }
+    buffer.raw().clone().into_container::<()>().unwrap();
     assert_eq!(memory.bytes(), expected);
     // SAFETY: there are no bytes.
     let none = unsafe { rig.cuda().external(NativeHandle(0), 0, ()) }.unwrap();

@@ -30,6 +30,7 @@ check() {
     step native ./test-cuda_native
     step single ./test-single
     step table1 ./test-table1 on_cuda
+    step launching ./test-launching cuda
     unset DML_EXPECT
     step speed ./cuda_speed
     for workload in $workloads; do

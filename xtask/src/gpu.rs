@@ -16,6 +16,7 @@ use std::process::Stdio;
 const TESTS: &[(&str, &[&str])] = &[
     ("dml-arenas", &["conformance", "cuda", "cuda_interop", "cuda_loss", "cuda_native"]),
     ("dml-workloads", &["single", "table1"]),
+    ("dml", &["launching"]),
 ];
 
 /// `cargo xtask gpu-check`: builds the command, the tests of the CUDA arenas and what measures them, and puts them beside a
