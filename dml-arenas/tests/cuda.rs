@@ -5,6 +5,7 @@
 mod common;
 
 use common::{copy_in, copy_out, host, pattern, put, take, whole, with_cuda};
+use cudarc::driver::sys::{CUresult, cuDevicePrimaryCtxGetState};
 use dml_arenas::cuda::{BuildError, CudaKernel, KernelArg, Launch};
 use dml_arenas::launch::CudaLauncher;
 use dml_arenas::{CudaArena, CudaPinnedArena, Discover, DiscoverOptions};
@@ -17,22 +18,22 @@ use std::cell::Cell;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, mpsc};
 use std::task::{Poll, Wake, Waker};
 
-/// Read by each test, and written by those that take all memory of the device.
-static MEMORY: RwLock<()> = RwLock::new(());
+/// Read by each test, and written by those that take all memory of the device, or would be held up by what others call.
+static SHARED: RwLock<()> = RwLock::new(());
 
 thread_local! {
     static SHARES: Cell<Option<RwLockReadGuard<'static, ()>>> = const { Cell::new(None) };
 }
 
-/// The arena of `cuda:0`, or nothing and a word about it. Meanwhile nobody takes all of its memory.
+/// The arena of `cuda:0`, or nothing and a word about it. Meanwhile nobody wants it alone.
 fn arena(test: &str) -> Option<Arc<dyn Arena>> {
     home(with_gpu(test)?)
 }
 
-/// As [`with_cuda`], while nobody takes all memory.
+/// As [`with_cuda`], while nobody wants the device alone.
 fn with_gpu(test: &str) -> Option<(Platform, DeviceId)> {
     SHARES.set(None);
-    SHARES.set(Some(MEMORY.read().unwrap_or_else(PoisonError::into_inner)));
+    SHARES.set(Some(SHARED.read().unwrap_or_else(PoisonError::into_inner)));
     with_cuda(test)
 }
 
@@ -314,7 +315,7 @@ fn arguments_that_do_not_fit_are_refused() {
 
 #[test]
 fn lack_of_memory_is_an_error_and_the_device_goes_on() {
-    let _alone = MEMORY.write().unwrap_or_else(PoisonError::into_inner);
+    let _alone = SHARED.write().unwrap_or_else(PoisonError::into_inner);
     let Some(arena) = with_cuda("lack_of_memory_is_an_error_and_the_device_goes_on").and_then(home) else {
         return;
     };
@@ -332,7 +333,7 @@ fn lack_of_memory_is_an_error_and_the_device_goes_on() {
 
 #[test]
 fn what_was_freed_can_be_had_again_in_other_sizes() {
-    let _alone = MEMORY.write().unwrap_or_else(PoisonError::into_inner);
+    let _alone = SHARED.write().unwrap_or_else(PoisonError::into_inner);
     let Some(arena) = with_cuda("what_was_freed_can_be_had_again_in_other_sizes").and_then(home) else {
         return;
     };
@@ -351,7 +352,7 @@ fn what_was_freed_can_be_had_again_in_other_sizes() {
 #[test]
 fn blocks_begin_where_the_arena_says() {
     let Some(arena) = arena("blocks_begin_where_the_arena_says") else { return };
-    let blocks: Vec<_> = [1, 77, 4096, 5000, 1 << 20].map(|len| alloc(&arena, len)).into();
+    let blocks: Vec<_> = [0, 1, 77, 4096, 5000, 1 << 20].map(|len| alloc(&arena, len)).into();
     for block in &blocks {
         assert_eq!(block.block().native().0 as u64 % arena.desc().alloc_align, 0, "{:?}", block.block());
     }
@@ -389,9 +390,12 @@ impl Wake for Says {
 
 #[test]
 fn a_future_is_pending_until_its_own_command_ends_and_no_longer() {
-    let Some(arena) = arena("a_future_is_pending_until_its_own_command_ends") else { return };
+    let _alone = SHARED.write().unwrap_or_else(PoisonError::into_inner);
+    let Some(arena) = with_cuda("a_future_is_pending_until_its_own_command_ends").and_then(home) else {
+        return;
+    };
     let block = alloc(&arena, 8);
-    let (mut one, mut other) = (write_late(&arena, &block, 1, 20), write_late(&arena, &block, 2, 400));
+    let (mut one, mut other) = (write_late(&arena, &block, 1, 200), write_late(&arena, &block, 2, 1000));
     let (says, woken) = mpsc::channel();
     let waker = Waker::from(std::sync::Arc::new(Says(says)));
     assert!(other.poll(Waker::noop()).is_pending(), "a poll waits for nothing");
@@ -412,17 +416,63 @@ fn the_tail_is_the_end_of_all_kernels_so_far() {
 }
 
 #[test]
-fn a_kernel_under_way_keeps_its_blocks() {
-    let Some(arena) = arena("a_kernel_under_way_keeps_its_blocks") else { return };
-    let len = 8 << 20;
-    let block = alloc(&arena, len);
-    let fence = write_late(&arena, &block, 0xDEAD_BEEF, 200);
-    drop(block);
-    // Memory that was freed is what is had next.
-    let next = alloc(&arena, len);
-    put(&next, 0, &pattern(4096, 5));
-    assert_eq!(fence.wait(), Ok(0));
-    assert_eq!(take(&next, Span::new(0, 4096)), pattern(4096, 5));
+fn a_kernel_is_told_its_first_item_and_its_end() {
+    let Some(arena) = arena("a_kernel_is_told_its_first_item_and_its_end") else { return };
+    let source = r#"extern "C" __global__ void told(unsigned long long* out, DmlItems items) {
+        for (int axis = 0; axis < 3; ++axis) {
+            out[axis] = items.offset[axis];
+            out[axis + 3] = items.end[axis];
+        }
+    }"#;
+    let (kernel, out) = (cuda(&arena).kernel(source, "told", "").unwrap(), alloc(&arena, 48));
+    let launch = Launch { offset: [17, 200, 3], items: [5, 30, 1], local: [64, 1, 1] };
+    // SAFETY: it writes six words, which the block has.
+    let run = unsafe { kernel.launch(&[KernelArg::Block(out.block())], launch) };
+    assert_eq!(run.unwrap().wait(), Ok(0));
+    let told = take(&out, Span::new(0, 48));
+    let told = told.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+    assert!(told.eq([17, 200, 3, 22, 230, 4]));
+}
+
+#[test]
+fn when_all_is_dropped_the_context_is_given_back() {
+    let _alone = SHARED.write().unwrap_or_else(PoisonError::into_inner);
+    let Some(arena) = with_cuda("when_all_is_dropped").and_then(home) else { return };
+    let block = alloc(&arena, 8);
+    put(&block, 0, &pattern(8, 1));
+    let mut late = write_late(&arena, &block, 1, 1);
+    while late.poll(Waker::noop()).is_pending() {
+        std::thread::yield_now();
+    }
+    drop((late, block, arena));
+    // Scratch memory is kept for a second.
+    let is_active = || {
+        let (mut flags, mut active) = (0, 0);
+        // SAFETY: the call writes two numbers.
+        let asked = unsafe { cuDevicePrimaryCtxGetState(0, &raw mut flags, &raw mut active) };
+        assert_eq!(asked, CUresult::CUDA_SUCCESS);
+        active != 0
+    };
+    for _ in 0..300 {
+        if !is_active() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("something keeps the device's context");
+}
+
+#[test]
+fn a_gpu_is_opened_whole_and_only_where_it_is_wanted() {
+    let Some((platform, device)) = with_gpu("a_gpu_is_opened_whole") else { return };
+    let units = platform.devices()[usize::from(device.0)].units;
+    drop(platform);
+    let found = |options: DiscoverOptions| Platform::builder().discover_with(&options.offload(0));
+    let refused = found(DiscoverOptions::default().limit("cuda:0", units - 1)).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("cannot be divided"), "{refused}");
+    assert!(found(DiscoverOptions::default().limit("cuda:0", units)).is_ok());
+    let without = found(DiscoverOptions::default().only(["cpu"])).unwrap().build().unwrap();
+    assert!(without.device("cuda:0").is_err());
 }
 
 #[test]
@@ -444,7 +494,9 @@ fn a_launcher_says_what_did_not_begin() {
         ];
         let shape = ItemShape::line(1);
         let launched = launcher.launch(&dml_core::Launch::new(&(0..1), &shape, &arguments), &mut grants);
-        launched.map(|fence| fence.wait().unwrap())
+        let ended = launched.map(|fence| fence.wait().unwrap());
+        grants.release().unwrap();
+        ended
     };
     let refused = launch(1 << 30).unwrap_err();
     assert!(matches!(refused, LaunchError::NotStarted(_)), "{refused}");
@@ -483,6 +535,12 @@ fn page_locked_memory_has_a_limit_and_is_kept_for_later_buffers() {
     assert_eq!(same, address, "what was freed is used again");
     drop((again, two));
     // What is idle makes room for what is larger.
+    let large = platform.buffer::<u32>(2 * WORDS).build().unwrap();
+    large.write().unwrap().release().unwrap();
+    drop(large);
+    // And for what is smaller, of which there are several.
+    let small = [5, 6].map(|seed| filled(seed).unwrap());
+    drop(small);
     let large = platform.buffer::<u32>(2 * WORDS).build().unwrap();
     large.write().unwrap().release().unwrap();
     // A vector of the application stays where it is.

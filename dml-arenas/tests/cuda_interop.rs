@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
     cuCtxPopCurrent_v2, cuMemAlloc_v2, cuMemAllocHost_v2, cuMemAllocManaged, cuMemFree_v2, cuMemFreeHost,
     cuMemcpyDtoH_v2, cuMemcpyHtoD_v2,
 };
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
 use dml_arenas::cuda::{ExternalError, KernelArg, Launch};
 use dml_arenas::dlpack::abi::{
     CUDA, CUDA_HOST, DLDevice, DLManagedTensorVersioned, DLTensor, FLAG_READ_ONLY, VERSION,
@@ -122,6 +122,18 @@ fn step(rig: &Rig, buffer: &Buffer<u32>) {
 fn stepped(words: &[u32]) -> Vec<u32> {
     words.iter().zip(0_u32..).map(|(word, i)| word.wrapping_mul(3).wrapping_add(i)).collect()
 }
+
+/// Its one thread changes a word after so many nanoseconds.
+const LATE: &str = r#"
+    __device__ unsigned long long now() {
+        unsigned long long now;
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+        return now;
+    }
+    extern "C" __global__ void late(unsigned* data, unsigned long long nanos) {
+        for (unsigned long long begun = now(); now() - begun < nanos; ) {}
+        data[0] = 7;
+    }"#;
 
 fn words(seed: u32) -> Vec<u32> {
     (0..LEN as u32 / 4).map(|i| i.wrapping_mul(2_654_435_761) ^ seed).collect()
@@ -269,6 +281,50 @@ fn a_slice_of_cudarc_is_storage_and_comes_back() {
     assert_eq!(stream.clone_dtoh(&slice).unwrap(), [5; 8]);
 }
 
+#[test]
+fn a_slice_is_taken_when_its_stream_has_ended() {
+    let Some(rig) = Rig::find("a_slice_is_taken_when_its_stream_has_ended") else { return };
+    let (stream, len) = (rig.theirs.new_stream().unwrap(), 64 << 20);
+    let mut slice = stream.alloc_zeros::<u8>(len).unwrap();
+    {
+        let (address, _used) = slice.device_ptr_mut(&stream);
+        for round in 0..=5000 {
+            // SAFETY: as many bytes as the slice has, on its stream.
+            ok(unsafe { sys::cuMemsetD8Async(address, (round / 25) as u8, len, stream.cu_stream()) });
+        }
+    }
+    let buffer = rig.bytes_of(len as u64);
+    buffer.raw().attach_block(rig.home, rig.cuda().external_slice(slice).unwrap()).unwrap();
+    // A large copy would begin when that has ended anyway.
+    let last = buffer.range(len as u64 - 4..len as u64);
+    let grants = rig.platform.acquire(rig.platform.host().unwrap()).read(&last).wait().unwrap();
+    assert_eq!(grants.read_bytes(&last).unwrap()[..], [200; 4]);
+}
+
+#[test]
+fn a_kernel_under_way_keeps_its_blocks() {
+    let Some(rig) = Rig::find("a_kernel_under_way_keeps_its_blocks") else { return };
+    let memory = rig.allocated(&pattern(64, 1));
+    let freed = memory.freed.clone();
+    // SAFETY: allocated for this test, in the primary context; nothing runs there.
+    let block = unsafe { rig.cuda().external(memory.handle(0), 64, memory) }.unwrap();
+    let buffer = rig.bytes_of(64);
+    buffer.raw().attach_block_storage(rig.home, block).unwrap();
+    let kernel = rig.cuda().kernel(LATE, "late", "").unwrap();
+    let grants = rig.platform.acquire(rig.gpu).write(&buffer).wait().unwrap();
+    let block = grants.block(&buffer).unwrap().unwrap().clone();
+    let args = [KernelArg::Block(&block), KernelArg::Scalar(Scalar::U64(300_000_000))];
+    // SAFETY: one thread writes the first word.
+    let fence = unsafe { kernel.launch(&args, Launch::line(0, 1, 1)) }.unwrap();
+    drop(block);
+    // Against the rules: the grant ends before the kernel.
+    grants.release().unwrap();
+    drop(buffer);
+    assert_eq!(count(&freed), 0);
+    assert_eq!(fence.wait(), Ok(0));
+    assert_eq!(count(&freed), 1);
+}
+
 /// On a machine with several GPUs.
 #[test]
 fn memory_of_another_gpu_is_refused_and_peers_get_what_others_allocated() {
@@ -304,7 +360,10 @@ fn a_fence_of_a_stream_of_others_keeps_the_grants() {
         let address = grants.native(&buffer).unwrap().expect("there are bytes").0 as CUdeviceptr;
         // SAFETY: granted bytes, until the fence is waited for; a live stream of the primary context.
         let fence = unsafe {
-            ok(sys::cuMemsetD8Async(address, byte, 64 << 20, stream.cu_stream()));
+            for round in (0..=3000_u32).rev() {
+                let byte = byte.wrapping_add(round.div_ceil(100) as u8);
+                ok(sys::cuMemsetD8Async(address, byte, 64 << 20, stream.cu_stream()));
+            }
             rig.cuda().fence_of(NativeHandle(stream.cu_stream().addr()))
         };
         grants.in_flight(fence.unwrap()).wait().unwrap().release().unwrap();
@@ -409,7 +468,8 @@ fn granted_bytes_on_the_gpu_are_a_tensor() {
     let bytes = LEN as usize / 2;
     // SAFETY: the tensor's own bytes, which are for writing; the one call of the deleter.
     unsafe {
-        for byte in 0..100 {
+        for round in 0..20_000 {
+            let byte = (round / 200) as u8;
             ok(sys::cuMemsetD8Async(managed.dl_tensor.data.addr() as u64, byte, bytes, stream.cu_stream()));
         }
         (*lent.as_ptr()).deleter.unwrap()(lent.as_ptr());
@@ -482,6 +542,11 @@ fn page_locked_memory_goes_out_and_in_as_tensors() {
     grants.write_bytes(&other.range(3..4), &7_u32.to_ne_bytes()).unwrap();
     grants.release().unwrap();
     assert_eq!(other.read().unwrap()[2..5], [words(6)[2], 7, words(6)[4]]);
+    // It is not this arena's.
+    let grants = platform.acquire(host).read(&other).wait().unwrap();
+    let refused = pinned.export::<u32>(grants, &other, &[LEN / 4]).unwrap_err();
+    assert!(matches!(refused.cause, ExportError::Elsewhere { .. }), "{refused}");
+    refused.kept.release().unwrap();
     other.into_vec().unwrap();
     assert_eq!(buffer.read().unwrap()[3], 7);
     // Ordinary memory is not said to be locked.

@@ -54,18 +54,21 @@ pub(crate) fn check(arguments: &[String]) -> Result<(), Failure> {
         ended(carry(&folder, &carried, name_of))
     });
     report.step("tests", || {
-        let mut command = cargo(["test", "--release", "--no-run"]);
-        command.env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_RELEASE_STRIP", "true");
-        command.args(TESTS.iter().flat_map(|(package, _)| ["--package", package]));
-        command.args(TESTS.iter().flat_map(|(_, tests)| tests.iter()).flat_map(|test| ["--test", test]));
-        match command.stdin(Stdio::null()).stdout(Stdio::null()).output() {
-            Ok(output) if output.status.success() => {
-                let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                ended(carry(&folder, &executables(&said), test_of))
+        // One after the other: tests of several packages have the same name.
+        let mut carried = Vec::new();
+        for (package, tests) in TESTS {
+            let mut command = cargo(["test", "--release", "--no-run", "--package", package]);
+            command.env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_RELEASE_STRIP", "true");
+            command.args(tests.iter().flat_map(|test| ["--test", test]));
+            match command.stdin(Stdio::null()).stdout(Stdio::null()).output() {
+                Ok(output) if output.status.success() => {
+                    carried.extend(executables(&String::from_utf8_lossy(&output.stderr)));
+                }
+                Ok(output) => return Outcome::Failed(String::from_utf8_lossy(&output.stderr).into_owned()),
+                Err(error) => return Outcome::Failed(error.to_string()),
             }
-            Ok(output) => Outcome::Failed(String::from_utf8_lossy(&output.stderr).into_owned()),
-            Err(error) => Outcome::Failed(error.to_string()),
         }
+        ended(carry(&folder, &carried, test_of))
     });
     report.step("script", || {
         let script = folder.join("check.sh");
