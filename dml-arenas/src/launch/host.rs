@@ -159,7 +159,7 @@ impl Launcher for HostLauncher {
     }
 
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
-        if !self.team.can_wake() {
+        if !self.team.is_here() {
             let cause = "this process is a fork of the one that has the kernel's threads";
             return Err(LaunchError::not_started(cause));
         }

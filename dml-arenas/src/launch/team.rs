@@ -26,26 +26,11 @@ const WORTH_WAKING: Duration = Duration::from_micros(20);
 /// Into how many parts a thread divides its share of what is left: so many jobs it takes at a time.
 const PARTS: usize = 4;
 
-/// A pool of threads. A fork has none of them, so it neither uses the pool nor ends it.
-struct Pool {
-    origin: Origin,
-    threads: ManuallyDrop<ThreadPool>,
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        if self.origin.is_here() {
-            // SAFETY: the pool is dropped here alone, and not used afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.threads) }
-        }
-    }
-}
-
 /// The threads of a kernel on the host: the one that launches a package, and helpers from a pool.
 ///
 /// Jobs run side by side in any order, and must not wait for each other. Several threads may use a team at once. The first one
 /// computes with the helpers; others meanwhile have their jobs done on the pool, so that all of them together
-/// take one thread more than the team has.
+/// take one thread more than the team has. In a fork of the process that made the team, whose helpers it lacks, each thread computes alone.
 ///
 /// ```
 /// use dml_arenas::launch::Team;
@@ -62,8 +47,9 @@ impl Drop for Pool {
 /// ```
 pub struct Team {
     threads: usize,
+    origin: Origin,
     /// `None` for rayon's pool of the whole process.
-    pool: Option<Pool>,
+    pool: ManuallyDrop<Option<ThreadPool>>,
     is_led: AtomicBool,
     /// What a job took one thread when the team was last used, in nanoseconds; 0 before.
     job_nanos: AtomicU64,
@@ -79,7 +65,6 @@ impl Team {
         let width = threads.max(1) as usize;
         let pool = ThreadPoolBuilder::new().num_threads(width).thread_name(name).build();
         let pool = pool.map_err(|cause| HostError { threads, cause: cause.to_string() })?;
-        let pool = Pool { origin: Origin::here(), threads: ManuallyDrop::new(pool) };
         Ok(Self::of(width, Some(pool)))
     }
 
@@ -89,8 +74,9 @@ impl Team {
         GLOBAL.get_or_init(|| Self::of(rayon::current_num_threads(), None))
     }
 
-    fn of(threads: usize, pool: Option<Pool>) -> Self {
-        Self { threads, pool, is_led: AtomicBool::new(false), job_nanos: AtomicU64::new(0) }
+    fn of(threads: usize, pool: Option<ThreadPool>) -> Self {
+        let (origin, pool) = (Origin::here(), ManuallyDrop::new(pool));
+        Self { threads, origin, pool, is_led: AtomicBool::new(false), job_nanos: AtomicU64::new(0) }
     }
 
     /// The number of threads that compute side by side.
@@ -128,7 +114,8 @@ impl Team {
         let desk = Desk { jobs: Mutex::new(jobs), threads: self.threads, busy: AtomicU64::new(0) };
         let share = || desk.work(&init, &run, None);
         match self.lead() {
-            Some(_leads) if self.threads == 1 || !self.can_wake() => share(),
+            _ if !self.is_here() => share(),
+            Some(_leads) if self.threads == 1 => share(),
             Some(_leads) => {
                 if !self.expects_long(count) {
                     desk.work(&init, &run, Some(WORTH_WAKING));
@@ -154,16 +141,16 @@ impl Team {
             wake(scope, helpers, share);
             share();
         };
-        match &self.pool {
-            Some(pool) => pool.threads.in_place_scope(begin),
+        match &*self.pool {
+            Some(pool) => pool.in_place_scope(begin),
             None => rayon::in_place_scope(begin),
         }
     }
 
     /// Runs something on a thread of the pool.
     pub(super) fn on_pool<R: Send>(&self, run: impl FnOnce() -> R + Send) -> R {
-        match &self.pool {
-            Some(pool) => pool.threads.install(run),
+        match &*self.pool {
+            Some(pool) => pool.install(run),
             None => run(),
         }
     }
@@ -174,9 +161,18 @@ impl Team {
         (!was_led).then_some(Leads(&self.is_led))
     }
 
-    /// Returns whether the process has the threads of the pool: a fork has none of them.
-    pub(super) fn can_wake(&self) -> bool {
-        self.pool.as_ref().is_none_or(|pool| pool.origin.is_here())
+    /// Returns whether the process has the helpers: a fork has none of them.
+    pub(super) fn is_here(&self) -> bool {
+        self.origin.is_here()
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        if self.is_here() {
+            // SAFETY: the pool is dropped here alone, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.pool) }
+        }
     }
 }
 
@@ -247,6 +243,7 @@ impl<I: ExactSizeIterator> Desk<I> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fork::testing::{child_says, fork};
     use std::collections::HashSet;
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Barrier;
@@ -300,10 +297,12 @@ mod tests {
     /// Jobs that wait for each other end only if so many threads take part: what a job takes is not known.
     #[test]
     fn at_first_all_threads_take_part() {
-        let team = Team::new(3).unwrap();
-        let threads = who(&team, 3, Some(&Barrier::new(3)));
-        assert_eq!(threads.len(), 3);
-        assert!(threads.contains(&thread::current().id()));
+        for count in [2, 3, 7] {
+            let team = Team::new(count).unwrap();
+            let threads = who(&team, count, Some(&Barrier::new(count as usize)));
+            assert_eq!(threads.len(), count as usize);
+            assert!(threads.contains(&thread::current().id()));
+        }
     }
 
     #[test]
@@ -379,6 +378,23 @@ mod tests {
             let done = AtomicU64::new(0);
             team.for_each(0..4, |_| team.for_each(0..4, |_| _ = done.fetch_add(1, Relaxed)));
             assert_eq!(done.into_inner(), 16);
+        }
+    }
+
+    /// It has none of the threads, and nobody in it gives up the lead that another thread had.
+    #[test]
+    fn a_fork_computes_alone() {
+        let own_team = Team::new(3).unwrap();
+        for team in [&own_team, Team::global()] {
+            assert!(who(team, 3, None).contains(&thread::current().id()));
+            for is_led in [false, true] {
+                team.is_led.store(is_led, Relaxed);
+                assert!(child_says(fork, || {
+                    team.job_nanos.store(0, Relaxed);
+                    who(team, 100, None) == own()
+                }));
+                team.is_led.store(false, Relaxed);
+            }
         }
     }
 
