@@ -24,10 +24,14 @@ fn platform() -> Audited {
 
 /// The same, with more between main memory and the device's.
 fn platform_with(more: impl FnOnce(&mut PlatformBuilder, ArenaId)) -> Audited {
+    platform_of(1, more)
+}
+
+/// The same, of a processor with so many cores.
+fn platform_of(cores: u32, more: impl FnOnce(&mut PlatformBuilder, ArenaId)) -> Audited {
     let mut builder = Platform::builder();
-    for (name, kind) in [("cpu", DeviceKind::Cpu), ("gpu:0", DeviceKind::Gpu)] {
-        builder.add_device(DeviceDesc::new(name, kind));
-    }
+    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu).with_units(cores));
+    builder.add_device(DeviceDesc::new("gpu:0", DeviceKind::Gpu));
     let cpu = DeviceSet::of(CPU);
     let main = ArenaDesc::new("main", ArenaKind("test"), CPU).with_remotes(cpu);
     builder.add_arena(Arc::new(Null::backed(main.with_concurrency(Concurrency::BimapFull))));
@@ -72,7 +76,10 @@ type Ends = dyn Fn(DeviceId, u64) -> Result<Fence, KernelError> + Send + Sync;
 
 impl Work {
     fn new(ends: Arc<Ends>) -> Self {
-        let platform = platform();
+        Self::on(platform(), ends)
+    }
+
+    fn on(platform: Audited, ends: Arc<Ends>) -> Self {
         let source: Vec<u32> = (0..ITEMS as u32).map(|i| i.wrapping_mul(2_654_435_761) | 1).collect();
         let input = platform.buffer_from(source.clone()).expect("a small buffer");
         let target = platform.buffer::<u32>(ITEMS).build().expect("a small buffer");
@@ -513,6 +520,19 @@ fn the_host_begins_a_run_of_which_nothing_is_known_and_others_are_called_up() {
     assert!(report.devices.iter().all(|device| device.items > 0), "{:?}", report.devices);
     assert!(report.left_out.is_empty());
     work.assert_computed();
+}
+
+/// A sample of several threads may be their waking up and little else.
+#[test]
+fn who_opens_a_run_wakes_threads_if_it_has_several() {
+    for (cores, opens) in [(1, "opens u0"), (2, "opens u0 wakes")] {
+        let work = Work::on(platform_of(cores, |_, _| ()), Arc::new(|_, _| Ok(Fence::done(0))));
+        let coexecutor = Coexecutor::new(&work.platform).knowledge(&Knowledge::new()).record_decisions();
+        let report = coexecutor.run(&work.kernel, ITEMS).expect("nothing is wrong");
+        let decisions = report.decisions.expect("asked for").to_string();
+        let found = decisions.lines().find(|line| line.starts_with("opens"));
+        assert_eq!(found, Some(opens), "{cores} cores: {decisions}");
+    }
 }
 
 /// The report says of everybody who got nothing why that is, also where nobody decided it before the run.
