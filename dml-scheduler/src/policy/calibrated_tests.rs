@@ -270,6 +270,88 @@ fn bad_rates_are_named() {
     assert_eq!(Calibrated::new(1, 1, &[]).unwrap_err(), PolicyError::NoUnits);
 }
 
+/// Of two whose rates are known from an earlier run, each counts as much by that as by what it did since.
+#[test]
+fn a_trusted_rate_counts_as_much_as_what_was_measured_since_the_start() {
+    let priors = [2e6, 1e6].map(|rate| Some(Prior::measured(rate, Duration::ZERO)));
+    let mut policy = Calibrated::new(128_000, 1, &priors).unwrap();
+    for (unit, start, micros) in [(0, 0, 500), (1, 1000, 2000)] {
+        let package = Package::new(start..start + 1000, UnitId(unit), 0);
+        policy.handed(&package, Duration::ZERO);
+        let done = MICRO * micros;
+        policy.computed(&Computed::new(&package, Duration::ZERO, Duration::ZERO, done, done));
+    }
+    // Both are judged by what lies before item 2000, of which the older half weighs less.
+    let [old, new] = [(-0.375_f64).exp(), (-0.125_f64).exp()];
+    let scale = 1000.0 * (old + new) / (500e-6 * old + 0.5 * 2000e-6 * new);
+    let since_start = 2000e-6;
+    let expected = [
+        (1000.0 * old + scale * since_start) / (500e-6 * old + since_start),
+        (1000.0 * new + 0.5 * scale * since_start) / (2000e-6 * new + since_start),
+    ];
+    let rates = policy.rates();
+    let are_equal = rates.iter().zip(expected).all(|(is, expected)| (is / expected - 1.0).abs() < 1e-9);
+    assert!(are_equal, "{rates:?}, not {expected:?}");
+}
+
+/// Neither one that has nothing to do nor one of which nothing is measured does what is left in time.
+#[test]
+fn a_unit_comes_too_late_only_beside_known_ones_that_compute() {
+    let priors = [Some(Prior::measured(1e6, MICRO)), Some(Prior::measured(1e3, MICRO))];
+    let policy = Calibrated::new(10_000, 64, &priors).unwrap();
+    let mut splitter = Splitter::new(Box::new(policy), 2, 10_000, 64).unwrap();
+    assert_eq!(package(&mut splitter, 1).items(), 64, "the fast one has nothing");
+    let mut guessed = self::splitter(1000, &[Some(Prior::of_power(1.0)), Some(Prior::of_power(0.0001))]);
+    let sample = package(&mut guessed, 1);
+    package(&mut guessed, 0);
+    compute(&mut guessed, &sample, [0, 0, 1000]);
+    package(&mut guessed, 1);
+}
+
+#[test]
+fn what_a_stranger_is_said_to_cost_makes_no_package_longer() {
+    let prior = Prior { rate: 1e6, launch: MICRO * 1_000_000, trusted: false };
+    let policy = Calibrated::new(9_000, 1, &[Some(prior)]).unwrap().overlapping([UnitId(0)]);
+    let mut alone = Splitter::new(Box::new(policy), 1, 9_000, 1).unwrap();
+    assert_eq!(package(&mut alone, 0).items(), 1_500, "a sixth of the rest");
+}
+
+#[test]
+fn a_package_is_a_half_of_the_units_part_by_the_number_of_units() {
+    let trusted = || Some(Prior::measured(1e6, Duration::ZERO));
+    let mut splitter = splitter(180_000, &[trusted(), trusted(), trusted()]);
+    assert_eq!(package(&mut splitter, 0).items(), 10_000); // 180000 / 3 / 6
+}
+
+/// A device that takes as long for any package loses little by a longer one.
+#[test]
+fn packages_grow_faster_where_they_take_as_long_whatever_their_size() {
+    for (micros, length) in [(1000, 1600), (2000, 875)] {
+        let mut policy = Calibrated::new(128_000, 1, &[None, None]).unwrap();
+        for unit in [UnitId(0), UnitId(1)] {
+            let first = Package::new(0..100, unit, 0);
+            let second = Package::new(100..500, unit, 1);
+            for (package, handed, computing) in [(first, 0, 1000), (second, 1100, micros)] {
+                let [handed, begun, done] =
+                    [handed, handed + 100, handed + 100 + computing].map(|at| MICRO * at);
+                policy.handed(&package, handed);
+                policy.computed(&Computed::new(&package, handed, begun, done, done));
+            }
+        }
+        // An eighth of the rest, or four times the 400 items before.
+        assert_eq!(policy.next(UnitId(0), 7000), Some(length));
+    }
+}
+
+/// Nothing is a package, where a unit has all that it may have.
+#[test]
+fn a_unit_with_four_fifths_of_its_part_gets_nothing_ahead() {
+    let trusted = || Some(Prior::measured(1e6, Duration::ZERO));
+    let mut policy = Calibrated::new(1000, 1, &[trusted(), trusted()]).unwrap().overlapping([UnitId(0)]);
+    policy.handed(&Package::new(0..800, UnitId(0), 0), Duration::ZERO);
+    assert_eq!(policy.next(UnitId(0), 200), None);
+}
+
 fn prior() -> impl Strategy<Value = Option<Prior>> {
     let rate =
         prop_oneof![1e-3..1e12f64, Just(f64::MIN_POSITIVE / 4.0), Just(f64::MIN_POSITIVE), Just(f64::MAX),];

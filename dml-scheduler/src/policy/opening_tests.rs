@@ -119,10 +119,16 @@ fn a_telling_sample_is_repeated_before_it_decides() {
 
 /// A policy in which both units work, and packages of theirs of these items and microseconds each.
 fn together(work: u64, packages: &[(UnitId, u64, u64)]) -> Opening {
-    let inner = Calibrated::new(work, 1, &[None, None]).unwrap();
+    among(2, work, packages)
+}
+
+/// The same for any number of units, the host first.
+fn among(units: usize, work: u64, packages: &[(UnitId, u64, u64)]) -> Opening {
+    let inner = Calibrated::new(work, 1, &vec![None; units]).unwrap();
     let freight = Freight { setup: 1e-4, per_item: 0.0 };
-    let mut policy = Opening::new(inner, work, HOST, vec![(OTHER, freight)]).at_once();
-    let mut ends = [Duration::ZERO; 2];
+    let others = (1..units).map(|unit| (UnitId(unit), freight)).collect();
+    let mut policy = Opening::new(inner, work, HOST, others).at_once();
+    let mut ends = vec![Duration::ZERO; units];
     for (index, &(unit, items, micros)) in (0..).zip(packages) {
         let package = Package::new(0..items, unit, index);
         let begun = ends[unit.0];
@@ -294,6 +300,154 @@ fn only_the_first_units_packages_are_samples() {
     }
     assert_eq!(policy.call_up(), []);
     assert_eq!(policy.next(HOST, 1 << 20), Some(1));
+}
+
+/// What the last sample took longer than the one before is the kernel's, if both have grown. Else all of it is.
+#[test]
+fn two_samples_tell_what_items_cost_where_both_grew() {
+    let per_item = |before: (f64, f64), last: (f64, f64)| {
+        let samples = Samples { wakes: false, before: Some(before), last: Some(last) };
+        samples.seconds_per_item().unwrap()
+    };
+    let (gross, net) = per_item((100.0, 1e-4), (300.0, 2e-4));
+    assert!((gross * 300.0 / 2e-4 - 1.0).abs() < 1e-9 && (net * 200.0 / 1e-4 - 1.0).abs() < 1e-9, "{net}");
+    for last in [(300.0, 0.5e-4), (300.0, 1e-4), (50.0, 0.5e-4), (50.0, 2e-4), (100.0, 2e-4)] {
+        let (gross, net) = per_item((100.0, 1e-4), last);
+        assert_eq!((gross, net), (last.1 / last.0, last.1 / last.0), "{last:?} after 100 items in 100 us");
+    }
+}
+
+/// A third of what it has more is enough, from a fifth more on; and once is.
+#[test]
+fn a_unit_scales_once_more_items_took_it_longer() {
+    let scales = |packages: &[(u64, u64)]| {
+        let packages: Vec<_> = packages.iter().map(|&(items, micros)| (OTHER, items, micros)).collect();
+        together(1 << 40, &packages).pace_of(OTHER).scales
+    };
+    assert!(!scales(&[(1000, 100)]) && !scales(&[(1000, 100), (1100, 200)]), "hardly more items");
+    assert!(!scales(&[(1000, 100), (4000, 190)]) && scales(&[(1000, 100), (4000, 210)]));
+    assert!(scales(&[(1000, 100), (4000, 210), (4000, 210)]));
+}
+
+/// Neither a package of no time nor one of no items has a rate.
+#[test]
+fn a_package_of_nothing_says_nothing() {
+    assert_eq!(together(1 << 20, &[(OTHER, 100, 0)]).pace_of(OTHER).rate, None);
+    assert_eq!(together(1 << 20, &[(OTHER, 0, 100)]).pace_of(OTHER).rate, None);
+}
+
+#[test]
+fn a_first_package_of_a_millisecond_was_no_launch() {
+    let is_open = |micros| together(1 << 30, &[(OTHER, 1000, micros)]).pace_of(OTHER).is_open;
+    assert!(is_open(999) && !is_open(1000));
+}
+
+/// A dominant unit is open until it has shown that more takes it longer. Of the first unit nobody waits for that.
+#[test]
+fn a_dominant_unit_is_open_until_it_scales() {
+    let slow = |unit| (unit, 100, 2000);
+    let fast = |unit, items, micros| (unit, items, micros);
+    let other = |second| {
+        let packages = [slow(HOST), fast(OTHER, 100_000, 2000), fast(OTHER, 400_000, second), slow(HOST)];
+        together(1 << 40, &packages).pace_of(OTHER).is_open
+    };
+    assert!(other(3000) && !other(8000));
+    let host = [slow(OTHER), fast(HOST, 100_000, 2000), fast(HOST, 400_000, 3000)];
+    assert!(!together(1 << 40, &host).pace_of(HOST).is_open);
+}
+
+/// None of twelve equal units does a tenth of what all do.
+#[test]
+fn of_many_equal_units_none_is_left_out() {
+    let packages: Vec<_> = (0..36).map(|index| (UnitId(index % 12), 1000, 1000)).collect();
+    let mut policy = among(12, 1 << 20, &packages);
+    assert!((0..12).all(|unit| policy.next(UnitId(unit), 1 << 19).is_some()));
+}
+
+/// Whoever is not measured counts as one as fast as the others are on average, where a unit leaps as far as its part of the rest.
+#[test]
+fn a_unit_leaps_as_far_as_its_part_beside_units_of_average_speed() {
+    let packages = [(HOST, 3000, 1000), (OTHER, 1000, 900), (HOST, 3000, 1000)];
+    let rate = 1000.0 / 900e-6;
+    let mean = (3e6 + rate) / 2.0;
+    let share = 6000.0 * rate / (3e6 + rate + mean);
+    let length = among(3, 1 << 20, &packages).next(OTHER, 6000).unwrap();
+    assert_eq!(length, share as u64);
+}
+
+/// A dominant unit gets no package that is shorter than two of its shortest one.
+#[test]
+fn the_last_unit_that_is_left_takes_a_twelfth_of_what_there_was_at_least() {
+    let steep =
+        [(OTHER, 1, 1000), (OTHER, 1, 1000), (OTHER, 1, 1000), (HOST, 1000, 200), (HOST, 10_000, 2000)];
+    let mut policy = together(1 << 20, &[&steep[..], &[(HOST, 20_000, 4000)]].concat());
+    policy.inner = policy.inner.overlapping([HOST]);
+    assert_eq!(policy.next(HOST, 600_000), Some(100_000));
+    assert_eq!(policy.next(HOST, 120_000), Some(50_000), "and no more than is worth it");
+}
+
+/// The host's threads may still be waking up, where nobody is known to be faster.
+#[test]
+fn the_first_unit_leaps_while_its_packages_are_as_short_as_its_waking() {
+    let next = |other: (u64, u64), host: (u64, u64)| {
+        let packages = [(OTHER, other.0, other.1), (HOST, host.0, host.1)];
+        together(1 << 40, &packages).next(HOST, 20_000).unwrap()
+    };
+    assert_eq!(next((20_000, 2000), (1000, 50)), 8000, "what it does in 400 us");
+    assert!(next((20_000, 2000), (1600, 80)) < 6000, "80 us are not its waking");
+    assert!(next((100_000, 2000), (1000, 50)) < 3000, "the other one is faster");
+}
+
+/// Where the rates say that the fastest should wait, it gets a sixth of the rest.
+#[test]
+fn the_fastest_never_waits() {
+    let packages = [(HOST, 40_000, 1000), (OTHER, 80_000, 1000), (OTHER, 240_000, 3000)];
+    let mut policy = together(1 << 30, &packages);
+    policy.handed(&Package::new(0..100, OTHER, 5), Duration::from_millis(4));
+    assert_eq!(policy.next(OTHER, 60_000), Some(10_000));
+    // All that it has under way is bound, and a little less than the whole is not kept back for that.
+    assert_eq!(policy.next(OTHER, 1 << 29), Some(320_000 - 100));
+}
+
+/// Two launches of a dominant unit are no part that travels, however long they take.
+#[test]
+fn the_shortest_package_of_a_dominant_unit_bounds_what_it_takes_at_a_time() {
+    let mut policy =
+        together(1 << 40, &[(HOST, 40_000, 4000), (OTHER, 100_000, 1500), (OTHER, 200_000, 2500)]);
+    policy.inner = policy.inner.overlapping([OTHER]);
+    assert_eq!(policy.next(OTHER, 1 << 39), Some(120_000), "1.5 ms, and not a third of 4 ms");
+}
+
+/// The first unit alone is asked for samples, and after them for all: the others are left out.
+#[test]
+fn whoever_is_not_the_first_gets_nothing_before_it_is_called() {
+    let inner = Calibrated::new(1000, 1, &[None, None]).unwrap();
+    let mut policy = Opening::new(inner, 1000, HOST, vec![(OTHER, Freight { setup: 10e-3, per_item: 0.0 })]);
+    assert_eq!(policy.next(OTHER, 1000), None);
+    assert_eq!(policy.next(HOST, 1000), Some(1));
+    let package = Package::new(0..1, HOST, 0);
+    let done = Duration::from_micros(5);
+    policy.handed(&package, Duration::ZERO);
+    policy.computed(&Computed::new(&package, Duration::ZERO, Duration::ZERO, done, done));
+    assert_eq!(policy.stage, Stage::Alone);
+    assert_eq!((policy.next(OTHER, 999), policy.next(HOST, 999)), (None, Some(999)));
+}
+
+/// Who leaves while it was the only one calls the others up; another one, or the first beside others, does not.
+#[test]
+fn only_a_first_unit_that_leaves_its_run_calls_the_others_up() {
+    let third = UnitId(2);
+    let freight = Freight { setup: 1e-3, per_item: 0.0 };
+    let inner = || Calibrated::new(1 << 20, 1, &[None, None, None]).unwrap();
+    let opening = || Opening::new(inner(), 1 << 20, HOST, vec![(OTHER, freight), (third, freight)]);
+    let called = |mut policy: Opening, unit| {
+        policy.retire(unit);
+        policy.call_up()
+    };
+    assert_eq!(called(opening(), HOST), [OTHER, third]);
+    assert_eq!(called(opening(), OTHER), []);
+    assert_eq!(called(opening().at_once(), HOST), []);
+    assert_eq!(called(opening().at_once(), OTHER), []);
 }
 
 /// A unit as it is. Times in seconds.

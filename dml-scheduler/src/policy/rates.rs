@@ -355,4 +355,43 @@ mod tests {
         assert_eq!((per_item(50.0), per_item(100.0)), (1.0, 1.0));
         assert!(per_item(150.0) > 3.0 && per_item(150.0) < per_item(200.0) && per_item(200.0) < 6.0);
     }
+
+    /// Two sizes tell a cost from a speed where one is half as much again as the other, and what is dearer though it is smaller tells none.
+    #[test]
+    fn ways_of_about_the_same_size_or_that_shrink_are_a_cost() {
+        let mut rates = Rates::default();
+        learn(&mut rates, 0, 100, [0, 60, 1060, 1060]);
+        learn(&mut rates, 100, 140, [2000, 2100, 4100, 4100]);
+        assert_eq!(micros(rates.cost()), 100.0, "1.4 times the items: all of the ways");
+        let mut rates = Rates::default();
+        learn(&mut rates, 0, 400, [0, 60, 1060, 1060]);
+        learn(&mut rates, 400, 100, [2000, 2100, 4100, 4100]);
+        assert_eq!(micros(rates.cost()), 60.0, "fewer items for longer: the shorter of both");
+    }
+
+    /// A package of no time has none to compare with.
+    #[test]
+    fn a_package_that_took_no_time_hides_no_latency() {
+        let packages = [(100.0, 1e-3), (50.0, 0.0), (400.0, 1e-3)];
+        assert_eq!(latency(packages.into_iter()), 1e-3);
+    }
+
+    /// By 1/e over twice the items so far, from the middle of what lies before the place.
+    #[test]
+    fn what_lies_further_back_weighs_less() {
+        let mut rates = Rates::default();
+        learn(&mut rates, 0, 100, [0, 0, 100, 100]);
+        learn(&mut rates, 100, 100, [100, 100, 1000, 1000]);
+        for (place, part, ages) in
+            [(200.0, 1.0, [150.0 / 400.0, 50.0 / 400.0]), (150.0, 0.5, [100.0 / 300.0, 25.0 / 300.0])]
+        {
+            let [first, second] = ages.map(|age: f64| (-age).exp());
+            let (items, seconds) = rates.before(place);
+            assert!((items - 100.0 * (first + part * second)).abs() < 1e-9, "{items} items before {place}");
+            assert!(
+                (seconds - 1e-4 * (first + 9.0 * part * second)).abs() < 1e-12,
+                "{seconds} s before {place}"
+            );
+        }
+    }
 }

@@ -325,12 +325,34 @@ mod tests {
                 "\"call_up -> u7\" names a unit of a run that had 3".to_owned(),
             ),
             (
+                text.replace("call_up -> u1", "call_up -> u3"),
+                "\"call_up -> u3\" names a unit of a run that had 3".to_owned(),
+            ),
+            (
                 text.replacen("set_aside", "put_aside", 1),
                 format!("line {first_decision}: bad decision: \"put_aside"),
             ),
         ] {
             let error = text.parse::<Recording>().unwrap_err().to_string();
             assert!(error.contains(&what), "{what}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_twice_is_refused() {
+        let calibrated = recorded(opening()).to_string();
+        let alone = recorded(Plan::Packages(5)).to_string();
+        for (text, fact) in [
+            (&calibrated, "work 1000000 local 64"),
+            (&calibrated, "policy calibrated"),
+            (&calibrated, "opens u0 wakes"),
+            (&calibrated, "decisions "),
+            (&alone, "alone 5"),
+        ] {
+            let line = text.lines().find(|line| line.starts_with(fact)).unwrap();
+            let twice = text.replacen(&format!("{line}\n"), &format!("{line}\n{line}\n"), 1);
+            let error = twice.parse::<Recording>().unwrap_err().to_string();
+            assert!(error.contains(&format!("{line:?} says nothing")), "{fact}: {error}");
         }
     }
 

@@ -648,3 +648,33 @@ fn a_splitter_checks_its_facts() {
     assert!(nothing.is_finished());
     assert_eq!(nothing.assign(UnitId(0)), Assignment::NoMore);
 }
+
+/// What a unit lost no longer counts among its packages and items.
+#[test]
+fn a_lost_package_counts_for_nobody() {
+    let mut splitter = PolicySpec::Dynamic { packages: 4 }.splitter(&[1.0, 1.0], 400, 1).unwrap();
+    let packages = [0, 0, 1].map(|unit| match splitter.assign(UnitId(unit)) {
+        Assignment::Package(package) => package,
+        other => panic!("{other:?}"),
+    });
+    packages.iter().for_each(|package| splitter.complete(package).unwrap());
+    assert_eq!(splitter.completed_by_unit().collect::<Vec<_>>(), [(2, 200), (1, 100)]);
+    splitter.reopen(&packages[1]).unwrap();
+    assert_eq!(splitter.completed_by_unit().collect::<Vec<_>>(), [(1, 100), (1, 100)]);
+    splitter.reopen(&packages[0]).unwrap();
+    assert_eq!(splitter.completed_by_unit().collect::<Vec<_>>(), [(0, 0), (1, 100)]);
+}
+
+/// Neighbouring packages of a unit that leaves come back in one piece.
+#[test]
+fn p4_neighbouring_packages_come_back_as_one() {
+    let lengths = [300, 100, 100, 100].map(Some).to_vec();
+    let policy = Unruly { lengths, set_aside: None, calls: 0 };
+    let mut splitter = Splitter::new(Box::new(policy), 2, 400, 1).unwrap();
+    for unit in [0, 0, 1] {
+        assert!(matches!(splitter.assign(UnitId(unit)), Assignment::Package(_)));
+    }
+    splitter.retire(UnitId(0));
+    let next = splitter.assign(UnitId(1));
+    assert!(matches!(&next, Assignment::Package(package) if package.range() == (0..200)), "{next:?}");
+}
