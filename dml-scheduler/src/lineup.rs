@@ -258,3 +258,63 @@ fn seconds(platform: &Platform, from: ArenaId, to: ArenaId, bytes: u64) -> f64 {
     let path = routes.cheapest(ArenaSet::of(from), to, &mut |link| routes.cost(link, &query));
     path.and_then(|path| path.cost.as_ns()).map_or(0.0, |ns| ns as f64 * 1e-9)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: Haul =
+        Haul { whole: 2e-3, inward: 4e-3, outward: 3e-3, is_host: false, is_in_place: false };
+
+    fn lineup(haul: Haul, prior: Option<Prior>) -> Lineup {
+        Lineup {
+            devices: vec![DeviceId(0)],
+            names: vec!["gpu".to_owned()],
+            reasons: vec![None],
+            priors: vec![prior],
+            opens: None,
+            hauls: vec![haul],
+            is_large: false,
+            wakes: false,
+        }
+    }
+
+    /// What every package reads is there before the first one; of the two ways of an item, the longer one counts.
+    #[test]
+    fn a_stranger_costs_at_least_what_its_data_takes() {
+        let near = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-9, "{found}");
+        let freight = DEVICE.freight(1000);
+        near(freight.setup, 150e-6 + 2e-3);
+        near(freight.per_item, 4e-6);
+        let freight = Haul { outward: 5e-3, is_host: true, ..DEVICE }.freight(1000);
+        near(freight.setup, 10e-6 + 2e-3);
+        near(freight.per_item, 5e-6);
+    }
+
+    /// Alone, a device has as many packages as the root of the time that they hide, over what one costs.
+    #[test]
+    fn a_device_alone_has_the_more_packages_the_more_they_hide() {
+        let alone = |haul, prior| lineup(haul, prior).pieces(0, 1000);
+        let rate = |rate| Some(Prior::measured(rate, Duration::ZERO));
+        assert_eq!(alone(Haul { is_host: true, ..DEVICE }, rate(1e5)), 1);
+        // 4 ms in, 3 ms out and 10 ms of computing take 10 ms if everything overlaps.
+        assert_eq!(alone(DEVICE, rate(1e5)), (7e-3_f64 / PACKAGE_SECONDS).sqrt() as u64);
+        // Of a stranger nobody knows more than that it computes as long as its longest way.
+        assert_eq!(alone(DEVICE, None), (7e-3_f64 / PACKAGE_SECONDS).sqrt() as u64);
+        // 1 ms of computing is hidden, and so is the shorter way.
+        assert_eq!(alone(DEVICE, rate(1e6)), (4e-3_f64 / PACKAGE_SECONDS).sqrt() as u64);
+        let guessed = Some(Prior::of_power(1e6));
+        assert_eq!(alone(DEVICE, guessed), alone(DEVICE, None), "a power is no rate");
+        assert_eq!(alone(Haul { inward: 4.0, outward: 3.0, ..DEVICE }, None), 16);
+        assert_eq!(alone(Haul { inward: 0.0, outward: 0.0, ..DEVICE }, None), 1);
+    }
+
+    #[test]
+    fn only_what_earlier_runs_showed_is_a_known_rate() {
+        assert_eq!(lineup(DEVICE, Some(Prior::measured(3e6, Duration::ZERO))).known_rate(0), Some(3e6));
+        assert_eq!(lineup(DEVICE, Some(Prior::of_power(3e6))).known_rate(0), None);
+        assert_eq!(lineup(DEVICE, None).known_rate(0), None);
+        let lineup = lineup(DEVICE, None);
+        assert_eq!([DeviceId(0), DeviceId(1)].map(|device| lineup.name_of(device)), ["gpu", ""]);
+    }
+}

@@ -421,6 +421,40 @@ fn one_slow_run_changes_nothing() {
     assert_eq!(world.knowledge.decide("kernel", 1 << 24, &world.candidates()).members, members);
 }
 
+/// What is known of two devices, after the line of their page.
+fn decided(lines: &str) -> Selection {
+    let world = World::new(&[Truth { rate: 1e6, setup: 1e-5 }, Truth { rate: 1e6, setup: 1.0 }], 4096);
+    let knowledge = Knowledge::parse(&format!("dml knowledge 1\npage 12 kernel\n{lines}")).unwrap();
+    knowledge.decide("kernel", 4096, &world.candidates())
+}
+
+#[test]
+fn who_was_there_and_slow_is_told_so_and_not_that_it_takes_long_to_set_going() {
+    let cpu = "device cpu rate 1e6 peak 1e6 setup 1e-5";
+    let both =
+        "set cpu seconds 1e-6 1e-6 1e-6 1e-6 1e-6\nset cpu gpu seconds 1e-4 1e-4 1e-4 1e-4 1e-4\nruns 17\n";
+    let told =
+        |gpu: &str, sets: &str| decided(&format!("{cpu}\ndevice gpu {gpu}\n{sets}")).reasons[1].clone();
+    let slower = told("rate 1e6 peak 1e6 setup 1e0", both);
+    assert!(matches!(slower, Some(Reason::Slower { with_it_seconds: Some(_), .. })), "{slower:?}");
+    let alone = "set cpu seconds 1e-6 1e-6 1e-6 1e-6 1e-6\nruns 17\n";
+    let slower = told("rate 1e3 peak 1e3 setup 1e-5", alone);
+    assert!(matches!(slower, Some(Reason::Slower { with_it_seconds: None, .. })), "{slower:?}");
+    let late = told("rate 1e6 peak 1e6 setup 1e0", alone);
+    assert!(matches!(late, Some(Reason::SetUp { .. })), "{late:?}");
+}
+
+/// What a device promises has to be more than chance, which is a part of what the fastest takes alone.
+#[test]
+fn a_device_that_promises_next_to_nothing_is_left_out() {
+    let members = |rate: &str| {
+        let gpu = format!("device gpu rate {rate} peak {rate} setup 1e-5\n");
+        decided(&format!("device cpu rate 1e6 peak 1e6 setup 1e-5\n{gpu}")).members
+    };
+    assert_eq!(members("1e4"), [true, false], "a hundredth");
+    assert_eq!(members("1e6"), [true, true], "half of it");
+}
+
 /// A set may be known of which some device is not, from another program or another version.
 #[test]
 fn a_member_has_no_reason_to_be_left_out() {
@@ -516,6 +550,60 @@ fn what_any_package_takes_is_seen_in_what_was_computed() {
     assert_eq!(latency([&second, &first, &third].into_iter()), 0.0, "a hundred items took 3 ms");
 }
 
+/// Every figure of a run, by hand: its time per item, and of each device its rate, its best package net of the cost, and what passed
+/// before its first package began and after its last one was computed.
+#[test]
+fn a_run_is_learned_device_by_device() {
+    let mut builder = Platform::builder();
+    builder.add_device(dml_core::DeviceDesc::new("gpu", DeviceKind::Gpu));
+    builder.add_device(dml_core::DeviceDesc::new("idle", DeviceKind::Gpu));
+    let platform = builder.build().unwrap();
+    let worked = |device, items| crate::DeviceReport {
+        device,
+        packages: 2,
+        items,
+        busy: Duration::from_millis(18),
+        end: Duration::from_millis(18),
+        known_rate: None,
+    };
+    let mut last = record(DeviceId(0), 100..300, 10, 18);
+    last.end = Duration::from_millis(21);
+    let mut report = Report {
+        platform: platform.id(),
+        kernel: "kernel".to_owned(),
+        policy: crate::PolicySpec::Calibrated,
+        begun: Duration::ZERO,
+        duration: Duration::from_millis(30),
+        devices: vec![worked(DeviceId(0), 300), worked(DeviceId(1), 0)],
+        packages: vec![record(DeviceId(0), 0..100, 2, 10), last],
+        failures: Vec::new(),
+        left_out: Vec::new(),
+        called_up: Vec::new(),
+        decisions: None,
+    };
+    let knowledge = Knowledge::new();
+    let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
+    for (items, duration) in [(0, 30), (300, 0)] {
+        report.duration = Duration::from_millis(duration);
+        knowledge.learn(&platform, ("kernel", items), name, &report);
+        assert_eq!(knowledge.pages(), 0, "{items} items in {duration} ms");
+    }
+    report.duration = Duration::from_millis(30);
+    knowledge.learn(&platform, ("kernel", 300), name, &report);
+    let book = knowledge.0.lock();
+    let page = &book.0[&Topic { kernel: "kernel".to_owned(), class: 8 }];
+    assert_eq!(page.sets.keys().collect::<Vec<_>>(), [&["gpu".to_owned()]], "who had nothing is no member");
+    assert_eq!(page.sets[&["gpu".to_owned()][..]].last(), Some(30e-3 / 300.0));
+    let notes = &page.devices["gpu"];
+    let near = |found: &Samples, expected: f64| {
+        let found = found.last().unwrap();
+        assert!((found / expected - 1.0).abs() < 1e-9, "{found}, not {expected}");
+    };
+    near(&notes.rate, 300.0 / 16e-3);
+    near(&notes.peak, 200.0 / (8e-3 - DEVICE_PACKAGE_SECONDS));
+    near(&notes.setup, 2e-3 + 3e-3);
+}
+
 /// Cores compute one item after the other: of them, packages that differ and take as long are a chance.
 #[test]
 fn what_any_package_takes_is_learned_of_gpus_alone() {
@@ -564,6 +652,7 @@ fn what_any_package_takes_is_learned_of_gpus_alone() {
     page.keep_the_last_of(&["cpu".to_owned(), "gpu".to_owned()]);
     assert_eq!(page.devices["gpu"].latency.least(), Some(2e-3));
     assert_eq!(page.devices["gpu"].latency.len(), 1);
+    assert_eq!(page.sets.keys().collect::<Vec<_>>(), [&["cpu".to_owned(), "gpu".to_owned()]]);
 }
 
 #[test]

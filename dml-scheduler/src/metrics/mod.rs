@@ -204,6 +204,8 @@ mod tests {
         assert_eq!(efficiency(speedup, s_max(&powers)), 1.25 / 1.5);
         assert_eq!(balance(&[0.8, 0.6]), 0.6 / 0.8);
         assert_eq!(energy_delay_joule_seconds(30.0, 0.8), 24.0);
+        assert_eq!(normalised(30.0, 40.0), Some(0.75));
+        assert_eq!((normalised(0.0, 40.0), normalised(30.0, 0.0)), (None, None));
     }
 
     #[test]

@@ -263,3 +263,212 @@ fn size(bytes: u64) -> String {
         bytes => format!("{bytes:.0} B"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{TraceArena, TraceDevice, TracePackage, TraceTransfer};
+    use super::*;
+
+    /// A device of which nothing but its items and its rate is known.
+    fn figures(name: &str, items: u64, items_per_s: f64) -> DeviceFigures {
+        DeviceFigures {
+            name: name.to_owned(),
+            left_out: false,
+            packages: items.min(1),
+            items,
+            share: 0.0,
+            computing_ns: 0,
+            fetching_ns: 0,
+            returning_ns: 0,
+            idle_ns: 0,
+            idle_before_ns: 0,
+            idle_after_ns: 0,
+            computing_items_per_s: 0.0,
+            items_per_s,
+            busy_part: 0.0,
+        }
+    }
+
+    fn summary(devices: Vec<DeviceFigures>) -> Summary {
+        Summary {
+            speedup: None,
+            s_max: None,
+            efficiency: None,
+            balance: 1.0,
+            bytes: 0,
+            devices,
+            links: Vec::new(),
+        }
+    }
+
+    /// A run of a second on two devices with a memory each. The second one's package ends last.
+    fn trace() -> Trace {
+        let device = |name: &str, arena| TraceDevice {
+            name: name.to_owned(),
+            kind: "cpu".to_owned(),
+            description: String::new(),
+            units: 1,
+            is_host: arena == 0,
+            arena: Some(arena),
+            packages: 1,
+            items: 1,
+            busy_ns: 0,
+            end_ns: 0,
+            alone_ns: None,
+            known_items_per_s: None,
+        };
+        let arena = |name: &str| TraceArena { name: name.to_owned(), kind: "null".to_owned() };
+        let package = |device: usize, end_ns| TracePackage {
+            index: device as u64,
+            device,
+            first_item: 0,
+            items: 1,
+            start_ns: 0,
+            begun_ns: 0,
+            computed_ns: end_ns,
+            end_ns,
+        };
+        let transfer = |from, to, bytes, arrived| TraceTransfer {
+            from,
+            to,
+            mechanism: "copy".to_owned(),
+            buffer: 0,
+            first_byte: 0,
+            bytes,
+            begin_ns: 0,
+            end_ns: 1,
+            arrived,
+        };
+        Trace {
+            format: String::new(),
+            version: 1,
+            label: String::new(),
+            kernel: String::new(),
+            items: 1_234_567,
+            policy: String::new(),
+            duration_ns: 1_000_000_000,
+            total_ns: 1_500_000_000,
+            devices: vec![device("cpu", 0), device("gpu", 1)],
+            arenas: vec![arena("main"), arena("there")],
+            packages: vec![package(0, 1), package(1, 2)],
+            transfers: vec![
+                transfer(Some(0), 1, 1000, true),
+                transfer(Some(0), 1, 500, true),
+                transfer(Some(0), 1, 7000, false),
+                transfer(None, 1, 9000, true),
+                transfer(Some(1), 0, 2_000_000, true),
+            ],
+            waits: Vec::new(),
+            decisions: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn numbers_have_the_unit_that_suits_them() {
+        let times = [0, 999, 1000, 999_000, 1_000_000, 2_500_000, 1_000_000_000, 12_345_000_000].map(time);
+        let texts = ["0 ns", "999 ns", "1.0 us", "999.0 us", "1.00 ms", "2.50 ms", "1.000 s", "12.345 s"];
+        assert_eq!(times, texts);
+        let counts = [0.0, 9999.0, 1e4, 1e6, 2.5e6, 1e9, 1.25e10].map(count);
+        assert_eq!(counts, ["0", "9999", "10.0 k", "1.00 M", "2.50 M", "1.00 G", "12.50 G"]);
+        let sizes = [0, 999, 1000, 999_900, 1_000_000, 1_000_000_000, 2_500_000_000].map(size);
+        assert_eq!(sizes, ["0 B", "999 B", "1.0 kB", "999.9 kB", "1.00 MB", "1.00 GB", "2.50 GB"]);
+        let grouped = [0, 12, 999, 1000, 65_536, 123_456, 1_234_567].map(grouped);
+        assert_eq!(grouped, ["0", "12", "999", "1,000", "65,536", "123,456", "1,234,567"]);
+        let parts = [0.0, 0.0004, 0.009, 0.01, 0.5, 0.994, 0.9968, 0.9999, 1.0].map(percent);
+        assert_eq!(parts, ["0%", "0.0%", "0.9%", "1%", "50%", "99%", "99.7%", "100%", "100%"]);
+    }
+
+    #[test]
+    fn the_outcome_names_what_was_computed_and_how_fast() {
+        let mut summary = summary(vec![figures("cpu", 1, 1.0), figures("gpu", 0, 0.0)]);
+        let text = "1 of 2 devices computed 1,234,567 items in 2 packages. It took 1.500 s.";
+        assert_eq!(trace().outcome(&summary).text, text);
+        (summary.speedup, summary.s_max, summary.efficiency) = (Some(1.5), Some(2.0), Some(0.75));
+        let against = " That is 1.50 times as fast as the fastest device alone, of 2.00 times that are possible: efficiency 0.75.";
+        assert_eq!(trace().outcome(&summary).text, format!("{text}{against}"));
+    }
+
+    #[test]
+    fn the_slowest_is_slow_and_whoever_takes_twice_as_long() {
+        let slow = |devices: &[(&str, u64, f64)]| -> Vec<(Option<usize>, String)> {
+            let devices = devices.iter().map(|&(name, items, rate)| figures(name, items, rate)).collect();
+            slow(&trace(), &summary(devices))
+                .into_iter()
+                .map(|finding| (finding.device, finding.text))
+                .collect()
+        };
+        assert!(slow(&[("a", 1, 100.0)]).is_empty(), "there is nobody to compare with");
+        assert!(slow(&[("a", 1, 100.0), ("b", 0, 1.0), ("c", 1, 0.0)]).is_empty(), "the others did nothing");
+        let even = "No device was slow: all computed between 100 items/s and 114 items/s.";
+        assert_eq!(slow(&[("a", 1, 114.0), ("b", 1, 100.0)]), [(None, even.to_owned())]);
+        let found = slow(&[("a", 1, 100.0), ("b", 1, 30.0), ("c", 1, 51.0), ("d", 1, 40.0)]);
+        assert_eq!(found.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [Some(1), Some(3)]);
+        assert!(
+            found[0]
+                .1
+                .starts_with("b was the slow device: 30 items/s, 3.3 times less than the 100 items/s of a. ")
+        );
+        assert!(
+            found[1].1.starts_with("d was slow too: 40 items/s, 2.5 times less than the 100 items/s of a. ")
+        );
+    }
+
+    #[test]
+    fn a_slow_device_computed_slowly_or_waited() {
+        let of = |computing_ns, fetching_ns, returning_ns| DeviceFigures {
+            computing_ns,
+            fetching_ns,
+            returning_ns,
+            idle_ns: 200,
+            computing_items_per_s: 1234.0,
+            ..figures("gpu", 1, 1.0)
+        };
+        // Of a thousand nanoseconds it had work in 800.
+        let computing = "Its computing is slow: it computed for 85% of the time in which it had work.";
+        assert_eq!(why_slow(&of(680, 0, 0), 1000), computing);
+        let waiting = "It computed for 50% of the time in which it had work, at 1234 items/s; else it waited for data to come \
+                       (40%) or results to go (10%).";
+        assert_eq!(why_slow(&of(400, 320, 80), 1000), waiting);
+    }
+
+    /// From a tenth of the run on. A copy that did not arrive and zeros that were filled in are no data.
+    #[test]
+    fn who_waited_for_data_is_told_what_moved() {
+        let data = |fetching_ns, returning_ns| {
+            let of = DeviceFigures { fetching_ns, returning_ns, ..figures("gpu", 1, 1.0) };
+            trace().data(1, &of).map(|finding| finding.text)
+        };
+        assert_eq!(data(100_000_000, 100_000_000), None);
+        let inward = "gpu waited 20% of the run for its data to come (1.5 kB in 2 copies), and computed nothing meanwhile.";
+        assert_eq!(data(200_000_000, 0).as_deref(), Some(inward));
+        let outward = "gpu waited 30% of the run for its results to go (2.00 MB in 1 copies), and computed nothing meanwhile.";
+        assert_eq!(data(0, 300_000_000).as_deref(), Some(outward));
+        assert!(
+            data(200_000_000, 300_000_000).unwrap().contains("copies), and 30% of the run for its results")
+        );
+    }
+
+    /// From a tenth of the run on, and of that what is more than a tenth of it.
+    #[test]
+    fn who_had_no_work_is_told_when() {
+        let idle = |device: usize, [before, between, after]: [u64; 3]| {
+            let of = DeviceFigures {
+                idle_ns: before + between + after,
+                idle_before_ns: before,
+                idle_after_ns: after,
+                ..figures("x", 1, 1.0)
+            };
+            trace().idle(device, &of).map(|finding| finding.text)
+        };
+        assert_eq!(idle(0, [100_000_000, 0, 0]), None);
+        let all = "x had no work for 60% of the run: 100.00 ms before its first package, 200.00 ms between packages, \
+                   300.00 ms after its last package, while gpu went on.";
+        assert_eq!(idle(0, [100_000_000, 200_000_000, 300_000_000]).as_deref(), Some(all));
+        let last = "x had no work for 20% of the run: 180.00 ms after its last package.";
+        assert_eq!(idle(1, [20_000_000, 0, 180_000_000]).as_deref(), Some(last));
+        let of = |left_out| DeviceFigures { idle_ns: 1_000_000_000, left_out, ..figures("x", 0, 0.0) };
+        let nothing = "x took part, and got no package before the others were done.";
+        assert_eq!(trace().idle(0, &of(false)).map(|finding| finding.text).as_deref(), Some(nothing));
+        assert_eq!(trace().idle(0, &of(true)), None);
+    }
+}

@@ -95,3 +95,21 @@ fn numbers_beyond_what_can_be_counted_end_at_the_buffer() {
         assert_eq!(bytes(&footprint.ranges(far.clone(), 50).unwrap()), [0; 0], "{footprint:?}");
     }
 }
+
+/// What has no items, or none in a row, is at fault itself, and holds neither none nor some.
+#[test]
+fn a_picture_at_fault_holds_no_number_of_items() {
+    assert_eq!(Footprint::rows(0, 7, 1).holds(70), None);
+    assert_eq!(Footprint::tiles(0, 3, 2, 13).holds(130), None);
+    assert_eq!(
+        (Footprint::rows(5, 7, 1).holds(70), Footprint::tiles(4, 3, 2, 13).holds(130)),
+        (Some(50), Some(20))
+    );
+}
+
+#[test]
+fn a_package_touches_no_more_rows_than_can_be_acquired() {
+    let column = |rows: u64| Footprint::columns(1, 2).ranges(0..1, 2 * rows).map(|ranges| ranges.len());
+    assert_eq!(column(65_536).ok(), Some(65_536));
+    assert!(column(65_537).is_err() && column(70_000).is_err());
+}
