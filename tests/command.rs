@@ -287,6 +287,9 @@ fn the_json_has_every_documented_field() {
     for field in ["name", "arena", "units", "alone_s", "power", "busy_s", "end_s", "packages", "items"] {
         assert!(result["devices"][0].get(field).is_some(), "devices[].{field} is missing");
     }
+    for call in ["alloc", "bind", "map", "unmap", "read", "write", "copy", "fill", "kernel"] {
+        assert!(result["operations"][call].is_u64(), "operations.{call} is missing");
+    }
     let several = ok(
         &folder("several"),
         &["bench", "saxpy", "mandelbrot", "--size", "tiny", "--devices", "cpu", "--runs", "1", "--json"],

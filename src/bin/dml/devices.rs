@@ -173,3 +173,73 @@ fn paragraph(rows: &[Vec<String>]) -> Vec<String> {
     lines.push(String::new());
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(latency_ns: Option<u64>, measured_unix_s: Option<u64>, error: Option<&str>) -> json::Link {
+        json::Link {
+            from: "main".to_owned(),
+            to: "gpu".to_owned(),
+            mechanism: "copy".to_owned(),
+            figures: "measured",
+            measured_unix_s,
+            latency_ns,
+            bytes_per_s: latency_ns.map(|_| 12_345_000_000),
+            classes: Vec::new(),
+            error: error.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn everything_found_stands_under_its_name() {
+        let found = json::Devices {
+            devices: vec![json::Device {
+                name: "cpu".to_owned(),
+                kind: "cpu".to_owned(),
+                description: "a processor".to_owned(),
+                units: 4,
+            }],
+            arenas: vec![json::Arena {
+                name: "main".to_owned(),
+                kind: "main".to_owned(),
+                native: "cpu".to_owned(),
+                remotes: vec!["gpu".to_owned(), "npu".to_owned()],
+            }],
+            links: vec![
+                link(Some(2500), None, None),
+                link(Some(2500), Some(0), None),
+                link(None, None, Some("no answer")),
+            ],
+            speeds: json::Speeds { file: Some("speeds.json".to_owned()), notes: vec!["a note".to_owned()] },
+            unavailable: vec![json::Unavailable {
+                backend: "cuda".to_owned(),
+                reason: "no driver".to_owned(),
+            }],
+        };
+        let lines = |found: &json::Devices| -> Vec<String> {
+            text(found).lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+        };
+        let expected = [
+            "device kind units description",
+            "cpu cpu 4 a processor",
+            "",
+            "arena kind native remotes",
+            "main main cpu gpu npu",
+            "",
+            "link mechanism latency bandwidth figures",
+            "main -> gpu copy 2.5 us 12.35 GB/s measured now",
+            "main -> gpu copy 2.5 us 12.35 GB/s cached, 1970-01-01 00:00 UTC",
+            "main -> gpu copy - - guessed: no answer",
+            "",
+            "speeds: a note",
+            "speeds: kept in speeds.json; --measure measures again",
+            "unavailable: cuda: no driver",
+        ];
+        assert_eq!(lines(&found), expected);
+        let alone = lines(&json::Devices { links: Vec::new(), ..found });
+        assert!(alone.contains(&"links: none, there is one memory only".to_owned()), "{alone:?}");
+        assert!(!alone.iter().any(|line| line.contains("speeds.json")), "{alone:?}");
+    }
+}

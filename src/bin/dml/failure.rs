@@ -63,3 +63,31 @@ impl fmt::Display for Failure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Nested(&'static str, Option<Box<Nested>>);
+
+    impl fmt::Display for Nested {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Nested {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.1.as_deref().map(|cause| cause as &dyn Error)
+        }
+    }
+
+    #[test]
+    fn each_cause_is_said_once() {
+        let last = Nested("the disk is full", None);
+        let middle = Nested("cannot write: the disk is full", Some(Box::new(last)));
+        let first = Nested("no table", Some(Box::new(middle)));
+        assert_eq!(Failure::work(first).to_string(), "no table: cannot write: the disk is full");
+    }
+}

@@ -271,6 +271,17 @@ mod tests {
         options
     }
 
+    #[test]
+    fn who_shares_cores_and_who_has_none_is_said() {
+        let given = vec![("cpu".to_owned(), 3), ("opencl:0".to_owned(), 1)];
+        let all = Shares { cores: 4, given, left_out: Vec::new() };
+        let text = "devices on the same 4 cores share them: cpu=3, opencl:0=1 (--limit says otherwise)";
+        assert_eq!(all.to_string(), text);
+        let some = Shares { left_out: vec!["offload:0".to_owned(), "offload:1".to_owned()], ..all };
+        let left_out = "; too few cores for offload:0, offload:1 (--devices says otherwise)";
+        assert_eq!(some.to_string(), format!("{text}{left_out}"));
+    }
+
     /// A pin counts as a limit, a limit goes before it, and the last of each counts.
     #[test]
     fn pins_and_limits_are_those_of_their_device() {

@@ -344,4 +344,61 @@ mod tests {
         assert!(by(0.249e-3, 1.030, 1.030) && !by(0.249e-3, 1.031, 1.0), "0.996 ms alone, and 31 us more");
         assert!(by(0.25e-3, 1.049, 1.149) && !by(0.25e-3, 1.051, 1.0), "1 ms alone");
     }
+
+    /// An edge is one of as many squares as there are items.
+    #[test]
+    fn sizes_go_by_eights_up_to_what_was_published() {
+        for workload in Workload::ALL {
+            let (largest, sizes) = (workload.largest_published(), sizes(workload));
+            let items = |size: u64| if workload.size_is_edge() { size * size } else { size };
+            assert_eq!((sizes[0], sizes[sizes.len() - 1]), (1, largest), "{workload}");
+            for (step, pair) in (1..).zip(sizes.windows(2)) {
+                let exact = 8_f64.powi(step);
+                let is_near = (items(pair[1]) as f64 / exact - 1.0).abs() < 0.15;
+                assert!(
+                    is_near || pair[1] == largest && items(largest) as f64 <= exact,
+                    "{workload}: {sizes:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_figure_of_a_row_stands_in_the_text() {
+        let row = |kept: bool| json::NeverLosesRow {
+            workload: "saxpy".to_owned(),
+            items: 64,
+            devices: vec!["cpu".to_owned(), "opencl:0".to_owned()],
+            best: "cpu".to_owned(),
+            alone_s: 0.5,
+            learned_s: 0.25,
+            unknown_s: 0.125,
+            learned_ratio: 0.75,
+            unknown_ratio: 1.5,
+            learned_more_s: 0.0,
+            unknown_more_s: 0.0,
+            used: vec!["opencl:0".to_owned()],
+            left_out: Vec::new(),
+            kept,
+        };
+        let result = json::NeverLoses {
+            longest_s: 1.0,
+            runs: 3,
+            missed: 1,
+            rows: vec![row(true), row(false), row(true)],
+        };
+        let text = text(&result, Some("a note"));
+        let lines: Vec<String> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let figures = "saxpy 64 cpu+opencl:0 cpu 500.00 ms 250.00 ms 0.750 125.00 ms 1.500 opencl:0";
+        let expected = [
+            "a note",
+            "workload items devices best alone learned unknown used",
+            figures,
+            &format!("{figures} missed"),
+            figures,
+            "2 of 3 rows within 1.05 learned and 1.15 unknown, or 30 us below 1 ms",
+        ];
+        assert_eq!(lines, expected);
+    }
 }

@@ -310,3 +310,35 @@ pub(crate) fn text(plan: &json::Plan, prices: &str) -> String {
     lines.push(String::new());
     lines.join("\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_that_repeat_are_counted() {
+        let steps = ["a", "b", "b", "b", "c", "b"].map(str::to_owned);
+        assert_eq!(counted(steps.into_iter()), ["a", "b, in 3 pieces", "c", "b"]);
+    }
+
+    #[test]
+    fn every_figure_of_a_plan_stands_in_its_text() {
+        let steps = |cost_ns, step: &str| json::Steps { cost_ns, steps: vec![step.to_owned()] };
+        let hop = json::Hop { from: "a".to_owned(), to: "b".to_owned(), mechanism: "copy".to_owned() };
+        let plan = json::Plan {
+            from: "a".to_owned(),
+            to: "b".to_owned(),
+            bytes: 4096,
+            first: Some(steps(2_500_000_000, "allocate b")),
+            again: Some(steps(2_500_000, "copy a to b (copy)")),
+            rejected: vec![json::Rejected {
+                way: vec![hop],
+                cost_ns: Some(2_500),
+                reason: Some("dear".to_owned()),
+            }],
+        };
+        let expected = "a to b, 4.0 KiB; guessed\n\nfirst: 2.500 s\n  allocate b\n\nagain: 2.50 ms\n  copy a to b (copy)\n\
+                        \nrejected:\n  2.5 us  a -> b (copy)  dear\n";
+        assert_eq!(text(&plan, "guessed"), expected);
+    }
+}

@@ -87,7 +87,37 @@ pub(crate) fn date(unix_s: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::date;
+    use super::*;
+    use dml::arenas::calibrate;
+    use dml::arenas::kit::join_staged;
+    use dml::arenas::{MainMem, Null};
+    use dml::core::{
+        ArenaDesc, ArenaId, ArenaKind, DeviceDesc, DeviceId, DeviceKind, LinkSpeed, PlatformBuilder,
+    };
+    use std::sync::Arc;
+
+    #[test]
+    fn known_links_and_others_are_counted() {
+        let mut builder = PlatformBuilder::default();
+        builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+        builder.add_arena(Arc::new(MainMem::new(DeviceId(0))));
+        builder.add_arena(Arc::new(Null::backed(ArenaDesc::store("disk", ArenaKind("null")))));
+        join_staged(&mut builder, ArenaId(0), ArenaId(1), LinkSpeed::default());
+        let platform = builder.build().expect("it has all that it needs");
+        let mut cache = Cache { file: None, calibration: None, notes: Vec::new() };
+        let all = links(&platform).len() as u64;
+        assert!(all > 0);
+        assert_eq!(cache.known(&platform), (0, all, None));
+        let measured = calibrate::measure(&platform);
+        cache.calibration = Some(Calibration::of(&platform, &measured));
+        let (known, others, oldest) = cache.known(&platform);
+        let of_all = cache.of_all(&platform).expect("all are measured");
+        assert_eq!((known, others, known), (all, 0, of_all.len() as u64));
+        assert_eq!(oldest, of_all.iter().map(|(_, measured_unix_s)| *measured_unix_s).min());
+        cache.calibration = Some(Calibration::of(&platform, &measured[..1]));
+        assert_eq!((cache.known(&platform).0, cache.known(&platform).1), (1, all - 1));
+        assert!(cache.of_all(&platform).is_none(), "of one nothing is known");
+    }
 
     #[test]
     fn dates_are_those_of_the_calendar() {

@@ -38,6 +38,48 @@ fn bars_and_marks_stand_for_their_figures() {
     assert!(svg.contains(">27.00 of 54.00<") && svg.contains(">1.65 of 1.79<"), "{svg}");
 }
 
+/// Lines are 24 apart from 64 down: their text on one base, their bar in the middle, their mark within, the axis below the last one.
+#[test]
+fn everything_stands_at_the_height_of_its_line() {
+    let svg = svg(&sample());
+    let at = |class: &str, attribute: &str| -> Vec<f64> {
+        of_class(&svg, class, attribute).into_iter().map(number).collect()
+    };
+    let tops = |lines: &[u32], below: f64| -> Vec<f64> {
+        lines.iter().map(|line| 64.0 + f64::from(*line) * 24.0 + below).collect()
+    };
+    let (headings, bars, published) = ([0, 3, 6, 8, 12], [1, 2, 4, 5, 7, 9, 10, 11], [13, 14, 15, 16]);
+    let near = |found: Vec<f64>, expected: Vec<f64>| {
+        assert_eq!(found.len(), expected.len(), "{svg}");
+        assert!(
+            found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 0.06),
+            "{found:?}, not {expected:?}"
+        );
+    };
+    near(at("heading", "y"), tops(&headings, 16.8));
+    near(at("bar", "y"), tops(&bars, 5.0));
+    near(at("published", "y"), tops(&published, 5.0));
+    let all = [&bars[..], &published].concat();
+    let ends: Vec<(f64, f64)> = of_class(&svg, "most", "d")
+        .into_iter()
+        .map(|way| way.split_once(' ').unwrap().1.split_once('V').unwrap())
+        .map(|(top, bottom)| (number(top), number(bottom)))
+        .collect();
+    near(ends.iter().map(|(top, _)| *top).collect(), tops(&all, 2.0));
+    near(ends.iter().map(|(_, bottom)| *bottom).collect(), tops(&all, 22.0));
+    for (text, places) in [(r#"<text x="28" "#, &all), (r#"<text x="652" "#, &all)] {
+        let found = svg.lines().filter(|line| line.starts_with(text));
+        let y = found.map(|line| number(line.split(r#" y=""#).nth(1).unwrap().split('"').next().unwrap()));
+        near(y.collect(), tops(places, 16.8));
+    }
+    // Seven marks from 0 to 60, and the line of no gain, from the first line to below the last.
+    let marks: Vec<f64> = (0..7).map(|mark| 250.0 + 65.0 * f64::from(mark)).collect();
+    near(at("grid", "d"), marks.clone());
+    assert_eq!(svg.matches(" 64V472\"").count(), 8, "{svg}");
+    assert_eq!(svg.matches(r#" y="490" text-anchor="middle">"#).count(), 7, "{svg}");
+    assert!(svg.contains(r#"viewBox="0 0 760 508""#), "{svg}");
+}
+
 #[test]
 fn the_chart_is_whole_and_needs_nothing_else() {
     let mut result = sample();
