@@ -402,6 +402,7 @@ fn a_range_is_shown_with_its_buffer_and_its_elements() {
     let platform = pair();
     let buffer = platform.buffer::<u32>(24).build().unwrap();
     assert_eq!(format!("{:?}", buffer.range(3..7)), format!("{buffer:?}[3..7]"));
+    assert_eq!(format!("{buffer:?}"), format!("{} (24 x u32)", buffer.raw().id()));
     assert_eq!(buffer.range(3..7).bytes(), 12..28);
 }
 

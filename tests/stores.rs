@@ -119,6 +119,24 @@ fn i13_bytes_of_a_lost_store_are_lost_and_others_are_not() {
     assert!(refused.is_device_lost(), "{refused}");
 }
 
+/// A store is declared lost by its internal device, and a device that nobody has by nothing.
+#[test]
+fn i13_a_store_that_is_declared_lost_loses_its_bytes() {
+    let platform = Audited::new(builder().build().unwrap());
+    let buffer = written(&platform);
+    for nobody in [7, 30] {
+        platform.device_lost(DeviceId(nobody));
+        assert_eq!(platform.lost_devices(), DeviceSet::default());
+    }
+    buffer.prefetch_in(DISK, 0..LEN).wait().unwrap();
+    buffer.free(MAIN_ARENA).unwrap();
+    let native = platform.desc(DISK).native;
+    platform.device_lost(native);
+    assert_eq!(platform.lost_devices(), DeviceSet::of(native));
+    let lost = platform.acquire(CPU).read(&buffer).wait().map(drop);
+    assert!(matches!(lost, Err(AcquireError::Poisoned { .. })), "{lost:?}");
+}
+
 #[test]
 fn devices_and_stores_share_their_ids() {
     let most = |stores: usize| {

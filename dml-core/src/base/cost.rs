@@ -95,6 +95,15 @@ mod tests {
     }
 
     #[test]
+    fn a_cost_says_its_nanoseconds() {
+        assert_eq!(
+            (Cost::from_ns(1010).to_string(), format!("{:?}", Cost::ZERO)),
+            ("1010 ns".into(), "0 ns".into())
+        );
+        assert_eq!(Cost::INFEASIBLE.to_string(), "infeasible");
+    }
+
+    #[test]
     fn a_transfer_is_latency_plus_size_over_bandwidth() {
         assert_eq!(Cost::of_transfer(10, 1000, 1_000_000_000), Cost::from_ns(1010));
         assert_eq!(Cost::of_transfer(10, 0, 0), Cost::from_ns(10));

@@ -95,3 +95,19 @@ impl std::fmt::Display for BufferName {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_that_of_its_buffer_alone() {
+        let (id, other) = (BufferId(3), BufferId(4));
+        let name = BufferName::new(id, Some("forces".into()), 4);
+        assert_eq!([name == id, id == name, name == other, other == name], [true, true, false, false]);
+        assert_eq!(
+            (name.to_string(), BufferName::from(id).to_string()),
+            (format!("\"forces\" ({id})"), id.to_string())
+        );
+    }
+}

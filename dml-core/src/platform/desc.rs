@@ -101,3 +101,14 @@ impl fmt::Display for Unavailable {
         write!(f, "{}: {}", self.backend, self.reason)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::DeviceKind;
+
+    #[test]
+    fn kinds_say_what_they_are() {
+        let kinds = [DeviceKind::Cpu, DeviceKind::Gpu, DeviceKind::Accelerator];
+        assert_eq!(kinds.map(|kind| kind.to_string()), ["cpu", "gpu", "accelerator"]);
+    }
+}
