@@ -597,6 +597,48 @@ impl DiscoverError {
 mod tests {
     use super::*;
 
+    /// What an option sets is asked for by itself, and of nobody else.
+    #[test]
+    #[cfg(all(feature = "offload", feature = "opencl", target_os = "linux"))]
+    fn options_are_what_was_said() {
+        let of = DiscoverOptions::default;
+        let bound = of().bind("opencl:0").allow_binding("opencl:1").fine_grained("opencl:2");
+        for (index, device) in ["opencl:0", "opencl:1", "opencl:2", "opencl:3"].into_iter().enumerate() {
+            let asked = [bound.is_bound(device), bound.is_bindable(device), bound.is_fine_grained(device)];
+            assert_eq!(asked, [index == 0, index == 1, index == 2], "{device}");
+            assert_eq!(bound.names(device), index < 3, "{device}");
+        }
+        assert!(!of().any_fine_grained() && of().with_in_place(InPlace::FineGrained).any_fine_grained());
+        assert!(!of().shares_any() && of().share(["cpu"]).shares_any());
+        let workers = of().with_in_place(InPlace::Workers);
+        assert!(workers.shares_any() && workers.shares("cpu") && workers.shares("offload:0"));
+        assert!(!workers.shares("opencl:0"));
+        assert!(!of().wants_in_place() && of().in_place().wants_in_place());
+        assert!(!workers.wants_in_place(), "it is settled");
+        for said in [of().bind("opencl:0"), of().allow_binding("opencl:0"), of().share(["cpu"])] {
+            assert!(!said.in_place().wants_in_place(), "something else was said");
+        }
+        assert_eq!(
+            (of().locked_scratch_limit(), of().locked_scratch(4096).locked_scratch_limit()),
+            (64 << 20, 4096)
+        );
+        assert_eq!(of().page_locks(4096).page_lock_limit(), 4096);
+        assert!(of().page_lock_limit() > 1 << 20, "a half of a memory");
+    }
+
+    #[test]
+    fn only_opencl_devices_are_bound() {
+        let of = DiscoverOptions::default;
+        assert_eq!(of().bind("opencl:0").allow_binding("opencl:1").check_bindings(), Ok(()));
+        for wrong in [of().bind("cpu"), of().allow_binding("cpu"), of().bind("opencl:0").bind("cpu")] {
+            let told = wrong.check_bindings();
+            assert!(
+                matches!(&told, Err(DiscoverError::BadBinding { device, .. }) if device == "cpu"),
+                "{told:?}"
+            );
+        }
+    }
+
     #[test]
     fn main_memory_shares_in_one_way_alone() {
         let fine = || DiscoverOptions::default().fine_grained("opencl:0");

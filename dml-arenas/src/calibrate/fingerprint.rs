@@ -156,6 +156,12 @@ mod tests {
     use dml_core::{DeviceId, DeviceKind};
 
     #[test]
+    fn a_machine_says_what_it_is() {
+        let machine = MachineFingerprint { processor: "a processor".into(), cores: 4, os: "Linux 6".into() };
+        assert_eq!(machine.to_string(), "a processor, 4 cores, Linux 6");
+    }
+
+    #[test]
     fn units_count_only_where_they_copy() {
         let of = |kind, units| {
             let device = DeviceDesc::new("device", DeviceKind::Cpu).with_units(units);
