@@ -514,6 +514,13 @@ fn a_set_that_was_faster_once_is_tried_until_its_median_says_what_it_is() {
     assert_eq!(members("9e-6 9e-6 9e-6 9e-6 9e-6"), [false, true], "it never was");
 }
 
+/// How many runs there were says when something is tried again.
+#[test]
+fn the_number_of_runs_is_kept() {
+    let text = "dml knowledge 1\npage 3 k\nset a seconds 1e0\nruns 17\n";
+    assert_eq!(Knowledge::parse(text).map(|knowledge| knowledge.to_string()).as_deref(), Ok(text));
+}
+
 /// The time that a device takes for any package is kept, read again, and what the next run begins with.
 #[test]
 fn what_any_package_takes_is_kept() {

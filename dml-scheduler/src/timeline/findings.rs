@@ -383,6 +383,8 @@ mod tests {
         let mut summary = summary(vec![figures("cpu", 1, 1.0), figures("gpu", 0, 0.0)]);
         let text = "1 of 2 devices computed 1,234,567 items in 2 packages. It took 1.500 s.";
         assert_eq!(trace().outcome(&summary).text, text);
+        let both = self::summary(vec![figures("cpu", 1, 1.0), figures("gpu", 1, 1.0)]);
+        assert_eq!(trace().outcome(&both).text, text.replacen('1', "2", 1));
         (summary.speedup, summary.s_max, summary.efficiency) = (Some(1.5), Some(2.0), Some(0.75));
         let against = " That is 1.50 times as fast as the fastest device alone, of 2.00 times that are possible: efficiency 0.75.";
         assert_eq!(trace().outcome(&summary).text, format!("{text}{against}"));

@@ -256,3 +256,13 @@ fn rate(count: u64, ns: u64) -> f64 {
 fn write(writer: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer(writer, value).map_err(io::Error::from)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::rate;
+
+    #[test]
+    fn a_rate_is_one_of_a_second() {
+        assert_eq!([rate(6, 3_000_000_000), rate(1, 0)], [2.0, 0.0]);
+    }
+}
