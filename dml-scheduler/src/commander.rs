@@ -109,7 +109,7 @@ impl Commander {
     pub(crate) fn complete(&self, package: &Package, computed: Computed) -> Vec<UnitId> {
         let mut splitter = self.splitter.lock();
         splitter.complete_with(package, computed).expect("the unit has it");
-        let called = splitter.called_up();
+        let called = self.called_up(&mut splitter);
         drop(splitter);
         self.changed.notify_all();
         called
@@ -120,10 +120,15 @@ impl Commander {
     pub(crate) fn retire(&self, unit: UnitId) -> Vec<UnitId> {
         let mut splitter = self.splitter.lock();
         splitter.retire(unit);
-        let called = splitter.called_up();
+        let called = self.called_up(&mut splitter);
         drop(splitter);
         self.changed.notify_all();
         called
+    }
+
+    /// The units that are to begin now. A cancelled run starts nobody.
+    fn called_up(&self, splitter: &mut Splitter) -> Vec<UnitId> {
+        if self.is_cancelled() { Vec::new() } else { splitter.called_up() }
     }
 
     /// Reopens a completed package whose results were lost: its items are computed again.

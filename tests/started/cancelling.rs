@@ -107,7 +107,11 @@ fn a_cancelled_run_starts_nobody_who_was_left_out() {
         let work = Work::new(Access::WriteInvalidate, move |turn| {
             match turn {
                 Turn::UnitStart => _ = begins.fetch_add(1, Ordering::SeqCst),
-                Turn::Launch(0) => canceller.wait().cancel(),
+                // After a sample this long the others would be called up.
+                Turn::Launch(0) => {
+                    canceller.wait().cancel();
+                    std::thread::sleep(Duration::from_millis(20));
+                }
                 _ => {}
             }
             Ok(())
