@@ -6,7 +6,7 @@
 //!                  ├─ opencl   the whole storage of each buffer; scalars, values and local memory by position
 //!                  └─ offload  a worker; the ranges of all buffers, then all scalars
 //! ```
-//! The functions [`host`], `cuda`, [`opencl`] and [`offload`] make a launcher for each device of a platform that the framework has,
+//! The functions [`host`] (or [`host_by_team`]), `cuda`, [`opencl`] and [`offload`] make a launcher for each device of a platform that the framework has,
 //! and none where it has no device. So a program names all frameworks that it has code for, whatever the machine has.
 //!
 //! | argument | host | OpenCL | CUDA | offload |

@@ -6,10 +6,12 @@
 //!   helper 2                                        └─▶ wakes ▏job▏job▏job▏
 //! ```
 //! 1. The thread that launches a package computes too. It waits for nobody to begin.
-//! 2. A sleeping thread takes tens to hundreds of microseconds to wake up. So the others are woken where the jobs will take longer than that is
-//!    worth: at once if the jobs before say so, or are not known, and otherwise when the first ones have shown it.
+//! 2. A sleeping thread takes tens to hundreds of microseconds to wake up. So nobody is woken for jobs that are over before that. What jobs
+//!    took the last time says whether these are. Where that is not known, the others are woken at once. Where short jobs turn out to be
+//!    long, the others are woken then.
 //! 3. Each woken thread wakes others before it takes a job, so that nobody wakes them all.
-//! 4. Threads take several jobs at a time, a part of what is left, and single ones at the end.
+//! 4. Threads take several jobs at a time, a part of what is left, and single ones at the end. The iterator of the jobs is called under the
+//!    lock of these jobs alone.
 
 use super::host::HostError;
 use crate::fork::Origin;
