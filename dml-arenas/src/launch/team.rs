@@ -377,6 +377,31 @@ mod tests {
         }
     }
 
+    /// Code of the caller beside the jobs: the iterator, what makes each thread's own, and destructors.
+    #[test]
+    fn what_panics_beside_a_job_is_heard_and_the_team_goes_on() {
+        struct Bad(u32);
+        impl Drop for Bad {
+            fn drop(&mut self) {
+                assert!(self.0 != 20 || thread::panicking());
+            }
+        }
+        for team in [Team::new(1).unwrap(), Team::new(3).unwrap(), team_of_short_jobs(3)] {
+            let next = || team.for_each((0..50).map(|job| assert_ne!(job, 20)), drop);
+            let init = || team.for_each_init(0..50, || panic!("no own"), |(), _| ());
+            let of_jobs = || team.for_each((0..50).map(Bad), drop);
+            let of_own = || team.for_each_init(0..50, || Bad(20), |_, _| ());
+            let all: [&dyn Fn(); 4] = [&next, &init, &of_jobs, &of_own];
+            for (place, run) in all.into_iter().enumerate() {
+                assert!(catch_unwind(AssertUnwindSafe(run)).is_err(), "{team:?} {place}");
+                assert!(!team.is_led.load(Relaxed), "{team:?} {place}");
+                let done = AtomicU64::new(0);
+                team.for_each(0..50, |_| _ = done.fetch_add(1, Relaxed));
+                assert_eq!(done.into_inner(), 50, "{team:?} {place}");
+            }
+        }
+    }
+
     /// Two that launch at once never wait for each other, however few threads there are.
     #[test]
     fn several_threads_use_a_team_at_once() {
