@@ -434,6 +434,41 @@ fn a_kernel_is_told_its_first_item_and_its_end() {
     assert!(told.eq([17, 200, 3, 22, 230, 4]));
 }
 
+/// The driver takes 65,535 rows of blocks at a time.
+#[test]
+fn a_launch_of_more_rows_than_the_driver_takes_covers_all_of_them_once() {
+    let Some(arena) = arena("a_launch_of_more_rows_than_the_driver_takes_covers_all_of_them_once") else {
+        return;
+    };
+    let source = r#"extern "C" __global__ void count(unsigned* out, unsigned long long end, DmlItems items) {
+        unsigned long long y = items.y();
+        if (y < end && threadIdx.x == 0) atomicAdd(&out[y], (unsigned)(y - items.offset[1]) + 1);
+    }"#;
+    let kernel = cuda(&arena).kernel(source, "count", "").unwrap();
+    let (first, rows) = (5_u64, 2 * 65_535 + 7);
+    let bytes = (first + rows) * 4;
+    let out = alloc(&arena, bytes);
+    put(&out, 0, &vec![0; bytes as usize]);
+    let args = [KernelArg::Block(out.block()), KernelArg::Scalar(Scalar::U64(first + rows))];
+    let launch = Launch { offset: [0, first, 0], items: [32, rows, 1], local: [32, 1, 1] };
+    // SAFETY: it writes a word of each of its rows, all of which the block has.
+    let run = unsafe { kernel.launch(&args, launch) };
+    assert_eq!(run.unwrap().wait(), Ok(0));
+    let found = words(&take(&out, Span::new(0, bytes)));
+    // Every part counts its rows from its own first one.
+    let expected = |row: u64| if row < first { 0 } else { ((row - first) % 65_535 + 1) as u32 };
+    for (row, word) in (0..).zip(found) {
+        assert_eq!(word, expected(row), "row {row}");
+    }
+    // Who is not told its items would compute the first part three times.
+    let untold = r#"extern "C" __global__ void untold(unsigned* out) { out[0] = 1; }"#;
+    let kernel = cuda(&arena).kernel(untold, "untold", "").unwrap();
+    let launch = Launch { offset: [0; 3], ..launch };
+    // SAFETY: it writes a word, which the block has.
+    let error = unsafe { kernel.launch(&args[..1], launch) }.unwrap_err().to_string();
+    assert!(error.contains("untold has no DmlItems"), "{error}");
+}
+
 #[test]
 fn when_all_is_dropped_the_context_is_given_back() {
     let _alone = SHARED.write().unwrap_or_else(PoisonError::into_inner);

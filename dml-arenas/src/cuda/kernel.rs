@@ -8,10 +8,11 @@ use super::session::{RECORD, Raw, Session, Way};
 use cudarc::driver::sys::{
     CUfunction, CUfunction_attribute as Attribute, CUjit_option, CUmodule, CUresult, cuFuncGetAttribute,
     cuFuncGetParamInfo, cuFuncSetAttribute, cuLaunchKernel, cuModuleGetFunction, cuModuleLoadDataEx,
-    cuModuleUnload,
+    cuModuleUnload, cuStreamSynchronize,
 };
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{Arena, BlockRef, Fence, LaunchArg, Misfit, Scalar, TransferError};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::fmt;
@@ -22,8 +23,13 @@ pub(super) const ITEMS_BYTES: usize = 48;
 const LOCAL_BYTES: u64 = 48 << 10;
 /// The size of a block of threads where the launch leaves it open.
 const USUAL_LOCAL: u64 = 256;
-/// The most blocks of a launch along each axis.
+/// The most blocks of a launch of the driver along each axis.
 const MOST_BLOCKS: [u64; 3] = [(1 << 31) - 1, 65_535, 65_535];
+/// The most parts of a launch.
+const MOST_PARTS: usize = 1 << 16;
+const LAUNCH: &str = "cuLaunchKernel";
+/// The call that fails where parts of the launch before it may run.
+const LAUNCH_A_FURTHER_PART: &str = "cuLaunchKernel of a further part";
 
 /// Programs made so far, by source and options.
 pub(super) type Programs = HashMap<(String, String), Arc<Program>>;
@@ -95,10 +101,12 @@ fn scalar_bytes(scalar: Scalar) -> Vec<u8> {
     }
 }
 
-/// Returns whether a kernel may have run although its launch failed: it was enqueued, but its end could not be marked.
+/// Returns whether a kernel may have run although its launch failed: it was enqueued, or a part of it was, but its end could not be
+/// marked.
 #[must_use]
 pub fn may_have_begun(error: &TransferError) -> bool {
-    matches!(error, TransferError::Framework { call: RECORD, .. }) || error.is_device_lost()
+    matches!(error, TransferError::Framework { call: RECORD | LAUNCH_A_FURTHER_PART, .. })
+        || error.is_device_lost()
 }
 
 /// The threads of a launch along three axes; in two dimensions the first is that of columns, the second that of rows.
@@ -106,6 +114,9 @@ pub fn may_have_begun(error: &TransferError) -> bool {
 /// # Shape and units
 /// All fields count threads, one for each item. The number of threads is padded to whole blocks of threads. A kernel whose last
 /// parameter is a `DmlItems` is told the first item and the end along each axis; one without takes launches from zero alone.
+///
+/// The driver takes 2^31 - 1 blocks along the first axis, and 65,535 along the others. A launch of more is several ones, each of which is
+/// told its own items. A kernel without a `DmlItems` takes none of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// The first item along each axis.
@@ -124,11 +135,21 @@ impl Launch {
     }
 }
 
-/// Returns the numbers of blocks of threads, and of threads in each, for a kernel that allows so many threads in a block.
-/// `None` for more than can be counted.
-pub(super) fn shape(launch: &Launch, max_local: u64) -> Option<([u32; 3], [u32; 3])> {
-    let (mut grid, mut local) = ([1; 3], [1; 3]);
+/// A launch of the driver: all of one of ours, or a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// The first item along each axis, and the end.
+    pub(super) items: [[u64; 3]; 2],
+    /// The number of blocks of threads along each axis.
+    pub(super) grid: [u32; 3],
+}
+
+/// Returns the number of threads in a block along each axis, for a kernel that allows so many in a block, and what the driver is to
+/// launch one after the other: more than one part where the launch has more blocks along an axis than the driver takes. `None` for
+/// more than can be counted.
+pub(super) fn parts(launch: &Launch, max_local: u64) -> Option<([u32; 3], Vec<Part>)> {
     let is_line = launch.items[1..] == [1, 1] && launch.local[1..].iter().all(|&local| local <= 1);
+    let (mut parts, mut threads) = (vec![Part { items: [launch.offset; 2], grid: [1; 3] }], [1; 3]);
     for axis in 0..3 {
         let size = match launch.local[axis] {
             0 if axis == 0 => USUAL_LOCAL,
@@ -136,15 +157,29 @@ pub(super) fn shape(launch: &Launch, max_local: u64) -> Option<([u32; 3], [u32; 
         };
         // Groups of several axes have their shape for a reason. Those of one may be smaller.
         let size = if is_line { size.min(max_local) } else { size };
-        let blocks = launch.items[axis].div_ceil(size);
-        blocks.checked_mul(size)?.checked_add(launch.offset[axis])?;
-        if blocks > MOST_BLOCKS[axis] {
+        let (first, blocks) = (launch.offset[axis], launch.items[axis].div_ceil(size));
+        // No part's end, padded, is more than this.
+        blocks.checked_mul(size)?.checked_add(first)?;
+        let end = first + launch.items[axis];
+        let count = usize::try_from(blocks.div_ceil(MOST_BLOCKS[axis])).ok()?;
+        if count.checked_mul(parts.len())? > MOST_PARTS {
             return None;
         }
-        grid[axis] = u32::try_from(blocks).ok()?;
-        local[axis] = u32::try_from(size).ok()?;
+        let starts = (0..count as u64).map(|part| part * MOST_BLOCKS[axis]);
+        threads[axis] = u32::try_from(size).ok()?;
+        let along = |part: Part| {
+            starts.clone().map(move |start| {
+                let mut part = part;
+                let most = (blocks - start).min(MOST_BLOCKS[axis]);
+                part.items[0][axis] = first + start * size;
+                part.items[1][axis] = end.min(first + (start + most) * size);
+                part.grid[axis] = most as u32; // At most 2^31 - 1.
+                part
+            })
+        };
+        parts = parts.into_iter().flat_map(along).collect();
     }
-    Some((grid, local))
+    Some((threads, parts))
 }
 
 /// Loads machine code or PTX into the current context. With a failure comes what the driver says of the code, if anything.
@@ -384,7 +419,7 @@ impl CudaKernel {
     /// the arguments do not fit, or the kernel is not told its items and these do not begin at zero; otherwise the
     /// driver's error.
     pub unsafe fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
-        let invalid = |reason| refused("cuLaunchKernel", CUresult::CUDA_ERROR_INVALID_VALUE, reason);
+        let invalid = |reason| refused(LAUNCH, CUresult::CUDA_ERROR_INVALID_VALUE, reason);
         let given: Vec<_> = args.iter().filter_map(KernelArg::given).collect();
         self.fit(&given).map_err(|misfit| invalid(misfit.to_string()))?;
         let is_told = self.takes_items(given.len());
@@ -396,7 +431,14 @@ impl CudaKernel {
             return Err(invalid(reason));
         }
         let uncountable = || format!("kernel {}: {launch:?} exceeds what can be counted", self.name);
-        let (grid, local) = shape(&launch, self.max_local).ok_or_else(|| invalid(uncountable()))?;
+        let (local, parts) = parts(&launch, self.max_local).ok_or_else(|| invalid(uncountable()))?;
+        if !is_told && parts.len() > 1 {
+            let name = &self.name;
+            let reason = format!(
+                "kernel {name} has no DmlItems, and {launch:?} has more blocks along an axis than one launch of the driver"
+            );
+            return Err(invalid(reason));
+        }
         let (mut packed, mut blocks, mut local_bytes) = (Packed::new(&self.parameters), Vec::new(), 0_u64);
         let mut places = self.parameters.iter();
         for (index, arg) in args.iter().enumerate() {
@@ -421,24 +463,45 @@ impl CudaKernel {
                 KernelArg::Local(_) => {}
             }
         }
-        if is_told {
-            let end = |axis: usize| launch.offset[axis] + launch.items[axis];
-            let items = launch.offset.into_iter().chain((0..3).map(end));
-            let items: Vec<u8> = items.flat_map(u64::to_ne_bytes).collect();
-            packed.put(*places.next().expect("the kernel takes its items"), &items);
-        }
+        let items = is_told.then(|| *places.next().expect("the kernel takes its items"));
         self.allow_local(local_bytes)?;
-        let mut addresses = packed.addresses(&self.parameters);
-        let keep = (blocks, self.program.clone());
-        // SAFETY: a live function with as many parameters as there are addresses, each of a value of its size, which the call
-        // copies. What the kernel touches is the caller's to answer for (1).
-        unsafe {
-            self.session.command((Way::Kernels, "cuLaunchKernel"), 0, keep, |stream| {
-                let ([gx, gy, gz], [x, y, z], shared) = (grid, local, local_bytes as u32);
+        let (keep, further) = ((blocks, self.program.clone()), Cell::new(false));
+        let enqueue = |stream| {
+            for part in &parts {
+                if let Some(place) = items {
+                    packed.put(place, bytemuck::cast_slice(part.items.as_flattened()));
+                }
+                let mut addresses = packed.addresses(&self.parameters);
+                let ([gx, gy, gz], [x, y, z], shared) = (part.grid, local, local_bytes as u32);
                 let (params, extra) = (addresses.as_mut_ptr(), std::ptr::null_mut());
-                cuLaunchKernel(self.function.0, gx, gy, gz, x, y, z, shared, stream, params, extra)
-            })
-        }
+                // SAFETY: a live function with as many parameters as there are addresses, each of a value of its size, which the
+                // call copies. What the kernel touches is the caller's to answer for (1).
+                let launched = unsafe {
+                    cuLaunchKernel(self.function.0, gx, gy, gz, x, y, z, shared, stream, params, extra)
+                };
+                if launched != CUresult::CUDA_SUCCESS {
+                    if further.get() {
+                        // Parts before may still run, so wait for them while `keep` is alive.
+                        // SAFETY: a live stream.
+                        let _ = unsafe { cuStreamSynchronize(stream) };
+                    }
+                    return launched;
+                }
+                further.set(true);
+            }
+            CUresult::CUDA_SUCCESS
+        };
+        // SAFETY: what is enqueued uses the blocks and the program alone; after a failure nothing of it runs.
+        let launched = unsafe { self.session.command((Way::Kernels, LAUNCH), 0, keep, enqueue) };
+        launched.map_err(|mut error| {
+            if let TransferError::Framework { call, .. } = &mut error
+                && *call == LAUNCH
+                && further.get()
+            {
+                *call = LAUNCH_A_FURTHER_PART;
+            }
+            error
+        })
     }
 
     /// Lets the kernel have so much local memory.
@@ -493,5 +556,84 @@ impl Packed {
         let base = bytes.as_mut_ptr();
         // The offsets lie within the bytes, from which they were made.
         parameters.iter().map(|parameter| base.wrapping_add(parameter.offset).cast()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch(offset: [u64; 3], items: [u64; 3], local: [u64; 3]) -> Launch {
+        Launch { offset, items, local }
+    }
+
+    #[test]
+    fn a_launch_that_the_driver_takes_is_one_part() {
+        let (threads, found) = parts(&Launch::line(7, 1000, 0), 1024).unwrap();
+        assert_eq!(threads, [256, 1, 1], "the usual size");
+        assert_eq!(found, [Part { items: [[7, 0, 0], [1007, 1, 1]], grid: [4, 1, 1] }]);
+        let (threads, _) = parts(&Launch::line(0, 1000, 512), 128).unwrap();
+        assert_eq!(threads, [128, 1, 1], "along one axis, what the kernel allows");
+        let (threads, found) = parts(&launch([0, 5, 0], [100, 30, 1], [64, 4, 1]), 128).unwrap();
+        assert_eq!(threads, [64, 4, 1], "along several, what was asked for");
+        assert_eq!(found, [Part { items: [[0, 5, 0], [100, 35, 1]], grid: [2, 8, 1] }]);
+        let (_, found) = parts(&launch([0; 3], [255, 65_535, 1], [255, 1, 1]), 255).unwrap();
+        assert_eq!(found, [Part { items: [[0; 3], [255, 65_535, 1]], grid: [1, 65_535, 1] }]);
+        let (_, found) = parts(&launch([0; 3], [1, 1, 2 * 65_535], [1, 1, 2]), 1024).unwrap();
+        assert_eq!(found.len(), 1, "as many planes of blocks");
+    }
+
+    /// binomial has a row of threads for each item: its packages of more than 65,535 items failed, and so did the GPU.
+    #[test]
+    fn more_rows_of_blocks_than_the_driver_takes_are_several_parts() {
+        let (threads, found) = parts(&launch([0, 9, 0], [255, 2 * 65_535 + 1, 1], [255, 1, 1]), 255).unwrap();
+        assert_eq!(threads, [255, 1, 1]);
+        let part = |first: u64, end: u64| Part {
+            items: [[0, first, 0], [255, end, 1]],
+            grid: [1, (end - first) as u32, 1],
+        };
+        assert_eq!(found, [part(9, 65_544), part(65_544, 131_079), part(131_079, 131_080)]);
+        // The last block of the last part alone is not full.
+        let (_, found) = parts(&launch([0, 9, 0], [10, 8 * 65_535 + 3, 1], [16, 8, 1]), 128).unwrap();
+        let ends: Vec<_> = found.iter().map(|part| (part.items[0][1], part.items[1][1], part.grid)).collect();
+        assert_eq!(ends, [(9, 524_289, [1, 65_535, 1]), (524_289, 524_292, [1, 1, 1])]);
+    }
+
+    #[test]
+    fn the_parts_along_several_axes_cover_every_item_once() {
+        let whole = launch([3, 50, 7], [5, 65_536 * 2, 65_535 * 3 - 1], [2, 2, 1]);
+        let (_, found) = parts(&whole, 1024).unwrap();
+        assert_eq!(found.len(), 2 * 3);
+        let count =
+            |part: &Part| (0..3).map(|axis| part.items[1][axis] - part.items[0][axis]).product::<u64>();
+        assert_eq!(found.iter().map(count).sum::<u64>(), whole.items.iter().product::<u64>());
+        for (index, one) in found.iter().enumerate() {
+            assert!(one.grid[1..].iter().all(|blocks| (1..=65_535).contains(blocks)), "{one:?}");
+            let is_apart = |other: &Part| {
+                (0..3).any(|axis| {
+                    one.items[1][axis] <= other.items[0][axis] || other.items[1][axis] <= one.items[0][axis]
+                })
+            };
+            assert!(found[..index].iter().all(is_apart), "{one:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_counted_has_no_parts() {
+        assert_eq!(parts(&Launch::line(0, u64::MAX, 2), 1024), None, "its padded end");
+        assert_eq!(parts(&Launch::line(u64::MAX - 10, 11, 1), 1024), None, "its end");
+        assert_eq!(parts(&launch([0; 3], [1, 1 << 40, 1], [1, 1, 1]), 1024), None, "too many parts");
+        assert_eq!(
+            parts(&launch([0; 3], [1, 1, 1], [1, 1 << 33, 1]), 1024),
+            None,
+            "a block of too many threads"
+        );
+    }
+
+    #[test]
+    fn a_part_that_failed_after_another_may_have_begun() {
+        let failed = |call| refused(call, CUresult::CUDA_ERROR_INVALID_VALUE, String::new());
+        let calls = [LAUNCH, LAUNCH_A_FURTHER_PART, RECORD, "cuFuncSetAttribute"];
+        assert_eq!(calls.map(|call| may_have_begun(&failed(call))), [false, true, true, false]);
     }
 }

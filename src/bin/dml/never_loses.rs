@@ -208,7 +208,14 @@ impl Bench<'_> {
         let begun = Instant::now();
         let report = coexecutor.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
         self.prepared.collect().map_err(Failure::work)?;
-        Ok((begun.elapsed().as_secs_f64(), report))
+        let seconds = begun.elapsed().as_secs_f64();
+        // What the others took without it says nothing.
+        match report.failures.first() {
+            Some(failure) => {
+                Err(Failure::Work(format!("{} failed: {}", self.name(failure.device), failure.message)))
+            }
+            None => Ok((seconds, report)),
+        }
     }
 
     fn name(&self, device: DeviceId) -> String {

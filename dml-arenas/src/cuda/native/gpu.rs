@@ -12,7 +12,7 @@
 use crate::cuda::compile::{NotCompiled, compile};
 use crate::cuda::device::{Found, list};
 use crate::cuda::error::{FORKED, Failure, check, words};
-use crate::cuda::kernel::{Launch, find_function, load_module, shape};
+use crate::cuda::kernel::{Launch, Part, find_function, load_module, parts};
 use crate::cuda::session::{self, Entered, Raw};
 use crate::fork::Origin;
 use crate::native::BaselineError;
@@ -239,17 +239,20 @@ impl Gpu {
             return Ok(());
         }
         let (call, code) = ("cuLaunchKernel", CUresult::CUDA_ERROR_INVALID_VALUE);
-        let ([gx, gy, gz], [x, y, z]) = shape(&launch, kernel.max_local).ok_or(Failure { call, code })?;
-        let mut told = Items { offset: launch.offset, end: launch.items };
-        let mut values = arguments.0.clone();
-        let values = values.iter_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
-        let mut params: Vec<_> = values.chain([(&raw mut told).cast()]).collect();
-        let (function, params, stream) = (kernel.function.0, params.as_mut_ptr(), self.stream.0);
-        // SAFETY: a live function, and the address of a value for each of its parameters (1), which the call copies. What the
-        // kernel touches is the caller's to answer for (2).
-        let launched =
-            unsafe { cuLaunchKernel(function, gx, gy, gz, x, y, z, 0, stream, params, null_mut()) };
-        Ok(check(call, launched)?)
+        let ([x, y, z], parts) = parts(&launch, kernel.max_local).ok_or(Failure { call, code })?;
+        for Part { items: [offset, end], grid: [gx, gy, gz] } in parts {
+            let mut told = Items { offset, end };
+            let mut values = arguments.0.clone();
+            let values = values.iter_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
+            let mut params: Vec<_> = values.chain([(&raw mut told).cast()]).collect();
+            let (function, params, stream) = (kernel.function.0, params.as_mut_ptr(), self.stream.0);
+            // SAFETY: a live function, and the address of a value for each of its parameters (1), which the call copies. What the
+            // kernel touches is the caller's to answer for (2).
+            let launched =
+                unsafe { cuLaunchKernel(function, gx, gy, gz, x, y, z, 0, stream, params, null_mut()) };
+            check(call, launched)?;
+        }
+        Ok(())
     }
 
     /// Waits for every command so far.
