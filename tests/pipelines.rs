@@ -522,10 +522,60 @@ fn the_host_begins_a_run_of_which_nothing_is_known_and_others_are_called_up() {
     work.assert_computed();
 }
 
-/// A sample of several threads may be their waking up and little else.
+/// Brings the results of the first package of the GPU for as long as the GPU has launched nothing further.
+struct BringsTheFirst(Arc<Turns>, Mutex<bool>);
+
+impl Hooks for BringsTheFirst {
+    fn package_done(&self, _: &Package, device: DeviceId) {
+        if device == GPU && !std::mem::replace(&mut *self.1.lock(), true) {
+            self.0.wait_for(2);
+        }
+    }
+}
+
+/// Nobody knows how fast it is, so it has one package at a time. But what a package shows is known when it ends, and not only when its
+/// results have arrived.
 #[test]
-fn who_opens_a_run_wakes_threads_if_it_has_several() {
-    for (cores, opens) in [(1, "opens u0"), (2, "opens u0 wakes")] {
+fn a_unit_of_which_nothing_is_known_goes_on_while_its_results_are_brought() {
+    let launched = Arc::new(Turns::default());
+    let turns = launched.clone();
+    let work = Work::new(Arc::new(move |device, _| {
+        if device == GPU {
+            turns.add();
+        } else {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Fence::done(0))
+    }));
+    let run = watched("a run in which a GPU is called up", move || {
+        let hooks = BringsTheFirst(launched, Mutex::new(false));
+        let coexecutor = Coexecutor::new(&work.platform).record_decisions();
+        let report = coexecutor.run_with(&work.kernel, ITEMS, &hooks).expect("nothing is wrong");
+        (report, work)
+    });
+    let (report, work) = run.join();
+    work.assert_computed();
+    // What the policy hears of the end is what it hears later.
+    let decisions = report.decisions.expect("asked for").to_string();
+    let lines: Vec<&str> = decisions.lines().collect();
+    let told = |what: &str| lines.iter().filter(|line| line.starts_with(what)).count();
+    let packages = |device| report.packages.iter().filter(|record| record.device == device).count();
+    assert_eq!(
+        (told("ended u0"), told("computed u0")),
+        (0, packages(CPU)),
+        "its results are where they belong"
+    );
+    assert_eq!((told("ended u1"), told("computed u1")), (packages(GPU), packages(GPU)));
+    for (place, line) in lines.iter().enumerate().filter(|(_, line)| line.starts_with("ended")) {
+        let computed = line.replacen("ended", "computed", 1) + " ";
+        assert!(lines[place..].iter().any(|later| later.starts_with(&computed)), "{line} in {decisions}");
+    }
+}
+
+/// A sample of several threads may be their waking up and little else, or be one thread's.
+#[test]
+fn who_opens_a_run_has_its_devices_threads() {
+    for (cores, opens) in [(1, "opens u0 threads 1"), (2, "opens u0 threads 2")] {
         let work = Work::on(platform_of(cores, |_, _| ()), Arc::new(|_, _| Ok(Fence::done(0))));
         let coexecutor = Coexecutor::new(&work.platform).knowledge(&Knowledge::new()).record_decisions();
         let report = coexecutor.run(&work.kernel, ITEMS).expect("nothing is wrong");

@@ -101,6 +101,21 @@ impl Commander {
         self.changed.notify_all();
     }
 
+    /// Tells the policy that a package is computed, and that its results still travel. Returns the units that were left out so far, and are
+    /// to begin now.
+    ///
+    /// # Panics
+    /// As [`complete`](Self::complete).
+    #[must_use]
+    pub(crate) fn ended(&self, package: &Package, computed: Computed) -> Vec<UnitId> {
+        let mut splitter = self.splitter.lock();
+        splitter.ended(package, computed).expect("the unit has it");
+        let called = self.called_up(&mut splitter);
+        drop(splitter);
+        self.changed.notify_all();
+        called
+    }
+
     /// Records that a package's items are computed. Returns the units that were left out so far, and are to begin now.
     ///
     /// # Panics

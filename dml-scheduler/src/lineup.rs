@@ -41,8 +41,8 @@ pub(crate) struct Lineup {
     /// Whether the run touches so many bytes that the host cannot be done before the others have begun, and these can move
     /// their part as fast.
     is_large: bool,
-    /// Whether the unit that begins has threads that have to wake up.
-    wakes: bool,
+    /// How many threads the unit that begins has.
+    threads: u64,
 }
 
 /// What moving a device's data takes, in seconds, if it computes all items.
@@ -88,7 +88,7 @@ impl Lineup {
                 opens: None,
                 hauls: Vec::new(),
                 is_large: false,
-                wakes: false,
+                threads: 1,
                 devices,
             });
         }
@@ -116,8 +116,8 @@ impl Lineup {
         let hauled = hauls.iter().map(|haul| haul.inward.max(haul.outward)).fold(0.0, f64::max);
         let is_large = on_host > 2.0 * DEVICE_SETUP_SECONDS && hauled < on_host;
         let units = |index: usize| setup.platform.devices()[usize::from(devices[index].0)].units;
-        let wakes = opens.is_some_and(|first| units(first) > 1);
-        Ok(Self { devices, names, reasons, priors, opens, hauls, is_large, wakes })
+        let threads = opens.map_or(1, |first| u64::from(units(first)));
+        Ok(Self { devices, names, reasons, priors, opens, hauls, is_large, threads })
     }
 
     /// What a device is called where runs are learned from. Empty without the policy that learns.
@@ -186,7 +186,7 @@ impl Lineup {
         let opening = self.opens.map(|first| {
             let others = members().filter(|&index| index != first);
             let others = others.map(|index| (UnitId(index), freight(index))).collect();
-            Opens { first: UnitId(first), others, at_once: self.is_large, wakes: self.wakes }
+            Opens { first: UnitId(first), others, at_once: self.is_large, threads: self.threads }
         });
         Plan::Calibrated(Learned {
             priors: self.priors.clone(),
@@ -275,7 +275,7 @@ mod tests {
             opens: None,
             hauls: vec![haul],
             is_large: false,
-            wakes: false,
+            threads: 1,
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the policy of a run was built from, as lines of text, and the same policy again.
 //!
 //! ```text
-//!   work 100000 local 64                  overlaps u1              opens u0
+//!   work 100000 local 64                  overlaps u1              opens u0 threads 16
 //!   unit u0 cpu                           left_out u2              joins u1 0.00015 0.000000001
 //!   unit u1 opencl:0
 //!   policy calibrated                     policy static 1 0.35     policy hguided:2 1 0.35     alone 16
@@ -54,8 +54,8 @@ pub(crate) struct Opens {
     pub(crate) others: Vec<(UnitId, Freight)>,
     /// Whether they join at once.
     pub(crate) at_once: bool,
-    /// Whether the first unit has threads that have to wake up.
-    pub(crate) wakes: bool,
+    /// How many threads the first unit has.
+    pub(crate) threads: u64,
 }
 
 impl Blueprint {
@@ -98,9 +98,8 @@ impl Blueprint {
                 left_out.iter().for_each(|unit| policy.retire(*unit));
                 match opening {
                     None => Box::new(policy),
-                    Some(Opens { first, others, at_once, wakes }) => {
-                        let opening = Opening::new(policy, work, *first, others.clone());
-                        let opening = if *wakes { opening.waking() } else { opening };
+                    Some(Opens { first, others, at_once, threads }) => {
+                        let opening = Opening::new(policy, work, *first, others.clone()).threads(*threads);
                         Box::new(if *at_once { opening.at_once() } else { opening })
                     }
                 }
@@ -143,9 +142,9 @@ impl fmt::Display for Learned {
         }
         self.overlapping.iter().try_for_each(|unit| writeln!(f, "overlaps {unit}"))?;
         self.left_out.iter().try_for_each(|unit| writeln!(f, "left_out {unit}"))?;
-        let Some(Opens { first, others, at_once, wakes }) = &self.opening else { return Ok(()) };
-        let said = |word, is_so| if is_so { word } else { "" };
-        writeln!(f, "opens {first}{}{}", said(" at_once", *at_once), said(" wakes", *wakes))?;
+        let Some(Opens { first, others, at_once, threads }) = &self.opening else { return Ok(()) };
+        write!(f, "opens {first}{}", if *at_once { " at_once" } else { "" })?;
+        writeln!(f, " threads {threads}")?;
         others.iter().try_for_each(|(unit, Freight { setup, per_item })| {
             writeln!(f, "joins {unit} {setup} {per_item}")
         })
@@ -215,14 +214,13 @@ impl Reader {
             ["overlaps", unit] => learned.overlapping.push(known(unit)?),
             ["left_out", unit] => learned.left_out.push(known(unit)?),
             ["opens", unit, ref how @ ..] if learned.opening.is_none() => {
-                let (at_once, wakes) = match *how {
-                    [] => (false, false),
-                    ["at_once"] => (true, false),
-                    ["wakes"] => (false, true),
-                    ["at_once", "wakes"] => (true, true),
+                let (at_once, threads) = match *how {
+                    ["threads", threads] => (false, threads),
+                    ["at_once", "threads", threads] => (true, threads),
                     _ => return None,
                 };
-                learned.opening = Some(Opens { first: known(unit)?, others: Vec::new(), at_once, wakes });
+                let threads = threads.parse().ok()?;
+                learned.opening = Some(Opens { first: known(unit)?, others: Vec::new(), at_once, threads });
             }
             ["joins", unit, setup, per_item] => {
                 let freight = Freight { setup: setup.parse().ok()?, per_item: per_item.parse().ok()? };

@@ -7,6 +7,7 @@
 //!             Package                  Some(length) | None
 //!                                      handed(package, now)
 //!        ------------------>          ------------------>
+//!     ended(package, times)            ended(times)
 //!     complete_with(package, times)    computed(times)
 //! ```
 //!
@@ -134,7 +135,14 @@ pub trait Policy: Send + Debug {
         let _ = (package, now);
     }
 
-    /// Learns that a package was computed, and when.
+    /// Learns that a device has computed a package whose results still travel, as soon as that is so. [`computed`](Self::computed) follows
+    /// when they have arrived, unless the package comes back. Of a package whose results lie where they belong it is told nothing
+    /// here. `computed.done` says no more than `computed.ended`.
+    fn ended(&mut self, computed: &Computed) {
+        let _ = computed;
+    }
+
+    /// Learns that a package was computed, its results are where they belong, and when.
     ///
     /// The packages of a unit need not be reported in the order in which they were handed out.
     fn computed(&mut self, computed: &Computed) {

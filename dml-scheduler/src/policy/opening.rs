@@ -27,6 +27,9 @@ const WAKING_SECONDS: f64 = 80e-6;
 const WAKING_SAMPLE_SECONDS: f64 = 400e-6;
 /// A sample of this time says enough, though it woke the host's threads.
 const LONG_SECONDS: f64 = 600e-6;
+/// A sample of this time is more than a launch, though it may have been one thread's. If the others could help even if all threads
+/// together were as many times as fast, they are called up at once.
+const EARLY_SECONDS: f64 = 40e-6;
 /// What the time with another unit could be, of that without, for the unit to be called up: more than a little, because
 /// units disturb each other, and because it takes time to learn what a unit can do.
 const WORTH_WHILE: f64 = 0.6;
@@ -58,16 +61,20 @@ const FASTEST: f64 = 256.0;
 /// It can shorten the run by no more, and may lengthen it at the end.
 const LEAST_SHARE: f64 = 0.1;
 const MEASURED: u64 = 3;
-/// A unit with less than this part of what the fastest does is left out at once.
-const HOPELESS: f64 = 0.02;
+/// A unit with less than this part of what the fastest does is left out as soon as both have computed.
+const HOPELESS: f64 = 1.0 / 16.0;
 /// The least time of a package, except of the last one.
 const LEAST_SECONDS: f64 = 50e-6;
 /// The part of the rest that the fastest unit gets where the rates say that it should wait for the others.
 const SINGLE: f64 = 1.0 / 6.0;
-/// The last unit that is left gets so much of the rest at a time, if its results travel while it computes. Its smallest package is
-/// so much of what there was when it was left.
+/// The last unit that is left gets so much of the rest at a time, if its results travel while it computes; more while its packages may be
+/// launches and little else. Its smallest package is so much of what there was when it was left.
 const LAST: u64 = 6;
+const LAST_OPEN: u64 = 3;
 const LAST_PACKAGES: u64 = 12;
+/// How many times as long as the unit's shortest package results travel, for what it may compute to be divided into [`UNDER_WAY`]
+/// packages, so that they travel while it computes.
+const TRAVELS: f64 = 1.0;
 /// The packages under way of the fastest unit, if its results travel while it computes: one that computes, and others that travel.
 const UNDER_WAY: u64 = 3;
 /// The part of the run so far that a package may take. Of the fastest unit: that all of its packages under way may take. And the least
@@ -114,6 +121,8 @@ pub(crate) struct Opening {
     left: Option<u64>,
     /// The units that are called up, and were not yet told.
     called: Vec<UnitId>,
+    /// The packages that are computed, and whose results travel: their units and items, and when they were handed out.
+    travelling: Vec<(UnitId, u64, Duration)>,
 }
 
 /// How fast a unit was lately.
@@ -137,12 +146,15 @@ struct Pace {
     scales: bool,
     /// The items of its longest package.
     most: u64,
-    /// The packages that it has, and their items.
+    /// The packages that it has and has not computed, and their items.
     in_flight: u64,
     ahead: u64,
-    /// When the last package was done.
-    done: Duration,
+    /// When the last package was computed.
+    ended: Duration,
     packages: u64,
+    /// What it was allowed besides the package that it was handed, and in what pieces it has it.
+    allowed: u64,
+    piece: u64,
     is_dropped: bool,
 }
 
@@ -179,8 +191,8 @@ fn is_flat(one: (f64, f64), other: (f64, f64), most_seconds: f64) -> bool {
 /// The last two samples, as items and seconds.
 #[derive(Debug, Clone, Copy, Default)]
 struct Samples {
-    /// Whether the unit has threads that have to wake up.
-    wakes: bool,
+    /// How many threads the unit has. All but one of them have to wake up.
+    threads: u64,
     before: Option<(f64, f64)>,
     last: Option<(f64, f64)>,
 }
@@ -197,14 +209,19 @@ impl Samples {
         if self.is_telling() {
             return 1;
         }
-        let wanted = if self.wakes { WAKING_SAMPLE_SECONDS } else { SAMPLE_SECONDS };
+        let wanted = if self.threads > 1 { WAKING_SAMPLE_SECONDS } else { SAMPLE_SECONDS };
         ((wanted / seconds) as u64).clamp(1, GROWTH) // The cast saturates.
     }
 
     /// Whether the last sample took long enough to say something about the kernel.
     fn is_telling(&self) -> bool {
-        let least = if self.wakes { WAKING_SECONDS } else { TELLING_SECONDS };
+        let least = if self.threads > 1 { WAKING_SECONDS } else { TELLING_SECONDS };
         self.last.is_some_and(|(_, seconds)| seconds >= least)
+    }
+
+    /// Whether the last sample may have been one thread's of several, and took longer than a launch does.
+    fn may_be_one_threads(&self) -> bool {
+        self.threads > 1 && self.last.is_some_and(|(_, seconds)| seconds >= EARLY_SECONDS)
     }
 
     /// Whether the last sample took far longer than it takes to wake the host's threads.
@@ -239,13 +256,14 @@ impl Opening {
             paces: Vec::new(),
             left: None,
             called: Vec::new(),
+            travelling: Vec::new(),
         }
     }
 
-    /// Says that the first unit has threads that have to wake up.
+    /// Says how many threads the first unit has. All but one have to wake up.
     #[must_use]
-    pub(crate) fn waking(mut self) -> Self {
-        self.samples.wakes = true;
+    pub(crate) fn threads(mut self, threads: u64) -> Self {
+        self.samples.threads = threads;
         self
     }
 
@@ -266,11 +284,13 @@ impl Opening {
             let helps = |freight: &Freight| freight.could_help(remaining, 1.0 / per_item);
             self.others.iter().filter(|(_, freight)| helps(freight)).map(|(unit, _)| *unit).collect()
         };
+        let at_best = gross / self.samples.threads.max(1) as f64;
+        let is_early = self.samples.may_be_one_threads() && joining(at_best).len() == self.others.len();
         // Nobody could help even if the rest took as long per item as a sample with all that it cost.
         if joining(gross).is_empty() {
             self.stage = Stage::Alone;
-        } else if is_telling {
-            let called = joining(net);
+        } else if is_early || is_telling {
+            let called = joining(if is_early { at_best } else { net });
             if called.is_empty() {
                 self.stage = Stage::Alone;
                 return;
@@ -286,17 +306,30 @@ impl Opening {
         }
     }
 
+    /// Learns that a package was computed.
+    fn learn(&mut self, computed: &Computed) {
+        self.now = self.now.max(computed.ended);
+        self.pace(computed);
+        if self.stage == Stage::Sampling && computed.unit == self.first {
+            self.samples.add(computed.items, computed.ended.saturating_sub(computed.handed).as_secs_f64());
+            self.decide();
+        }
+    }
+
     /// Learns how fast a unit was lately.
     fn pace(&mut self, computed: &Computed) {
         let is_first = computed.unit == self.first;
         let was_dominant = self.is_dominant(computed.unit);
         let flat_seconds = if was_dominant { FLAT_MOST_SECONDS } else { FIRST_SECONDS };
+        // Nobody computes faster for long than data comes and goes.
+        let most_rate = 1.0 / self.per_item(computed.unit);
         let pace = self.pace_mut(computed.unit);
         pace.leaves(computed.items);
-        // While the package before was under way, this one had to wait.
-        let seconds = computed.done.saturating_sub(pace.done.max(computed.handed)).as_secs_f64();
+        // While the package before was under way, or inputs were, this one had to wait.
+        let began = computed.handed.max(pace.ended);
+        let seconds = computed.ended.saturating_sub(began).as_secs_f64();
         if seconds > 0.0 && computed.items > 0 {
-            pace.rate = Some(computed.items as f64 / seconds);
+            pace.rate = Some((computed.items as f64 / seconds).min(most_rate));
             let this = (computed.items as f64, seconds);
             let flat = pace.last.filter(|(items, took)| is_flat((*items as f64, *took), this, flat_seconds));
             pace.is_flat = flat.is_some();
@@ -314,7 +347,7 @@ impl Opening {
             pace.most = pace.most.max(computed.items);
             pace.best = pace.best.max(computed.items as f64 / seconds);
         }
-        pace.done = pace.done.max(computed.done);
+        pace.ended = pace.ended.max(computed.ended);
         pace.packages += 1;
         // Beside a dominant unit nobody waits for it to show that more takes it longer.
         if self.is_dominant(computed.unit) {
@@ -378,15 +411,46 @@ impl Opening {
         }
     }
 
+    /// The seconds per item that results, or inputs, take to travel at least.
+    fn per_item(&self, unit: UnitId) -> f64 {
+        self.others.iter().find(|(other, _)| *other == unit).map_or(0.0, |(_, freight)| freight.per_item)
+    }
+
     /// The length of the next package of a unit, while several take part.
     fn together(&mut self, unit: UnitId, remaining: u64) -> Option<u64> {
         let pace = self.pace_of(unit);
         if pace.is_dropped {
             return None;
         }
+        if pace.allowed > 0 {
+            let length = pace.piece.min(pace.allowed);
+            self.pace_mut(unit).allowed -= length;
+            return Some(length);
+        }
+        let mut length = self.allowance(unit, pace, remaining)?;
+        // What little it would leave saves less than another package takes.
+        let saved = pace.rate.map_or(0.0, |rate| remaining.saturating_sub(length) as f64 / rate);
+        if self.is_dominant(unit) && saved < pace.least / 2.0 {
+            length = remaining;
+        }
         let is_last = self.units().all(|other| other == unit);
-        // While nobody knows how fast the unit is, one package after the other tells most.
-        if pace.in_flight > 0 && (pace.rate.is_none() || (pace.is_open && !is_last)) {
+        let travel = length as f64 * self.per_item(unit);
+        if !is_last && pace.least > 0.0 && self.inner.overlaps(unit) && travel > pace.least * TRAVELS {
+            let piece = length.div_ceil(UNDER_WAY);
+            let this = self.pace_mut(unit);
+            (this.piece, this.allowed) = (piece, length - piece);
+            length = piece;
+        }
+        Some(length)
+    }
+
+    /// How far a unit may go that asks for a package, while several take part.
+    fn allowance(&mut self, unit: UnitId, pace: Pace, remaining: u64) -> Option<u64> {
+        let is_last = self.units().all(|other| other == unit);
+        // While nobody knows how fast the unit is, one package after the other tells most. The last one waits for its second package only
+        // if the first took so long that others of the same length would be most of the run.
+        let tells = !is_last || (pace.packages == 1 && pace.seconds() > FIRST_SECONDS);
+        if pace.in_flight > 0 && (pace.rate.is_none() || (pace.is_open && tells)) {
             return None;
         }
         let items = |seconds: f64| pace.rate.map_or(0, |rate| (rate * seconds) as u64); // The cast saturates.
@@ -417,9 +481,11 @@ impl Opening {
         if is_last {
             // Nobody waits for it, so that its packages are as long as if it had begun alone. But it has not: what its costs are is a guess.
             let piece = (*self.left.get_or_insert(remaining) / LAST_PACKAGES).max(worth / 2);
-            let most = if self.inner.overlaps(unit) { (remaining / LAST).max(piece) } else { remaining };
+            let part = if pace.is_open { LAST_OPEN } else { LAST };
+            let most = if self.inner.overlaps(unit) { (remaining / part).max(piece) } else { remaining };
             let length = self.inner.next(unit, remaining)?;
-            return Some(if pace.is_flat { remaining } else { length.min(most).max(piece).max(1) });
+            let length = if pace.is_open { most } else { length.min(most).max(piece) };
+            return Some(if pace.is_flat { remaining } else { length.max(1) });
         }
         // Where the work is irregular, what comes may take many times as long as what the unit has shown. The fastest unit, once it is
         // known which that is, may go further: it is not to wait, but it is not to take all that is left either, should the rest be slower.
@@ -471,19 +537,28 @@ impl Policy for Opening {
         self.inner.handed(package, now);
     }
 
+    fn ended(&mut self, computed: &Computed) {
+        self.travelling.push((computed.unit, computed.items, computed.handed));
+        self.learn(computed);
+    }
+
     fn computed(&mut self, computed: &Computed) {
         self.now = self.now.max(computed.done);
         self.inner.computed(computed);
-        self.pace(computed);
-        if self.stage == Stage::Sampling && computed.unit == self.first {
-            self.samples.add(computed.items, computed.done.saturating_sub(computed.handed).as_secs_f64());
-            self.decide();
+        let this = (computed.unit, computed.items, computed.handed);
+        match self.travelling.iter().position(|travelling| *travelling == this) {
+            Some(told) => _ = self.travelling.swap_remove(told),
+            None => self.learn(computed),
         }
     }
 
     fn given_back(&mut self, package: &Package) {
         self.remaining = self.remaining.saturating_add(package.items());
-        self.pace_mut(package.unit()).leaves(package.items());
+        let this = (package.unit(), package.items());
+        match self.travelling.iter().position(|(unit, items, _)| (*unit, *items) == this) {
+            Some(told) => _ = self.travelling.swap_remove(told),
+            None => self.pace_mut(package.unit()).leaves(package.items()),
+        }
         self.inner.given_back(package);
     }
 
@@ -502,6 +577,9 @@ impl Policy for Opening {
     }
 }
 
+#[cfg(test)]
+#[path = "opening_simulated.rs"]
+mod simulated;
 #[cfg(test)]
 #[path = "opening_tests.rs"]
 mod tests;

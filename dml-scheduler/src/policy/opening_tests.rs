@@ -1,11 +1,10 @@
-//! Tests of the opening: what it decides package by package, and whole runs by simulated devices.
+//! Tests of the opening: what it decides, package by package.
 
 use super::*;
-use crate::policy::Prior;
 use crate::{Assignment, Splitter};
 
-const HOST: UnitId = UnitId(0);
-const OTHER: UnitId = UnitId(1);
+pub(super) const HOST: UnitId = UnitId(0);
+pub(super) const OTHER: UnitId = UnitId(1);
 
 fn splitter(work: u64, other: Freight) -> Splitter {
     let inner = Calibrated::new(work, 1, &[None, None]).unwrap();
@@ -81,10 +80,11 @@ fn whose_threads_wake_up_has_longer_samples() {
         let inner = Calibrated::new(1 << 20, 1, &[None, None]).unwrap();
         let freight = Freight { setup: 1e-3, per_item: 0.0 };
         let opening = Opening::new(inner, 1 << 20, HOST, vec![(OTHER, freight)]);
-        let mut policy = if wakes { opening.waking() } else { opening };
+        let mut policy = opening.threads(if wakes { 2 } else { 1 });
         let mut sizes = Vec::new();
-        for micros in [40, 70] {
-            sizes.push(policy.next(HOST, 1 << 19).unwrap());
+        for micros in [39, 70] {
+            // Of so few, even two threads would not need help, if the sample was one thread's.
+            sizes.push(policy.next(HOST, 400).unwrap());
             let package = Package::new(0..sizes[sizes.len() - 1], HOST, 0);
             let end = Duration::from_micros(micros);
             policy.computed(&Computed::new(&package, Duration::ZERO, Duration::ZERO, end, end));
@@ -263,8 +263,8 @@ fn what_the_fastest_unit_has_under_way_is_bound() {
 fn a_unit_that_may_be_slow_leaps_no_further_than_its_part_of_the_rest() {
     // It does a little of what the host does, and of its first millisecond nobody knows how much was its launch.
     let host = (HOST, 1 << 17, 1000);
-    let mut policy = together(1 << 20, &[host, (OTHER, 5000, 900), host]);
-    assert_eq!(policy.next(OTHER, 50_000), Some(2033));
+    let mut policy = together(1 << 20, &[host, (OTHER, 10_000, 900), host]);
+    assert_eq!(policy.next(OTHER, 50_000), Some(3907));
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn only_the_first_units_packages_are_samples() {
 #[test]
 fn two_samples_tell_what_items_cost_where_both_grew() {
     let per_item = |before: (f64, f64), last: (f64, f64)| {
-        let samples = Samples { wakes: false, before: Some(before), last: Some(last) };
+        let samples = Samples { threads: 1, before: Some(before), last: Some(last) };
         samples.seconds_per_item().unwrap()
     };
     let (gross, net) = per_item((100.0, 1e-4), (300.0, 2e-4));
@@ -450,261 +450,6 @@ fn only_a_first_unit_that_leaves_its_run_calls_the_others_up() {
     assert_eq!(called(opening().at_once(), OTHER), []);
 }
 
-/// A unit as it is. Times in seconds.
-#[derive(Clone, Copy)]
-struct Truth {
-    /// How many times as fast it computes as the kernel's costs say.
-    speed: f64,
-    /// What a package costs besides its items, one after the other.
-    launch: &'static [f64],
-    /// What passes until its first package begins, and until a later one does.
-    prepare: [f64; 2],
-    /// The least time that computing takes.
-    latency: f64,
-    /// What results take to travel, while others are computed: of a package, and of an item.
-    travel: [f64; 2],
-    /// How many packages it has under way.
-    depth: usize,
-    /// How many threads it has. One of them computes alone what takes it no longer than [`ALONE`], once it knows that, and then nobody
-    /// has to wake up.
-    threads: f64,
-}
-
-/// The most seconds for which a thread of the host wakes no other.
-const ALONE: f64 = 20e-6;
-
-const CPU: Truth = Truth {
-    speed: 1.0,
-    launch: &[5e-6],
-    prepare: [0.0; 2],
-    latency: 0.0,
-    travel: [0.0; 2],
-    depth: 1,
-    threads: 1.0,
-};
-const WORKER: Truth = Truth { launch: &[50e-6], prepare: [100e-6, 0.0], depth: 3, ..CPU };
-const GPU: Truth = Truth { speed: 70.0, ..WORKER };
-
-/// What is computed, by whom.
-struct Simulation<'a> {
-    items: u64,
-    /// The least items of a package.
-    local_size: u64,
-    /// The seconds of the first unit for an item at a place from 0 to 1.
-    cost: &'a dyn Fn(f64) -> f64,
-    units: [Truth; 2],
-    /// How it begins.
-    begins: Begins,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Begins {
-    /// With the first unit, and nothing known.
-    Opening,
-    /// As that, but with all units at once: the run touches much memory.
-    AtOnce,
-    /// With both units, and nothing known.
-    Both,
-    /// With both units, of which these rates are known.
-    Known([Prior; 2]),
-}
-
-/// A package that is under way.
-struct UnderWay {
-    package: Package,
-    handed: f64,
-    begun: f64,
-    ended: f64,
-    done: f64,
-}
-
-impl Simulation<'_> {
-    const STEPS: usize = 10_000;
-
-    /// The seconds of all items up to each of the places in between.
-    fn sums(&self) -> Vec<f64> {
-        let step = |step: usize| (self.cost)((step as f64 + 0.5) / Self::STEPS as f64);
-        let each = self.items as f64 / Self::STEPS as f64;
-        let sums = (0..Self::STEPS).scan(0.0, |sum, place| {
-            *sum += step(place) * each;
-            Some(*sum)
-        });
-        [0.0].into_iter().chain(sums).collect()
-    }
-
-    /// The seconds that the run takes with nothing known, and what each unit takes alone, all in one package or in fourteen.
-    fn run(&self) -> (f64, [f64; 2]) {
-        let sums = self.sums();
-        let up_to = |item: u64| {
-            let place = item as f64 / self.items as f64 * Self::STEPS as f64;
-            let step = (place as usize).min(Self::STEPS - 1);
-            sums[step] + (sums[step + 1] - sums[step]) * (place - step as f64)
-        };
-        let freight = Freight { setup: 150e-6, per_item: self.units[1].travel[1] };
-        let priors = match self.begins {
-            Begins::Known(priors) => priors.map(Some),
-            _ => [None, None],
-        };
-        let inner = Calibrated::new(self.items, self.local_size, &priors).unwrap();
-        let overlapping = [HOST, OTHER].into_iter().filter(|unit| self.units[unit.0].depth > 1);
-        let inner = inner.overlapping(overlapping);
-        let policy: Box<dyn Policy> = match self.begins {
-            Begins::Opening | Begins::AtOnce => {
-                let mut opening = Opening::new(inner, self.items, HOST, vec![(OTHER, freight)]);
-                opening = if self.units[0].threads > 1.0 { opening.waking() } else { opening };
-                Box::new(if self.begins == Begins::AtOnce { opening.at_once() } else { opening })
-            }
-            _ => Box::new(inner),
-        };
-        let mut splitter = Splitter::new(policy, 2, self.items, self.local_size).unwrap();
-        if self.begins == Begins::Opening {
-            splitter.bench(OTHER);
-        }
-        let (mut queues, mut packages) = ([Vec::new(), Vec::new()], [0_usize; 2]);
-        let (mut now, mut free, mut travels, mut called): (f64, [f64; 2], [f64; 2], f64) = Default::default();
-        let at = Duration::from_secs_f64;
-        loop {
-            for (unit, truth) in self.units.iter().enumerate() {
-                while queues[unit].len() < truth.depth {
-                    let Assignment::Package(package) = splitter.assign_at(UnitId(unit), at(now)) else {
-                        break;
-                    };
-                    let prepared = match packages[unit] {
-                        0 => now.max(called) + truth.prepare[0],
-                        _ => now + truth.prepare[1],
-                    };
-                    let begun = free[unit].max(prepared);
-                    let computing = (up_to(package.end()) - up_to(package.start())) / truth.speed;
-                    let alone = computing * truth.threads;
-                    let ended = begun
-                        + if truth.threads > 1.0 && alone < ALONE {
-                            alone
-                        } else {
-                            truth.launch[packages[unit] % truth.launch.len()] + computing.max(truth.latency)
-                        };
-                    let done =
-                        ended.max(travels[unit]) + truth.travel[0] + truth.travel[1] * package.items() as f64;
-                    (free[unit], travels[unit]) = (ended, done);
-                    packages[unit] += 1;
-                    queues[unit].push(UnderWay { package, handed: now, begun, ended, done });
-                }
-            }
-            let next = (0..2).filter_map(|unit| Some((unit, queues[unit].first()?.done)));
-            let Some((unit, _)) = next.min_by(|a, b| a.1.total_cmp(&b.1)) else { break };
-            let UnderWay { package, handed, begun, ended, done } = queues[unit].remove(0);
-            now = done;
-            let computed = Computed::new(&package, at(handed), at(begun), at(ended), at(done));
-            splitter.complete_with(&package, computed).unwrap();
-            if !splitter.called_up().is_empty() {
-                called = now;
-            }
-        }
-        assert!(splitter.is_finished());
-        let alone = self.units.map(|truth| {
-            let computing = (sums[Self::STEPS] / truth.speed).max(truth.latency);
-            let travel = truth.travel[1] * self.items as f64;
-            let overlapped = if truth.depth > 1 {
-                computing.max(travel) + computing.min(travel) / 14.0
-            } else {
-                computing
-            };
-            truth.prepare[0] + truth.launch[0] + overlapped + truth.travel[0]
-        });
-        (now, alone)
-    }
-
-    /// The seconds that the run takes, by those that the faster of the two takes alone.
-    fn ratio(&self) -> f64 {
-        let (seconds, [one, other]) = self.run();
-        seconds / one.min(other)
-    }
-}
-
-fn simulate(items: u64, cost: impl Fn(f64) -> f64, other: &Truth) -> f64 {
-    Simulation { items, local_size: 1, cost: &cost, units: [CPU, *other], begins: Begins::Opening }.ratio()
-}
-
-#[test]
-fn an_irregular_kernel_of_which_nothing_is_known_is_computed_by_all() {
-    let edge = |cheap: f64| move |place: f64| if (0.2..0.8).contains(&place) { 1e-6 } else { 1e-6 * cheap };
-    for (name, ratio) in [
-        ("constant", simulate(1 << 20, |_| 1e-6, &WORKER)),
-        ("cheap edges", simulate(1 << 20, edge(0.1), &WORKER)),
-        ("very cheap edges", simulate(1 << 20, edge(0.005), &WORKER)),
-        ("rising", simulate(1 << 20, |place| 1e-6 * place, &WORKER)),
-        ("falling", simulate(1 << 20, |place| 1e-6 * (1.0 - place), &WORKER)),
-        ("short", simulate(1 << 14, edge(0.1), &WORKER)),
-    ] {
-        println!("two equal cores, {name}: {ratio:.3}");
-        assert!(ratio < 0.56, "two equal cores, {name}: {ratio:.3}");
-    }
-    // What the processor's samples and the first packages take counts the more, the shorter the run is.
-    for (name, ratio, most) in [
-        ("constant", simulate(1 << 20, |_| 1e-6, &GPU), 1.2),
-        ("cheap edges", simulate(1 << 20, edge(0.1), &GPU), 1.2),
-        ("rising", simulate(1 << 20, |place| 1e-6 * place, &GPU), 1.4),
-        ("constant, 4 ms", simulate(1 << 18, |_| 1e-6, &GPU), 1.4),
-        ("rising, 2 ms", simulate(1 << 18, |place| 1e-6 * place, &GPU), 1.8),
-        ("constant, 1 ms", simulate(1 << 16, |_| 1e-6, &GPU), 1.8),
-    ] {
-        println!("a GPU of 70 times the processor, {name}: {ratio:.3}");
-        assert!(ratio < most, "a GPU of 70 times the processor, {name}: {ratio:.3}");
-    }
-}
-
-/// Sixteen cores whose threads take their time to wake up, and a GPU whose first package waits for inputs, as measured.
-const CORES: Truth = Truth { launch: &[120e-6, 45e-6, 65e-6, 30e-6, 50e-6, 90e-6], threads: 16.0, ..CPU };
-const LARGE_GPU: Truth = Truth {
-    speed: 70.0,
-    launch: &[5e-6],
-    prepare: [260e-6, 50e-6],
-    latency: 20e-6,
-    travel: [40e-6, 0.0],
-    depth: 3,
-    threads: 1.0,
-};
-
-/// With the costs of the workloads on an H200 beside 16 cores. In a run of a millisecond the samples and the first packages are most of it.
-#[test]
-fn a_large_gpu_of_which_nothing_is_known_is_not_kept_from_its_work() {
-    let mandelbrot = |place: f64| if (0.15..0.85).contains(&place) { 45e-9 } else { 5e-9 };
-    let constant = |cost: f64| move |_: f64| cost;
-    let gpu = |speed: f64, latency: f64, per_item: f64| Truth {
-        speed,
-        latency,
-        travel: [LARGE_GPU.travel[0], per_item],
-        ..LARGE_GPU
-    };
-    type Row<'a> = (&'a str, u64, u64, &'a dyn Fn(f64) -> f64, Truth, f64);
-    let rows: [Row<'_>; 16] = [
-        ("mandelbrot 2M", 1 << 21, 256, &mandelbrot, gpu(90.0, 110e-6, 0.3e-9), 2.8),
-        ("mandelbrot 16M", 1 << 24, 256, &mandelbrot, gpu(90.0, 110e-6, 0.3e-9), 1.5),
-        ("mandelbrot 70M", 70_300_000, 256, &mandelbrot, gpu(90.0, 110e-6, 0.3e-9), 1.3),
-        ("gaussian 262k", 1 << 18, 128, &constant(100e-9), gpu(25.0, 140e-6, 0.1e-9), 1.7),
-        ("gaussian 2M", 1 << 21, 128, &constant(100e-9), gpu(25.0, 140e-6, 0.1e-9), 1.15),
-        ("nbody 32k", 32_768, 64, &constant(16e-6), gpu(500.0, 1.1e-3, 1e-9), 5.0),
-        ("ray 2M", 1 << 21, 128, &constant(25e-9), gpu(160.0, 50e-6, 0.1e-9), 2.3),
-        ("ray 9M", 9_437_184, 128, &constant(25e-9), gpu(160.0, 50e-6, 0.1e-9), 1.6),
-        ("rap 262k", 1 << 18, 128, &constant(250e-9), gpu(33.0, 400e-6, 0.1e-9), 1.85),
-        ("rap 500k", 500_000, 128, &constant(250e-9), gpu(33.0, 400e-6, 0.1e-9), 1.35),
-        ("taylor 1M", 1_000_000, 64, &constant(100e-9), gpu(170.0, 80e-6, 0.3e-9), 2.0),
-        ("saxpy 2M", 1 << 21, 128, &constant(0.08e-9), gpu(1.0, 20e-6, 0.2e-9), 1.15),
-        ("saxpy 16M", 1 << 24, 128, &constant(0.08e-9), gpu(1.0, 20e-6, 0.2e-9), 1.15),
-        ("saxpy 100M", 100_000_000, 128, &constant(0.11e-9), gpu(1.0, 20e-6, 0.2e-9), 1.0),
-        ("binomial 4k", 4096, 1, &constant(7e-6), gpu(70.0, 40e-6, 1e-9), 2.0),
-        ("binomial 32k", 32_768, 1, &constant(7e-6), gpu(70.0, 40e-6, 1e-9), 1.25),
-    ];
-    for (name, items, local_size, cost, gpu, most) in rows {
-        // So much memory is touched that the lineup lets both begin.
-        let begins = if name == "saxpy 100M" { Begins::AtOnce } else { Begins::Opening };
-        let simulation = Simulation { items, local_size, cost, units: [CORES, gpu], begins };
-        let (seconds, alone) = simulation.run();
-        let ratio = seconds / alone[0].min(alone[1]);
-        println!("{name}: alone {:.3} and {:.3} ms, ratio {ratio:.3}", alone[0] * 1e3, alone[1] * 1e3);
-        assert!(ratio < most, "{name}: {ratio:.3}, alone {alone:?}");
-    }
-}
-
 #[test]
 fn where_the_first_unit_fails_the_others_take_over() {
     let mut splitter = splitter(1000, Freight { setup: 1.0, per_item: 0.0 });
@@ -718,27 +463,186 @@ fn where_the_first_unit_fails_the_others_take_over() {
     }
 }
 
-/// Two GPUs that take 9 ms for any package of nbody, and 64 ms for all of it.
+/// A package of a unit with these items, times in microseconds: handed out, begun, ended and done.
+fn told(unit: UnitId, items: u64, index: u64, micros: [u64; 4]) -> (Package, Computed) {
+    let package = Package::new(0..items, unit, index);
+    let [handed, begun, ended, done] = micros.map(Duration::from_micros);
+    let computed = Computed::new(&package, handed, begun, ended, done);
+    (package, computed)
+}
+
+/// Sixteen threads, of which one may have computed the sample. Another unit that would help all of them is called at once, and not
+/// after a second sample.
 #[test]
-fn two_gpus_whose_latency_is_long_share_a_kernel() {
-    let latent = |latency: f64| Truth { speed: 1.0, latency, ..LARGE_GPU };
-    let mandelbrot = |place: f64| if (0.15..0.85).contains(&place) { 0.5e-9 } else { 0.06e-9 };
-    let constant = |cost: f64| move |_: f64| cost;
-    type Row<'a> = (&'a str, u64, &'a dyn Fn(f64) -> f64, Truth, f64, f64);
-    // The last two: the most that the run may take of one GPU's time, with nothing known and with what is learned.
-    let rows: [Row<'_>; 4] = [
-        ("nbody 262k", 1 << 18, &constant(0.24e-6), latent(8.8e-3), 1.25, 0.6),
-        ("nbody 32k", 1 << 15, &constant(0.03e-6), latent(1.1e-3), 6.5, 1.05),
-        ("mandelbrot 70M", 70_300_000, &mandelbrot, latent(0.11e-3), 0.58, 0.56),
-        ("gaussian 16M", 1 << 24, &constant(4e-9), latent(0.14e-3), 0.54, 0.53),
-    ];
-    for (name, items, cost, gpu, most_unknown, most_known) in rows {
-        let simulation = Simulation { items, local_size: 64, cost, units: [gpu, gpu], begins: Begins::Both };
-        let (unknown, alone) = simulation.run();
-        let prior = Prior::measured(items as f64 / alone[0], Duration::from_secs_f64(gpu.latency));
-        let (known, _) = Simulation { begins: Begins::Known([prior; 2]), ..simulation }.run();
-        let (unknown, known) = (unknown / alone[0], known / alone[0]);
-        println!("{name}: alone {:.3} ms, ratio {unknown:.3}, known {known:.3}", alone[0] * 1e3);
-        assert!(unknown < most_unknown && known < most_known, "{name}: {unknown:.3}, known {known:.3}");
+fn who_would_help_even_if_all_threads_were_as_fast_as_one_is_called_at_once() {
+    let called = |items: u64, micros: u64, threads: u64| {
+        let inner = Calibrated::new(1 << 30, 1, &[None, None]).unwrap();
+        let freight = Freight { setup: 1e-3, per_item: 0.0 };
+        let mut policy = Opening::new(inner, 1 << 30, HOST, vec![(OTHER, freight)]).threads(threads);
+        assert_eq!(policy.next(HOST, items), Some(1));
+        policy.computed(&told(HOST, 1, 0, [0, 0, micros, micros]).1);
+        policy.call_up()
+    };
+    // The rest takes one thread 40 ms, and sixteen 2.5: less than 1.7 would not be worth it.
+    assert_eq!(called(1000, 40, 16), [OTHER]);
+    assert_eq!(called(600, 40, 16), [], "1.5 ms");
+    assert_eq!(called(1000, 39, 16), [], "it may have been a launch");
+    assert_eq!(called(1000, 40, 1), [], "one thread alone wakes nobody, and its second sample is as short");
+}
+
+/// Of two that could be called up, the second one moves its data too slowly to help sixteen threads. A longer sample decides.
+#[test]
+fn nobody_is_called_at_once_where_another_would_be_left_out_for_it() {
+    let inner = Calibrated::new(1 << 30, 1, &[None; 3]).unwrap();
+    let third = UnitId(2);
+    let freight = |per_item: f64| Freight { setup: 1e-4, per_item };
+    let others = vec![(OTHER, freight(0.0)), (third, freight(10e-6))];
+    let mut policy = Opening::new(inner, 1 << 30, HOST, others).threads(16);
+    assert_eq!(policy.next(HOST, 1 << 20), Some(1));
+    policy.computed(&told(HOST, 1, 0, [0, 0, 50, 50]).1);
+    assert_eq!(policy.call_up(), []);
+    assert!(policy.next(HOST, 1 << 20).is_some());
+    policy.computed(&told(HOST, 1, 1, [50, 50, 150, 150]).1);
+    assert_eq!(policy.call_up(), [OTHER, third]);
+}
+
+#[test]
+fn what_a_package_shows_is_learned_when_it_ends_and_not_again_when_it_is_done() {
+    let host = (HOST, 1 << 17, 1000);
+    let mut policy = together(1 << 20, &[host, host]);
+    let (package, computed) = told(OTHER, 3000, 5, [2000, 2000, 3000, 9000]);
+    policy.handed(&package, computed.handed);
+    policy.ended(&computed);
+    let pace = policy.pace_of(OTHER);
+    assert_eq!((pace.packages, pace.in_flight, pace.ahead), (1, 0, 0));
+    assert_eq!(pace.rate.map(f64::round), Some(3e6), "three thousand in a millisecond");
+    assert_eq!(policy.now, Duration::from_micros(3000));
+    policy.handed(&told(OTHER, 3000, 6, [3000; 4]).0, Duration::from_micros(3000));
+    policy.computed(&computed);
+    let pace = policy.pace_of(OTHER);
+    assert_eq!((pace.packages, pace.in_flight, pace.ahead), (1, 1, 3000), "the second one is under way");
+    assert_eq!(policy.now, Duration::from_micros(9000));
+    assert_eq!(
+        policy.inner.costs()[1],
+        Duration::from_millis(6),
+        "what divides the rest learns of the way back"
+    );
+    // Another unit's package of as many items, handed out at the same time, is another one.
+    policy.ended(&computed);
+    policy.computed(&Computed { unit: HOST, ..computed.clone() });
+    assert_eq!(policy.pace_of(HOST).packages, 3);
+    policy.computed(&Computed { handed: Duration::from_micros(2500), ..computed });
+    assert_eq!(policy.pace_of(OTHER).packages, 3, "so is one that was handed out later");
+}
+
+#[test]
+fn a_package_that_comes_back_after_its_end_is_under_way_no_more() {
+    let host = (HOST, 1 << 17, 1000);
+    let mut policy = together(1 << 20, &[host, host]);
+    let (package, computed) = told(OTHER, 3000, 5, [2000, 2000, 3000, 3000]);
+    let (second, _) = told(OTHER, 500, 6, [2000; 4]);
+    policy.handed(&package, computed.handed);
+    policy.handed(&second, computed.handed);
+    policy.ended(&computed);
+    policy.given_back(&package);
+    assert_eq!((policy.pace_of(OTHER).in_flight, policy.pace_of(OTHER).ahead), (1, 500));
+    policy.given_back(&second);
+    assert_eq!((policy.pace_of(OTHER).in_flight, policy.pace_of(OTHER).ahead), (0, 0));
+    policy.computed(&computed);
+    assert_eq!(policy.pace_of(OTHER).packages, 2, "nobody was told of this one");
+}
+
+/// The first unit's results may travel, too: two GPUs.
+#[test]
+fn a_sample_counts_when_it_ends() {
+    let inner = Calibrated::new(1 << 20, 1, &[None, None]).unwrap();
+    let freight = Freight { setup: 1e-3, per_item: 0.0 };
+    let mut policy = Opening::new(inner, 1 << 20, HOST, vec![(OTHER, freight)]).threads(1);
+    assert_eq!(policy.next(HOST, 1 << 20), Some(1));
+    let (package, computed) = told(HOST, 1, 0, [0, 0, 2000, 5000]);
+    policy.handed(&package, computed.handed);
+    policy.ended(&computed);
+    assert_eq!(policy.call_up(), [OTHER], "two milliseconds of one item");
+    policy.computed(&computed);
+    assert_eq!(policy.samples.before, None, "it is no second sample");
+}
+
+#[test]
+fn no_unit_computes_faster_than_its_data_moves() {
+    let inner = Calibrated::new(1 << 30, 1, &[None, None]).unwrap();
+    let freight = Freight { setup: 1e-4, per_item: 1e-6 };
+    let mut policy = Opening::new(inner, 1 << 30, HOST, vec![(OTHER, freight)]).at_once();
+    policy.ended(&told(OTHER, 10_000, 0, [0, 0, 1000, 1000]).1);
+    assert_eq!(policy.pace_of(OTHER).rate.map(f64::round), Some(1e6), "and not ten");
+    policy.ended(&told(HOST, 10_000, 1, [0, 0, 1000, 1000]).1);
+    assert_eq!(policy.pace_of(HOST).rate.map(f64::round), Some(1e7), "nothing of the host's moves");
+}
+
+/// A GPU that does 90% of all would leave the host a rest that it computes itself in less time than its next launch.
+#[test]
+fn a_dominant_unit_leaves_nothing_that_takes_it_less_than_half_a_package() {
+    let host = (HOST, 1_000, 1000);
+    let gpu = [(OTHER, 8_000, 1000), (OTHER, 9_000, 1000)];
+    let next = |remaining: u64| {
+        let mut policy = together(1 << 20, &[vec![host; 6], gpu.to_vec()].concat());
+        assert!(policy.is_dominant(OTHER));
+        policy.next(OTHER, remaining).unwrap()
+    };
+    // Of 40,000 it leaves 10%: at its 9,000 in a millisecond less than a half of one.
+    assert_eq!(next(40_000), 40_000);
+    assert!(next(60_000) < 60_000);
+    // Who does not do nearly all leaves their part to the others.
+    let mut equal = together(1 << 20, &[(HOST, 9_000, 1000), gpu[0], (HOST, 9_000, 1000), gpu[1]]);
+    assert!(equal.next(OTHER, 3_000) < Some(3_000));
+}
+
+/// Results that take longer to travel than the shortest package took travel while the next third computes.
+#[test]
+fn what_a_unit_may_compute_has_three_packages_where_its_results_take_long() {
+    let policy = |per_item: f64| {
+        let inner = Calibrated::new(1 << 30, 1, &[None, None]).unwrap().overlapping([OTHER]);
+        let others = vec![(OTHER, Freight { setup: 1e-4, per_item })];
+        let mut policy = Opening::new(inner, 1 << 30, HOST, others).at_once();
+        for (unit, items, index) in [(HOST, 10, 0), (OTHER, 10_000, 1), (HOST, 10, 2)] {
+            policy.computed(&told(unit, items, index, [0, 0, 100, 100]).1);
+        }
+        policy
+    };
+    let whole = policy(1e-9).next(OTHER, 30_000).unwrap();
+    let mut travelling = policy(10e-9);
+    let mut lengths = Vec::new();
+    for index in 5..8 {
+        lengths.push(travelling.next(OTHER, 30_000).expect("though the one before is under way"));
+        travelling
+            .handed(&told(OTHER, lengths[lengths.len() - 1], index, [200; 4]).0, Duration::from_micros(200));
     }
+    assert_eq!(lengths.iter().sum::<u64>(), whole);
+    assert_eq!(lengths, [whole.div_ceil(3), whole.div_ceil(3), whole - 2 * whole.div_ceil(3)]);
+    assert_eq!(travelling.next(OTHER, 1 << 20), None, "it has what it was allowed");
+}
+
+/// The last unit that is left waits for its second package alone, and only if the first took so long that it may be most of the run.
+#[test]
+fn the_last_unit_that_is_left_takes_a_third_at_a_time_while_nobody_knows_how_fast_it_is() {
+    let policy = |micros: u64| {
+        let mut policy = together(1 << 20, &[(HOST, 1 << 10, 1000), (OTHER, 1 << 10, micros)]);
+        policy.inner = policy.inner.overlapping([OTHER]);
+        policy.retire(HOST);
+        policy.paces[HOST.0].is_dropped = true;
+        policy
+    };
+    let mut quick = policy(90);
+    assert!(quick.pace_of(OTHER).is_open);
+    assert_eq!(quick.next(OTHER, 90_000), Some(30_000));
+    quick.handed(&told(OTHER, 30_000, 7, [2000; 4]).0, Duration::from_micros(2000));
+    assert_eq!(quick.next(OTHER, 60_000), Some(20_000), "it does not wait");
+    let mut long = policy(1100);
+    long.paces[OTHER.0].is_open = true;
+    assert_eq!(long.next(OTHER, 90_000), Some(30_000));
+    long.handed(&told(OTHER, 30_000, 7, [2000; 4]).0, Duration::from_micros(2000));
+    assert_eq!(
+        long.next(OTHER, 60_000),
+        None,
+        "what takes longer than a millisecond says more than a launch"
+    );
 }

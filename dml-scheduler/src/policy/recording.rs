@@ -183,7 +183,7 @@ mod tests {
     fn opening() -> Plan {
         let freight = Freight { setup: 150e-6, per_item: 1.5e-9 };
         let opening =
-            Opens { first: UnitId(0), others: vec![(UnitId(1), freight)], at_once: false, wakes: true };
+            Opens { first: UnitId(0), others: vec![(UnitId(1), freight)], at_once: false, threads: 16 };
         Plan::Calibrated(Learned {
             priors: vec![
                 None,
@@ -228,7 +228,7 @@ mod tests {
         let text = recording.to_string();
         assert!(text.starts_with(
             "dml decisions 1\nwork 1000000 local 64\nunit u0 cpu\nunit u1 opencl:0 of a kind\nunit u2 offload:0\n\
-             policy calibrated\nprior u1 power 0.3\nprior u2 measured 1000000 2500\noverlaps u1\nleft_out u2\nopens u0 wakes\n\
+             policy calibrated\nprior u1 power 0.3\nprior u2 measured 1000000 2500\noverlaps u1\nleft_out u2\nopens u0 threads 16\n\
              joins u1 0.00015 0.0000000015\ndecisions "
         ), "{text}");
         assert!(text.contains("\ncall_up -> u1\n") && text.contains("\ncall_up -> none\n"), "{text}");
@@ -242,8 +242,8 @@ mod tests {
         let text = recorded(opening()).to_string();
         for (known, other) in [
             ("joins u1 0.00015 0.0000000015", "joins u1 0.5 0.0000000015"),
-            ("opens u0 wakes\n", "opens u0 at_once wakes\n"),
-            ("opens u0 wakes\n", "opens u0\n"),
+            ("opens u0 threads 16\n", "opens u0 at_once threads 16\n"),
+            ("opens u0 threads 16\n", "opens u0 threads 1\n"),
             ("policy calibrated", "alone 3"),
         ] {
             assert!(text.contains(known), "{known}");
@@ -311,10 +311,13 @@ mod tests {
             (text.replace("work 1000000", "work -1"), "line 2: \"work -1 local 64\" says nothing".to_owned()),
             (text.replace("overlaps u1", "overlaps u3"), "line 9: \"overlaps u3\" says nothing".to_owned()),
             (
-                text.replace("opens u0 wakes\n", ""),
+                text.replace("opens u0 threads 16\n", ""),
                 "line 11: \"joins u1 0.00015 0.0000000015\" says nothing".to_owned(),
             ),
-            (text.replace("opens u0 wakes", "opens u0 wakes at_once"), "line 11: \"opens u0".to_owned()),
+            (
+                text.replace("opens u0 threads 16", "opens u0 threads 16 at_once"),
+                "line 11: \"opens u0".to_owned(),
+            ),
             (text.replace("policy calibrated", "policy calibrated 1 2 3"), "line 6".to_owned()),
             (
                 "dml decisions 1\nwork 10 local 1\nunit u0 cpu\ndecisions 0\n\n".to_owned(),
@@ -345,7 +348,7 @@ mod tests {
         for (text, fact) in [
             (&calibrated, "work 1000000 local 64"),
             (&calibrated, "policy calibrated"),
-            (&calibrated, "opens u0 wakes"),
+            (&calibrated, "opens u0 threads 16"),
             (&calibrated, "decisions "),
             (&alone, "alone 5"),
         ] {
@@ -383,7 +386,7 @@ mod tests {
             rate in any::<f64>(), launch in any::<u64>(), setup in any::<f64>(), per_item in any::<f64>(),
         ) {
             let freight = Freight { setup, per_item };
-            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, wakes: false };
+            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, threads: 1 };
             let priors = vec![
                 Some(Prior::measured(rate, Duration::from_nanos(launch))), Some(Prior::of_power(rate)), None,
             ];

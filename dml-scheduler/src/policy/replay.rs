@@ -4,8 +4,9 @@
 //!   next u0 1000 -> 128                            set_aside 1000 u0 u1 -> 600 400
 //!   next u1 872 -> none                            set_aside 1000 u0 u1 -> none
 //!   handed 0 u0 0..128 at 1500                     given_back 0 u0 0..128
-//!   computed u0 128 at 1500 2000 9000 9500         retire u1
-//!   call_up -> u1 u2                               call_up -> none
+//!   ended u0 128 at 1500 2000 9000                 retire u1
+//!   computed u0 128 at 1500 2000 9000 9500         call_up -> none
+//!   call_up -> u1 u2
 //! ```
 //! Times are nanoseconds from the start of the run: when the package was handed out, begun, ended and done.
 
@@ -29,6 +30,8 @@ pub enum Decision {
     SetAside(u64, Vec<UnitId>, Option<Vec<u64>>),
     /// A package was handed out, at this time.
     Handed(Package, Duration),
+    /// A package was computed, and its results still travel. When it is done is not known, and stands for its end.
+    Ended(Computed),
     /// A package was computed.
     Computed(Computed),
     /// A package came back.
@@ -51,6 +54,7 @@ impl Decision {
             told => {
                 match told {
                     Self::Handed(package, now) => policy.handed(package, *now),
+                    Self::Ended(computed) => policy.ended(computed),
                     Self::Computed(computed) => policy.computed(computed),
                     Self::GivenBack(package) => policy.given_back(package),
                     Self::Retired(unit) => policy.retire(*unit),
@@ -67,7 +71,7 @@ impl Decision {
             Self::Next(unit, ..) | Self::Retired(unit) => (Some(*unit), [].as_slice()),
             Self::SetAside(_, units, _) | Self::CalledUp(units) => (None, units.as_slice()),
             Self::Handed(package, _) | Self::GivenBack(package) => (Some(package.unit()), [].as_slice()),
-            Self::Computed(computed) => (Some(computed.unit), [].as_slice()),
+            Self::Ended(computed) | Self::Computed(computed) => (Some(computed.unit), [].as_slice()),
         };
         one.into_iter().chain(more.iter().copied())
     }
@@ -146,6 +150,11 @@ impl Policy for Recorded {
         self.note(Decision::Handed(package.clone(), now));
     }
 
+    fn ended(&mut self, computed: &Computed) {
+        self.policy.ended(computed);
+        self.note(Decision::Ended(Computed { done: computed.ended, ..computed.clone() }));
+    }
+
     fn computed(&mut self, computed: &Computed) {
         self.policy.computed(computed);
         self.note(Decision::Computed(computed.clone()));
@@ -218,6 +227,10 @@ impl fmt::Display for Decision {
                 package(f, handed)?;
                 write!(f, " at {}", now.as_nanos())
             }
+            Self::Ended(Computed { unit, items, handed, begun, ended, done: _ }) => {
+                write!(f, "ended {unit} {items} at")?;
+                [handed, begun, ended].iter().try_for_each(|time| write!(f, " {}", time.as_nanos()))
+            }
             Self::Computed(computed) => {
                 let Computed { unit, items, handed, begun, ended, done } = computed;
                 write!(f, "computed {unit} {items} at")?;
@@ -272,11 +285,18 @@ fn parse(words: &[&str]) -> Option<Decision> {
         ["handed", index, who, range, "at", now] => {
             Decision::Handed(package(index, who, range)?, nanos(now)?)
         }
-        ["computed", who, items, "at", times @ ..] => {
+        [what @ ("ended" | "computed"), who, items, "at", times @ ..] => {
             let times = times.iter().map(|time| nanos(time)).collect::<Option<Vec<_>>>()?;
-            let [handed, begun, ended, done] = times[..] else { return None };
             let (unit, items) = (unit(who)?, items.parse().ok()?);
-            Decision::Computed(Computed { unit, items, handed, begun, ended, done })
+            match (*what, &times[..]) {
+                ("ended", &[handed, begun, ended]) => {
+                    Decision::Ended(Computed { unit, items, handed, begun, ended, done: ended })
+                }
+                ("computed", &[handed, begun, ended, done]) => {
+                    Decision::Computed(Computed { unit, items, handed, begun, ended, done })
+                }
+                _ => return None,
+            }
         }
         ["given_back", index, who, range] => Decision::GivenBack(package(index, who, range)?),
         ["call_up", "->", "none"] => Decision::CalledUp(Vec::new()),
@@ -327,10 +347,12 @@ mod tests {
                 Assignment::Package(package) => {
                     let begun = now + Duration::from_micros(3);
                     let ended = begun + Duration::from_nanos(package.items() * (unit.0 as u64 + 1) * 100);
+                    let done = ended + Duration::from_micros(2);
+                    splitter.ended(&package, Computed::new(&package, now, begun, ended, done)).unwrap();
                     splitter
-                        .complete_with(&package, Computed::new(&package, now, begun, ended, ended))
+                        .complete_with(&package, Computed::new(&package, now, begun, ended, done))
                         .unwrap();
-                    now = ended;
+                    now = done;
                 }
                 Assignment::Wait | Assignment::NoMore => {}
             }
@@ -350,7 +372,9 @@ mod tests {
     fn a_recorded_run_is_decided_the_same_again() {
         let log = run(Box::new(calibrated()));
         let text = log.to_string();
-        for kind in ["next ", "set_aside ", "handed ", "computed ", "given_back ", "retire ", "call_up "] {
+        for kind in
+            ["next ", "set_aside ", "handed ", "ended ", "computed ", "given_back ", "retire ", "call_up "]
+        {
             assert!(text.lines().any(|line| line.starts_with(kind)), "no {kind}in\n{text}");
         }
         let decisions: Vec<Decision> = text.lines().map(|line| line.parse().unwrap()).collect();
@@ -384,6 +408,8 @@ mod tests {
             "next u0 1 -> -2",
             "handed 0 u0 5..5 at 0",
             "computed u0 1 at 1 2 3",
+            "ended u0 1 at 1 2 3 4",
+            "ended u0 1 at 1 2",
             "retire u",
             "call_up ->",
             "call_up -> 1",
@@ -411,6 +437,9 @@ mod tests {
             (package(), any::<Duration>()).prop_map(|(package, now)| Decision::Handed(package, now)),
             (package(), any::<[Duration; 4]>()).prop_map(|(package, [handed, begun, ended, done])| {
                 Decision::Computed(Computed::new(&package, handed, begun, ended, done))
+            }),
+            (package(), any::<[Duration; 3]>()).prop_map(|(package, [handed, begun, ended])| {
+                Decision::Ended(Computed::new(&package, handed, begun, ended, ended))
             }),
             package().prop_map(Decision::GivenBack),
             prop::collection::vec(unit(), 0..4).prop_map(Decision::CalledUp),

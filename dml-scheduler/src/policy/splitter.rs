@@ -184,6 +184,23 @@ impl Splitter {
         self.complete_with(package, Computed::new(package, now, now, now, now))
     }
 
+    /// Tells the policy that a device has computed a package whose results still travel. The package stays in flight.
+    ///
+    /// Waiting units should ask again: the policy knows more. The unit and the number of items are those of the package, whatever
+    /// `computed` says.
+    ///
+    /// # Errors
+    /// [`NotInFlight`] when no unit has this package; nothing changes.
+    pub fn ended(&mut self, package: &Package, computed: Computed) -> Result<(), NotInFlight> {
+        if self.in_flight.get(&package.index()) != Some(package) {
+            return Err(NotInFlight { package: package.clone() });
+        }
+        let computed = Computed { unit: package.unit(), items: package.items(), ..computed };
+        self.latest = self.latest.max(computed.ended);
+        self.policy.ended(&computed);
+        Ok(())
+    }
+
     /// Records that a package's items are computed, and tells the policy when.
     ///
     /// Waiting units should ask again. The unit and the number of items are those of the package, whatever `computed` says.

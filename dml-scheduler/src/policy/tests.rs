@@ -563,6 +563,11 @@ impl Policy for Listener {
         self.note(format!("handed {package} at {now:?}"));
     }
 
+    fn ended(&mut self, computed: &Computed) {
+        let Computed { unit, items, handed, begun, ended, .. } = computed;
+        self.note(format!("ended {unit} {items} {handed:?} {begun:?} {ended:?}"));
+    }
+
     fn computed(&mut self, computed: &Computed) {
         let Computed { unit, items, handed, begun, ended, done } = computed;
         self.note(format!("computed {unit} {items} {handed:?} {begun:?} {ended:?} {done:?}"));
@@ -586,7 +591,12 @@ fn a_policy_is_told_what_was_cut_computed_and_given_back() {
     let Assignment::Package(first) = splitter.assign_at(UnitId(0), at(3)) else { panic!("no package") };
     let ahead = package(&mut splitter, 0);
     let Assignment::Package(other) = splitter.assign_at(UnitId(1), at(2)) else { panic!("no package") };
+    splitter.ended(&ahead, Computed::new(&other, at(3), at(4), at(5), at(5))).unwrap();
     splitter.complete_with(&ahead, Computed::new(&other, at(3), at(4), at(5), at(7))).unwrap();
+    assert_eq!(
+        splitter.ended(&ahead, Computed::new(&ahead, at(3), at(4), at(5), at(5))).unwrap_err().package,
+        ahead
+    );
     splitter.give_back(&other).unwrap();
     splitter.complete(&first).unwrap();
     assert!(splitter.complete_with(&first, Computed::new(&first, at(3), at(4), at(5), at(9))).is_err());
@@ -598,12 +608,36 @@ fn a_policy_is_told_what_was_cut_computed_and_given_back() {
         "handed package 1 of u0 (items 16..32) at 3ms",
         "next u1 68",
         "handed package 2 of u1 (items 32..48) at 3ms",
+        "ended u0 16 3ms 4ms 5ms",
         "computed u0 16 3ms 4ms 5ms 7ms",
         "given back package 2 of u1 (items 32..48)",
         "computed u0 16 7ms 7ms 7ms 7ms",
         "retire u1",
     ];
     assert_eq!(*notes.lock().unwrap(), expected);
+}
+
+/// It stays in flight until its results are where they belong. Its end is a time like another.
+#[test]
+fn a_package_that_ended_is_in_flight_until_it_is_done() {
+    let told = Listener::default();
+    let notes = std::sync::Arc::clone(&told.0);
+    let mut splitter = Splitter::new(Box::new(told), 2, 100, 1).unwrap();
+    let first = package(&mut splitter, 0);
+    let at = Duration::from_millis;
+    let ended = Computed::new(&first, at(0), at(0), at(5), at(9));
+    splitter.ended(&first, ended.clone()).unwrap();
+    assert_eq!((splitter.completed(), splitter.unassigned(), splitter.is_finished()), (0, 90, false));
+    assert_eq!(package(&mut splitter, 1).range(), 10..20);
+    assert_eq!(notes.lock().unwrap().last().unwrap(), "handed package 1 of u1 (items 10..20) at 5ms");
+    splitter.complete(&first).unwrap();
+    assert_eq!(splitter.completed(), 10);
+    let error = splitter.ended(&first, ended.clone()).unwrap_err();
+    assert_eq!(error.package, first, "it is done");
+    let nobodys = Package::new(20..30, UnitId(1), 2);
+    assert!(splitter.ended(&nobodys, ended.clone()).is_err(), "nobody has it");
+    let others = Package::new(10..20, UnitId(0), 1);
+    assert!(splitter.ended(&others, ended).is_err(), "unit 1 has it");
 }
 
 #[test]

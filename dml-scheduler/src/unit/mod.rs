@@ -227,6 +227,13 @@ impl Unit<'_> {
         })
     }
 
+    /// Tells the commander of a computed package whose results still travel: what it shows decides what the device computes meanwhile.
+    fn ended(&self, journey: &Journey, starter: &dyn Start) {
+        let Journey { package, handed, begun, computed, .. } = journey;
+        let computed = Computed::new(package, *handed, *begun, *computed, *computed);
+        starter.start(&self.commander.ended(package, computed));
+    }
+
     /// Reports a computed package to the application and the commander, and records it in `run`.
     fn complete(&self, journey: Journey, run: &mut UnitRun, starter: &dyn Start) {
         let Journey { package, handed, begun, computed, span } = journey;

@@ -175,6 +175,7 @@ impl Pipeline<'_, '_, '_> {
         if self.flights.is_empty() && self.unit.collects_on().is_none() {
             return self.unit.complete(journey, self.run, self.starter);
         }
+        self.unit.ended(&journey, self.starter);
         // Another thread is worth its while only where there is something to compute meanwhile.
         if self.flights.is_empty() && self.prepared.is_none() {
             match self.unit.commander.next_now(self.unit.id, self.unit.begun) {
