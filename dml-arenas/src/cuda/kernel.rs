@@ -144,9 +144,9 @@ pub(super) struct Part {
     pub(super) grid: [u32; 3],
 }
 
-/// Returns the number of threads in a block along each axis, for a kernel that allows so many in a block, and what the driver is to
-/// launch one after the other: more than one part where the launch has more blocks along an axis than the driver takes. `None` for
-/// more than can be counted.
+/// Returns the number of threads in a block along each axis, for a kernel that allows so many in a block, and the driver's launches.
+/// There are several of these, one after the other, where there are more blocks along an axis than it takes. `None` for more than can
+/// be counted.
 pub(super) fn parts(launch: &Launch, max_local: u64) -> Option<([u32; 3], Vec<Part>)> {
     let is_line = launch.items[1..] == [1, 1] && launch.local[1..].iter().all(|&local| local <= 1);
     let (mut parts, mut threads) = (vec![Part { items: [launch.offset; 2], grid: [1; 3] }], [1; 3]);

@@ -67,8 +67,8 @@ const HOPELESS: f64 = 1.0 / 16.0;
 const LEAST_SECONDS: f64 = 50e-6;
 /// The part of the rest that the fastest unit gets where the rates say that it should wait for the others.
 const SINGLE: f64 = 1.0 / 6.0;
-/// The last unit that is left gets so much of the rest at a time, if its results travel while it computes; more while its packages may be
-/// launches and little else. Its smallest package is so much of what there was when it was left.
+/// The last unit that is left gets so much of the rest at a time, if its results travel while it computes. While its packages may be
+/// launches and little else, it gets more. Its smallest package is so much of what there was when it was left.
 const LAST: u64 = 6;
 const LAST_OPEN: u64 = 3;
 const LAST_PACKAGES: u64 = 12;
