@@ -114,6 +114,10 @@ impl Coexecutor {
     /// fences of its variants, without a limit. The calling thread must not hold a buffer that the kernel writes, nor hold one for
     /// writing that it reads.
     ///
+    /// While nothing is known of a kernel, a GPU or another accelerator may be tried out on it, if its [`Launcher`](dml_core::Launcher)
+    /// [copies](dml_core::Launcher::copies): it computes into memory of its own, as large as what the kernel overwrites, while others compute the same. A run
+    /// that is done before does not wait for it. What the kernel reads is then held for reading until the device has ended.
+    ///
     /// # Errors
     /// [`RunError`]. A failed unit is no error while other units can finish its work; the report names it. A lost
     /// device is no error as long as the results lost with it can be computed again.

@@ -9,19 +9,56 @@
 
 use crate::kernel::KernelError;
 use crate::package::{Package, UnitId};
-use crate::policy::{Assignment, Computed, Splitter};
+use crate::policy::{Assignment, Computed, NotYet, Splitter};
 use crate::running::{Cancel, Within};
-use dml_core::sync::{Arc, Condvar, Mutex};
+use crate::trial::TrialEnd;
+use dml_core::sync::{Arc, Condvar, Mutex, MutexGuard};
 use dml_core::{Acquire, Grants};
-use std::time::Instant;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// How long a thread does not sleep that waits for a trial to begin, and one that waits for its end; and how often each looks then, and later.
+const AWAKE_BEFORE: Duration = Duration::from_micros(30);
+const AWAKE: Duration = Duration::from_millis(2);
+const MOMENT: Duration = Duration::from_micros(5);
+const LATER: Duration = Duration::from_micros(30);
+/// It looks later the longer it has waited: by this part.
+const LATER_PARTS: u32 = 16;
 
 /// Hands out the packages of a run.
 #[derive(Debug)]
 pub(crate) struct Commander {
-    splitter: Mutex<Splitter>,
+    state: Mutex<State>,
     changed: Condvar,
+    /// Wakes the thread that waits for a trial to begin.
+    to_try: Condvar,
     /// How the run is cancelled, if it can be.
     cancel: Option<Arc<Cancel>>,
+    made: Instant,
+}
+
+#[derive(Debug)]
+struct State {
+    splitter: Splitter,
+    trial: TrialState,
+    /// The trial that is to begin.
+    wanted: Option<(UnitId, Range<u64>)>,
+    /// Whether a trial has ended, and nobody has looked who is called up.
+    has_tried: bool,
+}
+
+/// How far the run's trial is.
+#[derive(Debug, Default)]
+enum TrialState {
+    /// There is none, or nobody is to hear of it.
+    #[default]
+    None,
+    /// One of this unit may begin, or has at this time.
+    UnderWay(UnitId, Option<Instant>),
+    /// A package was claimed from it at this time, and is being copied.
+    Claimed(Package, Instant),
+    /// The package is copied, or could not be.
+    Ended(Box<TrialEnd>),
 }
 
 /// What a unit does next.
@@ -33,13 +70,24 @@ pub(crate) enum Next {
     Later,
     /// Something of the unit's own wants its attention.
     CalledBack,
+    /// Let these units begin.
+    Start(Vec<UnitId>),
+    /// Take the end of a trial over.
+    Tried(Box<TrialEnd>),
     /// Stop.
     NoMore,
 }
 
 impl Commander {
     pub(crate) fn new(splitter: Splitter, cancel: Option<Arc<Cancel>>) -> Self {
-        Self { splitter: Mutex::new(splitter), changed: Condvar::new(), cancel }
+        let state = State { splitter, trial: TrialState::None, wanted: None, has_tried: false };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            to_try: Condvar::new(),
+            cancel,
+            made: Instant::now(),
+        }
     }
 
     /// Returns whether the run was cancelled: nobody gets any further package.
@@ -66,28 +114,68 @@ impl Commander {
     /// Returns what a unit with nothing in flight does next. Sleeps while other units hold the rest of the work, which may
     /// come back, and while the unit is not called back.
     pub(crate) fn next(&self, unit: UnitId, begun: Instant, is_called_back: impl Fn() -> bool) -> Next {
-        let mut splitter = self.splitter.lock();
+        let mut state = self.state.lock();
         loop {
             if is_called_back() {
                 return Next::CalledBack;
             }
+            if let Some(end) = state.trial.take_end() {
+                return Next::Tried(end);
+            }
+            if std::mem::take(&mut state.has_tried) {
+                return Next::Start(self.called_up(&mut state));
+            }
             if self.is_cancelled() {
                 return Next::NoMore;
             }
-            match splitter.assign_at(unit, begun.elapsed()) {
+            match state.splitter.assign_at(unit, begun.elapsed()) {
                 Assignment::Package(package) => return Next::Package(package),
                 Assignment::NoMore => return Next::NoMore,
-                Assignment::Wait => splitter = self.changed.wait(splitter),
+                Assignment::Wait => state = self.wait(state),
             }
         }
     }
 
+    /// Waits until there may be something else to do.
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        // Nobody says when the unit has waited long enough for a trial. It is woken late, so at first it does not sleep.
+        match &state.trial {
+            TrialState::UnderWay(_, Some(since)) | TrialState::Claimed(_, since)
+                if since.elapsed() < AWAKE =>
+            {
+                self.spin(state)
+            }
+            TrialState::UnderWay(_, since) => {
+                let later = LATER.max(since.map_or(LATER, |since| since.elapsed() / LATER_PARTS));
+                self.changed.wait_until(state, Instant::now() + later).0
+            }
+            _ => self.changed.wait(state),
+        }
+    }
+
+    /// Lets others have the lock for a moment.
+    fn spin<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        drop(state);
+        let until = Instant::now() + MOMENT;
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        self.state.lock()
+    }
+
     /// Returns what a unit with packages in flight does next.
     pub(crate) fn next_now(&self, unit: UnitId, begun: Instant) -> Next {
+        let mut state = self.state.lock();
+        if let Some(end) = state.trial.take_end() {
+            return Next::Tried(end);
+        }
+        if std::mem::take(&mut state.has_tried) {
+            return Next::Start(self.called_up(&mut state));
+        }
         if self.is_cancelled() {
             return Next::NoMore;
         }
-        match self.splitter.lock().assign_at(unit, begun.elapsed()) {
+        match state.splitter.assign_at(unit, begun.elapsed()) {
             Assignment::Package(package) => Next::Package(package),
             Assignment::NoMore => Next::NoMore,
             Assignment::Wait => Next::Later,
@@ -97,7 +185,7 @@ impl Commander {
     /// Wakes the units that sleep in [`Commander::next`]: one is called back, or the run is cancelled.
     pub(crate) fn call_back(&self) {
         // Whoever has looked, and does not sleep yet, holds the lock.
-        drop(self.splitter.lock());
+        drop(self.state.lock());
         self.changed.notify_all();
     }
 
@@ -108,10 +196,10 @@ impl Commander {
     /// As [`complete`](Self::complete).
     #[must_use]
     pub(crate) fn ended(&self, package: &Package, computed: Computed) -> Vec<UnitId> {
-        let mut splitter = self.splitter.lock();
-        splitter.ended(package, computed).expect("the unit has it");
-        let called = self.called_up(&mut splitter);
-        drop(splitter);
+        let mut state = self.state.lock();
+        state.splitter.ended(package, computed).expect("the unit has it");
+        let called = self.called_up(&mut state);
+        drop(state);
         self.changed.notify_all();
         called
     }
@@ -122,10 +210,10 @@ impl Commander {
     /// When no unit has the package. A unit completes its packages before it retires.
     #[must_use]
     pub(crate) fn complete(&self, package: &Package, computed: Computed) -> Vec<UnitId> {
-        let mut splitter = self.splitter.lock();
-        splitter.complete_with(package, computed).expect("the unit has it");
-        let called = self.called_up(&mut splitter);
-        drop(splitter);
+        let mut state = self.state.lock();
+        state.splitter.complete_with(package, computed).expect("the unit has it");
+        let called = self.called_up(&mut state);
+        drop(state);
         self.changed.notify_all();
         called
     }
@@ -133,17 +221,23 @@ impl Commander {
     /// Retires a unit: the other units get its packages and its share. Returns the units that were left out so far, and are
     /// to begin now.
     pub(crate) fn retire(&self, unit: UnitId) -> Vec<UnitId> {
-        let mut splitter = self.splitter.lock();
-        splitter.retire(unit);
-        let called = self.called_up(&mut splitter);
-        drop(splitter);
+        let mut state = self.state.lock();
+        state.splitter.retire(unit);
+        let called = self.called_up(&mut state);
+        drop(state);
         self.changed.notify_all();
         called
     }
 
     /// The units that are to begin now. A cancelled run starts nobody.
-    fn called_up(&self, splitter: &mut Splitter) -> Vec<UnitId> {
-        if self.is_cancelled() { Vec::new() } else { splitter.called_up() }
+    fn called_up(&self, state: &mut State) -> Vec<UnitId> {
+        if self.is_cancelled() {
+            return Vec::new();
+        }
+        if matches!(state.trial, TrialState::UnderWay(_, None)) && state.wants_trial() {
+            self.to_try.notify_all();
+        }
+        state.splitter.called_up()
     }
 
     /// Reopens a completed package whose results were lost: its items are computed again.
@@ -151,34 +245,177 @@ impl Commander {
     /// # Panics
     /// When the package is not completed. The director reopens each recorded package only once.
     pub(crate) fn reopen(&self, package: &Package) {
-        self.splitter.lock().reopen(package).expect("the unit has computed it");
+        self.state.lock().splitter.reopen(package).expect("the unit has computed it");
         self.changed.notify_all();
+    }
+
+    /// Records that a package claimed from a trial is computed, or takes it back. Returns the units that were left out so far, and are to begin
+    /// now; `None` if its unit has retired, so that others have the package.
+    pub(crate) fn take_over(&self, package: &Package, computed: Option<Computed>) -> Option<Vec<UnitId>> {
+        let mut state = self.state.lock();
+        let taken = match computed {
+            Some(computed) => state.splitter.complete_with(package, computed),
+            None => state.splitter.give_back(package),
+        };
+        let called = taken.ok().map(|()| self.called_up(&mut state));
+        drop(state);
+        self.changed.notify_all();
+        called
+    }
+
+    /// Lets a trial begin, once the policy wants one. Without a thread for it (`is_to_be_had`), the policy is told that there is none.
+    pub(crate) fn begin_trial(&self, unit: UnitId, is_to_be_had: bool) {
+        let mut state = self.state.lock();
+        if is_to_be_had {
+            state.trial = TrialState::UnderWay(unit, None);
+        } else {
+            state.trial = TrialState::None;
+            _ = state.splitter.tried(unit, 0..0, None);
+        }
+    }
+
+    /// Waits until a unit is to be tried out, and returns it with the items; `None` if none is.
+    pub(crate) fn try_out(&self, begun: Instant) -> Option<(UnitId, Range<u64>)> {
+        let mut state = self.state.lock();
+        loop {
+            if !matches!(state.trial, TrialState::UnderWay(..)) || self.is_cancelled() {
+                return None;
+            }
+            match state.asked(begun.elapsed())? {
+                Ok(trial) => return Some(trial),
+                Err(NotYet) if begun.elapsed() < AWAKE_BEFORE => state = self.spin(state),
+                Err(NotYet) => {
+                    let later = LATER.max(begun.elapsed() / LATER_PARTS);
+                    state = self.to_try.wait_until(state, Instant::now() + later).0;
+                }
+            }
+        }
+    }
+
+    /// Tells the policy that a trial has ended, and when, or that it failed. Returns the package that is claimed from it, if the run is not
+    /// over: it is to be copied, and its end [told](Self::end_trial).
+    pub(crate) fn tried(
+        &self,
+        unit: UnitId,
+        items: Range<u64>,
+        times: Option<[Duration; 3]>,
+    ) -> Option<Package> {
+        let mut state = self.state.lock();
+        if !matches!(std::mem::take(&mut state.trial), TrialState::UnderWay(..)) || self.is_cancelled() {
+            return None;
+        }
+        let claimed = state.splitter.tried(unit, items, times);
+        state.has_tried = true;
+        state.trial = match &claimed {
+            Some(package) => TrialState::Claimed(package.clone(), Instant::now()),
+            None => TrialState::None,
+        };
+        drop(state);
+        self.changed.notify_all();
+        claimed
+    }
+
+    /// Tells the run that the package claimed from its trial is copied, or could not be.
+    pub(crate) fn end_trial(&self, end: TrialEnd) {
+        self.state.lock().trial = TrialState::Ended(Box::new(end));
+        self.changed.notify_all();
+    }
+
+    /// Ends a trial that nobody conducts any more. What was claimed from it is given back.
+    pub(crate) fn give_trial_up(&self) {
+        let mut state = self.state.lock();
+        if let TrialState::Claimed(package, _) = &state.trial {
+            let package = package.clone();
+            // Its unit may have retired.
+            _ = state.splitter.give_back(&package);
+            state.trial = TrialState::None;
+        }
+        state.forget_trial();
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Ends the run's trial, because no unit works any more: from now on nothing is claimed from it. Returns its end, if something was.
+    pub(crate) fn settle_trial(&self) -> Option<Box<TrialEnd>> {
+        let mut state = self.state.lock();
+        while matches!(state.trial, TrialState::Claimed(..)) {
+            state = self.changed.wait(state);
+        }
+        state.forget_trial();
+        let end = state.trial.take_end();
+        drop(state);
+        // Early in a run, whoever waits for a trial to begin looks soon, and waking it would take as long as a short run.
+        if self.made.elapsed() > AWAKE {
+            self.to_try.notify_all();
+        }
+        end
     }
 
     /// Lets all units take part that were left out. Returns whether there were any.
     pub(crate) fn call_up_all(&self) -> bool {
-        self.splitter.lock().call_up_all()
+        self.state.lock().splitter.call_up_all()
     }
 
     /// Returns whether the unit is left out, and was not called up.
     pub(crate) fn is_left_out(&self, unit: UnitId) -> bool {
-        self.splitter.lock().is_benched(unit)
+        self.state.lock().splitter.is_benched(unit)
     }
 
     /// Returns whether the unit is still part of the run, and not left out.
     pub(crate) fn is_active(&self, unit: UnitId) -> bool {
-        let splitter = self.splitter.lock();
+        let splitter = &self.state.lock().splitter;
         splitter.is_active(unit) && !splitter.is_benched(unit)
     }
 
     /// The packages that each unit has completed, and their items.
     pub(crate) fn counts(&self) -> Vec<(u64, u64)> {
-        self.splitter.lock().completed_by_unit().collect()
+        self.state.lock().splitter.completed_by_unit().collect()
     }
 
     /// The number of items that no unit computed.
     pub(crate) fn missing(&self) -> u64 {
-        let splitter = self.splitter.lock();
+        let splitter = &self.state.lock().splitter;
         splitter.work() - splitter.completed()
+    }
+}
+
+impl State {
+    /// Lets a trial under way be none, as if it had failed.
+    fn forget_trial(&mut self) {
+        if let TrialState::UnderWay(unit, _) = self.trial {
+            (self.trial, self.wanted) = (TrialState::None, None);
+            _ = self.splitter.tried(unit, 0..0, None);
+        }
+    }
+
+    /// Asks the policy whether a trial is to begin; once it is, that stands until it is [taken](Self::asked).
+    fn wants_trial(&mut self) -> bool {
+        if self.wanted.is_none()
+            && let Some(Ok(trial)) = self.splitter.try_out(Duration::ZERO)
+        {
+            self.wanted = Some(trial);
+        }
+        self.wanted.is_some()
+    }
+
+    /// Asks the policy whether a trial is to begin, and says that it has.
+    fn asked(&mut self, now: Duration) -> Option<Result<(UnitId, Range<u64>), NotYet>> {
+        let asked = self.wanted.take().map_or_else(|| self.splitter.try_out(now), |trial| Some(Ok(trial)));
+        if let Some(Ok((unit, _))) = asked {
+            self.trial = TrialState::UnderWay(unit, Some(Instant::now()));
+        }
+        asked
+    }
+}
+
+impl TrialState {
+    fn take_end(&mut self) -> Option<Box<TrialEnd>> {
+        match std::mem::take(self) {
+            Self::Ended(end) => Some(end),
+            other => {
+                *self = other;
+                None
+            }
+        }
     }
 }

@@ -19,6 +19,7 @@ use crate::package::{Package, UnitId};
 use crate::policy::{Blueprint, Log, PolicySpec, Recording};
 use crate::report::{CalledUp, DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
 use crate::running::Cancel;
+use crate::trial::{self, Lent, Trial};
 use crate::unit::{DEPTH, PUBLISHED_DEPTH, Start, Unit, UnitRun};
 use dml_core::spans::Span;
 use dml_core::sync::{Arc, Mutex};
@@ -132,7 +133,13 @@ impl Prepared {
         };
         let units: Vec<Unit<'_>> = lineup.devices.iter().enumerate().map(unit).collect();
         let runs: Vec<Mutex<UnitRun>> = units.iter().map(|_| Mutex::default()).collect();
+        let lent = self.offer_trial(setup, begun);
         let given_up = run_rounds(&setup.platform, &units, &runs, commander);
+        if let Some(lent) = lent {
+            // Whoever conducts the trial still has this, and nothing else of the kernel.
+            let kernel = lent.lock().take();
+            drop(kernel);
+        }
         hooks.director_end();
         let runs: Vec<UnitRun> = runs.into_iter().map(Mutex::into_inner).collect();
         let has_added: Vec<bool> = runs.iter().map(|run| !run.packages.is_empty()).collect();
@@ -162,6 +169,27 @@ impl Prepared {
     }
 }
 
+impl Prepared {
+    /// Offers a trial of a device of which nothing is known, if one can be tried out. Returns the kernel that is lent to it.
+    fn offer_trial(&self, setup: &Setup, begun: Instant) -> Option<Lent> {
+        let unit = self.lineup.tried(&self.kernel, self.items)?;
+        let lent: Lent = Arc::new(Mutex::new(Some(self.kernel.clone())));
+        self.commander.begin_trial(unit, true);
+        let is_to_be_had = trial::offer(Trial {
+            commander: self.commander.clone(),
+            platform: setup.platform.clone(),
+            kernel: lent.clone(),
+            devices: self.lineup.devices.clone(),
+            collect_on: setup.collect_on,
+            begun,
+        });
+        if !is_to_be_had {
+            self.commander.begin_trial(unit, false);
+        }
+        Some(lent)
+    }
+}
+
 /// Runs rounds until no further device is lost and no result spoiled, or until a round leaves nothing to compute, or the run is
 /// cancelled. Returns
 /// the number of items that cannot be computed again, because their inputs are lost.
@@ -175,6 +203,7 @@ fn run_rounds(
     let mut given_up = 0;
     loop {
         run_round(units, runs, commander);
+        let is_called_up = settle_trial(units, runs, commander);
         // An idle device may have been lost after its last package.
         platform.notice_losses();
         let lost = platform.lost_devices();
@@ -182,7 +211,7 @@ fn run_rounds(
         if lost == known && !is_spoiled {
             // Those who were left out finish what the others could not.
             let is_short = commander.missing() > 0 && !commander.is_cancelled();
-            if is_short && commander.call_up_all() {
+            if is_short && (commander.call_up_all() || is_called_up) {
                 continue;
             }
             return given_up;
@@ -199,6 +228,38 @@ fn run_rounds(
             return given_up;
         }
     }
+}
+
+/// Ends the trial of a run of which no unit works any more. Returns whether units were called up, for the next round.
+fn settle_trial(units: &[Unit<'_>], runs: &[Mutex<UnitRun>], commander: &Commander) -> bool {
+    let called = Called { runs, units: Mutex::default() };
+    if let (Some(end), Some(unit)) = (commander.settle_trial(), units.first()) {
+        unit.take_over(*end, &called);
+    }
+    !called.units.into_inner().is_empty()
+}
+
+/// Units that are called up between two rounds.
+struct Called<'a> {
+    runs: &'a [Mutex<UnitRun>],
+    units: Mutex<Vec<UnitId>>,
+}
+
+impl Start for Called<'_> {
+    fn start(&self, units: &[UnitId]) {
+        self.units.lock().extend(units);
+    }
+
+    fn record(&self, unit: UnitId, record: PackageRecord) {
+        recorded(self.runs, unit, record);
+    }
+}
+
+/// Records a package of a unit.
+fn recorded(runs: &[Mutex<UnitRun>], unit: UnitId, record: PackageRecord) {
+    let mut run = runs[unit.0].lock();
+    run.joined.get_or_insert(record.start);
+    run.extend(vec![record]);
 }
 
 /// Returns whether a unit that gave up has spoiled results of its earlier packages: a partial of a reduction that was in no
@@ -241,6 +302,10 @@ impl Start for Starter<'_, '_> {
                 unit.span.within(|| unit.run(&this.runs[index], &this));
             });
         }
+    }
+
+    fn record(&self, unit: UnitId, record: PackageRecord) {
+        recorded(self.runs, unit, record);
     }
 }
 

@@ -47,6 +47,7 @@ mod report;
 mod running;
 #[cfg(feature = "timeline")]
 pub mod timeline;
+mod trial;
 mod unit;
 
 pub use check::{CheckError, Departure, check_footprints};

@@ -9,7 +9,7 @@ use crate::policy::{
 };
 use crate::report::RunError;
 use dml_core::state::Routes;
-use dml_core::{ArenaId, ArenaSet, CopyQuery, DeviceId, Platform};
+use dml_core::{ArenaId, ArenaSet, CopyQuery, DeviceId, DeviceKind, Platform};
 use std::time::Duration;
 
 /// What a package costs a device besides its computing and its transfers, in seconds: a launch, a wait, and the device's
@@ -22,6 +22,13 @@ const MOST_PIECES: f64 = 16.0;
 /// What it takes at least to begin on the host, and on another device: a thread, a launch and a wait.
 const HOST_SETUP_SECONDS: f64 = 10e-6;
 const DEVICE_SETUP_SECONDS: f64 = 150e-6;
+
+/// Results of a trial travel when it has ended, and nothing computes meanwhile. Where those of all items take longer than the first, the trial is
+/// of fewer, whose results take the second: the device computes the others while they travel. But it begins with them later, and in
+/// packages, so that this saves little where they do not take long.
+const TRIED_OUTWARD_SECONDS: [f64; 2] = [2e-3, 500e-6];
+/// How long the inputs of a trial travel at most: they disturb those who compute.
+const TRIED_INWARD_SECONDS: f64 = 500e-6;
 
 /// The bytes per second that the memory of a host has at most.
 const MOST_BYTES_PER_SECOND: f64 = 200e9;
@@ -43,6 +50,8 @@ pub(crate) struct Lineup {
     is_large: bool,
     /// How many threads the unit that begins has.
     threads: u64,
+    /// The unit that can be tried out, and on how many items at most.
+    tries: Option<(usize, u64)>,
 }
 
 /// What moving a device's data takes, in seconds, if it computes all items.
@@ -63,6 +72,14 @@ impl Haul {
     fn freight(self, items: u64) -> Freight {
         let launch = if self.is_host { HOST_SETUP_SECONDS } else { DEVICE_SETUP_SECONDS };
         Freight { setup: launch + self.whole, per_item: self.inward.max(self.outward) / items.max(1) as f64 }
+    }
+
+    /// On how many of all items the device is tried out.
+    fn tried(self, items: u64) -> u64 {
+        let [undivided, outward] = TRIED_OUTWARD_SECONDS;
+        let outward = if self.outward > undivided { outward / self.outward } else { 1.0 };
+        let inward = (TRIED_INWARD_SECONDS / self.inward).min(1.0);
+        ((items as f64 * outward.min(inward)) as u64).max(1)
     }
 }
 
@@ -89,6 +106,7 @@ impl Lineup {
                 hauls: Vec::new(),
                 is_large: false,
                 threads: 1,
+                tries: None,
                 devices,
             });
         }
@@ -117,7 +135,30 @@ impl Lineup {
         let is_large = on_host > 2.0 * DEVICE_SETUP_SECONDS && hauled < on_host;
         let units = |index: usize| setup.platform.devices()[usize::from(devices[index].0)].units;
         let threads = opens.map_or(1, |first| u64::from(units(first)));
-        Ok(Self { devices, names, reasons, priors, opens, hauls, is_large, threads })
+        let tries = opens.filter(|_| !is_large).and_then(|first| {
+            let is_apart = |&index: &usize| {
+                index != first
+                    && reasons[index].is_none()
+                    && !hauls[index].is_host
+                    && setup.platform.devices()[usize::from(devices[index].0)].kind != DeviceKind::Cpu
+                    && kernel.can_be_tried_on(devices[index])
+            };
+            let setup = |index: &usize| hauls[*index].freight(items).setup;
+            let nearest = (0..devices.len()).filter(is_apart).min_by(|a, b| setup(a).total_cmp(&setup(b)));
+            nearest.map(|index| (index, hauls[index].tried(items)))
+        });
+        Ok(Self { devices, names, reasons, priors, opens, hauls, is_large, threads, tries })
+    }
+
+    /// The unit that can be tried out in the run, if there is one.
+    pub(crate) fn tried(&self, kernel: &Kernel, items: u64) -> Option<UnitId> {
+        self.tries?;
+        match self.plan(kernel, items) {
+            Plan::Calibrated(Learned { opening: Some(Opens { tries, .. }), .. }) => {
+                tries.map(|(unit, _)| unit)
+            }
+            _ => None,
+        }
     }
 
     /// What a device is called where runs are learned from. Empty without the policy that learns.
@@ -186,7 +227,8 @@ impl Lineup {
         let opening = self.opens.map(|first| {
             let others = members().filter(|&index| index != first);
             let others = others.map(|index| (UnitId(index), freight(index))).collect();
-            Opens { first: UnitId(first), others, at_once: self.is_large, threads: self.threads }
+            let tries = self.tries.map(|(index, items)| (UnitId(index), items));
+            Opens { first: UnitId(first), others, at_once: self.is_large, threads: self.threads, tries }
         });
         Plan::Calibrated(Learned {
             priors: self.priors.clone(),
@@ -276,6 +318,7 @@ mod tests {
             hauls: vec![haul],
             is_large: false,
             threads: 1,
+            tries: None,
         }
     }
 
@@ -307,6 +350,16 @@ mod tests {
         assert_eq!(alone(DEVICE, guessed), alone(DEVICE, None), "a power is no rate");
         assert_eq!(alone(Haul { inward: 4.0, outward: 3.0, ..DEVICE }, None), 16);
         assert_eq!(alone(Haul { inward: 0.0, outward: 0.0, ..DEVICE }, None), 1);
+    }
+
+    /// Of all items, unless what they move takes long: of results that travel for more than 2 ms, and of inputs, as many as travel for 0.5.
+    #[test]
+    fn a_trial_is_of_as_many_items_as_move_in_half_a_millisecond() {
+        let tried = |inward, outward| Haul { inward, outward, ..DEVICE }.tried(1000);
+        assert_eq!(tried(0.0, 0.0), 1000);
+        assert_eq!((tried(0.0, 1.9e-3), tried(0.0, 2.5e-3), tried(0.0, 5e-3)), (1000, 200, 100));
+        assert_eq!((tried(0.4e-3, 0.0), tried(1e-3, 0.0), tried(4e-3, 2.5e-3)), (1000, 500, 125));
+        assert_eq!(tried(10.0, 0.0), 1, "one at least");
     }
 
     #[test]

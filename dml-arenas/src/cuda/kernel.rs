@@ -361,6 +361,10 @@ impl CudaKernel {
         self.max_local
     }
 
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
     /// Returns whether the kernel is told its items in addition to `given` arguments.
     fn takes_items(&self, given: usize) -> bool {
         self.parameters.len() == given + 1

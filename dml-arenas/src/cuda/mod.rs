@@ -46,6 +46,7 @@ mod page_lock;
 mod pinned;
 mod session;
 mod tensor;
+mod within;
 
 pub use arena::CudaArena;
 #[cfg(feature = "cust")]

@@ -2,7 +2,9 @@
 
 use crate::CudaArena;
 use crate::cuda::{BuildError, CudaKernel, KernelArg, may_have_begun};
-use dml_core::{DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform};
+use dml_core::{
+    BufferCopy, DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform,
+};
 
 /// Launches a kernel of CUDA C or PTX with the whole storage of each buffer. A thread is an item; a kernel whose last parameter is
 /// a `DmlItems` is told which.
@@ -79,5 +81,15 @@ impl Launcher for CudaLauncher {
             true => LaunchError::failed(error),
             false => LaunchError::not_started(error),
         })
+    }
+
+    fn copies(&self) -> bool {
+        true
+    }
+
+    fn copy(&self, copies: &[BufferCopy], grants: &mut Grants) -> Result<Fence, LaunchError> {
+        let parts = super::blocks_of(copies, grants).map_err(LaunchError::not_started)?;
+        // Of several copies, some may have begun.
+        self.kernel.copy(&parts).map_err(LaunchError::failed)
     }
 }

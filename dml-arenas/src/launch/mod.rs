@@ -36,6 +36,8 @@ pub use team::Team;
 
 use bytemuck::Pod;
 use dml_core::sync::Arc;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+use dml_core::{Access, BlockRef, BufferCopy, Grants};
 use dml_core::{LaunchArg, Scalar, Span, View, WrongScalar};
 use std::error::Error;
 
@@ -98,6 +100,21 @@ pub fn scalar<T: TryFrom<Scalar, Error = WrongScalar>>(
     let scalar =
         scalars.get(index).ok_or_else(|| format!("there is no scalar {index} of {}", scalars.len()))?;
     T::try_from(*scalar).map_err(|wrong| format!("scalar {index}: {wrong}").into())
+}
+
+/// The storage of both ends of each copy, and the bytes. All bytes are granted as they are used, and none is outside its block.
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+fn blocks_of<'a>(
+    copies: &[BufferCopy],
+    grants: &'a Grants,
+) -> Result<Vec<(&'a BlockRef, &'a BlockRef, Span)>, ComputeError> {
+    let of = |BufferCopy { from, to, bytes, .. }: &BufferCopy| -> Result<_, ComputeError> {
+        let (source, span) = grants.granted(&from.range(bytes.clone()), Access::ReadOnly)?;
+        let (target, _) = grants.granted(&to.range(bytes.clone()), Access::WriteInvalidate)?;
+        let none = "a buffer has no storage: no byte of it was asked for";
+        Ok((source.ok_or(none)?, target.ok_or(none)?, span))
+    };
+    copies.iter().map(of).collect()
 }
 
 /// Bytes of a buffer as a kernel on the host sees them, in this process or in a worker. Code that is written for any of these

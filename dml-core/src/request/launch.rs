@@ -295,6 +295,41 @@ pub trait Launcher: Send + Sync {
     /// # Errors
     /// [`LaunchError`], which says whether anything may have been written.
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError>;
+
+    /// Returns whether [`copy`](Self::copy) can copy. The scheduler tries the kernel out on results of its own only if it can.
+    fn copies(&self) -> bool {
+        false
+    }
+
+    /// Starts copying bytes from buffers to others, in the arena of the kernel. The grants have the bytes of each `from` for reading, and
+    /// those of each `to` for writing.
+    ///
+    /// # Errors
+    /// [`LaunchError`], as for a launch. By default, nothing can be copied.
+    fn copy(&self, copies: &[BufferCopy], grants: &mut Grants) -> Result<Fence, LaunchError> {
+        let _ = (copies, grants);
+        Err(LaunchError::not_started("this launcher does not copy"))
+    }
+}
+
+/// Bytes that a [`Launcher`] copies from one buffer to the same place of another.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct BufferCopy {
+    /// The buffer that is read.
+    pub from: RawBuffer,
+    /// The buffer that is written.
+    pub to: RawBuffer,
+    /// The bytes, of either buffer.
+    pub bytes: Range<u64>,
+}
+
+impl BufferCopy {
+    /// Names bytes of two buffers.
+    #[must_use]
+    pub fn new(from: &RawBuffer, to: &RawBuffer, bytes: Range<u64>) -> Self {
+        Self { from: from.clone(), to: to.clone(), bytes }
+    }
 }
 
 #[cfg(all(test, not(dml_loom)))]

@@ -580,6 +580,14 @@ impl Kernel {
         }
     }
 
+    /// Returns whether the kernel can be tried out on a device: with results of its own, which are copied from there. What is changed, and not
+    /// overwritten, would have to be copied before.
+    pub(crate) fn can_be_tried_on(&self, device: DeviceId) -> bool {
+        let copies =
+            self.launcher_for(device).is_some_and(|launcher| guarded(|| launcher.copies()) == Ok(true));
+        copies && self.arguments.iter().all(|argument| argument.access() != Access::ReadWrite)
+    }
+
     /// Returns the arguments of a package, with other buffers in the place of the kernel's.
     ///
     /// # Errors

@@ -52,6 +52,8 @@ mod splitter;
 mod static_split;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trial_tests;
 
 pub use blueprint::Blueprint;
 pub(crate) use blueprint::{Learned, Opens, Plan};
@@ -64,6 +66,7 @@ pub(crate) use rates::latency;
 pub use recording::{ParseRecordingError, Recording, ReplayError};
 pub use replay::{Decision, Different, Log, ParseDecisionError, Recorded, replay};
 pub use spec::{ParsePolicyError, PolicySpec};
+pub(crate) use splitter::NotYet;
 pub use splitter::{Assignment, NotCompleted, NotInFlight, Splitter};
 pub use static_split::Static;
 
@@ -160,11 +163,53 @@ pub trait Policy: Send + Debug {
         Vec::new()
     }
 
+    /// Returns whether a unit is to be tried out on part of the work while others compute it, and how far the run is when it is to begin.
+    ///
+    /// Of a device of which nothing is known, nobody can say whether it would hold the run up. A trial does not: the unit computes the last
+    /// items into memory of its own, and they stay unassigned. Once it has ended ([`tried`](Self::tried)), the unit is handed those
+    /// that nobody else has been handed meanwhile, as computed. If there are none left, the run does not wait for it.
+    /// This is asked again and again until the answer is not [`TryOut::Later`].
+    ///
+    /// # Shape and units
+    /// `now` is a time from the start of the run.
+    fn try_out(&mut self, now: Duration) -> TryOut {
+        let _ = now;
+        TryOut::No
+    }
+
+    /// Returns how long a unit had better wait for the end of the trial that is under way, before it asks for work ([`next`](Self::next)):
+    /// until which time. By default, and with a time that has passed, it does not wait.
+    fn waits(&mut self, unit: UnitId, now: Duration) -> Duration {
+        let _ = (unit, now);
+        Duration::ZERO
+    }
+
+    /// Learns that a trial has ended: of how many items, and when; `None` if it failed. The unit takes part only if it is called up.
+    fn tried(&mut self, unit: UnitId, computed: Option<&Computed>) {
+        let _ = (unit, computed);
+    }
+
     /// Learns that a unit is retired for good, with all packages that it has. From now on the policy is asked only about
     /// the other units.
     fn retire(&mut self, unit: UnitId) {
         let _ = unit;
     }
+}
+
+/// Whether a unit is to be tried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TryOut {
+    /// None is, in the whole run.
+    No,
+    /// That is not known yet.
+    Later,
+    /// This unit is, on so many of the last items that nobody has.
+    Now {
+        /// The unit.
+        unit: UnitId,
+        /// The number of items; more than there are stand for all.
+        items: u64,
+    },
 }
 
 /// A package that a unit has computed, in times from the start of the run.

@@ -11,7 +11,7 @@
 //! a unit that turns out to be slow does not keep the others waiting at the end. One that turns out to do next to nothing is
 //! left out.
 
-use super::{Calibrated, Computed, Policy};
+use super::{Calibrated, Computed, Policy, TryOut};
 use crate::{Package, UnitId};
 use std::time::Duration;
 
@@ -30,6 +30,13 @@ const LONG_SECONDS: f64 = 600e-6;
 /// A sample of this time is more than a launch, though it may have been one thread's. If the others could help even if all threads
 /// together were as many times as fast, they are called up at once.
 const EARLY_SECONDS: f64 = 40e-6;
+/// As long as so much of the rest takes at the least, the first unit waits for the end of a trial: what it has under way by then would hold the
+/// run up for longer.
+const TRIAL_PART: f64 = 0.05;
+/// A first sample that takes so long already is worth a trial, which holds nobody up.
+const TRIAL_SECONDS: f64 = 20e-6;
+/// The least time of a package of a unit that was tried out.
+const TRIAL_LEAST_SECONDS: f64 = 60e-6;
 /// What the time with another unit could be, of that without, for the unit to be called up: more than a little, because
 /// units disturb each other, and because it takes time to learn what a unit can do.
 const WORTH_WHILE: f64 = 0.6;
@@ -123,6 +130,14 @@ pub(crate) struct Opening {
     called: Vec<UnitId>,
     /// The packages that are computed, and whose results travel: their units and items, and when they were handed out.
     travelling: Vec<(UnitId, u64, Duration)>,
+    /// The unit that can be tried out, and on how many items at most.
+    tries: Option<(UnitId, u64)>,
+    /// Whether the trial is to begin, and nobody has been told.
+    begins: bool,
+    /// When the trial began.
+    tried: Duration,
+    /// The sample under way: its items, and when it was handed out.
+    sampled: Option<(u64, Duration)>,
 }
 
 /// How fast a unit was lately.
@@ -175,6 +190,8 @@ impl Pace {
 enum Stage {
     /// The first unit computes samples.
     Sampling,
+    /// The first unit computes samples, while another is tried out.
+    Trying,
     /// The first unit computes all.
     Alone,
     /// Others have joined.
@@ -257,7 +274,18 @@ impl Opening {
             left: None,
             called: Vec::new(),
             travelling: Vec::new(),
+            tries: None,
+            begins: false,
+            tried: Duration::ZERO,
+            sampled: None,
         }
+    }
+
+    /// Says which unit can be tried out, and on how many items at most.
+    #[must_use]
+    pub(crate) fn tries(mut self, tries: Option<(UnitId, u64)>) -> Self {
+        self.tries = tries;
+        self
     }
 
     /// Says how many threads the first unit has. All but one have to wake up.
@@ -295,6 +323,10 @@ impl Opening {
                 self.stage = Stage::Alone;
                 return;
             }
+            if self.tries.is_some_and(|(unit, _)| called.contains(&unit)) {
+                (self.stage, self.begins) = (Stage::Trying, true);
+                return;
+            }
             for (unit, _) in &self.others {
                 if !called.contains(unit) {
                     self.inner.retire(*unit);
@@ -310,10 +342,41 @@ impl Opening {
     fn learn(&mut self, computed: &Computed) {
         self.now = self.now.max(computed.ended);
         self.pace(computed);
-        if self.stage == Stage::Sampling && computed.unit == self.first {
+        if matches!(self.stage, Stage::Sampling | Stage::Trying) && computed.unit == self.first {
+            self.sampled = None;
             self.samples.add(computed.items, computed.ended.saturating_sub(computed.handed).as_secs_f64());
-            self.decide();
+            if self.stage == Stage::Sampling {
+                self.decide();
+            }
         }
+    }
+
+    /// The least seconds per item of the first unit, by the last sample or by how long the one under way takes already; `None` while that is
+    /// no longer than a launch. It may be one thread's.
+    fn least_per_item(&self, now: Duration) -> Option<f64> {
+        let under_way =
+            self.sampled.map(|(items, handed)| (items as f64, now.saturating_sub(handed).as_secs_f64()));
+        let told = [under_way, self.samples.last].into_iter().flatten();
+        let per_item =
+            told.filter(|(_, seconds)| *seconds >= TRIAL_SECONDS).map(|(items, seconds)| seconds / items);
+        per_item.reduce(f64::min).map(|seconds| seconds / self.samples.threads.max(1) as f64)
+    }
+
+    /// The least seconds per item of the first unit, by the last sample, if that was no launch and little else: with all its threads, unless
+    /// it was so long that they must have been awake.
+    fn surely_per_item(&self) -> Option<f64> {
+        let threads = if self.samples.is_long() { 1 } else { self.samples.threads.max(1) };
+        let (gross, _) = self.samples.seconds_per_item().filter(|_| self.samples.is_telling())?;
+        Some(gross / threads as f64)
+    }
+
+    /// The length of the first unit's next package while another is tried out. Its results are to be used at once when that has ended.
+    fn meanwhile(&self) -> u64 {
+        let pace = self.pace_of(self.first);
+        let patience = (self.now.as_secs_f64() * PATIENCE).max(LEAST_PATIENCE_SECONDS);
+        let longest = pace.most.saturating_mul(GROWTH).max(1);
+        let items = pace.rate.map_or(1, |rate| (rate * patience) as u64); // The cast saturates.
+        items.clamp(1, longest)
     }
 
     /// Learns how fast a unit was lately.
@@ -522,6 +585,7 @@ impl Policy for Opening {
                 let items = self.samples.last.map_or(1, |(items, _)| items as u64);
                 Some(items.saturating_mul(self.samples.growth()).max(1))
             }
+            Stage::Trying if unit == self.first => Some(self.meanwhile()),
             Stage::Alone if unit == self.first => Some(remaining),
             Stage::Together => self.together(unit, remaining),
             _ => None,
@@ -531,6 +595,9 @@ impl Policy for Opening {
     fn handed(&mut self, package: &Package, now: Duration) {
         self.now = self.now.max(now);
         self.remaining = self.remaining.saturating_sub(package.items());
+        if package.unit() == self.first {
+            self.sampled = Some((package.items(), now));
+        }
         let pace = self.pace_mut(package.unit());
         pace.in_flight += 1;
         pace.ahead = pace.ahead.saturating_add(package.items());
@@ -562,9 +629,71 @@ impl Policy for Opening {
         self.inner.given_back(package);
     }
 
+    fn try_out(&mut self, now: Duration) -> TryOut {
+        let Some((unit, items)) = self.tries else { return TryOut::No };
+        let Some((_, freight)) = self.others.iter().find(|(other, _)| *other == unit) else {
+            return TryOut::No;
+        };
+        let helps = |per_item: f64| freight.could_help(self.remaining as f64, 1.0 / per_item);
+        match self.stage {
+            Stage::Sampling if !self.least_per_item(now).is_some_and(helps) => return TryOut::Later,
+            Stage::Sampling => {}
+            Stage::Trying if self.begins => {}
+            _ => return TryOut::No,
+        }
+        (self.stage, self.begins, self.tried) = (Stage::Trying, false, now);
+        TryOut::Now { unit, items }
+    }
+
+    fn waits(&mut self, unit: UnitId, _: Duration) -> Duration {
+        if self.stage != Stage::Trying || self.begins || unit != self.first {
+            return Duration::ZERO;
+        }
+        // What the unit would do meanwhile is no more than this part of what there is. But it may do it when the trial ends.
+        let rest = self.surely_per_item().map_or(0.0, |per_item| per_item * self.remaining as f64);
+        self.tried.saturating_add(Duration::try_from_secs_f64(rest * TRIAL_PART).unwrap_or_default())
+    }
+
+    fn tried(&mut self, unit: UnitId, computed: Option<&Computed>) {
+        self.tries = None;
+        if self.stage != Stage::Trying {
+            return;
+        }
+        (self.stage, self.begins) = (Stage::Sampling, false);
+        let Some(computed) = computed else { return self.decide() };
+        self.stage = Stage::Together;
+        self.now = self.now.max(computed.ended);
+        let seconds = computed.ended.saturating_sub(computed.begun).as_secs_f64();
+        if seconds > 0.0 && computed.items > 0 {
+            // Its inputs came before, and its results go later.
+            let rate = (computed.items as f64 / seconds).min(1.0 / self.per_item(unit));
+            let pace = self.pace_mut(unit);
+            (pace.rate, pace.best) = (Some(rate), rate);
+            (pace.last, pace.most, pace.packages) = (Some((computed.items, seconds)), computed.items, 1);
+            // What a launch takes the trial has not shown, but that it is no more than this.
+            pace.least = seconds.min(TRIAL_LEAST_SECONDS);
+            if self.surely_per_item().is_some_and(|per_item| 1.0 / per_item < rate * HOPELESS) {
+                self.pace_mut(self.first).is_dropped = true;
+                self.inner.retire(self.first);
+            }
+        }
+        let rate: f64 = [unit, self.first].iter().filter_map(|unit| self.pace_of(*unit).rate).sum();
+        let helps = |freight: &Freight| freight.could_help(self.remaining as f64, rate);
+        let joins = |(other, freight): &&(UnitId, Freight)| *other == unit || helps(freight);
+        self.called = self.others.iter().filter(joins).map(|(other, _)| *other).collect();
+        let called = &self.called;
+        for (other, _) in self.others.iter().filter(|(other, _)| !called.contains(other)) {
+            self.inner.retire(*other);
+        }
+        self.others.retain(|(other, _)| called.contains(other));
+    }
+
     fn retire(&mut self, unit: UnitId) {
         self.inner.retire(unit);
         self.others.retain(|(other, _)| *other != unit);
+        if self.stage == Stage::Trying && self.tries.is_some_and(|(tried, _)| tried == unit) {
+            self.stage = Stage::Sampling;
+        }
         if unit == self.first && self.stage != Stage::Together {
             // Whoever is left is called up.
             self.called = self.others.iter().map(|(unit, _)| *unit).collect();
@@ -573,6 +702,10 @@ impl Policy for Opening {
     }
 
     fn call_up(&mut self) -> Vec<UnitId> {
+        // Nobody is to begin for nothing.
+        if self.remaining == 0 {
+            return Vec::new();
+        }
         std::mem::take(&mut self.called)
     }
 }

@@ -182,8 +182,13 @@ mod tests {
     /// One unit begins, one may join, and one is left out.
     fn opening() -> Plan {
         let freight = Freight { setup: 150e-6, per_item: 1.5e-9 };
-        let opening =
-            Opens { first: UnitId(0), others: vec![(UnitId(1), freight)], at_once: false, threads: 16 };
+        let opening = Opens {
+            first: UnitId(0),
+            others: vec![(UnitId(1), freight)],
+            at_once: false,
+            threads: 16,
+            tries: Some((UnitId(1), 500)),
+        };
         Plan::Calibrated(Learned {
             priors: vec![
                 None,
@@ -217,6 +222,14 @@ mod tests {
                 splitter.complete_with(&package, computed).unwrap();
                 called.extend(splitter.called_up());
                 now = ended;
+                // The trial ends before anybody asks again.
+                let Some(Ok((tried, items))) = splitter.try_out(now) else { continue };
+                let ended = now + Duration::from_micros(1);
+                let claimed = splitter.tried(tried, items, Some([now, now, ended])).unwrap();
+                let computed = Computed::new(&claimed, now, now, ended, ended);
+                splitter.complete_with(&claimed, computed).unwrap();
+                called.extend(splitter.called_up());
+                now = ended;
             }
         }
         Recording::new(blueprint, &log)
@@ -229,9 +242,12 @@ mod tests {
         assert!(text.starts_with(
             "dml decisions 1\nwork 1000000 local 64\nunit u0 cpu\nunit u1 opencl:0 of a kind\nunit u2 offload:0\n\
              policy calibrated\nprior u1 power 0.3\nprior u2 measured 1000000 2500\noverlaps u1\nleft_out u2\nopens u0 threads 16\n\
-             joins u1 0.00015 0.0000000015\ndecisions "
+             joins u1 0.00015 0.0000000015\ntries u1 500\ndecisions "
         ), "{text}");
-        assert!(text.contains("\ncall_up -> u1\n") && text.contains("\ncall_up -> none\n"), "{text}");
+        for decided in ["call_up -> u1", "call_up -> none", "tried u1 512 at"] {
+            assert!(text.contains(&format!("\n{decided}")), "{decided}: {text}");
+        }
+        assert!(text.contains(" -> u1 500\n"), "{text}");
         let read: Recording = text.parse().unwrap();
         assert_eq!(read, recording);
         read.replay().unwrap();
@@ -244,6 +260,8 @@ mod tests {
             ("joins u1 0.00015 0.0000000015", "joins u1 0.5 0.0000000015"),
             ("opens u0 threads 16\n", "opens u0 at_once threads 16\n"),
             ("opens u0 threads 16\n", "opens u0 threads 1\n"),
+            ("\ntries u1 500\n", "\ntries u1 5000\n"),
+            ("\ntries u1 500\n", "\n"),
             ("policy calibrated", "alone 3"),
         ] {
             assert!(text.contains(known), "{known}");
@@ -251,7 +269,7 @@ mod tests {
             if other.starts_with("alone") {
                 let (blueprint, decisions) = changed.split_once("\n\n").unwrap();
                 let kept = blueprint.lines().filter(|line| {
-                    !["prior", "overlaps", "left_out", "opens", "joins"]
+                    !["prior", "overlaps", "left_out", "opens", "joins", "tries"]
                         .iter()
                         .any(|word| line.starts_with(word))
                 });
@@ -386,7 +404,7 @@ mod tests {
             rate in any::<f64>(), launch in any::<u64>(), setup in any::<f64>(), per_item in any::<f64>(),
         ) {
             let freight = Freight { setup, per_item };
-            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, threads: 1 };
+            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, threads: 1, tries: None };
             let priors = vec![
                 Some(Prior::measured(rate, Duration::from_nanos(launch))), Some(Prior::of_power(rate)), None,
             ];

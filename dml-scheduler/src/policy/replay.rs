@@ -6,11 +6,14 @@
 //!   handed 0 u0 0..128 at 1500                     given_back 0 u0 0..128
 //!   ended u0 128 at 1500 2000 9000                 retire u1
 //!   computed u0 128 at 1500 2000 9000 9500         call_up -> none
-//!   call_up -> u1 u2
+//!   call_up -> u1 u2                               try_out at 1500 -> later
+//!   tried u1 512 at 1500 2000 9000                 try_out at 2000 -> u1 512
+//!   tried u1 failed                                try_out at 2500 -> none
+//!                                                  waits u0 at 2000 -> 2500
 //! ```
 //! Times are nanoseconds from the start of the run: when the package was handed out, begun, ended and done.
 
-use super::{Computed, Policy};
+use super::{Computed, Policy, TryOut};
 use crate::{Package, UnitId};
 use dml_core::sync::{Arc, Mutex};
 use std::fmt;
@@ -38,6 +41,12 @@ pub enum Decision {
     GivenBack(Package),
     /// It was asked whom it calls up, and this was the answer.
     CalledUp(Vec<UnitId>),
+    /// It was asked at this time whom to try out, and this was the answer.
+    TryOut(Duration, TryOut),
+    /// It was asked at this time how long a unit waits for the end of a trial, and until then was the answer.
+    Waits(UnitId, Duration, Duration),
+    /// A trial of a unit has ended: what it computed, if it did not fail. When its results are somewhere is not asked.
+    Tried(UnitId, Option<Computed>),
     /// A unit retired.
     Retired(UnitId),
 }
@@ -51,14 +60,18 @@ impl Decision {
                 Self::SetAside(*items, units.clone(), policy.set_aside(*items, units))
             }
             Self::CalledUp(_) => Self::CalledUp(policy.call_up()),
+            Self::TryOut(now, _) => Self::TryOut(*now, policy.try_out(*now)),
+            Self::Waits(unit, now, _) => Self::Waits(*unit, *now, policy.waits(*unit, *now)),
             told => {
                 match told {
                     Self::Handed(package, now) => policy.handed(package, *now),
                     Self::Ended(computed) => policy.ended(computed),
                     Self::Computed(computed) => policy.computed(computed),
                     Self::GivenBack(package) => policy.given_back(package),
+                    Self::Tried(unit, computed) => policy.tried(*unit, computed.as_ref()),
                     Self::Retired(unit) => policy.retire(*unit),
                     Self::Next(..) | Self::SetAside(..) | Self::CalledUp(_) => unreachable!("answered above"),
+                    Self::TryOut(..) | Self::Waits(..) => unreachable!("answered above"),
                 }
                 told.clone()
             }
@@ -68,7 +81,12 @@ impl Decision {
     /// The units that the decision names.
     pub(super) fn units(&self) -> impl Iterator<Item = UnitId> {
         let (one, more) = match self {
-            Self::Next(unit, ..) | Self::Retired(unit) => (Some(*unit), [].as_slice()),
+            Self::Next(unit, ..)
+            | Self::Retired(unit)
+            | Self::Tried(unit, _)
+            | Self::Waits(unit, ..)
+            | Self::TryOut(_, TryOut::Now { unit, .. }) => (Some(*unit), [].as_slice()),
+            Self::TryOut(..) => (None, [].as_slice()),
             Self::SetAside(_, units, _) | Self::CalledUp(units) => (None, units.as_slice()),
             Self::Handed(package, _) | Self::GivenBack(package) => (Some(package.unit()), [].as_slice()),
             Self::Ended(computed) | Self::Computed(computed) => (Some(computed.unit), [].as_slice()),
@@ -171,6 +189,24 @@ impl Policy for Recorded {
         called
     }
 
+    fn try_out(&mut self, now: Duration) -> TryOut {
+        let answer = self.policy.try_out(now);
+        self.note(Decision::TryOut(now, answer));
+        answer
+    }
+
+    fn waits(&mut self, unit: UnitId, now: Duration) -> Duration {
+        let answer = self.policy.waits(unit, now);
+        self.note(Decision::Waits(unit, now, answer));
+        answer
+    }
+
+    fn tried(&mut self, unit: UnitId, computed: Option<&Computed>) {
+        self.policy.tried(unit, computed);
+        let told = computed.map(|computed| Computed { done: computed.ended, ..computed.clone() });
+        self.note(Decision::Tried(unit, told));
+    }
+
     fn retire(&mut self, unit: UnitId) {
         self.policy.retire(unit);
         self.note(Decision::Retired(unit));
@@ -245,6 +281,22 @@ impl fmt::Display for Decision {
                 f.write_str("call_up ->")?;
                 called.iter().try_for_each(|unit| write!(f, " {unit}"))
             }
+            Self::TryOut(now, answer) => {
+                write!(f, "try_out at {} -> ", now.as_nanos())?;
+                match answer {
+                    TryOut::No => f.write_str("none"),
+                    TryOut::Later => f.write_str("later"),
+                    TryOut::Now { unit, items } => write!(f, "{unit} {items}"),
+                }
+            }
+            Self::Waits(unit, now, answer) => {
+                write!(f, "waits {unit} at {} -> {}", now.as_nanos(), answer.as_nanos())
+            }
+            Self::Tried(unit, None) => write!(f, "tried {unit} failed"),
+            Self::Tried(unit, Some(Computed { unit: _, items, handed, begun, ended, done: _ })) => {
+                write!(f, "tried {unit} {items} at")?;
+                [handed, begun, ended].iter().try_for_each(|time| write!(f, " {}", time.as_nanos()))
+            }
             Self::Retired(unit) => write!(f, "retire {unit}"),
         }
     }
@@ -302,6 +354,22 @@ fn parse(words: &[&str]) -> Option<Decision> {
         ["call_up", "->", "none"] => Decision::CalledUp(Vec::new()),
         ["call_up", "->", called @ ..] if !called.is_empty() => {
             Decision::CalledUp(called.iter().map(|word| unit(word)).collect::<Option<_>>()?)
+        }
+        ["try_out", "at", now, "->", answer @ ..] => {
+            let answer = match answer {
+                ["none"] => TryOut::No,
+                ["later"] => TryOut::Later,
+                [who, items] => TryOut::Now { unit: unit(who)?, items: items.parse().ok()? },
+                _ => return None,
+            };
+            Decision::TryOut(nanos(now)?, answer)
+        }
+        ["waits", who, "at", now, "->", answer] => Decision::Waits(unit(who)?, nanos(now)?, nanos(answer)?),
+        ["tried", who, "failed"] => Decision::Tried(unit(who)?, None),
+        ["tried", who, items, "at", handed, begun, ended] => {
+            let (unit, items) = (unit(who)?, items.parse().ok()?);
+            let [handed, begun, ended] = [nanos(handed)?, nanos(begun)?, nanos(ended)?];
+            Decision::Tried(unit, Some(Computed { unit, items, handed, begun, ended, done: ended }))
         }
         ["retire", who] => Decision::Retired(unit(who)?),
         _ => return None,
@@ -413,6 +481,12 @@ mod tests {
             "retire u",
             "call_up ->",
             "call_up -> 1",
+            "try_out at 5 -> 5",
+            "try_out -> none",
+            "try_out at 5 -> u1 -2",
+            "tried u1 5 at 1 2",
+            "tried u1 well",
+            "waits u1 at 5 -> perhaps",
         ] {
             let error = line.parse::<Decision>().unwrap_err();
             assert_eq!(
@@ -443,6 +517,22 @@ mod tests {
             }),
             package().prop_map(Decision::GivenBack),
             prop::collection::vec(unit(), 0..4).prop_map(Decision::CalledUp),
+            (any::<Duration>(), any::<Option<bool>>(), unit(), any::<u64>()).prop_map(
+                |(now, answer, unit, items)| {
+                    let answer = answer.map_or(TryOut::No, |now| match now {
+                        true => TryOut::Now { unit, items },
+                        false => TryOut::Later,
+                    });
+                    Decision::TryOut(now, answer)
+                }
+            ),
+            (unit(), any::<Duration>(), any::<Duration>())
+                .prop_map(|(unit, now, answer)| Decision::Waits(unit, now, answer)),
+            (package(), any::<Option<[Duration; 3]>>()).prop_map(|(package, times)| {
+                let computed =
+                    times.map(|[handed, begun, ended]| Computed::new(&package, handed, begun, ended, ended));
+                Decision::Tried(package.unit(), computed)
+            }),
             unit().prop_map(Decision::Retired),
         ]
     }

@@ -12,7 +12,7 @@
 //!
 //! The splitter upholds P-1 to P-4 of the [module above](super).
 
-use super::{Computed, Policy, PolicyError, checked_local_size};
+use super::{Computed, Policy, PolicyError, TryOut, checked_local_size};
 use crate::{Package, UnitId};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -49,6 +49,10 @@ pub struct NotCompleted {
     /// The package that is not completed.
     pub package: Package,
 }
+
+/// Nobody knows yet whether a unit is to be tried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NotYet;
 
 /// Hands out every item of the work exactly once, in the lengths that a policy proposes. Items whose results were lost
 /// ([`reopen`](Splitter::reopen)) are handed out once more.
@@ -95,6 +99,8 @@ pub struct Splitter {
     handed_out: u64,
     /// The latest time that a call brought along, from the start of the run.
     latest: Duration,
+    /// Whether a unit is being tried out.
+    is_trying: bool,
 }
 
 /// What the splitter knows of one unit.
@@ -104,6 +110,8 @@ struct Unit {
     standing: Standing,
     /// The packages that it has completed, and their items.
     completed: (u64, u64),
+    /// Until when it waits for the end of a trial.
+    waits_until: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -143,6 +151,7 @@ impl Splitter {
             completed_items: 0,
             handed_out: 0,
             latest: Duration::ZERO,
+            is_trying: false,
         };
         splitter.share_out(0..work, Origin::Fresh);
         Ok(splitter)
@@ -162,7 +171,7 @@ impl Splitter {
         if self.is_finished() || !self.is_active(unit) {
             return Assignment::NoMore;
         }
-        if self.is_benched(unit) {
+        if self.is_benched(unit) || self.waits(unit) {
             return Assignment::Wait;
         }
         let available = self.units[unit.0].set_aside.items() + self.common.items();
@@ -294,6 +303,65 @@ impl Splitter {
         !benched.is_empty()
     }
 
+    /// Asks the policy whether a unit is to be tried out, and returns it with the items to try it on: whole work-groups at the end of the
+    /// work. None is where there are no such items, or the unit is retired.
+    pub(crate) fn try_out(&mut self, now: Duration) -> Option<Result<(UnitId, Range<u64>), NotYet>> {
+        self.latest = self.latest.max(now);
+        match self.policy.try_out(self.latest) {
+            TryOut::No => None,
+            TryOut::Later => Some(Err(NotYet)),
+            TryOut::Now { unit, items } => {
+                let last = self.common.fresh.back().filter(|piece| piece.end == self.work);
+                let piece = last.filter(|_| self.is_active(unit)).cloned().unwrap_or_default();
+                let first = self.work.saturating_sub(items.max(1));
+                let start = piece.start.max(first - first % self.local_size);
+                if start < piece.end {
+                    self.is_trying = true;
+                    return Some(Ok((unit, start..piece.end)));
+                }
+                self.policy.tried(unit, None);
+                None
+            }
+        }
+    }
+
+    /// Returns whether a unit waits for the end of a trial. Until the time that the policy says, it is not asked again.
+    fn waits(&mut self, unit: UnitId) -> bool {
+        if !self.is_trying {
+            return false;
+        }
+        if self.units[unit.0].waits_until <= self.latest {
+            self.units[unit.0].waits_until = self.policy.waits(unit, self.latest);
+        }
+        self.units[unit.0].waits_until > self.latest
+    }
+
+    /// Ends a trial of a unit on some items, which took those times; none if it failed. Returns a package of those items that nobody
+    /// was handed meanwhile. It is in flight, and the unit's.
+    pub(crate) fn tried(
+        &mut self,
+        unit: UnitId,
+        items: Range<u64>,
+        times: Option<[Duration; 3]>,
+    ) -> Option<Package> {
+        self.is_trying = false;
+        let trial = Package::new(items.clone(), unit, 0);
+        let computed = times.map(|[handed, begun, ended]| Computed::new(&trial, handed, begun, ended, ended));
+        self.latest = self.latest.max(times.map_or(Duration::ZERO, |[.., ended]| ended));
+        self.let_all_ask_again();
+        self.policy.tried(unit, computed.as_ref());
+        if computed.is_none() || !self.is_active(unit) {
+            return None;
+        }
+        let piece = self.common.fresh.back_mut().filter(|piece| piece.end == items.end)?;
+        let start = piece.start.max(items.start);
+        let range = start..std::mem::replace(&mut piece.end, start);
+        if piece.is_empty() {
+            self.common.fresh.pop_back();
+        }
+        Some(self.hand(range, unit))
+    }
+
     /// Returns whether the unit is left out.
     pub(crate) fn is_benched(&self, unit: UnitId) -> bool {
         self.units.get(unit.0).is_some_and(|unit| unit.standing == Standing::Benched)
@@ -375,11 +443,16 @@ impl Splitter {
             .or_else(|| set_aside.cut_fresh(length))
             .or_else(|| self.common.cut_fresh(length))?;
         *standing = Standing::Willing;
+        Some(self.hand(range, unit))
+    }
+
+    /// Hands items to a unit, which nobody has.
+    fn hand(&mut self, range: Range<u64>, unit: UnitId) -> Package {
         let package = Package::new(range, unit, self.handed_out);
         self.handed_out += 1;
         self.in_flight.insert(package.index(), package.clone());
         self.policy.handed(&package, self.latest);
-        Some(package)
+        package
     }
 
     /// Lets the unit wait, unless no unit would then ever get work again (P-3).

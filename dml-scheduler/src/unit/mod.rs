@@ -32,10 +32,12 @@ use crate::package::{Package, UnitId};
 use crate::policy::Computed;
 use crate::report::{PackageRecord, UnitFailure};
 use crate::running::Interrupted;
+use crate::trial::TrialEnd;
 use dml_core::spans::Span;
-use dml_core::{AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform, span};
+use dml_core::{AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform, RawBuffer, span};
 use std::cell::Cell;
 use std::error::Error;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// The context in which a unit works.
@@ -72,6 +74,9 @@ pub(crate) struct UnitRun {
 pub(crate) trait Start: Sync {
     /// Starts these units, each on a thread of its own.
     fn start(&self, units: &[UnitId]);
+
+    /// Records a package of a unit whose thread may not have begun.
+    fn record(&self, unit: UnitId, record: PackageRecord);
 }
 
 /// A package that was launched.
@@ -113,7 +118,7 @@ struct Ending {
 
 impl UnitRun {
     /// Adds packages that a unit has completed, and the time in which at least one of them was under way.
-    fn extend(&mut self, mut packages: Vec<PackageRecord>) {
+    pub(crate) fn extend(&mut self, mut packages: Vec<PackageRecord>) {
         packages.sort_by_key(|record| record.package.index());
         let mut until = Duration::ZERO;
         for record in &packages {
@@ -211,20 +216,21 @@ impl Unit<'_> {
     /// Brings what the package wrote to the collecting device while other packages compute.
     fn collect(&self, package: &Package) -> Result<(), KernelError> {
         let Some(device) = self.collects_on() else { return Ok(()) };
-        caught(|| {
-            for (buffer, bytes) in self.kernel.results(package)? {
-                match buffer.prefetch(device, bytes.clone()).wait() {
-                    // Another request uses the buffer, so the unit waits as a reader. Until the results arrive, only this
-                    // device has them.
-                    Err(AcquireError::Busy { .. }) => {
-                        let acquire = self.platform.acquire(device).read(&buffer.range(bytes));
-                        self.commander.wait_for(acquire)?.release()?;
-                    }
-                    brought => brought?,
-                }
-            }
-            Ok(())
-        })
+        caught(|| bring(self.platform, self.commander, device, self.kernel.results(package)?))
+    }
+
+    /// Takes a package over that was computed in a trial of another unit, or gives it back.
+    pub(crate) fn take_over(&self, end: TrialEnd, starter: &dyn Start) {
+        let TrialEnd { package, device, is_computed, handed, begun, computed, end } = end;
+        let times = is_computed.then(|| Computed::new(&package, handed, begun, computed, end));
+        // Whoever retired meanwhile has nothing that could be taken over.
+        let Some(called) = self.commander.take_over(&package, times) else { return };
+        if is_computed {
+            self.hooks.package_done(&package, device);
+            let unit = package.unit();
+            starter.record(unit, PackageRecord { package, device, start: handed, begun, computed, end });
+        }
+        starter.start(&called);
     }
 
     /// Tells the commander of a computed package whose results still travel: what it shows decides what the device computes meanwhile.
@@ -351,7 +357,28 @@ impl Unit<'_> {
     }
 }
 
+/// Brings results to a device.
+pub(crate) fn bring<'a>(
+    platform: &Platform,
+    commander: &Commander,
+    goal: DeviceId,
+    results: impl IntoIterator<Item = (&'a RawBuffer, Range<u64>)>,
+) -> Result<(), KernelError> {
+    for (buffer, bytes) in results {
+        match buffer.prefetch(goal, bytes.clone()).wait() {
+            // Another request uses the buffer, so this thread waits as a reader. Until the results arrive, only the device that
+            // computed them has them.
+            Err(AcquireError::Busy { .. }) => {
+                let acquire = platform.acquire(goal).read(&buffer.range(bytes));
+                commander.wait_for(acquire)?.release()?;
+            }
+            brought => brought?,
+        }
+    }
+    Ok(())
+}
+
 /// Runs code of the kernel, or of an arena, and turns a panic into an error.
-fn caught<R>(run: impl FnOnce() -> Result<R, KernelError>) -> Result<R, KernelError> {
+pub(crate) fn caught<R>(run: impl FnOnce() -> Result<R, KernelError>) -> Result<R, KernelError> {
     guarded(run).unwrap_or_else(|message| Err(format!("the kernel panicked: {message}").into()))
 }

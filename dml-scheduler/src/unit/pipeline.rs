@@ -90,6 +90,8 @@ impl Pipeline<'_, '_, '_> {
                 Next::Package(package) => self.begin(package),
                 Next::Later => self.finish_oldest(),
                 Next::CalledBack => {}
+                Next::Start(units) => self.starter.start(&units),
+                Next::Tried(end) => self.unit.take_over(*end, self.starter),
                 Next::NoMore => {
                     self.finish_all();
                     self.troubles.extend(self.desk.drain());
@@ -180,6 +182,14 @@ impl Pipeline<'_, '_, '_> {
         if self.flights.is_empty() && self.prepared.is_none() {
             match self.unit.commander.next_now(self.unit.id, self.unit.begun) {
                 Next::Package(package) => self.prepared = Some(package),
+                Next::Tried(end) => {
+                    self.unit.take_over(*end, self.starter);
+                    return self.collect(journey);
+                }
+                Next::Start(units) => {
+                    self.starter.start(&units);
+                    return self.collect(journey);
+                }
                 _ => return self.collect(journey),
             }
         }

@@ -1,0 +1,454 @@
+//! Tests of trials: when the opening wants one, what it makes of its end, and what the splitter hands out of it.
+
+use super::opening::{Freight, Opening};
+use super::*;
+use proptest::prelude::*;
+use std::ops::Range;
+
+const HOST: UnitId = UnitId(0);
+const GPU: UnitId = UnitId(1);
+const SLOW: UnitId = UnitId(2);
+const NEAR: Freight = Freight { setup: 150e-6, per_item: 1e-12 };
+const WORK: u64 = 1 << 20;
+
+fn micros(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}
+
+/// An opening in which the GPU can be tried out on so many items, on a host with so many threads.
+fn opening(work: u64, items: u64, threads: u64) -> Opening {
+    let inner = Calibrated::new(work, 1, &[None, None]).unwrap();
+    Opening::new(inner, work, HOST, vec![(GPU, NEAR)]).threads(threads).tries(Some((GPU, items)))
+}
+
+/// Hands the host its next package at a time, in microseconds, and returns its items.
+fn handed(policy: &mut Opening, left: u64, at: u64) -> u64 {
+    let items = policy.next(HOST, left).expect("it always gets some").min(left);
+    policy.handed(&Package::new(WORK - left..WORK - left + items, HOST, 0), micros(at));
+    items
+}
+
+fn computed(policy: &mut Opening, items: u64, times: Range<u64>) {
+    let (begun, ended) = (micros(times.start), micros(times.end));
+    policy.computed(&Computed::new(&Package::new(0..items, HOST, 0), begun, begun, ended, ended));
+}
+
+/// The end of a trial, in microseconds.
+fn tried(policy: &mut Opening, items: u64, times: Range<u64>) {
+    let (begun, ended) = (micros(times.start), micros(times.end));
+    policy.tried(GPU, Some(&Computed::new(&Package::new(0..items, GPU, 0), begun, begun, ended, ended)));
+}
+
+#[test]
+fn a_sample_that_takes_long_is_reason_enough_while_it_is_under_way() {
+    let now = TryOut::Now { unit: GPU, items: 5000 };
+    let mut policy = opening(WORK, 5000, 1);
+    assert_eq!(policy.try_out(micros(4)), TryOut::Later);
+    assert_eq!(handed(&mut policy, WORK, 5), 1);
+    assert_eq!(policy.try_out(micros(24)), TryOut::Later, "it may be a launch");
+    assert_eq!(policy.try_out(micros(26)), now);
+    assert_eq!(policy.try_out(micros(27)), TryOut::No, "there is one trial");
+    // Sixteen threads together may be sixteen times as fast: 150 items take three milliseconds, or a fifth of one.
+    for (threads, answer) in [(1, now), (16, TryOut::Later)] {
+        let mut policy = opening(150, 5000, threads);
+        handed(&mut policy, 150, 5);
+        assert_eq!(policy.try_out(micros(26)), answer, "{threads} threads");
+    }
+}
+
+#[test]
+fn a_sample_that_is_done_counts_as_well() {
+    let mut policy = opening(WORK, 5000, 1);
+    let items = handed(&mut policy, WORK, 0);
+    computed(&mut policy, items, 0..30);
+    assert_eq!(policy.try_out(micros(31)), TryOut::Now { unit: GPU, items: 5000 });
+}
+
+#[test]
+fn who_is_done_before_anybody_could_begin_has_no_trial() {
+    let mut policy = opening(WORK, 5000, 1);
+    policy.handed(&Package::new(0..WORK - 1000, HOST, 0), micros(0));
+    // A nanosecond for each of the rest.
+    computed(&mut policy, WORK - 1000, 0..1000);
+    assert_eq!(policy.try_out(micros(1001)), TryOut::No);
+}
+
+/// Where the samples say that another unit helps, it is tried out, and not called up.
+#[test]
+fn a_trial_comes_before_the_call() {
+    let mut policy = opening(WORK, 5000, 1);
+    let items = handed(&mut policy, WORK, 0);
+    computed(&mut policy, items, 0..700);
+    assert_eq!(policy.call_up(), []);
+    assert_eq!(policy.try_out(micros(701)), TryOut::Now { unit: GPU, items: 5000 });
+    // Without one to be had, it is called up after all.
+    let mut policy = opening(WORK, 5000, 1);
+    policy.tried(GPU, None);
+    let items = handed(&mut policy, WORK, 0);
+    computed(&mut policy, items, 0..700);
+    assert_eq!((policy.try_out(micros(701)), policy.call_up()), (TryOut::No, vec![GPU]));
+}
+
+#[test]
+fn a_trial_that_failed_leads_to_the_call() {
+    let mut policy = opening(WORK, 5000, 1);
+    let items = handed(&mut policy, WORK, 0);
+    policy.try_out(micros(50));
+    computed(&mut policy, items, 0..700);
+    assert_eq!(policy.call_up(), []);
+    policy.tried(GPU, None);
+    assert_eq!((policy.try_out(micros(701)), policy.call_up()), (TryOut::No, vec![GPU]));
+}
+
+/// What the first unit has under way when the trial ends holds the run up.
+#[test]
+fn packages_are_short_while_a_trial_is_under_way() {
+    let mut policy = opening(WORK, 5000, 1);
+    let items = handed(&mut policy, WORK, 0);
+    policy.try_out(micros(30));
+    computed(&mut policy, items, 0..40);
+    assert_eq!(handed(&mut policy, WORK - 1, 40), 1, "one took 40 us, so none takes no longer than 50");
+    computed(&mut policy, 1, 40..41);
+    assert_eq!(handed(&mut policy, WORK - 2, 41), 16, "no more than 16 times as many as before");
+    computed(&mut policy, 16, 41..57);
+    policy.next(HOST, WORK);
+    computed(&mut policy, 16, 4000..4016);
+    assert_eq!(handed(&mut policy, WORK - 99, 4016), 256, "again");
+    computed(&mut policy, 256, 4016..4272);
+    assert_eq!(handed(&mut policy, WORK - 999, 4272), 534, "an eighth of the run so far");
+}
+
+#[test]
+fn the_first_unit_waits_where_it_would_do_little_meanwhile() {
+    let waits = |threads, sample: u64, items: u64| {
+        let mut policy = opening(items + 1000, 5000, threads);
+        policy.handed(&Package::new(0..items, HOST, 0), micros(0));
+        assert_eq!(policy.waits(HOST, micros(20)), Duration::ZERO, "there is no trial");
+        assert_ne!(policy.try_out(micros(900)), TryOut::Later);
+        assert_eq!(policy.waits(HOST, micros(900)), micros(900), "nothing is known");
+        computed(&mut policy, items, 0..sample);
+        assert_eq!(policy.waits(GPU, micros(900)), Duration::ZERO, "it is the other that waits");
+        policy.waits(HOST, micros(900))
+    };
+    let after = |micros: u64| Duration::from_micros(900 + micros);
+    // A twentieth of what 1000 items take.
+    let near = |found: Duration, expected: Duration| {
+        assert!(found.abs_diff(expected) < Duration::from_nanos(10), "{found:?}, not {expected:?}");
+    };
+    near(waits(1, 700, 1), after(35_000));
+    near(waits(1, 100, 1), after(5_000));
+    near(waits(1, 100, 4), after(1_250));
+    // It may have been one thread's, but not if it was long.
+    near(waits(10, 100, 1), after(500));
+    near(waits(10, 700, 1), after(35_000));
+    // That was a launch and little else.
+    assert_eq!(waits(1, 59, 1), after(0));
+    assert_eq!(waits(10, 79, 1), after(0));
+}
+
+#[test]
+fn a_trial_shows_how_fast_a_unit_is() {
+    let mut policy = opening(WORK, 100_000, 1);
+    let items = handed(&mut policy, WORK, 0);
+    policy.try_out(micros(50));
+    computed(&mut policy, items, 0..60);
+    tried(&mut policy, 100_000, 60..1060);
+    assert_eq!(policy.call_up(), [GPU]);
+    assert_eq!(policy.try_out(micros(1061)), TryOut::No);
+    // A host that takes 60 us for an item does next to nothing beside 100 items in a microsecond.
+    assert_eq!(policy.next(HOST, WORK / 2), None);
+    assert!(policy.next(GPU, WORK / 2).unwrap() > 10_000);
+}
+
+/// One that took no longer than a launch does may be as fast with more items.
+#[test]
+fn a_host_of_which_little_is_known_goes_on() {
+    for (threads, sample, goes_on) in [(1, 59, true), (1, 60, false), (16, 79, true), (16, 80, false)] {
+        let mut policy = opening(WORK, 100_000, threads);
+        handed(&mut policy, WORK, 0);
+        policy.try_out(micros(900));
+        computed(&mut policy, 1, 0..sample);
+        tried(&mut policy, 100_000, 900..1000);
+        assert_eq!(policy.next(HOST, WORK / 2).is_some(), goes_on, "{threads} threads, {sample} us");
+    }
+}
+
+/// Its inputs were there when it began, and its results had not gone: for long, nobody is faster than these move.
+#[test]
+fn a_trial_is_no_faster_than_data_moves() {
+    let inner = Calibrated::new(WORK, 1, &[None, None]).unwrap();
+    let freight = Freight { setup: 150e-6, per_item: 1e-6 };
+    let mut policy = Opening::new(inner, WORK, HOST, vec![(GPU, freight)]).tries(Some((GPU, 1000)));
+    handed(&mut policy, WORK, 0);
+    policy.try_out(micros(900));
+    computed(&mut policy, 1, 0..70);
+    // A thousand items in a microsecond, which take a millisecond to move. The host takes 70.
+    tried(&mut policy, 1000, 900..901);
+    assert_eq!(policy.next(HOST, WORK / 2), None, "less than a sixteenth of it");
+    let inner = Calibrated::new(WORK, 1, &[None, None]).unwrap();
+    let mut policy = Opening::new(inner, WORK, HOST, vec![(GPU, freight)]).tries(Some((GPU, 1000)));
+    policy.handed(&Package::new(0..10, HOST, 0), micros(0));
+    policy.try_out(micros(900));
+    computed(&mut policy, 10, 0..70);
+    tried(&mut policy, 1000, 900..901);
+    let claimed = Package::new(0..1000, GPU, 1);
+    policy.handed(&claimed, micros(901));
+    policy.computed(&Computed::new(&claimed, micros(900), micros(900), micros(901), micros(1900)));
+    assert!(policy.next(HOST, WORK / 2).is_some(), "a seventh of it");
+}
+
+#[test]
+fn who_could_not_help_beside_the_two_is_left_out() {
+    let inner = Calibrated::new(WORK, 1, &[None, None, None]).unwrap();
+    let slow = Freight { setup: 0.1, per_item: 1e-12 };
+    let mut policy =
+        Opening::new(inner, WORK, HOST, vec![(GPU, NEAR), (SLOW, slow)]).tries(Some((GPU, 100_000)));
+    let items = handed(&mut policy, WORK, 0);
+    policy.try_out(micros(50));
+    computed(&mut policy, items, 0..60);
+    tried(&mut policy, 100_000, 60..1060);
+    assert_eq!(policy.call_up(), [GPU], "all is done in 10 ms, and it takes 100 to begin");
+}
+
+/// Nobody begins for nothing, but whoever was to begin does where work comes back.
+#[test]
+fn nobody_is_called_up_when_nothing_is_left() {
+    let mut policy = opening(WORK, WORK, 1);
+    let items = handed(&mut policy, WORK, 0);
+    policy.try_out(micros(50));
+    computed(&mut policy, items, 0..60);
+    tried(&mut policy, WORK, 60..1060);
+    let claimed = Package::new(1..WORK, GPU, 1);
+    policy.handed(&claimed, micros(1060));
+    assert_eq!(policy.call_up(), []);
+    policy.given_back(&claimed);
+    assert_eq!(policy.call_up(), [GPU]);
+}
+
+#[test]
+fn who_retires_during_a_trial_is_not_waited_for() {
+    let mut policy = opening(WORK, 5000, 1);
+    let items = handed(&mut policy, WORK, 0);
+    policy.try_out(micros(50));
+    policy.retire(GPU);
+    computed(&mut policy, items, 0..700);
+    assert_eq!(policy.next(HOST, WORK - 1), Some(WORK - 1), "nobody else is left");
+    assert_eq!(policy.waits(HOST, micros(700)), Duration::ZERO);
+    let mut policy = opening(WORK, 5000, 1);
+    handed(&mut policy, WORK, 0);
+    policy.try_out(micros(50));
+    policy.retire(HOST);
+    assert_eq!(policy.call_up(), [GPU]);
+    assert!(policy.next(GPU, WORK - 1).is_some());
+    tried(&mut policy, 5000, 60..1060);
+    assert_eq!(policy.call_up(), [], "nobody is called up twice");
+}
+
+/// Answers what a test says.
+#[derive(Debug, Default)]
+struct Says {
+    length: u64,
+    trial: Option<(UnitId, u64)>,
+    waits: Duration,
+    asked: u64,
+}
+
+impl Policy for Says {
+    fn next(&mut self, _: UnitId, _: u64) -> Option<u64> {
+        Some(self.length)
+    }
+
+    fn try_out(&mut self, _: Duration) -> TryOut {
+        self.trial.take().map_or(TryOut::No, |(unit, items)| TryOut::Now { unit, items })
+    }
+
+    fn waits(&mut self, _: UnitId, _: Duration) -> Duration {
+        self.asked += 1;
+        self.waits
+    }
+
+    fn tried(&mut self, unit: UnitId, computed: Option<&Computed>) {
+        // What it asked for is what it hears of.
+        self.length = computed.map_or(1, |computed| computed.items);
+        assert_eq!(unit, GPU);
+    }
+}
+
+fn splitter(work: u64, local_size: u64, says: Says) -> Splitter {
+    Splitter::new(Box::new(says), 2, work, local_size).unwrap()
+}
+
+fn trial_of(items: u64) -> Says {
+    Says { length: 10, trial: Some((GPU, items)), ..Says::default() }
+}
+
+const TIMES: Option<[Duration; 3]> = Some([Duration::ZERO; 3]);
+
+#[test]
+fn a_trial_is_of_whole_groups_at_the_end() {
+    for (items, range) in [(25, 70..103), (23, 80..103), (0, 100..103), (1, 100..103), (1000, 0..103)] {
+        let mut splitter = splitter(103, 10, trial_of(items));
+        assert_eq!(splitter.try_out(Duration::ZERO), Some(Ok((GPU, range))), "{items} items");
+        assert_eq!(splitter.unassigned(), 103, "nobody was handed any");
+        assert_eq!(splitter.try_out(Duration::ZERO), None);
+    }
+}
+
+#[test]
+fn what_is_claimed_is_what_nobody_has() {
+    let mut splitter = splitter(103, 10, trial_of(1000));
+    let hand = |splitter: &mut Splitter| match splitter.assign(HOST) {
+        Assignment::Package(package) => package,
+        _ => unreachable!("there is work"),
+    };
+    let first = hand(&mut splitter);
+    let (unit, items) = splitter.try_out(Duration::ZERO).unwrap().unwrap();
+    assert_eq!(items, 10..103, "what is handed out is not tried");
+    let second = hand(&mut splitter);
+    let claimed = splitter.tried(unit, items, TIMES).unwrap();
+    assert_eq!((claimed.range(), claimed.unit()), (20..103, GPU));
+    assert_eq!(splitter.unassigned(), 0);
+    // It failed at the last moment, so somebody computes it.
+    splitter.give_back(&claimed).unwrap();
+    assert_eq!(hand(&mut splitter).range(), 20..103);
+    splitter.complete(&first).unwrap();
+    splitter.complete(&second).unwrap();
+    assert_eq!(splitter.completed(), 20);
+}
+
+#[test]
+fn a_trial_of_a_part_leaves_the_rest() {
+    let mut splitter = splitter(103, 10, trial_of(20));
+    let (unit, items) = splitter.try_out(Duration::ZERO).unwrap().unwrap();
+    assert_eq!(splitter.tried(unit, items, TIMES).unwrap().range(), 80..103);
+    assert_eq!(splitter.unassigned(), 80);
+}
+
+#[test]
+fn nothing_is_claimed_from_a_trial_that_failed_or_came_too_late() {
+    let mut failed = splitter(100, 10, trial_of(1000));
+    let (unit, items) = failed.try_out(Duration::ZERO).unwrap().unwrap();
+    assert_eq!(failed.tried(unit, items, None), None);
+    assert_eq!(failed.unassigned(), 100);
+    let mut late = splitter(100, 10, Says { length: 100, ..trial_of(50) });
+    let (unit, items) = late.try_out(Duration::ZERO).unwrap().unwrap();
+    assert!(matches!(late.assign(HOST), Assignment::Package(_)));
+    assert_eq!(late.tried(unit, items, TIMES), None);
+    let mut retired = splitter(100, 10, trial_of(50));
+    let (unit, items) = retired.try_out(Duration::ZERO).unwrap().unwrap();
+    retired.retire(unit);
+    assert_eq!(retired.tried(unit, items, TIMES), None);
+    assert_eq!(retired.unassigned(), 100);
+    // There is nothing to try it on, and the policy hears of that.
+    let mut all_handed = splitter(100, 10, Says { length: 100, ..trial_of(50) });
+    assert!(matches!(all_handed.assign(HOST), Assignment::Package(_)));
+    assert_eq!(all_handed.try_out(Duration::ZERO), None);
+}
+
+/// A unit waits as long as the policy says, and is not asked about it again before.
+#[test]
+fn a_unit_waits_for_a_trial_and_no_longer() {
+    let says = Says { waits: micros(50), ..trial_of(20) };
+    let mut splitter = splitter(100, 10, says);
+    assert!(matches!(splitter.assign_at(HOST, micros(1)), Assignment::Package(_)), "there is no trial");
+    let (unit, items) = splitter.try_out(micros(2)).unwrap().unwrap();
+    for now in [3, 20, 49] {
+        assert_eq!(splitter.assign_at(HOST, micros(now)), Assignment::Wait, "at {now}");
+    }
+    assert!(format!("{:?}", splitter.policy()).contains("asked: 1"), "{:?}", splitter.policy());
+    assert!(matches!(splitter.assign_at(HOST, micros(50)), Assignment::Package(_)));
+    splitter.tried(unit, items, TIMES);
+    assert!(matches!(splitter.assign_at(HOST, micros(51)), Assignment::Package(_)));
+}
+
+/// What the splitter is told to do, and what an unruly policy says.
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Ask(usize),
+    Complete,
+    GiveBack,
+    Retire(usize),
+    Try,
+    Tried(bool),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => (0..3_usize).prop_map(Act::Ask),
+        3 => Just(Act::Complete),
+        1 => Just(Act::GiveBack),
+        1 => (1..3_usize).prop_map(Act::Retire),
+        2 => Just(Act::Try),
+        2 => any::<bool>().prop_map(Act::Tried),
+    ]
+}
+
+/// Wants a trial whenever it is asked.
+#[derive(Debug)]
+struct Unruly(u64, UnitId);
+
+impl Policy for Unruly {
+    fn next(&mut self, _: UnitId, _: u64) -> Option<u64> {
+        Some(self.0)
+    }
+
+    fn try_out(&mut self, _: Duration) -> TryOut {
+        TryOut::Now { unit: self.1, items: self.0 * 3 }
+    }
+}
+
+proptest! {
+    #[test]
+    fn p1_p2_with_trials_every_item_is_computed_once(
+        work in 0..300_u64, local in 1..9_u64, length in 1..40_u64, unit in 0..5_usize,
+        acts in prop::collection::vec(act(), 0..60),
+    ) {
+        let policy = Unruly(length, UnitId(unit));
+        let mut splitter = Splitter::new(Box::new(policy), 3, work, local).unwrap();
+        let (mut has, mut done, mut trial) = (Vec::new(), Vec::new(), None);
+        let finish = (0..1000).map(|turn| if turn % 2 == 0 { Act::Ask(0) } else { Act::Complete });
+        for act in acts.into_iter().chain(finish) {
+            match act {
+                Act::Ask(unit) => {
+                    if let Assignment::Package(package) = splitter.assign(UnitId(unit)) {
+                        has.push(package);
+                    }
+                }
+                Act::Complete => {
+                    if let Some(package) = has.pop() {
+                        splitter.complete(&package).unwrap();
+                        done.push(package.range());
+                    }
+                }
+                Act::GiveBack => {
+                    if let Some(package) = has.pop() {
+                        splitter.give_back(&package).unwrap();
+                    }
+                }
+                Act::Retire(unit) => {
+                    splitter.retire(UnitId(unit));
+                    has.retain(|package| package.unit() != UnitId(unit));
+                }
+                Act::Try => {
+                    if let Some(Ok(wanted)) = splitter.try_out(Duration::ZERO) {
+                        trial = Some(wanted);
+                    }
+                }
+                Act::Tried(is_well) => {
+                    if let Some((unit, items)) = trial.take() {
+                        has.extend(splitter.tried(unit, items.clone(), TIMES.filter(|_| is_well)));
+                    }
+                }
+            }
+            let in_flight: u64 = splitter.in_flight().map(Package::items).sum();
+            prop_assert_eq!(splitter.unassigned() + in_flight + splitter.completed(), work);
+            for package in &has {
+                prop_assert!(package.start() % local == 0 && (package.end() % local == 0 || package.end() == work));
+            }
+        }
+        prop_assert!(splitter.is_finished());
+        done.sort_by_key(|range| range.start);
+        let end = done.iter().try_fold(0, |next, range| (range.start == next).then_some(range.end));
+        prop_assert_eq!(end, Some(work));
+    }
+}

@@ -1,0 +1,301 @@
+//! Trials: a device of which nothing is known computes part of the work into memory of its own, while others compute the same.
+//!
+//! ```text
+//!   the run       sample▏package▏package▏package▏package▏takes the copies over ─▶ complete
+//!   its trial       └▶ inputs, results of its own ─▶ launch ─▶ wait ─▶ claim ─▶ copy, bring home
+//!                                                      └─ the run is over: nobody hears of it
+//! ```
+//! Whoever computes a package holds what it writes until it has ended, so a run waits for the slowest one. For a trial it does not: what
+//! it writes is nobody's, and what it computed is claimed from the splitter afterwards, as far as nobody has it.
+//!
+//! 1. A trial that is not to be had now ends: it waits for nobody's buffers.
+//! 2. When the run is over, nobody claims anything, and no copy of the kernel is left. What the device still reads is held for
+//!    reading until it has ended.
+//! 3. Trials run on threads of their own, one of which is kept. Where none is to be had there is no trial. In a fork there is none.
+
+use crate::commander::Commander;
+use crate::guard::{guarded, quietly};
+use crate::kernel::{Argument, Kernel, KernelError, NotStarted};
+use crate::package::Package;
+use crate::running::Interrupted;
+use crate::unit::{bring, caught};
+use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::{
+    Access, AcquireError, BufferCopy, DeviceId, Fence, Grants, Launch, LaunchError, Launcher, Operation,
+    Platform, RawBuffer,
+};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// The most threads that conduct trials at once.
+const MOST_THREADS: usize = 8;
+
+/// A run's kernel, until the run is over.
+pub(crate) type Lent = Arc<Mutex<Option<Kernel>>>;
+
+/// What a trial needs of its run.
+pub(crate) struct Trial {
+    pub(crate) commander: Arc<Commander>,
+    pub(crate) platform: Platform,
+    pub(crate) kernel: Lent,
+    /// The device of each unit.
+    pub(crate) devices: Vec<DeviceId>,
+    pub(crate) collect_on: Option<DeviceId>,
+    pub(crate) begun: Instant,
+}
+
+/// The end of a trial from which a package was claimed. Times are from the start of the run.
+#[derive(Debug)]
+pub(crate) struct TrialEnd {
+    pub(crate) package: Package,
+    pub(crate) device: DeviceId,
+    /// Whether its results are where they belong. Otherwise somebody else is to compute them.
+    pub(crate) is_computed: bool,
+    pub(crate) handed: Duration,
+    /// When the device would have begun, had it computed the package alone.
+    pub(crate) begun: Duration,
+    pub(crate) computed: Duration,
+    pub(crate) end: Duration,
+}
+
+/// What was computed in a trial, and where its results are: the place of the kernel's buffer among its arguments, and the trial's own one.
+struct Results {
+    own: Vec<(usize, RawBuffer)>,
+    handed: Duration,
+    begun: Duration,
+    ended: Duration,
+}
+
+impl Trial {
+    /// Waits until the policy wants a unit tried out, and tries it.
+    fn conduct(&self) {
+        let _within = self.commander.enter();
+        let Some((unit, items)) = self.commander.try_out(self.begun) else { return };
+        let trial = Package::new(items, unit, 0);
+        let device = self.devices[unit.0];
+        let results = caught(|| self.compute(&trial, device));
+        if results.is_err() {
+            // Whoever comes next is to know.
+            self.platform.notice_losses();
+        }
+        let times = results.as_ref().ok().map(|results| [results.handed, results.begun, results.ended]);
+        let Some(package) = self.commander.tried(unit, trial.range(), times) else { return };
+        let Ok(results) = results else { return };
+        let copied = caught(|| self.copy(&package, device, &results.own));
+        let computed = self.begun.elapsed();
+        let brought = copied.and_then(|written| caught(|| self.bring(device, &written)));
+        if brought.is_err() {
+            self.platform.notice_losses();
+        }
+        let part = package.items() as f64 / trial.items() as f64;
+        let took = results.ended.saturating_sub(results.begun).mul_f64(part);
+        self.commander.end_trial(TrialEnd {
+            package,
+            device,
+            is_computed: brought.is_ok(),
+            handed: results.handed,
+            begun: results.ended.saturating_sub(took),
+            computed,
+            end: self.begun.elapsed(),
+        });
+    }
+
+    /// Computes items into buffers of the trial's own.
+    fn compute(&self, trial: &Package, device: DeviceId) -> Result<Results, KernelError> {
+        let handed = self.begun.elapsed();
+        let (arguments, mut own) = (self.with_kernel(|kernel| Ok(kernel.arguments().to_vec()))?, Vec::new());
+        let mut replaced = Vec::with_capacity(arguments.len());
+        let mut acquire = self.platform.acquire(device);
+        for (index, argument) in arguments.into_iter().enumerate() {
+            let argument = if argument.access().writes() {
+                let of = argument.buffer();
+                let buffer =
+                    self.platform.raw_buffer(of.len()).label(format!("trial of {}", of.name())).build()?;
+                own.push((index, buffer.clone()));
+                Argument::part(&buffer, argument.access(), argument.footprint().clone())
+            } else {
+                argument
+            };
+            for bytes in argument.ranges(trial.range())? {
+                acquire = acquire.access(&argument.buffer().range(bytes), argument.access());
+            }
+            replaced.push(argument);
+        }
+        let grants = acquire.try_now()?;
+        let begun = self.begun.elapsed();
+        self.platform.counters().count(Operation::Kernel);
+        self.run(
+            grants,
+            |kernel, launcher, grants| {
+                let arguments = kernel.launch_args(trial, &replaced).map_err(LaunchError::not_started)?;
+                launcher.launch(&Launch::new(&trial.range(), kernel.shape(), &arguments), grants)
+            },
+            device,
+        )?;
+        Ok(Results { own, handed, begun, ended: self.begun.elapsed() })
+    }
+
+    /// Copies the part of the results that is a package to the kernel's buffers. Returns it.
+    fn copy(
+        &self,
+        package: &Package,
+        device: DeviceId,
+        own: &[(usize, RawBuffer)],
+    ) -> Result<Vec<(RawBuffer, Range<u64>)>, KernelError> {
+        let copies = self.with_kernel(|kernel| {
+            let mut copies = Vec::new();
+            for (index, from) in own {
+                let argument = &kernel.arguments()[*index];
+                for bytes in argument.ranges(package.range())? {
+                    copies.push(BufferCopy::new(from, argument.buffer(), bytes));
+                }
+            }
+            Ok(copies)
+        })?;
+        let mut acquire = self.platform.acquire(device);
+        for BufferCopy { from, to, bytes, .. } in &copies {
+            acquire = acquire.read(&from.range(bytes.clone()));
+            acquire = acquire.access(&to.range(bytes.clone()), Access::WriteInvalidate);
+        }
+        let grants = self.commander.wait_for(acquire)?;
+        self.run(grants, |_, launcher, grants| launcher.copy(&copies, grants), device)?;
+        Ok(copies.into_iter().map(|BufferCopy { to, bytes, .. }| (to, bytes)).collect())
+    }
+
+    /// Brings results home. Those that are in use elsewhere stay where they are, and so do those of a cancelled run.
+    fn bring(&self, device: DeviceId, written: &[(RawBuffer, Range<u64>)]) -> Result<(), KernelError> {
+        let home = |device| self.platform.home(device);
+        let Some(goal) = self.collect_on.filter(|&goal| home(goal) != home(device)) else { return Ok(()) };
+        match bring(
+            &self.platform,
+            &self.commander,
+            goal,
+            written.iter().map(|(buffer, bytes)| (buffer, bytes.clone())),
+        ) {
+            Err(error) if error.is::<Interrupted>() => Ok(()),
+            Err(error) if error.downcast_ref::<AcquireError>().is_some_and(AcquireError::is_busy) => Ok(()),
+            brought => brought,
+        }
+    }
+
+    /// Starts work of the device on grants, waits for it, and commits it.
+    fn run(
+        &self,
+        mut grants: Grants,
+        start: impl FnOnce(&Kernel, &dyn Launcher, &mut Grants) -> Result<Fence, LaunchError>,
+        device: DeviceId,
+    ) -> Result<(), KernelError> {
+        let given: Vec<_> = grants.ids().collect();
+        let started = guarded(|| {
+            self.with_kernel(|kernel| {
+                let launcher =
+                    kernel.launcher_for(device).ok_or("no launcher of the kernel for this device")?;
+                start(kernel, &**launcher, &mut grants).map_err(|error| match error {
+                    LaunchError::NotStarted(cause) => NotStarted::new(cause).into(),
+                    LaunchError::Failed(cause) => cause,
+                })
+            })
+        });
+        let started = started.unwrap_or_else(|message| Err(format!("the kernel panicked: {message}").into()));
+        if !grants.ids().eq(given) {
+            quietly(started);
+            return Err("the launcher exchanged its grants for others (K-5)".into());
+        }
+        match started {
+            Ok(fence) => Ok(grants.hand_over().in_flight(fence).wait()?.release()?),
+            Err(error) => {
+                self.platform.notice_losses();
+                if error.is::<NotStarted>() {
+                    drop(grants.not_started());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Uses the run's kernel, as long as the run is not over.
+    fn with_kernel<R>(
+        &self,
+        using: impl FnOnce(&Kernel) -> Result<R, KernelError>,
+    ) -> Result<R, KernelError> {
+        match &*self.kernel.lock() {
+            Some(kernel) => using(kernel),
+            None => Err(Interrupted.into()),
+        }
+    }
+}
+
+/// The threads of this process that conduct trials.
+struct Threads {
+    process: u32,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    offered: VecDeque<Trial>,
+    threads: usize,
+    idle: usize,
+}
+
+static THREADS: OnceLock<Threads> = OnceLock::new();
+
+/// Lets a thread conduct a trial. Returns whether there is one.
+pub(crate) fn offer(trial: Trial) -> bool {
+    let threads = THREADS.get_or_init(|| Threads {
+        process: std::process::id(),
+        state: Mutex::new(State::default()),
+        changed: Condvar::new(),
+    });
+    if threads.process != std::process::id() {
+        return false;
+    }
+    let mut state = threads.state.lock();
+    if state.idle > state.offered.len() {
+        state.offered.push_back(trial);
+        drop(state);
+        threads.changed.notify_all();
+        return true;
+    }
+    if state.threads == MOST_THREADS {
+        return false;
+    }
+    state.threads += 1;
+    drop(state);
+    let thread = std::thread::Builder::new().name("dml tries a device out".to_owned());
+    let spawned = thread.spawn(move || threads.work(trial)).is_ok();
+    if !spawned {
+        threads.state.lock().threads -= 1;
+    }
+    spawned
+}
+
+impl Threads {
+    /// Conducts trials, as long as no other thread waits for one.
+    fn work(&self, first: Trial) {
+        let mut next = Some(first);
+        loop {
+            if let Some(trial) = next.take() {
+                // A bug here must not leave the run without its end.
+                if guarded(|| trial.conduct()).is_err() {
+                    trial.commander.give_trial_up();
+                }
+                quietly(trial);
+            }
+            let mut state = self.state.lock();
+            if state.idle > 0 && state.offered.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+            state.idle += 1;
+            while state.offered.is_empty() {
+                state = self.changed.wait(state);
+            }
+            state.idle -= 1;
+            next = state.offered.pop_front();
+        }
+    }
+}
