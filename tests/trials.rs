@@ -9,7 +9,7 @@ use dml::core::{
     Fence, Launch, LaunchArg, LaunchError, Launcher, LinkSpeed, Misfit,
 };
 use dml::prelude::*;
-use dml::scheduler::{KernelError, PackageRecord, Report, RunError};
+use dml::scheduler::{KernelError, Knowledge, PackageRecord, Report, RunError};
 use dml_verify::{Audited, watched};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,7 +20,7 @@ const VIDEO: ArenaId = ArenaId(1);
 const LOCAL: u64 = 10;
 const ITEMS: u64 = 4003;
 
-fn platform(other: DeviceKind) -> Audited {
+fn platform(other: DeviceKind, speed: LinkSpeed) -> Audited {
     let mut builder = Platform::builder();
     for (name, kind) in [("cpu", DeviceKind::Cpu), ("gpu:0", other)] {
         builder.add_device(DeviceDesc::new(name, kind));
@@ -30,7 +30,7 @@ fn platform(other: DeviceKind) -> Audited {
     builder.add_arena(Arc::new(Null::backed(main.with_concurrency(Concurrency::BimapFull))));
     let video = ArenaDesc::new("video", ArenaKind("test"), GPU).with_remotes(cpu);
     let video = builder.add_arena(Arc::new(Null::backed(video)));
-    kit::join_staged(&mut builder, ArenaId(0), video, LinkSpeed::default());
+    kit::join_staged(&mut builder, ArenaId(0), video, speed);
     Audited::new(builder.build().expect("a sound platform"))
 }
 
@@ -175,17 +175,18 @@ struct Scene {
     target: Buffer<u32>,
     cues: Cues,
     kernel: Kernel,
+    knowledge: Knowledge,
 }
 
 /// What the host does before it computes its package of this number, from 0.
 type OnHost = fn(u64, &Cues) -> Result<(), KernelError>;
 
 fn scene(does: Does, on_host: OnHost) -> Scene {
-    scene_with(DeviceKind::Gpu, does, on_host)
+    scene_with(DeviceKind::Gpu, LinkSpeed::default(), does, on_host)
 }
 
-fn scene_with(other: DeviceKind, does: Does, on_host: OnHost) -> Scene {
-    let platform = platform(other);
+fn scene_with(other: DeviceKind, speed: LinkSpeed, does: Does, on_host: OnHost) -> Scene {
+    let platform = platform(other, speed);
     let source = platform.buffer_from((0..ITEMS as u32).map(|i| i * 5 + 1).collect::<Vec<_>>()).unwrap();
     let target = platform.buffer::<u32>(ITEMS).build().unwrap();
     let (cues, packages) = (Cues::default(), AtomicU64::new(0));
@@ -205,7 +206,7 @@ fn scene_with(other: DeviceKind, does: Does, on_host: OnHost) -> Scene {
         Gpu { platform: Platform::clone(&platform), target: target.raw().clone(), does, cues: cues.clone() };
     let kernel = Kernel::new("copy", LOCAL).read(&source).write(&target).variant(CPU, host);
     let kernel = kernel.launchers([(GPU, gpu)]).unwrap();
-    Scene { platform, source, target, cues, kernel }
+    Scene { platform, source, target, cues, kernel, knowledge: Knowledge::new() }
 }
 
 /// What the kernel makes of elements.
@@ -216,7 +217,8 @@ fn computed(values: &[u8]) -> Vec<u8> {
 
 impl Scene {
     fn run(&self) -> Result<Report, RunError> {
-        let (run, kernel) = (Coexecutor::new(&self.platform).record_decisions(), self.kernel.clone());
+        let run = Coexecutor::new(&self.platform).record_decisions().knowledge(&self.knowledge);
+        let kernel = self.kernel.clone();
         watched("a run", move || run.run(&kernel, ITEMS)).join()
     }
 
@@ -274,6 +276,10 @@ fn what_a_trial_has_computed_is_taken_as_far_as_nobody_has_it() {
         Ok(())
     });
     let report = scene.run().unwrap();
+    // They were brought home, as other results are.
+    for (bytes, valid, _) in dml_verify::segments(scene.target.raw()) {
+        assert!(valid.contains(ArenaId(0)), "{bytes:?} of {valid:?}");
+    }
     scene.check(&report);
     let [record] = scene.packages_of_gpu(&report)[..] else { panic!("one package, in {report:?}") };
     assert_eq!(record.package.end(), ITEMS);
@@ -286,10 +292,6 @@ fn what_a_trial_has_computed_is_taken_as_far_as_nobody_has_it() {
     assert!(report.failures.is_empty() && report.left_out.is_empty(), "{report:?}");
     let called: Vec<DeviceId> = report.called_up.iter().map(|called| called.device).collect();
     assert_eq!(called, [GPU]);
-    // They were brought home, as other results are.
-    for (bytes, valid, _) in dml_verify::segments(scene.target.raw()) {
-        assert!(valid.contains(ArenaId(0)), "{bytes:?} of {valid:?}");
-    }
     let gpu = report.devices.iter().find(|device| device.device == GPU).unwrap();
     assert_eq!((gpu.packages, gpu.items), (1, record.package.items()));
     assert_eq!(gpu.busy, record.end - record.start);
@@ -313,8 +315,11 @@ fn a_run_does_not_wait_for_a_trial() {
     let busy = scene.platform.acquire(CPU).write(&scene.source).try_now().unwrap_err();
     assert!(busy.is_busy(), "{busy}");
     scene.platform.acquire(CPU).write(&scene.target).try_now().unwrap().release().unwrap();
+    let knows_gpu = || scene.knowledge.to_string().contains("device gpu:0");
+    assert!(!knows_gpu(), "{}", scene.knowledge);
     scene.let_it_end();
     assert!(!scene.cues.copied.is_set(), "nobody is there to take it");
+    assert!(knows_gpu(), "what it showed is for the next run: {}", scene.knowledge);
 }
 
 #[test]
@@ -364,19 +369,24 @@ fn a_host_that_fails_during_a_trial_leaves_the_rest_to_the_device() {
     scene.let_it_end();
 }
 
-/// The device fails by itself after a package was claimed from its trial: that package is lost to it too, and the host computes it.
+/// So slow that a trial is of some items only, by the prices of the links.
+fn slow() -> LinkSpeed {
+    LinkSpeed { bytes_per_s: 200_000, ..LinkSpeed::default() }
+}
+
+/// The device fails by itself while what was claimed from its trial is copied: that package is lost to it too, and the host computes it.
 #[test]
 fn what_was_claimed_for_a_device_that_retires_is_computed_again() {
-    let scene = scene(Does::FailsAlone, |package, cues| {
-        match package {
-            0 => cues.launched.wait(),
-            1 => cues.may_end.set(),
-            _ => {}
+    let scene = scene_with(DeviceKind::Gpu, slow(), Does::FailsAlone, |package, cues| {
+        if package == 0 {
+            cues.launched.wait();
+            cues.may_end.set();
         }
         Ok(())
     });
     let report = scene.run().unwrap();
     scene.check(&report);
+    assert_eq!(report.failures.iter().map(|failure| failure.device).collect::<Vec<_>>(), [GPU]);
 }
 
 /// Nobody is left but the trial.
@@ -447,7 +457,7 @@ fn a_processor_is_not_tried_out() {
         Ok(())
     };
     for (kind, trials) in [(DeviceKind::Cpu, 0), (DeviceKind::Accelerator, 1)] {
-        let scene = scene_with(kind, Does::Well, on_host);
+        let scene = scene_with(kind, LinkSpeed::default(), Does::Well, on_host);
         scene.check(&scene.run().unwrap());
         assert_eq!(scene.cues.trials.load(Ordering::SeqCst), trials, "{kind}");
     }

@@ -281,7 +281,11 @@ impl Commander {
             if !matches!(state.trial, TrialState::UnderWay(..)) || self.is_cancelled() {
                 return None;
             }
-            match state.asked(begun.elapsed())? {
+            let Some(asked) = state.asked(begun.elapsed()) else {
+                state.trial = TrialState::None;
+                return None;
+            };
+            match asked {
                 Ok(trial) => return Some(trial),
                 Err(NotYet) if begun.elapsed() < AWAKE_BEFORE => state = self.spin(state),
                 Err(NotYet) => {
@@ -313,6 +317,11 @@ impl Commander {
         drop(state);
         self.changed.notify_all();
         claimed
+    }
+
+    /// Returns whether a unit has a package: it did not retire since.
+    pub(crate) fn is_in_flight(&self, package: &Package) -> bool {
+        self.state.lock().splitter.in_flight().any(|other| other == package)
     }
 
     /// Tells the run that the package claimed from its trial is copied, or could not be.

@@ -133,6 +133,7 @@ impl Prepared {
         };
         let units: Vec<Unit<'_>> = lineup.devices.iter().enumerate().map(unit).collect();
         let runs: Vec<Mutex<UnitRun>> = units.iter().map(|_| Mutex::default()).collect();
+        let tried = lineup.tried(kernel, *items).map(|unit| lineup.devices[unit.0]);
         let lent = self.offer_trial(setup, begun);
         let given_up = run_rounds(&setup.platform, &units, &runs, commander);
         if let Some(lent) = lent {
@@ -157,7 +158,13 @@ impl Prepared {
                 })?;
                 if setup.policy == PolicySpec::Calibrated {
                     let of = (kernel.name(), *items);
-                    setup.knowledge.learn(&setup.platform, of, |device| lineup.name_of(device), &report);
+                    setup.knowledge.learn(
+                        &setup.platform,
+                        of,
+                        |device| lineup.name_of(device),
+                        &report,
+                        tried,
+                    );
                 }
                 Ok(report)
             }
@@ -179,7 +186,15 @@ impl Prepared {
             commander: self.commander.clone(),
             platform: setup.platform.clone(),
             kernel: lent.clone(),
-            devices: self.lineup.devices.clone(),
+            devices: self
+                .lineup
+                .devices
+                .iter()
+                .map(|&device| (device, self.lineup.name_of(device)))
+                .collect(),
+            knowledge: setup.knowledge.clone(),
+            name: self.kernel.name().to_owned(),
+            items: self.items,
             collect_on: setup.collect_on,
             begun,
         });

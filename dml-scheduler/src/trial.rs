@@ -16,6 +16,7 @@
 use crate::commander::Commander;
 use crate::guard::{guarded, quietly};
 use crate::kernel::{Argument, Kernel, KernelError, NotStarted};
+use crate::knowledge::Knowledge;
 use crate::package::Package;
 use crate::running::Interrupted;
 use crate::unit::{bring, caught};
@@ -40,8 +41,12 @@ pub(crate) struct Trial {
     pub(crate) commander: Arc<Commander>,
     pub(crate) platform: Platform,
     pub(crate) kernel: Lent,
-    /// The device of each unit.
-    pub(crate) devices: Vec<DeviceId>,
+    /// The device of each unit, and what it is called where runs are learned from.
+    pub(crate) devices: Vec<(DeviceId, String)>,
+    /// What the trial teaches, about the kernel of this name and its items.
+    pub(crate) knowledge: Knowledge,
+    pub(crate) name: String,
+    pub(crate) items: u64,
     pub(crate) collect_on: Option<DeviceId>,
     pub(crate) begun: Instant,
 }
@@ -74,29 +79,40 @@ impl Trial {
         let _within = self.commander.enter();
         let Some((unit, items)) = self.commander.try_out(self.begun) else { return };
         let trial = Package::new(items, unit, 0);
-        let device = self.devices[unit.0];
+        let device = self.devices[unit.0].0;
         let results = caught(|| self.compute(&trial, device));
         if results.is_err() {
             // Whoever comes next is to know.
             self.platform.notice_losses();
         }
         let times = results.as_ref().ok().map(|results| [results.handed, results.begun, results.ended]);
+        if let Some([handed, begun, ended]) = times {
+            // Also if nobody takes it: a device that was not much slower than the host has its part in the next run.
+            let took = [begun.saturating_sub(handed), ended.saturating_sub(begun)];
+            self.knowledge.learn_trial(
+                (&self.name, self.items),
+                &self.devices[unit.0].1,
+                trial.items(),
+                took,
+            );
+        }
         let Some(package) = self.commander.tried(unit, trial.range(), times) else { return };
-        let Ok(results) = results else { return };
-        let copied = caught(|| self.copy(&package, device, &results.own));
+        let Ok(Results { own, handed, begun, ended }) = results else { return };
+        let copied = caught(|| self.copy(&package, device, &own));
+        drop(own);
         let computed = self.begun.elapsed();
         let brought = copied.and_then(|written| caught(|| self.bring(device, &written)));
         if brought.is_err() {
             self.platform.notice_losses();
         }
         let part = package.items() as f64 / trial.items() as f64;
-        let took = results.ended.saturating_sub(results.begun).mul_f64(part);
+        let took = ended.saturating_sub(begun).mul_f64(part);
         self.commander.end_trial(TrialEnd {
             package,
             device,
             is_computed: brought.is_ok(),
-            handed: results.handed,
-            begun: results.ended.saturating_sub(took),
+            handed,
+            begun: ended.saturating_sub(took),
             computed,
             end: self.begun.elapsed(),
         });
@@ -105,30 +121,36 @@ impl Trial {
     /// Computes items into buffers of the trial's own.
     fn compute(&self, trial: &Package, device: DeviceId) -> Result<Results, KernelError> {
         let handed = self.begun.elapsed();
-        let (arguments, mut own) = (self.with_kernel(|kernel| Ok(kernel.arguments().to_vec()))?, Vec::new());
-        let mut replaced = Vec::with_capacity(arguments.len());
-        let mut acquire = self.platform.acquire(device);
-        for (index, argument) in arguments.into_iter().enumerate() {
-            let argument = if argument.access().writes() {
-                let of = argument.buffer();
-                let buffer =
-                    self.platform.raw_buffer(of.len()).label(format!("trial of {}", of.name())).build()?;
-                own.push((index, buffer.clone()));
-                Argument::part(&buffer, argument.access(), argument.footprint().clone())
-            } else {
-                argument
-            };
-            for bytes in argument.ranges(trial.range())? {
-                acquire = acquire.access(&argument.buffer().range(bytes), argument.access());
+        let mut own: Vec<(usize, RawBuffer)> = Vec::new();
+        let acquire = self.with_kernel(|kernel| {
+            let mut acquire = self.platform.acquire(device);
+            for (index, argument) in kernel.arguments().iter().enumerate() {
+                let mut buffer = argument.buffer().clone();
+                if argument.access().writes() {
+                    let label = format!("trial of {}", buffer.name());
+                    buffer = self.platform.raw_buffer(buffer.len()).label(label).build()?;
+                    own.push((index, buffer.clone()));
+                }
+                for bytes in argument.ranges(trial.range())? {
+                    acquire = acquire.access(&buffer.range(bytes), argument.access());
+                }
             }
-            replaced.push(argument);
-        }
+            Ok(acquire)
+        })?;
         let grants = acquire.try_now()?;
         let begun = self.begun.elapsed();
         self.platform.counters().count(Operation::Kernel);
         self.run(
             grants,
             |kernel, launcher, grants| {
+                let replaced =
+                    |(index, argument): (usize, &Argument)| match own.iter().find(|own| own.0 == index) {
+                        Some((_, buffer)) => {
+                            Argument::part(buffer, argument.access(), argument.footprint().clone())
+                        }
+                        None => argument.clone(),
+                    };
+                let replaced: Vec<Argument> = kernel.arguments().iter().enumerate().map(replaced).collect();
                 let arguments = kernel.launch_args(trial, &replaced).map_err(LaunchError::not_started)?;
                 launcher.launch(&Launch::new(&trial.range(), kernel.shape(), &arguments), grants)
             },
@@ -160,6 +182,11 @@ impl Trial {
             acquire = acquire.access(&to.range(bytes.clone()), Access::WriteInvalidate);
         }
         let grants = self.commander.wait_for(acquire)?;
+        if !self.commander.is_in_flight(package) {
+            // Its unit has retired, and somebody else may have computed it.
+            drop(grants.not_started());
+            return Err(Interrupted.into());
+        }
         self.run(grants, |_, launcher, grants| launcher.copy(&copies, grants), device)?;
         Ok(copies.into_iter().map(|BufferCopy { to, bytes, .. }| (to, bytes)).collect())
     }

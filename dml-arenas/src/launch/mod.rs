@@ -36,7 +36,7 @@ pub use team::Team;
 
 use bytemuck::Pod;
 use dml_core::sync::Arc;
-#[cfg(any(feature = "cuda", feature = "opencl"))]
+#[cfg(feature = "cuda")]
 use dml_core::{Access, BlockRef, BufferCopy, Grants};
 use dml_core::{LaunchArg, Scalar, Span, View, WrongScalar};
 use std::error::Error;
@@ -103,7 +103,7 @@ pub fn scalar<T: TryFrom<Scalar, Error = WrongScalar>>(
 }
 
 /// The storage of both ends of each copy, and the bytes. All bytes are granted as they are used, and none is outside its block.
-#[cfg(any(feature = "cuda", feature = "opencl"))]
+#[cfg(feature = "cuda")]
 fn blocks_of<'a>(
     copies: &[BufferCopy],
     grants: &'a Grants,

@@ -296,7 +296,8 @@ pub trait Launcher: Send + Sync {
     /// [`LaunchError`], which says whether anything may have been written.
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError>;
 
-    /// Returns whether [`copy`](Self::copy) can copy. The scheduler tries the kernel out on results of its own only if it can.
+    /// Returns whether [`copy`](Self::copy) can copy. The scheduler tries the kernel out on results of its own only if it can. A run that ends meanwhile
+    /// waits for a call of [`launch`](Self::launch) that has not returned, and not for its fence: such a launcher computes after the call.
     fn copies(&self) -> bool {
         false
     }

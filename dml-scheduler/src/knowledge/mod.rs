@@ -206,13 +206,32 @@ impl Knowledge {
         self.0.lock().0.len()
     }
 
-    /// Learns from a run. A run with failures teaches nothing. `name` says what a device is called here.
+    /// Learns from a trial of a device: of so many items, and how long it took until they were launched, and from then on. What its set
+    /// takes it does not show.
+    pub(crate) fn learn_trial(
+        &self,
+        (kernel, items): (&str, u64),
+        device: &str,
+        done: u64,
+        [setup, took]: [Duration; 2],
+    ) {
+        let seconds = took.as_secs_f64();
+        let mut book = self.0.lock();
+        let notes = book.page(kernel, items).devices.entry(device.to_owned()).or_default();
+        notes.rate.add(done as f64 / seconds);
+        notes.peak.add(done as f64 / (seconds - DEVICE_PACKAGE_SECONDS).max(seconds * LEAST_NET));
+        notes.setup.add(setup.as_secs_f64());
+    }
+
+    /// Learns from a run. A run with failures teaches nothing. `name` says what a device is called here. Of a device that was `tried` and has no
+    /// other package than that of its trial, the trial teaches more.
     pub(crate) fn learn(
         &self,
         platform: &Platform,
         (kernel, items): (&str, u64),
         name: impl Fn(DeviceId) -> String,
         report: &Report,
+        tried: Option<DeviceId>,
     ) {
         let seconds = report.duration.as_secs_f64();
         if items == 0 || seconds <= 0.0 || !report.failures.is_empty() {
@@ -228,6 +247,9 @@ impl Knowledge {
         page.add_run(set, seconds / items as f64);
         for device in members {
             let turns = || report.packages.iter().filter(move |record| record.device == device);
+            if tried == Some(device) && turns().count() == 1 {
+                continue;
+            }
             let begun = turns().map(|record| record.begun).min();
             let computed = turns().map(|record| record.computed).max();
             let end = turns().map(|record| record.end).max();

@@ -592,11 +592,11 @@ fn a_run_is_learned_device_by_device() {
     let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
     for (items, duration) in [(0, 30), (300, 0)] {
         report.duration = Duration::from_millis(duration);
-        knowledge.learn(&platform, ("kernel", items), name, &report);
+        knowledge.learn(&platform, ("kernel", items), name, &report, None);
         assert_eq!(knowledge.pages(), 0, "{items} items in {duration} ms");
     }
     report.duration = Duration::from_millis(30);
-    knowledge.learn(&platform, ("kernel", 300), name, &report);
+    knowledge.learn(&platform, ("kernel", 300), name, &report, None);
     let book = knowledge.0.lock();
     let page = &book.0[&Topic { kernel: "kernel".to_owned(), class: 8 }];
     assert_eq!(page.sets.keys().collect::<Vec<_>>(), [&["gpu".to_owned()]], "who had nothing is no member");
@@ -644,7 +644,7 @@ fn what_any_package_takes_is_learned_of_gpus_alone() {
     };
     let knowledge = Knowledge::new();
     let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
-    knowledge.learn(&platform, ("kernel", 1000), name, &report);
+    knowledge.learn(&platform, ("kernel", 1000), name, &report, None);
     let text = knowledge.to_string();
     let of = |device: &str| text.lines().find(|line| line.starts_with(device)).unwrap().to_owned();
     assert!(of("device gpu").ends_with(" latency 9e-3"), "{text}");

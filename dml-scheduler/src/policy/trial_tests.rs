@@ -2,8 +2,10 @@
 
 use super::opening::{Freight, Opening};
 use super::*;
+use crate::commander::Commander;
 use proptest::prelude::*;
 use std::ops::Range;
+use std::time::Instant;
 
 const HOST: UnitId = UnitId(0);
 const GPU: UnitId = UnitId(1);
@@ -359,6 +361,46 @@ fn a_unit_waits_for_a_trial_and_no_longer() {
     assert!(matches!(splitter.assign_at(HOST, micros(50)), Assignment::Package(_)));
     splitter.tried(unit, items, TIMES);
     assert!(matches!(splitter.assign_at(HOST, micros(51)), Assignment::Package(_)));
+}
+
+/// A run whose trial can begin.
+fn commander() -> Commander {
+    let commander = Commander::new(splitter(100, 10, trial_of(20)), None);
+    commander.begin_trial(GPU, true);
+    commander
+}
+
+#[test]
+fn nothing_is_claimed_when_the_run_is_over() {
+    let commander = commander();
+    let (unit, items) = commander.try_out(Instant::now()).unwrap();
+    assert!(commander.settle_trial().is_none());
+    assert_eq!(commander.tried(unit, items, TIMES), None);
+    assert_eq!(commander.try_out(Instant::now()), None, "and none begins");
+}
+
+#[test]
+fn what_a_retired_unit_had_claimed_is_not_taken_over() {
+    let commander = commander();
+    let (unit, items) = commander.try_out(Instant::now()).unwrap();
+    let claimed = commander.tried(unit, items, TIMES).unwrap();
+    assert!(commander.is_in_flight(&claimed));
+    commander.retire(unit);
+    assert!(!commander.is_in_flight(&claimed));
+    let computed = Computed::new(&claimed, Duration::ZERO, Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    assert_eq!(commander.take_over(&claimed, Some(computed)), None);
+    assert_eq!(commander.take_over(&claimed, None), None);
+    assert_eq!(commander.missing(), 100);
+}
+
+#[test]
+fn a_trial_that_nobody_conducts_any_more_gives_back_what_it_claimed() {
+    let commander = commander();
+    let (unit, items) = commander.try_out(Instant::now()).unwrap();
+    let claimed = commander.tried(unit, items, TIMES).unwrap();
+    commander.give_trial_up();
+    assert!(!commander.is_in_flight(&claimed));
+    assert!(commander.settle_trial().is_none(), "nobody waits for it");
 }
 
 /// What the splitter is told to do, and what an unruly policy says.

@@ -116,17 +116,26 @@ struct Ending {
     failure: Option<String>,
 }
 
+/// The time in which at least one of some packages was under way.
+fn under_way(packages: &[PackageRecord]) -> Duration {
+    let mut spans: Vec<_> = packages.iter().map(|record| (record.start, record.end)).collect();
+    spans.sort_unstable();
+    let ends = spans.iter().scan(Duration::ZERO, |until, &(start, end)| {
+        let more = end.saturating_sub(start.max(*until));
+        *until = (*until).max(end);
+        Some(more)
+    });
+    ends.sum()
+}
+
 impl UnitRun {
     /// Adds packages that a unit has completed, and the time in which at least one of them was under way.
     pub(crate) fn extend(&mut self, mut packages: Vec<PackageRecord>) {
         packages.sort_by_key(|record| record.package.index());
-        let mut until = Duration::ZERO;
-        for record in &packages {
-            self.busy += record.end.saturating_sub(until.max(record.start));
-            until = until.max(record.end);
-        }
-        self.end = self.end.max(until);
+        let before = under_way(&self.packages);
+        self.end = self.end.max(packages.iter().map(|record| record.end).max().unwrap_or_default());
         self.packages.append(&mut packages);
+        self.busy += under_way(&self.packages).saturating_sub(before);
     }
 }
 

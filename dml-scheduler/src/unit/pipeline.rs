@@ -91,7 +91,11 @@ impl Pipeline<'_, '_, '_> {
                 Next::Later => self.finish_oldest(),
                 Next::CalledBack => {}
                 Next::Start(units) => self.starter.start(&units),
-                Next::Tried(end) => self.unit.take_over(*end, self.starter),
+                Next::Tried(end) => {
+                    // The application is told of it, on a thread that holds nothing.
+                    self.finish_all();
+                    self.unit.take_over(*end, self.starter);
+                }
                 Next::NoMore => {
                     self.finish_all();
                     self.troubles.extend(self.desk.drain());
