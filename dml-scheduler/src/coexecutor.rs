@@ -8,6 +8,15 @@ use crate::policy::PolicySpec;
 use crate::report::{Report, RunError};
 use crate::running::{self, Running};
 use dml_core::{DeviceDesc, DeviceId, Platform};
+use std::sync::OnceLock;
+
+/// How many threads this process could use when it was asked first. To ask takes some ten microseconds.
+fn cores() -> u32 {
+    static CORES: OnceLock<u32> = OnceLock::new();
+    *CORES.get_or_init(|| {
+        std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
+    })
+}
 
 /// Runs kernels over several devices at once.
 ///
@@ -28,6 +37,7 @@ impl Coexecutor {
             policy: PolicySpec::default(),
             collect_on: platform.host(),
             knowledge: Knowledge::new(),
+            cores: cores(),
             records: false,
         })
     }
@@ -78,6 +88,19 @@ impl Coexecutor {
     #[must_use]
     pub fn powers(mut self, powers: impl IntoIterator<Item = f64>) -> Self {
         self.0.powers = Some(powers.into_iter().collect());
+        self
+    }
+
+    /// Sets how many cores the devices of kind [`cpu`](dml_core::DeviceKind::Cpu) share: the processor, workers and OpenCL devices on the same
+    /// processor. By default these are as many as the process could use when it made its first co-executor; 0 counts as 1.
+    ///
+    /// Devices whose [units](DeviceDesc::units) together are no more than that compute at once. With [`PolicySpec::Calibrated`], others do
+    /// not compute at the same time: they would take the cores from each other, and the run would be longer than on the best of them. In the
+    /// first long run of a kernel one such device is compared with the host, if its launcher copies: each computes part of the work, one after the
+    /// other, and the faster one goes on.
+    #[must_use]
+    pub fn cores(mut self, cores: u32) -> Self {
+        self.0.cores = cores.max(1);
         self
     }
 

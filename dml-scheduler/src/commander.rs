@@ -45,6 +45,11 @@ struct State {
     wanted: Option<(UnitId, Range<u64>)>,
     /// Whether a trial has ended, and nobody has looked who is called up.
     has_tried: bool,
+    /// Whether the device that is tried out computes on the cores of those that wait. Then nobody uses these for waiting.
+    is_rival: bool,
+    /// Whether such a device can be tried out, and whether it is to be, and nobody conducts that yet.
+    awaits_rival: bool,
+    wants_rival: bool,
 }
 
 /// How far the run's trial is.
@@ -80,7 +85,15 @@ pub(crate) enum Next {
 
 impl Commander {
     pub(crate) fn new(splitter: Splitter, cancel: Option<Arc<Cancel>>) -> Self {
-        let state = State { splitter, trial: TrialState::None, wanted: None, has_tried: false };
+        let state = State {
+            splitter,
+            trial: TrialState::None,
+            wanted: None,
+            has_tried: false,
+            is_rival: false,
+            awaits_rival: false,
+            wants_rival: false,
+        };
         Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -141,11 +154,11 @@ impl Commander {
         // Nobody says when the unit has waited long enough for a trial. It is woken late, so at first it does not sleep.
         match &state.trial {
             TrialState::UnderWay(_, Some(since)) | TrialState::Claimed(_, since)
-                if since.elapsed() < AWAKE =>
+                if !state.is_rival && since.elapsed() < AWAKE =>
             {
                 self.spin(state)
             }
-            TrialState::UnderWay(_, since) => {
+            TrialState::UnderWay(_, since) if !state.is_rival => {
                 let later = LATER.max(since.map_or(LATER, |since| since.elapsed() / LATER_PARTS));
                 self.changed.wait_until(state, Instant::now() + later).0
             }
@@ -237,6 +250,9 @@ impl Commander {
         if matches!(state.trial, TrialState::UnderWay(_, None)) && state.wants_trial() {
             self.to_try.notify_all();
         }
+        if state.awaits_rival && state.wants_trial() {
+            (state.awaits_rival, state.wants_rival) = (false, true);
+        }
         state.splitter.called_up()
     }
 
@@ -269,9 +285,21 @@ impl Commander {
         if is_to_be_had {
             state.trial = TrialState::UnderWay(unit, None);
         } else {
-            state.trial = TrialState::None;
+            (state.trial, state.wanted) = (TrialState::None, None);
             _ = state.splitter.tried(unit, 0..0, None);
         }
+    }
+
+    /// Says that the device that can be tried out computes on the cores of those who begin. Nobody is to wait for its trial to begin: whoever
+    /// [takes the wish](Self::takes_rival) lets it.
+    pub(crate) fn await_rival(&self) {
+        let mut state = self.state.lock();
+        (state.is_rival, state.awaits_rival) = (true, true);
+    }
+
+    /// Returns whether the trial of such a device is wanted; to one caller.
+    pub(crate) fn takes_rival(&self) -> bool {
+        std::mem::take(&mut self.state.lock().wants_rival)
     }
 
     /// Waits until a unit is to be tried out, and returns it with the items; `None` if none is.

@@ -13,7 +13,7 @@
 use crate::commander::Commander;
 use crate::hooks::Hooks;
 use crate::kernel::Kernel;
-use crate::knowledge::{Knowledge, Reason};
+use crate::knowledge::{Knowledge, Odd, Reason};
 use crate::lineup::Lineup;
 use crate::package::{Package, UnitId};
 use crate::policy::{Blueprint, Log, PolicySpec, Recording};
@@ -39,6 +39,8 @@ pub(crate) struct Setup {
     pub(crate) collect_on: Option<DeviceId>,
     /// What earlier runs taught.
     pub(crate) knowledge: Knowledge,
+    /// How many cores the devices of kind `cpu` share.
+    pub(crate) cores: u32,
     /// Whether reports have the policy's decisions.
     pub(crate) records: bool,
 }
@@ -134,9 +136,17 @@ impl Prepared {
         let units: Vec<Unit<'_>> = lineup.devices.iter().enumerate().map(unit).collect();
         let runs: Vec<Mutex<UnitRun>> = units.iter().map(|_| Mutex::default()).collect();
         let tried = lineup.tried(kernel, *items).map(|unit| lineup.devices[unit.0]);
-        let lent = self.offer_trial(setup, begun);
-        let given_up = run_rounds(&setup.platform, &units, &runs, commander);
-        if let Some(lent) = lent {
+        let lent: Mutex<Option<Lent>> = Mutex::new(None);
+        let offer = || *lent.lock() = self.offer_trial(setup, begun);
+        let has_rival = lineup.has_rival() && tried.is_some();
+        if has_rival {
+            commander.await_rival();
+        } else {
+            offer();
+        }
+        let rounds = Rounds { units: &units, runs: &runs, commander, offer: has_rival.then_some(&offer) };
+        let given_up = run_rounds(&rounds, &setup.platform);
+        if let Some(lent) = lent.into_inner() {
             // Whoever conducts the trial still has this, and nothing else of the kernel.
             let kernel = lent.lock().take();
             drop(kernel);
@@ -163,7 +173,7 @@ impl Prepared {
                         of,
                         |device| lineup.name_of(device),
                         &report,
-                        tried,
+                        Odd { tried, are_rivals: lineup.has_rival() },
                     );
                 }
                 Ok(report)
@@ -208,16 +218,12 @@ impl Prepared {
 /// Runs rounds until no further device is lost and no result spoiled, or until a round leaves nothing to compute, or the run is
 /// cancelled. Returns
 /// the number of items that cannot be computed again, because their inputs are lost.
-fn run_rounds(
-    platform: &Platform,
-    units: &[Unit<'_>],
-    runs: &[Mutex<UnitRun>],
-    commander: &Commander,
-) -> u64 {
+fn run_rounds(rounds: &Rounds<'_>, platform: &Platform) -> u64 {
+    let Rounds { units, runs, commander, .. } = *rounds;
     let mut known = platform.lost_devices();
     let mut given_up = 0;
     loop {
-        run_round(units, runs, commander);
+        run_round(rounds);
         let is_called_up = settle_trial(units, runs, commander);
         // An idle device may have been lost after its last package.
         platform.notice_losses();
@@ -285,12 +291,12 @@ fn has_spoiled(unit: &Unit<'_>, run: &UnitRun) -> bool {
 
 /// Lets every remaining unit work until it gets no more work, each on its own thread. A single unit, or the last of
 /// several, works on the caller's thread. Units that are called up meanwhile join.
-fn run_round(units: &[Unit<'_>], runs: &[Mutex<UnitRun>], commander: &Commander) {
+fn run_round(&Rounds { units, runs, commander, offer }: &Rounds<'_>) {
     let mut left: Vec<UnitId> =
         units.iter().map(|unit| unit.id).filter(|unit| commander.is_active(*unit)).collect();
     let last = left.pop();
     std::thread::scope(|scope| {
-        let starter = Starter { scope, units, runs };
+        let starter = Starter { scope, units, runs, offer };
         starter.start(&left);
         if let Some(UnitId(index)) = last {
             units[index].run(&runs[index], &starter);
@@ -299,17 +305,35 @@ fn run_round(units: &[Unit<'_>], runs: &[Mutex<UnitRun>], commander: &Commander)
     });
 }
 
+/// Lets a trial be conducted.
+type Offer<'a> = dyn Fn() + Sync + 'a;
+
+/// What the rounds of a run need.
+#[derive(Clone, Copy)]
+struct Rounds<'a> {
+    units: &'a [Unit<'a>],
+    runs: &'a [Mutex<UnitRun>],
+    commander: &'a Commander,
+    /// Offers the trial of a unit on the cores of those who begin, once it is wanted.
+    offer: Option<&'a Offer<'a>>,
+}
+
 /// Starts units on threads of a round.
 #[derive(Clone, Copy)]
 struct Starter<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     units: &'env [Unit<'env>],
     runs: &'env [Mutex<UnitRun>],
+    offer: Option<&'env Offer<'env>>,
 }
 
 impl Start for Starter<'_, '_> {
     fn start(&self, units: &[UnitId]) {
         let this = *self;
+        if let Some(offer) = self.offer.filter(|_| self.units.iter().any(|unit| unit.commander.takes_rival()))
+        {
+            offer();
+        }
         for &UnitId(index) in units {
             self.scope.spawn(move || {
                 let unit = this.units[index];

@@ -30,6 +30,10 @@ const TRIED_OUTWARD_SECONDS: [f64; 2] = [2e-3, 500e-6];
 /// How long the inputs of a trial travel at most: they disturb those who compute.
 const TRIED_INWARD_SECONDS: f64 = 500e-6;
 
+/// The bytes per second of new memory that a core makes and clears, and which part of a run that may take for a comparison.
+const OWN_BYTES_PER_SECOND: f64 = 4e9;
+const OWN_PART: f64 = 0.1;
+
 /// The bytes per second that the memory of a host has at most.
 const MOST_BYTES_PER_SECOND: f64 = 200e9;
 
@@ -52,6 +56,8 @@ pub(crate) struct Lineup {
     threads: u64,
     /// The unit that can be tried out, and on how many items at most.
     tries: Option<(usize, u64)>,
+    /// The unit that computes on the cores of the one that begins, and can be compared with it. Others on the same cores take no part.
+    rival: Option<usize>,
 }
 
 /// What moving a device's data takes, in seconds, if it computes all items.
@@ -65,6 +71,8 @@ struct Haul {
     is_host: bool,
     /// Whether every argument lies in storage that the device shares with the host, though its memory is another.
     is_in_place: bool,
+    /// For making memory for results of its own, on the processor's cores.
+    own: f64,
 }
 
 impl Haul {
@@ -72,6 +80,13 @@ impl Haul {
     fn freight(self, items: u64) -> Freight {
         let launch = if self.is_host { HOST_SETUP_SECONDS } else { DEVICE_SETUP_SECONDS };
         Freight { setup: launch + self.whole, per_item: self.inward.max(self.outward) / items.max(1) as f64 }
+    }
+
+    /// As [`freight`](Self::freight), of a device on the host's cores that is compared with the host. The memory for its trial is made on these cores, so
+    /// that is to be a small part of the run.
+    fn compared(self, items: u64) -> Freight {
+        let freight = self.freight(items);
+        Freight { setup: freight.setup + self.own / OWN_PART, ..freight }
     }
 
     /// On how many of all items the device is tried out.
@@ -107,22 +122,43 @@ impl Lineup {
                 is_large: false,
                 threads: 1,
                 tries: None,
+                rival: None,
                 devices,
             });
         }
         let bytes: Vec<u64> = kernel.arguments().iter().map(|argument| bytes(argument, items)).collect();
-        let hauls: Vec<Haul> = devices.iter().map(|&device| haul(setup, kernel, &bytes, device)).collect();
+        let written = kernel.arguments().iter().filter(|argument| argument.access().writes());
+        let own = written.map(|argument| argument.buffer().len() as f64).sum::<f64>() / OWN_BYTES_PER_SECOND;
+        let hauls: Vec<Haul> =
+            devices.iter().map(|&device| Haul { own, ..haul(setup, kernel, &bytes, device) }).collect();
         let name = |(&device, haul): (&DeviceId, &Haul)| {
             knowledge::name_of(&setup.platform, device, haul.is_in_place)
         };
         let names: Vec<String> = devices.iter().zip(&hauls).map(name).collect();
         let mut candidates = Vec::with_capacity(devices.len());
-        for (name, haul) in names.iter().zip(&hauls) {
-            candidates.push(Candidate { name, freight: haul.freight(items), is_host: haul.is_host });
+        let desc = |device: DeviceId| &setup.platform.devices()[usize::from(device.0)];
+        let is_on_cores = |device: DeviceId| desc(device).kind == DeviceKind::Cpu;
+        for ((name, haul), &device) in names.iter().zip(&hauls).zip(&devices) {
+            let part = f64::from(desc(device).units) / f64::from(setup.cores);
+            let is_comparable = !haul.is_host && is_on_cores(device) && kernel.can_be_tried_on(device);
+            candidates.push(Candidate {
+                name,
+                freight: if is_comparable { haul.compared(items) } else { haul.freight(items) },
+                is_host: haul.is_host,
+                part_of_cores: if is_on_cores(device) { part } else { 0.0 },
+                is_comparable,
+            });
         }
         let selection = setup.knowledge.decide(kernel.name(), items, &candidates);
-        let Selection { members, estimates, latencies, reasons, opens } = selection;
+        let Selection { members, estimates, latencies, mut reasons, opens } = selection;
         debug_assert!(members.iter().zip(&reasons).all(|(member, reason)| *member == reason.is_none()));
+        let rivals = rivals(&candidates, &members, &estimates, opens);
+        let others = members.iter().filter(|member| **member).count() - rivals.len();
+        let rival = rivals.iter().copied().find(|&rival| candidates[rival].is_comparable);
+        let rival = rival.filter(|_| others == 1 && opens.is_some());
+        for &left_out in rivals.iter().filter(|&&index| rival != Some(index)) {
+            reasons[left_out] = Some(Reason::SameCores);
+        }
         let measured = |estimate: Estimate, latency: f64| {
             Prior::measured(estimate.rate, Duration::try_from_secs_f64(latency).unwrap_or_default())
         };
@@ -133,32 +169,38 @@ impl Lineup {
         let on_host = bytes.iter().sum::<u64>() as f64 / MOST_BYTES_PER_SECOND;
         let hauled = hauls.iter().map(|haul| haul.inward.max(haul.outward)).fold(0.0, f64::max);
         let is_large = on_host > 2.0 * DEVICE_SETUP_SECONDS && hauled < on_host;
-        let units = |index: usize| setup.platform.devices()[usize::from(devices[index].0)].units;
+        let is_large = is_large && rival.is_none();
+        let units = |index: usize| desc(devices[index]).units;
         let threads = opens.map_or(1, |first| u64::from(units(first)));
         let tries = opens.filter(|_| !is_large).and_then(|first| {
             let is_apart = |&index: &usize| {
                 index != first
                     && reasons[index].is_none()
                     && !hauls[index].is_host
-                    && setup.platform.devices()[usize::from(devices[index].0)].kind != DeviceKind::Cpu
+                    && !is_on_cores(devices[index])
                     && kernel.can_be_tried_on(devices[index])
             };
             let setup = |index: &usize| hauls[*index].freight(items).setup;
             let nearest = (0..devices.len()).filter(is_apart).min_by(|a, b| setup(a).total_cmp(&setup(b)));
             nearest.map(|index| (index, hauls[index].tried(items)))
         });
-        Ok(Self { devices, names, reasons, priors, opens, hauls, is_large, threads, tries })
+        Ok(Self { devices, names, reasons, priors, opens, hauls, is_large, threads, tries, rival })
     }
 
     /// The unit that can be tried out in the run, if there is one.
     pub(crate) fn tried(&self, kernel: &Kernel, items: u64) -> Option<UnitId> {
-        self.tries?;
+        self.tries.map(|(index, _)| index).or(self.rival)?;
         match self.plan(kernel, items) {
-            Plan::Calibrated(Learned { opening: Some(Opens { tries, .. }), .. }) => {
-                tries.map(|(unit, _)| unit)
+            Plan::Calibrated(Learned { opening: Some(Opens { tries, rival, .. }), .. }) => {
+                tries.map(|(unit, _)| unit).or(rival.map(|(unit, _)| unit))
             }
             _ => None,
         }
+    }
+
+    /// Whether a unit that takes part computes on the cores of the one that begins.
+    pub(crate) fn has_rival(&self) -> bool {
+        self.rival.is_some()
     }
 
     /// What a device is called where runs are learned from. Empty without the policy that learns.
@@ -225,10 +267,18 @@ impl Lineup {
             _ => self.hauls[index].freight(items),
         };
         let opening = self.opens.map(|first| {
-            let others = members().filter(|&index| index != first);
+            let others = members().filter(|&index| index != first && self.rival != Some(index));
             let others = others.map(|index| (UnitId(index), freight(index))).collect();
             let tries = self.tries.map(|(index, items)| (UnitId(index), items));
-            Opens { first: UnitId(first), others, at_once: self.is_large, threads: self.threads, tries }
+            let rival = self.rival.map(|index| (UnitId(index), self.hauls[index].compared(items)));
+            Opens {
+                first: UnitId(first),
+                others,
+                at_once: self.is_large,
+                threads: self.threads,
+                tries,
+                rival,
+            }
         });
         Plan::Calibrated(Learned {
             priors: self.priors.clone(),
@@ -241,7 +291,7 @@ impl Lineup {
     /// In how many packages a device computes all items alone. More of them let transfers overlap with computing, and each
     /// costs something.
     fn pieces(&self, index: usize, items: u64) -> u64 {
-        let Haul { whole: _, inward, outward, is_host, is_in_place: _ } = self.hauls[index];
+        let Haul { inward, outward, is_host, .. } = self.hauls[index];
         if is_host {
             return 1;
         }
@@ -253,6 +303,27 @@ impl Lineup {
         let hidden = inward + outward + computing - longest.max(computing);
         (hidden / PACKAGE_SECONDS).sqrt().clamp(1.0, MOST_PIECES) as u64
     }
+}
+
+/// The members that would compute on cores that other members have: whoever something is known of comes first, since it was chosen by that, then who
+/// begins, then the others in their order.
+fn rivals(
+    candidates: &[Candidate<'_>],
+    members: &[bool],
+    estimates: &[Option<Estimate>],
+    opens: Option<usize>,
+) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..members.len()).filter(|&index| members[index]).collect();
+    order.sort_by_key(|&index| (estimates[index].is_none(), opens != Some(index)));
+    let mut taken = 0.0;
+    let mut is_rival = |&index: &usize| {
+        let part = candidates[index].part_of_cores;
+        // Who is chosen by what is known of it was chosen beside the others.
+        let fits = part == 0.0 || taken == 0.0 || estimates[index].is_some() || knowledge::fits(taken + part);
+        taken += if fits { part } else { 0.0 };
+        !fits
+    };
+    order.into_iter().filter(|index| is_rival(index)).collect()
 }
 
 /// What moving a device's data takes, by the prices of the links between its memory and the one where data begins and ends. `bytes`
@@ -306,7 +377,7 @@ mod tests {
     use super::*;
 
     const DEVICE: Haul =
-        Haul { whole: 2e-3, inward: 4e-3, outward: 3e-3, is_host: false, is_in_place: false };
+        Haul { whole: 2e-3, inward: 4e-3, outward: 3e-3, is_host: false, is_in_place: false, own: 0.0 };
 
     fn lineup(haul: Haul, prior: Option<Prior>) -> Lineup {
         Lineup {
@@ -319,6 +390,7 @@ mod tests {
             is_large: false,
             threads: 1,
             tries: None,
+            rival: None,
         }
     }
 

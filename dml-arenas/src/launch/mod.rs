@@ -103,7 +103,7 @@ pub fn scalar<T: TryFrom<Scalar, Error = WrongScalar>>(
 }
 
 /// The storage of both ends of each copy, and the bytes. All bytes are granted as they are used, and none is outside its block.
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cuda", feature = "opencl"))]
 fn blocks_of<'a>(
     copies: &[BufferCopy],
     grants: &'a Grants,

@@ -339,6 +339,10 @@ impl OpenClKernel {
         self.max_local as u64
     }
 
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
     /// Checks arguments against the kernel's own signature: their number, and as far as the driver tells it what each is.
     ///
     /// # Errors

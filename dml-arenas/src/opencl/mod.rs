@@ -47,6 +47,7 @@ mod staging_tests;
 mod svm;
 #[cfg(test)]
 mod testing;
+mod within;
 
 pub use arena::OpenClArena;
 pub use error::BuildError;

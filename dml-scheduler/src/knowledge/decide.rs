@@ -26,6 +26,8 @@ const CHEAP_SECONDS: f64 = 10e-3;
 const MUCH_FASTER: f64 = 0.9;
 /// A run that is shorter, in seconds, may have ended before an unknown device was called up.
 const SHORT_SECONDS: f64 = 2e-3;
+/// And one that is shorter than this may have ended before it was compared with the host.
+const SHORT_BESIDE_RIVAL_SECONDS: f64 = 10e-3;
 /// By how much more devices have to be faster than fewer.
 const NOISE: f64 = 0.03;
 
@@ -37,6 +39,10 @@ pub(crate) struct Candidate<'a> {
     pub(crate) freight: Freight,
     /// Whether it works in the memory where data begins and ends.
     pub(crate) is_host: bool,
+    /// Which part of the processor's cores it computes on; 0 for what has units of its own.
+    pub(crate) part_of_cores: f64,
+    /// Whether it can be compared with a host that computes on the same cores.
+    pub(crate) is_comparable: bool,
 }
 
 /// Which of the candidates take part, in their order.
@@ -101,6 +107,8 @@ pub enum Reason {
     },
     /// Another device is tried alone, to learn what it can do.
     Trial,
+    /// Nothing is known of it, and it would compute on the cores of those that take part.
+    SameCores,
     /// Nothing was known, and the device that began saw that the others could not help.
     NotCalledUp {
         /// What the run took without it, in seconds.
@@ -135,6 +143,7 @@ impl fmt::Display for Reason {
                 write!(f, "nothing is known of it, and the others are done in {:.0} us", us(others_seconds))
             }
             Self::Trial => f.write_str("another device is tried alone"),
+            Self::SameCores => f.write_str("computes on the same cores as those that take part"),
             Self::NotCalledUp { others_seconds } => {
                 write!(f, "was not called up: the others were done in {:.0} us", us(others_seconds))
             }
@@ -209,6 +218,11 @@ impl Tried {
     }
 }
 
+/// Whether devices with such parts of the cores can compute at once.
+pub(crate) fn fits(parts: f64) -> bool {
+    parts <= 1.0 + 1e-9
+}
+
 fn count(members: &[bool]) -> usize {
     members.iter().filter(|&&member| member).count()
 }
@@ -234,7 +248,8 @@ impl Choice<'_> {
         };
         let best = self.best_tried();
         let expected = best.map_or(joined_seconds, |best| best.seconds.min(joined_seconds));
-        let strangers: Members = (0..all).map(|index| self.could_help(index, expected)).collect();
+        let is_stranger = |index| self.could_help(index, expected) && self.has_cores(index, &joined, host);
+        let strangers: Members = (0..all).map(is_stranger).collect();
         if let Some(members) = self.stranger_to_try(&strangers, expected, best) {
             let reasons = members.iter().map(|&member| (!member).then_some(Reason::Trial)).collect();
             return (members, reasons, None);
@@ -243,11 +258,13 @@ impl Choice<'_> {
             return self.with_strangers(&joined, &strangers, expected, host);
         }
         let (members, reasons) = self.among_known(joined, joined_seconds, best);
-        let reasons = reasons.into_iter().zip(self.known).map(|(reason, known)| match (reason, known) {
+        let reason = |(index, reason): (usize, Option<Reason>)| match (reason, self.known[index]) {
+            (Some(_), None) if !self.has_cores(index, &members, host) => Some(Reason::SameCores),
             (Some(_), None) => Some(Reason::Unknown { others_seconds: expected }),
             (reason, _) => reason,
-        });
-        (members, reasons.collect(), None)
+        };
+        let reasons = reasons.into_iter().enumerate().map(reason).collect();
+        (members, reasons, None)
     }
 
     /// Returns whether nothing is known of a device, and it would shorten the run if it computed as fast as its data moves.
@@ -256,11 +273,27 @@ impl Choice<'_> {
         self.known[index].is_none() && freight.could_help(self.items, self.items / seconds)
     }
 
+    /// Returns whether a device of which nothing is known has cores beside those members, or can be compared with the host, which is the
+    /// only one.
+    fn has_cores(&self, index: usize, members: &[bool], host: Option<usize>) -> bool {
+        let candidate = &self.candidates[index];
+        let parts = self.candidates.iter().zip(members).filter(|(_, member)| **member);
+        let taken: f64 = parts.map(|(candidate, _)| candidate.part_of_cores).sum();
+        let is_hosts = || count(members) == 1 && host.is_some_and(|host| members[host]);
+        fits(taken + candidate.part_of_cores) || (candidate.is_comparable && is_hosts())
+    }
+
     /// A stranger that is tried alone: where runs are so short that they have ended before one was called up, again and again.
     fn stranger_to_try(&self, strangers: &[bool], expected: f64, best: Option<&Tried>) -> Option<Members> {
-        let is_short = expected < SHORT_SECONDS && best.is_some_and(|best| best.times > TRIES);
-        let is_meant = |index: &usize| strangers[*index] && !self.candidates[*index].is_host;
-        let stranger = (0..strangers.len()).find(is_meant).filter(|_| is_short)?;
+        if best.is_none_or(|best| best.times <= TRIES) {
+            return None;
+        }
+        let is_meant = |index: &usize| {
+            let Candidate { is_host, is_comparable, .. } = self.candidates[*index];
+            let short = if is_comparable { SHORT_BESIDE_RIVAL_SECONDS } else { SHORT_SECONDS };
+            strangers[*index] && !is_host && expected < short
+        };
+        let stranger = (0..strangers.len()).find(is_meant)?;
         Some((0..strangers.len()).map(|index| index == stranger).collect())
     }
 
@@ -314,9 +347,32 @@ impl Choice<'_> {
         self.explained(best.members.clone(), best.seconds)
     }
 
+    /// The devices of which something is known that have cores beside each other. Where they have not, the fastest come first.
+    fn beside_each_other(&self) -> Members {
+        let mut fastest: Vec<(usize, f64)> = self
+            .known
+            .iter()
+            .enumerate()
+            .filter_map(|(index, known)| Some((index, known.as_ref()?.alone_seconds(self.items))))
+            .collect();
+        fastest.sort_by(|one, other| one.1.total_cmp(&other.1));
+        let (mut members, mut taken) = (vec![false; self.known.len()], 0.0);
+        for (index, _) in fastest {
+            let part = self.candidates[index].part_of_cores;
+            if part == 0.0 || fits(taken + part) {
+                (members[index], taken) = (true, taken + part);
+            }
+        }
+        members
+    }
+
     /// The devices of which something is known that shorten the run by the sum of their rates, and what they take.
     fn joined(&self) -> Option<(Members, f64)> {
-        let known = || self.known.iter().enumerate().filter_map(|(index, known)| Some((index, (*known)?)));
+        let beside = self.beside_each_other();
+        let known = || {
+            let known = self.known.iter().enumerate().filter(|(index, _)| beside[*index]);
+            known.filter_map(|(index, known)| Some((index, (*known)?)))
+        };
         let fastest = known().map(|(_, known)| known.alone_seconds(self.items)).reduce(f64::min)?;
         let estimates: Vec<_> = known().map(|(_, known)| known.estimate).collect();
         let chosen = policy::join(self.items as u64, &estimates, fastest * NOISE);

@@ -18,7 +18,7 @@ mod tests;
 mod text;
 
 pub use decide::Reason;
-pub(crate) use decide::{Candidate, Selection};
+pub(crate) use decide::{Candidate, Selection, fits};
 pub use text::KnowledgeError;
 
 use crate::policy;
@@ -95,6 +95,15 @@ struct Notes {
     setup: Samples,
     /// Seconds of any package, however small, of runs that showed such a time.
     latency: Samples,
+}
+
+/// What of a run is not as in later ones.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Odd {
+    /// The device that was tried out. If it has no other package than that of its trial, the trial teaches more.
+    pub(crate) tried: Option<DeviceId>,
+    /// Whether those who began and the one that was tried out compute on the same cores: if both did, then one after the other.
+    pub(crate) are_rivals: bool,
 }
 
 /// The last few measurements of one thing, each positive and finite.
@@ -223,15 +232,14 @@ impl Knowledge {
         notes.setup.add(setup.as_secs_f64());
     }
 
-    /// Learns from a run. A run with failures teaches nothing. `name` says what a device is called here. Of a device that was `tried` and has no
-    /// other package than that of its trial, the trial teaches more.
+    /// Learns from a run. A run with failures teaches nothing. `name` says what a device is called here.
     pub(crate) fn learn(
         &self,
         platform: &Platform,
         (kernel, items): (&str, u64),
         name: impl Fn(DeviceId) -> String,
         report: &Report,
-        tried: Option<DeviceId>,
+        odd: Odd,
     ) {
         let seconds = report.duration.as_secs_f64();
         if items == 0 || seconds <= 0.0 || !report.failures.is_empty() {
@@ -244,10 +252,16 @@ impl Knowledge {
         set.sort_unstable();
         let mut book = self.0.lock();
         let page = book.page(kernel, items);
-        page.add_run(set, seconds / items as f64);
+        let took_turns = odd.are_rivals && members.len() > 1;
+        if took_turns {
+            // No later run is like this one.
+            page.runs = page.runs.saturating_add(1);
+        } else {
+            page.add_run(set, seconds / items as f64);
+        }
         for device in members {
             let turns = || report.packages.iter().filter(move |record| record.device == device);
-            if tried == Some(device) && turns().count() == 1 {
+            if odd.tried == Some(device) && turns().count() == 1 {
                 continue;
             }
             let begun = turns().map(|record| record.begun).min();
@@ -256,7 +270,9 @@ impl Knowledge {
             let (Some(begun), Some(computed), Some(end)) = (begun, computed, end) else { continue };
             let done: u64 = turns().map(|record| record.package.items()).sum();
             let notes = page.devices.entry(name(device)).or_default();
-            notes.rate.add(done as f64 / computed.saturating_sub(begun).as_secs_f64());
+            let busy: Duration = turns().map(|record| record.computed.saturating_sub(record.begun)).sum();
+            let took = if took_turns { busy } else { computed.saturating_sub(begun) };
+            notes.rate.add(done as f64 / took.as_secs_f64());
             let is_host = platform.host().is_some_and(|host| platform.home(host) == platform.home(device));
             let cost = if is_host { HOST_PACKAGE_SECONDS } else { DEVICE_PACKAGE_SECONDS };
             let net = |record: &PackageRecord| {

@@ -14,6 +14,11 @@ struct Truth {
 
 const NAMES: [&str; 3] = ["cpu", "gpu", "worker"];
 
+/// A device with units of its own.
+fn candidate(name: &str, freight: Freight, is_host: bool) -> Candidate<'_> {
+    Candidate { name, freight, is_host, part_of_cores: 0.0, is_comparable: false }
+}
+
 /// A machine on which devices do not help each other.
 struct World {
     devices: Vec<Truth>,
@@ -34,6 +39,8 @@ impl World {
             name,
             freight: Freight { setup: truth.setup / 2.0, per_item: 0.0 },
             is_host: index == 0,
+            part_of_cores: 0.0,
+            is_comparable: false,
         };
         each.map(candidate).collect()
     }
@@ -152,7 +159,7 @@ fn the_nearest_size_says_what_a_device_does() {
         // A page without a rate says nothing, however near it is.
         book.page("kernel", 1 << 16).devices.entry("cpu".to_owned()).or_default().setup.add(1.0);
     }
-    let cpu = Candidate { name: "cpu", freight: Freight { setup: 0.0, per_item: 0.0 }, is_host: true };
+    let cpu = candidate("cpu", Freight { setup: 0.0, per_item: 0.0 }, true);
     for (class, rate) in [(0, 4e3), (5, 4e3), (9, 1e4), (12, 1e4), (16, 2e4), (40, 2e4)] {
         let decision = knowledge.decide("kernel", 1 << class, &[cpu]);
         assert_eq!(decision.estimates[0].map(|estimate| estimate.rate), Some(rate), "class {class}");
@@ -336,7 +343,7 @@ fn a_stranger_is_tried_where_it_could_help_and_the_host_begins() {
     (0..4).for_each(|_| drop(world.run()));
     let decide = |items: u64, setup: f64, per_item: f64| {
         let mut candidates = world.candidates();
-        candidates.push(Candidate { name: "gpu", freight: Freight { setup, per_item }, is_host: false });
+        candidates.push(candidate("gpu", Freight { setup, per_item }, false));
         world.knowledge.decide("kernel", items, &candidates)
     };
     let tried = decide(1 << 24, 1e-3, 1e-10);
@@ -528,8 +535,7 @@ fn what_any_package_takes_is_kept() {
     let text = format!("dml knowledge 1\npage 12 kernel\ndevice cpu rate 1e6 peak 1e6 setup 1e-5\n{line}\n");
     let knowledge = Knowledge::parse(&text).unwrap();
     assert_eq!(knowledge.to_string(), text);
-    let candidate =
-        |name, is_host| Candidate { name, freight: Freight { setup: 1e-4, per_item: 0.0 }, is_host };
+    let candidate = |name, is_host| candidate(name, Freight { setup: 1e-4, per_item: 0.0 }, is_host);
     let selection = knowledge.decide("kernel", 5000, &[candidate("cpu", true), candidate("gpu", false)]);
     assert_eq!(selection.latencies, [0.0, 8e-3]);
     for wrong in ["latency 0", "latency x"] {
@@ -592,11 +598,11 @@ fn a_run_is_learned_device_by_device() {
     let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
     for (items, duration) in [(0, 30), (300, 0)] {
         report.duration = Duration::from_millis(duration);
-        knowledge.learn(&platform, ("kernel", items), name, &report, None);
+        knowledge.learn(&platform, ("kernel", items), name, &report, Odd::default());
         assert_eq!(knowledge.pages(), 0, "{items} items in {duration} ms");
     }
     report.duration = Duration::from_millis(30);
-    knowledge.learn(&platform, ("kernel", 300), name, &report, None);
+    knowledge.learn(&platform, ("kernel", 300), name, &report, Odd::default());
     let book = knowledge.0.lock();
     let page = &book.0[&Topic { kernel: "kernel".to_owned(), class: 8 }];
     assert_eq!(page.sets.keys().collect::<Vec<_>>(), [&["gpu".to_owned()]], "who had nothing is no member");
@@ -644,7 +650,7 @@ fn what_any_package_takes_is_learned_of_gpus_alone() {
     };
     let knowledge = Knowledge::new();
     let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
-    knowledge.learn(&platform, ("kernel", 1000), name, &report, None);
+    knowledge.learn(&platform, ("kernel", 1000), name, &report, Odd::default());
     let text = knowledge.to_string();
     let of = |device: &str| text.lines().find(|line| line.starts_with(device)).unwrap().to_owned();
     assert!(of("device gpu").ends_with(" latency 9e-3"), "{text}");

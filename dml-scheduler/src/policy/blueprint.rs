@@ -4,6 +4,7 @@
 //!   work 100000 local 64                  overlaps u1              opens u0 threads 16
 //!   unit u0 cpu                           left_out u2              joins u1 0.00015 0.000000001
 //!                                                                  tries u1 100000
+//!                                                                  rival u1 0.00015 0.000000001
 //!   unit u1 opencl:0
 //!   policy calibrated                     policy static 1 0.35     policy hguided:2 1 0.35     alone 16
 //!   prior u0 measured 1500000 2500
@@ -59,6 +60,8 @@ pub(crate) struct Opens {
     pub(crate) threads: u64,
     /// Which unit can be tried out, and on how many items at most.
     pub(crate) tries: Option<(UnitId, u64)>,
+    /// Which unit computes on the cores of the first one, and is compared with it.
+    pub(crate) rival: Option<(UnitId, Freight)>,
 }
 
 impl Blueprint {
@@ -101,9 +104,9 @@ impl Blueprint {
                 left_out.iter().for_each(|unit| policy.retire(*unit));
                 match opening {
                     None => Box::new(policy),
-                    Some(Opens { first, others, at_once, threads, tries }) => {
+                    Some(Opens { first, others, at_once, threads, tries, rival }) => {
                         let opening = Opening::new(policy, work, *first, others.clone()).threads(*threads);
-                        let opening = opening.tries(*tries);
+                        let opening = opening.tries(*tries).rival(*rival);
                         Box::new(if *at_once { opening.at_once() } else { opening })
                     }
                 }
@@ -146,13 +149,18 @@ impl fmt::Display for Learned {
         }
         self.overlapping.iter().try_for_each(|unit| writeln!(f, "overlaps {unit}"))?;
         self.left_out.iter().try_for_each(|unit| writeln!(f, "left_out {unit}"))?;
-        let Some(Opens { first, others, at_once, threads, tries }) = &self.opening else { return Ok(()) };
+        let Some(Opens { first, others, at_once, threads, tries, rival }) = &self.opening else {
+            return Ok(());
+        };
         write!(f, "opens {first}{}", if *at_once { " at_once" } else { "" })?;
         writeln!(f, " threads {threads}")?;
         others.iter().try_for_each(|(unit, Freight { setup, per_item })| {
             writeln!(f, "joins {unit} {setup} {per_item}")
         })?;
-        tries.iter().try_for_each(|(unit, items)| writeln!(f, "tries {unit} {items}"))
+        tries.iter().try_for_each(|(unit, items)| writeln!(f, "tries {unit} {items}"))?;
+        rival.iter().try_for_each(|(unit, Freight { setup, per_item })| {
+            writeln!(f, "rival {unit} {setup} {per_item}")
+        })
     }
 }
 
@@ -226,7 +234,8 @@ impl Reader {
                 };
                 let threads = threads.parse().ok()?;
                 let first = known(unit)?;
-                learned.opening = Some(Opens { first, others: Vec::new(), at_once, threads, tries: None });
+                let (others, tries, rival) = (Vec::new(), None, None);
+                learned.opening = Some(Opens { first, others, at_once, threads, tries, rival });
             }
             ["joins", unit, setup, per_item] => {
                 let freight = Freight { setup: setup.parse().ok()?, per_item: per_item.parse().ok()? };
@@ -235,6 +244,11 @@ impl Reader {
             ["tries", unit, items] => {
                 let opening = learned.opening.as_mut().filter(|opening| opening.tries.is_none())?;
                 opening.tries = Some((known(unit)?, items.parse().ok()?));
+            }
+            ["rival", unit, setup, per_item] => {
+                let freight = Freight { setup: setup.parse().ok()?, per_item: per_item.parse().ok()? };
+                let opening = learned.opening.as_mut().filter(|opening| opening.rival.is_none())?;
+                opening.rival = Some((known(unit)?, freight));
             }
             _ => return None,
         }

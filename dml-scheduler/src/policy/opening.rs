@@ -11,8 +11,12 @@
 //! a unit that turns out to be slow does not keep the others waiting at the end. One that turns out to do next to nothing is
 //! left out.
 
+#[path = "opening_rivals.rs"]
+mod rivals;
+
 use super::{Calibrated, Computed, Policy, TryOut};
 use crate::{Package, UnitId};
+use rivals::Turns;
 use std::time::Duration;
 
 /// How many times as many items each sample has as the one before, at most: as many as would take [`SAMPLE_SECONDS`]. A sample that
@@ -138,6 +142,9 @@ pub(crate) struct Opening {
     tried: Duration,
     /// The sample under way: its items, and when it was handed out.
     sampled: Option<(u64, Duration)>,
+    /// A unit that computes on the cores of the first one, and is to be compared with it.
+    rival: Option<(UnitId, Freight)>,
+    turns: Turns,
 }
 
 /// How fast a unit was lately.
@@ -194,6 +201,8 @@ enum Stage {
     Trying,
     /// The first unit computes all.
     Alone,
+    /// The first unit and its rival compute a package each, one after the other.
+    Turns,
     /// Others have joined.
     Together,
 }
@@ -278,6 +287,8 @@ impl Opening {
             begins: false,
             tried: Duration::ZERO,
             sampled: None,
+            rival: None,
+            turns: Turns::default(),
         }
     }
 
@@ -285,6 +296,13 @@ impl Opening {
     #[must_use]
     pub(crate) fn tries(mut self, tries: Option<(UnitId, u64)>) -> Self {
         self.tries = tries;
+        self
+    }
+
+    /// Says which unit computes on the cores of the first one. It is not among the others, and is compared with it where they cannot help.
+    #[must_use]
+    pub(crate) fn rival(mut self, rival: Option<(UnitId, Freight)>) -> Self {
+        self.rival = rival;
         self
     }
 
@@ -305,8 +323,7 @@ impl Opening {
     /// Decides, as far as the samples allow it, whether others join.
     fn decide(&mut self) {
         let Some((gross, net)) = self.samples.seconds_per_item() else { return };
-        let is_telling =
-            self.samples.is_telling() && (self.samples.before.is_some() || self.samples.is_long());
+        let is_telling = self.is_telling();
         let remaining = self.remaining as f64;
         let joining = |per_item: f64| -> Vec<UnitId> {
             let helps = |freight: &Freight| freight.could_help(remaining, 1.0 / per_item);
@@ -316,11 +333,11 @@ impl Opening {
         let is_early = self.samples.may_be_one_threads() && joining(at_best).len() == self.others.len();
         // Nobody could help even if the rest took as long per item as a sample with all that it cost.
         if joining(gross).is_empty() {
-            self.stage = Stage::Alone;
+            self.alone();
         } else if is_early || is_telling {
             let called = joining(if is_early { at_best } else { net });
             if called.is_empty() {
-                self.stage = Stage::Alone;
+                self.alone();
                 return;
             }
             if self.tries.is_some_and(|(unit, _)| called.contains(&unit)) {
@@ -333,9 +350,16 @@ impl Opening {
                 }
             }
             self.others.retain(|(unit, _)| called.contains(unit));
+            // Beside others nobody waits for a comparison.
+            self.drop_rival();
             self.called = called;
             self.stage = Stage::Together;
         }
+    }
+
+    /// Whether the samples say enough.
+    fn is_telling(&self) -> bool {
+        self.samples.is_telling() && (self.samples.before.is_some() || self.samples.is_long())
     }
 
     /// Learns that a package was computed.
@@ -348,6 +372,9 @@ impl Opening {
             if self.stage == Stage::Sampling {
                 self.decide();
             }
+        }
+        if self.stage == Stage::Turns {
+            self.took_turn(computed);
         }
     }
 
@@ -583,10 +610,12 @@ impl Policy for Opening {
         match self.stage {
             Stage::Sampling if unit == self.first => {
                 let items = self.samples.last.map_or(1, |(items, _)| items as u64);
-                Some(items.saturating_mul(self.samples.growth()).max(1))
+                let growth = self.growth_beside_rival().unwrap_or_else(|| self.samples.growth());
+                Some(items.saturating_mul(growth).max(1))
             }
             Stage::Trying if unit == self.first => Some(self.meanwhile()),
             Stage::Alone if unit == self.first => Some(remaining),
+            Stage::Turns => self.in_turn(unit),
             Stage::Together => self.together(unit, remaining),
             _ => None,
         }
@@ -627,9 +656,21 @@ impl Policy for Opening {
             None => self.pace_mut(package.unit()).leaves(package.items()),
         }
         self.inner.given_back(package);
+        if self.stage == Stage::Turns {
+            self.turn_came_back(package.unit());
+        }
     }
 
     fn try_out(&mut self, now: Duration) -> TryOut {
+        if let Some((unit, _)) = self.rival.filter(|_| self.tries.is_none()) {
+            match self.stage {
+                Stage::Sampling => return TryOut::Later,
+                Stage::Trying if self.begins => {}
+                _ => return TryOut::No,
+            }
+            (self.begins, self.tried) = (false, now);
+            return TryOut::Now { unit, items: self.trial_of_rival() };
+        }
         let Some((unit, items)) = self.tries else { return TryOut::No };
         let Some((_, freight)) = self.others.iter().find(|(other, _)| *other == unit) else {
             return TryOut::No;
@@ -646,7 +687,8 @@ impl Policy for Opening {
     }
 
     fn waits(&mut self, unit: UnitId, _: Duration) -> Duration {
-        if self.stage != Stage::Trying || self.begins || unit != self.first {
+        let is_rivals = self.rival.is_some() && self.tries.is_none();
+        if self.stage != Stage::Trying || self.begins || unit != self.first || is_rivals {
             return Duration::ZERO;
         }
         // What the unit would do meanwhile is no more than this part of what there is. But it may do it when the trial ends.
@@ -657,9 +699,17 @@ impl Policy for Opening {
     fn tried(&mut self, unit: UnitId, computed: Option<&Computed>) {
         self.tries = None;
         if self.stage != Stage::Trying {
+            if self.rival.is_some_and(|(rival, _)| rival == unit) {
+                // Nobody conducts its trial.
+                self.rival = None;
+                self.inner.retire(unit);
+            }
             return;
         }
         (self.stage, self.begins) = (Stage::Sampling, false);
+        if self.rival.is_some_and(|(rival, _)| rival == unit) {
+            return self.rival_was_tried(unit, computed);
+        }
         let Some(computed) = computed else { return self.decide() };
         self.stage = Stage::Together;
         self.now = self.now.max(computed.ended);
@@ -694,8 +744,15 @@ impl Policy for Opening {
         if self.stage == Stage::Trying && self.tries.is_some_and(|(tried, _)| tried == unit) {
             self.stage = Stage::Sampling;
         }
+        if self.rival.is_some_and(|(rival, _)| rival == unit) {
+            self.rival = None;
+            if matches!(self.stage, Stage::Trying | Stage::Turns) {
+                self.stage = Stage::Alone;
+            }
+        }
         if unit == self.first && self.stage != Stage::Together {
             // Whoever is left is called up.
+            self.others.extend(self.rival.take());
             self.called = self.others.iter().map(|(unit, _)| *unit).collect();
             self.stage = Stage::Together;
         }

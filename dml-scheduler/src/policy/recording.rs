@@ -188,6 +188,7 @@ mod tests {
             at_once: false,
             threads: 16,
             tries: Some((UnitId(1), 500)),
+            rival: None,
         };
         Plan::Calibrated(Learned {
             priors: vec![
@@ -404,7 +405,7 @@ mod tests {
             rate in any::<f64>(), launch in any::<u64>(), setup in any::<f64>(), per_item in any::<f64>(),
         ) {
             let freight = Freight { setup, per_item };
-            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, threads: 1, tries: None };
+            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, threads: 1, tries: None, rival: None };
             let priors = vec![
                 Some(Prior::measured(rate, Duration::from_nanos(launch))), Some(Prior::of_power(rate)), None,
             ];
