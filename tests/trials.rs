@@ -217,7 +217,8 @@ fn computed(values: &[u8]) -> Vec<u8> {
 
 impl Scene {
     fn run(&self) -> Result<Report, RunError> {
-        let run = Coexecutor::new(&self.platform).record_decisions().knowledge(&self.knowledge);
+        // As many as the devices have units: they are not each other's rivals.
+        let run = Coexecutor::new(&self.platform).cores(2).record_decisions().knowledge(&self.knowledge);
         let kernel = self.kernel.clone();
         watched("a run", move || run.run(&kernel, ITEMS)).join()
     }

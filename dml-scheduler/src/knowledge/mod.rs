@@ -14,6 +14,8 @@
 
 mod decide;
 #[cfg(test)]
+mod rival_tests;
+#[cfg(test)]
 mod tests;
 mod text;
 

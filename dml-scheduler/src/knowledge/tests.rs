@@ -15,7 +15,7 @@ struct Truth {
 const NAMES: [&str; 3] = ["cpu", "gpu", "worker"];
 
 /// A device with units of its own.
-fn candidate(name: &str, freight: Freight, is_host: bool) -> Candidate<'_> {
+pub(super) fn candidate(name: &str, freight: Freight, is_host: bool) -> Candidate<'_> {
     Candidate { name, freight, is_host, part_of_cores: 0.0, is_comparable: false }
 }
 
@@ -545,7 +545,12 @@ fn what_any_package_takes_is_kept() {
 }
 
 /// A package of a device, and when it was computed, in milliseconds.
-fn record(device: DeviceId, items: std::ops::Range<u64>, begun: u64, computed: u64) -> PackageRecord {
+pub(super) fn record(
+    device: DeviceId,
+    items: std::ops::Range<u64>,
+    begun: u64,
+    computed: u64,
+) -> PackageRecord {
     let [begun, computed] = [begun, computed].map(Duration::from_millis);
     let package = crate::Package::new(items, crate::UnitId(0), 0);
     PackageRecord { package, device, start: Duration::ZERO, begun, computed, end: computed }

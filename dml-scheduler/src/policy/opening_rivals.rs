@@ -18,8 +18,9 @@ const TRIAL: u64 = 64;
 const PACKAGE: u64 = 32;
 /// The least seconds that the trial and a package take the first unit: several launches.
 const LEAST_SECONDS: f64 = 300e-6;
-/// The seconds of a sample that a trial is compared with. Shorter ones are launches and the waking of threads.
+/// The seconds of a sample that a trial is compared with, and the most that it is of the rest. Shorter ones are launches and the waking of threads.
 const SAMPLE_SECONDS: f64 = 1e-3;
+const SAMPLE: u64 = 8;
 /// A rival with less than this part of the first unit's rate in its trial is not compared any further. The trial was of other items, and both computed
 /// meanwhile.
 const PROMISING: f64 = 0.3;
@@ -72,8 +73,8 @@ impl Opening {
     /// How many times as many items the next sample has, if the last one told enough of a run without a rival.
     pub(super) fn growth_beside_rival(&self) -> Option<u64> {
         let (items, seconds) = self.samples.last.filter(|_| self.rival.is_some() && self.is_telling())?;
-        let most = self.remaining / PACKAGE / (items as u64).max(1);
-        Some(((SAMPLE_SECONDS / seconds) as u64).clamp(1, GROWTH).min(most.max(1))) // The cast saturates.
+        let most = (self.remaining / SAMPLE / (items as u64).max(1)).clamp(1, GROWTH);
+        Some(((SAMPLE_SECONDS / seconds).ceil() as u64).clamp(1, most)) // The cast saturates.
     }
 
     /// On how many items the rival is tried out.
@@ -156,3 +157,7 @@ impl Opening {
 fn rate(computed: &Computed) -> f64 {
     computed.items as f64 / computed.ended.saturating_sub(computed.begun).as_secs_f64()
 }
+
+#[cfg(test)]
+#[path = "opening_rivals_tests.rs"]
+mod tests;

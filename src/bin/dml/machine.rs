@@ -210,21 +210,21 @@ struct Shares {
 
 impl Shares {
     /// Divides the cores, less those that limits have given away, evenly among the devices without a limit, a unit each
-    /// at least. Unless people named the devices, only as many are used as there are fewer units than twice the cores.
-    /// Nothing where no two devices share, or all have limits.
+    /// at least. Unless people named the devices, only as many are used as have a core each: an OpenCL device last, since others compute on
+    /// the same cores without its driver. Nothing where no two devices share, or all have limits.
     fn of(devices: &[OnCores], cores: u32, are_named: bool) -> Option<Self> {
-        let mut used: Vec<&OnCores> = Vec::new();
-        let mut left_out = Vec::new();
-        let mut least = 0_u32;
-        for device in devices {
-            let more = least.saturating_add(device.1.unwrap_or(1));
-            if are_named || used.is_empty() || device.1.is_some() || more < cores.saturating_mul(2) {
-                used.push(device);
-                least = more;
+        let (mut is_first, mut least, mut left_out) = (true, 0_u32, Vec::new());
+        let (by_driver, others): (Vec<&OnCores>, Vec<&OnCores>) =
+            devices.iter().partition(|device| device.0.starts_with("opencl:"));
+        for (name, limit) in others.into_iter().chain(by_driver) {
+            let more = least.saturating_add(limit.unwrap_or(1));
+            if are_named || is_first || limit.is_some() || more <= cores {
+                (is_first, least) = (false, more);
             } else {
-                left_out.push(device.0.clone());
+                left_out.push(name.clone());
             }
         }
+        let used: Vec<&OnCores> = devices.iter().filter(|(name, _)| !left_out.contains(name)).collect();
         let without: Vec<_> = used.iter().filter(|(_, limit)| limit.is_none()).collect();
         if left_out.is_empty() && (used.len() < 2 || without.is_empty()) {
             return None;
@@ -331,19 +331,42 @@ mod tests {
         assert_eq!(shares(4, false, &[("cpu", Some(1)), ("offload:0", Some(4))]), None);
     }
 
+    /// The processor and its workers compute on the same cores without a driver.
     #[test]
-    fn never_twice_as_many_units_as_cores_unless_devices_are_named() {
-        assert_eq!(shares(2, false, &THREE), Some((vec![1, 1, 1], 0)));
+    fn opencl_devices_go_first_where_cores_are_too_few() {
+        let of = |cores, names: &[&str]| {
+            let devices: Vec<_> = names.iter().map(|name| ((*name).to_owned(), None)).collect();
+            let shares = Shares::of(&devices, cores, false).unwrap();
+            let given: Vec<_> = shares.given.into_iter().map(|(name, _)| name).collect();
+            (given.join(" "), shares.left_out.join(" "))
+        };
+        let told = |given: &str, left_out: &str| (given.to_owned(), left_out.to_owned());
+        assert_eq!(of(2, &["cpu", "opencl:0", "offload:0"]), told("cpu offload:0", "opencl:0"));
+        assert_eq!(of(2, &["opencl:0", "opencl:1", "cpu"]), told("opencl:0 cpu", "opencl:1"));
+        assert_eq!(
+            of(3, &["cpu", "opencl:0", "offload:0", "offload:1"]),
+            told("cpu offload:0 offload:1", "opencl:0")
+        );
+    }
+
+    #[test]
+    fn no_more_units_than_cores_unless_devices_are_named() {
+        assert_eq!(shares(2, false, &THREE), Some((vec![1, 1], 1)));
+        assert_eq!(shares(2, true, &THREE), Some((vec![1, 1, 1], 0)));
+        assert_eq!(shares(3, false, &THREE), Some((vec![1, 1, 1], 0)));
+        // Whoever has a limit was meant to take part.
+        assert_eq!(
+            shares(2, false, &[("cpu", Some(2)), ("opencl:0", Some(1)), ("offload:0", None)]),
+            Some((vec![], 1))
+        );
         assert_eq!(shares(1, false, &THREE), Some((vec![1], 2)));
         assert_eq!(shares(1, true, &THREE), Some((vec![1, 1, 1], 0)));
         for cores in 1..20 {
             for count in 1..30 {
-                let devices = vec![("one", None); count];
+                let names: Vec<String> = (0..count).map(|index| format!("offload:{index}")).collect();
+                let devices: Vec<_> = names.iter().map(|name| (name.as_str(), None)).collect();
                 if let Some((given, left_out)) = shares(cores, false, &devices) {
-                    assert!(
-                        given.iter().sum::<u32>() < 2 * cores,
-                        "{cores} cores, {count} devices: {given:?}"
-                    );
+                    assert!(given.iter().sum::<u32>() <= cores, "{cores} cores, {count} devices: {given:?}");
                     assert_eq!(given.len() + left_out, count);
                 }
             }

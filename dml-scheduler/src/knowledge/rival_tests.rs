@@ -1,0 +1,131 @@
+//! What is decided of devices on the same cores, and what a run teaches in which they took turns.
+
+use super::tests::{candidate, record};
+use super::*;
+use crate::knowledge::decide::TRIES;
+use crate::policy::Freight;
+
+/// The processor, a driver and a worker that have parts of its cores, and a GPU, of which these rates are known.
+fn on_cores(parts: [f64; 3], is_comparable: bool) -> Vec<Candidate<'static>> {
+    let [cpu, driver, worker] = parts;
+    let near = Freight { setup: 1e-5, per_item: 0.0 };
+    let of = |name, part_of_cores, is_host| Candidate { part_of_cores, ..candidate(name, near, is_host) };
+    let driver = Candidate { is_comparable, ..of("driver", driver, false) };
+    vec![of("cpu", cpu, true), driver, of("worker", worker, false), of("gpu", 0.0, false)]
+}
+
+fn with_rates(rates: &[(&str, f64)]) -> Knowledge {
+    let knowledge = Knowledge::new();
+    for (device, rate) in rates {
+        let mut book = knowledge.0.lock();
+        let notes = book.page("kernel", 1 << 20).devices.entry((*device).to_owned()).or_default();
+        notes.rate.add(*rate);
+        notes.peak.add(*rate);
+        notes.setup.add(1e-5);
+    }
+    knowledge
+}
+
+#[test]
+fn devices_of_which_something_is_known_have_cores_of_their_own() {
+    let decide = |rates: &[(&str, f64)], parts| {
+        with_rates(rates).decide("kernel", 1 << 20, &on_cores(parts, true)).members
+    };
+    let all = [("cpu", 1e6), ("driver", 2e6), ("worker", 0.9e6), ("gpu", 1.5e6)];
+    // The fastest comes first, and a GPU takes no cores.
+    assert_eq!(decide(&all, [1.0; 3]), [false, true, false, true]);
+    assert_eq!(decide(&all, [0.5; 3]), [true, true, false, true]);
+    assert_eq!(decide(&all, [1.0 / 3.0; 3]), [true; 4]);
+    assert_eq!(decide(&all, [0.5, 1.0, 0.5]), [false, true, false, true]);
+    let faster = [("cpu", 3e6), ("driver", 2e6), ("worker", 0.9e6), ("gpu", 1.5e6)];
+    assert_eq!(decide(&faster, [0.5, 1.0, 0.5]), [true, false, true, true]);
+}
+
+#[test]
+fn a_stranger_on_the_same_cores_is_compared_with_the_host_alone() {
+    let decide = |rates: &[(&str, f64)], driver, is_comparable| {
+        with_rates(rates).decide("kernel", 1 << 20, &on_cores([1.0, driver, 0.0], is_comparable))
+    };
+    let (cpu, rest) = (("cpu", 1e6), [("worker", 1e6), ("gpu", 2e6)]);
+    let alone = [cpu, ("worker", 1e-3), ("gpu", 1e-3)];
+    let compared = decide(&alone, 1.0, true);
+    assert_eq!((&compared.members[..], compared.opens), (&[true, true, false, false][..], Some(0)));
+    // Who cannot be compared is left out, and so is who would take cores from several.
+    for (rates, is_comparable) in [(alone, false), ([cpu, rest[0], rest[1]], true)] {
+        let selection = decide(&rates, 1.0, is_comparable);
+        assert_eq!(selection.reasons[1], Some(Reason::SameCores), "{selection:?}");
+        assert_eq!(selection.opens, None);
+    }
+    // With cores of its own it may join.
+    let selection = decide(&[("cpu", 1e6), rest[0], rest[1]], 0.0, false);
+    assert_eq!((&selection.members[..], selection.opens), (&[true; 4][..], Some(0)));
+}
+
+/// A run of less than 10 ms ends before it is compared, so it is tried alone.
+#[test]
+fn who_was_never_compared_because_runs_are_short_is_tried_alone() {
+    for (seconds, is_comparable, is_tried) in
+        [(9e-3, true, true), (11e-3, true, false), (1.9e-3, true, true), (9e-3, false, false)]
+    {
+        let knowledge = with_rates(&[("cpu", (1 << 20) as f64 / seconds)]);
+        for _ in 0..=TRIES {
+            let mut book = knowledge.0.lock();
+            book.page("kernel", 1 << 20).add_run(vec!["cpu".to_owned()], seconds / (1 << 20) as f64);
+        }
+        let candidates = &on_cores([1.0; 3], is_comparable)[..2];
+        let selection = knowledge.decide("kernel", 1 << 20, candidates);
+        let found = selection.members[..] == [false, true];
+        assert_eq!(found, is_tried, "{seconds} s, {is_comparable}: {selection:?}");
+    }
+}
+
+/// Two devices that took turns in the first run: how long it took says nothing of any later one, and each computed while the other did not.
+#[test]
+fn a_run_with_turns_teaches_what_each_device_did_in_its_own() {
+    let mut builder = Platform::builder();
+    for name in ["cpu", "driver"] {
+        builder.add_device(dml_core::DeviceDesc::new(name, DeviceKind::Cpu));
+    }
+    let platform = builder.build().unwrap();
+    let devices = [DeviceId(0), DeviceId(1)];
+    let worked = |device| crate::DeviceReport {
+        device,
+        packages: 2,
+        items: 500,
+        busy: Duration::from_millis(10),
+        end: Duration::from_millis(18),
+        known_rate: None,
+    };
+    // The processor computes from 0 to 2 and from 12 to 20, the other one from 1 to 2 and from 2 to 12.
+    let report = Report {
+        platform: platform.id(),
+        kernel: "kernel".to_owned(),
+        policy: crate::PolicySpec::Calibrated,
+        begun: Duration::ZERO,
+        duration: Duration::from_millis(20),
+        devices: devices.map(worked).to_vec(),
+        packages: vec![
+            record(devices[0], 0..100, 0, 2),
+            record(devices[1], 900..1000, 1, 2),
+            record(devices[1], 100..500, 2, 12),
+            record(devices[0], 500..900, 12, 20),
+        ],
+        failures: Vec::new(),
+        left_out: Vec::new(),
+        called_up: Vec::new(),
+        decisions: None,
+    };
+    let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
+    let learned = |are_rivals| {
+        let knowledge = Knowledge::new();
+        let odd = Odd { tried: Some(devices[1]), are_rivals };
+        knowledge.learn(&platform, ("kernel", 1000), name, &report, odd);
+        let book = knowledge.0.lock();
+        let page = book.0.values().next().unwrap();
+        let rates = ["cpu", "driver"].map(|device| page.devices[device].rate.last().unwrap().round() as u64);
+        (rates, page.sets.len(), page.runs)
+    };
+    // 500 items each, in 2 + 8 and in 1 + 10 ms.
+    assert_eq!(learned(true), ([50_000, 45_455], 0, 1));
+    assert_eq!(learned(false), ([25_000, 45_455], 1, 1));
+}
