@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 const CPU: DeviceId = DeviceId(0);
 const DRIVER: DeviceId = DeviceId(1);
+const GPU: DeviceId = DeviceId(2);
 const LOCAL: u64 = 10;
 const ITEMS: u64 = 4003;
 /// What an item takes the processor.
@@ -98,7 +99,7 @@ impl Launcher for Driver {
     }
 }
 
-/// A machine of four cores, which the processor and a driver have each.
+/// A machine of four cores, which the processor and a driver have each, and a GPU that only some kernels run on.
 struct Machine {
     platform: Audited,
     target: Buffer<u32>,
@@ -119,6 +120,10 @@ impl Machine {
         let own = ArenaDesc::new("own", ArenaKind("test"), DRIVER).with_remotes(cpu);
         let own = builder.add_arena(Arc::new(Null::backed(own)));
         kit::join_staged(&mut builder, ArenaId(0), own, LinkSpeed::default());
+        builder.add_device(DeviceDesc::new("gpu:0", DeviceKind::Gpu).with_units(100));
+        let video = ArenaDesc::new("video", ArenaKind("test"), GPU).with_remotes(cpu);
+        let video = builder.add_arena(Arc::new(Null::backed(video)));
+        kit::join_staged(&mut builder, ArenaId(0), video, LinkSpeed::default());
         let platform = Audited::new(builder.build().expect("a sound platform"));
         let target = platform.buffer::<u32>(ITEMS).build().unwrap();
         let (busy, tried) = (Busy::default(), Arc::new(AtomicBool::new(false)));
@@ -140,6 +145,18 @@ impl Machine {
         let kernel = Kernel::new("square", LOCAL).write(&target).variant(CPU, host);
         let kernel = kernel.launchers([(DRIVER, driver)]).unwrap();
         Self { platform, target, kernel, busy, tried }
+    }
+
+    /// Lets the kernel run on the GPU as well.
+    fn with_gpu(mut self) -> Self {
+        let (there, output) = (Platform::clone(&self.platform), self.target.clone());
+        let gpu = move |package: &Package, grants: &mut Grants| -> Result<Fence, KernelError> {
+            let bytes = package.start() * 4..package.end() * 4;
+            memory(&there, 2).write(grants, &output.raw().range(bytes), &squares(package.range()))?;
+            Ok(Fence::done(0))
+        };
+        self.kernel = self.kernel.variant(GPU, gpu);
+        self
     }
 
     fn run(&self, cores: u32, knowledge: &Knowledge) -> Report {
@@ -190,6 +207,16 @@ fn who_cannot_be_compared_is_left_out_and_the_report_says_why() {
         assert_eq!(left_out.reason.to_string(), "computes on the same cores as those that take part");
         assert_eq!(report.packages.len(), 1, "the processor computes all at once");
     }
+}
+
+/// Where a GPU could help, nobody waits for a comparison.
+#[test]
+fn beside_a_gpu_one_of_those_on_the_same_cores_takes_part() {
+    let machine = Machine::new(true, Duration::ZERO).with_gpu();
+    let report = machine.run(4, &Knowledge::new());
+    let [left_out] = &report.left_out[..] else { panic!("{:?}", report.left_out) };
+    assert_eq!((left_out.device, &left_out.reason), (DRIVER, &Reason::SameCores));
+    assert!(!machine.tried.load(Ordering::SeqCst));
 }
 
 /// Four units each on eight cores are two devices that help each other.

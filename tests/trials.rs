@@ -23,7 +23,9 @@ const ITEMS: u64 = 4003;
 fn platform(other: DeviceKind, speed: LinkSpeed) -> Audited {
     let mut builder = Platform::builder();
     for (name, kind) in [("cpu", DeviceKind::Cpu), ("gpu:0", other)] {
-        builder.add_device(DeviceDesc::new(name, kind));
+        // Units of its own are no cores, however many there are.
+        let units = if kind == DeviceKind::Cpu { 1 } else { 64 };
+        builder.add_device(DeviceDesc::new(name, kind).with_units(units));
     }
     let cpu = DeviceSet::of(CPU);
     let main = ArenaDesc::new("main", ArenaKind("test"), CPU).with_remotes(cpu);
