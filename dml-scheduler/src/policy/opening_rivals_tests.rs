@@ -66,12 +66,13 @@ impl Cores {
         let mut trial: Option<(std::ops::Range<u64>, u64, u64)> = None;
         while !splitter.is_finished() {
             for unit in [HOST, RIVAL] {
-                if busy[unit.0].is_none() && (unit == HOST || is_called) {
-                    if let Assignment::Package(package) = splitter.assign_at(unit, at(now)) {
-                        let end = now + self.of(unit, package.range());
-                        told.packages.push(package.clone());
-                        busy[unit.0] = Some((package, now, end));
-                    }
+                if busy[unit.0].is_none()
+                    && (unit == HOST || is_called)
+                    && let Assignment::Package(package) = splitter.assign_at(unit, at(now))
+                {
+                    let end = now + self.of(unit, package.range());
+                    told.packages.push(package.clone());
+                    busy[unit.0] = Some((package, now, end));
                 }
             }
             told.at_once |= busy.iter().all(Option::is_some);
