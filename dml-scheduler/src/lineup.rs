@@ -434,6 +434,46 @@ mod tests {
         assert_eq!(tried(10.0, 0.0), 1, "one at least");
     }
 
+    /// Memory for a trial's results is made on the cores of the one that computes: that is to be a tenth of the run.
+    #[test]
+    fn who_is_compared_needs_a_run_ten_times_as_long_as_its_memory_takes() {
+        let haul = Haul { own: 3e-3, ..DEVICE };
+        let [compared, freight] = [haul.compared(1000), haul.freight(1000)];
+        assert!((compared.setup - freight.setup - 30e-3).abs() < 1e-12, "{compared:?}");
+        assert!((compared.per_item - freight.per_item).abs() < 1e-15, "{compared:?}");
+    }
+
+    /// Devices by the part of the cores that each has, and those of which something is known; the second one begins.
+    #[test]
+    fn who_is_known_has_its_cores_first_then_who_begins() {
+        let rivals = |parts: &[f64], known: &[usize], members: &[bool]| {
+            let candidates: Vec<Candidate<'_>> = (parts.iter())
+                .map(|&part_of_cores| Candidate {
+                    name: "",
+                    freight: DEVICE.freight(1000),
+                    is_host: false,
+                    part_of_cores,
+                    is_comparable: true,
+                })
+                .collect();
+            let estimate = Estimate { rate: 1e6, setup: Duration::ZERO };
+            let estimates: Vec<_> =
+                (0..parts.len()).map(|index| known.contains(&index).then_some(estimate)).collect();
+            super::rivals(&candidates, members, &estimates, Some(1))
+        };
+        assert_eq!(rivals(&[0.5, 0.5], &[], &[true; 2]), [], "both fit");
+        assert_eq!(rivals(&[1.0, 1.0], &[], &[true; 2]), [0], "who begins has its cores");
+        assert_eq!(rivals(&[1.0, 1.0], &[0], &[true; 2]), [1], "unless something is known of another");
+        assert_eq!(rivals(&[1.0, 1.0, 0.5], &[0, 1], &[true; 3]), [2], "these were chosen together");
+        assert_eq!(rivals(&[1.0, 1.0, 0.0], &[], &[true; 3]), [0], "a GPU needs none");
+        assert_eq!(rivals(&[1.0, 1.0, 0.5], &[], &[true, false, true]), [2], "who is out takes none");
+        assert_eq!(
+            rivals(&[0.5, 2.0, 0.5], &[], &[true; 3]),
+            [0, 2],
+            "nobody fits beside one with more than all"
+        );
+    }
+
     #[test]
     fn only_what_earlier_runs_showed_is_a_known_rate() {
         assert_eq!(lineup(DEVICE, Some(Prior::measured(3e6, Duration::ZERO))).known_rate(0), Some(3e6));

@@ -202,6 +202,25 @@ mod tests {
         })
     }
 
+    /// One unit begins, and one is compared with it.
+    fn beside_a_rival() -> Plan {
+        let rival = (UnitId(1), Freight { setup: 150e-6, per_item: 1.5e-9 });
+        let opening = Opens {
+            first: UnitId(0),
+            others: Vec::new(),
+            at_once: false,
+            threads: 2,
+            tries: None,
+            rival: Some(rival),
+        };
+        Plan::Calibrated(Learned {
+            priors: vec![None; 3],
+            overlapping: vec![UnitId(1)],
+            left_out: vec![UnitId(2)],
+            opening: Some(opening),
+        })
+    }
+
     /// A run in which the second unit is called up, as the engine calls the splitter.
     fn recorded(plan: Plan) -> Recording {
         let blueprint = Blueprint::new(WORK, LOCAL, names(), plan);
@@ -252,6 +271,30 @@ mod tests {
         let read: Recording = text.parse().unwrap();
         assert_eq!(read, recording);
         read.replay().unwrap();
+    }
+
+    #[test]
+    fn a_run_in_which_two_are_compared_is_decided_the_same_again_from_its_text() {
+        let recording = recorded(beside_a_rival());
+        let text = recording.to_string();
+        assert!(text.contains("\nopens u0 threads 2\nrival u1 0.00015 0.0000000015\ndecisions "), "{text}");
+        assert!(text.contains("\ntried u1 ") && text.contains("\ncall_up -> u1"), "{text}");
+        let read: Recording = text.parse().unwrap();
+        assert_eq!(read, recording);
+        read.replay().unwrap();
+        let known = "\nrival u1 0.00015 0.0000000015\n";
+        for other in ["\n", "\nrival u1 5 0.0000000015\n", "\nrival u1 0.00015 0.0005\n"] {
+            let read: Recording = text.replace(known, other).parse().unwrap();
+            assert!(matches!(read.replay(), Err(ReplayError::Different(_))), "{other}");
+        }
+        for (from, to, line) in [
+            ("\nopens u0 threads 2", "", 9),
+            ("rival u1 0.00015", "rival u3 0.00015", 10),
+            ("rival u1 0.00015", "rival u1", 10),
+        ] {
+            let error = text.replace(from, to).parse::<Recording>().unwrap_err().to_string();
+            assert!(error.contains(&format!("line {line}: \"rival u")), "{to}: {error}");
+        }
     }
 
     #[test]
@@ -363,8 +406,10 @@ mod tests {
     #[test]
     fn what_is_said_twice_is_refused() {
         let calibrated = recorded(opening()).to_string();
+        let rival = recorded(beside_a_rival()).to_string();
         let alone = recorded(Plan::Packages(5)).to_string();
         for (text, fact) in [
+            (&rival, "rival u1"),
             (&calibrated, "work 1000000 local 64"),
             (&calibrated, "policy calibrated"),
             (&calibrated, "opens u0 threads 16"),
@@ -405,7 +450,7 @@ mod tests {
             rate in any::<f64>(), launch in any::<u64>(), setup in any::<f64>(), per_item in any::<f64>(),
         ) {
             let freight = Freight { setup, per_item };
-            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, threads: 1, tries: None, rival: None };
+            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, threads: 1, tries: None, rival: Some((UnitId(1), freight)) };
             let priors = vec![
                 Some(Prior::measured(rate, Duration::from_nanos(launch))), Some(Prior::of_power(rate)), None,
             ];
@@ -420,7 +465,7 @@ mod tests {
 
         #[test]
         fn no_text_makes_reading_panic(lines in prop::collection::vec(
-            "(work|unit|policy|alone|prior|overlaps|left_out|opens|joins|next|) ?(u[0-9]|calibrated|static|[0-9]{0,3}| ){0,6}", 0..9,
+            "(work|unit|policy|alone|prior|overlaps|left_out|opens|joins|rival|next|) ?(u[0-9]|calibrated|static|[0-9]{0,3}| ){0,6}", 0..9,
         )) {
             if let Ok(read) = format!("dml decisions 1\n{}", lines.join("\n")).parse::<Recording>() {
                 let _ = read.replay();
