@@ -1,6 +1,6 @@
 //! `cargo xtask lint`: what the compiler's companions find without running anything.
 //!
-//! Formatting, clippy, rustdoc, and the licences, sources and advisories of the dependencies. Every step runs even
+//! Formatting, clippy (also of the library with one kind of arena alone), rustdoc, and the licences, sources and advisories of the dependencies. Every step runs even
 //! when an earlier one fails.
 
 use crate::Failure;
@@ -20,6 +20,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     report.command("clippy", cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
     let spans = ["clippy", "-p", "dml", "--all-targets", "--features", "tracing", "--", "-D", "warnings"];
     report.command("clippy (spans)", cargo(spans));
+    // Whoever embeds the crate takes one of them, as a rule.
+    for arenas in ["cuda", "offload", "opencl"] {
+        let alone = ["clippy", "-p", "dml", "--lib", "--no-default-features", "--features", arenas];
+        let mut clippy = cargo(alone);
+        clippy.args(["--", "-D", "warnings"]);
+        report.command(&format!("clippy ({arenas} alone)"), clippy);
+    }
     let mut doc = cargo(["doc", "--workspace", "--no-deps"]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
     report.command("rustdoc", doc);

@@ -36,7 +36,7 @@ pub use team::Team;
 
 use bytemuck::Pod;
 use dml_core::sync::Arc;
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cuda", feature = "opencl"))]
 use dml_core::{Access, BlockRef, BufferCopy, Grants};
 use dml_core::{LaunchArg, Scalar, Span, View, WrongScalar};
 use std::error::Error;
