@@ -346,9 +346,9 @@ fn shared_memory_is_not_copied_and_other_memory_is() {
                     "bench {workload} --devices {devices} --memory {memory} --size tiny --policy static --runs 1 --json"
                 );
                 let mut arguments: Vec<&str> = line.split(' ').collect();
-                if devices.contains("cpu") {
-                    arguments.extend(["--powers", "cpu=1"]);
-                }
+                // Everybody has a part, however busy the machine is.
+                let powers: Vec<String> = devices.split(',').map(|device| format!("{device}=1")).collect();
+                arguments.extend(powers.iter().flat_map(|power| ["--powers", power]));
                 if workload == "gaussian" {
                     arguments.extend(["--output", "blurred.png"]);
                 }

@@ -20,7 +20,7 @@ const VIDEO: ArenaId = ArenaId(1);
 const LOCAL: u64 = 10;
 const ITEMS: u64 = 4003;
 
-fn platform(other: DeviceKind, speed: LinkSpeed) -> Audited {
+fn platform(other: DeviceKind, speed: LinkSpeed, sharing: Option<Concurrency>) -> Audited {
     let mut builder = Platform::builder();
     for (name, kind) in [("cpu", DeviceKind::Cpu), ("gpu:0", other)] {
         // Units of its own are no cores, however many there are.
@@ -30,9 +30,14 @@ fn platform(other: DeviceKind, speed: LinkSpeed) -> Audited {
     let cpu = DeviceSet::of(CPU);
     let main = ArenaDesc::new("main", ArenaKind("test"), CPU).with_remotes(cpu);
     builder.add_arena(Arc::new(Null::backed(main.with_concurrency(Concurrency::BimapFull))));
-    let video = ArenaDesc::new("video", ArenaKind("test"), GPU).with_remotes(cpu);
+    let mut video = ArenaDesc::new("video", ArenaKind("test"), GPU).with_remotes(cpu);
+    video.concurrency = sharing.unwrap_or(video.concurrency);
     let video = builder.add_arena(Arc::new(Null::backed(video)));
     kit::join_staged(&mut builder, ArenaId(0), video, speed);
+    if let Some(sharing) = sharing {
+        kit::join_bound(&mut builder, ArenaId(0), video, sharing, speed);
+        builder.allow_binding(ArenaId(0), video);
+    }
     Audited::new(builder.build().expect("a sound platform"))
 }
 
@@ -75,6 +80,8 @@ enum Does {
     CopyFails,
     CopyPanics,
     Exchanges,
+    /// Its launch returns when it has ended.
+    LaunchesLong,
     /// Well in a trial, and not at all by itself.
     FailsAlone,
 }
@@ -124,6 +131,7 @@ impl Launcher for Gpu {
                 drop(std::mem::replace(grants, other.wait().unwrap()));
                 return Ok(Fence::done(0));
             }
+            Does::LaunchesLong => self.cues.may_end.wait(),
             _ => {}
         }
         video(&self.platform).write(grants, &target.range(bytes), &values).expect("granted");
@@ -187,8 +195,19 @@ fn scene(does: Does, on_host: OnHost) -> Scene {
     scene_with(DeviceKind::Gpu, LinkSpeed::default(), does, on_host)
 }
 
+/// The device uses the storage of main memory for what it reads.
+fn scene_sharing(sharing: Concurrency, on_host: OnHost) -> Scene {
+    let platform = platform(DeviceKind::Gpu, LinkSpeed::default(), Some(sharing));
+    let scene = scene_on(platform, Does::Well, on_host);
+    scene.source.raw().bind(VIDEO, ArenaId(0)).unwrap();
+    scene
+}
+
 fn scene_with(other: DeviceKind, speed: LinkSpeed, does: Does, on_host: OnHost) -> Scene {
-    let platform = platform(other, speed);
+    scene_on(platform(other, speed, None), does, on_host)
+}
+
+fn scene_on(platform: Audited, does: Does, on_host: OnHost) -> Scene {
     let source = platform.buffer_from((0..ITEMS as u32).map(|i| i * 5 + 1).collect::<Vec<_>>()).unwrap();
     let target = platform.buffer::<u32>(ITEMS).build().unwrap();
     let (cues, packages) = (Cues::default(), AtomicU64::new(0));
@@ -323,6 +342,40 @@ fn a_run_does_not_wait_for_a_trial() {
     scene.let_it_end();
     assert!(!scene.cues.copied.is_set(), "nobody is there to take it");
     assert!(knows_gpu(), "what it showed is for the next run: {}", scene.knowledge);
+}
+
+/// A driver compiles in its launch, or hangs there.
+#[test]
+fn a_run_does_not_wait_for_a_launch() {
+    let mut scene = scene(Does::LaunchesLong, |package, cues| {
+        if package == 0 {
+            cues.launched.wait();
+        }
+        Ok(())
+    });
+    let report = scene.run().unwrap();
+    scene.check(&report);
+    assert!(scene.packages_of_gpu(&report).is_empty(), "{report:?}");
+    scene.kernel = Kernel::new("none", 1);
+    scene.let_it_end();
+    assert_eq!(Arc::strong_count(&scene.cues.kept), 1, "no copy of the kernel is left");
+}
+
+/// While it reads what only one of them can use at a time, those who compute would wait for it.
+#[test]
+fn a_device_that_shares_its_inputs_exclusively_is_not_tried_out() {
+    for (sharing, is_tried) in [(Concurrency::Exclusive, false), (Concurrency::BimapFull, true)] {
+        let scene = scene_sharing(sharing, |package, cues| {
+            if package == 0 {
+                // There is time for a trial.
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            cues.may_end.set();
+            Ok(())
+        });
+        scene.check(&scene.run().unwrap());
+        assert_eq!(scene.cues.trials.load(Ordering::SeqCst) > 0, is_tried, "{sharing:?}");
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use dml_core::{
     Access, AllocError, Arena, BufferCopy, DeviceId, DeviceSet, HostMemory, ItemShape, LaunchArg,
     LaunchError, Launcher, OwnBlock, Platform, Scalar, Span,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The arena of `opencl:0`, or nothing and a word about it.
 fn arena(test: &str) -> Option<Arc<dyn Arena>> {
@@ -510,4 +511,55 @@ fn a_launcher_copies_between_buffers_behind_its_kernels() {
         let expected = if is_copied { word as u32 * 3 + 1 } else { 0x0707_0707 };
         assert_eq!(found, expected, "word {word}");
     }
+}
+
+/// What is freed is not what a kernel uses. A device may compute for long, or hang.
+#[test]
+fn whoever_frees_a_buffer_does_not_wait_for_kernels() {
+    let Some((platform, device)) = with_opencl("whoever_frees_a_buffer_does_not_wait_for_kernels") else {
+        return;
+    };
+    let arena = arena_of(&platform, device).unwrap();
+    let source = "__kernel void spin(__global uint* out, uint turns) {
+        uint x = 1;
+        for (uint i = 0; i < turns; ++i) x = x * 1664525u + (x >> 3) + i;
+        out[get_global_id(0)] = x;
+    }";
+    // SAFETY: its one work-item writes the word that its buffer has.
+    let launcher = unsafe { OpenClLauncher::new(opencl(&arena).kernel(source, "spin", "").unwrap()) };
+    let of_kernel = platform.raw_buffer(4).build().unwrap();
+    let run = |turns: u32| {
+        let mut grants = platform.acquire(device).write(&of_kernel).wait().unwrap();
+        let arguments = [
+            LaunchArg::Buffer {
+                buffer: of_kernel.clone(),
+                access: Access::WriteInvalidate,
+                ranges: std::iter::once(0..4).collect(),
+            },
+            LaunchArg::Scalar(Scalar::U32(turns)),
+        ];
+        let (items, shape) = (0..1, ItemShape::line(1));
+        let launch = dml_core::Launch::new(&items, &shape, &arguments);
+        let fence = launcher.launch(&launch, &mut grants).unwrap();
+        (fence, grants)
+    };
+    // It is compiled before.
+    let (fence, grants) = run(1);
+    fence.wait().unwrap();
+    grants.release().unwrap();
+    let mapped = alloc(&arena, 4096);
+    let cpu = platform.host().unwrap();
+    mapped.map(cpu, MapState::Mapped(DeviceSet::of(cpu))).unwrap();
+    let ended = Arc::new(AtomicBool::new(false));
+    let (fence, grants) = run(1 << 28);
+    let there = ended.clone();
+    let waiting = std::thread::spawn(move || {
+        fence.wait().unwrap();
+        there.store(true, Ordering::SeqCst);
+    });
+    drop(alloc(&arena, 4096));
+    drop(mapped);
+    assert!(!ended.load(Ordering::SeqCst), "the kernel takes most of a second");
+    waiting.join().unwrap();
+    grants.release().unwrap();
 }

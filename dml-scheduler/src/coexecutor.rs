@@ -10,7 +10,7 @@ use crate::running::{self, Running};
 use dml_core::{DeviceDesc, DeviceId, Platform};
 use std::sync::OnceLock;
 
-/// How many threads this process could use when it was asked first. To ask takes some ten microseconds.
+/// How many cores the thread could use that asked first. To ask takes some ten microseconds.
 fn cores() -> u32 {
     static CORES: OnceLock<u32> = OnceLock::new();
     *CORES.get_or_init(|| {
@@ -92,12 +92,13 @@ impl Coexecutor {
     }
 
     /// Sets how many cores the devices of kind [`cpu`](dml_core::DeviceKind::Cpu) share: the processor, workers and OpenCL devices on the same
-    /// processor. By default these are as many as the process could use when it made its first co-executor; 0 counts as 1.
+    /// processor. By default these are as many as the thread could use that made the first co-executor of the process; 0 counts as 1.
     ///
     /// Devices whose [units](DeviceDesc::units) together are no more than that compute at once. With [`PolicySpec::Calibrated`], others do
     /// not compute at the same time: they would take the cores from each other, and the run would be longer than on the best of them. In the
     /// first long run of a kernel one such device is compared with the host, if its launcher copies: each computes part of the work, one after the
-    /// other, and the faster one goes on.
+    /// other, and the faster one goes on. Devices that cannot be compared, because their launchers do not copy, there is no host among them, or they share the kernel's
+    /// inputs with the host exclusively, are left out beside one that can compute: name the ones to use, or give each a part of the cores.
     #[must_use]
     pub fn cores(mut self, cores: u32) -> Self {
         self.0.cores = cores.max(1);
@@ -137,9 +138,9 @@ impl Coexecutor {
     /// fences of its variants, without a limit. The calling thread must not hold a buffer that the kernel writes, nor hold one for
     /// writing that it reads.
     ///
-    /// While nothing is known of a kernel, a GPU or another accelerator may be tried out on it, if its [`Launcher`](dml_core::Launcher)
+    /// While nothing is known of a kernel, another device than the host may be tried out on it, if its [`Launcher`](dml_core::Launcher)
     /// [copies](dml_core::Launcher::copies): it computes into memory of its own, as large as what the kernel overwrites, while others compute the same. A run
-    /// that is done before does not wait for it. What the kernel reads is then held for reading until the device has ended.
+    /// that is done before does not wait for it, not even for a launch that hangs. What the kernel reads is then held for reading until the device has ended.
     ///
     /// # Errors
     /// [`RunError`]. A failed unit is no error while other units can finish its work; the report names it. A lost

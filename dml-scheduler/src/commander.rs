@@ -50,6 +50,8 @@ struct State {
     /// Whether such a device can be tried out, and whether it is to be, and nobody conducts that yet.
     awaits_rival: bool,
     wants_rival: bool,
+    /// The package that was claimed from the trial, once it is taken over.
+    claimed: Option<Package>,
 }
 
 /// How far the run's trial is.
@@ -93,6 +95,7 @@ impl Commander {
             is_rival: false,
             awaits_rival: false,
             wants_rival: false,
+            claimed: None,
         };
         Self {
             state: Mutex::new(state),
@@ -269,10 +272,14 @@ impl Commander {
     /// now; `None` if its unit has retired, so that others have the package.
     pub(crate) fn take_over(&self, package: &Package, computed: Option<Computed>) -> Option<Vec<UnitId>> {
         let mut state = self.state.lock();
+        let is_computed = computed.is_some();
         let taken = match computed {
             Some(computed) => state.splitter.complete_with(package, computed),
             None => state.splitter.give_back(package),
         };
+        if taken.is_ok() && is_computed {
+            state.claimed = Some(package.clone());
+        }
         let called = taken.ok().map(|()| self.called_up(&mut state));
         drop(state);
         self.changed.notify_all();
@@ -345,6 +352,11 @@ impl Commander {
         drop(state);
         self.changed.notify_all();
         claimed
+    }
+
+    /// The package that was claimed from the run's trial, if it was taken over.
+    pub(crate) fn claimed(&self) -> Option<Package> {
+        self.state.lock().claimed.clone()
     }
 
     /// Returns whether a unit has a package: it did not retire since.

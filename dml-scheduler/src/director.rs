@@ -135,10 +135,9 @@ impl Prepared {
         };
         let units: Vec<Unit<'_>> = lineup.devices.iter().enumerate().map(unit).collect();
         let runs: Vec<Mutex<UnitRun>> = units.iter().map(|_| Mutex::default()).collect();
-        let tried = lineup.tried(kernel, *items).map(|unit| lineup.devices[unit.0]);
-        let lent: Mutex<Option<Lent>> = Mutex::new(None);
+        let lent: Mutex<Option<Arc<Lent>>> = Mutex::new(None);
         let offer = || *lent.lock() = self.offer_trial(setup, begun);
-        let has_rival = lineup.has_rival() && tried.is_some();
+        let has_rival = lineup.has_rival() && lineup.tried(kernel, *items).is_some();
         if has_rival {
             commander.await_rival();
         } else {
@@ -148,8 +147,7 @@ impl Prepared {
         let given_up = run_rounds(&rounds, &setup.platform);
         if let Some(lent) = lent.into_inner() {
             // Whoever conducts the trial still has this, and nothing else of the kernel.
-            let kernel = lent.lock().take();
-            drop(kernel);
+            lent.take_back();
         }
         hooks.director_end();
         let runs: Vec<UnitRun> = runs.into_iter().map(Mutex::into_inner).collect();
@@ -173,7 +171,7 @@ impl Prepared {
                         of,
                         |device| lineup.name_of(device),
                         &report,
-                        Odd { tried, are_rivals: lineup.has_rival() },
+                        Odd { claimed: commander.claimed(), are_rivals: lineup.has_rival() },
                     );
                 }
                 Ok(report)
@@ -188,9 +186,9 @@ impl Prepared {
 
 impl Prepared {
     /// Offers a trial of a device of which nothing is known, if one can be tried out. Returns the kernel that is lent to it.
-    fn offer_trial(&self, setup: &Setup, begun: Instant) -> Option<Lent> {
+    fn offer_trial(&self, setup: &Setup, begun: Instant) -> Option<Arc<Lent>> {
         let unit = self.lineup.tried(&self.kernel, self.items)?;
-        let lent: Lent = Arc::new(Mutex::new(Some(self.kernel.clone())));
+        let lent = Arc::new(Lent::new(self.kernel.clone()));
         self.commander.begin_trial(unit, true);
         let is_to_be_had = trial::offer(Trial {
             commander: self.commander.clone(),
@@ -205,6 +203,7 @@ impl Prepared {
             knowledge: setup.knowledge.clone(),
             name: self.kernel.name().to_owned(),
             items: self.items,
+            is_rival: self.lineup.has_rival(),
             collect_on: setup.collect_on,
             begun,
         });

@@ -9,7 +9,7 @@ use crate::policy::{
 };
 use crate::report::RunError;
 use dml_core::state::Routes;
-use dml_core::{ArenaId, ArenaSet, CopyQuery, DeviceId, DeviceKind, Platform};
+use dml_core::{Allocation, ArenaId, ArenaSet, Concurrency, CopyQuery, DeviceId, DeviceKind, Link, Platform};
 use std::time::Duration;
 
 /// What a package costs a device besides its computing and its transfers, in seconds: a launch, a wait, and the device's
@@ -71,6 +71,8 @@ struct Haul {
     is_host: bool,
     /// Whether every argument lies in storage that the device shares with the host, though its memory is another.
     is_in_place: bool,
+    /// Whether it reads an argument in storage that the host cannot read meanwhile.
+    is_exclusive: bool,
     /// For making memory for results of its own, on the processor's cores.
     own: f64,
 }
@@ -83,10 +85,16 @@ impl Haul {
     }
 
     /// As [`freight`](Self::freight), of a device on the host's cores that is compared with the host. The memory for its trial is made on these cores, so
-    /// that is to be a small part of the run.
+    /// that is to be a small part of the run. These cores move its data, there and back.
     fn compared(self, items: u64) -> Freight {
         let freight = self.freight(items);
-        Freight { setup: freight.setup + self.own / OWN_PART, ..freight }
+        let per_item = (self.inward + self.outward) / items.max(1) as f64;
+        Freight { setup: freight.setup + self.own / OWN_PART, per_item }
+    }
+
+    /// Whether a device can compute beside those who compute the same, in memory of its own.
+    fn can_be_tried(self, kernel: &Kernel, device: DeviceId) -> bool {
+        !self.is_exclusive && kernel.can_be_tried_on(device)
     }
 
     /// On how many of all items the device is tried out.
@@ -140,7 +148,7 @@ impl Lineup {
         let is_on_cores = |device: DeviceId| desc(device).kind == DeviceKind::Cpu;
         for ((name, haul), &device) in names.iter().zip(&hauls).zip(&devices) {
             let part = f64::from(desc(device).units) / f64::from(setup.cores);
-            let is_comparable = !haul.is_host && is_on_cores(device) && kernel.can_be_tried_on(device);
+            let is_comparable = !haul.is_host && is_on_cores(device) && haul.can_be_tried(kernel, device);
             candidates.push(Candidate {
                 name,
                 freight: if is_comparable { haul.compared(items) } else { haul.freight(items) },
@@ -178,7 +186,7 @@ impl Lineup {
                     && reasons[index].is_none()
                     && !hauls[index].is_host
                     && !is_on_cores(devices[index])
-                    && kernel.can_be_tried_on(devices[index])
+                    && hauls[index].can_be_tried(kernel, devices[index])
             };
             let setup = |index: &usize| hauls[*index].freight(items).setup;
             let nearest = (0..devices.len()).filter(is_apart).min_by(|a, b| setup(a).total_cmp(&setup(b)));
@@ -305,8 +313,8 @@ impl Lineup {
     }
 }
 
-/// The members that would compute on cores that other members have: whoever something is known of comes first, since it was chosen by that, then who
-/// begins, then the others in their order.
+/// The members that would compute on cores that other members have. If something is known of who begins, those of whom something is known were chosen
+/// beside each other; they come first. Then comes who begins, then the others in their order.
 fn rivals(
     candidates: &[Candidate<'_>],
     members: &[bool],
@@ -314,12 +322,14 @@ fn rivals(
     opens: Option<usize>,
 ) -> Vec<usize> {
     let mut order: Vec<usize> = (0..members.len()).filter(|&index| members[index]).collect();
-    order.sort_by_key(|&index| (estimates[index].is_none(), opens != Some(index)));
+    // Nobody was chosen beside one who begins and of whom nothing is known.
+    let was_chosen =
+        |index: usize| estimates[index].is_some() && opens.is_none_or(|first| estimates[first].is_some());
+    order.sort_by_key(|&index| (!was_chosen(index), opens != Some(index)));
     let mut taken = 0.0;
     let mut is_rival = |&index: &usize| {
         let part = candidates[index].part_of_cores;
-        // Who is chosen by what is known of it was chosen beside the others.
-        let fits = part == 0.0 || taken == 0.0 || estimates[index].is_some() || knowledge::fits(taken + part);
+        let fits = part == 0.0 || taken == 0.0 || was_chosen(index) || knowledge::fits(taken + part);
         taken += if fits { part } else { 0.0 };
         !fits
     };
@@ -339,7 +349,15 @@ fn haul(setup: &Setup, kernel: &Kernel, bytes: &[u64], device: DeviceId) -> Haul
         return Haul { is_host: true, ..Haul::default() };
     }
     let shares = |argument: &Argument| argument.buffer().shares_storage(host, home);
-    let mut haul = Haul { is_in_place: kernel.arguments().iter().all(shares), ..Haul::default() };
+    let is_exclusive = |link: &Link| {
+        link.allocation == Allocation::Bound(Concurrency::Exclusive) && [home, host].contains(&link.to)
+    };
+    let mut read = kernel.arguments().iter().filter(|argument| argument.access().reads());
+    let mut haul = Haul {
+        is_in_place: kernel.arguments().iter().all(shares),
+        is_exclusive: platform.routes().links().iter().any(is_exclusive) && read.any(shares),
+        ..Haul::default()
+    };
     for (argument, &bytes) in kernel.arguments().iter().zip(bytes).filter(|(argument, _)| !shares(argument)) {
         let (reads, writes) = (argument.access().reads(), argument.access().writes());
         if reads && matches!(argument.footprint(), Footprint::Whole) {
@@ -376,8 +394,15 @@ fn seconds(platform: &Platform, from: ArenaId, to: ArenaId, bytes: u64) -> f64 {
 mod tests {
     use super::*;
 
-    const DEVICE: Haul =
-        Haul { whole: 2e-3, inward: 4e-3, outward: 3e-3, is_host: false, is_in_place: false, own: 0.0 };
+    const DEVICE: Haul = Haul {
+        whole: 2e-3,
+        inward: 4e-3,
+        outward: 3e-3,
+        is_host: false,
+        is_in_place: false,
+        is_exclusive: false,
+        own: 0.0,
+    };
 
     fn lineup(haul: Haul, prior: Option<Prior>) -> Lineup {
         Lineup {
@@ -440,12 +465,13 @@ mod tests {
         let haul = Haul { own: 3e-3, ..DEVICE };
         let [compared, freight] = [haul.compared(1000), haul.freight(1000)];
         assert!((compared.setup - freight.setup - 30e-3).abs() < 1e-12, "{compared:?}");
-        assert!((compared.per_item - freight.per_item).abs() < 1e-15, "{compared:?}");
+        // There and back, on the cores that compute.
+        assert!((compared.per_item - 7e-6).abs() < 1e-15, "{compared:?}");
     }
 
     /// Devices by the part of the cores that each has, and those of which something is known; the second one begins.
     #[test]
-    fn who_is_known_has_its_cores_first_then_who_begins() {
+    fn who_was_chosen_has_its_cores_first_then_who_begins() {
         let rivals = |parts: &[f64], known: &[usize], members: &[bool]| {
             let candidates: Vec<Candidate<'_>> = (parts.iter())
                 .map(|&part_of_cores| Candidate {
@@ -463,7 +489,8 @@ mod tests {
         };
         assert!(rivals(&[0.5, 0.5], &[], &[true; 2]).is_empty(), "both fit");
         assert_eq!(rivals(&[1.0, 1.0], &[], &[true; 2]), [0], "who begins has its cores");
-        assert_eq!(rivals(&[1.0, 1.0], &[0], &[true; 2]), [1], "unless something is known of another");
+        assert_eq!(rivals(&[1.0, 1.0], &[0], &[true; 2]), [0], "and if something is known of another alone");
+        assert_eq!(rivals(&[0.5, 0.6, 0.5], &[0, 1], &[true; 3]), [2], "who is chosen has its cores first");
         assert_eq!(rivals(&[1.0, 1.0, 0.5], &[0, 1], &[true; 3]), [2], "these were chosen together");
         assert_eq!(rivals(&[1.0, 1.0, 0.0], &[], &[true; 3]), [0], "a GPU needs none");
         assert_eq!(rivals(&[1.0, 1.0, 0.5], &[], &[true, false, true]), [2], "who is out takes none");

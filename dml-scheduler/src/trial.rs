@@ -9,8 +9,8 @@
 //! it writes is nobody's, and what it computed is claimed from the splitter afterwards, as far as nobody has it.
 //!
 //! 1. A trial that is not to be had now ends: it waits for nobody's buffers.
-//! 2. When the run is over, nobody claims anything, and no copy of the kernel is left. What the device still reads is held for
-//!    reading until it has ended.
+//! 2. When the run is over, nobody claims anything, and no copy of the kernel is left, except with a launcher that takes long to launch. What the
+//!    device still reads is held for reading until it has ended.
 //! 3. Trials run on threads of their own, one of which is kept. Where none is to be had there is no trial. In a fork there is none.
 
 use crate::commander::Commander;
@@ -33,20 +33,68 @@ use std::time::{Duration, Instant};
 /// The most threads that conduct trials at once.
 const MOST_THREADS: usize = 8;
 
+/// How long a run that is over waits for a launcher that still has its kernel. A driver may compile in a launch, or hang.
+const LAUNCH_PATIENCE: Duration = Duration::from_millis(1);
+
 /// A run's kernel, until the run is over.
-pub(crate) type Lent = Arc<Mutex<Option<Kernel>>>;
+pub(crate) struct Lent {
+    state: Mutex<LentState>,
+    /// Whoever used it does not any more.
+    is_back: Condvar,
+}
+
+struct LentState {
+    kernel: Option<Kernel>,
+    is_in_use: bool,
+}
+
+impl Lent {
+    pub(crate) fn new(kernel: Kernel) -> Self {
+        let state = LentState { kernel: Some(kernel), is_in_use: false };
+        Self { state: Mutex::new(state), is_back: Condvar::new() }
+    }
+
+    /// Takes the kernel back. Whoever uses it is waited for, but not for long.
+    pub(crate) fn take_back(&self) {
+        let until = Instant::now() + LAUNCH_PATIENCE;
+        let mut state = self.state.lock();
+        let kernel = state.kernel.take();
+        while state.is_in_use && Instant::now() < until {
+            state = self.is_back.wait_until(state, until).0;
+        }
+        drop(state);
+        drop(kernel);
+    }
+
+    /// Uses a copy of the kernel, which is no more there afterwards; `None` if it was taken back. No lock is held meanwhile.
+    fn with<R>(&self, using: impl FnOnce(&Kernel) -> R) -> Option<R> {
+        let kernel = {
+            let mut state = self.state.lock();
+            let kernel = state.kernel.clone()?;
+            state.is_in_use = true;
+            kernel
+        };
+        let used = guarded(|| using(&kernel));
+        quietly(kernel);
+        self.state.lock().is_in_use = false;
+        self.is_back.notify_all();
+        Some(used.unwrap_or_else(|message| std::panic::panic_any(message)))
+    }
+}
 
 /// What a trial needs of its run.
 pub(crate) struct Trial {
     pub(crate) commander: Arc<Commander>,
     pub(crate) platform: Platform,
-    pub(crate) kernel: Lent,
+    pub(crate) kernel: Arc<Lent>,
     /// The device of each unit, and what it is called where runs are learned from.
     pub(crate) devices: Vec<(DeviceId, String)>,
     /// What the trial teaches, about the kernel of this name and its items.
     pub(crate) knowledge: Knowledge,
     pub(crate) name: String,
     pub(crate) items: u64,
+    /// Whether the device computes on the cores of those who began.
+    pub(crate) is_rival: bool,
     pub(crate) collect_on: Option<DeviceId>,
     pub(crate) begun: Instant,
 }
@@ -94,12 +142,12 @@ impl Trial {
                 &self.devices[unit.0].1,
                 trial.items(),
                 took,
+                self.is_rival,
             );
         }
         let Some(package) = self.commander.tried(unit, trial.range(), times) else { return };
         let Ok(Results { own, handed, begun, ended }) = results else { return };
         let copied = caught(|| self.copy(&package, device, &own));
-        drop(own);
         let computed = self.begun.elapsed();
         let brought = copied.and_then(|written| caught(|| self.bring(device, &written)));
         if brought.is_err() {
@@ -116,6 +164,8 @@ impl Trial {
             computed,
             end: self.begun.elapsed(),
         });
+        // A driver may wait for the device to free its memory, which computes other packages by now.
+        drop(own);
     }
 
     /// Computes items into buffers of the trial's own.
@@ -247,10 +297,7 @@ impl Trial {
         &self,
         using: impl FnOnce(&Kernel) -> Result<R, KernelError>,
     ) -> Result<R, KernelError> {
-        match &*self.kernel.lock() {
-            Some(kernel) => using(kernel),
-            None => Err(Interrupted.into()),
-        }
+        self.kernel.with(using).unwrap_or_else(|| Err(Interrupted.into()))
     }
 }
 

@@ -236,11 +236,16 @@ impl OpenClBlock {
 
 impl Drop for OpenClBlock {
     fn drop(&mut self) {
+        // No caller could receive a failure here, and the buffer is released either way, except in a fork.
         if let Some(span) = self.mapping.get_mut().host.take() {
             let _ = self.enqueue_unmap(&span);
+            let _ = self.session.kernels().and_then(|kernels| self.session.flush(kernels));
         }
-        // No caller could receive a failure here, and the buffer is released either way, except in a fork.
-        let _ = self.session.finish();
+        // The driver keeps a buffer until the commands that use it are done, and nobody waits for kernels that use others. It does not keep the
+        // host's memory.
+        if self.backing.is_some() {
+            let _ = self.session.finish();
+        }
     }
 }
 

@@ -297,7 +297,8 @@ pub trait Launcher: Send + Sync {
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError>;
 
     /// Returns whether [`copy`](Self::copy) can copy. The scheduler tries the kernel out on results of its own only if it can. A run that ends meanwhile
-    /// waits for a call of [`launch`](Self::launch) that has not returned, and not for its fence: such a launcher computes after the call.
+    /// does not wait for it, so that a call of [`launch`](Self::launch) that takes long may outlive its run. It has its grants until it returns, and
+    /// until its fence has ended.
     fn copies(&self) -> bool {
         false
     }

@@ -237,6 +237,16 @@ struct Choice<'a> {
     runs: u64,
 }
 
+/// Where a device of which nothing is known could compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Beside those who take part.
+    Beside,
+    /// On the cores of the host, which is the only one: one after the other, until it is known which is faster.
+    InTurns,
+    None,
+}
+
 type Made = (Members, Vec<Option<Reason>>, Option<usize>);
 
 impl Choice<'_> {
@@ -248,7 +258,7 @@ impl Choice<'_> {
         };
         let best = self.best_tried();
         let expected = best.map_or(joined_seconds, |best| best.seconds.min(joined_seconds));
-        let is_stranger = |index| self.could_help(index, expected) && self.has_cores(index, &joined, host);
+        let is_stranger = |index| self.could_help(index, expected, &joined, host);
         let strangers: Members = (0..all).map(is_stranger).collect();
         if let Some(members) = self.stranger_to_try(&strangers, expected, best) {
             let reasons = members.iter().map(|&member| (!member).then_some(Reason::Trial)).collect();
@@ -259,7 +269,7 @@ impl Choice<'_> {
         }
         let (members, reasons) = self.among_known(joined, joined_seconds, best);
         let reason = |(index, reason): (usize, Option<Reason>)| match (reason, self.known[index]) {
-            (Some(_), None) if !self.has_cores(index, &members, host) => Some(Reason::SameCores),
+            (Some(_), None) if self.place(index, &members, host) == Place::None => Some(Reason::SameCores),
             (Some(_), None) => Some(Reason::Unknown { others_seconds: expected }),
             (reason, _) => reason,
         };
@@ -267,20 +277,31 @@ impl Choice<'_> {
         (members, reasons, None)
     }
 
-    /// Returns whether nothing is known of a device, and it would shorten the run if it computed as fast as its data moves.
-    fn could_help(&self, index: usize, seconds: f64) -> bool {
-        let freight = self.candidates[index].freight;
-        self.known[index].is_none() && freight.could_help(self.items, self.items / seconds)
+    /// Returns whether nothing is known of a device, and it would shorten the run if it computed as fast as its data moves: beside those members, or in
+    /// the place of a host that has the same cores.
+    fn could_help(&self, index: usize, seconds: f64, members: &[bool], host: Option<usize>) -> bool {
+        let (freight, others) = (self.candidates[index].freight, self.items / seconds);
+        let could = match self.place(index, members, host) {
+            Place::Beside => freight.could_help(self.items, others),
+            Place::InTurns => freight.could_replace(self.items, others),
+            Place::None => false,
+        };
+        self.known[index].is_none() && could
     }
 
-    /// Returns whether a device of which nothing is known has cores beside those members, or can be compared with the host, which is the
-    /// only one.
-    fn has_cores(&self, index: usize, members: &[bool], host: Option<usize>) -> bool {
+    /// Where a device of which nothing is known could compute. A host can always: it begins, and others on its cores are compared with it.
+    fn place(&self, index: usize, members: &[bool], host: Option<usize>) -> Place {
         let candidate = &self.candidates[index];
         let parts = self.candidates.iter().zip(members).filter(|(_, member)| **member);
         let taken: f64 = parts.map(|(candidate, _)| candidate.part_of_cores).sum();
         let is_hosts = || count(members) == 1 && host.is_some_and(|host| members[host]);
-        fits(taken + candidate.part_of_cores) || (candidate.is_comparable && is_hosts())
+        if candidate.is_host || fits(taken + candidate.part_of_cores) {
+            Place::Beside
+        } else if candidate.is_comparable && is_hosts() {
+            Place::InTurns
+        } else {
+            Place::None
+        }
     }
 
     /// A stranger that is tried alone: where runs are so short that they have ended before one was called up, again and again.

@@ -23,6 +23,7 @@ pub use decide::Reason;
 pub(crate) use decide::{Candidate, Selection, fits};
 pub use text::KnowledgeError;
 
+use crate::package::Package;
 use crate::policy;
 use crate::report::{PackageRecord, Report};
 use dml_core::sync::{Arc, Mutex};
@@ -100,10 +101,10 @@ struct Notes {
 }
 
 /// What of a run is not as in later ones.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Odd {
-    /// The device that was tried out. If it has no other package than that of its trial, the trial teaches more.
-    pub(crate) tried: Option<DeviceId>,
+    /// The package that was claimed from a trial. If its device has no other one, the trial teaches more.
+    pub(crate) claimed: Option<Package>,
     /// Whether those who began and the one that was tried out compute on the same cores: if both did, then one after the other.
     pub(crate) are_rivals: bool,
 }
@@ -219,16 +220,25 @@ impl Knowledge {
 
     /// Learns from a trial of a device: of so many items, and how long it took until they were launched, and from then on. What its set
     /// takes it does not show.
+    ///
+    /// The first trial `beside_cores`, on the cores of those who computed, teaches next to nothing: its driver may have compiled the kernel, and what a
+    /// device does beside others says little of what it does alone. If it was fast enough to have its turn, that is what the run teaches; if
+    /// it was not, it is to have another trial.
     pub(crate) fn learn_trial(
         &self,
         (kernel, items): (&str, u64),
         device: &str,
         done: u64,
         [setup, took]: [Duration; 2],
+        beside_cores: bool,
     ) {
         let seconds = took.as_secs_f64();
         let mut book = self.0.lock();
         let notes = book.page(kernel, items).devices.entry(device.to_owned()).or_default();
+        let setup = setup.max(Duration::from_nanos(1));
+        if beside_cores && notes.setup.len() == 0 {
+            return notes.setup.add(setup.as_secs_f64());
+        }
         notes.rate.add(done as f64 / seconds);
         notes.peak.add(done as f64 / (seconds - DEVICE_PACKAGE_SECONDS).max(seconds * LEAST_NET));
         notes.setup.add(setup.as_secs_f64());
@@ -262,10 +272,10 @@ impl Knowledge {
             page.add_run(set, seconds / items as f64);
         }
         for device in members {
-            let turns = || report.packages.iter().filter(move |record| record.device == device);
-            if odd.tried == Some(device) && turns().count() == 1 {
-                continue;
-            }
+            let all = || report.packages.iter().filter(move |record| record.device == device);
+            let is_claimed = |record: &&PackageRecord| odd.claimed.as_ref() == Some(&record.package);
+            let is_left = odd.are_rivals || all().count() == 1;
+            let turns = || all().filter(move |record| !(is_left && is_claimed(record)));
             let begun = turns().map(|record| record.begun).min();
             let computed = turns().map(|record| record.computed).max();
             let end = turns().map(|record| record.end).max();

@@ -26,6 +26,81 @@ fn with_rates(rates: &[(&str, f64)]) -> Knowledge {
     knowledge
 }
 
+/// Runs of which nothing but this is known.
+fn add_runs(knowledge: &Knowledge, runs: usize, set: &[&str], seconds: f64) {
+    for _ in 0..runs {
+        let set = set.iter().map(|&name| name.to_owned()).collect();
+        knowledge.0.lock().page("kernel", 1 << 20).add_run(set, seconds / (1 << 20) as f64);
+    }
+}
+
+/// A trial of 1000 items that took so long, of the driver on the cores of the processor.
+fn try_driver(knowledge: &Knowledge, took: Duration) {
+    let took = [Duration::from_micros(10), took];
+    knowledge.learn_trial(("kernel", 1 << 20), "driver", 1000, took, true);
+}
+
+/// Its first launch may have compiled the kernel. What is known of it then is kept, as anything is.
+#[test]
+fn a_rival_whose_trial_took_long_has_another_one() {
+    let knowledge = with_rates(&[("cpu", 1e7)]);
+    add_runs(&knowledge, 4, &["cpu"], 0.1);
+    try_driver(&knowledge, Duration::from_millis(100));
+    let candidates = &on_cores([1.0, 1.0, 0.0], true)[..2];
+    let reread = Knowledge::parse(&knowledge.to_string()).unwrap();
+    for knowledge in [&knowledge, &reread] {
+        let selection = knowledge.decide("kernel", 1 << 20, candidates);
+        assert_eq!((&selection.members[..], selection.opens), (&[true, true][..], Some(0)), "{selection:?}");
+    }
+    try_driver(&reread, Duration::from_millis(100));
+    let selection = reread.decide("kernel", 1 << 20, candidates);
+    assert_eq!(selection.members, [true, false], "twice is no chance: {selection:?}");
+    // Units of their own are not disturbed.
+    let gpu = with_rates(&[("cpu", 1e7)]);
+    gpu.learn_trial(("kernel", 1 << 20), "gpu", 1000, [Duration::from_micros(10); 2], false);
+    assert!(gpu.decide("kernel", 1 << 20, &on_cores([1.0; 3], true)).estimates[3].is_some());
+}
+
+/// It computed the rest faster than the processor, though its trial was slower: beside others, with what a first launch takes.
+#[test]
+fn who_won_the_comparison_computes_the_next_run() {
+    let knowledge = with_rates(&[("cpu", 1e7)]);
+    try_driver(&knowledge, Duration::from_micros(140));
+    {
+        let mut book = knowledge.0.lock();
+        let notes = book.page("kernel", 1 << 20).devices.get_mut("driver").unwrap();
+        notes.rate.add(1.5e7);
+        notes.peak.add(1.6e7);
+    }
+    let selection = knowledge.decide("kernel", 1 << 20, &on_cores([1.0; 3], true)[..2]);
+    assert_eq!(selection.members, [false, true], "{selection:?}");
+}
+
+/// The processor is never out of a run because of a device on its cores: that may be a thousand times as slow.
+#[test]
+fn a_processor_of_which_nothing_is_known_begins_beside_one_on_its_cores() {
+    for is_comparable in [true, false] {
+        let selection = with_rates(&[("driver", 1.0)]).decide(
+            "kernel",
+            1 << 20,
+            &on_cores([1.0, 1.0, 0.0], is_comparable)[..2],
+        );
+        assert_eq!((selection.members[0], selection.opens), (true, Some(0)), "{selection:?}");
+    }
+}
+
+/// A rival computes nothing beside others, so moving its data has to be faster than they are.
+#[test]
+fn whose_data_moves_as_slowly_as_the_host_computes_is_no_rival() {
+    let knowledge = with_rates(&[("cpu", 1e7)]);
+    for (per_item, is_compared) in [(0.5e-7, true), (0.9e-7, false)] {
+        let mut candidates = on_cores([1.0, 1.0, 0.0], true);
+        candidates[1].freight.per_item = per_item;
+        let selection = knowledge.decide("kernel", 1 << 20, &candidates[..2]);
+        assert_eq!(selection.members, [true, is_compared], "{selection:?}");
+    }
+}
+
 #[test]
 fn devices_of_which_something_is_known_have_cores_of_their_own() {
     let decide = |rates: &[(&str, f64)], parts| {
@@ -118,14 +193,24 @@ fn a_run_with_turns_teaches_what_each_device_did_in_its_own() {
     let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
     let learned = |are_rivals| {
         let knowledge = Knowledge::new();
-        let odd = Odd { tried: Some(devices[1]), are_rivals };
+        let odd = Odd { claimed: Some(report.packages[1].package.clone()), are_rivals };
         knowledge.learn(&platform, ("kernel", 1000), name, &report, odd);
         let book = knowledge.0.lock();
         let page = book.0.values().next().unwrap();
         let rates = ["cpu", "driver"].map(|device| page.devices[device].rate.last().unwrap().round() as u64);
         (rates, page.sets.len(), page.runs)
     };
-    // 500 items each, in 2 + 8 and in 1 + 10 ms.
-    assert_eq!(learned(true), ([50_000, 45_455], 0, 1));
+    // 500 items in 2 + 8 ms; 400 in 10, and 100 in a trial, beside the other one.
+    assert_eq!(learned(true), ([50_000, 40_000], 0, 1));
     assert_eq!(learned(false), ([25_000, 45_455], 1, 1));
+    // What was no trial's package says what the device does, if it is the only one.
+    let only = |claimed: bool| {
+        let mut report = report.clone();
+        report.packages.remove(1);
+        let knowledge = Knowledge::new();
+        let claimed = claimed.then(|| report.packages[1].package.clone());
+        knowledge.learn(&platform, ("kernel", 1000), name, &report, Odd { claimed, are_rivals: false });
+        knowledge.0.lock().page("kernel", 1000).devices.get("driver").map_or(0, |notes| notes.rate.len())
+    };
+    assert_eq!((only(false), only(true)), (1, 0));
 }

@@ -631,6 +631,7 @@ impl Policy for Opening {
         pace.in_flight += 1;
         pace.ahead = pace.ahead.saturating_add(package.items());
         self.inner.handed(package, now);
+        self.turn_begins(package);
     }
 
     fn ended(&mut self, computed: &Computed) {
@@ -657,7 +658,7 @@ impl Policy for Opening {
         }
         self.inner.given_back(package);
         if self.stage == Stage::Turns {
-            self.turn_came_back(package.unit());
+            self.turn_came_back(package);
         }
     }
 

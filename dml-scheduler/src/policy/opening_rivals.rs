@@ -8,7 +8,8 @@
 //! the rest takes so long that this hardly counts. A trial comes first: a rival that takes far too long, because it compiles its
 //! kernel or hangs, holds nobody up. Then each has a package of the same length, next to each other, since items differ.
 
-use super::{Computed, Freight, GROWTH, Opening, Policy, Stage, UnitId};
+use super::{Computed, Freight, GROWTH, Opening, Package, Policy, Stage, UnitId, WORTH_WHILE};
+use std::ops::Range;
 use std::time::Duration;
 
 /// The least seconds of the rest for which units are compared. What that costs is a few launches.
@@ -27,15 +28,24 @@ const PROMISING: f64 = 0.3;
 /// How many times as fast as the first unit a rival has to be to take its place.
 const FASTER: f64 = 1.1;
 
+impl Freight {
+    /// Returns whether the unit could be worth its while in the place of others, who compute `others` items per second: by what moving its data takes, which
+    /// nobody's computing hides.
+    pub(crate) fn could_replace(&self, items: f64, others: f64) -> bool {
+        self.setup + items * self.per_item < items / others * WORTH_WHILE
+    }
+}
+
 /// The comparison of the first unit with its rival.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Turns {
     /// The items of each one's package.
     items: u64,
     /// When the comparison began.
     since: Duration,
-    /// Whether the one whose turn it is has its package.
+    /// Whether the one whose turn it is has its package, and which that is, as soon as that is known.
     is_handed: bool,
+    package: Option<Range<u64>>,
     /// The rival's items per second, once it has computed its package.
     rival_rate: Option<f64>,
 }
@@ -49,8 +59,9 @@ impl Opening {
             self.stage = Stage::Alone;
             return;
         };
+        let remaining = self.remaining as f64;
         let told = self.samples.seconds_per_item();
-        let helps = |per_item: f64| freight.could_help(self.remaining as f64, 1.0 / per_item);
+        let helps = |per_item: f64| freight.could_replace(remaining, 1.0 / per_item);
         let is_long = |per_item: f64| rest(per_item) >= LEAST_REST_SECONDS && helps(per_item);
         match told {
             // A longer sample says more.
@@ -92,7 +103,7 @@ impl Opening {
     pub(super) fn rival_was_tried(&mut self, rival: UnitId, computed: Option<&Computed>) {
         let least = self.samples.seconds_per_item().map_or(f64::INFINITY, |(_, net)| PROMISING / net);
         match computed {
-            Some(computed) if rate(computed) >= least => {
+            Some(computed) if self.rate(computed) >= least => {
                 self.now = self.now.max(computed.ended);
                 let items = (self.remaining / PACKAGE).max(self.items_of_first(LEAST_SECONDS));
                 self.turns = Turns { items, since: computed.ended, ..Turns::default() };
@@ -128,19 +139,34 @@ impl Opening {
         if !self.turns.is_handed || self.turn() != Some(computed.unit) || computed.handed < self.turns.since {
             return;
         }
-        self.turns.is_handed = false;
+        (self.turns.is_handed, self.turns.package) = (false, None);
+        let rate = self.rate(computed);
         match (self.turns.rival_rate, self.rival) {
-            (Some(rival_rate), Some(rival)) if rival_rate > rate(computed) * FASTER => self.replace(rival),
+            (Some(rival_rate), Some(rival)) if rival_rate > rate * FASTER => self.replace(rival),
             (Some(_), _) => self.drop_rival(),
-            (None, _) => self.turns.rival_rate = Some(rate(computed)),
+            (None, _) => self.turns.rival_rate = Some(rate),
         }
     }
 
-    /// The package of the unit whose turn it is came back.
-    pub(super) fn turn_came_back(&mut self, unit: UnitId) {
-        if self.turn() == Some(unit) {
-            self.turns.is_handed = false;
+    /// Learns which package it is that the unit whose turn it is has got.
+    pub(super) fn turn_begins(&mut self, package: &Package) {
+        if self.turns.is_handed && self.turn() == Some(package.unit()) {
+            self.turns.package.get_or_insert_with(|| package.range());
         }
+    }
+
+    /// A package came back. If it was that of the unit whose turn it is, it is that unit's turn again.
+    pub(super) fn turn_came_back(&mut self, package: &Package) {
+        if self.turn() == Some(package.unit()) && self.turns.package == Some(package.range()) {
+            (self.turns.is_handed, self.turns.package) = (false, None);
+        }
+    }
+
+    /// Items per second of a package. Moving a rival's data takes the cores that both compute on.
+    fn rate(&self, computed: &Computed) -> f64 {
+        let own = self.rival.filter(|(rival, _)| *rival == computed.unit);
+        let moved = own.map_or(0.0, |(_, freight)| freight.per_item * computed.items as f64);
+        computed.items as f64 / (computed.ended.saturating_sub(computed.begun).as_secs_f64() + moved)
     }
 
     /// Lets the rival compute the rest.
@@ -151,11 +177,6 @@ impl Opening {
         self.inner.retire(self.first);
         self.stage = Stage::Together;
     }
-}
-
-/// Items per second.
-fn rate(computed: &Computed) -> f64 {
-    computed.items as f64 / computed.ended.saturating_sub(computed.begun).as_secs_f64()
 }
 
 #[cfg(test)]

@@ -313,6 +313,41 @@ fn a_turn_that_came_back_is_taken_again_and_who_is_gone_has_none() {
     assert_eq!(policy.next(HOST, (1 << 20) - at), Some((1 << 20) - at));
 }
 
+/// What was claimed from its trial may come back when its turn has begun.
+#[test]
+fn a_trial_that_came_back_is_nobodys_turn() {
+    let (mut policy, remaining) = in_turns();
+    let claimed = Package::new(8..1000, RIVAL, 91);
+    policy.handed(&claimed, Duration::from_micros(1001));
+    let items = policy.next(RIVAL, remaining).unwrap();
+    let turn = Package::new(1000..1000 + items, RIVAL, 92);
+    policy.handed(&turn, Duration::from_micros(1100));
+    policy.given_back(&claimed);
+    assert_eq!(policy.next(RIVAL, remaining), None, "it has its package");
+    let [begun, end] = [1100, 2100].map(Duration::from_micros);
+    policy.computed(&Computed::new(&turn, begun, begun, end, end));
+    assert_eq!(policy.next(HOST, remaining), Some(items));
+}
+
+/// Nothing computes on the cores that move a rival's data.
+#[test]
+fn a_rivals_data_takes_the_time_that_it_takes() {
+    for (per_item, is_replaced) in [(0.0, true), (8e-9, true), (13e-9, false)] {
+        let (mut policy, remaining) = in_turns();
+        policy.rival = Some((RIVAL, Freight { per_item, ..NEAR }));
+        // A millisecond of 32,000 items, of which 1.2 ms are the host's.
+        let items = computes(&mut policy, RIVAL, remaining, 2000..2800);
+        assert!((30_000..33_000).contains(&items), "{items}");
+        computes(&mut policy, HOST, remaining - items, 8000..9200);
+        let rest = remaining - 2 * items;
+        assert_eq!(policy.next(HOST, rest).is_none(), is_replaced, "{per_item}");
+    }
+    // 16 items a microsecond, 65 ms in sum: what moves in 40 takes too long, though less than that.
+    let helps = |per_item: f64| Freight { per_item, ..NEAR }.could_replace(1e6, 1.6e7);
+    assert!(helps(3.6e-8) && !helps(3.8e-8));
+    assert!(!Freight { setup: 40e-3, per_item: 0.0 }.could_replace(1e6, 1.6e7));
+}
+
 #[test]
 fn without_a_thread_for_it_there_is_no_comparison() {
     let inner = Calibrated::new(1 << 20, 1, &[None, None]).unwrap();
