@@ -5,7 +5,7 @@ use crate::kernel::{Argument, Footprint, Kernel};
 use crate::knowledge::{self, Candidate, Reason, Selection};
 use crate::package::UnitId;
 use crate::policy::{
-    Blueprint, Estimate, Freight, Learned, Log, Opens, Plan, PolicySpec, Prior, Recorded, Splitter,
+    Blueprint, Estimate, Freight, Learned, Log, Opens, Plan, PolicySpec, Prior, Recorded, Splitter, Tries,
 };
 use crate::report::RunError;
 use dml_core::state::Routes;
@@ -29,6 +29,10 @@ const DEVICE_SETUP_SECONDS: f64 = 150e-6;
 const TRIED_OUTWARD_SECONDS: [f64; 2] = [2e-3, 500e-6];
 /// How long the inputs of a trial travel at most: they disturb those who compute.
 const TRIED_INWARD_SECONDS: f64 = 500e-6;
+
+/// A trial begins when the run has taken this part of what moving all its data takes. Who computes meanwhile may be done by then, if that is all that it has
+/// to do with the data as well. Trials without much data begin at once.
+const TRIED_AFTER: f64 = 0.25;
 
 /// The bytes per second of new memory that a core makes and clears, and which part of a run that may take for a comparison.
 const OWN_BYTES_PER_SECOND: f64 = 4e9;
@@ -54,8 +58,8 @@ pub(crate) struct Lineup {
     is_large: bool,
     /// How many threads the unit that begins has.
     threads: u64,
-    /// The unit that can be tried out, and on how many items at most.
-    tries: Option<(usize, u64)>,
+    /// The unit that can be tried out.
+    tries: Option<Tries>,
     /// The unit that computes on the cores of the one that begins, and can be compared with it. Others on the same cores take no part.
     rival: Option<usize>,
 }
@@ -103,6 +107,11 @@ impl Haul {
         let outward = if self.outward > undivided { outward / self.outward } else { 1.0 };
         let inward = (TRIED_INWARD_SECONDS / self.inward).min(1.0);
         ((items as f64 * outward.min(inward)) as u64).max(1)
+    }
+
+    /// After how many seconds it is.
+    fn tried_after(self) -> f64 {
+        (self.whole + self.inward.max(self.outward)) * TRIED_AFTER
     }
 }
 
@@ -190,17 +199,21 @@ impl Lineup {
             };
             let setup = |index: &usize| hauls[*index].freight(items).setup;
             let nearest = (0..devices.len()).filter(is_apart).min_by(|a, b| setup(a).total_cmp(&setup(b)));
-            nearest.map(|index| (index, hauls[index].tried(items)))
+            nearest.map(|index| Tries {
+                unit: UnitId(index),
+                items: hauls[index].tried(items),
+                after: hauls[index].tried_after(),
+            })
         });
         Ok(Self { devices, names, reasons, priors, opens, hauls, is_large, threads, tries, rival })
     }
 
     /// The unit that can be tried out in the run, if there is one.
     pub(crate) fn tried(&self, kernel: &Kernel, items: u64) -> Option<UnitId> {
-        self.tries.map(|(index, _)| index).or(self.rival)?;
+        self.tries.map(|tries| tries.unit.0).or(self.rival)?;
         match self.plan(kernel, items) {
             Plan::Calibrated(Learned { opening: Some(Opens { tries, rival, .. }), .. }) => {
-                tries.map(|(unit, _)| unit).or(rival.map(|(unit, _)| unit))
+                tries.map(|tries| tries.unit).or(rival.map(|(unit, _)| unit))
             }
             _ => None,
         }
@@ -277,14 +290,13 @@ impl Lineup {
         let opening = self.opens.map(|first| {
             let others = members().filter(|&index| index != first && self.rival != Some(index));
             let others = others.map(|index| (UnitId(index), freight(index))).collect();
-            let tries = self.tries.map(|(index, items)| (UnitId(index), items));
             let rival = self.rival.map(|index| (UnitId(index), self.hauls[index].compared(items)));
             Opens {
                 first: UnitId(first),
                 others,
                 at_once: self.is_large,
                 threads: self.threads,
-                tries,
+                tries: self.tries,
                 rival,
             }
         });
@@ -457,6 +469,8 @@ mod tests {
         assert_eq!((tried(0.0, 1.9e-3), tried(0.0, 2.5e-3), tried(0.0, 5e-3)), (1000, 200, 100));
         assert_eq!((tried(0.4e-3, 0.0), tried(1e-3, 0.0), tried(4e-3, 2.5e-3)), (1000, 500, 125));
         assert_eq!(tried(10.0, 0.0), 1, "one at least");
+        let after = |haul: Haul| (haul.tried_after() * 1e6).round();
+        assert_eq!((after(DEVICE), after(Haul { outward: 6e-3, ..DEVICE })), (1500.0, 2000.0));
     }
 
     /// Memory for a trial's results is made on the cores of the one that computes: that is to be a tenth of the run.

@@ -3,7 +3,7 @@
 //! ```text
 //!   work 100000 local 64                  overlaps u1              opens u0 threads 16
 //!   unit u0 cpu                           left_out u2              joins u1 0.00015 0.000000001
-//!                                                                  tries u1 100000
+//!                                                                  tries u1 100000 after 0.00002
 //!                                                                  rival u1 0.00015 0.000000001
 //!   unit u1 opencl:0
 //!   policy calibrated                     policy static 1 0.35     policy hguided:2 1 0.35     alone 16
@@ -13,7 +13,7 @@
 //! Rates are items per second, the launch of a measured unit nanoseconds, and what keeps a unit from joining seconds: until
 //! it begins, and per item.
 
-use super::{Calibrated, Dynamic, Freight, Opening, Policy, PolicyError, PolicySpec, Prior};
+use super::{Calibrated, Dynamic, Freight, Opening, Policy, PolicyError, PolicySpec, Prior, Tries};
 use crate::UnitId;
 use std::fmt;
 use std::time::Duration;
@@ -58,8 +58,8 @@ pub(crate) struct Opens {
     pub(crate) at_once: bool,
     /// How many threads the first unit has.
     pub(crate) threads: u64,
-    /// Which unit can be tried out, and on how many items at most.
-    pub(crate) tries: Option<(UnitId, u64)>,
+    /// Which unit can be tried out.
+    pub(crate) tries: Option<Tries>,
     /// Which unit computes on the cores of the first one, and is compared with it.
     pub(crate) rival: Option<(UnitId, Freight)>,
 }
@@ -157,7 +157,9 @@ impl fmt::Display for Learned {
         others.iter().try_for_each(|(unit, Freight { setup, per_item })| {
             writeln!(f, "joins {unit} {setup} {per_item}")
         })?;
-        tries.iter().try_for_each(|(unit, items)| writeln!(f, "tries {unit} {items}"))?;
+        tries
+            .iter()
+            .try_for_each(|Tries { unit, items, after }| writeln!(f, "tries {unit} {items} after {after}"))?;
         rival.iter().try_for_each(|(unit, Freight { setup, per_item })| {
             writeln!(f, "rival {unit} {setup} {per_item}")
         })
@@ -241,9 +243,10 @@ impl Reader {
                 let freight = Freight { setup: setup.parse().ok()?, per_item: per_item.parse().ok()? };
                 learned.opening.as_mut()?.others.push((known(unit)?, freight));
             }
-            ["tries", unit, items] => {
+            ["tries", unit, items, "after", after] => {
                 let opening = learned.opening.as_mut().filter(|opening| opening.tries.is_none())?;
-                opening.tries = Some((known(unit)?, items.parse().ok()?));
+                let (unit, items, after) = (known(unit)?, items.parse().ok()?, after.parse().ok()?);
+                opening.tries = Some(Tries { unit, items, after });
             }
             ["rival", unit, setup, per_item] => {
                 let freight = Freight { setup: setup.parse().ok()?, per_item: per_item.parse().ok()? };

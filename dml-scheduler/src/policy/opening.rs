@@ -14,7 +14,7 @@
 #[path = "opening_rivals.rs"]
 mod rivals;
 
-use super::{Calibrated, Computed, Policy, TryOut};
+use super::{Calibrated, Computed, Freight, Policy, TryOut};
 use crate::{Package, UnitId};
 use rivals::Turns;
 use std::time::Duration;
@@ -41,9 +41,6 @@ const TRIAL_PART: f64 = 0.05;
 const TRIAL_SECONDS: f64 = 20e-6;
 /// The least time of a package of a unit that was tried out.
 const TRIAL_LEAST_SECONDS: f64 = 60e-6;
-/// What the time with another unit could be, of that without, for the unit to be called up: more than a little, because
-/// units disturb each other, and because it takes time to learn what a unit can do.
-const WORTH_WHILE: f64 = 0.6;
 /// The part of the rest that is the first package of a unit that joins. It is done before the rest is, unless the unit is so many
 /// times as slow as the others, as a worker with one core is beside the others of a processor.
 const FIRST: u64 = 16;
@@ -66,8 +63,6 @@ const LEAST_LONGER: f64 = 1.0 / 3.0;
 /// A unit that does so much of what all units do is dominant. It gets no package shorter than [`LAUNCHES`] times its shortest one. Such
 /// a package would be a launch and little else, and nobody is there who could do the rest meanwhile.
 const DOMINANT: f64 = 0.8;
-/// A unit of which nothing is known may be so many times as fast as those that are.
-const FASTEST: f64 = 256.0;
 /// A unit with less than this part of what all units do is left out from then on, once each has done [`MEASURED`] packages.
 /// It can shorten the run by no more, and may lengthen it at the end.
 const LEAST_SHARE: f64 = 0.1;
@@ -94,24 +89,14 @@ const PATIENCE: f64 = 0.125;
 const PATIENCE_WITH_FASTEST: f64 = 1.0;
 const LEAST_PATIENCE_SECONDS: f64 = 50e-6;
 
-/// What is known of a unit that could join: not how fast it computes, but what moving its data takes.
+/// A unit that can be tried out.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Freight {
-    /// The least seconds before its first package begins.
-    pub(crate) setup: f64,
-    /// The least seconds per item.
-    pub(crate) per_item: f64,
-}
-
-impl Freight {
-    /// Returns whether the unit could be worth its while in a run of `items`, of which the others compute `others` per second: if
-    /// it computed as fast as its data moves, and were no more than [`FASTEST`] times as fast as they are.
-    pub(crate) fn could_help(&self, items: f64, others: f64) -> bool {
-        let without = items / others;
-        let rate = (1.0 / self.per_item).min(others * FASTEST);
-        let with = (items + self.setup * rate) / (rate + others);
-        self.setup < without && with < without * WORTH_WHILE
-    }
+pub(crate) struct Tries {
+    pub(crate) unit: UnitId,
+    /// On how many items at most.
+    pub(crate) items: u64,
+    /// After how many seconds of the run it is, even if nothing is known of the others by then.
+    pub(crate) after: f64,
 }
 
 /// Calibrated, begun by one unit.
@@ -134,10 +119,11 @@ pub(crate) struct Opening {
     called: Vec<UnitId>,
     /// The packages that are computed, and whose results travel: their units and items, and when they were handed out.
     travelling: Vec<(UnitId, u64, Duration)>,
-    /// The unit that can be tried out, and on how many items at most.
-    tries: Option<(UnitId, u64)>,
+    tries: Option<Tries>,
     /// Whether the trial is to begin, and nobody has been told.
     begins: bool,
+    /// Whether a trial is under way that began before the samples said that it is worth its while.
+    is_early: bool,
     /// When the trial began.
     tried: Duration,
     /// The sample under way: its items, and when it was handed out.
@@ -285,6 +271,7 @@ impl Opening {
             travelling: Vec::new(),
             tries: None,
             begins: false,
+            is_early: false,
             tried: Duration::ZERO,
             sampled: None,
             rival: None,
@@ -292,9 +279,9 @@ impl Opening {
         }
     }
 
-    /// Says which unit can be tried out, and on how many items at most.
+    /// Says which unit can be tried out.
     #[must_use]
-    pub(crate) fn tries(mut self, tries: Option<(UnitId, u64)>) -> Self {
+    pub(crate) fn tries(mut self, tries: Option<Tries>) -> Self {
         self.tries = tries;
         self
     }
@@ -340,8 +327,8 @@ impl Opening {
                 self.alone();
                 return;
             }
-            if self.tries.is_some_and(|(unit, _)| called.contains(&unit)) {
-                (self.stage, self.begins) = (Stage::Trying, true);
+            if self.tries.is_some_and(|tries| called.contains(&tries.unit)) {
+                (self.stage, self.begins) = (Stage::Trying, !std::mem::take(&mut self.is_early));
                 return;
             }
             for (unit, _) in &self.others {
@@ -369,6 +356,9 @@ impl Opening {
         if matches!(self.stage, Stage::Sampling | Stage::Trying) && computed.unit == self.first {
             self.sampled = None;
             self.samples.add(computed.items, computed.ended.saturating_sub(computed.handed).as_secs_f64());
+            if self.is_early && self.is_trial_worth_while(self.now) {
+                (self.stage, self.is_early) = (Stage::Trying, false);
+            }
             if self.stage == Stage::Sampling {
                 self.decide();
             }
@@ -387,6 +377,16 @@ impl Opening {
         let per_item =
             told.filter(|(_, seconds)| *seconds >= TRIAL_SECONDS).map(|(items, seconds)| seconds / items);
         per_item.reduce(f64::min).map(|seconds| seconds / self.samples.threads.max(1) as f64)
+    }
+
+    /// Whether the unit that can be tried out could help, by the least that the first unit may take.
+    fn is_trial_worth_while(&self, now: Duration) -> bool {
+        let helps = |freight: &Freight| {
+            let helps = |per_item: f64| freight.could_help(self.remaining as f64, 1.0 / per_item);
+            self.least_per_item(now).is_some_and(helps)
+        };
+        let tried = |(other, _): &&(UnitId, Freight)| self.tries.is_some_and(|tries| tries.unit == *other);
+        self.others.iter().find(tried).is_some_and(|(_, freight)| helps(freight))
     }
 
     /// The least seconds per item of the first unit, by the last sample, if that was no launch and little else: with all its threads, unless
@@ -672,18 +672,18 @@ impl Policy for Opening {
             (self.begins, self.tried) = (false, now);
             return TryOut::Now { unit, items: self.trial_of_rival() };
         }
-        let Some((unit, items)) = self.tries else { return TryOut::No };
-        let Some((_, freight)) = self.others.iter().find(|(other, _)| *other == unit) else {
+        let Some(Tries { unit, items, after }) = self.tries else { return TryOut::No };
+        if self.is_early || !self.others.iter().any(|(other, _)| *other == unit) {
             return TryOut::No;
-        };
-        let helps = |per_item: f64| freight.could_help(self.remaining as f64, 1.0 / per_item);
+        }
         match self.stage {
-            Stage::Sampling if !self.least_per_item(now).is_some_and(helps) => return TryOut::Later,
-            Stage::Sampling => {}
+            Stage::Sampling if self.is_trial_worth_while(now) => self.stage = Stage::Trying,
+            Stage::Sampling if now.as_secs_f64() >= after => self.is_early = true,
+            Stage::Sampling => return TryOut::Later,
             Stage::Trying if self.begins => {}
             _ => return TryOut::No,
         }
-        (self.stage, self.begins, self.tried) = (Stage::Trying, false, now);
+        (self.begins, self.tried) = (false, now);
         TryOut::Now { unit, items }
     }
 
@@ -699,7 +699,8 @@ impl Policy for Opening {
 
     fn tried(&mut self, unit: UnitId, computed: Option<&Computed>) {
         self.tries = None;
-        if self.stage != Stage::Trying {
+        let is_early = std::mem::take(&mut self.is_early) && self.stage == Stage::Sampling;
+        if self.stage != Stage::Trying && !is_early {
             if self.rival.is_some_and(|(rival, _)| rival == unit) {
                 // Nobody conducts its trial.
                 self.rival = None;
@@ -742,8 +743,11 @@ impl Policy for Opening {
     fn retire(&mut self, unit: UnitId) {
         self.inner.retire(unit);
         self.others.retain(|(other, _)| *other != unit);
-        if self.stage == Stage::Trying && self.tries.is_some_and(|(tried, _)| tried == unit) {
-            self.stage = Stage::Sampling;
+        if self.tries.is_some_and(|tries| tries.unit == unit) {
+            self.is_early = false;
+            if self.stage == Stage::Trying {
+                self.stage = Stage::Sampling;
+            }
         }
         if self.rival.is_some_and(|(rival, _)| rival == unit) {
             self.rival = None;

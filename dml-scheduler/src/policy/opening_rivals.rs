@@ -8,7 +8,7 @@
 //! the rest takes so long that this hardly counts. A trial comes first: a rival that takes far too long, because it compiles its
 //! kernel or hangs, holds nobody up. Then each has a package of the same length, next to each other, since items differ.
 
-use super::{Computed, Freight, GROWTH, Opening, Package, Policy, Stage, UnitId, WORTH_WHILE};
+use super::{Computed, Freight, GROWTH, Opening, Package, Policy, Stage, UnitId};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -27,14 +27,6 @@ const SAMPLE: u64 = 8;
 const PROMISING: f64 = 0.3;
 /// How many times as fast as the first unit a rival has to be to take its place.
 const FASTER: f64 = 1.1;
-
-impl Freight {
-    /// Returns whether the unit could be worth its while in the place of others, who compute `others` items per second: by what moving its data takes, which
-    /// nobody's computing hides.
-    pub(crate) fn could_replace(&self, items: f64, others: f64) -> bool {
-        self.setup + items * self.per_item < items / others * WORTH_WHILE
-    }
-}
 
 /// The comparison of the first unit with its rival.
 #[derive(Debug, Clone, Default)]

@@ -166,7 +166,7 @@ impl FromStr for Recording {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Freight, Learned, Opens, Plan, PolicySpec, Prior, Recorded, Splitter};
+    use super::super::{Freight, Learned, Opens, Plan, PolicySpec, Prior, Recorded, Splitter, Tries};
     use super::*;
     use crate::{Assignment, Computed, UnitId};
     use proptest::prelude::*;
@@ -187,7 +187,7 @@ mod tests {
             others: vec![(UnitId(1), freight)],
             at_once: false,
             threads: 16,
-            tries: Some((UnitId(1), 500)),
+            tries: Some(Tries { unit: UnitId(1), items: 500, after: 1.0 }),
             rival: None,
         };
         Plan::Calibrated(Learned {
@@ -262,7 +262,7 @@ mod tests {
         assert!(text.starts_with(
             "dml decisions 1\nwork 1000000 local 64\nunit u0 cpu\nunit u1 opencl:0 of a kind\nunit u2 offload:0\n\
              policy calibrated\nprior u1 power 0.3\nprior u2 measured 1000000 2500\noverlaps u1\nleft_out u2\nopens u0 threads 16\n\
-             joins u1 0.00015 0.0000000015\ntries u1 500\ndecisions "
+             joins u1 0.00015 0.0000000015\ntries u1 500 after 1\ndecisions "
         ), "{text}");
         for decided in ["call_up -> u1", "call_up -> none", "tried u1 512 at"] {
             assert!(text.contains(&format!("\n{decided}")), "{decided}: {text}");
@@ -304,8 +304,9 @@ mod tests {
             ("joins u1 0.00015 0.0000000015", "joins u1 0.5 0.0000000015"),
             ("opens u0 threads 16\n", "opens u0 at_once threads 16\n"),
             ("opens u0 threads 16\n", "opens u0 threads 1\n"),
-            ("\ntries u1 500\n", "\ntries u1 5000\n"),
-            ("\ntries u1 500\n", "\n"),
+            ("\ntries u1 500 after 1\n", "\ntries u1 5000 after 1\n"),
+            ("\ntries u1 500 after 1\n", "\ntries u1 500 after 0.00001\n"),
+            ("\ntries u1 500 after 1\n", "\n"),
             ("policy calibrated", "alone 3"),
         ] {
             assert!(text.contains(known), "{known}");
@@ -450,7 +451,7 @@ mod tests {
             rate in any::<f64>(), launch in any::<u64>(), setup in any::<f64>(), per_item in any::<f64>(),
         ) {
             let freight = Freight { setup, per_item };
-            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, threads: 1, tries: None, rival: Some((UnitId(1), freight)) };
+            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, threads: 1, tries: Some(Tries { unit: UnitId(1), items: launch, after: setup }), rival: Some((UnitId(1), freight)) };
             let priors = vec![
                 Some(Prior::measured(rate, Duration::from_nanos(launch))), Some(Prior::of_power(rate)), None,
             ];
@@ -465,7 +466,7 @@ mod tests {
 
         #[test]
         fn no_text_makes_reading_panic(lines in prop::collection::vec(
-            "(work|unit|policy|alone|prior|overlaps|left_out|opens|joins|rival|next|) ?(u[0-9]|calibrated|static|[0-9]{0,3}| ){0,6}", 0..9,
+            "(work|unit|policy|alone|prior|overlaps|left_out|opens|joins|tries|rival|next|) ?(u[0-9]|calibrated|static|[0-9]{0,3}| ){0,6}", 0..9,
         )) {
             if let Ok(read) = format!("dml decisions 1\n{}", lines.join("\n")).parse::<Recording>() {
                 let _ = read.replay();

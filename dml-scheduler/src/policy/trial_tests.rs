@@ -1,6 +1,6 @@
 //! Tests of trials: when the opening wants one, what it makes of its end, and what the splitter hands out of it.
 
-use super::opening::{Freight, Opening};
+use super::opening::{Opening, Tries};
 use super::*;
 use crate::commander::Commander;
 use proptest::prelude::*;
@@ -17,10 +17,15 @@ fn micros(micros: u64) -> Duration {
     Duration::from_micros(micros)
 }
 
+/// The GPU, which can be tried out on so many items when the host has shown something.
+fn later(items: u64) -> Option<Tries> {
+    Some(Tries { unit: GPU, items, after: f64::INFINITY })
+}
+
 /// An opening in which the GPU can be tried out on so many items, on a host with so many threads.
 fn opening(work: u64, items: u64, threads: u64) -> Opening {
     let inner = Calibrated::new(work, 1, &[None, None]).unwrap();
-    Opening::new(inner, work, HOST, vec![(GPU, NEAR)]).threads(threads).tries(Some((GPU, items)))
+    Opening::new(inner, work, HOST, vec![(GPU, NEAR)]).threads(threads).tries(later(items))
 }
 
 /// Hands the host its next package at a time, in microseconds, and returns its items.
@@ -102,6 +107,73 @@ fn a_trial_that_failed_leads_to_the_call() {
     assert_eq!((policy.try_out(micros(701)), policy.call_up()), (TryOut::No, vec![GPU]));
 }
 
+/// An opening in which a trial has begun after 20 us, whatever the host does.
+fn opening_early() -> Opening {
+    let tries = Some(Tries { unit: GPU, items: 5000, after: 20e-6 });
+    let mut policy = opening(WORK, 5000, 16).tries(tries);
+    assert_eq!(policy.try_out(micros(19)), TryOut::Later);
+    assert_eq!(policy.try_out(micros(20)), TryOut::Now { unit: GPU, items: 5000 });
+    assert_eq!(policy.try_out(micros(21)), TryOut::No, "there is one trial");
+    policy
+}
+
+#[test]
+fn a_trial_that_moves_little_begins_before_the_host_has_shown_anything() {
+    let mut policy = opening_early();
+    tried(&mut policy, 5000, 21..121);
+    assert_eq!(policy.call_up(), [GPU], "before the host has computed anything");
+    assert!(policy.next(HOST, WORK).is_some() && policy.next(GPU, WORK).is_some());
+    // It may fail before anybody knows who could help.
+    let mut policy = opening_early();
+    policy.tried(GPU, None);
+    assert_eq!((policy.call_up(), policy.next(HOST, WORK)), (vec![], Some(1)));
+    let items = handed(&mut policy, WORK, 130);
+    computed(&mut policy, items, 130..900);
+    assert_eq!((policy.try_out(micros(901)), policy.call_up()), (TryOut::No, vec![GPU]));
+}
+
+/// A host that is soon done goes on with all that is left, and one that is not has short packages from then on.
+#[test]
+fn beside_an_early_trial_samples_say_what_the_host_does() {
+    let mut policy = opening_early();
+    policy.handed(&Package::new(0..WORK - 1000, HOST, 0), micros(0));
+    // A nanosecond for each of the rest.
+    computed(&mut policy, WORK - 1000, 0..1000);
+    assert_eq!(policy.next(HOST, 1000), Some(1000));
+    tried(&mut policy, 1000, 21..1100);
+    assert_eq!((policy.call_up(), policy.next(GPU, 500)), (vec![], None), "it came too late");
+
+    let mut policy = opening_early();
+    let items = handed(&mut policy, WORK, 0);
+    computed(&mut policy, items, 0..8);
+    assert_eq!(policy.next(HOST, WORK - 1), Some(16), "a longer sample");
+    let items = handed(&mut policy, WORK - 1, 8);
+    // At best a sixteenth of that for each of the others, 65 ms.
+    computed(&mut policy, items, 8..30);
+    assert_eq!(policy.try_out(micros(31)), TryOut::No);
+    assert_eq!(policy.next(HOST, WORK - 17), Some(36), "50 us, and no sample of 400");
+    assert!(policy.waits(HOST, micros(31)) <= micros(31), "it has shown too little");
+    computed(&mut policy, 36, 31..131);
+    assert!(policy.waits(HOST, micros(131)) > micros(1000));
+    tried(&mut policy, 5000, 21..121);
+    assert_eq!(policy.call_up(), [GPU]);
+}
+
+#[test]
+fn who_retires_in_an_early_trial_is_not_waited_for() {
+    let mut policy = opening_early();
+    policy.retire(GPU);
+    let items = handed(&mut policy, WORK, 30);
+    computed(&mut policy, items, 30..800);
+    tried(&mut policy, 5000, 21..900);
+    assert_eq!((policy.next(HOST, WORK - 1), policy.call_up()), (Some(WORK - 1), vec![]));
+    let mut policy = opening_early();
+    policy.retire(HOST);
+    assert_eq!(policy.call_up(), [GPU]);
+    tried(&mut policy, 5000, 21..900);
+    assert!(policy.call_up().is_empty() && policy.next(GPU, WORK).is_some());
+}
+
 /// What the first unit has under way when the trial ends holds the run up.
 #[test]
 fn packages_are_short_while_a_trial_is_under_way() {
@@ -180,7 +252,7 @@ fn a_host_of_which_little_is_known_goes_on() {
 fn a_trial_is_no_faster_than_data_moves() {
     let inner = Calibrated::new(WORK, 1, &[None, None]).unwrap();
     let freight = Freight { setup: 150e-6, per_item: 1e-6 };
-    let mut policy = Opening::new(inner, WORK, HOST, vec![(GPU, freight)]).tries(Some((GPU, 1000)));
+    let mut policy = Opening::new(inner, WORK, HOST, vec![(GPU, freight)]).tries(later(1000));
     handed(&mut policy, WORK, 0);
     policy.try_out(micros(900));
     computed(&mut policy, 1, 0..70);
@@ -188,7 +260,7 @@ fn a_trial_is_no_faster_than_data_moves() {
     tried(&mut policy, 1000, 900..901);
     assert_eq!(policy.next(HOST, WORK / 2), None, "less than a sixteenth of it");
     let inner = Calibrated::new(WORK, 1, &[None, None]).unwrap();
-    let mut policy = Opening::new(inner, WORK, HOST, vec![(GPU, freight)]).tries(Some((GPU, 1000)));
+    let mut policy = Opening::new(inner, WORK, HOST, vec![(GPU, freight)]).tries(later(1000));
     policy.handed(&Package::new(0..10, HOST, 0), micros(0));
     policy.try_out(micros(900));
     computed(&mut policy, 10, 0..70);
@@ -203,8 +275,7 @@ fn a_trial_is_no_faster_than_data_moves() {
 fn who_could_not_help_beside_the_two_is_left_out() {
     let inner = Calibrated::new(WORK, 1, &[None, None, None]).unwrap();
     let slow = Freight { setup: 0.1, per_item: 1e-12 };
-    let mut policy =
-        Opening::new(inner, WORK, HOST, vec![(GPU, NEAR), (SLOW, slow)]).tries(Some((GPU, 100_000)));
+    let mut policy = Opening::new(inner, WORK, HOST, vec![(GPU, NEAR), (SLOW, slow)]).tries(later(100_000));
     let items = handed(&mut policy, WORK, 0);
     policy.try_out(micros(50));
     computed(&mut policy, items, 0..60);
