@@ -305,6 +305,22 @@ mod tests {
         assert!(most < 1e-3, "{most} says little");
     }
 
+    /// By the same formula in another program.
+    #[test]
+    fn how_far_a_value_may_be_off_is_known_to_the_last_term() {
+        let near = |found: f64, computed: f64| {
+            assert!((found / computed - 1.0).abs() < 1e-6, "{found:e}, not {computed:e}");
+        };
+        for (of_option, worth, off) in [
+            (option(100.0, 100.0, 1.0, 0.2), 8.908_242_024_7, 3.160_870_317_6e-4),
+            (option(5.0, 8.0, 0.25, 0.5), 0.018_991_003_060_5, 2.749_553_483_6e-6),
+        ] {
+            let (value, most) = expected(&of_option);
+            near(value, worth);
+            near(most, off);
+        }
+    }
+
     /// An option with a strike of nothing is worth what is bought.
     #[test]
     fn weights_keep_the_price() {

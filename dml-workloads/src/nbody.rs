@@ -452,6 +452,36 @@ mod tests {
         assert_eq!(moved[0][1], one.positions[0][1] + one.velocities[0][1] * STEP);
     }
 
+    /// Two bodies by the same formulas in another program.
+    #[test]
+    fn how_far_a_body_may_be_off_is_known_to_the_last_term() {
+        let near = |found: f64, computed: f64| {
+            assert!((found / computed - 1.0).abs() < 1e-6, "{found:e}, not {computed:e}");
+        };
+        let problem = Problem {
+            positions: vec![[0.5, -0.25, 0.125, 2.0], [-0.25, 0.5, 1.0, 3.0]],
+            velocities: vec![[1.0, -2.0, 0.5, 0.0], [0.0; 4]],
+            expected: OnceLock::new(),
+        };
+        let computed = [
+            [
+                (0.515_519_672_951_5, 6.329_525_135_3e-8),
+                (-0.281_144_672_951_5, 3.601_681_314_2e-8),
+                (0.132_935_381_556_6, 1.679_401_646_5e-8),
+            ],
+            [
+                (0.986_518_137_789_1, 9.510_024_045_8e-8),
+                (-1.986_518_137_789_1, 1.553_009_316_8e-7),
+                (0.515_728_839_246_0, 7.271_026_037_5e-8),
+            ],
+        ];
+        let found = problem.expected(0).into_iter().flatten();
+        for ((value, most), (computed, off)) in found.zip(computed.into_iter().flatten()) {
+            near(value, computed);
+            near(most, off);
+        }
+    }
+
     #[test]
     fn contracted_output_passes_the_check() {
         let problem = Problem::generate(TINY, 3);

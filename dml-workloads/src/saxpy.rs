@@ -232,6 +232,19 @@ mod tests {
         }
     }
 
+    /// Half a unit in the last place of the product and of the sum, and what is lost of the smallest numbers.
+    #[test]
+    fn every_rounding_counts_once() {
+        let unit = 2.0_f64.powi(-24);
+        let near = |found: f64, computed: f64| {
+            assert!((found / computed - 1.0).abs() < 1e-5, "{found:e}, not {computed:e}");
+        };
+        near(rounding_bound(3.0, 0.0), 3.0 * unit);
+        near(rounding_bound(0.0, -5.0), 5.0 * unit);
+        near(rounding_bound(-3.0, 5.0), 8.0 * unit);
+        near(rounding_bound(0.0, 0.0), 2.0_f64.powi(-126));
+    }
+
     #[test]
     fn contracted_output_passes_the_check() {
         let problem = Problem::generate(TINY, 3);

@@ -413,6 +413,22 @@ mod tests {
         }
     }
 
+    /// By the same formulas in another program.
+    #[test]
+    fn how_far_results_may_be_off_is_known_to_the_last_term() {
+        let near = |found: f64, computed: f64| {
+            assert!((found / computed - 1.0).abs() < 1e-6, "{found:e}, not {computed:e}");
+        };
+        for (x, off) in [
+            (1.5, [9.115_726_934_9e-7, 1.188_773_780_7e-6, 4.808_786_887_9e-5]),
+            (-1.25, [6.534_849_408_6e-7, 8.697_866_008_8e-7, 2.526_214_333_8e-6]),
+        ] {
+            for ((_, most), computed) in expected(x, 12).into_iter().zip(off) {
+                near(most, computed);
+            }
+        }
+    }
+
     #[test]
     fn contracted_output_passes_the_check() {
         let problem = Problem::generate(TINY, 3);
