@@ -226,6 +226,36 @@ fn o01_a_remembered_price_is_that_of_the_same_question() {
     assert_eq!(named[1].asked.load(Ordering::Relaxed), after[1] + 1);
 }
 
+/// Staging between two devices is what its halves are asked for: out of the one without the other's storage, and into the other with it. A half reaches
+/// each memory through its own device, and moves bytes.
+#[test]
+fn o01_a_staged_copy_costs_what_its_halves_do() {
+    let mut builder = unlinked(Script::new());
+    let named: Vec<Arc<Named>> =
+        (1..=2).map(|number| Arc::new(Named { number, ..Named::default() })).collect();
+    let ways = [(GPU_ARENA, MAIN_ARENA, GPU, CPU), (MAIN_ARENA, GPU2_ARENA, CPU, GPU2)];
+    for (mechanism, (from, to, source_via, target_via)) in named.iter().zip(ways) {
+        // Not these: by a mapping for the processor, and by one storage for both.
+        let other = Link { from, to, source_via: CPU, target_via: CPU, allocation: Allocation::Internal };
+        builder.add_link(other, Arc::new(Priced(|_| 1)));
+        let allocation = Allocation::Bound(Concurrency::Exclusive);
+        builder.add_link(Link { source_via, target_via, allocation, ..other }, Arc::new(Priced(|_| 1)));
+        builder.add_link(Link { source_via, target_via, ..other }, mechanism.clone());
+    }
+    let platform = builder.build().unwrap();
+    let links = platform.routes().links();
+    let between = links.iter().position(|link| (link.from, link.to) == (GPU_ARENA, GPU2_ARENA)).unwrap();
+    for flags in 0..8 {
+        let [remap_source, remap_target, allocates] = [1, 2, 4].map(|flag| flags & flag != 0);
+        let query = CopyQuery { bytes: 64, remap_source, remap_target, allocates };
+        let out = named[0].price(&CopyQuery { remap_target: false, allocates: false, ..query });
+        let into = named[1].price(&CopyQuery { remap_source: false, ..query });
+        let sum = out.as_ns().unwrap() + into.as_ns().unwrap();
+        let cost = platform.routes().cost(LinkId(between as u16), &query).unwrap();
+        assert_eq!(cost.as_ns(), Some(sum + 1_000), "{query:?}");
+    }
+}
+
 /// A map and an unmap are counted as what they are.
 #[test]
 fn a_map_is_no_unmap() {
