@@ -159,6 +159,18 @@ fn beside_an_early_trial_samples_say_what_the_host_does() {
     assert_eq!(policy.call_up(), [GPU]);
 }
 
+/// Four items that take 0.7 ms each are worth a trial, though not if all sixteen threads were as fast as the one.
+#[test]
+fn where_an_early_trial_is_under_way_the_samples_ask_for_no_other() {
+    let tries = Some(Tries { unit: GPU, items: 5, after: 0.0 });
+    let mut policy = opening(5, 5, 16).tries(tries);
+    assert_eq!(policy.try_out(micros(0)), TryOut::Now { unit: GPU, items: 5 });
+    policy.handed(&Package::new(0..1, HOST, 0), micros(0));
+    computed(&mut policy, 1, 0..700);
+    assert_eq!((policy.try_out(micros(701)), policy.call_up()), (TryOut::No, vec![]));
+    assert!(policy.waits(HOST, micros(100)) > micros(100), "it is waited for");
+}
+
 #[test]
 fn who_retires_in_an_early_trial_is_not_waited_for() {
     let mut policy = opening_early();
@@ -167,6 +179,11 @@ fn who_retires_in_an_early_trial_is_not_waited_for() {
     computed(&mut policy, items, 30..800);
     tried(&mut policy, 5000, 21..900);
     assert_eq!((policy.next(HOST, WORK - 1), policy.call_up()), (Some(WORK - 1), vec![]));
+    // Nor is it heard when it ends.
+    let mut policy = opening_early();
+    policy.retire(GPU);
+    tried(&mut policy, 5000, 21..900);
+    assert_eq!((policy.next(HOST, WORK), policy.call_up()), (Some(1), vec![]));
     let mut policy = opening_early();
     policy.retire(HOST);
     assert_eq!(policy.call_up(), [GPU]);
