@@ -12,7 +12,7 @@ use dml::prelude::*;
 use dml::scheduler::{KernelError, Knowledge, PackageRecord, Report, RunError};
 use dml_verify::{Audited, watched};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CPU: DeviceId = DeviceId(0);
 const GPU: DeviceId = DeviceId(1);
@@ -114,6 +114,7 @@ impl Launcher for Gpu {
             .collect();
         if !is_trial {
             if self.does == Does::FailsAlone {
+                self.cues.refused.set();
                 return Err(LaunchError::not_started("it does not want to"));
             }
             self.cues.others.fetch_add(1, Ordering::SeqCst);
@@ -171,11 +172,23 @@ struct Cues {
     /// A trial was launched; its results were copied.
     launched: Signal,
     copied: Signal,
+    /// The device was to compute by itself, and did not.
+    refused: Signal,
     trials: Arc<AtomicU64>,
     /// Packages that the GPU computed by itself.
     others: Arc<AtomicU64>,
     /// Held by the kernel's variants.
     kept: Arc<()>,
+}
+
+impl Cues {
+    /// Waits until a trial is launched, or long enough for it.
+    fn leave_time_for_a_trial(&self) {
+        let begun = Instant::now();
+        while !self.launched.is_set() && begun.elapsed() < Duration::from_millis(100) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
 }
 
 /// A run, and what happens in it.
@@ -367,8 +380,7 @@ fn a_device_that_shares_its_inputs_exclusively_is_not_tried_out() {
     for (sharing, is_tried) in [(Concurrency::Exclusive, false), (Concurrency::BimapFull, true)] {
         let scene = scene_sharing(sharing, |package, cues| {
             if package == 0 {
-                // There is time for a trial.
-                std::thread::sleep(Duration::from_millis(20));
+                cues.leave_time_for_a_trial();
             }
             cues.may_end.set();
             Ok(())
@@ -391,23 +403,28 @@ fn a_trial_that_fails_is_as_if_there_had_been_none() {
         Does::CopyPanics,
         Does::Exchanges,
     ] {
-        let scene = scene(does, |package, cues| {
-            // There is time for a trial, and for its end.
-            std::thread::sleep(Duration::from_millis(if package == 0 { 20 } else { 0 }));
-            cues.may_end.set();
-            Ok(())
-        });
-        let report = scene.run().unwrap();
-        scene.check(&report);
-        let is_tried = !matches!(does, Does::CopiesNothing | Does::PanicsAsked);
-        assert_eq!(scene.cues.trials.load(Ordering::SeqCst), u64::from(is_tried), "{does:?}");
-        assert_eq!(
-            scene.cues.copied.is_set(),
-            matches!(does, Does::CopyFails | Does::CopyPanics),
-            "{does:?}"
-        );
-        assert!(report.failures.is_empty(), "{does:?}: {report:?}");
-        assert!(scene.cues.others.load(Ordering::SeqCst) > 0, "{does:?}: it computes as others do");
+        let computes = || {
+            let scene = scene(does, |package, cues| {
+                if package == 0 {
+                    cues.leave_time_for_a_trial();
+                }
+                cues.may_end.set();
+                Ok(())
+            });
+            let report = scene.run().unwrap();
+            scene.check(&report);
+            let is_tried = !matches!(does, Does::CopiesNothing | Does::PanicsAsked);
+            assert_eq!(scene.cues.trials.load(Ordering::SeqCst), u64::from(is_tried), "{does:?}");
+            assert_eq!(
+                scene.cues.copied.is_set(),
+                matches!(does, Does::CopyFails | Does::CopyPanics),
+                "{does:?}"
+            );
+            assert!(report.failures.is_empty(), "{does:?}: {report:?}");
+            scene.cues.others.load(Ordering::SeqCst) > 0
+        };
+        // On a busy machine the host may be done before.
+        assert!((0..20).any(|_| computes()), "{does:?}: it computes as others do");
     }
 }
 
@@ -430,13 +447,19 @@ fn slow() -> LinkSpeed {
     LinkSpeed { bytes_per_s: 200_000, ..LinkSpeed::default() }
 }
 
-/// The device fails by itself while what was claimed from its trial is copied: that package is lost to it too, and the host computes it.
+/// The device fails by itself, perhaps while what was claimed from its trial is copied: then that package is lost to it too, and the host computes it.
 #[test]
 fn what_was_claimed_for_a_device_that_retires_is_computed_again() {
     let scene = scene_with(DeviceKind::Gpu, slow(), Does::FailsAlone, |package, cues| {
-        if package == 0 {
-            cues.launched.wait();
-            cues.may_end.set();
+        match package {
+            0 => {
+                cues.launched.wait();
+                cues.may_end.set();
+            }
+            // The other one begins with the next package.
+            1 => cues.copied.wait(),
+            2 => cues.refused.wait(),
+            _ => {}
         }
         Ok(())
     });

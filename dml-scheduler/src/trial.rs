@@ -78,7 +78,7 @@ impl Lent {
         quietly(kernel);
         self.state.lock().is_in_use = false;
         self.is_back.notify_all();
-        Some(used.unwrap_or_else(|message| std::panic::panic_any(message)))
+        Some(used.unwrap_or_else(|message| std::panic::resume_unwind(Box::new(message))))
     }
 }
 

@@ -344,9 +344,11 @@ impl Opening {
         }
     }
 
-    /// Whether the samples say enough.
+    /// Whether the samples say enough: the last one, and the one before was no launch that left the unit's threads asleep.
     fn is_telling(&self) -> bool {
-        self.samples.is_telling() && (self.samples.before.is_some() || self.samples.is_long())
+        let least = if self.samples.threads > 1 { EARLY_SECONDS } else { 0.0 };
+        let were_awake = self.samples.before.is_some_and(|(_, seconds)| seconds >= least);
+        self.samples.is_telling() && (were_awake || self.samples.is_long())
     }
 
     /// Learns that a package was computed.

@@ -99,6 +99,44 @@ fn whose_threads_wake_up_has_longer_samples() {
     );
 }
 
+/// The first sample for which all threads woke up says that another unit helps, and the next one, of as many items, that it does not: half of its time was
+/// their waking.
+#[test]
+fn the_sample_that_woke_the_threads_is_repeated() {
+    let called = |before: u64| {
+        let inner = Calibrated::new(1 << 24, 1, &[None, None]).unwrap();
+        let freight = Freight { setup: 100e-6, per_item: 0.25e-9 };
+        let mut policy = Opening::new(inner, 1 << 24, HOST, vec![(OTHER, freight)]).threads(16);
+        let (mut sizes, mut left, mut now) = (Vec::new(), 1 << 24, Duration::ZERO);
+        for micros in [10, before, 300, 75] {
+            let items = policy.next(HOST, left).unwrap();
+            (sizes, left) = ([sizes, vec![items]].concat(), left - items);
+            let package = Package::new(0..items.min(1 << 20), HOST, 0);
+            policy.handed(&package, now);
+            // As if the samples before had been as many.
+            let items = match micros {
+                10 => 1,
+                39 | 40 => 1 << 16,
+                _ => 1 << 20,
+            };
+            let package = Package::new(0..items, HOST, 0);
+            let end = now + Duration::from_micros(micros);
+            policy.computed(&Computed::new(&package, now, now, end, end));
+            now = end;
+            let called = policy.call_up();
+            if !called.is_empty() {
+                return (sizes, called);
+            }
+        }
+        (sizes, policy.next(HOST, left).filter(|items| *items == left).map(|_| HOST).into_iter().collect())
+    };
+    let (sizes, who) = called(39);
+    assert_eq!((sizes.len(), who), (4, vec![HOST]), "{sizes:?}");
+    assert_eq!(sizes[3], 1 << 20, "as many again: {sizes:?}");
+    let (sizes, who) = called(40);
+    assert_eq!((sizes.len(), who), (3, vec![OTHER]), "they were awake before: {sizes:?}");
+}
+
 #[test]
 fn where_nobody_could_begin_in_time_one_sample_is_enough() {
     // The samples cost five microseconds each: even a thousand of them are over before the other has begun.
