@@ -385,8 +385,12 @@ fn a_device_that_shares_its_inputs_exclusively_is_not_tried_out() {
             cues.may_end.set();
             Ok(())
         });
-        scene.check(&scene.run().unwrap());
+        let report = scene.run().unwrap();
+        scene.check(&report);
         assert_eq!(scene.cues.trials.load(Ordering::SeqCst) > 0, is_tried, "{sharing:?}");
+        // A trial may find its inputs in use, and then it is none; nobody is to ask for it.
+        let decisions = report.decisions.expect("they are recorded").to_string();
+        assert_eq!(decisions.contains("\ntries u1 "), is_tried, "{sharing:?}: {decisions}");
     }
 }
 
