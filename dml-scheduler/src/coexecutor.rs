@@ -97,8 +97,9 @@ impl Coexecutor {
     /// Devices whose [units](DeviceDesc::units) together are no more than that compute at once. With [`PolicySpec::Calibrated`], others do
     /// not compute at the same time: they would take the cores from each other, and the run would be longer than on the best of them. In the
     /// first long run of a kernel one such device is compared with the host, if its launcher copies: each computes part of the work, one after the
-    /// other, and the faster one goes on. Devices that cannot be compared, because their launchers do not copy, there is no host among them, or they share the kernel's
-    /// inputs with the host exclusively, are left out beside one that can compute: name the ones to use, or give each a part of the cores.
+    /// other, and the faster one goes on. Some cannot be
+    /// compared: their launchers do not copy, there is no host among the devices, or they share the kernel's inputs with it exclusively. These are
+    /// left out beside one that can compute. Name the devices to use, or give each a part of the cores.
     #[must_use]
     pub fn cores(mut self, cores: u32) -> Self {
         self.0.cores = cores.max(1);
