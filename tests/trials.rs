@@ -357,6 +357,33 @@ fn a_run_does_not_wait_for_a_trial() {
     assert!(knows_gpu(), "what it showed is for the next run: {}", scene.knowledge);
 }
 
+/// A driver may have compiled in it, or loaded the kernel. A device that was judged by that would never compute again, at any size.
+#[test]
+fn the_first_trial_says_little_if_nobody_takes_its_results() {
+    let awaits_launch: OnHost = |package, cues| {
+        if package == 0 {
+            cues.launched.wait();
+        }
+        Ok(())
+    };
+    let knowledge = Knowledge::new();
+    let scene_like_it = || Scene { knowledge: knowledge.clone(), ..scene(Does::Well, awaits_launch) };
+    // The second trial begins before the first one has ended: both may wait for the same compiler.
+    let scenes = [scene_like_it(), scene_like_it()];
+    for scene in &scenes {
+        let report = scene.run().unwrap();
+        assert!(scene.packages_of_gpu(&report).is_empty(), "{report:?}");
+    }
+    for scene in &scenes {
+        scene.let_it_end();
+        assert!(knowledge.to_string().contains("device gpu:0*64 rate peak setup "), "{knowledge}");
+    }
+    let third = scene_like_it();
+    third.run().unwrap();
+    third.let_it_end();
+    assert!(knowledge.to_string().contains("device gpu:0*64 tried rate "), "{knowledge}");
+}
+
 /// A driver compiles in its launch, or hangs there.
 #[test]
 fn a_run_does_not_wait_for_a_launch() {

@@ -16,7 +16,7 @@
 use crate::commander::Commander;
 use crate::guard::{guarded, quietly};
 use crate::kernel::{Argument, Kernel, KernelError, NotStarted};
-use crate::knowledge::Knowledge;
+use crate::knowledge::{Knowledge, Weight};
 use crate::package::Package;
 use crate::running::Interrupted;
 use crate::unit::{bring, caught};
@@ -127,25 +127,29 @@ impl Trial {
         let _within = self.commander.enter();
         let Some((unit, items)) = self.commander.try_out(self.begun) else { return };
         let trial = Package::new(items, unit, 0);
-        let device = self.devices[unit.0].0;
+        let (device, called) = &self.devices[unit.0];
+        let device = *device;
+        let about = (self.name.as_str(), self.items);
+        // Asked before it begins: trials of several runs may wait for the same compiler.
+        let is_first = !self.knowledge.has_tried(about, called);
         let results = caught(|| self.compute(&trial, device));
         if results.is_err() {
             // Whoever comes next is to know.
             self.platform.notice_losses();
         }
         let times = results.as_ref().ok().map(|results| [results.handed, results.begun, results.ended]);
+        let claimed = self.commander.tried(unit, trial.range(), times);
         if let Some([handed, begun, ended]) = times {
-            // Also if nobody takes it: a device that was not much slower than the host has its part in the next run.
+            // Also if nobody takes it: a device that was not much slower than the host has its part in a later run.
             let took = [begun.saturating_sub(handed), ended.saturating_sub(begun)];
-            self.knowledge.learn_trial(
-                (&self.name, self.items),
-                &self.devices[unit.0].1,
-                trial.items(),
-                took,
-                self.is_rival,
-            );
+            let weight = match claimed.is_some() && !self.is_rival {
+                true => Weight::Claimed,
+                false if is_first => Weight::First,
+                false => Weight::Again,
+            };
+            self.knowledge.learn_trial(about, called, trial.items(), took, weight);
         }
-        let Some(package) = self.commander.tried(unit, trial.range(), times) else { return };
+        let Some(package) = claimed else { return };
         let Ok(Results { own, handed, begun, ended }) = results else { return };
         let copied = caught(|| self.copy(&package, device, &own));
         let computed = self.begun.elapsed();

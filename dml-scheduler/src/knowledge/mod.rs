@@ -52,7 +52,7 @@ const MOST_PAGES: usize = 4096;
 /// took part the last times of whole runs. [`PolicySpec::Calibrated`](crate::PolicySpec) adds to it, and decides by it who takes part.
 ///
 /// As text it has one line for each thing that is known, below a line `page CLASS KERNEL`: `device NAME rate R.. peak R.. setup S.. latency S..`
-/// in items per second and seconds (the last one where there is such a time), `set NAME.. seconds S..` in seconds per item.
+/// in items per second and seconds (the last one where there is such a time; `device NAME tried rate` where trials alone say so), `set NAME.. seconds S..` in seconds per item.
 ///
 /// ```
 /// use dml_scheduler::Knowledge;
@@ -98,6 +98,20 @@ struct Notes {
     setup: Samples,
     /// Seconds of any package, however small, of runs that showed such a time.
     latency: Samples,
+    /// Whether the rates are those of trials from which nothing was claimed. They may be of launches and little else, so they count for runs
+    /// of this size alone, and until the device has computed in one.
+    is_only_tried: bool,
+}
+
+/// What a trial says of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// Next to nothing: it is the first one, and nobody took its results. The driver may have compiled the kernel, or loaded it.
+    First,
+    /// What the device does in runs of that size: it is not the first one.
+    Again,
+    /// As much as a package: its results were taken.
+    Claimed,
 }
 
 /// What of a run is not as in later ones.
@@ -218,30 +232,35 @@ impl Knowledge {
         self.0.lock().0.len()
     }
 
+    /// Returns whether a trial or a run at that size has taught something about a device.
+    pub(crate) fn has_tried(&self, (kernel, items): (&str, u64), device: &str) -> bool {
+        let topic = Topic { kernel: kernel.to_owned(), class: class_of(items) };
+        let book = self.0.lock();
+        let notes = book.0.get(&topic).and_then(|page| page.devices.get(device));
+        notes.is_some_and(|notes| notes.setup.len() > 0)
+    }
+
     /// Learns from a trial of a device: of so many items, and how long it took until they were launched, and from then on. What its set
     /// takes it does not show.
-    ///
-    /// The first trial `beside_cores`, on the cores of those who computed, teaches next to nothing: its driver may have compiled the kernel, and what a
-    /// device does beside others says little of what it does alone. If it was fast enough to have its turn, that is what the run teaches; if
-    /// it was not, it is to have another trial.
     pub(crate) fn learn_trial(
         &self,
         (kernel, items): (&str, u64),
         device: &str,
         done: u64,
         [setup, took]: [Duration; 2],
-        beside_cores: bool,
+        weight: Weight,
     ) {
         let seconds = took.as_secs_f64();
         let mut book = self.0.lock();
         let notes = book.page(kernel, items).devices.entry(device.to_owned()).or_default();
-        let setup = setup.max(Duration::from_nanos(1));
-        if beside_cores && notes.setup.len() == 0 {
-            return notes.setup.add(setup.as_secs_f64());
+        notes.setup.add(setup.max(Duration::from_nanos(1)).as_secs_f64());
+        match weight {
+            Weight::First => return,
+            Weight::Again => notes.is_only_tried |= notes.rate.len() == 0,
+            Weight::Claimed => notes.forget_trials(),
         }
         notes.rate.add(done as f64 / seconds);
         notes.peak.add(done as f64 / (seconds - DEVICE_PACKAGE_SECONDS).max(seconds * LEAST_NET));
-        notes.setup.add(setup.as_secs_f64());
     }
 
     /// Learns from a run. A run with failures teaches nothing. `name` says what a device is called here.
@@ -282,6 +301,7 @@ impl Knowledge {
             let (Some(begun), Some(computed), Some(end)) = (begun, computed, end) else { continue };
             let done: u64 = turns().map(|record| record.package.items()).sum();
             let notes = page.devices.entry(name(device)).or_default();
+            notes.forget_trials();
             let busy: Duration = turns().map(|record| record.computed.saturating_sub(record.begun)).sum();
             let took = if took_turns { busy } else { computed.saturating_sub(begun) };
             notes.rate.add(done as f64 / took.as_secs_f64());
@@ -297,6 +317,15 @@ impl Knowledge {
             if platform.devices()[usize::from(device.0)].kind == DeviceKind::Gpu {
                 notes.latency.add(latency(turns()));
             }
+        }
+    }
+}
+
+impl Notes {
+    /// Forgets rates that are those of trials alone.
+    fn forget_trials(&mut self) {
+        if std::mem::take(&mut self.is_only_tried) {
+            (self.rate, self.peak) = (Samples::default(), Samples::default());
         }
     }
 }
@@ -346,7 +375,8 @@ impl Book {
         let of_kernel = pages.take_while(|(topic, _)| topic.kernel == kernel);
         let with_device =
             of_kernel.filter_map(|(topic, page)| Some((topic.class, page.devices.get(device)?)));
-        let known = with_device.filter(|(_, notes)| notes.rate.len() > 0);
+        let counts = |other: u32, notes: &Notes| other == class || !notes.is_only_tried;
+        let known = with_device.filter(|(other, notes)| notes.rate.len() > 0 && counts(*other, notes));
         known.min_by_key(|(other, _)| other.abs_diff(class)).map(|(_, notes)| notes)
     }
 }

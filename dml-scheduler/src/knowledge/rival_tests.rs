@@ -37,7 +37,9 @@ fn add_runs(knowledge: &Knowledge, runs: usize, set: &[&str], seconds: f64) {
 /// A trial of 1000 items that took so long, of the driver on the cores of the processor.
 fn try_driver(knowledge: &Knowledge, took: Duration) {
     let took = [Duration::from_micros(10), took];
-    knowledge.learn_trial(("kernel", 1 << 20), "driver", 1000, took, true);
+    let about = ("kernel", 1 << 20);
+    let weight = if knowledge.has_tried(about, "driver") { Weight::Again } else { Weight::First };
+    knowledge.learn_trial(about, "driver", 1000, took, weight);
 }
 
 /// Its first launch may have compiled the kernel. What is known of it then is kept, as anything is.
@@ -55,9 +57,9 @@ fn a_rival_whose_trial_took_long_has_another_one() {
     try_driver(&reread, Duration::from_millis(100));
     let selection = reread.decide("kernel", 1 << 20, candidates);
     assert_eq!(selection.members, [true, false], "twice is no chance: {selection:?}");
-    // Units of their own are not disturbed.
+    // What is taken counts at once.
     let gpu = with_rates(&[("cpu", 1e7)]);
-    gpu.learn_trial(("kernel", 1 << 20), "gpu", 1000, [Duration::from_micros(10); 2], false);
+    gpu.learn_trial(("kernel", 1 << 20), "gpu", 1000, [Duration::from_micros(10); 2], Weight::Claimed);
     assert!(gpu.decide("kernel", 1 << 20, &on_cores([1.0; 3], true)).estimates[3].is_some());
 }
 
@@ -204,13 +206,55 @@ fn a_run_with_turns_teaches_what_each_device_did_in_its_own() {
     assert_eq!(learned(true), ([50_000, 40_000], 0, 1));
     assert_eq!(learned(false), ([25_000, 45_455], 1, 1));
     // What was no trial's package says what the device does, if it is the only one.
-    let only = |claimed: bool| {
+    let only = |claimed: bool, trials: &[Weight]| {
         let mut report = report.clone();
         report.packages.remove(1);
         let knowledge = Knowledge::new();
+        for &weight in trials {
+            knowledge.learn_trial(("kernel", 1000), "driver", 1000, [Duration::from_millis(1); 2], weight);
+        }
         let claimed = claimed.then(|| report.packages[1].package.clone());
         knowledge.learn(&platform, ("kernel", 1000), name, &report, Odd { claimed, are_rivals: false });
-        knowledge.0.lock().page("kernel", 1000).devices.get("driver").map_or(0, |notes| notes.rate.len())
+        let mut book = knowledge.0.lock();
+        let notes = book.page("kernel", 1000).devices.get("driver").cloned().unwrap_or_default();
+        (notes.rate.len(), notes.peak.len(), notes.is_only_tried)
     };
-    assert_eq!((only(false), only(true)), (1, 0));
+    assert_eq!((only(false, &[]), only(true, &[])), ((1, 1, false), (0, 0, false)));
+    // Then trials are forgotten, except those that were taken.
+    let trials = [Weight::First, Weight::Again, Weight::Again];
+    assert_eq!((only(false, &trials), only(true, &trials)), ((1, 1, false), (2, 2, true)));
+    assert_eq!(only(false, &[Weight::First, Weight::Again, Weight::Claimed, Weight::Again]), (3, 3, false));
+}
+
+/// The first one may be of a compiler, and any one of a launch and little else: a device is not left out of long runs for that.
+#[test]
+fn trials_that_nobody_took_count_at_their_size_alone() {
+    const SHORT: u64 = 1 << 13;
+    let knowledge = Knowledge::new();
+    knowledge.0.lock().page("kernel", SHORT).devices.entry("cpu".to_owned()).or_default().rate.add(3e7);
+    let try_gpu = |millis, weight| {
+        let took = [Duration::from_micros(10), Duration::from_millis(millis)];
+        knowledge.learn_trial(("kernel", SHORT), "gpu", SHORT, took, weight);
+    };
+    // The rate of the GPU in a short run and in a long one, in items per millisecond. Where it is not known, it takes part, and the processor begins.
+    let rates = || {
+        let near = Freight { setup: 1e-5, per_item: 0.0 };
+        let candidates = [candidate("cpu", near, true), candidate("gpu", near, false)];
+        let reread = Knowledge::parse(&knowledge.to_string()).unwrap();
+        [SHORT, SHORT * 2, SHORT << 13].map(|items| {
+            let selection = knowledge.decide("kernel", items, &candidates);
+            assert_eq!(selection, reread.decide("kernel", items, &candidates));
+            let rate = selection.estimates[1].map(|estimate| (estimate.rate / 1e3) as u64);
+            assert!(rate.is_some() || (selection.members[1] && selection.opens == Some(0)), "{selection:?}");
+            rate
+        })
+    };
+    try_gpu(20, Weight::First);
+    assert_eq!(rates(), [None; 3], "it may have been the compiler");
+    try_gpu(4, Weight::Again);
+    assert_eq!(rates(), [Some(2048), None, None], "it may have been the launch");
+    try_gpu(2, Weight::Claimed);
+    assert_eq!(rates(), [Some(4096); 3], "what was taken is as good as a package");
+    try_gpu(1, Weight::Again);
+    assert_eq!(rates(), [Some(4096); 3], "trials add to it");
 }

@@ -37,8 +37,9 @@ impl fmt::Display for Knowledge {
         for (topic, page) in &book.0 {
             writeln!(f, "page {} {}", topic.class, escaped(&topic.kernel))?;
             for (device, notes) in &page.devices {
-                let Notes { rate, peak, setup, latency } = notes;
-                write!(f, "device {} rate{rate} peak{peak} setup{setup}", escaped(device))?;
+                let Notes { rate, peak, setup, latency, is_only_tried } = notes;
+                let tried = if *is_only_tried { " tried" } else { "" };
+                write!(f, "device {}{tried} rate{rate} peak{peak} setup{setup}", escaped(device))?;
                 if latency.len() > 0 {
                     write!(f, " latency{latency}")?;
                 }
@@ -149,8 +150,12 @@ fn add(page: &mut Page, words: &[&str]) -> Result<(), &'static str> {
             let (front, setup) = around(rest, "setup").ok_or("no setup, or not positive numbers")?;
             let (front, peak) = around(front, "peak").ok_or("no peak, or not positive numbers")?;
             let (front, rate) = around(front, "rate").ok_or("no rate, or not positive numbers")?;
-            let [name] = front else { return Err("not one name") };
-            let notes = Notes { rate, peak, setup, latency };
+            let (name, is_only_tried) = match front {
+                [name] => (name, false),
+                [name, "tried"] => (name, true),
+                _ => return Err("not one name"),
+            };
+            let notes = Notes { rate, peak, setup, latency, is_only_tried };
             page.devices.insert(unescaped(name).ok_or("not a name")?, notes);
         }
         "set" => {
