@@ -80,6 +80,8 @@ enum Pause<'a> {
     Wait(Wait<'a>),
     /// The run stays where it is. The waker is called when a copy ends.
     Leave(&'a Waker),
+    /// The run stays where it is, and no fence is looked at.
+    Stay,
 }
 
 /// The next task, with the parts of the buffer's storage that it needs.
@@ -163,6 +165,11 @@ impl Run {
         self.go_on(Pause::Leave(waker))
     }
 
+    /// Begins every step that can begin now, and looks at no copy: nobody is told of its end before [`advance`](Self::advance).
+    pub(crate) fn start(&mut self) -> Poll<Result<Option<Handout>, AcquireError>> {
+        self.go_on(Pause::Stay)
+    }
+
     fn go_on(&mut self, pause: Pause<'_>) -> Poll<Result<Option<Handout>, AcquireError>> {
         let mut task = self.next();
         loop {
@@ -217,6 +224,7 @@ impl Run {
             // A fence that can only be waited for is polled only as the oldest, so that it does not delay the others.
             Pause::Wait(Wait::Awaken(waker)) => self.poll_copies(waker, 0),
             Pause::Leave(waker) => self.poll_copies(waker, usize::MAX),
+            Pause::Stay => None,
             Pause::Wait(Wait::Try | Wait::Until(_)) => self.pending.front_mut().map(|pending| {
                 let fence = std::mem::replace(&mut pending.fence, Fence::done(0));
                 (0, called(|| fence.wait()))

@@ -1,4 +1,14 @@
 //! The course of an acquire: one buffer after the other.
+//!
+//! ```text
+//!   to_come ──ask──▶ granted                             ──▶ granted, in canonical order
+//!                    plan: what can begin has begun ──▶ preparing ──carried out──▶ granted
+//!                    busy ──▶ waiting ──answered──▶ granted, or a plan
+//! ```
+//! 1. The next buffer is asked for while copies of the ones before are under way. So the copies of all buffers overlap.
+//! 2. The outcome is that of one buffer after the other: if several fail, the error is that of the first one in canonical order.
+//! 3. Nobody sleeps in a queue while a plan of the acquire is still to be carried out. Such a plan needs this thread to go on, and keeps its
+//!    buffer from others as a writer would.
 
 use crate::base::access::Claims;
 use crate::base::id::{ArenaId, KernelId, OwnerId};
@@ -13,6 +23,7 @@ use crate::request::grant::{Grant, Grants, Item};
 use crate::request::held;
 use crate::state::Begin;
 use smallvec::SmallVec;
+use std::collections::VecDeque;
 use std::panic::Location;
 use std::task::Poll;
 use std::time::Duration;
@@ -43,7 +54,10 @@ pub(super) struct Acquisition {
     to_come: SmallVec<[Part; 3]>,
     granted: Vec<Grant>,
     waiting: Option<Queued>,
-    preparing: Option<Preparing>,
+    /// The parts whose plans are being carried out, in canonical order.
+    preparing: VecDeque<Preparing>,
+    /// Why a part was not granted. The plans of the parts before it are still carried out, because they may fail as well.
+    refused: Option<AcquireError>,
     items: SmallVec<[Item; 3]>,
     /// Whether the thread that asks sleeps as long as the acquire waits.
     sleeps: bool,
@@ -76,7 +90,8 @@ impl Acquisition {
             to_come,
             granted,
             waiting: None,
-            preparing: None,
+            preparing: VecDeque::new(),
+            refused: None,
             items,
             sleeps: false,
             span,
@@ -108,25 +123,30 @@ impl Acquisition {
 
     fn go_on(&mut self, wait: Wait<'_>) -> Poll<Result<Grants, AcquireError>> {
         loop {
-            let went_on = if let Some(Preparing { run, .. }) = &mut self.preparing {
+            if self.waiting.is_none()
+                && self.refused.is_none()
+                && let Some(part) = self.to_come.pop()
+            {
+                self.refused = self.ask(part, wait).err();
+            } else if let Some(Preparing { run, .. }) = self.preparing.front_mut() {
                 let Poll::Ready(ended) = run.advance(wait) else { return Poll::Pending };
-                ended.map(|handout| self.prepared(handout))
+                match ended {
+                    Ok(handout) => self.prepared(handout),
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            } else if let Some(error) = self.refused.take() {
+                return Poll::Ready(Err(error));
             } else if let Some(Queued { part, place }) = &self.waiting {
-                match place.wait(wait) {
+                self.refused = match place.wait(wait) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Some(begin)) => self.answered(begin),
+                    Poll::Ready(Some(begin)) => self.answered(begin).err(),
                     Poll::Ready(None) => {
                         let (buffer, waited) = (part.buffer.name(), Duration::ZERO);
-                        Err(AcquireError::Timeout { buffer, waited })
+                        Some(AcquireError::Timeout { buffer, waited })
                     }
-                }
-            } else if let Some(part) = self.to_come.pop() {
-                self.ask(part, wait)
+                };
             } else {
                 return Poll::Ready(Ok(self.take_grants()));
-            };
-            if let Err(error) = went_on {
-                return Poll::Ready(Err(error));
             }
         }
     }
@@ -161,9 +181,9 @@ impl Acquisition {
         }
     }
 
-    /// Records the grant of the part whose plan was carried out.
+    /// Records the grant of the first part whose plan was carried out.
     fn prepared(&mut self, handout: Option<Handout>) {
-        if let Some(Preparing { part, grant, .. }) = self.preparing.take() {
+        if let Some(Preparing { part, grant, .. }) = self.preparing.pop_front() {
             self.granted(part, grant, handout);
         }
     }
@@ -179,8 +199,11 @@ impl Acquisition {
                 self.granted(part, grant, handout);
             }
             Begin::Plan(plan) => {
-                let run = Run::new(buffer, plan, self.origin);
-                self.preparing = Some(Preparing { part, run, grant });
+                let mut run = Run::new(buffer, plan, self.origin);
+                match run.start() {
+                    Poll::Ready(ended) => self.granted(part, grant, ended?),
+                    Poll::Pending => self.preparing.push_back(Preparing { part, run, grant }),
+                }
             }
             Begin::Busy { reason, .. } => return Err(AcquireError::Busy { buffer: buffer.name(), reason }),
             Begin::Refused(refusal) => return Err(buffer.0.refused(refusal)),
@@ -188,8 +211,10 @@ impl Acquisition {
         Ok(())
     }
 
+    /// Records a grant, among those of buffers before it.
     fn granted(&mut self, Part { buffer, claims }: Part, grant: OwnerId, handout: Option<Handout>) {
-        self.granted.push(Grant::new(buffer, grant, self.arena, claims, handout));
+        let place = self.granted.partition_point(|granted| granted.buffer.id() < buffer.id());
+        self.granted.insert(place, Grant::new(buffer, grant, self.arena, claims, handout));
     }
 
     fn take_grants(&mut self) -> Grants {
@@ -202,7 +227,9 @@ impl Drop for Acquisition {
         if let Some(queued) = self.waiting.take() {
             queued.part.buffer.0.cancel(queued.place);
         }
-        self.preparing = None;
+        while let Some(preparing) = self.preparing.pop_back() {
+            drop(preparing);
+        }
         while let Some(grant) = self.granted.pop() {
             drop(grant);
         }

@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The grant of one buffer.
 #[derive(Debug)]
 pub(crate) struct Grant {
-    buffer: RawBuffer,
+    pub(super) buffer: RawBuffer,
     id: OwnerId,
     arena: ArenaId,
     claims: Claims,
