@@ -1,6 +1,7 @@
 //! Device memory as a block.
 
 use super::error::Failure;
+use super::idle;
 use super::session::{Reservation, Session};
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
 use dml_core::sync::Arc;
@@ -21,7 +22,7 @@ pub(super) struct CudaBlock {
 /// Whose the memory is.
 enum Kept {
     /// The arena's, from its pool.
-    Own { _reservation: Reservation },
+    Own { size: usize, _reservation: Reservation },
     /// The application's, whose container keeps it.
     Lent(ManuallyDrop<Arc<dyn Any + Send + Sync>>),
 }
@@ -41,15 +42,19 @@ impl CudaBlock {
     /// # Errors
     /// The call that failed, and its code.
     pub(super) fn alloc(session: &Arc<Session>, len: usize) -> Result<Self, Failure> {
-        // The driver has no memory without bytes.
-        let size = len.max(1);
         let call = "cuMemAlloc";
         let full = Failure { call, code: CUresult::CUDA_ERROR_OUT_OF_MEMORY };
         let lost = Failure { call, code: CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED };
+        let size = idle::size_of(len).ok_or(full)?;
         let reservation = session.reserve(size as u64).ok_or(full)?;
-        let _entered = session.enter().map_err(|_| lost)?;
-        let address = session.alloc(size).inspect_err(|failure| session.note(*failure))?;
-        let kept = Kept::Own { _reservation: reservation };
+        let address = match session.idle(size) {
+            Some(address) => address,
+            None => {
+                let _entered = session.enter().map_err(|_| lost)?;
+                session.alloc(size).inspect_err(|failure| session.note(*failure))?
+            }
+        };
+        let kept = Kept::Own { size, _reservation: reservation };
         Ok(Self { address, len: len as u64, session: session.clone(), kept })
     }
 
@@ -91,7 +96,7 @@ impl Drop for CudaBlock {
     fn drop(&mut self) {
         // No command uses the memory: their fences hold the block.
         match &mut self.kept {
-            Kept::Own { .. } => self.session.free(self.address),
+            Kept::Own { size, .. } => self.session.free(*size, self.address),
             // SAFETY: dropped once, here.
             Kept::Lent(container) if self.session.is_here() => unsafe { ManuallyDrop::drop(container) },
             // In a fork its destructor would call the driver.

@@ -48,14 +48,19 @@ impl Event {
     fn wait(&self, call: &'static str, moment: Duration) -> Result<(), TransferError> {
         let _entered = self.session.enter_lost()?;
         let begun = Instant::now();
-        // SAFETY: a live event of the context.
-        while unsafe { cuEventQuery(self.raw.0) } == CUresult::CUDA_ERROR_NOT_READY
-            && begun.elapsed() < moment
-        {
+        let ended = loop {
+            // SAFETY: a live event of the context.
+            let ended = unsafe { cuEventQuery(self.raw.0) };
+            if ended != CUresult::CUDA_ERROR_NOT_READY {
+                break ended;
+            }
+            if begun.elapsed() >= moment {
+                // SAFETY: as above.
+                break unsafe { cuEventSynchronize(self.raw.0) };
+            }
             std::thread::yield_now();
-        }
-        // SAFETY: a live event of the context.
-        check(call, unsafe { cuEventSynchronize(self.raw.0) }).map_err(|failure| self.session.failed(failure))
+        };
+        check(call, ended).map_err(|failure| self.session.failed(failure))
     }
 
     /// Returns a fence for the event, which can only be waited for.

@@ -69,35 +69,77 @@ pub enum KernelArg<'a> {
 }
 
 impl KernelArg<'_> {
-    /// Returns the size of the parameter that takes it, and what it is in words.
-    fn given(&self) -> Option<(usize, String)> {
+    /// Returns what a parameter takes it as, if it is one.
+    fn given(&self) -> Option<Given> {
         Some(match self {
-            Self::Block(_) => (size_of::<u64>(), "a block".to_owned()),
-            Self::Scalar(scalar) => {
-                let bytes = scalar_bytes(*scalar).len();
-                (bytes, format!("a scalar of {bytes} bytes"))
-            }
-            Self::Bytes(bytes) => (bytes.len(), format!("a value of {} bytes", bytes.len())),
+            Self::Block(_) => Given::Block,
+            Self::Scalar(scalar) => Given::Scalar(ScalarBytes::of(*scalar).len),
+            Self::Bytes(bytes) => Given::Value(bytes.len()),
             Self::Local(_) => return None,
         })
     }
 }
 
-/// Returns a scalar as the device has it.
-fn scalar_bytes(scalar: Scalar) -> Vec<u8> {
-    match scalar {
-        Scalar::I8(value) => value.to_ne_bytes().to_vec(),
-        Scalar::U8(value) => value.to_ne_bytes().to_vec(),
-        Scalar::I16(value) => value.to_ne_bytes().to_vec(),
-        Scalar::U16(value) | Scalar::F16(value) => value.to_ne_bytes().to_vec(),
-        Scalar::I32(value) => value.to_ne_bytes().to_vec(),
-        Scalar::U32(value) => value.to_ne_bytes().to_vec(),
-        Scalar::I64(value) => value.to_ne_bytes().to_vec(),
-        Scalar::U64(value) => value.to_ne_bytes().to_vec(),
-        Scalar::F32(value) => value.to_ne_bytes().to_vec(),
-        Scalar::F64(value) => value.to_ne_bytes().to_vec(),
-        // No parameter has no bytes, so it is refused.
-        _ => Vec::new(),
+/// An argument as a parameter sees it: what it is, and its size in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Given {
+    Block,
+    Scalar(usize),
+    Value(usize),
+}
+
+impl Given {
+    fn bytes(self) -> usize {
+        match self {
+            Self::Block => size_of::<u64>(),
+            Self::Scalar(bytes) | Self::Value(bytes) => bytes,
+        }
+    }
+}
+
+impl fmt::Display for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Block => f.write_str("a block"),
+            Self::Scalar(bytes) => write!(f, "a scalar of {bytes} bytes"),
+            Self::Value(bytes) => write!(f, "a value of {bytes} bytes"),
+        }
+    }
+}
+
+/// A scalar as the device has it. One of a kind that is not known has no bytes, as no parameter has, so it is refused.
+#[derive(Clone, Copy, Debug)]
+struct ScalarBytes {
+    bytes: [u8; 8],
+    len: usize,
+}
+
+impl ScalarBytes {
+    fn of(scalar: Scalar) -> Self {
+        let mut of = Self { bytes: [0; 8], len: 0 };
+        match scalar {
+            Scalar::I8(value) => of.put(value.to_ne_bytes()),
+            Scalar::U8(value) => of.put(value.to_ne_bytes()),
+            Scalar::I16(value) => of.put(value.to_ne_bytes()),
+            Scalar::U16(value) | Scalar::F16(value) => of.put(value.to_ne_bytes()),
+            Scalar::I32(value) => of.put(value.to_ne_bytes()),
+            Scalar::U32(value) => of.put(value.to_ne_bytes()),
+            Scalar::I64(value) => of.put(value.to_ne_bytes()),
+            Scalar::U64(value) => of.put(value.to_ne_bytes()),
+            Scalar::F32(value) => of.put(value.to_ne_bytes()),
+            Scalar::F64(value) => of.put(value.to_ne_bytes()),
+            _ => {}
+        }
+        of
+    }
+
+    fn put<const N: usize>(&mut self, value: [u8; N]) {
+        self.bytes[..N].copy_from_slice(&value);
+        self.len = N;
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
     }
 }
 
@@ -384,7 +426,7 @@ impl CudaKernel {
     pub fn fits(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
         let given = arguments.iter().filter_map(|argument| {
             Some(match argument {
-                LaunchArg::Buffer { .. } => (size_of::<u64>(), "a block".to_owned()),
+                LaunchArg::Buffer { .. } => Given::Block,
                 LaunchArg::Scalar(scalar) => KernelArg::Scalar(*scalar).given()?,
                 LaunchArg::Bytes(bytes) => KernelArg::Bytes(bytes).given()?,
                 _ => return None,
@@ -393,18 +435,18 @@ impl CudaKernel {
         self.fit(&given.collect::<Vec<_>>())
     }
 
-    fn fit(&self, given: &[(usize, String)]) -> Result<(), Misfit> {
+    fn fit(&self, given: &[Given]) -> Result<(), Misfit> {
         let kernel = || format!("{} on {}", self.name, self.arena);
         if given.len() != self.parameters.len() && !self.takes_items(given.len()) {
             return Err(Misfit::Count { kernel: kernel(), takes: self.takes(), given: given.len() });
         }
-        for (index, ((bytes, words), parameter)) in given.iter().zip(&self.parameters).enumerate() {
-            if *bytes != parameter.bytes {
+        for (index, (given, parameter)) in given.iter().zip(&self.parameters).enumerate() {
+            if given.bytes() != parameter.bytes {
                 let takes = match parameter.bytes {
                     8 => "a pointer or a value of 8 bytes".to_owned(),
                     bytes => format!("a value of {bytes} bytes"),
                 };
-                return Err(Misfit::Argument { kernel: kernel(), index, takes, given: words.clone() });
+                return Err(Misfit::Argument { kernel: kernel(), index, takes, given: given.to_string() });
             }
         }
         Ok(())
@@ -462,7 +504,7 @@ impl CudaKernel {
                     packed.put(place, &own.at(0).to_ne_bytes());
                     blocks.push((*block).clone());
                 }
-                KernelArg::Scalar(scalar) => packed.put(place, &scalar_bytes(*scalar)),
+                KernelArg::Scalar(scalar) => packed.put(place, ScalarBytes::of(*scalar).as_slice()),
                 KernelArg::Bytes(bytes) => packed.put(place, bytes),
                 KernelArg::Local(_) => {}
             }

@@ -15,7 +15,8 @@
 //! 1. Kernels and transfers overlap, also on one buffer in different bytes. Core waits for the fence of a command before the
 //!    next on the same bytes, so no stream waits for another.
 //! 2. Memory comes from a pool of the arena's own, in the order of a stream. It exists once `alloc` returns. Without pools
-//!    in the driver it is allocated and freed one by one.
+//!    in the driver it is allocated and freed one by one. What was freed is kept for the next block of its size, up to a sixteenth of the
+//!    device's memory (`idle.rs`).
 //! 3. No memory is freed while a command may still use it. Fences keep the blocks of their commands.
 //! 4. A call that meets an error after which the context cannot be used (a kernel that faults, a GPU that fell off the bus)
 //!    loses the device. What runs there fails, and later calls are refused without the driver.
@@ -39,6 +40,7 @@ mod device;
 pub(crate) mod discover;
 mod error;
 mod external;
+mod idle;
 mod kernel;
 mod kernel_cache;
 pub mod native;

@@ -11,6 +11,7 @@
 use super::completion::{Command, Event, Lane};
 use super::device::Found;
 use super::error::{FORKED, Failure, check, is_lost, transfer_error, words};
+use super::idle::Idle;
 use crate::fork::Origin;
 use cudarc::driver::sys::{
     CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUfunction, CUmemAccess_flags, CUmemAccessDesc,
@@ -31,7 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The call that marks the end of a command.
 pub(super) const RECORD: &str = "cuEventRecord";
-/// The part of the device's memory that its pool keeps although no block needs it: one of so many.
+/// The part of the device's memory that is kept although no block needs it, by its pool and as idle memory: one of so many.
 const KEPT: u64 = 16;
 /// The most events that are kept for later commands.
 const MOST_EVENTS: usize = 256;
@@ -80,6 +81,7 @@ pub(super) struct Session {
     lanes: [Arc<Lane>; 4],
     aside: Raw<CUstream>,
     pool: Option<Raw<CUmemoryPool>>,
+    idle: Mutex<Idle>,
     events: Mutex<Vec<Raw<CUevent>>>,
     /// The bytes of all live blocks.
     reserved_bytes: AtomicU64,
@@ -201,6 +203,7 @@ impl Session {
             lanes: [kernels, inward, outward, peers].map(Lane::new),
             aside,
             pool,
+            idle: Mutex::new(Idle::new(found.memory_bytes / KEPT)),
             events: Mutex::new(Vec::new()),
             reserved_bytes: AtomicU64::new(0),
             loss: OnceLock::new(),
@@ -279,12 +282,22 @@ impl Session {
         Some(Reservation { session: self.clone(), bytes })
     }
 
+    /// Returns memory of this size that every stream may use, if some is idle.
+    pub(super) fn idle(&self, size: usize) -> Option<CUdeviceptr> {
+        if self.is_lost() { None } else { self.idle.lock().take(size) }
+    }
+
     /// Allocates memory that every stream may use from now on. The context is current.
     pub(super) fn alloc(&self, bytes: usize) -> Result<CUdeviceptr, Failure> {
         let mut address = 0;
         let Some(pool) = self.pool else {
             // SAFETY: the context is current, and the call writes an address.
-            check("cuMemAlloc", unsafe { cuMemAlloc_v2(&raw mut address, bytes) })?;
+            let mut take = || check("cuMemAlloc", unsafe { cuMemAlloc_v2(&raw mut address, bytes) });
+            take().or_else(|failure| {
+                self.expect_full(failure)?;
+                self.give_idle_back();
+                take()
+            })?;
             return Ok(address);
         };
         let aside = self.aside.0;
@@ -296,10 +309,9 @@ impl Session {
         // SAFETY: a live stream.
         let settle = || check("cuStreamSynchronize", unsafe { cuStreamSynchronize(aside) });
         take().or_else(|failure| {
-            if failure.code != CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-                return Err(failure);
-            }
-            // What was freed may not have reached the pool yet, or be kept in pieces that are too small.
+            self.expect_full(failure)?;
+            // What was freed may be idle, not have reached the pool yet, or be kept in pieces that are too small.
+            self.give_idle_back();
             settle()?;
             // SAFETY: the session's own pool, in which no freed memory is in use.
             let _ = unsafe { cuMemPoolTrimTo(pool.0, 0) };
@@ -309,16 +321,41 @@ impl Session {
         Ok(address)
     }
 
-    /// Frees memory that no command uses any more.
-    pub(super) fn free(&self, address: CUdeviceptr) {
+    /// Returns a failure that is no lack of memory.
+    fn expect_full(&self, failure: Failure) -> Result<(), Failure> {
+        if failure.code == CUresult::CUDA_ERROR_OUT_OF_MEMORY { Ok(()) } else { Err(failure) }
+    }
+
+    /// Takes memory back that no command uses any more: for the next block of this size, or for the driver.
+    pub(super) fn free(&self, size: usize, address: CUdeviceptr) {
+        if !self.is_here() {
+            return;
+        }
+        let gone = if self.is_lost() { vec![address] } else { self.idle.lock().keep(size, address) };
+        self.give_back(&gone);
+    }
+
+    /// Gives idle memory back to the driver.
+    fn give_idle_back(&self) {
+        let idle = self.idle.lock().drain();
+        self.give_back(&idle);
+    }
+
+    /// Gives memory back to the driver.
+    fn give_back(&self, addresses: &[CUdeviceptr]) {
+        if addresses.is_empty() {
+            return;
+        }
         let Ok(_entered) = self.enter_lost() else { return };
-        // SAFETY: memory from `alloc`, freed once: its block is dropped.
-        let _ = unsafe {
-            match self.pool {
-                Some(_) => cuMemFreeAsync(address, self.aside.0),
-                None => cuMemFree_v2(address),
-            }
-        };
+        for &address in addresses {
+            // SAFETY: memory from `alloc`, freed once: its block is dropped, and it is not idle any more.
+            let _ = unsafe {
+                match self.pool {
+                    Some(_) => cuMemFreeAsync(address, self.aside.0),
+                    None => cuMemFree_v2(address),
+                }
+            };
+        }
     }
 
     /// Lets another GPU reach this one's memory. Returns whether it can.
@@ -432,6 +469,7 @@ impl Drop for Session {
             return;
         }
         self.lanes.iter().for_each(|lane| lane.close());
+        self.give_idle_back();
         if push(self.context.0).is_ok() {
             let events = std::mem::take(self.events.get_mut());
             // SAFETY: objects of this context, each destroyed once, here. No command uses them: its fence held the session.
