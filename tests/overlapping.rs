@@ -2,15 +2,21 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::core::{AcquireError, DeviceId, RawBuffer, TransferError};
-use dml_verify::held::held_star;
+use dml::core::sync::{Arc, Condvar, Mutex};
+use dml::core::{
+    AcquireError, CopyJob, CopyQuery, Cost, CrossArena, DeviceId, Fence, HostStaged, Platform, RawBuffer,
+    TransferError,
+};
+use dml_verify::held::{HeldCopies, held_star, star_of};
 use dml_verify::{Audited, poll_once};
+use std::fmt;
 use std::future::IntoFuture;
 use std::task::Poll;
 use std::time::Duration;
 
 const CPU: DeviceId = DeviceId(0);
 const GPU: DeviceId = DeviceId(1);
+const GPU2: DeviceId = DeviceId(2);
 const LEN: u64 = 48;
 
 /// A buffer that the processor has written.
@@ -48,6 +54,7 @@ fn copies_of_several_buffers_are_under_way_at_once() {
         }
         held.begun()[3..].iter().rev().for_each(|copy| copy.end(Ok(LEN)));
     });
+    assert!(held.begun()[3..].iter().all(|copy| copy.polled() == 0), "to be told of an end is not for free");
     assert!(buffers.iter().all(|buffer| buffer.snapshot().is_idle()));
 }
 
@@ -149,4 +156,159 @@ fn i15_an_acquire_dropped_during_several_copies_leaves_nothing() {
         platform.acquire(GPU).read(buffer).try_now().unwrap().release().unwrap();
     }
     assert_eq!(held.begun().len(), 3, "what has arrived stays");
+}
+
+/// Of plans that fail in any order, the first one's error is told, and a poll that hears of it waits for nobody.
+#[test]
+fn i15_of_several_plans_that_fail_the_first_in_order_is_told() {
+    // Which copies fail, in which order they end, and whose error is told.
+    let lost = || Err(TransferError::DeviceLost);
+    for (ends, told) in [
+        ([(0, lost()), (1, Ok(LEN)), (2, lost())], 0),
+        ([(2, lost()), (1, lost()), (0, Ok(LEN))], 1),
+        ([(1, lost()), (2, Ok(LEN)), (0, lost())], 0),
+        ([(2, lost()), (0, Ok(LEN)), (1, Ok(LEN))], 2),
+    ] {
+        let (platform, held) = held_star();
+        let buffers = [(); 3].map(|()| written(&platform));
+        let acquire = buffers.iter().fold(platform.acquire(GPU), |acquire, buffer| acquire.read(buffer));
+        let mut future = acquire.into_future();
+        for (copy, result) in ends {
+            assert!(poll_once(&mut future).is_pending(), "copies are under way");
+            assert!(held.begun().iter().all(|copy| copy.waiting() == 0), "nobody blocks");
+            held.begun()[copy].end(result);
+        }
+        let Poll::Ready(Err(AcquireError::CopyFailed { buffer, .. })) = poll_once(&mut future) else {
+            panic!("a copy failed")
+        };
+        assert_eq!(buffer, buffers[told].name());
+        assert!(buffers.iter().all(|buffer| buffer.snapshot().is_idle()));
+    }
+}
+
+/// What is done is seen to be done, whatever becomes of the buffers before.
+#[test]
+fn a_future_carries_all_its_plans_on() {
+    let (platform, held) = held_star();
+    let [first, second] = [(); 2].map(|()| {
+        let buffer = platform.raw_buffer(LEN).build().unwrap();
+        platform.acquire(GPU).write(&buffer).try_now().unwrap().release().unwrap();
+        buffer
+    });
+    let mut future = platform.acquire(GPU2).read(&first).read(&second).into_future();
+    assert!(poll_once(&mut future).is_pending());
+    assert_eq!(held.begun().len(), 2, "to main memory");
+    held.begun()[1].end(Ok(LEN));
+    assert!(poll_once(&mut future).is_pending());
+    assert_eq!(held.begun().len(), 3, "the second half of its way");
+    held.begun()[2].end(Ok(LEN));
+    assert!(poll_once(&mut future).is_pending());
+    platform.acquire(GPU2).read(&second).try_now().unwrap().release().unwrap();
+    held.begun()[0].end(Ok(LEN));
+    assert!(poll_once(&mut future).is_pending());
+    held.begun()[3].end(Ok(LEN));
+    let Poll::Ready(Ok(grants)) = poll_once(&mut future) else { panic!("all copies have ended") };
+    grants.release().unwrap();
+}
+
+/// Copies that begin or fail as they are told, and whose ends are only to be waited for.
+struct Scripted<F: Fn(&CopyJob) -> Result<Fence, TransferError> + Send + Sync>(F);
+
+impl<F: Fn(&CopyJob) -> Result<Fence, TransferError> + Send + Sync> fmt::Debug for Scripted<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scripted")
+    }
+}
+
+impl<F: Fn(&CopyJob) -> Result<Fence, TransferError> + Send + Sync> CrossArena for Scripted<F> {
+    fn name(&self) -> &str {
+        "scripted"
+    }
+
+    fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
+        HostStaged::default().can_copy(query)
+    }
+
+    fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+        let fence = (self.0)(&job)?;
+        HostStaged::default().copy(job)?.wait()?;
+        Ok(fence)
+    }
+}
+
+#[test]
+fn nothing_begins_behind_a_plan_that_has_failed() {
+    let held = Arc::<HeldCopies>::default();
+    let fails = Arc::new(Scripted(|_: &CopyJob| Err(TransferError::DeviceLost)));
+    let platform = star_of([held.clone(), held.clone(), held.clone(), fails]);
+    let [first, second] = [(); 2].map(|()| written(&platform));
+    // Half of the first buffer comes from where nothing can be had.
+    platform.acquire(GPU2).write(&first.range(24..LEN)).try_now().unwrap().release().unwrap();
+    let mut future = platform.acquire(GPU).read(&first).read(&second).into_future();
+    assert!(poll_once(&mut future).is_pending());
+    assert_eq!(held.begun().len(), 1);
+    held.begun()[0].end(Ok(24));
+    let Poll::Ready(Err(AcquireError::CopyFailed { buffer, .. })) = poll_once(&mut future) else {
+        panic!("a copy failed")
+    };
+    assert_eq!((buffer, held.begun().len()), (first.name(), 1));
+}
+
+/// A framework whose work can only be waited for has as much of it at once.
+#[test]
+fn copies_that_can_only_be_waited_for_overlap_as_well() {
+    #[derive(Default)]
+    struct Begun {
+        count: Mutex<usize>,
+        changed: Condvar,
+    }
+    let begun = Arc::<Begun>::default();
+    let shared = begun.clone();
+    let waited = Arc::new(Scripted(move |job: &CopyJob| {
+        *shared.count.lock() += 1;
+        shared.changed.notify_all();
+        let (begun, bytes) = (shared.clone(), job.len());
+        // It ends when both have begun.
+        Ok(Fence::running(move || {
+            let mut count = begun.count.lock();
+            while *count < 2 {
+                count = begun.changed.wait(count);
+            }
+            Ok(bytes)
+        }))
+    }));
+    let held = Arc::<HeldCopies>::default();
+    let platform = star_of([held.clone(), waited, held.clone(), held]);
+    let [first, second] = [(); 2].map(|()| written(&platform));
+    let acquire = || platform.acquire(GPU).read(&first).read(&second);
+    acquire().wait().unwrap().release().unwrap();
+    assert_eq!(*begun.count.lock(), 2);
+}
+
+/// A copy may call back, and find a buffer reserved by the acquire that waits for it.
+#[test]
+fn l01_a_copy_that_calls_back_waits_for_no_buffer_of_its_own_acquire() {
+    type Shared = (Platform, RawBuffer);
+    let there = Arc::new(Mutex::new(None::<Shared>));
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let (found, told) = (there.clone(), heard.clone());
+    let calls_back = Arc::new(Scripted(move |job: &CopyJob| {
+        let (bytes, found, told) = (job.len(), found.clone(), told.clone());
+        Ok(Fence::running(move || {
+            let shared = found.lock().clone();
+            if let Some((platform, second)) = shared {
+                let written = platform.acquire(CPU).write(&second).wait();
+                told.lock().push(written.map(drop));
+            }
+            Ok(bytes)
+        }))
+    }));
+    let held = Arc::<HeldCopies>::default();
+    let platform = star_of([held.clone(), calls_back, held.clone(), held]);
+    let [first, second] = [(); 2].map(|()| written(&platform));
+    *there.lock() = Some(((*platform).clone(), second.clone()));
+    platform.acquire(GPU).read(&first).read(&second).wait().unwrap().release().unwrap();
+    let heard = std::mem::take(&mut *heard.lock());
+    assert!(matches!(heard[0], Err(AcquireError::OrderViolation { .. })), "{heard:?}");
+    *there.lock() = None;
 }

@@ -22,6 +22,7 @@ struct End {
     result: Option<Result<u64, TransferError>>,
     waker: Option<Waker>,
     waiting: usize,
+    polled: usize,
 }
 
 impl HeldCopy {
@@ -34,6 +35,12 @@ impl HeldCopy {
         };
         self.ended.notify_all();
         waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Returns how often the copy was polled.
+    #[must_use]
+    pub fn polled(&self) -> usize {
+        self.end.lock().polled
     }
 
     /// Returns how many threads have blocked for the end.
@@ -61,6 +68,7 @@ impl Completion for Ending {
 
     fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
         let mut end = self.0.end.lock();
+        end.polled += 1;
         match end.result.clone() {
             Some(result) => Poll::Ready(result),
             None => {
@@ -109,8 +117,18 @@ impl CrossArena for HeldCopies {
 /// Never: the platform is sound.
 #[must_use]
 pub fn held_star() -> (Audited, Arc<HeldCopies>) {
-    let mut builder = Platform::builder().without_default_links();
     let held = Arc::<HeldCopies>::default();
+    (star_of([held.clone(), held.clone(), held.clone(), held.clone()]), held)
+}
+
+/// Builds main memory and two gpus, with the mechanisms that carry copies to main memory from the first gpu, to the first gpu, to the
+/// second one, and from the second one.
+///
+/// # Panics
+/// Never: the platform is sound.
+#[must_use]
+pub fn star_of(mechanisms: [Arc<dyn CrossArena>; 4]) -> Audited {
+    let mut builder = Platform::builder().without_default_links();
     for (name, kind) in [("cpu", DeviceKind::Cpu), ("gpu", DeviceKind::Gpu), ("gpu2", DeviceKind::Gpu)] {
         let device = builder.add_device(DeviceDesc::new(name, kind));
         let is_host = device == CPU;
@@ -119,7 +137,7 @@ pub fn held_star() -> (Audited, Arc<HeldCopies>) {
         let desc = ArenaDesc::new(name, ArenaKind("test"), device).with_remotes(remotes);
         builder.add_arena(Arc::new(Null::backed(desc.with_concurrency(width))));
     }
-    for (from, to) in [(1, 0), (0, 1), (0, 2), (2, 0)] {
+    for ((from, to), mechanism) in [(1, 0), (0, 1), (0, 2), (2, 0)].into_iter().zip(mechanisms) {
         let link = Link {
             from: ArenaId(from),
             to: ArenaId(to),
@@ -127,7 +145,7 @@ pub fn held_star() -> (Audited, Arc<HeldCopies>) {
             target_via: DeviceId(to.into()),
             allocation: Allocation::Internal,
         };
-        builder.add_link(link, held.clone());
+        builder.add_link(link, mechanism);
     }
-    (Audited::new(builder.build().expect("a sound platform")), held)
+    Audited::new(builder.build().expect("a sound platform"))
 }

@@ -165,6 +165,16 @@ impl Run {
         self.go_on(Pause::Leave(waker))
     }
 
+    /// Begins no further step. After the copies under way [`advance`](Self::advance) returns an error.
+    pub(crate) fn stop(&mut self) {
+        self.execution.stop();
+    }
+
+    /// Returns whether a step has failed. Copies may be under way still.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
     /// Begins every step that can begin now, and looks at no copy: nobody is told of its end before [`advance`](Self::advance).
     pub(crate) fn start(&mut self) -> Poll<Result<Option<Handout>, AcquireError>> {
         self.go_on(Pause::Stay)

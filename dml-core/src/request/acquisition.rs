@@ -5,13 +5,16 @@
 //!                    plan: what can begin has begun ──▶ preparing ──carried out──▶ granted
 //!                    busy ──▶ waiting ──answered──▶ granted, or a plan
 //! ```
-//! 1. The next buffer is asked for while copies of the ones before are under way. So the copies of all buffers overlap.
-//! 2. The outcome is that of one buffer after the other: if several fail, the error is that of the first one in canonical order.
+//! 1. The next buffer is asked for while copies of the ones before are under way. So all copies that wait for no other overlap.
+//! 2. The outcome is that of one buffer after the other: if several fail, the error is that of the first one in canonical order. Nothing is
+//!    begun behind a failure that is known.
 //! 3. Nobody sleeps in a queue while a plan of the acquire is still to be carried out. Such a plan needs this thread to go on, and keeps its
 //!    buffer from others as a writer would.
+//! 4. A future looks at the copies of all plans in each poll. A thread that sleeps waits for one plan after the other: it learns last of the
+//!    copies of later buffers, which stay reserved until then.
 
 use crate::base::access::Claims;
-use crate::base::id::{ArenaId, KernelId, OwnerId};
+use crate::base::id::{ArenaId, BufferId, KernelId, OwnerId};
 use crate::base::spans::Span;
 use crate::buffer::RawBuffer;
 use crate::buffer::engine::Run;
@@ -20,13 +23,16 @@ use crate::buffer::lock::Asked;
 use crate::buffer::storage::Handout;
 use crate::buffer::wait::{Place, Wait};
 use crate::request::grant::{Grant, Grants, Item};
-use crate::request::held;
+use crate::request::held::{self, Carried};
 use crate::state::Begin;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::panic::Location;
 use std::task::Poll;
 use std::time::Duration;
+
+/// The most plans that a future looks at in a poll, those of the first buffers: the end of each copy may poll it once.
+const MOST_POLLED: usize = 64;
 
 /// The request of an acquire on one buffer.
 #[derive(Debug)]
@@ -56,8 +62,10 @@ pub(super) struct Acquisition {
     waiting: Option<Queued>,
     /// The parts whose plans are being carried out, in canonical order.
     preparing: VecDeque<Preparing>,
-    /// Why a part was not granted. The plans of the parts before it are still carried out, because they may fail as well.
+    /// Why a part is not granted. The plans of the parts before it are still carried out, because they may fail as well.
     refused: Option<AcquireError>,
+    /// Which plan failed and why, the first one in canonical order. Those behind it begin nothing more.
+    failed: Option<(BufferId, AcquireError)>,
     items: SmallVec<[Item; 3]>,
     /// Whether the thread that asks sleeps as long as the acquire waits.
     sleeps: bool,
@@ -71,6 +79,8 @@ struct Preparing {
     part: Part,
     run: Run,
     grant: OwnerId,
+    /// Nothing in a future that is polled: its task may wait elsewhere meanwhile.
+    _carried: Option<Carried>,
 }
 
 impl Acquisition {
@@ -92,6 +102,7 @@ impl Acquisition {
             waiting: None,
             preparing: VecDeque::new(),
             refused: None,
+            failed: None,
             items,
             sleeps: false,
             span,
@@ -123,23 +134,20 @@ impl Acquisition {
 
     fn go_on(&mut self, wait: Wait<'_>) -> Poll<Result<Grants, AcquireError>> {
         loop {
-            if self.waiting.is_none()
-                && self.refused.is_none()
+            if self.may_ask()
                 && let Some(part) = self.to_come.pop()
             {
                 self.refused = self.ask(part, wait).err();
-            } else if let Some(Preparing { run, .. }) = self.preparing.front_mut() {
-                let Poll::Ready(ended) = run.advance(wait) else { return Poll::Pending };
-                match ended {
-                    Ok(handout) => self.prepared(handout),
-                    Err(error) => return Poll::Ready(Err(error)),
-                }
+            } else if !self.preparing.is_empty() {
+                let Poll::Ready(()) = self.prepare(wait) else { return Poll::Pending };
+            } else if let Some((_, error)) = self.failed.take() {
+                return Poll::Ready(Err(error));
             } else if let Some(error) = self.refused.take() {
                 return Poll::Ready(Err(error));
             } else if let Some(Queued { part, place }) = &self.waiting {
                 self.refused = match place.wait(wait) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Some(begin)) => self.answered(begin).err(),
+                    Poll::Ready(Some(begin)) => self.answered(begin, wait).err(),
                     Poll::Ready(None) => {
                         let (buffer, waited) = (part.buffer.name(), Duration::ZERO);
                         Some(AcquireError::Timeout { buffer, waited })
@@ -167,29 +175,63 @@ impl Acquisition {
                 let held = buffer.platform().name_of(later);
                 return Err(AcquireError::OrderViolation { buffer: buffer.name(), held });
             }
-            (Asked::Answered(begin, grant), _) => return self.act_on(part, begin, grant),
+            (Asked::Answered(begin, grant), _) => return self.act_on(part, begin, grant, wait),
             (Asked::Queued(place), _) => self.waiting = Some(Queued { part, place }),
         }
         Ok(())
     }
 
     /// Processes the answer of the waiting part.
-    fn answered(&mut self, begin: Begin) -> Result<(), AcquireError> {
+    fn answered(&mut self, begin: Begin, wait: Wait<'_>) -> Result<(), AcquireError> {
         match self.waiting.take() {
-            Some(Queued { part, place }) => self.act_on(part, begin, place.grant),
+            Some(Queued { part, place }) => self.act_on(part, begin, place.grant, wait),
             None => Ok(()),
         }
     }
 
-    /// Records the grant of the first part whose plan was carried out.
-    fn prepared(&mut self, handout: Option<Handout>) {
-        if let Some(Preparing { part, grant, .. }) = self.preparing.pop_front() {
-            self.granted(part, grant, handout);
+    /// Returns whether the next buffer may be asked for. Of the plans under way, the last one alone may have failed at its start.
+    fn may_ask(&self) -> bool {
+        let has_failed = self.preparing.back().is_some_and(|last| last.run.has_failed());
+        self.waiting.is_none() && self.refused.is_none() && self.failed.is_none() && !has_failed
+    }
+
+    /// Carries the plans on. Pending if one has copies under way, which happens only if `wait` has a waker.
+    fn prepare(&mut self, wait: Wait<'_>) -> Poll<()> {
+        let mut pending = 0;
+        while pending < MOST_POLLED
+            && let Some(Preparing { run, .. }) = self.preparing.get_mut(pending)
+        {
+            let Poll::Ready(ended) = run.advance(wait) else {
+                pending += 1;
+                continue;
+            };
+            let Some(Preparing { part, grant, .. }) = self.preparing.remove(pending) else { break };
+            match ended {
+                Ok(handout) => self.granted(part, grant, handout),
+                Err(error) => self.plan_failed(part.buffer.id(), error),
+            }
         }
+        if pending == 0 { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Records that a plan failed.
+    fn plan_failed(&mut self, buffer: BufferId, error: AcquireError) {
+        if self.failed.as_ref().is_some_and(|(first, _)| *first < buffer) {
+            return;
+        }
+        self.failed = Some((buffer, error));
+        let behind = self.preparing.iter_mut().filter(|preparing| preparing.part.buffer.id() > buffer);
+        behind.for_each(|preparing| preparing.run.stop());
     }
 
     /// Acts on the machine's answer to a part.
-    fn act_on(&mut self, part: Part, begin: Begin, grant: OwnerId) -> Result<(), AcquireError> {
+    fn act_on(
+        &mut self,
+        part: Part,
+        begin: Begin,
+        grant: OwnerId,
+        wait: Wait<'_>,
+    ) -> Result<(), AcquireError> {
         let buffer = &part.buffer;
         match begin {
             Begin::Granted(_) => {
@@ -202,7 +244,11 @@ impl Acquisition {
                 let mut run = Run::new(buffer, plan, self.origin);
                 match run.start() {
                     Poll::Ready(ended) => self.granted(part, grant, ended?),
-                    Poll::Pending => self.preparing.push_back(Preparing { part, run, grant }),
+                    Poll::Pending => {
+                        let is_call = self.sleeps || !matches!(wait, Wait::Awaken(_));
+                        let _carried = is_call.then(|| Carried::new(buffer.id(), grant));
+                        self.preparing.push_back(Preparing { part, run, grant, _carried });
+                    }
                 }
             }
             Begin::Busy { reason, .. } => return Err(AcquireError::Busy { buffer: buffer.name(), reason }),
@@ -211,14 +257,15 @@ impl Acquisition {
         Ok(())
     }
 
-    /// Records a grant, among those of buffers before it.
     fn granted(&mut self, Part { buffer, claims }: Part, grant: OwnerId, handout: Option<Handout>) {
-        let place = self.granted.partition_point(|granted| granted.buffer.id() < buffer.id());
-        self.granted.insert(place, Grant::new(buffer, grant, self.arena, claims, handout));
+        self.granted.push(Grant::new(buffer, grant, self.arena, claims, handout));
     }
 
+    /// Returns the grants in canonical order: some were made before others whose copies were under way.
     fn take_grants(&mut self) -> Grants {
-        Grants::new(std::mem::take(&mut self.granted), std::mem::take(&mut self.items))
+        let (mut granted, items) = (std::mem::take(&mut self.granted), std::mem::take(&mut self.items));
+        granted.sort_by_key(|grant| grant.buffer.id());
+        Grants::new(granted, items)
     }
 }
 
@@ -227,9 +274,7 @@ impl Drop for Acquisition {
         if let Some(queued) = self.waiting.take() {
             queued.part.buffer.0.cancel(queued.place);
         }
-        while let Some(preparing) = self.preparing.pop_back() {
-            drop(preparing);
-        }
+        self.preparing.clear();
         while let Some(grant) = self.granted.pop() {
             drop(grant);
         }

@@ -70,6 +70,26 @@ impl Holding {
     }
 }
 
+/// A buffer whose plan a thread carries out in a call. Foreign code that the call runs must not wait for it on this thread.
+#[derive(Debug)]
+pub(crate) struct Carried {
+    buffer: BufferId,
+    grant: OwnerId,
+    by: u64,
+}
+
+impl Carried {
+    pub(crate) fn new(buffer: BufferId, grant: OwnerId) -> Self {
+        Self { buffer, grant, by: add((buffer, grant)) }
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        remove((self.buffer, self.grant), self.by);
+    }
+}
+
 struct Held {
     holder: u64,
     list: RefCell<List>,
@@ -245,6 +265,18 @@ mod tests {
         assert_eq!(at_or_after(low), Some(high));
         holding.ended(high, OwnerId(1));
         assert_eq!(at_or_after(low), None);
+    }
+
+    #[test]
+    fn a_buffer_counts_as_held_while_its_plan_is_carried_out() {
+        let buffer = BufferId(3);
+        let carried = Carried::new(buffer, OwnerId(1));
+        assert_eq!(at_or_after(buffer), Some(buffer));
+        let holding = Holding::new(buffer, OwnerId(1));
+        drop(carried);
+        assert_eq!(at_or_after(buffer), Some(buffer), "the grant that it became");
+        holding.ended(buffer, OwnerId(1));
+        assert_eq!(at_or_after(buffer), None);
     }
 
     /// The old entry and the new one are of the same grant: the other thread's note is about the old one.
