@@ -211,6 +211,26 @@ fn a_future_carries_all_its_plans_on() {
     grants.release().unwrap();
 }
 
+/// Copies under way behind a plan that has failed are waited for. Further ones would be for nothing.
+#[test]
+fn plans_behind_one_that_failed_begin_nothing_more() {
+    let (platform, held) = held_star();
+    let [first, second] = [(); 2].map(|()| {
+        let buffer = platform.raw_buffer(LEN).build().unwrap();
+        platform.acquire(GPU).write(&buffer).try_now().unwrap().release().unwrap();
+        buffer
+    });
+    let mut future = platform.acquire(GPU2).read(&first).read(&second).into_future();
+    assert!(poll_once(&mut future).is_pending());
+    held.begun()[0].end(Err(TransferError::DeviceLost));
+    assert!(poll_once(&mut future).is_pending(), "a copy is under way");
+    held.begun()[1].end(Ok(LEN));
+    let Poll::Ready(Err(AcquireError::CopyFailed { buffer, .. })) = poll_once(&mut future) else {
+        panic!("a copy failed")
+    };
+    assert_eq!((buffer, held.begun().len()), (first.name(), 2));
+}
+
 /// Copies that begin or fail as they are told, and whose ends are only to be waited for.
 struct Scripted<F: Fn(&CopyJob) -> Result<Fence, TransferError> + Send + Sync>(F);
 
