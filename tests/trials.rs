@@ -452,6 +452,11 @@ fn a_trial_that_fails_is_as_if_there_had_been_none() {
                 "{does:?}"
             );
             assert!(report.failures.is_empty(), "{does:?}: {report:?}");
+            // What it computes in the run says how fast it is, and the trial does not.
+            let known = scene.knowledge.to_string();
+            let rates = known.split_once("device gpu:0*64 rate").map_or("", |(_, rest)| rest);
+            let rates = rates.split_once(" peak").map_or("", |(rates, _)| rates);
+            assert!(rates.split_whitespace().count() <= 1, "{does:?}: {known}");
             scene.cues.others.load(Ordering::SeqCst) > 0
         };
         // On a busy machine the host may be done before.

@@ -131,7 +131,7 @@ impl Trial {
         let device = *device;
         let about = (self.name.as_str(), self.items);
         // Asked before it begins: trials of several runs may wait for the same compiler.
-        let is_first = !self.knowledge.has_tried(about, called);
+        let is_first = self.knowledge.is_first_trial(about, called, self.is_rival);
         let results = caught(|| self.compute(&trial, device));
         if results.is_err() {
             // Whoever comes next is to know.
@@ -139,30 +139,30 @@ impl Trial {
         }
         let times = results.as_ref().ok().map(|results| [results.handed, results.begun, results.ended]);
         let claimed = self.commander.tried(unit, trial.range(), times);
+        let taken = claimed.zip(results.ok()).map(|(package, results)| {
+            let copied = caught(|| self.copy(&package, device, &results.own));
+            let computed = self.begun.elapsed();
+            let brought = copied.and_then(|written| caught(|| self.bring(device, &written)));
+            if brought.is_err() {
+                self.platform.notice_losses();
+            }
+            (package, results, computed, brought.is_ok())
+        });
         if let Some([handed, begun, ended]) = times {
             // Also if nobody takes it: a device that was not much slower than the host has its part in a later run.
             let took = [begun.saturating_sub(handed), ended.saturating_sub(begun)];
-            let weight = match claimed.is_some() && !self.is_rival {
-                true => Weight::Claimed,
-                false if is_first => Weight::First,
-                false => Weight::Again,
-            };
+            let is_taken = matches!(taken, Some((.., true)));
+            let weight = Weight::of(is_taken, self.is_rival, is_first);
             self.knowledge.learn_trial(about, called, trial.items(), took, weight);
         }
-        let Some(package) = claimed else { return };
-        let Ok(Results { own, handed, begun, ended }) = results else { return };
-        let copied = caught(|| self.copy(&package, device, &own));
-        let computed = self.begun.elapsed();
-        let brought = copied.and_then(|written| caught(|| self.bring(device, &written)));
-        if brought.is_err() {
-            self.platform.notice_losses();
-        }
+        let Some((package, results, computed, is_computed)) = taken else { return };
+        let Results { own, handed, begun, ended } = results;
         let part = package.items() as f64 / trial.items() as f64;
         let took = ended.saturating_sub(begun).mul_f64(part);
         self.commander.end_trial(TrialEnd {
             package,
             device,
-            is_computed: brought.is_ok(),
+            is_computed,
             handed,
             begun: ended.saturating_sub(took),
             computed,

@@ -50,15 +50,13 @@ impl Event {
         let begun = Instant::now();
         let ended = loop {
             // SAFETY: a live event of the context.
-            let ended = unsafe { cuEventQuery(self.raw.0) };
-            if ended != CUresult::CUDA_ERROR_NOT_READY {
-                break ended;
-            }
-            if begun.elapsed() >= moment {
+            match unsafe { cuEventQuery(self.raw.0) } {
+                CUresult::CUDA_SUCCESS => break CUresult::CUDA_SUCCESS,
+                CUresult::CUDA_ERROR_NOT_READY if begun.elapsed() < moment => std::thread::yield_now(),
+                // Another error than that of the command may only mean that the event cannot be asked now.
                 // SAFETY: as above.
-                break unsafe { cuEventSynchronize(self.raw.0) };
+                _ => break unsafe { cuEventSynchronize(self.raw.0) },
             }
-            std::thread::yield_now();
         };
         check(call, ended).map_err(|failure| self.session.failed(failure))
     }

@@ -203,7 +203,8 @@ impl Session {
             lanes: [kernels, inward, outward, peers].map(Lane::new),
             aside,
             pool,
-            idle: Mutex::new(Idle::new(found.memory_bytes / KEPT)),
+            // Without a pool, whoever else needs memory has it from the driver alone.
+            idle: Mutex::new(Idle::new(pool.map_or(0, |_| found.memory_bytes / KEPT))),
             events: Mutex::new(Vec::new()),
             reserved_bytes: AtomicU64::new(0),
             loss: OnceLock::new(),

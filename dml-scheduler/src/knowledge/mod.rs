@@ -101,17 +101,30 @@ struct Notes {
     /// Whether the rates are those of trials from which nothing was claimed. They may be of launches and little else, so they count for runs
     /// of this size alone, and until the device has computed in one.
     is_only_tried: bool,
+    /// Whether a trial or a run in this process has launched the kernel there. Not of the text: drivers load kernels anew in each process.
+    is_warm: bool,
 }
 
-/// What a trial says of its device.
+/// What a trial says of its device, see [`Weight::of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weight {
     /// Next to nothing: it is the first one, and nobody took its results. The driver may have compiled the kernel, or loaded it.
     First,
     /// What the device does in runs of that size: it is not the first one.
     Again,
-    /// As much as a package: its results were taken.
+    /// As much as a package: its results were taken. Not if it ran on the cores of those who computed meanwhile.
     Claimed,
+}
+
+impl Weight {
+    /// Returns what a trial says whose results were taken, or not, of a device on the cores of those who compute, or of another one.
+    pub(crate) fn of(is_taken: bool, is_rival: bool, is_first: bool) -> Self {
+        match (is_taken && !is_rival, is_first) {
+            (true, _) => Self::Claimed,
+            (false, true) => Self::First,
+            (false, false) => Self::Again,
+        }
+    }
 }
 
 /// What of a run is not as in later ones.
@@ -232,12 +245,13 @@ impl Knowledge {
         self.0.lock().0.len()
     }
 
-    /// Returns whether a trial or a run at that size has taught something about a device.
-    pub(crate) fn has_tried(&self, (kernel, items): (&str, u64), device: &str) -> bool {
+    /// Returns whether a trial of a device is the first one at that size. A device on the cores of those who compute disturbs them, so it is not
+    /// tried out for ever: it has one first trial. Any other has one in each process.
+    pub(crate) fn is_first_trial(&self, (kernel, items): (&str, u64), device: &str, is_rival: bool) -> bool {
         let topic = Topic { kernel: kernel.to_owned(), class: class_of(items) };
         let book = self.0.lock();
         let notes = book.0.get(&topic).and_then(|page| page.devices.get(device));
-        notes.is_some_and(|notes| notes.setup.len() > 0)
+        !notes.is_some_and(|notes| notes.is_warm || is_rival && notes.setup.len() > 0)
     }
 
     /// Learns from a trial of a device: of so many items, and how long it took until they were launched, and from then on. What its set
@@ -254,6 +268,7 @@ impl Knowledge {
         let mut book = self.0.lock();
         let notes = book.page(kernel, items).devices.entry(device.to_owned()).or_default();
         notes.setup.add(setup.max(Duration::from_nanos(1)).as_secs_f64());
+        notes.is_warm = true;
         match weight {
             Weight::First => return,
             Weight::Again => notes.is_only_tried |= notes.rate.len() == 0,
@@ -302,6 +317,7 @@ impl Knowledge {
             let done: u64 = turns().map(|record| record.package.items()).sum();
             let notes = page.devices.entry(name(device)).or_default();
             notes.forget_trials();
+            notes.is_warm = true;
             let busy: Duration = turns().map(|record| record.computed.saturating_sub(record.begun)).sum();
             let took = if took_turns { busy } else { computed.saturating_sub(begun) };
             notes.rate.add(done as f64 / took.as_secs_f64());

@@ -38,7 +38,7 @@ fn add_runs(knowledge: &Knowledge, runs: usize, set: &[&str], seconds: f64) {
 fn try_driver(knowledge: &Knowledge, took: Duration) {
     let took = [Duration::from_micros(10), took];
     let about = ("kernel", 1 << 20);
-    let weight = if knowledge.has_tried(about, "driver") { Weight::Again } else { Weight::First };
+    let weight = Weight::of(false, true, knowledge.is_first_trial(about, "driver", true));
     knowledge.learn_trial(about, "driver", 1000, took, weight);
 }
 
@@ -202,6 +202,15 @@ fn a_run_with_turns_teaches_what_each_device_did_in_its_own() {
         let rates = ["cpu", "driver"].map(|device| page.devices[device].rate.last().unwrap().round() as u64);
         (rates, page.sets.len(), page.runs)
     };
+    // What trials showed before is forgotten with the first turn.
+    let tried = Knowledge::new();
+    for weight in [Weight::First, Weight::Again] {
+        tried.learn_trial(("kernel", 1000), "driver", 1000, [Duration::from_millis(1); 2], weight);
+    }
+    let odd = Odd { claimed: Some(report.packages[1].package.clone()), are_rivals: true };
+    tried.learn(&platform, ("kernel", 1000), name, &report, odd);
+    let driver = tried.0.lock().page("kernel", 1000).devices["driver"].clone();
+    assert_eq!((driver.rate.len(), driver.is_only_tried), (1, false));
     // 500 items in 2 + 8 ms; 400 in 10, and 100 in a trial, beside the other one.
     assert_eq!(learned(true), ([50_000, 40_000], 0, 1));
     assert_eq!(learned(false), ([25_000, 45_455], 1, 1));
@@ -214,7 +223,10 @@ fn a_run_with_turns_teaches_what_each_device_did_in_its_own() {
             knowledge.learn_trial(("kernel", 1000), "driver", 1000, [Duration::from_millis(1); 2], weight);
         }
         let claimed = claimed.then(|| report.packages[1].package.clone());
+        let is_computed = claimed.is_none();
         knowledge.learn(&platform, ("kernel", 1000), name, &report, Odd { claimed, are_rivals: false });
+        let is_cold = knowledge.is_first_trial(("kernel", 1000), "driver", false);
+        assert_eq!(is_cold, !is_computed && trials.is_empty(), "a run warms a device up, too");
         let mut book = knowledge.0.lock();
         let notes = book.page("kernel", 1000).devices.get("driver").cloned().unwrap_or_default();
         (notes.rate.len(), notes.peak.len(), notes.is_only_tried)
@@ -224,6 +236,50 @@ fn a_run_with_turns_teaches_what_each_device_did_in_its_own() {
     let trials = [Weight::First, Weight::Again, Weight::Again];
     assert_eq!((only(false, &trials), only(true, &trials)), ((1, 1, false), (2, 2, true)));
     assert_eq!(only(false, &[Weight::First, Weight::Again, Weight::Claimed, Weight::Again]), (3, 3, false));
+}
+
+#[test]
+fn a_trial_weighs_as_much_as_is_known_of_it() {
+    use Weight::{Again, Claimed, First};
+    let of = |is_rival| {
+        [[true, true], [true, false], [false, true], [false, false]]
+            .map(|[is_taken, is_first]| Weight::of(is_taken, is_rival, is_first))
+    };
+    assert_eq!(of(false), [Claimed, Claimed, First, Again]);
+    // What a rival does beside the host is no rate, though it was fast enough.
+    assert_eq!(of(true), [First, Again, First, Again]);
+}
+
+/// Drivers compile or load kernels in each process, and what is known outlives processes.
+#[test]
+fn the_first_trial_of_each_process_teaches_nothing() {
+    let about = ("kernel", 1 << 13);
+    let cold = |knowledge: &Knowledge, device: &str, is_rival: bool| {
+        let weight = Weight::of(false, is_rival, knowledge.is_first_trial(about, device, is_rival));
+        knowledge.learn_trial(
+            about,
+            device,
+            1 << 13,
+            [Duration::from_micros(10), Duration::from_millis(100)],
+            weight,
+        );
+        weight
+    };
+    let again = |knowledge: &Knowledge| Knowledge::parse(&knowledge.to_string()).unwrap();
+    let mut knowledge = Knowledge::new();
+    for _ in 0..3 {
+        assert_eq!(cold(&knowledge, "gpu", false), Weight::First);
+        knowledge = again(&knowledge);
+        assert!(knowledge.to_string().contains("device gpu rate peak setup"), "{knowledge}");
+    }
+    assert_eq!([(), ()].map(|()| cold(&knowledge, "gpu", false)), [Weight::First, Weight::Again]);
+    // Who disturbs the host is not tried out for ever.
+    assert_eq!(cold(&knowledge, "driver", true), Weight::First);
+    assert_eq!(cold(&again(&knowledge), "driver", true), Weight::Again);
+    // A run warms a device up as well.
+    let run = Knowledge::parse("dml knowledge 2\npage 13 kernel\ndevice gpu rate 1e6 peak 1e6 setup 1e-5\n")
+        .unwrap();
+    assert!(run.is_first_trial(about, "gpu", false), "of another process");
 }
 
 /// The first one may be of a compiler, and any one of a launch and little else: a device is not left out of long runs for that.

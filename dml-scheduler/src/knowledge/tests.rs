@@ -203,7 +203,7 @@ fn of_two_sets_that_are_about_as_fast_the_smaller_is_used() {
 /// The first run of an irregular kernel found out too late what the devices do together, and some packages of it were cheap.
 #[test]
 fn those_who_promise_much_together_are_tried_before_devices_alone() {
-    let text = "dml knowledge 1\npage 22 kernel\ndevice cpu rate 2e6 peak 9e8 setup 1e-5\n\
+    let text = "dml knowledge 2\npage 22 kernel\ndevice cpu rate 2e6 peak 9e8 setup 1e-5\n\
         device gpu rate 2e6 peak 9e8 setup 1e-4\nset cpu gpu seconds 4e-7\nruns 1\n";
     let world = World {
         knowledge: Knowledge::parse(text).expect("it is well formed"),
@@ -225,7 +225,7 @@ fn those_who_promise_much_together_are_tried_before_devices_alone() {
 fn a_device_alone_that_was_slow_waits_for_its_time() {
     let members = |runs: u64, alone: &str, together: &str| {
         let text = format!(
-            "dml knowledge 1\npage 22 kernel\ndevice cpu rate 2e6 peak 9e8 setup 1e-5\ndevice gpu rate 1 peak 1 setup 9\n\
+            "dml knowledge 2\npage 22 kernel\ndevice cpu rate 2e6 peak 9e8 setup 1e-5\ndevice gpu rate 1 peak 1 setup 9\n\
              set cpu seconds {alone}\nset cpu gpu seconds {together}\nruns {runs}\n"
         );
         let world = World {
@@ -380,7 +380,7 @@ fn there_are_only_so_many_pages() {
     let told = Knowledge::parse(&format!("{text}page 3 more\n")).expect_err("one too many");
     assert_eq!(told.what, "too many pages");
     // A set's names come in any order.
-    let text = "dml knowledge 1\npage 3 k\nset b a seconds 1e0\n";
+    let text = "dml knowledge 2\npage 3 k\nset b a seconds 1e0\n";
     assert_eq!(Knowledge::parse(text).map(|knowledge| knowledge.to_string()), Ok(text.replace("b a", "a b")));
 }
 
@@ -431,7 +431,7 @@ fn one_slow_run_changes_nothing() {
 /// What is known of two devices, after the line of their page.
 fn decided(lines: &str) -> Selection {
     let world = World::new(&[Truth { rate: 1e6, setup: 1e-5 }, Truth { rate: 1e6, setup: 1.0 }], 4096);
-    let knowledge = Knowledge::parse(&format!("dml knowledge 1\npage 12 kernel\n{lines}")).unwrap();
+    let knowledge = Knowledge::parse(&format!("dml knowledge 2\npage 12 kernel\n{lines}")).unwrap();
     knowledge.decide("kernel", 4096, &world.candidates())
 }
 
@@ -465,7 +465,7 @@ fn a_device_that_promises_next_to_nothing_is_left_out() {
 /// A set may be known of which some device is not, from another program or another version.
 #[test]
 fn a_member_has_no_reason_to_be_left_out() {
-    let text = "dml knowledge 1\npage 12 kernel\ndevice cpu rate 1e6 peak 1e6 setup 1e-5\n\
+    let text = "dml knowledge 2\npage 12 kernel\ndevice cpu rate 1e6 peak 1e6 setup 1e-5\n\
                 set cpu seconds 1e-6 1e-6\nset gpu seconds 1e-9 1e-9\n";
     let world = World {
         knowledge: Knowledge::parse(text).expect("it is well formed"),
@@ -482,7 +482,7 @@ fn who_is_never_called_up_in_time_is_tried_alone() {
     let known = |times: usize, seconds: f64| {
         let (samples, rate) = (vec![seconds.to_string(); times].join(" "), seconds.recip());
         let device = format!("device cpu rate {rate} peak {rate} setup 1e-5");
-        let text = format!("dml knowledge 1\npage 12 kernel\n{device}\nset cpu seconds {samples}\n");
+        let text = format!("dml knowledge 2\npage 12 kernel\n{device}\nset cpu seconds {samples}\n");
         let world = World {
             knowledge: Knowledge::parse(&text).expect("it is well formed"),
             ..World::new(&[Truth { rate: 1e7, setup: 1e-5 }, Truth { rate: 1e9, setup: 1e-5 }], 4096)
@@ -502,7 +502,7 @@ fn a_set_that_was_faster_once_is_tried_until_its_median_says_what_it_is() {
         let devices = ["cpu", "gpu"].map(|name| format!("device {name} rate 1e5 peak 1e5 setup 1e-5\n"));
         let sets =
             format!("set cpu seconds {alone}\nset gpu seconds 2e-6 2e-6 2e-6 2e-6 2e-6\nruns {runs}\n");
-        let text = format!("dml knowledge 1\npage 12 kernel\n{}{sets}", devices.concat());
+        let text = format!("dml knowledge 2\npage 12 kernel\n{}{sets}", devices.concat());
         let world = World {
             knowledge: Knowledge::parse(&text).expect("it is well formed"),
             ..World::new(&[Truth { rate: 1e6, setup: 1e-5 }, Truth { rate: 1e6, setup: 1.0 }], 4096)
@@ -524,7 +524,7 @@ fn a_set_that_was_faster_once_is_tried_until_its_median_says_what_it_is() {
 /// How many runs there were says when something is tried again.
 #[test]
 fn the_number_of_runs_is_kept() {
-    let text = "dml knowledge 1\npage 3 k\nset a seconds 1e0\nruns 17\n";
+    let text = "dml knowledge 2\npage 3 k\nset a seconds 1e0\nruns 17\n";
     assert_eq!(Knowledge::parse(text).map(|knowledge| knowledge.to_string()).as_deref(), Ok(text));
 }
 
@@ -532,7 +532,7 @@ fn the_number_of_runs_is_kept() {
 #[test]
 fn what_any_package_takes_is_kept() {
     let line = "device gpu rate 4e6 peak 5e6 setup 1e-4 latency 8e-3 1e-2 9e-3";
-    let text = format!("dml knowledge 1\npage 12 kernel\ndevice cpu rate 1e6 peak 1e6 setup 1e-5\n{line}\n");
+    let text = format!("dml knowledge 2\npage 12 kernel\ndevice cpu rate 1e6 peak 1e6 setup 1e-5\n{line}\n");
     let knowledge = Knowledge::parse(&text).unwrap();
     assert_eq!(knowledge.to_string(), text);
     let candidate = |name, is_host| candidate(name, Freight { setup: 1e-4, per_item: 0.0 }, is_host);
@@ -686,19 +686,21 @@ fn only_the_last_samples_count() {
 
 #[test]
 fn a_wrong_line_is_named() {
-    let heading = "dml knowledge 1\n";
+    let heading = "dml knowledge 2\n";
     for (text, line, what) in [
         ("", 1, "not the heading"),
-        ("dml knowledge 2\n", 1, "not the heading"),
-        ("dml knowledge 1\nset cpu seconds 1\n", 2, "not a page"),
-        ("dml knowledge 1\npage 64 k\n", 2, "not a size class"),
-        ("dml knowledge 1\npage 3 %zz\n", 2, "not a name"),
-        ("dml knowledge 1\npage 3 k\nset cpu\n", 3, "no seconds"),
-        ("dml knowledge 1\npage 3 k\nset seconds 1\n", 3, "no device"),
-        ("dml knowledge 1\npage 3 k\nset cpu seconds 1 -1\n", 3, "no seconds, or not positive"),
-        ("dml knowledge 1\npage 3 k\ndevice cpu rate 1 peak 1\n", 3, "no setup"),
-        ("dml knowledge 1\npage 3 k\ndevice cpu rate nan peak 1 setup 1\n", 3, "no rate, or not positive"),
-        ("dml knowledge 1\npage 3 k\ndevices\n", 3, "neither page"),
+        ("dml knowledge 3\n", 1, "not the heading"),
+        ("dml knowledge 1\n", 1, "not the heading"),
+        ("dml knowledge 2\nset cpu seconds 1\n", 2, "not a page"),
+        ("dml knowledge 2\npage 64 k\n", 2, "not a size class"),
+        ("dml knowledge 2\npage 3 %zz\n", 2, "not a name"),
+        ("dml knowledge 2\npage 3 k\nset cpu\n", 3, "no seconds"),
+        ("dml knowledge 2\npage 3 k\nset seconds 1\n", 3, "no device"),
+        ("dml knowledge 2\npage 3 k\nset cpu seconds 1 -1\n", 3, "no seconds, or not positive"),
+        ("dml knowledge 2\npage 3 k\ndevice cpu rate 1 peak 1\n", 3, "no setup"),
+        ("dml knowledge 2\npage 3 k\ndevice cpu rate nan peak 1 setup 1\n", 3, "no rate, or not positive"),
+        ("dml knowledge 2\npage 3 k\ndevice cpu untried rate 1 peak 1 setup 1\n", 3, "not one name"),
+        ("dml knowledge 2\npage 3 k\ndevices\n", 3, "neither page"),
     ] {
         let told = Knowledge::parse(text).expect_err(text);
         assert_eq!(told.line, line, "{text:?}");
@@ -729,7 +731,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_reading_panic(text in "(dml knowledge 1\n)?((page|device|set|seconds|rate|[0-9]|%| |\n){0,40})") {
+    fn no_text_makes_reading_panic(text in "(dml knowledge 2\n)?((page|device|set|seconds|rate|[0-9]|%| |\n){0,40})") {
         let _ = Knowledge::parse(&text);
     }
 

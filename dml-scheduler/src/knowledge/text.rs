@@ -1,7 +1,7 @@
 //! Knowledge as text: one line for each thing that is known, so that a person can read it, and a diff shows what changed.
 //!
 //! ```text
-//! dml knowledge 1
+//! dml knowledge 2
 //! page 23 mandelbrot
 //! device cpu rate 1.2e7 1.3e7 peak 1.4e7 1.3e7 setup 1e-5 2e-5
 //! device cuda:0 rate 4.1e6 peak 4.2e6 setup 2e-4 latency 8.8e-3
@@ -15,7 +15,7 @@ use dml_core::sync::{Arc, Mutex};
 use std::fmt;
 use thiserror::Error;
 
-const HEADING: &str = "dml knowledge 1";
+const HEADING: &str = "dml knowledge 2";
 
 /// Why a text is not knowledge.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -37,7 +37,7 @@ impl fmt::Display for Knowledge {
         for (topic, page) in &book.0 {
             writeln!(f, "page {} {}", topic.class, escaped(&topic.kernel))?;
             for (device, notes) in &page.devices {
-                let Notes { rate, peak, setup, latency, is_only_tried } = notes;
+                let Notes { rate, peak, setup, latency, is_only_tried, is_warm: _ } = notes;
                 let tried = if *is_only_tried { " tried" } else { "" };
                 write!(f, "device {}{tried} rate{rate} peak{peak} setup{setup}", escaped(device))?;
                 if latency.len() > 0 {
@@ -155,7 +155,7 @@ fn add(page: &mut Page, words: &[&str]) -> Result<(), &'static str> {
                 [name, "tried"] => (name, true),
                 _ => return Err("not one name"),
             };
-            let notes = Notes { rate, peak, setup, latency, is_only_tried };
+            let notes = Notes { rate, peak, setup, latency, is_only_tried, is_warm: false };
             page.devices.insert(unescaped(name).ok_or("not a name")?, notes);
         }
         "set" => {

@@ -54,7 +54,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("dml-knowledge-{}", std::process::id()));
         let file = folder.join("knowledge-0.txt");
         assert!(read(&file).is_ok_and(|knowledge| knowledge.pages() == 0), "there is none");
-        cache::write(&file, "dml knowledge 1\npage x y\n").expect("the folder of temporary files");
+        cache::write(&file, "dml knowledge 2\npage x y\n").expect("the folder of temporary files");
         let told = read(&file).expect_err("it is corrupt");
         assert!(told.contains("line 2") && told.contains("not a size class"), "{told}");
         cache::write(&file, &Knowledge::new().to_string()).expect("the folder of temporary files");
