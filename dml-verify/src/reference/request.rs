@@ -5,6 +5,7 @@ use super::fault::Scope;
 use super::model::{Model, Written};
 use super::op::Way;
 use crate::{byte, get, put};
+use dml_core::state::CopyPhase;
 use dml_core::{
     Access, Acquire, AcquireError, AcquireFuture, ArenaId, BufferId, Grants, KernelId, Platform, RawBuffer,
     Ticket,
@@ -133,8 +134,9 @@ impl Waiting {
         Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
     }
 
-    /// Polls until the request is answered or waits for a buffer. Where transfers take time, it waits for the copies that run:
-    /// the model knows of no moment between their beginning and their end. `tickets` are those before the call.
+    /// Polls until the request is answered or waits for a buffer. Where transfers take time, it waits for the copies that run, also for those
+    /// of earlier buffers while the request is in the queue of a later one: the model knows of no moment between their beginning and their
+    /// end. `tickets` are those before the call.
     pub(super) fn poll_past_copies(
         &mut self,
         tickets: &[Option<Ticket>],
@@ -142,7 +144,7 @@ impl Waiting {
         let mut is_again = false;
         loop {
             match self.poll() {
-                Poll::Pending if !self.is_queued(tickets) => {
+                Poll::Pending if !self.is_queued(tickets) || self.is_copying() => {
                     self.wait_until_woken();
                     is_again = false;
                 }
@@ -150,6 +152,13 @@ impl Waiting {
                 answered => return answered,
             }
         }
+    }
+
+    /// Returns whether a copy runs on one of the request's buffers. It is one of the request's: others have waited for theirs.
+    fn is_copying(&self) -> bool {
+        let is_running =
+            |raw: &RawBuffer| raw.snapshot().copies().iter().any(|copy| copy.phase == CopyPhase::Running);
+        self.request.items.iter().any(|item| is_running(&item.raw))
     }
 
     /// Returns whether somebody beside the queue has the waker of the last poll, or has called it. That is a copy for an earlier
