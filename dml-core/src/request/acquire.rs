@@ -5,6 +5,7 @@
 //!            │
 //!   sorted by BufferId: one step per buffer, all its ranges at once
 //!            │  step granted ──▶ next step, holding what is granted
+//!            │  step planned ──▶ next step, while its copies run
 //!            │  step busy    ──▶ try: release all │ wait: queue, sleep, go on
 //!            ▼
 //!          Grants
@@ -33,6 +34,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 /// A request for one or more buffers, all in one arena.
+///
+/// The copies that its buffers need run at once, unless one has to wait for another.
 ///
 /// Finish it with [`try_now`](Self::try_now), [`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout), or `.await`.
 #[derive(Debug)]
