@@ -19,11 +19,16 @@ const GPU: DeviceId = DeviceId(1);
 const GPU2: DeviceId = DeviceId(2);
 const LEN: u64 = 48;
 
+/// A buffer that a device has written.
+fn written_by(platform: &Audited, device: DeviceId) -> RawBuffer {
+    let buffer = platform.raw_buffer(LEN).build().unwrap();
+    platform.acquire(device).write(&buffer).try_now().unwrap().release().unwrap();
+    buffer
+}
+
 /// A buffer that the processor has written.
 fn written(platform: &Audited) -> RawBuffer {
-    let buffer = platform.raw_buffer(LEN).build().unwrap();
-    platform.acquire(CPU).write(&buffer).try_now().unwrap().release().unwrap();
-    buffer
+    written_by(platform, CPU)
 }
 
 #[test]
@@ -190,11 +195,7 @@ fn i15_of_several_plans_that_fail_the_first_in_order_is_told() {
 #[test]
 fn a_future_carries_all_its_plans_on() {
     let (platform, held) = held_star();
-    let [first, second] = [(); 2].map(|()| {
-        let buffer = platform.raw_buffer(LEN).build().unwrap();
-        platform.acquire(GPU).write(&buffer).try_now().unwrap().release().unwrap();
-        buffer
-    });
+    let [first, second] = [(); 2].map(|()| written_by(&platform, GPU));
     let mut future = platform.acquire(GPU2).read(&first).read(&second).into_future();
     assert!(poll_once(&mut future).is_pending());
     assert_eq!(held.begun().len(), 2, "to main memory");
@@ -215,11 +216,7 @@ fn a_future_carries_all_its_plans_on() {
 #[test]
 fn plans_behind_one_that_failed_begin_nothing_more() {
     let (platform, held) = held_star();
-    let [first, second] = [(); 2].map(|()| {
-        let buffer = platform.raw_buffer(LEN).build().unwrap();
-        platform.acquire(GPU).write(&buffer).try_now().unwrap().release().unwrap();
-        buffer
-    });
+    let [first, second] = [(); 2].map(|()| written_by(&platform, GPU));
     let mut future = platform.acquire(GPU2).read(&first).read(&second).into_future();
     assert!(poll_once(&mut future).is_pending());
     held.begun()[0].end(Err(TransferError::DeviceLost));
@@ -272,6 +269,46 @@ fn nothing_begins_behind_a_plan_that_has_failed() {
         panic!("a copy failed")
     };
     assert_eq!((buffer, held.begun().len()), (first.name(), 1));
+}
+
+/// A mechanism that panics as the second copy begins leaves the first one as it was.
+#[test]
+fn i15_a_copy_that_panics_beside_another_is_a_failed_copy() {
+    let held = Arc::<HeldCopies>::default();
+    let (first_copy, count) = (held.clone(), Mutex::new(0));
+    #[derive(Debug)]
+    struct PanicsSecond(Arc<HeldCopies>, Mutex<u32>);
+    impl CrossArena for PanicsSecond {
+        fn name(&self) -> &str {
+            "panics second"
+        }
+
+        fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
+            self.0.can_copy(query)
+        }
+
+        fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
+            let mut count = self.1.lock();
+            *count += 1;
+            let is_second = *count == 2;
+            drop(count);
+            assert!(!is_second, "this mechanism breaks");
+            self.0.copy(job)
+        }
+    }
+    let panics = Arc::new(PanicsSecond(first_copy, count));
+    let platform = star_of([held.clone(), panics, held.clone(), held.clone()]);
+    let [first, second] = [(); 2].map(|()| written(&platform));
+    let mut future = platform.acquire(GPU).read(&first).read(&second).into_future();
+    assert!(poll_once(&mut future).is_pending(), "the first copy is under way");
+    held.begun()[0].end(Ok(LEN));
+    let Poll::Ready(Err(AcquireError::CopyFailed { buffer, cause, .. })) = poll_once(&mut future) else {
+        panic!("a copy panicked")
+    };
+    assert_eq!(buffer, second.name());
+    assert!(matches!(cause, TransferError::Panicked { .. }), "{cause}");
+    assert!([&first, &second].iter().all(|buffer| buffer.snapshot().is_idle()));
+    platform.acquire(GPU).read(&first).try_now().expect("it has arrived").release().unwrap();
 }
 
 /// A framework whose work can only be waited for has as much of it at once.

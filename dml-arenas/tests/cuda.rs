@@ -349,6 +349,23 @@ fn what_was_freed_can_be_had_again_in_other_sizes() {
     }
 }
 
+/// What small blocks leave behind is kept for others of their size, until there is nothing else.
+#[test]
+fn idle_memory_is_had_in_other_sizes_where_the_device_is_full() {
+    let _alone = SHARED.write().unwrap_or_else(PoisonError::into_inner);
+    let name = "idle_memory_is_had_in_other_sizes_where_the_device_is_full";
+    let Some(arena) = with_cuda(name).and_then(home) else { return };
+    let piece = cuda(&arena).capacity_bytes() / 64;
+    let blocks: Vec<_> = std::iter::from_fn(|| OwnBlock::alloc(&arena, piece).ok()).collect();
+    // Four of them are idle now.
+    let count = blocks.len() as u64;
+    drop(blocks);
+    let large = alloc(&arena, (count - 1) * piece);
+    let last = (count - 1) * piece - 1;
+    put(&large, last, &pattern(9, 1));
+    assert_eq!(take(&large, Span::new(last, last + 1)), pattern(9, 1));
+}
+
 #[test]
 fn blocks_begin_where_the_arena_says() {
     let Some(arena) = arena("blocks_begin_where_the_arena_says") else { return };

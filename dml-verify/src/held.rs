@@ -121,8 +121,7 @@ pub fn held_star() -> (Audited, Arc<HeldCopies>) {
     (star_of([held.clone(), held.clone(), held.clone(), held.clone()]), held)
 }
 
-/// Builds main memory and two gpus, with the mechanisms that carry copies to main memory from the first gpu, to the first gpu, to the
-/// second one, and from the second one.
+/// Builds main memory and two gpus. The mechanisms carry the copies from the first gpu, to it, to the second one, and from it, in this order.
 ///
 /// # Panics
 /// Never: the platform is sound.

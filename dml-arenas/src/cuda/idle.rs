@@ -1,11 +1,11 @@
 //! Device memory that no block has, kept for the next block of its size.
 //!
 //! ```text
-//!   a block goes ──▶ idle, if there is room: who was idle longest makes it ──▶ the next block of this size has it
-//!                                  └── the driver has none left, or the device closes ──▶ the driver
+//!   a block is dropped ──▶ idle ──▶ the next block of this size
+//!                            └──▶ the driver: beyond the limit, where memory runs out, when the device closes
 //! ```
-//! The driver takes 4 us for memory of its pool, and 50 us where its code is in no cache: it has to be waited for, because the pool hands memory
-//! out in the order of a stream, and transfers use others. Programs make blocks of the same sizes again and again.
+//! The driver takes 4 us for memory of its pool, and 50 us where its code is in no cache. The pool hands memory out in the order of a stream, and
+//! transfers use other streams, so the first one has to be waited for. Programs make blocks of the same sizes again and again.
 //!
 //! 1. No command uses memory that is idle: blocks go when their commands have ended.
 //! 2. All of it together has at most `limit_bytes`, and [`MOST`] pieces.
@@ -24,7 +24,7 @@ pub(super) fn size_of(len: usize) -> Option<usize> {
     len.max(1).checked_next_multiple_of(UNIT_BYTES)
 }
 
-/// Idle memory, by size. Who was idle longest comes first.
+/// Idle memory and its sizes. What was idle longest comes first.
 #[derive(Debug)]
 pub(super) struct Idle {
     pieces: VecDeque<(usize, CUdeviceptr)>,
@@ -37,7 +37,7 @@ impl Idle {
         Self { pieces: VecDeque::new(), bytes: 0, limit_bytes }
     }
 
-    /// Takes memory of this size, the one that went last.
+    /// Takes memory of this size, of several pieces the one that was kept last.
     pub(super) fn take(&mut self, size: usize) -> Option<CUdeviceptr> {
         let found = self.pieces.iter().rposition(|piece| piece.0 == size)?;
         let (size, address) = self.pieces.remove(found)?;

@@ -10,7 +10,7 @@
 //!    begun behind a failure that is known.
 //! 3. Nobody sleeps in a queue while a plan of the acquire is still to be carried out. Such a plan needs this thread to go on, and keeps its
 //!    buffer from others as a writer would.
-//! 4. A future looks at the copies of all plans in each poll. A thread that sleeps waits for one plan after the other: it learns last of the
+//! 4. A future looks at the copies of its plans in each poll, of so many of the first ones ([`MOST_POLLED`]). A thread that sleeps waits for one plan after the other: it learns last of the
 //!    copies of later buffers, which stay reserved until then.
 
 use crate::base::access::Claims;

@@ -276,10 +276,10 @@ fn the_first_trial_of_each_process_teaches_nothing() {
     // Who disturbs the host is not tried out for ever.
     assert_eq!(cold(&knowledge, "driver", true), Weight::First);
     assert_eq!(cold(&again(&knowledge), "driver", true), Weight::Again);
-    // A run warms a device up as well.
+    // What a run taught in another process says nothing of this one.
     let run = Knowledge::parse("dml knowledge 2\npage 13 kernel\ndevice gpu rate 1e6 peak 1e6 setup 1e-5\n")
         .unwrap();
-    assert!(run.is_first_trial(about, "gpu", false), "of another process");
+    assert!(run.is_first_trial(about, "gpu", false));
 }
 
 /// The first one may be of a compiler, and any one of a launch and little else: a device is not left out of long runs for that.

@@ -134,9 +134,9 @@ impl Waiting {
         Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
     }
 
-    /// Polls until the request is answered or waits for a buffer. Where transfers take time, it waits for the copies that run, also for those
-    /// of earlier buffers while the request is in the queue of a later one: the model knows of no moment between their beginning and their
-    /// end. `tickets` are those before the call.
+    /// Polls until the request is answered or waits for a buffer. Where transfers take time, it waits for the copies that run: the model knows of no
+    /// moment between their beginning and their end. Copies of earlier buffers may run while the request is in the queue of a later one.
+    /// `tickets` are those before the call.
     pub(super) fn poll_past_copies(
         &mut self,
         tickets: &[Option<Ticket>],
