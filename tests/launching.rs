@@ -68,6 +68,36 @@ fn a_host_kernel_has_one_view_for_each_range() {
     assert_eq!(*seen.lock().unwrap(), [(0..COLUMNS, 1, true)], "ranges that touch are one");
 }
 
+/// Notes whether each launch may run beside those before it.
+struct Notes<L>(L, Arc<Mutex<Vec<bool>>>);
+
+impl<L: Launcher> Launcher for Notes<L> {
+    fn check(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
+        self.0.check(arguments)
+    }
+
+    fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
+        self.1.lock().unwrap().push(launch.is_independent);
+        self.0.launch(launch, grants)
+    }
+}
+
+/// Packages have grants of their own. Who launches by hand says so.
+#[test]
+fn packages_are_launched_as_independent_of_each_other() {
+    let platform = platform();
+    let out = platform.buffer::<u64>(100).build().unwrap();
+    let noted = Arc::new(Mutex::new(Vec::new()));
+    let launchers = launch::host(&platform, |_, _, _| Ok(())).unwrap();
+    let launchers = launchers.into_iter().map(|(device, launcher)| (device, Notes(launcher, noted.clone())));
+    let kernel = Kernel::new("noted", 1).write(&out).launchers(launchers.collect::<Vec<_>>()).unwrap();
+    Coexecutor::new(&platform).policy("dynamic:3".parse().unwrap()).run(&kernel, 100).unwrap();
+    assert_eq!(*noted.lock().unwrap(), [true; 3]);
+    let (items, shape) = (0..1, dml::core::ItemShape::line(1));
+    let launch = Launch::new(&items, &shape, &[]);
+    assert!(!launch.is_independent && launch.independent().is_independent);
+}
+
 #[test]
 fn scalars_change_from_run_to_run_and_from_package_to_package() {
     let platform = platform();

@@ -362,8 +362,8 @@ fn idle_memory_is_had_in_other_sizes_where_the_device_is_full() {
     drop(blocks);
     let large = alloc(&arena, (count - 1) * piece);
     let last = (count - 1) * piece - 1;
-    put(&large, last, &pattern(9, 1));
-    assert_eq!(take(&large, Span::new(last, last + 1)), pattern(9, 1));
+    put(&large, last, &pattern(1, 9));
+    assert_eq!(take(&large, Span::new(last, last + 1)), pattern(1, 9));
 }
 
 #[test]
@@ -430,6 +430,77 @@ fn the_tail_is_the_end_of_all_kernels_so_far() {
     let mut late = write_late(&arena, &block, 1, 100);
     arena.tail().unwrap().wait().unwrap();
     assert_eq!(late.poll(Waker::noop()), Poll::Ready(Ok(0)));
+}
+
+#[test]
+fn the_tail_is_the_end_of_kernels_beside_each_other_too() {
+    let name = "the_tail_is_the_end_of_kernels_beside_each_other_too";
+    let Some(arena) = arena(name) else { return };
+    let block = alloc(&arena, 8);
+    let kernel = cuda(&arena).kernel(LATE, "late", "").unwrap();
+    let nanos = KernelArg::Scalar(Scalar::U64(100_000_000));
+    let args = [KernelArg::Block(block.block()), KernelArg::Scalar(Scalar::U32(1)), nanos];
+    for count in 1..6 {
+        // SAFETY: one thread writes the first word, of all kernels the same one.
+        let beside = || unsafe { kernel.launch_beside(&args, Launch::line(0, 1, 1)) }.unwrap();
+        let mut fences: Vec<_> = std::iter::repeat_with(beside).take(count).collect();
+        arena.tail().unwrap().wait().unwrap();
+        let polled = fences.iter_mut().map(|fence| fence.poll(Waker::noop()));
+        assert!(polled.into_iter().all(|polled| polled == Poll::Ready(Ok(0))), "{count} kernels");
+    }
+}
+
+/// One kernel waits for the word that the other one writes, for five seconds.
+#[test]
+fn independent_launches_run_at_once_and_others_in_their_order() {
+    let Some((platform, device)) = with_gpu("independent_launches_run_at_once") else { return };
+    let arena = platform.arena(platform.home(device).unwrap()).clone();
+    let source = r#"extern "C" __global__ void meets(volatile unsigned* out, unsigned sets, unsigned long long nanos) {
+        unsigned long long begun, now;
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begun));
+        if (sets) {
+            out[0] = 1;
+            return;
+        }
+        do {
+            asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+        } while (out[0] == 0 && now - begun < nanos);
+        out[1] = out[0];
+    }"#;
+    // SAFETY: it touches the two words that its buffer has.
+    let launcher = unsafe { CudaLauncher::new(cuda(&arena).kernel(source, "meets", "").unwrap()) };
+    let buffer = platform.raw_buffer(8).build().unwrap();
+    let shape = ItemShape::line(1);
+    let met = |is_independent: bool, nanos: u64| {
+        let mut grants = platform.acquire(platform.host().unwrap()).write(&buffer).wait().unwrap();
+        grants.write_bytes(&buffer, &[0; 8]).unwrap();
+        grants.release().unwrap();
+        let mut grants = platform.acquire(device).read_write(&buffer).wait().unwrap();
+        let fences = [0, 1].map(|sets| {
+            let arguments = [
+                LaunchArg::Buffer {
+                    buffer: buffer.clone(),
+                    access: Access::ReadWrite,
+                    ranges: std::iter::once(0..8).collect(),
+                },
+                LaunchArg::Scalar(Scalar::U32(sets)),
+                LaunchArg::Scalar(Scalar::U64(nanos)),
+            ];
+            let launch = dml_core::Launch::new(&(0..1), &shape, &arguments);
+            launcher.launch(&if is_independent { launch.independent() } else { launch }, &mut grants).unwrap()
+        });
+        for fence in fences {
+            assert_eq!(fence.wait(), Ok(0));
+        }
+        grants.release().unwrap();
+        let grants = platform.acquire(platform.host().unwrap()).read(&buffer).wait().unwrap();
+        words(&grants.read_bytes(&buffer).unwrap())
+    };
+    // On three streams in turn.
+    for _ in 0..4 {
+        assert_eq!(met(true, 5_000_000_000), [1, 1]);
+    }
+    assert_eq!(met(false, 100_000_000), [1, 0]);
 }
 
 #[test]

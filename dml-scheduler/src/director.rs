@@ -171,7 +171,11 @@ impl Prepared {
                         of,
                         |device| lineup.name_of(device),
                         &report,
-                        Odd { claimed: commander.claimed(), are_rivals: lineup.has_rival() },
+                        Odd {
+                            claimed: commander.claimed(),
+                            are_rivals: lineup.has_rival(),
+                            chosen: lineup.chosen(),
+                        },
                     );
                 }
                 Ok(report)

@@ -60,6 +60,8 @@ pub(crate) struct Lineup {
     threads: u64,
     /// The unit that can be tried out.
     tries: Option<Tries>,
+    /// The units that are as fast as that one.
+    twins: Vec<UnitId>,
     /// The unit that computes on the cores of the one that begins, and can be compared with it. Others on the same cores take no part.
     rival: Option<usize>,
 }
@@ -94,6 +96,11 @@ impl Haul {
         let freight = self.freight(items);
         let per_item = (self.inward + self.outward) / items.max(1) as f64;
         Freight { setup: freight.setup + self.own / OWN_PART, per_item }
+    }
+
+    /// What a package costs at least, in seconds, of a device with this latency. The run will show more of it.
+    fn launch(self, latency: f64) -> f64 {
+        if self.is_host { latency } else { latency.max(PACKAGE_SECONDS) }
     }
 
     /// Whether a device can compute beside those who compute the same, in memory of its own.
@@ -139,6 +146,7 @@ impl Lineup {
                 is_large: false,
                 threads: 1,
                 tries: None,
+                twins: Vec::new(),
                 rival: None,
                 devices,
             });
@@ -164,6 +172,7 @@ impl Lineup {
                 is_host: haul.is_host,
                 part_of_cores: if is_on_cores(device) { part } else { 0.0 },
                 is_comparable,
+                model: first_twin(&setup.platform, &devices, device),
             });
         }
         let selection = setup.knowledge.decide(kernel.name(), items, &candidates);
@@ -176,20 +185,23 @@ impl Lineup {
         for &left_out in rivals.iter().filter(|&&index| rival != Some(index)) {
             reasons[left_out] = Some(Reason::SameCores);
         }
-        let measured = |estimate: Estimate, latency: f64| {
-            Prior::measured(estimate.rate, Duration::try_from_secs_f64(latency).unwrap_or_default())
+        let measured = |estimate: Estimate, launch: f64| {
+            Prior::measured(estimate.rate, Duration::try_from_secs_f64(launch).unwrap_or_default())
         };
-        let priors = estimates.into_iter().zip(latencies).zip(given);
+        let launches = latencies.iter().zip(&hauls).map(|(&latency, haul)| haul.launch(latency));
+        let priors = estimates.into_iter().zip(launches).zip(given);
         let priors = priors
-            .map(|((estimate, latency), given)| estimate.map(|known| measured(known, latency)).or(given))
+            .map(|((estimate, launch), given)| estimate.map(|known| measured(known, launch)).or(given))
             .collect();
         let on_host = bytes.iter().sum::<u64>() as f64 / MOST_BYTES_PER_SECOND;
         let hauled = hauls.iter().map(|haul| haul.inward.max(haul.outward)).fold(0.0, f64::max);
         let is_large = on_host > 2.0 * DEVICE_SETUP_SECONDS && hauled < on_host;
-        let is_large = is_large && rival.is_none();
+        // Nobody but a host opens for others than its twins.
+        let is_twins = opens.is_some_and(|first| !hauls[first].is_host);
+        let is_large = is_large && rival.is_none() && !is_twins;
         let units = |index: usize| desc(devices[index]).units;
         let threads = opens.map_or(1, |first| u64::from(units(first)));
-        let tries = opens.filter(|_| !is_large).and_then(|first| {
+        let tries = opens.filter(|_| !is_large && !is_twins).and_then(|first| {
             let is_apart = |&index: &usize| {
                 index != first
                     && reasons[index].is_none()
@@ -205,7 +217,13 @@ impl Lineup {
                 after: hauls[index].tried_after(),
             })
         });
-        Ok(Self { devices, names, reasons, priors, opens, hauls, is_large, threads, tries, rival })
+        let is_twin = |tries: Tries, index: usize| {
+            reasons[index].is_none() && candidates[index].is_twin_of(&candidates[tries.unit.0])
+        };
+        let twins = tries
+            .map_or(Vec::new(), |tries| (0..devices.len()).filter(|&index| is_twin(tries, index)).collect());
+        let twins = twins.into_iter().map(UnitId).collect();
+        Ok(Self { devices, names, reasons, priors, opens, hauls, is_large, threads, tries, twins, rival })
     }
 
     /// The unit that can be tried out in the run, if there is one.
@@ -222,6 +240,12 @@ impl Lineup {
     /// Whether a unit that takes part computes on the cores of the one that begins.
     pub(crate) fn has_rival(&self) -> bool {
         self.rival.is_some()
+    }
+
+    /// Who takes part from the start; nobody where one begins, and may call up the others.
+    pub(crate) fn chosen(&self) -> Vec<DeviceId> {
+        let members = self.devices.iter().zip(&self.reasons).filter(|(_, reason)| reason.is_none());
+        members.filter(|_| self.opens.is_none()).map(|(device, _)| *device).collect()
     }
 
     /// What a device is called where runs are learned from. Empty without the policy that learns.
@@ -296,7 +320,9 @@ impl Lineup {
                 others,
                 at_once: self.is_large,
                 threads: self.threads,
+                packages: (!self.hauls[first].is_host).then(|| self.pieces(first, items)),
                 tries: self.tries,
+                twins: self.twins.clone(),
                 rival,
             }
         });
@@ -323,6 +349,14 @@ impl Lineup {
         let hidden = inward + outward + computing - longest.max(computing);
         (hidden / PACKAGE_SECONDS).sqrt().clamp(1.0, MOST_PIECES) as u64
     }
+}
+
+/// The first of the devices that are of one model with this one, if there are several.
+fn first_twin(platform: &Platform, devices: &[DeviceId], device: DeviceId) -> Option<usize> {
+    let desc = |device: DeviceId| &platform.devices()[usize::from(device.0)];
+    let is_twin = |other: DeviceId| desc(other).is_twin_of(desc(device));
+    let has_twin = devices.iter().any(|&other| is_twin(other));
+    devices.iter().position(|&other| other == device || is_twin(other)).filter(|_| has_twin)
 }
 
 /// The members that would compute on cores that other members have. If something is known of who begins, those of whom something is known were chosen
@@ -405,6 +439,7 @@ fn seconds(platform: &Platform, from: ArenaId, to: ArenaId, bytes: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dml_core::DeviceDesc;
 
     const DEVICE: Haul = Haul {
         whole: 2e-3,
@@ -427,6 +462,7 @@ mod tests {
             is_large: false,
             threads: 1,
             tries: None,
+            twins: Vec::new(),
             rival: None,
         }
     }
@@ -494,6 +530,7 @@ mod tests {
                     is_host: false,
                     part_of_cores,
                     is_comparable: true,
+                    model: None,
                 })
                 .collect();
             let estimate = Estimate { rate: 1e6, setup: Duration::ZERO };
@@ -522,5 +559,42 @@ mod tests {
         assert_eq!(lineup(DEVICE, None).known_rate(0), None);
         let lineup = lineup(DEVICE, None);
         assert_eq!([DeviceId(0), DeviceId(1)].map(|device| lineup.name_of(device)), ["gpu", ""]);
+    }
+
+    #[test]
+    fn twins_are_named_by_the_first_of_them() {
+        let mut builder = Platform::builder();
+        for (name, model) in [("a", "one"), ("b", "other"), ("c", "one"), ("d", "third"), ("e", "one")] {
+            builder.add_device(DeviceDesc::new(name, DeviceKind::Gpu).with_model(model));
+        }
+        let platform = builder.build().unwrap();
+        let first = |devices: &[u16]| {
+            let devices: Vec<DeviceId> = devices.iter().copied().map(DeviceId).collect();
+            devices.iter().map(|&device| first_twin(&platform, &devices, device)).collect::<Vec<_>>()
+        };
+        assert_eq!(first(&[0, 1, 2, 3, 4]), [Some(0), None, Some(0), None, Some(0)]);
+        assert_eq!(first(&[1, 4, 2]), [None, Some(1), Some(1)]);
+        assert_eq!(first(&[1, 2, 3]), [None; 3], "its twin takes no part");
+    }
+
+    /// Who may be called up later is not tried by being there.
+    #[test]
+    fn those_who_begin_are_chosen() {
+        let three = |opens| {
+            let devices = [3, 1, 2].map(DeviceId).to_vec();
+            let reasons = vec![None, Some(Reason::Trial), None];
+            Lineup { devices, reasons, opens, ..lineup(DEVICE, None) }.chosen()
+        };
+        assert_eq!(three(None), [3, 2].map(DeviceId));
+        assert_eq!(three(Some(0)), []);
+    }
+
+    #[test]
+    fn no_package_of_a_known_device_is_thought_to_cost_nothing() {
+        let host = Haul { is_host: true, ..DEVICE };
+        assert_eq!(host.launch(0.0), 0.0);
+        assert_eq!(host.launch(1e-5), 1e-5);
+        assert_eq!(DEVICE.launch(0.0), PACKAGE_SECONDS);
+        assert_eq!(DEVICE.launch(2e-3), 2e-3, "its latency is more");
     }
 }

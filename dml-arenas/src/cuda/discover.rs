@@ -104,6 +104,7 @@ fn add_device(builder: &mut PlatformBuilder, found: &Found, session: &Arc<Sessio
         .with_description(format!("{} ({}, {})", found.name, found.uuid, found.pci))
         .with_driver(found.driver())
         .with_units(found.units)
+        .with_model(found.name.clone())
         .with_hardware(hardware(&found.pci));
     let native = builder.add_device(desc);
     builder.add_arena(Arc::new(CudaArena::new(session.clone(), name, native)))

@@ -465,6 +465,34 @@ impl CudaKernel {
     /// the arguments do not fit, or the kernel is not told its items and these do not begin at zero; otherwise the
     /// driver's error.
     pub unsafe fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
+        // SAFETY: as the caller answers for.
+        unsafe { self.launch_on(Way::Kernels, args, launch) }
+    }
+
+    /// As [`launch`](Self::launch), but the kernel may run beside those that were launched before it: on one of a few streams, in turn. Of a
+    /// device whose units one kernel does not fill, at its end above all, others have the rest. Nothing that it reads or writes is
+    /// written by one of them that has not ended.
+    ///
+    /// # Safety
+    /// As [`launch`](Self::launch).
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    pub unsafe fn launch_beside(
+        &self,
+        args: &[KernelArg<'_>],
+        launch: Launch,
+    ) -> Result<Fence, TransferError> {
+        // SAFETY: as the caller answers for.
+        unsafe { self.launch_on(self.session.next_kernels(), args, launch) }
+    }
+
+    unsafe fn launch_on(
+        &self,
+        way: Way,
+        args: &[KernelArg<'_>],
+        launch: Launch,
+    ) -> Result<Fence, TransferError> {
         let invalid = |reason| refused(LAUNCH, CUresult::CUDA_ERROR_INVALID_VALUE, reason);
         let given: Vec<_> = args.iter().filter_map(KernelArg::given).collect();
         self.fit(&given).map_err(|misfit| invalid(misfit.to_string()))?;
@@ -538,7 +566,7 @@ impl CudaKernel {
             CUresult::CUDA_SUCCESS
         };
         // SAFETY: what is enqueued uses the blocks and the program alone; after a failure nothing of it runs.
-        let launched = unsafe { self.session.command((Way::Kernels, LAUNCH), 0, keep, enqueue) };
+        let launched = unsafe { self.session.command((way, LAUNCH), 0, keep, enqueue) };
         launched.map_err(|mut error| {
             if let TransferError::Framework { call, .. } = &mut error
                 && *call == LAUNCH

@@ -3,7 +3,7 @@
 //! ```text
 //!                      ┌── copy_in, fill / copy_out ── a stream each way; the fence is an event
 //!   host memory ◀──────┤   its pages are locked, or it is staged, where that pays
-//!   block (CUdeviceptr) ◀── CudaKernel::launch ── a stream of the kernels' own
+//!   block (CUdeviceptr) ◀── CudaKernel::launch ── a stream of the kernels' own, and two for those that may run beside others
 //!   page-locked memory ◀── asked for: main memory's buffers are made of it (`pinned.rs`)
 //!   memory of the application ◀── addresses, slices of cudarc, tensors (`external.rs`, `tensor.rs`)
 //!   block of another GPU ◀── peer copies, where the two reach each other

@@ -1,7 +1,7 @@
 //! One GPU ready for use: its context, its streams, its pool of memory.
 //!
 //! ```text
-//!   kernels   launches, and what frameworks enqueue
+//!   kernels   launches, and what frameworks enqueue; two more for launches that may run beside those
 //!   inward    host memory ──▶ device, fills         each in order, all at once: core keeps commands on the same
 //!   outward   device ──▶ host memory                bytes apart
 //!   peers     device ──▶ another GPU
@@ -21,17 +21,18 @@ use cudarc::driver::sys::{
     cuDevicePrimaryCtxRetain, cuEventCreate, cuEventDestroy_v2, cuEventRecord, cuMemAlloc_v2,
     cuMemAllocFromPoolAsync, cuMemFree_v2, cuMemFreeAsync, cuMemPoolCreate, cuMemPoolDestroy,
     cuMemPoolSetAccess, cuMemPoolSetAttribute, cuMemPoolTrimTo, cuStreamCreate, cuStreamDestroy_v2,
-    cuStreamSynchronize,
+    cuStreamSynchronize, cuStreamWaitEvent,
 };
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{Fence, NativeHandle, TransferError};
 use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The call that marks the end of a command.
 pub(super) const RECORD: &str = "cuEventRecord";
+const WAIT: &str = "cuStreamWaitEvent";
 /// The part of the device's memory that is kept although no block needs it, by its pool and as idle memory: one of so many.
 const KEPT: u64 = 16;
 /// The most events that are kept for later commands.
@@ -65,11 +66,18 @@ unsafe impl<T: Handle> Sync for Raw<T> {}
 /// The streams of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
+    /// Kernels in the order of their launches.
     Kernels,
+    /// Kernels that may run beside those, and beside each other.
+    Beside,
+    FurtherBeside,
     Inward,
     Outward,
     Peers,
 }
+
+/// The ways of kernels. The first one's stream is the one that others know of.
+const KERNELS: [Way; 3] = [Way::Kernels, Way::Beside, Way::FurtherBeside];
 
 /// A GPU's context, streams and pool. Blocks, kernels and fences hold the session, so it is dropped last.
 ///
@@ -78,7 +86,9 @@ pub(super) enum Way {
 pub(super) struct Session {
     pub(super) found: Found,
     context: Raw<CUcontext>,
-    lanes: [Arc<Lane>; 4],
+    lanes: [Arc<Lane>; 6],
+    /// How many kernels were launched that may run beside others.
+    beside: AtomicUsize,
     aside: Raw<CUstream>,
     pool: Option<Raw<CUmemoryPool>>,
     idle: Mutex<Idle>,
@@ -187,12 +197,12 @@ impl Session {
         .map_err(said)?;
         let streams = || -> Result<_, Failure> {
             push(context)?;
-            let made = || Ok([stream()?, stream()?, stream()?, stream()?, stream()?]);
+            let made = || Ok(([stream()?, stream()?, stream()?, stream()?, stream()?, stream()?], stream()?));
             let made = made().map(|streams| (streams, pool(found)));
             pop();
             made
         };
-        let ([kernels, inward, outward, peers, aside], pool) = streams().map_err(|failure| {
+        let ((lanes, aside), pool) = streams().map_err(|failure| {
             // SAFETY: retained above. The streams that were made go with the context.
             let _ = unsafe { cuDevicePrimaryCtxRelease_v2(found.device) };
             said(failure)
@@ -200,7 +210,8 @@ impl Session {
         Ok(Arc::new(Self {
             found: found.clone(),
             context: Raw(context),
-            lanes: [kernels, inward, outward, peers].map(Lane::new),
+            lanes: lanes.map(Lane::new),
+            beside: AtomicUsize::new(0),
             aside,
             pool,
             // Without a pool, whoever else needs memory has it from the driver alone.
@@ -214,6 +225,12 @@ impl Session {
 
     fn lane(&self, way: Way) -> &Arc<Lane> {
         &self.lanes[way as usize]
+    }
+
+    /// The way of a kernel that may run beside others: each one in turn.
+    pub(super) fn next_kernels(&self) -> Way {
+        // The count orders no other access.
+        KERNELS[self.beside.fetch_add(1, Ordering::Relaxed) % KERNELS.len()]
     }
 
     /// Makes the context current on this thread.
@@ -459,8 +476,31 @@ impl Session {
 
     /// Returns a fence for the end of all kernels so far.
     pub(super) fn tail(self: &Arc<Self>) -> Result<Fence, TransferError> {
-        // SAFETY: nothing is enqueued but the event.
-        unsafe { self.command((Way::Kernels, RECORD), 0, (), |_| CUresult::CUDA_SUCCESS) }
+        let events = {
+            let _entered = self.enter()?;
+            let [_, beside @ ..] = KERNELS;
+            let recorded = beside.map(|way| self.recorded_on(way));
+            recorded.into_iter().collect::<Result<Vec<_>, _>>().map_err(|failure| self.failed(failure))?
+        };
+        let waits: Vec<_> = events.iter().map(Event::raw).collect();
+        let wait = |stream| {
+            // SAFETY: live events that `keep` keeps, and a live stream of their context.
+            let waited = waits.iter().map(|event| unsafe { cuStreamWaitEvent(stream, *event, 0) });
+            waited
+                .into_iter()
+                .find(|waited| *waited != CUresult::CUDA_SUCCESS)
+                .unwrap_or(CUresult::CUDA_SUCCESS)
+        };
+        // SAFETY: nothing is enqueued but waiting for events, which `keep` keeps.
+        unsafe { self.command((Way::Kernels, WAIT), 0, events, wait) }
+    }
+
+    /// Returns an event that is recorded on a stream of the current context.
+    fn recorded_on(self: &Arc<Self>, way: Way) -> Result<Event, Failure> {
+        let event = self.event()?;
+        // SAFETY: an event that nobody uses, and a stream of its context.
+        check(RECORD, unsafe { cuEventRecord(event.raw(), self.lane(way).stream()) })?;
+        Ok(event)
     }
 }
 

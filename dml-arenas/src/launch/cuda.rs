@@ -74,9 +74,15 @@ impl Launcher for CudaLauncher {
         }
         let shape = launch.shape;
         let (offset, items) = (shape.offset(launch.items), shape.global(launch.items));
-        let launch = crate::cuda::Launch { offset, items, local: shape.local() };
+        let to_launch = crate::cuda::Launch { offset, items, local: shape.local() };
         // SAFETY: whoever made the launcher answers for what the kernel touches (1 of `new`).
-        let launched = unsafe { self.kernel.launch(&args, launch) };
+        let launched = unsafe {
+            if launch.is_independent {
+                self.kernel.launch_beside(&args, to_launch)
+            } else {
+                self.kernel.launch(&args, to_launch)
+            }
+        };
         launched.map_err(|error| match may_have_begun(&error) {
             true => LaunchError::failed(error),
             false => LaunchError::not_started(error),

@@ -182,6 +182,7 @@ fn add_device(
     let mut desc = DeviceDesc::new(name, kind)
         .with_description(format!("{}{part}", found.description))
         .with_driver(found.driver.clone())
+        .with_model(found.description.clone())
         .with_units(session.part.units);
     desc.hardware = hardware(found);
     let native = builder.add_device(desc);

@@ -42,6 +42,9 @@ pub struct DeviceDesc {
     /// Which piece of hardware the device is, where its backend knows: two devices with the same answer are one, by two
     /// frameworks.
     pub hardware: Option<String>,
+    /// Which model the device is, where its backend knows: devices of the same kind, model, units and driver that are not the same
+    /// hardware compute as fast as each other. What is learned of one of them is expected of the others.
+    pub model: Option<String>,
 }
 
 impl DeviceDesc {
@@ -55,6 +58,7 @@ impl DeviceDesc {
             units: 1,
             driver: String::new(),
             hardware: None,
+            model: None,
         }
     }
 
@@ -77,6 +81,26 @@ impl DeviceDesc {
     pub fn with_hardware(mut self, hardware: impl Into<String>) -> Self {
         self.hardware = Some(hardware.into());
         self
+    }
+
+    /// Sets which model the device is, such as its product name.
+    #[must_use]
+    pub fn with_model(mut self, model: impl Into<String>) -> Self {
+        self.model = Some(model.into());
+        self
+    }
+
+    /// Returns whether two devices are separate pieces of hardware of one model, and so compute as fast as each other. Without a
+    /// model, a device has no such twin; nor has a processor, whose cores are what it has.
+    #[must_use]
+    pub fn is_twin_of(&self, other: &Self) -> bool {
+        let is_same_hardware = self.hardware.is_some() && self.hardware == other.hardware;
+        let model = |desc: &Self| (desc.kind, desc.model.clone(), desc.units, desc.driver.clone());
+        self.kind != DeviceKind::Cpu
+            && self.model.is_some()
+            && self.name != other.name
+            && !is_same_hardware
+            && model(self) == model(other)
     }
 
     /// Sets the number of compute units.
@@ -104,11 +128,32 @@ impl fmt::Display for Unavailable {
 
 #[cfg(test)]
 mod tests {
-    use super::DeviceKind;
+    use super::{DeviceDesc, DeviceKind};
 
     #[test]
     fn kinds_say_what_they_are() {
         let kinds = [DeviceKind::Cpu, DeviceKind::Gpu, DeviceKind::Accelerator];
         assert_eq!(kinds.map(|kind| kind.to_string()), ["cpu", "gpu", "accelerator"]);
+    }
+
+    #[test]
+    fn twins_are_two_pieces_of_one_model() {
+        let gpu = |name: &str| DeviceDesc::new(name, DeviceKind::Gpu).with_units(132).with_driver("580.1");
+        let one = gpu("cuda:0").with_model("H200").with_hardware("pci 1");
+        let twin = gpu("cuda:1").with_model("H200").with_hardware("pci 2");
+        assert!(one.is_twin_of(&twin) && twin.is_twin_of(&one));
+        assert!(
+            gpu("a").with_model("H200").is_twin_of(&gpu("b").with_model("H200")),
+            "nobody says where they are"
+        );
+        assert!(!one.is_twin_of(&one));
+        assert!(!gpu("a").is_twin_of(&gpu("b")), "without a model");
+        let but = |desc: DeviceDesc| !one.is_twin_of(&desc) && !desc.is_twin_of(&one);
+        assert!(but(twin.clone().with_model("H100")) && but(twin.clone().with_units(66)));
+        assert!(but(twin.clone().with_driver("550.2")), "another driver compiles another kernel");
+        assert!(but(twin.clone().with_hardware("pci 1")), "the same one, by two frameworks");
+        assert!(but(DeviceDesc { kind: DeviceKind::Accelerator, ..twin.clone() }));
+        let cores = |name| DeviceDesc { kind: DeviceKind::Cpu, ..gpu(name).with_model("cores") };
+        assert!(!cores("a").is_twin_of(&cores("b")));
     }
 }

@@ -203,13 +203,24 @@ pub struct Launch<'a> {
     pub shape: &'a ItemShape,
     /// The arguments, in the order of the kernel's signature.
     pub arguments: &'a [LaunchArg],
+    /// Whether it may run beside the launches before it: none of those that have not ended belongs to the same grants. Otherwise
+    /// launches of the same grants run in their order.
+    pub is_independent: bool,
 }
 
 impl<'a> Launch<'a> {
     /// Makes a launch.
     #[must_use]
     pub const fn new(items: &'a Range<u64>, shape: &'a ItemShape, arguments: &'a [LaunchArg]) -> Self {
-        Self { items, shape, arguments }
+        Self { items, shape, arguments, is_independent: false }
+    }
+
+    /// Says that the launch may run beside those before it, see [`is_independent`](Self::is_independent). A device whose units one launch does
+    /// not fill, at its end above all, computes others meanwhile.
+    #[must_use]
+    pub const fn independent(mut self) -> Self {
+        self.is_independent = true;
+        self
     }
 }
 
@@ -291,6 +302,8 @@ pub trait Launcher: Send + Sync {
 
     /// Starts the kernel on granted buffers. The grants have the arguments' ranges as items, in the order of the arguments.
     /// Further items may follow.
+    ///
+    /// Launches under the same grants run in their order. One that is [independent](Launch::is_independent) may run beside those before it, and need not.
     ///
     /// # Errors
     /// [`LaunchError`], which says whether anything may have been written.

@@ -639,7 +639,8 @@ impl DeviceVariant<'_> {
                 let arguments =
                     self.kernel.launch_args(package, &self.kernel.arguments).map_err(NotStarted::new)?;
                 let items = package.range();
-                let launch = Launch::new(&items, &self.kernel.shape, &arguments);
+                // Each package has grants of its own.
+                let launch = Launch::new(&items, &self.kernel.shape, &arguments).independent();
                 launcher.launch(&launch, grants).map_err(|error| match error {
                     LaunchError::NotStarted(cause) => NotStarted(cause).into(),
                     LaunchError::Failed(cause) => cause,

@@ -5,7 +5,10 @@
 //!    far slower than it is. The other is the set that shortens the run most by the sum of its rates.
 //! 3. A device of which nothing is known is tried where it could help if it computed as fast as its data moves. If the host is
 //!    among the devices, it begins, and calls the others up when it has seen how long the run takes.
-//! 4. Nothing is known, and the host is not among the devices: everybody begins.
+//! 4. Nothing is known, and the host is not among the devices: everybody begins, unless all are twins.
+//!
+//! Twins are devices of one model, with units of their own. What is known of one is taken for what the other can do, until that has
+//! computed itself.
 
 use super::{KEPT, Knowledge, Samples, Topic, class_of};
 use crate::package::UnitId;
@@ -43,6 +46,15 @@ pub(crate) struct Candidate<'a> {
     pub(crate) part_of_cores: f64,
     /// Whether it can be compared with a host that computes on the same cores.
     pub(crate) is_comparable: bool,
+    /// The first one of the devices of its model, if there are several: all have the same.
+    pub(crate) model: Option<usize>,
+}
+
+impl Candidate<'_> {
+    /// Returns whether both are devices of one model. They compute as fast as each other.
+    pub(crate) fn is_twin_of(&self, other: &Self) -> bool {
+        self.model.is_some() && self.model == other.model && self.name != other.name
+    }
 }
 
 /// Which of the candidates take part, in their order.
@@ -159,8 +171,14 @@ impl Knowledge {
     /// Decides who computes `items` items of a kernel.
     pub(crate) fn decide(&self, kernel: &str, items: u64, candidates: &[Candidate<'_>]) -> Selection {
         let book = self.0.lock();
+        // Of itself, or else of a twin.
+        let notes = |candidate: &Candidate<'_>| {
+            let twins = candidates.iter().filter(|other| other.is_twin_of(candidate));
+            let names = std::iter::once(candidate.name).chain(twins.map(|twin| twin.name));
+            names.filter_map(|name| book.notes(kernel, items, name)).next()
+        };
         let known = |candidate: &Candidate<'_>| {
-            let notes = book.notes(kernel, items, candidate.name)?;
+            let notes = notes(candidate)?;
             let (rate, setup) = (notes.rate.median()?, notes.setup.median().unwrap_or_default());
             let setup = Duration::try_from_secs_f64(setup).unwrap_or(Duration::MAX);
             let peak = notes.peak.greatest().map_or(rate, |peak| peak.max(rate));
@@ -177,8 +195,7 @@ impl Knowledge {
         let (members, reasons, opens) = choice.make();
         let estimates = known.into_iter().map(|known| Some(known?.estimate)).collect();
         let latency = |candidate: &Candidate<'_>| {
-            let notes = book.notes(kernel, items, candidate.name);
-            notes.and_then(|notes| notes.latency.least()).unwrap_or_default()
+            notes(candidate).and_then(|notes| notes.latency.least()).unwrap_or_default()
         };
         let latencies = candidates.iter().map(latency).collect();
         Selection { members, estimates, latencies, reasons, opens }
@@ -254,7 +271,9 @@ impl Choice<'_> {
         let all = self.candidates.len();
         let host = self.candidates.iter().position(|candidate| candidate.is_host);
         let Some((joined, joined_seconds)) = self.joined() else {
-            return (vec![true; all], vec![None; all], host.filter(|_| all > 1));
+            let are_twins = |[one, other]: &[Candidate<'_>; 2]| one.is_twin_of(other);
+            let is_first_of_twins = self.candidates.array_windows().all(are_twins).then_some(0);
+            return (vec![true; all], vec![None; all], host.or(is_first_of_twins).filter(|_| all > 1));
         };
         let best = self.best_tried();
         let expected = best.map_or(joined_seconds, |best| best.seconds.min(joined_seconds));

@@ -134,6 +134,8 @@ pub(crate) struct Odd {
     pub(crate) claimed: Option<Package>,
     /// Whether those who began and the one that was tried out compute on the same cores: if both did, then one after the other.
     pub(crate) are_rivals: bool,
+    /// Who was to compute from the start, if nobody was to be called up later. Some of them may have got nothing.
+    pub(crate) chosen: Vec<DeviceId>,
 }
 
 /// The last few measurements of one thing, each positive and finite.
@@ -296,6 +298,8 @@ impl Knowledge {
         let members: Vec<DeviceId> = worked.map(|device| device.device).collect();
         let mut set: Vec<String> = members.iter().map(|&device| name(device)).collect();
         set.sort_unstable();
+        let mut chosen: Vec<String> = odd.chosen.iter().map(|&device| name(device)).collect();
+        chosen.sort_unstable();
         let mut book = self.0.lock();
         let page = book.page(kernel, items);
         let took_turns = odd.are_rivals && members.len() > 1;
@@ -303,6 +307,10 @@ impl Knowledge {
             // No later run is like this one.
             page.runs = page.runs.saturating_add(1);
         } else {
+            if chosen.len() > set.len() {
+                // Whoever is chosen again would get nothing again.
+                page.sets.entry(chosen).or_default().add(seconds / items as f64);
+            }
             page.add_run(set, seconds / items as f64);
         }
         for device in members {
@@ -385,7 +393,7 @@ impl Book {
     }
 
     /// What is known of a device's speed at a size: from the page of that size, or from that of the nearest size.
-    fn notes<'a>(&'a self, kernel: &'a str, items: u64, device: &'a str) -> Option<&'a Notes> {
+    fn notes(&self, kernel: &str, items: u64, device: &str) -> Option<&Notes> {
         let class = class_of(items);
         let pages = self.0.range(Topic { kernel: kernel.to_owned(), class: 0 }..);
         let of_kernel = pages.take_while(|(topic, _)| topic.kernel == kernel);

@@ -195,7 +195,7 @@ fn a_run_with_turns_teaches_what_each_device_did_in_its_own() {
     let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
     let learned = |are_rivals| {
         let knowledge = Knowledge::new();
-        let odd = Odd { claimed: Some(report.packages[1].package.clone()), are_rivals };
+        let odd = Odd { claimed: Some(report.packages[1].package.clone()), are_rivals, ..Odd::default() };
         knowledge.learn(&platform, ("kernel", 1000), name, &report, odd);
         let book = knowledge.0.lock();
         let page = book.0.values().next().unwrap();
@@ -207,7 +207,7 @@ fn a_run_with_turns_teaches_what_each_device_did_in_its_own() {
     for weight in [Weight::First, Weight::Again] {
         tried.learn_trial(("kernel", 1000), "driver", 1000, [Duration::from_millis(1); 2], weight);
     }
-    let odd = Odd { claimed: Some(report.packages[1].package.clone()), are_rivals: true };
+    let odd = Odd { claimed: Some(report.packages[1].package.clone()), are_rivals: true, ..Odd::default() };
     tried.learn(&platform, ("kernel", 1000), name, &report, odd);
     let driver = tried.0.lock().page("kernel", 1000).devices["driver"].clone();
     assert_eq!((driver.rate.len(), driver.is_only_tried), (1, false));
@@ -224,7 +224,7 @@ fn a_run_with_turns_teaches_what_each_device_did_in_its_own() {
         }
         let claimed = claimed.then(|| report.packages[1].package.clone());
         let is_computed = claimed.is_none();
-        knowledge.learn(&platform, ("kernel", 1000), name, &report, Odd { claimed, are_rivals: false });
+        knowledge.learn(&platform, ("kernel", 1000), name, &report, Odd { claimed, ..Odd::default() });
         let is_cold = knowledge.is_first_trial(("kernel", 1000), "driver", false);
         assert_eq!(is_cold, !is_computed && trials.is_empty(), "a run warms a device up, too");
         let mut book = knowledge.0.lock();
@@ -313,4 +313,50 @@ fn trials_that_nobody_took_count_at_their_size_alone() {
     assert_eq!(rates(), [Some(4096); 3], "what was taken is as good as a package");
     try_gpu(1, Weight::Again);
     assert_eq!(rates(), [Some(4096); 3], "trials add to it");
+}
+
+/// A set is known by what it took, though one of it got nothing: it would get nothing again.
+#[test]
+fn whoever_was_chosen_and_got_nothing_was_tried() {
+    let mut builder = Platform::builder();
+    for name in ["cpu", "gpu"] {
+        builder.add_device(dml_core::DeviceDesc::new(name, DeviceKind::Gpu));
+    }
+    let platform = builder.build().unwrap();
+    let devices = [DeviceId(0), DeviceId(1)];
+    let of = |device, items: u64| crate::DeviceReport {
+        device,
+        packages: items.min(1),
+        items,
+        busy: Duration::from_millis(10),
+        end: Duration::from_millis(10),
+        known_rate: None,
+    };
+    let report = Report {
+        platform: platform.id(),
+        kernel: "kernel".to_owned(),
+        policy: crate::PolicySpec::Calibrated,
+        begun: Duration::ZERO,
+        duration: Duration::from_millis(10),
+        devices: vec![of(devices[0], 8), of(devices[1], 0)],
+        packages: vec![record(devices[0], 0..8, 0, 10)],
+        failures: Vec::new(),
+        left_out: Vec::new(),
+        called_up: Vec::new(),
+        decisions: None,
+    };
+    let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
+    let sets = |chosen: &[DeviceId]| {
+        let knowledge = Knowledge::new();
+        let odd = Odd { chosen: chosen.to_vec(), ..Odd::default() };
+        knowledge.learn(&platform, ("kernel", 8), name, &report, odd);
+        let text = knowledge.to_string();
+        assert!(text.contains("\nruns 1\n"), "{text}");
+        text.lines().filter(|line| line.starts_with("set ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (alone, both) = ("set cpu seconds 1.25e-3", "set cpu gpu seconds 1.25e-3");
+    assert_eq!(sets(&devices), [alone, both]);
+    // Who was to be called up later was not tried.
+    assert_eq!(sets(&[]), [alone]);
+    assert_eq!(sets(&devices[..1]), [alone]);
 }

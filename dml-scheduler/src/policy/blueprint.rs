@@ -4,8 +4,9 @@
 //!   work 100000 local 64                  overlaps u1              opens u0 threads 16
 //!   unit u0 cpu                           left_out u2              joins u1 0.00015 0.000000001
 //!                                                                  tries u1 100000 after 0.00002
+//!                                                                  twin u2
 //!                                                                  rival u1 0.00015 0.000000001
-//!   unit u1 opencl:0
+//!   unit u1 opencl:0                      opens u0 packages 14
 //!   policy calibrated                     policy static 1 0.35     policy hguided:2 1 0.35     alone 16
 //!   prior u0 measured 1500000 2500
 //!   prior u1 power 0.35
@@ -13,7 +14,7 @@
 //! Rates are items per second, the launch of a measured unit nanoseconds, and what keeps a unit from joining seconds: until
 //! it begins, and per item.
 
-use super::{Calibrated, Dynamic, Freight, Opening, Policy, PolicyError, PolicySpec, Prior, Tries};
+use super::{Calibrated, Dynamic, Freight, Opening, Policy, PolicyError, PolicySpec, Prior, Tries, Twins};
 use crate::UnitId;
 use std::fmt;
 use std::time::Duration;
@@ -58,8 +59,12 @@ pub(crate) struct Opens {
     pub(crate) at_once: bool,
     /// How many threads the first unit has.
     pub(crate) threads: u64,
+    /// If all others are its twins: in how many packages it computes all, unless it calls them up.
+    pub(crate) packages: Option<u64>,
     /// Which unit can be tried out.
     pub(crate) tries: Option<Tries>,
+    /// Which of the others are as fast as that one.
+    pub(crate) twins: Vec<UnitId>,
     /// Which unit computes on the cores of the first one, and is compared with it.
     pub(crate) rival: Option<(UnitId, Freight)>,
 }
@@ -104,9 +109,12 @@ impl Blueprint {
                 left_out.iter().for_each(|unit| policy.retire(*unit));
                 match opening {
                     None => Box::new(policy),
-                    Some(Opens { first, others, at_once, threads, tries, rival }) => {
+                    Some(Opens { first, others, packages: Some(packages), .. }) => {
+                        Box::new(Twins::new((work, *packages), *first, others.clone()))
+                    }
+                    Some(Opens { first, others, at_once, threads, tries, twins, rival, .. }) => {
                         let opening = Opening::new(policy, work, *first, others.clone()).threads(*threads);
-                        let opening = opening.tries(*tries).rival(*rival);
+                        let opening = opening.tries(*tries).twins(twins.clone()).rival(*rival);
                         Box::new(if *at_once { opening.at_once() } else { opening })
                     }
                 }
@@ -149,17 +157,21 @@ impl fmt::Display for Learned {
         }
         self.overlapping.iter().try_for_each(|unit| writeln!(f, "overlaps {unit}"))?;
         self.left_out.iter().try_for_each(|unit| writeln!(f, "left_out {unit}"))?;
-        let Some(Opens { first, others, at_once, threads, tries, rival }) = &self.opening else {
+        let Some(Opens { first, others, at_once, threads, packages, tries, twins, rival }) = &self.opening
+        else {
             return Ok(());
         };
-        write!(f, "opens {first}{}", if *at_once { " at_once" } else { "" })?;
-        writeln!(f, " threads {threads}")?;
+        match packages {
+            Some(packages) => writeln!(f, "opens {first} packages {packages}")?,
+            None => writeln!(f, "opens {first}{} threads {threads}", if *at_once { " at_once" } else { "" })?,
+        }
         others.iter().try_for_each(|(unit, Freight { setup, per_item })| {
             writeln!(f, "joins {unit} {setup} {per_item}")
         })?;
         tries
             .iter()
             .try_for_each(|Tries { unit, items, after }| writeln!(f, "tries {unit} {items} after {after}"))?;
+        twins.iter().try_for_each(|unit| writeln!(f, "twin {unit}"))?;
         rival.iter().try_for_each(|(unit, Freight { setup, per_item })| {
             writeln!(f, "rival {unit} {setup} {per_item}")
         })
@@ -229,15 +241,16 @@ impl Reader {
             ["overlaps", unit] => learned.overlapping.push(known(unit)?),
             ["left_out", unit] => learned.left_out.push(known(unit)?),
             ["opens", unit, ref how @ ..] if learned.opening.is_none() => {
-                let (at_once, threads) = match *how {
-                    ["threads", threads] => (false, threads),
-                    ["at_once", "threads", threads] => (true, threads),
+                let (at_once, threads, packages) = match *how {
+                    ["threads", threads] => (false, threads.parse().ok()?, None),
+                    ["at_once", "threads", threads] => (true, threads.parse().ok()?, None),
+                    ["packages", packages] => (false, 1, Some(packages.parse().ok()?)),
                     _ => return None,
                 };
-                let threads = threads.parse().ok()?;
                 let first = known(unit)?;
-                let (others, tries, rival) = (Vec::new(), None, None);
-                learned.opening = Some(Opens { first, others, at_once, threads, tries, rival });
+                let (others, tries, twins, rival) = (Vec::new(), None, Vec::new(), None);
+                learned.opening =
+                    Some(Opens { first, others, at_once, threads, packages, tries, twins, rival });
             }
             ["joins", unit, setup, per_item] => {
                 let freight = Freight { setup: setup.parse().ok()?, per_item: per_item.parse().ok()? };
@@ -248,6 +261,7 @@ impl Reader {
                 let (unit, items, after) = (known(unit)?, items.parse().ok()?, after.parse().ok()?);
                 opening.tries = Some(Tries { unit, items, after });
             }
+            ["twin", unit] => learned.opening.as_mut()?.twins.push(known(unit)?),
             ["rival", unit, setup, per_item] => {
                 let freight = Freight { setup: setup.parse().ok()?, per_item: per_item.parse().ok()? };
                 let opening = learned.opening.as_mut().filter(|opening| opening.rival.is_none())?;

@@ -54,7 +54,8 @@ impl Prior {
 ///    unit takes as long for any package: its latency is a cost, too.
 /// 4. A unit is handed a package ahead only while all that it then has is within 4/5 of its part of what is not done, whoever has it, and
 ///    only where that hides something: the cost is at least 1/200 of the package, or something [overlaps](Self::overlapping) and
-///    the ways of packages take at least 1/100 of their computing.
+///    the ways of packages take at least 1/100 of their computing. For a trusted unit that has computed all of them, and waits for their
+///    results, it is all of its part.
 /// 5. A unit that is known, and not the fastest, gets nothing where the others, who have packages, would be done with all that is left before it is
 ///    done with its package of whole work-groups.
 ///
@@ -100,10 +101,19 @@ struct Unit {
     rates: Rates,
     overlaps: bool,
     is_active: bool,
-    /// The start and the length of each package that the unit has, in the order in which they were handed out.
-    packages: Vec<(u64, u64)>,
+    /// The packages that the unit has, in the order in which they were handed out.
+    packages: Vec<InFlight>,
     /// The items of the package before; `None` before the first.
     previous: Option<u64>,
+}
+
+/// A package that a unit has.
+#[derive(Debug, Clone, Copy)]
+struct InFlight {
+    start: u64,
+    length: u64,
+    /// Whether it is computed, and its results travel.
+    has_ended: bool,
 }
 
 /// The divisor k of the package size.
@@ -303,13 +313,18 @@ impl Unit {
 
     /// Takes a package of this many items off those that the unit has, and returns where it starts.
     fn take(&mut self, items: u64) -> Option<u64> {
-        let place = self.packages.iter().position(|(_, length)| *length == items)?;
-        Some(self.packages.remove(place).0)
+        let place = self.packages.iter().position(|package| package.length == items)?;
+        Some(self.packages.remove(place).start)
+    }
+
+    /// Returns whether it has a package that it has not computed.
+    fn computes(&self) -> bool {
+        self.packages.iter().any(|package| !package.has_ended)
     }
 
     /// The items of all packages that the unit has.
     fn in_flight(&self) -> u64 {
-        self.packages.iter().fold(0, |sum, (_, length)| sum.saturating_add(*length))
+        self.packages.iter().fold(0, |sum, package| sum.saturating_add(package.length))
     }
 
     /// The fewest items in whose time the cost of a package is no more than this part. `rate` is the one by which work is
@@ -362,7 +377,10 @@ impl Policy for Calibrated {
         }
         let hides = this.overlaps && this.rates.ways_part().is_none_or(|part| part >= WORTH_OVERLAPPING);
         let hides = hides || length <= this.worth(rate, WORTH_HIDING);
-        let room = portion(not_done, share * AHEAD).saturating_sub(this.in_flight());
+        // Who waits for results alone does nothing until it has another one. But of whom little is known, the results may show that its packages
+        // are too short.
+        let ahead = if this.is_trusted() && !this.computes() { 1.0 } else { AHEAD };
+        let room = portion(not_done, share * ahead).saturating_sub(this.in_flight());
         (are_all_known && hides && room > 0 && room >= least).then(|| length.min(room))
     }
 
@@ -370,7 +388,20 @@ impl Policy for Calibrated {
         self.now = self.now.max(now);
         if let Some(unit) = self.units.get_mut(package.unit().0) {
             unit.previous = Some(package.items());
-            unit.packages.push((package.start(), package.items()));
+            unit.packages.push(InFlight {
+                start: package.start(),
+                length: package.items(),
+                has_ended: false,
+            });
+        }
+    }
+
+    fn ended(&mut self, computed: &Computed) {
+        let unit = self.units.get_mut(computed.unit.0);
+        let packages = unit.into_iter().flat_map(|unit| &mut unit.packages);
+        let mut computing = packages.filter(|package| !package.has_ended && package.length == computed.items);
+        if let Some(package) = computing.next() {
+            package.has_ended = true;
         }
     }
 

@@ -352,6 +352,32 @@ fn a_unit_with_four_fifths_of_its_part_gets_nothing_ahead() {
     assert_eq!(policy.next(UnitId(0), 200), None);
 }
 
+/// Until its results arrive, a trusted unit would compute nothing. It has no more than its part all the same.
+#[test]
+fn a_unit_that_waits_for_results_alone_may_have_all_of_its_part() {
+    let ahead = |priors: [Option<Prior>; 2], ended: &[u64]| {
+        let mut policy = Calibrated::new(1000, 1, &priors).unwrap().overlapping([UnitId(0)]);
+        for (place, items) in [400, 20].into_iter().enumerate() {
+            policy.handed(&Package::new(0..items, UnitId(0), place as u64), Duration::ZERO);
+        }
+        for &items in ended {
+            let package = Package::new(0..items, UnitId(0), 0);
+            policy.ended(&Computed::new(&package, Duration::ZERO, Duration::ZERO, MICRO, MICRO));
+        }
+        policy.next(UnitId(0), 580)
+    };
+    let trusted = || [Some(Prior::measured(1e6, Duration::ZERO)); 2];
+    assert_eq!(ahead(trusted(), &[]), None, "it has 420 of 400");
+    assert_eq!(ahead(trusted(), &[400]), None, "it computes the other one");
+    assert_eq!(ahead(trusted(), &[400, 400]), None, "told twice");
+    assert_eq!(
+        ahead(trusted(), &[400, 20]),
+        Some(41),
+        "of the 80 that it may have, a twelfth of its part at a time"
+    );
+    assert_eq!(ahead([None, None], &[400, 20]), None);
+}
+
 fn prior() -> impl Strategy<Value = Option<Prior>> {
     let rate =
         prop_oneof![1e-3..1e12f64, Just(f64::MIN_POSITIVE / 4.0), Just(f64::MIN_POSITIVE), Just(f64::MAX),];

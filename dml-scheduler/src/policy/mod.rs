@@ -53,8 +53,10 @@ mod splitter;
 mod static_split;
 #[cfg(test)]
 mod tests;
+mod travelling;
 #[cfg(test)]
 mod trial_tests;
+mod twins;
 
 pub use blueprint::Blueprint;
 pub(crate) use blueprint::{Learned, Opens, Plan};
@@ -71,6 +73,7 @@ pub use spec::{ParsePolicyError, PolicySpec};
 pub(crate) use splitter::NotYet;
 pub use splitter::{Assignment, NotCompleted, NotInFlight, Splitter};
 pub use static_split::Static;
+pub(crate) use twins::Twins;
 
 use crate::{Package, UnitId};
 use std::fmt::Debug;

@@ -14,6 +14,7 @@
 #[path = "opening_rivals.rs"]
 mod rivals;
 
+use super::travelling::Travelling;
 use super::{Calibrated, Computed, Freight, Policy, TryOut};
 use crate::{Package, UnitId};
 use rivals::Turns;
@@ -117,9 +118,10 @@ pub(crate) struct Opening {
     left: Option<u64>,
     /// The units that are called up, and were not yet told.
     called: Vec<UnitId>,
-    /// The packages that are computed, and whose results travel: their units and items, and when they were handed out.
-    travelling: Vec<(UnitId, u64, Duration)>,
+    travelling: Travelling,
     tries: Option<Tries>,
+    /// Which of the others are as fast as the unit that can be tried out.
+    twins: Vec<UnitId>,
     /// Whether the trial is to begin, and nobody has been told.
     begins: bool,
     /// Whether a trial is under way that began before the samples said that it is worth its while.
@@ -268,8 +270,9 @@ impl Opening {
             paces: Vec::new(),
             left: None,
             called: Vec::new(),
-            travelling: Vec::new(),
+            travelling: Travelling::default(),
             tries: None,
+            twins: Vec::new(),
             begins: false,
             is_early: false,
             tried: Duration::ZERO,
@@ -283,6 +286,13 @@ impl Opening {
     #[must_use]
     pub(crate) fn tries(mut self, tries: Option<Tries>) -> Self {
         self.tries = tries;
+        self
+    }
+
+    /// Says which of the others are as fast as the unit that can be tried out.
+    #[must_use]
+    pub(crate) fn twins(mut self, twins: Vec<UnitId>) -> Self {
+        self.twins = twins;
         self
     }
 
@@ -637,26 +647,22 @@ impl Policy for Opening {
     }
 
     fn ended(&mut self, computed: &Computed) {
-        self.travelling.push((computed.unit, computed.items, computed.handed));
+        self.travelling.depart(computed);
         self.learn(computed);
     }
 
     fn computed(&mut self, computed: &Computed) {
         self.now = self.now.max(computed.done);
         self.inner.computed(computed);
-        let this = (computed.unit, computed.items, computed.handed);
-        match self.travelling.iter().position(|travelling| *travelling == this) {
-            Some(told) => _ = self.travelling.swap_remove(told),
-            None => self.learn(computed),
+        if !self.travelling.arrive(computed) {
+            self.learn(computed);
         }
     }
 
     fn given_back(&mut self, package: &Package) {
         self.remaining = self.remaining.saturating_add(package.items());
-        let this = (package.unit(), package.items());
-        match self.travelling.iter().position(|(unit, items, _)| (*unit, *items) == this) {
-            Some(told) => _ = self.travelling.swap_remove(told),
-            None => self.pace_mut(package.unit()).leaves(package.items()),
+        if !self.travelling.come_back(package) {
+            self.pace_mut(package.unit()).leaves(package.items());
         }
         self.inner.given_back(package);
         if self.stage == Stage::Turns {
@@ -721,11 +727,13 @@ impl Policy for Opening {
         if seconds > 0.0 && computed.items > 0 {
             // Its inputs came before, and its results go later.
             let rate = (computed.items as f64 / seconds).min(1.0 / self.per_item(unit));
-            let pace = self.pace_mut(unit);
-            (pace.rate, pace.best) = (Some(rate), rate);
-            (pace.last, pace.most, pace.packages) = (Some((computed.items, seconds)), computed.items, 1);
-            // What a launch takes the trial has not shown, but that it is no more than this.
-            pace.least = seconds.min(TRIAL_LEAST_SECONDS);
+            for unit in std::iter::once(unit).chain(std::mem::take(&mut self.twins)) {
+                let pace = self.pace_mut(unit);
+                (pace.rate, pace.best) = (Some(rate), rate);
+                (pace.last, pace.most, pace.packages) = (Some((computed.items, seconds)), computed.items, 1);
+                // What a launch takes the trial has not shown, but that it is no more than this.
+                pace.least = seconds.min(TRIAL_LEAST_SECONDS);
+            }
             if self.surely_per_item().is_some_and(|per_item| 1.0 / per_item < rate * HOPELESS) {
                 self.pace_mut(self.first).is_dropped = true;
                 self.inner.retire(self.first);

@@ -2,7 +2,7 @@
 
 use super::tests::{HOST, OTHER};
 use super::*;
-use crate::policy::Prior;
+use crate::policy::{Prior, Twins};
 use crate::{Assignment, Splitter};
 
 /// A unit as it is. Times in seconds.
@@ -62,6 +62,8 @@ enum Begins {
     Both,
     /// With both units, of which these rates are known.
     Known([Prior; 2]),
+    /// With the first unit, in so many packages, of which nothing is known but that the other is its twin.
+    Twins(u64),
 }
 
 /// A package that is under way.
@@ -111,10 +113,11 @@ impl Simulation<'_> {
                 opening = opening.threads(self.units[0].threads as u64);
                 Box::new(if self.begins == Begins::AtOnce { opening.at_once() } else { opening })
             }
+            Begins::Twins(pieces) => Box::new(Twins::new((self.items, pieces), HOST, vec![(OTHER, freight)])),
             _ => Box::new(inner),
         };
         let mut splitter = Splitter::new(policy, 2, self.items, self.local_size).unwrap();
-        if self.begins == Begins::Opening {
+        if matches!(self.begins, Begins::Opening | Begins::Twins(_)) {
             splitter.bench(OTHER);
         }
         let (mut queues, mut packages) = ([Vec::new(), Vec::new()], [0_usize; 2]);
@@ -293,23 +296,32 @@ fn a_large_gpu_of_which_nothing_is_known_is_not_kept_from_its_work() {
 #[test]
 fn two_gpus_whose_latency_is_long_share_a_kernel() {
     let latent = |latency: f64| Truth { speed: 1.0, latency, ..LARGE_GPU };
+    let moving = |per_item: f64| Truth { travel: [40e-6, per_item], ..latent(20e-6) };
     let mandelbrot = |place: f64| if (0.15..0.85).contains(&place) { 0.5e-9 } else { 0.06e-9 };
     let constant = |cost: f64| move |_: f64| cost;
-    type Row<'a> = (&'a str, u64, &'a dyn Fn(f64) -> f64, Truth, f64, f64);
-    // The last two: the most that the run may take of one GPU's time, with nothing known and with what is learned.
-    let rows: [Row<'_>; 4] = [
-        ("nbody 262k", 1 << 18, &constant(0.24e-6), latent(8.8e-3), 1.25, 0.6),
-        ("nbody 32k", 1 << 15, &constant(0.03e-6), latent(1.1e-3), 6.5, 1.05),
-        ("mandelbrot 70M", 70_300_000, &mandelbrot, latent(0.11e-3), 0.58, 0.56),
-        ("gaussian 16M", 1 << 24, &constant(4e-9), latent(0.14e-3), 0.54, 0.53),
+    type Row<'a> = (&'a str, (u64, u64), &'a dyn Fn(f64) -> f64, Truth, [f64; 3]);
+    // The last ones: the most that the run may take of one GPU's time, with nothing known, with twins, and with what is learned.
+    let rows: [Row<'_>; 7] = [
+        ("nbody 262k", (1 << 18, 3), &constant(0.24e-6), latent(8.8e-3), [1.25, 0.7, 0.6]),
+        ("nbody 32k", (1 << 15, 2), &constant(0.03e-6), latent(1.1e-3), [6.5, 1.8, 1.05]),
+        ("mandelbrot 70M", (70_300_000, 16), &mandelbrot, latent(0.11e-3), [0.58, 0.54, 0.56]),
+        ("mandelbrot 2M", (1 << 21, 8), &mandelbrot, latent(0.11e-3), [1.5, 1.0, 0.85]),
+        ("mandelbrot 6M", (6_000_000, 8), &constant(0.43e-9), moving(0.29e-9), [0.9, 0.75, 0.625]),
+        ("gaussian 16M", (1 << 24, 12), &constant(4e-9), latent(0.14e-3), [0.54, 0.6, 0.53]),
+        ("gaussian 256k", (1 << 18, 6), &constant(4e-9), latent(0.02e-3), [0.9, 0.85, 0.75]),
     ];
-    for (name, items, cost, gpu, most_unknown, most_known) in rows {
+    for (name, (items, pieces), cost, gpu, [most_unknown, most_twins, most_known]) in rows {
         let simulation = Simulation { items, local_size: 64, cost, units: [gpu, gpu], begins: Begins::Both };
         let (unknown, alone) = simulation.run();
+        let (twins, _) = Simulation { begins: Begins::Twins(pieces), ..simulation }.run();
         let prior = Prior::measured(items as f64 / alone[0], Duration::from_secs_f64(gpu.latency));
         let (known, _) = Simulation { begins: Begins::Known([prior; 2]), ..simulation }.run();
-        let (unknown, known) = (unknown / alone[0], known / alone[0]);
-        println!("{name}: alone {:.3} ms, ratio {unknown:.3}, known {known:.3}", alone[0] * 1e3);
+        let [unknown, twins, known] = [unknown, twins, known].map(|seconds| seconds / alone[0]);
+        println!(
+            "{name}: alone {:.3} ms, ratio {unknown:.3}, twins {twins:.3}, known {known:.3}",
+            alone[0] * 1e3
+        );
         assert!(unknown < most_unknown && known < most_known, "{name}: {unknown:.3}, known {known:.3}");
+        assert!(twins < most_twins, "{name}: {twins:.3}");
     }
 }

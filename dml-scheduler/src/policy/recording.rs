@@ -187,7 +187,9 @@ mod tests {
             others: vec![(UnitId(1), freight)],
             at_once: false,
             threads: 16,
+            packages: None,
             tries: Some(Tries { unit: UnitId(1), items: 500, after: 1.0 }),
+            twins: vec![UnitId(1)],
             rival: None,
         };
         Plan::Calibrated(Learned {
@@ -210,7 +212,9 @@ mod tests {
             others: Vec::new(),
             at_once: false,
             threads: 2,
+            packages: None,
             tries: None,
+            twins: Vec::new(),
             rival: Some(rival),
         };
         Plan::Calibrated(Learned {
@@ -219,6 +223,22 @@ mod tests {
             left_out: vec![UnitId(2)],
             opening: Some(opening),
         })
+    }
+
+    /// One unit begins, and calls its twin up.
+    fn by_a_twin() -> Plan {
+        let opening = Opens {
+            first: UnitId(0),
+            others: vec![(UnitId(1), Freight { setup: 150e-6, per_item: 1.5e-9 })],
+            at_once: false,
+            threads: 1,
+            packages: Some(14),
+            tries: None,
+            twins: Vec::new(),
+            rival: None,
+        };
+        let (priors, overlapping, left_out) = (vec![None; 3], Vec::new(), vec![UnitId(2)]);
+        Plan::Calibrated(Learned { priors, overlapping, left_out, opening: Some(opening) })
     }
 
     /// A run in which the second unit is called up, as the engine calls the splitter.
@@ -262,7 +282,7 @@ mod tests {
         assert!(text.starts_with(
             "dml decisions 1\nwork 1000000 local 64\nunit u0 cpu\nunit u1 opencl:0 of a kind\nunit u2 offload:0\n\
              policy calibrated\nprior u1 power 0.3\nprior u2 measured 1000000 2500\noverlaps u1\nleft_out u2\nopens u0 threads 16\n\
-             joins u1 0.00015 0.0000000015\ntries u1 500 after 1\ndecisions "
+             joins u1 0.00015 0.0000000015\ntries u1 500 after 1\ntwin u1\ndecisions "
         ), "{text}");
         for decided in ["call_up -> u1", "call_up -> none", "tried u1 512 at"] {
             assert!(text.contains(&format!("\n{decided}")), "{decided}: {text}");
@@ -298,6 +318,26 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_a_twin_begins_is_decided_the_same_again_from_its_text() {
+        let recording = recorded(by_a_twin());
+        let text = recording.to_string();
+        let known = "\nopens u0 packages 14\njoins u1 0.00015 0.0000000015\ndecisions ";
+        assert!(text.contains(known) && text.contains("\ncall_up -> u1"), "{text}");
+        let read: Recording = text.parse().unwrap();
+        assert_eq!(read, recording);
+        read.replay().unwrap();
+        for (known, other) in [("packages 14", "packages 13"), ("joins u1 0.00015", "joins u1 5")] {
+            let read: Recording = text.replace(known, other).parse().unwrap();
+            assert!(matches!(read.replay(), Err(ReplayError::Different(_))), "{other}");
+        }
+        for other in ["opens u0 packages", "opens u0 packages -1", "opens u0 packages 14 threads 2"] {
+            let error =
+                text.replace("opens u0 packages 14", other).parse::<Recording>().unwrap_err().to_string();
+            assert!(error.contains(&format!("line 8: \"{other}\"")), "{error}");
+        }
+    }
+
+    #[test]
     fn whatever_the_policy_knew_counts() {
         let text = recorded(opening()).to_string();
         for (known, other) in [
@@ -314,7 +354,7 @@ mod tests {
             if other.starts_with("alone") {
                 let (blueprint, decisions) = changed.split_once("\n\n").unwrap();
                 let kept = blueprint.lines().filter(|line| {
-                    !["prior", "overlaps", "left_out", "opens", "joins", "tries"]
+                    !["prior", "overlaps", "left_out", "opens", "joins", "tries", "twin"]
                         .iter()
                         .any(|word| line.starts_with(word))
                 });
@@ -451,7 +491,7 @@ mod tests {
             rate in any::<f64>(), launch in any::<u64>(), setup in any::<f64>(), per_item in any::<f64>(),
         ) {
             let freight = Freight { setup, per_item };
-            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, threads: 1, tries: Some(Tries { unit: UnitId(1), items: launch, after: setup }), rival: Some((UnitId(1), freight)) };
+            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, threads: 1, packages: None, tries: Some(Tries { unit: UnitId(1), items: launch, after: setup }), twins: vec![UnitId(1)], rival: Some((UnitId(1), freight)) };
             let priors = vec![
                 Some(Prior::measured(rate, Duration::from_nanos(launch))), Some(Prior::of_power(rate)), None,
             ];

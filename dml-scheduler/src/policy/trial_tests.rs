@@ -300,6 +300,28 @@ fn who_could_not_help_beside_the_two_is_left_out() {
     assert_eq!(policy.call_up(), [GPU], "all is done in 10 ms, and it takes 100 to begin");
 }
 
+/// What the trial shows of one is what its twin does.
+#[test]
+fn a_twin_of_the_one_that_was_tried_has_its_rate_and_joins() {
+    let inner = Calibrated::new(WORK, 1, &[None, None, None]).unwrap();
+    let twins = |twins| {
+        let policy = Opening::new(inner.clone(), WORK, HOST, vec![(GPU, NEAR), (SLOW, NEAR)]);
+        let mut policy = policy.tries(later(WORK / 2)).twins(twins);
+        let items = handed(&mut policy, WORK, 0);
+        policy.try_out(micros(50));
+        computed(&mut policy, items, 0..60);
+        // Half of all takes 500 us, so the rest takes two of them half of that.
+        tried(&mut policy, WORK / 2, 60..560);
+        assert_eq!(policy.call_up(), [GPU, SLOW]);
+        let claimed = Package::new(WORK / 2..WORK, GPU, 1);
+        policy.handed(&claimed, micros(560));
+        policy.next(SLOW, WORK / 2)
+    };
+    assert_eq!(twins(Vec::new()), Some(WORK / 32), "as nothing is known of it, a sixteenth");
+    let share = twins(vec![SLOW]).expect("it gets some");
+    assert!(share > WORK / 24, "{share}");
+}
+
 /// Nobody begins for nothing, but whoever was to begin does where work comes back.
 #[test]
 fn nobody_is_called_up_when_nothing_is_left() {

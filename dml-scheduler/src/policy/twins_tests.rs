@@ -1,0 +1,146 @@
+//! Tests of the opening by one of several equal units: when it calls the others up, and who gets what then.
+
+use super::*;
+use crate::policy::{Assignment, Splitter};
+use std::ops::Range;
+
+const FIRST: UnitId = UnitId(0);
+const SECOND: UnitId = UnitId(1);
+const THIRD: UnitId = UnitId(2);
+const NEAR: Freight = Freight { setup: 100e-6, per_item: 1e-12 };
+const WORK: u64 = 1000;
+
+fn micros(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}
+
+/// Ten packages of 100 items.
+fn twins() -> Twins {
+    Twins::new((WORK, 10), FIRST, vec![(SECOND, NEAR)])
+}
+
+/// Hands a unit its next package, if it gets one. `left` items are unassigned.
+fn handed(policy: &mut Twins, unit: UnitId, left: u64) -> Option<Package> {
+    let items = policy.next(unit, left)?.min(left);
+    let package = Package::new(WORK - left..WORK - left + items, unit, 0);
+    policy.handed(&package, Duration::ZERO);
+    Some(package)
+}
+
+/// A package that began and was computed at these microseconds.
+fn computed(package: &Package, times: Range<u64>) -> Computed {
+    let [begun, ended] = [times.start, times.end].map(micros);
+    Computed::new(package, begun, begun, ended, ended)
+}
+
+#[test]
+fn a_run_that_is_over_before_another_could_help_is_the_first_units() {
+    let mut policy = twins();
+    let mut left = WORK;
+    for index in 0..10 {
+        assert_eq!(policy.next(SECOND, left), None, "it is not called up");
+        let package = handed(&mut policy, FIRST, left).expect("there is work");
+        assert_eq!(package.items(), 100);
+        left -= 100;
+        // What is left takes 135 us at the most. With both it would be (135 + 100) / 2, which is too little less.
+        policy.computed(&computed(&package, index * 15..index * 15 + 15));
+        assert_eq!(policy.call_up(), []);
+    }
+}
+
+#[test]
+fn where_the_rest_is_long_the_twin_is_called_up_and_both_get_equal_packages() {
+    let mut policy = twins();
+    let package = handed(&mut policy, FIRST, 1000).unwrap();
+    assert!(handed(&mut policy, FIRST, 900).is_some(), "one ahead");
+    assert_eq!(handed(&mut policy, FIRST, 800), None, "and no further one, that others could compute");
+    policy.ended(&computed(&package, 0..1000));
+    assert_eq!(policy.call_up(), [SECOND]);
+    assert_eq!(policy.call_up(), [], "once");
+    assert_eq!(handed(&mut policy, SECOND, 800).map(|package| package.items()), Some(100));
+    assert_eq!(handed(&mut policy, FIRST, 700).map(|package| package.items()), Some(100));
+    // The results of the first package arrive. Everybody knew that it was computed.
+    policy.computed(&computed(&package, 0..1000));
+    assert_eq!(handed(&mut policy, FIRST, 600), None);
+}
+
+/// Whoever has nothing to do gets what is left, before another one has two packages.
+#[test]
+fn the_last_package_is_for_who_has_none() {
+    let mut policy = twins();
+    let package = handed(&mut policy, FIRST, 1000).unwrap();
+    handed(&mut policy, FIRST, 900).unwrap();
+    policy.computed(&computed(&package, 0..1000));
+    assert_eq!(policy.call_up(), [SECOND]);
+    assert_eq!(handed(&mut policy, FIRST, 100), None, "the second unit has none");
+    assert!(handed(&mut policy, SECOND, 100).is_some());
+    policy.given_back(&Package::new(900..1000, SECOND, 0));
+    assert!(handed(&mut policy, FIRST, 101).is_some(), "there is one for each");
+}
+
+#[test]
+fn the_rate_is_that_of_all_packages_so_far() {
+    let mut policy = twins();
+    let first = handed(&mut policy, FIRST, 1000).unwrap();
+    let second = handed(&mut policy, FIRST, 900).unwrap();
+    policy.computed(&computed(&first, 0..10));
+    assert_eq!(policy.call_up(), [], "the rest would take 80 us");
+    // It began when the one before had ended. 200 items took 1010 us, so 800 take 4.
+    policy.computed(&computed(&second, 5..1010));
+    assert_eq!(policy.call_up(), [SECOND]);
+}
+
+/// A device that has to move so much that the run is as long with it gets nothing. Nor is one device faster than its data moves.
+#[test]
+fn who_could_not_help_stays_out_while_others_join() {
+    let far = Freight { setup: 1.0, per_item: 1e-12 };
+    let mut policy = Twins::new((WORK, 10), FIRST, vec![(SECOND, far), (THIRD, NEAR)]);
+    let package = handed(&mut policy, FIRST, 1000).unwrap();
+    policy.computed(&computed(&package, 0..1000));
+    assert_eq!(policy.call_up(), [THIRD]);
+    assert_eq!(policy.next(SECOND, 900), None);
+    // 900 items of 1 us move in 900 us, though they are computed in 9: two move half of them each.
+    let mut policy = Twins::new((WORK, 10), FIRST, vec![(SECOND, Freight { setup: 100e-6, per_item: 1e-6 })]);
+    let package = handed(&mut policy, FIRST, 1000).unwrap();
+    policy.computed(&computed(&package, 0..1));
+    assert_eq!(policy.call_up(), [SECOND]);
+}
+
+#[test]
+fn where_the_first_unit_is_lost_the_others_compute() {
+    let mut policy = twins();
+    handed(&mut policy, FIRST, 1000).unwrap();
+    policy.retire(FIRST);
+    assert_eq!(policy.call_up(), [SECOND]);
+    assert!(policy.next(SECOND, 1000).is_some());
+    let mut policy = twins();
+    policy.retire(SECOND);
+    let package = handed(&mut policy, FIRST, 1000).unwrap();
+    policy.computed(&computed(&package, 0..1000));
+    assert_eq!(policy.call_up(), [], "it is gone");
+}
+
+#[test]
+fn nobody_is_called_up_for_nothing() {
+    let mut policy = Twins::new((WORK, 1), FIRST, vec![(SECOND, NEAR)]);
+    let package = handed(&mut policy, FIRST, 1000).unwrap();
+    policy.retire(FIRST);
+    assert_eq!(policy.call_up(), []);
+    policy.given_back(&package);
+    assert_eq!(policy.call_up(), [SECOND], "its work came back");
+}
+
+/// Packages that took no time, and those of which nobody measured it, keep nobody from getting the next one.
+#[test]
+fn clocks_that_stand_still_hold_nobody_up() {
+    let mut splitter = Splitter::new(Box::new(twins()), 2, WORK, 1).unwrap();
+    splitter.bench(SECOND);
+    let mut packages = Vec::new();
+    for _ in 0..10 {
+        let Assignment::Package(package) = splitter.assign(FIRST) else { panic!("it gets one") };
+        splitter.complete(&package).unwrap();
+        packages.push(package);
+    }
+    assert!(splitter.is_finished());
+    assert_eq!(packages.len(), 10, "{packages:?}");
+}
