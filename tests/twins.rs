@@ -97,6 +97,7 @@ fn the_second_of_two_joins_a_long_run_of_which_nothing_is_known() {
         assert_eq!(report.called_up.len(), 1, "{report:?}");
         let first = report.packages.iter().find(|record| record.package.start() == 0).unwrap();
         assert_eq!(first.device, machine.gpus[0], "it begins");
+        assert!(first.package.items() > ITEMS / 20, "as it would alone: {report:?}");
         if machine.items(&report)[1] > ITEMS / 3 {
             break;
         }

@@ -370,6 +370,7 @@ fn a_unit_that_waits_for_results_alone_may_have_all_of_its_part() {
     assert_eq!(ahead(trusted(), &[]), None, "it has 420 of 400");
     assert_eq!(ahead(trusted(), &[400]), None, "it computes the other one");
     assert_eq!(ahead(trusted(), &[400, 400]), None, "told twice");
+    assert_eq!(ahead(trusted(), &[20, 20]), None, "the short one, twice");
     assert_eq!(
         ahead(trusted(), &[400, 20]),
         Some(41),

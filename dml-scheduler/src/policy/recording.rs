@@ -318,6 +318,20 @@ mod tests {
     }
 
     #[test]
+    fn who_is_the_twin_of_the_one_that_was_tried_counts() {
+        let Plan::Calibrated(mut learned) = opening() else { unreachable!("it is") };
+        let opens = learned.opening.as_mut().unwrap();
+        opens.others.push((UnitId(2), opens.others[0].1));
+        opens.twins = vec![UnitId(2)];
+        (learned.left_out, learned.priors) = (Vec::new(), vec![None; 3]);
+        let text = recorded(Plan::Calibrated(learned)).to_string();
+        assert!(text.contains("\ntwin u2\n") && text.contains("\ncall_up -> u1 u2\n"), "{text}");
+        text.parse::<Recording>().unwrap().replay().unwrap();
+        let read: Recording = text.replace("\ntwin u2\n", "\n").parse().unwrap();
+        assert!(matches!(read.replay(), Err(ReplayError::Different(_))));
+    }
+
+    #[test]
     fn a_run_that_a_twin_begins_is_decided_the_same_again_from_its_text() {
         let recording = recorded(by_a_twin());
         let text = recording.to_string();

@@ -90,6 +90,29 @@ fn the_rate_is_that_of_all_packages_so_far() {
     assert_eq!(policy.call_up(), [SECOND]);
 }
 
+/// A package that was launched while the one before was computed has waited for it.
+#[test]
+fn the_time_of_two_packages_is_counted_once() {
+    let mut policy = twins();
+    let first = handed(&mut policy, FIRST, 1000).unwrap();
+    let second = handed(&mut policy, FIRST, 900).unwrap();
+    policy.computed(&computed(&first, 0..17));
+    handed(&mut policy, FIRST, 800).unwrap();
+    policy.computed(&computed(&second, 0..34));
+    assert_eq!(policy.call_up(), [], "700 items take 119 us, and not 178");
+}
+
+#[test]
+fn nothing_is_kept_for_who_is_lost() {
+    let mut policy = twins();
+    let package = handed(&mut policy, FIRST, 1000).unwrap();
+    handed(&mut policy, FIRST, 900).unwrap();
+    policy.computed(&computed(&package, 0..1000));
+    assert_eq!(policy.call_up(), [SECOND]);
+    policy.retire(SECOND);
+    assert!(handed(&mut policy, FIRST, 100).is_some());
+}
+
 /// A device that has to move so much that the run is as long with it gets nothing. Nor is one device faster than its data moves.
 #[test]
 fn who_could_not_help_stays_out_while_others_join() {
