@@ -19,6 +19,8 @@ const PACKAGE_SECONDS: f64 = 25e-6;
 const FEW_GROUPS: u64 = 8;
 /// The most packages of a device that computes alone.
 const MOST_PIECES: f64 = 16.0;
+/// The longest package of one of several devices of one model.
+const SHARED_SECONDS: f64 = 10e-3;
 /// What it takes at least to begin on the host, and on another device: a thread, a launch and a wait.
 const HOST_SETUP_SECONDS: f64 = 10e-6;
 const DEVICE_SETUP_SECONDS: f64 = 150e-6;
@@ -62,6 +64,8 @@ pub(crate) struct Lineup {
     tries: Option<Tries>,
     /// The units that are as fast as that one.
     twins: Vec<UnitId>,
+    /// Whether all that take part are of one model.
+    are_twins: bool,
     /// The unit that computes on the cores of the one that begins, and can be compared with it. Others on the same cores take no part.
     rival: Option<usize>,
 }
@@ -147,6 +151,7 @@ impl Lineup {
                 threads: 1,
                 tries: None,
                 twins: Vec::new(),
+                are_twins: false,
                 rival: None,
                 devices,
             });
@@ -223,7 +228,27 @@ impl Lineup {
         let twins = tries
             .map_or(Vec::new(), |tries| (0..devices.len()).filter(|&index| is_twin(tries, index)).collect());
         let twins = twins.into_iter().map(UnitId).collect();
-        Ok(Self { devices, names, reasons, priors, opens, hauls, is_large, threads, tries, twins, rival })
+        let models: Vec<Option<usize>> = candidates
+            .iter()
+            .zip(&reasons)
+            .filter(|(_, reason)| reason.is_none())
+            .map(|(candidate, _)| candidate.model)
+            .collect();
+        let are_twins = models.len() > 1 && models.iter().all(|model| model.is_some() && *model == models[0]);
+        Ok(Self {
+            devices,
+            names,
+            reasons,
+            priors,
+            opens,
+            hauls,
+            is_large,
+            threads,
+            tries,
+            twins,
+            are_twins,
+            rival,
+        })
     }
 
     /// The unit that can be tried out in the run, if there is one.
@@ -311,16 +336,23 @@ impl Lineup {
             }
             _ => self.hauls[index].freight(items),
         };
-        let opening = self.opens.map(|first| {
+        let are_known = || members().all(|index| self.priors[index].is_some_and(|prior| prior.trusted));
+        // Of twins that are known as of others: all begin.
+        let has_own_memory = |first: &usize| !self.hauls[*first].is_host;
+        let begins_all = || members().next().filter(has_own_memory).filter(|_| self.are_twins && are_known());
+        let opening = self.opens.or_else(begins_all).map(|first| {
             let others = members().filter(|&index| index != first && self.rival != Some(index));
             let others = others.map(|index| (UnitId(index), freight(index))).collect();
             let rival = self.rival.map(|index| (UnitId(index), self.hauls[index].compared(items)));
             Opens {
                 first: UnitId(first),
                 others,
-                at_once: self.is_large,
+                at_once: self.is_large || self.opens.is_none(),
                 threads: self.threads,
-                packages: (!self.hauls[first].is_host).then(|| self.pieces(first, items)),
+                packages: (!self.hauls[first].is_host).then(|| match self.opens {
+                    Some(_) => self.pieces(first, items),
+                    None => self.shared_pieces(first, items, members().count() as u64),
+                }),
                 tries: self.tries,
                 twins: self.twins.clone(),
                 rival,
@@ -334,9 +366,24 @@ impl Lineup {
         })
     }
 
+    /// In how many packages so many twins compute all items: each as if its part were all, and none takes longer than [`SHARED_SECONDS`], since they
+    /// may differ.
+    fn shared_pieces(&self, index: usize, items: u64, twins: u64) -> u64 {
+        let part = items.div_ceil(twins);
+        let rate = self.priors[index].map_or(f64::INFINITY, |prior| prior.rate);
+        let least = part as f64 / rate / SHARED_SECONDS;
+        // The cast saturates.
+        (self.pieces_of(index, items, part).max(least.min(MOST_PIECES) as u64)).saturating_mul(twins)
+    }
+
     /// In how many packages a device computes all items alone. More of them let transfers overlap with computing, and each
     /// costs something.
     fn pieces(&self, index: usize, items: u64) -> u64 {
+        self.pieces_of(index, items, items)
+    }
+
+    /// As [`pieces`](Self::pieces), of so many of the items.
+    fn pieces_of(&self, index: usize, items: u64, part: u64) -> u64 {
         let Haul { inward, outward, is_host, .. } = self.hauls[index];
         if is_host {
             return 1;
@@ -346,7 +393,8 @@ impl Lineup {
             Some(prior) if prior.trusted => items as f64 / prior.rate,
             _ => longest,
         };
-        let hidden = inward + outward + computing - longest.max(computing);
+        let hidden =
+            (inward + outward + computing - longest.max(computing)) * (part as f64 / items.max(1) as f64);
         (hidden / PACKAGE_SECONDS).sqrt().clamp(1.0, MOST_PIECES) as u64
     }
 }
@@ -463,6 +511,7 @@ mod tests {
             threads: 1,
             tries: None,
             twins: Vec::new(),
+            are_twins: false,
             rival: None,
         }
     }
@@ -596,5 +645,51 @@ mod tests {
         assert_eq!(host.launch(1e-5), 1e-5);
         assert_eq!(DEVICE.launch(0.0), PACKAGE_SECONDS);
         assert_eq!(DEVICE.launch(2e-3), 2e-3, "its latency is more");
+    }
+
+    /// Each of two twins has as many packages as if its half were all; long ones are divided, since items differ.
+    #[test]
+    fn twins_that_are_known_share_equal_packages() {
+        let known = |rate| Some(Prior::measured(rate, Duration::ZERO));
+        let pieces = |haul, rate, twins| lineup(haul, known(rate)).shared_pieces(0, 1000, twins);
+        // 7 ms are hidden of what takes 10 alone (as above), so 3.5 in each half.
+        assert_eq!(pieces(DEVICE, 1e5, 2), 2 * (3.5e-3_f64 / PACKAGE_SECONDS).sqrt() as u64);
+        let resident = Haul { inward: 0.0, outward: 0.0, ..DEVICE };
+        assert_eq!(pieces(resident, 1e5, 2), 2);
+        assert_eq!(pieces(resident, 1e4, 2), 2 * 5, "50 ms each");
+        assert_eq!(pieces(resident, 1.0, 4), 4 * 16);
+        assert_eq!(pieces(resident, f64::MIN_POSITIVE, 2), 2 * 16);
+    }
+
+    /// Two GPUs, or a host and a GPU, of which this is known.
+    #[test]
+    fn all_begin_where_twins_are_known_and_else_the_first() {
+        let plan = |are_twins, opens, priors: [Option<Prior>; 2], is_host| {
+            let hauls = vec![Haul { is_host, ..DEVICE }, DEVICE];
+            let (devices, reasons) = ([0, 1].map(DeviceId).to_vec(), vec![None; 2]);
+            let two = Lineup {
+                devices,
+                reasons,
+                opens,
+                hauls,
+                are_twins,
+                priors: priors.to_vec(),
+                ..lineup(DEVICE, None)
+            };
+            match two.plan(&Kernel::new("kernel", 1), 1000) {
+                Plan::Calibrated(learned) => {
+                    learned.opening.map(|Opens { first, at_once, packages, .. }| (first.0, at_once, packages))
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        let known = || [Some(Prior::measured(1e5, Duration::ZERO)); 2];
+        assert_eq!(plan(true, None, known(), false), Some((0, true, Some(22))));
+        assert_eq!(plan(false, None, known(), false), None, "of different models");
+        assert_eq!(plan(true, None, [known()[0], None], false), None);
+        assert_eq!(plan(true, None, [Some(Prior::of_power(1.0)); 2], false), None);
+        assert_eq!(plan(true, None, known(), true), None, "they work in the host's memory");
+        assert_eq!(plan(true, Some(0), [None; 2], false), Some((0, false, Some(16))));
+        assert_eq!(plan(false, Some(0), [None; 2], true), Some((0, false, None)));
     }
 }

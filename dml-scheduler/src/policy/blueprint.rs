@@ -109,8 +109,9 @@ impl Blueprint {
                 left_out.iter().for_each(|unit| policy.retire(*unit));
                 match opening {
                     None => Box::new(policy),
-                    Some(Opens { first, others, packages: Some(packages), .. }) => {
-                        Box::new(Twins::new((work, *packages), *first, others.clone()))
+                    Some(Opens { first, others, at_once, packages: Some(packages), .. }) => {
+                        let twins = Twins::new((work, *packages), *first, others.clone());
+                        Box::new(if *at_once { twins.at_once() } else { twins })
                     }
                     Some(Opens { first, others, at_once, threads, tries, twins, rival, .. }) => {
                         let opening = Opening::new(policy, work, *first, others.clone()).threads(*threads);
@@ -161,9 +162,10 @@ impl fmt::Display for Learned {
         else {
             return Ok(());
         };
+        write!(f, "opens {first}{}", if *at_once { " at_once" } else { "" })?;
         match packages {
-            Some(packages) => writeln!(f, "opens {first} packages {packages}")?,
-            None => writeln!(f, "opens {first}{} threads {threads}", if *at_once { " at_once" } else { "" })?,
+            Some(packages) => writeln!(f, " packages {packages}")?,
+            None => writeln!(f, " threads {threads}")?,
         }
         others.iter().try_for_each(|(unit, Freight { setup, per_item })| {
             writeln!(f, "joins {unit} {setup} {per_item}")
@@ -241,10 +243,13 @@ impl Reader {
             ["overlaps", unit] => learned.overlapping.push(known(unit)?),
             ["left_out", unit] => learned.left_out.push(known(unit)?),
             ["opens", unit, ref how @ ..] if learned.opening.is_none() => {
-                let (at_once, threads, packages) = match *how {
-                    ["threads", threads] => (false, threads.parse().ok()?, None),
-                    ["at_once", "threads", threads] => (true, threads.parse().ok()?, None),
-                    ["packages", packages] => (false, 1, Some(packages.parse().ok()?)),
+                let (at_once, how) = match *how {
+                    ["at_once", ref how @ ..] => (true, how),
+                    ref how => (false, how),
+                };
+                let (threads, packages) = match *how {
+                    ["threads", threads] => (threads.parse().ok()?, None),
+                    ["packages", packages] => (1, Some(packages.parse().ok()?)),
                     _ => return None,
                 };
                 let first = known(unit)?;

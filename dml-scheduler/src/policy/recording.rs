@@ -318,6 +318,23 @@ mod tests {
     }
 
     #[test]
+    fn twins_that_all_begin_do_so_again() {
+        let Plan::Calibrated(mut learned) = by_a_twin() else { unreachable!("it is") };
+        learned.opening.as_mut().unwrap().at_once = true;
+        let (plan, names) = (Plan::Calibrated(learned), names());
+        let text =
+            Recording::new(Blueprint::new(WORK, LOCAL, names, plan.clone()), &Log::default()).to_string();
+        assert!(text.contains("\nopens u0 at_once packages 14\n"), "{text}");
+        let read: Recording = text.parse().unwrap();
+        assert_eq!(read.blueprint().plan, plan);
+        let gets = |text: &str| {
+            let read: Recording = text.parse().unwrap();
+            read.blueprint().build().unwrap().next(UnitId(1), WORK)
+        };
+        assert_eq!((gets(&text), gets(&text.replace(" at_once", ""))), (Some(71_429), None));
+    }
+
+    #[test]
     fn who_is_the_twin_of_the_one_that_was_tried_counts() {
         let Plan::Calibrated(mut learned) = opening() else { unreachable!("it is") };
         let opens = learned.opening.as_mut().unwrap();

@@ -57,6 +57,13 @@ impl Twins {
         }
     }
 
+    /// Lets all take part from the start: it is known that the run is long enough.
+    #[must_use]
+    pub(crate) fn at_once(mut self) -> Self {
+        self.members.extend(self.others.drain(..).map(|(other, _)| other));
+        self
+    }
+
     fn in_flight(&mut self, unit: UnitId) -> &mut u64 {
         if unit.0 >= self.in_flight.len() {
             self.in_flight.resize(unit.0 + 1, 0);

@@ -153,6 +153,19 @@ fn nobody_is_called_up_for_nothing() {
     assert_eq!(policy.call_up(), [SECOND], "its work came back");
 }
 
+#[test]
+fn where_all_is_known_all_begin_and_nobody_is_called_up() {
+    let mut policy = Twins::new((WORK, 10), FIRST, vec![(SECOND, NEAR), (THIRD, NEAR)]).at_once();
+    let units = [THIRD, FIRST, THIRD, SECOND, SECOND];
+    for (unit, left) in units.into_iter().zip((0..).map(|given| WORK - given * 100)) {
+        assert_eq!(handed(&mut policy, unit, left).map(|package| package.items()), Some(100));
+    }
+    assert_eq!(handed(&mut policy, THIRD, 500), None, "two at the most");
+    assert_eq!(policy.call_up(), []);
+    policy.retire(FIRST);
+    assert_eq!(policy.call_up(), [], "they are there");
+}
+
 /// Packages that took no time, and those of which nobody measured it, keep nobody from getting the next one.
 #[test]
 fn clocks_that_stand_still_hold_nobody_up() {
