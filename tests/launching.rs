@@ -96,6 +96,12 @@ fn packages_are_launched_as_independent_of_each_other() {
     let (items, shape) = (0..1, dml::core::ItemShape::line(1));
     let launch = Launch::new(&items, &shape, &[]);
     assert!(!launch.is_independent && launch.independent().is_independent);
+    // Under one grant there is one first launch, whoever asks.
+    let mut grants = platform.acquire(host(&platform)).read(&out).wait().unwrap();
+    assert_eq!([(); 3].map(|()| grants.launches_first()), [true, false, false]);
+    grants.release().unwrap();
+    let mut again = platform.acquire(host(&platform)).read(&out).wait().unwrap();
+    assert!(again.launches_first());
 }
 
 #[test]

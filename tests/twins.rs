@@ -8,6 +8,7 @@ use dml::core::{
     ArenaDesc, ArenaId, ArenaKind, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, LinkSpeed,
 };
 use dml::prelude::*;
+use dml::scheduler::policy::Recording;
 use dml::scheduler::{KernelError, Knowledge, Reason, Report};
 use dml_verify::{Audited, watched};
 use std::time::{Duration, Instant};
@@ -77,7 +78,9 @@ impl Machine {
         let grants = self.platform.acquire(CPU).read(&self.target).wait().unwrap();
         assert_eq!(grants.read_bytes(&self.target).unwrap(), squares(0..ITEMS), "{report:?}");
         grants.release().unwrap();
-        report.decisions.as_ref().expect("they are recorded").replay().unwrap();
+        let decisions = report.decisions.as_ref().expect("they are recorded");
+        decisions.replay().unwrap();
+        assert_eq!(&decisions.to_string().parse::<Recording>().unwrap(), decisions);
         report
     }
 
@@ -134,12 +137,42 @@ fn where_the_one_that_begins_fails_its_twins_compute() {
     assert_eq!(machine.items(&report).iter().sum::<u64>(), ITEMS);
 }
 
-/// In the second run all are known, because one is.
+/// Who says how fast they are beside each other is believed.
 #[test]
-fn what_one_has_shown_is_known_of_all() {
+fn where_powers_are_given_all_begin() {
+    let machine = Machine::new(&["one", "one"], Duration::from_micros(20), None);
+    let run = Coexecutor::new(&machine.platform).devices(machine.gpus.iter().copied()).powers([0.05, 1.0]);
+    let report = run.run(&machine.kernel, ITEMS).unwrap();
+    assert!(report.called_up.is_empty(), "{report:?}");
+    let first = |gpu| report.packages.iter().find(|record| record.device == gpu).unwrap().package.items();
+    assert!(first(machine.gpus[0]) < first(machine.gpus[1]), "{report:?}");
+}
+
+/// Nobody is sure of what only a twin has shown: the one that is known begins, and the others have a short package first.
+#[test]
+fn what_one_has_shown_is_expected_of_all() {
     let machine = Machine::new(&["one", "one", "one"], Duration::from_micros(20), None);
     let text = "dml knowledge 2\npage 11 square\ndevice gpu:1*64 rate 5e4 peak 5e4 setup 1e-4\n";
-    let report = machine.run(&Knowledge::parse(text).unwrap());
-    assert!(report.called_up.is_empty() && report.left_out.is_empty(), "{report:?}");
-    assert!(report.devices.iter().all(|device| device.known_rate == Some(5e4)), "{report:?}");
+    let knowledge = Knowledge::parse(text).unwrap();
+    let report = machine.run(&knowledge);
+    let first = report.packages.iter().find(|record| record.package.start() == 0).unwrap();
+    assert_eq!(first.device, machine.gpus[1], "it is known: {report:?}");
+    assert_eq!(report.called_up.len(), 2, "{report:?}");
+    assert!(report.devices.iter().all(|device| device.items > 0), "{report:?}");
+    for gpu in [machine.gpus[0], machine.gpus[2]] {
+        let short = report.packages.iter().find(|record| record.device == gpu).unwrap().package.items();
+        assert!(short <= ITEMS.div_ceil(16).next_multiple_of(LOCAL), "{short}: {report:?}");
+    }
+    // Now all are known, and a package is thought to cost something.
+    let report = machine.run(&knowledge);
+    assert!(report.called_up.is_empty(), "{report:?}");
+    let text = report.decisions.unwrap().to_string();
+    let priors: Vec<&str> = text.lines().filter(|line| line.starts_with("prior ")).collect();
+    assert!(priors.len() == 3 && priors.iter().all(|prior| prior.ends_with(" 25000")), "{priors:?}");
+    // What they take together is known, though only one of them has anything to do.
+    let run = Coexecutor::new(&machine.platform).devices(machine.gpus.iter().copied()).knowledge(&knowledge);
+    run.run(&machine.kernel, LOCAL).unwrap();
+    let text = knowledge.to_string();
+    let (_, page) = text.split_once("page 3 square\n").expect("of ten items");
+    assert!(page.contains("\nset gpu:0*64 gpu:1*64 gpu:2*64 seconds "), "{text}");
 }

@@ -467,15 +467,18 @@ fn independent_launches_run_at_once_and_others_in_their_order() {
         } while (out[0] == 0 && now - begun < nanos);
         out[1] = out[0];
     }"#;
+    let kernel = cuda(&arena).kernel(source, "meets", "").unwrap();
     // SAFETY: it touches the two words that its buffer has.
     let launcher = unsafe { CudaLauncher::new(cuda(&arena).kernel(source, "meets", "").unwrap()) };
     let buffer = platform.raw_buffer(8).build().unwrap();
     let shape = ItemShape::line(1);
-    let met = |is_independent: bool, nanos: u64| {
+    // The second launch is under grants of another buffer, or of the same one.
+    let met = |independent: [bool; 2], is_other: bool, nanos: u64| {
         let mut grants = platform.acquire(platform.host().unwrap()).write(&buffer).wait().unwrap();
         grants.write_bytes(&buffer, &[0; 8]).unwrap();
         grants.release().unwrap();
         let mut grants = platform.acquire(device).read_write(&buffer).wait().unwrap();
+        let block = grants.block(&buffer).unwrap().unwrap().clone();
         let fences = [0, 1].map(|sets| {
             let arguments = [
                 LaunchArg::Buffer {
@@ -487,7 +490,17 @@ fn independent_launches_run_at_once_and_others_in_their_order() {
                 LaunchArg::Scalar(Scalar::U64(nanos)),
             ];
             let launch = dml_core::Launch::new(&(0..1), &shape, &arguments);
-            launcher.launch(&if is_independent { launch.independent() } else { launch }, &mut grants).unwrap()
+            let launch = if independent[sets as usize] { launch.independent() } else { launch };
+            if is_other && sets == 1 {
+                let args = [
+                    KernelArg::Block(&block),
+                    KernelArg::Scalar(Scalar::U32(1)),
+                    KernelArg::Scalar(Scalar::U64(nanos)),
+                ];
+                // SAFETY: as above.
+                return unsafe { kernel.launch_beside(&args, Launch::line(0, 1, 1)) }.unwrap();
+            }
+            launcher.launch(&launch, &mut grants).unwrap()
         });
         for fence in fences {
             assert_eq!(fence.wait(), Ok(0));
@@ -496,11 +509,13 @@ fn independent_launches_run_at_once_and_others_in_their_order() {
         let grants = platform.acquire(platform.host().unwrap()).read(&buffer).wait().unwrap();
         words(&grants.read_bytes(&buffer).unwrap())
     };
-    // On three streams in turn.
+    // On three streams in turn. Of the same grants no two run at once.
     for _ in 0..4 {
-        assert_eq!(met(true, 5_000_000_000), [1, 1]);
+        assert_eq!(met([true, true], true, 5_000_000_000), [1, 1]);
+        for independent in [[true, true], [true, false], [false, true], [false, false]] {
+            assert_eq!(met(independent, false, 50_000_000), [1, 0], "{independent:?}");
+        }
     }
-    assert_eq!(met(false, 100_000_000), [1, 0]);
 }
 
 #[test]

@@ -181,7 +181,7 @@ impl Lineup {
             });
         }
         let selection = setup.knowledge.decide(kernel.name(), items, &candidates);
-        let Selection { members, estimates, latencies, mut reasons, opens } = selection;
+        let Selection { members, estimates, by_twins, latencies, mut reasons, opens } = selection;
         debug_assert!(members.iter().zip(&reasons).all(|(member, reason)| *member == reason.is_none()));
         let rivals = rivals(&candidates, &members, &estimates, opens);
         let others = members.iter().filter(|member| **member).count() - rivals.len();
@@ -194,13 +194,38 @@ impl Lineup {
             Prior::measured(estimate.rate, Duration::try_from_secs_f64(launch).unwrap_or_default())
         };
         let launches = latencies.iter().zip(&hauls).map(|(&latency, haul)| haul.launch(latency));
-        let priors = estimates.into_iter().zip(launches).zip(given);
-        let priors = priors
-            .map(|((estimate, launch), given)| estimate.map(|known| measured(known, launch)).or(given))
-            .collect();
+        let known =
+            estimates.into_iter().zip(launches).zip(&by_twins).map(|((estimate, launch), by_twin)| {
+                // What a twin has shown is what to expect, and no more.
+                let prior = |known: Estimate| {
+                    if *by_twin { Prior::of_power(known.rate) } else { measured(known, launch) }
+                };
+                estimate.map(prior)
+            });
+        let priors: Vec<Option<Prior>> = known.zip(given).map(|(known, given)| known.or(given)).collect();
         let on_host = bytes.iter().sum::<u64>() as f64 / MOST_BYTES_PER_SECOND;
         let hauled = hauls.iter().map(|haul| haul.inward.max(haul.outward)).fold(0.0, f64::max);
         let is_large = on_host > 2.0 * DEVICE_SETUP_SECONDS && hauled < on_host;
+        let models: Vec<Option<usize>> = candidates
+            .iter()
+            .zip(&reasons)
+            .filter(|(_, reason)| reason.is_none())
+            .map(|(candidate, _)| candidate.model)
+            .collect();
+        let are_twins = models.len() > 1 && models.iter().all(|model| model.is_some() && *model == models[0]);
+        let opens = if are_twins {
+            // Whoever is known begins, for those of which only that is known. The powers that were given count where nothing is.
+            let is_known = |&index: &usize| reasons[index].is_none() && !by_twins[index];
+            let known = || (0..devices.len()).find(is_known);
+            let is_any_by_twin =
+                reasons.iter().zip(&by_twins).any(|(reason, by_twin)| reason.is_none() && *by_twin);
+            match opens {
+                None => known().filter(|&first| is_any_by_twin && !hauls[first].is_host),
+                Some(first) => Some(first).filter(|&first| hauls[first].is_host || setup.powers.is_none()),
+            }
+        } else {
+            opens
+        };
         // Nobody but a host opens for others than its twins.
         let is_twins = opens.is_some_and(|first| !hauls[first].is_host);
         let is_large = is_large && rival.is_none() && !is_twins;
@@ -228,13 +253,6 @@ impl Lineup {
         let twins = tries
             .map_or(Vec::new(), |tries| (0..devices.len()).filter(|&index| is_twin(tries, index)).collect());
         let twins = twins.into_iter().map(UnitId).collect();
-        let models: Vec<Option<usize>> = candidates
-            .iter()
-            .zip(&reasons)
-            .filter(|(_, reason)| reason.is_none())
-            .map(|(candidate, _)| candidate.model)
-            .collect();
-        let are_twins = models.len() > 1 && models.iter().all(|model| model.is_some() && *model == models[0]);
         Ok(Self {
             devices,
             names,
@@ -341,6 +359,7 @@ impl Lineup {
         let has_own_memory = |first: &usize| !self.hauls[*first].is_host;
         let begins_all = || members().next().filter(has_own_memory).filter(|_| self.are_twins && are_known());
         let opening = self.opens.or_else(begins_all).map(|first| {
+            let is_host = self.hauls[first].is_host;
             let others = members().filter(|&index| index != first && self.rival != Some(index));
             let others = others.map(|index| (UnitId(index), freight(index))).collect();
             let rival = self.rival.map(|index| (UnitId(index), self.hauls[index].compared(items)));
@@ -348,8 +367,8 @@ impl Lineup {
                 first: UnitId(first),
                 others,
                 at_once: self.is_large || self.opens.is_none(),
-                threads: self.threads,
-                packages: (!self.hauls[first].is_host).then(|| match self.opens {
+                threads: if is_host { self.threads } else { 1 },
+                packages: (!is_host).then(|| match self.opens {
                     Some(_) => self.pieces(first, items),
                     None => self.shared_pieces(first, items, members().count() as u64),
                 }),
@@ -399,11 +418,17 @@ impl Lineup {
     }
 }
 
-/// The first of the devices that are of one model with this one, if there are several.
+/// The first of the devices that are of one model with this one, if there are several. Of hardware that several of them are nobody knows what is left
+/// for each.
 fn first_twin(platform: &Platform, devices: &[DeviceId], device: DeviceId) -> Option<usize> {
     let desc = |device: DeviceId| &platform.devices()[usize::from(device.0)];
-    let is_twin = |other: DeviceId| desc(other).is_twin_of(desc(device));
-    let has_twin = devices.iter().any(|&other| is_twin(other));
+    let is_shared = |device: DeviceId| {
+        let hardware = desc(device).hardware.as_ref();
+        hardware.is_some()
+            && devices.iter().any(|&other| other != device && desc(other).hardware.as_ref() == hardware)
+    };
+    let is_twin = |other: DeviceId| desc(other).is_twin_of(desc(device)) && !is_shared(other);
+    let has_twin = !is_shared(device) && devices.iter().any(|&other| is_twin(other));
     devices.iter().position(|&other| other == device || is_twin(other)).filter(|_| has_twin)
 }
 
@@ -624,6 +649,24 @@ mod tests {
         assert_eq!(first(&[0, 1, 2, 3, 4]), [Some(0), None, Some(0), None, Some(0)]);
         assert_eq!(first(&[1, 4, 2]), [None, Some(1), Some(1)]);
         assert_eq!(first(&[1, 2, 3]), [None; 3], "its twin takes no part");
+    }
+
+    #[test]
+    fn one_piece_of_hardware_by_two_frameworks_is_nobodys_twin() {
+        for order in [[0, 1, 2, 3], [1, 0, 3, 2], [1, 2, 3, 0]] {
+            let all = [("cuda:1", "pci 2"), ("cuda:0", "pci 1"), ("opencl:0", "pci 1"), ("cuda:2", "pci 3")];
+            let mut builder = Platform::builder();
+            for (name, hardware) in order.map(|index: usize| all[index]) {
+                let desc = DeviceDesc::new(name, DeviceKind::Gpu).with_model("one").with_hardware(hardware);
+                builder.add_device(desc);
+            }
+            let platform = builder.build().unwrap();
+            let devices = [0, 1, 2, 3].map(DeviceId);
+            let models = devices.map(|device| first_twin(&platform, &devices, device));
+            for (index, model) in order.into_iter().zip(models) {
+                assert_eq!(model.is_some(), [0, 3].contains(&index), "{order:?}: {models:?}");
+            }
+        }
     }
 
     /// Who may be called up later is not tried by being there.

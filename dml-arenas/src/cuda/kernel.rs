@@ -465,13 +465,14 @@ impl CudaKernel {
     /// the arguments do not fit, or the kernel is not told its items and these do not begin at zero; otherwise the
     /// driver's error.
     pub unsafe fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
+        self.session.await_beside()?;
         // SAFETY: as the caller answers for.
         unsafe { self.launch_on(Way::Kernels, args, launch) }
     }
 
     /// As [`launch`](Self::launch), but the kernel may run beside those that were launched before it: on one of a few streams, in turn. Of a
-    /// device whose units one kernel does not fill, at its end above all, others have the rest. Nothing that it reads or writes is
-    /// written by one of them that has not ended.
+    /// device whose units one kernel does not fill, at its end above all, others have the rest. Of those that have not ended none writes
+    /// what it reads or writes, and none reads what it writes. Kernels and copies that are launched after it without this run after it.
     ///
     /// # Safety
     /// As [`launch`](Self::launch).
@@ -484,7 +485,7 @@ impl CudaKernel {
         launch: Launch,
     ) -> Result<Fence, TransferError> {
         // SAFETY: as the caller answers for.
-        unsafe { self.launch_on(self.session.next_kernels(), args, launch) }
+        self.session.beside(|way| unsafe { self.launch_on(way, args, launch) })
     }
 
     unsafe fn launch_on(

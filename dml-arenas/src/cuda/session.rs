@@ -87,8 +87,11 @@ pub(super) struct Session {
     pub(super) found: Found,
     context: Raw<CUcontext>,
     lanes: [Arc<Lane>; 6],
-    /// How many kernels were launched that may run beside others.
+    /// Whose turn it is among the streams of kernels.
+    turn: AtomicUsize,
+    /// How many kernels were launched that may run beside others, and how many of them the kernels' stream waits for.
     beside: AtomicUsize,
+    awaited: AtomicUsize,
     aside: Raw<CUstream>,
     pool: Option<Raw<CUmemoryPool>>,
     idle: Mutex<Idle>,
@@ -211,7 +214,9 @@ impl Session {
             found: found.clone(),
             context: Raw(context),
             lanes: lanes.map(Lane::new),
+            turn: AtomicUsize::new(0),
             beside: AtomicUsize::new(0),
+            awaited: AtomicUsize::new(0),
             aside,
             pool,
             // Without a pool, whoever else needs memory has it from the driver alone.
@@ -227,10 +232,13 @@ impl Session {
         &self.lanes[way as usize]
     }
 
-    /// The way of a kernel that may run beside others: each one in turn.
-    pub(super) fn next_kernels(&self) -> Way {
-        // The count orders no other access.
-        KERNELS[self.beside.fetch_add(1, Ordering::Relaxed) % KERNELS.len()]
+    /// Launches a kernel that may run beside others, on each stream of kernels in turn.
+    pub(super) fn beside<T>(&self, launch: impl FnOnce(Way) -> T) -> T {
+        // The counts order no other access.
+        let launched = launch(KERNELS[self.turn.fetch_add(1, Ordering::Relaxed) % KERNELS.len()]);
+        // Not before: whoever waits for so many is to find them in their streams.
+        self.beside.fetch_add(1, Ordering::Release);
+        launched
     }
 
     /// Makes the context current on this thread.
@@ -474,25 +482,30 @@ impl Session {
         check("cuCtxSynchronize", unsafe { cuCtxSynchronize() }).map_err(|failure| self.failed(failure))
     }
 
+    /// Has the kernels' stream wait for those that were launched beside it so far.
+    pub(super) fn await_beside(self: &Arc<Self>) -> Result<(), TransferError> {
+        // Whoever launched under the same grants did so before. What others launch meanwhile is awaited once more.
+        let launched = self.beside.load(Ordering::Acquire);
+        if self.awaited.load(Ordering::Relaxed) == launched {
+            return Ok(());
+        }
+        let _entered = self.enter()?;
+        let [kernels, beside @ ..] = KERNELS;
+        let waits = beside.into_iter().try_for_each(|way| {
+            let event = self.recorded_on(way)?;
+            // SAFETY: a recorded event, and a live stream of its context. What waits for it has been told when it is recorded again.
+            check(WAIT, unsafe { cuStreamWaitEvent(self.lane(kernels).stream(), event.raw(), 0) })
+        });
+        waits.map_err(|failure| self.failed(failure))?;
+        self.awaited.store(launched, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Returns a fence for the end of all kernels so far.
     pub(super) fn tail(self: &Arc<Self>) -> Result<Fence, TransferError> {
-        let events = {
-            let _entered = self.enter()?;
-            let [_, beside @ ..] = KERNELS;
-            let recorded = beside.map(|way| self.recorded_on(way));
-            recorded.into_iter().collect::<Result<Vec<_>, _>>().map_err(|failure| self.failed(failure))?
-        };
-        let waits: Vec<_> = events.iter().map(Event::raw).collect();
-        let wait = |stream| {
-            // SAFETY: live events that `keep` keeps, and a live stream of their context.
-            let waited = waits.iter().map(|event| unsafe { cuStreamWaitEvent(stream, *event, 0) });
-            waited
-                .into_iter()
-                .find(|waited| *waited != CUresult::CUDA_SUCCESS)
-                .unwrap_or(CUresult::CUDA_SUCCESS)
-        };
-        // SAFETY: nothing is enqueued but waiting for events, which `keep` keeps.
-        unsafe { self.command((Way::Kernels, WAIT), 0, events, wait) }
+        self.await_beside()?;
+        // SAFETY: nothing is enqueued but the event.
+        unsafe { self.command((Way::Kernels, RECORD), 0, (), |_| CUresult::CUDA_SUCCESS) }
     }
 
     /// Returns an event that is recorded on a stream of the current context.

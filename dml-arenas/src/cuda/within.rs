@@ -31,6 +31,7 @@ impl CudaKernel {
         if commands.is_empty() {
             return Ok(Fence::done(0));
         }
+        session.await_beside()?;
         let keep: Vec<BlockRef> =
             parts.iter().flat_map(|(from, to, _)| [(*from).clone(), (*to).clone()]).collect();
         let bytes = commands.iter().map(|(_, _, bytes)| bytes).sum();

@@ -56,6 +56,7 @@ impl Launcher for CudaLauncher {
     }
 
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
+        let is_beside = grants.launches_first() && launch.is_independent;
         let mut args = Vec::with_capacity(launch.arguments.len());
         for (index, argument) in launch.arguments.iter().enumerate() {
             args.push(match argument {
@@ -77,7 +78,7 @@ impl Launcher for CudaLauncher {
         let to_launch = crate::cuda::Launch { offset, items, local: shape.local() };
         // SAFETY: whoever made the launcher answers for what the kernel touches (1 of `new`).
         let launched = unsafe {
-            if launch.is_independent {
+            if is_beside {
                 self.kernel.launch_beside(&args, to_launch)
             } else {
                 self.kernel.launch(&args, to_launch)

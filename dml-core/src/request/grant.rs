@@ -217,11 +217,19 @@ pub struct Grants {
     grants: Vec<Grant>,
     /// The items in the order of the request.
     items: SmallVec<[Item; 3]>,
+    /// Whether a launcher said that it launches.
+    has_launched: bool,
 }
 
 impl Grants {
     pub(crate) fn new(grants: Vec<Grant>, items: SmallVec<[Item; 3]>) -> Self {
-        Self { grants, items }
+        Self { grants, items, has_launched: false }
+    }
+
+    /// Says that something is launched under these grants, and returns whether it is the first launch. A later one may depend on it, so no
+    /// other may run beside those before it, see [`Launch::is_independent`](crate::Launch::is_independent).
+    pub fn launches_first(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_launched, true)
     }
 
     fn place(&self, buffer: &RawBuffer) -> Result<usize, ViewError> {

@@ -203,8 +203,8 @@ pub struct Launch<'a> {
     pub shape: &'a ItemShape,
     /// The arguments, in the order of the kernel's signature.
     pub arguments: &'a [LaunchArg],
-    /// Whether it may run beside the launches before it: none of those that have not ended belongs to the same grants. Otherwise
-    /// launches of the same grants run in their order.
+    /// Whether it may run beside the launches before it. Launches under the same grants run in their order all the same: a launcher that
+    /// makes use of this asks [`Grants::launches_first`].
     pub is_independent: bool,
 }
 
@@ -303,7 +303,8 @@ pub trait Launcher: Send + Sync {
     /// Starts the kernel on granted buffers. The grants have the arguments' ranges as items, in the order of the arguments.
     /// Further items may follow.
     ///
-    /// Launches under the same grants run in their order. One that is [independent](Launch::is_independent) may run beside those before it, and need not.
+    /// Launches under the same grants run in their order. The first one, if it is [independent](Launch::is_independent), may run beside those of
+    /// other grants, and need not.
     ///
     /// # Errors
     /// [`LaunchError`], which says whether anything may have been written.

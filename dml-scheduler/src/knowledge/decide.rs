@@ -67,6 +67,8 @@ pub(crate) struct Selection {
     pub(crate) members: Members,
     /// What is known of each device.
     pub(crate) estimates: Vec<Option<Estimate>>,
+    /// Whether what is known of a device is what a twin has shown.
+    pub(crate) by_twins: Vec<bool>,
     /// The seconds that each device takes for any package, as far as that is known; else 0.
     pub(crate) latencies: Vec<f64>,
     /// Why each device is left out; `None` for members.
@@ -198,7 +200,11 @@ impl Knowledge {
             notes(candidate).and_then(|notes| notes.latency.least()).unwrap_or_default()
         };
         let latencies = candidates.iter().map(latency).collect();
-        Selection { members, estimates, latencies, reasons, opens }
+        let is_by_twin = |candidate: &Candidate<'_>| {
+            book.notes(kernel, items, candidate.name).is_none() && notes(candidate).is_some()
+        };
+        let by_twins = candidates.iter().map(is_by_twin).collect();
+        Selection { members, estimates, by_twins, latencies, reasons, opens }
     }
 }
 

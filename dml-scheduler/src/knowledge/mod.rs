@@ -209,6 +209,28 @@ pub(crate) fn name_of(platform: &Platform, device: DeviceId, is_in_place: bool) 
     format!("{}*{}{place}", desc.name, desc.units)
 }
 
+/// The items per second of the best package, without the seconds that a package costs besides its items. Those that end soon after
+/// another were computed beside it, so they count as one with it.
+fn peak<'a>(packages: impl Iterator<Item = &'a PackageRecord>, cost: f64) -> f64 {
+    let mut records: Vec<&PackageRecord> = packages.collect();
+    records.sort_by_key(|record| record.computed);
+    let net = |items: f64, seconds: f64| items / (seconds - cost).max(seconds * LEAST_NET);
+    let (mut items, mut seconds, mut best) = (0.0, 0.0, 0.0_f64);
+    let mut before = Duration::ZERO;
+    for record in records {
+        let own = record.computed.saturating_sub(record.begun.max(before)).as_secs_f64();
+        before = record.computed;
+        if seconds > cost && own > cost / 2.0 {
+            best = best.max(net(items, seconds));
+            (items, seconds) = (0.0, 0.0);
+        }
+        items += record.package.items() as f64;
+        seconds += own;
+    }
+    // What is left may be the end of the run and little else.
+    if seconds > cost || best == 0.0 { best.max(net(items, seconds)) } else { best }
+}
+
 /// What a device takes for any package, by those that it computed in a run, one after the other; 0 where these do not say so.
 fn latency<'a>(packages: impl Iterator<Item = &'a PackageRecord>) -> f64 {
     let mut records: Vec<&PackageRecord> = packages.collect();
@@ -331,11 +353,7 @@ impl Knowledge {
             notes.rate.add(done as f64 / took.as_secs_f64());
             let is_host = platform.host().is_some_and(|host| platform.home(host) == platform.home(device));
             let cost = if is_host { HOST_PACKAGE_SECONDS } else { DEVICE_PACKAGE_SECONDS };
-            let net = |record: &PackageRecord| {
-                let seconds = record.computed.saturating_sub(record.begun).as_secs_f64();
-                record.package.items() as f64 / (seconds - cost).max(seconds * LEAST_NET)
-            };
-            notes.peak.add(turns().map(net).fold(0.0, f64::max));
+            notes.peak.add(peak(turns(), cost));
             notes.setup.add((begun + end.saturating_sub(computed)).as_secs_f64());
             // Of cores it would be a chance: they compute one item after the other.
             if platform.devices()[usize::from(device.0)].kind == DeviceKind::Gpu {

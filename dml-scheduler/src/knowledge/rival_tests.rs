@@ -360,3 +360,32 @@ fn whoever_was_chosen_and_got_nothing_was_tried() {
     assert_eq!(sets(&[]), [alone]);
     assert_eq!(sets(&devices[..1]), [alone]);
 }
+
+/// Packages beside each other end one soon after the other. Together they show how fast the device is.
+#[test]
+fn the_best_package_is_no_end_of_one_beside_another() {
+    let of = |packages: &[(u64, u64, u64)]| {
+        let records: Vec<PackageRecord> = packages
+            .iter()
+            .map(|&(items, begun, computed)| {
+                let mut record = record(DeviceId(0), 0..items, 0, 0);
+                (record.begun, record.computed) =
+                    (Duration::from_micros(begun), Duration::from_micros(computed));
+                record
+            })
+            .collect();
+        (peak(records.iter(), 100e-6) / 1e6 * 1000.0).round() / 1000.0
+    };
+    // 1000 items in 1100 us, 100 of which every package costs.
+    assert_eq!(of(&[(1000, 0, 1100)]), 1.0);
+    assert_eq!(of(&[(1000, 0, 1100), (1000, 0, 1103), (1000, 0, 1106)]), 2.982, "3000 in 1006");
+    assert_eq!(of(&[(1000, 0, 1106), (1000, 0, 1100), (1000, 0, 1103)]), 2.982, "in any order");
+    // The better one of two that are apart.
+    assert_eq!(of(&[(1000, 0, 1100), (4000, 1100, 2200)]), 4.0);
+    assert_eq!(of(&[(4000, 0, 1100), (1000, 1100, 2200)]), 4.0);
+    // A short last one says nothing beside others.
+    assert_eq!(of(&[(1000, 0, 1100), (4000, 1100, 2200), (100, 2300, 2360)]), 4.0);
+    // Nothing but short ones: a fiftieth of the time is computing at least.
+    assert_eq!(of(&[(10, 0, 20), (10, 20, 40)]), 25.0);
+    assert_eq!(of(&[]), 0.0);
+}

@@ -649,6 +649,7 @@ impl Policy for Opening {
     fn ended(&mut self, computed: &Computed) {
         self.travelling.depart(computed);
         self.learn(computed);
+        self.inner.ended(computed);
     }
 
     fn computed(&mut self, computed: &Computed) {
@@ -726,8 +727,11 @@ impl Policy for Opening {
         let seconds = computed.ended.saturating_sub(computed.begun).as_secs_f64();
         if seconds > 0.0 && computed.items > 0 {
             // Its inputs came before, and its results go later.
-            let rate = (computed.items as f64 / seconds).min(1.0 / self.per_item(unit));
-            for unit in std::iter::once(unit).chain(std::mem::take(&mut self.twins)) {
+            let rate_of = |unit: UnitId| (computed.items as f64 / seconds).min(1.0 / self.per_item(unit));
+            let rate = rate_of(unit);
+            let tried: Vec<(UnitId, f64)> =
+                std::iter::once(&unit).chain(&self.twins).map(|unit| (*unit, rate_of(*unit))).collect();
+            for (unit, rate) in tried {
                 let pace = self.pace_mut(unit);
                 (pace.rate, pace.best) = (Some(rate), rate);
                 (pace.last, pace.most, pace.packages) = (Some((computed.items, seconds)), computed.items, 1);

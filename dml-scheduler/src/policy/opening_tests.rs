@@ -684,3 +684,24 @@ fn the_last_unit_that_is_left_takes_a_third_at_a_time_while_nobody_knows_how_fas
         "what takes longer than a millisecond says more than a launch"
     );
 }
+
+#[test]
+fn what_several_do_is_told_of_the_end_of_a_package_before_its_results_arrive() {
+    let priors = [Some(crate::policy::Prior::measured(1e6, Duration::ZERO)); 2];
+    let inner = || Calibrated::new(1000, 1, &priors).unwrap().overlapping([HOST]);
+    let next = |policy: &mut dyn Policy| {
+        for (place, items) in [400, 20].into_iter().enumerate() {
+            policy.handed(&Package::new(0..items, HOST, place as u64), Duration::ZERO);
+        }
+        for items in [400, 20] {
+            let (package, micro) = (Package::new(0..items, HOST, 0), Duration::from_micros(1));
+            policy.ended(&Computed::new(&package, Duration::ZERO, Duration::ZERO, micro, micro));
+        }
+    };
+    let (mut alone, freight) = (inner(), Freight { setup: 1e-4, per_item: 1e-9 });
+    let mut opening = Opening::new(inner(), 1000, HOST, vec![(OTHER, freight)]).at_once();
+    next(&mut alone);
+    next(&mut opening);
+    assert!(alone.next(HOST, 580).is_some());
+    assert_eq!(opening.inner.next(HOST, 580), alone.next(HOST, 580));
+}

@@ -322,6 +322,24 @@ fn a_twin_of_the_one_that_was_tried_has_its_rate_and_joins() {
     assert!(share > WORK / 24, "{share}");
 }
 
+/// But nobody is faster than its own data moves.
+#[test]
+fn a_twin_whose_data_moves_slowly_is_no_faster_than_that() {
+    let far = Freight { setup: 1e-5, per_item: 1.3e-9 };
+    let share = |freight| {
+        let inner = Calibrated::new(WORK, 1, &[None; 3]).unwrap();
+        let policy = Opening::new(inner, WORK, HOST, vec![(GPU, NEAR), (SLOW, freight)]);
+        let mut policy = policy.tries(later(WORK / 2)).twins(vec![SLOW]);
+        let items = handed(&mut policy, WORK, 0);
+        policy.try_out(micros(50));
+        computed(&mut policy, items, 0..60);
+        tried(&mut policy, WORK / 2, 60..560);
+        policy.next(SLOW, WORK / 2).expect("it gets some")
+    };
+    // A thousand items move in 1.3 us, and are computed in 0.95.
+    assert!(share(far) * 10 < share(NEAR) * 9, "{} and {}", share(far), share(NEAR));
+}
+
 /// Nobody begins for nothing, but whoever was to begin does where work comes back.
 #[test]
 fn nobody_is_called_up_when_nothing_is_left() {

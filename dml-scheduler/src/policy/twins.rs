@@ -7,7 +7,8 @@
 //! ```
 //! A device that computes alone has a few packages in any case, so that its transfers overlap with computing. The first of them that ends
 //! shows how fast it is, and with that how fast its twins are. So a run that is too short for two is that of one, and costs no more. The
-//! packages stay as long as they are: nobody knows yet whether shorter ones would take less time.
+//! packages stay as long as they are: nobody knows yet whether shorter ones would take less time. Only the first package of a unit that was
+//! called up is short: somebody else may use the device, and then it is as fast as it is said to be no more.
 
 use super::travelling::Travelling;
 use super::{Computed, Freight, Policy};
@@ -18,26 +19,48 @@ use std::time::Duration;
 /// the first to its launch.
 const AHEAD: u64 = 2;
 
+/// How many times as long as all others need for what is left a unit may take for its next package: rates are those of other items.
+const LATE: f64 = 1.2;
+/// The part of all items that the first package of a unit that was called up has at most.
+const FIRST: u64 = 16;
+
 /// Equal packages, at first for one of several units that are as fast as each other.
 #[derive(Debug, Clone)]
 pub(crate) struct Twins {
     first: UnitId,
     /// The units that take part.
     members: Vec<UnitId>,
-    /// The items of a package.
+    /// Those of them that have computed a package, or of which it is known that they are as fast as the others.
+    proven: Vec<UnitId>,
+    /// The items of a package, and of the first one of a unit that was called up.
     piece: u64,
+    short: u64,
     /// The units that could join, until it is decided that they do.
     others: Vec<(UnitId, Freight)>,
     /// The unassigned items, as of the last package handed out.
     remaining: u64,
-    /// The packages that each unit has and has not computed.
-    in_flight: Vec<u64>,
+    units: Vec<Unit>,
     travelling: Travelling,
-    /// What the first unit has computed, in items and seconds, and until when.
-    computed: (f64, f64),
-    ended: Duration,
     /// The units that are called up, and were not yet told.
     called: Vec<UnitId>,
+}
+
+/// What a unit has done so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Unit {
+    /// The packages that it has and has not computed.
+    in_flight: u64,
+    /// What it has computed, in items and seconds, and until when.
+    items: f64,
+    seconds: f64,
+    ended: Duration,
+}
+
+impl Unit {
+    /// Items per second, if it has computed anything in any time.
+    fn rate(&self) -> Option<f64> {
+        (self.items > 0.0 && self.seconds > 0.0).then(|| self.items / self.seconds)
+    }
 }
 
 impl Twins {
@@ -46,13 +69,13 @@ impl Twins {
         Self {
             first,
             members: vec![first],
+            proven: vec![first],
             piece: work.div_ceil(pieces.max(1)),
+            short: work.div_ceil(pieces.max(FIRST)),
             others,
             remaining: work,
-            in_flight: Vec::new(),
+            units: Vec::new(),
             travelling: Travelling::default(),
-            computed: (0.0, 0.0),
-            ended: Duration::ZERO,
             called: Vec::new(),
         }
     }
@@ -61,34 +84,39 @@ impl Twins {
     #[must_use]
     pub(crate) fn at_once(mut self) -> Self {
         self.members.extend(self.others.drain(..).map(|(other, _)| other));
+        self.proven.clone_from(&self.members);
         self
     }
 
-    fn in_flight(&mut self, unit: UnitId) -> &mut u64 {
-        if unit.0 >= self.in_flight.len() {
-            self.in_flight.resize(unit.0 + 1, 0);
+    fn unit_mut(&mut self, unit: UnitId) -> &mut Unit {
+        if unit.0 >= self.units.len() {
+            self.units.resize(unit.0 + 1, Unit::default());
         }
-        &mut self.in_flight[unit.0]
+        &mut self.units[unit.0]
+    }
+
+    fn unit(&self, unit: UnitId) -> Unit {
+        self.units.get(unit.0).copied().unwrap_or_default()
     }
 
     fn leaves(&mut self, unit: UnitId) {
-        let in_flight = self.in_flight(unit);
-        *in_flight = in_flight.saturating_sub(1);
+        let unit = self.unit_mut(unit);
+        unit.in_flight = unit.in_flight.saturating_sub(1);
     }
 
     /// Learns that a package was computed.
     fn learn(&mut self, computed: &Computed) {
         self.leaves(computed.unit);
-        if computed.unit != self.first || self.others.is_empty() {
-            return;
+        if !self.proven.contains(&computed.unit) {
+            self.proven.push(computed.unit);
         }
-        let began = computed.begun.max(self.ended);
-        self.ended = self.ended.max(computed.ended);
-        self.computed.0 += computed.items as f64;
-        self.computed.1 += computed.ended.saturating_sub(began).as_secs_f64();
-        let (items, seconds) = self.computed;
-        if items > 0.0 && seconds > 0.0 {
-            self.decide(items / seconds);
+        let unit = self.unit_mut(computed.unit);
+        let began = computed.begun.max(unit.ended);
+        unit.ended = unit.ended.max(computed.ended);
+        unit.items += computed.items as f64;
+        unit.seconds += computed.ended.saturating_sub(began).as_secs_f64();
+        if let Some(rate) = unit.rate().filter(|_| computed.unit == self.first) {
+            self.decide(rate);
         }
     }
 
@@ -97,11 +125,22 @@ impl Twins {
         self.called.push(unit);
     }
 
-    /// Returns whether there would be nothing for somebody who has nothing to do, if a unit took another package ahead.
-    fn is_short(&mut self, remaining: u64) -> bool {
-        let idle =
-            (0..self.members.len()).filter(|&member| *self.in_flight(self.members[member]) == 0).count();
-        remaining <= self.piece.saturating_mul(idle as u64)
+    /// Returns whether there would be nothing for somebody who has nothing to do, or will soon, if a unit took another package ahead.
+    fn is_short(&self, remaining: u64) -> bool {
+        let waits = |member: &&UnitId| self.unit(**member).in_flight == 0 || !self.proven.contains(member);
+        remaining <= self.piece.saturating_mul(self.members.iter().filter(waits).count() as u64)
+    }
+
+    /// Returns whether all would be done before a unit that is not the fastest is done with another package.
+    fn comes_too_late(&self, unit: UnitId, remaining: u64) -> bool {
+        let rates = || self.members.iter().filter_map(|member| self.unit(*member).rate());
+        let Some(rate) = self.unit(unit).rate().filter(|own| rates().any(|rate| rate > *own)) else {
+            return false;
+        };
+        let packages: u64 = self.members.iter().map(|member| self.unit(*member).in_flight).sum();
+        let all = (remaining as f64 + packages as f64 * self.piece as f64) / rates().sum::<f64>();
+        let own = (self.unit(unit).in_flight + 1) as f64 * self.piece as f64 / rate;
+        own > all * LATE
     }
 
     /// Calls those up for whom the rest is long enough, where the first unit computes so many items per second.
@@ -120,14 +159,20 @@ impl Twins {
 impl Policy for Twins {
     fn next(&mut self, unit: UnitId, remaining: u64) -> Option<u64> {
         self.remaining = remaining;
-        let ahead = *self.in_flight(unit);
-        let gets = self.members.contains(&unit) && (ahead == 0 || ahead < AHEAD && !self.is_short(remaining));
-        gets.then_some(self.piece)
+        if !self.members.contains(&unit) {
+            return None;
+        }
+        let ahead = self.unit(unit).in_flight;
+        if !self.proven.contains(&unit) {
+            return (ahead == 0).then_some(self.short);
+        }
+        let gets = ahead == 0 || ahead < AHEAD && !self.is_short(remaining);
+        (gets && !self.comes_too_late(unit, remaining)).then_some(self.piece)
     }
 
     fn handed(&mut self, package: &Package, _: Duration) {
         self.remaining = self.remaining.saturating_sub(package.items());
-        *self.in_flight(package.unit()) += 1;
+        self.unit_mut(package.unit()).in_flight += 1;
     }
 
     fn ended(&mut self, computed: &Computed) {

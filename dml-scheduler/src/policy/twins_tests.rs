@@ -57,11 +57,31 @@ fn where_the_rest_is_long_the_twin_is_called_up_and_both_get_equal_packages() {
     policy.ended(&computed(&package, 0..1000));
     assert_eq!(policy.call_up(), [SECOND]);
     assert_eq!(policy.call_up(), [], "once");
-    assert_eq!(handed(&mut policy, SECOND, 800).map(|package| package.items()), Some(100));
-    assert_eq!(handed(&mut policy, FIRST, 700).map(|package| package.items()), Some(100));
+    let short = handed(&mut policy, SECOND, 800).unwrap();
+    assert_eq!(short.items(), 63, "a sixteenth");
+    assert_eq!(handed(&mut policy, SECOND, 737), None, "nobody knows how fast it is");
+    assert_eq!(handed(&mut policy, FIRST, 737).map(|package| package.items()), Some(100));
     // The results of the first package arrive. Everybody knew that it was computed.
     policy.computed(&computed(&package, 0..1000));
-    assert_eq!(handed(&mut policy, FIRST, 600), None);
+    assert_eq!(handed(&mut policy, FIRST, 637), None);
+    policy.computed(&computed(&short, 1000..1063));
+    assert_eq!(handed(&mut policy, SECOND, 637).map(|package| package.items()), Some(100));
+    assert_eq!(handed(&mut policy, SECOND, 537).map(|package| package.items()), Some(100));
+    assert_eq!(handed(&mut policy, SECOND, 437), None);
+}
+
+/// Until it is known how fast a unit is, the next package is kept for it. But nobody waits for that.
+#[test]
+fn a_package_is_kept_for_who_has_a_short_one() {
+    let mut policy = twins();
+    let package = handed(&mut policy, FIRST, 1000).unwrap();
+    let second = handed(&mut policy, FIRST, 900).unwrap();
+    policy.computed(&computed(&package, 0..1000));
+    assert_eq!(policy.call_up(), [SECOND]);
+    handed(&mut policy, SECOND, 163).unwrap();
+    assert_eq!(handed(&mut policy, FIRST, 100), None);
+    policy.computed(&computed(&second, 1000..2000));
+    assert!(handed(&mut policy, FIRST, 100).is_some(), "it has nothing else to do");
 }
 
 /// Whoever has nothing to do gets what is left, before another one has two packages.
@@ -100,6 +120,37 @@ fn the_time_of_two_packages_is_counted_once() {
     handed(&mut policy, FIRST, 800).unwrap();
     policy.computed(&computed(&second, 0..34));
     assert_eq!(policy.call_up(), [], "700 items take 119 us, and not 178");
+}
+
+/// What is computed is not under way any more. When it comes back that changes nothing.
+#[test]
+fn a_package_that_comes_back_after_its_end_makes_no_room() {
+    let mut policy = twins();
+    let first = handed(&mut policy, FIRST, 1000).unwrap();
+    handed(&mut policy, FIRST, 900).unwrap();
+    policy.ended(&computed(&first, 0..1));
+    handed(&mut policy, FIRST, 800).unwrap();
+    policy.given_back(&first);
+    assert_eq!(handed(&mut policy, FIRST, 800), None, "two are under way");
+}
+
+#[test]
+fn a_unit_that_would_be_late_leaves_the_rest_to_the_others() {
+    let mut policy = Twins::new((WORK, 10), FIRST, vec![(SECOND, NEAR)]).at_once();
+    let packages = [FIRST, SECOND].map(|unit| handed(&mut policy, unit, 1000).unwrap());
+    policy.computed(&computed(&packages[0], 0..100));
+    policy.computed(&computed(&packages[1], 0..1000));
+    // A hundred items take the second one 1 ms, and both 0.2 if the first one has most of them.
+    assert_eq!(policy.next(SECOND, 200), None);
+    assert_eq!(policy.next(SECOND, 1100), Some(100), "here they take both a millisecond");
+    assert_eq!(policy.next(FIRST, 100), Some(100), "the fastest never comes too late");
+    // It is not by much that it has to be slower.
+    let mut policy = Twins::new((WORK, 10), FIRST, vec![(SECOND, NEAR)]).at_once();
+    let packages = [FIRST, SECOND].map(|unit| handed(&mut policy, unit, 1000).unwrap());
+    policy.computed(&computed(&packages[0], 0..100));
+    policy.computed(&computed(&packages[1], 0..110));
+    handed(&mut policy, FIRST, 200).unwrap();
+    assert_eq!(policy.next(SECOND, 100), Some(100));
 }
 
 #[test]
