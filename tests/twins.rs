@@ -176,3 +176,28 @@ fn what_one_has_shown_is_expected_of_all() {
     let (_, page) = text.split_once("page 3 square\n").expect("of ten items");
     assert!(page.contains("\nset gpu:0*64 gpu:1*64 gpu:2*64 seconds "), "{text}");
 }
+
+/// Beside the host as well.
+#[test]
+fn what_a_twin_has_shown_is_not_trusted_beside_others() {
+    let machine = Machine::new(&["one", "one"], Duration::from_micros(20), None);
+    let (there, output) = (Platform::clone(&machine.platform), machine.target.clone());
+    let compute = move |package: &Package, grants: &mut Grants| -> Result<Fence, KernelError> {
+        std::thread::sleep(Duration::from_micros(20) * package.items() as u32);
+        let bytes = package.start() * 4..package.end() * 4;
+        let memory = there.arena(ArenaId(0)).downcast_ref::<Null>().expect("all are");
+        memory.write(grants, &output.raw().range(bytes), &squares(package.range()))?;
+        Ok(Fence::done(0))
+    };
+    let kernel = machine.kernel.clone().variant(CPU, compute);
+    let text = "dml knowledge 2\npage 11 square\ndevice cpu*1 rate 5e4 peak 5e4 setup 1e-4\n\
+                device gpu:0*64 rate 4e4 peak 4e4 setup 1e-4\n";
+    let run = Coexecutor::new(&machine.platform).knowledge(&Knowledge::parse(text).unwrap());
+    let report = watched("a run", move || run.record_decisions().run(&kernel, ITEMS).unwrap()).join();
+    let text = report.decisions.unwrap().to_string();
+    let priors: Vec<&str> = text.lines().filter(|line| line.starts_with("prior ")).collect();
+    assert_eq!(
+        priors,
+        ["prior u0 measured 40000 25000", "prior u1 power 40000", "prior u2 measured 50000 0"]
+    );
+}

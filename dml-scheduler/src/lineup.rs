@@ -666,6 +666,14 @@ mod tests {
             for (index, model) in order.into_iter().zip(models) {
                 assert_eq!(model.is_some(), [0, 3].contains(&index), "{order:?}: {models:?}");
             }
+            // Without the last one nobody is left that the first could be of one model with.
+            let three: Vec<DeviceId> = devices
+                .into_iter()
+                .zip(order)
+                .filter(|(_, index)| *index < 3)
+                .map(|(device, _)| device)
+                .collect();
+            assert!(three.iter().all(|&device| first_twin(&platform, &three, device).is_none()), "{order:?}");
         }
     }
 
