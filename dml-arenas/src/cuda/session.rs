@@ -33,6 +33,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// The call that marks the end of a command.
 pub(super) const RECORD: &str = "cuEventRecord";
 const WAIT: &str = "cuStreamWaitEvent";
+/// [`RECORD`], of what was launched before: what is to be launched now has not begun.
+const RECORD_BEFORE: &str = "cuEventRecord before a launch";
 /// The part of the device's memory that is kept although no block needs it, by its pool and as idle memory: one of so many.
 const KEPT: u64 = 16;
 /// The most events that are kept for later commands.
@@ -512,7 +514,7 @@ impl Session {
     fn recorded_on(self: &Arc<Self>, way: Way) -> Result<Event, Failure> {
         let event = self.event()?;
         // SAFETY: an event that nobody uses, and a stream of its context.
-        check(RECORD, unsafe { cuEventRecord(event.raw(), self.lane(way).stream()) })?;
+        check(RECORD_BEFORE, unsafe { cuEventRecord(event.raw(), self.lane(way).stream()) })?;
         Ok(event)
     }
 }
