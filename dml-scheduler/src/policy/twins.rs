@@ -7,8 +7,8 @@
 //! ```
 //! A device that computes alone has a few packages in any case, so that its transfers overlap with computing. The first of them that ends
 //! shows how fast it is, and with that how fast its twins are. So a run that is too short for two is that of one, and costs no more. The
-//! packages stay as long as they are: nobody knows yet whether shorter ones would take less time. Only the first package of a unit that was
-//! called up is short: somebody else may use the device, and then it is as fast as it is said to be no more.
+//! packages stay as long as they are: nobody knows yet whether shorter ones would take less time. A unit that was called up has a short
+//! package first: if somebody else uses its device, it is slower than its twins.
 
 use super::travelling::Travelling;
 use super::{Computed, Freight, Policy};
@@ -50,7 +50,7 @@ pub(crate) struct Twins {
 struct Unit {
     /// The packages that it has and has not computed.
     in_flight: u64,
-    /// What it has computed, in items and seconds, and until when.
+    /// The items that it has computed, the seconds that these took, and when the last of them ended.
     items: f64,
     seconds: f64,
     ended: Duration,
