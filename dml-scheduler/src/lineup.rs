@@ -213,18 +213,19 @@ impl Lineup {
             .map(|(candidate, _)| candidate.model)
             .collect();
         let are_twins = models.len() > 1 && models.iter().all(|model| model.is_some() && *model == models[0]);
-        let opens = if are_twins {
-            // Whoever is known begins, for those of which only that is known. The powers that were given count where nothing is.
-            let is_known = |&index: &usize| reasons[index].is_none() && !by_twins[index];
-            let known = || (0..devices.len()).find(is_known);
-            let is_any_by_twin =
-                reasons.iter().zip(&by_twins).any(|(reason, by_twin)| reason.is_none() && *by_twin);
-            match opens {
-                None => known().filter(|&first| is_any_by_twin && !hauls[first].is_host),
-                Some(first) => Some(first).filter(|&first| hauls[first].is_host || setup.powers.is_none()),
+        let begins = |first: usize| {
+            // Powers that were given count where nothing is known.
+            !are_twins || hauls[first].is_host || setup.powers.is_none()
+        };
+        let is_by_twin = |&index: &usize| reasons[index].is_none() && by_twins[index];
+        let is_known = |&index: &usize| reasons[index].is_none() && !by_twins[index];
+        let opens = match opens {
+            Some(first) => Some(first).filter(|&first| begins(first)),
+            // Whoever is known begins, for those of which only that is known.
+            None if are_twins && (0..devices.len()).any(|index| is_by_twin(&index)) => {
+                (0..devices.len()).find(is_known).filter(|&first| !hauls[first].is_host)
             }
-        } else {
-            opens
+            None => None,
         };
         // Nobody but a host opens for others than its twins.
         let is_twins = opens.is_some_and(|first| !hauls[first].is_host);

@@ -157,6 +157,28 @@ fn who_was_never_compared_because_runs_are_short_is_tried_alone() {
 }
 
 /// Two devices that took turns in the first run: how long it took says nothing of any later one, and each computed while the other did not.
+/// A run of so many milliseconds without failures.
+fn report(
+    platform: &Platform,
+    millis: u64,
+    devices: Vec<crate::DeviceReport>,
+    packages: Vec<PackageRecord>,
+) -> Report {
+    Report {
+        platform: platform.id(),
+        kernel: "kernel".to_owned(),
+        policy: crate::PolicySpec::Calibrated,
+        begun: Duration::ZERO,
+        duration: Duration::from_millis(millis),
+        devices,
+        packages,
+        failures: Vec::new(),
+        left_out: Vec::new(),
+        called_up: Vec::new(),
+        decisions: None,
+    }
+}
+
 #[test]
 fn a_run_with_turns_teaches_what_each_device_did_in_its_own() {
     let mut builder = Platform::builder();
@@ -174,24 +196,16 @@ fn a_run_with_turns_teaches_what_each_device_did_in_its_own() {
         known_rate: None,
     };
     // The processor computes from 0 to 2 and from 12 to 20, the other one from 1 to 2 and from 2 to 12.
-    let report = Report {
-        platform: platform.id(),
-        kernel: "kernel".to_owned(),
-        policy: crate::PolicySpec::Calibrated,
-        begun: Duration::ZERO,
-        duration: Duration::from_millis(20),
-        devices: devices.map(worked).to_vec(),
-        packages: vec![
+    let (devices_did, packages) = (
+        devices.map(worked).to_vec(),
+        vec![
             record(devices[0], 0..100, 0, 2),
             record(devices[1], 900..1000, 1, 2),
             record(devices[1], 100..500, 2, 12),
             record(devices[0], 500..900, 12, 20),
         ],
-        failures: Vec::new(),
-        left_out: Vec::new(),
-        called_up: Vec::new(),
-        decisions: None,
-    };
+    );
+    let report = report(&platform, 20, devices_did, packages);
     let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
     let learned = |are_rivals| {
         let knowledge = Knowledge::new();
@@ -332,19 +346,8 @@ fn whoever_was_chosen_and_got_nothing_was_tried() {
         end: Duration::from_millis(10),
         known_rate: None,
     };
-    let report = Report {
-        platform: platform.id(),
-        kernel: "kernel".to_owned(),
-        policy: crate::PolicySpec::Calibrated,
-        begun: Duration::ZERO,
-        duration: Duration::from_millis(10),
-        devices: vec![of(devices[0], 8), of(devices[1], 0)],
-        packages: vec![record(devices[0], 0..8, 0, 10)],
-        failures: Vec::new(),
-        left_out: Vec::new(),
-        called_up: Vec::new(),
-        decisions: None,
-    };
+    let devices_did = vec![of(devices[0], 8), of(devices[1], 0)];
+    let report = report(&platform, 10, devices_did, vec![record(devices[0], 0..8, 0, 10)]);
     let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
     let sets = |chosen: &[DeviceId]| {
         let knowledge = Knowledge::new();
