@@ -2,29 +2,12 @@
 
 #![cfg(not(dml_loom))]
 
+mod program;
+
 use dml_workloads::prepare::Workload;
+use program::{command, dml, folder};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-/// A folder of this test's own, empty at the start.
-fn folder(test: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).expect("the target folder is writable");
-    folder
-}
-
-/// The command in a folder, with a cache of its own there: a test neither finds nor leaves measured speeds elsewhere.
-fn command(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dml"));
-    command.current_dir(folder).env("XDG_CACHE_HOME", folder.join("cache")).args(arguments);
-    command
-}
-
-fn dml(folder: &Path, arguments: &[&str]) -> Output {
-    command(folder, arguments).output().expect("the command was built")
-}
 
 fn ok(folder: &Path, arguments: &[&str]) -> Value {
     let output = dml(folder, arguments);

@@ -2,26 +2,16 @@
 
 #![cfg(not(dml_loom))]
 
+mod program;
+
 use dml_workloads::prepare::Workload;
+use program::{dml, folder};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-/// A folder of this test's own, empty at the start.
-fn folder(test: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).expect("the target folder is writable");
-    folder
-}
-
-/// What the command prints with `--json`, with a cache of its own in the folder.
+/// What the command prints with `--json`.
 fn printed(folder: &Path, arguments: &[&str]) -> Value {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dml"));
-    command.current_dir(folder).env("XDG_CACHE_HOME", folder.join("cache")).args(arguments).arg("--json");
-    // Kernels that were compiled once serve all of these tests.
-    command.env("POCL_CACHE_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("suite_kernels"));
-    let output = command.output().expect("the command was built");
+    let output = dml(folder, &[arguments, &["--json"]].concat());
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {errors}");
     serde_json::from_slice(&output.stdout).expect("--json prints one JSON value")

@@ -19,8 +19,8 @@ const PACKAGE_SECONDS: f64 = 25e-6;
 const FEW_GROUPS: u64 = 8;
 /// The most packages of a device that computes alone.
 const MOST_PIECES: f64 = 16.0;
-/// The longest package of one of several devices of one model.
-const SHARED_SECONDS: f64 = 10e-3;
+/// The longest package of one of several devices of one model: of shorter ones a device has fewer work-groups at a time, of which it may not be full.
+const SHARED_SECONDS: f64 = 30e-3;
 /// What it takes at least to begin on the host, and on another device: a thread, a launch and a wait.
 const HOST_SETUP_SECONDS: f64 = 10e-6;
 const DEVICE_SETUP_SECONDS: f64 = 150e-6;
@@ -391,7 +391,7 @@ impl Lineup {
     fn shared_pieces(&self, index: usize, items: u64, twins: u64) -> u64 {
         let part = items.div_ceil(twins);
         let rate = self.priors[index].map_or(f64::INFINITY, |prior| prior.rate);
-        let least = part as f64 / rate / SHARED_SECONDS;
+        let least = (part as f64 / rate / SHARED_SECONDS).ceil();
         // The cast saturates.
         (self.pieces_of(index, items, part).max(least.min(MOST_PIECES) as u64)).saturating_mul(twins)
     }
@@ -708,7 +708,7 @@ mod tests {
         assert_eq!(pieces(DEVICE, 1e5, 2), 2 * (3.5e-3_f64 / PACKAGE_SECONDS).sqrt() as u64);
         let resident = Haul { inward: 0.0, outward: 0.0, ..DEVICE };
         assert_eq!(pieces(resident, 1e5, 2), 2);
-        assert_eq!(pieces(resident, 1e4, 2), 2 * 5, "50 ms each");
+        assert_eq!(pieces(resident, 1e4, 2), 2 * 2, "50 ms in each, of which none is longer than 30");
         assert_eq!(pieces(resident, 1.0, 4), 4 * 16);
         assert_eq!(pieces(resident, f64::MIN_POSITIVE, 2), 2 * 16);
     }
