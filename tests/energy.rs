@@ -2,9 +2,11 @@
 
 #![cfg(not(dml_loom))]
 
+mod program;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -12,8 +14,7 @@ use std::time::{Duration, Instant};
 
 /// A folder of this test's own, with a package of a processor in it.
 fn folder(test: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("energy_{test}"));
-    let _ = std::fs::remove_dir_all(&folder);
+    let folder = program::folder(test);
     let zone = folder.join("powercap/intel-rapl:0");
     std::fs::create_dir_all(&zone).expect("the target folder is writable");
     for (file, text) in [("name", "package-0"), ("max_energy_range_uj", "262143328850"), ("energy_uj", "5")] {
@@ -23,10 +24,7 @@ fn folder(test: &str) -> PathBuf {
 }
 
 fn dml(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dml"));
-    command.current_dir(folder).env("XDG_CACHE_HOME", folder.join("cache"));
-    let output = command.arg("bench").args(arguments).args(["--powercap", "powercap"]).output();
-    let output = output.expect("the command was built");
+    let output = program::dml(folder, &[&["bench"], arguments, &["--powercap", "powercap"]].concat());
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {errors}");
     output

@@ -2,25 +2,12 @@
 
 #![cfg(not(dml_loom))]
 
+mod program;
+
 use dml::prelude::*;
 use dml::scheduler::policy::{Decision, Recording};
+use program::{dml, folder};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-/// A folder of the test's own.
-fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("replay-{name}"));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).expect("the target folder is there");
-    folder
-}
-
-fn dml(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dml"));
-    command.args(arguments).current_dir(folder).env("XDG_CACHE_HOME", folder);
-    command.output().expect("the command is built")
-}
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()

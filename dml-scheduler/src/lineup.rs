@@ -19,7 +19,7 @@ const PACKAGE_SECONDS: f64 = 25e-6;
 const FEW_GROUPS: u64 = 8;
 /// The most packages of a device that computes alone.
 const MOST_PIECES: f64 = 16.0;
-/// The longest package of one of several devices of one model: of shorter ones a device has fewer work-groups at a time, of which it may not be full.
+/// The longest package of one of several devices of one model. Shorter packages have fewer work-groups, which may not fill a device.
 const SHARED_SECONDS: f64 = 30e-3;
 /// What it takes at least to begin on the host, and on another device: a thread, a launch and a wait.
 const HOST_SETUP_SECONDS: f64 = 10e-6;

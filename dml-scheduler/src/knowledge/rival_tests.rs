@@ -156,7 +156,6 @@ fn who_was_never_compared_because_runs_are_short_is_tried_alone() {
     }
 }
 
-/// Two devices that took turns in the first run: how long it took says nothing of any later one, and each computed while the other did not.
 /// A run of so many milliseconds without failures.
 fn report(
     platform: &Platform,
@@ -179,6 +178,7 @@ fn report(
     }
 }
 
+/// Two devices that took turns in the first run: how long it took says nothing of any later one, and each computed while the other did not.
 #[test]
 fn a_run_with_turns_teaches_what_each_device_did_in_its_own() {
     let mut builder = Platform::builder();
