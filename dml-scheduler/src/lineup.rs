@@ -708,7 +708,9 @@ mod tests {
         assert_eq!(pieces(DEVICE, 1e5, 2), 2 * (3.5e-3_f64 / PACKAGE_SECONDS).sqrt() as u64);
         let resident = Haul { inward: 0.0, outward: 0.0, ..DEVICE };
         assert_eq!(pieces(resident, 1e5, 2), 2);
+        assert_eq!(pieces(resident, 2e4, 2), 2, "25 ms in each");
         assert_eq!(pieces(resident, 1e4, 2), 2 * 2, "50 ms in each, of which none is longer than 30");
+        assert_eq!(pieces(resident, 8e3, 2), 2 * 3, "62.5 ms in each");
         assert_eq!(pieces(resident, 1.0, 4), 4 * 16);
         assert_eq!(pieces(resident, f64::MIN_POSITIVE, 2), 2 * 16);
     }
