@@ -487,3 +487,47 @@ fn the_end_of_a_view_says_what_became_of_it() {
     platform.device_lost(CPU);
     assert!(matches!(view.release(), Err(AcquireError::DeviceLost { .. })));
 }
+
+#[test]
+fn bytes_of_a_device_are_copied_into_granted_bytes_of_the_host() {
+    let platform = pair();
+    let (buffer, target) = (written(&platform, 1), written(&platform, 2));
+    let (from, to) = (buffer.range(3..20), target.range(40..57));
+    let far = platform.acquire(GPU).read(&from).try_now().unwrap();
+    let mut near = platform.acquire(CPU).read(&target.range(0..40)).write(&to).try_now().unwrap();
+    let view = |of: &RawBuffer, cause| AcquireError::View { buffer: of.name(), cause };
+    let not_granted = ViewError::NotGranted { buffer: target.name() };
+    assert_eq!(far.read_bytes_to(&target, &mut near, &to).unwrap_err(), view(&target, not_granted));
+    let outside = ViewError::OutsideGrant { buffer: buffer.name(), start: 2, end: 19 };
+    let wider = far.read_bytes_to(&buffer.range(2..19), &mut near, &to).unwrap_err();
+    assert_eq!(wider, view(&buffer, outside));
+    let not_granted = ViewError::NotGranted { buffer: buffer.name() };
+    assert_eq!(far.read_bytes_to(&from, &mut near, &from).unwrap_err(), view(&buffer, not_granted));
+    let outside = ViewError::OutsideGrant { buffer: target.name(), start: 41, end: 58 };
+    let wider = far.read_bytes_to(&from, &mut near, &target.range(41..58)).unwrap_err();
+    assert_eq!(wider, view(&target, outside));
+    let fixed = ViewError::NotWritable { buffer: target.name(), span: Span::new(39, 56) };
+    assert_eq!(far.read_bytes_to(&from, &mut near, &target.range(39..56)).unwrap_err(), view(&target, fixed));
+    let span = Span::new(40, 56);
+    let length = ViewError::Length { buffer: target.name(), span, given_bytes: 17 };
+    assert_eq!(
+        far.read_bytes_to(&from, &mut near, &target.range(40..56)).unwrap_err(),
+        view(&target, length)
+    );
+    let mut device = platform.acquire(GPU).write(&target.range(60..77)).try_now().unwrap();
+    let not_host = ViewError::NotHost { buffer: target.name() };
+    assert_eq!(
+        far.read_bytes_to(&from, &mut device, &target.range(60..77)).unwrap_err(),
+        view(&target, not_host)
+    );
+    device.not_started().unwrap();
+    // Nothing was written so far, and what is copied is all that is.
+    far.read_bytes_to(&from, &mut near, &to).unwrap();
+    far.read_bytes_to(&buffer.range(9..9), &mut near, &target.range(50..50)).unwrap();
+    assert_eq!(near.slice::<u8>(&to).unwrap(), bytes(1, 3..20));
+    near.release().unwrap();
+    far.release().unwrap();
+    let near = platform.acquire(CPU).read(&target).try_now().unwrap();
+    let expected = [bytes(2, 0..40), bytes(1, 3..20), bytes(2, 57..96)].concat();
+    assert_eq!(near.slice::<u8>(&target).unwrap(), expected);
+}

@@ -20,7 +20,14 @@ const VIDEO: ArenaId = ArenaId(1);
 const LOCAL: u64 = 10;
 const ITEMS: u64 = 4003;
 
-fn platform(other: DeviceKind, speed: LinkSpeed, sharing: Option<Concurrency>) -> Audited {
+/// Where results go at the end: this process reaches that memory, or has to have them copied on the device and brought there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Home {
+    Reached,
+    Apart,
+}
+
+fn platform(other: DeviceKind, speed: LinkSpeed, sharing: Option<Concurrency>, home: Home) -> Audited {
     let mut builder = Platform::builder();
     for (name, kind) in [("cpu", DeviceKind::Cpu), ("gpu:0", other)] {
         // Units of its own are no cores, however many there are.
@@ -29,7 +36,11 @@ fn platform(other: DeviceKind, speed: LinkSpeed, sharing: Option<Concurrency>) -
     }
     let cpu = DeviceSet::of(CPU);
     let main = ArenaDesc::new("main", ArenaKind("test"), CPU).with_remotes(cpu);
-    builder.add_arena(Arc::new(Null::backed(main.with_concurrency(Concurrency::BimapFull))));
+    let main = Null::backed(main.with_concurrency(Concurrency::BimapFull));
+    builder.add_arena(Arc::new(match home {
+        Home::Reached => main,
+        Home::Apart => main.with_host(DeviceId(9)),
+    }));
     let mut video = ArenaDesc::new("video", ArenaKind("test"), GPU).with_remotes(cpu);
     video.concurrency = sharing.unwrap_or(video.concurrency);
     let video = builder.add_arena(Arc::new(Null::backed(video)));
@@ -210,18 +221,22 @@ fn scene(does: Does, on_host: OnHost) -> Scene {
 
 /// The device uses the storage of main memory for what it reads.
 fn scene_sharing(sharing: Concurrency, on_host: OnHost) -> Scene {
-    let platform = platform(DeviceKind::Gpu, LinkSpeed::default(), Some(sharing));
+    let platform = platform(DeviceKind::Gpu, LinkSpeed::default(), Some(sharing), Home::Apart);
     let scene = scene_on(platform, Does::Well, on_host);
     scene.source.raw().bind(VIDEO, ArenaId(0)).unwrap();
     scene
 }
 
 fn scene_with(other: DeviceKind, speed: LinkSpeed, does: Does, on_host: OnHost) -> Scene {
-    scene_on(platform(other, speed, None), does, on_host)
+    scene_on(platform(other, speed, None, Home::Apart), does, on_host)
 }
 
 fn scene_on(platform: Audited, does: Does, on_host: OnHost) -> Scene {
-    let source = platform.buffer_from((0..ITEMS as u32).map(|i| i * 5 + 1).collect::<Vec<_>>()).unwrap();
+    let source = platform.buffer::<u32>(ITEMS).build().unwrap();
+    let values: Vec<u32> = (0..ITEMS as u32).map(|i| i * 5 + 1).collect();
+    let mut grants = platform.acquire(CPU).write(&source).wait().unwrap();
+    grants.write_bytes(&source, bytemuck::cast_slice(&values)).unwrap();
+    grants.release().unwrap();
     let target = platform.buffer::<u32>(ITEMS).build().unwrap();
     let (cues, packages) = (Cues::default(), AtomicU64::new(0));
     let (there, input, output, seen) =
@@ -330,6 +345,62 @@ fn what_a_trial_has_computed_is_taken_as_far_as_nobody_has_it() {
     let gpu = report.devices.iter().find(|device| device.device == GPU).unwrap();
     assert_eq!((gpu.packages, gpu.items), (1, record.package.items()));
     assert_eq!(gpu.busy, record.end - record.start);
+}
+
+/// So slow that a trial is of a third of the items, whose results take as long to travel as those of four parts.
+fn some_way() -> LinkSpeed {
+    LinkSpeed { bytes_per_s: 10_000_000, ..LinkSpeed::default() }
+}
+
+/// While one part is copied, the next one computes. The host computes from the other end.
+#[test]
+fn a_trial_whose_results_take_long_to_travel_has_parts() {
+    for home in [Home::Reached, Home::Apart] {
+        let platform = platform(DeviceKind::Gpu, some_way(), None, home);
+        let scene = scene_on(platform, Does::Well, |package, cues| {
+            match package {
+                0 => cues.launched.wait(),
+                2 => cues.may_end.set(),
+                _ => {}
+            }
+            Ok(())
+        });
+        let report = scene.run().unwrap();
+        for (bytes, valid, _) in dml_verify::segments(scene.target.raw()) {
+            assert!(valid.contains(ArenaId(0)), "{bytes:?} of {valid:?}");
+        }
+        scene.check(&report);
+        assert_eq!(scene.cues.trials.load(Ordering::SeqCst), 4, "{home:?}");
+        assert_eq!(scene.cues.copied.is_set(), home == Home::Apart, "{home:?}");
+        // Claimed from the end on, each part by itself.
+        let mut taken = scene.packages_of_gpu(&report);
+        taken.sort_by_key(|record| std::cmp::Reverse(record.package.end()));
+        let lengths: Vec<u64> = taken.iter().take(4).map(|record| record.package.items()).collect();
+        assert_eq!(lengths, [283, 320, 320, 320], "{home:?}: {report:?}");
+        for record in taken {
+            let times = [record.start, record.begun, record.computed, record.end];
+            assert!(times.is_sorted() && record.end <= report.duration, "{record:?}");
+        }
+    }
+}
+
+/// Where the process reaches their home, they are not copied on the device before, and whoever fails at it loses nothing.
+#[test]
+fn results_go_straight_home_where_this_process_reaches_it() {
+    for does in [Does::Well, Does::CopyFails, Does::CopyPanics] {
+        let platform = platform(DeviceKind::Gpu, LinkSpeed::default(), None, Home::Reached);
+        let scene = scene_on(platform, does, |package, cues| {
+            if package == 0 {
+                cues.launched.wait();
+                cues.may_end.set();
+            }
+            Ok(())
+        });
+        let report = scene.run().unwrap();
+        scene.check(&report);
+        assert!(!scene.cues.copied.is_set(), "{does:?}");
+        assert!(report.failures.is_empty(), "{does:?}: {report:?}");
+    }
 }
 
 /// Nobody hears of the trial. What it reads is held until it has ended, and nothing else of the run is left.

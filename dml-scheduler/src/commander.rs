@@ -50,8 +50,10 @@ struct State {
     /// Whether such a device can be tried out, and whether it is to be, and nobody conducts that yet.
     awaits_rival: bool,
     wants_rival: bool,
-    /// The package that was claimed from the trial, once it is taken over.
-    claimed: Option<Package>,
+    /// The packages that are claimed from the trial, and not taken over yet.
+    claims: Vec<Package>,
+    /// Those that were taken over.
+    claimed: Vec<Package>,
 }
 
 /// How far the run's trial is.
@@ -62,9 +64,9 @@ enum TrialState {
     None,
     /// One of this unit may begin, or has at this time.
     UnderWay(UnitId, Option<Instant>),
-    /// A package was claimed from it at this time, and is being copied.
-    Claimed(Package, Instant),
-    /// The package is copied, or could not be.
+    /// It ended at this time, and what was claimed from it is being copied.
+    Claimed(Instant),
+    /// That is copied, or could not be.
     Ended(Box<TrialEnd>),
 }
 
@@ -95,7 +97,8 @@ impl Commander {
             is_rival: false,
             awaits_rival: false,
             wants_rival: false,
-            claimed: None,
+            claims: Vec::new(),
+            claimed: Vec::new(),
         };
         Self {
             state: Mutex::new(state),
@@ -156,7 +159,7 @@ impl Commander {
     fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         // Nobody says when the unit has waited long enough for a trial. It is woken late, so at first it does not sleep.
         match &state.trial {
-            TrialState::UnderWay(_, Some(since)) | TrialState::Claimed(_, since)
+            TrialState::UnderWay(_, Some(since)) | TrialState::Claimed(since)
                 if !state.is_rival && since.elapsed() < AWAKE =>
             {
                 self.spin(state)
@@ -278,7 +281,7 @@ impl Commander {
             None => state.splitter.give_back(package),
         };
         if taken.is_ok() && is_computed {
-            state.claimed = Some(package.clone());
+            state.claimed.push(package.clone());
         }
         let called = taken.ok().map(|()| self.called_up(&mut state));
         drop(state);
@@ -331,31 +334,47 @@ impl Commander {
         }
     }
 
-    /// Tells the policy that a trial has ended, and when, or that it failed. Returns the package that is claimed from it, if the run is not
-    /// over: it is to be copied, and its end [told](Self::end_trial).
+    /// Returns the package that is claimed from a trial under way, of items that it has computed, if nobody has them all and the run is not over. It
+    /// is to be copied, and its end told with that of the trial.
+    pub(crate) fn claim(&self, unit: UnitId, items: Range<u64>) -> Option<Package> {
+        let mut state = self.state.lock();
+        if !matches!(state.trial, TrialState::UnderWay(..)) || self.is_cancelled() {
+            return None;
+        }
+        let claimed = state.splitter.claim(unit, items);
+        state.claims.extend(claimed.clone());
+        claimed
+    }
+
+    /// Tells the policy that a trial has ended, and when, or that it failed. Returns what is claimed from it now, like [`claim`](Self::claim), and
+    /// whether the end of what was claimed is to be [told](Self::end_trial).
     pub(crate) fn tried(
         &self,
         unit: UnitId,
         items: Range<u64>,
         times: Option<[Duration; 3]>,
-    ) -> Option<Package> {
+    ) -> (Option<Package>, bool) {
         let mut state = self.state.lock();
-        if !matches!(std::mem::take(&mut state.trial), TrialState::UnderWay(..)) || self.is_cancelled() {
-            return None;
+        if !matches!(std::mem::take(&mut state.trial), TrialState::UnderWay(..)) {
+            return (None, false);
         }
-        let claimed = state.splitter.tried(unit, items, times);
-        state.has_tried = true;
-        state.trial = match &claimed {
-            Some(package) => TrialState::Claimed(package.clone(), Instant::now()),
-            None => TrialState::None,
-        };
+        let mut claimed = None;
+        if !self.is_cancelled() {
+            claimed = state.splitter.tried(unit, items, times);
+            state.claims.extend(claimed.clone());
+            state.has_tried = true;
+        }
+        let has_claimed = !state.claims.is_empty();
+        if has_claimed {
+            state.trial = TrialState::Claimed(Instant::now());
+        }
         drop(state);
         self.changed.notify_all();
-        claimed
+        (claimed, has_claimed)
     }
 
-    /// The package that was claimed from the run's trial, if it was taken over.
-    pub(crate) fn claimed(&self) -> Option<Package> {
+    /// The packages that were claimed from the run's trial and taken over.
+    pub(crate) fn claimed(&self) -> Vec<Package> {
         self.state.lock().claimed.clone()
     }
 
@@ -364,19 +383,23 @@ impl Commander {
         self.state.lock().splitter.in_flight().any(|other| other == package)
     }
 
-    /// Tells the run that the package claimed from its trial is copied, or could not be.
+    /// Tells the run that what was claimed from its trial is copied, or could not be.
     pub(crate) fn end_trial(&self, end: TrialEnd) {
-        self.state.lock().trial = TrialState::Ended(Box::new(end));
+        let mut state = self.state.lock();
+        state.claims.clear();
+        state.trial = TrialState::Ended(Box::new(end));
+        drop(state);
         self.changed.notify_all();
     }
 
     /// Ends a trial that nobody conducts any more. What was claimed from it is given back.
     pub(crate) fn give_trial_up(&self) {
         let mut state = self.state.lock();
-        if let TrialState::Claimed(package, _) = &state.trial {
-            let package = package.clone();
+        for package in std::mem::take(&mut state.claims) {
             // Its unit may have retired.
             _ = state.splitter.give_back(&package);
+        }
+        if matches!(state.trial, TrialState::Claimed(_)) {
             state.trial = TrialState::None;
         }
         state.forget_trial();
@@ -387,7 +410,7 @@ impl Commander {
     /// Ends the run's trial, because no unit works any more: from now on nothing is claimed from it. Returns its end, if something was.
     pub(crate) fn settle_trial(&self) -> Option<Box<TrialEnd>> {
         let mut state = self.state.lock();
-        while matches!(state.trial, TrialState::Claimed(..)) {
+        while !state.claims.is_empty() {
             state = self.changed.wait(state);
         }
         state.forget_trial();

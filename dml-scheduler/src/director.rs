@@ -207,6 +207,8 @@ impl Prepared {
             knowledge: setup.knowledge.clone(),
             name: self.kernel.name().to_owned(),
             items: self.items,
+            parts: self.lineup.trial_parts(self.items),
+            local_size: self.kernel.local_size(),
             is_rival: self.lineup.has_rival(),
             collect_on: setup.collect_on,
             begun,

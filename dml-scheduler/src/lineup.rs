@@ -29,6 +29,9 @@ const DEVICE_SETUP_SECONDS: f64 = 150e-6;
 /// of fewer, whose results take the second: the device computes the others while they travel. But it begins with them later, and in
 /// packages, so that this saves little where they do not take long.
 const TRIED_OUTWARD_SECONDS: [f64; 2] = [2e-3, 500e-6];
+/// Where the results of a trial take so long to travel, it has one more part, and so on, up to so many.
+const PART_OUTWARD_SECONDS: f64 = 100e-6;
+const MOST_PARTS: u64 = 6;
 /// How long the inputs of a trial travel at most: they disturb those who compute.
 const TRIED_INWARD_SECONDS: f64 = 500e-6;
 
@@ -118,6 +121,12 @@ impl Haul {
         let outward = if self.outward > undivided { outward / self.outward } else { 1.0 };
         let inward = (TRIED_INWARD_SECONDS / self.inward).min(1.0);
         ((items as f64 * outward.min(inward)) as u64).max(1)
+    }
+
+    /// In how many parts it is, if it is of so many of all items.
+    fn parts(self, tried: u64, items: u64) -> u64 {
+        let outward = self.outward * tried.min(items) as f64 / items.max(1) as f64;
+        ((outward / PART_OUTWARD_SECONDS) as u64).clamp(1, MOST_PARTS) // The cast saturates.
     }
 
     /// After how many seconds it is.
@@ -279,6 +288,11 @@ impl Lineup {
             }
             _ => None,
         }
+    }
+
+    /// In how many parts a trial is, in a run of so many items.
+    pub(crate) fn trial_parts(&self, items: u64) -> u64 {
+        self.tries.map_or(1, |tries| self.hauls[tries.unit.0].parts(tries.items, items))
     }
 
     /// Whether a unit that takes part computes on the cores of the one that begins.
@@ -582,6 +596,16 @@ mod tests {
         assert_eq!(tried(10.0, 0.0), 1, "one at least");
         let after = |haul: Haul| (haul.tried_after() * 1e6).round();
         assert_eq!((after(DEVICE), after(Haul { outward: 6e-3, ..DEVICE })), (1500.0, 2000.0));
+    }
+
+    #[test]
+    fn a_trial_has_a_part_for_each_tenth_of_a_millisecond_that_its_results_travel() {
+        let parts = |outward, tried| Haul { outward, ..DEVICE }.parts(tried, 1000);
+        assert_eq!(
+            [0.0, 0.19e-3, 0.21e-3, 0.55e-3, 0.65e-3, 1.0].map(|outward| parts(outward, 1000)),
+            [1, 1, 2, 5, 6, 6]
+        );
+        assert_eq!([parts(5e-3, 100), parts(5e-3, 61), parts(0.31e-3, 5000)], [5, 3, 3]);
     }
 
     /// Memory for a trial's results is made on the cores of the one that computes: that is to be a tenth of the run.

@@ -12,18 +12,22 @@
 //! 2. When the run is over, nobody claims anything, and no copy of the kernel is left, except with a launcher that takes long to launch. What the
 //!    device still reads is held for reading until it has ended.
 //! 3. Trials run on threads of their own, one of which is kept. Where none is to be had there is no trial. In a fork there is none.
+//! 4. Where results take long to travel, a trial has several parts, which are launched at once. The last items come first: the others compute from the
+//!    other end. While the results of one part travel, the next one computes.
+//! 5. What is claimed goes from the trial's own buffers straight home. A copy on the device would be waited for, and would wait for the parts that compute. It is
+//!    made where results stay on the device, or where nobody of this process can write to their home.
 
 use crate::commander::Commander;
 use crate::guard::{guarded, quietly};
 use crate::kernel::{Argument, Kernel, KernelError, NotStarted};
 use crate::knowledge::{Knowledge, Weight};
-use crate::package::Package;
+use crate::package::{Package, UnitId};
 use crate::running::Interrupted;
 use crate::unit::{bring, caught};
 use dml_core::sync::{Arc, Condvar, Mutex};
 use dml_core::{
-    Access, AcquireError, BufferCopy, DeviceId, Fence, Grants, Launch, LaunchError, Launcher, Operation,
-    Platform, RawBuffer,
+    Access, Acquire, AcquireError, BufferCopy, DeviceId, Fence, Grants, InFlight, Launch, LaunchError,
+    Launcher, Operation, Platform, RawBuffer, ViewError,
 };
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -93,17 +97,26 @@ pub(crate) struct Trial {
     pub(crate) knowledge: Knowledge,
     pub(crate) name: String,
     pub(crate) items: u64,
+    /// In how many parts it is, of so many items or a multiple.
+    pub(crate) parts: u64,
+    pub(crate) local_size: u64,
     /// Whether the device computes on the cores of those who began.
     pub(crate) is_rival: bool,
     pub(crate) collect_on: Option<DeviceId>,
     pub(crate) begun: Instant,
 }
 
-/// The end of a trial from which a package was claimed. Times are from the start of the run.
+/// The end of a trial from which packages were claimed. Times are from the start of the run.
 #[derive(Debug)]
 pub(crate) struct TrialEnd {
-    pub(crate) package: Package,
     pub(crate) device: DeviceId,
+    pub(crate) packages: Vec<Tried>,
+}
+
+/// A package that was claimed from a trial.
+#[derive(Debug)]
+pub(crate) struct Tried {
+    pub(crate) package: Package,
     /// Whether its results are where they belong. Otherwise somebody else is to compute them.
     pub(crate) is_computed: bool,
     pub(crate) handed: Duration,
@@ -113,12 +126,14 @@ pub(crate) struct TrialEnd {
     pub(crate) end: Duration,
 }
 
-/// What was computed in a trial, and where its results are: the place of the kernel's buffer among its arguments, and the trial's own one.
-struct Results {
-    own: Vec<(usize, RawBuffer)>,
-    handed: Duration,
+/// The trial's own buffers for results: each with the place of the kernel's buffer among its arguments.
+type Own = Vec<(usize, RawBuffer)>;
+
+/// A part of a trial that the device computes, or will.
+struct Part {
+    items: Range<u64>,
     begun: Duration,
-    ended: Duration,
+    flight: InFlight,
 }
 
 impl Trial {
@@ -126,99 +141,161 @@ impl Trial {
     fn conduct(&self) {
         let _within = self.commander.enter();
         let Some((unit, items)) = self.commander.try_out(self.begun) else { return };
-        let trial = Package::new(items, unit, 0);
         let (device, called) = &self.devices[unit.0];
         let device = *device;
         let about = (self.name.as_str(), self.items);
         // Asked before it begins: trials of several runs may wait for the same compiler.
         let is_first = self.knowledge.is_first_trial(about, called, self.is_rival);
-        let results = caught(|| self.compute(&trial, device));
-        if results.is_err() {
+        let handed = self.begun.elapsed();
+        let (mut own, mut packages) = (Own::new(), Vec::new());
+        let parts = caught(|| self.launch(&items, unit, device, &mut own));
+        let begun = parts.as_ref().map_or(handed, |parts| parts.first().map_or(handed, |part| part.begun));
+        let last = parts.and_then(|parts| self.end_parts(parts, unit, (handed, device), &own, &mut packages));
+        if last.is_err() {
             // Whoever comes next is to know.
             self.platform.notice_losses();
         }
-        let times = results.as_ref().ok().map(|results| [results.handed, results.begun, results.ended]);
-        let claimed = self.commander.tried(unit, trial.range(), times);
-        let taken = claimed.zip(results.ok()).map(|(package, results)| {
-            let copied = caught(|| self.copy(&package, device, &results.own));
-            let computed = self.begun.elapsed();
-            let brought = copied.and_then(|written| caught(|| self.bring(device, &written)));
-            if brought.is_err() {
-                self.platform.notice_losses();
-            }
-            (package, results, computed, brought.is_ok())
-        });
+        let times = last.as_ref().ok().map(|(_, [_, ended])| [handed, begun, *ended]);
+        let (claimed, is_to_end) = self.commander.tried(unit, items.clone(), times);
+        if let (Some(package), Ok((part, [begun, ended]))) = (claimed, last) {
+            packages.push(self.take(package, device, &own, part, [handed, begun, ended]));
+        }
         if let Some([handed, begun, ended]) = times {
             // Also if nobody takes it: a device that was not much slower than the host has its part in a later run.
             let took = [begun.saturating_sub(handed), ended.saturating_sub(begun)];
-            let is_taken = matches!(taken, Some((.., true)));
+            let is_taken = packages.iter().any(|tried| tried.is_computed);
             let weight = Weight::of(is_taken, self.is_rival, is_first);
-            self.knowledge.learn_trial(about, called, trial.items(), took, weight);
+            self.knowledge.learn_trial(about, called, items.end - items.start, took, weight);
         }
-        let Some((package, results, computed, is_computed)) = taken else { return };
-        let Results { own, handed, begun, ended } = results;
-        let part = package.items() as f64 / trial.items() as f64;
-        let took = ended.saturating_sub(begun).mul_f64(part);
-        self.commander.end_trial(TrialEnd {
-            package,
-            device,
-            is_computed,
-            handed,
-            begun: ended.saturating_sub(took),
-            computed,
-            end: self.begun.elapsed(),
-        });
+        if is_to_end {
+            self.commander.end_trial(TrialEnd { device, packages });
+        }
         // A driver may wait for the device to free its memory, which computes other packages by now.
         drop(own);
     }
 
-    /// Computes items into buffers of the trial's own.
-    fn compute(&self, trial: &Package, device: DeviceId) -> Result<Results, KernelError> {
-        let handed = self.begun.elapsed();
-        let mut own: Vec<(usize, RawBuffer)> = Vec::new();
-        let acquire = self.with_kernel(|kernel| {
-            let mut acquire = self.platform.acquire(device);
-            for (index, argument) in kernel.arguments().iter().enumerate() {
-                let mut buffer = argument.buffer().clone();
-                if argument.access().writes() {
-                    let label = format!("trial of {}", buffer.name());
-                    buffer = self.platform.raw_buffer(buffer.len()).label(label).build()?;
-                    own.push((index, buffer.clone()));
-                }
-                for bytes in argument.ranges(trial.range())? {
-                    acquire = acquire.access(&buffer.range(bytes), argument.access());
-                }
+    /// Waits for the parts one after the other, and takes what is claimed of all but the last one. Returns the items of that one, when the device
+    /// could begin with it, and when it had computed it.
+    fn end_parts(
+        &self,
+        parts: Vec<Part>,
+        unit: UnitId,
+        (handed, device): (Duration, DeviceId),
+        own: &Own,
+        packages: &mut Vec<Tried>,
+    ) -> Result<(u64, [Duration; 2]), KernelError> {
+        let (mut before, mut last) = (Duration::ZERO, None);
+        let mut parts = parts.into_iter().peekable();
+        while let Some(Part { items, begun, flight }) = parts.next() {
+            caught(|| Ok(flight.wait()?.release()?))?;
+            let (begun, ended) = (begun.max(before), self.begun.elapsed());
+            before = ended;
+            last = Some((items.end - items.start, [begun, ended]));
+            if parts.peek().is_some()
+                && let Some(package) = self.commander.claim(unit, items.clone())
+            {
+                let part = items.end - items.start;
+                packages.push(self.take(package, device, own, part, [handed, begun, ended]));
             }
-            Ok(acquire)
-        })?;
-        let grants = acquire.try_now()?;
-        let begun = self.begun.elapsed();
-        self.platform.counters().count(Operation::Kernel);
-        self.run(
-            grants,
-            |kernel, launcher, grants| {
-                let replaced =
-                    |(index, argument): (usize, &Argument)| match own.iter().find(|own| own.0 == index) {
-                        Some((_, buffer)) => {
-                            Argument::part(buffer, argument.access(), argument.footprint().clone())
-                        }
-                        None => argument.clone(),
-                    };
-                let replaced: Vec<Argument> = kernel.arguments().iter().enumerate().map(replaced).collect();
-                let arguments = kernel.launch_args(trial, &replaced).map_err(LaunchError::not_started)?;
-                launcher.launch(&Launch::new(&trial.range(), kernel.shape(), &arguments), grants)
-            },
-            device,
-        )?;
-        Ok(Results { own, handed, begun, ended: self.begun.elapsed() })
+        }
+        last.ok_or_else(|| Interrupted.into())
     }
 
-    /// Copies the part of the results that is a package to the kernel's buffers. Returns it.
+    /// Takes a package that is claimed of a part of so many items to where it belongs. The times are those of the part.
+    fn take(
+        &self,
+        package: Package,
+        device: DeviceId,
+        own: &Own,
+        part: u64,
+        [handed, begun, ended]: [Duration; 3],
+    ) -> Tried {
+        let copied = caught(|| self.copy(&package, device, own));
+        let computed = self.begun.elapsed();
+        let brought = copied.and_then(|away| caught(|| self.bring(device, &away)));
+        if brought.is_err() {
+            self.platform.notice_losses();
+        }
+        let took = ended.saturating_sub(begun).mul_f64(package.items() as f64 / part as f64);
+        Tried {
+            package,
+            is_computed: brought.is_ok(),
+            handed,
+            begun: ended.saturating_sub(took),
+            computed,
+            end: self.begun.elapsed(),
+        }
+    }
+
+    /// The items of the parts, in the order in which they are launched.
+    fn parts(&self, items: &Range<u64>) -> Vec<Range<u64>> {
+        let length = (items.end - items.start).div_ceil(self.parts.max(1));
+        let length = length.next_multiple_of(self.local_size.max(1));
+        let starts = (0..self.parts).map(|part| items.start + part * length);
+        let starts: Vec<u64> = starts.take_while(|start| *start < items.end).collect();
+        starts.into_iter().rev().map(|start| start..items.end.min(start + length)).collect()
+    }
+
+    /// Launches a kernel on items, with results in buffers of the trial's own.
+    fn launch(
+        &self,
+        items: &Range<u64>,
+        unit: UnitId,
+        device: DeviceId,
+        own: &mut Own,
+    ) -> Result<Vec<Part>, KernelError> {
+        let make_own = |kernel: &Kernel| {
+            let written = kernel.arguments().iter().enumerate().filter(|(_, it)| it.access().writes());
+            for (index, argument) in written {
+                let buffer = argument.buffer();
+                let label = format!("trial of {}", buffer.name());
+                own.push((index, self.platform.raw_buffer(buffer.len()).label(label).build()?));
+            }
+            Ok(())
+        };
+        self.with_kernel(make_own)?;
+        let own = &*own;
+        let place = |(index, argument): (usize, &Argument)| match own.iter().find(|own| own.0 == index) {
+            Some((_, buffer)) => Argument::part(buffer, argument.access(), argument.footprint().clone()),
+            None => argument.clone(),
+        };
+        let mut parts = Vec::new();
+        for items in self.parts(items) {
+            let package = Package::new(items.clone(), unit, 0);
+            let acquire = self.with_kernel(|kernel| {
+                let mut acquire = self.platform.acquire(device);
+                for argument in kernel.arguments().iter().enumerate().map(place) {
+                    for bytes in argument.ranges(items.clone())? {
+                        acquire = acquire.access(&argument.buffer().range(bytes), argument.access());
+                    }
+                }
+                Ok(acquire)
+            })?;
+            let grants = acquire.try_now()?;
+            let begun = self.begun.elapsed();
+            self.platform.counters().count(Operation::Kernel);
+            let flight = self.start(
+                grants,
+                |kernel, launcher, grants| {
+                    let replaced: Vec<Argument> = kernel.arguments().iter().enumerate().map(place).collect();
+                    let arguments =
+                        kernel.launch_args(&package, &replaced).map_err(LaunchError::not_started)?;
+                    let launch = Launch::new(&items, kernel.shape(), &arguments).independent();
+                    launcher.launch(&launch, grants)
+                },
+                device,
+            )?;
+            parts.push(Part { items, begun, flight });
+        }
+        Ok(parts)
+    }
+
+    /// Copies the part of the results that is a package to the kernel's buffers. Returns what is still to be brought home.
     fn copy(
         &self,
         package: &Package,
         device: DeviceId,
-        own: &[(usize, RawBuffer)],
+        own: &Own,
     ) -> Result<Vec<(RawBuffer, Range<u64>)>, KernelError> {
         let copies = self.with_kernel(|kernel| {
             let mut copies = Vec::new();
@@ -230,25 +307,74 @@ impl Trial {
             }
             Ok(copies)
         })?;
+        if let Some(goal) = self.goal(device)
+            && self.copy_home(package, (device, goal), &copies)?
+        {
+            return Ok(Vec::new());
+        }
         let mut acquire = self.platform.acquire(device);
         for BufferCopy { from, to, bytes, .. } in &copies {
             acquire = acquire.read(&from.range(bytes.clone()));
             acquire = acquire.access(&to.range(bytes.clone()), Access::WriteInvalidate);
         }
-        let grants = self.commander.wait_for(acquire)?;
-        if !self.commander.is_in_flight(package) {
-            // Its unit has retired, and somebody else may have computed it.
-            drop(grants.not_started());
-            return Err(Interrupted.into());
-        }
-        self.run(grants, |_, launcher, grants| launcher.copy(&copies, grants), device)?;
+        let grants = self.wait_for(acquire, package)?;
+        let flight = self.start(grants, |_, launcher, grants| launcher.copy(&copies, grants), device)?;
+        flight.wait()?.release()?;
         Ok(copies.into_iter().map(|BufferCopy { to, bytes, .. }| (to, bytes)).collect())
+    }
+
+    /// Copies results home. Returns whether it could: what is there may be out of this process's reach.
+    fn copy_home(
+        &self,
+        package: &Package,
+        (device, goal): (DeviceId, DeviceId),
+        copies: &[BufferCopy],
+    ) -> Result<bool, KernelError> {
+        let (mut reads, mut writes) = (self.platform.acquire(device), self.platform.acquire(goal));
+        for BufferCopy { from, to, bytes, .. } in copies {
+            reads = reads.read(&from.range(bytes.clone()));
+            writes = writes.access(&to.range(bytes.clone()), Access::WriteInvalidate);
+        }
+        let mut targets = self.wait_for(writes, package)?;
+        // Nobody else has these.
+        let sources = reads.try_now()?;
+        for BufferCopy { from, to, bytes, .. } in copies {
+            let (from, to) = (from.range(bytes.clone()), to.range(bytes.clone()));
+            match sources.read_bytes_to(&from, &mut targets, &to) {
+                Err(AcquireError::View { cause: ViewError::NotHost { .. }, .. }) => {
+                    drop(targets.not_started());
+                    sources.release()?;
+                    return Ok(false);
+                }
+                copied => copied?,
+            }
+        }
+        // A drop would wait for whatever the device computes.
+        sources.release()?;
+        targets.release()?;
+        Ok(true)
+    }
+
+    /// Waits for what a package is written to, as long as its unit has it.
+    fn wait_for(&self, acquire: Acquire, package: &Package) -> Result<Grants, KernelError> {
+        let grants = self.commander.wait_for(acquire)?;
+        if self.commander.is_in_flight(package) {
+            return Ok(grants);
+        }
+        // Its unit has retired, and somebody else may have computed it.
+        drop(grants.not_started());
+        Err(Interrupted.into())
+    }
+
+    /// The device that results are to be brought to, if that has another memory.
+    fn goal(&self, device: DeviceId) -> Option<DeviceId> {
+        let home = |device| self.platform.home(device);
+        self.collect_on.filter(|&goal| home(goal) != home(device))
     }
 
     /// Brings results home. Those that are in use elsewhere stay where they are, and so do those of a cancelled run.
     fn bring(&self, device: DeviceId, written: &[(RawBuffer, Range<u64>)]) -> Result<(), KernelError> {
-        let home = |device| self.platform.home(device);
-        let Some(goal) = self.collect_on.filter(|&goal| home(goal) != home(device)) else { return Ok(()) };
+        let Some(goal) = self.goal(device) else { return Ok(()) };
         match bring(
             &self.platform,
             &self.commander,
@@ -261,13 +387,13 @@ impl Trial {
         }
     }
 
-    /// Starts work of the device on grants, waits for it, and commits it.
-    fn run(
+    /// Starts work of the device on grants.
+    fn start(
         &self,
         mut grants: Grants,
         start: impl FnOnce(&Kernel, &dyn Launcher, &mut Grants) -> Result<Fence, LaunchError>,
         device: DeviceId,
-    ) -> Result<(), KernelError> {
+    ) -> Result<InFlight, KernelError> {
         let given: Vec<_> = grants.ids().collect();
         let started = guarded(|| {
             self.with_kernel(|kernel| {
@@ -285,7 +411,7 @@ impl Trial {
             return Err("the launcher exchanged its grants for others (K-5)".into());
         }
         match started {
-            Ok(fence) => Ok(grants.hand_over().in_flight(fence).wait()?.release()?),
+            Ok(fence) => Ok(grants.hand_over().in_flight(fence)),
             Err(error) => {
                 self.platform.notice_losses();
                 if error.is::<NotStarted>() {

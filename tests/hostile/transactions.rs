@@ -199,3 +199,49 @@ fn what_was_launched_ends_before_anybody_is_let_in() {
         assert!(poisoned(&buffer), "{ends}");
     }
 }
+
+/// A transfer that was waited for is no launch: whoever drops its grants does not wait for what others launched.
+#[test]
+fn nobody_waits_for_the_end_of_launches_that_are_not_theirs() {
+    let plan = Plan::always_at(Call::Tail, Deed::None);
+    let platform = platform(Join::Staged, &plan, Lie::None);
+    let (buffer, target) =
+        (platform.buffer_from(vec![7_u32; 50]).unwrap(), platform.buffer_from(vec![1_u32; 50]).unwrap());
+    let mut grants = platform.acquire(GPU).read_write(&buffer).wait().unwrap();
+    let mut targets = platform.acquire(CPU).write(&target).wait().unwrap();
+    grants.write_bytes(&buffer.range(0..2), &[9; 8]).unwrap();
+    assert_eq!(grants.read_bytes(&buffer.range(1..2)).unwrap(), [9; 4]);
+    grants.read_bytes_to(&buffer, &mut targets, &target).unwrap();
+    drop((grants, targets));
+    assert_eq!(plan.met.load(Ordering::SeqCst), 0, "the tail was asked for");
+    // A block that was handed out may be launched on.
+    let other = platform.buffer_from(vec![7_u32; 50]).unwrap();
+    for handed_out in [false, true] {
+        let grants = platform.acquire(GPU).read(&other).wait().unwrap();
+        assert_eq!(grants.read_bytes(&other.range(1..2)).unwrap(), 7_u32.to_ne_bytes());
+        if handed_out {
+            let _ = grants.granted(&other, dml::core::Access::ReadOnly).unwrap();
+        }
+        drop(grants);
+        assert_eq!(plan.met.load(Ordering::SeqCst), usize::from(handed_out));
+    }
+}
+
+/// The arena may write there whenever it likes, so nobody is let in at either end.
+#[test]
+fn an_arena_that_keeps_what_it_copies_to_wedges_both_ends() {
+    let platform = platform(Join::Staged, &Plan::none(), Lie::KeepsCopyOut);
+    let buffer = platform.buffer::<u32>(50).build().unwrap();
+    let target = platform.buffer_from(vec![1_u32; 50]).unwrap();
+    let mut grants = platform.acquire(GPU).write(&buffer).wait().unwrap();
+    grants.write_bytes(&buffer, &[9; 200]).unwrap();
+    let mut targets = platform.acquire(CPU).write(&target).wait().unwrap();
+    let kept = grants.read_bytes_to(&buffer, &mut targets, &target).unwrap_err();
+    assert!(matches!(kept, AcquireError::ArenaContract { .. }), "{kept:?}");
+    assert!(targets.slice::<u32>(&target).is_err() || targets.slice_mut::<u32>(&target).is_err());
+    assert!(grants.block(&buffer).is_err());
+    drop((grants, targets));
+    for one in [&buffer, &target] {
+        assert!(matches!(one.read(), Err(AcquireError::Wedged { .. })), "{one:?}");
+    }
+}

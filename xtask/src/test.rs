@@ -41,19 +41,9 @@ const VENDORS: &str = "/etc/OpenCL/vendors";
 /// The variable that tells the tests which devices have to be there, separated by commas.
 const EXPECT: &str = "DML_EXPECT";
 
-/// The tests that the feature `tracing` changes. They use no other feature, so that no other is built a second time for them.
-const SPAN_TESTS: [&str; 10] = [
-    "test",
-    "--package",
-    "dml",
-    "--no-default-features",
-    "--features",
-    "tracing",
-    "--test",
-    "tracing",
-    "--test",
-    "hostile",
-];
+/// What every test is built with beside the default features: nothing changes without it but that nobody is told, and a build of its own
+/// for the tests of spans took as long as a tenth of the others.
+const FEATURES: [&str; 2] = ["--features", "dml/tracing"];
 
 /// Runs every test.
 ///
@@ -81,8 +71,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
         report.note("cargo-nextest: the tests ran under cargo test (cargo install cargo-nextest --locked)");
         cargo(["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"])
     };
-    tests.args(&options.for_nextest);
+    tests.args(FEATURES).args(&options.for_nextest);
     let mut doc_tests = cargo(["test", "--doc", "--workspace", "--no-fail-fast"]);
+    doc_tests.args(FEATURES);
     if let Some(devices) = expected {
         tests.env(EXPECT, &devices);
         doc_tests.env(EXPECT, &devices);
@@ -92,7 +83,6 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     report.command("tests", tests);
     slowest::named().into_iter().for_each(|slowest| report.remark(slowest));
     report.command("doc tests", doc_tests);
-    report.command("tests with spans", cargo(SPAN_TESTS));
     checkers::all_models(&mut report);
     report.step("tidy", || match tidy::print_violations() {
         Ok(0) => Outcome::Passed,

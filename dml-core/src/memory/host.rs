@@ -581,6 +581,11 @@ impl Lease {
         Self::new(self.memory.clone())
     }
 
+    /// Lends a part for a scheduled copy into the memory, which must be granted for writing.
+    pub(crate) fn target(&self, part: Span, transfer: &Loan) -> HostTarget {
+        self.memory.target(part, transfer)
+    }
+
     pub(crate) fn slice<T: Pod>(&self, span: Span) -> Result<&[T], CastError> {
         self.lent.add(|| self.memory.span.slice(span));
         // SAFETY: kept alive by the lease, initialised (contract of `HostMemory::new`), and granted to the holder of

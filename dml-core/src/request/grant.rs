@@ -156,8 +156,8 @@ impl Grant {
         }
     }
 
-    /// Returns the block and the bytes of a region, as [`Grants::granted`] does.
-    fn granted(
+    /// Returns the block and the bytes of a region for a transfer that this thread waits for: nothing is launched on them.
+    fn moved(
         &self,
         region: &impl Region,
         access: Access,
@@ -170,9 +170,10 @@ impl Grant {
         if access.writes() && !covers(&self.claims, span, Access::writes) {
             return Err(ViewError::NotWritable { buffer: self.buffer.name(), span });
         }
-        self.launched_on();
         if access.writes() {
-            self.written();
+            self.written()
+        } else {
+            self.used()
         }
         Ok((self.block.as_ref(), span))
     }
@@ -265,7 +266,10 @@ impl Grants {
         region: &impl Region,
         access: Access,
     ) -> Result<(Option<&BlockRef>, Span), ViewError> {
-        self.of(region.buffer())?.granted(region, access, None)
+        let grant = self.of(region.buffer())?;
+        let granted = grant.moved(region, access, None)?;
+        grant.launched_on();
+        Ok(granted)
     }
 
     /// Prepares the grants for another thread, which becomes their holder when it uses them. Until then no thread
@@ -396,6 +400,47 @@ impl Grants {
         Ok(read.map_or_else(Vec::new, |memory| memory.bytes().to_vec()))
     }
 
+    /// Copies granted bytes of any device through its arena into granted bytes on the host, of `to`, and waits for the copy.
+    ///
+    /// # Errors
+    /// [`AcquireError::View`] if the bytes are not granted, `target` not for writing, not on the host or of another length, and nothing is
+    /// written then; [`AcquireError::CopyFailed`].
+    pub fn read_bytes_to(
+        &self,
+        region: &impl Region,
+        to: &mut Self,
+        target: &impl Region,
+    ) -> Result<(), AcquireError> {
+        // Foreign regions may name others each time they are asked.
+        let (from, into) = (region.buffer(), target.buffer());
+        let viewed = |buffer: &RawBuffer| {
+            let buffer = buffer.name();
+            move |cause| AcquireError::View { buffer, cause }
+        };
+        let part = self.of(from).and_then(|grant| grant.granted_span(region)).map_err(viewed(from))?;
+        let region = from.range(part.start()..part.end());
+        let place = to.place(into).map_err(viewed(into))?;
+        let grant = &mut to.grants[place];
+        let span = grant.expect_whole().and_then(|()| grant.granted_span(target)).map_err(viewed(into))?;
+        let target = into.range(span.start()..span.end());
+        if grant.lease.is_none() && !span.is_empty() {
+            let not_host = ViewError::NotHost { buffer: into.name() };
+            return Err(viewed(into)(not_host));
+        }
+        let given = Some(part.len());
+        let (_, span) = grant.moved(&target, Access::WriteInvalidate, given).map_err(viewed(into))?;
+        let Some(lease) = &grant.lease else { return Ok(()) };
+        let copied = self.by_arena(&region, Access::ReadOnly, given, |arena, block, part, loan| {
+            arena.copy_out(CopyOut::scheduled(block, part.start(), lease.target(span, loan)))
+        });
+        if let Err(AcquireError::ArenaContract { breach: Breach::StillLent, .. }) = copied {
+            // The arena may write there whenever it likes.
+            grant.is_broken.store(true, Ordering::Relaxed);
+            grant.buffer.0.wedge_lent();
+        }
+        copied
+    }
+
     /// Lets the arena transfer granted bytes, and waits for the transfer.
     fn by_arena(
         &self,
@@ -408,7 +453,7 @@ impl Grants {
         let asked = region.buffer();
         let viewed = |cause| AcquireError::View { buffer: asked.name(), cause };
         let grant = self.of(asked).map_err(viewed)?;
-        let (block, span) = grant.granted(region, access, given_bytes).map_err(viewed)?;
+        let (block, span) = grant.moved(region, access, given_bytes).map_err(viewed)?;
         let Some(block) = block.filter(|_| !span.is_empty()) else { return Ok(()) };
         let (buffer, loan) = (&grant.buffer, Loan::default());
         let arena = buffer.platform().arena(grant.arena);

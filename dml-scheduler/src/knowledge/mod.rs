@@ -130,8 +130,8 @@ impl Weight {
 /// What of a run is not as in later ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Odd {
-    /// The package that was claimed from a trial. If its device has no other one, the trial teaches more.
-    pub(crate) claimed: Option<Package>,
+    /// The packages that were claimed from a trial. If its device has no other one, the trial teaches more.
+    pub(crate) claimed: Vec<Package>,
     /// Whether those who began and the one that was tried out compute on the same cores: if both did, then one after the other.
     pub(crate) are_rivals: bool,
     /// Who was to compute from the start, if nobody was to be called up later. Some of them may have got nothing.
@@ -337,8 +337,8 @@ impl Knowledge {
         }
         for device in members {
             let all = || report.packages.iter().filter(move |record| record.device == device);
-            let is_claimed = |record: &&PackageRecord| odd.claimed.as_ref() == Some(&record.package);
-            let is_left = odd.are_rivals || all().count() == 1;
+            let is_claimed = |record: &&PackageRecord| odd.claimed.contains(&record.package);
+            let is_left = odd.are_rivals || all().all(|record| is_claimed(&record));
             let turns = || all().filter(move |record| !(is_left && is_claimed(record)));
             let begun = turns().map(|record| record.begun).min();
             let computed = turns().map(|record| record.computed).max();

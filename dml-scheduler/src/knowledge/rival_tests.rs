@@ -209,19 +209,28 @@ fn a_run_with_turns_teaches_what_each_device_did_in_its_own() {
     let name = |device: DeviceId| platform.devices()[usize::from(device.0)].name.to_string();
     let learned = |are_rivals| {
         let knowledge = Knowledge::new();
-        let odd = Odd { claimed: Some(report.packages[1].package.clone()), are_rivals, ..Odd::default() };
+        let odd = Odd { claimed: vec![report.packages[1].package.clone()], are_rivals, ..Odd::default() };
         knowledge.learn(&platform, ("kernel", 1000), name, &report, odd);
         let book = knowledge.0.lock();
         let page = book.0.values().next().unwrap();
         let rates = ["cpu", "driver"].map(|device| page.devices[device].rate.last().unwrap().round() as u64);
         (rates, page.sets.len(), page.runs)
     };
+    // All of what a device did may be a trial's, in several packages: then the trial teaches more. Without one of them it does not.
+    let did_rest = |claimed: &[usize]| {
+        let knowledge = Knowledge::new();
+        let claimed = claimed.iter().map(|&index| report.packages[index].package.clone()).collect();
+        knowledge.learn(&platform, ("kernel", 1000), name, &report, Odd { claimed, ..Odd::default() });
+        let mut book = knowledge.0.lock();
+        book.page("kernel", 1000).devices.get("driver").map(|notes| notes.rate.len())
+    };
+    assert_eq!([did_rest(&[1, 2]), did_rest(&[1]), did_rest(&[])], [None, Some(1), Some(1)]);
     // What trials showed before is forgotten with the first turn.
     let tried = Knowledge::new();
     for weight in [Weight::First, Weight::Again] {
         tried.learn_trial(("kernel", 1000), "driver", 1000, [Duration::from_millis(1); 2], weight);
     }
-    let odd = Odd { claimed: Some(report.packages[1].package.clone()), are_rivals: true, ..Odd::default() };
+    let odd = Odd { claimed: vec![report.packages[1].package.clone()], are_rivals: true, ..Odd::default() };
     tried.learn(&platform, ("kernel", 1000), name, &report, odd);
     let driver = tried.0.lock().page("kernel", 1000).devices["driver"].clone();
     assert_eq!((driver.rate.len(), driver.is_only_tried), (1, false));
@@ -236,8 +245,8 @@ fn a_run_with_turns_teaches_what_each_device_did_in_its_own() {
         for &weight in trials {
             knowledge.learn_trial(("kernel", 1000), "driver", 1000, [Duration::from_millis(1); 2], weight);
         }
-        let claimed = claimed.then(|| report.packages[1].package.clone());
-        let is_computed = claimed.is_none();
+        let claimed: Vec<Package> = claimed.then(|| report.packages[1].package.clone()).into_iter().collect();
+        let is_computed = claimed.is_empty();
         knowledge.learn(&platform, ("kernel", 1000), name, &report, Odd { claimed, ..Odd::default() });
         let is_cold = knowledge.is_first_trial(("kernel", 1000), "driver", false);
         assert_eq!(is_cold, !is_computed && trials.is_empty(), "a run warms a device up, too");

@@ -350,10 +350,17 @@ impl Splitter {
         self.latest = self.latest.max(times.map_or(Duration::ZERO, |[.., ended]| ended));
         self.let_all_ask_again();
         self.policy.tried(unit, computed.as_ref());
-        if computed.is_none() || !self.is_active(unit) {
+        computed.and_then(|_| self.claim(unit, items))
+    }
+
+    /// Returns a package of the last items of a trial under way that are computed, as far as nobody was handed them. It is in flight, and the unit's.
+    pub(crate) fn claim(&mut self, unit: UnitId, items: Range<u64>) -> Option<Package> {
+        if !self.is_active(unit) {
             return None;
         }
-        let piece = self.common.fresh.back_mut().filter(|piece| piece.end == items.end)?;
+        // It ends where the trial does, or where what was claimed of it begins.
+        let is_tried = |piece: &&mut Range<u64>| piece.end <= items.end && piece.end > items.start;
+        let piece = self.common.fresh.back_mut().filter(is_tried)?;
         let start = piece.start.max(items.start);
         let range = start..std::mem::replace(&mut piece.end, start);
         if piece.is_empty() {

@@ -3,6 +3,8 @@
 use super::opening::{Opening, Tries};
 use super::*;
 use crate::commander::Commander;
+use crate::trial::TrialEnd;
+use dml_core::DeviceId;
 use proptest::prelude::*;
 use std::ops::Range;
 use std::time::Instant;
@@ -446,6 +448,25 @@ fn what_is_claimed_is_what_nobody_has() {
     assert_eq!(splitter.completed(), 20);
 }
 
+/// The last items come first, and the others are handed out from the other end.
+#[test]
+fn parts_of_a_trial_are_claimed_from_the_end() {
+    let mut splitter = splitter(103, 10, trial_of(1000));
+    let (unit, items) = splitter.try_out(Duration::ZERO).unwrap().unwrap();
+    assert_eq!(items, 0..103);
+    let claims = [70..103, 40..70].map(|part| splitter.claim(unit, part).unwrap());
+    assert_eq!(claims.clone().map(|package| package.range()), [70..103, 40..70]);
+    let Assignment::Package(first) = splitter.assign(HOST) else { unreachable!("there is work") };
+    assert_eq!(first.range(), 0..10);
+    // Nobody takes what is before the part, or was claimed.
+    assert_eq!(splitter.claim(unit, 70..103), None);
+    assert_eq!(splitter.tried(unit, items, TIMES).unwrap().range(), 10..40);
+    assert_eq!(splitter.unassigned(), 0);
+    splitter.retire(unit);
+    assert_eq!(splitter.unassigned(), 93, "it loses all of them");
+    assert_eq!(splitter.claim(unit, 0..103), None);
+}
+
 #[test]
 fn a_trial_of_a_part_leaves_the_rest() {
     let mut splitter = splitter(103, 10, trial_of(20));
@@ -503,7 +524,7 @@ fn nothing_is_claimed_when_the_run_is_over() {
     let commander = commander();
     let (unit, items) = commander.try_out(Instant::now()).unwrap();
     assert!(commander.settle_trial().is_none());
-    assert_eq!(commander.tried(unit, items, TIMES), None);
+    assert_eq!(commander.tried(unit, items, TIMES), (None, false));
     assert_eq!(commander.try_out(Instant::now()), None, "and none begins");
 }
 
@@ -511,7 +532,7 @@ fn nothing_is_claimed_when_the_run_is_over() {
 fn what_a_retired_unit_had_claimed_is_not_taken_over() {
     let commander = commander();
     let (unit, items) = commander.try_out(Instant::now()).unwrap();
-    let claimed = commander.tried(unit, items, TIMES).unwrap();
+    let claimed = commander.tried(unit, items, TIMES).0.unwrap();
     assert!(commander.is_in_flight(&claimed));
     commander.retire(unit);
     assert!(!commander.is_in_flight(&claimed));
@@ -525,10 +546,47 @@ fn what_a_retired_unit_had_claimed_is_not_taken_over() {
 fn a_trial_that_nobody_conducts_any_more_gives_back_what_it_claimed() {
     let commander = commander();
     let (unit, items) = commander.try_out(Instant::now()).unwrap();
-    let claimed = commander.tried(unit, items, TIMES).unwrap();
+    let claimed = commander.tried(unit, items, TIMES).0.unwrap();
     commander.give_trial_up();
     assert!(!commander.is_in_flight(&claimed));
     assert!(commander.settle_trial().is_none(), "nobody waits for it");
+}
+
+/// What was claimed of a trial under way belongs to the run: its end is told, or it is given back.
+#[test]
+fn what_is_claimed_before_the_trial_ends_is_told_with_its_end() {
+    let all = || {
+        let commander = Commander::new(splitter(100, 10, trial_of(100)), None);
+        commander.begin_trial(GPU, true);
+        let (unit, items) = commander.try_out(Instant::now()).unwrap();
+        let first = commander.claim(unit, 60..100).unwrap();
+        assert_eq!(first.range(), 60..100);
+        (commander, unit, items, first)
+    };
+    // It fails later on.
+    let (commander, unit, items, first) = all();
+    assert_eq!(commander.tried(unit, items, None), (None, true));
+    assert!(commander.is_in_flight(&first));
+    commander.end_trial(TrialEnd { device: DeviceId(1), packages: Vec::new() });
+    assert!(commander.settle_trial().is_some());
+    assert_eq!(commander.claim(unit, 0..60), None, "the trial is over");
+    // Nobody conducts it any more.
+    let (commander, _, _, first) = all();
+    commander.give_trial_up();
+    assert!(!commander.is_in_flight(&first));
+    assert!(commander.settle_trial().is_none());
+    // It ends well, and both packages are learned of as claimed.
+    let (commander, unit, items, first) = all();
+    let (second, is_to_end) = commander.tried(unit, items, TIMES);
+    let second = second.unwrap();
+    assert_eq!((second.range(), is_to_end), (0..60, true));
+    commander.end_trial(TrialEnd { device: DeviceId(1), packages: Vec::new() });
+    assert!(commander.settle_trial().is_some());
+    for package in [&first, &second] {
+        let computed = Computed::new(package, Duration::ZERO, Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        assert!(commander.take_over(package, Some(computed)).is_some());
+    }
+    assert_eq!((commander.claimed(), commander.missing()), (vec![first, second], 0));
 }
 
 /// What the splitter is told to do, and what an unruly policy says.

@@ -32,7 +32,7 @@ use crate::package::{Package, UnitId};
 use crate::policy::Computed;
 use crate::report::{PackageRecord, UnitFailure};
 use crate::running::Interrupted;
-use crate::trial::TrialEnd;
+use crate::trial::{TrialEnd, Tried};
 use dml_core::spans::Span;
 use dml_core::{AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform, RawBuffer, span};
 use std::cell::Cell;
@@ -228,16 +228,20 @@ impl Unit<'_> {
         caught(|| bring(self.platform, self.commander, device, self.kernel.results(package)?))
     }
 
-    /// Takes a package over that was computed in a trial of another unit, or gives it back.
+    /// Takes the packages over that were computed in a trial of another unit, or gives them back.
     pub(crate) fn take_over(&self, end: TrialEnd, starter: &dyn Start) {
-        let TrialEnd { package, device, is_computed, handed, begun, computed, end } = end;
-        let times = is_computed.then(|| Computed::new(&package, handed, begun, computed, end));
-        // Whoever retired meanwhile has nothing that could be taken over.
-        let Some(called) = self.commander.take_over(&package, times) else { return };
-        if is_computed {
-            self.hooks.package_done(&package, device);
-            let unit = package.unit();
-            starter.record(unit, PackageRecord { package, device, start: handed, begun, computed, end });
+        let TrialEnd { device, packages } = end;
+        let mut called = Vec::new();
+        for Tried { package, is_computed, handed, begun, computed, end } in packages {
+            let times = is_computed.then(|| Computed::new(&package, handed, begun, computed, end));
+            // Whoever retired meanwhile has nothing that could be taken over.
+            let Some(units) = self.commander.take_over(&package, times) else { continue };
+            called.extend(units);
+            if is_computed {
+                self.hooks.package_done(&package, device);
+                let unit = package.unit();
+                starter.record(unit, PackageRecord { package, device, start: handed, begun, computed, end });
+            }
         }
         starter.start(&called);
     }
