@@ -170,10 +170,9 @@ impl Grant {
         if access.writes() && !covers(&self.claims, span, Access::writes) {
             return Err(ViewError::NotWritable { buffer: self.buffer.name(), span });
         }
+        self.used();
         if access.writes() {
-            self.written()
-        } else {
-            self.used()
+            self.written();
         }
         Ok((self.block.as_ref(), span))
     }

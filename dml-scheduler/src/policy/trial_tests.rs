@@ -571,9 +571,10 @@ fn what_is_claimed_before_the_trial_ends_is_told_with_its_end() {
     assert!(commander.settle_trial().is_some());
     assert_eq!(commander.claim(unit, 0..60), None, "the trial is over");
     // Nobody conducts it any more.
-    let (commander, _, _, first) = all();
+    let (commander, unit, _, first) = all();
+    let second = commander.claim(unit, 30..60).unwrap();
     commander.give_trial_up();
-    assert!(!commander.is_in_flight(&first));
+    assert!(![&first, &second].into_iter().any(|package| commander.is_in_flight(package)));
     assert!(commander.settle_trial().is_none());
     // It ends well, and both packages are learned of as claimed.
     let (commander, unit, items, first) = all();
@@ -587,6 +588,23 @@ fn what_is_claimed_before_the_trial_ends_is_told_with_its_end() {
         assert!(commander.take_over(package, Some(computed)).is_some());
     }
     assert_eq!((commander.claimed(), commander.missing()), (vec![first, second], 0));
+}
+
+/// Also while the trial is under way: its thread may be writing to the run's buffers.
+#[test]
+fn a_run_is_not_over_before_what_was_claimed_from_its_trial() {
+    let commander = Commander::new(splitter(100, 10, trial_of(100)), None);
+    commander.begin_trial(GPU, true);
+    let (unit, items) = commander.try_out(Instant::now()).unwrap();
+    commander.claim(unit, 60..100).unwrap();
+    std::thread::scope(|scope| {
+        let settles = scope.spawn(|| commander.settle_trial().is_some());
+        std::thread::sleep(Duration::from_millis(30));
+        let is_over = settles.is_finished();
+        let (_, is_to_end) = commander.tried(unit, items, None);
+        commander.end_trial(TrialEnd { device: DeviceId(1), packages: Vec::new() });
+        assert_eq!((is_over, is_to_end, settles.join().unwrap()), (false, true, true));
+    });
 }
 
 /// What the splitter is told to do, and what an unruly policy says.
