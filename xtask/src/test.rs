@@ -41,8 +41,8 @@ const VENDORS: &str = "/etc/OpenCL/vendors";
 /// The variable that tells the tests which devices have to be there, separated by commas.
 const EXPECT: &str = "DML_EXPECT";
 
-/// What every test is built with beside the default features: nothing changes without it but that nobody is told, and a build of its own
-/// for the tests of spans took as long as a tenth of the others.
+/// What every test is built with beside the default features. Without spans nothing is different but that nobody is told of them, and a build of
+/// their own takes as long as a tenth of all tests.
 const FEATURES: [&str; 2] = ["--features", "dml/tracing"];
 
 /// Runs every test.
