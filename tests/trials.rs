@@ -308,6 +308,18 @@ impl Scene {
     fn packages_of_gpu<'a>(&self, report: &'a Report) -> Vec<&'a PackageRecord> {
         report.packages.iter().filter(|record| record.device == GPU).collect()
     }
+
+    /// All results were brought home, those of trials as others.
+    fn all_is_home(&self) {
+        for (bytes, valid, _) in dml_verify::segments(self.target.raw()) {
+            assert!(valid.contains(ArenaId(0)), "{bytes:?} of {valid:?}");
+        }
+    }
+}
+
+fn in_order(record: &PackageRecord, report: &Report) {
+    let times = [record.start, record.begun, record.computed, record.end];
+    assert!(times.is_sorted() && record.end <= report.duration, "{record:?} of {:?}", report.duration);
 }
 
 /// The host has computed some packages when the trial ends, and goes on when its results are taken.
@@ -326,10 +338,7 @@ fn what_a_trial_has_computed_is_taken_as_far_as_nobody_has_it() {
         Ok(())
     });
     let report = scene.run().unwrap();
-    // They were brought home, as other results are.
-    for (bytes, valid, _) in dml_verify::segments(scene.target.raw()) {
-        assert!(valid.contains(ArenaId(0)), "{bytes:?} of {valid:?}");
-    }
+    scene.all_is_home();
     scene.check(&report);
     let [record] = scene.packages_of_gpu(&report)[..] else { panic!("one package, in {report:?}") };
     assert_eq!(record.package.end(), ITEMS);
@@ -337,8 +346,7 @@ fn what_a_trial_has_computed_is_taken_as_far_as_nobody_has_it() {
     assert_eq!((host, scene.cues.trials.load(Ordering::SeqCst)), (ITEMS, 1));
     assert_eq!(scene.cues.others.load(Ordering::SeqCst), 0, "nothing was computed again");
     assert!(record.package.start() >= 4 * LOCAL, "the host's packages are its own: {record:?}");
-    let times = [record.start, record.begun, record.computed, record.end];
-    assert!(times.is_sorted() && record.end <= report.duration, "{record:?} of {:?}", report.duration);
+    in_order(record, &report);
     assert!(report.failures.is_empty() && report.left_out.is_empty(), "{report:?}");
     let called: Vec<DeviceId> = report.called_up.iter().map(|called| called.device).collect();
     assert_eq!(called, [GPU]);
@@ -366,9 +374,7 @@ fn a_trial_whose_results_take_long_to_travel_has_parts() {
             Ok(())
         });
         let report = scene.run().unwrap();
-        for (bytes, valid, _) in dml_verify::segments(scene.target.raw()) {
-            assert!(valid.contains(ArenaId(0)), "{bytes:?} of {valid:?}");
-        }
+        scene.all_is_home();
         scene.check(&report);
         assert_eq!(scene.cues.trials.load(Ordering::SeqCst), 4, "{home:?}");
         assert_eq!(scene.cues.copied.is_set(), home == Home::Apart, "{home:?}");
@@ -378,8 +384,7 @@ fn a_trial_whose_results_take_long_to_travel_has_parts() {
         let lengths: Vec<u64> = taken.iter().take(4).map(|record| record.package.items()).collect();
         assert_eq!(lengths, [283, 320, 320, 320], "{home:?}: {report:?}");
         for record in taken {
-            let times = [record.start, record.begun, record.computed, record.end];
-            assert!(times.is_sorted() && record.end <= report.duration, "{record:?}");
+            in_order(record, &report);
         }
     }
 }

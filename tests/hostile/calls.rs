@@ -102,6 +102,14 @@ pub(crate) fn use_it_all(platform: &Platform, buffer: &RawBuffer) {
         grants.release()
     };
     let _ = device();
+    let straight_home = || -> Result<(), AcquireError> {
+        let Ok(home) = platform.raw_buffer(buffer.len()).zeroed().build() else { return Ok(()) };
+        let from = platform.acquire(GPU).read(buffer).wait()?;
+        let mut to = platform.acquire(CPU).write(&home).wait()?;
+        from.read_bytes_to(&buffer.range(3..9), &mut to, &home.range(1..7))?;
+        to.release()
+    };
+    let _ = straight_home();
     let _ = platform.acquire(CPU).read(buffer).wait().map(drop);
     // As a future, there and back.
     let _ = host(3);
@@ -249,7 +257,7 @@ impl Region for Odd {
 #[test]
 fn a_region_may_panic_and_call_back() {
     type Use = fn(&Platform, &mut Grants, &Odd);
-    let uses: [(&str, Use); 7] = [
+    let uses: [(&str, Use); 9] = [
         ("acquire", |platform, _, odd| drop(platform.acquire(CPU).read(odd).try_now())),
         ("slice", |_, grants, odd| _ = grants.slice::<u8>(odd).map(drop)),
         ("slice_mut", |_, grants, odd| _ = grants.slice_mut::<u8>(odd).map(drop)),
@@ -257,6 +265,16 @@ fn a_region_may_panic_and_call_back() {
         ("granted", |_, grants, odd| _ = grants.granted(odd, Access::ReadOnly).map(drop)),
         ("read_bytes", |_, grants, odd| _ = grants.read_bytes(odd).map(drop)),
         ("write_bytes", |_, grants, odd| _ = grants.write_bytes(odd, &[8; 100])),
+        ("read_bytes_to, from it", |platform, grants, odd| {
+            let home = platform.raw_buffer(100).build().unwrap();
+            let mut to = platform.acquire(CPU).write(&home).wait().unwrap();
+            let _ = grants.read_bytes_to(odd, &mut to, &home);
+        }),
+        ("read_bytes_to, into it", |platform, grants, odd| {
+            let source = platform.raw_buffer(100).zeroed().build().unwrap();
+            let from = platform.acquire(CPU).read(&source).wait().unwrap();
+            let _ = from.read_bytes_to(&source, grants, odd);
+        }),
     ];
     for ((what, used), at) in uses.into_iter().flat_map(|used| ["buffer", "bytes"].map(|at| (used, at))) {
         let World { platform, buffer, other } = world(platform(Join::Staged, &Plan::none(), Lie::None));

@@ -109,10 +109,17 @@ fn every_lie_is_told_for_what_it_is() {
 #[test]
 fn a_map_state_that_a_copy_changes_is_noticed_wherever_it_is_copied() {
     type Copies = fn(&mut Grants, &RawBuffer) -> Result<(), AcquireError>;
-    let ways: [(&str, bool, Copies); 3] = [
+    let straight_home: Copies = |grants, buffer| {
+        let home = buffer.platform().raw_buffer(64).build().unwrap();
+        let mut to = buffer.platform().acquire(CPU).write(&home).wait().unwrap();
+        grants.read_bytes_to(buffer, &mut to, &home)
+    };
+    let ways: [(&str, bool, Copies); 5] = [
         ("write_bytes", false, |grants, buffer| grants.write_bytes(buffer, &[6; 64])),
         ("read_bytes", false, |grants, buffer| grants.read_bytes(buffer).map(drop)),
+        ("read_bytes_to", false, straight_home),
         ("a write_bytes that fails", true, |grants, buffer| grants.write_bytes(buffer, &[6; 64])),
+        ("a read_bytes_to that fails", true, straight_home),
     ];
     let is_it = |told: &Result<(), AcquireError>, what: &str| {
         let Err(AcquireError::ArenaContract { breach: Breach::MapChanged { .. }, arena, .. }) = told else {

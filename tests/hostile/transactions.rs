@@ -1,9 +1,9 @@
 //! Grants and kernels in flight are transactions: what is not released commits nothing, and nobody is let in before what was
 //! launched has ended.
 
-use crate::vault::{CPU, Call, Deed, GPU, Join, Lie, Plan, platform};
+use crate::vault::{CPU, Call, Deed, GPU, Join, Lie, Plan, failing, platform};
 use dml::core::sync::Arc;
-use dml::core::{AcquireError, Buffer, Completion, Fence, Platform, TransferError};
+use dml::core::{AcquireError, Buffer, Completion, Fence, Grants, Platform, TransferError};
 use dml_verify::{block_on, poll_once};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
@@ -224,6 +224,29 @@ fn nobody_waits_for_the_end_of_launches_that_are_not_theirs() {
         }
         drop(grants);
         assert_eq!(plan.met.load(Ordering::SeqCst), usize::from(handed_out));
+    }
+}
+
+/// A transfer that failed may still be under way, so whoever drops its grants waits for the device.
+#[test]
+fn the_end_of_a_transfer_that_failed_is_waited_for() {
+    type Copies = fn(&mut Grants, &mut Grants, &[Buffer<u32>; 2]) -> Result<(), AcquireError>;
+    let ways: [(&str, Copies); 3] = [
+        ("write_bytes", |there, _, [buffer, _]| there.write_bytes(buffer, &[9; 200])),
+        ("read_bytes", |there, _, [buffer, _]| there.read_bytes(buffer).map(drop)),
+        ("read_bytes_to", |there, home, [buffer, target]| there.read_bytes_to(buffer, home, target)),
+    ];
+    for (what, copies) in ways {
+        let plan = Plan::always_at(Call::Tail, Deed::None);
+        let platform = failing(&plan, Lie::None);
+        let buffers = [0; 2].map(|_| platform.buffer::<u32>(50).build().unwrap());
+        let mut there = platform.acquire(GPU).write(&buffers[0]).wait().unwrap();
+        let mut home = platform.acquire(CPU).write(&buffers[1]).wait().unwrap();
+        let failed = copies(&mut there, &mut home, &buffers).unwrap_err();
+        assert!(matches!(failed, AcquireError::CopyFailed { .. }), "{what}: {failed:?}");
+        assert_eq!(plan.met.load(Ordering::SeqCst), 0, "{what}: nothing was dropped");
+        drop(there);
+        assert_eq!(plan.met.load(Ordering::SeqCst), 1, "{what}");
     }
 }
 

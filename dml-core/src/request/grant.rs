@@ -464,6 +464,8 @@ impl Grants {
             false => done.and_then(|bytes| moved_all(span.len(), bytes)),
         };
         if done.is_err() {
+            // Nobody has said that the arena has ended it.
+            grant.launched_on();
             buffer.platform().notice_losses();
         }
         let (name, arena) = (buffer.name(), buffer.0.arena_name(grant.arena));
