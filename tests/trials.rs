@@ -266,10 +266,14 @@ fn computed(values: &[u8]) -> Vec<u8> {
 
 impl Scene {
     fn run(&self) -> Result<Report, RunError> {
+        self.run_of(ITEMS)
+    }
+
+    fn run_of(&self, items: u64) -> Result<Report, RunError> {
         // As many as the devices have units: they are not each other's rivals.
         let run = Coexecutor::new(&self.platform).cores(2).record_decisions().knowledge(&self.knowledge);
         let kernel = self.kernel.clone();
-        watched("a run", move || run.run(&kernel, ITEMS)).join()
+        watched("a run", move || run.run(&kernel, items)).join()
     }
 
     /// Checks all results, and that the packages of a report are all items, each once.
@@ -458,6 +462,37 @@ fn the_first_trial_says_little_if_nobody_takes_its_results() {
     third.run().unwrap();
     third.let_it_end();
     assert!(knowledge.to_string().contains("device gpu:0*64 tried rate "), "{knowledge}");
+}
+
+/// The host has all of such a run in its first package, so that nobody else ever had a part.
+#[test]
+fn runs_of_one_package_become_those_of_the_faster_device() {
+    let knowledge = Knowledge::new();
+    let awaits_trial: OnHost = |_, cues| {
+        cues.leave_time_for_a_trial();
+        cues.may_end.set();
+        Ok(())
+    };
+    let run = || {
+        let scene = Scene { knowledge: knowledge.clone(), ..scene(Does::Well, awaits_trial) };
+        scene.cues.may_end.set();
+        let report = scene.run_of(LOCAL).unwrap();
+        report.decisions.as_ref().expect("they are recorded").replay().unwrap();
+        scene.packages_of_gpu(&report).len()
+    };
+    // The first run shows what the host takes, and the first trial may have been a compiler's time.
+    assert_eq!(run(), 0);
+    for told in ["device gpu:0*64 rate peak setup ", "device gpu:0*64 tried rate "] {
+        assert_eq!(run(), 0, "{knowledge}");
+        let seen = knowledge.clone();
+        watched("the end of the trial", move || {
+            while !seen.to_string().contains(told) {
+                std::thread::yield_now();
+            }
+        })
+        .join();
+    }
+    assert!((0..4).any(|_| run() == 1), "{knowledge}");
 }
 
 /// A driver compiles in its launch, or hangs there.

@@ -129,6 +129,12 @@ impl Haul {
         ((outward / PART_OUTWARD_SECONDS) as u64).clamp(1, MOST_PARTS) // The cast saturates.
     }
 
+    /// How many seconds it takes at least.
+    fn tried_takes(self, items: u64) -> f64 {
+        let part = self.tried(items) as f64 / items.max(1) as f64;
+        DEVICE_SETUP_SECONDS + self.whole + self.inward * part
+    }
+
     /// After how many seconds it is.
     fn tried_after(self) -> f64 {
         (self.whole + self.inward.max(self.outward)) * TRIED_AFTER
@@ -255,6 +261,7 @@ impl Lineup {
                 unit: UnitId(index),
                 items: hauls[index].tried(items),
                 after: hauls[index].tried_after(),
+                takes: hauls[index].tried_takes(items),
             })
         });
         let is_twin = |tries: Tries, index: usize| {
@@ -357,8 +364,9 @@ impl Lineup {
         if let (Some(alone), 1) = (members().next(), members().count()) {
             return Plan::Packages(self.pieces(alone, items));
         }
-        if self.opens.is_some() && items <= kernel.local_size().saturating_mul(FEW_GROUPS) {
-            // By the time that a sample is done, so is the run.
+        // By the time that a sample is done, so is the run.
+        let undivided = self.opens.is_some() && items <= kernel.local_size().saturating_mul(FEW_GROUPS);
+        if undivided && !self.could_be_replaced(items) {
             return Plan::Packages(1);
         }
         let overlapping = members().filter(|&index| !self.hauls[index].is_host).map(UnitId);
@@ -382,6 +390,7 @@ impl Lineup {
                 first: UnitId(first),
                 others,
                 at_once: self.is_large || self.opens.is_none(),
+                undivided,
                 threads: if is_host { self.threads } else { 1 },
                 packages: (!is_host).then(|| match self.opens {
                     Some(_) => self.pieces(first, items),
@@ -398,6 +407,14 @@ impl Lineup {
             left_out: left_out.collect(),
             opening,
         })
+    }
+
+    /// Whether it is known of the one who begins that another one, which can be tried out, would be done in its place.
+    fn could_be_replaced(&self, items: u64) -> bool {
+        let (Some(first), Some(tries)) = (self.opens, self.tries) else { return false };
+        let known = self.priors[first].filter(|prior| prior.trusted);
+        let freight = self.hauls[tries.unit.0].freight(items);
+        known.is_some_and(|prior| freight.could_replace(items as f64, prior.rate))
     }
 
     /// In how many packages so many twins compute all items: each as if its part were all, and none takes longer than [`SHARED_SECONDS`], since they

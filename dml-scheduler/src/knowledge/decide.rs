@@ -21,6 +21,9 @@ pub(super) const TRIES: usize = 2;
 /// How often a set is tried that comes near the best one: its first runs may have met a busy machine.
 const MORE_TRIES: usize = 5;
 const NEAR: f64 = 1.8;
+/// A device that was never tried alone is tried every now and then if it promises no more than so many times the best set's time: what it
+/// promises was seen among others.
+const UNTRIED: f64 = 1.5;
 /// A try costs little if it takes so many times the best set's time, or so many seconds more. Others wait for their time.
 const CHEAP: f64 = 1.2;
 const CHEAP_SECONDS: f64 = 10e-3;
@@ -451,6 +454,7 @@ impl Choice<'_> {
     /// What a device did in its best package, without what a package costs, is taken for all of its work. Among others, and
     /// with small packages, it looks slower than it is.
     fn alone_to_try(&self, best_seconds: f64) -> Option<Members> {
+        let is_time = self.is_time_to_try_again();
         let devices = self.known.iter().enumerate().filter_map(|(index, known)| {
             let mut members = vec![false; self.known.len()];
             members[index] = true;
@@ -459,22 +463,24 @@ impl Choice<'_> {
             let seconds = setup_seconds + self.items / known.peak;
             Some((members, seconds))
         });
-        let (members, _) = devices
-            .filter(|(members, seconds)| {
-                let Some(tried) = self.tried.iter().find(|tried| &tried.members == members) else {
-                    return *seconds < best_seconds;
-                };
-                let is_cheap = tried.seconds < (best_seconds * CHEAP).max(best_seconds + CHEAP_SECONDS);
-                let is_time = self.is_time_to_try_again();
-                if tried.times < TRIES {
-                    return *seconds < best_seconds && (is_cheap || is_time);
-                }
-                let is_near = tried.times < MORE_TRIES && tried.seconds < best_seconds * NEAR;
-                // What it did once it may do again: most of its runs may have met a busy machine.
-                let was_faster = tried.times < KEPT && tried.least_seconds < best_seconds * (1.0 - NOISE);
-                (is_near && is_cheap) || ((is_near || was_faster) && is_time)
-            })
-            .min_by(|a, b| a.1.total_cmp(&b.1))?;
+        // What promises more than the best set comes first, and then what nobody knows.
+        let ranked = devices.filter_map(|(members, seconds)| {
+            let promises = seconds < best_seconds;
+            let Some(tried) = self.tried.iter().find(|tried| tried.members == members) else {
+                let is_worth_a_look = promises || (is_time && seconds < best_seconds * UNTRIED);
+                return is_worth_a_look.then_some((u8::from(!promises), seconds, members));
+            };
+            let is_cheap = tried.seconds < (best_seconds * CHEAP).max(best_seconds + CHEAP_SECONDS);
+            if tried.times < TRIES {
+                return (promises && (is_cheap || is_time)).then_some((0, seconds, members));
+            }
+            let is_near = tried.times < MORE_TRIES && tried.seconds < best_seconds * NEAR;
+            // What it did once it may do again: most of its runs may have met a busy machine.
+            let was_faster = tried.times < KEPT && tried.least_seconds < best_seconds * (1.0 - NOISE);
+            let is_due = (is_near && is_cheap) || ((is_near || was_faster) && is_time);
+            is_due.then_some((2, seconds, members))
+        });
+        let (.., members) = ranked.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))?;
         Some(members)
     }
 

@@ -26,11 +26,19 @@ struct World {
     knowledge: Knowledge,
     /// The part of its rate that is left to a device among others.
     among_others: f64,
+    /// The part of it that its best package shows there.
+    seen_among_others: f64,
 }
 
 impl World {
     fn new(devices: &[Truth], items: u64) -> Self {
-        Self { devices: devices.to_vec(), items, knowledge: Knowledge::new(), among_others: 1.0 }
+        Self {
+            devices: devices.to_vec(),
+            items,
+            knowledge: Knowledge::new(),
+            among_others: 1.0,
+            seen_among_others: 1.0,
+        }
     }
 
     fn candidates(&self) -> Vec<Candidate<'static>> {
@@ -82,7 +90,7 @@ impl World {
         {
             let notes = page.devices.entry(name.to_owned()).or_default();
             notes.rate.add(if together { truth.rate * 0.9 * self.among_others } else { truth.rate });
-            notes.peak.add(truth.rate);
+            notes.peak.add(if together { truth.rate * self.seen_among_others } else { truth.rate });
             notes.setup.add(truth.setup);
             names.push(name.to_owned());
         }
@@ -129,6 +137,21 @@ fn a_device_that_others_disturb_is_found_to_be_better_alone() {
     assert!((seconds / world.seconds(&[false, true]) - 1.0).abs() < 1e-6, "{seconds}");
     let told = decision.reasons[0].as_ref().map(ToString::to_string);
     assert_eq!(told.as_deref(), Some("runs took 139888 us with it and 56024 us without"));
+}
+
+/// A host's memory is full of what is copied for the other device, so that no package shows what it does alone.
+#[test]
+fn a_device_that_others_disturb_all_the_time_is_tried_alone_too() {
+    let devices = [Truth { rate: 9e8, setup: 1e-5 }, Truth { rate: 4e8, setup: 1e-4 }];
+    let mut world = World::new(&devices, 1 << 24);
+    (world.among_others, world.seen_among_others) = (0.25, 0.4);
+    let runs: Vec<_> = (0..12).map(|_| world.run().0).collect();
+    assert_eq!(runs.last(), Some(&vec![true, false]), "{runs:?}");
+    // One that promises far less is not.
+    world = World::new(&devices, 1 << 24);
+    (world.among_others, world.seen_among_others) = (0.25, 0.2);
+    let runs: Vec<_> = (0..64).map(|_| world.run().0).collect();
+    assert!(!runs.contains(&vec![true, false]), "{runs:?}");
 }
 
 #[test]
@@ -322,7 +345,7 @@ fn those_who_promise_much_more_together_are_tried_now_and_then() {
     };
     let members = || world.knowledge.decide("kernel", 1 << 24, &world.candidates()).members;
     // Each takes ten nanoseconds per item. Both together should take half of that, and take twice as long.
-    (0..5).for_each(|_| add(&["cpu"], 1e-8));
+    (0..5).for_each(|_| ["cpu", "gpu"].iter().for_each(|name| add(&[name], 1e-8)));
     add(&["cpu", "gpu"], 2e-8);
     for _ in 2..=12 {
         add(&["cpu", "gpu"], 2e-8);

@@ -3,7 +3,7 @@
 //! ```text
 //!   work 100000 local 64                  overlaps u1              opens u0 threads 16
 //!   unit u0 cpu                           left_out u2              joins u1 0.00015 0.000000001
-//!                                                                  tries u1 100000 after 0.00002
+//!                                                                  tries u1 100000 after 0.00002 takes 0.0002
 //!                                                                  twin u2
 //!                                                                  rival u1 0.00015 0.000000001
 //!   unit u1 opencl:0                      opens u0 packages 14
@@ -57,6 +57,8 @@ pub(crate) struct Opens {
     pub(crate) others: Vec<(UnitId, Freight)>,
     /// Whether they join at once.
     pub(crate) at_once: bool,
+    /// Whether the first unit computes all in one package.
+    pub(crate) undivided: bool,
     /// How many threads the first unit has.
     pub(crate) threads: u64,
     /// If all others are its twins: in how many packages it computes all, unless it calls them up.
@@ -113,8 +115,11 @@ impl Blueprint {
                         let twins = Twins::new((work, *packages), *first, others.clone());
                         Box::new(if *at_once { twins.at_once() } else { twins })
                     }
-                    Some(Opens { first, others, at_once, threads, tries, twins, rival, .. }) => {
+                    Some(Opens {
+                        first, others, at_once, undivided, threads, tries, twins, rival, ..
+                    }) => {
                         let opening = Opening::new(policy, work, *first, others.clone()).threads(*threads);
+                        let opening = if *undivided { opening.undivided() } else { opening };
                         let opening = opening.tries(*tries).twins(twins.clone()).rival(*rival);
                         Box::new(if *at_once { opening.at_once() } else { opening })
                     }
@@ -158,11 +163,11 @@ impl fmt::Display for Learned {
         }
         self.overlapping.iter().try_for_each(|unit| writeln!(f, "overlaps {unit}"))?;
         self.left_out.iter().try_for_each(|unit| writeln!(f, "left_out {unit}"))?;
-        let Some(Opens { first, others, at_once, threads, packages, tries, twins, rival }) = &self.opening
-        else {
-            return Ok(());
-        };
-        write!(f, "opens {first}{}", if *at_once { " at_once" } else { "" })?;
+        let Some(opening) = &self.opening else { return Ok(()) };
+        let Opens { first, others, at_once, undivided, threads, packages, tries, twins, rival } = opening;
+        let how = [(*at_once, " at_once"), (*undivided, " undivided")];
+        let how: String = how.iter().filter(|(is, _)| *is).map(|(_, how)| *how).collect();
+        write!(f, "opens {first}{how}")?;
         match packages {
             Some(packages) => writeln!(f, " packages {packages}")?,
             None => writeln!(f, " threads {threads}")?,
@@ -170,9 +175,9 @@ impl fmt::Display for Learned {
         others.iter().try_for_each(|(unit, Freight { setup, per_item })| {
             writeln!(f, "joins {unit} {setup} {per_item}")
         })?;
-        tries
-            .iter()
-            .try_for_each(|Tries { unit, items, after }| writeln!(f, "tries {unit} {items} after {after}"))?;
+        tries.iter().try_for_each(|Tries { unit, items, after, takes }| {
+            writeln!(f, "tries {unit} {items} after {after} takes {takes}")
+        })?;
         twins.iter().try_for_each(|unit| writeln!(f, "twin {unit}"))?;
         rival.iter().try_for_each(|(unit, Freight { setup, per_item })| {
             writeln!(f, "rival {unit} {setup} {per_item}")
@@ -247,6 +252,10 @@ impl Reader {
                     ["at_once", ref how @ ..] => (true, how),
                     ref how => (false, how),
                 };
+                let (undivided, how) = match *how {
+                    ["undivided", ref how @ ..] => (true, how),
+                    ref how => (false, how),
+                };
                 let (threads, packages) = match *how {
                     ["threads", threads] => (threads.parse().ok()?, None),
                     ["packages", packages] => (1, Some(packages.parse().ok()?)),
@@ -255,16 +264,22 @@ impl Reader {
                 let first = known(unit)?;
                 let (others, tries, twins, rival) = (Vec::new(), None, Vec::new(), None);
                 learned.opening =
-                    Some(Opens { first, others, at_once, threads, packages, tries, twins, rival });
+                    Some(Opens { first, others, at_once, undivided, threads, packages, tries, twins, rival });
             }
             ["joins", unit, setup, per_item] => {
                 let freight = Freight { setup: setup.parse().ok()?, per_item: per_item.parse().ok()? };
                 learned.opening.as_mut()?.others.push((known(unit)?, freight));
             }
-            ["tries", unit, items, "after", after] => {
+            ["tries", unit, items, "after", after, ref takes @ ..] => {
                 let opening = learned.opening.as_mut().filter(|opening| opening.tries.is_none())?;
                 let (unit, items, after) = (known(unit)?, items.parse().ok()?, after.parse().ok()?);
-                opening.tries = Some(Tries { unit, items, after });
+                let takes = match takes {
+                    // Earlier versions went by nothing.
+                    [] => 0.0,
+                    ["takes", takes] => takes.parse().ok()?,
+                    _ => return None,
+                };
+                opening.tries = Some(Tries { unit, items, after, takes });
             }
             ["twin", unit] => learned.opening.as_mut()?.twins.push(known(unit)?),
             ["rival", unit, setup, per_item] => {

@@ -38,6 +38,8 @@ const EARLY_SECONDS: f64 = 40e-6;
 /// As long as so much of the rest takes at the least, the first unit waits for the end of a trial: what it has under way by then would hold the
 /// run up for longer.
 const TRIAL_PART: f64 = 0.05;
+/// Until a trial can end, a package of the first unit takes this part of the time at most: what comes may be dearer.
+const TRIAL_AHEAD: f64 = 0.5;
 /// A first sample that takes so long already is worth a trial, which holds nobody up.
 const TRIAL_SECONDS: f64 = 20e-6;
 /// The least time of a package of a unit that was tried out.
@@ -98,6 +100,8 @@ pub(crate) struct Tries {
     pub(crate) items: u64,
     /// After how many seconds of the run it is, even if nothing is known of the others by then.
     pub(crate) after: f64,
+    /// How many seconds it takes at least, by what moving its inputs takes.
+    pub(crate) takes: f64,
 }
 
 /// Calibrated, begun by one unit.
@@ -108,6 +112,8 @@ pub(crate) struct Opening {
     /// The units that could join.
     others: Vec<(UnitId, Freight)>,
     stage: Stage,
+    /// Whether the first unit computes all in one package.
+    is_undivided: bool,
     /// The unassigned items, as of the last package handed out.
     remaining: u64,
     samples: Samples,
@@ -264,6 +270,7 @@ impl Opening {
             first,
             others,
             stage: Stage::Sampling,
+            is_undivided: false,
             remaining: work,
             samples: Samples::default(),
             now: Duration::ZERO,
@@ -314,6 +321,13 @@ impl Opening {
     #[must_use]
     pub(crate) fn at_once(mut self) -> Self {
         self.stage = Stage::Together;
+        self
+    }
+
+    /// Lets the first unit compute all in one package. Another one is tried out only for the sake of later runs.
+    #[must_use]
+    pub(crate) fn undivided(mut self) -> Self {
+        self.is_undivided = true;
         self
     }
 
@@ -380,6 +394,14 @@ impl Opening {
         }
     }
 
+    /// Whether the first unit's package has taken so long already that the device that can be tried out would be done in its place.
+    fn could_be_replaced(&self, by: UnitId, now: Duration) -> bool {
+        let Some((items, handed)) = self.sampled else { return false };
+        let others = items as f64 / now.saturating_sub(handed).as_secs_f64();
+        let tried = self.others.iter().find(|(other, _)| *other == by);
+        tried.is_some_and(|(_, freight)| freight.could_replace(items as f64, others))
+    }
+
     /// The least seconds per item of the first unit, by the last sample or by how long the one under way takes already; `None` while that is
     /// no longer than a launch. It may be one thread's.
     fn least_per_item(&self, now: Duration) -> Option<f64> {
@@ -412,7 +434,9 @@ impl Opening {
     /// The length of the first unit's next package while another is tried out. Its results are to be used at once when that has ended.
     fn meanwhile(&self) -> u64 {
         let pace = self.pace_of(self.first);
-        let patience = (self.now.as_secs_f64() * PATIENCE).max(LEAST_PATIENCE_SECONDS);
+        let now = self.now.as_secs_f64();
+        let end = self.tries.map_or(0.0, |tries| self.tried.as_secs_f64() + tries.takes);
+        let patience = (now * PATIENCE).max((end - now) * TRIAL_AHEAD).max(LEAST_PATIENCE_SECONDS);
         let longest = pace.most.saturating_mul(GROWTH).max(1);
         let items = pace.rate.map_or(1, |rate| (rate * patience) as u64); // The cast saturates.
         items.clamp(1, longest)
@@ -620,6 +644,7 @@ impl Policy for Opening {
     fn next(&mut self, unit: UnitId, remaining: u64) -> Option<u64> {
         self.remaining = remaining;
         match self.stage {
+            Stage::Sampling if unit == self.first && self.is_undivided => Some(remaining),
             Stage::Sampling if unit == self.first => {
                 let items = self.samples.last.map_or(1, |(items, _)| items as u64);
                 let growth = self.growth_beside_rival().unwrap_or_else(|| self.samples.growth());
@@ -681,9 +706,16 @@ impl Policy for Opening {
             (self.begins, self.tried) = (false, now);
             return TryOut::Now { unit, items: self.trial_of_rival() };
         }
-        let Some(Tries { unit, items, after }) = self.tries else { return TryOut::No };
+        let Some(Tries { unit, items, after, .. }) = self.tries else { return TryOut::No };
         if self.is_early || !self.others.iter().any(|(other, _)| *other == unit) {
             return TryOut::No;
+        }
+        if self.is_undivided {
+            if !self.could_be_replaced(unit, now) {
+                return TryOut::Later;
+            }
+            self.tries = None;
+            return TryOut::Now { unit, items };
         }
         match self.stage {
             Stage::Sampling if self.is_trial_worth_while(now) => self.stage = Stage::Trying,

@@ -186,9 +186,10 @@ mod tests {
             first: UnitId(0),
             others: vec![(UnitId(1), freight)],
             at_once: false,
+            undivided: false,
             threads: 16,
             packages: None,
-            tries: Some(Tries { unit: UnitId(1), items: 500, after: 1.0 }),
+            tries: Some(Tries { unit: UnitId(1), items: 500, after: 1.0, takes: 0.25 }),
             twins: vec![UnitId(1)],
             rival: None,
         };
@@ -211,6 +212,7 @@ mod tests {
             first: UnitId(0),
             others: Vec::new(),
             at_once: false,
+            undivided: false,
             threads: 2,
             packages: None,
             tries: None,
@@ -231,6 +233,7 @@ mod tests {
             first: UnitId(0),
             others: vec![(UnitId(1), Freight { setup: 150e-6, per_item: 1.5e-9 })],
             at_once: false,
+            undivided: false,
             threads: 1,
             packages: Some(14),
             tries: None,
@@ -262,8 +265,15 @@ mod tests {
                 splitter.complete_with(&package, computed).unwrap();
                 called.extend(splitter.called_up());
                 now = ended;
-                // The trial ends before anybody asks again.
                 let Some(Ok((tried, items))) = splitter.try_out(now) else { continue };
+                // The first unit has waited, and computes one package meanwhile.
+                now += Duration::from_millis(20);
+                if let Assignment::Package(package) = splitter.assign_at(UnitId(0), now) {
+                    let ended = now + Duration::from_nanos(package.items() * 300);
+                    let computed = Computed::new(&package, now, now, ended, ended);
+                    splitter.complete_with(&package, computed).unwrap();
+                    now = ended;
+                }
                 let ended = now + Duration::from_micros(1);
                 let claimed = splitter.tried(tried, items, Some([now, now, ended])).unwrap();
                 let computed = Computed::new(&claimed, now, now, ended, ended);
@@ -282,7 +292,7 @@ mod tests {
         assert!(text.starts_with(
             "dml decisions 1\nwork 1000000 local 64\nunit u0 cpu\nunit u1 opencl:0 of a kind\nunit u2 offload:0\n\
              policy calibrated\nprior u1 power 0.3\nprior u2 measured 1000000 2500\noverlaps u1\nleft_out u2\nopens u0 threads 16\n\
-             joins u1 0.00015 0.0000000015\ntries u1 500 after 1\ntwin u1\ndecisions "
+             joins u1 0.00015 0.0000000015\ntries u1 500 after 1 takes 0.25\ntwin u1\ndecisions "
         ), "{text}");
         for decided in ["call_up -> u1", "call_up -> none", "tried u1 512 at"] {
             assert!(text.contains(&format!("\n{decided}")), "{decided}: {text}");
@@ -374,10 +384,12 @@ mod tests {
         for (known, other) in [
             ("joins u1 0.00015 0.0000000015", "joins u1 0.5 0.0000000015"),
             ("opens u0 threads 16\n", "opens u0 at_once threads 16\n"),
+            ("opens u0 threads 16\n", "opens u0 undivided threads 16\n"),
             ("opens u0 threads 16\n", "opens u0 threads 1\n"),
-            ("\ntries u1 500 after 1\n", "\ntries u1 5000 after 1\n"),
-            ("\ntries u1 500 after 1\n", "\ntries u1 500 after 0.00001\n"),
-            ("\ntries u1 500 after 1\n", "\n"),
+            ("\ntries u1 500 after 1 takes 0.25\n", "\ntries u1 5000 after 1 takes 0.25\n"),
+            ("\ntries u1 500 after 1 takes 0.25\n", "\ntries u1 500 after 0.00001 takes 0.25\n"),
+            ("\ntries u1 500 after 1 takes 0.25\n", "\ntries u1 500 after 1\n"),
+            ("\ntries u1 500 after 1 takes 0.25\n", "\n"),
             ("policy calibrated", "alone 3"),
         ] {
             assert!(text.contains(known), "{known}");
@@ -522,7 +534,7 @@ mod tests {
             rate in any::<f64>(), launch in any::<u64>(), setup in any::<f64>(), per_item in any::<f64>(),
         ) {
             let freight = Freight { setup, per_item };
-            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, threads: 1, packages: None, tries: Some(Tries { unit: UnitId(1), items: launch, after: setup }), twins: vec![UnitId(1)], rival: Some((UnitId(1), freight)) };
+            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, undivided: true, threads: 1, packages: None, tries: Some(Tries { unit: UnitId(1), items: launch, after: setup, takes: per_item }), twins: vec![UnitId(1)], rival: Some((UnitId(1), freight)) };
             let priors = vec![
                 Some(Prior::measured(rate, Duration::from_nanos(launch))), Some(Prior::of_power(rate)), None,
             ];

@@ -304,15 +304,17 @@ impl Splitter {
     }
 
     /// Asks the policy whether a unit is to be tried out, and returns it with the items to try it on: whole work-groups at the end of the
-    /// work. None is where there are no such items, or the unit is retired.
+    /// work, which nobody has. Where one unit has all of it as its first package, they are these. None is where there are no such items, or the unit is retired.
     pub(crate) fn try_out(&mut self, now: Duration) -> Option<Result<(UnitId, Range<u64>), NotYet>> {
         self.latest = self.latest.max(now);
         match self.policy.try_out(self.latest) {
             TryOut::No => None,
             TryOut::Later => Some(Err(NotYet)),
             TryOut::Now { unit, items } => {
+                let all = self.in_flight.values().next().map(Package::range);
+                let all = all.filter(|range| range.end - range.start == self.work);
                 let last = self.common.fresh.back().filter(|piece| piece.end == self.work);
-                let piece = last.filter(|_| self.is_active(unit)).cloned().unwrap_or_default();
+                let piece = last.cloned().or(all).filter(|_| self.is_active(unit)).unwrap_or_default();
                 let first = self.work.saturating_sub(items.max(1));
                 let start = piece.start.max(first - first % self.local_size);
                 if start < piece.end {

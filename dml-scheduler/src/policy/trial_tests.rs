@@ -21,7 +21,7 @@ fn micros(micros: u64) -> Duration {
 
 /// The GPU, which can be tried out on so many items when the host has shown something.
 fn later(items: u64) -> Option<Tries> {
-    Some(Tries { unit: GPU, items, after: f64::INFINITY })
+    Some(Tries { unit: GPU, items, after: f64::INFINITY, takes: 0.0 })
 }
 
 /// An opening in which the GPU can be tried out on so many items, on a host with so many threads.
@@ -111,7 +111,7 @@ fn a_trial_that_failed_leads_to_the_call() {
 
 /// An opening in which a trial has begun after 20 us, whatever the host does.
 fn opening_early() -> Opening {
-    let tries = Some(Tries { unit: GPU, items: 5000, after: 20e-6 });
+    let tries = Some(Tries { unit: GPU, items: 5000, after: 20e-6, takes: 0.0 });
     let mut policy = opening(WORK, 5000, 16).tries(tries);
     assert_eq!(policy.try_out(micros(19)), TryOut::Later);
     assert_eq!(policy.try_out(micros(20)), TryOut::Now { unit: GPU, items: 5000 });
@@ -164,13 +164,40 @@ fn beside_an_early_trial_samples_say_what_the_host_does() {
 /// Four items that take 0.7 ms each are worth a trial, though not if all sixteen threads were as fast as the one.
 #[test]
 fn where_an_early_trial_is_under_way_the_samples_ask_for_no_other() {
-    let tries = Some(Tries { unit: GPU, items: 5, after: 0.0 });
+    let tries = Some(Tries { unit: GPU, items: 5, after: 0.0, takes: 0.0 });
     let mut policy = opening(5, 5, 16).tries(tries);
     assert_eq!(policy.try_out(micros(0)), TryOut::Now { unit: GPU, items: 5 });
     policy.handed(&Package::new(0..1, HOST, 0), micros(0));
     computed(&mut policy, 1, 0..700);
     assert_eq!((policy.try_out(micros(701)), policy.call_up()), (TryOut::No, vec![]));
     assert!(policy.waits(HOST, micros(100)) > micros(100), "it is waited for");
+}
+
+/// Of a run of one package nobody else can have a part, however long it takes. But the next one is to be the faster device's.
+#[test]
+fn where_one_package_is_all_a_trial_teaches_those_who_come_later() {
+    let early = Some(Tries { unit: GPU, items: 300, after: 0.0, takes: 0.0 });
+    let mut policy = opening(500, 300, 16).tries(early).undivided();
+    assert_eq!(policy.try_out(micros(9)), TryOut::Later, "nobody computes");
+    assert_eq!(policy.next(HOST, 500), Some(500));
+    assert_eq!(policy.next(GPU, 500), None);
+    policy.handed(&Package::new(0..500, HOST, 0), micros(10));
+    // Data moves in no time, and to begin takes 150 us: so the host is to take 250.
+    assert_eq!(policy.try_out(micros(259)), TryOut::Later);
+    assert_eq!(policy.try_out(micros(261)), TryOut::Now { unit: GPU, items: 300 });
+    assert_eq!(policy.try_out(micros(262)), TryOut::No, "there is one trial");
+    assert_eq!(policy.waits(HOST, micros(262)), Duration::ZERO);
+    tried(&mut policy, 300, 262..400);
+    assert_eq!(policy.call_up(), [], "there is nothing to be had");
+    computed(&mut policy, 500, 10..3000);
+    assert_eq!(policy.call_up(), []);
+    // If the host fails, the other is to compute all of it.
+    let mut policy = opening(500, 300, 16).undivided();
+    policy.handed(&Package::new(0..500, HOST, 0), micros(10));
+    assert_eq!(policy.try_out(micros(261)), TryOut::Now { unit: GPU, items: 300 });
+    policy.given_back(&Package::new(0..500, HOST, 0));
+    policy.retire(HOST);
+    assert_eq!(policy.call_up(), [GPU]);
 }
 
 #[test]
@@ -209,6 +236,25 @@ fn packages_are_short_while_a_trial_is_under_way() {
     assert_eq!(handed(&mut policy, WORK - 99, 4016), 256, "again");
     computed(&mut policy, 256, 4016..4272);
     assert_eq!(handed(&mut policy, WORK - 999, 4272), 534, "an eighth of the run so far");
+}
+
+/// Nobody waits for what ends before the trial can. What comes may be twice as dear.
+#[test]
+fn packages_are_longer_while_a_trial_cannot_have_ended() {
+    let tries = later(5000).map(|tries| Tries { takes: 400e-6, ..tries });
+    let mut policy = opening(WORK, 5000, 1).tries(tries);
+    let items = handed(&mut policy, WORK, 0);
+    assert_ne!(policy.try_out(micros(30)), TryOut::Later);
+    computed(&mut policy, items, 0..40);
+    assert_eq!(handed(&mut policy, WORK - 1, 40), 4, "half of what is left of 430 us is 195");
+    computed(&mut policy, 4, 40..200);
+    assert_eq!(handed(&mut policy, WORK - 5, 200), 2, "or 115");
+    computed(&mut policy, 2, 200..280);
+    assert_eq!(handed(&mut policy, WORK - 7, 400), 1, "or 75");
+    computed(&mut policy, 1, 400..440);
+    assert_eq!(handed(&mut policy, WORK - 8, 440), 1, "it may end at any time");
+    computed(&mut policy, 1, 440..441);
+    assert_eq!(handed(&mut policy, WORK - 9, 441), 55, "an eighth of the run so far");
 }
 
 #[test]
@@ -427,6 +473,26 @@ fn a_trial_is_of_whole_groups_at_the_end() {
 }
 
 #[test]
+fn a_trial_is_of_what_one_unit_has_if_that_is_all() {
+    for (length, second) in [(103, Some(0..103)), (100, Some(100..103)), (51, Some(60..103))] {
+        let mut splitter = splitter(103, 10, Says { length, ..trial_of(1000) });
+        let Assignment::Package(first) = splitter.assign(HOST) else { unreachable!("there is work") };
+        let trial = splitter.try_out(Duration::ZERO).map(|trial| trial.unwrap());
+        assert_eq!(trial.clone().map(|(_, items)| items), second, "{first:?}");
+        let Some((unit, items)) = trial.filter(|_| length == 103) else { continue };
+        assert_eq!(splitter.tried(unit, items, TIMES), None, "nothing is claimed of what the host has");
+        splitter.complete(&first).unwrap();
+        assert!(splitter.is_finished());
+    }
+    // Two have all of it, or nobody has any.
+    let mut splitter = splitter(103, 10, Says { length: 60, ..trial_of(1000) });
+    for unit in [HOST, GPU] {
+        assert!(matches!(splitter.assign(unit), Assignment::Package(_)));
+    }
+    assert_eq!(splitter.try_out(Duration::ZERO), None);
+}
+
+#[test]
 fn what_is_claimed_is_what_nobody_has() {
     let mut splitter = splitter(103, 10, trial_of(1000));
     let hand = |splitter: &mut Splitter| match splitter.assign(HOST) {
@@ -491,8 +557,10 @@ fn nothing_is_claimed_from_a_trial_that_failed_or_came_too_late() {
     assert_eq!(retired.tried(unit, items, TIMES), None);
     assert_eq!(retired.unassigned(), 100);
     // There is nothing to try it on, and the policy hears of that.
-    let mut all_handed = splitter(100, 10, Says { length: 100, ..trial_of(50) });
-    assert!(matches!(all_handed.assign(HOST), Assignment::Package(_)));
+    let mut all_handed = splitter(100, 10, Says { length: 60, ..trial_of(50) });
+    for _ in 0..2 {
+        assert!(matches!(all_handed.assign(HOST), Assignment::Package(_)));
+    }
     assert_eq!(all_handed.try_out(Duration::ZERO), None);
 }
 
