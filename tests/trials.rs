@@ -477,13 +477,15 @@ fn runs_of_one_package_become_those_of_the_faster_device() {
         let scene = Scene { knowledge: knowledge.clone(), ..scene(Does::Well, awaits_trial) };
         scene.cues.may_end.set();
         let report = scene.run_of(LOCAL).unwrap();
-        report.decisions.as_ref().expect("they are recorded").replay().unwrap();
-        scene.packages_of_gpu(&report).len()
+        let decisions = report.decisions.as_ref().expect("they are recorded");
+        decisions.replay().unwrap();
+        let tries = decisions.to_string().contains("\nopens u0 undivided threads ");
+        (scene.packages_of_gpu(&report).len(), tries)
     };
-    // The first run shows what the host takes, and the first trial may have been a compiler's time.
-    assert_eq!(run(), 0);
+    // The first run shows what the host takes: nobody is asked to try a device out before. And the first trial may have been a compiler's time.
+    assert_eq!(run(), (0, false));
     for told in ["device gpu:0*64 rate peak setup ", "device gpu:0*64 tried rate "] {
-        assert_eq!(run(), 0, "{knowledge}");
+        assert_eq!(run(), (0, true), "{knowledge}");
         let seen = knowledge.clone();
         watched("the end of the trial", move || {
             while !seen.to_string().contains(told) {
@@ -492,7 +494,7 @@ fn runs_of_one_package_become_those_of_the_faster_device() {
         })
         .join();
     }
-    assert!((0..4).any(|_| run() == 1), "{knowledge}");
+    assert!((0..4).any(|_| run() == (1, false)), "{knowledge}");
 }
 
 /// A driver compiles in its launch, or hangs there.

@@ -611,6 +611,9 @@ mod tests {
         assert_eq!((tried(0.0, 1.9e-3), tried(0.0, 2.5e-3), tried(0.0, 5e-3)), (1000, 200, 100));
         assert_eq!((tried(0.4e-3, 0.0), tried(1e-3, 0.0), tried(4e-3, 2.5e-3)), (1000, 500, 125));
         assert_eq!(tried(10.0, 0.0), 1, "one at least");
+        // 150 us to begin, 2 ms for what every package reads, and the inputs of its part.
+        let takes = |inward, outward| (Haul { inward, outward, ..DEVICE }.tried_takes(1000) * 1e6).round();
+        assert_eq!((takes(0.0, 5e-3), takes(0.4e-3, 1e-3), takes(4e-3, 2.5e-3)), (2150.0, 2550.0, 2650.0));
         let after = |haul: Haul| (haul.tried_after() * 1e6).round();
         assert_eq!((after(DEVICE), after(Haul { outward: 6e-3, ..DEVICE })), (1500.0, 2000.0));
     }
@@ -786,5 +789,31 @@ mod tests {
         assert_eq!(plan(true, None, known(), true), None, "they work in the host's memory");
         assert_eq!(plan(true, Some(0), [None; 2], false), Some((0, false, Some(16))));
         assert_eq!(plan(false, Some(0), [None; 2], true), Some((0, false, None)));
+    }
+
+    /// A run of eight work-groups is one package of the host. Another device is tried out beside it if it is known that it would be done before: in 0.6 of the
+    /// host's time at the most.
+    #[test]
+    fn few_work_groups_are_one_package() {
+        let plan = |prior, tries, items| {
+            let hauls = vec![Haul { is_host: true, ..DEVICE }, DEVICE];
+            let (devices, reasons, opens) = ([0, 1].map(DeviceId).to_vec(), vec![None; 2], Some(0));
+            let priors = vec![prior, Some(Prior::measured(1e9, Duration::ZERO))];
+            let two = Lineup { devices, reasons, opens, hauls, priors, tries, ..lineup(DEVICE, None) };
+            match two.plan(&Kernel::new("kernel", 1), items) {
+                Plan::Packages(packages) => Err(packages),
+                Plan::Calibrated(Learned { opening: Some(opening), .. }) => Ok(opening.undivided),
+                other => panic!("{other:?}"),
+            }
+        };
+        let measured = |seconds: f64| Some(Prior::measured(8.0 / seconds, Duration::ZERO));
+        let tries = Some(Tries { unit: UnitId(1), items: 8, after: 0.0, takes: 0.0 });
+        // To begin takes the device 150 us, 2 ms for what every package reads and 4 for its items.
+        assert_eq!(plan(measured(10.3e-3), tries, 8), Ok(true));
+        assert_eq!(plan(measured(10.2e-3), tries, 8), Err(1));
+        assert_eq!(plan(measured(1.0), None, 8), Err(1), "nobody can be tried out");
+        assert_eq!(plan(Some(Prior::of_power(8.0)), tries, 8), Err(1), "a power is no rate");
+        assert_eq!(plan(None, tries, 8), Err(1));
+        assert_eq!((plan(None, tries, 9), plan(measured(1.0), tries, 9)), (Ok(false), Ok(false)));
     }
 }
