@@ -154,6 +154,27 @@ fn a_device_that_others_disturb_all_the_time_is_tried_alone_too() {
     assert!(!runs.contains(&vec![true, false]), "{runs:?}");
 }
 
+/// What was never tried costs a run of which nobody knows how long it takes, so that is rare. But then it comes before one more try of the best device.
+#[test]
+fn what_was_never_tried_alone_waits_for_its_time_and_then_for_nobody() {
+    let members = |runs: u64, peak: f64| {
+        let text = format!(
+            "dml knowledge 2\npage 22 kernel\ndevice cpu rate 5e6 peak {peak} setup 1e-5\ndevice gpu rate 1e7 peak 2e7 setup 1e-4\n\
+             set gpu seconds 1e-7 1e-7\nset cpu gpu seconds 2e-7 2e-7\nruns {runs}\n"
+        );
+        let world = World {
+            knowledge: Knowledge::parse(&text).expect("it is well formed"),
+            ..World::new(&[Truth { rate: 8e6, setup: 1e-5 }, Truth { rate: 1e7, setup: 1e-4 }], 1 << 22)
+        };
+        world.knowledge.decide("kernel", 1 << 22, &world.candidates()).members
+    };
+    // 1.25 times the time of the gpu, whose third try is due.
+    assert_eq!([3, 4, 5, 8].map(|runs| members(runs, 8e6)[0]), [false, true, false, true]);
+    assert_eq!([3, 4, 8].map(|runs| members(runs, 6.5e6)[0]), [false; 3], "1.54 times");
+    // One that promises more is tried at once.
+    assert_eq!(members(3, 1.1e7), [true, false]);
+}
+
 #[test]
 fn what_is_tried_alone_is_tried_twice_and_others_are_told_so() {
     let world = World::new(&[Truth { rate: 1e8, setup: 1e-5 }, Truth { rate: 3e8, setup: 1e-4 }], 1 << 24);

@@ -241,20 +241,20 @@ fn packages_are_short_while_a_trial_is_under_way() {
 /// Nobody waits for what ends before the trial can. What comes may be twice as dear.
 #[test]
 fn packages_are_longer_while_a_trial_cannot_have_ended() {
-    let tries = later(5000).map(|tries| Tries { takes: 400e-6, ..tries });
+    let tries = later(5000).map(|tries| Tries { takes: 420e-6, ..tries });
     let mut policy = opening(WORK, 5000, 1).tries(tries);
     let items = handed(&mut policy, WORK, 0);
     assert_ne!(policy.try_out(micros(30)), TryOut::Later);
     computed(&mut policy, items, 0..40);
-    assert_eq!(handed(&mut policy, WORK - 1, 40), 4, "half of what is left of 430 us is 195");
-    computed(&mut policy, 4, 40..200);
-    assert_eq!(handed(&mut policy, WORK - 5, 200), 2, "or 115");
-    computed(&mut policy, 2, 200..280);
-    assert_eq!(handed(&mut policy, WORK - 7, 400), 1, "or 75");
+    assert_eq!(handed(&mut policy, WORK - 1, 40), 5, "half of what is left of 450 us is 205");
+    computed(&mut policy, 5, 40..200);
+    assert_eq!(handed(&mut policy, WORK - 6, 200), 3, "or 125");
+    computed(&mut policy, 3, 200..400);
+    assert_eq!(handed(&mut policy, WORK - 9, 400), 1, "or 25, so that it is 50");
     computed(&mut policy, 1, 400..440);
-    assert_eq!(handed(&mut policy, WORK - 8, 440), 1, "it may end at any time");
-    computed(&mut policy, 1, 440..441);
-    assert_eq!(handed(&mut policy, WORK - 9, 441), 55, "an eighth of the run so far");
+    assert_eq!(handed(&mut policy, WORK - 10, 450), 1, "it may end at any time");
+    computed(&mut policy, 1, 450..451);
+    assert_eq!(handed(&mut policy, WORK - 11, 451), 56, "an eighth of the run so far");
 }
 
 #[test]
@@ -489,6 +489,11 @@ fn a_trial_is_of_what_one_unit_has_if_that_is_all() {
     for unit in [HOST, GPU] {
         assert!(matches!(splitter.assign(unit), Assignment::Package(_)));
     }
+    assert_eq!(splitter.try_out(Duration::ZERO), None);
+    // Nobody is tried out who is gone.
+    let mut splitter = self::splitter(103, 10, Says { length: 103, ..trial_of(1000) });
+    assert!(matches!(splitter.assign(HOST), Assignment::Package(_)));
+    splitter.retire(GPU);
     assert_eq!(splitter.try_out(Duration::ZERO), None);
 }
 
