@@ -93,6 +93,8 @@ enum Does {
     Exchanges,
     /// Its launch returns when it has ended.
     LaunchesLong,
+    /// The first part of a trial has ended when it is launched, and the others hang.
+    LaterPartsHang,
     /// Well in a trial, and not at all by itself.
     FailsAlone,
 }
@@ -132,7 +134,7 @@ impl Launcher for Gpu {
             video(&self.platform).write(grants, &target.range(bytes), &values).expect("granted");
             return Ok(Fence::done(0));
         }
-        self.cues.trials.fetch_add(1, Ordering::SeqCst);
+        let before = self.cues.trials.fetch_add(1, Ordering::SeqCst);
         self.cues.launched.set();
         match self.does {
             Does::NotStarted => return Err(LaunchError::not_started("it does not want to")),
@@ -147,6 +149,9 @@ impl Launcher for Gpu {
             _ => {}
         }
         video(&self.platform).write(grants, &target.range(bytes), &values).expect("granted");
+        if self.does == Does::LaterPartsHang && before == 0 {
+            return Ok(Fence::done(0));
+        }
         let (may_end, fails) = (self.cues.may_end.clone(), self.does == Does::FailsInFlight);
         Ok(Fence::running(move || {
             may_end.wait();
@@ -390,6 +395,67 @@ fn a_trial_whose_results_take_long_to_travel_has_parts() {
         for record in taken {
             in_order(record, &report);
         }
+    }
+}
+
+/// The first part has ended when it is launched, and the others do not end.
+fn scene_of_one_part() -> Scene {
+    let platform = platform(DeviceKind::Gpu, some_way(), None, Home::Reached);
+    scene_on(platform, Does::LaterPartsHang, |package, cues| {
+        while cues.trials.load(Ordering::SeqCst) < 4 {
+            std::thread::yield_now();
+        }
+        // The first part is home by then, as a rule.
+        std::thread::sleep(Duration::from_millis(if package < 3 { 20 } else { 0 }));
+        Ok(())
+    })
+}
+
+/// What is home belongs to the run at once. It waits for no other part, however long that takes.
+#[test]
+fn nobody_waits_for_later_parts_of_a_trial() {
+    assert!((0..20).any(|_| {
+        let scene = scene_of_one_part();
+        let report = scene.run().unwrap();
+        scene.check(&report);
+        scene.all_is_home();
+        let taken: Vec<_> =
+            scene.packages_of_gpu(&report).iter().map(|record| record.package.range()).collect();
+        assert!(taken.is_empty() || taken == [3720..ITEMS], "{report:?}");
+        scene.let_it_end();
+        !taken.is_empty()
+    }));
+    let scene = scene_of_one_part();
+    let run = Coexecutor::new(&scene.platform).cores(2).knowledge(&scene.knowledge);
+    let mut running = run.start(&scene.kernel, ITEMS).unwrap();
+    let cues = scene.cues.clone();
+    watched("a launch", move || cues.launched.wait()).join();
+    running.cancel();
+    let ended = watched("a cancelled run", move || running.wait()).join();
+    assert!(matches!(ended, Err(RunError::Cancelled { .. })), "{ended:?}");
+    scene.let_it_end();
+}
+
+/// The host does not come to an end of its first package, so nobody would say to the device what it is to do next.
+#[test]
+fn a_trial_goes_on_while_the_host_comes_to_nothing() {
+    for home in [Home::Reached, Home::Apart] {
+        let platform = platform(DeviceKind::Gpu, some_way(), None, home);
+        let scene = scene_on(platform, Does::Well, |package, cues| {
+            cues.may_end.set();
+            // Four times four parts are all items but the host's.
+            while package == 0 && cues.trials.load(Ordering::SeqCst) < 16 {
+                std::thread::yield_now();
+            }
+            Ok(())
+        });
+        let report = scene.run().unwrap();
+        scene.check(&report);
+        scene.all_is_home();
+        let taken = scene.packages_of_gpu(&report);
+        // The last ones were launched when no more than one of those before was left.
+        assert!(taken.len() >= 10, "{home:?}: {report:?}");
+        taken.into_iter().for_each(|record| in_order(record, &report));
     }
 }
 

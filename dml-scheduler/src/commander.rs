@@ -11,9 +11,9 @@ use crate::kernel::KernelError;
 use crate::package::{Package, UnitId};
 use crate::policy::{Assignment, Computed, NotYet, Splitter};
 use crate::running::{Cancel, Within};
-use crate::trial::TrialEnd;
+use crate::trial::{TrialEnd, Tried};
 use dml_core::sync::{Arc, Condvar, Mutex, MutexGuard};
-use dml_core::{Acquire, Grants};
+use dml_core::{Acquire, DeviceId, Grants};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -50,10 +50,14 @@ struct State {
     /// Whether such a device can be tried out, and whether it is to be, and nobody conducts that yet.
     awaits_rival: bool,
     wants_rival: bool,
-    /// The packages that are claimed from the trial, and not taken over yet.
+    /// The packages that are claimed from the trial and being copied.
     claims: Vec<Package>,
-    /// Those that were taken over.
+    /// What was copied, or could not be, and nobody has taken over.
+    ended: Option<Box<TrialEnd>>,
+    /// The packages that were taken over.
     claimed: Vec<Package>,
+    /// Whether a unit has asked for something since the trial began.
+    has_asked: bool,
 }
 
 /// How far the run's trial is.
@@ -64,10 +68,8 @@ enum TrialState {
     None,
     /// One of this unit may begin, or has at this time.
     UnderWay(UnitId, Option<Instant>),
-    /// It ended at this time, and what was claimed from it is being copied.
+    /// It ended at this time, and what was claimed from it last is being copied.
     Claimed(Instant),
-    /// That is copied, or could not be.
-    Ended(Box<TrialEnd>),
 }
 
 /// What a unit does next.
@@ -81,7 +83,7 @@ pub(crate) enum Next {
     CalledBack,
     /// Let these units begin.
     Start(Vec<UnitId>),
-    /// Take the end of a trial over.
+    /// Take over what was claimed from a trial.
     Tried(Box<TrialEnd>),
     /// Stop.
     NoMore,
@@ -98,7 +100,9 @@ impl Commander {
             awaits_rival: false,
             wants_rival: false,
             claims: Vec::new(),
+            ended: None,
             claimed: Vec::new(),
+            has_asked: false,
         };
         Self {
             state: Mutex::new(state),
@@ -134,11 +138,12 @@ impl Commander {
     /// come back, and while the unit is not called back.
     pub(crate) fn next(&self, unit: UnitId, begun: Instant, is_called_back: impl Fn() -> bool) -> Next {
         let mut state = self.state.lock();
+        state.has_asked = true;
         loop {
             if is_called_back() {
                 return Next::CalledBack;
             }
-            if let Some(end) = state.trial.take_end() {
+            if let Some(end) = state.ended.take() {
                 return Next::Tried(end);
             }
             if std::mem::take(&mut state.has_tried) {
@@ -185,7 +190,8 @@ impl Commander {
     /// Returns what a unit with packages in flight does next.
     pub(crate) fn next_now(&self, unit: UnitId, begun: Instant) -> Next {
         let mut state = self.state.lock();
-        if let Some(end) = state.trial.take_end() {
+        state.has_asked = true;
+        if let Some(end) = state.ended.take() {
             return Next::Tried(end);
         }
         if std::mem::take(&mut state.has_tried) {
@@ -335,7 +341,7 @@ impl Commander {
     }
 
     /// Returns the package that is claimed from a trial under way, of items that it has computed, if nobody has them all and the run is not over. It
-    /// is to be copied, and its end told with that of the trial.
+    /// is to be copied, and [brought home](Self::bring_home).
     pub(crate) fn claim(&self, unit: UnitId, items: Range<u64>) -> Option<Package> {
         let mut state = self.state.lock();
         if !matches!(state.trial, TrialState::UnderWay(..)) || self.is_cancelled() {
@@ -346,17 +352,27 @@ impl Commander {
         claimed
     }
 
-    /// Tells the policy that a trial has ended, and when, or that it failed. Returns what is claimed from it now, like [`claim`](Self::claim), and
-    /// whether the end of what was claimed is to be [told](Self::end_trial).
+    /// Returns items in front of those of a trial under way, as many as these, if the trial is to go on with them: since it began nobody has asked for
+    /// anything, so the others have not even computed what they had by then.
+    pub(crate) fn extend_trial(&self, items: &Range<u64>, length: u64) -> Option<Range<u64>> {
+        let state = self.state.lock();
+        let is_alone = !state.has_asked && !state.is_rival && !self.is_cancelled();
+        if !is_alone || !matches!(state.trial, TrialState::UnderWay(..)) {
+            return None;
+        }
+        state.splitter.in_front_of(items.start, length)
+    }
+
+    /// Tells the policy that a trial has ended, and when, or that it failed. Returns what is claimed from it now, like [`claim`](Self::claim).
     pub(crate) fn tried(
         &self,
         unit: UnitId,
         items: Range<u64>,
         times: Option<[Duration; 3]>,
-    ) -> (Option<Package>, bool) {
+    ) -> Option<Package> {
         let mut state = self.state.lock();
         if !matches!(std::mem::take(&mut state.trial), TrialState::UnderWay(..)) {
-            return (None, false);
+            return None;
         }
         let mut claimed = None;
         if !self.is_cancelled() {
@@ -364,13 +380,12 @@ impl Commander {
             state.claims.extend(claimed.clone());
             state.has_tried = true;
         }
-        let has_claimed = !state.claims.is_empty();
-        if has_claimed {
+        if claimed.is_some() {
             state.trial = TrialState::Claimed(Instant::now());
         }
         drop(state);
         self.changed.notify_all();
-        (claimed, has_claimed)
+        claimed
     }
 
     /// The packages that were claimed from the run's trial and taken over.
@@ -383,11 +398,15 @@ impl Commander {
         self.state.lock().splitter.in_flight().any(|other| other == package)
     }
 
-    /// Tells the run that what was claimed from its trial is copied, or could not be.
-    pub(crate) fn end_trial(&self, end: TrialEnd) {
+    /// Tells the run that what was claimed from its trial is copied, or could not be. From then on the run does not wait for it.
+    pub(crate) fn bring_home(&self, device: DeviceId, tried: Tried) {
         let mut state = self.state.lock();
-        state.claims.clear();
-        state.trial = TrialState::Ended(Box::new(end));
+        state.claims.retain(|package| *package != tried.package);
+        let end = state.ended.get_or_insert_with(|| Box::new(TrialEnd { device, packages: Vec::new() }));
+        end.packages.push(tried);
+        if matches!(state.trial, TrialState::Claimed(_)) {
+            state.trial = TrialState::None;
+        }
         drop(state);
         self.changed.notify_all();
     }
@@ -407,14 +426,14 @@ impl Commander {
         self.changed.notify_all();
     }
 
-    /// Ends the run's trial, because no unit works any more: from now on nothing is claimed from it. Returns its end, if something was.
+    /// Ends the run's trial, because no unit works any more: from now on nothing is claimed from it. Returns what was, and nobody has taken over.
     pub(crate) fn settle_trial(&self) -> Option<Box<TrialEnd>> {
         let mut state = self.state.lock();
         while !state.claims.is_empty() {
             state = self.changed.wait(state);
         }
         state.forget_trial();
-        let end = state.trial.take_end();
+        let end = state.ended.take();
         drop(state);
         // Early in a run, whoever waits for a trial to begin looks soon, and waking it would take as long as a short run.
         if self.made.elapsed() > AWAKE {
@@ -475,19 +494,8 @@ impl State {
         let asked = self.wanted.take().map_or_else(|| self.splitter.try_out(now), |trial| Some(Ok(trial)));
         if let Some(Ok((unit, _))) = asked {
             self.trial = TrialState::UnderWay(unit, Some(Instant::now()));
+            self.has_asked = false;
         }
         asked
-    }
-}
-
-impl TrialState {
-    fn take_end(&mut self) -> Option<Box<TrialEnd>> {
-        match std::mem::take(self) {
-            Self::Ended(end) => Some(end),
-            other => {
-                *self = other;
-                None
-            }
-        }
     }
 }

@@ -13,7 +13,8 @@
 //!    device still reads is held for reading until it has ended.
 //! 3. Trials run on threads of their own, one of which is kept. Where none is to be had there is no trial. In a fork there is none.
 //! 4. Where results take long to travel, a trial has several parts, which are launched at once. The last items come first: the others compute from the
-//!    other end. While the results of one part travel, the next one computes.
+//!    other end. While the results of one part travel, the next one computes. The run takes each part over when it is home, and waits for no other.
+//!    While those who compute do not come to an end of what they had when the trial began, it goes on with further parts.
 //! 5. What is claimed goes from the trial's own buffers straight home. A copy on the device would be waited for, and would wait for the parts that compute. It is
 //!    made where results stay on the device, or where nobody of this process can write to their home.
 
@@ -106,7 +107,7 @@ pub(crate) struct Trial {
     pub(crate) begun: Instant,
 }
 
-/// The end of a trial from which packages were claimed. Times are from the start of the run.
+/// What was claimed from a trial and is copied. Times are from the start of the run.
 #[derive(Debug)]
 pub(crate) struct TrialEnd {
     pub(crate) device: DeviceId,
@@ -129,6 +130,18 @@ pub(crate) struct Tried {
 /// The trial's own buffers for results: each with the place of the kernel's buffer among its arguments.
 type Own = Vec<(usize, RawBuffer)>;
 
+/// A trial that was launched.
+struct UnderWay {
+    unit: UnitId,
+    device: DeviceId,
+    /// Those of all parts.
+    items: Range<u64>,
+    handed: Duration,
+    own: Own,
+    /// Whether results of it are where they belong.
+    is_taken: bool,
+}
+
 /// A part of a trial that the device computes, or will.
 struct Part {
     items: Range<u64>,
@@ -147,84 +160,92 @@ impl Trial {
         // Asked before it begins: trials of several runs may wait for the same compiler.
         let is_first = self.knowledge.is_first_trial(about, called, self.is_rival);
         let handed = self.begun.elapsed();
-        let (mut own, mut packages) = (Own::new(), Vec::new());
-        let parts = caught(|| self.launch(&items, unit, device, &mut own));
+        let mut under_way = UnderWay { unit, device, items, handed, own: Own::new(), is_taken: false };
+        let parts = caught(|| {
+            under_way.own = self.make_own()?;
+            self.launch(&under_way.items, unit, device, &under_way.own)
+        });
         let begun = parts.as_ref().map_or(handed, |parts| parts.first().map_or(handed, |part| part.begun));
-        let last = parts.and_then(|parts| self.end_parts(parts, unit, (handed, device), &own, &mut packages));
+        let last = parts.and_then(|parts| self.end_parts(parts, &mut under_way));
         if last.is_err() {
             // Whoever comes next is to know.
             self.platform.notice_losses();
         }
         let times = last.as_ref().ok().map(|(_, [_, ended])| [handed, begun, *ended]);
-        let (claimed, is_to_end) = self.commander.tried(unit, items.clone(), times);
-        if let (Some(package), Ok((part, [begun, ended]))) = (claimed, last) {
-            packages.push(self.take(package, device, &own, part, [handed, begun, ended]));
+        let items = under_way.items.clone();
+        let claimed = self.commander.tried(unit, items.clone(), times);
+        if let (Some(package), Ok((part, times))) = (claimed, last) {
+            self.take(package, &mut under_way, part, times);
         }
         if let Some([handed, begun, ended]) = times {
             // Also if nobody takes it: a device that was not much slower than the host has its part in a later run.
             let took = [begun.saturating_sub(handed), ended.saturating_sub(begun)];
-            let is_taken = packages.iter().any(|tried| tried.is_computed);
-            let weight = Weight::of(is_taken, self.is_rival, is_first);
+            let weight = Weight::of(under_way.is_taken, self.is_rival, is_first);
             self.knowledge.learn_trial(about, called, items.end - items.start, took, weight);
         }
-        if is_to_end {
-            self.commander.end_trial(TrialEnd { device, packages });
-        }
         // A driver may wait for the device to free its memory, which computes other packages by now.
-        drop(own);
+        drop(under_way);
     }
 
-    /// Waits for the parts one after the other, and takes what is claimed of all but the last one. Returns the items of that one, when the device
-    /// could begin with it, and when it had computed it.
+    /// Waits for the parts one after the other, and takes what is claimed of all but the last one. While nobody else comes to anything, there are more.
+    /// Returns the items of the last one, when the device could begin with it, and when it had computed it.
     fn end_parts(
         &self,
         parts: Vec<Part>,
-        unit: UnitId,
-        (handed, device): (Duration, DeviceId),
-        own: &Own,
-        packages: &mut Vec<Tried>,
+        under_way: &mut UnderWay,
     ) -> Result<(u64, [Duration; 2]), KernelError> {
+        let length = under_way.items.end - under_way.items.start;
         let (mut before, mut last) = (Duration::ZERO, None);
-        let mut parts = parts.into_iter().peekable();
-        while let Some(Part { items, begun, flight }) = parts.next() {
+        let mut parts = VecDeque::from(parts);
+        while let Some(Part { items, begun, flight }) = parts.pop_front() {
             caught(|| Ok(flight.wait()?.release()?))?;
             let (begun, ended) = (begun.max(before), self.begun.elapsed());
             before = ended;
-            last = Some((items.end - items.start, [begun, ended]));
-            if parts.peek().is_some()
-                && let Some(package) = self.commander.claim(unit, items.clone())
+            let part = items.end - items.start;
+            last = Some((part, [begun, ended]));
+            if parts.len() <= 1 {
+                parts.extend(self.further_parts(under_way, length));
+            }
+            if !parts.is_empty()
+                && let Some(package) = self.commander.claim(under_way.unit, items)
             {
-                let part = items.end - items.start;
-                packages.push(self.take(package, device, own, part, [handed, begun, ended]));
+                self.take(package, under_way, part, [begun, ended]);
             }
         }
         last.ok_or_else(|| Interrupted.into())
     }
 
+    /// Launches further parts, if the trial is to go on. If that fails, it is not.
+    fn further_parts(&self, under_way: &mut UnderWay, length: u64) -> Vec<Part> {
+        let UnderWay { unit, device, .. } = *under_way;
+        let Some(further) = self.commander.extend_trial(&under_way.items, length) else { return Vec::new() };
+        let parts = caught(|| self.launch(&further, unit, device, &under_way.own));
+        match parts {
+            Ok(parts) => {
+                under_way.items.start = further.start;
+                parts
+            }
+            Err(_) => {
+                self.platform.notice_losses();
+                Vec::new()
+            }
+        }
+    }
+
     /// Takes a package that is claimed of a part of so many items to where it belongs. The times are those of the part.
-    fn take(
-        &self,
-        package: Package,
-        device: DeviceId,
-        own: &Own,
-        part: u64,
-        [handed, begun, ended]: [Duration; 3],
-    ) -> Tried {
-        let copied = caught(|| self.copy(&package, device, own));
+    fn take(&self, package: Package, under_way: &mut UnderWay, part: u64, [begun, ended]: [Duration; 2]) {
+        let UnderWay { device, handed, .. } = *under_way;
+        let copied = caught(|| self.copy(&package, device, &under_way.own));
         let computed = self.begun.elapsed();
         let brought = copied.and_then(|away| caught(|| self.bring(device, &away)));
         if brought.is_err() {
             self.platform.notice_losses();
         }
+        under_way.is_taken |= brought.is_ok();
         let took = ended.saturating_sub(begun).mul_f64(package.items() as f64 / part as f64);
-        Tried {
-            package,
-            is_computed: brought.is_ok(),
-            handed,
-            begun: ended.saturating_sub(took),
-            computed,
-            end: self.begun.elapsed(),
-        }
+        let (begun, end) = (ended.saturating_sub(took), self.begun.elapsed());
+        let tried = Tried { package, is_computed: brought.is_ok(), handed, begun, computed, end };
+        self.commander.bring_home(device, tried);
     }
 
     /// The items of the parts, in the order in which they are launched.
@@ -236,25 +257,27 @@ impl Trial {
         starts.into_iter().rev().map(|start| start..items.end.min(start + length)).collect()
     }
 
+    /// Makes the trial's own buffers.
+    fn make_own(&self) -> Result<Own, KernelError> {
+        self.with_kernel(|kernel| {
+            let written = kernel.arguments().iter().enumerate().filter(|(_, it)| it.access().writes());
+            let own = written.map(|(index, argument)| {
+                let buffer = argument.buffer();
+                let label = format!("trial of {}", buffer.name());
+                Ok((index, self.platform.raw_buffer(buffer.len()).label(label).build()?))
+            });
+            own.collect()
+        })
+    }
+
     /// Launches a kernel on items, with results in buffers of the trial's own.
     fn launch(
         &self,
         items: &Range<u64>,
         unit: UnitId,
         device: DeviceId,
-        own: &mut Own,
+        own: &Own,
     ) -> Result<Vec<Part>, KernelError> {
-        let make_own = |kernel: &Kernel| {
-            let written = kernel.arguments().iter().enumerate().filter(|(_, it)| it.access().writes());
-            for (index, argument) in written {
-                let buffer = argument.buffer();
-                let label = format!("trial of {}", buffer.name());
-                own.push((index, self.platform.raw_buffer(buffer.len()).label(label).build()?));
-            }
-            Ok(())
-        };
-        self.with_kernel(make_own)?;
-        let own = &*own;
         let place = |(index, argument): (usize, &Argument)| match own.iter().find(|own| own.0 == index) {
             Some((_, buffer)) => Argument::part(buffer, argument.access(), argument.footprint().clone()),
             None => argument.clone(),
@@ -323,7 +346,7 @@ impl Trial {
         Ok(copies.into_iter().map(|BufferCopy { to, bytes, .. }| (to, bytes)).collect())
     }
 
-    /// Copies results home. Returns whether it could: what is there may be out of this process's reach.
+    /// Copies results home. Returns whether it could: what is there may be out of this process's reach, and then nothing was copied.
     fn copy_home(
         &self,
         package: &Package,
@@ -336,18 +359,20 @@ impl Trial {
             writes = writes.access(&to.range(bytes.clone()), Access::WriteInvalidate);
         }
         let mut targets = self.wait_for(writes, package)?;
+        let is_out_of_reach = |BufferCopy { to, bytes, .. }: &BufferCopy| {
+            let seen = targets.slice::<u8>(&to.range(bytes.clone()));
+            matches!(seen, Err(ViewError::NotHost { .. }))
+        };
+        // Of all, before any is written: what was written was.
+        if copies.iter().any(is_out_of_reach) {
+            drop(targets.not_started());
+            return Ok(false);
+        }
         // Nobody else has these.
         let sources = reads.try_now()?;
         for BufferCopy { from, to, bytes, .. } in copies {
             let (from, to) = (from.range(bytes.clone()), to.range(bytes.clone()));
-            match sources.read_bytes_to(&from, &mut targets, &to) {
-                Err(AcquireError::View { cause: ViewError::NotHost { .. }, .. }) => {
-                    drop(targets.not_started());
-                    sources.release()?;
-                    return Ok(false);
-                }
-                copied => copied?,
-            }
+            sources.read_bytes_to(&from, &mut targets, &to)?;
         }
         // A drop would wait for whatever the device computes.
         sources.release()?;

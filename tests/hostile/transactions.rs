@@ -200,6 +200,19 @@ fn what_was_launched_ends_before_anybody_is_let_in() {
     }
 }
 
+/// Of no bytes nothing is written, so that a drop has nothing to poison.
+#[test]
+fn a_copy_of_no_bytes_writes_nothing() {
+    let (platform, buffer) = sevens();
+    let target = platform.buffer_from(vec![1_u32; 50]).unwrap();
+    let mut there = platform.acquire(GPU).read_write(&buffer).wait().unwrap();
+    let mut home = platform.acquire(CPU).read_write(&target).wait().unwrap();
+    there.write_bytes(&buffer.range(3..3), &[]).unwrap();
+    there.read_bytes_to(&buffer.range(3..3), &mut home, &target.range(4..4)).unwrap();
+    drop((there, home));
+    assert_eq!((buffer.read().unwrap()[3], target.read().unwrap()[4]), (7, 1));
+}
+
 /// A transfer that was waited for is no launch: whoever drops its grants does not wait for what others launched.
 #[test]
 fn nobody_waits_for_the_end_of_launches_that_are_not_theirs() {
@@ -243,7 +256,9 @@ fn the_end_of_a_transfer_that_failed_is_waited_for() {
         let mut there = platform.acquire(GPU).write(&buffers[0]).wait().unwrap();
         let mut home = platform.acquire(CPU).write(&buffers[1]).wait().unwrap();
         let failed = copies(&mut there, &mut home, &buffers).unwrap_err();
-        assert!(matches!(failed, AcquireError::CopyFailed { .. }), "{what}: {failed:?}");
+        let AcquireError::CopyFailed { from, to, .. } = failed else { panic!("{what}: {failed:?}") };
+        let home_is = if what == "read_bytes_to" { "main" } else { "vault" };
+        assert!(&*from.name == "vault" && to.name.contains(home_is), "{what}: {from} to {to}");
         assert_eq!(plan.met.load(Ordering::SeqCst), 0, "{what}: nothing was dropped");
         drop(there);
         assert_eq!(plan.met.load(Ordering::SeqCst), 1, "{what}");

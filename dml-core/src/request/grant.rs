@@ -171,7 +171,8 @@ impl Grant {
             return Err(ViewError::NotWritable { buffer: self.buffer.name(), span });
         }
         self.used();
-        if access.writes() {
+        // Of no bytes nothing is written.
+        if access.writes() && !span.is_empty() {
             self.written();
         }
         Ok((self.block.as_ref(), span))
@@ -376,7 +377,8 @@ impl Grants {
     ///
     /// # Errors
     /// [`AcquireError::View`] if the bytes are not granted for writing, or `bytes` has another length, and nothing is
-    /// written then; [`AcquireError::CopyFailed`].
+    /// written then. [`AcquireError::CopyFailed`] and [`AcquireError::ArenaContract`]: nobody knows what the bytes are, so the grants are to be dropped or
+    /// to end as [failed](Self::failed), which poisons them.
     pub fn write_bytes(&mut self, region: &impl Region, bytes: &[u8]) -> Result<(), AcquireError> {
         let memory = HostMemory::holding(bytes.to_vec());
         self.by_arena(region, Access::WriteInvalidate, Some(memory.len()), |arena, block, span, loan| {
@@ -388,7 +390,7 @@ impl Grants {
     /// Copies granted bytes of any device to the host through its arena, and returns them.
     ///
     /// # Errors
-    /// [`AcquireError::View`] if the bytes are not granted; [`AcquireError::CopyFailed`].
+    /// [`AcquireError::View`] if the bytes are not granted; [`AcquireError::CopyFailed`]; [`AcquireError::ArenaContract`].
     pub fn read_bytes(&self, region: &impl Region) -> Result<Vec<u8>, AcquireError> {
         let mut read = None;
         self.by_arena(region, Access::ReadOnly, None, |arena, block, span, loan| {
@@ -403,7 +405,8 @@ impl Grants {
     ///
     /// # Errors
     /// [`AcquireError::View`] if the bytes are not granted, `target` not for writing, not on the host or of another length, and nothing is
-    /// written then; [`AcquireError::CopyFailed`].
+    /// written then. [`AcquireError::CopyFailed`] and [`AcquireError::ArenaContract`]: nobody knows what `target` holds, so `to` is to be dropped or to end
+    /// as [failed](Self::failed), which poisons it. An arena that keeps the request wedges both buffers.
     pub fn read_bytes_to(
         &self,
         region: &impl Region,
@@ -429,9 +432,12 @@ impl Grants {
         let given = Some(part.len());
         let (_, span) = grant.moved(&target, Access::WriteInvalidate, given).map_err(viewed(into))?;
         let Some(lease) = &grant.lease else { return Ok(()) };
-        let copied = self.by_arena(&region, Access::ReadOnly, given, |arena, block, part, loan| {
+        let mut copied = self.by_arena(&region, Access::ReadOnly, given, |arena, block, part, loan| {
             arena.copy_out(CopyOut::scheduled(block, part.start(), lease.target(span, loan)))
         });
+        if let Err(AcquireError::CopyFailed { to, .. }) = &mut copied {
+            *to = grant.buffer.0.arena_name(grant.arena);
+        }
         if let Err(AcquireError::ArenaContract { breach: Breach::StillLent, .. }) = copied {
             // The arena may write there whenever it likes.
             grant.is_broken.store(true, Ordering::Relaxed);

@@ -371,6 +371,13 @@ impl Splitter {
         Some(self.hand(range, unit))
     }
 
+    /// Returns whole work-groups, of so many items if there are, that end where `start` is and that nobody was handed.
+    pub(crate) fn in_front_of(&self, start: u64, length: u64) -> Option<Range<u64>> {
+        let piece = self.common.fresh.back().filter(|piece| piece.start < start && start <= piece.end)?;
+        let first = start.saturating_sub(length);
+        Some(piece.start.max(first - first % self.local_size)..start)
+    }
+
     /// Returns whether the unit is left out.
     pub(crate) fn is_benched(&self, unit: UnitId) -> bool {
         self.units.get(unit.0).is_some_and(|unit| unit.standing == Standing::Benched)
