@@ -2,6 +2,8 @@
 
 #![cfg(not(dml_loom))]
 
+mod homes;
+
 use dml::arenas::{Null, kit};
 use dml::core::sync::{Arc, Condvar, Mutex};
 use dml::core::{
@@ -95,6 +97,8 @@ enum Does {
     LaunchesLong,
     /// The first part of a trial has ended when it is launched, and the others hang.
     LaterPartsHang,
+    /// Well in all parts that a trial has at first, and in none of those after them.
+    FurtherPartsFail,
     /// Well in a trial, and not at all by itself.
     FailsAlone,
 }
@@ -146,6 +150,7 @@ impl Launcher for Gpu {
                 return Ok(Fence::done(0));
             }
             Does::LaunchesLong => self.cues.may_end.wait(),
+            Does::FurtherPartsFail if before >= 4 => return Err(LaunchError::failed("it failed")),
             _ => {}
         }
         video(&self.platform).write(grants, &target.range(bytes), &values).expect("granted");
@@ -439,22 +444,36 @@ fn nobody_waits_for_later_parts_of_a_trial() {
 /// The host does not come to an end of its first package, so nobody would say to the device what it is to do next.
 #[test]
 fn a_trial_goes_on_while_the_host_comes_to_nothing() {
-    for home in [Home::Reached, Home::Apart] {
-        let platform = platform(DeviceKind::Gpu, some_way(), None, home);
-        let scene = scene_on(platform, Does::Well, |package, cues| {
-            cues.may_end.set();
-            // Four times four parts are all items but the host's.
-            while package == 0 && cues.trials.load(Ordering::SeqCst) < 16 {
-                std::thread::yield_now();
-            }
-            Ok(())
-        });
+    // Four times four parts are all items but the host's.
+    let sees_all: OnHost = |package, cues| {
+        cues.may_end.set();
+        while package == 0 && cues.trials.load(Ordering::SeqCst) < 16 {
+            std::thread::yield_now();
+        }
+        Ok(())
+    };
+    let sees_one_fail: OnHost = |package, cues| {
+        cues.may_end.set();
+        while package == 0 && cues.trials.load(Ordering::SeqCst) < 5 {
+            std::thread::yield_now();
+        }
+        Ok(())
+    };
+    let sorts = [
+        (Does::Well, sees_all, 10),
+        (Does::FurtherPartsFail, sees_one_fail, 2),
+        (Does::Well, sees_one_fail, 2),
+    ];
+    for (home, (does, on_host, at_least)) in
+        [Home::Reached, Home::Apart].into_iter().flat_map(|home| sorts.map(|sort| (home, sort)))
+    {
+        let scene = scene_on(platform(DeviceKind::Gpu, some_way(), None, home), does, on_host);
         let report = scene.run().unwrap();
         scene.check(&report);
         scene.all_is_home();
         let taken = scene.packages_of_gpu(&report);
         // The last ones were launched when no more than one of those before was left.
-        assert!(taken.len() >= 10, "{home:?}: {report:?}");
+        assert!(taken.len() >= at_least, "{home:?}, {does:?}: {report:?}");
         taken.into_iter().for_each(|record| in_order(record, &report));
     }
 }
