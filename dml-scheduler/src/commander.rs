@@ -56,8 +56,10 @@ struct State {
     ended: Option<Box<TrialEnd>>,
     /// The packages that were taken over.
     claimed: Vec<Package>,
-    /// Whether a unit has asked for something since the trial began.
-    has_asked: bool,
+    /// Whether a unit has computed a package since the trial began, or has retired.
+    has_computed: bool,
+    /// How many units wait for something to do.
+    waiting: usize,
 }
 
 /// How far the run's trial is.
@@ -102,7 +104,8 @@ impl Commander {
             claims: Vec::new(),
             ended: None,
             claimed: Vec::new(),
-            has_asked: false,
+            has_computed: false,
+            waiting: 0,
         };
         Self {
             state: Mutex::new(state),
@@ -138,7 +141,6 @@ impl Commander {
     /// come back, and while the unit is not called back.
     pub(crate) fn next(&self, unit: UnitId, begun: Instant, is_called_back: impl Fn() -> bool) -> Next {
         let mut state = self.state.lock();
-        state.has_asked = true;
         loop {
             if is_called_back() {
                 return Next::CalledBack;
@@ -155,7 +157,11 @@ impl Commander {
             match state.splitter.assign_at(unit, begun.elapsed()) {
                 Assignment::Package(package) => return Next::Package(package),
                 Assignment::NoMore => return Next::NoMore,
-                Assignment::Wait => state = self.wait(state),
+                Assignment::Wait => {
+                    state.waiting += 1;
+                    state = self.wait(state);
+                    state.waiting -= 1;
+                }
             }
         }
     }
@@ -190,7 +196,6 @@ impl Commander {
     /// Returns what a unit with packages in flight does next.
     pub(crate) fn next_now(&self, unit: UnitId, begun: Instant) -> Next {
         let mut state = self.state.lock();
-        state.has_asked = true;
         if let Some(end) = state.ended.take() {
             return Next::Tried(end);
         }
@@ -222,6 +227,7 @@ impl Commander {
     #[must_use]
     pub(crate) fn ended(&self, package: &Package, computed: Computed) -> Vec<UnitId> {
         let mut state = self.state.lock();
+        state.has_computed = true;
         state.splitter.ended(package, computed).expect("the unit has it");
         let called = self.called_up(&mut state);
         drop(state);
@@ -236,6 +242,7 @@ impl Commander {
     #[must_use]
     pub(crate) fn complete(&self, package: &Package, computed: Computed) -> Vec<UnitId> {
         let mut state = self.state.lock();
+        state.has_computed = true;
         state.splitter.complete_with(package, computed).expect("the unit has it");
         let called = self.called_up(&mut state);
         drop(state);
@@ -247,6 +254,7 @@ impl Commander {
     /// to begin now.
     pub(crate) fn retire(&self, unit: UnitId) -> Vec<UnitId> {
         let mut state = self.state.lock();
+        state.has_computed = true;
         state.splitter.retire(unit);
         let called = self.called_up(&mut state);
         drop(state);
@@ -352,11 +360,11 @@ impl Commander {
         claimed
     }
 
-    /// Returns items in front of those of a trial under way, as many as these, if the trial is to go on with them: since it began nobody has asked for
-    /// anything, so the others have not even computed what they had by then.
+    /// Returns items in front of those of a trial under way, as many as these, if the trial is to go on with them: since it began nobody has
+    /// computed a package, and nobody waits for one.
     pub(crate) fn extend_trial(&self, items: &Range<u64>, length: u64) -> Option<Range<u64>> {
         let state = self.state.lock();
-        let is_alone = !state.has_asked && !state.is_rival && !self.is_cancelled();
+        let is_alone = !state.has_computed && state.waiting == 0 && !state.is_rival && !self.is_cancelled();
         if !is_alone || !matches!(state.trial, TrialState::UnderWay(..)) {
             return None;
         }
@@ -494,7 +502,7 @@ impl State {
         let asked = self.wanted.take().map_or_else(|| self.splitter.try_out(now), |trial| Some(Ok(trial)));
         if let Some(Ok((unit, _))) = asked {
             self.trial = TrialState::UnderWay(unit, Some(Instant::now()));
-            self.has_asked = false;
+            self.has_computed = false;
         }
         asked
     }

@@ -717,15 +717,36 @@ fn a_trial_goes_on_where_nobody_else_comes_to_anything() {
     assert_eq!(commander.extend_trial(&(20..100), 25), None);
     assert_eq!(commander.tried(unit, 20..100, TIMES).map(|package| package.range()), Some(20..70));
     assert_eq!(commander.extend_trial(&(20..100), 25), None, "it has ended");
-    // Somebody asks.
-    for asks in [
-        |commander: &Commander| drop(commander.next_now(HOST, Instant::now())),
-        |commander: &Commander| drop(commander.next(HOST, Instant::now(), || true)),
-    ] {
+    // Somebody has computed a package, with its results or before they have come, or has retired.
+    let of_host = Package::new(0..20, HOST, 0);
+    let told = || Computed::new(&of_host, Duration::ZERO, Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    let comes: [&dyn Fn(&Commander); 3] = [
+        &|commander| drop(commander.complete(&of_host, told())),
+        &|commander| drop(commander.ended(&of_host, told())),
+        &|commander| drop(commander.retire(HOST)),
+    ];
+    for come in comes {
         let (commander, _) = begun();
-        asks(&commander);
+        come(&commander);
         assert_eq!(commander.extend_trial(&(70..100), 25), None);
     }
+    // Who has only asked once more counts for nothing, and who waits for something does.
+    let (commander, _) = begun();
+    assert!(matches!(commander.next_now(HOST, Instant::now()), Next::Package(_)));
+    assert_eq!(commander.extend_trial(&(70..100), 25), Some(40..70));
+    let waits = Says { waits: Duration::MAX, ..trial_of(25) };
+    let commander = Commander::new(splitter(100, 10, waits), None);
+    commander.begin_trial(GPU, true);
+    let (unit, items) = commander.try_out(Instant::now()).unwrap();
+    assert_eq!(commander.extend_trial(&items, 25), Some(40..70));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| commander.next(HOST, Instant::now(), || false));
+        while commander.extend_trial(&items, 25).is_some() {
+            std::thread::yield_now();
+        }
+        let _ = commander.tried(unit, items.clone(), None);
+        assert!(matches!(waiting.join().unwrap(), Next::Start(_)));
+    });
     // One on the cores of those who compute disturbs them.
     let (commander, _) = begun();
     commander.await_rival();
