@@ -7,6 +7,7 @@ use crate::trial::{TrialEnd, Tried};
 use dml_core::DeviceId;
 use proptest::prelude::*;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 const HOST: UnitId = UnitId(0);
@@ -702,10 +703,17 @@ fn a_run_is_not_over_before_what_was_claimed_from_its_trial_is_copied() {
 /// While whoever computes has not even done what it had when the trial began, and nobody else asks for anything.
 #[test]
 fn a_trial_goes_on_where_nobody_else_comes_to_anything() {
+    let told = |package: &Package| {
+        Computed::new(package, Duration::ZERO, Duration::ZERO, Duration::ZERO, Duration::ZERO)
+    };
     let begun = || {
-        let commander = Commander::new(splitter(100, 10, Says { length: 15, ..trial_of(25) }), None);
+        let commander = Commander::new(splitter(100, 10, trial_of(25)), None);
         commander.begin_trial(GPU, true);
-        assert!(matches!(commander.next(HOST, Instant::now(), || false), Next::Package(_)));
+        // What was computed before says nothing.
+        let next = || commander.next(HOST, Instant::now(), || false);
+        let Next::Package(before) = next() else { panic!("there is work") };
+        let _ = commander.complete(&before, told(&before));
+        assert!(matches!(next(), Next::Package(package) if package.range() == (10..20)));
         let (unit, items) = commander.try_out(Instant::now()).unwrap();
         assert_eq!(items, 70..100);
         (commander, unit)
@@ -718,11 +726,10 @@ fn a_trial_goes_on_where_nobody_else_comes_to_anything() {
     assert_eq!(commander.tried(unit, 20..100, TIMES).map(|package| package.range()), Some(20..70));
     assert_eq!(commander.extend_trial(&(20..100), 25), None, "it has ended");
     // Somebody has computed a package, with its results or before they have come, or has retired.
-    let of_host = Package::new(0..20, HOST, 0);
-    let told = || Computed::new(&of_host, Duration::ZERO, Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    let of_host = Package::new(10..20, HOST, 1);
     let comes: [&dyn Fn(&Commander); 3] = [
-        &|commander| drop(commander.complete(&of_host, told())),
-        &|commander| drop(commander.ended(&of_host, told())),
+        &|commander| drop(commander.complete(&of_host, told(&of_host))),
+        &|commander| drop(commander.ended(&of_host, told(&of_host))),
         &|commander| drop(commander.retire(HOST)),
     ];
     for come in comes {
@@ -737,16 +744,20 @@ fn a_trial_goes_on_where_nobody_else_comes_to_anything() {
     let waits = Says { waits: Duration::MAX, ..trial_of(25) };
     let commander = Commander::new(splitter(100, 10, waits), None);
     commander.begin_trial(GPU, true);
-    let (unit, items) = commander.try_out(Instant::now()).unwrap();
+    let (_, items) = commander.try_out(Instant::now()).unwrap();
     assert_eq!(commander.extend_trial(&items, 25), Some(40..70));
+    let is_called_back = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| commander.next(HOST, Instant::now(), || false));
+        let waits = || commander.next(HOST, Instant::now(), || is_called_back.load(Ordering::SeqCst));
+        let waiting = scope.spawn(waits);
         while commander.extend_trial(&items, 25).is_some() {
             std::thread::yield_now();
         }
-        let _ = commander.tried(unit, items.clone(), None);
-        assert!(matches!(waiting.join().unwrap(), Next::Start(_)));
+        is_called_back.store(true, Ordering::SeqCst);
+        commander.call_back();
+        assert!(matches!(waiting.join().unwrap(), Next::CalledBack));
     });
+    assert_eq!(commander.extend_trial(&items, 25), Some(40..70), "nobody waits any more");
     // One on the cores of those who compute disturbs them.
     let (commander, _) = begun();
     commander.await_rival();
