@@ -36,6 +36,7 @@ mod commander;
 mod copies;
 mod director;
 mod guard;
+mod haul;
 mod hooks;
 mod kernel;
 mod knowledge;

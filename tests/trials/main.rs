@@ -3,6 +3,7 @@
 #![cfg(not(dml_loom))]
 
 mod homes;
+mod parts;
 
 use dml::arenas::{Null, kit};
 use dml::core::sync::{Arc, Condvar, Mutex};
@@ -367,118 +368,6 @@ fn what_a_trial_has_computed_is_taken_as_far_as_nobody_has_it() {
     let gpu = report.devices.iter().find(|device| device.device == GPU).unwrap();
     assert_eq!((gpu.packages, gpu.items), (1, record.package.items()));
     assert_eq!(gpu.busy, record.end - record.start);
-}
-
-/// So slow that a trial is of a third of the items, whose results take as long to travel as those of four parts.
-fn some_way() -> LinkSpeed {
-    LinkSpeed { bytes_per_s: 10_000_000, ..LinkSpeed::default() }
-}
-
-/// While one part is copied, the next one computes. The host computes from the other end.
-#[test]
-fn a_trial_whose_results_take_long_to_travel_has_parts() {
-    for home in [Home::Reached, Home::Apart] {
-        let platform = platform(DeviceKind::Gpu, some_way(), None, home);
-        let scene = scene_on(platform, Does::Well, |package, cues| {
-            while cues.trials.load(Ordering::SeqCst) < 4 {
-                std::thread::yield_now();
-            }
-            if package == 2 {
-                cues.may_end.set();
-            }
-            // All parts are claimed before the host is there, as a rule by far.
-            std::thread::sleep(Duration::from_millis(if package == 3 { 100 } else { 0 }));
-            Ok(())
-        });
-        let report = scene.run().unwrap();
-        scene.all_is_home();
-        scene.check(&report);
-        assert_eq!(scene.cues.trials.load(Ordering::SeqCst), 4, "{home:?}");
-        assert_eq!(scene.cues.copied.is_set(), home == Home::Apart, "{home:?}");
-        // Claimed from the end on, each part by itself.
-        let mut taken = scene.packages_of_gpu(&report);
-        taken.sort_by_key(|record| std::cmp::Reverse(record.package.end()));
-        let lengths: Vec<u64> = taken.iter().take(4).map(|record| record.package.items()).collect();
-        assert_eq!(lengths, [283, 320, 320, 320], "{home:?}: {report:?}");
-        for record in taken {
-            in_order(record, &report);
-        }
-    }
-}
-
-/// The first part has ended when it is launched, and the others do not end.
-fn scene_of_one_part() -> Scene {
-    let platform = platform(DeviceKind::Gpu, some_way(), None, Home::Reached);
-    scene_on(platform, Does::LaterPartsHang, |package, cues| {
-        while cues.trials.load(Ordering::SeqCst) < 4 {
-            std::thread::yield_now();
-        }
-        // The first part is home by then, as a rule.
-        std::thread::sleep(Duration::from_millis(if package < 3 { 20 } else { 0 }));
-        Ok(())
-    })
-}
-
-/// What is home belongs to the run at once. It waits for no other part, however long that takes.
-#[test]
-fn nobody_waits_for_later_parts_of_a_trial() {
-    assert!((0..20).any(|_| {
-        let scene = scene_of_one_part();
-        let report = scene.run().unwrap();
-        scene.check(&report);
-        scene.all_is_home();
-        let taken: Vec<_> =
-            scene.packages_of_gpu(&report).iter().map(|record| record.package.range()).collect();
-        assert!(taken.is_empty() || taken == [3720..ITEMS], "{report:?}");
-        scene.let_it_end();
-        !taken.is_empty()
-    }));
-    let scene = scene_of_one_part();
-    let run = Coexecutor::new(&scene.platform).cores(2).knowledge(&scene.knowledge);
-    let mut running = run.start(&scene.kernel, ITEMS).unwrap();
-    let cues = scene.cues.clone();
-    watched("a launch", move || cues.launched.wait()).join();
-    running.cancel();
-    let ended = watched("a cancelled run", move || running.wait()).join();
-    assert!(matches!(ended, Err(RunError::Cancelled { .. })), "{ended:?}");
-    scene.let_it_end();
-}
-
-/// The host does not come to an end of its first package, so nobody would say to the device what it is to do next.
-#[test]
-fn a_trial_goes_on_while_the_host_comes_to_nothing() {
-    // Four times four parts are all items but the host's.
-    let sees_all: OnHost = |package, cues| {
-        cues.may_end.set();
-        while package == 0 && cues.trials.load(Ordering::SeqCst) < 16 {
-            std::thread::yield_now();
-        }
-        Ok(())
-    };
-    let sees_one_fail: OnHost = |package, cues| {
-        cues.may_end.set();
-        while package == 0 && cues.trials.load(Ordering::SeqCst) < 5 {
-            std::thread::yield_now();
-        }
-        Ok(())
-    };
-    let sorts = [
-        (Does::Well, sees_all, 10),
-        (Does::FurtherPartsFail, sees_one_fail, 2),
-        (Does::Well, sees_one_fail, 2),
-    ];
-    for (home, (does, on_host, at_least)) in
-        [Home::Reached, Home::Apart].into_iter().flat_map(|home| sorts.map(|sort| (home, sort)))
-    {
-        let scene = scene_on(platform(DeviceKind::Gpu, some_way(), None, home), does, on_host);
-        let report = scene.run().unwrap();
-        scene.check(&report);
-        scene.all_is_home();
-        let taken = scene.packages_of_gpu(&report);
-        // The last ones were launched when no more than one of those before was left.
-        assert!(taken.len() >= at_least, "{home:?}, {does:?}: {report:?}");
-        taken.into_iter().for_each(|record| in_order(record, &report));
-    }
 }
 
 /// Where the process reaches their home, they are not copied on the device before, and whoever fails at it loses nothing.

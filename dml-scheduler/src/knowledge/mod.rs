@@ -12,6 +12,8 @@
 //! What was measured is believed before what is computed from it: devices that share memory or cores are slower together
 //! than each alone, and no sum of rates knows that.
 
+#[cfg(test)]
+mod alone_tests;
 mod decide;
 #[cfg(test)]
 mod rival_tests;

@@ -55,6 +55,8 @@ mod static_split;
 mod tests;
 mod travelling;
 #[cfg(test)]
+mod trial_run_tests;
+#[cfg(test)]
 mod trial_tests;
 mod twins;
 

@@ -13,28 +13,16 @@
 
 #[path = "opening_rivals.rs"]
 mod rivals;
+#[path = "opening_samples.rs"]
+mod samples;
 
 use super::travelling::Travelling;
 use super::{Calibrated, Computed, Freight, Policy, TryOut};
 use crate::{Package, UnitId};
 use rivals::Turns;
+use samples::{EARLY_SECONDS, GROWTH, Samples, WAKING_SAMPLE_SECONDS, WAKING_SECONDS};
 use std::time::Duration;
 
-/// How many times as many items each sample has as the one before, at most: as many as would take [`SAMPLE_SECONDS`]. A sample that
-/// was telling is repeated once, because the first one may have woken the host's threads.
-const GROWTH: u64 = 16;
-const SAMPLE_SECONDS: f64 = 150e-6;
-/// A sample of this time says more about the kernel than about the clock and the launch.
-const TELLING_SECONDS: f64 = 60e-6;
-/// Several threads take tens of microseconds to wake up. A sample shorter than this may be that and little else, or be one thread's
-/// because nobody was woken yet. Then the next one has as many items as would take [`WAKING_SAMPLE_SECONDS`].
-const WAKING_SECONDS: f64 = 80e-6;
-const WAKING_SAMPLE_SECONDS: f64 = 400e-6;
-/// A sample of this time says enough, though it woke the host's threads.
-const LONG_SECONDS: f64 = 600e-6;
-/// A sample of this time is more than a launch, though it may have been one thread's. If the others could help even if all threads
-/// together were as many times as fast, they are called up at once.
-const EARLY_SECONDS: f64 = 40e-6;
 /// As long as so much of the rest takes at the least, the first unit waits for the end of a trial: what it has under way by then would hold the
 /// run up for longer.
 const TRIAL_PART: f64 = 0.05;
@@ -206,59 +194,6 @@ fn is_flat(one: (f64, f64), other: (f64, f64), most_seconds: f64) -> bool {
     let (small, large) = if one.0 < other.0 { (one, other) } else { (other, one) };
     let longer = small.1.max(large.1);
     large.0 > small.0 * FLAT_ITEMS && longer < (small.1.min(large.1) * FLAT_SECONDS).min(most_seconds)
-}
-
-/// The last two samples, as items and seconds.
-#[derive(Debug, Clone, Copy, Default)]
-struct Samples {
-    /// How many threads the unit has. All but one of them have to wake up.
-    threads: u64,
-    before: Option<(f64, f64)>,
-    last: Option<(f64, f64)>,
-}
-
-impl Samples {
-    fn add(&mut self, items: u64, seconds: f64) {
-        self.before = self.last;
-        self.last = Some((items as f64, seconds));
-    }
-
-    /// How many times as many items the next sample has.
-    fn growth(&self) -> u64 {
-        let Some((_, seconds)) = self.last else { return 1 };
-        if self.is_telling() {
-            return 1;
-        }
-        let wanted = if self.threads > 1 { WAKING_SAMPLE_SECONDS } else { SAMPLE_SECONDS };
-        ((wanted / seconds) as u64).clamp(1, GROWTH) // The cast saturates.
-    }
-
-    /// Whether the last sample took long enough to say something about the kernel.
-    fn is_telling(&self) -> bool {
-        let least = if self.threads > 1 { WAKING_SECONDS } else { TELLING_SECONDS };
-        self.last.is_some_and(|(_, seconds)| seconds >= least)
-    }
-
-    /// Whether the last sample may have been one thread's of several, and took longer than a launch does.
-    fn may_be_one_threads(&self) -> bool {
-        self.threads > 1 && self.last.is_some_and(|(_, seconds)| seconds >= EARLY_SECONDS)
-    }
-
-    /// Whether the last sample took far longer than it takes to wake the host's threads.
-    fn is_long(&self) -> bool {
-        self.last.is_some_and(|(_, seconds)| seconds >= LONG_SECONDS)
-    }
-
-    /// Seconds per item: by the last sample with all that it cost, and by what it took longer than the one before.
-    fn seconds_per_item(&self) -> Option<(f64, f64)> {
-        let (items, seconds) = self.last?;
-        let gross = seconds / items;
-        let net = match self.before {
-            Some((before, took)) if items > before && seconds > took => (seconds - took) / (items - before),
-            _ => gross,
-        };
-        Some((gross, net.min(gross)))
-    }
 }
 
 impl Opening {

@@ -2,16 +2,11 @@
 
 use super::opening::{Opening, Tries};
 use super::*;
-use crate::commander::{Commander, Next};
-use crate::trial::{TrialEnd, Tried};
-use dml_core::DeviceId;
 use proptest::prelude::*;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
-const HOST: UnitId = UnitId(0);
-const GPU: UnitId = UnitId(1);
+pub(super) const HOST: UnitId = UnitId(0);
+pub(super) const GPU: UnitId = UnitId(1);
 const SLOW: UnitId = UnitId(2);
 const NEAR: Freight = Freight { setup: 150e-6, per_item: 1e-12 };
 const WORK: u64 = 1 << 20;
@@ -425,11 +420,11 @@ fn who_retires_during_a_trial_is_not_waited_for() {
 
 /// Answers what a test says.
 #[derive(Debug, Default)]
-struct Says {
-    length: u64,
-    trial: Option<(UnitId, u64)>,
-    waits: Duration,
-    asked: u64,
+pub(super) struct Says {
+    pub(super) length: u64,
+    pub(super) trial: Option<(UnitId, u64)>,
+    pub(super) waits: Duration,
+    pub(super) asked: u64,
 }
 
 impl Policy for Says {
@@ -453,15 +448,15 @@ impl Policy for Says {
     }
 }
 
-fn splitter(work: u64, local_size: u64, says: Says) -> Splitter {
+pub(super) fn splitter(work: u64, local_size: u64, says: Says) -> Splitter {
     Splitter::new(Box::new(says), 2, work, local_size).unwrap()
 }
 
-fn trial_of(items: u64) -> Says {
+pub(super) fn trial_of(items: u64) -> Says {
     Says { length: 10, trial: Some((GPU, items)), ..Says::default() }
 }
 
-const TIMES: Option<[Duration; 3]> = Some([Duration::ZERO; 3]);
+pub(super) const TIMES: Option<[Duration; 3]> = Some([Duration::ZERO; 3]);
 
 #[test]
 fn a_trial_is_of_whole_groups_at_the_end() {
@@ -584,188 +579,6 @@ fn a_unit_waits_for_a_trial_and_no_longer() {
     assert!(matches!(splitter.assign_at(HOST, micros(50)), Assignment::Package(_)));
     splitter.tried(unit, items, TIMES);
     assert!(matches!(splitter.assign_at(HOST, micros(51)), Assignment::Package(_)));
-}
-
-/// A run whose trial can begin.
-fn commander() -> Commander {
-    let commander = Commander::new(splitter(100, 10, trial_of(20)), None);
-    commander.begin_trial(GPU, true);
-    commander
-}
-
-#[test]
-fn nothing_is_claimed_when_the_run_is_over() {
-    let commander = commander();
-    let (unit, items) = commander.try_out(Instant::now()).unwrap();
-    assert!(commander.settle_trial().is_none());
-    assert_eq!(commander.tried(unit, items, TIMES), None);
-    assert_eq!(commander.try_out(Instant::now()), None, "and none begins");
-}
-
-#[test]
-fn what_a_retired_unit_had_claimed_is_not_taken_over() {
-    let commander = commander();
-    let (unit, items) = commander.try_out(Instant::now()).unwrap();
-    let claimed = commander.tried(unit, items, TIMES).unwrap();
-    assert!(commander.is_in_flight(&claimed));
-    commander.retire(unit);
-    assert!(!commander.is_in_flight(&claimed));
-    let computed = Computed::new(&claimed, Duration::ZERO, Duration::ZERO, Duration::ZERO, Duration::ZERO);
-    assert_eq!(commander.take_over(&claimed, Some(computed)), None);
-    assert_eq!(commander.take_over(&claimed, None), None);
-    assert_eq!(commander.missing(), 100);
-}
-
-#[test]
-fn a_trial_that_nobody_conducts_any_more_gives_back_what_it_claimed() {
-    let commander = commander();
-    let (unit, items) = commander.try_out(Instant::now()).unwrap();
-    let claimed = commander.tried(unit, items, TIMES).unwrap();
-    commander.give_trial_up();
-    assert!(!commander.is_in_flight(&claimed));
-    assert!(commander.settle_trial().is_none(), "nobody waits for it");
-}
-
-/// A package of a trial that is copied.
-fn copied(package: &Package) -> Tried {
-    let [handed, begun, computed, end] = [Duration::ZERO; 4];
-    Tried { package: package.clone(), is_computed: true, handed, begun, computed, end }
-}
-
-/// What was claimed of a trial under way belongs to the run: it is told when it is copied, or it is given back.
-#[test]
-fn what_is_claimed_is_told_when_it_is_copied_whatever_the_trial_does() {
-    let all = || {
-        let commander = Commander::new(splitter(100, 10, trial_of(100)), None);
-        commander.begin_trial(GPU, true);
-        let (unit, items) = commander.try_out(Instant::now()).unwrap();
-        let first = commander.claim(unit, 60..100).unwrap();
-        assert_eq!(first.range(), 60..100);
-        (commander, unit, items, first)
-    };
-    let told = |end: Option<Box<TrialEnd>>| -> Vec<Package> {
-        end.map_or(Vec::new(), |end| end.packages.into_iter().map(|tried| tried.package).collect())
-    };
-    // It goes on.
-    let (commander, unit, items, first) = all();
-    commander.bring_home(DeviceId(1), copied(&first));
-    let Next::Tried(end) = commander.next_now(HOST, Instant::now()) else { panic!("it is told at once") };
-    assert_eq!((end.device, told(Some(end))), (DeviceId(1), vec![first]));
-    let second = commander.tried(unit, items, TIMES).unwrap();
-    assert_eq!(second.range(), 0..60);
-    commander.bring_home(DeviceId(1), copied(&second));
-    let Next::Tried(end) = commander.next(GPU, Instant::now(), || false) else { panic!("it is told") };
-    assert_eq!(told(Some(end)), [second]);
-    // It fails later on.
-    let (commander, unit, items, first) = all();
-    assert_eq!(commander.tried(unit, items, None), None);
-    assert!(commander.is_in_flight(&first));
-    commander.bring_home(DeviceId(1), copied(&first));
-    assert_eq!(told(commander.settle_trial()), [first]);
-    assert_eq!(commander.claim(unit, 0..60), None, "the trial is over");
-    // Nobody conducts it any more.
-    let (commander, unit, _, first) = all();
-    let second = commander.claim(unit, 30..60).unwrap();
-    commander.bring_home(DeviceId(1), copied(&first));
-    commander.give_trial_up();
-    assert_eq!([&first, &second].map(|package| commander.is_in_flight(package)), [true, false]);
-    assert_eq!(told(commander.settle_trial()), [first], "nobody waits for the other");
-    // It ends well, and both packages are learned of as claimed.
-    let (commander, unit, items, first) = all();
-    let second = commander.tried(unit, items, TIMES).unwrap();
-    for package in [&first, &second] {
-        commander.bring_home(DeviceId(1), copied(package));
-    }
-    assert_eq!(told(commander.settle_trial()), [first.clone(), second.clone()]);
-    for package in [&first, &second] {
-        let computed = Computed::new(package, Duration::ZERO, Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        assert!(commander.take_over(package, Some(computed)).is_some());
-    }
-    assert_eq!((commander.claimed(), commander.missing()), (vec![first, second], 0));
-}
-
-/// The trial's thread may be writing to the run's buffers. For what else the trial does nobody waits.
-#[test]
-fn a_run_is_not_over_before_what_was_claimed_from_its_trial_is_copied() {
-    let commander = Commander::new(splitter(100, 10, trial_of(100)), None);
-    commander.begin_trial(GPU, true);
-    let (unit, _) = commander.try_out(Instant::now()).unwrap();
-    let claimed = commander.claim(unit, 60..100).unwrap();
-    std::thread::scope(|scope| {
-        let settles = scope.spawn(|| commander.settle_trial().is_some());
-        std::thread::sleep(Duration::from_millis(30));
-        let is_over = settles.is_finished();
-        commander.bring_home(DeviceId(1), copied(&claimed));
-        assert_eq!((is_over, settles.join().unwrap()), (false, true));
-    });
-}
-
-/// While whoever computes has not even done what it had when the trial began, and nobody else asks for anything.
-#[test]
-fn a_trial_goes_on_where_nobody_else_comes_to_anything() {
-    let told = |package: &Package| {
-        Computed::new(package, Duration::ZERO, Duration::ZERO, Duration::ZERO, Duration::ZERO)
-    };
-    let begun = || {
-        let commander = Commander::new(splitter(100, 10, trial_of(25)), None);
-        commander.begin_trial(GPU, true);
-        // What was computed before says nothing.
-        let next = || commander.next(HOST, Instant::now(), || false);
-        let Next::Package(before) = next() else { panic!("there is work") };
-        let _ = commander.complete(&before, told(&before));
-        assert!(matches!(next(), Next::Package(package) if package.range() == (10..20)));
-        let (unit, items) = commander.try_out(Instant::now()).unwrap();
-        assert_eq!(items, 70..100);
-        (commander, unit)
-    };
-    let (commander, unit) = begun();
-    assert_eq!(commander.extend_trial(&(70..100), 25), Some(40..70), "whole work-groups");
-    assert_eq!(commander.claim(unit, 70..100).map(|package| package.range()), Some(70..100));
-    assert_eq!(commander.extend_trial(&(40..100), 25), Some(20..40), "the host has the others");
-    assert_eq!(commander.extend_trial(&(20..100), 25), None);
-    assert_eq!(commander.tried(unit, 20..100, TIMES).map(|package| package.range()), Some(20..70));
-    assert_eq!(commander.extend_trial(&(20..100), 25), None, "it has ended");
-    // Somebody has computed a package, with its results or before they have come, or has retired.
-    let of_host = Package::new(10..20, HOST, 1);
-    let comes: [&dyn Fn(&Commander); 3] = [
-        &|commander| drop(commander.complete(&of_host, told(&of_host))),
-        &|commander| drop(commander.ended(&of_host, told(&of_host))),
-        &|commander| drop(commander.retire(HOST)),
-    ];
-    for come in comes {
-        let (commander, _) = begun();
-        come(&commander);
-        assert_eq!(commander.extend_trial(&(70..100), 25), None);
-    }
-    // Who has only asked once more counts for nothing, and who waits for something does.
-    let (commander, _) = begun();
-    assert!(matches!(commander.next_now(HOST, Instant::now()), Next::Package(_)));
-    assert_eq!(commander.extend_trial(&(70..100), 25), Some(40..70));
-    let waits = Says { waits: Duration::MAX, ..trial_of(25) };
-    let commander = Commander::new(splitter(100, 10, waits), None);
-    commander.begin_trial(GPU, true);
-    let (_, items) = commander.try_out(Instant::now()).unwrap();
-    assert_eq!(commander.extend_trial(&items, 25), Some(40..70));
-    let is_called_back = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let waits = || commander.next(HOST, Instant::now(), || is_called_back.load(Ordering::SeqCst));
-        let waiting = scope.spawn(waits);
-        while commander.extend_trial(&items, 25).is_some() {
-            std::thread::yield_now();
-        }
-        is_called_back.store(true, Ordering::SeqCst);
-        commander.call_back();
-        assert!(matches!(waiting.join().unwrap(), Next::CalledBack));
-    });
-    assert_eq!(commander.extend_trial(&items, 25), Some(40..70), "nobody waits any more");
-    // One on the cores of those who compute disturbs them.
-    let (commander, _) = begun();
-    commander.await_rival();
-    assert_eq!(commander.extend_trial(&(70..100), 25), None);
-    // The run is over.
-    let (commander, _) = begun();
-    assert!(commander.settle_trial().is_none());
-    assert_eq!(commander.extend_trial(&(70..100), 25), None);
 }
 
 /// What the splitter is told to do, and what an unruly policy says.
