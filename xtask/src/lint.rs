@@ -5,6 +5,7 @@
 
 use crate::Failure;
 use crate::shell::{Outcome, Report, cargo, has_cargo_subcommand};
+use crate::test::FEATURES;
 
 /// Runs every lint.
 ///
@@ -17,10 +18,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     let mut report = Report::default();
     report.command("format", cargo(["fmt", "--all", "--check"]));
     report.command("format (fuzz)", cargo(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]));
-    report.command("clippy", cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
-    let spans = ["clippy", "-p", "dml", "--all-targets", "--features", "tracing", "--", "-D", "warnings"];
-    report.command("clippy (spans)", cargo(spans));
-    // Whoever embeds the crate takes one of them, as a rule.
+    // With spans, as the tests are built.
+    let mut clippy = cargo(["clippy", "--workspace", "--all-targets"]);
+    clippy.args(FEATURES).args(["--", "-D", "warnings"]);
+    report.command("clippy", clippy);
+    // Whoever embeds the crate takes one of them, as a rule, and no spans.
     for arenas in ["cuda", "offload", "opencl"] {
         let alone = ["clippy", "-p", "dml", "--lib", "--no-default-features", "--features", arenas];
         let mut clippy = cargo(alone);

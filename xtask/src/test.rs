@@ -43,7 +43,7 @@ const EXPECT: &str = "DML_EXPECT";
 
 /// What every test is built with beside the default features. Without spans nothing is different but that nobody is told of them, and a build of
 /// their own takes as long as a tenth of all tests.
-const FEATURES: [&str; 2] = ["--features", "dml/tracing"];
+pub(crate) const FEATURES: [&str; 2] = ["--features", "dml/tracing"];
 
 /// Runs every test.
 ///
