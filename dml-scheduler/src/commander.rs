@@ -360,8 +360,8 @@ impl Commander {
         claimed
     }
 
-    /// Returns items in front of those of a trial under way, as many as these, if the trial is to go on with them: since it began nobody has
-    /// computed a package, and nobody waits for one.
+    /// Returns the items with which a trial under way is to go on, in front of its own; `None` if it is not. It is while nobody has computed a package
+    /// since it began, and nobody waits for one.
     pub(crate) fn extend_trial(&self, items: &Range<u64>, length: u64) -> Option<Range<u64>> {
         let state = self.state.lock();
         let is_alone = !state.has_computed && state.waiting == 0 && !state.is_rival && !self.is_cancelled();

@@ -21,8 +21,8 @@ pub(super) const TRIES: usize = 2;
 /// How often a set is tried that comes near the best one: its first runs may have met a busy machine.
 const MORE_TRIES: usize = 5;
 const NEAR: f64 = 1.8;
-/// A device that was never tried alone is tried every now and then if it promises no more than so many times the best set's time: what it
-/// promises was seen among others.
+/// A device that was never tried alone is tried every now and then, if it promises at most so many times the best set's time. It may have been
+/// disturbed by others whenever it computed.
 const UNTRIED: f64 = 1.5;
 /// A try costs little if it takes so many times the best set's time, or so many seconds more. Others wait for their time.
 const CHEAP: f64 = 1.2;
