@@ -645,14 +645,12 @@ impl Policy for Opening {
         if self.is_early || !self.others.iter().any(|(other, _)| *other == unit) {
             return TryOut::No;
         }
-        if self.is_undivided {
-            if !self.could_be_replaced(unit, now) {
-                return TryOut::Later;
-            }
-            self.tries = None;
-            return TryOut::Now { unit, items };
-        }
         match self.stage {
+            Stage::Sampling if self.is_undivided && self.could_be_replaced(unit, now) => {
+                self.tries = None;
+                return TryOut::Now { unit, items };
+            }
+            Stage::Sampling if self.is_undivided => return TryOut::Later,
             Stage::Sampling if self.is_trial_worth_while(now) => self.stage = Stage::Trying,
             Stage::Sampling if now.as_secs_f64() >= after => self.is_early = true,
             Stage::Sampling => return TryOut::Later,

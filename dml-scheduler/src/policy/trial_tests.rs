@@ -194,6 +194,13 @@ fn where_one_package_is_all_a_trial_teaches_those_who_come_later() {
     policy.given_back(&Package::new(0..500, HOST, 0));
     policy.retire(HOST);
     assert_eq!(policy.call_up(), [GPU]);
+    // It is not tried out beside its own package.
+    let mut policy = opening(500, 300, 16).undivided();
+    policy.handed(&Package::new(0..500, HOST, 0), micros(10));
+    policy.given_back(&Package::new(0..500, HOST, 0));
+    policy.retire(HOST);
+    policy.handed(&Package::new(0..500, GPU, 1), micros(20));
+    assert_eq!(policy.try_out(micros(900)), TryOut::No);
 }
 
 #[test]
