@@ -18,6 +18,7 @@ mod samples;
 
 use super::travelling::Travelling;
 use super::{Calibrated, Computed, Freight, Policy, TryOut};
+use crate::haul::DEVICE_SETUP_SECONDS;
 use crate::{Package, UnitId};
 use rivals::Turns;
 use samples::{EARLY_SECONDS, GROWTH, Samples, WAKING_SAMPLE_SECONDS, WAKING_SECONDS};
@@ -28,8 +29,11 @@ use std::time::Duration;
 const TRIAL_PART: f64 = 0.05;
 /// Until a trial can end, a package of the first unit takes this part of the time at most: what comes may be dearer.
 const TRIAL_AHEAD: f64 = 0.5;
-/// A first sample that takes so long already is worth a trial, which holds nobody up.
+/// A sample that takes so long already is worth a trial, which holds nobody up. But what moves for it disturbs who computes, and a first package may take so
+/// long because none of its code is in the caches yet. So the sample is to have taken this part of what the trial takes, or the last of these times.
 const TRIAL_SECONDS: f64 = 20e-6;
+const TRIAL_EVIDENCE: f64 = 0.125;
+const TRIAL_MOST_SECONDS: f64 = 40e-6;
 /// The least time of a package of a unit that was tried out.
 const TRIAL_LEAST_SECONDS: f64 = 60e-6;
 /// The part of the rest that is the first package of a unit that joins. It is done before the rest is, unless the unit is so many
@@ -272,13 +276,14 @@ impl Opening {
         let is_telling = self.is_telling();
         let remaining = self.remaining as f64;
         let joining = |per_item: f64| -> Vec<UnitId> {
-            let helps = |freight: &Freight| freight.could_help(remaining, 1.0 / per_item);
+            let helps = |freight: &Freight| freight.could_help_unknown(remaining, per_item);
             self.others.iter().filter(|(_, freight)| helps(freight)).map(|(unit, _)| *unit).collect()
         };
         let at_best = gross / self.samples.threads.max(1) as f64;
         let is_early = self.samples.may_be_one_threads() && joining(at_best).len() == self.others.len();
-        // Nobody could help even if the rest took as long per item as a sample with all that it cost.
-        if joining(gross).is_empty() {
+        // Nobody could help even if the rest took as long per item as a sample with all that it cost, or is likely to.
+        let is_unlikely = self.samples.likely_per_item().is_some_and(|likely| joining(likely).is_empty());
+        if joining(gross).is_empty() || is_unlikely {
             self.alone();
         } else if is_early || is_telling {
             let called = joining(if is_early { at_best } else { net });
@@ -343,19 +348,29 @@ impl Opening {
         let under_way =
             self.sampled.map(|(items, handed)| (items as f64, now.saturating_sub(handed).as_secs_f64()));
         let told = [under_way, self.samples.last].into_iter().flatten();
-        let per_item =
-            told.filter(|(_, seconds)| *seconds >= TRIAL_SECONDS).map(|(items, seconds)| seconds / items);
+        let takes = self.tries.map_or(0.0, |tries| tries.takes);
+        let least = (takes * TRIAL_EVIDENCE).clamp(TRIAL_SECONDS, TRIAL_MOST_SECONDS);
+        let per_item = told.filter(|(_, seconds)| *seconds >= least).map(|(items, seconds)| seconds / items);
         per_item.reduce(f64::min).map(|seconds| seconds / self.samples.threads.max(1) as f64)
     }
 
     /// Whether the unit that can be tried out could help, by the least that the first unit may take.
     fn is_trial_worth_while(&self, now: Duration) -> bool {
         let helps = |freight: &Freight| {
-            let helps = |per_item: f64| freight.could_help(self.remaining as f64, 1.0 / per_item);
+            let helps = |per_item: f64| freight.could_help_unknown(self.remaining as f64, per_item);
             self.least_per_item(now).is_some_and(helps)
         };
         let tried = |(other, _): &&(UnitId, Freight)| self.tries.is_some_and(|tries| tries.unit == *other);
         self.others.iter().find(tried).is_some_and(|(_, freight)| helps(freight))
+    }
+
+    /// Whether a trial may begin though the samples do not say that it is worth its while. One that has ended was no longer than a launch, and the next ones
+    /// soon say more: until the trial's inputs could have come, these are waited for. Nor where an item takes longer to move than an item of that sample took
+    /// at least.
+    fn may_be_early(&self, Tries { unit, takes, .. }: Tries, now: Duration) -> bool {
+        let Some((items, seconds)) = self.samples.last else { return true };
+        let at_best = seconds / items / self.samples.threads.max(1) as f64;
+        now.as_secs_f64() >= takes - DEVICE_SETUP_SECONDS && self.per_item(unit) < at_best
     }
 
     /// The least seconds per item of the first unit, by the last sample, if that was no launch and little else: with all its threads, unless
@@ -641,7 +656,7 @@ impl Policy for Opening {
             (self.begins, self.tried) = (false, now);
             return TryOut::Now { unit, items: self.trial_of_rival() };
         }
-        let Some(Tries { unit, items, after, .. }) = self.tries else { return TryOut::No };
+        let Some(tries @ Tries { unit, items, after, .. }) = self.tries else { return TryOut::No };
         if self.is_early || !self.others.iter().any(|(other, _)| *other == unit) {
             return TryOut::No;
         }
@@ -652,7 +667,9 @@ impl Policy for Opening {
             }
             Stage::Sampling if self.is_undivided => return TryOut::Later,
             Stage::Sampling if self.is_trial_worth_while(now) => self.stage = Stage::Trying,
-            Stage::Sampling if now.as_secs_f64() >= after => self.is_early = true,
+            Stage::Sampling if now.as_secs_f64() >= after && self.may_be_early(tries, now) => {
+                self.is_early = true
+            }
             Stage::Sampling => return TryOut::Later,
             Stage::Trying if self.begins => {}
             _ => return TryOut::No,

@@ -12,6 +12,8 @@ pub(super) const WAKING_SECONDS: f64 = 80e-6;
 pub(super) const WAKING_SAMPLE_SECONDS: f64 = 400e-6;
 /// A sample of this time says enough, though it woke the host's threads.
 const LONG_SECONDS: f64 = 600e-6;
+/// A sample of this time is more than a launch, and up to [`EARLY_SECONDS`] that of few threads.
+const SAMPLE_OF_FEW_SECONDS: f64 = 20e-6;
 /// A sample of this time is more than a launch, though it may have been one thread's. If the others could help even if all threads
 /// together were as many times as fast, they are called up at once.
 pub(super) const EARLY_SECONDS: f64 = 40e-6;
@@ -50,6 +52,21 @@ impl Samples {
     /// Whether the last sample may have been one thread's of several, and took longer than a launch does.
     pub(super) fn may_be_one_threads(&self) -> bool {
         self.threads > 1 && self.last.is_some_and(|(_, seconds)| seconds >= EARLY_SECONDS)
+    }
+
+    /// Seconds per item as they are likely to be with all threads, if the last sample was more than a launch, but too short for several of them
+    /// to have woken up: the geometric mean of what it is if the others add nothing, and if all are as fast as this one.
+    pub(super) fn likely_per_item(&self) -> Option<f64> {
+        let of_few_threads = SAMPLE_OF_FEW_SECONDS..EARLY_SECONDS;
+        let (items, seconds) = self.last.filter(|(_, seconds)| of_few_threads.contains(seconds))?;
+        let per_item = match self.before {
+            // Both have the launch.
+            Some((before, took)) if items > 2.0 * before && seconds > 2.0 * took => {
+                (seconds - took) / (items - before)
+            }
+            _ => seconds / items,
+        };
+        (self.threads > 1).then(|| per_item / (self.threads as f64).sqrt())
     }
 
     /// Whether the last sample took far longer than it takes to wake the host's threads.

@@ -54,6 +54,53 @@ fn who_could_only_move_the_data_as_slowly_as_others_compute_it_is_not_called() {
     assert_eq!(called, None);
 }
 
+/// Both together would be almost twice as fast, if the host had its memory for itself.
+#[test]
+fn who_moves_an_item_for_longer_than_others_take_to_compute_it_is_not_called() {
+    let called = |per_item: f64| run(1 << 24, 10, Freight { setup: 1e-4, per_item }).1.is_some();
+    assert!(called(9.5e-9) && !called(10.5e-9));
+}
+
+/// What remains after samples of so many items that took so many microseconds, and whether the host was then given all of it.
+fn after_samples(threads: u64, samples: [(u64, u64); 2], other: Freight) -> bool {
+    let inner = Calibrated::new(1 << 20, 1, &[None, None]).unwrap();
+    let mut policy = Opening::new(inner, 1 << 20, HOST, vec![(OTHER, other)]).threads(threads);
+    let mut now = Duration::ZERO;
+    for (items, micros) in samples {
+        policy.next(HOST, 1 << 20).unwrap();
+        let package = Package::new(0..items, HOST, 0);
+        let end = now + Duration::from_micros(micros);
+        policy.computed(&Computed::new(&package, now, now, end, end));
+        now = end;
+    }
+    policy.next(HOST, 1 << 20) == Some(1 << 20)
+}
+
+/// 24 us for 1000 items more than the sample before are 24 ns each for one thread, 6 for a fourth as long, as a host of sixteen threads is likely to take.
+#[test]
+fn a_sample_of_few_threads_says_what_all_of_them_are_likely_to_take() {
+    let moves = |nanos: f64| Freight { setup: 1e-6, per_item: nanos * 1e-9 };
+    assert!(after_samples(16, [(100, 6), (1100, 30)], moves(6.1)));
+    assert!(!after_samples(16, [(100, 6), (1100, 30)], moves(5.9)));
+    assert!(after_samples(4, [(100, 6), (1100, 30)], moves(12.1)), "four may be twice as fast");
+    assert!(!after_samples(4, [(100, 6), (1100, 30)], moves(11.9)));
+    assert!(!after_samples(1, [(100, 6), (1100, 30)], moves(20.0)), "one is one");
+    // With all that they cost, where the sample before was of half as many items or took half as long: 6.8 and 7.5 of a fourth.
+    assert!(
+        after_samples(16, [(550, 6), (1100, 30)], moves(6.9))
+            && !after_samples(16, [(550, 6), (1100, 30)], moves(6.7))
+    );
+    assert!(
+        after_samples(16, [(100, 15), (1000, 30)], moves(7.6))
+            && !after_samples(16, [(100, 15), (1000, 30)], moves(7.4))
+    );
+    // One of less than 20 us was a launch and little else, and in one of 40 others may have woken up.
+    assert!(!after_samples(16, [(100, 6), (1100, 19)], moves(10.0)));
+    assert!(after_samples(16, [(100, 6), (1100, 20)], moves(10.0)));
+    assert!(after_samples(16, [(100, 6), (1100, 39)], moves(10.0)));
+    assert!(!after_samples(16, [(100, 6), (1100, 40)], moves(10.0)));
+}
+
 #[test]
 fn no_package_is_longer_than_a_part_of_the_run() {
     let mut splitter = splitter(1 << 30, Freight { setup: 1e-4, per_item: 0.0 });
@@ -105,7 +152,7 @@ fn whose_threads_wake_up_has_longer_samples() {
 fn the_sample_that_woke_the_threads_is_repeated() {
     let called = |before: u64| {
         let inner = Calibrated::new(1 << 24, 1, &[None, None]).unwrap();
-        let freight = Freight { setup: 100e-6, per_item: 0.25e-9 };
+        let freight = Freight { setup: 100e-6, per_item: 0.1e-9 };
         let mut policy = Opening::new(inner, 1 << 24, HOST, vec![(OTHER, freight)]).threads(16);
         let (mut sizes, mut left, mut now) = (Vec::new(), 1 << 24, Duration::ZERO);
         for micros in [10, before, 300, 75] {

@@ -257,6 +257,7 @@ mod tests {
             }
             _ => called.extend(others),
         }
+        assert!(!matches!(splitter.try_out(now), Some(Ok(_))), "not before anybody has shown anything");
         while !splitter.is_finished() {
             for unit in called.clone() {
                 let Assignment::Package(package) = splitter.assign_at(unit, now) else { continue };
@@ -387,7 +388,7 @@ mod tests {
             ("opens u0 threads 16\n", "opens u0 undivided threads 16\n"),
             ("opens u0 threads 16\n", "opens u0 threads 1\n"),
             ("\ntries u1 500 after 1 takes 0.25\n", "\ntries u1 5000 after 1 takes 0.25\n"),
-            ("\ntries u1 500 after 1 takes 0.25\n", "\ntries u1 500 after 0.00001 takes 0.25\n"),
+            ("\ntries u1 500 after 1 takes 0.25\n", "\ntries u1 500 after 0 takes 0.25\n"),
             ("\ntries u1 500 after 1 takes 0.25\n", "\ntries u1 500 after 1\n"),
             ("\ntries u1 500 after 1 takes 0.25\n", "\n"),
             ("policy calibrated", "alone 3"),

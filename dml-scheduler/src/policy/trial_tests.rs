@@ -61,6 +61,46 @@ fn a_sample_that_takes_long_is_reason_enough_while_it_is_under_way() {
     }
 }
 
+/// What moves for a trial disturbs who computes.
+#[test]
+fn a_trial_that_takes_long_needs_a_longer_sample() {
+    let begins_after = |takes: f64| {
+        let tries = later(5000).map(|tries| Tries { takes, ..tries });
+        let mut policy = opening(WORK, 5000, 1).tries(tries);
+        handed(&mut policy, WORK, 0);
+        (1..100).find(|at| policy.try_out(micros(*at)) != TryOut::Later)
+    };
+    assert_eq!(begins_after(0.0), Some(20));
+    assert_eq!(begins_after(151e-6), Some(20), "it moves next to nothing");
+    assert_eq!(begins_after(239e-6), Some(30), "an eighth of what it takes");
+    assert_eq!(begins_after(1.0), Some(40));
+}
+
+/// A sample that was no longer than a launch says that the next one is worth waiting for, and one of which an item took no longer than it would move says
+/// that nothing is.
+#[test]
+fn a_trial_waits_for_the_samples_that_follow_a_short_one() {
+    let moves = |per_item: f64, items: u64, sample: u64| {
+        let inner = Calibrated::new(WORK, 1, &[None, None]).unwrap();
+        let tries = Some(Tries { unit: GPU, items: 5000, after: 20e-6, takes: 249.5e-6 });
+        let freight = Freight { per_item, ..NEAR };
+        let mut policy = Opening::new(inner, WORK, HOST, vec![(GPU, freight)]).threads(16).tries(tries);
+        policy.handed(&Package::new(0..items, HOST, 0), micros(0));
+        computed(&mut policy, items, 0..sample);
+        (1..1000).find(|at| policy.try_out(micros(*at)) != TryOut::Later)
+    };
+    // Its inputs take 100 us.
+    assert_eq!(moves(1e-12, 100, 16), Some(100));
+    // 16 us for 100 items are 10 ns for one, if sixteen threads are sixteen times as fast.
+    assert_eq!((moves(9.9e-9, 100, 16), moves(10.1e-9, 100, 16)), (Some(100), None));
+    // While no sample has ended, it begins.
+    let tries = Some(Tries { unit: GPU, items: 5000, after: 20e-6, takes: 1.0 });
+    let mut policy = opening(WORK, 5000, 16).tries(tries);
+    handed(&mut policy, WORK, 0);
+    assert_eq!(policy.try_out(micros(19)), TryOut::Later);
+    assert_ne!(policy.try_out(micros(20)), TryOut::Later);
+}
+
 #[test]
 fn a_sample_that_is_done_counts_as_well() {
     let mut policy = opening(WORK, 5000, 1);
@@ -247,17 +287,18 @@ fn packages_are_longer_while_a_trial_cannot_have_ended() {
     let tries = later(5000).map(|tries| Tries { takes: 420e-6, ..tries });
     let mut policy = opening(WORK, 5000, 1).tries(tries);
     let items = handed(&mut policy, WORK, 0);
-    assert_ne!(policy.try_out(micros(30)), TryOut::Later);
+    assert_eq!(policy.try_out(micros(39)), TryOut::Later);
+    assert_ne!(policy.try_out(micros(40)), TryOut::Later);
     computed(&mut policy, items, 0..40);
-    assert_eq!(handed(&mut policy, WORK - 1, 40), 5, "half of what is left of 450 us is 205");
+    assert_eq!(handed(&mut policy, WORK - 1, 40), 5, "half of what is left of 460 us is 210");
     computed(&mut policy, 5, 40..200);
-    assert_eq!(handed(&mut policy, WORK - 6, 200), 3, "or 125");
-    computed(&mut policy, 3, 200..400);
-    assert_eq!(handed(&mut policy, WORK - 9, 400), 1, "or 25, so that it is 50");
+    assert_eq!(handed(&mut policy, WORK - 6, 200), 4, "or 130");
+    computed(&mut policy, 4, 200..400);
+    assert_eq!(handed(&mut policy, WORK - 10, 400), 1, "or 30, so that it is 50");
     computed(&mut policy, 1, 400..440);
-    assert_eq!(handed(&mut policy, WORK - 10, 450), 1, "it may end at any time");
-    computed(&mut policy, 1, 450..451);
-    assert_eq!(handed(&mut policy, WORK - 11, 451), 56, "an eighth of the run so far");
+    assert_eq!(handed(&mut policy, WORK - 11, 460), 1, "it may end at any time");
+    computed(&mut policy, 1, 460..461);
+    assert_eq!(handed(&mut policy, WORK - 12, 461), 57, "an eighth of the run so far");
 }
 
 #[test]
