@@ -276,8 +276,10 @@ impl Opening {
         let is_telling = self.is_telling();
         let remaining = self.remaining as f64;
         let joining = |per_item: f64| -> Vec<UnitId> {
-            let helps = |freight: &Freight| freight.could_help_unknown(remaining, per_item);
-            self.others.iter().filter(|(_, freight)| helps(freight)).map(|(unit, _)| *unit).collect()
+            let helps = |(unit, freight): &&(UnitId, Freight)| {
+                freight.could_help_unknown(remaining, per_item) && !self.moves_longer(*unit)
+            };
+            self.others.iter().filter(helps).map(|(unit, _)| *unit).collect()
         };
         let at_best = gross / self.samples.threads.max(1) as f64;
         let is_early = self.samples.may_be_one_threads() && joining(at_best).len() == self.others.len();
@@ -327,6 +329,9 @@ impl Opening {
             }
             if self.stage == Stage::Sampling {
                 self.decide();
+            } else if self.rival.is_none() && self.tries.is_some_and(|tries| self.moves_longer(tries.unit)) {
+                // Its trial disturbs the first unit, which is done before it.
+                self.alone();
             }
         }
         if self.stage == Stage::Turns {
@@ -362,6 +367,11 @@ impl Opening {
         };
         let tried = |(other, _): &&(UnitId, Freight)| self.tries.is_some_and(|tries| tries.unit == *other);
         self.others.iter().find(tried).is_some_and(|(_, freight)| helps(freight))
+    }
+
+    /// Whether an item's data takes longer to move than an item took in the last sample, once the threads were awake.
+    fn moves_longer(&self, unit: UnitId) -> bool {
+        self.samples.awake_per_item().is_some_and(|per_item| self.per_item(unit) >= per_item)
     }
 
     /// Whether a trial may begin though the samples do not say that it is worth its while. One that has ended was no longer than a launch, and the next ones

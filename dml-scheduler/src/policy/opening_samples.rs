@@ -69,6 +69,12 @@ impl Samples {
         (self.threads > 1).then(|| per_item / (self.threads as f64).sqrt())
     }
 
+    /// Seconds per item without what it takes the threads to wake up, if the last sample was longer than that.
+    pub(super) fn awake_per_item(&self) -> Option<f64> {
+        let (items, seconds) = self.last.filter(|_| self.is_telling())?;
+        Some(if self.threads > 1 { seconds - EARLY_SECONDS } else { seconds } / items)
+    }
+
     /// Whether the last sample took far longer than it takes to wake the host's threads.
     pub(super) fn is_long(&self) -> bool {
         self.last.is_some_and(|(_, seconds)| seconds >= LONG_SECONDS)

@@ -84,7 +84,7 @@ fn a_sample_of_few_threads_says_what_all_of_them_are_likely_to_take() {
     assert!(!after_samples(16, [(100, 6), (1100, 30)], moves(5.9)));
     assert!(after_samples(4, [(100, 6), (1100, 30)], moves(12.1)), "four may be twice as fast");
     assert!(!after_samples(4, [(100, 6), (1100, 30)], moves(11.9)));
-    assert!(!after_samples(1, [(100, 6), (1100, 30)], moves(20.0)), "one is one");
+    assert!(!after_samples(1, [(100, 6), (1100, 30)], moves(25.0)), "one is one");
     // With all that they cost, where the sample before was of half as many items or took half as long: 6.8 and 7.5 of a fourth.
     assert!(
         after_samples(16, [(550, 6), (1100, 30)], moves(6.9))
@@ -99,6 +99,16 @@ fn a_sample_of_few_threads_says_what_all_of_them_are_likely_to_take() {
     assert!(after_samples(16, [(100, 6), (1100, 20)], moves(10.0)));
     assert!(after_samples(16, [(100, 6), (1100, 39)], moves(10.0)));
     assert!(!after_samples(16, [(100, 6), (1100, 40)], moves(10.0)));
+}
+
+/// The threads of a host take 40 us to wake up in every package: 60 of 100 us for 1000 items are 60 ns each.
+#[test]
+fn what_it_takes_threads_to_wake_up_is_no_reason_to_call_others() {
+    let samples = [(500, 45), (1000, 100)];
+    let moves = |nanos: f64| Freight { setup: 1e-6, per_item: nanos * 1e-9 };
+    assert!(after_samples(16, samples, moves(60.5)) && !after_samples(16, samples, moves(59.5)));
+    assert!(!after_samples(1, samples, moves(70.0)), "one thread is awake");
+    assert!(!after_samples(16, [(500, 45), (1000, 79)], moves(60.5)), "it was not longer than that");
 }
 
 #[test]

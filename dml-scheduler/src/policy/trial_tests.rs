@@ -101,6 +101,27 @@ fn a_trial_waits_for_the_samples_that_follow_a_short_one() {
     assert_ne!(policy.try_out(micros(20)), TryOut::Later);
 }
 
+/// While the trial's inputs move, the host shows that it is done with an item before that has moved: it computes all that is left, and nobody has the trial.
+#[test]
+fn a_host_that_computes_items_before_they_have_moved_waits_for_no_trial() {
+    let goes_on = |per_item: f64| {
+        let inner = Calibrated::new(WORK, 1, &[None, None]).unwrap();
+        let freight = Freight { per_item, ..NEAR };
+        let mut policy = Opening::new(inner, WORK, HOST, vec![(GPU, freight)]).threads(16).tries(later(5000));
+        handed(&mut policy, WORK, 0);
+        assert_ne!(policy.try_out(micros(30)), TryOut::Later);
+        computed(&mut policy, 1, 0..30);
+        policy.handed(&Package::new(0..1000, HOST, 0), micros(30));
+        // 100 us, of which the threads take 40 to wake up.
+        computed(&mut policy, 1000, 30..130);
+        let is_all = policy.next(HOST, 70_000) == Some(70_000);
+        tried(&mut policy, 5000, 30..140);
+        assert_eq!(policy.call_up().is_empty(), is_all);
+        is_all
+    };
+    assert!(goes_on(60.5e-9) && !goes_on(59.5e-9));
+}
+
 #[test]
 fn a_sample_that_is_done_counts_as_well() {
     let mut policy = opening(WORK, 5000, 1);
