@@ -333,6 +333,19 @@ fn a_stranger_is_tried_where_it_could_help_and_the_host_begins() {
     }
 }
 
+/// Runs of less than 5 ms may have ended before it was called up, again and again.
+#[test]
+fn a_stranger_of_short_runs_is_tried_alone() {
+    let alone = |items: u64| {
+        let world = World::new(&[Truth { rate: 1e8, setup: 1e-5 }], items);
+        (0..32).for_each(|_| drop(world.run()));
+        let mut candidates = world.candidates();
+        candidates.push(candidate("gpu", Freight { setup: 1e-4, per_item: 1e-10 }, false));
+        world.knowledge.decide("kernel", items, &candidates).members == [false, true]
+    };
+    assert_eq!([480_000, 520_000].map(alone), [true, false]);
+}
+
 #[test]
 fn of_few_runs_the_fastest_counts_and_of_more_the_lower_median() {
     let mut samples = Samples::default();

@@ -233,6 +233,11 @@ impl Calibrated {
         self.units.iter().zip(&known).map(rate).collect()
     }
 
+    /// Whether it was known before the run how fast a unit is.
+    pub(super) fn is_trusted(&self, unit: UnitId) -> bool {
+        self.units.get(unit.0).and_then(|unit| unit.prior).is_some_and(|prior| prior.trusted)
+    }
+
     /// What a package costs each unit whatever its size, as far as that is known.
     #[must_use]
     pub fn costs(&self) -> Vec<Duration> {

@@ -24,12 +24,6 @@ impl Freight {
         self.with(items, others, others * FASTEST) < items / others * WORTH_WHILE
     }
 
-    /// As [`could_help`](Self::could_help), beside one of whom is known no more than that it takes so many seconds for an item. An item whose data takes
-    /// longer to move than that is computed sooner where it is. And it is the host's memory that it moves from, which then has less left for who computes there.
-    pub(crate) fn could_help_unknown(&self, items: f64, per_item: f64) -> bool {
-        self.per_item < per_item && self.could_help(items, 1.0 / per_item)
-    }
-
     /// Returns whether the unit is worth its while beside others, who compute `others` per second, if it computes `rate`.
     pub(crate) fn helps(&self, items: f64, others: f64, rate: f64) -> bool {
         self.with(items, others, rate) < items / others * WORTH_WHILE_OF_KNOWN

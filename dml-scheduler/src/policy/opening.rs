@@ -33,7 +33,12 @@ const TRIAL_AHEAD: f64 = 0.5;
 /// long because none of its code is in the caches yet. So the sample is to have taken this part of what the trial takes, or the last of these times.
 const TRIAL_SECONDS: f64 = 20e-6;
 const TRIAL_EVIDENCE: f64 = 0.125;
-const TRIAL_MOST_SECONDS: f64 = 40e-6;
+const TRIAL_MOST_SECONDS: f64 = 30e-6;
+/// Where the rest takes no longer than this, a unit that takes longer to move an item than another takes to compute it is not asked. In longer runs it is worth
+/// finding out.
+const MOVING_SECONDS: f64 = 4e-3;
+/// Where the rest is likely to take no longer than this, what is likely is enough.
+const LIKELY_SECONDS: f64 = 1e-3;
 /// The least time of a package of a unit that was tried out.
 const TRIAL_LEAST_SECONDS: f64 = 60e-6;
 /// The part of the rest that is the first package of a unit that joins. It is done before the rest is, unless the unit is so many
@@ -90,7 +95,7 @@ pub(crate) struct Tries {
     pub(crate) unit: UnitId,
     /// On how many items at most.
     pub(crate) items: u64,
-    /// After how many seconds of the run it is, even if nothing is known of the others by then.
+    /// After how many seconds of the run it is, even if nothing is known of the others by then: unless a short sample has ended before.
     pub(crate) after: f64,
     /// How many seconds it takes at least, by what moving its inputs takes.
     pub(crate) takes: f64,
@@ -276,15 +281,17 @@ impl Opening {
         let is_telling = self.is_telling();
         let remaining = self.remaining as f64;
         let joining = |per_item: f64| -> Vec<UnitId> {
+            let awake = self.samples.awake_per_item().map_or(per_item, |awake| awake.min(per_item));
             let helps = |(unit, freight): &&(UnitId, Freight)| {
-                freight.could_help_unknown(remaining, per_item) && !self.moves_longer(*unit)
+                freight.could_help(remaining, 1.0 / per_item) && !self.moves_longer(*unit, awake)
             };
             self.others.iter().filter(helps).map(|(unit, _)| *unit).collect()
         };
         let at_best = gross / self.samples.threads.max(1) as f64;
         let is_early = self.samples.may_be_one_threads() && joining(at_best).len() == self.others.len();
         // Nobody could help even if the rest took as long per item as a sample with all that it cost, or is likely to.
-        let is_unlikely = self.samples.likely_per_item().is_some_and(|likely| joining(likely).is_empty());
+        let likely = self.samples.likely_per_item().filter(|likely| likely * remaining < LIKELY_SECONDS);
+        let is_unlikely = likely.is_some_and(|likely| joining(likely).is_empty());
         if joining(gross).is_empty() || is_unlikely {
             self.alone();
         } else if is_early || is_telling {
@@ -329,8 +336,8 @@ impl Opening {
             }
             if self.stage == Stage::Sampling {
                 self.decide();
-            } else if self.rival.is_none() && self.tries.is_some_and(|tries| self.moves_longer(tries.unit)) {
-                // Its trial disturbs the first unit, which is done before it.
+            } else if self.rival.is_none() && self.do_all_move_longer() {
+                // The trial disturbs the first unit, which is done before it.
                 self.alone();
             }
         }
@@ -361,17 +368,26 @@ impl Opening {
 
     /// Whether the unit that can be tried out could help, by the least that the first unit may take.
     fn is_trial_worth_while(&self, now: Duration) -> bool {
-        let helps = |freight: &Freight| {
-            let helps = |per_item: f64| freight.could_help_unknown(self.remaining as f64, per_item);
-            self.least_per_item(now).is_some_and(helps)
+        let helps = |unit: UnitId, freight: &Freight, per_item: f64| {
+            freight.could_help(self.remaining as f64, 1.0 / per_item) && !self.moves_longer(unit, per_item)
         };
         let tried = |(other, _): &&(UnitId, Freight)| self.tries.is_some_and(|tries| tries.unit == *other);
-        self.others.iter().find(tried).is_some_and(|(_, freight)| helps(freight))
+        let (tried, per_item) = (self.others.iter().find(tried), self.least_per_item(now));
+        tried.zip(per_item).is_some_and(|((unit, freight), per_item)| helps(*unit, freight, per_item))
     }
 
-    /// Whether an item's data takes longer to move than an item took in the last sample, once the threads were awake.
-    fn moves_longer(&self, unit: UnitId) -> bool {
-        self.samples.awake_per_item().is_some_and(|per_item| self.per_item(unit) >= per_item)
+    /// Whether an item's data takes a unit longer to move than others take to compute the item: by their rates alone both would be done sooner than one, but it is the
+    /// host's memory that it moves from, which then has less left for who computes there. A unit that earlier runs know is judged by what they know.
+    fn moves_longer(&self, unit: UnitId, per_item: f64) -> bool {
+        let is_short = per_item * (self.remaining as f64) < MOVING_SECONDS;
+        is_short && self.per_item(unit) >= per_item && !self.inner.is_trusted(unit)
+    }
+
+    /// Whether that is so of all others, by the last sample.
+    fn do_all_move_longer(&self) -> bool {
+        let move_longer =
+            |per_item: f64| self.others.iter().all(|(unit, _)| self.moves_longer(*unit, per_item));
+        self.samples.awake_per_item().is_some_and(move_longer)
     }
 
     /// Whether a trial may begin though the samples do not say that it is worth its while. One that has ended was no longer than a launch, and the next ones
@@ -380,7 +396,7 @@ impl Opening {
     fn may_be_early(&self, Tries { unit, takes, .. }: Tries, now: Duration) -> bool {
         let Some((items, seconds)) = self.samples.last else { return true };
         let at_best = seconds / items / self.samples.threads.max(1) as f64;
-        now.as_secs_f64() >= takes - DEVICE_SETUP_SECONDS && self.per_item(unit) < at_best
+        now.as_secs_f64() >= takes - DEVICE_SETUP_SECONDS && !self.moves_longer(unit, at_best)
     }
 
     /// The least seconds per item of the first unit, by the last sample, if that was no launch and little else: with all its threads, unless

@@ -54,51 +54,70 @@ fn who_could_only_move_the_data_as_slowly_as_others_compute_it_is_not_called() {
     assert_eq!(called, None);
 }
 
-/// Both together would be almost twice as fast, if the host had its memory for itself.
+/// Both together would be almost twice as fast, if the host had its memory for itself. In a long run it is worth finding out, and of a unit that
+/// is known it need not be found out.
 #[test]
 fn who_moves_an_item_for_longer_than_others_take_to_compute_it_is_not_called() {
-    let called = |per_item: f64| run(1 << 24, 10, Freight { setup: 1e-4, per_item }).1.is_some();
-    assert!(called(9.5e-9) && !called(10.5e-9));
+    let called = |work: u64, per_item: f64| run(work, 10, Freight { setup: 1e-4, per_item }).1.is_some();
+    // Three milliseconds of work, and 160.
+    assert!(called(300_000, 9.5e-9) && !called(300_000, 10.5e-9));
+    assert!(called(1 << 24, 10.5e-9));
+    for trusted in [false, true] {
+        let prior = crate::policy::Prior { trusted, ..crate::policy::Prior::measured(9e7, Duration::ZERO) };
+        let inner = Calibrated::new(300_000, 1, &[None, Some(prior)]).unwrap();
+        let freight = Freight { setup: 1e-4, per_item: 1.0 / 9e7 };
+        let mut policy = Opening::new(inner, 300_000, HOST, vec![(OTHER, freight)]);
+        policy.next(HOST, 300_000).unwrap();
+        let (package, end) = (Package::new(0..10_000, HOST, 0), Duration::from_micros(100));
+        policy.handed(&package, Duration::ZERO);
+        policy.computed(&Computed::new(&package, Duration::ZERO, Duration::ZERO, end, end));
+        policy.next(HOST, 290_000);
+        policy.computed(&Computed::new(&package, end, end, 2 * end, 2 * end));
+        assert_eq!(policy.call_up() == [OTHER], trusted);
+    }
 }
 
 /// What remains after samples of so many items that took so many microseconds, and whether the host was then given all of it.
-fn after_samples(threads: u64, samples: [(u64, u64); 2], other: Freight) -> bool {
-    let inner = Calibrated::new(1 << 20, 1, &[None, None]).unwrap();
-    let mut policy = Opening::new(inner, 1 << 20, HOST, vec![(OTHER, other)]).threads(threads);
+fn after_samples(threads: u64, work: u64, samples: [(u64, u64); 2], other: Freight) -> bool {
+    let inner = Calibrated::new(work, 1, &[None, None]).unwrap();
+    let mut policy = Opening::new(inner, work, HOST, vec![(OTHER, other)]).threads(threads);
     let mut now = Duration::ZERO;
     for (items, micros) in samples {
-        policy.next(HOST, 1 << 20).unwrap();
+        policy.next(HOST, work).unwrap();
         let package = Package::new(0..items, HOST, 0);
         let end = now + Duration::from_micros(micros);
         policy.computed(&Computed::new(&package, now, now, end, end));
         now = end;
     }
-    policy.next(HOST, 1 << 20) == Some(1 << 20)
+    policy.next(HOST, work) == Some(work)
 }
 
 /// 24 us for 1000 items more than the sample before are 24 ns each for one thread, 6 for a fourth as long, as a host of sixteen threads is likely to take.
 #[test]
 fn a_sample_of_few_threads_says_what_all_of_them_are_likely_to_take() {
     let moves = |nanos: f64| Freight { setup: 1e-6, per_item: nanos * 1e-9 };
-    assert!(after_samples(16, [(100, 6), (1100, 30)], moves(6.1)));
-    assert!(!after_samples(16, [(100, 6), (1100, 30)], moves(5.9)));
-    assert!(after_samples(4, [(100, 6), (1100, 30)], moves(12.1)), "four may be twice as fast");
-    assert!(!after_samples(4, [(100, 6), (1100, 30)], moves(11.9)));
-    assert!(!after_samples(1, [(100, 6), (1100, 30)], moves(25.0)), "one is one");
+    assert!(after_samples(16, 40_000, [(100, 6), (1100, 30)], moves(6.1)));
+    assert!(!after_samples(16, 40_000, [(100, 6), (1100, 30)], moves(5.9)));
+    assert!(after_samples(4, 40_000, [(100, 6), (1100, 30)], moves(12.1)), "four may be twice as fast");
+    assert!(!after_samples(4, 40_000, [(100, 6), (1100, 30)], moves(11.9)));
+    assert!(!after_samples(1, 40_000, [(100, 6), (1100, 30)], moves(25.0)), "one is one");
     // With all that they cost, where the sample before was of half as many items or took half as long: 6.8 and 7.5 of a fourth.
     assert!(
-        after_samples(16, [(550, 6), (1100, 30)], moves(6.9))
-            && !after_samples(16, [(550, 6), (1100, 30)], moves(6.7))
+        after_samples(16, 40_000, [(550, 6), (1100, 30)], moves(6.9))
+            && !after_samples(16, 40_000, [(550, 6), (1100, 30)], moves(6.7))
     );
     assert!(
-        after_samples(16, [(100, 15), (1000, 30)], moves(7.6))
-            && !after_samples(16, [(100, 15), (1000, 30)], moves(7.4))
+        after_samples(16, 40_000, [(100, 15), (1000, 30)], moves(7.6))
+            && !after_samples(16, 40_000, [(100, 15), (1000, 30)], moves(7.4))
     );
+    // A millisecond that it is likely to take is worth finding out.
+    assert!(after_samples(16, 166_000, [(100, 6), (1100, 30)], moves(6.1)));
+    assert!(!after_samples(16, 168_000, [(100, 6), (1100, 30)], moves(6.1)));
     // One of less than 20 us was a launch and little else, and in one of 40 others may have woken up.
-    assert!(!after_samples(16, [(100, 6), (1100, 19)], moves(10.0)));
-    assert!(after_samples(16, [(100, 6), (1100, 20)], moves(10.0)));
-    assert!(after_samples(16, [(100, 6), (1100, 39)], moves(10.0)));
-    assert!(!after_samples(16, [(100, 6), (1100, 40)], moves(10.0)));
+    assert!(!after_samples(16, 40_000, [(100, 6), (1100, 19)], moves(10.0)));
+    assert!(after_samples(16, 40_000, [(100, 6), (1100, 20)], moves(10.0)));
+    assert!(after_samples(16, 40_000, [(100, 6), (1100, 39)], moves(10.0)));
+    assert!(!after_samples(16, 40_000, [(100, 6), (1100, 40)], moves(10.0)));
 }
 
 /// The threads of a host take 40 us to wake up in every package: 60 of 100 us for 1000 items are 60 ns each.
@@ -106,9 +125,15 @@ fn a_sample_of_few_threads_says_what_all_of_them_are_likely_to_take() {
 fn what_it_takes_threads_to_wake_up_is_no_reason_to_call_others() {
     let samples = [(500, 45), (1000, 100)];
     let moves = |nanos: f64| Freight { setup: 1e-6, per_item: nanos * 1e-9 };
-    assert!(after_samples(16, samples, moves(60.5)) && !after_samples(16, samples, moves(59.5)));
-    assert!(!after_samples(1, samples, moves(70.0)), "one thread is awake");
-    assert!(!after_samples(16, [(500, 45), (1000, 79)], moves(60.5)), "it was not longer than that");
+    assert!(
+        after_samples(16, 40_000, samples, moves(60.5)) && !after_samples(16, 40_000, samples, moves(59.5))
+    );
+    assert!(!after_samples(1, 40_000, samples, moves(70.0)), "one thread is awake");
+    // Sixty nanoseconds each are four milliseconds for 66,667 items.
+    assert!(
+        after_samples(16, 66_000, samples, moves(60.5)) && !after_samples(16, 67_000, samples, moves(60.5))
+    );
+    assert!(!after_samples(16, 40_000, [(500, 45), (1000, 79)], moves(60.5)), "it was not longer than that");
 }
 
 #[test]
