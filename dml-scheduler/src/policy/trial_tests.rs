@@ -101,6 +101,21 @@ fn a_trial_waits_for_the_samples_that_follow_a_short_one() {
     assert_ne!(policy.try_out(micros(20)), TryOut::Later);
 }
 
+/// 30 us for 100 items are 19 ns for one, if sixteen threads are sixteen times as fast.
+#[test]
+fn no_trial_begins_of_a_device_that_may_move_an_item_for_longer_than_the_host_computes_it() {
+    let begins = |per_item: f64| {
+        let inner = Calibrated::new(200_000, 1, &[None, None]).unwrap();
+        let freight = Freight { per_item, ..NEAR };
+        let mut policy =
+            Opening::new(inner, 200_000, HOST, vec![(GPU, freight)]).threads(16).tries(later(5000));
+        policy.handed(&Package::new(0..100, HOST, 0), micros(0));
+        computed(&mut policy, 100, 0..30);
+        policy.try_out(micros(31)) != TryOut::Later
+    };
+    assert!(begins(18e-9) && !begins(20e-9));
+}
+
 /// While the trial's inputs move, the host shows that it is done with an item before that has moved: it computes all that is left, and nobody has the trial.
 #[test]
 fn a_host_that_computes_items_before_they_have_moved_waits_for_no_trial() {
