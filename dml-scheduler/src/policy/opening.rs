@@ -34,10 +34,9 @@ const TRIAL_AHEAD: f64 = 0.5;
 const TRIAL_SECONDS: f64 = 20e-6;
 const TRIAL_EVIDENCE: f64 = 0.125;
 const TRIAL_MOST_SECONDS: f64 = 30e-6;
-/// Where the rest takes no longer than this, a unit that takes longer to move an item than another takes to compute it is not asked. In longer runs it is worth
-/// finding out.
+/// In runs whose rest takes longer than this it is worth finding out whether a unit helps that moves an item for longer than another computes it.
 const MOVING_SECONDS: f64 = 4e-3;
-/// Where the rest is likely to take no longer than this, what is likely is enough.
+/// Where the rest is likely to take less than this, what is likely is enough.
 const LIKELY_SECONDS: f64 = 1e-3;
 /// The least time of a package of a unit that was tried out.
 const TRIAL_LEAST_SECONDS: f64 = 60e-6;
@@ -376,8 +375,8 @@ impl Opening {
         tried.zip(per_item).is_some_and(|((unit, freight), per_item)| helps(*unit, freight, per_item))
     }
 
-    /// Whether an item's data takes a unit longer to move than others take to compute the item: by their rates alone both would be done sooner than one, but it is the
-    /// host's memory that it moves from, which then has less left for who computes there. A unit that earlier runs know is judged by what they know.
+    /// Whether an item's data takes a unit longer to move than others take to compute it: by their rates both would be done sooner than one, but then the
+    /// host's memory has less left for who computes there. A unit that earlier runs know is judged by what they know.
     fn moves_longer(&self, unit: UnitId, per_item: f64) -> bool {
         let is_short = per_item * (self.remaining as f64) < MOVING_SECONDS;
         is_short && self.per_item(unit) >= per_item && !self.inner.is_trusted(unit)
@@ -391,8 +390,7 @@ impl Opening {
     }
 
     /// Whether a trial may begin though the samples do not say that it is worth its while. One that has ended was no longer than a launch, and the next ones
-    /// soon say more: until the trial's inputs could have come, these are waited for. Nor where an item takes longer to move than an item of that sample took
-    /// at least.
+    /// soon say more: until the trial's inputs could have come, these are waited for, and where an item takes longer to move than to compute.
     fn may_be_early(&self, Tries { unit, takes, .. }: Tries, now: Duration) -> bool {
         let Some((items, seconds)) = self.samples.last else { return true };
         let at_best = seconds / items / self.samples.threads.max(1) as f64;
