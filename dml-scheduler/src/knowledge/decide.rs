@@ -30,7 +30,7 @@ const CHEAP_SECONDS: f64 = 10e-3;
 /// A set whose rates promise so much less than the best time is tried every now and then, and one whose last run took so much less
 /// is tried again.
 const MUCH_FASTER: f64 = 0.9;
-/// A run that is shorter, in seconds, may have ended before an unknown device was called up, or one that moves an item for longer than others compute it was not asked.
+/// A run that is shorter, in seconds, may have ended before an unknown device was called up. Or the device was not asked, because it moves its data for too long.
 const SHORT_SECONDS: f64 = 5e-3;
 /// And one that is shorter than this may have ended before it was compared with the host.
 const SHORT_BESIDE_RIVAL_SECONDS: f64 = 10e-3;

@@ -375,7 +375,7 @@ impl Opening {
         tried.zip(per_item).is_some_and(|((unit, freight), per_item)| helps(*unit, freight, per_item))
     }
 
-    /// Whether an item's data takes a unit longer to move than others take to compute it: by their rates both would be done sooner than one, but then the
+    /// Whether an item's data takes a unit longer to move than others take to compute it. By their rates both would be done sooner than one. But then the
     /// host's memory has less left for who computes there. A unit that earlier runs know is judged by what they know.
     fn moves_longer(&self, unit: UnitId, per_item: f64) -> bool {
         let is_short = per_item * (self.remaining as f64) < MOVING_SECONDS;
@@ -390,7 +390,7 @@ impl Opening {
     }
 
     /// Whether a trial may begin though the samples do not say that it is worth its while. One that has ended was no longer than a launch, and the next ones
-    /// soon say more: until the trial's inputs could have come, these are waited for, and where an item takes longer to move than to compute.
+    /// soon say more. They are waited for until the trial's inputs could have come, and where an item takes longer to move than to compute.
     fn may_be_early(&self, Tries { unit, takes, .. }: Tries, now: Duration) -> bool {
         let Some((items, seconds)) = self.samples.last else { return true };
         let at_best = seconds / items / self.samples.threads.max(1) as f64;

@@ -54,8 +54,8 @@ impl Samples {
         self.threads > 1 && self.last.is_some_and(|(_, seconds)| seconds >= EARLY_SECONDS)
     }
 
-    /// Seconds per item as they are likely to be with all threads, if the last sample was more than a launch, but too short for several of them
-    /// to have woken up: the geometric mean of what it is if the others add nothing, and if all are as fast as this one.
+    /// Seconds per item as they are likely to be with all threads. The last sample was more than a launch, and too short for several of them
+    /// to have woken up. The geometric mean of what it is if the others add nothing, and if all are as fast as this one.
     pub(super) fn likely_per_item(&self) -> Option<f64> {
         let of_few_threads = SAMPLE_OF_FEW_SECONDS..EARLY_SECONDS;
         let (items, seconds) = self.last.filter(|(_, seconds)| of_few_threads.contains(seconds))?;

@@ -92,7 +92,7 @@ fn after_samples(threads: u64, work: u64, samples: [(u64, u64); 2], other: Freig
     policy.next(HOST, work) == Some(work)
 }
 
-/// 24 us for 1000 items more than the sample before are 24 ns each for one thread, 6 for a fourth as long, as a host of sixteen threads is likely to take.
+/// 1000 items more than in the sample before take 24 us longer: 24 ns each for one thread. A host of sixteen is likely to take a fourth of that, 6.
 #[test]
 fn a_sample_of_few_threads_says_what_all_of_them_are_likely_to_take() {
     let moves = |nanos: f64| Freight { setup: 1e-6, per_item: nanos * 1e-9 };

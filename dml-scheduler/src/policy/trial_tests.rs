@@ -76,8 +76,8 @@ fn a_trial_that_takes_long_needs_a_longer_sample() {
     assert_eq!(begins_after(1.0), Some(30));
 }
 
-/// A sample that was no longer than a launch says that the next one is worth waiting for, and one of which an item took no longer than it would move says
-/// that nothing is.
+/// A sample that was no longer than a launch says that the next one is worth waiting for. If an item of it took no longer than it would move, there is no
+/// trial.
 #[test]
 fn a_trial_waits_for_the_samples_that_follow_a_short_one() {
     let moves = |per_item: f64, items: u64, sample: u64| {
