@@ -18,7 +18,6 @@ mod samples;
 
 use super::travelling::Travelling;
 use super::{Calibrated, Computed, Freight, Policy, TryOut};
-use crate::haul::DEVICE_SETUP_SECONDS;
 use crate::{Package, UnitId};
 use rivals::Turns;
 use samples::{EARLY_SECONDS, GROWTH, Samples, WAKING_SAMPLE_SECONDS, WAKING_SECONDS};
@@ -349,8 +348,7 @@ impl Opening {
     fn could_be_replaced(&self, by: UnitId, now: Duration) -> bool {
         let Some((items, handed)) = self.sampled else { return false };
         let others = items as f64 / now.saturating_sub(handed).as_secs_f64();
-        let tried = self.others.iter().find(|(other, _)| *other == by);
-        tried.is_some_and(|(_, freight)| freight.could_replace(items as f64, others))
+        self.freight_of(by).is_some_and(|freight| freight.could_replace(items as f64, others))
     }
 
     /// The least seconds per item of the first unit, by the last sample or by how long the one under way takes already; `None` while that is
@@ -367,12 +365,11 @@ impl Opening {
 
     /// Whether the unit that can be tried out could help, by the least that the first unit may take.
     fn is_trial_worth_while(&self, now: Duration) -> bool {
-        let helps = |unit: UnitId, freight: &Freight, per_item: f64| {
-            freight.could_help(self.remaining as f64, 1.0 / per_item) && !self.moves_longer(unit, per_item)
+        let (Some(Tries { unit, .. }), Some(per_item)) = (self.tries, self.least_per_item(now)) else {
+            return false;
         };
-        let tried = |(other, _): &&(UnitId, Freight)| self.tries.is_some_and(|tries| tries.unit == *other);
-        let (tried, per_item) = (self.others.iter().find(tried), self.least_per_item(now));
-        tried.zip(per_item).is_some_and(|((unit, freight), per_item)| helps(*unit, freight, per_item))
+        let helps = |freight: Freight| freight.could_help(self.remaining as f64, 1.0 / per_item);
+        self.freight_of(unit).is_some_and(helps) && !self.moves_longer(unit, per_item)
     }
 
     /// Whether an item's data takes a unit longer to move than others take to compute it. By their rates both would be done sooner than one. But then the
@@ -390,11 +387,12 @@ impl Opening {
     }
 
     /// Whether a trial may begin though the samples do not say that it is worth its while. One that has ended was no longer than a launch, and the next ones
-    /// soon say more. They are waited for until the trial's inputs could have come, and where an item takes longer to move than to compute.
+    /// soon say more. They are waited for until the inputs of the trial's items could have come, and where an item takes longer to move than to compute.
     fn may_be_early(&self, Tries { unit, takes, .. }: Tries, now: Duration) -> bool {
         let Some((items, seconds)) = self.samples.last else { return true };
         let at_best = seconds / items / self.samples.threads.max(1) as f64;
-        now.as_secs_f64() >= takes - DEVICE_SETUP_SECONDS && !self.moves_longer(unit, at_best)
+        let setup = self.freight_of(unit).map_or(0.0, |freight| freight.setup);
+        now.as_secs_f64() >= takes - setup && !self.moves_longer(unit, at_best)
     }
 
     /// The least seconds per item of the first unit, by the last sample, if that was no launch and little else: with all its threads, unless
@@ -511,9 +509,14 @@ impl Opening {
         }
     }
 
+    /// What is known of one of the others.
+    fn freight_of(&self, unit: UnitId) -> Option<Freight> {
+        self.others.iter().find(|(other, _)| *other == unit).map(|(_, freight)| *freight)
+    }
+
     /// The seconds per item that results, or inputs, take to travel at least.
     fn per_item(&self, unit: UnitId) -> f64 {
-        self.others.iter().find(|(other, _)| *other == unit).map_or(0.0, |(_, freight)| freight.per_item)
+        self.freight_of(unit).map_or(0.0, |freight| freight.per_item)
     }
 
     /// The length of the next package of a unit, while several take part.
