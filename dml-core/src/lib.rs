@@ -124,7 +124,8 @@ pub use request::acquire::{Acquire, AcquireFuture};
 pub use request::flight::InFlight;
 pub use request::grant::Grants;
 pub use request::launch::{
-    BufferCopy, ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Scalar, WrongScalar,
+    BufferCopy, ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Scalar, Withdrawal, Withdrawn,
+    WrongScalar,
 };
 pub use request::prefetch::{Prefetch, PrefetchCanceller};
 pub use request::region::{RangeOf, RawRange, Region};

@@ -6,6 +6,7 @@
 //!   queue       who waits for whom: several waiters, several buffers
 //!   waiting     futures: polled, dropped, woken
 //!   awaited     copies that end in a thread of their own
+//!   helpers     threads of a kernel on the host: what they were lent, and who is waited for
 //!   signals     work of an offload device, waited for and awaited
 //!   arenas      a worker's thread, page locks, and pieces that are lent
 //!   shipping    main memory itself, and heaps
@@ -24,6 +25,7 @@ mod arenas;
 mod awaited;
 mod copies;
 mod exclusion;
+mod helpers;
 mod lifetime;
 mod queue;
 mod rig;

@@ -1,13 +1,16 @@
 //! Kernels on threads of this process.
 
+use super::team::Left;
 use super::{ComputeError, HostView, Team, Values};
 use bytemuck::Pod;
 use dml_core::sync::Arc;
 use dml_core::{
     DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, Span, View,
+    Withdrawn,
 };
 use std::fmt;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use thiserror::Error;
 
 /// The part of one buffer that a package uses, as a kernel on the host sees it.
@@ -85,6 +88,8 @@ enum Runs {
 pub struct HostLauncher {
     runs: Runs,
     team: Team,
+    /// Whether the function goes on when its launch is withdrawn.
+    goes_on: bool,
 }
 
 impl HostLauncher {
@@ -116,7 +121,17 @@ impl HostLauncher {
     }
 
     fn of(threads: u32, runs: Runs) -> Result<Self, HostError> {
-        Ok(Self { runs, team: Team::new(threads)? })
+        Ok(Self { runs, team: Team::new(threads)?, goes_on: false })
+    }
+
+    /// Lets the function go on when its launch is [withdrawn](dml_core::Withdrawal): [`Team::for_each`] returns then, with jobs left out, instead of unwinding.
+    ///
+    /// That is sooner, because the first unwinding after a while takes some tens of microseconds. It is for functions that come to their end
+    /// whatever their jobs have done. What they return does not count.
+    #[must_use]
+    pub fn going_on_when_withdrawn(mut self) -> Self {
+        self.goes_on = true;
+        self
     }
 }
 
@@ -181,7 +196,19 @@ impl Launcher for HostLauncher {
         let items = launch.items.clone();
         let computed = match &self.runs {
             Runs::InPool(compute) => self.team.on_pool(|| compute(items, &mut parts, &values)),
-            Runs::ByTeam(compute) => compute(items, &mut parts, &values, &self.team),
+            Runs::ByTeam(compute) => {
+                let team = self.team.withdrawn_by(launch.withdrawal, self.goes_on);
+                let computed = catch_unwind(AssertUnwindSafe(|| compute(items, &mut parts, &values, &team)));
+                let is_left = match &computed {
+                    // A function that did not let the unwinding pass has left out jobs all the same.
+                    Ok(_) => team.is_cut(),
+                    Err(panic) => panic.is::<Left>(),
+                };
+                if is_left {
+                    return Err(LaunchError::failed(Withdrawn));
+                }
+                computed.unwrap_or_else(|panic| resume_unwind(panic))
+            }
         };
         computed.map_err(LaunchError::Failed)?;
         Ok(Fence::done(0))
@@ -199,7 +226,77 @@ mod tests {
     use super::*;
     use crate::Discover;
     use crate::fork::testing::{child_says, fork};
-    use dml_core::ItemShape;
+    use dml_core::{ItemShape, Withdrawal};
+
+    /// Launches on two threads, with a withdrawal if there is one.
+    fn launch(launcher: &HostLauncher, withdrawal: Option<&Withdrawal>) -> Result<(), LaunchError> {
+        let options = crate::DiscoverOptions::default().offload(0);
+        let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
+        let mut grants = platform.acquire(platform.host().unwrap()).wait().unwrap();
+        let (items, shape) = (0..1, ItemShape::line(1));
+        let mut launch = Launch::new(&items, &shape, &[]);
+        launch.withdrawal = withdrawal;
+        launcher.launch(&launch, &mut grants).map(drop)
+    }
+
+    fn is_withdrawn(launched: Result<(), LaunchError>) -> bool {
+        matches!(launched, Err(LaunchError::Failed(error)) if error.is::<Withdrawn>())
+    }
+
+    /// A launcher whose jobs withdraw the launch if they are told to, and who says how it went on.
+    fn that_withdraws(
+        then: impl Fn(std::thread::Result<()>) -> Result<(), ComputeError> + Send + Sync + 'static,
+    ) -> (HostLauncher, Withdrawal) {
+        let withdrawal = Withdrawal::new();
+        let withdraws = withdrawal.clone();
+        let launcher = HostLauncher::by_team(2, move |_, _, _, team| {
+            then(catch_unwind(AssertUnwindSafe(|| team.for_each(0..100_000, |_| withdraws.withdraw()))))
+        });
+        (launcher.unwrap(), withdrawal)
+    }
+
+    #[test]
+    fn what_a_function_makes_of_a_withdrawal_does_not_count() {
+        type Then = fn(std::thread::Result<()>) -> Result<(), ComputeError>;
+        let lets_it_pass: Then = |ended| ended.map_err(|left| resume_unwind(left));
+        let (swallows, fails): (Then, Then) = (|_| Ok(()), |_| Err("not all are done".into()));
+        for then in [lets_it_pass, swallows, fails] {
+            let (launcher, withdrawal) = that_withdraws(then);
+            assert!(is_withdrawn(launch(&launcher, Some(&withdrawal))));
+            // Nor has it any effect on others, whose withdrawal is another one, or who have none.
+            let (launcher, _) = that_withdraws(lets_it_pass);
+            launch(&launcher, None).unwrap();
+            launch(&launcher, Some(&Withdrawal::new())).unwrap();
+        }
+        let (launcher, withdrawal) = that_withdraws(|ended| ended.map_err(|_| "it was left".into()));
+        assert!(is_withdrawn(launch(&launcher.going_on_when_withdrawn(), Some(&withdrawal))));
+    }
+
+    #[test]
+    fn a_function_that_goes_on_comes_to_its_end() {
+        let ends = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counts = ends.clone();
+        let (launcher, withdrawal) = that_withdraws(move |ended| {
+            ended.map_err(|_| "it was left")?;
+            counts.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            Ok(())
+        });
+        let launcher = launcher.going_on_when_withdrawn();
+        assert!(is_withdrawn(launch(&launcher, Some(&withdrawal))));
+        assert_eq!(ends.load(std::sync::atomic::Ordering::SeqCst), 1);
+    }
+
+    /// Its panic is its own, and so is its error once all jobs are done.
+    #[test]
+    fn a_failure_beside_a_withdrawal_is_heard() {
+        let (launcher, withdrawal) = that_withdraws(|_| panic!("a kernel that fails"));
+        assert!(catch_unwind(AssertUnwindSafe(|| launch(&launcher, Some(&withdrawal)))).is_err());
+        let launcher = HostLauncher::by_team(2, |_, _, _, _| Err("no room".into())).unwrap();
+        withdrawal.withdraw();
+        assert!(!is_withdrawn(launch(&launcher, Some(&withdrawal))));
+        let launcher = HostLauncher::new(2, |_, _, _| Ok(())).unwrap();
+        launch(&launcher, Some(&withdrawal)).unwrap();
+    }
 
     #[test]
     fn a_fork_neither_uses_nor_ends_the_threads_of_its_parent() {

@@ -4,20 +4,27 @@
 //!   the thread that launches  ▏job▏job▏ long? ▏job▏job▏job▏job▏job▏ waits for jobs under way
 //!   helper 1                             └─▶ wakes, wakes two ▏job▏job▏job▏
 //!   helper 2                                        └─▶ wakes ▏job▏job▏job▏
+//!   helper 3                                                └─▶ wakes too late, and leaves again
 //! ```
 //! 1. The thread that launches a package computes too. It waits for nobody to begin.
 //! 2. A sleeping thread takes tens to hundreds of microseconds to wake up. So nobody is woken for jobs that are over before that. What jobs
 //!    took the last time says whether these are. Where that is not known, the others are woken at once. Where short jobs turn out to be
 //!    long, the others are woken then.
-//! 3. Each woken thread wakes others before it takes a job, so that nobody wakes them all.
+//! 3. Each woken thread wakes others before it takes a job, so that nobody wakes them all. Whoever wakes after the last job was taken is not
+//!    waited for.
 //! 4. Threads take several jobs at a time, a part of what is left, and single ones at the end. The iterator of the jobs is called under the
 //!    lock of these jobs alone.
+//! 5. When the launch is withdrawn, nobody takes further jobs. The thread that launches leaves the kernel by unwinding, unless that says otherwise: what comes
+//!    after the jobs may count on all of them.
 
+use super::gate::Gate;
 use super::host::HostError;
 use crate::fork::Origin;
-use dml_core::sync::Mutex;
-use dml_core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use rayon::{Scope, ThreadPool, ThreadPoolBuilder};
+use dml_core::Withdrawal;
+use dml_core::sync::atomic::Ordering::Relaxed;
+use dml_core::sync::atomic::{AtomicBool, AtomicU64};
+use dml_core::sync::{Arc, Mutex};
+use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::OnceLock;
@@ -27,6 +34,9 @@ use std::time::{Duration, Instant};
 const WORTH_WAKING: Duration = Duration::from_micros(20);
 /// Into how many parts a thread divides its share of what is left: so many jobs it takes at a time.
 const PARTS: usize = 4;
+
+/// Which part of the threads does not compute beside another device.
+const ROOM: usize = 8;
 
 /// The threads of a kernel on the host: the one that launches a package, and helpers from a pool.
 ///
@@ -48,6 +58,16 @@ const PARTS: usize = 4;
 /// # Ok::<(), dml_arenas::launch::HostError>(())
 /// ```
 pub struct Team {
+    crew: Arc<Crew>,
+    withdrawal: Option<Withdrawal>,
+    /// Whether the kernel goes on when that happens.
+    goes_on: bool,
+    /// Whether jobs were left out because the launch was withdrawn.
+    is_cut: AtomicBool,
+}
+
+/// The threads of a team, and what is known of their jobs.
+struct Crew {
     threads: usize,
     origin: Origin,
     /// `None` for rayon's pool of the whole process.
@@ -78,19 +98,45 @@ impl Team {
 
     fn of(threads: usize, pool: Option<ThreadPool>) -> Self {
         let (origin, pool) = (Origin::here(), ManuallyDrop::new(pool));
-        Self { threads, origin, pool, is_led: AtomicBool::new(false), job_nanos: AtomicU64::new(0) }
+        let (is_led, job_nanos) = (AtomicBool::new(false), AtomicU64::new(0));
+        let crew = Crew { threads, origin, pool, is_led, job_nanos };
+        Self { crew: Arc::new(crew), withdrawal: None, goes_on: false, is_cut: AtomicBool::new(false) }
+    }
+
+    /// The same threads, for a launch that can be withdrawn. Where a panic ends the process, it is never left.
+    pub(super) fn withdrawn_by(&self, withdrawal: Option<&Withdrawal>, goes_on: bool) -> Self {
+        let withdrawal = withdrawal.filter(|_| goes_on || cfg!(panic = "unwind")).cloned();
+        Self { crew: self.crew.clone(), withdrawal, goes_on, is_cut: AtomicBool::new(false) }
+    }
+
+    /// Returns whether jobs were left out because the launch was withdrawn.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut.load(Relaxed)
+    }
+
+    /// How many threads compute. If the launch can be withdrawn, another device computes the same. Who looks after that needs cores as well: the
+    /// thread that conducts it and those of a driver.
+    fn computing(&self) -> usize {
+        let threads = self.crew.threads;
+        if self.withdrawal.is_some() { threads - threads / ROOM } else { threads }
+    }
+
+    fn is_withdrawn(&self) -> bool {
+        self.withdrawal.as_ref().is_some_and(Withdrawal::is_withdrawn)
     }
 
     /// The number of threads that compute side by side.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.threads
+        self.crew.threads
     }
 
     /// Does every job, and returns when all are done.
     ///
     /// # Panics
-    /// With the panic of a job. Other jobs may be done or left out then.
+    /// With the panic of a job. Other jobs may be done or left out then. If nobody wants the results of the launch any more
+    /// ([`Launch::withdrawal`](dml_core::Launch)), it unwinds without a message, and jobs are left out. A kernel lets that pass; what it returns does not count.
+    /// Of a launcher that is [made for it](super::HostLauncher::going_on_when_withdrawn) it returns then.
     pub fn for_each<I>(&self, jobs: I, run: impl Fn(I::Item) + Sync)
     where
         I: ExactSizeIterator + Send,
@@ -113,22 +159,48 @@ impl Team {
         if count == 0 {
             return;
         }
-        let desk = Desk { jobs: Mutex::new(jobs), threads: self.threads, busy: AtomicU64::new(0) };
+        let threads = self.computing();
+        let desk = Desk { jobs: Mutex::new(jobs), threads, busy: AtomicU64::new(0), team: self };
         let share = || desk.work(&init, &run, None);
-        match self.lead() {
+        match self.crew.lead() {
             _ if !self.is_here() => share(),
-            Some(_leads) if self.threads == 1 => share(),
+            Some(_leads) if threads == 1 => share(),
             Some(_leads) => {
-                if !self.expects_long(count) {
+                if !self.crew.expects_long(count) {
                     desk.work(&init, &run, Some(WORTH_WAKING));
                 }
-                self.share_out(desk.left(), &share);
+                // Nobody is woken for jobs that nobody wants.
+                let left = if self.is_cut() { 0 } else { desk.left() };
+                self.crew.share_out(threads, left, &share);
             }
-            None => self.on_pool(|| self.share_out(count, &share)),
+            None => self.on_pool(|| self.crew.share_out(threads, count, &share)),
         }
-        self.job_nanos.store(desk.busy.into_inner() / count as u64, Relaxed);
+        if self.is_cut() && self.goes_on {
+            return;
+        }
+        if self.is_cut() {
+            // What is left of the jobs goes first: a destructor may panic.
+            drop(desk);
+            std::panic::resume_unwind(Box::new(Left));
+        }
+        self.crew.job_nanos.store(desk.busy.into_inner() / count as u64, Relaxed);
     }
 
+    /// Runs something on a thread of the pool.
+    pub(super) fn on_pool<R: Send>(&self, run: impl FnOnce() -> R + Send) -> R {
+        match &*self.crew.pool {
+            Some(pool) => pool.install(run),
+            None => run(),
+        }
+    }
+
+    /// Returns whether the process has the helpers: a fork has none of them.
+    pub(super) fn is_here(&self) -> bool {
+        self.crew.origin.is_here()
+    }
+}
+
+impl Crew {
     /// Returns whether so many jobs will take long enough for others to be woken at once. What is not known may be long.
     fn expects_long(&self, jobs: usize) -> bool {
         let each = self.job_nanos.load(Relaxed);
@@ -136,25 +208,16 @@ impl Team {
         jobs > 1 && (each == 0 || all > WORTH_WAKING)
     }
 
-    /// Lets all threads share the jobs, this one among them.
-    fn share_out<'s>(&self, jobs: usize, share: &'s (dyn Fn() + Sync + 's)) {
-        let Some(helpers) = self.threads.min(jobs).checked_sub(1) else { return };
-        let begin = move |scope: &Scope<'s>| {
-            wake(scope, helpers, share);
+    /// Lets so many threads share the jobs, this one among them.
+    fn share_out(&self, threads: usize, jobs: usize, share: &(dyn Fn() + Sync)) {
+        let Some(helpers) = threads.min(jobs).checked_sub(1) else { return };
+        Gate::open(share, |gate| {
+            wake(helpers, gate, &|help| match &*self.pool {
+                Some(pool) => pool.spawn(help),
+                None => rayon::spawn(help),
+            });
             share();
-        };
-        match &*self.pool {
-            Some(pool) => pool.in_place_scope(begin),
-            None => rayon::in_place_scope(begin),
-        }
-    }
-
-    /// Runs something on a thread of the pool.
-    pub(super) fn on_pool<R: Send>(&self, run: impl FnOnce() -> R + Send) -> R {
-        match &*self.pool {
-            Some(pool) => pool.install(run),
-            None => run(),
-        }
+        });
     }
 
     /// Makes this thread the one that computes with the helpers, unless another one is.
@@ -162,16 +225,11 @@ impl Team {
         let was_led = self.is_led.swap(true, Relaxed);
         (!was_led).then(|| Leads(&self.is_led))
     }
-
-    /// Returns whether the process has the helpers: a fork has none of them.
-    pub(super) fn is_here(&self) -> bool {
-        self.origin.is_here()
-    }
 }
 
-impl Drop for Team {
+impl Drop for Crew {
     fn drop(&mut self) {
-        if self.is_here() {
+        if self.origin.is_here() {
             // SAFETY: the pool is dropped here alone, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.pool) }
         }
@@ -180,7 +238,7 @@ impl Drop for Team {
 
 impl fmt::Debug for Team {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Team({} threads)", self.threads)
+        write!(f, "Team({} threads)", self.crew.threads)
     }
 }
 
@@ -193,32 +251,36 @@ impl Drop for Leads<'_> {
     }
 }
 
+/// With what a kernel is left whose launch was withdrawn.
+pub(super) struct Left;
+
 /// Lets so many threads of the pool share the jobs. Two are woken here, and each of them wakes half of the others.
-fn wake<'s>(scope: &Scope<'s>, helpers: usize, share: &'s (dyn Fn() + Sync + 's)) {
+fn wake(helpers: usize, gate: &Arc<Gate>, spawn: &dyn Fn(Box<dyn FnOnce() + Send>)) {
     for part in [helpers / 2, helpers - helpers / 2] {
         if part > 0 {
-            scope.spawn(move |scope| {
-                wake(scope, part - 1, share);
-                share();
-            });
+            let gate = gate.clone();
+            spawn(Box::new(move || {
+                gate.help(|| wake(part - 1, &gate, &|help| rayon::spawn(help)));
+            }));
         }
     }
 }
 
 /// The jobs that are left.
-struct Desk<I> {
+struct Desk<'a, I> {
     jobs: Mutex<I>,
+    team: &'a Team,
     threads: usize,
     /// The time that threads have spent on jobs, in nanoseconds.
     busy: AtomicU64,
 }
 
-impl<I: ExactSizeIterator> Desk<I> {
+impl<I: ExactSizeIterator> Desk<'_, I> {
     fn left(&self) -> usize {
         self.jobs.lock().len()
     }
 
-    /// Does jobs until there are none, or until it has taken longer than `patience`.
+    /// Does jobs until there are none, or nobody wants them any more, or until it has taken longer than `patience`.
     fn work<S>(&self, init: &dyn Fn() -> S, run: &dyn Fn(&mut S, I::Item), patience: Option<Duration>) {
         let begun = Instant::now();
         let mut own = init();
@@ -232,8 +294,14 @@ impl<I: ExactSizeIterator> Desk<I> {
             if taken.is_empty() {
                 break;
             }
-            taken.drain(..).for_each(|job| run(&mut own, job));
-            if patience.is_some_and(|patience| begun.elapsed() > patience) {
+            for job in taken.drain(..) {
+                if self.team.is_withdrawn() {
+                    self.team.is_cut.store(true, Relaxed);
+                    break;
+                }
+                run(&mut own, job);
+            }
+            if self.team.is_cut() || patience.is_some_and(|patience| begun.elapsed() > patience) {
                 break;
             }
         }
@@ -270,7 +338,7 @@ mod tests {
     /// A team that takes its jobs for short ones.
     fn team_of_short_jobs(threads: u32) -> Team {
         let team = Team::new(threads).unwrap();
-        team.job_nanos.store(1, Relaxed);
+        team.crew.job_nanos.store(1, Relaxed);
         team
     }
 
@@ -312,7 +380,7 @@ mod tests {
         let team = team_of_short_jobs(4);
         // A machine may be so busy that even these take long.
         assert!((0..100).any(|_| {
-            team.job_nanos.store(1, Relaxed);
+            team.crew.job_nanos.store(1, Relaxed);
             who(&team, 10, None) == own()
         }));
     }
@@ -322,18 +390,18 @@ mod tests {
         let team = Team::new(2).unwrap();
         let each = u64::try_from(WORTH_WAKING.as_nanos()).unwrap() / 10;
         for (job_nanos, jobs, is_long) in [(0, 2, true), (0, 1, false), (each, 10, false), (each, 11, true)] {
-            team.job_nanos.store(job_nanos, Relaxed);
-            assert_eq!(team.expects_long(jobs), is_long, "{jobs} jobs of {job_nanos} ns");
+            team.crew.job_nanos.store(job_nanos, Relaxed);
+            assert_eq!(team.crew.expects_long(jobs), is_long, "{jobs} jobs of {job_nanos} ns");
         }
-        team.job_nanos.store(u64::MAX, Relaxed);
-        assert!(team.expects_long(usize::MAX));
+        team.crew.job_nanos.store(u64::MAX, Relaxed);
+        assert!(team.crew.expects_long(usize::MAX));
     }
 
     #[test]
     fn what_jobs_took_decides_about_the_next_ones() {
         let team = team_of_short_jobs(2);
         team.for_each(0..2, |_| thread::sleep(Duration::from_millis(2)));
-        assert!(team.job_nanos.load(Relaxed) >= 2_000_000, "{team:?}");
+        assert!(team.crew.job_nanos.load(Relaxed) >= 2_000_000, "{team:?}");
         assert_eq!(who(&team, 2, Some(&Barrier::new(2))).len(), 2, "both take part at once");
     }
 
@@ -377,6 +445,26 @@ mod tests {
         }
     }
 
+    /// One of two panics is heard, and the other one's payload never goes: that could panic as well.
+    #[test]
+    fn payloads_that_panic_when_they_go_do_no_harm() {
+        struct Payload;
+        impl Drop for Payload {
+            fn drop(&mut self) {
+                panic!("a destructor");
+            }
+        }
+        let (team, barrier) = (Team::new(3).unwrap(), Barrier::new(3));
+        let heard = catch_unwind(AssertUnwindSafe(|| {
+            team.for_each(0..3, |_| {
+                barrier.wait();
+                std::panic::panic_any(Payload);
+            });
+        }));
+        std::mem::forget(heard.unwrap_err().downcast::<Payload>().unwrap());
+        assert_eq!(who(&team, 3, Some(&barrier)).len(), 3);
+    }
+
     /// Code of the caller beside the jobs: the iterator, what makes each thread's own, and destructors.
     #[test]
     fn what_panics_beside_a_job_is_heard_and_the_team_goes_on() {
@@ -394,7 +482,7 @@ mod tests {
             let all: [&dyn Fn(); 4] = [&next, &init, &of_jobs, &of_own];
             for (place, run) in all.into_iter().enumerate() {
                 assert!(catch_unwind(AssertUnwindSafe(run)).is_err(), "{team:?} {place}");
-                assert!(!team.is_led.load(Relaxed), "{team:?} {place}");
+                assert!(!team.crew.is_led.load(Relaxed), "{team:?} {place}");
                 let done = AtomicU64::new(0);
                 team.for_each(0..50, |_| _ = done.fetch_add(1, Relaxed));
                 assert_eq!(done.into_inner(), 50, "{team:?} {place}");
@@ -417,10 +505,10 @@ mod tests {
             let done = AtomicU64::new(0);
             team.for_each(0..4, |_| {
                 team.for_each(0..4, |_| _ = done.fetch_add(1, Relaxed));
-                assert!(team.is_led.load(Relaxed), "whoever leads does so to the end");
+                assert!(team.crew.is_led.load(Relaxed), "whoever leads does so to the end");
             });
             assert_eq!(done.into_inner(), 16);
-            assert!(!team.is_led.load(Relaxed));
+            assert!(!team.crew.is_led.load(Relaxed));
         }
     }
 
@@ -431,13 +519,148 @@ mod tests {
         for team in [&own_team, Team::global()] {
             who(team, 3, None);
             for is_led in [false, true] {
-                team.is_led.store(is_led, Relaxed);
+                team.crew.is_led.store(is_led, Relaxed);
                 assert!(child_says(fork, || {
-                    team.job_nanos.store(0, Relaxed);
+                    team.crew.job_nanos.store(0, Relaxed);
                     who(team, 100, None) == own()
                 }));
-                team.is_led.store(false, Relaxed);
+                team.crew.is_led.store(false, Relaxed);
             }
+        }
+    }
+
+    /// As in a machine whose cores are busy: both helpers are at something else for as long as the test wants.
+    #[test]
+    fn who_wakes_too_late_is_not_waited_for() {
+        let team = Team::new(2).unwrap();
+        let (is_busy, may_end) = (Barrier::new(3), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let _ends = OnDrop(|| may_end.store(true, Relaxed));
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    team.on_pool(|| {
+                        is_busy.wait();
+                        let begun = Instant::now();
+                        while !may_end.load(Relaxed) {
+                            assert!(begun.elapsed() < Duration::from_secs(20), "it was waited for");
+                            thread::yield_now();
+                        }
+                    });
+                });
+            }
+            is_busy.wait();
+            assert_eq!(who(&team, 100, None), own());
+        });
+        let done = AtomicU64::new(0);
+        team.for_each(0..50, |_| _ = done.fetch_add(1, Relaxed));
+        assert_eq!(done.into_inner(), 50, "who was late does nothing twice");
+    }
+
+    /// Runs something when it goes.
+    struct OnDrop<F: Fn()>(F);
+
+    impl<F: Fn()> Drop for OnDrop<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+
+    /// Who is inside is waited for, also if it takes long.
+    #[test]
+    fn who_has_taken_a_job_is_waited_for() {
+        let team = Team::new(2).unwrap();
+        let (barrier, leads, done) = (Barrier::new(2), thread::current().id(), AtomicBool::new(false));
+        team.for_each(0..2, |_| {
+            barrier.wait();
+            if thread::current().id() != leads {
+                thread::sleep(Duration::from_millis(20));
+                done.store(true, Relaxed);
+            }
+        });
+        assert!(done.into_inner());
+    }
+
+    /// Withdraws a launch in one of its jobs. Returns how many were done, and how the jobs ended.
+    fn withdraw_in(team: &Team, goes_on: bool, jobs: u32, at: u32) -> (u64, thread::Result<()>, bool) {
+        let withdrawal = Withdrawal::new();
+        let team = team.withdrawn_by(Some(&withdrawal), goes_on);
+        let done = AtomicU64::new(0);
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            team.for_each(0..jobs, |job| {
+                if job == at {
+                    withdrawal.withdraw();
+                }
+                done.fetch_add(1, Relaxed);
+            });
+        }));
+        (done.into_inner(), ended, team.is_cut())
+    }
+
+    #[test]
+    fn jobs_that_nobody_wants_are_left_out() {
+        for team in [Team::new(1).unwrap(), Team::new(3).unwrap(), team_of_short_jobs(3)] {
+            for goes_on in [false, true] {
+                let nanos = team.crew.job_nanos.load(Relaxed);
+                let (done, ended, is_cut) = withdraw_in(&team, goes_on, 1_000_000, 100);
+                assert!((1..900_000).contains(&done) && is_cut, "{team:?} {done}");
+                assert_eq!(ended.as_ref().err().is_some_and(|left| left.is::<Left>()), !goes_on, "{team:?}");
+                assert_eq!(ended.is_ok(), goes_on);
+                assert_eq!(team.crew.job_nanos.load(Relaxed), nanos, "they do not say what jobs take");
+                // Of that launch alone.
+                assert!(!team.is_cut());
+                assert_eq!(withdraw_in(&team, goes_on, 10, 10).0, 10, "{team:?}: it is not withdrawn");
+                team.crew.job_nanos.store(nanos, Relaxed);
+            }
+        }
+    }
+
+    /// Once all are done the kernel is left no more.
+    #[test]
+    fn a_launch_that_is_withdrawn_in_its_last_job_is_done() {
+        for threads in [1, 3] {
+            let (done, ended, is_cut) = withdraw_in(&Team::new(threads).unwrap(), false, 1, 0);
+            assert!((done, ended.is_ok(), is_cut) == (1, true, false));
+        }
+    }
+
+    #[test]
+    fn nothing_begins_of_a_launch_that_is_withdrawn_before() {
+        let withdrawal = Withdrawal::new();
+        withdrawal.withdraw();
+        for team in [Team::new(1).unwrap(), Team::new(3).unwrap(), team_of_short_jobs(3)] {
+            let team = team.withdrawn_by(Some(&withdrawal), true);
+            team.for_each(0..100, |_| panic!("a job"));
+            assert!(team.is_cut());
+            // Nor of the next jobs of its kernel.
+            team.for_each(0..100, |_| panic!("a job"));
+        }
+    }
+
+    /// A panic of the kernel is heard, though nobody wants its results.
+    #[test]
+    fn a_panic_of_a_job_that_withdraws_is_heard() {
+        for threads in [1, 3] {
+            let withdrawal = Withdrawal::new();
+            let team = Team::new(threads).unwrap().withdrawn_by(Some(&withdrawal), false);
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                team.for_each(0..1000, |job| {
+                    if job == 10 {
+                        withdrawal.withdraw();
+                        panic!("a kernel that fails");
+                    }
+                });
+            }));
+            assert!(ended.is_err_and(|panic| !panic.is::<Left>()));
+        }
+    }
+
+    #[test]
+    fn beside_a_trial_some_threads_do_not_compute() {
+        let withdrawal = Withdrawal::new();
+        for (count, beside) in [(1, 1), (7, 7), (8, 7), (16, 14), (17, 15)] {
+            let team = Team::new(count).unwrap();
+            assert_eq!(team.withdrawn_by(None, true).computing(), count as usize);
+            assert_eq!(team.withdrawn_by(Some(&withdrawal), true).computing(), beside);
         }
     }
 

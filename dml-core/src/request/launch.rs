@@ -10,6 +10,7 @@
 
 use crate::base::access::Access;
 use crate::base::sync::Arc;
+use crate::base::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::buffer::RawBuffer;
 use crate::memory::fence::Fence;
 use crate::request::grant::Grants;
@@ -206,13 +207,15 @@ pub struct Launch<'a> {
     /// Whether it may run beside the launches before it. Launches under the same grants run in their order all the same: a launcher that
     /// makes use of this asks [`Grants::launches_first`].
     pub is_independent: bool,
+    /// Says when nobody wants the results any more, if that can happen.
+    pub withdrawal: Option<&'a Withdrawal>,
 }
 
 impl<'a> Launch<'a> {
     /// Makes a launch.
     #[must_use]
     pub const fn new(items: &'a Range<u64>, shape: &'a ItemShape, arguments: &'a [LaunchArg]) -> Self {
-        Self { items, shape, arguments, is_independent: false }
+        Self { items, shape, arguments, is_independent: false, withdrawal: None }
     }
 
     /// Says that the launch may run beside those before it, see [`is_independent`](Self::is_independent). A device whose units one launch does
@@ -222,7 +225,45 @@ impl<'a> Launch<'a> {
         self.is_independent = true;
         self
     }
+
+    /// Says how the launch can be withdrawn.
+    #[must_use]
+    pub const fn withdrawn_by(mut self, withdrawal: &'a Withdrawal) -> Self {
+        self.withdrawal = Some(withdrawal);
+        self
+    }
 }
+
+/// Says whether a launch is withdrawn: another device has computed the same items, and nobody wants the results any more. Clones say the same.
+///
+/// A launcher that computes in its call may look at it between parts of the work, and end with a [`LaunchError::Failed`] that holds [`Withdrawn`]. What it
+/// has written by then is overwritten. A launcher that does not look computes in vain.
+#[derive(Clone, Debug, Default)]
+pub struct Withdrawal(Arc<AtomicBool>);
+
+impl Withdrawal {
+    /// Makes one that does not yet say so.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Withdraws the launch, for good.
+    pub fn withdraw(&self) {
+        self.0.store(true, Relaxed);
+    }
+
+    /// Returns whether the launch is withdrawn.
+    #[must_use]
+    pub fn is_withdrawn(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+}
+
+/// The error of a launch that was left because it was [withdrawn](Withdrawal).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the launch was withdrawn")]
+pub struct Withdrawn;
 
 /// Why a launch failed.
 #[derive(Debug)]
