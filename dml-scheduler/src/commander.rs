@@ -8,12 +8,13 @@
 //! "Straightforward Heterogeneous Computing with the oneAPI Coexecutor Runtime", section 4.1 (Commander loop).
 
 use crate::kernel::KernelError;
+use crate::overtaking::{Overtaken, Overtaking};
 use crate::package::{Package, UnitId};
 use crate::policy::{Assignment, Computed, NotYet, Splitter};
 use crate::running::{Cancel, Within};
 use crate::trial::{TrialEnd, Tried};
 use dml_core::sync::{Arc, Condvar, Mutex, MutexGuard};
-use dml_core::{Acquire, DeviceId, Grants};
+use dml_core::{Acquire, DeviceId, Grants, Withdrawal};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -60,6 +61,7 @@ struct State {
     has_computed: bool,
     /// How many units wait for something to do.
     waiting: usize,
+    overtaking: Overtaking,
 }
 
 /// How far the run's trial is.
@@ -106,6 +108,7 @@ impl Commander {
             claimed: Vec::new(),
             has_computed: false,
             waiting: 0,
+            overtaking: Overtaking::default(),
         };
         Self {
             state: Mutex::new(state),
@@ -244,10 +247,65 @@ impl Commander {
         let mut state = self.state.lock();
         state.has_computed = true;
         state.splitter.complete_with(package, computed).expect("the unit has it");
+        state.overtaking.computed(package, Instant::now());
+        state.end_claims();
         let called = self.called_up(&mut state);
         drop(state);
         self.changed.notify_all();
         called
+    }
+
+    /// Returns how the launch of a package can be withdrawn: while a trial may compute the same items, and once it has.
+    pub(crate) fn withdrawal(&self, package: &Package) -> Option<Withdrawal> {
+        let mut state = self.state.lock();
+        let is_tried = matches!(state.trial, TrialState::UnderWay(..)) && !state.is_rival;
+        let is_one = is_tried || state.overtaking.awaits(package);
+        is_one.then(|| state.overtaking.begins(package, Instant::now()))
+    }
+
+    /// Gives up a package whose launch was left, if a trial has computed it: its results are taken from there. Returns whether it has.
+    pub(crate) fn give_up(&self, package: &Package, took: Duration) -> bool {
+        let mut state = self.state.lock();
+        if !state.overtaking.awaits(package) {
+            return false;
+        }
+        let is_conducted = matches!(state.trial, TrialState::Claimed(_));
+        let by = state.overtaking.unit().filter(|unit| is_conducted && state.splitter.is_active(*unit));
+        match by.map(|by| state.splitter.hand_over(package, by)) {
+            Some(Ok(claimed)) => {
+                state.overtaking.given_up(package, claimed.clone(), took);
+                state.claims.push(claimed);
+            }
+            // Its unit has retired, and others have it.
+            Some(Err(_)) => {}
+            None => _ = state.splitter.give_back(package),
+        }
+        state.overtaking.forget(package);
+        state.end_claims();
+        drop(state);
+        self.changed.notify_all();
+        true
+    }
+
+    /// Returns a package that was given up because the trial has computed it. It is to be copied, and [brought home](Self::bring_home). Waits until
+    /// those are done that the trial has computed as well, and withdraws those that are late; `None` when there are no more.
+    pub(crate) fn overtaken(&self) -> Option<Package> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(package) = state.overtaking.next_copy() {
+                return Some(package);
+            }
+            if !state.overtaking.awaits_any() {
+                return None;
+            }
+            let is_one_in_time = state.overtaking.withdraw_late(Instant::now());
+            state = if is_one_in_time { self.spin(state) } else { self.wait(state) };
+        }
+    }
+
+    /// What units gave up because a trial had computed it.
+    pub(crate) fn lost(&self) -> Vec<Overtaken> {
+        self.state.lock().overtaking.lost().to_vec()
     }
 
     /// Retires a unit: the other units get its packages and its share. Returns the units that were left out so far, and are
@@ -256,6 +314,9 @@ impl Commander {
         let mut state = self.state.lock();
         state.has_computed = true;
         state.splitter.retire(unit);
+        let State { splitter, overtaking, .. } = &mut *state;
+        overtaking.await_only(|package| splitter.in_flight().any(|other| other == package));
+        state.end_claims();
         let called = self.called_up(&mut state);
         drop(state);
         self.changed.notify_all();
@@ -384,11 +445,14 @@ impl Commander {
         }
         let mut claimed = None;
         if !self.is_cancelled() {
-            claimed = state.splitter.tried(unit, items, times);
+            claimed = state.splitter.tried(unit, items.clone(), times);
             state.claims.extend(claimed.clone());
             state.has_tried = true;
+            if times.is_some() {
+                state.await_tried(unit, &items);
+            }
         }
-        if claimed.is_some() {
+        if claimed.is_some() || state.overtaking.awaits_any() {
             state.trial = TrialState::Claimed(Instant::now());
         }
         drop(state);
@@ -412,9 +476,7 @@ impl Commander {
         state.claims.retain(|package| *package != tried.package);
         let end = state.ended.get_or_insert_with(|| Box::new(TrialEnd { device, packages: Vec::new() }));
         end.packages.push(tried);
-        if matches!(state.trial, TrialState::Claimed(_)) {
-            state.trial = TrialState::None;
-        }
+        state.end_claims();
         drop(state);
         self.changed.notify_all();
     }
@@ -426,6 +488,7 @@ impl Commander {
             // Its unit may have retired.
             _ = state.splitter.give_back(&package);
         }
+        state.overtaking.copy_nothing();
         if matches!(state.trial, TrialState::Claimed(_)) {
             state.trial = TrialState::None;
         }
@@ -437,6 +500,9 @@ impl Commander {
     /// Ends the run's trial, because no unit works any more: from now on nothing is claimed from it. Returns what was, and nobody has taken over.
     pub(crate) fn settle_trial(&self) -> Option<Box<TrialEnd>> {
         let mut state = self.state.lock();
+        // Nobody computes any more.
+        state.overtaking.await_only(|_| false);
+        self.changed.notify_all();
         while !state.claims.is_empty() {
             state = self.changed.wait(state);
         }
@@ -479,6 +545,26 @@ impl Commander {
 }
 
 impl State {
+    /// Notes what others compute of a unit's trial that has ended, if nothing else is left for them.
+    fn await_tried(&mut self, unit: UnitId, items: &Range<u64>) {
+        if self.is_rival || self.splitter.unassigned() > 0 || !self.splitter.is_active(unit) {
+            return;
+        }
+        let is_tried = |package: &&Package| {
+            package.unit() != unit && items.start <= package.start() && package.end() <= items.end
+        };
+        let awaited = self.splitter.in_flight().filter(is_tried).cloned().collect();
+        self.overtaking.tried(unit, awaited, Instant::now());
+    }
+
+    /// Ends the trial, once nothing of it is to be copied.
+    fn end_claims(&mut self) {
+        let is_done = self.claims.is_empty() && !self.overtaking.awaits_any();
+        if is_done && matches!(self.trial, TrialState::Claimed(_)) {
+            self.trial = TrialState::None;
+        }
+    }
+
     /// Lets a trial under way be none, as if it had failed.
     fn forget_trial(&mut self) {
         if let TrialState::UnderWay(unit, _) = self.trial {

@@ -153,7 +153,9 @@ impl Prepared {
         let runs: Vec<UnitRun> = runs.into_iter().map(Mutex::into_inner).collect();
         let has_added: Vec<bool> = runs.iter().map(|run| !run.packages.is_empty()).collect();
         let is_waiting = |index| commander.is_left_out(UnitId(index));
-        let mut report = gather(lineup, opening, runs, is_waiting);
+        let overtaken = commander.lost();
+        let is_overtaken = |index| overtaken.iter().any(|lost| lost.unit == UnitId(index));
+        let mut report = gather(lineup, opening, runs, is_waiting, is_overtaken);
         report.decisions = decided.as_ref().map(|(blueprint, log)| Recording::new(blueprint.clone(), log));
         let name = || kernel.name().to_owned();
         match commander.missing() + given_up {
@@ -175,6 +177,10 @@ impl Prepared {
                             claimed: commander.claimed(),
                             are_rivals: lineup.has_rival(),
                             chosen: lineup.chosen(),
+                            overtaken: overtaken
+                                .iter()
+                                .map(|lost| (lineup.devices[lost.unit.0], lost.items, lost.took))
+                                .collect(),
                         },
                     );
                 }
@@ -478,12 +484,13 @@ struct RunStart {
     waited: Vec<bool>,
 }
 
-/// The report of what all units did. `is_waiting` says of each whether it was left out to the end.
+/// The report of what all units did. `is_waiting` says of each whether it was left out to the end, and `is_overtaken` whether it gave a package up.
 fn gather(
     lineup: &Lineup,
     opening: RunStart,
     runs: Vec<UnitRun>,
     is_waiting: impl Fn(usize) -> bool,
+    is_overtaken: impl Fn(usize) -> bool,
 ) -> Report {
     let RunStart { platform, kernel, policy, begun, waited } = opening;
     let duration = runs.iter().map(|run| run.end).max().unwrap_or_default();
@@ -507,6 +514,7 @@ fn gather(
         }
         let reason = lineup.reasons[index].clone();
         let reason = reason.or_else(|| is_waiting(index).then_some(Reason::NotCalledUp { others_seconds }));
+        let reason = reason.or_else(|| is_overtaken(index).then_some(Reason::Overtaken { others_seconds }));
         let too_late =
             || joined.map(|at| Reason::TooLate { began_seconds: at.as_secs_f64(), others_seconds });
         left_out.extend(reason.or_else(too_late).map(|reason| LeftOut { device, reason }));

@@ -42,6 +42,7 @@ mod kernel;
 mod knowledge;
 mod lineup;
 pub mod metrics;
+mod overtaking;
 mod package;
 pub mod policy;
 mod report;

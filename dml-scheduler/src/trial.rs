@@ -15,7 +15,9 @@
 //! 4. Where results take long to travel, a trial has several parts, which are launched at once. The last items come first: the others compute from the
 //!    other end. While the results of one part travel, the next one computes. The run takes each part over when it is home, and waits for no other.
 //!    While those who compute do not come to an end of what they had when the trial began, it goes on with further parts.
-//! 5. What is claimed goes from the trial's own buffers straight home. A copy on the device would be waited for, and would wait for the parts that compute. It is
+//! 5. A trial computes what others have under way as well. Whoever is done first has computed it. Where nothing else is left for the others when the trial
+//!    has ended, they are told, and a launcher that looks at the [withdrawal](dml_core::Withdrawal) of its launch leaves it.
+//! 6. What is claimed goes from the trial's own buffers straight home. A copy on the device would be waited for, and would wait for the parts that compute. It is
 //!    made where results stay on the device, or where nobody of this process can write to their home.
 
 use crate::commander::Commander;
@@ -174,8 +176,13 @@ impl Trial {
         let times = last.as_ref().ok().map(|(_, [_, ended])| [handed, begun, *ended]);
         let items = under_way.items.clone();
         let claimed = self.commander.tried(unit, items.clone(), times);
-        if let (Some(package), Ok((part, times))) = (claimed, last) {
-            self.take(package, &mut under_way, part, times);
+        if let Ok((part, times)) = last {
+            if let Some(package) = claimed {
+                self.take(package, &mut under_way, part, times);
+            }
+            while let Some(package) = self.commander.overtaken() {
+                self.take(package, &mut under_way, part, times);
+            }
         }
         if let Some([handed, begun, ended]) = times {
             // Also if nobody takes it: a device that was not much slower than the host has its part in a later run.

@@ -3,6 +3,7 @@
 #![cfg(not(dml_loom))]
 
 mod homes;
+mod overtaking;
 mod parts;
 
 use dml::arenas::{Null, kit};

@@ -236,8 +236,8 @@ impl<'a> Launch<'a> {
 
 /// Says whether a launch is withdrawn: another device has computed the same items, and nobody wants the results any more. Clones say the same.
 ///
-/// A launcher that computes in its call may look at it between parts of the work, and end with a [`LaunchError::Failed`] that holds [`Withdrawn`]. What it
-/// has written by then is overwritten. A launcher that does not look computes in vain.
+/// A launcher that computes in its call may look at it between parts of the work, and end with a [`LaunchError::Failed`] that holds [`Withdrawn`]. The
+/// other device's results are written over its own. A launcher that does not look computes in vain.
 #[derive(Clone, Debug, Default)]
 pub struct Withdrawal(Arc<AtomicBool>);
 

@@ -26,6 +26,7 @@ use bytemuck::Pod;
 use dml_core::{
     Access, Acquire, ArenaDesc, ArenaKind, Buffer, DeviceDesc, DeviceId, DeviceKind, Fence, Grants,
     ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, RawBuffer, Region, Scalar,
+    Withdrawal,
 };
 use std::error::Error;
 use std::fmt;
@@ -631,8 +632,13 @@ pub(crate) struct DeviceVariant<'a> {
 }
 
 impl DeviceVariant<'_> {
-    /// Launches a package, as [`Variant::launch`] does.
-    pub(crate) fn launch(&self, package: &Package, grants: &mut Grants) -> Result<Fence, KernelError> {
+    /// Launches a package, as [`Variant::launch`] does. A launcher hears when it is withdrawn.
+    pub(crate) fn launch(
+        &self,
+        package: &Package,
+        grants: &mut Grants,
+        withdrawal: Option<&Withdrawal>,
+    ) -> Result<Fence, KernelError> {
         match self.how {
             How::Variant(variant) => variant.launch(package, grants),
             How::Launcher(launcher, _) => {
@@ -640,7 +646,8 @@ impl DeviceVariant<'_> {
                     self.kernel.launch_args(package, &self.kernel.arguments).map_err(NotStarted::new)?;
                 let items = package.range();
                 // Each package has grants of its own.
-                let launch = Launch::new(&items, &self.kernel.shape, &arguments).independent();
+                let mut launch = Launch::new(&items, &self.kernel.shape, &arguments).independent();
+                launch.withdrawal = withdrawal;
                 launcher.launch(&launch, grants).map_err(|error| match error {
                     LaunchError::NotStarted(cause) => NotStarted(cause).into(),
                     LaunchError::Failed(cause) => cause,

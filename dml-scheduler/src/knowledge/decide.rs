@@ -131,6 +131,11 @@ pub enum Reason {
         /// What the run took without it, in seconds.
         others_seconds: f64,
     },
+    /// Another device had computed its items as well, and was done first.
+    Overtaken {
+        /// What the run took without it, in seconds.
+        others_seconds: f64,
+    },
     /// It was called up, and nothing was left for it when it began.
     TooLate {
         /// When it began, in seconds from the start of the run.
@@ -163,6 +168,13 @@ impl fmt::Display for Reason {
             Self::SameCores => f.write_str("computes on the same cores as those that take part"),
             Self::NotCalledUp { others_seconds } => {
                 write!(f, "was not called up: the others were done in {:.0} us", us(others_seconds))
+            }
+            Self::Overtaken { others_seconds } => {
+                write!(
+                    f,
+                    "was overtaken: the others had computed its items as well in {:.0} us",
+                    us(others_seconds)
+                )
             }
             Self::TooLate { began_seconds, others_seconds } => {
                 let (began, others) = (us(began_seconds), us(others_seconds));

@@ -138,6 +138,8 @@ pub(crate) struct Odd {
     pub(crate) are_rivals: bool,
     /// Who was to compute from the start, if nobody was to be called up later. Some of them may have got nothing.
     pub(crate) chosen: Vec<DeviceId>,
+    /// Who gave a package up that a trial had computed: with its items, and how long it had computed it.
+    pub(crate) overtaken: Vec<(DeviceId, u64, Duration)>,
 }
 
 /// The last few measurements of one thing, each positive and finite.
@@ -336,6 +338,14 @@ impl Knowledge {
                 page.sets.entry(chosen).or_default().add(seconds / items as f64);
             }
             page.add_run(set, seconds / items as f64);
+        }
+        for (device, items, took) in odd.overtaken {
+            // It would have taken longer: but that it is slower than another one its runs are to say.
+            if !members.contains(&device) && !took.is_zero() {
+                let notes = page.devices.entry(name(device)).or_default();
+                notes.rate.add(items as f64 / took.as_secs_f64());
+                notes.peak.add(items as f64 / took.as_secs_f64());
+            }
         }
         for device in members {
             let all = || report.packages.iter().filter(move |record| record.device == device);

@@ -245,6 +245,16 @@ impl Splitter {
         Ok(())
     }
 
+    /// Takes a package from its unit and hands its items to another one, which has computed them.
+    ///
+    /// # Errors
+    /// [`NotInFlight`] when no unit has this package; nothing changes.
+    pub(crate) fn hand_over(&mut self, package: &Package, to: UnitId) -> Result<Package, NotInFlight> {
+        let package = self.take_in_flight(package)?;
+        self.policy.given_back(&package);
+        Ok(self.hand(package.range(), to))
+    }
+
     /// Takes back a completed package whose results were lost. Its items no longer count as computed, and are handed
     /// out again like those of a failed package.
     ///
@@ -304,7 +314,8 @@ impl Splitter {
     }
 
     /// Asks the policy whether a unit is to be tried out, and returns it with the items to try it on: whole work-groups at the end of the
-    /// work, which nobody has. Where one unit has all of it as its first package, they are these. None is where there are no such items, or the unit is retired.
+    /// work, which nobody has computed. There have to be some that nobody has, or one unit has all of the work as its first package. None is where there are no
+    /// such items, or the unit is retired.
     pub(crate) fn try_out(&mut self, now: Duration) -> Option<Result<(UnitId, Range<u64>), NotYet>> {
         self.latest = self.latest.max(now);
         match self.policy.try_out(self.latest) {
@@ -314,7 +325,11 @@ impl Splitter {
                 let all = self.in_flight.values().next().map(Package::range);
                 let all = all.filter(|range| range.end - range.start == self.work);
                 let last = self.common.fresh.back().filter(|piece| piece.end == self.work);
-                let piece = last.cloned().or(all).filter(|_| self.is_active(unit)).unwrap_or_default();
+                let mut piece = last.cloned().or(all).filter(|_| self.is_active(unit)).unwrap_or_default();
+                // What somebody computes may take longer than all the rest.
+                while let Some(before) = self.ends_at(piece.start) {
+                    piece.start = before.start;
+                }
                 let first = self.work.saturating_sub(items.max(1));
                 let start = piece.start.max(first - first % self.local_size);
                 if start < piece.end {
@@ -371,11 +386,17 @@ impl Splitter {
         Some(self.hand(range, unit))
     }
 
-    /// Returns whole work-groups, of so many items if there are, that end where `start` is and that nobody was handed.
+    /// Returns whole work-groups, of so many items if there are, that end where `start` is and that nobody was handed; or else those of a package under way.
     pub(crate) fn in_front_of(&self, start: u64, length: u64) -> Option<Range<u64>> {
-        let piece = self.common.fresh.back().filter(|piece| piece.start < start && start <= piece.end)?;
+        let is_there = |piece: &&Range<u64>| piece.start < start && start <= piece.end;
+        let Some(piece) = self.common.fresh.back().filter(is_there) else { return self.ends_at(start) };
         let first = start.saturating_sub(length);
         Some(piece.start.max(first - first % self.local_size)..start)
+    }
+
+    /// The items of the package under way that ends there.
+    fn ends_at(&self, end: u64) -> Option<Range<u64>> {
+        self.in_flight.values().map(Package::range).find(|range| range.end == end && range.start < end)
     }
 
     /// Returns whether the unit is left out.

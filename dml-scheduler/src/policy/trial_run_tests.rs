@@ -3,8 +3,10 @@
 use super::trial_tests::{GPU, HOST, Says, TIMES, splitter, trial_of};
 use super::*;
 use crate::commander::{Commander, Next};
+use crate::running::Cancel;
 use crate::trial::{TrialEnd, Tried};
-use dml_core::DeviceId;
+use dml_core::sync::Arc;
+use dml_core::{DeviceId, Withdrawal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -144,7 +146,8 @@ fn a_trial_goes_on_where_nobody_else_comes_to_anything() {
     assert_eq!(commander.extend_trial(&(70..100), 25), Some(40..70), "whole work-groups");
     assert_eq!(commander.claim(unit, 70..100).map(|package| package.range()), Some(70..100));
     assert_eq!(commander.extend_trial(&(40..100), 25), Some(20..40), "the host has the others");
-    assert_eq!(commander.extend_trial(&(20..100), 25), None);
+    assert_eq!(commander.extend_trial(&(20..100), 25), Some(10..20), "which are last");
+    assert_eq!(commander.extend_trial(&(10..100), 25), None, "these are computed");
     assert_eq!(commander.tried(unit, 20..100, TIMES).map(|package| package.range()), Some(20..70));
     assert_eq!(commander.extend_trial(&(20..100), 25), None, "it has ended");
     // Somebody has computed a package, with its results or before they have come, or has retired.
@@ -188,4 +191,178 @@ fn a_trial_goes_on_where_nobody_else_comes_to_anything() {
     let (commander, _) = begun();
     assert!(commander.settle_trial().is_none());
     assert_eq!(commander.extend_trial(&(70..100), 25), None);
+}
+
+/// The host's next package. What else it is told before is of no interest.
+fn package_of(commander: &Commander) -> Package {
+    loop {
+        match commander.next(HOST, Instant::now(), || false) {
+            Next::Package(package) => return package,
+            Next::NoMore | Next::CalledBack => panic!("there is work"),
+            _ => {}
+        }
+    }
+}
+
+/// A run whose host has packages of ten items under way while a trial ends.
+struct Overtakes {
+    commander: Commander,
+    packages: Vec<Package>,
+    withdrawals: Vec<Option<Withdrawal>>,
+}
+
+fn overtakes(most: u64, packages: usize) -> Overtakes {
+    let commander = Commander::new(splitter(100, 10, trial_of(most)), None);
+    commander.begin_trial(GPU, true);
+    let (unit, items) = commander.try_out(Instant::now()).unwrap();
+    let packages: Vec<_> = (0..packages).map(|_| package_of(&commander)).collect();
+    let withdrawals = packages.iter().map(|package| commander.withdrawal(package)).collect();
+    let claimed = commander.tried(unit, items, TIMES);
+    if let Some(claimed) = claimed {
+        commander.bring_home(DeviceId(1), copied(&claimed));
+        let none = Duration::ZERO;
+        let computed = Computed::new(&claimed, none, none, none, none);
+        assert!(commander.take_over(&claimed, Some(computed)).is_some());
+    }
+    Overtakes { commander, packages, withdrawals }
+}
+
+impl Overtakes {
+    fn withdrawn(&self) -> Vec<bool> {
+        self.withdrawals.iter().map(|it| it.as_ref().is_some_and(Withdrawal::is_withdrawn)).collect()
+    }
+}
+
+const TOOK: Duration = Duration::from_micros(7);
+
+#[test]
+fn what_was_given_up_is_copied_from_the_trial() {
+    let run = overtakes(100, 2);
+    assert_eq!(run.withdrawn(), [true, true]);
+    for package in &run.packages {
+        assert!(run.commander.give_up(package, TOOK));
+        assert!(!run.commander.is_in_flight(package));
+        assert!(!run.commander.give_up(package, TOOK), "it is given up once");
+        let copies = run.commander.overtaken().unwrap();
+        assert_eq!((copies.range(), copies.unit()), (package.range(), GPU));
+        assert!(run.commander.is_in_flight(&copies));
+        run.commander.bring_home(DeviceId(1), copied(&copies));
+    }
+    assert_eq!(run.commander.overtaken(), None, "nobody waits for anything else");
+    let lost = run.commander.lost();
+    assert_eq!(
+        lost.iter().map(|lost| (lost.unit, lost.items, lost.took)).collect::<Vec<_>>(),
+        [(HOST, 10, TOOK), (HOST, 10, TOOK)]
+    );
+    assert_eq!(run.commander.settle_trial().map(|end| end.packages.len()), Some(3));
+}
+
+/// Nothing is awaited that somebody computes, and whose results a trial does not have.
+#[test]
+fn only_what_a_trial_has_computed_as_well_is_withdrawn() {
+    // A part of the items, and something else is left.
+    for (most, packages, withdrawn) in
+        [(80, 2, vec![false, false]), (90, 1, vec![false]), (80, 3, vec![false, false, true])]
+    {
+        let run = overtakes(most, packages);
+        assert_eq!(run.withdrawn(), withdrawn, "{most} {packages}");
+        assert!(!run.commander.give_up(&run.packages[0], TOOK));
+    }
+    // What begins when the trial is over, or none was wanted, or of a device on the same cores.
+    let run = overtakes(80, 3);
+    assert!(run.commander.withdrawal(&run.packages[0]).is_none());
+    assert!(run.commander.withdrawal(&run.packages[2]).unwrap().is_withdrawn(), "it has computed that");
+    let commander = Commander::new(splitter(100, 10, trial_of(100)), None);
+    let package = package_of(&commander);
+    assert!(commander.withdrawal(&package).is_none());
+    commander.begin_trial(GPU, true);
+    assert!(commander.withdrawal(&package).is_some());
+    commander.await_rival();
+    assert!(commander.withdrawal(&package).is_none());
+}
+
+#[test]
+fn a_trial_that_failed_has_computed_nothing() {
+    let commander = Commander::new(splitter(10, 10, trial_of(100)), None);
+    commander.begin_trial(GPU, true);
+    let package = package_of(&commander);
+    let (unit, items) = commander.try_out(Instant::now()).unwrap();
+    let withdrawal = commander.withdrawal(&package).unwrap();
+    assert_eq!(commander.tried(unit, items, None), None);
+    assert!(!withdrawal.is_withdrawn() && !commander.give_up(&package, TOOK));
+    assert_eq!(commander.overtaken(), None);
+}
+
+/// Its unit, or the trial's, has retired; or nobody conducts the trial any more.
+#[test]
+fn what_was_given_up_and_nobody_copies_is_computed_again() {
+    let retires_of_trial = |run: &Overtakes| drop(run.commander.retire(GPU));
+    let is_given_up = |run: &Overtakes| run.commander.give_trial_up();
+    let ways: [&dyn Fn(&Overtakes); 2] = [&retires_of_trial, &is_given_up];
+    for way in ways {
+        let run = overtakes(100, 1);
+        way(&run);
+        assert!(run.commander.give_up(&run.packages[0], TOOK), "it is no failure");
+        let again = package_of(&run.commander);
+        assert_eq!(again.range(), run.packages[0].range());
+        assert!(run.commander.lost().is_empty() && run.commander.overtaken().is_none());
+        assert!(run.commander.withdrawal(&again).is_none(), "nor is it withdrawn again");
+    }
+    let run = overtakes(100, 1);
+    drop(run.commander.retire(HOST));
+    assert_eq!(run.commander.overtaken(), None, "nobody awaits it");
+    // And after it was given up, before it is copied.
+    let run = overtakes(100, 1);
+    assert!(run.commander.give_up(&run.packages[0], TOOK));
+    run.commander.give_trial_up();
+    assert_eq!(run.commander.overtaken(), None);
+    assert_eq!(package_of(&run.commander).range(), run.packages[0].range());
+}
+
+/// Who conducts the trial waits for the end of such packages, however they end, and no longer than the run takes.
+#[test]
+fn whoever_waits_for_what_others_compute_hears_of_its_end() {
+    let none = Duration::ZERO;
+    let ends: [&dyn Fn(&Overtakes); 4] = [
+        &|run| {
+            drop(
+                run.commander
+                    .complete(&run.packages[0], Computed::new(&run.packages[0], none, none, none, none)),
+            )
+        },
+        &|run| drop(run.commander.retire(HOST)),
+        &|run| assert!(run.commander.settle_trial().is_some()),
+        &|run| {
+            assert!(run.commander.give_up(&run.packages[0], TOOK));
+        },
+    ];
+    for (index, end) in ends.into_iter().enumerate() {
+        // It is late, or nobody is told to leave it.
+        for is_told in [false, true] {
+            let mut run = overtakes(100, 1);
+            if !is_told {
+                run.withdrawals.clear();
+            }
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| run.commander.overtaken());
+                std::thread::sleep(Duration::from_millis(5));
+                let has_waited = !waits.is_finished();
+                end(&run);
+                assert_eq!((has_waited, waits.join().unwrap().is_some()), (true, index == 3), "{index}");
+            });
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_run_withdraws_nothing() {
+    let cancel = Arc::new(Cancel::default());
+    let commander = Commander::new(splitter(10, 10, trial_of(100)), Some(cancel.clone()));
+    commander.begin_trial(GPU, true);
+    let package = package_of(&commander);
+    let (unit, items) = commander.try_out(Instant::now()).unwrap();
+    let withdrawal = commander.withdrawal(&package).unwrap();
+    cancel.cancel();
+    assert_eq!(commander.tried(unit, items, TIMES), None);
+    assert!(!withdrawal.is_withdrawn() && commander.overtaken().is_none());
 }

@@ -556,8 +556,8 @@ fn a_trial_is_of_whole_groups_at_the_end() {
 }
 
 #[test]
-fn a_trial_is_of_what_one_unit_has_if_that_is_all() {
-    for (length, second) in [(103, Some(0..103)), (100, Some(100..103)), (51, Some(60..103))] {
+fn a_trial_is_of_what_one_unit_has_as_well() {
+    for (length, second) in [(103, Some(0..103)), (100, Some(0..103)), (51, Some(0..103))] {
         let mut splitter = splitter(103, 10, Says { length, ..trial_of(1000) });
         let Assignment::Package(first) = splitter.assign(HOST) else { unreachable!("there is work") };
         let trial = splitter.try_out(Duration::ZERO).map(|trial| trial.unwrap());
@@ -589,7 +589,7 @@ fn what_is_claimed_is_what_nobody_has() {
     };
     let first = hand(&mut splitter);
     let (unit, items) = splitter.try_out(Duration::ZERO).unwrap().unwrap();
-    assert_eq!(items, 10..103, "what is handed out is not tried");
+    assert_eq!(items, 0..103, "what is handed out is tried as well: it may take longer than all the rest");
     let second = hand(&mut splitter);
     let claimed = splitter.tried(unit, items, TIMES).unwrap();
     assert_eq!((claimed.range(), claimed.unit()), (20..103, GPU));
@@ -600,6 +600,38 @@ fn what_is_claimed_is_what_nobody_has() {
     splitter.complete(&first).unwrap();
     splitter.complete(&second).unwrap();
     assert_eq!(splitter.completed(), 20);
+}
+
+#[test]
+fn a_trial_is_of_no_more_than_what_is_under_way_in_front_of_the_rest() {
+    let hand = |splitter: &mut Splitter| match splitter.assign(HOST) {
+        Assignment::Package(package) => package,
+        _ => unreachable!("there is work"),
+    };
+    // What is computed already is not, nor what is under way before that, nor more than the policy wants.
+    for (most, done, items) in
+        [(1000, 0, 10..103), (1000, 1, 20..103), (1000, 2, 0..103), (90, 9, 10..103), (80, 9, 20..103)]
+    {
+        let mut splitter = splitter(103, 10, trial_of(most));
+        let packages = [hand(&mut splitter), hand(&mut splitter)];
+        if let Some(done) = packages.get(done) {
+            splitter.complete(done).unwrap();
+        }
+        assert_eq!(splitter.try_out(Duration::ZERO), Some(Ok((GPU, items))), "{most} {done}");
+    }
+}
+
+#[test]
+fn a_package_that_is_handed_over_is_anothers() {
+    let mut splitter = splitter(103, 10, trial_of(1000));
+    let Assignment::Package(package) = splitter.assign(HOST) else { unreachable!("there is work") };
+    let taken = splitter.hand_over(&package, GPU).unwrap();
+    assert_eq!((taken.range(), taken.unit()), (package.range(), GPU));
+    assert_ne!(taken.index(), package.index());
+    assert_eq!(splitter.in_flight().collect::<Vec<_>>(), [&taken]);
+    assert!(splitter.hand_over(&package, GPU).is_err() && splitter.complete(&package).is_err());
+    splitter.complete(&taken).unwrap();
+    assert_eq!((splitter.completed(), splitter.unassigned()), (10, 93));
 }
 
 /// The last items come first, and the others are handed out from the other end.

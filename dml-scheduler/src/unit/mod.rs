@@ -34,7 +34,9 @@ use crate::report::{PackageRecord, UnitFailure};
 use crate::running::Interrupted;
 use crate::trial::{TrialEnd, Tried};
 use dml_core::spans::Span;
-use dml_core::{AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform, RawBuffer, span};
+use dml_core::{
+    AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform, RawBuffer, Withdrawal, span,
+};
 use std::cell::Cell;
 use std::error::Error;
 use std::ops::Range;
@@ -167,14 +169,19 @@ impl Unit<'_> {
     }
 
     /// Starts the kernel on what was acquired for it.
-    fn launch(&self, package: &Package, grants: Grants) -> Result<Launched, KernelError> {
+    fn launch(
+        &self,
+        package: &Package,
+        grants: Grants,
+        withdrawal: Option<&Withdrawal>,
+    ) -> Result<Launched, KernelError> {
         caught(move || {
             let mut grants = grants;
             let variant =
                 self.kernel.variant_for(self.device).ok_or("no variant of the kernel for this device")?;
             let own: Vec<_> = grants.ids().collect();
             self.platform.counters().count(Operation::Kernel);
-            let launched = variant.launch(package, &mut grants);
+            let launched = variant.launch(package, &mut grants, withdrawal);
             if !grants.ids().eq(own) {
                 // These roll back, after the work has ended. The package's own grants end where the variant has put them.
                 drop(launched);
@@ -323,7 +330,7 @@ impl Unit<'_> {
     fn alone(&self, journey: &mut Journey, is_computed: &Cell<bool>) -> Result<(), KernelError> {
         let grants = self.acquire(&journey.package, true)?;
         journey.begun = self.now();
-        Self::finish(self.launch(&journey.package, grants)?)?;
+        Self::finish(self.launch(&journey.package, grants, None)?)?;
         journey.computed = self.now();
         is_computed.set(true);
         self.collect(&journey.package)

@@ -14,13 +14,13 @@
 use super::desk::Desk;
 use super::{Journey, Launched, Start, Trouble, Unit, UnitRun};
 use crate::commander::Next;
-use crate::guard::Quiet;
+use crate::guard::{Quiet, quietly};
 use crate::kernel::KernelError;
 use crate::package::Package;
 use crate::report::UnitFailure;
 use dml_core::spans::Span;
 use dml_core::sync::Mutex;
-use dml_core::{AcquireError, Grants};
+use dml_core::{AcquireError, Grants, Withdrawn};
 use std::collections::VecDeque;
 use std::thread::Scope;
 use std::time::Duration;
@@ -128,10 +128,11 @@ impl Pipeline<'_, '_, '_> {
         let handed = self.unit.now();
         let span = self.unit.package_span(&package);
         let mut journey = Journey { package, handed, begun: handed, computed: handed, span: Span::none() };
+        let withdrawal = self.unit.commander.withdrawal(&journey.package);
         let launched = span.within(|| {
             let grants = self.acquire(&journey.package)?;
             journey.begun = self.unit.now();
-            self.unit.launch(&journey.package, grants)
+            self.unit.launch(&journey.package, grants, withdrawal.as_ref())
         });
         journey.span = span;
         match launched {
@@ -141,7 +142,14 @@ impl Pipeline<'_, '_, '_> {
                 self.finish(journey, Launched::Done(grants));
             }
             Ok(running) => self.flights.push_back((journey, running)),
-            Err(error) => self.trouble(journey, error),
+            Err(error) => {
+                let took = self.unit.now().saturating_sub(journey.begun);
+                // Another device has its results.
+                if error.is::<Withdrawn>() && self.unit.commander.give_up(&journey.package, took) {
+                    return quietly(error);
+                }
+                self.trouble(journey, error);
+            }
         }
     }
 
