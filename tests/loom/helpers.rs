@@ -7,38 +7,56 @@ mod gate;
 use crate::rig::{explore, explore_all};
 use gate::Gate;
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use loom::thread::spawn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// What the leading thread has borrowed: helpers read it, and whoever leads writes to it before and after.
-struct Lent(UnsafeCell<u32>);
+/// What the leading thread has lent: helpers read it, and whoever leads writes to it before and after.
+///
+/// A read that races panics in a helper, whose panics are for whoever opened the gate; once it is closed nobody hears them. So reads are counted before and
+/// after, in atomics that are no part of the model.
+struct Lent {
+    value: UnsafeCell<u32>,
+    begun: AtomicUsize,
+    ended: AtomicUsize,
+}
 
 // SAFETY: loom says which accesses nothing orders. It is what the models are about.
 unsafe impl Sync for Lent {}
 
 impl Lent {
-    fn read(&self) -> u32 {
+    fn new() -> Self {
+        let lent = Self { value: UnsafeCell::new(0), begun: AtomicUsize::new(0), ended: AtomicUsize::new(0) };
+        lent.write(1);
+        lent
+    }
+
+    fn read(&self) {
+        self.begun.fetch_add(1, Relaxed);
         // SAFETY: as above.
-        self.0.with(|value| unsafe { *value })
+        assert_eq!(self.value.with(|value| unsafe { *value }), 1);
+        self.ended.fetch_add(1, Relaxed);
     }
 
     fn write(&self, new: u32) {
         // SAFETY: as above.
-        self.0.with_mut(|value| unsafe { *value = new });
+        self.value.with_mut(|value| unsafe { *value = new });
+    }
+
+    /// How many have read it. None of them came too late.
+    fn reads(&self) -> usize {
+        let ended = self.ended.load(Relaxed);
+        assert_eq!(self.begun.load(Relaxed), ended, "who came too late has used what was lent");
+        ended
     }
 }
 
 #[test]
 fn nobody_uses_what_was_lent_after_the_gate_is_closed() {
     explore(|| {
-        let (lent, helped) = (Lent(UnsafeCell::new(0)), AtomicUsize::new(0));
-        lent.write(1);
+        let lent = Lent::new();
         let mut helpers = Vec::new();
-        let share = || {
-            assert_eq!(lent.read(), 1);
-            helped.fetch_add(1, Relaxed);
-        };
+        let share = || lent.read();
         Gate::open(&share, |gate| {
             for _ in 0..2 {
                 let gate = gate.clone();
@@ -47,17 +65,17 @@ fn nobody_uses_what_was_lent_after_the_gate_is_closed() {
             share();
         });
         lent.write(2);
-        let helped = helped.load(Relaxed);
-        assert!((1..=3).contains(&helped));
+        let reads = lent.reads();
         helpers.into_iter().for_each(|helper| helper.join().expect("no panic"));
+        assert_eq!(lent.reads(), reads, "nobody came in later");
     });
 }
 
 #[test]
 fn a_helper_that_calls_another_one_is_waited_for() {
     explore(|| {
-        let lent = Lent(UnsafeCell::new(0));
-        let share = || _ = lent.read();
+        let lent = Lent::new();
+        let share = || lent.read();
         let mut helper = None;
         Gate::open(&share, |gate| {
             let (first, second) = (gate.clone(), gate.clone());
@@ -69,19 +87,19 @@ fn a_helper_that_calls_another_one_is_waited_for() {
                 }
             }));
         });
-        lent.write(1);
+        lent.write(2);
+        let reads = lent.reads();
         helper.expect("spawned").join().expect("no panic");
+        assert_eq!(lent.reads(), reads, "nobody came in later");
     });
 }
 
 #[test]
 fn the_panic_of_a_helper_is_heard() {
     explore_all(|| {
-        let lent = Lent(UnsafeCell::new(0));
-        let comes_in = AtomicUsize::new(0);
+        let lent = Lent::new();
         let share = || {
             lent.read();
-            comes_in.fetch_add(1, Relaxed);
             std::panic::resume_unwind(Box::new("a helper"));
         };
         let mut helper = None;
@@ -91,8 +109,10 @@ fn the_panic_of_a_helper_is_heard() {
                 helper = Some(spawn(move || gate.help(|| ())));
             });
         }));
-        lent.write(1);
-        assert_eq!(opened.is_err(), comes_in.load(Relaxed) == 1);
+        lent.write(2);
+        let reads = lent.reads();
+        assert_eq!(opened.is_err(), reads == 1);
         helper.expect("spawned").join().expect("the panic is the leading thread's");
+        assert_eq!(lent.reads(), reads, "nobody came in later");
     });
 }

@@ -103,6 +103,8 @@ fn nobody_waits_for_a_package_that_a_trial_has_computed() {
         packages.iter().for_each(|record| in_order(record, &report));
         assert_eq!(scene.cues.others.load(Ordering::SeqCst), 0, "nothing was computed again");
         assert_eq!(items_of(&report, CPU), slow * LOCAL);
+        let decisions = report.decisions.as_ref().unwrap().to_string();
+        assert_eq!(decisions.matches("\ngiven_back ").count(), 1, "the policy is told: {decisions}");
         let overtaken: Vec<_> = report.left_out.iter().map(|left| (left.device, &left.reason)).collect();
         if slow == 0 {
             assert!(

@@ -259,7 +259,11 @@ mod tests {
     fn what_a_function_makes_of_a_withdrawal_does_not_count() {
         type Then = fn(std::thread::Result<()>) -> Result<(), ComputeError>;
         let lets_it_pass: Then = |ended| ended.map_err(|left| resume_unwind(left));
-        let (swallows, fails): (Then, Then) = (|_| Ok(()), |_| Err("not all are done".into()));
+        let swallows: Then = |ended| {
+            assert!(ended.is_err(), "it unwinds");
+            Ok(())
+        };
+        let fails: Then = |_| Err("not all are done".into());
         for then in [lets_it_pass, swallows, fails] {
             let (launcher, withdrawal) = that_withdraws(then);
             assert!(is_withdrawn(launch(&launcher, Some(&withdrawal))));

@@ -614,6 +614,13 @@ mod tests {
         }
     }
 
+    /// A thread has taken many jobs by then.
+    #[test]
+    fn it_is_looked_at_before_each_job() {
+        let (done, _, is_cut) = withdraw_in(&Team::new(1).unwrap(), true, 1000, 3);
+        assert!((done, is_cut) == (4, true));
+    }
+
     /// Once all are done the kernel is left no more.
     #[test]
     fn a_launch_that_is_withdrawn_in_its_last_job_is_done() {
@@ -634,6 +641,11 @@ mod tests {
             // Nor of the next jobs of its kernel.
             team.for_each(0..100, |_| panic!("a job"));
         }
+        // Nor is anybody woken.
+        let team = team_of_short_jobs(3).withdrawn_by(Some(&withdrawal), true);
+        let came = AtomicU64::new(0);
+        team.for_each_init(0..10, || came.fetch_add(1, Relaxed), |_, _| ());
+        assert_eq!(came.into_inner(), 1);
     }
 
     /// A panic of the kernel is heard, though nobody wants its results.

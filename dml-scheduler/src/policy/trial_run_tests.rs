@@ -257,6 +257,48 @@ fn what_was_given_up_is_copied_from_the_trial() {
     assert_eq!(run.commander.settle_trial().map(|end| end.packages.len()), Some(3));
 }
 
+/// As in a run of a few work-groups, which is one package.
+#[test]
+fn a_package_of_all_items_is_copied_from_the_trial() {
+    let commander = Commander::new(splitter(10, 10, trial_of(100)), None);
+    commander.begin_trial(GPU, true);
+    let package = package_of(&commander);
+    let (unit, items) = commander.try_out(Instant::now()).unwrap();
+    let withdrawal = commander.withdrawal(&package).unwrap();
+    assert_eq!(commander.tried(unit, items, TIMES), None, "somebody has all of them");
+    assert!(withdrawal.is_withdrawn() && commander.give_up(&package, TOOK));
+    assert_eq!(commander.overtaken().map(|copies| (copies.range(), copies.unit())), Some((0..10, GPU)));
+}
+
+/// There is something else to do for whoever is at it, or nobody has what the trial has computed.
+#[test]
+fn a_package_is_not_withdrawn_for_nothing() {
+    let under_way = || {
+        let commander = Commander::new(splitter(30, 10, trial_of(10)), None);
+        commander.begin_trial(GPU, true);
+        let (unit, items) = commander.try_out(Instant::now()).unwrap();
+        assert_eq!(items, 20..30);
+        let packages = [(); 3].map(|()| package_of(&commander));
+        let withdrawal = commander.withdrawal(&packages[2]).unwrap();
+        (commander, packages, unit, items, withdrawal)
+    };
+    let (commander, _, unit, items, withdrawal) = under_way();
+    commander.tried(unit, items, TIMES);
+    assert!(withdrawal.is_withdrawn());
+    // The results of another package were lost.
+    let (commander, [first, _, last], unit, items, withdrawal) = under_way();
+    let none = Duration::ZERO;
+    drop(commander.complete(&first, Computed::new(&first, none, none, none, none)));
+    commander.reopen(&first);
+    commander.tried(unit, items, TIMES);
+    assert!(!withdrawal.is_withdrawn() && !commander.give_up(&last, TOOK));
+    // The unit of the trial has retired.
+    let (commander, [_, _, last], unit, items, withdrawal) = under_way();
+    drop(commander.retire(unit));
+    commander.tried(unit, items, TIMES);
+    assert!(!withdrawal.is_withdrawn() && !commander.give_up(&last, TOOK));
+}
+
 /// Nothing is awaited that somebody computes, and whose results a trial does not have.
 #[test]
 fn only_what_a_trial_has_computed_as_well_is_withdrawn() {
