@@ -2,6 +2,8 @@
 
 #![cfg(all(not(dml_loom), feature = "timeline"))]
 
+mod by_hand;
+
 use dml::arenas::{Null, kit};
 use dml::core::sync::Arc;
 use dml::core::{

@@ -1,0 +1,194 @@
+//! Everything that is made of a trace, beside what a reader makes of it by hand.
+
+use super::*;
+
+/// An event without what the format has of every one of its kind: phase, process, track, time, length, name and arguments.
+fn line(event: &Value) -> String {
+    let [ph, pid, tid, ts, dur, name] = ["ph", "pid", "tid", "ts", "dur", "name"].map(|key| &event[key]);
+    let rest = [tid, ts, dur].map(|value| if value.is_null() { "-".to_owned() } else { value.to_string() });
+    format!("{} {pid} {} {} {}", ph.as_str().expect("a phase"), rest.join(" "), name, event["args"])
+}
+
+/// Names of processes and tracks come with a place in the order, which is their own number.
+fn names_and_others(trace: &Trace) -> (Vec<String>, Vec<String>) {
+    let (_, file) = perfetto(trace);
+    let events = file["traceEvents"].as_array().expect("a list").clone();
+    let (names, others): (Vec<_>, Vec<_>) = events.into_iter().partition(|event| event["ph"] == "M");
+    for pair in names.chunks(2) {
+        assert!(pair[0]["name"].as_str().unwrap().ends_with("_name"), "{pair:?}");
+        let order = &pair[1]["args"]["sort_index"];
+        let number = if pair[1]["tid"].is_null() { &pair[1]["pid"] } else { &pair[1]["tid"] };
+        assert_eq!((order, &pair[0]["pid"]), (number, &pair[1]["pid"]));
+    }
+    let names = names.iter().step_by(2).map(|event| {
+        let tid = event["tid"].as_u64().map_or(String::new(), |tid| format!(".{tid}"));
+        format!("{}{tid} {}", event["pid"], event["args"]["name"].as_str().expect("a name"))
+    });
+    (names.collect(), others.iter().map(line).collect())
+}
+
+#[test]
+fn every_event_for_perfetto_is_what_the_trace_says() {
+    let (names, events) = names_and_others(&read(&by_hand()).expect("it is sound"));
+    assert_eq!(
+        names,
+        [
+            "1 device cpu",
+            "1.1 decisions",
+            "1.1001 computing",
+            "2 device gpu",
+            "2.1 decisions",
+            "2.1001 computing",
+            "2.2001 handed out",
+            "2.3001 results on their way",
+            "2.4001 waits for other users",
+            "3 device tpu (left out)",
+            "3.1 decisions",
+            "3.4001 waits for other users",
+            "1001 link main -> video (staged)",
+            "1001.1 copies",
+            "1001.2 copies (2)",
+            "1002 link video -> main (staged)",
+            "1002.1 copies",
+        ]
+    );
+    let [one, two, three] = [66666666.666666664, 1e8, 3e8];
+    let package = |first: u64, items: u64, rate: f64, index: u64| json!({ "first_item": first, "items": items, "items_per_s": rate, "package": index });
+    let copy = |arrived: bool, buffer: u64, bytes: u64, rate: f64, first: u64| json!({ "arrived": arrived, "buffer": buffer, "bytes": bytes, "bytes_per_s": rate, "first_byte": first });
+    let (zero, first, second) = (package(0, 60, one, 0), package(10, 10, two, 1), package(20, 30, three, 2));
+    let value = |value: f64| json!({ "value": value });
+    let expected = [
+        format!(r#"X 1 1001 0.0 0.9 "package 0: 60 items" {zero}"#),
+        format!(r#"C 1 - 0.0 - "items per second" {}"#, value(one)),
+        format!(r#"C 1 - 0.9 - "items per second" {}"#, value(0.0)),
+        r#"i 2 1 0.09 - "called up" {"reason":""}"#.to_owned(),
+        format!(r#"X 2 1001 0.5 0.1 "package 1: 10 items" {first}"#),
+        format!(r#"X 2 1001 0.7 0.1 "package 2: 30 items" {second}"#),
+        format!(r#"X 2 2001 0.1 0.4 "package 1 handed out" {first}"#),
+        format!(r#"X 2 2001 0.55 0.15 "package 2 handed out" {second}"#),
+        format!(r#"X 2 3001 0.6 0.05 "results of package 1" {first}"#),
+        format!(r#"X 2 3001 0.8 0.08 "results of package 2" {second}"#),
+        r#"X 2 4001 0.1 0.04 "waits for buffer b7" {"buffer":7}"#.to_owned(),
+        format!(r#"C 2 - 0.5 - "items per second" {}"#, value(two)),
+        format!(r#"C 2 - 0.6 - "items per second" {}"#, value(0.0)),
+        format!(r#"C 2 - 0.7 - "items per second" {}"#, value(three)),
+        format!(r#"C 2 - 0.8 - "items per second" {}"#, value(0.0)),
+        r#"i 3 1 0.0 - "left out: it is no use" {"reason":"it is no use"}"#.to_owned(),
+        r#"X 3 4001 0.1 0.04 "waits for buffer b7" {"buffer":7}"#.to_owned(),
+        format!(r#"X 1001 1 0.1 0.4 "800 bytes of b7" {}"#, copy(true, 7, 800, 2e9, 0)),
+        format!(r#"X 1001 2 0.4 0.2 "100 bytes of b7" {}"#, copy(true, 7, 100, 5e8, 800)),
+        format!(r#"C 1001 - 0.1 - "bytes per second" {}"#, value(2e9)),
+        format!(r#"C 1001 - 0.4 - "bytes per second" {}"#, value(2.5e9)),
+        format!(r#"C 1001 - 0.5 - "bytes per second" {}"#, value(5e8)),
+        format!(r#"C 1001 - 0.6 - "bytes per second" {}"#, value(0.0)),
+        format!(r#"X 1002 1 0.8 0.08 "50 bytes of b8" {}"#, copy(false, 8, 50, 6.25e8, 0)),
+        format!(r#"C 1002 - 0.8 - "bytes per second" {}"#, value(6.25e8)),
+        format!(r#"C 1002 - 0.88 - "bytes per second" {}"#, value(0.0)),
+    ];
+    assert_eq!(events, expected);
+}
+
+/// Turns that take no time are none, but for computing; what begins where another ends follows it on its track, and rates that change at one
+/// time are one step.
+#[test]
+fn turns_of_no_time_and_those_that_meet() {
+    let mut value = by_hand();
+    value["transfers"] = json!([]);
+    value["waits"] = json!([]);
+    value["decisions"] = json!([]);
+    let package = |index: u64, turns: [u64; 4]| {
+        json!({ "index": index, "device": 0, "first_item": 0, "items": 1, "start_ns": turns[0], "begun_ns": turns[1],
+            "computed_ns": turns[2], "end_ns": turns[3] })
+    };
+    value["packages"] =
+        json!([package(0, [5, 5, 10, 10]), package(1, [10, 10, 20, 20]), package(2, [30, 30, 30, 30])]);
+    let (names, events) = names_and_others(&read(&value).expect("it is sound"));
+    let of_cpu: Vec<_> = names.iter().filter(|name| name.starts_with('1')).collect();
+    assert_eq!(of_cpu, ["1 device cpu", "1.1 decisions", "1.1001 computing"]);
+    let brief: Vec<String> = events
+        .iter()
+        .map(|event| event.split_once(" \"").map_or("", |(brief, _)| brief).to_owned())
+        .collect();
+    assert_eq!(
+        brief,
+        [
+            "X 1 1001 0.005 0.005",
+            "X 1 1001 0.01 0.01",
+            "X 1 1001 0.03 0.0",
+            "C 1 - 0.005 -",
+            "C 1 - 0.01 -",
+            "C 1 - 0.02 -",
+            "C 1 - 0.03 -",
+            "C 1 - 0.031 -",
+        ]
+    );
+    let values: Vec<_> =
+        events.iter().filter_map(|event| event.split_once("\"value\":")).map(|(_, value)| value).collect();
+    assert_eq!(values, ["200000000.0}", "100000000.0}", "0.0}", "0.0}", "0.0}"]);
+}
+
+#[test]
+fn what_ends_last_ends_the_trace() {
+    let end = |change: &dyn Fn(&mut Value)| {
+        let mut value = by_hand();
+        change(&mut value);
+        read(&value).expect("it is sound").end_ns()
+    };
+    assert_eq!(end(&|_| ()), 1000);
+    assert_eq!(end(&|value| value["packages"][0]["end_ns"] = json!(1001)), 1001);
+    assert_eq!(end(&|value| value["transfers"][1]["end_ns"] = json!(1002)), 1002);
+    assert_eq!(end(&|value| value["waits"][0]["end_ns"] = json!(1003)), 1003);
+    assert_eq!(end(&|value| value["decisions"][0]["at_ns"] = json!(1004)), 1004);
+    let nothing = |value: &mut Value| {
+        for list in ["packages", "transfers", "waits", "decisions"] {
+            value[list] = json!([]);
+        }
+        value["duration_ns"] = json!(0);
+    };
+    assert_eq!(end(&nothing), 1, "there is something to divide by");
+    assert_eq!(read(&by_hand()).expect("it is sound").version(), 1);
+}
+
+/// What takes no time has ended no sooner than it began. Nor is a wait of the past one.
+#[test]
+fn ends_are_not_before_beginnings() {
+    let mut value = by_hand();
+    value["transfers"][0]["end_ns"] = json!(100);
+    value["waits"][0]["end_ns"] = json!(100);
+    read(&value).expect("they took no time");
+    value["waits"][0]["end_ns"] = json!(98);
+    let error = read(&value).expect_err("it ended before").to_string();
+    assert!(error.contains("waits[0].end_ns is 98, before its beginning at 100"), "{error}");
+}
+
+/// Three copies of which one failed; two devices that ended at different times, beside one that was left out.
+#[test]
+fn figures_tell_apart_what_is_alike_in_other_traces() {
+    let mut value = by_hand();
+    value["transfers"][1]["arrived"] = json!(false);
+    let third = value["transfers"][0].clone();
+    value["transfers"].as_array_mut().expect("a list").push(third);
+    for (device, end_ns) in [(0, 900), (1, 600), (2, 5)] {
+        value["devices"][device]["end_ns"] = json!(end_ns);
+    }
+    let summary = read(&value).expect("it is sound").summary();
+    let there = &summary.links[0];
+    assert_eq!((there.copies, there.failed, there.bytes), (2, 1, 1600));
+    assert_eq!(summary.balance, 600.0 / 900.0);
+    let tpu = &summary.devices[2];
+    assert_eq!(
+        (tpu.items_per_s, tpu.computing_items_per_s),
+        (0.0, 0.0),
+        "who does nothing has a rate of none"
+    );
+}
+
+#[test]
+fn the_title_of_a_page_is_the_traces_own() {
+    let mut value = by_hand();
+    value["label"] = json!("a < b & \"c\" 'd' >");
+    let page = page(&read(&value).expect("it is sound"));
+    let title = page.split_once("<title>").and_then(|(_, rest)| rest.split_once("</title>"));
+    let (title, _) = title.expect("it has one");
+    assert!(title.contains("a &lt; b &amp; &quot;c&quot; &#39;d&#39; &gt;"), "{title}");
+}
