@@ -127,6 +127,24 @@ fn turns_of_no_time_and_those_that_meet() {
     assert_eq!(values, ["200000000.0}", "100000000.0}", "0.0}", "0.0}", "0.0}"]);
 }
 
+/// Rates that were added and taken away again leave some rest behind. Where nothing is under way there is none.
+#[test]
+fn where_nothing_is_under_way_nothing_is_left_of_a_rate() {
+    let mut value = by_hand();
+    let package = |index: u64, from: u64, to: u64| {
+        json!({ "index": index, "device": 0, "first_item": 0, "items": 1, "start_ns": from, "begun_ns": from,
+            "computed_ns": to, "end_ns": to })
+    };
+    value["packages"] = json!([package(0, 0, 10), package(1, 2, 5), package(2, 3, 9), package(3, 20, 27)]);
+    let (_, file) = perfetto(&read(&value).expect("it is sound"));
+    let events = file["traceEvents"].as_array().expect("a list").iter();
+    let steps = events.filter(|event| event["ph"] == "C" && event["pid"] == 1);
+    let steps: Vec<_> = steps.map(|event| event["args"]["value"].as_f64().expect("a number")).collect();
+    assert_eq!(steps.len(), 8);
+    assert_ne!(0.1e9 + 1e9 / 3.0 + 1e9 / 6.0 - 1e9 / 3.0 - 1e9 / 6.0 - 0.1e9, 0.0, "there is some rest");
+    assert_eq!([steps[5], steps[7]], [0.0, 0.0], "{steps:?}");
+}
+
 #[test]
 fn what_ends_last_ends_the_trace() {
     let end = |change: &dyn Fn(&mut Value)| {
