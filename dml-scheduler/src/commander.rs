@@ -64,6 +64,17 @@ struct State {
     overtaking: Overtaking,
 }
 
+/// What has become of a package whose launch was left.
+#[derive(Debug)]
+pub(crate) enum GivenUp {
+    /// The trial's results are copied.
+    ToTrial,
+    /// Somebody computes it again. What its launch was granted is to end.
+    ToOthers(Grants),
+    /// It was never withdrawn.
+    Never(Grants),
+}
+
 /// How far the run's trial is.
 #[derive(Debug, Default)]
 enum TrialState {
@@ -259,41 +270,51 @@ impl Commander {
     pub(crate) fn withdrawal(&self, package: &Package) -> Option<Withdrawal> {
         let mut state = self.state.lock();
         let is_tried = matches!(state.trial, TrialState::UnderWay(..)) && !state.is_rival;
-        let is_one = is_tried || state.overtaking.awaits(package);
-        is_one.then(|| state.overtaking.begins(package, Instant::now()))
+        let is_awaited = state.overtaking.awaits(package);
+        let withdrawal = (is_tried || is_awaited).then(|| state.overtaking.begins(package, Instant::now()));
+        drop(state);
+        if is_awaited {
+            // Whoever waits for it looks when it is late.
+            self.changed.notify_all();
+        }
+        withdrawal
     }
 
-    /// Gives up a package whose launch was left, if a trial has computed it: its results are taken from there. Returns whether it has.
-    pub(crate) fn give_up(&self, package: &Package, took: Duration) -> bool {
+    /// Gives up a package whose launch was left, if a trial has computed it: its results are taken from there, to what the launch was granted.
+    pub(crate) fn give_up(&self, package: &Package, grants: Grants, took: Duration) -> GivenUp {
         let mut state = self.state.lock();
         if !state.overtaking.awaits(package) {
-            return false;
+            return GivenUp::Never(grants);
         }
         let is_conducted = matches!(state.trial, TrialState::Claimed(_));
         let by = state.overtaking.unit().filter(|unit| is_conducted && state.splitter.is_active(*unit));
-        match by.map(|by| state.splitter.hand_over(package, by)) {
+        let given_up = match by.map(|by| state.splitter.hand_over(package, by)) {
             Some(Ok(claimed)) => {
-                state.overtaking.given_up(package, claimed.clone(), took);
+                state.overtaking.given_up(package, claimed.clone(), grants, took);
                 state.claims.push(claimed);
+                GivenUp::ToTrial
             }
             // Its unit has retired, and others have it.
-            Some(Err(_)) => {}
-            None => _ = state.splitter.give_back(package),
-        }
+            Some(Err(_)) => GivenUp::ToOthers(grants),
+            None => {
+                _ = state.splitter.give_back(package);
+                GivenUp::ToOthers(grants)
+            }
+        };
         state.overtaking.forget(package);
         state.end_claims();
         drop(state);
         self.changed.notify_all();
-        true
+        given_up
     }
 
-    /// Returns a package that was given up because the trial has computed it. It is to be copied, and [brought home](Self::bring_home). Waits until
+    /// Returns a package that was given up because the trial has computed it, and what its launch was granted. It is to be copied there, and [brought home](Self::bring_home). Waits until
     /// those are done that the trial has computed as well, and withdraws those that are late; `None` when there are no more.
-    pub(crate) fn overtaken(&self) -> Option<Package> {
+    pub(crate) fn overtaken(&self) -> Option<(Package, Grants)> {
         let mut state = self.state.lock();
         loop {
-            if let Some(package) = state.overtaking.next_copy() {
-                return Some(package);
+            if let Some(next) = state.overtaking.next_copy() {
+                return Some(next);
             }
             if !state.overtaking.awaits_any() {
                 return None;
@@ -488,13 +509,15 @@ impl Commander {
             // Its unit may have retired.
             _ = state.splitter.give_back(&package);
         }
-        state.overtaking.copy_nothing();
+        let unused = state.overtaking.copy_nothing();
         if matches!(state.trial, TrialState::Claimed(_)) {
             state.trial = TrialState::None;
         }
         state.forget_trial();
         drop(state);
         self.changed.notify_all();
+        // That calls arenas.
+        drop(unused);
     }
 
     /// Ends the run's trial, because no unit works any more: from now on nothing is claimed from it. Returns what was, and nobody has taken over.

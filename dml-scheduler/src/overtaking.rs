@@ -5,11 +5,11 @@
 //!   trial       ▏the rest, and that package ▏           ▏copies both
 //!                                           └─ is it late by now?
 //! ```
-//! Whoever is done first has computed it. What a package still takes is guessed by the last one that began beside the trial; to leave it, and to
+//! Whoever is done first has computed it. What a launch was granted that was left goes to whoever copies: nobody else sees what it has written. What a package still takes is guessed by the last one that began beside the trial; to leave it, and to
 //! copy the trial's results, takes some time as well.
 
 use crate::package::{Package, UnitId};
-use dml_core::Withdrawal;
+use dml_core::{Grants, Withdrawal};
 use std::time::{Duration, Instant};
 
 /// What it takes to leave a package and to copy the trial's results. A package is withdrawn if it takes so much longer than the trial, or than it was
@@ -27,8 +27,8 @@ pub(crate) struct Overtaking {
     tried: Option<(UnitId, Instant)>,
     /// Those that the trial has computed and their units are still at.
     awaited: Vec<Package>,
-    /// Those that were given up, and whose results nobody copies yet.
-    given_up: Vec<Package>,
+    /// Those that were given up, and whose results nobody copies yet, with what their launches were granted.
+    given_up: Vec<(Package, Grants)>,
     lost: Vec<Overtaken>,
 }
 
@@ -121,19 +121,19 @@ impl Overtaking {
     }
 
     /// Notes that a package was given up, and under which name the unit of the trial has it now.
-    pub(crate) fn given_up(&mut self, package: &Package, claimed: Package, took: Duration) {
+    pub(crate) fn given_up(&mut self, package: &Package, claimed: Package, grants: Grants, took: Duration) {
         self.lost.push(Overtaken { unit: package.unit(), items: package.items(), took });
-        self.given_up.push(claimed);
+        self.given_up.push((claimed, grants));
     }
 
-    /// Returns a package whose results are to be copied.
-    pub(crate) fn next_copy(&mut self) -> Option<Package> {
+    /// Returns a package whose results are to be copied, and where to.
+    pub(crate) fn next_copy(&mut self) -> Option<(Package, Grants)> {
         self.given_up.pop()
     }
 
-    /// Notes that nobody copies anything any more.
-    pub(crate) fn copy_nothing(&mut self) {
-        self.given_up.clear();
+    /// Notes that nobody copies anything any more. Returns what was to be copied.
+    pub(crate) fn copy_nothing(&mut self) -> Vec<(Package, Grants)> {
+        std::mem::take(&mut self.given_up)
     }
 
     /// What was given up in all.

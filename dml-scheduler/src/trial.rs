@@ -178,10 +178,10 @@ impl Trial {
         let claimed = self.commander.tried(unit, items.clone(), times);
         if let Ok((part, times)) = last {
             if let Some(package) = claimed {
-                self.take(package, &mut under_way, part, times);
+                self.take(package, None, &mut under_way, part, times);
             }
-            while let Some(package) = self.commander.overtaken() {
-                self.take(package, &mut under_way, part, times);
+            while let Some((package, granted)) = self.commander.overtaken() {
+                self.take(package, Some(granted), &mut under_way, part, times);
             }
         }
         if let Some([handed, begun, ended]) = times {
@@ -216,7 +216,7 @@ impl Trial {
             if !parts.is_empty()
                 && let Some(package) = self.commander.claim(under_way.unit, items)
             {
-                self.take(package, under_way, part, [begun, ended]);
+                self.take(package, None, under_way, part, [begun, ended]);
             }
         }
         last.ok_or_else(|| Interrupted.into())
@@ -239,12 +239,25 @@ impl Trial {
         }
     }
 
-    /// Takes a package that is claimed of a part of so many items to where it belongs. The times are those of the part.
-    fn take(&self, package: Package, under_way: &mut UnderWay, part: u64, [begun, ended]: [Duration; 2]) {
+    /// Takes a package that is claimed of a part of so many items to where it belongs; to what its own launch was granted, if that was left. The times are
+    /// those of the part.
+    fn take(
+        &self,
+        package: Package,
+        granted: Option<Grants>,
+        under_way: &mut UnderWay,
+        part: u64,
+        [begun, ended]: [Duration; 2],
+    ) {
         let UnderWay { device, handed, .. } = *under_way;
-        let copied = caught(|| self.copy(&package, device, &under_way.own));
+        // The device whose memory the results are in then.
+        let at = self.platform.host().filter(|_| granted.is_some()).unwrap_or(device);
+        let copied = caught(|| match granted {
+            Some(granted) => self.copy_in_place(&package, granted, device, &under_way.own),
+            None => self.copy(&package, device, &under_way.own),
+        });
         let computed = self.begun.elapsed();
-        let brought = copied.and_then(|away| caught(|| self.bring(device, &away)));
+        let brought = copied.and_then(|away| caught(|| self.bring(at, &away)));
         if brought.is_err() {
             self.platform.notice_losses();
         }
@@ -320,14 +333,9 @@ impl Trial {
         Ok(parts)
     }
 
-    /// Copies the part of the results that is a package to the kernel's buffers. Returns what is still to be brought home.
-    fn copy(
-        &self,
-        package: &Package,
-        device: DeviceId,
-        own: &Own,
-    ) -> Result<Vec<(RawBuffer, Range<u64>)>, KernelError> {
-        let copies = self.with_kernel(|kernel| {
+    /// What is to be copied of the results of a package.
+    fn copies(&self, package: &Package, own: &Own) -> Result<Vec<BufferCopy>, KernelError> {
+        self.with_kernel(|kernel| {
             let mut copies = Vec::new();
             for (index, from) in own {
                 let argument = &kernel.arguments()[*index];
@@ -336,7 +344,45 @@ impl Trial {
                 }
             }
             Ok(copies)
-        })?;
+        })
+    }
+
+    /// Copies the results of a package to what a launch on the host was granted that was left. Returns what is still to be brought home.
+    fn copy_in_place(
+        &self,
+        package: &Package,
+        mut granted: Grants,
+        device: DeviceId,
+        own: &Own,
+    ) -> Result<Vec<(RawBuffer, Range<u64>)>, KernelError> {
+        let copies = self.copies(package, own)?;
+        let mut reads = self.platform.acquire(device);
+        for BufferCopy { from, bytes, .. } in &copies {
+            reads = reads.read(&from.range(bytes.clone()));
+        }
+        // Nobody else has these.
+        let sources = reads.try_now()?;
+        for BufferCopy { from, to, bytes, .. } in &copies {
+            let (from, to) = (from.range(bytes.clone()), to.range(bytes.clone()));
+            sources.read_bytes_to(&from, &mut granted, &to)?;
+        }
+        sources.release()?;
+        if !self.commander.is_in_flight(package) {
+            // Its unit has retired, and somebody else computes it.
+            return Err(Interrupted.into());
+        }
+        granted.release()?;
+        Ok(copies.into_iter().map(|BufferCopy { to, bytes, .. }| (to, bytes)).collect())
+    }
+
+    /// Copies the part of the results that is a package to the kernel's buffers. Returns what is still to be brought home.
+    fn copy(
+        &self,
+        package: &Package,
+        device: DeviceId,
+        own: &Own,
+    ) -> Result<Vec<(RawBuffer, Range<u64>)>, KernelError> {
+        let copies = self.copies(package, own)?;
         if let Some(goal) = self.goal(device)
             && self.copy_home(package, (device, goal), &copies)?
         {

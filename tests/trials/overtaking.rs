@@ -9,6 +9,8 @@ use dml::scheduler::Reason;
 enum Then {
     /// It leaves its launch, which has written something.
     Leaves,
+    /// It leaves its launch, and says that it has written nothing.
+    NeverBegins,
     /// It is done all the same.
     Ends,
     Fails,
@@ -21,13 +23,18 @@ struct Host {
     then: Then,
     packages: Arc<AtomicU64>,
     withdrawn: Arc<AtomicU64>,
+    /// The slow package is under way.
+    began: Signal,
     cues: Cues,
 }
 
 impl Host {
     /// Waits until the launch is withdrawn. A launch that never is would hang.
     fn wait_for(&self, withdrawal: &Withdrawal) {
+        self.began.set();
         self.cues.launched.wait();
+        // Somebody else asks for what it writes.
+        std::thread::sleep(Duration::from_millis(2));
         self.cues.may_end.set();
         while !withdrawal.is_withdrawn() {
             std::thread::yield_now();
@@ -61,6 +68,7 @@ impl Launcher for Host {
                     write(&vec![0xab; values.len()])?;
                     return Err(LaunchError::failed(Withdrawn));
                 }
+                Then::NeverBegins => return Err(LaunchError::not_started(Withdrawn)),
                 Then::Ends => {}
                 Then::Fails => return Err(LaunchError::failed("the host failed")),
                 Then::Panics => panic!("a host that panics"),
@@ -73,16 +81,24 @@ impl Launcher for Host {
 
 /// A scene whose host is told of withdrawals, and how often it was.
 fn scene_of_launchers(does: Does, slow: u64, then: Then) -> (Scene, Arc<AtomicU64>) {
+    let (scene, withdrawn, _) = scene_with_signal(does, slow, then);
+    (scene, withdrawn)
+}
+
+/// The same, and the signal that the slow package is under way.
+fn scene_with_signal(does: Does, slow: u64, then: Then) -> (Scene, Arc<AtomicU64>, Signal) {
     let home = if does == Does::CopyFails { Home::Apart } else { Home::Reached };
     let mut scene =
         scene_on(platform(DeviceKind::Gpu, LinkSpeed::default(), None, home), does, |_, _| Ok(()));
     let (cues, platform) = (scene.cues.clone(), Platform::clone(&scene.platform));
     let (packages, withdrawn) = (Arc::default(), Arc::<AtomicU64>::default());
-    let host = Host { slow, then, packages, withdrawn: withdrawn.clone(), cues: cues.clone() };
+    let began = Signal::default();
+    let (of_host, began_too) = (cues.clone(), began.clone());
+    let host = Host { slow, then, packages, withdrawn: withdrawn.clone(), began: began_too, cues: of_host };
     let gpu = Gpu { platform, target: scene.target.raw().clone(), does, cues };
     let kernel = Kernel::new("copy", LOCAL).read(&scene.source).write(&scene.target);
     scene.kernel = kernel.launchers([(CPU, host)]).unwrap().launchers([(GPU, gpu)]).unwrap();
-    (scene, withdrawn)
+    (scene, withdrawn, began)
 }
 
 fn items_of(report: &Report, device: DeviceId) -> u64 {
@@ -140,6 +156,43 @@ fn a_failure_of_a_package_that_is_withdrawn_is_one() {
         let failed: Vec<_> = report.failures.iter().map(|failure| failure.device).collect();
         assert_eq!(failed, [CPU], "{then:?}: {report:?}");
         assert_eq!(scene.cues.others.load(Ordering::SeqCst), 1, "the GPU computes it");
+    }
+}
+
+/// Whoever looks before it begins says so.
+#[test]
+fn who_never_began_has_left_as_well() {
+    let (scene, withdrawn) = scene_of_launchers(Does::Well, 0, Then::NeverBegins);
+    let report = scene.run().unwrap();
+    scene.check(&report);
+    assert_eq!(withdrawn.load(Ordering::SeqCst), 1);
+    assert!(report.failures.is_empty(), "{report:?}");
+    assert_eq!(scene.cues.others.load(Ordering::SeqCst), 0, "nothing was computed again");
+}
+
+/// Others who use the buffer see the contents that it had, or its results: nothing of what a launch has written that was left, and no error.
+#[test]
+fn nobody_sees_what_was_written_in_vain() {
+    for slow in [0, 1] {
+        let (scene, withdrawn, began) = scene_with_signal(Does::Well, slow, Then::Leaves);
+        let range = scene.target.range(slow * LOCAL..(slow + 1) * LOCAL);
+        let platform = Platform::clone(&scene.platform);
+        let reads = std::thread::spawn(move || {
+            // This request waits for the end of the package.
+            began.wait();
+            let grants = platform.acquire(CPU).read(&range).wait()?;
+            let values = grants.read_bytes(&range).expect("granted").to_vec();
+            grants.release().expect("it was read");
+            Ok::<_, dml::core::AcquireError>(values)
+        });
+        let report = scene.run().unwrap();
+        scene.check(&report);
+        assert_eq!(withdrawn.load(Ordering::SeqCst), 1);
+        let read = reads.join().unwrap().expect("nothing has failed");
+        let grants = scene.platform.acquire(CPU).read(&scene.target).wait().unwrap();
+        let all = grants.read_bytes(&scene.target).unwrap();
+        let bytes = (slow * LOCAL * 4) as usize..((slow + 1) * LOCAL * 4) as usize;
+        assert_eq!(read, all[bytes]);
     }
 }
 

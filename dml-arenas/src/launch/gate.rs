@@ -77,8 +77,9 @@ impl Gate {
         let mut state = self.state.lock();
         if let Err(panic) = helped {
             // As above.
-            if let Some(other) = state.panic.replace(panic) {
-                std::mem::forget(other);
+            match state.panic {
+                None => state.panic = Some(panic),
+                Some(_) => std::mem::forget(panic),
             }
         }
         if self.inside.fetch_sub(1, Release) == 1 {

@@ -1,6 +1,5 @@
 //! Kernels on threads of this process.
 
-use super::team::Left;
 use super::{ComputeError, HostView, Team, Values};
 use bytemuck::Pod;
 use dml_core::sync::Arc;
@@ -10,7 +9,6 @@ use dml_core::{
 };
 use std::fmt;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use thiserror::Error;
 
 /// The part of one buffer that a package uses, as a kernel on the host sees it.
@@ -88,8 +86,8 @@ enum Runs {
 pub struct HostLauncher {
     runs: Runs,
     team: Team,
-    /// Whether the function goes on when its launch is withdrawn.
-    goes_on: bool,
+    /// Whether jobs are left out when the launch is withdrawn.
+    leaves: bool,
 }
 
 impl HostLauncher {
@@ -121,16 +119,16 @@ impl HostLauncher {
     }
 
     fn of(threads: u32, runs: Runs) -> Result<Self, HostError> {
-        Ok(Self { runs, team: Team::new(threads)?, goes_on: false })
+        Ok(Self { runs, team: Team::new(threads)?, leaves: false })
     }
 
-    /// Lets the function go on when its launch is [withdrawn](dml_core::Withdrawal): [`Team::for_each`] returns then, with jobs left out, instead of unwinding.
+    /// Lets [`Team::for_each`] leave jobs out once the launch is [withdrawn](dml_core::Withdrawal), because another device has computed the same.
     ///
-    /// That is sooner, because the first unwinding after a while takes some tens of microseconds. It is for functions that come to their end
-    /// whatever their jobs have done. What they return does not count.
+    /// It is for functions by [`by_team`](Self::by_team) that come to their end whatever their jobs have done, and that have no effect but on their
+    /// results. If jobs were left out, what they return does not count. Without this a function computes to its end.
     #[must_use]
-    pub fn going_on_when_withdrawn(mut self) -> Self {
-        self.goes_on = true;
+    pub fn leaving_when_withdrawn(mut self) -> Self {
+        self.leaves = true;
         self
     }
 }
@@ -197,17 +195,12 @@ impl Launcher for HostLauncher {
         let computed = match &self.runs {
             Runs::InPool(compute) => self.team.on_pool(|| compute(items, &mut parts, &values)),
             Runs::ByTeam(compute) => {
-                let team = self.team.withdrawn_by(launch.withdrawal, self.goes_on);
-                let computed = catch_unwind(AssertUnwindSafe(|| compute(items, &mut parts, &values, &team)));
-                let is_left = match &computed {
-                    // A function that did not let the unwinding pass has left out jobs all the same.
-                    Ok(_) => team.is_cut(),
-                    Err(panic) => panic.is::<Left>(),
-                };
-                if is_left {
+                let team = self.team.withdrawn_by(launch.withdrawal.filter(|_| self.leaves));
+                let computed = compute(items, &mut parts, &values, &team);
+                if team.is_cut() {
                     return Err(LaunchError::failed(Withdrawn));
                 }
-                computed.unwrap_or_else(|panic| resume_unwind(panic))
+                computed
             }
         };
         computed.map_err(LaunchError::Failed)?;
@@ -227,6 +220,8 @@ mod tests {
     use crate::Discover;
     use crate::fork::testing::{child_says, fork};
     use dml_core::{ItemShape, Withdrawal};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     /// Launches on two threads, with a withdrawal if there is one.
     fn launch(launcher: &HostLauncher, withdrawal: Option<&Withdrawal>) -> Result<(), LaunchError> {
@@ -243,63 +238,85 @@ mod tests {
         matches!(launched, Err(LaunchError::Failed(error)) if error.is::<Withdrawn>())
     }
 
-    /// A launcher whose jobs withdraw the launch if they are told to, and who says how it went on.
+    /// A launcher of many jobs, the first of which withdraws the launch, and how many of its jobs were done.
     fn that_withdraws(
-        then: impl Fn(std::thread::Result<()>) -> Result<(), ComputeError> + Send + Sync + 'static,
-    ) -> (HostLauncher, Withdrawal) {
-        let withdrawal = Withdrawal::new();
-        let withdraws = withdrawal.clone();
+        then: impl Fn() -> Result<(), ComputeError> + Send + Sync + 'static,
+    ) -> (HostLauncher, Withdrawal, Arc<AtomicUsize>) {
+        let (withdrawal, done) = (Withdrawal::new(), Arc::new(AtomicUsize::new(0)));
+        let (withdraws, counts) = (withdrawal.clone(), done.clone());
         let launcher = HostLauncher::by_team(2, move |_, _, _, team| {
-            then(catch_unwind(AssertUnwindSafe(|| team.for_each(0..100_000, |_| withdraws.withdraw()))))
+            team.for_each(0..JOBS, |_| {
+                withdraws.withdraw();
+                counts.fetch_add(1, SeqCst);
+            });
+            then()
         });
-        (launcher.unwrap(), withdrawal)
+        (launcher.unwrap(), withdrawal, done)
     }
 
-    #[test]
-    fn what_a_function_makes_of_a_withdrawal_does_not_count() {
-        type Then = fn(std::thread::Result<()>) -> Result<(), ComputeError>;
-        let lets_it_pass: Then = |ended| ended.map_err(|left| resume_unwind(left));
-        let swallows: Then = |ended| {
-            assert!(ended.is_err(), "it unwinds");
-            Ok(())
-        };
-        let fails: Then = |_| Err("not all are done".into());
-        for then in [lets_it_pass, swallows, fails] {
-            let (launcher, withdrawal) = that_withdraws(then);
-            assert!(is_withdrawn(launch(&launcher, Some(&withdrawal))));
-            // Nor has it any effect on others, whose withdrawal is another one, or who have none.
-            let (launcher, _) = that_withdraws(lets_it_pass);
-            launch(&launcher, None).unwrap();
-            launch(&launcher, Some(&Withdrawal::new())).unwrap();
-        }
-        let (launcher, withdrawal) = that_withdraws(|ended| ended.map_err(|_| "it was left".into()));
-        assert!(is_withdrawn(launch(&launcher.going_on_when_withdrawn(), Some(&withdrawal))));
-    }
+    const JOBS: usize = 100_000;
 
     #[test]
-    fn a_function_that_goes_on_comes_to_its_end() {
-        let ends = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-        let counts = ends.clone();
-        let (launcher, withdrawal) = that_withdraws(move |ended| {
-            ended.map_err(|_| "it was left")?;
-            counts.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-            Ok(())
-        });
-        let launcher = launcher.going_on_when_withdrawn();
+    fn a_function_leaves_its_jobs_if_it_is_made_for_it() {
+        let (launcher, withdrawal, done) = that_withdraws(|| Ok(()));
+        launch(&launcher, Some(&withdrawal)).unwrap();
+        assert_eq!(done.swap(0, SeqCst), JOBS, "by itself it does all");
+        let launcher = launcher.leaving_when_withdrawn();
         assert!(is_withdrawn(launch(&launcher, Some(&withdrawal))));
-        assert_eq!(ends.load(std::sync::atomic::Ordering::SeqCst), 1);
+        assert!(done.swap(0, SeqCst) < JOBS);
+        // That has no effect on others, whose withdrawal is another one, or who have none.
+        for withdrawal in [None, Some(&Withdrawal::new())] {
+            launch(&launcher, withdrawal).unwrap();
+            assert_eq!(done.swap(0, SeqCst), JOBS);
+        }
+    }
+
+    #[test]
+    fn what_a_function_says_that_was_left_does_not_count() {
+        let (launcher, withdrawal, _) = that_withdraws(|| Err("not all are done".into()));
+        assert!(is_withdrawn(launch(&launcher.leaving_when_withdrawn(), Some(&withdrawal))));
     }
 
     /// Its panic is its own, and so is its error once all jobs are done.
     #[test]
     fn a_failure_beside_a_withdrawal_is_heard() {
-        let (launcher, withdrawal) = that_withdraws(|_| panic!("a kernel that fails"));
+        let (launcher, withdrawal, _) = that_withdraws(|| panic!("a kernel that fails"));
+        let launcher = launcher.leaving_when_withdrawn();
         assert!(catch_unwind(AssertUnwindSafe(|| launch(&launcher, Some(&withdrawal)))).is_err());
         let launcher = HostLauncher::by_team(2, |_, _, _, _| Err("no room".into())).unwrap();
         withdrawal.withdraw();
-        assert!(!is_withdrawn(launch(&launcher, Some(&withdrawal))));
-        let launcher = HostLauncher::new(2, |_, _, _| Ok(())).unwrap();
+        assert!(!is_withdrawn(launch(&launcher.leaving_when_withdrawn(), Some(&withdrawal))));
+        let launcher = HostLauncher::new(2, |_, _, _| Ok(())).unwrap().leaving_when_withdrawn();
         launch(&launcher, Some(&withdrawal)).unwrap();
+    }
+
+    /// Destructors, locks and threads of a function meet a team whose launch is withdrawn.
+    #[test]
+    fn nothing_unwinds_when_a_launch_is_withdrawn() {
+        struct OnGo<'a>(&'a Team, &'a AtomicUsize);
+        impl Drop for OnGo<'_> {
+            fn drop(&mut self) {
+                self.0.for_each(0..10, |_| ());
+                self.1.fetch_add(1, SeqCst);
+            }
+        }
+        let (withdrawal, gone, lock) =
+            (Withdrawal::new(), Arc::new(AtomicUsize::new(0)), Arc::new(std::sync::Mutex::new(())));
+        let (withdraws, counts, locks) = (withdrawal.clone(), gone.clone(), lock.clone());
+        let launcher = HostLauncher::by_team(2, move |_, _, _, team| {
+            let _goes = OnGo(team, &counts);
+            let _locked = locks.lock().map_err(|poisoned| poisoned.to_string())?;
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| team.for_each(0..JOBS, |_| withdraws.withdraw()));
+                }
+            });
+            Ok(())
+        });
+        let launcher = launcher.unwrap().leaving_when_withdrawn();
+        assert!(is_withdrawn(launch(&launcher, Some(&withdrawal))));
+        assert_eq!(gone.load(SeqCst), 1);
+        assert!(lock.lock().is_ok(), "nothing has poisoned it");
     }
 
     #[test]

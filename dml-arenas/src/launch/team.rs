@@ -14,8 +14,8 @@
 //!    waited for.
 //! 4. Threads take several jobs at a time, a part of what is left, and single ones at the end. The iterator of the jobs is called under the
 //!    lock of these jobs alone.
-//! 5. When the launch is withdrawn, nobody takes further jobs. The thread that launches leaves the kernel by unwinding, unless that says otherwise: what comes
-//!    after the jobs may count on all of them.
+//! 5. When the launch of a function that is made for it is withdrawn, nobody begins a further job. Nothing unwinds: destructors, locks and scopes of the
+//!    function would meet what they are not made for.
 
 use super::gate::Gate;
 use super::host::HostError;
@@ -60,8 +60,6 @@ const ROOM: usize = 8;
 pub struct Team {
     crew: Arc<Crew>,
     withdrawal: Option<Withdrawal>,
-    /// Whether the kernel goes on when that happens.
-    goes_on: bool,
     /// Whether jobs were left out because the launch was withdrawn.
     is_cut: AtomicBool,
 }
@@ -100,13 +98,12 @@ impl Team {
         let (origin, pool) = (Origin::here(), ManuallyDrop::new(pool));
         let (is_led, job_nanos) = (AtomicBool::new(false), AtomicU64::new(0));
         let crew = Crew { threads, origin, pool, is_led, job_nanos };
-        Self { crew: Arc::new(crew), withdrawal: None, goes_on: false, is_cut: AtomicBool::new(false) }
+        Self { crew: Arc::new(crew), withdrawal: None, is_cut: AtomicBool::new(false) }
     }
 
-    /// The same threads, for a launch that can be withdrawn. Where a panic ends the process, it is never left.
-    pub(super) fn withdrawn_by(&self, withdrawal: Option<&Withdrawal>, goes_on: bool) -> Self {
-        let withdrawal = withdrawal.filter(|_| goes_on || cfg!(panic = "unwind")).cloned();
-        Self { crew: self.crew.clone(), withdrawal, goes_on, is_cut: AtomicBool::new(false) }
+    /// The same threads, for a launch that can be withdrawn.
+    pub(super) fn withdrawn_by(&self, withdrawal: Option<&Withdrawal>) -> Self {
+        Self { crew: self.crew.clone(), withdrawal: withdrawal.cloned(), is_cut: AtomicBool::new(false) }
     }
 
     /// Returns whether jobs were left out because the launch was withdrawn.
@@ -125,18 +122,17 @@ impl Team {
         self.withdrawal.as_ref().is_some_and(Withdrawal::is_withdrawn)
     }
 
-    /// The number of threads that compute side by side.
+    /// The number of threads that compute side by side. Beside a device that is tried out, [`for_each`](Self::for_each) uses fewer.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.crew.threads
     }
 
-    /// Does every job, and returns when all are done.
+    /// Does every job, and returns when all are done. Of a launcher that [leaves when it is withdrawn](super::HostLauncher::leaving_when_withdrawn)
+    /// it returns sooner then, with jobs left out.
     ///
     /// # Panics
-    /// With the panic of a job. Other jobs may be done or left out then. If nobody wants the results of the launch any more
-    /// ([`Launch::withdrawal`](dml_core::Launch)), it unwinds without a message, and jobs are left out. A kernel lets that pass; what it returns does not count.
-    /// Of a launcher that is [made for it](super::HostLauncher::going_on_when_withdrawn) it returns then.
+    /// With the panic of a job. Other jobs may be done or left out then.
     pub fn for_each<I>(&self, jobs: I, run: impl Fn(I::Item) + Sync)
     where
         I: ExactSizeIterator + Send,
@@ -175,13 +171,9 @@ impl Team {
             }
             None => self.on_pool(|| self.crew.share_out(threads, count, &share)),
         }
-        if self.is_cut() && self.goes_on {
-            return;
-        }
         if self.is_cut() {
-            // What is left of the jobs goes first: a destructor may panic.
-            drop(desk);
-            std::panic::resume_unwind(Box::new(Left));
+            // Those that are done say little of what jobs take.
+            return;
         }
         self.crew.job_nanos.store(desk.busy.into_inner() / count as u64, Relaxed);
     }
@@ -250,9 +242,6 @@ impl Drop for Leads<'_> {
         self.0.store(false, Relaxed);
     }
 }
-
-/// With what a kernel is left whose launch was withdrawn.
-pub(super) struct Left;
 
 /// Lets so many threads of the pool share the jobs. Two are woken here, and each of them wakes half of the others.
 fn wake(helpers: usize, gate: &Arc<Gate>, spawn: &dyn Fn(Box<dyn FnOnce() + Send>)) {
@@ -580,53 +569,44 @@ mod tests {
         assert!(done.into_inner());
     }
 
-    /// Withdraws a launch in one of its jobs. Returns how many were done, and how the jobs ended.
-    fn withdraw_in(team: &Team, goes_on: bool, jobs: u32, at: u32) -> (u64, thread::Result<()>, bool) {
+    /// Withdraws a launch in one of its jobs. Returns how many were done, and whether some were left out.
+    fn withdraw_in(team: &Team, jobs: u32, at: u32) -> (u64, bool) {
         let withdrawal = Withdrawal::new();
-        let team = team.withdrawn_by(Some(&withdrawal), goes_on);
+        let team = team.withdrawn_by(Some(&withdrawal));
         let done = AtomicU64::new(0);
-        let ended = catch_unwind(AssertUnwindSafe(|| {
-            team.for_each(0..jobs, |job| {
-                if job == at {
-                    withdrawal.withdraw();
-                }
-                done.fetch_add(1, Relaxed);
-            });
-        }));
-        (done.into_inner(), ended, team.is_cut())
+        team.for_each(0..jobs, |job| {
+            if job == at {
+                withdrawal.withdraw();
+            }
+            done.fetch_add(1, Relaxed);
+        });
+        (done.into_inner(), team.is_cut())
     }
 
     #[test]
     fn jobs_that_nobody_wants_are_left_out() {
         for team in [Team::new(1).unwrap(), Team::new(3).unwrap(), team_of_short_jobs(3)] {
-            for goes_on in [false, true] {
-                let nanos = team.crew.job_nanos.load(Relaxed);
-                let (done, ended, is_cut) = withdraw_in(&team, goes_on, 1_000_000, 100);
-                assert!((1..900_000).contains(&done) && is_cut, "{team:?} {done}");
-                assert_eq!(ended.as_ref().err().is_some_and(|left| left.is::<Left>()), !goes_on, "{team:?}");
-                assert_eq!(ended.is_ok(), goes_on);
-                assert_eq!(team.crew.job_nanos.load(Relaxed), nanos, "they do not say what jobs take");
-                // Of that launch alone.
-                assert!(!team.is_cut());
-                assert_eq!(withdraw_in(&team, goes_on, 10, 10).0, 10, "{team:?}: it is not withdrawn");
-                team.crew.job_nanos.store(nanos, Relaxed);
-            }
+            let nanos = team.crew.job_nanos.load(Relaxed);
+            let (done, is_cut) = withdraw_in(&team, 1_000_000, 100);
+            assert!((1..900_000).contains(&done) && is_cut, "{team:?} {done}");
+            assert_eq!(team.crew.job_nanos.load(Relaxed), nanos, "they do not say what jobs take");
+            // Of that launch alone.
+            assert!(!team.is_cut());
+            assert_eq!(withdraw_in(&team, 10, 10), (10, false), "{team:?}: it is not withdrawn");
         }
     }
 
     /// A thread has taken many jobs by then.
     #[test]
     fn it_is_looked_at_before_each_job() {
-        let (done, _, is_cut) = withdraw_in(&Team::new(1).unwrap(), true, 1000, 3);
-        assert!((done, is_cut) == (4, true));
+        assert_eq!(withdraw_in(&Team::new(1).unwrap(), 1000, 3), (4, true));
     }
 
-    /// Once all are done the kernel is left no more.
+    /// Once all are done nothing is left out.
     #[test]
     fn a_launch_that_is_withdrawn_in_its_last_job_is_done() {
         for threads in [1, 3] {
-            let (done, ended, is_cut) = withdraw_in(&Team::new(threads).unwrap(), false, 1, 0);
-            assert!((done, ended.is_ok(), is_cut) == (1, true, false));
+            assert_eq!(withdraw_in(&Team::new(threads).unwrap(), 1, 0), (1, false));
         }
     }
 
@@ -635,14 +615,14 @@ mod tests {
         let withdrawal = Withdrawal::new();
         withdrawal.withdraw();
         for team in [Team::new(1).unwrap(), Team::new(3).unwrap(), team_of_short_jobs(3)] {
-            let team = team.withdrawn_by(Some(&withdrawal), true);
+            let team = team.withdrawn_by(Some(&withdrawal));
             team.for_each(0..100, |_| panic!("a job"));
             assert!(team.is_cut());
             // Nor of the next jobs of its kernel.
             team.for_each(0..100, |_| panic!("a job"));
         }
         // Nor is anybody woken.
-        let team = team_of_short_jobs(3).withdrawn_by(Some(&withdrawal), true);
+        let team = team_of_short_jobs(3).withdrawn_by(Some(&withdrawal));
         let came = AtomicU64::new(0);
         team.for_each_init(0..10, || came.fetch_add(1, Relaxed), |_, _| ());
         assert_eq!(came.into_inner(), 1);
@@ -653,7 +633,7 @@ mod tests {
     fn a_panic_of_a_job_that_withdraws_is_heard() {
         for threads in [1, 3] {
             let withdrawal = Withdrawal::new();
-            let team = Team::new(threads).unwrap().withdrawn_by(Some(&withdrawal), false);
+            let team = Team::new(threads).unwrap().withdrawn_by(Some(&withdrawal));
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 team.for_each(0..1000, |job| {
                     if job == 10 {
@@ -662,7 +642,7 @@ mod tests {
                     }
                 });
             }));
-            assert!(ended.is_err_and(|panic| !panic.is::<Left>()));
+            assert!(ended.is_err());
         }
     }
 
@@ -671,8 +651,8 @@ mod tests {
         let withdrawal = Withdrawal::new();
         for (count, beside) in [(1, 1), (7, 7), (8, 7), (16, 14), (17, 15)] {
             let team = Team::new(count).unwrap();
-            assert_eq!(team.withdrawn_by(None, true).computing(), count as usize);
-            assert_eq!(team.withdrawn_by(Some(&withdrawal), true).computing(), beside);
+            assert_eq!(team.withdrawn_by(None).computing(), count as usize);
+            assert_eq!(team.withdrawn_by(Some(&withdrawal)).computing(), beside);
         }
     }
 

@@ -2,11 +2,14 @@
 
 use super::trial_tests::{GPU, HOST, Says, TIMES, splitter, trial_of};
 use super::*;
-use crate::commander::{Commander, Next};
+use crate::commander::{Commander, GivenUp, Next};
 use crate::running::Cancel;
 use crate::trial::{TrialEnd, Tried};
 use dml_core::sync::Arc;
-use dml_core::{DeviceId, Withdrawal};
+use dml_core::{
+    AllocError, Arena, ArenaDesc, ArenaKind, CopyIn, CopyOut, DeviceDesc, DeviceId, DeviceKind, Fence, Fill,
+    Grants, NewBlock, Platform, TransferError, Withdrawal,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -235,20 +238,67 @@ impl Overtakes {
 
 const TOOK: Duration = Duration::from_micros(7);
 
+/// A memory that nobody uses.
+#[derive(Debug)]
+struct Unused(ArenaDesc);
+
+impl Arena for Unused {
+    fn desc(&self) -> &ArenaDesc {
+        &self.0
+    }
+
+    fn alloc(&self, _: u64) -> Result<NewBlock, AllocError> {
+        unreachable!("no buffer is made")
+    }
+
+    fn copy_in(&self, _: CopyIn) -> Result<Fence, TransferError> {
+        unreachable!("nothing moves")
+    }
+
+    fn copy_out(&self, _: CopyOut) -> Result<Fence, TransferError> {
+        unreachable!("nothing moves")
+    }
+
+    fn fill(&self, _: Fill) -> Result<Fence, TransferError> {
+        unreachable!("nothing is filled")
+    }
+}
+
+/// What the launch of a package was granted.
+fn grants() -> Grants {
+    let mut builder = Platform::builder();
+    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    builder.add_arena(Arc::new(Unused(ArenaDesc::new("main", ArenaKind("test"), DeviceId(0)))));
+    let platform = builder.build().unwrap();
+    platform.acquire(DeviceId(0)).wait().unwrap()
+}
+
+impl Commander {
+    /// Gives up a package. Returns whether that is no failure.
+    fn gives_up(&self, package: &Package) -> bool {
+        !matches!(self.give_up(package, grants(), TOOK), GivenUp::Never(_))
+    }
+
+    /// The package that is to be copied.
+    fn copies(&self) -> Option<Package> {
+        self.overtaken().map(|(package, _)| package)
+    }
+}
+
 #[test]
 fn what_was_given_up_is_copied_from_the_trial() {
     let run = overtakes(100, 2);
     assert_eq!(run.withdrawn(), [true, true]);
     for package in &run.packages {
-        assert!(run.commander.give_up(package, TOOK));
+        assert!(run.commander.gives_up(package));
         assert!(!run.commander.is_in_flight(package));
-        assert!(!run.commander.give_up(package, TOOK), "it is given up once");
-        let copies = run.commander.overtaken().unwrap();
+        assert!(!run.commander.gives_up(package), "it is given up once");
+        let copies = run.commander.copies().unwrap();
         assert_eq!((copies.range(), copies.unit()), (package.range(), GPU));
         assert!(run.commander.is_in_flight(&copies));
         run.commander.bring_home(DeviceId(1), copied(&copies));
     }
-    assert_eq!(run.commander.overtaken(), None, "nobody waits for anything else");
+    assert_eq!(run.commander.copies(), None, "nobody waits for anything else");
     let lost = run.commander.lost();
     assert_eq!(
         lost.iter().map(|lost| (lost.unit, lost.items, lost.took)).collect::<Vec<_>>(),
@@ -266,8 +316,8 @@ fn a_package_of_all_items_is_copied_from_the_trial() {
     let (unit, items) = commander.try_out(Instant::now()).unwrap();
     let withdrawal = commander.withdrawal(&package).unwrap();
     assert_eq!(commander.tried(unit, items, TIMES), None, "somebody has all of them");
-    assert!(withdrawal.is_withdrawn() && commander.give_up(&package, TOOK));
-    assert_eq!(commander.overtaken().map(|copies| (copies.range(), copies.unit())), Some((0..10, GPU)));
+    assert!(withdrawal.is_withdrawn() && commander.gives_up(&package));
+    assert_eq!(commander.copies().map(|copies| (copies.range(), copies.unit())), Some((0..10, GPU)));
 }
 
 /// There is something else to do for whoever is at it, or nobody has what the trial has computed.
@@ -291,12 +341,12 @@ fn a_package_is_not_withdrawn_for_nothing() {
     drop(commander.complete(&first, Computed::new(&first, none, none, none, none)));
     commander.reopen(&first);
     commander.tried(unit, items, TIMES);
-    assert!(!withdrawal.is_withdrawn() && !commander.give_up(&last, TOOK));
+    assert!(!withdrawal.is_withdrawn() && !commander.gives_up(&last));
     // The unit of the trial has retired.
     let (commander, [_, _, last], unit, items, withdrawal) = under_way();
     drop(commander.retire(unit));
     commander.tried(unit, items, TIMES);
-    assert!(!withdrawal.is_withdrawn() && !commander.give_up(&last, TOOK));
+    assert!(!withdrawal.is_withdrawn() && !commander.gives_up(&last));
 }
 
 /// Nothing is awaited that somebody computes, and whose results a trial does not have.
@@ -308,7 +358,7 @@ fn only_what_a_trial_has_computed_as_well_is_withdrawn() {
     {
         let run = overtakes(most, packages);
         assert_eq!(run.withdrawn(), withdrawn, "{most} {packages}");
-        assert!(!run.commander.give_up(&run.packages[0], TOOK));
+        assert!(!run.commander.gives_up(&run.packages[0]));
     }
     // What begins when the trial is over, or none was wanted, or of a device on the same cores.
     let run = overtakes(80, 3);
@@ -331,8 +381,8 @@ fn a_trial_that_failed_has_computed_nothing() {
     let (unit, items) = commander.try_out(Instant::now()).unwrap();
     let withdrawal = commander.withdrawal(&package).unwrap();
     assert_eq!(commander.tried(unit, items, None), None);
-    assert!(!withdrawal.is_withdrawn() && !commander.give_up(&package, TOOK));
-    assert_eq!(commander.overtaken(), None);
+    assert!(!withdrawal.is_withdrawn() && !commander.gives_up(&package));
+    assert_eq!(commander.copies(), None);
 }
 
 /// Its unit, or the trial's, has retired; or nobody conducts the trial any more.
@@ -344,20 +394,20 @@ fn what_was_given_up_and_nobody_copies_is_computed_again() {
     for way in ways {
         let run = overtakes(100, 1);
         way(&run);
-        assert!(run.commander.give_up(&run.packages[0], TOOK), "it is no failure");
+        assert!(run.commander.gives_up(&run.packages[0]), "it is no failure");
         let again = package_of(&run.commander);
         assert_eq!(again.range(), run.packages[0].range());
-        assert!(run.commander.lost().is_empty() && run.commander.overtaken().is_none());
+        assert!(run.commander.lost().is_empty() && run.commander.copies().is_none());
         assert!(run.commander.withdrawal(&again).is_none(), "nor is it withdrawn again");
     }
     let run = overtakes(100, 1);
     drop(run.commander.retire(HOST));
-    assert_eq!(run.commander.overtaken(), None, "nobody awaits it");
+    assert_eq!(run.commander.copies(), None, "nobody awaits it");
     // And after it was given up, before it is copied.
     let run = overtakes(100, 1);
-    assert!(run.commander.give_up(&run.packages[0], TOOK));
+    assert!(run.commander.gives_up(&run.packages[0]));
     run.commander.give_trial_up();
-    assert_eq!(run.commander.overtaken(), None);
+    assert_eq!(run.commander.copies(), None);
     assert_eq!(package_of(&run.commander).range(), run.packages[0].range());
 }
 
@@ -375,7 +425,7 @@ fn whoever_waits_for_what_others_compute_hears_of_its_end() {
         &|run| drop(run.commander.retire(HOST)),
         &|run| assert!(run.commander.settle_trial().is_some()),
         &|run| {
-            assert!(run.commander.give_up(&run.packages[0], TOOK));
+            assert!(run.commander.gives_up(&run.packages[0]));
         },
     ];
     for (index, end) in ends.into_iter().enumerate() {
@@ -386,7 +436,7 @@ fn whoever_waits_for_what_others_compute_hears_of_its_end() {
                 run.withdrawals.clear();
             }
             std::thread::scope(|scope| {
-                let waits = scope.spawn(|| run.commander.overtaken());
+                let waits = scope.spawn(|| run.commander.copies());
                 std::thread::sleep(Duration::from_millis(5));
                 let has_waited = !waits.is_finished();
                 end(&run);
@@ -406,5 +456,5 @@ fn a_cancelled_run_withdraws_nothing() {
     let withdrawal = commander.withdrawal(&package).unwrap();
     cancel.cancel();
     assert_eq!(commander.tried(unit, items, TIMES), None);
-    assert!(!withdrawal.is_withdrawn() && commander.overtaken().is_none());
+    assert!(!withdrawal.is_withdrawn() && commander.copies().is_none());
 }

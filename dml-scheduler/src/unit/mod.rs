@@ -25,7 +25,7 @@ mod tests;
 pub(crate) use pipeline::{DEPTH, PUBLISHED_DEPTH};
 
 use crate::commander::Commander;
-use crate::guard::{Quiet, guarded};
+use crate::guard::{Quiet, guarded, quietly};
 use crate::hooks::Hooks;
 use crate::kernel::{Kernel, KernelError, NotStarted};
 use crate::package::{Package, UnitId};
@@ -35,7 +35,8 @@ use crate::running::Interrupted;
 use crate::trial::{TrialEnd, Tried};
 use dml_core::spans::Span;
 use dml_core::{
-    AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform, RawBuffer, Withdrawal, span,
+    AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform, RawBuffer, Withdrawal,
+    Withdrawn, span,
 };
 use std::cell::Cell;
 use std::error::Error;
@@ -87,6 +88,8 @@ enum Launched {
     Done(Grants),
     /// The device computes it, or will.
     Running(InFlight),
+    /// It was left, because it was withdrawn.
+    Left(Grants),
 }
 
 /// A package that is on its way through a unit, with the times of its turns from the start of the run.
@@ -192,12 +195,23 @@ impl Unit<'_> {
                 Ok(fence) if fence.is_done() => Ok(Launched::Done(grants)),
                 // This thread goes on to other packages. Until it waits for this one, nobody counts as the holder.
                 Ok(fence) => Ok(Launched::Running(grants.hand_over().in_flight(fence))),
+                Err(error) if withdrawal.is_some_and(Withdrawal::is_withdrawn) && is_left(&*error) => {
+                    quietly(error);
+                    // Whoever copies the results becomes the holder.
+                    Ok(Launched::Left(grants.hand_over()))
+                }
                 Err(error) => {
                     self.end_failed_launch(grants, &*error);
                     Err(error)
                 }
             }
         })
+    }
+
+    /// Says how a launch is withdrawn, if it can be. What was granted on other devices nobody could copy results to.
+    fn withdrawal(&self, package: &Package) -> Option<Withdrawal> {
+        let is_host = self.platform.host() == Some(self.device);
+        is_host.then(|| self.commander.withdrawal(package)).flatten()
     }
 
     /// Ends the grants of a launch that failed.
@@ -219,6 +233,10 @@ impl Unit<'_> {
             let grants = match launched {
                 Launched::Done(grants) => grants,
                 Launched::Running(flight) => flight.wait()?,
+                Launched::Left(grants) => {
+                    drop(grants);
+                    return Err(Withdrawn.into());
+                }
             };
             Ok(grants.release()?)
         })
@@ -401,4 +419,10 @@ pub(crate) fn bring<'a>(
 /// Runs code of the kernel, or of an arena, and turns a panic into an error.
 pub(crate) fn caught<R>(run: impl FnOnce() -> Result<R, KernelError>) -> Result<R, KernelError> {
     guarded(run).unwrap_or_else(|message| Err(format!("the kernel panicked: {message}").into()))
+}
+
+/// Whether a launch says that it was left because it was withdrawn, before it began or later.
+fn is_left(error: &(dyn Error + Send + Sync + 'static)) -> bool {
+    let not_started = error.downcast_ref::<NotStarted>().is_some_and(|error| error.cause().is::<Withdrawn>());
+    not_started || error.is::<Withdrawn>()
 }

@@ -13,8 +13,8 @@
 
 use super::desk::Desk;
 use super::{Journey, Launched, Start, Trouble, Unit, UnitRun};
-use crate::commander::Next;
-use crate::guard::{Quiet, quietly};
+use crate::commander::{GivenUp, Next};
+use crate::guard::Quiet;
 use crate::kernel::KernelError;
 use crate::package::Package;
 use crate::report::UnitFailure;
@@ -128,7 +128,7 @@ impl Pipeline<'_, '_, '_> {
         let handed = self.unit.now();
         let span = self.unit.package_span(&package);
         let mut journey = Journey { package, handed, begun: handed, computed: handed, span: Span::none() };
-        let withdrawal = self.unit.commander.withdrawal(&journey.package);
+        let withdrawal = self.unit.withdrawal(&journey.package);
         let launched = span.within(|| {
             let grants = self.acquire(&journey.package)?;
             journey.begun = self.unit.now();
@@ -141,14 +141,21 @@ impl Pipeline<'_, '_, '_> {
                 self.finish_all();
                 self.finish(journey, Launched::Done(grants));
             }
+            Ok(Launched::Left(grants)) => self.leave(journey, grants),
             Ok(running) => self.flights.push_back((journey, running)),
-            Err(error) => {
-                let took = self.unit.now().saturating_sub(journey.begun);
-                // Another device has its results.
-                if error.is::<Withdrawn>() && self.unit.commander.give_up(&journey.package, took) {
-                    return quietly(error);
-                }
-                self.trouble(journey, error);
+            Err(error) => self.trouble(journey, error),
+        }
+    }
+
+    /// Gives up a package whose launch was left, because another device has its results.
+    fn leave(&mut self, journey: Journey, grants: Grants) {
+        let took = self.unit.now().saturating_sub(journey.begun);
+        match self.unit.commander.give_up(&journey.package, grants, took) {
+            GivenUp::ToTrial => {}
+            GivenUp::ToOthers(grants) => self.unit.end_failed_launch(grants, &Withdrawn),
+            GivenUp::Never(grants) => {
+                self.unit.end_failed_launch(grants, &Withdrawn);
+                self.trouble(journey, Withdrawn.into());
             }
         }
     }

@@ -34,7 +34,7 @@ fn add_one<R: Recipe>(kernel: Kernel, platform: &Platform, device: DeviceId) -> 
         let launcher =
             launcher.map_err(|error| PrepareError::Threads { threads: error.threads, cause: error.cause })?;
         // None of the functions does anything but jobs that others do not need.
-        let launcher = launcher.going_on_when_withdrawn();
+        let launcher = launcher.leaving_when_withdrawn();
         return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
     }
     #[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
