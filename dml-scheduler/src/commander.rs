@@ -12,7 +12,7 @@ use crate::overtaking::{Overtaken, Overtaking};
 use crate::package::{Package, UnitId};
 use crate::policy::{Assignment, Computed, NotYet, Splitter};
 use crate::running::{Cancel, Within};
-use crate::trial::{TrialEnd, Tried};
+use crate::trial::{Results, TrialEnd, Tried};
 use dml_core::sync::{Arc, Condvar, Mutex, MutexGuard};
 use dml_core::{Acquire, DeviceId, Grants, Withdrawal};
 use std::ops::Range;
@@ -64,15 +64,15 @@ struct State {
     overtaking: Overtaking,
 }
 
-/// What has become of a package whose launch was left.
+/// What becomes of a package whose launch was left.
 #[derive(Debug)]
 pub(crate) enum GivenUp {
-    /// The trial's results are copied.
-    ToTrial,
-    /// Somebody computes it again. What its launch was granted is to end.
-    ToOthers(Grants),
+    /// The trial's unit has it, under this name. Whoever has left it copies the results, and [brings them home](Commander::bring_home).
+    ToTrial(Package, Arc<Results>),
+    /// Somebody computes it again.
+    ToOthers,
     /// It was never withdrawn.
-    Never(Grants),
+    Never,
 }
 
 /// How far the run's trial is.
@@ -280,25 +280,26 @@ impl Commander {
         withdrawal
     }
 
-    /// Gives up a package whose launch was left, if a trial has computed it: its results are taken from there, to what the launch was granted.
-    pub(crate) fn give_up(&self, package: &Package, grants: Grants, took: Duration) -> GivenUp {
+    /// Gives up a package whose launch was left, if a trial has computed it.
+    pub(crate) fn give_up(&self, package: &Package, took: Duration) -> GivenUp {
         let mut state = self.state.lock();
         if !state.overtaking.awaits(package) {
-            return GivenUp::Never(grants);
+            return GivenUp::Never;
         }
         let is_conducted = matches!(state.trial, TrialState::Claimed(_));
         let by = state.overtaking.unit().filter(|unit| is_conducted && state.splitter.is_active(*unit));
-        let given_up = match by.map(|by| state.splitter.hand_over(package, by)) {
-            Some(Ok(claimed)) => {
-                state.overtaking.given_up(package, claimed.clone(), grants, took);
-                state.claims.push(claimed);
-                GivenUp::ToTrial
+        let given_up = match by.zip(state.overtaking.results()) {
+            // Its unit may have retired, and others have it.
+            Some((by, results)) => {
+                state.splitter.hand_over(package, by).map_or(GivenUp::ToOthers, |claimed| {
+                    state.overtaking.given_up(package, claimed.clone(), took);
+                    state.claims.push(claimed.clone());
+                    GivenUp::ToTrial(claimed, results)
+                })
             }
-            // Its unit has retired, and others have it.
-            Some(Err(_)) => GivenUp::ToOthers(grants),
             None => {
                 _ = state.splitter.give_back(package);
-                GivenUp::ToOthers(grants)
+                GivenUp::ToOthers
             }
         };
         state.overtaking.forget(package);
@@ -308,20 +309,24 @@ impl Commander {
         given_up
     }
 
-    /// Returns a package that was given up because the trial has computed it, and what its launch was granted. It is to be copied there, and [brought home](Self::bring_home). Waits until
-    /// those are done that the trial has computed as well, and withdraws those that are late; `None` when there are no more.
-    pub(crate) fn overtaken(&self) -> Option<(Package, Grants)> {
+    /// Says what the run's trial has computed, before it is [over](Self::tried).
+    pub(crate) fn offer(&self, results: Arc<Results>) {
+        self.state.lock().overtaking.offer(results);
+    }
+
+    /// Waits until the packages are done that the trial has computed as well, and withdraws those that are late. From then on nobody uses its results. Returns
+    /// whether somebody has.
+    pub(crate) fn await_overtaken(&self) -> bool {
         let mut state = self.state.lock();
-        loop {
-            if let Some(next) = state.overtaking.next_copy() {
-                return Some(next);
-            }
-            if !state.overtaking.awaits_any() {
-                return None;
-            }
+        while state.overtaking.awaits_any() || state.overtaking.are_copied() {
             let is_one_in_time = state.overtaking.withdraw_late(Instant::now());
             state = if is_one_in_time { self.spin(state) } else { self.wait(state) };
         }
+        let (results, is_used) = (state.overtaking.end(), !state.overtaking.lost().is_empty());
+        drop(state);
+        // That frees memory, unless the trial does.
+        drop(results);
+        is_used
     }
 
     /// What units gave up because a trial had computed it.
@@ -495,6 +500,7 @@ impl Commander {
     pub(crate) fn bring_home(&self, device: DeviceId, tried: Tried) {
         let mut state = self.state.lock();
         state.claims.retain(|package| *package != tried.package);
+        state.overtaking.copied(&tried.package);
         let end = state.ended.get_or_insert_with(|| Box::new(TrialEnd { device, packages: Vec::new() }));
         end.packages.push(tried);
         state.end_claims();
@@ -509,14 +515,14 @@ impl Commander {
             // Its unit may have retired.
             _ = state.splitter.give_back(&package);
         }
-        let unused = state.overtaking.copy_nothing();
+        let unused = state.overtaking.end();
         if matches!(state.trial, TrialState::Claimed(_)) {
             state.trial = TrialState::None;
         }
         state.forget_trial();
         drop(state);
         self.changed.notify_all();
-        // That calls arenas.
+        // That frees memory.
         drop(unused);
     }
 

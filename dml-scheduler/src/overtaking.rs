@@ -5,11 +5,13 @@
 //!   trial       ▏the rest, and that package ▏           ▏copies both
 //!                                           └─ is it late by now?
 //! ```
-//! Whoever is done first has computed it. What a launch was granted that was left goes to whoever copies: nobody else sees what it has written. What a package still takes is guessed by the last one that began beside the trial; to leave it, and to
+//! Whoever is done first has computed it. Whoever leaves a package copies the trial's results to what its launch was granted: nobody else sees what that has written. What a package still takes is guessed by the last one that began beside the trial; to leave it, and to
 //! copy the trial's results, takes some time as well.
 
 use crate::package::{Package, UnitId};
-use dml_core::{Grants, Withdrawal};
+use crate::trial::Results;
+use dml_core::Withdrawal;
+use dml_core::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What it takes to leave a package and to copy the trial's results. A package is withdrawn if it takes so much longer than the trial, or than it was
@@ -27,8 +29,10 @@ pub(crate) struct Overtaking {
     tried: Option<(UnitId, Instant)>,
     /// Those that the trial has computed and their units are still at.
     awaited: Vec<Package>,
-    /// Those that were given up, and whose results nobody copies yet, with what their launches were granted.
-    given_up: Vec<(Package, Grants)>,
+    /// What it has computed, as long as somebody may copy it.
+    results: Option<Arc<Results>>,
+    /// Those that were given up, and whose results are copied.
+    given_up: Vec<Package>,
     lost: Vec<Overtaken>,
 }
 
@@ -120,20 +124,36 @@ impl Overtaking {
         self.awaited.retain(is_one);
     }
 
+    /// Notes what the trial has computed.
+    pub(crate) fn offer(&mut self, results: Arc<Results>) {
+        self.results = Some(results);
+    }
+
+    /// What the trial has computed, as long as somebody may copy it.
+    pub(crate) fn results(&self) -> Option<Arc<Results>> {
+        self.results.clone()
+    }
+
+    /// Notes that nobody copies anything any more. Returns what could have been copied.
+    pub(crate) fn end(&mut self) -> Option<Arc<Results>> {
+        self.given_up.clear();
+        self.results.take()
+    }
+
     /// Notes that a package was given up, and under which name the unit of the trial has it now.
-    pub(crate) fn given_up(&mut self, package: &Package, claimed: Package, grants: Grants, took: Duration) {
+    pub(crate) fn given_up(&mut self, package: &Package, claimed: Package, took: Duration) {
         self.lost.push(Overtaken { unit: package.unit(), items: package.items(), took });
-        self.given_up.push((claimed, grants));
+        self.given_up.push(claimed);
     }
 
-    /// Returns a package whose results are to be copied, and where to.
-    pub(crate) fn next_copy(&mut self) -> Option<(Package, Grants)> {
-        self.given_up.pop()
+    /// Notes that the results of a package are copied, or could not be.
+    pub(crate) fn copied(&mut self, claimed: &Package) {
+        self.given_up.retain(|other| other != claimed);
     }
 
-    /// Notes that nobody copies anything any more. Returns what was to be copied.
-    pub(crate) fn copy_nothing(&mut self) -> Vec<(Package, Grants)> {
-        std::mem::take(&mut self.given_up)
+    /// Returns whether somebody copies results.
+    pub(crate) fn are_copied(&self) -> bool {
+        !self.given_up.is_empty()
     }
 
     /// What was given up in all.

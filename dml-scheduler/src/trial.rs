@@ -132,6 +132,33 @@ pub(crate) struct Tried {
 /// The trial's own buffers for results: each with the place of the kernel's buffer among its arguments.
 type Own = Vec<(usize, RawBuffer)>;
 
+/// The results of a trial that has ended.
+#[derive(Debug)]
+pub(crate) struct Results {
+    pub(crate) device: DeviceId,
+    pub(crate) own: Arc<Own>,
+    pub(crate) handed: Duration,
+    /// The items of its last part, when the device could begin with that, and when it had computed it.
+    pub(crate) part: u64,
+    pub(crate) times: [Duration; 2],
+}
+
+impl Results {
+    /// What is told of a package whose results are where they belong, or could not be copied, by the pace of the last part.
+    pub(crate) fn tried(
+        &self,
+        package: Package,
+        is_computed: bool,
+        computed: Duration,
+        end: Duration,
+    ) -> Tried {
+        let [begun, ended] = self.times;
+        let took = ended.saturating_sub(begun).mul_f64(package.items() as f64 / self.part as f64);
+        let begun = ended.saturating_sub(took);
+        Tried { package, is_computed, handed: self.handed, begun, computed, end }
+    }
+}
+
 /// A trial that was launched.
 struct UnderWay {
     unit: UnitId,
@@ -139,7 +166,7 @@ struct UnderWay {
     /// Those of all parts.
     items: Range<u64>,
     handed: Duration,
-    own: Own,
+    own: Arc<Own>,
     /// Whether results of it are where they belong.
     is_taken: bool,
 }
@@ -162,9 +189,9 @@ impl Trial {
         // Asked before it begins: trials of several runs may wait for the same compiler.
         let is_first = self.knowledge.is_first_trial(about, called, self.is_rival);
         let handed = self.begun.elapsed();
-        let mut under_way = UnderWay { unit, device, items, handed, own: Own::new(), is_taken: false };
+        let mut under_way = UnderWay { unit, device, items, handed, own: Arc::default(), is_taken: false };
         let parts = caught(|| {
-            under_way.own = self.make_own()?;
+            under_way.own = Arc::new(self.make_own()?);
             self.launch(&under_way.items, unit, device, &under_way.own)
         });
         let begun = parts.as_ref().map_or(handed, |parts| parts.first().map_or(handed, |part| part.begun));
@@ -175,14 +202,16 @@ impl Trial {
         }
         let times = last.as_ref().ok().map(|(_, [_, ended])| [handed, begun, *ended]);
         let items = under_way.items.clone();
+        if let Ok((part, times)) = last {
+            let own = under_way.own.clone();
+            self.commander.offer(Arc::new(Results { device, own, handed, part, times }));
+        }
         let claimed = self.commander.tried(unit, items.clone(), times);
         if let Ok((part, times)) = last {
             if let Some(package) = claimed {
-                self.take(package, None, &mut under_way, part, times);
+                self.take(package, &mut under_way, part, times);
             }
-            while let Some((package, granted)) = self.commander.overtaken() {
-                self.take(package, Some(granted), &mut under_way, part, times);
-            }
+            under_way.is_taken |= self.commander.await_overtaken();
         }
         if let Some([handed, begun, ended]) = times {
             // Also if nobody takes it: a device that was not much slower than the host has its part in a later run.
@@ -216,7 +245,7 @@ impl Trial {
             if !parts.is_empty()
                 && let Some(package) = self.commander.claim(under_way.unit, items)
             {
-                self.take(package, None, under_way, part, [begun, ended]);
+                self.take(package, under_way, part, [begun, ended]);
             }
         }
         last.ok_or_else(|| Interrupted.into())
@@ -239,32 +268,18 @@ impl Trial {
         }
     }
 
-    /// Takes a package that is claimed of a part of so many items to where it belongs; to what its own launch was granted, if that was left. The times are
-    /// those of the part.
-    fn take(
-        &self,
-        package: Package,
-        granted: Option<Grants>,
-        under_way: &mut UnderWay,
-        part: u64,
-        [begun, ended]: [Duration; 2],
-    ) {
+    /// Takes a package that is claimed of a part of so many items to where it belongs. The times are those of the part.
+    fn take(&self, package: Package, under_way: &mut UnderWay, part: u64, times: [Duration; 2]) {
         let UnderWay { device, handed, .. } = *under_way;
-        // The device whose memory the results are in then.
-        let at = self.platform.host().filter(|_| granted.is_some()).unwrap_or(device);
-        let copied = caught(|| match granted {
-            Some(granted) => self.copy_in_place(&package, granted, device, &under_way.own),
-            None => self.copy(&package, device, &under_way.own),
-        });
+        let copied = caught(|| self.copy(&package, device, &under_way.own));
         let computed = self.begun.elapsed();
-        let brought = copied.and_then(|away| caught(|| self.bring(at, &away)));
+        let brought = copied.and_then(|away| caught(|| self.bring(device, &away)));
         if brought.is_err() {
             self.platform.notice_losses();
         }
         under_way.is_taken |= brought.is_ok();
-        let took = ended.saturating_sub(begun).mul_f64(package.items() as f64 / part as f64);
-        let (begun, end) = (ended.saturating_sub(took), self.begun.elapsed());
-        let tried = Tried { package, is_computed: brought.is_ok(), handed, begun, computed, end };
+        let results = Results { device, own: under_way.own.clone(), handed, part, times };
+        let tried = results.tried(package, brought.is_ok(), computed, self.begun.elapsed());
         self.commander.bring_home(device, tried);
     }
 
@@ -333,9 +348,14 @@ impl Trial {
         Ok(parts)
     }
 
-    /// What is to be copied of the results of a package.
-    fn copies(&self, package: &Package, own: &Own) -> Result<Vec<BufferCopy>, KernelError> {
-        self.with_kernel(|kernel| {
+    /// Copies the part of the results that is a package to the kernel's buffers. Returns what is still to be brought home.
+    fn copy(
+        &self,
+        package: &Package,
+        device: DeviceId,
+        own: &Own,
+    ) -> Result<Vec<(RawBuffer, Range<u64>)>, KernelError> {
+        let copies = self.with_kernel(|kernel| {
             let mut copies = Vec::new();
             for (index, from) in own {
                 let argument = &kernel.arguments()[*index];
@@ -344,45 +364,7 @@ impl Trial {
                 }
             }
             Ok(copies)
-        })
-    }
-
-    /// Copies the results of a package to what a launch on the host was granted that was left. Returns what is still to be brought home.
-    fn copy_in_place(
-        &self,
-        package: &Package,
-        mut granted: Grants,
-        device: DeviceId,
-        own: &Own,
-    ) -> Result<Vec<(RawBuffer, Range<u64>)>, KernelError> {
-        let copies = self.copies(package, own)?;
-        let mut reads = self.platform.acquire(device);
-        for BufferCopy { from, bytes, .. } in &copies {
-            reads = reads.read(&from.range(bytes.clone()));
-        }
-        // Nobody else has these.
-        let sources = reads.try_now()?;
-        for BufferCopy { from, to, bytes, .. } in &copies {
-            let (from, to) = (from.range(bytes.clone()), to.range(bytes.clone()));
-            sources.read_bytes_to(&from, &mut granted, &to)?;
-        }
-        sources.release()?;
-        if !self.commander.is_in_flight(package) {
-            // Its unit has retired, and somebody else computes it.
-            return Err(Interrupted.into());
-        }
-        granted.release()?;
-        Ok(copies.into_iter().map(|BufferCopy { to, bytes, .. }| (to, bytes)).collect())
-    }
-
-    /// Copies the part of the results that is a package to the kernel's buffers. Returns what is still to be brought home.
-    fn copy(
-        &self,
-        package: &Package,
-        device: DeviceId,
-        own: &Own,
-    ) -> Result<Vec<(RawBuffer, Range<u64>)>, KernelError> {
-        let copies = self.copies(package, own)?;
+        })?;
         if let Some(goal) = self.goal(device)
             && self.copy_home(package, (device, goal), &copies)?
         {

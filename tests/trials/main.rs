@@ -103,6 +103,8 @@ enum Does {
     FurtherPartsFail,
     /// Well in a trial, and not at all by itself.
     FailsAlone,
+    /// Well, and others hear what a trial computes to.
+    Lends,
 }
 
 /// Computes `x ^ 0x55` on the GPU's memory.
@@ -141,6 +143,9 @@ impl Launcher for Gpu {
             return Ok(Fence::done(0));
         }
         let before = self.cues.trials.fetch_add(1, Ordering::SeqCst);
+        if self.does == Does::Lends {
+            *self.cues.own.lock() = Some(target.clone());
+        }
         self.cues.launched.set();
         match self.does {
             Does::NotStarted => return Err(LaunchError::not_started("it does not want to")),
@@ -200,6 +205,10 @@ struct Cues {
     trials: Arc<AtomicU64>,
     /// Packages that the GPU computed by itself.
     others: Arc<AtomicU64>,
+    /// What the last trial computes to, if it says so.
+    own: Arc<Mutex<Option<RawBuffer>>>,
+    /// Who uses that as well.
+    taken: Arc<Mutex<Option<Grants>>>,
     /// Held by the kernel's variants.
     kept: Arc<()>,
 }

@@ -11,6 +11,8 @@ enum Then {
     Leaves,
     /// It leaves its launch, and says that it has written nothing.
     NeverBegins,
+    /// It leaves its launch when somebody has taken the trial's results.
+    LeavesInVain,
     /// It is done all the same.
     Ends,
     Fails,
@@ -25,6 +27,7 @@ struct Host {
     withdrawn: Arc<AtomicU64>,
     /// The slow package is under way.
     began: Signal,
+    platform: Platform,
     cues: Cues,
 }
 
@@ -68,6 +71,13 @@ impl Launcher for Host {
                     write(&vec![0xab; values.len()])?;
                     return Err(LaunchError::failed(Withdrawn));
                 }
+                Then::LeavesInVain => {
+                    write(&vec![0xab; values.len()])?;
+                    let own = self.cues.own.lock().clone().expect("there was a trial");
+                    let takes = self.platform.acquire(CPU).write(&own).wait().expect("nobody has it");
+                    *self.cues.taken.lock() = Some(takes.hand_over());
+                    return Err(LaunchError::failed(Withdrawn));
+                }
                 Then::NeverBegins => return Err(LaunchError::not_started(Withdrawn)),
                 Then::Ends => {}
                 Then::Fails => return Err(LaunchError::failed("the host failed")),
@@ -94,7 +104,15 @@ fn scene_with_signal(does: Does, slow: u64, then: Then) -> (Scene, Arc<AtomicU64
     let (packages, withdrawn) = (Arc::default(), Arc::<AtomicU64>::default());
     let began = Signal::default();
     let (of_host, began_too) = (cues.clone(), began.clone());
-    let host = Host { slow, then, packages, withdrawn: withdrawn.clone(), began: began_too, cues: of_host };
+    let host = Host {
+        slow,
+        then,
+        packages,
+        withdrawn: withdrawn.clone(),
+        began: began_too,
+        platform: Platform::clone(&platform),
+        cues: of_host,
+    };
     let gpu = Gpu { platform, target: scene.target.raw().clone(), does, cues };
     let kernel = Kernel::new("copy", LOCAL).read(&scene.source).write(&scene.target);
     scene.kernel = kernel.launchers([(CPU, host)]).unwrap().launchers([(GPU, gpu)]).unwrap();
@@ -196,15 +214,48 @@ fn nobody_sees_what_was_written_in_vain() {
     }
 }
 
-/// The results cannot be copied, so somebody computes them: the host, whose next launch is not withdrawn.
+/// Who waits for all of the results waits for the package, and the trial's other results wait for whoever that is.
+#[test]
+fn whoever_waits_for_all_results_holds_nobody_up() {
+    let (scene, withdrawn, began) = scene_with_signal(Does::Well, 0, Then::Leaves);
+    let (platform, target) = (Platform::clone(&scene.platform), scene.target.clone());
+    let mut filled = platform.acquire(CPU).write(&target).wait().unwrap();
+    filled.write_bytes(&target, &vec![7; ITEMS as usize * 4]).unwrap();
+    filled.release().unwrap();
+    let reads = std::thread::spawn(move || {
+        began.wait();
+        platform.acquire(CPU).read(&target).wait().map(|grants| grants.release().expect("it was read"))
+    });
+    let report = scene.run().unwrap();
+    scene.check(&report);
+    reads.join().unwrap().expect("nothing has failed");
+    assert_eq!(withdrawn.load(Ordering::SeqCst), 1);
+    assert!(report.failures.is_empty(), "{report:?}");
+}
+
+/// The results cannot be copied, so somebody computes them.
 #[test]
 fn what_is_given_up_and_cannot_be_copied_is_computed_again() {
-    let (scene, withdrawn) = scene_of_launchers(Does::CopyFails, 0, Then::Leaves);
+    let (scene, withdrawn) = scene_of_launchers(Does::Lends, 0, Then::LeavesInVain);
     let report = scene.run().unwrap();
+    drop(scene.cues.taken.lock().take().expect("it left").not_started());
+    scene.cues.own.lock().take();
     scene.check(&report);
     assert_eq!(withdrawn.load(Ordering::SeqCst), 1);
     assert!(report.failures.is_empty(), "{report:?}");
-    assert!(report.packages.iter().any(|record| record.package.range().contains(&0)));
+    let first = report.packages.iter().find(|record| record.package.range().contains(&0)).unwrap();
+    assert!(first.device == CPU || scene.cues.others.load(Ordering::SeqCst) == 1, "{report:?}");
+}
+
+/// Results can be copied to what this process reaches, and to nothing else.
+#[test]
+fn nobody_is_told_to_leave_what_no_results_can_be_copied_to() {
+    let (scene, withdrawn) = scene_of_launchers(Does::CopyFails, 0, Then::Leaves);
+    scene.cues.may_end.set();
+    let report = scene.run().unwrap();
+    scene.check(&report);
+    assert_eq!(withdrawn.load(Ordering::SeqCst), 0);
+    assert!(report.failures.is_empty(), "{report:?}");
 }
 
 /// A launcher that says so without being told has failed.

@@ -4,12 +4,9 @@ use super::trial_tests::{GPU, HOST, Says, TIMES, splitter, trial_of};
 use super::*;
 use crate::commander::{Commander, GivenUp, Next};
 use crate::running::Cancel;
-use crate::trial::{TrialEnd, Tried};
+use crate::trial::{Results, TrialEnd, Tried};
 use dml_core::sync::Arc;
-use dml_core::{
-    AllocError, Arena, ArenaDesc, ArenaKind, CopyIn, CopyOut, DeviceDesc, DeviceId, DeviceKind, Fence, Fill,
-    Grants, NewBlock, Platform, TransferError, Withdrawal,
-};
+use dml_core::{DeviceId, Withdrawal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -220,6 +217,7 @@ fn overtakes(most: u64, packages: usize) -> Overtakes {
     let (unit, items) = commander.try_out(Instant::now()).unwrap();
     let packages: Vec<_> = (0..packages).map(|_| package_of(&commander)).collect();
     let withdrawals = packages.iter().map(|package| commander.withdrawal(package)).collect();
+    commander.offer(results());
     let claimed = commander.tried(unit, items, TIMES);
     if let Some(claimed) = claimed {
         commander.bring_home(DeviceId(1), copied(&claimed));
@@ -238,50 +236,20 @@ impl Overtakes {
 
 const TOOK: Duration = Duration::from_micros(7);
 
-/// A memory that nobody uses.
-#[derive(Debug)]
-struct Unused(ArenaDesc);
-
-impl Arena for Unused {
-    fn desc(&self) -> &ArenaDesc {
-        &self.0
-    }
-
-    fn alloc(&self, _: u64) -> Result<NewBlock, AllocError> {
-        unreachable!("no buffer is made")
-    }
-
-    fn copy_in(&self, _: CopyIn) -> Result<Fence, TransferError> {
-        unreachable!("nothing moves")
-    }
-
-    fn copy_out(&self, _: CopyOut) -> Result<Fence, TransferError> {
-        unreachable!("nothing moves")
-    }
-
-    fn fill(&self, _: Fill) -> Result<Fence, TransferError> {
-        unreachable!("nothing is filled")
-    }
-}
-
-/// What the launch of a package was granted.
-fn grants() -> Grants {
-    let mut builder = Platform::builder();
-    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
-    builder.add_arena(Arc::new(Unused(ArenaDesc::new("main", ArenaKind("test"), DeviceId(0)))));
-    let platform = builder.build().unwrap();
-    platform.acquire(DeviceId(0)).wait().unwrap()
+/// What the trial has computed.
+fn results() -> Arc<Results> {
+    let times = [Duration::ZERO; 2];
+    Arc::new(Results { device: DeviceId(1), own: Arc::default(), handed: Duration::ZERO, part: 10, times })
 }
 
 impl Commander {
-    /// Gives up a package. Returns whether that is no failure.
-    fn gives_up(&self, package: &Package) -> bool {
-        !matches!(self.give_up(package, grants(), TOOK), GivenUp::Never(_))
-    }
-
-    /// The package that is to be copied.
-    fn copies(&self) -> Option<Package> {
-        self.overtaken().map(|(package, _)| package)
+    /// Gives up a package. Returns whether that is no failure, and under which name it is copied.
+    fn gives_up(&self, package: &Package) -> (bool, Option<Package>) {
+        match self.give_up(package, TOOK) {
+            GivenUp::Never => (false, None),
+            GivenUp::ToOthers => (true, None),
+            GivenUp::ToTrial(claimed, _) => (true, Some(claimed)),
+        }
     }
 }
 
@@ -290,15 +258,15 @@ fn what_was_given_up_is_copied_from_the_trial() {
     let run = overtakes(100, 2);
     assert_eq!(run.withdrawn(), [true, true]);
     for package in &run.packages {
-        assert!(run.commander.gives_up(package));
+        let (_, copies) = run.commander.gives_up(package);
+        let copies = copies.unwrap();
         assert!(!run.commander.is_in_flight(package));
-        assert!(!run.commander.gives_up(package), "it is given up once");
-        let copies = run.commander.copies().unwrap();
+        assert_eq!(run.commander.gives_up(package), (false, None), "it is given up once");
         assert_eq!((copies.range(), copies.unit()), (package.range(), GPU));
         assert!(run.commander.is_in_flight(&copies));
         run.commander.bring_home(DeviceId(1), copied(&copies));
     }
-    assert_eq!(run.commander.copies(), None, "nobody waits for anything else");
+    assert!(run.commander.await_overtaken(), "nobody waits for anything else");
     let lost = run.commander.lost();
     assert_eq!(
         lost.iter().map(|lost| (lost.unit, lost.items, lost.took)).collect::<Vec<_>>(),
@@ -315,9 +283,11 @@ fn a_package_of_all_items_is_copied_from_the_trial() {
     let package = package_of(&commander);
     let (unit, items) = commander.try_out(Instant::now()).unwrap();
     let withdrawal = commander.withdrawal(&package).unwrap();
+    commander.offer(results());
     assert_eq!(commander.tried(unit, items, TIMES), None, "somebody has all of them");
-    assert!(withdrawal.is_withdrawn() && commander.gives_up(&package));
-    assert_eq!(commander.copies().map(|copies| (copies.range(), copies.unit())), Some((0..10, GPU)));
+    assert!(withdrawal.is_withdrawn());
+    let (_, copies) = commander.gives_up(&package);
+    assert_eq!(copies.map(|copies| (copies.range(), copies.unit())), Some((0..10, GPU)));
 }
 
 /// There is something else to do for whoever is at it, or nobody has what the trial has computed.
@@ -341,12 +311,12 @@ fn a_package_is_not_withdrawn_for_nothing() {
     drop(commander.complete(&first, Computed::new(&first, none, none, none, none)));
     commander.reopen(&first);
     commander.tried(unit, items, TIMES);
-    assert!(!withdrawal.is_withdrawn() && !commander.gives_up(&last));
+    assert!(!withdrawal.is_withdrawn() && !commander.gives_up(&last).0);
     // The unit of the trial has retired.
     let (commander, [_, _, last], unit, items, withdrawal) = under_way();
     drop(commander.retire(unit));
     commander.tried(unit, items, TIMES);
-    assert!(!withdrawal.is_withdrawn() && !commander.gives_up(&last));
+    assert!(!withdrawal.is_withdrawn() && !commander.gives_up(&last).0);
 }
 
 /// Nothing is awaited that somebody computes, and whose results a trial does not have.
@@ -358,7 +328,7 @@ fn only_what_a_trial_has_computed_as_well_is_withdrawn() {
     {
         let run = overtakes(most, packages);
         assert_eq!(run.withdrawn(), withdrawn, "{most} {packages}");
-        assert!(!run.commander.gives_up(&run.packages[0]));
+        assert!(!run.commander.gives_up(&run.packages[0]).0);
     }
     // What begins when the trial is over, or none was wanted, or of a device on the same cores.
     let run = overtakes(80, 3);
@@ -381,8 +351,8 @@ fn a_trial_that_failed_has_computed_nothing() {
     let (unit, items) = commander.try_out(Instant::now()).unwrap();
     let withdrawal = commander.withdrawal(&package).unwrap();
     assert_eq!(commander.tried(unit, items, None), None);
-    assert!(!withdrawal.is_withdrawn() && !commander.gives_up(&package));
-    assert_eq!(commander.copies(), None);
+    assert!(!withdrawal.is_withdrawn() && !commander.gives_up(&package).0);
+    assert!(!commander.await_overtaken());
 }
 
 /// Its unit, or the trial's, has retired; or nobody conducts the trial any more.
@@ -394,20 +364,21 @@ fn what_was_given_up_and_nobody_copies_is_computed_again() {
     for way in ways {
         let run = overtakes(100, 1);
         way(&run);
-        assert!(run.commander.gives_up(&run.packages[0]), "it is no failure");
+        assert_eq!(run.commander.gives_up(&run.packages[0]), (true, None), "it is no failure");
         let again = package_of(&run.commander);
         assert_eq!(again.range(), run.packages[0].range());
-        assert!(run.commander.lost().is_empty() && run.commander.copies().is_none());
+        assert!(run.commander.lost().is_empty() && !run.commander.await_overtaken());
         assert!(run.commander.withdrawal(&again).is_none(), "nor is it withdrawn again");
     }
     let run = overtakes(100, 1);
     drop(run.commander.retire(HOST));
-    assert_eq!(run.commander.copies(), None, "nobody awaits it");
+    assert!(!run.commander.await_overtaken(), "nobody awaits it");
     // And after it was given up, before it is copied.
     let run = overtakes(100, 1);
-    assert!(run.commander.gives_up(&run.packages[0]));
+    let (_, copies) = run.commander.gives_up(&run.packages[0]);
     run.commander.give_trial_up();
-    assert_eq!(run.commander.copies(), None);
+    assert!(run.commander.await_overtaken());
+    assert!(!run.commander.is_in_flight(&copies.unwrap()), "who copies it looks");
     assert_eq!(package_of(&run.commander).range(), run.packages[0].range());
 }
 
@@ -415,7 +386,7 @@ fn what_was_given_up_and_nobody_copies_is_computed_again() {
 #[test]
 fn whoever_waits_for_what_others_compute_hears_of_its_end() {
     let none = Duration::ZERO;
-    let ends: [&dyn Fn(&Overtakes); 4] = [
+    let ends: [&dyn Fn(&Overtakes); 5] = [
         &|run| {
             drop(
                 run.commander
@@ -424,8 +395,15 @@ fn whoever_waits_for_what_others_compute_hears_of_its_end() {
         },
         &|run| drop(run.commander.retire(HOST)),
         &|run| assert!(run.commander.settle_trial().is_some()),
+        // It is copied, or could not be.
         &|run| {
-            assert!(run.commander.gives_up(&run.packages[0]));
+            let (_, copies) = run.commander.gives_up(&run.packages[0]);
+            run.commander.bring_home(DeviceId(1), copied(&copies.unwrap()));
+        },
+        &|run| {
+            let (_, copies) = run.commander.gives_up(&run.packages[0]);
+            let tried = Tried { is_computed: false, ..copied(&copies.unwrap()) };
+            run.commander.bring_home(DeviceId(1), tried);
         },
     ];
     for (index, end) in ends.into_iter().enumerate() {
@@ -436,11 +414,11 @@ fn whoever_waits_for_what_others_compute_hears_of_its_end() {
                 run.withdrawals.clear();
             }
             std::thread::scope(|scope| {
-                let waits = scope.spawn(|| run.commander.copies());
+                let waits = scope.spawn(|| run.commander.await_overtaken());
                 std::thread::sleep(Duration::from_millis(5));
                 let has_waited = !waits.is_finished();
                 end(&run);
-                assert_eq!((has_waited, waits.join().unwrap().is_some()), (true, index == 3), "{index}");
+                assert_eq!((has_waited, waits.join().unwrap()), (true, index >= 3), "{index}");
             });
         }
     }
@@ -456,5 +434,23 @@ fn a_cancelled_run_withdraws_nothing() {
     let withdrawal = commander.withdrawal(&package).unwrap();
     cancel.cancel();
     assert_eq!(commander.tried(unit, items, TIMES), None);
-    assert!(!withdrawal.is_withdrawn() && commander.copies().is_none());
+    assert!(!withdrawal.is_withdrawn() && !commander.await_overtaken());
+}
+
+/// The trial's thread frees what the trial has computed, and so it waits for whoever copies that.
+#[test]
+fn what_is_copied_is_there_until_it_is_copied() {
+    let run = overtakes(100, 1);
+    let GivenUp::ToTrial(claimed, results) = run.commander.give_up(&run.packages[0], TOOK) else {
+        panic!("the trial has it")
+    };
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| run.commander.await_overtaken());
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(!waits.is_finished());
+        assert_eq!(Arc::strong_count(&results), 2);
+        run.commander.bring_home(DeviceId(1), copied(&claimed));
+        assert!(waits.join().unwrap());
+        assert_eq!(Arc::strong_count(&results), 1, "nobody else copies it");
+    });
 }

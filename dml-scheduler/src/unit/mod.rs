@@ -32,8 +32,9 @@ use crate::package::{Package, UnitId};
 use crate::policy::Computed;
 use crate::report::{PackageRecord, UnitFailure};
 use crate::running::Interrupted;
-use crate::trial::{TrialEnd, Tried};
+use crate::trial::{Results, TrialEnd, Tried};
 use dml_core::spans::Span;
+use dml_core::sync::Arc;
 use dml_core::{
     AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform, RawBuffer, Withdrawal,
     Withdrawn, span,
@@ -197,8 +198,7 @@ impl Unit<'_> {
                 Ok(fence) => Ok(Launched::Running(grants.hand_over().in_flight(fence))),
                 Err(error) if withdrawal.is_some_and(Withdrawal::is_withdrawn) && is_left(&*error) => {
                     quietly(error);
-                    // Whoever copies the results becomes the holder.
-                    Ok(Launched::Left(grants.hand_over()))
+                    Ok(Launched::Left(grants))
                 }
                 Err(error) => {
                     self.end_failed_launch(grants, &*error);
@@ -208,10 +208,65 @@ impl Unit<'_> {
         })
     }
 
-    /// Says how a launch is withdrawn, if it can be. What was granted on other devices nobody could copy results to.
-    fn withdrawal(&self, package: &Package) -> Option<Withdrawal> {
-        let is_host = self.platform.host() == Some(self.device);
-        is_host.then(|| self.commander.withdrawal(package)).flatten()
+    /// Says how the launch of a package is withdrawn, if it can be: if the trial's results can be copied to what it was granted.
+    fn withdrawal(&self, package: &Package, grants: &mut Grants) -> Result<Option<Withdrawal>, KernelError> {
+        if self.platform.host() != Some(self.device) {
+            return Ok(None);
+        }
+        let Some(withdrawal) = self.commander.withdrawal(package) else { return Ok(None) };
+        for (buffer, bytes) in self.kernel.results(package)? {
+            if grants.slice::<u8>(&buffer.range(bytes)).is_err() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(withdrawal))
+    }
+
+    /// Copies the results of a trial to what the launch of a package was granted that was left.
+    fn copy_overtaken(&self, journey: &Journey, claimed: Package, results: Arc<Results>, mut grants: Grants) {
+        let copied = caught(|| self.copy_results(&journey.package, &results, &mut grants));
+        let committed = match copied {
+            Ok(()) if self.commander.is_in_flight(&claimed) => caught(|| Ok(grants.release()?)),
+            copied => {
+                self.end_failed_launch(grants, &Withdrawn);
+                // Or its unit has retired, and somebody else computes it.
+                copied.and_then(|()| Err(Interrupted.into()))
+            }
+        };
+        let computed = self.now();
+        let brought = committed.and_then(|()| self.collect(&journey.package));
+        let is_computed = brought.is_ok();
+        if let Err(error) = brought {
+            self.platform.notice_losses();
+            quietly(error);
+        }
+        let (device, tried) = (results.device, results.tried(claimed, is_computed, computed, self.now()));
+        // The trial's thread is to free them: that may wait for the device.
+        drop(results);
+        self.commander.bring_home(device, tried);
+    }
+
+    fn copy_results(
+        &self,
+        package: &Package,
+        results: &Results,
+        grants: &mut Grants,
+    ) -> Result<(), KernelError> {
+        let mut copies = Vec::new();
+        for (index, from) in results.own.iter() {
+            let argument = &self.kernel.arguments()[*index];
+            for bytes in argument.ranges(package.range())? {
+                copies.push((from.range(bytes.clone()), argument.buffer().range(bytes)));
+            }
+        }
+        let reads =
+            copies.iter().fold(self.platform.acquire(results.device), |reads, (from, _)| reads.read(from));
+        // Nobody else has these.
+        let sources = reads.try_now()?;
+        for (from, to) in &copies {
+            sources.read_bytes_to(from, grants, to)?;
+        }
+        Ok(sources.release()?)
     }
 
     /// Ends the grants of a launch that failed.

@@ -12,7 +12,7 @@
 //! for ahead is only tried. Where it is not to be had now, the packages in flight end first.
 
 use super::desk::Desk;
-use super::{Journey, Launched, Start, Trouble, Unit, UnitRun};
+use super::{Journey, Launched, Start, Trouble, Unit, UnitRun, caught};
 use crate::commander::{GivenUp, Next};
 use crate::guard::Quiet;
 use crate::kernel::KernelError;
@@ -128,10 +128,10 @@ impl Pipeline<'_, '_, '_> {
         let handed = self.unit.now();
         let span = self.unit.package_span(&package);
         let mut journey = Journey { package, handed, begun: handed, computed: handed, span: Span::none() };
-        let withdrawal = self.unit.withdrawal(&journey.package);
         let launched = span.within(|| {
-            let grants = self.acquire(&journey.package)?;
+            let mut grants = self.acquire(&journey.package)?;
             journey.begun = self.unit.now();
+            let withdrawal = caught(|| self.unit.withdrawal(&journey.package, &mut grants))?;
             self.unit.launch(&journey.package, grants, withdrawal.as_ref())
         });
         journey.span = span;
@@ -150,10 +150,12 @@ impl Pipeline<'_, '_, '_> {
     /// Gives up a package whose launch was left, because another device has its results.
     fn leave(&mut self, journey: Journey, grants: Grants) {
         let took = self.unit.now().saturating_sub(journey.begun);
-        match self.unit.commander.give_up(&journey.package, grants, took) {
-            GivenUp::ToTrial => {}
-            GivenUp::ToOthers(grants) => self.unit.end_failed_launch(grants, &Withdrawn),
-            GivenUp::Never(grants) => {
+        match self.unit.commander.give_up(&journey.package, took) {
+            GivenUp::ToTrial(claimed, results) => {
+                self.unit.copy_overtaken(&journey, claimed, results, grants)
+            }
+            GivenUp::ToOthers => self.unit.end_failed_launch(grants, &Withdrawn),
+            GivenUp::Never => {
                 self.unit.end_failed_launch(grants, &Withdrawn);
                 self.trouble(journey, Withdrawn.into());
             }
