@@ -286,8 +286,8 @@ impl Commander {
         if !state.overtaking.awaits(package) {
             return GivenUp::Never;
         }
-        let is_conducted = matches!(state.trial, TrialState::Claimed(_));
-        let by = state.overtaking.unit().filter(|unit| is_conducted && state.splitter.is_active(*unit));
+        // Without results nobody conducts the trial any more.
+        let by = state.overtaking.unit().filter(|unit| state.splitter.is_active(*unit));
         let given_up = match by.zip(state.overtaking.results()) {
             // Its unit may have retired, and others have it.
             Some((by, results)) => {

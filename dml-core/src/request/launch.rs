@@ -236,8 +236,11 @@ impl<'a> Launch<'a> {
 
 /// Says whether a launch is withdrawn: another device has computed the same items, and nobody wants the results any more. Clones say the same.
 ///
-/// A launcher that computes in its call may look at it between parts of the work, and end with a [`LaunchError::Failed`] that holds [`Withdrawn`]. The
-/// other device's results are written over its own. A launcher that does not look computes in vain.
+/// A launcher that computes in its call may look at it between parts of the work, and end with a [`LaunchError`] that holds [`Withdrawn`] itself. The
+/// other device's results are written over its own. A launcher that does not look computes in vain, and a launch whose fence is running is not left. Whoever
+/// says `Withdrawn` of a launch that is not withdrawn has failed, also if it has [withdrawn](Self::withdraw) it itself.
+///
+/// A co-execution tells launches on the host, while a device of which nothing is known is tried out beside them.
 #[derive(Clone, Debug, Default)]
 pub struct Withdrawal(Arc<AtomicBool>);
 
@@ -248,7 +251,7 @@ impl Withdrawal {
         Self::default()
     }
 
-    /// Withdraws the launch, for good.
+    /// Withdraws the launch, for good. That is for whoever has made it, and has the results from elsewhere.
     pub fn withdraw(&self) {
         self.0.store(true, Relaxed);
     }
