@@ -29,7 +29,7 @@ pub(crate) struct Overtaking {
     tried: Option<(UnitId, Instant)>,
     /// Those that the trial has computed and their units are still at.
     awaited: Vec<Package>,
-    /// What it has computed, as long as somebody may copy it.
+    /// The results of the trial, as long as somebody may copy them.
     results: Option<Arc<Results>>,
     /// Those that were given up, and whose results are copied.
     given_up: Vec<Package>,
@@ -124,17 +124,17 @@ impl Overtaking {
         self.awaited.retain(is_one);
     }
 
-    /// Notes what the trial has computed.
+    /// Takes the results of the trial.
     pub(crate) fn offer(&mut self, results: Arc<Results>) {
         self.results = Some(results);
     }
 
-    /// What the trial has computed, as long as somebody may copy it.
+    /// The results of the trial, as long as somebody may copy them.
     pub(crate) fn results(&self) -> Option<Arc<Results>> {
         self.results.clone()
     }
 
-    /// Notes that nobody copies anything any more. Returns what could have been copied.
+    /// Notes that nobody copies anything any more. Returns the results, which are not to be freed under a lock.
     pub(crate) fn end(&mut self) -> Option<Arc<Results>> {
         self.given_up.clear();
         self.results.take()

@@ -159,6 +159,37 @@ impl Results {
     }
 }
 
+/// What is to be copied of a trial's own buffers, for a package.
+pub(crate) fn copies(kernel: &Kernel, own: &Own, package: &Package) -> Result<Vec<BufferCopy>, KernelError> {
+    let mut copies = Vec::new();
+    for (index, from) in own {
+        let argument = &kernel.arguments()[*index];
+        for bytes in argument.ranges(package.range())? {
+            copies.push(BufferCopy::new(from, argument.buffer(), bytes));
+        }
+    }
+    Ok(copies)
+}
+
+/// Copies from a trial's own buffers on a device to what was granted on the host.
+pub(crate) fn read_into(
+    platform: &Platform,
+    device: DeviceId,
+    copies: &[BufferCopy],
+    targets: &mut Grants,
+) -> Result<(), KernelError> {
+    let reads = copies.iter().fold(platform.acquire(device), |reads, BufferCopy { from, bytes, .. }| {
+        reads.read(&from.range(bytes.clone()))
+    });
+    // Nobody else has these.
+    let sources = reads.try_now()?;
+    for BufferCopy { from, to, bytes, .. } in copies {
+        sources.read_bytes_to(&from.range(bytes.clone()), targets, &to.range(bytes.clone()))?;
+    }
+    // A drop would wait for whatever the device computes.
+    Ok(sources.release()?)
+}
+
 /// A trial that was launched.
 struct UnderWay {
     unit: UnitId,
@@ -355,16 +386,7 @@ impl Trial {
         device: DeviceId,
         own: &Own,
     ) -> Result<Vec<(RawBuffer, Range<u64>)>, KernelError> {
-        let copies = self.with_kernel(|kernel| {
-            let mut copies = Vec::new();
-            for (index, from) in own {
-                let argument = &kernel.arguments()[*index];
-                for bytes in argument.ranges(package.range())? {
-                    copies.push(BufferCopy::new(from, argument.buffer(), bytes));
-                }
-            }
-            Ok(copies)
-        })?;
+        let copies = self.with_kernel(|kernel| copies(kernel, own, package))?;
         if let Some(goal) = self.goal(device)
             && self.copy_home(package, (device, goal), &copies)?
         {
@@ -388,9 +410,8 @@ impl Trial {
         (device, goal): (DeviceId, DeviceId),
         copies: &[BufferCopy],
     ) -> Result<bool, KernelError> {
-        let (mut reads, mut writes) = (self.platform.acquire(device), self.platform.acquire(goal));
-        for BufferCopy { from, to, bytes, .. } in copies {
-            reads = reads.read(&from.range(bytes.clone()));
+        let mut writes = self.platform.acquire(goal);
+        for BufferCopy { to, bytes, .. } in copies {
             writes = writes.access(&to.range(bytes.clone()), Access::WriteInvalidate);
         }
         let mut targets = self.wait_for(writes, package)?;
@@ -403,14 +424,7 @@ impl Trial {
             drop(targets.not_started());
             return Ok(false);
         }
-        // Nobody else has these.
-        let sources = reads.try_now()?;
-        for BufferCopy { from, to, bytes, .. } in copies {
-            let (from, to) = (from.range(bytes.clone()), to.range(bytes.clone()));
-            sources.read_bytes_to(&from, &mut targets, &to)?;
-        }
-        // A drop would wait for whatever the device computes.
-        sources.release()?;
+        read_into(&self.platform, device, copies, &mut targets)?;
         targets.release()?;
         Ok(true)
     }

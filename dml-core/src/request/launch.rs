@@ -225,13 +225,6 @@ impl<'a> Launch<'a> {
         self.is_independent = true;
         self
     }
-
-    /// Says how the launch can be withdrawn.
-    #[must_use]
-    pub const fn withdrawn_by(mut self, withdrawal: &'a Withdrawal) -> Self {
-        self.withdrawal = Some(withdrawal);
-        self
-    }
 }
 
 /// Says whether a launch is withdrawn: another device has computed the same items, and nobody wants the results any more. Clones say the same.

@@ -32,7 +32,7 @@ use crate::package::{Package, UnitId};
 use crate::policy::Computed;
 use crate::report::{PackageRecord, UnitFailure};
 use crate::running::Interrupted;
-use crate::trial::{Results, TrialEnd, Tried};
+use crate::trial::{Results, TrialEnd, Tried, copies, read_into};
 use dml_core::spans::Span;
 use dml_core::sync::Arc;
 use dml_core::{
@@ -224,7 +224,10 @@ impl Unit<'_> {
 
     /// Copies the results of a trial to what the launch of a package was granted that was left.
     fn copy_overtaken(&self, journey: &Journey, claimed: Package, results: Arc<Results>, mut grants: Grants) {
-        let copied = caught(|| self.copy_results(&journey.package, &results, &mut grants));
+        let copied = caught(|| {
+            let copies = copies(self.kernel, &results.own, &journey.package)?;
+            read_into(self.platform, results.device, &copies, &mut grants)
+        });
         let committed = match copied {
             Ok(()) if self.commander.is_in_flight(&claimed) => caught(|| Ok(grants.release()?)),
             copied => {
@@ -244,29 +247,6 @@ impl Unit<'_> {
         // The trial's thread is to free them: that may wait for the device.
         drop(results);
         self.commander.bring_home(device, tried);
-    }
-
-    fn copy_results(
-        &self,
-        package: &Package,
-        results: &Results,
-        grants: &mut Grants,
-    ) -> Result<(), KernelError> {
-        let mut copies = Vec::new();
-        for (index, from) in results.own.iter() {
-            let argument = &self.kernel.arguments()[*index];
-            for bytes in argument.ranges(package.range())? {
-                copies.push((from.range(bytes.clone()), argument.buffer().range(bytes)));
-            }
-        }
-        let reads =
-            copies.iter().fold(self.platform.acquire(results.device), |reads, (from, _)| reads.read(from));
-        // Nobody else has these.
-        let sources = reads.try_now()?;
-        for (from, to) in &copies {
-            sources.read_bytes_to(from, grants, to)?;
-        }
-        Ok(sources.release()?)
     }
 
     /// Ends the grants of a launch that failed.
