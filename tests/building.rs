@@ -5,8 +5,8 @@
 use dml::arenas::Null;
 use dml::core::sync::Arc;
 use dml::core::{
-    Allocation, ArenaDesc, ArenaId, ArenaKind, Binding, Concurrency, ConfigError, DeviceDesc, DeviceId,
-    DeviceKind, DeviceSet, HostStaged, Link, Platform, PlatformBuilder, TopologyError,
+    Allocation, ArenaDesc, ArenaId, ArenaKind, Binding, Concurrency, ConfigError, CopyQuery, DeviceDesc,
+    DeviceId, DeviceKind, DeviceSet, HostStaged, Link, LinkId, Platform, PlatformBuilder, TopologyError,
 };
 use dml_verify::{CPU, GPU, GPU_ARENA, MAIN_ARENA};
 
@@ -140,4 +140,76 @@ fn every_binding_has_a_way_back_through_the_same_ends() {
         add_binding(&mut builder, ends, Concurrency::Exclusive);
     }
     assert_eq!(builder.build().unwrap().links().len(), 2);
+}
+
+/// The links that core adds between two devices cost what their halves do, wherever the processor's memory stands in the list.
+#[test]
+fn default_links_cost_their_halves_in_whatever_order_memories_come() {
+    for names in [["cpu", "one", "two"], ["one", "cpu", "two"], ["one", "two", "cpu"]] {
+        let mut builder = Platform::builder();
+        for name in names {
+            let kind = if name == "cpu" { DeviceKind::Cpu } else { DeviceKind::Gpu };
+            let device = builder.add_device(DeviceDesc::new(name, kind));
+            add_arena(&mut builder, &ArenaDesc::new(name, ArenaKind("test"), device));
+        }
+        let added: Vec<_> = builder.arenas().iter().map(|arena| arena.desc().name.to_string()).collect();
+        assert_eq!(added, names, "in the order in which they came");
+        let platform = builder.build().unwrap();
+        let cpu = names.iter().position(|name| *name == "cpu").map(|at| DeviceId(at as u16));
+        assert_eq!(platform.host(), cpu);
+        let routes = platform.routes();
+        let arena = |name: &str| ArenaId(names.iter().position(|other| *other == name).unwrap() as u8);
+        let query = CopyQuery { bytes: 1 << 20, remap_source: false, remap_target: false, allocates: false };
+        let cost = |from, to| {
+            let ends = (arena(from), arena(to));
+            let link = routes.links().iter().position(|link| (link.from, link.to) == ends).unwrap();
+            routes.cost(LinkId(link as u16), &query).unwrap().as_ns().unwrap()
+        };
+        let (out, into) = (cost("one", "cpu"), cost("cpu", "two"));
+        assert_eq!(cost("one", "two"), out + into + 1_000, "{names:?}");
+    }
+}
+
+/// Every binding gets a way back of its own, also where others begin or end at its arenas.
+#[test]
+fn a_chain_of_bindings_leads_both_ways() {
+    let mut builder = builder().without_default_links();
+    let third = builder.add_device(DeviceDesc::new("third", DeviceKind::Gpu));
+    let third = add_arena(&mut builder, &memory("third memory", third));
+    let chain = [[MAIN_ARENA, GPU_ARENA], [GPU_ARENA, third]];
+    for ends in chain {
+        add_binding(&mut builder, ends, Concurrency::Exclusive);
+    }
+    let platform = builder.build().unwrap();
+    let bound = |[from, to]: [ArenaId; 2]| {
+        platform
+            .routes()
+            .links()
+            .iter()
+            .any(|link| (link.from, link.to) == (from, to) && link.allocation != Allocation::Internal)
+    };
+    for [from, to] in chain {
+        assert!(bound([from, to]) && bound([to, from]), "{from} and {to}");
+    }
+}
+
+/// A binding can be left out where copies lead both ways, and is needed where they lead one way alone.
+#[test]
+fn a_binding_is_needed_where_copies_do_not_lead_back() {
+    let ways = [[MAIN_ARENA, GPU_ARENA], [GPU_ARENA, MAIN_ARENA]];
+    for (copies, needed) in [(&ways[..0], true), (&ways[..1], true), (&ways[1..], true), (&ways[..], false)] {
+        let mut builder = builder().without_default_links();
+        add_binding(&mut builder, ways[0], Concurrency::Exclusive);
+        for ends in copies {
+            add_copies(&mut builder, *ends, ends.map(|arena| if arena == MAIN_ARENA { CPU } else { GPU }));
+        }
+        let platform = builder.build().unwrap();
+        let links = platform.routes().links().iter().enumerate();
+        let told: Vec<_> = links
+            .filter(|(_, link)| link.allocation != Allocation::Internal)
+            .map(|(index, _)| platform.routes().is_needed(LinkId(index as u16)))
+            .collect();
+        // One of the two ways is made; the other follows from it.
+        assert_eq!(told.iter().any(|is_needed| *is_needed), needed, "{copies:?}: {told:?}");
+    }
 }

@@ -3,7 +3,9 @@
 #![cfg(not(dml_loom))]
 
 use dml::core::state::Alloc;
-use dml::core::{Concurrency, ConfigError, DeviceId, Pattern, RawBufferBuilder, TopologyError};
+use dml::core::{
+    Allocation, Concurrency, ConfigError, DeviceId, LinkId, Pattern, RawBufferBuilder, TopologyError,
+};
 use dml_verify::{
     Audited, CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Rig, byte_copies, bytes, check, read, write,
 };
@@ -97,6 +99,14 @@ fn an_allowed_binding_is_made_on_request_alone() {
     let allowed = platform(Offer::Allowed, Concurrency::Exclusive);
     for first in ORDERS {
         assert!(!shares(&allowed, first, |made| made));
+    }
+    // The machine itself, without a buffer's hints, hears the same.
+    for (offer, expected) in [(Offer::Plain, true), (Offer::Allowed, false), (Offer::Preferred, true)] {
+        let platform = platform(offer, Concurrency::Exclusive);
+        let links = platform.routes().links();
+        let binding =
+            links.iter().position(|link| link.allocation != Allocation::Internal).expect("it is offered");
+        assert_eq!(platform.routes().may_bind(LinkId(binding as u16)), expected, "{offer:?}");
     }
     // By hand it can be made at any time.
     let buffer = allowed.raw_buffer(LEN).build().unwrap();

@@ -351,3 +351,24 @@ fn losses_of_both_devices_are_noticed_together() {
     assert_eq!(readable, [Ok(false), Ok(false), Ok(true)]);
     assert!(matches!(buffer.is_readable(0..LEN + 1), Err(AcquireError::OutOfRange { .. })));
 }
+
+/// A device that has no memory here can be told of, once; a number that names nothing cannot.
+#[test]
+fn a_device_without_a_memory_is_lost_and_no_device_is_not() {
+    let mut builder = Platform::builder();
+    for name in ["cpu", "gpu", "bare"] {
+        builder
+            .add_device(DeviceDesc::new(name, if name == "cpu" { DeviceKind::Cpu } else { DeviceKind::Gpu }));
+    }
+    for (name, device) in [("main", CPU), ("memory", GPU)] {
+        builder.add_arena(Arc::new(Null::new(ArenaDesc::new(name, ArenaKind("test"), device))));
+    }
+    let platform = builder.build().unwrap();
+    let bare = dml::core::DeviceId(2);
+    for nobody in [3, 4, 63] {
+        platform.device_lost(dml::core::DeviceId(nobody));
+        assert!(platform.lost_devices().is_empty(), "device {nobody}");
+    }
+    platform.device_lost(bare);
+    assert_eq!(platform.lost_devices(), DeviceSet::of(bare));
+}

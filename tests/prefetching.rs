@@ -317,6 +317,30 @@ fn l04_the_end_of_a_copy_wakes_the_asker_and_those_behind() {
     assert_eq!(poll_once(&mut coming), Poll::Ready(Ok(())));
 }
 
+/// Of several who wait behind one prefetch nobody takes another's place, however often each asks.
+#[test]
+fn l04_the_end_of_a_copy_wakes_all_who_wait_behind_it() {
+    let (platform, held) = held_star();
+    let buffer = written_on_gpu(&platform);
+    let coming = buffer.prefetch(CPU, ..);
+    let counters = [(); 3].map(|()| Arc::new(Counter::default()));
+    let mut writers = [(); 3].map(|()| platform.acquire(GPU).write(&buffer).into_future());
+    for _ in 0..3 {
+        for (writer, counter) in writers.iter_mut().zip(&counters) {
+            let waker = Waker::from(counter.clone());
+            assert!(Pin::new(writer).poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+    }
+    held.begun()[0].end(Ok(LEN));
+    let counts = counters.each_ref().map(|counter| counter.0.load(Ordering::Relaxed));
+    assert_eq!(counts, [1; 3], "each is told once");
+    for writer in &mut writers {
+        let Poll::Ready(Ok(granted)) = poll_once(writer) else { panic!("one after the other") };
+        granted.release().unwrap();
+    }
+    assert_eq!(coming.wait(), Ok(()));
+}
+
 /// A writer whose time is over leaves the prefetch as it is, for the next.
 #[test]
 fn l04_a_writer_that_gives_up_leaves_the_prefetch_to_the_next() {

@@ -407,6 +407,19 @@ fn a_range_is_shown_with_its_buffer_and_its_elements() {
 }
 
 #[test]
+fn a_buffer_says_how_long_and_whose_it_is() {
+    let (platform, other) = (pair(), pair());
+    for elements in [0, 1, 7] {
+        let buffer = platform.buffer::<u32>(elements).build().unwrap();
+        assert_eq!((buffer.len(), buffer.is_empty()), (elements, elements == 0));
+        assert_eq!((buffer.raw().len(), buffer.raw().is_empty()), (4 * elements, elements == 0));
+        assert_eq!(buffer.range(0..elements).elements(), 0..elements);
+        assert!(platform.owns(buffer.raw()) && !other.owns(buffer.raw()));
+    }
+    assert_eq!(platform.buffer::<u32>(9).build().unwrap().range(3..8).elements(), 3..8);
+}
+
+#[test]
 fn a_kernel_gets_the_frameworks_own_handle() {
     let platform = pair();
     let buffer = raw(&platform, 40);

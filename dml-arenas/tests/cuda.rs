@@ -5,7 +5,7 @@
 mod common;
 
 use common::{copy_in, copy_out, host, pattern, put, take, whole, with_cuda};
-use cudarc::driver::sys::{CUresult, cuDevicePrimaryCtxGetState};
+use cudarc::driver::sys::{CUdevice_attribute, CUresult, cuDevicePrimaryCtxGetState, cuDriverGetVersion};
 use dml_arenas::cuda::{BuildError, CudaKernel, KernelArg, Launch};
 use dml_arenas::launch::CudaLauncher;
 use dml_arenas::{CudaArena, CudaPinnedArena, Discover, DiscoverOptions};
@@ -672,6 +672,39 @@ fn a_gpu_is_opened_whole_and_only_where_it_is_wanted() {
     assert!(found(DiscoverOptions::default().limit("cuda:0", units)).is_ok());
     let without = found(DiscoverOptions::default().only(["cpu"])).unwrap().build().unwrap();
     assert!(without.device("cuda:0").is_err());
+}
+
+/// What is said of a GPU, beside what the driver says to somebody else.
+#[test]
+fn a_gpu_is_described_as_its_driver_does() {
+    let Some((platform, device)) = with_gpu("a_gpu_is_described_as_its_driver_does") else { return };
+    let theirs = cudarc::driver::CudaContext::new(0).unwrap();
+    let arena = home((platform.clone(), device)).unwrap();
+    assert_eq!(cuda(&arena).capacity_bytes(), theirs.total_mem().unwrap() as u64);
+    let (major, minor) = theirs.compute_capability().unwrap();
+    assert_eq!(cuda(&arena).capability(), (major as u32, minor as u32));
+    let desc = &platform.devices()[usize::from(device.0)];
+    let mut version = 0;
+    // SAFETY: the call writes a number.
+    let told = unsafe { cuDriverGetVersion(&raw mut version) };
+    assert_eq!(told, CUresult::CUDA_SUCCESS);
+    assert_eq!(desc.driver, format!("CUDA {}.{}", version / 1000, version % 1000 / 10));
+    assert_eq!(
+        desc.units,
+        theirs.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT).unwrap() as u32
+    );
+    let bus = theirs.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID).unwrap();
+    let hardware = desc.hardware.as_deref().unwrap();
+    assert!(
+        hardware.starts_with("pci ") && hardware.contains(&format!(":{bus:02x}:")),
+        "{hardware}, bus {bus}"
+    );
+    // A kernel of hardly any registers may have as many threads as the device has.
+    let most = theirs.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK).unwrap();
+    assert_eq!(cuda(&arena).kernel(LATE, "late", "").unwrap().max_local(), most as u64);
+    let (free, told) = (DiscoverOptions::default().only(["cuda:0"]), platform.unavailable());
+    assert!(!told.iter().any(|note| note.backend == "cuda"), "{told:?}");
+    assert!(Platform::builder().discover_with(&free).unwrap().build().unwrap().device("cuda:0").is_ok());
 }
 
 #[test]

@@ -7,9 +7,12 @@ mod common;
 
 use common::{pattern, with_cuda};
 use cudarc::driver::sys::{
-    self, CUcontext, CUdeviceptr, CUmemAttach_flags, CUresult, cuCtxCreate_v4, cuCtxDestroy_v2,
-    cuCtxPopCurrent_v2, cuMemAlloc_v2, cuMemAllocHost_v2, cuMemAllocManaged, cuMemFree_v2, cuMemFreeHost,
-    cuMemcpyDtoH_v2, cuMemcpyHtoD_v2,
+    self, CUcontext, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationProp, CUmemAllocationType, CUmemAttach_flags, CUmemLocationType, CUresult, cuCtxCreate_v4,
+    cuCtxDestroy_v2, cuCtxPopCurrent_v2, cuMemAddressFree, cuMemAddressReserve, cuMemAlloc_v2,
+    cuMemAllocHost_v2, cuMemAllocManaged, cuMemCreate, cuMemFree_v2, cuMemFreeHost,
+    cuMemGetAllocationGranularity, cuMemMap, cuMemRelease, cuMemSetAccess, cuMemUnmap, cuMemcpyDtoH_v2,
+    cuMemcpyHtoD_v2,
 };
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
 use dml_arenas::cuda::{ExternalError, KernelArg, Launch};
@@ -19,7 +22,7 @@ use dml_arenas::dlpack::abi::{
 use dml_arenas::dlpack::{self, Element, ExportError, ImportError, Tensor, Unexported};
 use dml_arenas::{CudaArena, CudaPinnedArena, Discover, DiscoverOptions};
 use dml_core::sync::Arc;
-use dml_core::{AcquireError, Arena, ArenaId, Buffer, DeviceId, NativeHandle, Platform, Scalar};
+use dml_core::{AcquireError, AllocError, Arena, ArenaId, Buffer, DeviceId, NativeHandle, Platform, Scalar};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -211,6 +214,103 @@ fn a_part_of_an_allocation_is_storage_and_no_byte_past_it() {
     let empty = rig.bytes_of(0);
     empty.raw().attach_block(rig.home, none).unwrap();
     assert!(empty.read().unwrap().is_empty());
+}
+
+/// A range of addresses of which pieces have memory, each mapped by itself, as allocators do whose memory grows.
+struct Mapped {
+    theirs: Arc<CudaContext>,
+    start: CUdeviceptr,
+    piece_bytes: usize,
+    pieces: Vec<usize>,
+    reserved: usize,
+}
+
+impl Mapped {
+    /// Reserves `reserved` pieces of addresses, and has memory at some of them.
+    fn new(theirs: &Arc<CudaContext>, reserved: usize, pieces: &[usize]) -> Self {
+        theirs.bind_to_thread().unwrap();
+        // SAFETY: zero is a value of every field.
+        let mut prop: CUmemAllocationProp = unsafe { std::mem::zeroed() };
+        prop.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        prop.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        let access = CUmemAccessDesc {
+            location: prop.location,
+            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        let least = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        let (mut piece_bytes, mut start) = (0, 0);
+        // SAFETY: the calls write numbers; the addresses are reserved for this test, and each piece is mapped once.
+        unsafe {
+            ok(cuMemGetAllocationGranularity(&raw mut piece_bytes, &raw const prop, least));
+            ok(cuMemAddressReserve(&raw mut start, reserved * piece_bytes, 0, 0, 0));
+            for piece in pieces {
+                let at = start + (piece * piece_bytes) as u64;
+                let mut memory = 0;
+                ok(cuMemCreate(&raw mut memory, piece_bytes, &raw const prop, 0));
+                ok(cuMemMap(at, piece_bytes, 0, memory, 0));
+                ok(cuMemSetAccess(at, piece_bytes, &raw const access, 1));
+                // The mapping keeps it.
+                ok(cuMemRelease(memory));
+            }
+        }
+        Self { theirs: theirs.clone(), start, piece_bytes, pieces: pieces.to_vec(), reserved }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.theirs.bind_to_thread().unwrap();
+        // SAFETY: what `new` has mapped and reserved; nobody uses it any more.
+        unsafe {
+            for piece in &self.pieces {
+                ok(cuMemUnmap(self.start + (piece * self.piece_bytes) as u64, self.piece_bytes));
+            }
+            ok(cuMemAddressFree(self.start, self.reserved * self.piece_bytes));
+        }
+    }
+}
+
+#[test]
+fn memory_that_was_mapped_piece_by_piece_is_one_storage_up_to_its_first_gap() {
+    let Some(rig) = Rig::find("memory_that_was_mapped_piece_by_piece") else { return };
+    // Three pieces in a row, a gap, and one more.
+    let memory = Mapped::new(&rig.theirs, 6, &[0, 1, 2, 4]);
+    let (piece, start) = (memory.piece_bytes as u64, memory.start);
+    let handle = |at: u64| NativeHandle((start + at) as usize);
+    for (at, bytes, size) in [
+        (0, 3 * piece + 1, 3 * piece),
+        (0, 5 * piece, 3 * piece),
+        (2 * piece + 8, piece, piece),
+        (4 * piece, 2 * piece, piece),
+    ] {
+        // SAFETY: refused.
+        let refused = unsafe { rig.cuda().external(handle(at), bytes, ()) }.unwrap_err();
+        let told = match refused.cause {
+            ExternalError::TooShort { address, bytes, start, size } => (address, bytes, start, size),
+            other => panic!("{at}, {bytes}: {other}"),
+        };
+        let piece_start = start + at / piece * piece;
+        assert_eq!(told, (start + at, bytes, piece_start, size), "{at}, {bytes}");
+    }
+    // From within the first piece to within the third.
+    let (at, len) = (piece - 300, piece + 900);
+    // SAFETY: memory of the test, which outlives the buffer.
+    let block = unsafe { rig.cuda().external(handle(at), len, ()) }.unwrap();
+    let buffer = rig.bytes_of(len);
+    buffer.raw().attach_block(rig.home, block).unwrap();
+    let host = rig.platform.host().unwrap();
+    let expected = pattern(len as usize, 5);
+    let mut grants = rig.platform.acquire(host).write(&buffer).wait().unwrap();
+    grants.write_bytes(&buffer, &expected).unwrap();
+    grants.release().unwrap();
+    buffer.raw().clone().into_container::<()>().unwrap();
+    let mut there = vec![0; len as usize];
+    // SAFETY: as many bytes as were written there.
+    ok(unsafe { cuMemcpyDtoH_v2(there.as_mut_ptr().cast(), start + at, there.len()) });
+    assert_eq!(there, expected);
+    // SAFETY: all of the three pieces, to the last byte.
+    let whole = unsafe { rig.cuda().external(handle(0), 3 * piece, ()) }.unwrap();
+    assert_eq!(whole.len(), 3 * piece);
 }
 
 #[test]
@@ -513,6 +613,36 @@ fn a_buffer_lends_its_bytes_to_another_by_a_tensor() {
     step(&rig, &other);
     drop(other);
     assert_eq!(*buffer.read().unwrap(), stepped(&before));
+}
+
+#[test]
+fn page_locked_memory_is_refused_beyond_its_limit_and_not_at_it() {
+    if with_cuda("page_locked_memory_is_refused_beyond_its_limit_and_not_at_it").is_none() {
+        return;
+    }
+    const LIMIT: u64 = 4 << 20;
+    let options = DiscoverOptions::default().only(["cuda:0"]).cuda_pinned(LIMIT);
+    let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
+    let pinned = platform.arena(platform.arena_named("cuda_pinned").unwrap());
+    for bytes in [0, 1, LIMIT / 2, LIMIT, LIMIT - 1] {
+        let block = pinned.alloc(bytes).unwrap_or_else(|error| panic!("{bytes}: {error}"));
+        assert_eq!(block.block().len(), bytes);
+    }
+    for bytes in [LIMIT + 1, u64::MAX] {
+        let arena = pinned.desc().name.clone();
+        assert_eq!(
+            pinned.alloc(bytes).map(drop),
+            Err(AllocError::TooLarge { arena, bytes, limit_bytes: LIMIT })
+        );
+    }
+    let half = pinned.alloc(LIMIT / 2).unwrap();
+    let arena = pinned.desc().name.clone();
+    // Half of it is in use, and more than the other half does not go beside it.
+    let bytes = LIMIT / 2 + 1;
+    assert_eq!(pinned.alloc(bytes).map(drop), Err(AllocError::OutOfMemory { arena, bytes }));
+    let other = pinned.alloc(LIMIT / 2).unwrap();
+    drop((half, other));
+    assert!(!pinned.is_lost() && pinned.loss().is_none());
 }
 
 #[test]

@@ -199,3 +199,12 @@ fn i24_memory_that_others_keep_is_storage_of_the_host() {
     assert_eq!(NonNull::from(&owner[..]).cast(), elements);
     assert_eq!((owner[9], owner[10], owner[11]), (9, 77, 11));
 }
+
+#[test]
+fn lent_memory_is_as_long_as_its_block() {
+    let arena = arena();
+    for len in [0, 1, LEN] {
+        let (memory, _dropped) = lent(&arena, len, 1);
+        assert_eq!((memory.len(), memory.is_empty()), (len, len == 0));
+    }
+}

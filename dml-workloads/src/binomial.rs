@@ -282,7 +282,7 @@ mod tests {
 
     fn solve(problem: &Problem) -> Vec<[f32; LANES]> {
         let mut values = vec![[f32::NAN; LANES]; problem.options.len()];
-        host(Team::global(), 0..problem.items(), &problem.options, &mut values);
+        host(Team::global(), 0..problem.items(), problem.options(), &mut values);
         values
     }
 

@@ -291,6 +291,28 @@ mod tests {
     }
 
     #[test]
+    fn requests_and_benefits_are_as_the_problem_says() {
+        let problem = Problem::generate(Size { items: 5000 }, 3);
+        assert_eq!(problem.requests().len() as u64, problem.items());
+        let every = (1 << ACTIVITIES) - 1;
+        let asked = problem.requests().iter().fold(0, |asked, [_, activities]| asked | activities);
+        assert_eq!(asked, every, "each activity is somebody's");
+        for [budget, activities] in problem.requests() {
+            assert!((1..=every).contains(activities), "{activities:b}");
+            assert!((1..AMOUNTS as u32).contains(budget), "{budget}");
+        }
+        assert_eq!(problem.benefits().len(), ACTIVITIES * AMOUNTS);
+        let mut rows: Vec<_> = problem.benefits().chunks(AMOUNTS).collect();
+        for row in &rows {
+            assert_eq!(row[0], 0, "nothing brings nothing");
+            assert!(row.windows(2).all(|pair| (1..=1000).contains(&(pair[1] - pair[0]))), "more brings more");
+        }
+        rows.sort_unstable();
+        rows.dedup();
+        assert_eq!(rows.len(), ACTIVITIES, "no two activities bring the same");
+    }
+
+    #[test]
     fn host_output_passes_the_check_at_every_awkward_size() {
         for items in [0, 1, 31, 32, 33, 127, 128, 129, TINY.items] {
             let problem = Problem::generate(Size { items }, items);

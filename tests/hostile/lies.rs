@@ -1,15 +1,18 @@
 //! One lie each. An arena can spoil the bytes it was trusted with; it cannot make core hand out what it must not, and what
 //! core can notice it reports, to whoever asked, as what it is.
 
-use crate::vault::{CPU, GPU, Join, Lie, Plan, VAULT, failing, platform};
+use crate::vault::{CPU, Call, Deed, GPU, Join, Lie, Plan, VAULT, failing, platform};
+use dml::arenas::kit::join_mapped;
+use dml::arenas::{MainMem, Null};
 use dml::core::state::{Lifecycle, MapState};
-use dml::core::sync::Arc;
+use dml::core::sync::{Arc, Mutex};
 use dml::core::{
     AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Breach, Concurrency, CopyIn,
     CopyJob, CopyOut, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceKind, DeviceSet, Fence, Fill, Grants,
-    HostMemory, HostStaged, Link, MapReport, MapRequest, NewBlock, Platform, RawBuffer, TransferError,
-    UnmapRequest,
+    HostMemory, HostStaged, Link, LinkSpeed, MapReport, MapRequest, NewBlock, Platform, RawBuffer,
+    TransferError, UnmapRequest,
 };
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// What the host hears that writes a buffer, and then has the device change it and reads it again.
@@ -78,7 +81,8 @@ const LIES: &[(Join, Lie, Leads)] = &[
 #[test]
 fn every_lie_is_told_for_what_it_is() {
     for (join, lie, leads) in LIES {
-        let platform = platform(*join, &Plan::none(), *lie);
+        let freed = Plan::always_at(Call::BlockDrop, Deed::None);
+        let platform = platform(*join, &freed, *lie);
         let (buffer, result) = there_and_back(&platform);
         let error = result.map(drop).expect_err("the lie is noticed");
         let state = buffer.snapshot();
@@ -102,6 +106,11 @@ fn every_lie_is_told_for_what_it_is() {
         }
         assert!(buffer.snapshot().is_idle(), "{lie:?}");
         buffer.close_timeout(Duration::from_secs(10)).unwrap();
+        drop(buffer);
+        // Storage that somebody may still touch is kept for ever, and no other.
+        let is_kept = matches!(leads, Leads::Breach(is_it) if is_it(&Breach::StillLent));
+        let has_storage = *lie != Lie::NoStorage;
+        assert_eq!(freed.met.load(Ordering::SeqCst) > 0, has_storage && !is_kept, "{lie:?}");
     }
 }
 
@@ -157,6 +166,87 @@ fn a_map_state_that_a_copy_changes_is_noticed_wherever_it_is_copied() {
     assert_eq!(buffer.raw().snapshot().lifecycle(), Lifecycle::Wedged);
 }
 
+/// What to do once, at the next question for a map state.
+type Meanwhile = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+/// An arena that answers the question for a map state late: what it found may have changed since.
+#[derive(Debug)]
+struct Late {
+    inner: Null,
+    /// What it says instead of what it found.
+    lie: Mutex<Option<MapState>>,
+    meanwhile: Quietly<Meanwhile>,
+}
+
+struct Quietly<T>(T);
+
+impl<T> std::fmt::Debug for Quietly<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Quietly")
+    }
+}
+
+impl Arena for Late {
+    fn map_state(&self, block: &BlockRef) -> Option<MapState> {
+        let found = self.inner.map_state(block);
+        let meanwhile = self.meanwhile.0.lock().take();
+        meanwhile.into_iter().for_each(|act| act());
+        self.lie.lock().or(found)
+    }
+
+    passes_on!(desc, alloc, map, unmap, copy_in, copy_out, fill);
+}
+
+/// Main memory and a device's memory that the host can map, while the device reads.
+fn late() -> (Platform, Arc<Late>) {
+    let mut builder = Platform::builder().without_default_links();
+    for (name, kind) in [("cpu", DeviceKind::Cpu), ("gpu", DeviceKind::Gpu)] {
+        builder.add_device(DeviceDesc::new(name, kind));
+    }
+    let desc = ArenaDesc::new("late", ArenaKind("test"), GPU)
+        .with_remotes(DeviceSet::of(CPU))
+        .with_concurrency(Concurrency::BimapRead);
+    let late = Arc::new(Late {
+        inner: Null::backed(desc),
+        lie: Mutex::default(),
+        meanwhile: Quietly(Mutex::default()),
+    });
+    let main = builder.add_arena(Arc::new(MainMem::new(CPU)));
+    let mapped = builder.add_arena(late.clone());
+    join_mapped(&mut builder, main, mapped, LinkSpeed::default());
+    (builder.build().expect("a sound platform"), late)
+}
+
+/// Only a change that nobody asked for breaks the contract: not one that the host asked for while the arena was still looking.
+#[test]
+fn a_map_change_that_somebody_asked_for_meanwhile_is_no_breach() {
+    let (platform, late) = late();
+    let buffer = platform.raw_buffer(64).build().unwrap();
+    for round in 1..4 {
+        let mut writer = platform.acquire(GPU).write(&buffer).wait().unwrap();
+        writer.write_bytes(&buffer, &[round; 64]).unwrap();
+        writer.release().unwrap();
+        let reader = platform.acquire(GPU).read(&buffer).wait().unwrap();
+        let (changes, seen) = (buffer.clone(), Arc::new(Mutex::new(None)));
+        let (there, seen_there) = (platform.clone(), seen.clone());
+        *late.meanwhile.0.lock() = Some(Box::new(move || {
+            let mapped = there.acquire(CPU).read(&changes).wait();
+            *seen_there.lock() = Some(mapped.map(|grants| grants.read_bytes(&changes).map(|bytes| bytes[0])));
+        }));
+        assert_eq!(reader.read_bytes(&buffer).unwrap(), [round; 64]);
+        assert_eq!(*seen.lock(), Some(Ok(Ok(round))), "the host was let in meanwhile");
+        drop(reader);
+        assert_eq!(buffer.snapshot().lifecycle(), Lifecycle::Open);
+    }
+    // A change that nobody asked for is one after any number that somebody did.
+    let reader = platform.acquire(GPU).read(&buffer).wait().unwrap();
+    *late.lie.lock() = Some(MapState::Unmapped);
+    let told = reader.read_bytes(&buffer).map(drop);
+    let is_breach =
+        matches!(told, Err(AcquireError::ArenaContract { breach: Breach::MapChanged { .. }, .. }));
+    assert!(is_breach, "{told:?}");
+}
+
 #[test]
 fn without_a_lie_the_bytes_go_there_and_back() {
     for join in [Join::Staged, Join::Mapped] {
@@ -186,7 +276,7 @@ fn a_fence_that_is_forgotten_after_its_work_is_no_breach() {
 struct Host {
     desc: ArenaDesc,
     how: How,
-    kept: dml::core::sync::Mutex<Vec<Box<dyn std::any::Any + Send>>>,
+    kept: Mutex<Vec<Box<dyn std::any::Any + Send>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,13 +381,16 @@ fn host_memory_of_safe_code_is_the_grants_alone() {
     assert_eq!(breach(refused(How::Short)), Breach::HostMemory { bytes: 799, needed_bytes: 800 });
     assert!(matches!(breach(refused(How::Misaligned)), Breach::HostMemory { .. }));
     assert_eq!(breach(refused(How::KeepsATarget)), Breach::StillLent);
+    // Where there is no byte, it does not matter where it begins.
+    let nothing = host(How::Misaligned).buffer::<u64>(0).build().unwrap();
+    nothing.write().expect("nothing is misaligned").release().unwrap();
 }
 
 /// A mechanism in safe code, which does to its job what can be done to it.
 #[derive(Debug)]
 struct Odd {
     how: &'static str,
-    kept: dml::core::sync::Mutex<Vec<CopyJob>>,
+    kept: Mutex<Vec<CopyJob>>,
 }
 
 impl CrossArena for Odd {
@@ -332,6 +425,7 @@ impl CrossArena for Odd {
             }
             "maps what is not mapped" => job.memcpy(),
             "reads for writing" => job.read(),
+            "writes for reading" => job.write(),
             "leaves half out" => job.first(len / 2).write(),
             other => panic!("{other}"),
         }
@@ -344,7 +438,6 @@ fn odd(how: &'static str) -> Result<Vec<u8>, AcquireError> {
     rig.devices().iter().for_each(|device| _ = builder.add_device(device.clone()));
     rig.arenas().iter().for_each(|arena| _ = builder.add_arena(arena.clone()));
     let link = rig.links()[0];
-    builder.add_link(link, Arc::new(Odd { how, kept: Default::default() }));
     let back = Link {
         from: link.to,
         to: link.from,
@@ -352,7 +445,12 @@ fn odd(how: &'static str) -> Result<Vec<u8>, AcquireError> {
         target_via: link.source_via,
         ..link
     };
-    builder.add_link(back, Arc::new(HostStaged::default()));
+    let (mut odd, mut sound) = (link, back);
+    if how == "writes for reading" {
+        std::mem::swap(&mut odd, &mut sound);
+    }
+    builder.add_link(odd, Arc::new(Odd { how, kept: Default::default() }));
+    builder.add_link(sound, Arc::new(HostStaged::default()));
     there_and_back(&builder.build().expect("a sound platform")).1
 }
 
@@ -367,10 +465,11 @@ fn a_mechanism_reaches_its_own_bytes_alone() {
         |error: &AcquireError| matches!(error, AcquireError::ArenaContract { breach: Breach::StillLent, .. });
     is("keeps its job", kept);
     is("keeps a part of it", kept);
-    let no_address =
-        |error: &AcquireError| matches!(error, AcquireError::ArenaContract { breach: Breach::NoAddress, .. });
+    // It is the vault that has none, at whichever end of the copy it is.
+    let no_address = |error: &AcquireError| matches!(error, AcquireError::ArenaContract { breach: Breach::NoAddress, arena, .. } if &*arena.name == "vault");
     is("maps what is not mapped", no_address);
     is("reads for writing", no_address);
+    is("writes for reading", no_address);
     is("leaves half out", |error| {
         matches!(error, AcquireError::CopyFailed { cause: TransferError::Short { done_bytes: 32, .. }, .. })
     });

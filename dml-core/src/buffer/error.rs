@@ -422,3 +422,93 @@ pub enum ViewError {
         element_align: u64,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::id::BufferId;
+
+    fn arena(id: u8, name: &str) -> ArenaName {
+        ArenaName { id: ArenaId(id), name: name.into() }
+    }
+
+    fn copy_failed(to: &ArenaName, cause: TransferError) -> AcquireError {
+        let (buffer, from) = (BufferName::from(BufferId(3)), arena(1, "left"));
+        AcquireError::CopyFailed { buffer, from, to: to.clone(), span: Span::new(8, 24), cause }
+    }
+
+    /// Each error answers yes to one of the common questions at most, and every question has an error of each kind for it.
+    #[test]
+    fn errors_answer_the_common_questions_with_one_yes_at_most() {
+        let (buffer, left) = (BufferName::from(BufferId(3)), arena(1, "left"));
+        let lost = || AllocError::Lost { arena: "left".into(), loss: "gone".into() };
+        let full = AllocError::OutOfMemory { arena: "left".into(), bytes: 8 };
+        let large = AllocError::TooLarge { arena: "left".into(), bytes: 8, limit_bytes: 4 };
+        let alloc = |cause| AcquireError::Alloc { buffer: buffer.clone(), arena: left.clone(), cause };
+        let map = |cause| AcquireError::MapFailed {
+            buffer: buffer.clone(),
+            arena: left.clone(),
+            device: DeviceId(1),
+            cause,
+        };
+        let waited = Duration::from_secs(1);
+        let table = [
+            (
+                "busy",
+                vec![
+                    AcquireError::Busy { buffer: buffer.clone(), reason: BusyReason::ArenaInUse },
+                    AcquireError::Timeout { buffer: buffer.clone(), waited },
+                ],
+            ),
+            (
+                "unreachable",
+                vec![AcquireError::Unreachable {
+                    buffer: buffer.clone(),
+                    arena: left.clone(),
+                    span: Span::new(0, 1),
+                }],
+            ),
+            ("full", vec![alloc(full), alloc(large)]),
+            (
+                "lost",
+                vec![
+                    AcquireError::DeviceLost { buffer: buffer.clone(), arena: left.clone(), loss: None },
+                    copy_failed(&left, TransferError::DeviceLost),
+                    map(TransferError::Lost { device: "left".into(), loss: "gone".into() }),
+                    alloc(lost()),
+                ],
+            ),
+            (
+                "nothing",
+                vec![
+                    AcquireError::Closed { buffer: buffer.clone() },
+                    AcquireError::Finished,
+                    copy_failed(&left, TransferError::Infeasible),
+                    map(TransferError::StillLent),
+                    alloc(AllocError::NotNew { arena: "left".into() }),
+                ],
+            ),
+        ];
+        for (expected, errors) in table {
+            for error in errors {
+                let answers = [
+                    ("busy", error.is_busy()),
+                    ("unreachable", error.is_unreachable()),
+                    ("full", error.is_out_of_memory()),
+                    ("lost", error.is_device_lost()),
+                ];
+                for (question, answer) in answers {
+                    assert_eq!(answer, question == expected, "{question}: {error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_failed_copy_says_where_it_went() {
+        let between = |to| copy_failed(&to, TransferError::Infeasible).to_string();
+        let (within, across) = (between(arena(1, "left")), between(arena(2, "right")));
+        assert!(within.contains("bytes 8..24 in left failed"), "{within}");
+        assert!(across.contains("bytes 8..24 from left to right failed"), "{across}");
+    }
+}

@@ -610,6 +610,41 @@ mod tests {
         }
     }
 
+    /// What a request says of its bytes, and what its two parts say.
+    fn told<T>(request: T, of: fn(&T) -> (u64, bool, Span), at: u64, split: fn(T, u64) -> (T, T)) {
+        let (len, is_empty, span) = of(&request);
+        assert_eq!((len, is_empty), (span.len(), span.is_empty()));
+        let parts = split(request, at);
+        assert_eq!(of(&parts.0), (at, at == 0, Span::new(span.start(), span.start() + at)));
+        assert_eq!(of(&parts.1), (len - at, len == at, Span::new(span.start() + at, span.end())));
+    }
+
+    #[test]
+    fn requests_split_where_they_are_told_and_know_when_they_are_empty() {
+        let (block, loan): (BlockRef, _) = (Arc::new(Nothing), Loan::default());
+        for (len, at) in [(16, 5), (16, 0), (16, 16), (0, 0)] {
+            let mut memory = HostMemory::zeroed(len).unwrap();
+            let of = |request: &CopyIn| (request.len(), request.is_empty(), request.span());
+            told(CopyIn::scheduled(&block, 7, memory.source(Span::new(0, len))), of, at, CopyIn::split_at);
+            let of = |request: &CopyOut| (request.len(), request.is_empty(), request.span());
+            told(CopyOut::scheduled(&block, 7, memory.target(Span::new(0, len))), of, at, CopyOut::split_at);
+            let of = |request: &Fill| (request.len(), request.is_empty(), request.span());
+            told(Fill::scheduled(&block, Span::new(7, 7 + len), 1, &loan), of, at, Fill::split_at);
+        }
+    }
+
+    #[test]
+    fn storage_is_empty_where_it_has_no_byte() {
+        let under = |len| {
+            let memory = HostMemory::zeroed(len).unwrap();
+            let backing = Backing::external(&memory);
+            let answers = [backing.is_empty(), memory.is_empty(), memory.span().is_empty()];
+            (answers, [backing.len(), memory.len(), memory.span().len()])
+        };
+        assert_eq!(under(0), ([true; 3], [0; 3]));
+        assert_eq!(under(3), ([false; 3], [3; 3]));
+    }
+
     #[test]
     fn a_mapping_is_taken_back_once_and_put_back_whole() {
         let (block, memory): (BlockRef, _) = (Arc::new(Nothing), HostMemory::zeroed(16).unwrap());

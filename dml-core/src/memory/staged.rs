@@ -133,3 +133,28 @@ impl CrossArena for Binding {
         unreachable!("core refreshes a bound pair by its map state; it never copies between the two")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing is moved, so that the size and the bandwidth do not count.
+    #[test]
+    fn a_binding_costs_its_latency_and_its_remaps() {
+        let speed = LinkSpeed { latency_ns: 700, bytes_per_s: 1, remap_ns: 30 };
+        let binding = Binding::new(speed);
+        for (bytes, remap_source, remap_target, expected_ns) in [
+            (0, false, false, 700),
+            (1 << 30, false, false, 700),
+            (8, true, false, 730),
+            (8, true, true, 760),
+        ] {
+            let query = CopyQuery { bytes, remap_source, remap_target, allocates: true };
+            assert_eq!(binding.can_copy(&query).unwrap().as_ns(), Some(expected_ns), "{query:?}");
+        }
+        assert_eq!(
+            [binding.name(), HostStaged::default().name(), HostMapped::default().name()],
+            ["bound", "staged", "mapped"]
+        );
+    }
+}

@@ -399,6 +399,20 @@ mod tests {
         assert!(Scalar::U8(1).is_like(Scalar::U8(2)) && !Scalar::U8(1).is_like(Scalar::I8(1)));
     }
 
+    /// The cause says what happened, and its own cause why.
+    #[test]
+    fn the_error_of_a_launch_passes_its_cause_on() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("no kernel")]
+        struct Outer(#[source] std::num::ParseIntError);
+        let outer = || Outer("x".parse::<u32>().unwrap_err());
+        for error in [LaunchError::not_started(outer()), LaunchError::failed(outer())] {
+            let source = error.source().expect("the cause has one").to_string();
+            assert_eq!((error.to_string(), source), ("no kernel".into(), outer().0.to_string()));
+        }
+        assert!(LaunchError::failed("alone").source().is_none());
+    }
+
     #[test]
     fn the_items_are_the_last_dimension() {
         let items = 7..19;

@@ -83,6 +83,21 @@ fn uniform_white_stays_white_under_the_largest_filter() {
     problem.check(problem.image()).unwrap();
 }
 
+/// The check takes the rows in bands, and says which pixel of the picture it is.
+#[test]
+fn check_names_the_wrong_pixel_in_every_band() {
+    let problem = Problem::generate(5, 200, 7, 3).unwrap();
+    let right = solve(&problem);
+    for pixel in [0, 5 * 64 - 1, 5 * 64, 5 * 65 + 3, 5 * 128, 5 * 200 - 1] {
+        let mut wrong = right.clone();
+        wrong[pixel][2] = right[pixel][2].wrapping_add(128);
+        let told = problem.check(&wrong).unwrap_err();
+        assert_eq!((told.item, told.found), (pixel as u64, crate::check::Value::Pixel(wrong[pixel])));
+        let crate::check::Value::Pixel(expected) = told.expected else { panic!("{told}") };
+        assert!(expected.iter().zip(right[pixel]).all(|(is, found)| is.abs_diff(found) <= 1), "{told}");
+    }
+}
+
 #[test]
 fn weights_sum_to_one_and_are_symmetric() {
     for filter in [1, 3, 61, 255] {

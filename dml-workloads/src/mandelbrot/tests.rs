@@ -23,6 +23,28 @@ fn host_output_passes_the_check_at_every_awkward_size() {
     }
 }
 
+/// The view is 3.2 by 2.4 around -0.7, to the pixels' middles.
+#[test]
+fn pixels_are_where_the_view_says() {
+    for (width, height, step) in [(64, 48, 0.05), (640, 480, 0.005), (4, 48, 0.8), (64, 3, 0.8)] {
+        let problem = Problem::new(width, height, 1).unwrap();
+        let middle = |first: f32, pixels: u32, down: f32| first + down * step * (pixels - 1) as f32 / 2.0;
+        assert!((problem.step - step).abs() < 1e-6, "{width}x{height}: {}", problem.step);
+        assert!((middle(problem.left, width, 1.0) + 0.7).abs() < 1e-5, "{width}x{height}: {}", problem.left);
+        assert!(middle(problem.top, height, -1.0).abs() < 1e-5, "{width}x{height}: {}", problem.top);
+    }
+}
+
+#[test]
+fn rows_are_full_where_a_quarter_more_or_less_allows_it() {
+    // The ideal is the root of a third. Neither 4 nor 3 divides 55, and 5 does.
+    for (items, expected) in
+        [(0, 0), (1, 1), (3, 1), (48, 4), (55, 5), (75, 5), (65, 5), (51, 3), (53, 4), (291, 10)]
+    {
+        assert_eq!(items_per_row(items), expected, "{items}");
+    }
+}
+
 #[test]
 fn picture_shows_the_set() {
     let problem = Problem::new(64, 48, 200).unwrap();

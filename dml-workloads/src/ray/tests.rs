@@ -22,6 +22,39 @@ impl Real for f64 {
     }
 }
 
+/// Spheres stand in rows, on the ground or above it, and apart from each other.
+#[test]
+fn the_scene_is_a_camera_two_lamps_a_ground_and_spheres_on_it() {
+    for seed in 0..20 {
+        let problem = Problem::generate(TINY, seed);
+        assert_eq!(problem.items(), problem.items);
+        let spheres = &problem.scene()[4..];
+        assert_eq!(spheres.len() as u64, SPHERES[0] * SPHERES[1]);
+        for (number, [x, y, z, radius, colours @ .., shine]) in spheres.iter().enumerate() {
+            let (column, row) = (number as u64 % SPHERES[0], number as u64 / SPHERES[0]);
+            let middle = 2.0 * column as f32 - (SPHERES[0] - 1) as f32;
+            assert!((x - middle).abs() <= 0.5 && (z - 2.1 * row as f32).abs() <= 0.5, "{number}: {x}, {z}");
+            assert!((0.35..=0.85).contains(radius), "{number}: {radius}");
+            let above = y - radius;
+            let range = if number % 3 == 0 { 0.2 - 1e-6..=1.2 + 1e-6 } else { 0.0..=0.0 };
+            assert!(range.contains(&above), "{number}: {above}");
+            assert!(
+                colours.iter().all(|colour| (0.15..=1.0).contains(colour)) && (0.1..=0.8).contains(shine)
+            );
+        }
+        let drawn = |at: usize| {
+            spheres
+                .iter()
+                .map(|sphere| sphere[at])
+                .fold((f32::MAX, f32::MIN), |(low, high), value| (low.min(value), high.max(value)))
+        };
+        for at in [3, 4, 5, 6, 7] {
+            let (low, high) = drawn(at);
+            assert!(high - low > 0.2, "spheres differ: {at}: {low}..{high}");
+        }
+    }
+}
+
 fn solve(problem: &Problem) -> Vec<[u8; 4]> {
     let mut pixels = vec![[1; 4]; problem.items as usize];
     host(Team::global(), 0..problem.items, &problem.scene, &problem.view, &mut pixels);
