@@ -1,6 +1,6 @@
 //! Results of a trial whose homes are unlike each other: this process reaches one of them, and the other not.
 
-use crate::{CPU, Cues, GPU, ITEMS, LOCAL, Signal, VIDEO, video};
+use crate::{CPU, Cues, Does, GPU, ITEMS, LOCAL, Signal, VIDEO, scene, video};
 use dml::arenas::{Null, kit};
 use dml::core::sync::Arc;
 use dml::core::{
@@ -148,4 +148,21 @@ fn results_of_which_one_cannot_be_copied_home_stay_as_they_were() {
             assert!(grants.read_bytes(&last).unwrap().iter().all(|byte| *byte == 7), "{device:?}");
         }
     }
+}
+
+/// What results go to is gone when the launch is.
+#[test]
+fn a_launch_that_panics_for_longer_than_its_run_gives_its_grants_back() {
+    let scene = scene(Does::PanicsLong, |package, cues| {
+        if package == 0 {
+            cues.launched.wait();
+        }
+        Ok(())
+    });
+    let report = scene.run().unwrap();
+    scene.check(&report);
+    assert!(report.failures.is_empty(), "{report:?}");
+    let (of_trial, platform) = (video(&scene.platform).live_blocks(), Platform::clone(&scene.platform));
+    drop(scene);
+    assert!(of_trial > 0 && video(&platform).live_blocks() == 0, "all of it is given back");
 }
