@@ -9,8 +9,8 @@ use common::{pattern, with_cuda};
 use cudarc::driver::sys::{
     self, CUcontext, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
     CUmemAllocationProp, CUmemAllocationType, CUmemAttach_flags, CUmemLocationType, CUresult, cuCtxCreate_v4,
-    cuCtxDestroy_v2, cuCtxPopCurrent_v2, cuMemAddressFree, cuMemAddressReserve, cuMemAlloc_v2,
-    cuMemAllocHost_v2, cuMemAllocManaged, cuMemCreate, cuMemFree_v2, cuMemFreeHost,
+    cuCtxDestroy_v2, cuCtxPopCurrent_v2, cuDeviceCanAccessPeer, cuMemAddressFree, cuMemAddressReserve,
+    cuMemAlloc_v2, cuMemAllocHost_v2, cuMemAllocManaged, cuMemCreate, cuMemFree_v2, cuMemFreeHost,
     cuMemGetAllocationGranularity, cuMemMap, cuMemRelease, cuMemSetAccess, cuMemUnmap, cuMemcpyDtoH_v2,
     cuMemcpyHtoD_v2,
 };
@@ -22,7 +22,9 @@ use dml_arenas::dlpack::abi::{
 use dml_arenas::dlpack::{self, Element, ExportError, ImportError, Tensor, Unexported};
 use dml_arenas::{CudaArena, CudaPinnedArena, Discover, DiscoverOptions};
 use dml_core::sync::Arc;
-use dml_core::{AcquireError, AllocError, Arena, ArenaId, Buffer, DeviceId, NativeHandle, Platform, Scalar};
+use dml_core::{
+    AcquireError, AllocError, Arena, ArenaId, Buffer, DeviceId, NativeHandle, Operation, Platform, Scalar,
+};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -450,6 +452,49 @@ fn memory_of_another_gpu_is_refused_and_peers_get_what_others_allocated() {
     assert!(bytes.chunks_exact(4).eq(before.iter().map(|word| word.to_ne_bytes())));
 }
 
+/// The arena's own memory goes from GPU to GPU without the host, where the hardware has a way.
+#[test]
+fn gpus_that_reach_each_other_copy_directly() {
+    let Some(rig) = Rig::find("gpus_that_reach_each_other_copy_directly") else { return };
+    let (platform, one) = (&rig.platform, rig.gpu);
+    let Ok(two) = platform.device("cuda:1") else {
+        eprintln!("SKIPPED gpus_that_reach_each_other_copy_directly: one GPU alone");
+        return;
+    };
+    for (from, to) in [(0, 1), (1, 0)] {
+        let mut can = 0;
+        // SAFETY: the call writes a number.
+        ok(unsafe { cuDeviceCanAccessPeer(&raw mut can, from, to) });
+        if can == 0 {
+            eprintln!("SKIPPED gpus_that_reach_each_other_copy_directly: device {from} does not reach {to}");
+            return;
+        }
+    }
+    for (from, to) in [(one, two), (two, one)] {
+        let (buffer, bytes) = (rig.bytes_of(LEN), pattern(LEN as usize, 7));
+        let mut grants = platform.acquire(from).write(&buffer).wait().unwrap();
+        grants.write_bytes(&buffer, &bytes).unwrap();
+        grants.release().unwrap();
+        platform.counters().reset();
+        let grants = platform.acquire(to).read(&buffer).wait().unwrap();
+        let links = platform.routes().links();
+        let moved: Vec<_> = platform
+            .counters()
+            .transfers()
+            .into_iter()
+            .map(|transfer| {
+                let link = links[usize::from(transfer.link.0)];
+                (link.from, link.to, transfer.bytes, transfer.copies)
+            })
+            .collect();
+        assert_eq!(moved, [(platform.home(from).unwrap(), platform.home(to).unwrap(), LEN, 1)]);
+        let staged =
+            [Operation::Read, Operation::Write].map(|operation| platform.counters().operation(operation));
+        assert_eq!(staged, [0, 0], "nothing passes through the host");
+        assert_eq!(grants.read_bytes(&buffer).unwrap(), bytes);
+    }
+}
+
 #[test]
 fn a_fence_of_a_stream_of_others_keeps_the_grants() {
     let Some(rig) = Rig::find("a_fence_of_a_stream_of_others_keeps_the_grants") else { return };
@@ -628,18 +673,14 @@ fn page_locked_memory_is_refused_beyond_its_limit_and_not_at_it() {
         let block = pinned.alloc(bytes).unwrap_or_else(|error| panic!("{bytes}: {error}"));
         assert_eq!(block.block().len(), bytes);
     }
+    let (arena, refused) = (pinned.desc().name.clone(), |bytes| pinned.alloc(bytes).map(drop).unwrap_err());
     for bytes in [LIMIT + 1, u64::MAX] {
-        let arena = pinned.desc().name.clone();
-        assert_eq!(
-            pinned.alloc(bytes).map(drop),
-            Err(AllocError::TooLarge { arena, bytes, limit_bytes: LIMIT })
-        );
+        assert_eq!(refused(bytes), AllocError::TooLarge { arena: arena.clone(), bytes, limit_bytes: LIMIT });
     }
     let half = pinned.alloc(LIMIT / 2).unwrap();
-    let arena = pinned.desc().name.clone();
     // Half of it is in use, and more than the other half does not go beside it.
     let bytes = LIMIT / 2 + 1;
-    assert_eq!(pinned.alloc(bytes).map(drop), Err(AllocError::OutOfMemory { arena, bytes }));
+    assert_eq!(refused(bytes), AllocError::OutOfMemory { arena, bytes });
     let other = pinned.alloc(LIMIT / 2).unwrap();
     drop((half, other));
     assert!(!pinned.is_lost() && pinned.loss().is_none());

@@ -437,11 +437,11 @@ mod tests {
         AcquireError::CopyFailed { buffer, from, to: to.clone(), span: Span::new(8, 24), cause }
     }
 
-    /// Each error answers yes to one of the common questions at most, and every question has an error of each kind for it.
+    /// The name before the errors is the question to which they answer yes.
     #[test]
     fn errors_answer_the_common_questions_with_one_yes_at_most() {
         let (buffer, left) = (BufferName::from(BufferId(3)), arena(1, "left"));
-        let lost = || AllocError::Lost { arena: "left".into(), loss: "gone".into() };
+        let lost = AllocError::Lost { arena: "left".into(), loss: "gone".into() };
         let full = AllocError::OutOfMemory { arena: "left".into(), bytes: 8 };
         let large = AllocError::TooLarge { arena: "left".into(), bytes: 8, limit_bytes: 4 };
         let alloc = |cause| AcquireError::Alloc { buffer: buffer.clone(), arena: left.clone(), cause };
@@ -475,7 +475,7 @@ mod tests {
                     AcquireError::DeviceLost { buffer: buffer.clone(), arena: left.clone(), loss: None },
                     copy_failed(&left, TransferError::DeviceLost),
                     map(TransferError::Lost { device: "left".into(), loss: "gone".into() }),
-                    alloc(lost()),
+                    alloc(lost),
                 ],
             ),
             (
