@@ -29,6 +29,8 @@ check() {
     step loss ./test-cuda_loss --nocapture
     step conformance ./test-conformance cuda::
     step native ./test-cuda_native
+    # One after the other: some look at how much memory is free.
+    step cust ./test-cuda_cust --test-threads 1
     step single ./test-single
     step table1 ./test-table1 on_cuda
     step launching ./test-launching cuda

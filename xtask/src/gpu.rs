@@ -6,11 +6,12 @@
 //! ```
 
 use crate::Failure;
-use crate::shell::{Outcome, Report, cargo, repository_root, run};
+use crate::shell::{Outcome, Report, cargo, output_of, repository_root, run};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 /// The test programs that use GPUs, by package.
 const TESTS: &[(&str, &[&str])] = &[
@@ -18,6 +19,9 @@ const TESTS: &[(&str, &[&str])] = &[
     ("dml-workloads", &["single", "table1"]),
     ("dml", &["launching"]),
 ];
+
+/// The test program that is linked against the driver, because the crate `cust` is.
+const LINKED: &[&str] = &["--package", "dml-arenas", "--features", "cust", "--test", "cuda_cust"];
 
 /// `cargo xtask gpu-check`: builds the command, the tests of the CUDA arenas and what measures them, and puts them beside a
 /// script into `target/carry`.
@@ -57,20 +61,21 @@ pub(crate) fn check(arguments: &[String]) -> Result<(), Failure> {
         // One after the other: tests of several packages have the same name.
         let mut carried = Vec::new();
         for (package, tests) in TESTS {
-            let mut command = cargo(["test", "--release", "--no-run", "--package", package]);
-            command.env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_RELEASE_STRIP", "true");
-            // What tests take is of no interest, and each would be linked for a minute.
-            command.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-            command.args(tests.iter().flat_map(|test| ["--test", test]));
-            match command.stdin(Stdio::null()).stdout(Stdio::null()).output() {
-                Ok(output) if output.status.success() => {
-                    carried.extend(executables(&String::from_utf8_lossy(&output.stderr)));
-                }
-                Ok(output) => return Outcome::Failed(String::from_utf8_lossy(&output.stderr).into_owned()),
-                Err(error) => return Outcome::Failed(error.to_string()),
+            let mut command = tests_of(&["--package", package]);
+            match built(command.args(tests.iter().flat_map(|test| ["--test", test]))) {
+                Ok(programs) => carried.extend(programs),
+                Err(reason) => return Outcome::Failed(reason),
             }
         }
         ended(carry(&folder, &carried, test_of))
+    });
+    report.step("tests of memory of `cust`", || {
+        let linked = stand_in(&target.join("cuda-stand-in"))
+            .and_then(|installation| built(tests_of(LINKED).env("CUDA_LIBRARY_PATH", installation)));
+        match linked {
+            Ok(programs) => ended(carry(&folder, &programs, test_of)),
+            Err(reason) => Outcome::Failed(reason),
+        }
     });
     report.step("script", || {
         let script = folder.join("check.sh");
@@ -79,6 +84,69 @@ pub(crate) fn check(arguments: &[String]) -> Result<(), Failure> {
     });
     report.note(format!("sh check.sh, in {}, runs where a GPU is", folder.display()));
     report.finish()
+}
+
+/// The command that builds tests, without running any.
+fn tests_of(arguments: &[&str]) -> Command {
+    let mut command = cargo(["test", "--release", "--no-run"]);
+    command.env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_RELEASE_STRIP", "true");
+    // What tests take is of no interest, and each would be linked for a minute.
+    command.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    command.args(arguments);
+    command
+}
+
+/// Builds tests, and returns their programs, or why they could not be built.
+fn built(command: &mut Command) -> Result<Vec<PathBuf>, String> {
+    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output();
+    let output = output.map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(executables(&said)) } else { Err(said.into_owned()) }
+}
+
+/// Makes what stands in for a CUDA installation where there is none: a library of the driver's name, with functions of the names that `cust` asks for. A
+/// program that is linked against it starts where the driver itself is. Returns where it is.
+fn stand_in(folder: &Path) -> Result<PathBuf, String> {
+    let metadata =
+        output_of(cargo(["metadata", "--format-version", "1", "--all-features"]).stderr(Stdio::null()));
+    let metadata = metadata.ok_or("cargo metadata says nothing")?;
+    let declarations = bindings(&metadata).ok_or("the crate cust_raw is not among the dependencies")?;
+    let text =
+        fs::read_to_string(&declarations).map_err(|error| format!("{}: {error}", declarations.display()))?;
+    let functions = declared(&text);
+    if functions.is_empty() {
+        return Err(format!("{} declares no function of the driver", declarations.display()));
+    }
+    let libraries = folder.join("lib64");
+    fs::create_dir_all(&libraries).map_err(|error| format!("{}: {error}", libraries.display()))?;
+    let source = folder.join("driver.rs");
+    let stubs =
+        functions.iter().map(|name| format!("#[unsafe(no_mangle)] pub extern \"C\" fn {name}() {{}}\n"));
+    let stubs = format!("#![allow(non_snake_case)]\n{}", stubs.collect::<String>());
+    fs::write(&source, stubs).map_err(|error| format!("{}: {error}", source.display()))?;
+    let mut rustc = Command::new("rustc");
+    rustc.args(["--edition", "2024", "--crate-type", "cdylib", "-Clink-arg=-Wl,-soname,libcuda.so.1", "-o"]);
+    run(rustc.arg(libraries.join("libcuda.so")).arg(&source))?;
+    Ok(folder.to_owned())
+}
+
+/// Returns the file in which the crate `cust_raw` declares the driver's functions, by what `cargo metadata` says.
+fn bindings(metadata: &str) -> Option<PathBuf> {
+    let manifests = metadata.split("\"manifest_path\":\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let manifest = manifests.map(Path::new).find(|manifest| {
+        let folder = manifest.parent().map(name_of).unwrap_or_default();
+        folder.starts_with("cust_raw-")
+    })?;
+    Some(manifest.with_file_name("src").join("cuda.rs"))
+}
+
+/// Returns the names of the functions that bindings declare: `    pub fn cuInit(Flags: c_uint) -> CUresult;`.
+fn declared(bindings: &str) -> BTreeSet<&str> {
+    let functions = bindings.lines().filter_map(|line| line.trim().strip_prefix("pub fn "));
+    functions
+        .filter_map(|function| function.split('(').next())
+        .filter(|name| name.starts_with("cu"))
+        .collect()
 }
 
 fn ended(done: io::Result<()>) -> Outcome {
@@ -128,5 +196,16 @@ mod tests {
         let found = executables(said);
         assert_eq!(found, [PathBuf::from("/t/release/deps/cuda_loss-0f1e")]);
         assert_eq!(test_of(&found[0]), "test-cuda_loss");
+    }
+
+    #[test]
+    fn functions_of_the_driver_are_found_where_the_crate_declares_them() {
+        let metadata = r#"{"packages":[{"manifest_path":"/r/cust-0.3.2/Cargo.toml"},{"name":"cust_raw",
+            "manifest_path":"/r/cust_raw-0.11.3/Cargo.toml","targets":[]}]}"#;
+        assert_eq!(bindings(metadata), Some(PathBuf::from("/r/cust_raw-0.11.3/src/cuda.rs")));
+        assert_eq!(bindings(r#"{"packages":[{"manifest_path":"/r/cust-0.3.2/Cargo.toml"}]}"#), None);
+        let text = "extern \"C\" {\n    pub fn cuInit(Flags: c_uint) -> CUresult;\n    pub fn other();\n\
+            pub fn cuMemFree_v2(\n        dptr: CUdeviceptr,\n    ) -> CUresult;\n}\n";
+        assert_eq!(declared(text), BTreeSet::from(["cuInit", "cuMemFree_v2"]));
     }
 }
