@@ -346,3 +346,30 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     written
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_up_to_the_largest_size() {
+        let path = std::env::temp_dir().join(format!("dml-cache-read-{}", std::process::id()));
+        let file = fs::File::create(&path).unwrap();
+        let of = |bytes| {
+            file.set_len(bytes).unwrap();
+            read(&path)
+        };
+        assert_eq!(of(0).unwrap().map(|bytes| bytes.len()), Some(0));
+        let most = LARGEST_FILE_BYTES;
+        assert_eq!(of(most).unwrap().map(|bytes| bytes.len() as u64), Some(most));
+        for bytes in [most + 1, most + 2, 100 * most] {
+            let error = of(bytes).unwrap_err();
+            assert!(matches!(&error, CacheError::Malformed { path: of, .. } if *of == path), "{error}");
+        }
+        // It is there, and no folder: that is not the same as nothing.
+        let within = read(&path.join("figures.json"));
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(within, Err(CacheError::Unreadable { .. })), "{within:?}");
+        assert!(matches!(read(&path), Ok(None)));
+    }
+}

@@ -162,6 +162,20 @@ mod tests {
     }
 
     #[test]
+    fn the_digest_is_the_hash_of_the_fields() {
+        let digest = |processor: &str, cores, os: &str| {
+            MachineFingerprint { processor: processor.into(), cores, os: os.into() }.digest()
+        };
+        // FNV-1a of `foobar`, 0xFF, `8`, 0xFF, `a`, 0xFF, by another program.
+        assert_eq!(digest("foobar", 8, "a"), "12d1db0bd484afec");
+        // What is in one field is not in the next.
+        let digests = [("a", 1, "b"), ("a1", 1, "b"), ("a", 11, "b"), ("a", 1, "1b"), ("", 1, "ab")];
+        let digests: std::collections::BTreeSet<_> =
+            digests.into_iter().map(|(processor, cores, os)| digest(processor, cores, os)).collect();
+        assert_eq!(digests.len(), 5);
+    }
+
+    #[test]
     fn units_count_only_where_they_copy() {
         let of = |kind, units| {
             let device = DeviceDesc::new("device", DeviceKind::Cpu).with_units(units);

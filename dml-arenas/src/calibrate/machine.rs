@@ -70,7 +70,8 @@ mod tests {
     #[test]
     fn sizes_of_caches_parse() {
         assert_eq!(size_bytes("32768K\n"), Some(32 << 20));
-        assert_eq!(size_bytes("1M"), Some(1 << 20));
+        assert_eq!(size_bytes("3M"), Some(3 << 20));
+        assert_eq!(size_bytes("2G"), Some(2 << 30));
         assert_eq!(size_bytes("512"), Some(512));
         for wrong in ["", "K", "0K", "-1K", "many", "99999999999999999999K"] {
             assert_eq!(size_bytes(wrong), None, "{wrong}");
@@ -82,6 +83,50 @@ mod tests {
         let meminfo = "MemTotal:       24684000 kB\nMemFree:  1 kB\nMemAvailable:   23911440 kB\n";
         assert_eq!(available_bytes(meminfo), Some(23_911_440 << 10));
         assert_eq!(available_bytes("MemTotal: 1 kB\n"), None);
+    }
+
+    /// A folder with these files, which goes with it.
+    struct Files(std::path::PathBuf);
+
+    impl Files {
+        fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let folder = std::env::temp_dir().join(format!("dml-machine-{}-{name}", std::process::id()));
+            for (file, text) in files {
+                let path = folder.join(file);
+                fs::create_dir_all(path.parent().expect("in the folder")).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            Self(folder)
+        }
+    }
+
+    impl Drop for Files {
+        fn drop(&mut self) {
+            _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_largest_cache_counts() {
+        let sizes = [
+            ("index0/size", "48K\n"),
+            ("index2/size", "1M\n"),
+            ("index3/size", "512K\n"),
+            ("index4/level", "9"),
+        ];
+        assert_eq!(last_level_bytes(&Files::new("caches", &sizes).0), Some(1 << 20));
+        assert_eq!(last_level_bytes(&Files::new("no_sizes", &[("index0/level", "9")]).0), None);
+    }
+
+    #[test]
+    fn a_group_may_have_what_it_does_not_have_yet() {
+        let free = |max: &str, current: &str| {
+            let files = Files::new("group", &[("memory.max", max), ("memory.current", current)]);
+            free_of_group(&files.0)
+        };
+        assert_eq!(free("1000\n", "300\n"), Some(700));
+        assert_eq!(free("1000\n", "1001\n"), Some(0));
+        assert_eq!(free("max\n", "300\n"), None, "it has no limit");
     }
 
     #[test]

@@ -191,6 +191,14 @@ mod tests {
     }
 
     #[test]
+    fn the_greatest_rate_is_possible_and_no_greater_one() {
+        let ns = JUDGED_BYTES / GREATEST_BYTES_PER_NS;
+        assert!(table(&[(4, 1), (JUDGED_BYTES, ns)]).is_ok());
+        assert!(table(&[(4, 1), (JUDGED_BYTES, ns - 1)]).is_err());
+        assert!(table(&[(4, 1), (JUDGED_BYTES - 1, 1)]).is_ok(), "of a short copy nobody can tell");
+    }
+
+    #[test]
     fn huge_sizes_saturate() {
         let table = table(&[(4, 1), (5, LONGEST_NS)]).unwrap();
         assert_eq!(table.copy_ns(u64::MAX), u64::MAX);

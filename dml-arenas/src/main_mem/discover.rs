@@ -68,6 +68,28 @@ mod tests {
         let cpuinfo = "processor\t: 0\nvendor_id\t: X\nmodel name\t: Some CPU @ 2.60GHz\n";
         assert_eq!(model_name(cpuinfo), Some("Some CPU @ 2.60GHz"));
         assert_eq!(model_name("processor : 0\nmodel name :\n"), None);
-        assert!(!description().is_empty());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_processor_is_what_the_system_says() {
+        let cores = std::thread::available_parallelism().unwrap().get();
+        assert_eq!(threads() as usize, cores);
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+        let named = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
+        let expected = named.map_or_else(|| format!("{} processor", std::env::consts::ARCH), str::to_owned);
+        assert_eq!(description(), expected);
+    }
+
+    #[cfg(all(feature = "offload", target_os = "linux"))]
+    #[test]
+    fn half_of_the_memory_is_for_workers() {
+        let info = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB"));
+        let machine = total.unwrap().trim().parse::<u64>().unwrap() << 10;
+        let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+        let limit = limit.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(machine);
+        // Both are told in units of their own.
+        assert!(default_memory().abs_diff(machine.min(limit) / 2) < 1 << 20, "{}", default_memory());
     }
 }

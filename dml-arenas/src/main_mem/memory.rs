@@ -202,6 +202,25 @@ mod tests {
         assert!((memory.span().as_ptr() as usize).is_multiple_of(HUGE_PAGE_BYTES));
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_dropped_is_given_back() {
+        /// Nobody touches it, so it is address space and no more.
+        const EACH_BYTES: usize = 1 << 30;
+        const TIMES: usize = 4096;
+        let page_bytes = 4096;
+        let mapped = || -> usize {
+            let figures = std::fs::read_to_string("/proc/self/statm").unwrap();
+            figures.split(' ').next().unwrap().parse::<usize>().unwrap() * page_bytes
+        };
+        let before = mapped();
+        // Other tests may map something meanwhile, but not a part of this.
+        for _ in 0..TIMES {
+            drop(Memory::zeroed(EACH_BYTES).expect("nothing of it is touched"));
+        }
+        assert!(mapped() < before + TIMES / 8 * EACH_BYTES, "{} bytes are mapped", mapped());
+    }
+
     #[test]
     fn what_cannot_be_had_is_none() {
         assert!(Memory::zeroed(usize::MAX).is_none());

@@ -316,3 +316,94 @@ fn the_middle_time_counts_and_long_copies_are_warmed_up() {
     assert_eq!((median_ns(times.to_vec()), median_ns(Vec::new())), (30, 1));
     assert_eq!(CLASSES.map(warm_ups), [1, 1, 4, 1, 1]);
 }
+
+/// Measures a link and `count` others beside it. Returns how long that takes, and the sizes that are measured of each.
+fn beside(count: usize, ns: Ns) -> (Duration, Vec<Vec<u64>>) {
+    let clock = Arc::new(Clock::default());
+    let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
+    for _ in 0..=count {
+        builder.add_link(link(0, 1), Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX }));
+    }
+    let measured = measure(&clock, SMALL, &builder.build().unwrap());
+    let bytes = |link: &Measured| classes(link).iter().map(|class| class.0).collect();
+    (clock.now(), measured.iter().map(bytes).collect())
+}
+
+#[test]
+fn links_share_the_time() {
+    // 32 copies of each of the two short classes take 1.28 s: of two links none has the time for a third class.
+    let slow: Ns = |_| 20_000_000;
+    let (took, found) = beside(1, slow);
+    assert_eq!(found, [[4, 64 << 10], [4, 64 << 10]]);
+    assert!(took.as_millis().abs_diff(2_000) < 50, "{took:?}");
+    let (_, found) = beside(0, slow);
+    assert_eq!(found, [[4, 64 << 10, MIB]]);
+}
+
+#[test]
+fn the_time_of_a_short_copy_is_no_measure_of_the_first_long_class() {
+    // By the time of 64 KiB a class of 45 MiB in all would take seven seconds.
+    let (_, found) = beside(0, |_| 10_000_000);
+    assert_eq!(found, [[4, 64 << 10, MIB]]);
+}
+
+#[test]
+fn what_ends_with_the_time_is_in_time() {
+    // 32 copies of each of two classes, and as long again for the third: two seconds to the nanosecond.
+    fn exact(bytes: u64) -> u64 {
+        [(4, 22_500_000), (64 << 10, 20_000_000)]
+            .iter()
+            .find(|known| known.0 == bytes)
+            .map_or(bytes / 1_000, |known| known.1)
+    }
+    let (_, found) = beside(0, exact);
+    assert!(found[0].contains(&MIB), "{found:?}");
+    let (_, found) = beside(0, |bytes| exact(bytes) + u64::from(bytes == 4));
+    assert_eq!(found, [[4, 64 << 10]]);
+    // One copy before the clock runs and 19 after it: with the 20th that began in time there are 21, and two of the next class.
+    let (took, _) = beside(0, |_| 100_000_000);
+    assert_eq!(took.as_millis(), 2_300);
+}
+
+#[test]
+fn three_copies_are_enough_of_a_class_that_ends_late() {
+    // Three buffers: the time ends while each of them is copied once.
+    let (_, found) = beside(0, |bytes| if bytes == MIB { 150_000_000 } else { 1 });
+    assert_eq!(found, [[4, 64 << 10, MIB]]);
+    let (_, found) = beside(0, |bytes| if bytes == MIB { 250_000_000 } else { 1 });
+    assert_eq!(found, [[4, 64 << 10]], "the third buffer is not prepared");
+}
+
+#[test]
+fn links_that_lead_to_the_source_from_elsewhere_bring_it_nothing() {
+    let clock = Arc::new(Clock::default());
+    let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
+    builder.add_device(DeviceDesc::new("far", DeviceKind::Gpu));
+    builder.add_arena(Arc::new(Null::backed(ArenaDesc::new("far", ArenaKind("test"), DeviceId(2)))));
+    // Neither device is reached from main memory.
+    for (from, to) in [(1, 2), (2, 1)] {
+        let script = Scripted { clock: clock.clone(), ns: |bytes| bytes + 8, fails_from: u64::MAX };
+        builder.add_link(link(from, to), Arc::new(script));
+    }
+    let platform = builder.build().unwrap();
+    assert!(platform.links().iter().all(|&link| source(&platform, link) == Source::Declared));
+    for measured in measure(&clock, FULL, &platform) {
+        assert_eq!(classes(&measured), [(4, 12), (64 << 10, (64 << 10) + 8)]);
+    }
+}
+
+#[test]
+fn a_second_memory_of_a_device_is_not_measured() {
+    let clock = Arc::new(Clock::default());
+    let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
+    builder.add_arena(Arc::new(Null::backed(ArenaDesc::new("second", ArenaKind("test"), GPU))));
+    for (from, to) in [(0, 1), (0, 2), (2, 1), (1, 0)] {
+        let [source_via, target_via] = [from, to].map(|arena| builder.native(ArenaId(arena)));
+        let link = Link { source_via, target_via, ..link(from, to) };
+        let script = Scripted { clock: clock.clone(), ns: |_| 5, fails_from: u64::MAX };
+        builder.add_link(link, Arc::new(script));
+    }
+    let platform = builder.build().unwrap();
+    assert_eq!(links(&platform), [LinkId(0), LinkId(3)]);
+    assert_eq!(measure(&clock, FULL, &platform).len(), 2);
+}
