@@ -34,6 +34,11 @@ fn squares(items: std::ops::Range<u64>) -> Vec<u8> {
 impl Machine {
     /// Each GPU takes `item` for an item, and fails if it is the one that `fails`.
     fn new(models: &[&str], item: Duration, fails: Option<usize>) -> Self {
+        Self::with_items(models, &vec![item; models.len()], fails)
+    }
+
+    /// As `new`, with the time that each GPU takes.
+    fn with_items(models: &[&str], took: &[Duration], fails: Option<usize>) -> Self {
         let mut builder = Platform::builder();
         builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
         let cpu = DeviceSet::of(CPU);
@@ -55,6 +60,7 @@ impl Machine {
         for (index, &gpu) in gpus.iter().enumerate() {
             let (there, output, arena) =
                 (Platform::clone(&platform), target.clone(), ArenaId(index as u8 + 1));
+            let item = took[index];
             let compute = move |package: &Package, grants: &mut Grants| -> Result<Fence, KernelError> {
                 if fails == Some(index) {
                     return Err("it does not compute".into());
@@ -118,15 +124,41 @@ fn a_run_of_few_work_groups_is_the_first_ones() {
     assert!(matches!(left_out.reason, Reason::NotCalledUp { .. }), "{report:?}");
 }
 
-/// Of devices of other models nobody knows how fast they are beside each other.
+/// Of devices of other models nobody knows how fast they are beside each other. The first one begins as it would alone.
 #[test]
-fn devices_of_different_models_begin_together() {
+fn of_devices_of_different_models_the_first_begins_as_well() {
     let machine = Machine::new(&["one", "other"], Duration::from_micros(20), None);
-    let report = machine.run(&Knowledge::new());
-    assert!(
-        report.called_up.is_empty() && machine.items(&report).iter().all(|items| *items > 0),
-        "{report:?}"
-    );
+    let begun = Instant::now();
+    loop {
+        let report = machine.run(&Knowledge::new());
+        let first = report.packages.iter().find(|record| record.package.start() == 0).unwrap();
+        assert_eq!(first.device, machine.gpus[0], "it begins: {report:?}");
+        assert_eq!(report.called_up.len(), 1, "{report:?}");
+        if machine.items(&report)[1] > ITEMS / 3 {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{report:?}");
+    }
+    // A short run costs nothing for the other one.
+    let quick = Machine::new(&["one", "other"], Duration::ZERO, None);
+    let run = Coexecutor::new(&quick.platform).devices(quick.gpus.iter().copied());
+    let report = run.knowledge(&Knowledge::new()).run(&quick.kernel, LOCAL * 8).unwrap();
+    assert_eq!(quick.items(&report), [LOCAL * 8, 0]);
+    // And where it fails, the other one computes.
+    let machine = Machine::new(&["one", "other"], Duration::from_micros(5), Some(0));
+    assert_eq!(machine.items(&machine.run(&Knowledge::new())), [0, ITEMS]);
+}
+
+/// Of those it is learned who is faster. Until then the one that is known calls the other up, or is compared with it alone.
+#[test]
+fn who_began_does_not_keep_later_runs_if_another_is_faster() {
+    let slow_first = [Duration::from_micros(20), Duration::ZERO];
+    let machine = Machine::with_items(&["one", "other"], &slow_first, None);
+    let knowledge = Knowledge::new();
+    let begun = Instant::now();
+    while machine.items(&machine.run(&knowledge))[1] < ITEMS * 3 / 4 {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
 }
 
 #[test]

@@ -112,13 +112,10 @@ pub(crate) fn haul(setup: &Setup, kernel: &Kernel, bytes: &[u64], device: Device
         return Haul { is_host: true, ..Haul::default() };
     }
     let shares = |argument: &Argument| argument.buffer().shares_storage(host, home);
-    let is_exclusive = |link: &Link| {
-        link.allocation == Allocation::Bound(Concurrency::Exclusive) && [home, host].contains(&link.to)
-    };
     let mut read = kernel.arguments().iter().filter(|argument| argument.access().reads());
     let mut haul = Haul {
         is_in_place: kernel.arguments().iter().all(shares),
-        is_exclusive: platform.routes().links().iter().any(is_exclusive) && read.any(shares),
+        is_exclusive: is_exclusive(platform, [host, home]) && read.any(shares),
         ..Haul::default()
     };
     for (argument, &bytes) in kernel.arguments().iter().zip(bytes).filter(|(argument, _)| !shares(argument)) {
@@ -133,6 +130,27 @@ pub(crate) fn haul(setup: &Setup, kernel: &Kernel, bytes: &[u64], device: Device
         }
     }
     haul
+}
+
+/// Whether one of two memories has storage that only one of them can use at a time: handing it over may move all of it.
+fn is_exclusive(platform: &Platform, memories: [ArenaId; 2]) -> bool {
+    let is_exclusive = |link: &Link| {
+        link.allocation == Allocation::Bound(Concurrency::Exclusive) && memories.contains(&link.to)
+    };
+    platform.routes().links().iter().any(is_exclusive)
+}
+
+/// Whether the results that a device computes are in the memory of another one, so that nothing has to be moved there.
+pub(crate) fn are_results_there(
+    platform: &Platform,
+    kernel: &Kernel,
+    device: DeviceId,
+    goal: DeviceId,
+) -> bool {
+    let (Some(home), Some(goal)) = (platform.home(device), platform.home(goal)) else { return false };
+    let mut written = kernel.arguments().iter().filter(|argument| argument.access().writes());
+    !is_exclusive(platform, [home, goal])
+        && written.all(|argument| argument.buffer().shares_storage(goal, home))
 }
 
 /// The bytes of an argument that all items touch. A footprint that cannot say it counts as the whole buffer; packages will say what

@@ -44,6 +44,8 @@ pub(crate) struct Lineup {
     twins: Vec<UnitId>,
     /// Whether all that take part are of one model.
     are_twins: bool,
+    /// Whether the unit that begins computes as if it were alone, until it calls the others up.
+    is_alone: bool,
     /// The unit that computes on the cores of the one that begins, and can be compared with it. Others on the same cores take no part.
     rival: Option<usize>,
 }
@@ -74,6 +76,7 @@ impl Lineup {
                 tries: None,
                 twins: Vec::new(),
                 are_twins: false,
+                is_alone: false,
                 rival: None,
                 devices,
             });
@@ -92,11 +95,13 @@ impl Lineup {
         let is_on_cores = |device: DeviceId| desc(device).kind == DeviceKind::Cpu;
         for ((name, haul), &device) in names.iter().zip(&hauls).zip(&devices) {
             let part = f64::from(desc(device).units) / f64::from(setup.cores);
+            let is_near = !haul.is_host && is_on_cores(device) && haul.is_in_place;
             let is_comparable = !haul.is_host && is_on_cores(device) && haul.can_be_tried(kernel, device);
             candidates.push(Candidate {
                 name,
                 freight: if is_comparable { haul.compared(items) } else { haul.freight(items) },
                 is_host: haul.is_host,
+                is_near,
                 part_of_cores: if is_on_cores(device) { part } else { 0.0 },
                 is_comparable,
                 model: first_twin(&setup.platform, &devices, device),
@@ -137,7 +142,7 @@ impl Lineup {
         let are_twins = models.len() > 1 && models.iter().all(|model| model.is_some() && *model == models[0]);
         let begins = |first: usize| {
             // Powers that were given count where nothing is known.
-            !are_twins || hauls[first].is_host || setup.powers.is_none()
+            hauls[first].is_host || setup.powers.is_none()
         };
         let is_by_twin = |&index: &usize| reasons[index].is_none() && by_twins[index];
         let is_known = |&index: &usize| reasons[index].is_none() && !by_twins[index];
@@ -149,12 +154,11 @@ impl Lineup {
             }
             None => None,
         };
-        // Nobody but a host opens for others than its twins.
-        let is_twins = opens.is_some_and(|first| !hauls[first].is_host);
-        let is_large = is_large && rival.is_none() && !is_twins;
+        let is_alone = opens.is_some_and(|first| is_alone(&candidates[first], are_twins));
+        let is_large = is_large && rival.is_none() && !is_alone;
         let units = |index: usize| desc(devices[index]).units;
         let threads = opens.map_or(1, |first| u64::from(units(first)));
-        let tries = opens.filter(|_| !is_large && !is_twins).and_then(|first| {
+        let tries = opens.filter(|_| !is_large && !is_alone).and_then(|first| {
             let is_apart = |&index: &usize| {
                 index != first
                     && reasons[index].is_none()
@@ -189,6 +193,7 @@ impl Lineup {
             tries,
             twins,
             are_twins,
+            is_alone,
             rival,
         })
     }
@@ -289,7 +294,7 @@ impl Lineup {
         let has_own_memory = |first: &usize| !self.hauls[*first].is_host;
         let begins_all = || members().next().filter(has_own_memory).filter(|_| self.are_twins && are_known());
         let opening = self.opens.or_else(begins_all).map(|first| {
-            let is_host = self.hauls[first].is_host;
+            let is_alone = self.is_alone || self.opens.is_none();
             let others = members().filter(|&index| index != first && self.rival != Some(index));
             let others = others.map(|index| (UnitId(index), freight(index))).collect();
             let rival = self.rival.map(|index| (UnitId(index), self.hauls[index].compared(items)));
@@ -298,8 +303,9 @@ impl Lineup {
                 others,
                 at_once: self.is_large || self.opens.is_none(),
                 undivided,
-                threads: if is_host { self.threads } else { 1 },
-                packages: (!is_host).then(|| match self.opens {
+                threads: if is_alone { 1 } else { self.threads },
+                launch: if is_alone { 0.0 } else { self.hauls[first].launch(0.0) },
+                packages: is_alone.then(|| match self.opens {
                     Some(_) => self.pieces(first, items),
                     None => self.shared_pieces(first, items, members().count() as u64),
                 }),
@@ -355,6 +361,11 @@ impl Lineup {
             (inward + outward + computing - longest.max(computing)) * (part as f64 / items.max(1) as f64);
         (hidden / PACKAGE_SECONDS).sqrt().clamp(1.0, MOST_PIECES) as u64
     }
+}
+
+/// Whether a device that begins computes as if it were alone: its packages are long, since a short one takes it as long.
+fn is_alone(candidate: &Candidate<'_>, are_twins: bool) -> bool {
+    !candidate.is_host && (are_twins || !candidate.is_near)
 }
 
 /// The first of the devices that are of one model with this one, if there are several. Of hardware that several of them are nobody knows what is left
@@ -422,6 +433,7 @@ mod tests {
             tries: None,
             twins: Vec::new(),
             are_twins: false,
+            is_alone: true,
             rival: None,
         }
     }
@@ -501,6 +513,7 @@ mod tests {
                     freight: DEVICE.freight(1000),
                     is_host: false,
                     part_of_cores,
+                    is_near: false,
                     is_comparable: true,
                     model: None,
                 })
@@ -624,6 +637,7 @@ mod tests {
                 opens,
                 hauls,
                 are_twins,
+                is_alone: !is_host,
                 priors: priors.to_vec(),
                 ..lineup(DEVICE, None)
             };

@@ -4,8 +4,10 @@
 //! 2. Before that, two kinds of sets are tried where they promise to be faster. One is a device alone: among others it may look
 //!    far slower than it is. The other is the set that shortens the run most by the sum of its rates.
 //! 3. A device of which nothing is known is tried where it could help if it computed as fast as its data moves. If the host is
-//!    among the devices, it begins, and calls the others up when it has seen how long the run takes.
-//! 4. Nothing is known, and the host is not among the devices: everybody begins, unless all are twins.
+//!    among the devices, it begins, and calls the others up when it has seen how long the run takes. In its place a device begins that
+//!    computes on the processor's cores, in the memory where the data lies: a worker, which is set going as soon.
+//! 4. Nothing is known, and there is neither: a device with units of its own begins as if it were alone, and calls the others up if the run is
+//!    long. So does the first of twins.
 //!
 //! Twins are devices of one model, with units of their own. What is known of one is taken for what the other can do, until that has
 //! computed itself.
@@ -45,6 +47,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) freight: Freight,
     /// Whether it works in the memory where data begins and ends.
     pub(crate) is_host: bool,
+    /// Whether it can begin where there is no host: it computes on the processor's cores, and none of its data moves.
+    pub(crate) is_near: bool,
     /// Which part of the processor's cores it computes on; 0 for what has units of its own.
     pub(crate) part_of_cores: f64,
     /// Whether it can be compared with a host that computes on the same cores.
@@ -291,10 +295,14 @@ impl Choice<'_> {
     fn make(&self) -> Made {
         let all = self.candidates.len();
         let host = self.candidates.iter().position(|candidate| candidate.is_host);
+        let near = || self.candidates.iter().position(|candidate| candidate.is_near);
         let Some((joined, joined_seconds)) = self.joined() else {
             let are_twins = |[one, other]: &[Candidate<'_>; 2]| one.is_twin_of(other);
-            let is_first_of_twins = self.candidates.array_windows().all(are_twins).then_some(0);
-            return (vec![true; all], vec![None; all], host.or(is_first_of_twins).filter(|_| all > 1));
+            let first_of_twins = self.candidates.array_windows().all(are_twins).then_some(0);
+            let has_own_units =
+                || self.candidates.iter().position(|candidate| candidate.part_of_cores == 0.0);
+            let opens = host.or(first_of_twins).or_else(near).or_else(has_own_units);
+            return (vec![true; all], vec![None; all], opens.filter(|_| all > 1));
         };
         let best = self.best_tried();
         let expected = best.map_or(joined_seconds, |best| best.seconds.min(joined_seconds));
@@ -305,7 +313,8 @@ impl Choice<'_> {
             return (members, reasons, None);
         }
         if strangers.contains(&true) {
-            return self.with_strangers(&joined, &strangers, expected, host);
+            let first = host.or_else(near).or_else(|| self.only_one_with_own_units(&joined));
+            return self.with_strangers(&joined, &strangers, expected, first);
         }
         let (members, reasons) = self.among_known(joined, joined_seconds, best);
         let reason = |(index, reason): (usize, Option<Reason>)| match (reason, self.known[index]) {
@@ -364,7 +373,7 @@ impl Choice<'_> {
         joined: &[bool],
         strangers: &[bool],
         expected: f64,
-        host: Option<usize>,
+        first: Option<usize>,
     ) -> Made {
         let members: Members =
             joined.iter().zip(strangers).map(|(joined, stranger)| *joined || *stranger).collect();
@@ -373,9 +382,15 @@ impl Choice<'_> {
             (false, Some(_)) => Some(Reason::Slower { seconds: expected, with_it_seconds: None }),
             (false, None) => Some(Reason::Unknown { others_seconds: expected }),
         });
-        let opens = host.filter(|&host| members[host]);
+        let opens = first.filter(|&first| members[first]);
         let reasons = reasons.collect();
         (members, reasons, opens)
+    }
+
+    /// The one member, if there is one and it has units of its own.
+    fn only_one_with_own_units(&self, members: &[bool]) -> Option<usize> {
+        let only = members.iter().position(|member| *member).filter(|_| count(members) == 1)?;
+        Some(only).filter(|&only| self.candidates[only].part_of_cores == 0.0)
     }
 
     fn among_known(

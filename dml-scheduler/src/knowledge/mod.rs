@@ -16,6 +16,8 @@
 mod alone_tests;
 mod decide;
 #[cfg(test)]
+mod opens_tests;
+#[cfg(test)]
 mod rival_tests;
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,15 @@ const NAMES: [&str; 3] = ["cpu", "gpu", "worker"];
 
 /// A device with units of its own.
 pub(super) fn candidate(name: &str, freight: Freight, is_host: bool) -> Candidate<'_> {
-    Candidate { name, freight, is_host, part_of_cores: 0.0, is_comparable: false, model: None }
+    Candidate {
+        name,
+        freight,
+        is_host,
+        is_near: false,
+        part_of_cores: 0.0,
+        is_comparable: false,
+        model: None,
+    }
 }
 
 /// A machine on which devices do not help each other.
@@ -48,6 +56,7 @@ impl World {
             freight: Freight { setup: truth.setup / 2.0, per_item: 0.0 },
             is_host: index == 0,
             part_of_cores: 0.0,
+            is_near: false,
             is_comparable: false,
             model: None,
         };
@@ -384,59 +393,6 @@ fn every_device_that_is_left_out_is_so_for_a_reason() {
     assert_eq!(decision.members, [true, false]);
     let told = decision.reasons[1].as_ref().expect("it is left out").to_string();
     assert!(told.contains("us"), "{told}");
-}
-
-#[test]
-fn where_nothing_is_known_the_host_opens_and_without_it_all_begin() {
-    let world = World::new(&[Truth { rate: 1e8, setup: 1e-5 }; 3], 1 << 20);
-    let decision = world.knowledge.decide("kernel", world.items, &world.candidates());
-    assert_eq!((decision.members, decision.opens), (vec![true; 3], Some(0)));
-    let strangers = &world.candidates()[1..];
-    let decision = world.knowledge.decide("kernel", world.items, strangers);
-    assert_eq!((decision.members, decision.opens), (vec![true; 2], None));
-}
-
-/// The devices of `world` that are no host, as twins.
-fn twins(world: &World) -> Vec<Candidate<'static>> {
-    let candidates = world.candidates().into_iter().skip(1);
-    candidates.map(|candidate| Candidate { model: Some(1), ..candidate }).collect()
-}
-
-#[test]
-fn where_nothing_is_known_of_twins_one_of_them_opens() {
-    let world = World::new(&[Truth { rate: 1e8, setup: 1e-5 }; 3], 1 << 20);
-    let twins = twins(&world);
-    let decision = world.knowledge.decide("kernel", world.items, &twins);
-    assert_eq!((decision.members, decision.opens), (vec![true; 2], Some(0)));
-    // Another device beside them is no twin, unless it is the host.
-    let mut others = vec![twins[0], Candidate { name: "other", model: None, ..twins[0] }, twins[1]];
-    assert_eq!(world.knowledge.decide("kernel", world.items, &others).opens, None);
-    others[1].model = Some(0);
-    assert_eq!(world.knowledge.decide("kernel", world.items, &others).opens, None, "of another model");
-    others[1].is_host = true;
-    assert_eq!(world.knowledge.decide("kernel", world.items, &others).opens, Some(1));
-    // One alone has nobody to call up.
-    assert_eq!(world.knowledge.decide("kernel", world.items, &twins[..1]).opens, None);
-}
-
-#[test]
-fn what_is_known_of_a_device_is_known_of_its_twins_until_they_have_computed() {
-    let known = |lines: &str| {
-        let world = World::new(&[Truth { rate: 1e6, setup: 1e-5 }; 3], 4096);
-        let knowledge = Knowledge::parse(&format!("dml knowledge 2\npage 12 kernel\n{lines}")).unwrap();
-        let rates = |candidates: &[Candidate<'_>]| {
-            let selection = knowledge.decide("kernel", 4096, candidates);
-            let rates = selection.estimates.iter().map(|estimate| estimate.map(|known| known.rate));
-            (rates.collect::<Vec<_>>(), selection.latencies)
-        };
-        (rates(&twins(&world)), rates(&world.candidates()[1..]))
-    };
-    let gpu = "device gpu rate 5e6 peak 5e6 setup 1e-5 latency 2e-5\n";
-    let (twins, others) = known(gpu);
-    assert_eq!(twins, (vec![Some(5e6); 2], vec![2e-5; 2]));
-    assert_eq!(others, (vec![Some(5e6), None], vec![2e-5, 0.0]));
-    let (twins, _) = known(&format!("{gpu}device worker rate 3e6 peak 3e6 setup 1e-5\n"));
-    assert_eq!(twins, (vec![Some(5e6), Some(3e6)], vec![2e-5, 0.0]), "it computed itself");
 }
 
 #[test]

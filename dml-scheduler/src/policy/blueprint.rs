@@ -6,7 +6,7 @@
 //!                                                                  tries u1 100000 after 0.00002 takes 0.0002
 //!                                                                  twin u2
 //!                                                                  rival u1 0.00015 0.000000001
-//!   unit u1 opencl:0                      opens u0 packages 14
+//!   unit u1 opencl:0                      opens u0 packages 14     opens u0 threads 16 launch 0.000025
 //!   policy calibrated                     policy static 1 0.35     policy hguided:2 1 0.35     alone 16
 //!   prior u0 measured 1500000 2500
 //!   prior u1 power 0.35
@@ -61,6 +61,8 @@ pub(crate) struct Opens {
     pub(crate) undivided: bool,
     /// How many threads the first unit has.
     pub(crate) threads: u64,
+    /// How many seconds a launch of it takes, besides what it computes.
+    pub(crate) launch: f64,
     /// If all others are its twins: in how many packages it computes all, unless it calls them up.
     pub(crate) packages: Option<u64>,
     /// Which unit can be tried out.
@@ -116,9 +118,19 @@ impl Blueprint {
                         Box::new(if *at_once { twins.at_once() } else { twins })
                     }
                     Some(Opens {
-                        first, others, at_once, undivided, threads, tries, twins, rival, ..
+                        first,
+                        others,
+                        at_once,
+                        undivided,
+                        threads,
+                        launch,
+                        tries,
+                        twins,
+                        rival,
+                        ..
                     }) => {
-                        let opening = Opening::new(policy, work, *first, others.clone()).threads(*threads);
+                        let opening = Opening::new(policy, work, *first, others.clone());
+                        let opening = opening.threads(*threads).launch(*launch);
                         let opening = if *undivided { opening.undivided() } else { opening };
                         let opening = opening.tries(*tries).twins(twins.clone()).rival(*rival);
                         Box::new(if *at_once { opening.at_once() } else { opening })
@@ -164,13 +176,16 @@ impl fmt::Display for Learned {
         self.overlapping.iter().try_for_each(|unit| writeln!(f, "overlaps {unit}"))?;
         self.left_out.iter().try_for_each(|unit| writeln!(f, "left_out {unit}"))?;
         let Some(opening) = &self.opening else { return Ok(()) };
-        let Opens { first, others, at_once, undivided, threads, packages, tries, twins, rival } = opening;
+        let Opens { first, others, at_once, undivided, threads, launch, packages, tries, twins, rival } =
+            opening;
         let how = [(*at_once, " at_once"), (*undivided, " undivided")];
         let how: String = how.iter().filter(|(is, _)| *is).map(|(_, how)| *how).collect();
         write!(f, "opens {first}{how}")?;
         match packages {
             Some(packages) => writeln!(f, " packages {packages}")?,
-            None => writeln!(f, " threads {threads}")?,
+            // What takes no time is not written: a host's is a call.
+            None if launch.to_bits() == 0 => writeln!(f, " threads {threads}")?,
+            None => writeln!(f, " threads {threads} launch {launch}")?,
         }
         others.iter().try_for_each(|(unit, Freight { setup, per_item })| {
             writeln!(f, "joins {unit} {setup} {per_item}")
@@ -256,15 +271,28 @@ impl Reader {
                     ["undivided", ref how @ ..] => (true, how),
                     ref how => (false, how),
                 };
-                let (threads, packages) = match *how {
-                    ["threads", threads] => (threads.parse().ok()?, None),
-                    ["packages", packages] => (1, Some(packages.parse().ok()?)),
+                let (threads, launch, packages) = match *how {
+                    ["threads", threads] => (threads.parse().ok()?, 0.0, None),
+                    ["threads", threads, "launch", launch] => {
+                        (threads.parse().ok()?, launch.parse().ok()?, None)
+                    }
+                    ["packages", packages] => (1, 0.0, Some(packages.parse().ok()?)),
                     _ => return None,
                 };
                 let first = known(unit)?;
                 let (others, tries, twins, rival) = (Vec::new(), None, Vec::new(), None);
-                learned.opening =
-                    Some(Opens { first, others, at_once, undivided, threads, packages, tries, twins, rival });
+                learned.opening = Some(Opens {
+                    first,
+                    others,
+                    at_once,
+                    undivided,
+                    threads,
+                    launch,
+                    packages,
+                    tries,
+                    twins,
+                    rival,
+                });
             }
             ["joins", unit, setup, per_item] => {
                 let freight = Freight { setup: setup.parse().ok()?, per_item: per_item.parse().ok()? };

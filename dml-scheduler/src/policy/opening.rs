@@ -254,6 +254,13 @@ impl Opening {
         self
     }
 
+    /// Says how many seconds a launch of the first unit takes, besides what it computes.
+    #[must_use]
+    pub(crate) fn launch(mut self, seconds: f64) -> Self {
+        self.samples.launch = seconds.max(0.0); // also takes NaN for 0
+        self
+    }
+
     /// Lets all begin at once.
     #[must_use]
     pub(crate) fn at_once(mut self) -> Self {
@@ -270,7 +277,8 @@ impl Opening {
 
     /// Decides, as far as the samples allow it, whether others join.
     fn decide(&mut self) {
-        let Some((gross, net)) = self.samples.seconds_per_item() else { return };
+        let known = self.samples.seconds_per_item().filter(|_| !self.samples.may_be_launch());
+        let Some((gross, net)) = known else { return };
         let is_telling = self.is_telling();
         let remaining = self.remaining as f64;
         let joining = |per_item: f64| -> Vec<UnitId> {
@@ -564,6 +572,11 @@ impl Opening {
 impl Policy for Opening {
     fn next(&mut self, unit: UnitId, remaining: u64) -> Option<u64> {
         self.remaining = remaining;
+        // What one sample says decides about the next one, also where a device takes several packages at once.
+        let is_sample = matches!(self.stage, Stage::Sampling | Stage::Trying);
+        if is_sample && unit == self.first && self.pace_of(unit).in_flight > 0 {
+            return None;
+        }
         match self.stage {
             Stage::Sampling if unit == self.first && self.is_undivided => Some(remaining),
             Stage::Sampling if unit == self.first => {
@@ -739,6 +752,9 @@ impl Policy for Opening {
     }
 }
 
+#[cfg(test)]
+#[path = "opening_far_tests.rs"]
+mod far_tests;
 #[cfg(test)]
 #[path = "opening_simulated.rs"]
 mod simulated;

@@ -18,27 +18,50 @@ const SAMPLE_OF_FEW_SECONDS: f64 = 20e-6;
 /// together were as many times as fast, they are called up at once.
 pub(super) const EARLY_SECONDS: f64 = 40e-6;
 
-/// The last two samples, as items and seconds.
+/// What is left at least of a sample's time without its launch, which is a guess. The first launch in another process may take as long as
+/// [`LONG_SECONDS`]: it wakes up, finds the function and maps the memory.
+const LEAST_NET: f64 = 0.125;
+
+/// The last two samples, as items and seconds without the launch.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Samples {
     /// How many threads the unit has. All but one of them have to wake up.
     pub(super) threads: u64,
+    /// The seconds that a launch takes that is no function call: of a unit in another process.
+    pub(super) launch: f64,
     pub(super) before: Option<(f64, f64)>,
     pub(super) last: Option<(f64, f64)>,
+    /// The seconds of the last sample with its launch.
+    pub(super) gross: f64,
 }
 
 impl Samples {
     pub(super) fn add(&mut self, items: u64, seconds: f64) {
         self.before = self.last;
-        self.last = Some((items as f64, seconds));
+        self.last = Some((items as f64, self.net(seconds)));
+        self.gross = seconds;
+    }
+
+    /// Whether the last sample may have been a first launch in another process and little else. It says nothing of how short the rest is.
+    pub(super) fn may_be_launch(&self) -> bool {
+        self.launch > 0.0 && self.before.is_none() && self.gross < LONG_SECONDS
+    }
+
+    /// The seconds of the next sample without its launch.
+    pub(super) fn net(&self, seconds: f64) -> f64 {
+        let is_first = self.last.is_none() && self.launch > 0.0;
+        let launch = if is_first { LONG_SECONDS } else { self.launch };
+        (seconds - launch).max(seconds * LEAST_NET)
     }
 
     /// How many times as many items the next sample has.
     pub(super) fn growth(&self) -> u64 {
-        let Some((_, seconds)) = self.last else { return 1 };
+        let Some((_, net)) = self.last else { return 1 };
         if self.is_telling() {
             return 1;
         }
+        // Or it was no launch, and more of it would take as much longer.
+        let seconds = if self.may_be_launch() { self.gross } else { net };
         let wanted = if self.threads > 1 { WAKING_SAMPLE_SECONDS } else { SAMPLE_SECONDS };
         ((wanted / seconds) as u64).clamp(1, GROWTH) // The cast saturates.
     }

@@ -426,7 +426,7 @@ fn only_the_first_units_packages_are_samples() {
 #[test]
 fn two_samples_tell_what_items_cost_where_both_grew() {
     let per_item = |before: (f64, f64), last: (f64, f64)| {
-        let samples = Samples { threads: 1, before: Some(before), last: Some(last) };
+        let samples = Samples { threads: 1, before: Some(before), last: Some(last), ..Samples::default() };
         samples.seconds_per_item().unwrap()
     };
     let (gross, net) = per_item((100.0, 1e-4), (300.0, 2e-4));

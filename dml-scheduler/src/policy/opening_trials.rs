@@ -29,8 +29,8 @@ impl Opening {
     /// The least seconds per item of the first unit, by the last sample or by how long the one under way takes already; `None` while that is
     /// no longer than a launch. It may be one thread's.
     fn least_per_item(&self, now: Duration) -> Option<f64> {
-        let under_way =
-            self.sampled.map(|(items, handed)| (items as f64, now.saturating_sub(handed).as_secs_f64()));
+        let net = |handed: Duration| self.samples.net(now.saturating_sub(handed).as_secs_f64());
+        let under_way = self.sampled.map(|(items, handed)| (items as f64, net(handed)));
         let told = [under_way, self.samples.last].into_iter().flatten();
         let takes = self.tries.map_or(0.0, |tries| tries.takes);
         let least = (takes * TRIAL_EVIDENCE).clamp(TRIAL_SECONDS, TRIAL_MOST_SECONDS);

@@ -188,6 +188,7 @@ mod tests {
             at_once: false,
             undivided: false,
             threads: 16,
+            launch: 0.0,
             packages: None,
             tries: Some(Tries { unit: UnitId(1), items: 500, after: 1.0, takes: 0.25 }),
             twins: vec![UnitId(1)],
@@ -214,6 +215,7 @@ mod tests {
             at_once: false,
             undivided: false,
             threads: 2,
+            launch: 0.0,
             packages: None,
             tries: None,
             twins: Vec::new(),
@@ -235,6 +237,7 @@ mod tests {
             at_once: false,
             undivided: false,
             threads: 1,
+            launch: 0.0,
             packages: Some(14),
             tries: None,
             twins: Vec::new(),
@@ -535,7 +538,7 @@ mod tests {
             rate in any::<f64>(), launch in any::<u64>(), setup in any::<f64>(), per_item in any::<f64>(),
         ) {
             let freight = Freight { setup, per_item };
-            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, undivided: true, threads: 1, packages: None, tries: Some(Tries { unit: UnitId(1), items: launch, after: setup, takes: per_item }), twins: vec![UnitId(1)], rival: Some((UnitId(1), freight)) };
+            let opening = Opens { first: UnitId(2), others: vec![(UnitId(0), freight)], at_once: true, undivided: true, threads: 1, launch: setup, packages: None, tries: Some(Tries { unit: UnitId(1), items: launch, after: setup, takes: per_item }), twins: vec![UnitId(1)], rival: Some((UnitId(1), freight)) };
             let priors = vec![
                 Some(Prior::measured(rate, Duration::from_nanos(launch))), Some(Prior::of_power(rate)), None,
             ];

@@ -198,6 +198,10 @@ impl Pipeline<'_, '_, '_> {
         if self.flights.is_empty() && self.unit.collects_on().is_none() {
             return self.unit.complete(journey, self.run, self.starter);
         }
+        // Nothing moves, so it takes less than another thread does.
+        if self.flights.is_empty() && self.unit.is_in_place {
+            return self.collect(journey);
+        }
         self.unit.ended(&journey, self.starter);
         // Another thread is worth its while only where there is something to compute meanwhile.
         if self.flights.is_empty() && self.prepared.is_none() {

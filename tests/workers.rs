@@ -1,0 +1,231 @@
+//! Runs without the host: a worker begins, in the memory where the data lies, and a GPU of which nothing is known is tried out beside it.
+
+#![cfg(not(dml_loom))]
+
+use dml::arenas::{Null, kit};
+use dml::core::sync::Arc;
+use dml::core::{
+    ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, Launch,
+    LaunchArg, LaunchError, Launcher, LinkSpeed, Misfit,
+};
+use dml::prelude::*;
+use dml::scheduler::policy::Recording;
+use dml::scheduler::{Hooks, KernelError, Knowledge, Report};
+use dml_verify::{Audited, watched};
+use std::ops::Range;
+use std::sync::Mutex;
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+const CPU: DeviceId = DeviceId(0);
+const WORKER: DeviceId = DeviceId(1);
+const GPU: DeviceId = DeviceId(2);
+const LOCAL: u64 = 10;
+const ITEMS: u64 = 4003;
+
+fn squares(items: Range<u64>) -> Vec<u8> {
+    items.flat_map(|item| (item as u32).wrapping_mul(item as u32).to_ne_bytes()).collect()
+}
+
+fn memory(platform: &Platform, arena: u8) -> &Null {
+    platform.arena(ArenaId(arena)).downcast_ref::<Null>().expect("all are")
+}
+
+/// What a device does.
+#[derive(Clone, Copy, Debug)]
+enum Does {
+    /// An item takes so long.
+    Takes(Duration),
+    Fails,
+}
+
+/// A GPU with a memory of its own.
+struct Gpu(Platform, Does);
+
+impl Launcher for Gpu {
+    fn check(&self, _: &[LaunchArg]) -> Result<(), Misfit> {
+        Ok(())
+    }
+
+    fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
+        let Does::Takes(item) = self.1 else { return Err(LaunchError::not_started("it does not compute")) };
+        let [LaunchArg::Buffer { buffer, .. }] = launch.arguments else {
+            return Err(LaunchError::not_started("one buffer"));
+        };
+        std::thread::sleep(item * (launch.items.end - launch.items.start) as u32);
+        let bytes = launch.items.start * 4..launch.items.end * 4;
+        let written = memory(&self.0, 2).write(grants, &buffer.range(bytes), &squares(launch.items.clone()));
+        written.map_err(LaunchError::failed)?;
+        Ok(Fence::done(0))
+    }
+
+    /// Without that it is not tried out. Nothing is copied there, since this process reaches where results belong.
+    fn copies(&self) -> bool {
+        true
+    }
+}
+
+/// A processor that takes no part, a worker that works in its memory, and a GPU.
+struct Machine {
+    platform: Audited,
+    target: Buffer<u32>,
+    kernel: Kernel,
+}
+
+impl Machine {
+    fn new(worker: Does, gpu: Does) -> Self {
+        let mut builder = Platform::builder();
+        builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+        builder.add_device(DeviceDesc::new("worker", DeviceKind::Cpu));
+        builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu).with_units(64));
+        let memory_of = |name: &str, device| {
+            let desc = ArenaDesc::new(name, ArenaKind("test"), device).with_remotes(DeviceSet::of(CPU));
+            Arc::new(Null::backed(desc.with_concurrency(Concurrency::BimapFull)))
+        };
+        let main = builder.add_arena(memory_of("main", CPU));
+        let window = builder.add_arena(memory_of("window", WORKER));
+        let video = builder.add_arena(memory_of("video", GPU));
+        kit::join_bound(&mut builder, main, window, Concurrency::BimapFull, LinkSpeed::default());
+        builder.prefer_binding(main, window);
+        kit::join_staged(&mut builder, main, video, LinkSpeed::default());
+        let platform = Audited::new(builder.build().expect("a sound platform"));
+        let target = platform.buffer::<u32>(ITEMS).build().unwrap();
+        let (there, output) = (Platform::clone(&platform), target.clone());
+        // It returns at once, as a process does that was sent a message. Its packages follow each other.
+        let until = Arc::new(Mutex::new(Instant::now()));
+        let compute = move |package: &Package, grants: &mut Grants| -> Result<Fence, KernelError> {
+            let Does::Takes(item) = worker else { return Err("it does not compute".into()) };
+            let bytes = package.start() * 4..package.end() * 4;
+            memory(&there, 1).write(grants, &output.raw().range(bytes), &squares(package.range()))?;
+            let mut until = until.lock().unwrap();
+            *until = until.max(Instant::now()) + item * package.items() as u32;
+            let end = *until;
+            Ok(Fence::running(move || {
+                std::thread::sleep(end.saturating_duration_since(Instant::now()));
+                Ok(0)
+            }))
+        };
+        let kernel = Kernel::new("square", LOCAL).write(&target).variant(WORKER, compute);
+        let gpu = Gpu(Platform::clone(&platform), gpu);
+        let kernel = kernel.launchers([(GPU, gpu)]).unwrap();
+        Self { platform, target, kernel }
+    }
+
+    fn run(&self, knowledge: &Knowledge, items: u64) -> Report {
+        let run = Coexecutor::new(&self.platform).devices([GPU, WORKER]).knowledge(knowledge);
+        let (run, kernel) = (run.record_decisions(), self.kernel.clone());
+        let report = watched("a run", move || run.run(&kernel, items).unwrap()).join();
+        let written = self.target.range(0..items);
+        let grants = self.platform.acquire(CPU).read(&written).wait().unwrap();
+        assert_eq!(grants.read_bytes(&written).unwrap(), squares(0..items), "{report:?}");
+        grants.release().unwrap();
+        let decisions = report.decisions.as_ref().expect("they are recorded");
+        decisions.replay().unwrap();
+        assert_eq!(&decisions.to_string().parse::<Recording>().unwrap(), decisions);
+        report
+    }
+}
+
+/// A trial may outlive its run. Whoever looks at the history waits for it: what it computed to goes after its grants.
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let own = || u64::from(self.target.raw().snapshot().arena(ArenaId(2)).alloc.is_allocated());
+        let begun = Instant::now();
+        while memory(&self.platform, 2).live_blocks() as u64 > own() && begun.elapsed().as_secs() < 10 {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+fn items(report: &Report) -> [u64; 2] {
+    [GPU, WORKER].map(|of| {
+        let device = report.devices.iter().find(|device| device.device == of);
+        device.map_or(0, |device| device.items)
+    })
+}
+
+#[test]
+fn a_worker_begins_with_one_package_at_a_time_and_the_gpu_is_tried_out_beside_it() {
+    let machine = Machine::new(Does::Takes(Duration::from_micros(50)), Does::Takes(Duration::ZERO));
+    let begun = Instant::now();
+    loop {
+        let report = machine.run(&Knowledge::new(), ITEMS);
+        let text = report.decisions.as_ref().unwrap().to_string();
+        assert!(text.contains("\nopens u1 threads 1 launch 0.000025\n"), "{text}");
+        assert!(text.contains("\ntries u0 "), "{text}");
+        let first = report.packages.iter().find(|record| record.package.start() == 0).unwrap();
+        // On a busy machine the GPU may be done before the worker has begun, or its thread come too late.
+        if first.device == WORKER && items(&report)[0] > ITEMS / 2 {
+            assert_eq!(first.package.items(), LOCAL, "{report:?}");
+            let second = report.packages.iter().filter(|record| record.device == WORKER).nth(1);
+            assert!(second.is_none_or(|second| second.start >= first.computed), "{report:?}");
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{report:?}");
+    }
+}
+
+#[test]
+fn a_short_run_is_the_workers() {
+    let machine = Machine::new(Does::Takes(Duration::ZERO), Does::Takes(Duration::from_millis(1)));
+    assert_eq!(items(&machine.run(&Knowledge::new(), LOCAL * 8)), [0, LOCAL * 8]);
+}
+
+#[test]
+fn where_one_fails_the_other_computes() {
+    let works = Does::Takes(Duration::from_micros(5));
+    let machine = Machine::new(Does::Fails, works);
+    assert_eq!(items(&machine.run(&Knowledge::new(), ITEMS)), [ITEMS, 0]);
+    let machine = Machine::new(works, Does::Fails);
+    assert_eq!(items(&machine.run(&Knowledge::new(), ITEMS)), [0, ITEMS]);
+}
+
+#[test]
+fn with_powers_both_begin() {
+    let machine = Machine::new(Does::Takes(Duration::from_micros(5)), Does::Takes(Duration::from_micros(5)));
+    let run = Coexecutor::new(&machine.platform).devices([GPU, WORKER]).powers([0.5, 0.5]);
+    let report = run.knowledge(&Knowledge::new()).run(&machine.kernel, ITEMS).unwrap();
+    assert!(items(&report).iter().all(|items| *items > 0) && report.called_up.is_empty(), "{report:?}");
+}
+
+/// Runs soon go to whoever is faster, whichever began.
+#[test]
+fn later_runs_are_the_faster_ones() {
+    for (worker, gpu, faster) in [(0, 50, 1), (50, 0, 0)] {
+        let [worker, gpu] = [worker, gpu].map(|micros| Does::Takes(Duration::from_micros(micros)));
+        let (machine, knowledge) = (Machine::new(worker, gpu), Knowledge::new());
+        let begun = Instant::now();
+        while items(&machine.run(&knowledge, ITEMS))[faster] != ITEMS {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+        }
+    }
+}
+
+/// Where nothing has to be moved, no other thread is asked to do so.
+#[test]
+fn results_in_place_are_told_of_by_the_thread_that_computed_them() {
+    #[derive(Default)]
+    struct Told(Mutex<Vec<(DeviceId, ThreadId)>>);
+
+    impl Hooks for Told {
+        fn package_done(&self, _: &Package, device: DeviceId) {
+            self.0.lock().unwrap().push((device, std::thread::current().id()));
+        }
+    }
+
+    let machine = Machine::new(Does::Takes(Duration::ZERO), Does::Takes(Duration::from_micros(100)));
+    let begun = Instant::now();
+    loop {
+        let told = Told::default();
+        let run = Coexecutor::new(&machine.platform).devices([GPU, WORKER]).knowledge(&Knowledge::new());
+        let report = run.run_with(&machine.kernel, LOCAL * 40, &told).unwrap();
+        let told = told.0.lock().unwrap();
+        let by_worker: Vec<_> = told.iter().filter(|(device, _)| *device == WORKER).collect();
+        assert!(by_worker.iter().all(|by| *by == by_worker[0]), "{report:?}");
+        // On a busy machine the GPU may be done before it.
+        if by_worker.len() > 1 {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{report:?}");
+    }
+}
