@@ -220,6 +220,24 @@ mod tests {
         assert!(numbers.iter().all(|&number| number == numbers[0] && mark.is(number)), "{numbers:?}");
     }
 
+    /// Linux has such pages since 4.14. Without one every check is a call of the system.
+    #[test]
+    fn the_page_is_zero_in_a_fork_and_there_is_one() {
+        let page = wiped_page().expect("this system has them");
+        // SAFETY: the page just made, which nobody else knows.
+        let number = || unsafe { &*page }.load(Ordering::Relaxed);
+        assert_eq!(number(), 0);
+        // SAFETY: as above.
+        unsafe { &*page }.store(7, Ordering::Relaxed);
+        for fork in [fork, clone] {
+            assert!(child_says(fork, || number() == 0));
+        }
+        assert_eq!(number(), 7);
+        assert!(!std::ptr::eq(MARK.page.load(Ordering::Acquire), &raw const NO_PAGE));
+        let first = (Origin::here(), MARK.page.load(Ordering::Acquire));
+        assert_eq!(first, (Origin::here(), MARK.page.load(Ordering::Acquire)), "it is made once");
+    }
+
     #[test]
     fn without_a_page_the_process_id_tells() {
         let mark = Mark { page: AtomicPtr::new((&raw const NO_PAGE).cast_mut()) };

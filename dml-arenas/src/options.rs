@@ -623,7 +623,22 @@ mod tests {
             (64 << 20, 4096)
         );
         assert_eq!(of().page_locks(4096).page_lock_limit(), 4096);
-        assert!(of().page_lock_limit() > 1 << 20, "a half of a memory");
+        let told = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let total = told.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+        let half = total.unwrap().parse::<u64>().unwrap() * 1024 / 2;
+        assert!(of().page_lock_limit().abs_diff(half) <= half / 8, "a half of the memory is {half} bytes");
+    }
+
+    #[test]
+    fn only_workers_are_pinned() {
+        let of = DiscoverOptions::default;
+        assert_eq!(of().check_pins(), Ok(()));
+        assert_eq!(of().pin("offload:0", [0]).pin("offload:1", [1]).check_pins(), Ok(()));
+        for wrong in ["cpu", "opencl:0", "offload"] {
+            let told = of().pin("offload:0", [0]).pin(wrong, [3]).check_pins();
+            let Err(DiscoverError::BadPin { device, cores, .. }) = told else { panic!("{told:?}") };
+            assert_eq!((device.as_str(), cores), (wrong, vec![3]));
+        }
     }
 
     #[test]

@@ -256,6 +256,21 @@ mod tests {
 
     const JOBS: usize = 100_000;
 
+    /// The host has as many threads as units, by a pool or by a team.
+    #[test]
+    fn a_function_for_the_host_is_a_launcher_of_the_host() {
+        let options = crate::DiscoverOptions::default().offload(0).limit("cpu", 1);
+        let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
+        let pool = host(&platform, |_, _, _| Ok(())).unwrap();
+        let team = host_by_team(&platform, |_, _, _, _| Ok(())).unwrap();
+        for launchers in [pool, team] {
+            let [(device, launcher)] = &launchers[..] else { panic!("{launchers:?}") };
+            assert_eq!(Some(*device), platform.host());
+            assert_eq!(format!("{launcher:?}"), "HostLauncher(1 threads)");
+            assert!(launch(launcher, None).is_ok());
+        }
+    }
+
     #[test]
     fn a_function_leaves_its_jobs_if_it_is_made_for_it() {
         let (launcher, withdrawal, done) = that_withdraws(|| Ok(()));

@@ -332,6 +332,29 @@ mod tests {
     }
 
     #[test]
+    fn a_team_says_how_many_it_is_and_goes_when_it_is_dropped() {
+        for threads in [1, 2, 5] {
+            assert_eq!(Team::new(threads).unwrap().threads(), threads as usize);
+        }
+        assert_eq!(Team::new(0).unwrap().threads(), 1, "whoever asks");
+        #[cfg(target_os = "linux")]
+        {
+            let tasks = || std::fs::read_dir("/proc/self/task").unwrap().count();
+            let before = tasks();
+            for _ in 0..64 {
+                let team = Team::new(5).unwrap();
+                team.for_each(0..64, |_| thread::yield_now());
+            }
+            let begun = Instant::now();
+            // They end by themselves, and so do those of other tests.
+            while tasks() > before + 64 {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{} threads, {before} before", tasks());
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    #[test]
     fn every_job_is_done_once_whoever_takes_part() {
         for threads in [0, 1, 2, 5] {
             for count in [0, 1, 2, 7, 64, 1000] {

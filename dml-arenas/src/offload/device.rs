@@ -548,3 +548,33 @@ impl fmt::Debug for OffloadDevice {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_options_are_refused_by_name() {
+        let told = |name: &str, options: &WorkerOptions| match options.check(name) {
+            Ok(()) => None,
+            Err(OffloadError::Start { device, reason }) => {
+                assert_eq!(&*device, name);
+                Some(reason.to_string())
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let sound = WorkerOptions::new("/bin/true");
+        let longest = "x".repeat(NAME_LIMIT_BYTES);
+        for name in ["w", "offload:0", &longest] {
+            assert_eq!(told(name, &sound), None, "{name}");
+        }
+        for name in ["", "a\0b", &format!("{longest}x")] {
+            assert!(
+                told(name, &sound).is_some_and(|why| why.contains("a name has 1 to 200 bytes")),
+                "{name}"
+            );
+        }
+        assert_eq!(told("w", &WorkerOptions { threads: 0, ..sound.clone() }).as_deref(), Some("no threads"));
+        assert_eq!(told("w", &WorkerOptions { memory_bytes: 0, ..sound }).as_deref(), Some("no memory"));
+    }
+}

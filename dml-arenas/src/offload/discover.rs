@@ -155,11 +155,60 @@ fn find_program() -> Result<PathBuf, String> {
     let beside = own.iter().flat_map(|own| own.ancestors().skip(1).take(2)).map(Path::to_path_buf);
     let on_path = std::env::var_os("PATH");
     let on_path = on_path.iter().flat_map(std::env::split_paths).filter(|folder| folder.is_absolute());
-    let is_program = |path: &PathBuf| {
-        path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
-    };
-    let found = beside.chain(on_path).map(|folder| folder.join(WORKER)).find(is_program);
+    let found = program_in(beside.chain(on_path));
     found.ok_or_else(|| {
         format!("no program for workers: this one does not call offload::hook, and {WORKER} is neither beside it nor on the PATH")
     })
+}
+
+/// Returns the program of workers in the first of these folders that has one which can be started.
+fn program_in(folders: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    folders.map(|folder| folder.join(WORKER)).find(is_program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+
+    #[test]
+    fn a_program_is_a_file_that_can_be_started() {
+        let folder = std::env::temp_dir().join(format!("dml-programs-{}", std::process::id()));
+        let folders = ["none", "folder", "text", "program", "other"].map(|name| folder.join(name));
+        folders.iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
+        fs::create_dir_all(folders[1].join(WORKER)).unwrap();
+        for (index, mode) in [(2, 0o644), (3, 0o010), (4, 0o755)] {
+            let path = folders[index].join(WORKER);
+            fs::write(&path, "").unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        }
+        let found = program_in(folders.iter().cloned());
+        let none = program_in(folders[..3].iter().cloned());
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!((found, none), (Some(folders[3].join(WORKER)), None));
+    }
+
+    #[test]
+    fn no_core_is_beyond_what_the_system_can_tell_of() {
+        for core in [rustix::thread::CpuSet::MAX_CPU as u32, u32::MAX] {
+            let told = pins("offload:0", &DiscoverOptions::default().pin("offload:0", [core]));
+            assert!(matches!(told, Err(DiscoverError::BadPin { .. })), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn workers_are_called_by_their_backend_and_number() {
+        let options = DiscoverOptions::default().offload(3).offload_program("/nowhere");
+        let candidates = Candidates::find(&options);
+        assert_eq!(
+            (candidates.name(), candidates.devices()),
+            ("offload", vec![name_of(0), name_of(1), name_of(2)])
+        );
+        assert_eq!(name_of(7), "offload:7");
+        let many = DiscoverOptions::default().offload(u32::MAX).offload_program("/nowhere");
+        assert_eq!(Candidates::find(&many).devices().len(), MAX_ARENAS);
+    }
 }

@@ -210,3 +210,27 @@ impl OffloadError {
         AllocError::Framework { arena, call: "offload", code, message: self.to_string().into() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_loss_says_that_the_device_is_lost() {
+        let device = || Arc::<str>::from("offload:0");
+        let function = || OffloadError::Function {
+            device: device(),
+            function: "f".into(),
+            code: 3,
+            message: "m".into(),
+        };
+        let after =
+            |cause: OffloadError| OffloadError::Dependency { device: device(), cause: Arc::new(cause) };
+        for goes_on in [function(), OffloadError::GivenUp, after(function()), after(OffloadError::GivenUp)] {
+            assert!(!goes_on.is_device_lost(), "{goes_on}");
+        }
+        for lost in [OffloadError::Forked, after(OffloadError::Forked), after(after(OffloadError::Forked))] {
+            assert!(lost.is_device_lost(), "{lost}");
+        }
+    }
+}

@@ -130,3 +130,35 @@ impl fmt::Debug for Function {
         write!(f, "{} of {}", self.name, self.device.name())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::Memory;
+    use super::*;
+
+    /// Parts that touch share nothing.
+    #[test]
+    fn parts_clash_from_the_first_byte_that_they_share() {
+        let part = |offset, bytes, writes| Part { memory: Memory::Own, offset, bytes, start: 0, writes };
+        let written = part(100, 10, true);
+        for (offset, bytes, is_so) in [
+            (90, 10, false),
+            (90, 11, true),
+            (110, 10, false),
+            (109, 10, true),
+            (103, 1, true),
+            (0, 200, true),
+        ] {
+            for writes in [false, true] {
+                let other = part(offset, bytes, writes);
+                assert_eq!(
+                    (clash(&written, &other), clash(&other, &written)),
+                    (is_so, is_so),
+                    "{offset}, {bytes}"
+                );
+            }
+        }
+        assert!(!clash(&part(100, 10, false), &part(100, 10, false)), "both read");
+        assert!(!clash(&written, &Part { memory: Memory::Shared, ..written.clone() }), "two memories");
+    }
+}

@@ -197,6 +197,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_text_is_cut_where_it_is_longer_than_may_be_sent() {
+        let of = |bytes| text("x".repeat(bytes));
+        assert_eq!(of(TEXT_LIMIT_BYTES).len(), TEXT_LIMIT_BYTES);
+        assert_eq!(of(TEXT_LIMIT_BYTES + 1), format!("{} ...", of(TEXT_LIMIT_BYTES)));
+        // No character is cut in two.
+        let cut = text(format!("{}\u{e9}", "x".repeat(TEXT_LIMIT_BYTES - 1)));
+        assert_eq!(cut, format!("{} ...", "x".repeat(TEXT_LIMIT_BYTES - 1)));
+    }
+
+    #[test]
     fn messages_come_back_as_they_were() {
         let part = |memory| Part { memory, offset: 4096, bytes: 12, start: 4, writes: true };
         let parts = vec![part(Memory::Own), part(Memory::Shared)];

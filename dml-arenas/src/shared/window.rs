@@ -212,6 +212,28 @@ mod tests {
     }
 
     #[test]
+    fn a_window_of_nothing_is_none() {
+        let error = Window::map(memory("dml-test", 0).unwrap(), 0).unwrap_err();
+        assert!(error.to_string().contains("of 0 bytes"), "{error}");
+    }
+
+    #[test]
+    fn what_is_dropped_is_no_more_mapped() {
+        const BYTES: u64 = 1 << 30;
+        const TIMES: u64 = 1024;
+        let mapped = || -> u64 {
+            let figures = std::fs::read_to_string("/proc/self/statm").unwrap();
+            figures.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
+        };
+        let before = mapped();
+        for _ in 0..TIMES {
+            drop(Window::map(memory("dml-test", BYTES).unwrap(), BYTES).unwrap());
+        }
+        // Other tests may map something meanwhile, but not a part of this.
+        assert!(mapped() < before + TIMES / 8 * BYTES, "{} bytes are mapped", mapped());
+    }
+
+    #[test]
     fn the_size_is_out_of_the_workers_hands() {
         let file = memory("dml-test", 8192).unwrap();
         assert!(ftruncate(&file, 0).is_err() && ftruncate(&file, 1 << 20).is_err());

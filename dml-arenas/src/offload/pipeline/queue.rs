@@ -216,6 +216,60 @@ mod tests {
         assert!(short.takes(&run(99, 1)));
     }
 
+    /// While the thread begins an action, nothing is sent past it.
+    #[test]
+    fn what_waits_is_begun_and_what_is_sent_is_counted() {
+        let mut queue = Queue::default();
+        assert_eq!(queue.lengths(), (0, 0));
+        for _ in 0..2 {
+            let (work, signaller) = (Work::Run(run(0, 1)), Signal::new().1);
+            queue.enqueue(Action { after: Vec::new(), work, signaller, keep: Box::new(()) });
+        }
+        assert_eq!((queue.lengths(), queue.takes(&run(9, 1))), ((2, 0), false));
+        assert!(matches!(queue.next_task(), Some(Task::Begin(_))));
+        assert_eq!(queue.lengths(), (2, 0), "one waits, and one is begun");
+        queue.begun();
+        assert_eq!(queue.lengths(), (1, 0));
+        assert!(matches!(queue.next_task(), Some(Task::Begin(_))));
+        assert!(!queue.takes(&run(9, 1)), "it is being begun");
+        queue.begun();
+        assert!(queue.takes(&run(9, 1)));
+        for ticket in 0..3 {
+            send(&mut queue, ticket, 1);
+        }
+        assert_eq!(queue.lengths(), (0, 3));
+        assert!(matches!(queue.next_task(), Some(Task::Answer)));
+    }
+
+    /// A channel that says how long it may wait.
+    #[derive(Debug, Default)]
+    struct Deadlines(std::sync::Mutex<Vec<Option<Instant>>>);
+
+    impl Channel for Deadlines {
+        fn send(&self, _message: &[u8], deadline: Option<Instant>) -> Result<(), ChannelError> {
+            self.0.lock().unwrap().push(deadline);
+            Ok(())
+        }
+
+        fn receive(&self, _deadline: Option<Instant>) -> Result<Vec<u8>, ChannelError> {
+            Err(ChannelError::Closed)
+        }
+
+        fn close(&self) {}
+    }
+
+    #[test]
+    fn a_worker_has_time_to_read_a_run() {
+        let (channel, before) = (Deadlines::default(), Instant::now());
+        let sent = Queue::default().send(&channel, run(0, 1), Signal::new().1, Box::new(()));
+        assert!(sent.is_ok());
+        let deadlines = channel.0.into_inner().unwrap();
+        assert!(
+            matches!(deadlines[..], [Some(deadline)] if deadline >= before + CONTROL_LIMIT),
+            "{deadlines:?}"
+        );
+    }
+
     /// A run that was sent ahead has its time from the moment in which the worker begins it.
     #[test]
     fn the_time_of_a_run_begins_when_the_one_before_has_ended() {

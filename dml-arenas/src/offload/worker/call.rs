@@ -270,6 +270,26 @@ mod tests {
     }
 
     #[test]
+    fn scalars_are_of_the_type_that_is_asked_for() {
+        let windows = windows();
+        let scalars = vec![Scalar::U32(7), Scalar::U64(1 << 40), Scalar::F32(0.25), Scalar::F64(-1.5e300)];
+        // SAFETY: the windows are this test's alone.
+        let call = unsafe { Call::new(&windows, 0..1, 1, &[], scalars.clone()) }.unwrap();
+        assert_eq!((call.u32(0).unwrap(), call.u64(1).unwrap()), (7, 1 << 40));
+        assert_eq!((call.f32(2).unwrap(), call.f64(3).unwrap()), (0.25, -1.5e300));
+        for index in 0..5 {
+            let found = [
+                call.u32(index).is_ok(),
+                call.u64(index).is_ok(),
+                call.f32(index).is_ok(),
+                call.f64(index).is_ok(),
+            ];
+            assert_eq!(found, [0, 1, 2, 3].map(|own| own == index), "{index}");
+        }
+        assert_eq!(call.scalars(), scalars);
+    }
+
+    #[test]
     fn no_part_is_outside_the_window_or_shared_with_a_writer() {
         let windows = windows();
         let made = |parts: &[Part]| {
