@@ -159,6 +159,6 @@ mod tests {
             }
         }
         assert!(!clash(&part(100, 10, false), &part(100, 10, false)), "both read");
-        assert!(!clash(&written, &Part { memory: Memory::Shared, ..written.clone() }), "two memories");
+        assert!(!clash(&written, &Part { memory: Memory::Shared, ..written }), "two memories");
     }
 }
