@@ -12,6 +12,7 @@ use dml::prelude::*;
 use dml::scheduler::policy::Recording;
 use dml::scheduler::{Hooks, KernelError, Knowledge, Report};
 use dml_verify::{Audited, watched};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::thread::ThreadId;
@@ -72,8 +73,15 @@ struct Machine {
     kernel: Kernel,
 }
 
+/// How the memories of the worker and of the GPU share that of the processor.
+type Sharing = [Option<Concurrency>; 2];
+
 impl Machine {
     fn new(worker: Does, gpu: Does) -> Self {
+        Self::sharing([Some(Concurrency::BimapFull), None], worker, gpu)
+    }
+
+    fn sharing(sharing: Sharing, worker: Does, gpu: Does) -> Self {
         let mut builder = Platform::builder();
         builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
         builder.add_device(DeviceDesc::new("worker", DeviceKind::Cpu));
@@ -85,9 +93,15 @@ impl Machine {
         let main = builder.add_arena(memory_of("main", CPU));
         let window = builder.add_arena(memory_of("window", WORKER));
         let video = builder.add_arena(memory_of("video", GPU));
-        kit::join_bound(&mut builder, main, window, Concurrency::BimapFull, LinkSpeed::default());
-        builder.prefer_binding(main, window);
-        kit::join_staged(&mut builder, main, video, LinkSpeed::default());
+        for (memory, sharing) in [window, video].into_iter().zip(sharing) {
+            match sharing {
+                Some(sharing) => {
+                    kit::join_bound(&mut builder, main, memory, sharing, LinkSpeed::default());
+                    builder.prefer_binding(main, memory);
+                }
+                None => kit::join_staged(&mut builder, main, memory, LinkSpeed::default()),
+            }
+        }
         let platform = Audited::new(builder.build().expect("a sound platform"));
         let target = platform.buffer::<u32>(ITEMS).build().unwrap();
         let (there, output) = (Platform::clone(&platform), target.clone());
@@ -165,6 +179,23 @@ fn a_worker_begins_with_one_package_at_a_time_and_the_gpu_is_tried_out_beside_it
     }
 }
 
+/// A GPU does not begin like a host because it shares the host's memory, and nobody does whose data has to be moved.
+#[test]
+fn who_is_near_computes_on_the_cores_and_in_place() {
+    let takes = Does::Takes(Duration::ZERO);
+    let full = Some(Concurrency::BimapFull);
+    for (sharing, opens) in [
+        ([full, None], "opens u1 threads 1 launch 0.000025"),
+        ([full, full], "opens u1 threads 1 launch 0.000025"),
+        ([None, full], "opens u0 packages 1"),
+        ([None, None], "opens u0 packages 1"),
+    ] {
+        let report = Machine::sharing(sharing, takes, takes).run(&Knowledge::new(), ITEMS);
+        let text = report.decisions.as_ref().unwrap().to_string();
+        assert!(text.contains(&format!("\n{opens}\n")), "{sharing:?}: {text}");
+    }
+}
+
 #[test]
 fn a_short_run_is_the_workers() {
     let machine = Machine::new(Does::Takes(Duration::ZERO), Does::Takes(Duration::from_millis(1)));
@@ -201,7 +232,7 @@ fn later_runs_are_the_faster_ones() {
     }
 }
 
-/// Where nothing has to be moved, no other thread is asked to do so.
+/// Where nothing has to be moved, no other thread is asked to do so. Storage that only one of two can use at a time may have to be moved as a whole.
 #[test]
 fn results_in_place_are_told_of_by_the_thread_that_computed_them() {
     #[derive(Default)]
@@ -213,19 +244,24 @@ fn results_in_place_are_told_of_by_the_thread_that_computed_them() {
         }
     }
 
-    let machine = Machine::new(Does::Takes(Duration::ZERO), Does::Takes(Duration::from_micros(100)));
-    let begun = Instant::now();
-    loop {
-        let told = Told::default();
-        let run = Coexecutor::new(&machine.platform).devices([GPU, WORKER]).knowledge(&Knowledge::new());
-        let report = run.run_with(&machine.kernel, LOCAL * 40, &told).unwrap();
-        let told = told.0.lock().unwrap();
-        let by_worker: Vec<_> = told.iter().filter(|(device, _)| *device == WORKER).collect();
-        assert!(by_worker.iter().all(|by| *by == by_worker[0]), "{report:?}");
-        // On a busy machine the GPU may be done before it.
-        if by_worker.len() > 1 {
-            break;
+    for (sharing, threads) in [(Concurrency::BimapFull, 1), (Concurrency::Exclusive, 2)] {
+        let (worker, gpu) = (Does::Takes(Duration::ZERO), Does::Takes(Duration::from_micros(100)));
+        let machine = Machine::sharing([Some(sharing), None], worker, gpu);
+        let begun = Instant::now();
+        loop {
+            let told = Told::default();
+            let run = Coexecutor::new(&machine.platform).devices([GPU, WORKER]).knowledge(&Knowledge::new());
+            let report = run.run_with(&machine.kernel, LOCAL * 40, &told).unwrap();
+            let told = told.0.into_inner().unwrap();
+            let by_worker = told.iter().filter(|(device, _)| *device == WORKER).map(|(_, thread)| *thread);
+            let by_worker: Vec<ThreadId> = by_worker.collect();
+            // On a busy machine the GPU may be done before it.
+            if by_worker.len() > 1 {
+                let different: HashSet<ThreadId> = by_worker.into_iter().collect();
+                assert_eq!(different.len(), threads, "{sharing:?}: {report:?}");
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "{report:?}");
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "{report:?}");
     }
 }

@@ -74,6 +74,11 @@ fn a_first_launch_says_nothing_of_how_long_the_rest_takes() {
         assert_eq!(after(&mut policy, &[(1, took)]), 1, "{took}");
         assert_eq!(policy.call_up(), [], "{took}");
     }
+    // Nor is the rest short because of it: an eighth of 100 us for each of eleven items would be.
+    let mut policy = far(12).tries(None);
+    let first = handed(&mut policy, 12, 0);
+    computed(&mut policy, &first, 0..100);
+    assert_eq!(policy.next(WORKER, 11), Some(1));
     // What takes longer is no launch: 0.7 ms of computing for one item.
     let mut policy = far(WORK).tries(None);
     after(&mut policy, &[(1, 1300)]);
