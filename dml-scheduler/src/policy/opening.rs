@@ -362,8 +362,8 @@ impl Opening {
         let end = self.tries.map_or(0.0, |tries| self.tried.as_secs_f64() + tries.takes);
         let patience = (now * PATIENCE).max((end - now) * TRIAL_AHEAD).max(LEAST_PATIENCE_SECONDS);
         let longest = pace.most.saturating_mul(GROWTH).max(1);
-        let items = pace.rate.map_or(1, |rate| (rate * patience) as u64); // The cast saturates.
-        items.clamp(1, longest)
+        let items = self.samples.items_in(patience).or(pace.rate.map(|rate| rate * patience));
+        items.map_or(1, |items| items as u64).clamp(1, longest) // The cast saturates.
     }
 
     /// Learns how fast a unit was lately.

@@ -125,6 +125,25 @@ fn a_launch_is_no_reason_for_a_trial() {
     assert_eq!(begins_after(far(WORK).launch(-1.0), &[]), Some(20));
 }
 
+/// Beside a trial as well, or its packages would be launches and little else.
+#[test]
+fn packages_beside_a_trial_are_told_without_their_launch() {
+    let tries = Tries { unit: GPU, items: WORK, after: f64::INFINITY, takes: 600e-6 };
+    let mut policy = far(WORK).tries(Some(tries));
+    let first = handed(&mut policy, WORK, 0);
+    assert!(matches!(policy.try_out(micros(300)), TryOut::Now { .. }));
+    computed(&mut policy, &first, 0..400);
+    // Half of the 500 us that are left may be the next package: 225 of computing. An item takes 50, an eighth of 400, for all that is known.
+    let second = handed(&mut policy, WORK - 1, 400);
+    assert_eq!(second.items(), 4);
+    computed(&mut policy, &second, 400..433);
+    // These took 2 us each. Of 233 us 208 are computing, but a package has sixteen times as many items as the one before at the most.
+    let third = handed(&mut policy, WORK - 5, 433);
+    assert_eq!(third.items(), 4 * 16);
+    computed(&mut policy, &third, 433..584);
+    assert_eq!(handed(&mut policy, WORK - 69, 584).items(), 67, "158 us, of which 133 are computing");
+}
+
 /// Where it computes all in one package, that is compared with what the GPU would take for all: 0.6 of it.
 #[test]
 fn a_single_package_is_compared_with_all_that_it_takes() {

@@ -42,6 +42,12 @@ impl Samples {
         self.gross = seconds;
     }
 
+    /// How many items a package has that takes so many seconds with its launch, by the last sample; `None` where a launch takes no time.
+    pub(super) fn items_in(&self, seconds: f64) -> Option<f64> {
+        let (items, net) = self.last.filter(|(_, net)| self.launch > 0.0 && *net > 0.0)?;
+        Some(self.net(seconds) * items / net)
+    }
+
     /// Whether the last sample may have been a first launch in another process and little else. It says nothing of how short the rest is.
     pub(super) fn may_be_launch(&self) -> bool {
         self.launch > 0.0 && self.before.is_none() && self.gross < LONG_SECONDS
