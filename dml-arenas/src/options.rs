@@ -642,6 +642,35 @@ mod tests {
     }
 
     #[test]
+    #[cfg(all(feature = "offload", target_os = "linux"))]
+    fn those_share_that_can_and_are_not_bound_as_well() {
+        let of = DiscoverOptions::default;
+        let sharing = of().share(["cpu", "offload:0", "opencl:1"]);
+        assert_eq!(of().check_sharing(), Ok(()));
+        assert_eq!(sharing.check_sharing(), Ok(()));
+        assert_eq!(
+            sharing.clone().bind("opencl:0").share(["opencl:1"]).check_sharing().is_ok(),
+            false,
+            "cpu"
+        );
+        assert_eq!(of().share(["offload:0"]).bind("opencl:0").check_sharing(), Ok(()));
+        for (wrong, device) in [
+            (of().share(["offload:0", "cuda:0"]), "cuda:0"),
+            (of().share(["opencl:1"]).bind("opencl:1"), "opencl:1"),
+            (of().share(["opencl:1"]).allow_binding("opencl:1"), "opencl:1"),
+            (sharing.clone().bind("opencl:0"), "opencl:0"),
+            (sharing.clone().allow_binding("opencl:0"), "opencl:0"),
+            (of().share(["offload:0"]).shared_memory(0), "offload:0"),
+        ] {
+            let told = wrong.check_sharing();
+            assert!(
+                matches!(&told, Err(DiscoverError::BadSharing { device: of, .. }) if of == device),
+                "{told:?}"
+            );
+        }
+    }
+
+    #[test]
     fn only_opencl_devices_are_bound() {
         let of = DiscoverOptions::default;
         assert_eq!(of().bind("opencl:0").allow_binding("opencl:1").check_bindings(), Ok(()));

@@ -309,6 +309,13 @@ mod tests {
     }
 
     #[test]
+    fn who_gives_up_has_no_code_of_a_framework() {
+        let told = TransferError::from(NoResult::GivenUp);
+        assert!(matches!(&told, TransferError::Framework { call: "signal", code: -1, .. }), "{told:?}");
+        assert_eq!(TransferError::from(NoResult::Forked), TransferError::DeviceLost);
+    }
+
+    #[test]
     fn an_error_may_ask_the_signal_that_it_ended() {
         let (signal, signaller) = Signal::<Curious>::new();
         KNOWN.set(signal.clone()).unwrap();

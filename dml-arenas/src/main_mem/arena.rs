@@ -129,6 +129,15 @@ mod tests {
     }
 
     #[test]
+    fn what_no_memory_has_is_too_large_and_what_this_one_has_not_is_not_there() {
+        let memory = MainMem::new(DeviceId(0));
+        let told = |bytes| memory.alloc(bytes).err();
+        assert!(matches!(told(MAX_BYTES), Some(AllocError::OutOfMemory { bytes: MAX_BYTES, .. })));
+        let Some(AllocError::TooLarge { bytes, limit_bytes, .. }) = told(MAX_BYTES + 1) else { panic!() };
+        assert_eq!((bytes, limit_bytes), (MAX_BYTES + 1, MAX_BYTES));
+    }
+
+    #[test]
     fn copies_hit_their_bytes_and_no_others() {
         let arena: Arc<dyn Arena> = Arc::new(arena());
         let block = OwnBlock::alloc(&arena, 100).unwrap();

@@ -198,6 +198,8 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn large_memory_begins_at_a_huge_page() {
+        let small = Memory::zeroed(OWN_PAGES_ABOVE_BYTES).unwrap();
+        assert!(matches!(small.origin, Origin::Heap(_)), "it is not larger");
         let memory = Memory::zeroed(OWN_PAGES_ABOVE_BYTES + 1).unwrap();
         assert!((memory.span().as_ptr() as usize).is_multiple_of(HUGE_PAGE_BYTES));
     }

@@ -34,6 +34,11 @@ impl Candidates {
         // The platform reports too many arenas when it is built, so more workers than this need not be started.
         Self { workers: wishes.workers.min(MAX_ARENAS as u32), program }
     }
+
+    /// How much memory a worker has: all of them together have what is there, unless the options say otherwise.
+    fn memory_bytes(&self, options: &DiscoverOptions) -> u64 {
+        options.offload.memory_bytes.unwrap_or_else(|| default_memory() / u64::from(self.workers.max(1)))
+    }
 }
 
 impl Backend for Candidates {
@@ -57,8 +62,7 @@ impl Backend for Candidates {
         main: ArenaId,
         options: &DiscoverOptions,
     ) -> Result<(), DiscoverError> {
-        let memory_bytes =
-            options.offload.memory_bytes.unwrap_or_else(|| default_memory() / u64::from(self.workers.max(1)));
+        let memory_bytes = self.memory_bytes(options);
         let shared_memory = Shared::of(builder);
         let mut missing: Option<String> = None;
         for name in self.devices().into_iter().filter(|name| options.wants(name)) {
@@ -189,6 +193,26 @@ mod tests {
         let none = program_in(folders[..3].iter().cloned());
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!((found, none), (Some(folders[3].join(WORKER)), None));
+    }
+
+    #[test]
+    fn a_program_is_found_or_said_to_be_missing() {
+        match find_program() {
+            Ok(path) => assert!(path.ends_with(WORKER) && path.is_file(), "{}", path.display()),
+            Err(why) => assert!(why.contains(WORKER), "{why}"),
+        }
+    }
+
+    #[test]
+    fn workers_share_what_memory_there_is() {
+        let of = |workers, options: DiscoverOptions| {
+            let options = options.offload(workers).offload_program("/nowhere");
+            Candidates::find(&options).memory_bytes(&options)
+        };
+        let all = of(1, DiscoverOptions::default());
+        assert_eq!(all, default_memory());
+        assert_eq!([0, 2, 8].map(|workers| of(workers, DiscoverOptions::default())), [all, all / 2, all / 8]);
+        assert_eq!(of(8, DiscoverOptions::default().offload_memory(4096)), 4096, "each, as was said");
     }
 
     #[test]

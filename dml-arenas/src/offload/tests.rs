@@ -242,6 +242,35 @@ fn done(ticket: u64) -> Answer {
 }
 
 #[test]
+fn a_device_and_its_pipelines_say_what_they_are() {
+    let (_, watch) = device(false, |_| Vec::new());
+    let script: Script = Arc::new(|_| Vec::new());
+    let (control, memory) = (FakeChannel::new(&script), Memory::zeroed(64).unwrap());
+    let worker = FakeWorker { control, script, memory, watch, transfers_fail: false };
+    let device = OffloadDevice::over("a\0b", 3, None, Box::new(worker));
+    assert_eq!((device.threads(), &**device.name()), (3, "a\0b"));
+    let told = [device.pipeline(), device.pipeline()].map(|pipeline| format!("{pipeline:?}"));
+    let told = told.each_ref().map(|told| told.strip_prefix("Pipeline(a b-"));
+    let [Some(one), Some(other)] = told else { panic!("{told:?}") };
+    assert!(one != other, "each has its own number");
+    assert!(one.ends_with(", 0 waiting, 0 running)"), "{one}");
+}
+
+#[test]
+fn the_longest_command_is_sent_and_no_longer_one() {
+    let (device, _) = device(false, |_| Vec::new());
+    let of = |bytes: usize| {
+        // One byte for the kind, and three for the length of the name.
+        let command = Command::Find { name: "x".repeat(bytes - 4) };
+        assert_eq!(command.encode().len(), bytes);
+        device.message("a name", &command).map(|message| message.len())
+    };
+    assert_eq!(of(LIMIT_BYTES).unwrap(), LIMIT_BYTES);
+    let Err(OffloadError::TooLong { bytes, limit_bytes, .. }) = of(LIMIT_BYTES + 1) else { panic!() };
+    assert_eq!((bytes, limit_bytes), (LIMIT_BYTES + 1, LIMIT_BYTES));
+}
+
+#[test]
 fn a_reply_that_does_not_fit_its_run_loses_the_device() {
     let too_long = vec![0; LIMIT_BYTES + 1];
     let right = Reply::Ended { ticket: 0, outcome: Outcome::Done }.encode();

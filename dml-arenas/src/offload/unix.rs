@@ -308,6 +308,72 @@ impl Transport for UnixTransport {
 mod tests {
     use super::*;
 
+    /// Both ends of a connection.
+    fn ends() -> [SocketChannel; 2] {
+        let (one, other) = SocketChannel::pair().unwrap();
+        [one, SocketChannel::over(other).unwrap()]
+    }
+
+    fn soon() -> Option<Instant> {
+        Some(Instant::now() + Duration::from_millis(20))
+    }
+
+    #[test]
+    fn who_does_not_read_is_waited_for_and_not_for_ever() {
+        let [one, other] = ends();
+        let message = vec![7; 16 << 10];
+        let told = (0..100_000).find_map(|_| one.send(&message, soon()).err());
+        assert!(matches!(told, Some(ChannelError::TimedOut)), "{told:?}");
+        assert!(matches!(one.receive(soon()), Err(ChannelError::TimedOut)));
+        // Then there is room again.
+        assert_eq!(other.receive(soon()).unwrap(), message);
+        let reads = std::thread::spawn(move || {
+            while other.receive(soon()).is_ok() {}
+            other
+        });
+        let late = Some(Instant::now() + Duration::from_secs(60));
+        for _ in 0..64 {
+            one.send(&message, late).unwrap();
+        }
+        drop(reads.join().unwrap());
+    }
+
+    #[test]
+    fn the_longest_message_comes_whole_and_a_longer_one_is_seen_to_be_longer() {
+        for bytes in [1, LIMIT_BYTES - 1, LIMIT_BYTES, LIMIT_BYTES + 1, LIMIT_BYTES + 100] {
+            let [one, other] = ends();
+            let message: Vec<u8> = (0..bytes).map(|byte| byte as u8).collect();
+            one.send(&message, soon()).unwrap();
+            let seen = bytes.min(LIMIT_BYTES + 1);
+            assert_eq!(other.receive(soon()).unwrap(), message[..seen], "{bytes}");
+        }
+    }
+
+    #[test]
+    fn whoever_is_gone_is_so_at_once() {
+        for asks in [
+            |channel: &SocketChannel| channel.receive(None).map(drop),
+            |channel: &SocketChannel| channel.receive(soon()).map(drop),
+            |channel: &SocketChannel| channel.receive_with().map(drop),
+            |channel: &SocketChannel| channel.send(&[1], soon()),
+        ] {
+            let [one, other] = ends();
+            drop(one);
+            assert!(matches!(asks(&other), Err(ChannelError::Closed)));
+        }
+    }
+
+    #[test]
+    fn descriptors_come_with_their_message() {
+        let [one, other] = ends();
+        let files = [1 << 12, 1 << 13].map(|bytes| memory("dml-test", bytes).unwrap());
+        one.send_with(&[1, 2, 3], &[files[0].as_fd(), files[1].as_fd()], soon()).unwrap();
+        let (message, descriptors) = other.receive_with().unwrap();
+        assert_eq!(message, [1, 2, 3]);
+        let sizes = descriptors.iter().map(|file| rustix::fs::fstat(file).unwrap().st_size);
+        assert_eq!(sizes.collect::<Vec<_>>(), [1 << 12, 1 << 13]);
+    }
+
     #[test]
     fn a_worker_of_another_version_is_refused() {
         assert_eq!(welcomed(&Reply::Ready { version: VERSION }.encode()), Ok(()));
