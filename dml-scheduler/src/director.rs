@@ -364,7 +364,7 @@ impl Start for Starter<'_, '_> {
 }
 
 /// Takes back a unit's packages whose results can no longer be read, to be computed again. Returns the number of items
-/// that cannot be computed again, because their inputs are lost too.
+/// that cannot be computed again, because their inputs are lost too, or were changed.
 fn take_back_lost(unit: &Unit<'_>, run: &mut UnitRun, lost_devices: DeviceSet) -> u64 {
     let (kept, lost): (Vec<_>, Vec<_>) = std::mem::take(&mut run.packages)
         .into_iter()
@@ -378,12 +378,12 @@ fn take_back_lost(unit: &Unit<'_>, run: &mut UnitRun, lost_devices: DeviceSet) -
     reopen(unit, &lost)
 }
 
-/// Reopens packages for the remaining units, except those whose inputs are lost. Returns the number of items of these
-/// exceptions.
+/// Reopens packages for the remaining units, except those whose inputs are lost, or that may have changed them. Returns the number of items
+/// of these exceptions.
 fn reopen(unit: &Unit<'_>, lost: &[PackageRecord]) -> u64 {
     let mut given_up = 0;
     for PackageRecord { package, .. } in lost {
-        if unit.kernel.has_inputs(package) {
+        if unit.kernel.has_inputs(package) && unit.kernel.is_repeatable(package) {
             unit.commander.reopen(package);
         } else {
             given_up += package.items();

@@ -396,6 +396,16 @@ impl Kernel {
         read.all(|argument| argument.is_readable(package))
     }
 
+    /// Returns whether a computed package can be computed again: it has changed nothing that can be read, and that it would change a second time.
+    pub(crate) fn is_repeatable(&self, package: &Package) -> bool {
+        let is_changed =
+            |argument: &&Argument| argument.access() == Access::ReadWrite && !argument.is_reduced();
+        let mut changed = self.arguments.iter().filter(is_changed);
+        changed.all(|argument| {
+            argument.ranges(package.range()).is_ok_and(|ranges| ranges.iter().all(Range::is_empty))
+        })
+    }
+
     /// Returns what a package touches: each argument with its ranges, in the order of the arguments.
     ///
     /// # Errors

@@ -9,7 +9,8 @@
 //!                              └─ old contents back ─┬─ another device is gone ──▶ tried again, alone
 //!                                                    └─ else ──▶ retire: its packages go to the others
 //! ```
-//! A package whose results can be read is never computed again: its read-write arguments would be changed twice.
+//! A package whose results can be read is never computed again: its read-write arguments would be changed twice. Nor is one of which only a part
+//! can be read, if it has read-write arguments: what it changed may be the part that is left. The director gives it up.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -363,6 +364,9 @@ impl Unit<'_> {
             if is_computed.get() && self.kernel.has_results(package) {
                 // The director handles results that stay on their device.
                 return if self.stays(&**error) { Ok(()) } else { Err(why) };
+            }
+            if is_computed.get() && !self.kernel.is_repeatable(package) {
+                return Err(why);
             }
             self.undo(package);
             is_computed.set(false);
