@@ -39,6 +39,10 @@ impl Machine {
 
     /// As `new`, with the time that each GPU takes.
     fn with_items(models: &[&str], took: &[Duration], fails: Option<usize>) -> Self {
+        Self::at_speed(SPEED, models, took, fails)
+    }
+
+    fn at_speed(speed: LinkSpeed, models: &[&str], took: &[Duration], fails: Option<usize>) -> Self {
         let mut builder = Platform::builder();
         builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
         let cpu = DeviceSet::of(CPU);
@@ -51,7 +55,7 @@ impl Machine {
             builder.add_device(DeviceDesc::new(&name, DeviceKind::Gpu).with_model(*model).with_units(64));
             let video = ArenaDesc::new(&memory, ArenaKind("test"), gpu).with_remotes(cpu);
             let video = builder.add_arena(Arc::new(Null::backed(video)));
-            kit::join_staged(&mut builder, ArenaId(0), video, SPEED);
+            kit::join_staged(&mut builder, ArenaId(0), video, speed);
             gpus.push(gpu);
         }
         let platform = Audited::new(builder.build().expect("a sound platform"));
@@ -147,6 +151,18 @@ fn of_devices_of_different_models_the_first_begins_as_well() {
     // And where it fails, the other one computes.
     let machine = Machine::new(&["one", "other"], Duration::from_micros(5), Some(0));
     assert_eq!(machine.items(&machine.run(&Knowledge::new())), [0, ITEMS]);
+}
+
+/// Where next to nothing travels, all is one package of the first one, which ends when the run does.
+#[test]
+fn a_long_package_does_not_keep_all_runs() {
+    let slow_first = [Duration::from_micros(5), Duration::ZERO];
+    let machine = Machine::at_speed(LinkSpeed::default(), &["one", "other"], &slow_first, None);
+    let knowledge = Knowledge::new();
+    let begun = Instant::now();
+    while machine.items(&machine.run(&knowledge))[1] < ITEMS * 3 / 4 {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
 }
 
 /// Of those it is learned who is faster. Until then the one that is known calls the other up, or is compared with it alone.

@@ -166,8 +166,12 @@ impl Lineup {
                     && !is_on_cores(devices[index])
                     && hauls[index].can_be_tried(kernel, devices[index])
             };
+            // Of whom nothing is known first: what is known need not be found out.
+            let is_known = |index: &usize| priors[*index].is_some_and(|prior| prior.trusted);
             let setup = |index: &usize| hauls[*index].freight(items).setup;
-            let nearest = (0..devices.len()).filter(is_apart).min_by(|a, b| setup(a).total_cmp(&setup(b)));
+            let nearest = (0..devices.len())
+                .filter(is_apart)
+                .min_by(|a, b| is_known(a).cmp(&is_known(b)).then(setup(a).total_cmp(&setup(b))));
             nearest.map(|index| Tries {
                 unit: UnitId(index),
                 items: hauls[index].tried(items),

@@ -313,7 +313,9 @@ impl Choice<'_> {
             return (members, reasons, None);
         }
         if strangers.contains(&true) {
-            let first = host.or_else(near).or_else(|| self.only_one_with_own_units(&joined));
+            // In a longer run nobody tries the stranger alone, and who begins as if it were alone may have all of it in one package.
+            let alone = || self.only_one_with_own_units(&joined).filter(|_| expected < SHORT_SECONDS);
+            let first = host.or_else(near).or_else(alone);
             return self.with_strangers(&joined, &strangers, expected, first);
         }
         let (members, reasons) = self.among_known(joined, joined_seconds, best);

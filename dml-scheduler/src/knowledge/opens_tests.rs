@@ -32,7 +32,7 @@ fn where_nothing_is_known_the_host_opens_or_who_is_near_or_who_has_units_of_its_
 
 #[test]
 fn a_stranger_is_called_up_by_who_is_near_or_the_only_one_that_is_known() {
-    let lines = "page 20 kernel\ndevice worker rate 1e6 peak 1e6 setup 1e-5\ndevice other rate 1e6 peak 1e6 setup 1e-5\n";
+    let lines = "page 20 kernel\ndevice worker rate 1e9 peak 1e9 setup 1e-5\ndevice other rate 1e9 peak 1e9 setup 1e-5\n";
     let knowledge = Knowledge::parse(&format!("dml knowledge 2\n{lines}")).unwrap();
     let freight = Freight { setup: 1e-5, per_item: 0.0 };
     let opens = |candidates: &[Candidate<'_>]| {
@@ -47,6 +47,11 @@ fn a_stranger_is_called_up_by_who_is_near_or_the_only_one_that_is_known() {
     assert_eq!(opens(&[gpu, worker(false, 0.5)]), None, "it has only a part of the cores");
     assert_eq!(opens(&[gpu, other, worker(false, 0.0)]), None, "these two begin in any case");
     assert_eq!(opens(&[gpu, other, worker(true, 0.5)]), Some(2));
+    // In a run of a second nobody would try the stranger alone, so both begin.
+    let lines = "page 20 kernel\ndevice worker rate 1e6 peak 1e6 setup 1e-5\n";
+    let knowledge = Knowledge::parse(&format!("dml knowledge 2\n{lines}")).unwrap();
+    let opens = |worker| knowledge.decide("kernel", 1 << 20, &[gpu, worker]).opens;
+    assert_eq!((opens(worker(false, 0.0)), opens(worker(true, 0.5))), (None, Some(1)));
 }
 
 /// The devices of `world` that are no host, as twins.
