@@ -34,14 +34,10 @@ fn squares(items: std::ops::Range<u64>) -> Vec<u8> {
 impl Machine {
     /// Each GPU takes `item` for an item, and fails if it is the one that `fails`.
     fn new(models: &[&str], item: Duration, fails: Option<usize>) -> Self {
-        Self::with_items(models, &vec![item; models.len()], fails)
+        Self::at_speed(SPEED, models, &vec![item; models.len()], fails)
     }
 
-    /// As `new`, with the time that each GPU takes.
-    fn with_items(models: &[&str], took: &[Duration], fails: Option<usize>) -> Self {
-        Self::at_speed(SPEED, models, took, fails)
-    }
-
+    /// As `new`, with the time that each GPU takes, and links of another speed.
     fn at_speed(speed: LinkSpeed, models: &[&str], took: &[Duration], fails: Option<usize>) -> Self {
         let mut builder = Platform::builder();
         builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
@@ -153,27 +149,16 @@ fn of_devices_of_different_models_the_first_begins_as_well() {
     assert_eq!(machine.items(&machine.run(&Knowledge::new())), [0, ITEMS]);
 }
 
-/// Where next to nothing travels, all is one package of the first one, which ends when the run does.
-#[test]
-fn a_long_package_does_not_keep_all_runs() {
-    let slow_first = [Duration::from_micros(5), Duration::ZERO];
-    let machine = Machine::at_speed(LinkSpeed::default(), &["one", "other"], &slow_first, None);
-    let knowledge = Knowledge::new();
-    let begun = Instant::now();
-    while machine.items(&machine.run(&knowledge))[1] < ITEMS * 3 / 4 {
-        assert!(begun.elapsed() < Duration::from_secs(60));
-    }
-}
-
-/// Of those it is learned who is faster. Until then the one that is known calls the other up, or is compared with it alone.
+/// Of those it is learned who is faster: also where next to nothing travels, and all is one package of the first one, which ends when the run does.
 #[test]
 fn who_began_does_not_keep_later_runs_if_another_is_faster() {
-    let slow_first = [Duration::from_micros(20), Duration::ZERO];
-    let machine = Machine::with_items(&["one", "other"], &slow_first, None);
-    let knowledge = Knowledge::new();
-    let begun = Instant::now();
-    while machine.items(&machine.run(&knowledge))[1] < ITEMS * 3 / 4 {
-        assert!(begun.elapsed() < Duration::from_secs(60));
+    for (speed, micros) in [(SPEED, 20), (LinkSpeed::default(), 5)] {
+        let slow_first = [Duration::from_micros(micros), Duration::ZERO];
+        let machine = Machine::at_speed(speed, &["one", "other"], &slow_first, None);
+        let (knowledge, begun) = (Knowledge::new(), Instant::now());
+        while machine.items(&machine.run(&knowledge))[1] < ITEMS * 3 / 4 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{speed:?}");
+        }
     }
 }
 

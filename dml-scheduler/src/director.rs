@@ -11,7 +11,6 @@
 //! loss of a device or the failure of a unit that has spoiled its partial of a reduction, so the number of rounds is limited.
 
 use crate::commander::Commander;
-use crate::haul::are_results_there;
 use crate::hooks::Hooks;
 use crate::kernel::Kernel;
 use crate::knowledge::{Knowledge, Odd, Reason};
@@ -131,9 +130,6 @@ impl Prepared {
             hooks,
             span,
             collect_on: setup.collect_on,
-            is_in_place: setup
-                .collect_on
-                .is_some_and(|goal| are_results_there(&setup.platform, kernel, device, goal)),
             begun,
             depth: if setup.policy == PolicySpec::Calibrated { DEPTH } else { PUBLISHED_DEPTH },
         };

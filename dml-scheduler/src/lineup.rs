@@ -3,7 +3,7 @@
 use crate::director::Setup;
 use crate::haul::{DEVICE_SETUP_SECONDS, Haul, OWN_BYTES_PER_SECOND, PACKAGE_SECONDS, bytes, haul};
 use crate::kernel::Kernel;
-use crate::knowledge::{self, Candidate, Reason, Selection};
+use crate::knowledge::{self, Candidate, Reason, SHORT_SECONDS, Selection};
 use crate::package::UnitId;
 use crate::policy::{
     Blueprint, Estimate, Freight, Learned, Log, Opens, Plan, PolicySpec, Prior, Recorded, Splitter, Tries,
@@ -281,7 +281,8 @@ impl Lineup {
             return Plan::Packages(self.pieces(alone, items));
         }
         // By the time that a sample is done, so is the run.
-        let undivided = self.opens.is_some() && items <= kernel.local_size().saturating_mul(FEW_GROUPS);
+        let is_few = self.opens.is_some() && items <= kernel.local_size().saturating_mul(FEW_GROUPS);
+        let undivided = is_few && !self.would_keep_others_out(items);
         if undivided && !self.could_be_replaced(items) {
             return Plan::Packages(1);
         }
@@ -324,6 +325,16 @@ impl Lineup {
             left_out: left_out.collect(),
             opening,
         })
+    }
+
+    /// Whether one package of the one who begins would keep an unknown device out of this run and all later ones: it cannot be tried out, and the run is too
+    /// long for trying it alone.
+    fn would_keep_others_out(&self, items: u64) -> bool {
+        let is_unknown = |&index: &usize| self.reasons[index].is_none() && self.priors[index].is_none();
+        let is_other = |index: &usize| self.opens != Some(*index) && self.rival != Some(*index);
+        let has_unknown = (0..self.devices.len()).filter(is_other).any(|index| is_unknown(&index));
+        let rate = self.opens.and_then(|first| self.known_rate(first));
+        self.tries.is_none() && has_unknown && rate.is_some_and(|rate| items as f64 / rate >= SHORT_SECONDS)
     }
 
     /// Whether it is known of the one who begins that another one, which can be tried out, would be done in its place.
@@ -660,6 +671,28 @@ mod tests {
         assert_eq!(plan(true, None, known(), true), None, "they work in the host's memory");
         assert_eq!(plan(true, Some(0), [None; 2], false), Some((0, false, Some(16))));
         assert_eq!(plan(false, Some(0), [None; 2], true), Some((0, false, None)));
+    }
+
+    /// Who cannot be tried out is called up in a run of 5 ms or more, which is too long for trying it alone.
+    #[test]
+    fn one_package_does_not_keep_an_unknown_device_out_for_good() {
+        let plan = |seconds: f64, other: Option<Prior>, tries, rival| {
+            let hauls = vec![Haul { is_host: true, ..DEVICE }, DEVICE];
+            let (devices, reasons, opens) = ([0, 1].map(DeviceId).to_vec(), vec![None; 2], Some(0));
+            let priors = vec![Some(Prior::measured(8.0 / seconds, Duration::ZERO)), other];
+            let two = Lineup { devices, reasons, opens, hauls, priors, tries, rival, ..lineup(DEVICE, None) };
+            match two.plan(&Kernel::new("kernel", 1), 8) {
+                Plan::Packages(packages) => Err(packages),
+                Plan::Calibrated(Learned { opening: Some(opening), .. }) => Ok(opening.undivided),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(plan(5.01e-3, None, None, None), Ok(false));
+        assert_eq!(plan(4.99e-3, None, None, None), Err(1), "it is tried alone");
+        assert_eq!(plan(1.0, Some(Prior::measured(1e9, Duration::ZERO)), None, None), Err(1), "it is known");
+        assert_eq!(plan(1.0, None, None, Some(1)), Err(1), "it is compared in turns");
+        let tries = Some(Tries { unit: UnitId(1), items: 8, after: 0.0, takes: 0.0 });
+        assert_eq!(plan(1.0, None, tries, None), Ok(true), "it is tried out beside the package");
     }
 
     /// A run of eight work-groups is one package of the host. Another device is tried out beside it if it is known that it would be done before: in 0.6 of the

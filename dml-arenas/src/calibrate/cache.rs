@@ -353,7 +353,8 @@ mod tests {
 
     #[test]
     fn a_file_is_read_up_to_the_largest_size() {
-        let path = std::env::temp_dir().join(format!("dml-cache-read-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("figures");
         let file = fs::File::create(&path).unwrap();
         let of = |bytes| {
             file.set_len(bytes).unwrap();

@@ -66,6 +66,7 @@ fn free_of_group(folder: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tempfile::TempDir;
 
     #[test]
     fn sizes_of_caches_parse() {
@@ -85,25 +86,15 @@ mod tests {
         assert_eq!(available_bytes("MemTotal: 1 kB\n"), None);
     }
 
-    /// A folder with these files, which goes with it.
-    struct Files(std::path::PathBuf);
-
-    impl Files {
-        fn new(name: &str, files: &[(&str, &str)]) -> Self {
-            let folder = std::env::temp_dir().join(format!("dml-machine-{}-{name}", std::process::id()));
-            for (file, text) in files {
-                let path = folder.join(file);
-                fs::create_dir_all(path.parent().expect("in the folder")).unwrap();
-                fs::write(path, text).unwrap();
-            }
-            Self(folder)
+    /// Makes a folder with these files, which goes when it is dropped.
+    fn folder(files: &[(&str, &str)]) -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (file, text) in files {
+            let path = folder.path().join(file);
+            fs::create_dir_all(path.parent().expect("in the folder")).unwrap();
+            fs::write(path, text).unwrap();
         }
-    }
-
-    impl Drop for Files {
-        fn drop(&mut self) {
-            _ = fs::remove_dir_all(&self.0);
-        }
+        folder
     }
 
     #[test]
@@ -114,15 +105,14 @@ mod tests {
             ("index3/size", "512K\n"),
             ("index4/level", "9"),
         ];
-        assert_eq!(last_level_bytes(&Files::new("caches", &sizes).0), Some(1 << 20));
-        assert_eq!(last_level_bytes(&Files::new("no_sizes", &[("index0/level", "9")]).0), None);
+        assert_eq!(last_level_bytes(folder(&sizes).path()), Some(1 << 20));
+        assert_eq!(last_level_bytes(folder(&[("index0/level", "9")]).path()), None);
     }
 
     #[test]
     fn a_group_may_have_what_it_does_not_have_yet() {
         let free = |max: &str, current: &str| {
-            let files = Files::new("group", &[("memory.max", max), ("memory.current", current)]);
-            free_of_group(&files.0)
+            free_of_group(folder(&[("memory.max", max), ("memory.current", current)]).path())
         };
         assert_eq!(free("1000\n", "300\n"), Some(700));
         assert_eq!(free("1000\n", "1001\n"), Some(0));

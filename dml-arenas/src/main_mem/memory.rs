@@ -173,8 +173,22 @@ pub(crate) unsafe fn fill(to: &HostSpan, byte: u8) {
     unsafe { std::ptr::write_bytes(to.as_ptr(), byte, to.len() as usize) }
 }
 
+/// What this process has mapped, for tests of what goes with its owner.
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) mod testing {
+    /// Returns the size of the address space in use, in bytes.
+    pub(crate) fn mapped_bytes() -> usize {
+        let figures = std::fs::read_to_string("/proc/self/statm").expect("Linux tells");
+        let pages: usize = figures.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number");
+        // SAFETY: the call reads a value of the system.
+        pages * usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("a size")
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    #[cfg(target_os = "linux")]
+    use super::testing::mapped_bytes;
     use super::*;
 
     #[test]
@@ -210,17 +224,13 @@ mod tests {
         /// Nobody touches it, so it is address space and no more.
         const EACH_BYTES: usize = 1 << 30;
         const TIMES: usize = 4096;
-        let page_bytes = 4096;
-        let mapped = || -> usize {
-            let figures = std::fs::read_to_string("/proc/self/statm").unwrap();
-            figures.split(' ').next().unwrap().parse::<usize>().unwrap() * page_bytes
-        };
-        let before = mapped();
+        let before = mapped_bytes();
         // Other tests may map something meanwhile, but not a part of this.
         for _ in 0..TIMES {
             drop(Memory::zeroed(EACH_BYTES).expect("nothing of it is touched"));
         }
-        assert!(mapped() < before + TIMES / 8 * EACH_BYTES, "{} bytes are mapped", mapped());
+        let now = mapped_bytes();
+        assert!(now < before + TIMES / 8 * EACH_BYTES, "{now} bytes are mapped, {before} before");
     }
 
     #[test]

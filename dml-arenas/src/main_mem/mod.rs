@@ -30,6 +30,8 @@ pub(crate) use block::page_locks;
 pub(crate) use block::{HostBlock, Keeps};
 #[cfg(any(feature = "opencl", all(feature = "offload", target_os = "linux")))]
 pub(crate) use memory::host_span;
+#[cfg(all(test, feature = "offload", target_os = "linux"))]
+pub(crate) use memory::testing;
 pub(crate) use memory::{Memory, copy, fill, shown};
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 pub(crate) use page_locks::{PageLockBudget, PageLocks, Share as PageLockShare};

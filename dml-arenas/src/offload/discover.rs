@@ -180,8 +180,8 @@ mod tests {
 
     #[test]
     fn a_program_is_a_file_that_can_be_started() {
-        let folder = std::env::temp_dir().join(format!("dml-programs-{}", std::process::id()));
-        let folders = ["none", "folder", "text", "program", "other"].map(|name| folder.join(name));
+        let folder = tempfile::tempdir().unwrap();
+        let folders = ["none", "folder", "text", "program", "other"].map(|name| folder.path().join(name));
         folders.iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
         fs::create_dir_all(folders[1].join(WORKER)).unwrap();
         for (index, mode) in [(2, 0o644), (3, 0o010), (4, 0o755)] {
@@ -191,7 +191,6 @@ mod tests {
         }
         let found = program_in(folders.iter().cloned());
         let none = program_in(folders[..3].iter().cloned());
-        fs::remove_dir_all(&folder).unwrap();
         assert_eq!((found, none), (Some(folders[3].join(WORKER)), None));
     }
 

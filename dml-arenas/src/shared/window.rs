@@ -194,6 +194,7 @@ impl Drop for Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::main_mem::testing::mapped_bytes;
 
     #[test]
     fn two_windows_show_one_memory() {
@@ -219,18 +220,15 @@ mod tests {
 
     #[test]
     fn what_is_dropped_is_no_more_mapped() {
-        const BYTES: u64 = 1 << 30;
-        const TIMES: u64 = 1024;
-        let mapped = || -> u64 {
-            let figures = std::fs::read_to_string("/proc/self/statm").unwrap();
-            figures.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
-        };
-        let before = mapped();
+        const BYTES: usize = 1 << 30;
+        const TIMES: usize = 1024;
+        let before = mapped_bytes();
         for _ in 0..TIMES {
-            drop(Window::map(memory("dml-test", BYTES).unwrap(), BYTES).unwrap());
+            drop(Window::map(memory("dml-test", BYTES as u64).unwrap(), BYTES as u64).unwrap());
         }
         // Other tests may map something meanwhile, but not a part of this.
-        assert!(mapped() < before + TIMES / 8 * BYTES, "{} bytes are mapped", mapped());
+        let now = mapped_bytes();
+        assert!(now < before + TIMES / 8 * BYTES, "{now} bytes are mapped, {before} before");
     }
 
     #[test]

@@ -396,7 +396,8 @@ impl Kernel {
         read.all(|argument| argument.is_readable(package))
     }
 
-    /// Returns whether a computed package can be computed again: it has changed nothing that can be read, and that it would change a second time.
+    /// Returns whether a computed package can be computed again without changing its inputs a second time: if it has read-write arguments, it cannot.
+    /// Nor can one with a footprint that is at fault by now: nobody knows what it has changed.
     pub(crate) fn is_repeatable(&self, package: &Package) -> bool {
         let is_changed =
             |argument: &&Argument| argument.access() == Access::ReadWrite && !argument.is_reduced();

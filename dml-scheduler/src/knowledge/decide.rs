@@ -33,7 +33,7 @@ const CHEAP_SECONDS: f64 = 10e-3;
 /// is tried again.
 const MUCH_FASTER: f64 = 0.9;
 /// A run that is shorter, in seconds, may have ended before an unknown device was called up. Or the device was not asked, because it moves its data for too long.
-const SHORT_SECONDS: f64 = 5e-3;
+pub(crate) const SHORT_SECONDS: f64 = 5e-3;
 /// And one that is shorter than this may have ended before it was compared with the host.
 const SHORT_BESIDE_RIVAL_SECONDS: f64 = 10e-3;
 /// By how much more devices have to be faster than fewer.

@@ -24,7 +24,7 @@ mod tests;
 mod text;
 
 pub use decide::Reason;
-pub(crate) use decide::{Candidate, Selection, fits};
+pub(crate) use decide::{Candidate, SHORT_SECONDS, Selection, fits};
 pub use text::KnowledgeError;
 
 use crate::package::Package;

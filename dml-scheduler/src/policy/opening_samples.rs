@@ -18,8 +18,7 @@ const SAMPLE_OF_FEW_SECONDS: f64 = 20e-6;
 /// together were as many times as fast, they are called up at once.
 pub(super) const EARLY_SECONDS: f64 = 40e-6;
 
-/// What is left at least of a sample's time without its launch, which is a guess. The first launch in another process may take as long as
-/// [`LONG_SECONDS`]: it wakes up, finds the function and maps the memory.
+/// What part of a sample's time is computing at the least: what a launch takes is a guess.
 const LEAST_NET: f64 = 0.125;
 
 /// The last two samples, as items and seconds without the launch.
@@ -27,7 +26,7 @@ const LEAST_NET: f64 = 0.125;
 pub(super) struct Samples {
     /// How many threads the unit has. All but one of them have to wake up.
     pub(super) threads: u64,
-    /// The seconds that a launch takes that is no function call: of a unit in another process.
+    /// The seconds that a launch takes in another process; 0 where it is a call.
     pub(super) launch: f64,
     pub(super) before: Option<(f64, f64)>,
     pub(super) last: Option<(f64, f64)>,
@@ -53,7 +52,8 @@ impl Samples {
         self.launch > 0.0 && self.before.is_none() && self.gross < LONG_SECONDS
     }
 
-    /// The seconds of the next sample without its launch.
+    /// The seconds of the next sample without its launch. The first launch in another process may take up to [`LONG_SECONDS`]: the process wakes
+    /// up, finds the function and touches its memory.
     pub(super) fn net(&self, seconds: f64) -> f64 {
         let is_first = self.last.is_none() && self.launch > 0.0;
         let launch = if is_first { LONG_SECONDS } else { self.launch };

@@ -57,8 +57,6 @@ pub(crate) struct Unit<'a> {
     /// The span of the run.
     pub(crate) span: &'a Span,
     pub(crate) collect_on: Option<DeviceId>,
-    /// Whether what it computes already lies in the memory of the device that collects.
-    pub(crate) is_in_place: bool,
     pub(crate) begun: Instant,
     /// The most packages that it has launched and not waited for.
     pub(crate) depth: usize,

@@ -15,6 +15,7 @@ use super::desk::Desk;
 use super::{Journey, Launched, Start, Trouble, Unit, UnitRun, caught};
 use crate::commander::{GivenUp, Next};
 use crate::guard::Quiet;
+use crate::haul::are_results_there;
 use crate::kernel::KernelError;
 use crate::package::Package;
 use crate::report::UnitFailure;
@@ -37,6 +38,8 @@ impl Unit<'_> {
     pub(crate) fn run(self, run: &Mutex<UnitRun>, starter: &dyn Start) {
         self.hooks.unit_start(self.id, self.device);
         let desk = Desk::default();
+        let is_there = |goal| are_results_there(self.platform, self.kernel, self.device, goal);
+        let is_in_place = self.collects_on().is_some_and(is_there);
         run.lock().joined.get_or_insert_with(|| self.now());
         let mut own = UnitRun::default();
         std::thread::scope(|scope| {
@@ -45,6 +48,7 @@ impl Unit<'_> {
             let run = &mut own;
             Pipeline {
                 unit: self,
+                is_in_place,
                 desk: &desk,
                 scope,
                 starter,
@@ -69,6 +73,8 @@ impl Unit<'_> {
 /// A unit at work.
 struct Pipeline<'scope, 'env, 'run> {
     unit: Unit<'scope>,
+    /// Whether what it computes already lies in the memory of the device that collects.
+    is_in_place: bool,
     desk: &'scope Desk,
     scope: &'scope Scope<'scope, 'env>,
     starter: &'scope dyn Start,
@@ -199,7 +205,7 @@ impl Pipeline<'_, '_, '_> {
             return self.unit.complete(journey, self.run, self.starter);
         }
         // Nothing moves, so it takes less than another thread does.
-        if self.flights.is_empty() && self.unit.is_in_place {
+        if self.flights.is_empty() && self.is_in_place {
             return self.collect(journey);
         }
         self.unit.ended(&journey, self.starter);
