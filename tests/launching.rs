@@ -7,10 +7,11 @@ use dml::core::{
     AcquireError, ArenaKind, DeviceKind, Fence, Launch, LaunchArg, LaunchError, Launcher, Misfit, Scalar,
 };
 use dml::prelude::*;
-use dml::scheduler::{CheckError, Departure, RunError, check_footprints};
+use dml::scheduler::{CheckError, Departure, Knowledge, RunError, check_footprints};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 fn platform() -> Platform {
     let options = DiscoverOptions::default().offload(0);
@@ -24,6 +25,18 @@ fn opencl(platform: &Platform) -> Option<DeviceId> {
     assert!(device.is_some() || !expected, "DML_EXPECT names opencl, and there is no device of it");
     if device.is_none() {
         eprintln!("skipped: no OpenCL device");
+    }
+    device
+}
+
+/// The first device of CUDA, as `opencl`.
+#[cfg(feature = "cuda")]
+fn cuda(platform: &Platform) -> Option<DeviceId> {
+    let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("cuda"));
+    let device = platform.device("cuda:0").ok();
+    assert!(device.is_some() || !expected, "DML_EXPECT names cuda, and there is no device of it");
+    if device.is_none() {
+        eprintln!("skipped: no CUDA device");
     }
     device
 }
@@ -477,16 +490,52 @@ fn arguments_of_every_kind_reach_an_opencl_kernel() {
 #[test]
 fn arguments_of_every_kind_reach_a_cuda_kernel() {
     let platform = platform();
-    let device = platform.device("cuda:0").ok();
-    let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("cuda"));
-    assert!(device.is_some() || !expected, "DML_EXPECT names cuda, and there is no device of it");
-    let Some(device) = device else {
-        eprintln!("skipped: no CUDA device");
-        return;
-    };
+    let Some(device) = cuda(&platform) else { return };
     // SAFETY: the kernel writes twelve numbers for each item before the end.
     let built = unsafe { launch::cuda(&platform, EVERY_IN_CUDA, "every", "") }.expect("it compiles");
     every_argument_arrives(&platform, device, |kernel| kernel.launchers(built));
+}
+
+/// Beside a host that takes 4 us for an item. What a trial has computed goes from memory of its own straight home.
+#[cfg(feature = "cuda")]
+#[test]
+fn what_cuda_computes_in_a_trial_is_right() {
+    const SOURCE: &str = r#"extern "C" __global__ void mix(unsigned* out, unsigned long long end, DmlItems items) {
+        unsigned long long i = items.x();
+        if (i < end) out[i] = (unsigned)i * 2654435761u ^ 0x55u;
+    }"#;
+    const ITEMS: u64 = 40_007;
+    let platform = platform();
+    let Some(device) = cuda(&platform) else { return };
+    let mixed = |item: u64| (item as u32).wrapping_mul(2_654_435_761) ^ 0x55;
+    let out = platform.buffer::<u32>(ITEMS).build().unwrap();
+    let on_host = launch::host(&platform, move |items, parts, _| {
+        std::thread::sleep(Duration::from_micros(4) * (items.end - items.start) as u32);
+        for (value, item) in parts[0].slice_mut::<u32>()?.iter_mut().zip(items) {
+            *value = mixed(item);
+        }
+        Ok(())
+    });
+    // SAFETY: the kernel writes a number for each item before the end.
+    let on_gpu = unsafe { launch::cuda(&platform, SOURCE, "mix", "") }.expect("it compiles");
+    let kernel = Kernel::new("mix", 64).write(&out).end();
+    let kernel = kernel.launchers(on_host.unwrap()).unwrap().launchers(on_gpu).unwrap();
+    let begun = Instant::now();
+    // A trial may come too late on a busy machine.
+    loop {
+        out.write().unwrap().fill(0);
+        let run = Coexecutor::new(&platform).devices([host(&platform), device]).record_decisions();
+        let report = run.knowledge(&Knowledge::new()).run(&kernel, ITEMS).unwrap();
+        assert!(report.failures.is_empty(), "{report:?}");
+        for (value, item) in out.read().unwrap().iter().zip(0..) {
+            assert_eq!(*value, mixed(item), "{item}: {report:?}");
+        }
+        let decisions = report.decisions.as_ref().expect("they are recorded").to_string();
+        if decisions.contains("\ntried u1 ") && report.packages.iter().any(|record| record.device == device) {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{decisions}");
+    }
 }
 
 #[test]

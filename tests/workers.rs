@@ -279,10 +279,17 @@ fn a_few_long_work_groups_do_not_keep_all_runs() {
     }
 }
 
+/// The first GPU is known to be as slow as the worker.
 #[test]
 fn of_several_gpus_the_unknown_one_is_tried_out() {
     let (slow, quick) = (Does::Takes(Duration::from_micros(5)), Does::Takes(Duration::ZERO));
     let machine = Machine::with_gpus([Some(Concurrency::BimapFull), None], slow, &[slow, quick], true);
+    let known = "rate 2e5 peak 2e5 setup 1e-5";
+    let known = format!("page 11 square\ndevice gpu:0*64 {known}\ndevice worker*1%20in%20place {known}\n");
+    let knowledge = Knowledge::parse(&format!("dml knowledge 2\n{known}")).unwrap();
+    let text = machine.run(&knowledge, ITEMS).decisions.unwrap().to_string();
+    assert!(text.contains("\nprior u0 ") && text.contains("\nprior u2 "), "{text}");
+    assert!(text.contains("\ntries u1 "), "{text}");
     is_found(&machine, DeviceId(3), ITEMS);
 }
 
@@ -318,4 +325,36 @@ fn results_in_place_are_told_of_by_the_thread_that_computed_them() {
             assert!(begun.elapsed() < Duration::from_secs(60), "{report:?}");
         }
     }
+}
+
+/// Whoever is told of results in place holds no other package: it may wait for everything that the run writes.
+#[test]
+fn a_hook_may_read_all_results_in_place() {
+    struct Reads {
+        target: Buffer<u32>,
+        told: Mutex<Vec<String>>,
+    }
+
+    impl Hooks for Reads {
+        fn package_done(&self, _: &Package, _: DeviceId) {
+            let told = self.target.read().map_or_else(|error| error.to_string(), |_| "read".to_owned());
+            self.told.lock().unwrap().push(told);
+        }
+    }
+
+    let machine = Machine::new(Does::Takes(Duration::from_micros(2)), Does::Fails);
+    // Bytes that nobody has written yet could not be read.
+    let mut grants = machine.platform.acquire(CPU).write(&machine.target).wait().unwrap();
+    memory(&machine.platform, 0).write(&mut grants, &machine.target, &[7; 4 * ITEMS as usize]).unwrap();
+    grants.release().unwrap();
+    // A policy as it was published has two packages under way.
+    let run = Coexecutor::new(&machine.platform).devices([WORKER]).policy("dynamic:32".parse().unwrap());
+    let hooks = Reads { target: machine.target.clone(), told: Mutex::default() };
+    let kernel = machine.kernel.clone();
+    let told = watched("a run whose hooks read all", move || {
+        let report = run.run_with(&kernel, ITEMS, &hooks).unwrap();
+        (report.packages.len(), hooks.told.into_inner().unwrap())
+    });
+    let (packages, told) = told.join();
+    assert!(packages > 16 && told.len() == packages && told.iter().all(|told| told == "read"), "{told:?}");
 }
