@@ -159,6 +159,21 @@ pub(super) fn stream() -> Result<Raw<CUstream>, Failure> {
     Ok(Raw(stream))
 }
 
+/// Makes the streams of a session: those of its lanes, and the one aside. Where one fails, those before it go.
+fn streams() -> Result<([Raw<CUstream>; 6], Raw<CUstream>), Failure> {
+    let mut made: Vec<Raw<CUstream>> = Vec::new();
+    while made.len() < 7 {
+        made.push(stream().inspect_err(|_| {
+            for stream in &made {
+                // SAFETY: streams of this context that nobody uses. Others may hold the context, so they do not go with it.
+                let _ = unsafe { cuStreamDestroy_v2(stream.0) };
+            }
+        })?);
+    }
+    let [a, b, c, d, e, f, aside] = made[..] else { unreachable!("so many were made") };
+    Ok(([a, b, c, d, e, f], aside))
+}
+
 /// Makes a pool of the device's memory, or returns `None` where the driver has none.
 pub(super) fn pool(found: &Found) -> Option<Raw<CUmemoryPool>> {
     if !found.has_pools {
@@ -202,13 +217,12 @@ impl Session {
         .map_err(said)?;
         let streams = || -> Result<_, Failure> {
             push(context)?;
-            let made = || Ok(([stream()?, stream()?, stream()?, stream()?, stream()?, stream()?], stream()?));
-            let made = made().map(|streams| (streams, pool(found)));
+            let made = streams().map(|streams| (streams, pool(found)));
             pop();
             made
         };
         let ((lanes, aside), pool) = streams().map_err(|failure| {
-            // SAFETY: retained above. The streams that were made go with the context.
+            // SAFETY: retained above.
             let _ = unsafe { cuDevicePrimaryCtxRelease_v2(found.device) };
             said(failure)
         })?;

@@ -1,0 +1,49 @@
+//! The suite that every arena passes.
+
+use super::{MEMORY_BYTES, arena, cuda, home, platform, platform_with};
+use crate::stand_in::stand_in;
+use dml_arenas::DiscoverOptions;
+use dml_core::Platform;
+use dml_verify::conformance::{self, External, Subject};
+
+fn gpu(name: &str) -> Subject {
+    stand_in();
+    let platform = platform(&[name]);
+    let (id, arena) = (home(&platform, name), arena(&platform, name));
+    Subject::new(platform, id)
+        .with_capacity(MEMORY_BYTES)
+        .with_loss(move || cuda(&arena).declare_lost("the test said so"))
+}
+
+fn with_pools(_: &str) -> Option<Subject> {
+    Some(gpu("cuda:1"))
+}
+
+fn without_pools(_: &str) -> Option<Subject> {
+    Some(gpu("cuda:2"))
+}
+
+conformance::checks!(of_a_gpu, with_pools);
+conformance::checks!(of_a_gpu_without_pools, without_pools);
+
+const PINNED_BYTES: u64 = 64 << 20;
+
+fn with_pinned() -> Platform {
+    stand_in();
+    platform_with(DiscoverOptions::default().cuda_pinned(PINNED_BYTES), &["cuda:0", "cuda:2"])
+}
+
+fn pinned(_: &str) -> Option<Subject> {
+    let platform = with_pinned();
+    let pinned = platform.arena_named("cuda_pinned").expect("it was asked for");
+    Some(Subject::new(platform, pinned).with_capacity(PINNED_BYTES))
+}
+
+fn main_memory_that_is_pinned(_: &str) -> Option<Subject> {
+    let platform = with_pinned();
+    let [main, pinned] = [home(&platform, "cpu"), platform.arena_named("cuda_pinned").unwrap()];
+    Some(Subject::new(platform, main).with_external(External::Offered).with_root(pinned))
+}
+
+conformance::checks!(of_pinned_memory, pinned);
+conformance::checks!(of_main_memory_that_is_pinned, main_memory_that_is_pinned);

@@ -1,0 +1,251 @@
+//! Kernels as the driver is asked for them. What they compute is the stand-in's, by their names.
+
+use super::{Says, alloc, arena, cuda, fill, nothing_is_left, platform};
+use crate::common::{put, take};
+use crate::stand_in::{code, stand_in};
+use dml_arenas::cuda::{BuildError, CudaKernel, KernelArg, Launch, may_have_begun};
+use dml_core::{Fence, LaunchArg, Misfit, OwnBlock, Scalar, Span, TransferError};
+use std::sync::mpsc;
+use std::task::Waker;
+
+/// A program with all kernels of the stand-in, as far as it looks.
+const PROGRAM: &str = "// made by hand\n.version 8.0\n.entry late .entry count .entry follow\n";
+
+fn words(block: &OwnBlock) -> Vec<u32> {
+    let bytes = take(block, Span::new(0, block.block().len()));
+    bytes.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect()
+}
+
+/// Writes a word after so many microseconds.
+fn late(kernel: &CudaKernel, to: &OwnBlock, word: u32, micros: u64, is_beside: bool) -> Fence {
+    let args = [
+        KernelArg::Block(to.block()),
+        KernelArg::Scalar(Scalar::U32(word)),
+        KernelArg::Scalar(Scalar::U64(micros)),
+    ];
+    // SAFETY: it writes the first word of the block.
+    unsafe {
+        match is_beside {
+            true => kernel.launch_beside(&args, Launch::line(0, 1, 1)),
+            false => kernel.launch(&args, Launch::line(0, 1, 1)),
+        }
+    }
+    .unwrap()
+}
+
+/// Copies words, each plus one.
+fn follow(kernel: &CudaKernel, from: &OwnBlock, to: &OwnBlock, count: u64) -> Fence {
+    let args =
+        [KernelArg::Block(from.block()), KernelArg::Block(to.block()), KernelArg::Scalar(Scalar::U64(count))];
+    // SAFETY: the caller's blocks have so many words.
+    unsafe { kernel.launch(&args, Launch::line(0, count, 1)) }.unwrap()
+}
+
+#[test]
+fn a_program_is_loaded_once_and_lives_as_long_as_its_kernels() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0"]);
+    let gpu = arena(&platform, "cuda:0");
+    let (loads, kernel) = driver.made_by("cuModuleLoadDataEx", || {
+        cuda(&gpu).kernel(PROGRAM, "count", "").unwrap();
+        cuda(&gpu).kernel(PROGRAM, "late", "").unwrap()
+    });
+    assert_eq!((loads, kernel.max_local(), kernel.name()), (1, 512, "late"));
+    let block = alloc(&gpu, 4);
+    let held = driver.hold();
+    let fence = late(&kernel, &block, 7, 0, false);
+    drop((kernel, gpu, platform));
+    assert_eq!(driver.count("modules"), 1);
+    drop(held);
+    assert_eq!(fence.wait(), Ok(0));
+    assert_eq!(words(&block), [7]);
+    drop(block);
+    nothing_is_left(driver);
+}
+
+#[test]
+fn what_the_driver_says_of_a_program_is_told() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0"]);
+    let gpu = arena(&platform, "cuda:0");
+    let refused = cuda(&gpu).kernel(".version 8.0\nrefused", "late", "").unwrap_err();
+    let BuildError::Compile { log, kernel, .. } = &refused else { panic!("{refused}") };
+    assert_eq!((log.as_str(), kernel.as_str()), ("line 3: no such instruction", "late"));
+    let damaged = cuda(&gpu).kernel(".version 8.0\ndamaged", "late", "").unwrap_err();
+    let BuildError::Framework { call: "cuModuleLoadDataEx", code: 218, .. } = &damaged else {
+        panic!("{damaged}")
+    };
+    let none = cuda(&gpu).kernel(PROGRAM, "lately", "").unwrap_err();
+    assert!(matches!(&none, BuildError::NoKernel { kernel, .. } if kernel == "lately"), "{none}");
+    driver.fail("cuFuncGetAttribute", 0, code::INVALID_VALUE);
+    let failed = cuda(&gpu).kernel(PROGRAM, "late", "").map(drop).unwrap_err();
+    assert!(matches!(failed, BuildError::Framework { call: "cuFuncGetAttribute", .. }), "{failed}");
+    cuda(&gpu).declare_lost("the test said so");
+    let lost = cuda(&gpu).kernel(PROGRAM, "late", "").map(drop).unwrap_err();
+    assert!(matches!(lost, BuildError::Framework { call: "cuCtxPushCurrent", .. }), "{lost}");
+    drop((gpu, platform));
+    nothing_is_left(driver);
+}
+
+#[test]
+fn arguments_are_held_against_what_the_driver_says_of_the_kernel() {
+    stand_in();
+    let platform = platform(&["cuda:0"]);
+    let gpu = arena(&platform, "cuda:0");
+    let late = cuda(&gpu).kernel(PROGRAM, "late", "").unwrap();
+    let count = cuda(&gpu).kernel(PROGRAM, "count", "").unwrap();
+    let [byte, word, long] = [Scalar::U8(1), Scalar::U32(1), Scalar::U64(1)].map(LaunchArg::Scalar);
+    assert_eq!(late.fits(&[long.clone(), word.clone(), long.clone()]), Ok(()));
+    let wrong = late.fits(&[long.clone(), byte, long.clone()]).unwrap_err();
+    assert!(matches!(wrong, Misfit::Argument { index: 1, .. }), "{wrong}");
+    let few = late.fits(&[long.clone(), word]).unwrap_err();
+    assert!(matches!(few, Misfit::Count { takes: 3, given: 2, .. }), "{few}");
+    // The last parameter of the other is its items, which are no argument.
+    assert_eq!(count.fits(&[long.clone(), long.clone()]), Ok(()));
+    let few = count.fits(std::slice::from_ref(&long)).unwrap_err();
+    assert!(matches!(few, Misfit::Count { takes: 2, given: 1, .. }), "{few}");
+    let block = alloc(&gpu, 4);
+    let args = [
+        KernelArg::Block(block.block()),
+        KernelArg::Scalar(Scalar::U32(1)),
+        KernelArg::Scalar(Scalar::U64(1)),
+    ];
+    // SAFETY: refused.
+    let refused = unsafe { late.launch(&args, Launch::line(1, 1, 1)) }.map(drop).unwrap_err();
+    assert!(refused.to_string().contains("has no DmlItems"), "{refused}");
+    let other = alloc(&super::arena(&super::platform(&["cuda:1"]), "cuda:1"), 4);
+    let args = [
+        KernelArg::Block(other.block()),
+        KernelArg::Scalar(Scalar::U32(1)),
+        KernelArg::Scalar(Scalar::U64(1)),
+    ];
+    // SAFETY: refused.
+    let refused = unsafe { late.launch(&args, Launch::line(0, 1, 1)) }.map(drop).unwrap_err();
+    assert!(
+        refused.to_string().contains("argument 0 of kernel late: the block belongs to another"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn kernels_run_in_order_and_those_beside_others_before_the_next_in_order() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0"]);
+    let gpu = arena(&platform, "cuda:0");
+    let [slow, next] = ["late", "follow"].map(|name| cuda(&gpu).kernel(PROGRAM, name, "").unwrap());
+    let blocks = [0; 4].map(|_| alloc(&gpu, 4));
+    let to = alloc(&gpu, 4);
+    for round in 0..6 {
+        let held = driver.hold();
+        let beside =
+            [0, 1, 2].map(|index| late(&slow, &blocks[index], 10 * round + index as u32, 3000, true));
+        let (waits, last) =
+            driver.made_by("cuStreamWaitEvent", || follow(&next, &blocks[round as usize % 3], &to, 1));
+        assert_eq!(waits, 2, "one for each of the streams beside");
+        // What was awaited is not awaited again.
+        let (waits, further) = driver.made_by("cuStreamWaitEvent", || follow(&next, &to, &blocks[3], 1));
+        assert_eq!(waits, 0);
+        drop(held);
+        for fence in beside {
+            assert_eq!(fence.wait(), Ok(0));
+        }
+        assert_eq!((last.wait(), further.wait()), (Ok(0), Ok(0)));
+        assert_eq!(words(&to), [10 * round + round % 3 + 1]);
+        assert_eq!(words(&blocks[3]), [10 * round + round % 3 + 2]);
+    }
+    // The tail is the end of all of them.
+    let held = driver.hold();
+    let running = [0, 1, 2].map(|index| late(&slow, &blocks[index], 99, 1000, true));
+    let mut tail = gpu.tail().unwrap();
+    let (says, told) = mpsc::channel();
+    assert!(tail.poll(&Waker::from(std::sync::Arc::new(Says(says)))).is_pending());
+    drop(held);
+    told.recv_timeout(std::time::Duration::from_secs(20)).expect("it is told");
+    assert!(blocks[..3].iter().all(|block| words(block) == [99]));
+    drop((running, tail, blocks, to, slow, next, gpu, platform));
+    nothing_is_left(driver);
+}
+
+#[test]
+fn a_launch_covers_its_items_in_as_many_parts_as_the_driver_needs() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0"]);
+    let gpu = arena(&platform, "cuda:0");
+    let kernel = cuda(&gpu).kernel(PROGRAM, "count", "").unwrap();
+    let rows = 70_000_u64;
+    let to = alloc(&gpu, rows * 16 * 4);
+    for (first, many, local, launches) in [
+        (0, rows, 1, 2),
+        (10, 65_535, 1, 1),
+        (10, 65_536, 1, 2),
+        (0, rows, 2, 1),
+        (7, 30, 7, 1),
+        (3, 0, 1, 0),
+    ] {
+        assert_eq!(fill(&to, 0).wait(), Ok(rows * 16 * 4));
+        let args = [KernelArg::Block(to.block()), KernelArg::Scalar(Scalar::U64(rows * 16))];
+        let launch = Launch { offset: [2, first, 0], items: [9, many, 1], local: [4, local, 1] };
+        let (made, fence) = driver.made_by("cuLaunchKernel", || {
+            // SAFETY: it ends at the end of the block.
+            unsafe { kernel.launch(&args, launch) }.unwrap()
+        });
+        assert_eq!((made, fence.wait()), (launches, Ok(0)), "{launch:?}");
+        for (index, found) in words(&to).into_iter().enumerate() {
+            let [x, y] = [index as u64 % 16, index as u64 / 16];
+            let is_item = (2..11).contains(&x) && (first..first + many).contains(&y);
+            assert_eq!(found, u32::from(is_item), "{x}, {y} of {launch:?}");
+        }
+    }
+}
+
+#[test]
+fn a_launch_that_fails_says_whether_it_may_have_begun() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0"]);
+    let gpu = arena(&platform, "cuda:0");
+    let kernel = cuda(&gpu).kernel(PROGRAM, "count", "").unwrap();
+    let to = alloc(&gpu, 1024);
+    let launch = Launch { offset: [0; 3], items: [1, 70_000, 1], local: [1, 1, 1] };
+    for (call, after, begun) in
+        [("cuLaunchKernel", 0, false), ("cuLaunchKernel", 1, true), ("cuEventRecord", 0, true)]
+    {
+        driver.fail(call, after, code::INVALID_VALUE);
+        let args = [KernelArg::Block(to.block()), KernelArg::Scalar(Scalar::U64(256))];
+        // SAFETY: it ends at the end of the block.
+        let failed = unsafe { kernel.launch(&args, launch) }.map(drop).unwrap_err();
+        assert!(matches!(failed, TransferError::Framework { .. }), "{failed}");
+        assert_eq!(may_have_begun(&failed), begun, "{failed}");
+        // What had begun has ended.
+        assert_eq!(driver.count("queued"), 0);
+        assert_eq!(driver.count("pushed"), 0);
+    }
+}
+
+#[test]
+fn local_memory_beyond_the_usual_is_asked_for_once() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0"]);
+    let gpu = arena(&platform, "cuda:0");
+    let kernel = cuda(&gpu).kernel(PROGRAM, "count", "").unwrap();
+    let to = alloc(&gpu, 64);
+    let with = |parts: &[u64]| {
+        let mut args = vec![KernelArg::Block(to.block()), KernelArg::Scalar(Scalar::U64(16))];
+        args.extend(parts.iter().map(|&bytes| KernelArg::Local(bytes)));
+        driver.made_by("cuFuncSetAttribute", || {
+            // SAFETY: it ends at the end of the block.
+            unsafe { kernel.launch(&args, Launch::line(0, 16, 4)) }.map(Fence::wait)
+        })
+    };
+    for (parts, asked) in [
+        (&[48 << 10][..], 0),
+        (&[(48 << 10) + 1], 1),
+        (&[40 << 10, 9 << 10], 1),
+        (&[48 << 10], 0),
+        (&[49 << 10], 0),
+    ] {
+        assert_eq!(with(parts), (asked, Ok(Ok(0))), "{parts:?}");
+    }
+    let (_, refused) = with(&[201 << 10]);
+    assert!(refused.unwrap_err().to_string().contains("cannot have 205824 bytes of local memory"));
+    put(&to, 0, &[1; 64]);
+}

@@ -1,0 +1,92 @@
+//! Memory of others as blocks.
+
+use super::{arena, cuda, fill, home, nothing_is_left, platform};
+use crate::common::pattern;
+use crate::stand_in::stand_in;
+use dml_arenas::cuda::ExternalError;
+use dml_core::{Block, NativeHandle};
+
+#[test]
+fn memory_that_was_mapped_piece_by_piece_is_one() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0", "cuda:1"]);
+    let gpu = arena(&platform, "cuda:0");
+    let start = driver.pieces(0, 3, 4096);
+    // SAFETY: memory of the stand-in, which is never freed, or refused.
+    let external =
+        |from: usize, bytes: u64| unsafe { cuda(&gpu).external(NativeHandle(start + from), bytes, ()) };
+    for (from, bytes) in
+        [(0, 1), (0, 4096), (0, 4097), (0, 3 * 4096), (4095, 4098), (8192, 4096), (5000, 7000)]
+    {
+        assert_eq!(external(from, bytes).unwrap().len(), bytes, "{bytes} from {from}");
+    }
+    for (from, bytes) in [(0, 3 * 4096 + 1), (4096, 8193), (12_287, 2), (1, u64::MAX), (1, 1 << 63)] {
+        let refused = external(from, bytes).unwrap_err();
+        let ExternalError::TooShort { address, bytes: asked, start: found, size } = refused.cause else {
+            panic!("{refused}")
+        };
+        assert_eq!((address, asked), ((start + from) as u64, bytes));
+        let first = from / 4096 * 4096;
+        assert_eq!((found, size), ((start + first) as u64, 3 * 4096 - first as u64));
+    }
+    let other = arena(&platform, "cuda:1");
+    // SAFETY: refused.
+    let refused = unsafe { cuda(&other).external(NativeHandle(start), 8, ()) }.unwrap_err();
+    assert!(matches!(refused.cause, ExternalError::OtherDevice { found: 0, own: 1, .. }), "{refused}");
+    let unknown = Box::new(0_u64);
+    let nowhere = NativeHandle(std::ptr::from_ref(&*unknown).addr());
+    // SAFETY: refused.
+    let refused = unsafe { cuda(&gpu).external(nowhere, 8, ()) }.unwrap_err();
+    assert!(matches!(refused.cause, ExternalError::NotDeviceMemory { .. }), "{refused}");
+    assert!(refused.to_string().contains("does not know"), "{refused}");
+    let locked = pattern(4096, 1);
+    driver.register(cuda(&gpu).context().0, &locked);
+    // SAFETY: refused.
+    let refused = unsafe { cuda(&gpu).external(NativeHandle(locked.as_ptr().addr()), 8, ()) }.unwrap_err();
+    assert!(refused.to_string().contains("memory of the host"), "{refused}");
+}
+
+#[test]
+fn memory_of_a_block_is_no_piece_of_the_next() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:2"]);
+    let gpu = arena(&platform, "cuda:2");
+    let block = super::alloc(&gpu, 1000);
+    let address = Block::native(&**block.block());
+    // SAFETY: memory of the block, which lives and is not used otherwise; or refused.
+    let external = |bytes| unsafe { cuda(&gpu).external(address, bytes, ()) };
+    assert_eq!(external(1000).unwrap().len(), 1000);
+    let refused = external(100_000).unwrap_err();
+    assert!(matches!(refused.cause, ExternalError::TooShort { size: 1024, .. }), "{refused}");
+    // What was lent comes back to whom it is of, and not to the arena.
+    let before = driver.count("blocks");
+    drop(external(1000));
+    assert_eq!(driver.count("blocks"), before);
+    drop((block, gpu, platform));
+    nothing_is_left(driver);
+}
+
+#[test]
+fn lent_memory_is_used_in_place_and_let_go_when_its_commands_have_ended() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0"]);
+    let gpu = arena(&platform, "cuda:0");
+    let start = driver.pieces(0, 2, 4096);
+    let container = std::sync::Arc::new(());
+    // SAFETY: memory of the stand-in, which is never freed.
+    let block = unsafe { cuda(&gpu).external(NativeHandle(start), 8192, container.clone()) }.unwrap();
+    let buffer = platform.buffer::<u8>(8192).build().unwrap();
+    buffer.raw().attach_block(home(&platform, "cuda:0"), block).unwrap();
+    let bytes = pattern(8192, 3);
+    let mut view = buffer.write().unwrap();
+    view.copy_from_slice(&bytes);
+    view.release().unwrap();
+    let device = platform.device("cuda:0").unwrap();
+    let grants = platform.acquire(device).read(&buffer).wait().unwrap();
+    assert_eq!(grants.native(&buffer).unwrap(), Some(NativeHandle(start)));
+    grants.release().unwrap();
+    assert_eq!(std::sync::Arc::strong_count(&container), 2);
+    drop(buffer);
+    assert_eq!(std::sync::Arc::strong_count(&container), 1);
+    assert_eq!(fill(&super::alloc(&gpu, 10), 1).wait(), Ok(10));
+}

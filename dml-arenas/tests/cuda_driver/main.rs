@@ -1,0 +1,112 @@
+//! CUDA arenas on a machine without a GPU: a library stands in for the driver, and is stricter than it (`driver.c`).
+//!
+//! What kernels compute, how fast anything is, and what the driver really does is for a real GPU to show (`tests/cuda.rs`). Here is what
+//! DML asks of the driver, in every order, and what it does when the driver refuses.
+
+#![cfg(all(feature = "cuda", target_os = "linux", not(dml_loom)))]
+
+mod commands;
+#[path = "../common/mod.rs"]
+mod common;
+mod conformance;
+mod discovery;
+#[allow(dead_code, reason = "each test binary uses its own part")]
+#[path = "../common/forks.rs"]
+mod forks;
+mod kernels;
+mod lent;
+mod locks;
+mod memory;
+mod peers;
+mod stand_in;
+
+use dml_arenas::{CudaArena, Discover, DiscoverOptions};
+use dml_core::sync::Arc;
+use dml_core::{Arena, ArenaId, Fence, OwnBlock, Platform, Span};
+use stand_in::{StandIn, stand_in};
+use std::sync::mpsc;
+use std::task::Wake;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+/// What each device of the stand-in has.
+const MEMORY_BYTES: u64 = 256 * MIB;
+
+/// A platform of main memory and these GPUs, with the options.
+fn platform_with(options: DiscoverOptions, gpus: &[&str]) -> Platform {
+    let devices = ["cpu"].iter().chain(gpus).copied();
+    let builder = Platform::builder().discover_with(&options.only(devices)).expect("the stand-in has them");
+    builder.build().expect("what discovery adds fits together")
+}
+
+fn platform(gpus: &[&str]) -> Platform {
+    platform_with(DiscoverOptions::default(), gpus)
+}
+
+fn home(platform: &Platform, device: &str) -> ArenaId {
+    platform.home(platform.device(device).unwrap()).expect("a device has an arena")
+}
+
+fn arena(platform: &Platform, device: &str) -> Arc<dyn Arena> {
+    platform.arena(home(platform, device)).clone()
+}
+
+fn cuda(arena: &Arc<dyn Arena>) -> &CudaArena {
+    (**arena).downcast_ref().expect("a CUDA device has a CUDA arena")
+}
+
+fn alloc(arena: &Arc<dyn Arena>, len: u64) -> OwnBlock {
+    OwnBlock::alloc(arena, len).unwrap()
+}
+
+/// A command that moves all bytes of a block, and is as long under way as the stand-in is held.
+fn fill(block: &OwnBlock, byte: u8) -> Fence {
+    block.fill(Span::new(0, block.block().len()), byte).unwrap()
+}
+
+/// Checks that all that was taken of the driver was given back.
+#[track_caller]
+fn nothing_is_left(driver: StandIn) {
+    // Scratch memory is kept for a second, and threads need a moment to end. What is left in a context when it goes ends the process.
+    driver.until("contexts", 0);
+    for what in ["streams", "events", "pools", "blocks", "locked", "modules", "pushed"] {
+        assert_eq!(driver.count(what), 0, "{what}");
+    }
+    let begun = std::time::Instant::now();
+    while threads().iter().any(|name| name == "cuda events") {
+        assert!(begun.elapsed() < Duration::from_secs(20), "threads that tell of events are left");
+        std::thread::yield_now();
+    }
+}
+
+/// The names of this process's threads.
+fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.map(|name| name.trim().to_owned()).collect()
+}
+
+/// Says on a channel that it was woken.
+struct Says(mpsc::Sender<()>);
+
+impl Wake for Says {
+    fn wake(self: std::sync::Arc<Self>) {
+        let _ = self.0.send(());
+    }
+}
+
+#[test]
+fn what_was_taken_is_given_back() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0", "cuda:1", "cuda:2"]);
+    assert_eq!(driver.count("contexts"), 3);
+    let sizes = [1, 511, 512, 513, 3 * MIB];
+    let blocks =
+        ["cuda:0", "cuda:1", "cuda:2"].map(|gpu| sizes.map(|len| alloc(&arena(&platform, gpu), len)));
+    for block in blocks.iter().flatten() {
+        assert_eq!(fill(block, 7).wait(), Ok(block.block().len()));
+    }
+    assert_eq!((driver.count("blocks"), driver.count("pushed")), (15, 0));
+    drop((blocks, platform));
+    nothing_is_left(driver);
+}
