@@ -533,6 +533,8 @@ int cuModuleUnload(struct module *module) {
     IN_CONTEXT;
     if (!IS_THERE(modules, module)) { found("a program is unloaded twice"); FAIL(INVALID_HANDLE); }
     TAKE_OUT(modules, module);
+    for (struct function *at = functions; at; at = at->next)
+        if (at->module == module) at->kernel = -1;
     free(module->text);
     free(module);
     END;
@@ -544,9 +546,15 @@ int cuModuleGetFunction(struct function **made, struct module *module, const cha
     int kernel = 0;
     while (kernel < KERNELS && strcmp(kernels[kernel].name, name)) kernel++;
     if (kernel == KERNELS || !strstr(module->text, name)) FAIL(NOT_FOUND);
-    struct function *function = calloc(1, sizeof *function);
-    *function = (struct function){module, kernel, 48 << 10, functions};
-    *made = functions = function;
+    /* All who ask for a kernel get the same one. */
+    struct function *function = functions;
+    while (function && (function->module != module || function->kernel != kernel)) function = function->next;
+    if (!function) {
+        function = calloc(1, sizeof *function);
+        *function = (struct function){module, kernel, 48 << 10, functions};
+        functions = function;
+    }
+    *made = function;
     END;
 }
 

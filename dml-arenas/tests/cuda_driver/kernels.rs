@@ -245,6 +245,20 @@ fn local_memory_beyond_the_usual_is_asked_for_once() {
     ] {
         assert_eq!(with(parts), (asked, Ok(Ok(0))), "{parts:?}");
     }
+    // Each kernel has a limit of its own, which the driver has one of for each name.
+    let block = alloc(&gpu, 8);
+    let [late, again] = ["late", "count"].map(|name| cuda(&gpu).kernel(PROGRAM, name, "").unwrap());
+    let local = KernelArg::Local(49 << 10);
+    let [word, long] = [Scalar::U32(1), Scalar::U64(0)].map(KernelArg::Scalar);
+    for (kernel, second, asked) in [(&late, word, 1), (&late, word, 0), (&again, long, 0)] {
+        let mut args = vec![KernelArg::Block(block.block()), second, local];
+        args.extend((kernel.name() == "late").then_some(long));
+        let launch = || {
+            // SAFETY: it writes the first word of the block, or nothing.
+            unsafe { kernel.launch(&args, Launch::line(0, 1, 1)) }.unwrap().wait()
+        };
+        assert_eq!(driver.made_by("cuFuncSetAttribute", launch), (asked, Ok(0)), "{}", kernel.name());
+    }
     let (_, refused) = with(&[201 << 10]);
     assert!(refused.unwrap_err().to_string().contains("cannot have 205824 bytes of local memory"));
     put(&to, 0, &[1; 64]);

@@ -84,6 +84,9 @@ fn pages_that_the_program_has_locked_count_as_locked_and_stay_so() {
     driver.register(cuda(&gpu).context().0, &memory);
     let buffer = platform.buffer_from(memory).unwrap();
     sent_until_locked(driver, &platform, "cuda:0", &buffer);
+    // That is asked once, and counts as a lock.
+    let again = || (0..20).for_each(|_| send(&platform, "cuda:0", &buffer));
+    assert_eq!(driver.made_by("cuMemHostRegister_v2", again).0, 0);
     // One command each from then on: not staged piece by piece.
     let (copies, ()) = driver.made_by("cuMemcpyHtoDAsync_v2", || send(&platform, "cuda:0", &buffer));
     assert_eq!(copies, 1);

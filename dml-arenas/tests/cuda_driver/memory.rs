@@ -62,8 +62,12 @@ fn what_is_kept_makes_room_and_a_full_device_says_so() {
         // Freed in small pieces, wanted as one.
         drop([0; 12].map(|_| alloc(&arena, MIB)));
         let other = alloc(&arena, MEMORY_BYTES / 2);
+        let calls = ["cuMemAllocFromPoolAsync", "cuMemAlloc_v2"];
+        let asked = || calls.map(|call| driver.made(call));
+        let before = asked();
         let full = OwnBlock::alloc(&arena, 1).map(drop).unwrap_err();
         assert!(matches!(&full, AllocError::OutOfMemory { arena, bytes: 1 } if &**arena == gpu), "{full}");
+        assert_eq!(asked(), before, "the driver is not asked for what cannot be there");
         drop(half);
         assert_eq!(fill(&alloc(&arena, MEMORY_BYTES / 2), 3).wait(), Ok(MEMORY_BYTES / 2));
         drop(other);
