@@ -652,6 +652,8 @@ mod tests {
         let (threads, found) = parts(&launch([0, 5, 0], [100, 30, 1], [64, 4, 1]), 128).unwrap();
         assert_eq!(threads, [64, 4, 1], "along several, what was asked for");
         assert_eq!(found, [Part { items: [[0, 5, 0], [100, 35, 1]], grid: [2, 8, 1] }]);
+        let (threads, _) = parts(&launch([0; 3], [100, 30, 2], [64, 0, 0]), 1024).unwrap();
+        assert_eq!(threads, [64, 1, 1], "one along the axes that are left open, but for the first");
         let (_, found) = parts(&launch([0; 3], [255, 65_535, 1], [255, 1, 1]), 255).unwrap();
         assert_eq!(found, [Part { items: [[0; 3], [255, 65_535, 1]], grid: [1, 65_535, 1] }]);
         let (_, found) = parts(&launch([0; 3], [1, 1, 2 * 65_535], [1, 1, 2]), 1024).unwrap();
@@ -698,6 +700,8 @@ mod tests {
         assert_eq!(parts(&Launch::line(0, u64::MAX, 2), 1024), None, "its padded end");
         assert_eq!(parts(&Launch::line(u64::MAX - 10, 11, 1), 1024), None, "its end");
         assert_eq!(parts(&launch([0; 3], [1, 1 << 40, 1], [1, 1, 1]), 1024), None, "too many parts");
+        let most = launch([0; 3], [1, 65_535 << 16, 1], [1, 1, 1]);
+        assert_eq!(parts(&most, 1024).expect("as many parts as there may be").1.len(), 1 << 16);
         assert_eq!(
             parts(&launch([0; 3], [1, 1, 1], [1, 1 << 33, 1]), 1024),
             None,

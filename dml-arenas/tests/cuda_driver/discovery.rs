@@ -7,7 +7,7 @@ use dml_core::TransferError;
 use std::process::Command;
 
 /// Runs one of these tests again, in a process of its own with this environment.
-fn again(test: &str, environment: &[(&str, &str)]) {
+pub(crate) fn again(test: &str, environment: &[(&str, &str)]) {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", test, "--nocapture"]).env("DML_TEST_CHILD", "1").envs(environment.iter().copied());
     let told = child.output().unwrap();

@@ -19,7 +19,7 @@ long stand_in_count(const char *what) {
     if (!strcmp(what, "events")) count = COUNT(events, 1);
     if (!strcmp(what, "pools")) count = COUNT(pools, 1);
     if (!strcmp(what, "kept")) count = pools ? (long)pools->kept : -1;
-    if (!strcmp(what, "blocks")) count = COUNT(blocks, it->state != CACHED);
+    if (!strcmp(what, "blocks")) count = COUNT(blocks, it->state != CACHED && it->of && it->of != &theirs);
     if (!strcmp(what, "locked")) count = COUNT(regions, 1);
     if (!strcmp(what, "modules")) count = COUNT(modules, 1);
     if (!strcmp(what, "pushed")) count = pushed;
@@ -32,6 +32,9 @@ long stand_in_count(const char *what) {
     pthread_mutex_unlock(&lock);
     return count;
 }
+
+/* The program that was loaded last. */
+const char *stand_in_program(void) { return modules ? modules->text : ""; }
 
 long stand_in_made(const char *call) {
     pthread_mutex_lock(&lock);
@@ -61,7 +64,7 @@ void stand_in_forget(void) {
     pthread_mutex_lock(&lock);
     for (struct block *at = blocks, *next; at; at = next) {
         next = at->next;
-        if (!at->of) { TAKE_OUT(blocks, at); free(at); }
+        if (!at->of || at->of == &theirs) { TAKE_OUT(blocks, at); free(at); }
     }
     regions = NULL;
     for (int index = 0; index < CALLS; index++) calls[index].code = 0;
@@ -80,13 +83,13 @@ void stand_in_lose(int device, int code) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Memory of the device that the program mapped piece by piece, at addresses that follow each other. It is never freed. */
-address stand_in_pieces(int device, int count, size_t bytes) {
+/* Memory of the device in pieces at addresses that follow each other. The program mapped each, or allocated it in the context. It is never freed. */
+address stand_in_pieces(int device, int count, size_t bytes, int is_mapped) {
     char *memory = calloc(count, bytes);
     pthread_mutex_lock(&lock);
     for (int index = 0; index < count; index++) {
         struct block *block = calloc(1, sizeof *block);
-        *block = (struct block){(address)memory + index * bytes, bytes, device, LIVE, NULL, NULL, blocks};
+        *block = (struct block){(address)memory + index * bytes, bytes, device, LIVE, NULL, is_mapped ? NULL : &theirs, blocks};
         blocks = block;
     }
     pthread_mutex_unlock(&lock);
@@ -153,7 +156,7 @@ int cuDevicePrimaryCtxRelease_v2(int number) {
         if (COUNT(streams, it->device == number)) found("streams are left behind");
         if (COUNT(events, it->device == number)) found("events are left behind");
         if (COUNT(pools, it->device == number)) found("a pool is left behind");
-        if (COUNT(blocks, it->device == number && it->of)) found("memory is left behind");
+        if (COUNT(blocks, it->device == number && it->of && it->of != &theirs)) found("memory is left behind");
         if (COUNT(modules, it->device == number)) found("a program is left behind");
         device->opened_to = 0;
     }

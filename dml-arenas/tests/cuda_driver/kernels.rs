@@ -2,14 +2,16 @@
 
 use super::{Says, alloc, arena, cuda, fill, nothing_is_left, platform};
 use crate::common::{put, take};
-use crate::stand_in::{code, stand_in};
+use crate::discovery::again;
+use crate::stand_in::{code, compiler, stand_in};
 use dml_arenas::cuda::{BuildError, CudaKernel, KernelArg, Launch, may_have_begun};
 use dml_core::{Fence, LaunchArg, Misfit, OwnBlock, Scalar, Span, TransferError};
 use std::sync::mpsc;
 use std::task::Waker;
 
 /// A program with all kernels of the stand-in, as far as it looks.
-const PROGRAM: &str = "// made by hand\n.version 8.0\n.entry late .entry count .entry follow\n";
+const PROGRAM: &str =
+    "// made by hand\n.version 8.0\n.entry late .entry count .entry follow .entry nothing\n";
 
 fn words(block: &OwnBlock) -> Vec<u32> {
     let bytes = take(block, Span::new(0, block.block().len()));
@@ -52,14 +54,15 @@ fn a_program_is_loaded_once_and_lives_as_long_as_its_kernels() {
     });
     assert_eq!((loads, kernel.max_local(), kernel.name()), (1, 512, "late"));
     let block = alloc(&gpu, 4);
+    assert_eq!(late(&kernel, &block, 7, 0, false).wait(), Ok(0));
+    assert_eq!(words(&block), [7]);
     let held = driver.hold();
-    let fence = late(&kernel, &block, 7, 0, false);
-    drop((kernel, gpu, platform));
+    let fence = late(&kernel, &block, 8, 0, false);
+    // The stand-in ends the process where a kernel runs whose program is gone.
+    drop((kernel, block, gpu, platform));
     assert_eq!(driver.count("modules"), 1);
     drop(held);
     assert_eq!(fence.wait(), Ok(0));
-    assert_eq!(words(&block), [7]);
-    drop(block);
     nothing_is_left(driver);
 }
 
@@ -104,6 +107,10 @@ fn arguments_are_held_against_what_the_driver_says_of_the_kernel() {
     assert_eq!(count.fits(&[long.clone(), long.clone()]), Ok(()));
     let few = count.fits(std::slice::from_ref(&long)).unwrap_err();
     assert!(matches!(few, Misfit::Count { takes: 2, given: 1, .. }), "{few}");
+    let nothing = cuda(&gpu).kernel(PROGRAM, "nothing", "").unwrap();
+    assert_eq!(nothing.fits(&[]), Ok(()));
+    let many = nothing.fits(std::slice::from_ref(&long)).unwrap_err();
+    assert!(matches!(many, Misfit::Count { takes: 0, given: 1, .. }), "{many}");
     let block = alloc(&gpu, 4);
     let args = [
         KernelArg::Block(block.block()),
@@ -262,4 +269,80 @@ fn local_memory_beyond_the_usual_is_asked_for_once() {
     let (_, refused) = with(&[201 << 10]);
     assert!(refused.unwrap_err().to_string().contains("cannot have 205824 bytes of local memory"));
     put(&to, 0, &[1; 64]);
+}
+
+/// A source with all kernels of the stand-in, as far as it looks.
+const SOURCE: &str = "late count follow";
+
+#[test]
+fn source_is_compiled_for_its_device_once_and_kept_for_later_processes() {
+    let test = "kernels::source_is_compiled_for_its_device_once_and_kept_for_later_processes";
+    if let Some(expected) = std::env::var_os("DML_TEST_COMPILES") {
+        let (driver, compiler) = (stand_in(), compiler());
+        let platform = platform(&["cuda:0", "cuda:1"]);
+        let [known, unknown] = ["cuda:0", "cuda:1"].map(|gpu| arena(&platform, gpu));
+        let kernel = cuda(&known).kernel(SOURCE, "late", "-lineinfo  --maxrregcount=32").unwrap();
+        let first = "// made by --std=c++17 --gpu-architecture=sm_90 -lineinfo --maxrregcount=32\n";
+        let text = driver.program();
+        assert!(
+            text.starts_with(first) && text.ends_with("#line 1 \"kernel.cu\"\nlate count follow"),
+            "{text}"
+        );
+        assert!(text.contains("struct DmlItems"), "{text}");
+        let block = alloc(&known, 4);
+        assert_eq!(late(&kernel, &block, 5, 0, false).wait(), Ok(0));
+        assert_eq!(words(&block), [5]);
+        // A device that the compiler does not know gets what an older one would run.
+        cuda(&unknown).kernel(SOURCE, "late", "-lineinfo  --maxrregcount=32").unwrap();
+        let text = driver.program();
+        assert!(text.starts_with("// made by --std=c++17 --gpu-architecture=compute_90 "), "{text}");
+        cuda(&known).kernel(SOURCE, "count", "-lineinfo  --maxrregcount=32").unwrap();
+        cuda(&known).kernel(SOURCE, "count", "").unwrap();
+        assert_eq!(compiler.counts(), [expected.to_str().unwrap().parse().unwrap(), 0]);
+        return;
+    }
+    let cache = tempfile::tempdir().unwrap();
+    let folder = cache.path().to_str().unwrap();
+    let run = |driver, compiles| {
+        let environment =
+            [("XDG_CACHE_HOME", folder), ("STAND_IN_VERSION", driver), ("DML_TEST_COMPILES", compiles)];
+        again(test, &environment);
+    };
+    run("13000", "3");
+    assert_eq!(std::fs::read_dir(cache.path().join("dml/cuda")).unwrap().count(), 3);
+    run("13000", "0");
+    // Another driver is another compiler behind it.
+    run("13010", "3");
+    // What is damaged is made again.
+    for file in std::fs::read_dir(cache.path().join("dml/cuda")).unwrap() {
+        std::fs::write(file.unwrap().path(), "damaged").unwrap();
+    }
+    run("13010", "3");
+}
+
+#[test]
+fn what_the_compiler_says_is_told_and_its_programs_go() {
+    let (_driver, compiler) = (stand_in(), compiler());
+    let platform = platform(&["cuda:0"]);
+    let gpu = arena(&platform, "cuda:0");
+    let refused =
+        |source: &str, options: &str| cuda(&gpu).kernel(source, "late", options).map(drop).unwrap_err();
+    let BuildError::Compile { log, .. } = refused("wrong", "") else { panic!("another error") };
+    assert_eq!(log, "kernel.cu(2): error: wrong");
+    let BuildError::Compile { log, .. } = refused("wordless", "") else { panic!("another error") };
+    assert_eq!(log, "another error");
+    let BuildError::Compile { log, .. } = refused("late", "--unknown") else { panic!("another error") };
+    assert_eq!(log, "unknown option");
+    for (source, failed) in [("no memory", "nvrtcCreateProgram"), ("too large", "nvrtcCompileProgram")] {
+        let BuildError::Framework { call, code, message, .. } = refused(source, "") else {
+            panic!("{source}")
+        };
+        assert_eq!((call, code, &*message), (failed, 1, "out of memory"));
+    }
+    for (source, options, what) in [("la\0te", "", "the source"), ("late", "-a\0b", "the options")] {
+        assert!(
+            matches!(refused(source, options), BuildError::ZeroCharacter { what: found, .. } if found == what)
+        );
+    }
+    assert_eq!(compiler.counts()[1], 0);
 }

@@ -5,13 +5,14 @@ use crate::common::pattern;
 use crate::stand_in::stand_in;
 use dml_arenas::cuda::ExternalError;
 use dml_core::{Block, NativeHandle};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
 fn memory_that_was_mapped_piece_by_piece_is_one() {
     let driver = stand_in();
     let platform = platform(&["cuda:0", "cuda:1"]);
     let gpu = arena(&platform, "cuda:0");
-    let start = driver.pieces(0, 3, 4096);
+    let start = driver.pieces(0, 3, 4096, true);
     // SAFETY: memory of the stand-in, which is never freed, or refused.
     let external =
         |from: usize, bytes: u64| unsafe { cuda(&gpu).external(NativeHandle(start + from), bytes, ()) };
@@ -58,6 +59,13 @@ fn memory_of_a_block_is_no_piece_of_the_next() {
     assert_eq!(external(1000).unwrap().len(), 1000);
     let refused = external(100_000).unwrap_err();
     assert!(matches!(refused.cause, ExternalError::TooShort { size: 1024, .. }), "{refused}");
+    // Nor is what another allocation of the same context has behind it.
+    let start = driver.pieces(2, 2, 4096, false) as u64;
+    // SAFETY: as above.
+    let neighbour = |bytes| unsafe { cuda(&gpu).external(NativeHandle(start as usize), bytes, ()) };
+    assert_eq!(neighbour(4096).unwrap().len(), 4096);
+    let refused = neighbour(4097).unwrap_err();
+    assert!(matches!(refused.cause, ExternalError::TooShort { size: 4096, .. }), "{refused}");
     // What was lent comes back to whom it is of, and not to the arena.
     let before = driver.count("blocks");
     drop(external(1000));
@@ -71,7 +79,7 @@ fn lent_memory_is_used_in_place_and_let_go_when_its_commands_have_ended() {
     let driver = stand_in();
     let platform = platform(&["cuda:0"]);
     let gpu = arena(&platform, "cuda:0");
-    let start = driver.pieces(0, 2, 4096);
+    let start = driver.pieces(0, 2, 4096, true);
     let container = std::sync::Arc::new(());
     // SAFETY: memory of the stand-in, which is never freed.
     let block = unsafe { cuda(&gpu).external(NativeHandle(start), 8192, container.clone()) }.unwrap();
@@ -89,4 +97,36 @@ fn lent_memory_is_used_in_place_and_let_go_when_its_commands_have_ended() {
     drop(buffer);
     assert_eq!(std::sync::Arc::strong_count(&container), 1);
     assert_eq!(fill(&super::alloc(&gpu, 10), 1).wait(), Ok(10));
+}
+
+/// Counts when it goes.
+struct Counted;
+
+static GONE: AtomicUsize = AtomicUsize::new(0);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        GONE.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_fork_keeps_what_its_parent_was_lent() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0"]);
+    let gpu = arena(&platform, "cuda:0");
+    let start = driver.pieces(0, 1, 4096, true);
+    // SAFETY: memory of the stand-in, which is never freed.
+    let block = unsafe { cuda(&gpu).external(NativeHandle(start), 4096, Counted) }.unwrap();
+    let buffer = platform.buffer::<u8>(4096).build().unwrap();
+    buffer.raw().attach_block(home(&platform, "cuda:0"), block).unwrap();
+    let mut buffer = Some(buffer);
+    crate::forks::child(|| {
+        // Its destructor would call a driver that does not follow into a fork.
+        drop(buffer.take());
+        assert_eq!(GONE.load(Ordering::Relaxed), 0);
+    })
+    .ends_well();
+    drop(buffer);
+    assert_eq!(GONE.load(Ordering::Relaxed), 1);
 }

@@ -150,6 +150,13 @@ fn of_what_is_kept_the_best_fit_is_taken_and_the_limit_counts_all_of_it() {
     let two = alloc(&pinned, 2 * UNIT);
     assert_eq!(driver.count("locked"), 3, "five went for two");
     drop((again, two, one));
+    // What has room beside it stays.
+    drop(alloc(&pinned, 10 * UNIT));
+    drop(alloc(&pinned, 4 * UNIT));
+    assert_eq!(driver.count("locked"), 1, "the whole went for a part");
+    let six = alloc(&pinned, 6 * UNIT);
+    assert_eq!(driver.count("locked"), 2, "there is room for both");
+    drop(six);
     let all = alloc(&pinned, 10 * UNIT);
     assert_eq!(driver.count("locked"), 1);
     assert!(full(1));

@@ -37,6 +37,10 @@ fn gpus_that_reach_each_other_copy_as_peers_and_others_through_locked_memory() {
     let driver = stand_in();
     let platform = platform(&["cuda:0", "cuda:1", "cuda:2"]);
     let gpus = ["cuda:0", "cuda:1", "cuda:2"];
+    for gpu in gpus {
+        assert_eq!(link(&platform, "cpu", gpu).name(), "staged");
+        assert_eq!(link(&platform, gpu, "cpu").name(), "staged");
+    }
     let bytes = pattern(5 << 20, 9);
     for from in gpus {
         for to in gpus.into_iter().filter(|to| *to != from) {
@@ -105,7 +109,7 @@ fn memory_that_others_allocated_goes_through_the_host() {
     let driver = stand_in();
     let platform = platform(&["cuda:0", "cuda:1"]);
     let gpu = arena(&platform, "cuda:0");
-    let address = driver.pieces(0, 1, 4096);
+    let address = driver.pieces(0, 1, 4096, true);
     // SAFETY: memory of the stand-in, which is never freed.
     let block = unsafe { super::cuda(&gpu).external(NativeHandle(address), 4096, ()) }.unwrap();
     let buffer = platform.buffer::<u8>(4096).build().unwrap();

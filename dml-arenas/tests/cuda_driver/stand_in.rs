@@ -1,4 +1,4 @@
-//! The library that stands in for NVIDIA's driver (`driver.c`): built, opened, asked.
+//! The libraries that stand in for NVIDIA's driver and its compiler (`driver.c`, `compiler.c`): built, opened, asked.
 
 use libloading::{Library, Symbol};
 use std::cell::Cell;
@@ -35,8 +35,8 @@ pub(crate) fn stand_in() -> StandIn {
     IS_ALONE.set(None);
     IS_ALONE.set(Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner)));
     let driver = StandIn(OPENED.get_or_init(|| {
-        // SAFETY: the library made of driver.c has no initialisers.
-        unsafe { Library::new(built()) }.expect("the library opens")
+        let text = concat!(include_str!("driver.c"), include_str!("streams.h"));
+        open("libcuda", "driver.c", text)
     }));
     // What a test before has used: scratch memory is kept for a second.
     let begun = Instant::now();
@@ -48,25 +48,49 @@ pub(crate) fn stand_in() -> StandIn {
     driver
 }
 
-/// Builds the library, by the compiler that also links this test, unless one of this source is there.
-fn built() -> PathBuf {
-    const SOURCE: &str = concat!(include_str!("driver.c"), include_str!("streams.h"));
-    let digest = SOURCE.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
+/// Builds a library, by the compiler that also links this test, unless one of this source is there. It has the first name that its users
+/// look for: whoever looks finds what is open already.
+fn built(name: &str, source: &str, text: &str) -> PathBuf {
+    let digest = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
         (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let library = folder.join(format!("libcuda-{digest:016x}.so"));
+    let library = folder.join(format!("{name}-{digest:016x}.so"));
     if !library.exists() {
-        let made = folder.join(format!("libcuda-{}.so", std::process::id()));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda_driver/driver.c");
+        let made = folder.join(format!("{name}-{}.so", std::process::id()));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda_driver").join(source);
         let mut compiler = Command::new("cc");
         compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]);
-        // The first name that the driver is looked for by: whoever looks finds what is open already.
-        let built = compiler.arg("-Wl,-soname,libcuda.so").arg(source).arg("-o").arg(&made).status();
-        assert!(built.expect("the C compiler").success(), "the library does not build");
+        compiler.arg(format!("-Wl,-soname,{name}.so")).arg(source).arg("-o").arg(&made);
+        assert!(compiler.status().expect("the C compiler").success(), "{name} does not build");
         std::fs::rename(made, &library).unwrap();
     }
     library
+}
+
+fn open(name: &str, source: &str, text: &str) -> Library {
+    // SAFETY: the libraries made of these sources have no initialisers.
+    unsafe { Library::new(built(name, source, text)) }.expect("the library opens")
+}
+
+/// What stands in for NVRTC (`compiler.c`).
+#[derive(Clone, Copy)]
+pub(crate) struct Compiler(&'static Library);
+
+/// Opens the compiler's stand-in. From then on whoever opens NVRTC has it.
+pub(crate) fn compiler() -> Compiler {
+    static OPENED: OnceLock<Library> = OnceLock::new();
+    Compiler(OPENED.get_or_init(|| open("libnvrtc", "compiler.c", include_str!("compiler.c"))))
+}
+
+impl Compiler {
+    /// How often it compiled, and how many programs are there.
+    pub(crate) fn counts(self) -> [i64; 2] {
+        [c"stand_in_compiled", c"stand_in_programs"].map(|name| {
+            // SAFETY: functions of this type, without arguments.
+            unsafe { self.0.get::<unsafe extern "C" fn() -> c_long>(name.to_bytes_with_nul()).expect("it is there")() }
+        })
+    }
 }
 
 impl StandIn {
@@ -133,11 +157,19 @@ impl StandIn {
         unsafe { lose(device, code) };
     }
 
-    /// Memory of a device that lies in so many pieces of so many bytes, which the driver tells apart.
-    pub(crate) fn pieces(self, device: i32, count: i32, bytes: usize) -> usize {
-        let pieces = self.call::<unsafe extern "C" fn(c_int, c_int, usize) -> u64>(c"stand_in_pieces");
+    /// Memory of a device that lies in so many pieces of so many bytes, which the driver tells apart: mapped piece by piece, or
+    /// allocated in the context.
+    pub(crate) fn pieces(self, device: i32, count: i32, bytes: usize, is_mapped: bool) -> usize {
+        let pieces = self.call::<unsafe extern "C" fn(c_int, c_int, usize, c_int) -> u64>(c"stand_in_pieces");
         // SAFETY: a device of the stand-in.
-        usize::try_from(unsafe { pieces(device, count, bytes) }).unwrap()
+        usize::try_from(unsafe { pieces(device, count, bytes, is_mapped.into()) }).unwrap()
+    }
+
+    /// The text of the program that was loaded last.
+    pub(crate) fn program(self) -> String {
+        let text = self.call::<unsafe extern "C" fn() -> *const c_char>(c"stand_in_program");
+        // SAFETY: a text that ends with a zero and is never freed.
+        unsafe { CStr::from_ptr(text()) }.to_str().unwrap().to_owned()
     }
 
     /// Registers pages as a program does by itself, by way of a device that is open.

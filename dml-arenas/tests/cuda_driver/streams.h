@@ -17,7 +17,7 @@ enum {
     INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ACCESS_THERE = 704, LOCKED = 712,
     NOT_LOCKED = 713, LAUNCH_FAILED = 719
 };
-enum { DEVICES = 3, MEMORY = 256 << 20, DEPTH = 16, CALLS = 128, KERNELS = 3 };
+enum { DEVICES = 3, MEMORY = 256 << 20, DEPTH = 16, CALLS = 128, KERNELS = 4 };
 typedef uint64_t address;
 
 struct device { int number, retained, lost, opened_to; size_t used; };
@@ -50,6 +50,8 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct device devices[DEVICES] = {{.number = 0}, {.number = 1}, {.number = 2}};
 static struct pool *pools;
 static struct block *blocks;
+/* Stands for whose memory is the program's own. */
+static struct stream theirs;
 static struct region *regions;
 static struct event *events;
 static struct stream *streams;
@@ -156,9 +158,10 @@ static void trim(struct pool *pool, size_t kept) {
 /* The kernels: their names, and the sizes of their parameters.
  *   late    (word *to, word value, microseconds)              writes a word, after a while
  *   count   (word *out, end, items)                           adds one for each thread within its items
- *   follow  (word *from, word *to, end)                       the first `end` words of one, each plus one, to another */
+ *   follow  (word *from, word *to, end)                       the first `end` words of one, each plus one, to another
+ *   nothing ()                                               nothing */
 static const struct { const char *name; int bytes[4]; } kernels[KERNELS] = {
-    {"late", {8, 4, 8}}, {"count", {8, 8, 48}}, {"follow", {8, 8, 8}},
+    {"late", {8, 4, 8}}, {"count", {8, 8, 48}}, {"follow", {8, 8, 8}}, {"nothing", {0}},
 };
 
 static void launch(struct stream *stream, struct command *command) {
