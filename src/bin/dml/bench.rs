@@ -239,14 +239,15 @@ impl<'a> Bench<'a> {
         let alone = self.time_alone(&mut progress)?;
         let powers = self.powers(&alone);
         let together = self.time_together(&powers, &mut progress)?;
-        drop(progress);
+        progress.done();
         self.write_timeline(&alone, &together.timed)?;
         Ok(self.result(alone, &powers, &together))
     }
 
-    /// A progress bar with one step for each run, those that are discarded included.
+    /// A progress bar with one step for each run, those that are discarded included. The hand-written program runs in the steps of its
+    /// device.
     fn progress(&self) -> Progress {
-        let configurations = self.devices.len() as u64 + 1 + u64::from(self.options.native);
+        let configurations = self.devices.len() as u64 + 1;
         Progress::new(configurations * (u64::from(self.options.runs) + 1))
     }
 

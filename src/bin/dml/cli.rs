@@ -520,6 +520,14 @@ mod tests {
         for wrong in ["", "1,", "3-1", "a", "-1", "0-4294967295", "0-4000,0-4000"] {
             assert!(wrong.parse::<Cores>().is_err(), "{wrong}");
         }
+        // Not how high they are is limited, but how many.
+        for (text, count) in [("0-4095", 4096), ("9000-9001", 2), ("1-4000,4090-4091", 4002), ("7,7-9,8", 3)]
+        {
+            assert_eq!(text.parse::<Cores>().map(|cores| cores.count()), Ok(count), "{text}");
+        }
+        for many in ["0-4096", "0-4000,5000-5096", "0-4294967295"] {
+            assert!(many.parse::<Cores>().is_err(), "{many}");
+        }
     }
 
     #[test]

@@ -116,10 +116,10 @@ impl Bench<'_> {
         if best > self.options.longest {
             return Ok(None);
         }
-        let sets = 1_u32..1 << self.devices.len();
+        let sets = (1_u32..1 << self.devices.len()).filter(|set| set.count_ones() > 1);
         let mut progress = Progress::new(sets.clone().count() as u64);
         let mut rows = Vec::new();
-        for set in sets.filter(|set| set.count_ones() > 1) {
+        for set in sets {
             progress.step(&format!("{}: {} items", self.workload, self.prepared.items()));
             let members: Vec<&Alone> = alone
                 .iter()
@@ -129,6 +129,7 @@ impl Bench<'_> {
                 .collect();
             rows.push(self.set(&members)?);
         }
+        progress.done();
         Ok(Some(rows))
     }
 

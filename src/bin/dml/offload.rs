@@ -212,3 +212,42 @@ fn text(result: &json::Offload) -> String {
     lines.push(String::new());
     lines.join("\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Figures of which no two are alike, each beside its name and in a unit that people read.
+    #[test]
+    fn every_figure_is_told_to_people() {
+        let result = json::Offload {
+            device: "offload:0".to_owned(),
+            runs: 17,
+            bytes: 64 << 20,
+            memcpy_bytes_per_s: 11_500_000_000,
+            to_worker_bytes_per_s: 7_250_000_000,
+            from_worker_bytes_per_s: 3_125_000_000,
+            to_worker_over_memcpy: 0.625,
+            from_worker_over_memcpy: 0.272,
+            short_bytes: 4,
+            short_to_worker_ns: 21_500,
+            short_from_worker_ns: 33_250,
+            empty_run_ns: 45_700,
+            start_ns: 6_540_000,
+        };
+        let text = text(&result);
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let told = |words: &str| {
+            let words: Vec<_> = words.split(' ').collect();
+            assert!(lines.contains(&words), "{words:?} in {text}");
+        };
+        told("offload:0: transfers of 64.0 MiB; medians of 17 runs");
+        told("memcpy 11.50 GB/s");
+        told("to worker 7.25 GB/s 0.625 of memcpy");
+        told("from worker 3.12 GB/s 0.272 of memcpy");
+        told("4 bytes to worker 21.5 us");
+        told("4 bytes from worker 33.2 us");
+        told("empty run 45.7 us");
+        told("start of the worker 6.54 ms");
+    }
+}

@@ -34,6 +34,11 @@ impl Progress {
         self.bar.set_message(message.to_owned());
         self.bar.inc(1);
     }
+
+    /// Everything is done. The steps are as many as were announced.
+    pub(crate) fn done(self) {
+        debug_assert_eq!(Some(self.bar.position()), self.bar.length(), "steps done, and steps announced");
+    }
 }
 
 impl Drop for Progress {

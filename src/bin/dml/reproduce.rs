@@ -114,7 +114,9 @@ fn table1(options: &ReproduceOptions) -> Result<(), Failure> {
         let step = |mode: Mode| progress.step(&format!("{row}: {mode}"));
         rows.push(bench.measure(size, runs, step).map_err(failure_of)?);
     }
-    drop(progress);
+    if let Some(progress) = progress {
+        progress.done();
+    }
     let heading = Heading { device, framework, size: options.size_name(TableSize::Paper), runs };
     match (options.json, options.markdown) {
         (true, _) => json::print(&of_json(&heading, &rows)),
@@ -290,4 +292,30 @@ fn markdown(heading: &Heading, rows: &[Measured]) -> String {
     }
     lines.push(String::new());
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each kind of transfer counts once, and nothing else does.
+    #[test]
+    fn all_transfers_of_the_paper_are_those_of_each_kind() {
+        let published = |kernel, copy| {
+            let mut cells = Row::ALL[0].published(PUBLISHED[0]).expect("the paper has it");
+            (cells.map, cells.unmap, cells.read, cells.write) = (1, 10, 100, 1000);
+            (cells.kernel, cells.copy, cells.alloc, cells.bind) = (kernel, copy, Some(7), Some(7));
+            transfers(&cells)
+        };
+        assert_eq!(published(7, Some(10_000)), 11_111);
+        assert_eq!(published(0, None), 1111);
+    }
+
+    #[test]
+    fn the_heading_says_what_was_measured_and_how_often() {
+        let device = "opencl:0 (Some GPU)".to_owned();
+        let heading = Heading { device, framework: Framework::OpenCl, size: "paper", runs: 17 };
+        let line = "opencl:0 (Some GPU); paper size; median of 17 rounds, in which every mode runs once";
+        assert_eq!(heading.line(), line);
+    }
 }

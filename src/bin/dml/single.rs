@@ -41,7 +41,7 @@ pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
             rows.push(row(device, length, goal, &measured.map_err(failure_of)?));
         }
     }
-    drop(progress);
+    progress.done();
     let result = json::Single {
         table: "single",
         workload: "matmul",

@@ -40,7 +40,7 @@ pub(crate) fn run(options: &ReportOptions) -> Result<(), Failure> {
     progress.step("report: checked");
     write_page(&trace, &output)?;
     progress.step("report: written");
-    drop(progress);
+    progress.done();
     let (trace_name, html) = (path.display().to_string(), output.display().to_string());
     if options.json {
         return json::print(&Reported {

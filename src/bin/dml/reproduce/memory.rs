@@ -48,7 +48,7 @@ pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     for workload in Workload::ALL {
         rows.push(measure(&configurations, workload, &mut progress)?);
     }
-    drop(progress);
+    progress.done();
     let result = json::MemoryTable {
         table: "memory",
         size: options.size_name(TableSize::Small),
