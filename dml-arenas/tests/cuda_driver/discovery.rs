@@ -15,7 +15,7 @@ pub(crate) fn again(test: &str, environment: &[(&str, &str)]) {
     assert!(told.status.success() && text.contains("1 passed"), "{environment:?}: {text}");
 }
 
-fn is_child() -> bool {
+pub(crate) fn is_child() -> bool {
     std::env::var_os("DML_TEST_CHILD").is_some()
 }
 
