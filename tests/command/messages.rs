@@ -91,3 +91,43 @@ fn the_power_that_was_given_is_that_of_its_device() {
     let result = ok(&folder, &[&bench[..], &["--powers", "cpu=3", "--powers", "cpu=2.5", "--json"]].concat());
     assert_eq!(result["devices"][0]["power"], 2.5, "{result}");
 }
+
+/// What a bench prints for people, of which nothing is JSON; and what its links are priced by, where there are any.
+#[test]
+fn people_are_told_what_was_measured_and_programs_in_json_alone() {
+    let folder = folder("people_are_told");
+    let told = |devices: &str| {
+        let bench = ["bench", "saxpy", "--size", "4096", "--devices", devices, "--runs", "1"];
+        let output = dml(&folder, &bench);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let alone = told("cpu");
+    assert!(alone.starts_with("saxpy: 4096 ") && !alone.contains('{'), "{alone}");
+    assert!(alone.contains("verified    every item"), "{alone}");
+    if cfg!(feature = "offload") && cfg!(target_os = "linux") {
+        let linked = told("offload:0");
+        assert!(linked.contains("link prices: guesses; dml devices measures the links"), "{linked}");
+    }
+}
+
+#[test]
+fn a_kind_of_memory_is_one_or_the_other() {
+    let single = ["reproduce", "single", "--size", "tiny", "--devices", "cpu", "--runs", "1"];
+    let said = fails(2, &[&single[..], &["--memory", "bound", "--pinned", "1M"]].concat());
+    assert!(said.contains("--pinned with --memory bound: buffers lie in one memory or the other"), "{said}");
+}
+
+/// A benchmark by itself: what it does not look at is refused, and its own device is not.
+#[test]
+#[cfg(all(feature = "offload", target_os = "linux"))]
+fn the_benchmark_of_a_worker_takes_its_device_and_no_other() {
+    let said = fails(2, &["bench", "offload", "--devices", "cpu"]);
+    assert!(said.contains("--devices means nothing to offload"), "{said}");
+    let output = dml(
+        &folder("the_benchmark_of_a_worker"),
+        &["bench", "offload", "--devices", "offload:0", "--runs", "1"],
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.starts_with("offload:0: transfers of"), "{text}");
+}

@@ -297,6 +297,8 @@ fn markdown(heading: &Heading, rows: &[Measured]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{Arguments, Command};
+    use clap::Parser;
 
     /// Each kind of transfer counts once, and nothing else does.
     #[test]
@@ -309,6 +311,20 @@ mod tests {
         };
         assert_eq!(published(7, Some(10_000)), 11_111);
         assert_eq!(published(0, None), 1111);
+    }
+
+    #[test]
+    fn table1_is_of_one_device() {
+        let checked = |devices: &str| {
+            let arguments = ["dml", "reproduce", "table1", "--devices", devices];
+            let Command::Reproduce(options) = Arguments::parse_from(arguments).command else {
+                unreachable!()
+            };
+            check_table1(&options).map_err(|failure| failure.to_string())
+        };
+        assert_eq!(checked("cuda:3"), Ok(()));
+        let two = checked("cuda:3,opencl:1").expect_err("two devices");
+        assert!(two.contains("one OpenCL or CUDA device, not cuda:3, opencl:1"), "{two}");
     }
 
     #[test]
