@@ -140,7 +140,7 @@ pub(crate) fn able(
     workload: Workload,
 ) -> Vec<DeviceId> {
     let is_able = |device: &DeviceId| {
-        let is_able = !options.devices.is_empty() || workload.has_kernel_for(platform, *device);
+        let is_able = is_able(options, platform, *device, workload);
         if !is_able {
             let name = &platform.devices()[usize::from(device.0)].name;
             eprintln!("dml: {name} is left out: {workload} has no kernel for it");
@@ -148,6 +148,16 @@ pub(crate) fn able(
         is_able
     };
     devices.iter().copied().filter(is_able).collect()
+}
+
+/// Whether a device takes part in a workload.
+pub(crate) fn is_able(
+    options: &BenchOptions,
+    platform: &Platform,
+    device: DeviceId,
+    workload: Workload,
+) -> bool {
+    !options.devices.is_empty() || workload.has_kernel_for(platform, device)
 }
 
 pub(crate) fn prepare(
@@ -244,8 +254,8 @@ impl<'a> Bench<'a> {
         Ok(self.result(alone, &powers, &together))
     }
 
-    /// A progress bar with one step for each run, those that are discarded included. The hand-written program runs in the steps of its
-    /// device.
+    /// A progress bar with one step for each run that is timed, those that are discarded included. A hand-written program
+    /// runs in the step of its device.
     fn progress(&self) -> Progress {
         let configurations = self.devices.len() as u64 + 1;
         Progress::new(configurations * (u64::from(self.options.runs) + 1))
@@ -673,4 +683,4 @@ fn outcome(result: &json::Bench) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

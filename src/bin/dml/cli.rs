@@ -484,6 +484,17 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
+    /// Whoever asks for help learns what there is to run.
+    #[test]
+    fn the_help_of_bench_names_every_workload() {
+        let mut command = Arguments::command();
+        let bench = command.find_subcommand_mut("bench").expect("it is there");
+        let help = bench.render_long_help().to_string();
+        for name in Workload::ALL.map(Workload::name).iter().chain(&["all", "offload", "never-loses"]) {
+            assert!(help.contains(name), "{name} is not in {help}");
+        }
+    }
+
     /// What is asked of the workers comes to discovery, each option by itself.
     #[test]
     fn the_options_of_workers_are_those_of_discovery() {
@@ -517,6 +528,7 @@ mod tests {
             "offload:0=0,2-4".parse(),
             Ok(PerDevice { device: "offload:0".to_owned(), value: Cores(vec![0, 2, 3, 4]) })
         );
+        assert_eq!("3000-3001".parse(), Ok(Cores(vec![3000, 3001])), "as many as are named count");
         for wrong in ["", "1,", "3-1", "a", "-1", "0-4294967295", "0-4000,0-4000"] {
             assert!(wrong.parse::<Cores>().is_err(), "{wrong}");
         }

@@ -47,7 +47,10 @@ fn chain(error: &dyn Error) -> String {
 
 /// Prints to standard output. A reader that has heard enough is no failure; a full disk is.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
+    print_to(&mut std::io::stdout().lock(), text)
+}
+
+fn print_to(out: &mut impl Write, text: &str) -> Result<(), Failure> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Failure::Work(format!("cannot write the result: {error}")))
@@ -81,6 +84,34 @@ mod tests {
         fn source(&self) -> Option<&(dyn Error + 'static)> {
             self.1.as_deref().map(|cause| cause as &dyn Error)
         }
+    }
+
+    /// A place for text that takes some bytes, and then fails so.
+    struct Failing(usize, std::io::ErrorKind);
+
+    impl Write for Failing {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if self.0 == 0 {
+                return Err(self.1.into());
+            }
+            let taken = bytes.len().min(self.0);
+            self.0 -= taken;
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_has_gone_is_no_failure_and_a_full_disk_is() {
+        let told =
+            |takes, kind| print_to(&mut Failing(takes, kind), "some text").map_err(|it| it.to_string());
+        assert_eq!(told(4, std::io::ErrorKind::BrokenPipe), Ok(()));
+        let full = told(4, std::io::ErrorKind::StorageFull);
+        assert!(full.is_err_and(|text| text.contains("cannot write the result")));
+        assert_eq!(told(9, std::io::ErrorKind::StorageFull), Ok(()), "all of it was written");
     }
 
     #[test]

@@ -50,6 +50,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_known_is_in_the_file_afterwards_or_a_note_says_why_not() {
+        let folder = std::env::temp_dir().join(format!("dml-kept-{}", std::process::id()));
+        let file = folder.join("knowledge-0.txt");
+        let mut kept = Kept { file: Some(file.clone()), knowledge: Knowledge::new(), note: None };
+        kept.store();
+        assert_eq!(kept.note, None);
+        assert_eq!(std::fs::read_to_string(&file).ok(), Some(kept.knowledge.to_string()));
+        kept.file = Some(file.join("below"));
+        kept.store();
+        assert!(kept.note.is_some_and(|note| note.contains("not kept") && note.contains("below")));
+        std::fs::remove_dir_all(&folder).expect("it was made here");
+    }
+
+    #[test]
     fn a_corrupt_file_is_named_and_ignored() {
         let folder = std::env::temp_dir().join(format!("dml-knowledge-{}", std::process::id()));
         let file = folder.join("knowledge-0.txt");

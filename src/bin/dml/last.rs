@@ -168,6 +168,7 @@ mod tests {
     use crate::cli::{Arguments, Command};
     use crate::suite::tests::result;
     use clap::Parser;
+    use dml::core::{DeviceDesc, DeviceKind, Platform};
 
     fn bench(workload: &str, items: u64, coexec_s: f64) -> json::Bench {
         result(workload, [items, 0], [1.0, 1.0], coexec_s, [1.0; 4])
@@ -214,6 +215,26 @@ mod tests {
             let told = parsed(&wrong).expect_err(&wrong);
             assert!(told.contains(named), "{told} does not name {named}");
         }
+    }
+
+    /// Of the devices of a machine, those that take part, in their order.
+    #[test]
+    fn a_device_is_told_with_all_that_its_times_depend_on() {
+        let mut builder = Platform::builder();
+        builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu).with_description("a processor"));
+        builder.add_device(DeviceDesc::new("opencl:0", DeviceKind::Gpu).with_description("another"));
+        let card = DeviceDesc::new("cuda:0", DeviceKind::Gpu).with_description("a card");
+        builder.add_device(card.with_driver("7.1").with_units(5));
+        let machine = Machine {
+            platform: builder.build().expect("devices alone are a platform"),
+            devices: [2, 0].map(dml::core::DeviceId).to_vec(),
+            note: None,
+            link_prices: json::LinkPrices { measured: 0, guessed: 0, measured_unix_s: None, notes: vec![] },
+            unavailable: Vec::new(),
+        };
+        let expected =
+            ["cuda:0 (a card, driver \"7.1\", 5 units)", "cpu (a processor, driver \"\", 1 units)"];
+        assert_eq!(devices(&machine), expected);
     }
 
     /// Whatever changes the times is a part of the options.

@@ -258,6 +258,9 @@ mod tests {
     use super::*;
     use crate::cli::{Arguments, Command};
     use clap::Parser;
+    use dml::arenas::{MainMem, Null};
+    use dml::core::{ArenaDesc, DeviceDesc};
+    use std::sync::Arc;
 
     fn shares(cores: u32, are_named: bool, devices: &[(&str, Option<u32>)]) -> Option<(Vec<u32>, usize)> {
         let devices: Vec<_> = devices.iter().map(|(name, limit)| ((*name).to_owned(), *limit)).collect();
@@ -269,6 +272,76 @@ mod tests {
         let arguments = ["dml", "bench", "saxpy"].iter().chain(arguments);
         let Command::Bench(options) = Arguments::parse_from(arguments).command else { unreachable!() };
         options
+    }
+
+    /// The processor, a memory of this kind, and what is missing.
+    fn platform(kind: &'static str, missing: &[(&'static str, &str)]) -> Platform {
+        let mut builder = Platform::builder();
+        builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+        builder.add_arena(Arc::new(MainMem::new(DeviceId(0))));
+        builder.add_arena(Arc::new(Null::backed(ArenaDesc::store("another", ArenaKind(kind)))));
+        for (backend, reason) in missing {
+            builder.add_unavailable(Unavailable { backend, reason: (*reason).to_owned() });
+        }
+        builder.build().expect("it has all that it needs")
+    }
+
+    #[test]
+    fn a_gpu_is_known_by_its_memory() {
+        assert!(has_gpu(&platform("cuda", &[])));
+        assert!(!has_gpu(&platform("opencl", &[])));
+        assert_eq!(pinned_bytes(&platform("cuda", &[])), None, "none of it is page-locked");
+    }
+
+    #[test]
+    fn why_there_is_no_gpu_is_what_its_backend_says() {
+        let missing = [("opencl", "no loader"), ("cuda", "no driver"), ("offload", "no worker")];
+        let told = no_gpu(&platform("opencl", &missing));
+        assert_eq!(told, "--pinned changes nothing without a GPU of CUDA: no driver");
+        let told = no_gpu(&platform("opencl", &missing[..1]));
+        assert_eq!(told, "--pinned changes nothing without a GPU of CUDA: none is among the devices");
+    }
+
+    /// A device that is not there is told with what its backend says is missing, if it does, and with nothing else.
+    #[test]
+    fn a_missing_device_is_told_with_what_its_backend_lacks() {
+        let plain = discover(&DiscoverOptions::default().only(["cpu"]).offload(0)).expect("a processor");
+        let known = || vec!["cpu".to_owned()];
+        for backend in ["cuda", "opencl", "tpu"] {
+            let error = DiscoverError::UnknownDevice { name: format!("{backend}:99"), known: known() };
+            let Failure::Usage(told) = not_found(error) else { panic!("{backend} is asked for wrongly") };
+            assert!(told.contains(&format!("unknown device {backend}:99")), "{told}");
+            for missing in plain.unavailable() {
+                assert_eq!(told.contains(&missing.reason), missing.backend == backend, "{told}");
+            }
+        }
+    }
+
+    /// What was ignored of the measured speeds is told, and nothing of what else is missing.
+    #[test]
+    fn links_are_priced_with_the_notes_on_their_speeds() {
+        let cache = Cache::with_notes(["the file is old"]);
+        let missing = [("cuda", "no driver"), (CALIBRATION, "another machine's"), ("opencl", "no loader")];
+        let json::LinkPrices { measured, guessed, measured_unix_s, notes } =
+            link_prices(cache, &platform("test", &missing));
+        assert_eq!(notes, ["the file is old", "another machine's"]);
+        assert_eq!((measured, guessed > 0, measured_unix_s), (0, true, None));
+    }
+
+    /// Page-locked memory cannot be the one memory that all share; otherwise it is a wish, and so are workers beside
+    /// devices that are named.
+    #[test]
+    fn wishes_that_nobody_uses_are_no_failures() {
+        let told = |arguments: &[&str]| {
+            let cpu = ["--devices", "cpu", "--limit", "cpu=1"];
+            Machine::of(&options(&[&cpu, arguments].concat())).map(|machine| machine.devices.len())
+        };
+        for allowed in [&["--pinned", "1M"][..], &["--memory", "bound"], &["--offload", "2"]] {
+            assert!(matches!(told(allowed), Ok(1)), "{allowed:?}");
+        }
+        let refused = told(&["--pinned", "1M", "--memory", "bound"]);
+        let Err(Failure::Usage(told)) = refused else { panic!("{refused:?}") };
+        assert!(told.starts_with("--pinned with --memory bound: "), "{told}");
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(crate) const NAME: &str = "never-loses";
 const TRAINING: u32 = 12;
 /// A device that takes so many times what another takes is not the best one, and is not timed again.
 const NO_RIVAL: f64 = 1.5;
+/// A device that takes so many times what the best one took is run once.
+const HOPELESS: f64 = 20.0;
 /// From this time of the best device on, ratios are limited; below, the difference is.
 const LONG_SECONDS: f64 = 1e-3;
 const MOST_LEARNED: f64 = 1.05;
@@ -102,14 +104,8 @@ impl Bench<'_> {
         let mut alone = Vec::new();
         for &device in self.devices {
             let coexecutor = Coexecutor::new(&self.machine.platform).devices([device]);
-            // The first one pays for first touch.
-            let first = self.once(&coexecutor)?;
             let best = alone.iter().map(|alone: &Alone| alone.seconds).fold(f64::INFINITY, f64::min);
-            let seconds = if first > 20.0 * best {
-                first
-            } else {
-                self.once(&coexecutor)?.min(self.once(&coexecutor)?)
-            };
+            let seconds = seconds_beside(best, || self.once(&coexecutor))?;
             alone.push(Alone { device, coexecutor, seconds });
         }
         let best = alone.iter().map(|alone| alone.seconds).fold(f64::INFINITY, f64::min);
@@ -224,6 +220,16 @@ impl Bench<'_> {
     }
 }
 
+/// The time of a device alone, beside the best of those before it: the better one of two, after one that pays for first
+/// touch. That one has to do where the device is far from the best.
+fn seconds_beside(best: f64, mut once: impl FnMut() -> Result<f64, Failure>) -> Result<f64, Failure> {
+    let first = once()?;
+    if first > HOPELESS * best {
+        return Ok(first);
+    }
+    Ok(once()?.min(once()?))
+}
+
 /// What a set took beside the best device alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Beside {
@@ -312,6 +318,50 @@ fn text(result: &json::NeverLoses, note: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{Arguments, Command};
+    use clap::Parser;
+
+    /// Whoever takes more than twenty times as long as the best is not run again.
+    #[test]
+    fn a_device_runs_three_times_unless_it_is_far_from_the_best() {
+        let timed = |best: f64, took: &[f64]| {
+            let mut runs = took.iter().copied();
+            let seconds =
+                seconds_beside(best, || Ok(runs.next().expect("no more runs"))).expect("none fails");
+            (seconds, runs.len())
+        };
+        assert_eq!(timed(f64::INFINITY, &[90.0, 4.0, 5.0]), (4.0, 0));
+        assert_eq!(timed(2.0, &[39.0, 31.0, 30.0]), (30.0, 0));
+        assert_eq!(timed(2.0, &[41.0, 3.0, 4.0]), (41.0, 2));
+        assert_eq!(timed(2.0, &[1.0, 3.0, 4.0]), (3.0, 0), "the first one pays for first touch");
+    }
+
+    /// The recording that is kept is that of the median run. Each run here has a number of items of its own.
+    #[test]
+    fn the_decisions_of_the_median_run_are_written() {
+        let folder = std::env::temp_dir().join(format!("dml-decided-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("the folder of temporary files");
+        let shown = folder.display().to_string();
+        let arguments = ["dml", "bench", NAME, "--devices", "cpu", "--limit", "cpu=1", "--decisions", &shown];
+        let Command::Bench(options) = Arguments::parse_from(arguments).command else { unreachable!() };
+        let Ok(machine) = Machine::of(&options) else { panic!("there is a processor") };
+        let (workload, devices) = (Workload::Saxpy, &machine.devices[..]);
+        let prepared = workload.prepare(&machine.platform, devices, &Input::Size(100)).expect("it is small");
+        let bench = Bench { options: &options, machine: &machine, devices, workload, prepared: &*prepared };
+        let coexecutor = Coexecutor::new(&machine.platform).devices(devices.iter().copied());
+        let coexecutor = coexecutor.record_decisions();
+        let run = |seconds: f64, items: u64| {
+            let report = coexecutor.run(prepared.kernel(), items).expect("nothing is wrong");
+            assert!(report.decisions.is_some());
+            (seconds, report.decisions)
+        };
+        let decided = vec![run(3.0, 30), run(1.0, 10), run(5.0, 50), run(4.0, 40), run(2.0, 20)];
+        bench.write_decisions(&["cpu".to_owned(), "offload:0".to_owned()], decided).expect("it is writable");
+        let text = std::fs::read_to_string(folder.join("saxpy-100-cpu-offload0.txt")).expect("it is written");
+        let recording: Recording = text.parse().expect("what was written is read");
+        assert_eq!(recording.blueprint().work(), 30);
+        std::fs::remove_dir_all(&folder).expect("it was made here");
+    }
 
     /// The second device is the fastest in the middle of its rounds, though the first one was once.
     const ALONE: [[f64; 3]; 3] = [[1.0, 9.0, 8.0], [4.0, 2.0, 5.0], [7.0, 6.0, 6.5]];
@@ -358,6 +408,7 @@ mod tests {
     fn sizes_go_by_eights_up_to_what_was_published() {
         for workload in Workload::ALL {
             let (largest, sizes) = (workload.largest_published(), sizes(workload));
+            assert!(sizes.is_sorted_by(|one, next| one < next), "{workload}: each once: {sizes:?}");
             let items = |size: u64| if workload.size_is_edge() { size * size } else { size };
             assert_eq!((sizes[0], sizes[sizes.len() - 1]), (1, largest), "{workload}");
             for (step, pair) in (1..).zip(sizes.windows(2)) {

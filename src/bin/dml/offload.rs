@@ -19,6 +19,13 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     if options.workloads.len() > 1 {
         return Err(Failure::Usage(format!("{NAME} is a benchmark by itself: give it alone")));
     }
+    check(options)?;
+    let result = measure(options)?;
+    if options.json { json::print(&result) } else { failure::print(&text(&result)) }
+}
+
+/// Refuses what the benchmark has no use for.
+fn check(options: &BenchOptions) -> Result<(), Failure> {
     let given = [
         ("--devices", options.devices.iter().any(|device| device != "offload:0")),
         ("--policy", options.policy != PolicySpec::default()),
@@ -34,11 +41,10 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         ("--powercap", options.powercap.is_some()),
         ("--native", options.native),
     ];
-    if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {
-        return Err(Failure::Usage(format!("{option} means nothing to {NAME}")));
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(Failure::Usage(format!("{option} means nothing to {NAME}"))),
+        None => Ok(()),
     }
-    let result = measure(options)?;
-    if options.json { json::print(&result) } else { failure::print(&text(&result)) }
 }
 
 #[cfg(not(all(feature = "offload", target_os = "linux")))]
@@ -103,13 +109,9 @@ mod with_workers {
         let another = OffloadDevice::start("offload:start", &WorkerOptions::new("/proc/self/exe"));
         let start = begun.elapsed();
         drop(another.map_err(Failure::work)?);
-        let mut times: [Vec<f64>; 6] = Default::default();
-        for run in 0..=options.runs {
+        let times = counted(options.runs, |times| {
             let mut time = |index: usize, begin: &dyn Fn() -> Result<Fence, TransferError>| {
-                let took = timed(begin)?;
-                if run > 0 {
-                    times[index].push(took.as_secs_f64());
-                }
+                times[index].push(timed(begin)?.as_secs_f64());
                 Ok::<(), Failure>(())
             };
             time(0, &|| here.copy_in(0, &source, whole))?;
@@ -120,8 +122,22 @@ mod with_workers {
                 time(4, &|| there.copy_out(0, &mut target.borrow_mut(), short))?;
                 time(5, &|| Ok(offload.call(&empty, 0..1, &[])?))?;
             }
-        }
+            Ok(())
+        })?;
         Ok(figures(options.runs, start, &times))
+    }
+
+    /// The seconds of each thing in so many rounds, after one that does not count.
+    fn counted(
+        runs: u32,
+        mut round: impl FnMut(&mut [Vec<f64>; 6]) -> Result<(), Failure>,
+    ) -> Result<[Vec<f64>; 6], Failure> {
+        round(&mut Default::default())?;
+        let mut times = Default::default();
+        for _ in 0..runs {
+            round(&mut times)?;
+        }
+        Ok(times)
     }
 
     /// The figures, from the seconds of every counted run: a copy within main memory, to the worker and from it, then 4 bytes to it
@@ -158,6 +174,21 @@ mod with_workers {
     #[cfg(test)]
     mod tests {
         use super::*;
+
+        #[test]
+        fn the_first_round_does_not_count() {
+            let mut rounds = 0.0;
+            let times = counted(3, |times| {
+                rounds += 1.0;
+                times[0].push(rounds);
+                times[5].extend([rounds, rounds * 10.0]);
+                Ok(())
+            });
+            let times = times.expect("nothing fails");
+            assert_eq!((&times[0][..], times[1].len()), (&[2.0, 3.0, 4.0][..], 0));
+            assert_eq!(times[5], [2.0, 20.0, 3.0, 30.0, 4.0, 40.0]);
+            assert!(counted(3, |_| Err(Failure::Work("it broke".to_owned()))).is_err());
+        }
 
         /// The median of each row, which is neither its mean nor in its middle, is told under its name and in its unit.
         #[test]
@@ -216,38 +247,59 @@ fn text(result: &json::Offload) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{Arguments, Command};
+    use clap::Parser;
 
-    /// Figures of which no two are alike, each beside its name and in a unit that people read.
     #[test]
-    fn every_figure_is_told_to_people() {
+    fn the_worker_may_be_named_and_no_other_device() {
+        let check = |arguments: &[&str]| {
+            let arguments = ["dml", "bench", NAME].iter().chain(arguments);
+            let Command::Bench(options) = Arguments::parse_from(arguments).command else { unreachable!() };
+            check(&options).map_err(|failure| failure.to_string())
+        };
+        assert_eq!([check(&[]), check(&["--devices", "offload:0"])], [Ok(()), Ok(())]);
+        for (arguments, option) in [
+            (["--devices", "cpu"], "--devices"),
+            (["--devices", "offload:0,offload:1"], "--devices"),
+            (["--policy", "static"], "--policy"),
+            (["--size", "tiny"], "--size"),
+        ] {
+            assert_eq!(check(&arguments), Err(format!("{option} means nothing to offload")));
+        }
+    }
+
+    /// Every figure of the text stands where its name is. No two figures of the result are equal.
+    #[test]
+    fn the_text_shows_each_figure_under_its_name() {
         let result = json::Offload {
             device: "offload:0".to_owned(),
-            runs: 17,
-            bytes: 64 << 20,
-            memcpy_bytes_per_s: 11_500_000_000,
-            to_worker_bytes_per_s: 7_250_000_000,
-            from_worker_bytes_per_s: 3_125_000_000,
-            to_worker_over_memcpy: 0.625,
-            from_worker_over_memcpy: 0.272,
+            runs: 7,
+            bytes: 3 << 20,
+            memcpy_bytes_per_s: 8_250_000_000,
+            to_worker_bytes_per_s: 4_500_000_000,
+            from_worker_bytes_per_s: 2_125_000_000,
+            to_worker_over_memcpy: 0.5,
+            from_worker_over_memcpy: 0.25,
             short_bytes: 4,
-            short_to_worker_ns: 21_500,
-            short_from_worker_ns: 33_250,
-            empty_run_ns: 45_700,
-            start_ns: 6_540_000,
+            short_to_worker_ns: 50,
+            short_from_worker_ns: 40,
+            empty_run_ns: 16_000,
+            start_ns: 7_500_000,
         };
         let text = text(&result);
-        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        let told = |words: &str| {
-            let words: Vec<_> = words.split(' ').collect();
-            assert!(lines.contains(&words), "{words:?} in {text}");
-        };
-        told("offload:0: transfers of 64.0 MiB; medians of 17 runs");
-        told("memcpy 11.50 GB/s");
-        told("to worker 7.25 GB/s 0.625 of memcpy");
-        told("from worker 3.12 GB/s 0.272 of memcpy");
-        told("4 bytes to worker 21.5 us");
-        told("4 bytes from worker 33.2 us");
-        told("empty run 45.7 us");
-        told("start of the worker 6.54 ms");
+        let shown: Vec<String> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let expected = [
+            "offload:0: transfers of 3.0 MiB; medians of 7 runs",
+            "",
+            "memcpy 8.25 GB/s",
+            "to worker 4.50 GB/s 0.500 of memcpy",
+            "from worker 2.12 GB/s 0.250 of memcpy",
+            "4 bytes to worker 50 ns",
+            "4 bytes from worker 40 ns",
+            "empty run 16.0 us",
+            "start of the worker 7.50 ms",
+        ];
+        assert_eq!(shown, expected);
     }
 }

@@ -266,14 +266,13 @@ fn counted(steps: impl Iterator<Item = String>) -> Vec<String> {
     counted.into_iter().map(text).collect()
 }
 
-/// Carries a plan out on the state alone. `None` if the state refuses it, which no plan of an idle buffer meets.
+/// Carries a plan out on the state alone, where each step is done as soon as it has begun. `None` if the state refuses it,
+/// which no plan of an idle buffer meets.
 fn carry_out(routes: &dyn Routes, state: &mut BufferState, plan: SyncPlan) -> Option<()> {
     let mut execution = Execution::new(plan);
     loop {
         let step = match execution.next(state) {
-            Next::Do(Step::Copy(_)) => continue,
             Next::Do(step) => step,
-            Next::Wait => Step::Copy(*execution.under_way().next()?),
             Next::Finish => return execution.finish(routes, state).ok().map(drop),
             _ => return None,
         };
@@ -314,6 +313,134 @@ pub(crate) fn text(plan: &json::Plan, prices: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dml::arenas::{Null, kit};
+    use dml::core::{
+        Allocation, ArenaKind, Concurrency, CopyJob, CrossArena, DeviceDesc, DeviceKind, DeviceSet, Fence,
+        LinkSpeed, PlatformBuilder, TransferError,
+    };
+    use std::sync::Arc;
+
+    /// The processor with its memory, and so many cards with theirs, of which nothing is joined yet.
+    fn machine(cards: u16) -> PlatformBuilder {
+        let mut builder = PlatformBuilder::default().without_default_links();
+        let cpu = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+        let kind = ArenaKind("test");
+        let main = ArenaDesc::new("main", kind, cpu).with_remotes((1..=cards).map(DeviceId).collect());
+        builder.add_arena(Arc::new(Null::new(main)));
+        for card in 1..=cards {
+            let device = builder.add_device(DeviceDesc::new(&format!("card:{card}"), DeviceKind::Gpu));
+            let memory = ArenaDesc::new(&format!("video {card}"), kind, device);
+            builder.add_arena(Arc::new(Null::new(memory.with_remotes(DeviceSet::of(cpu)))));
+        }
+        builder
+    }
+
+    fn built(builder: PlatformBuilder) -> Platform {
+        builder.build().expect("it has all that it needs")
+    }
+
+    /// A mechanism that copies nothing.
+    #[derive(Debug)]
+    struct Closed;
+
+    impl CrossArena for Closed {
+        fn name(&self) -> &str {
+            "closed"
+        }
+
+        fn can_copy(&self, _: &CopyQuery) -> Option<Cost> {
+            None
+        }
+
+        fn copy(&self, _: CopyJob) -> Result<Fence, TransferError> {
+            unreachable!("it was never chosen")
+        }
+    }
+
+    /// Each card is joined with the one before.
+    fn chain(cards: u16) -> Platform {
+        let mut builder = machine(cards);
+        for card in 1..=cards as u8 {
+            kit::join_staged(&mut builder, ArenaId(card - 1), ArenaId(card), LinkSpeed::default());
+        }
+        built(builder)
+    }
+
+    #[test]
+    fn the_longest_way_that_is_compared_has_four_hops() {
+        let platform = chain(5);
+        let hops = |to: u8| -> Vec<usize> {
+            let question = Question { platform: &platform, from: ArenaId(0), to: ArenaId(to), bytes: 1 };
+            question.ways().iter().map(Vec::len).collect()
+        };
+        assert_eq!([hops(1), hops(4), hops(5)], [vec![1], vec![4], vec![]]);
+    }
+
+    /// A way too long to be compared may still be the plan, and what was written anew goes the same way again.
+    #[test]
+    fn a_plan_takes_any_way_and_again_needs_no_storage() {
+        let plan = plan(&chain(5), ("cpu", "card:5"), 64).expect("there is a way");
+        let copy = |to: u8| match to {
+            1 => "copy main to video 1 (staged)".to_owned(),
+            _ => format!("copy video {} to video {to} (staged)", to - 1),
+        };
+        let again: Vec<_> = (1..=5).map(copy).collect();
+        assert_eq!(plan.again.as_ref().map(|steps| &steps.steps), Some(&again));
+        let first = plan.first.expect("there is a way").steps;
+        assert!(first.contains(&"allocate video 3".to_owned()), "{first:?}");
+        assert!(again.iter().all(|step| first.contains(step)), "{first:?}");
+        assert!(plan.rejected.is_empty(), "there is no other way");
+    }
+
+    #[test]
+    fn without_links_there_is_no_plan_and_a_way_that_is_closed_is_rejected() {
+        let told = plan(&built(machine(1)), ("cpu", "card:1"), 64);
+        let Err(Failure::Work(told)) = told else { panic!("{told:?}") };
+        assert_eq!(told, "no links lead from main to video 1");
+
+        let mut builder = machine(1);
+        let (from, to) = (ArenaId(0), ArenaId(1));
+        let (source_via, target_via) = (builder.native(from), builder.native(to));
+        let link = Link { from, to, source_via, target_via, allocation: Allocation::Internal };
+        builder.add_link(link, Arc::new(Closed));
+        let plan = plan(&built(builder), ("cpu", "card:1"), 64).expect("there is a link");
+        assert!(plan.first.is_none() && plan.again.is_none(), "{plan:?}");
+        let [json::Rejected { way, cost_ns: None, reason: Some(reason) }] = &plan.rejected[..] else {
+            panic!("{plan:?}")
+        };
+        assert_eq!((way.len(), &*way[0].mechanism), (1, "closed"));
+        assert_eq!(reason, "video 1 cannot be reached so");
+    }
+
+    #[test]
+    fn a_lost_device_is_named_by_its_memory() {
+        let platform = chain(2);
+        let question = Question { platform: &platform, from: ArenaId(0), to: ArenaId(2), bytes: 1 };
+        let lost = Refusal::DeviceLost { arena: ArenaId(2) };
+        assert_eq!(question.reason(&lost), "the device of video 2 is lost");
+    }
+
+    /// Two memories that no copies join need the storage that they share, whoever asks over a way with this link.
+    #[test]
+    fn a_binding_is_needed_on_ways_over_it_alone() {
+        let mut builder = machine(2);
+        let [main, bound, copied] = [0, 1, 2].map(ArenaId);
+        kit::join_bound(&mut builder, main, bound, Concurrency::Exclusive, LinkSpeed::default());
+        kit::join_staged(&mut builder, main, copied, LinkSpeed::default());
+        let platform = built(builder);
+        let find = |ends: [ArenaId; 2]| {
+            let found = platform.links().iter().position(|link| [link.from, link.to] == ends);
+            LinkId(found.expect("they are joined") as u16)
+        };
+        let (binding, back, copy) = (find([main, bound]), find([bound, main]), find([main, copied]));
+        let only = Only { routes: platform.routes(), links: &[binding, copy] };
+        assert_eq!([binding, back, copy].map(|link| platform.routes().is_needed(link)), [true, true, false]);
+        assert_eq!([binding, back, copy].map(|link| only.is_needed(link)), [true, false, false]);
+        // What was written anew is handed over, and no byte is copied.
+        let plan = plan(&platform, ("cpu", "card:1"), 64).expect("they share storage");
+        let again = plan.again.expect("the storage changes hands").steps;
+        assert!(!again.is_empty() && again.iter().all(|step| !step.starts_with("copy")), "{again:?}");
+    }
 
     #[test]
     fn steps_that_repeat_are_counted() {

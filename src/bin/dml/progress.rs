@@ -1,12 +1,12 @@
 //! A progress bar for what takes longer than a second, on a terminal.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use std::time::{Duration, Instant};
 
 /// Work shorter than this shows no bar.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Counts steps; shows itself once they take long.
+/// Counts steps; shows itself once they take long, and is gone when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -21,6 +21,7 @@ impl Progress {
             .unwrap_or_else(|_| ProgressStyle::default_bar())
             .progress_chars("=> ");
         bar.set_style(style);
+        let bar = bar.with_finish(ProgressFinish::AndClear);
         Self { bar, begun: Instant::now(), shown: false }
     }
 
@@ -35,14 +36,33 @@ impl Progress {
         self.bar.inc(1);
     }
 
-    /// Everything is done. The steps are as many as were announced.
+    /// All of it is done: as many steps were made as were announced.
     pub(crate) fn done(self) {
-        debug_assert_eq!(Some(self.bar.position()), self.bar.length(), "steps done, and steps announced");
+        let (made, announced) = (self.bar.position(), self.bar.length());
+        debug_assert_eq!(Some(made), announced, "{made} steps were made, and {announced:?} announced");
     }
 }
 
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+
+    fn after(announced: u64, made: u64) -> Result<(), String> {
+        let done = std::panic::catch_unwind(|| {
+            let mut progress = Progress::new(announced);
+            (0..made).for_each(|step| progress.step(&format!("step {step}")));
+            progress.done();
+        });
+        done.map_err(|panic| panic.downcast_ref().cloned().unwrap_or_default())
+    }
+
+    #[test]
+    fn as_many_steps_are_made_as_were_announced() {
+        assert_eq!([after(3, 3), after(0, 0)], [Ok(()), Ok(())]);
+        for (announced, made) in [(3, 2), (3, 4), (0, 1)] {
+            let told = after(announced, made).expect_err("the numbers differ");
+            let named = format!("{made} steps were made, and Some({announced}) announced");
+            assert!(told.contains(&named), "{told}");
+        }
     }
 }

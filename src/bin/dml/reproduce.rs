@@ -101,7 +101,6 @@ fn table1(options: &ReproduceOptions) -> Result<(), Failure> {
         TableSize::Paper => Input::Paper,
     };
     let runs = options.runs.unwrap_or(TABLE1_RUNS);
-    let rounds = u64::from(runs) + 1;
     let name = options.devices.first().map_or(DEVICE, String::as_str);
     let mut progress: Option<Progress> = None;
     let (mut device, mut framework) = (String::new(), Framework::OpenCl);
@@ -109,20 +108,22 @@ fn table1(options: &ReproduceOptions) -> Result<(), Failure> {
     for row in Row::ALL {
         let mut bench = Bench::open(row, name).map_err(failure_of)?;
         (device, framework) = (bench.device().to_owned(), bench.framework());
-        let steps = rounds * (Row::ALL.len() * framework.modes().len()) as u64;
-        let progress = progress.get_or_insert_with(|| Progress::new(steps));
+        let progress = progress.get_or_insert_with(|| Progress::new(steps(runs, framework)));
         let step = |mode: Mode| progress.step(&format!("{row}: {mode}"));
         rows.push(bench.measure(size, runs, step).map_err(failure_of)?);
     }
-    if let Some(progress) = progress {
-        progress.done();
-    }
+    progress.into_iter().for_each(Progress::done);
     let heading = Heading { device, framework, size: options.size_name(TableSize::Paper), runs };
     match (options.json, options.markdown) {
         (true, _) => json::print(&of_json(&heading, &rows)),
         (false, true) => failure::print(&markdown(&heading, &rows)),
         (false, false) => failure::print(&text(&heading, &rows)),
     }
+}
+
+/// How often a program runs: every mode of every row once in each round, the first of which does not count.
+fn steps(runs: u32, framework: Framework) -> u64 {
+    (u64::from(runs) + 1) * (Row::ALL.len() * framework.modes().len()) as u64
 }
 
 /// A device without programs is a wrong request.
@@ -295,43 +296,4 @@ fn markdown(heading: &Heading, rows: &[Measured]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cli::{Arguments, Command};
-    use clap::Parser;
-
-    /// Each kind of transfer counts once, and nothing else does.
-    #[test]
-    fn all_transfers_of_the_paper_are_those_of_each_kind() {
-        let published = |kernel, copy| {
-            let mut cells = Row::ALL[0].published(PUBLISHED[0]).expect("the paper has it");
-            (cells.map, cells.unmap, cells.read, cells.write) = (1, 10, 100, 1000);
-            (cells.kernel, cells.copy, cells.alloc, cells.bind) = (kernel, copy, Some(7), Some(7));
-            transfers(&cells)
-        };
-        assert_eq!(published(7, Some(10_000)), 11_111);
-        assert_eq!(published(0, None), 1111);
-    }
-
-    #[test]
-    fn table1_is_of_one_device() {
-        let checked = |devices: &str| {
-            let arguments = ["dml", "reproduce", "table1", "--devices", devices];
-            let Command::Reproduce(options) = Arguments::parse_from(arguments).command else {
-                unreachable!()
-            };
-            check_table1(&options).map_err(|failure| failure.to_string())
-        };
-        assert_eq!(checked("cuda:3"), Ok(()));
-        let two = checked("cuda:3,opencl:1").expect_err("two devices");
-        assert!(two.contains("one OpenCL or CUDA device, not cuda:3, opencl:1"), "{two}");
-    }
-
-    #[test]
-    fn the_heading_says_what_was_measured_and_how_often() {
-        let device = "opencl:0 (Some GPU)".to_owned();
-        let heading = Heading { device, framework: Framework::OpenCl, size: "paper", runs: 17 };
-        let line = "opencl:0 (Some GPU); paper size; median of 17 rounds, in which every mode runs once";
-        assert_eq!(heading.line(), line);
-    }
-}
+mod tests;

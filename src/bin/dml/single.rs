@@ -7,6 +7,7 @@ use crate::{json, machine, table};
 use dml::prelude::DiscoverOptions;
 use dml::scheduler::metrics::Summary;
 use dml_workloads::single::{Bench, Devices, Length, Measured, Memory, SingleError};
+use std::time::Duration;
 
 /// The edges of the matrices of [`TableSize::Tiny`], for [`Length::ALL`].
 const TINY_EDGES: [u64; 3] = [17, 33, 61];
@@ -23,16 +24,14 @@ pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     let named_memory = options.memory.unwrap_or(cli::Memory::Auto);
     let memory = memory(options, &names)?;
     let size = options.size.unwrap_or(TableSize::Paper);
-    let steps: u32 = Length::ALL.iter().map(|length| pairs(options, *length) + 1).sum();
-    let mut progress = Progress::new(u64::from(steps) * names.len() as u64);
+    let mut progress = Progress::new(steps(options, names.len()));
     let mut rows = Vec::new();
     for name in &names {
         let bench = Bench::open(name, memory).map_err(failure_of)?;
         for (length, tiny_edge) in Length::ALL.into_iter().zip(TINY_EDGES) {
-            let edge = match size {
-                TableSize::Tiny => Ok(tiny_edge),
-                TableSize::Small => bench.edge_for(length.duration() / SMALL_PART),
-                TableSize::Paper => bench.edge_for(length.duration()),
+            let edge = match duration(size, length) {
+                Some(duration) => bench.edge_for(duration),
+                None => Ok(tiny_edge),
             };
             let step = || progress.step(&format!("{name}: {}", length.name()));
             let measured = bench.measure(edge.map_err(failure_of)?, pairs(options, length), step);
@@ -108,6 +107,21 @@ fn memory(options: &ReproduceOptions, names: &[String]) -> Result<Memory, Failur
             Ok(Memory::PageLocked { limit_bytes })
         }
     }
+}
+
+/// How long a run of a length takes; `None` where the edge of its matrices is given instead.
+fn duration(size: TableSize, length: Length) -> Option<Duration> {
+    match size {
+        TableSize::Tiny => None,
+        TableSize::Small => Some(length.duration() / SMALL_PART),
+        TableSize::Paper => Some(length.duration()),
+    }
+}
+
+/// How many pairs run on so many devices: of each length one more than those that count.
+fn steps(options: &ReproduceOptions, devices: usize) -> u64 {
+    let of_device: u64 = Length::ALL.iter().map(|length| u64::from(pairs(options, *length)) + 1).sum();
+    of_device * devices as u64
 }
 
 /// How many pairs of a length count.
@@ -243,8 +257,9 @@ fn markdown(result: &json::Single) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{Arguments, Command};
+    use clap::Parser;
     use dml_workloads::single::Pair;
-    use std::time::Duration;
 
     /// Rows of one device: three pairs of which DML takes 1.04, 0.5 and 2 of the time by hand.
     fn result() -> json::Single {
@@ -290,6 +305,52 @@ mod tests {
         assert_eq!((hand.seconds_min, hand.seconds, hand.seconds_max), (500e-6, 1e-3, 4e-3));
         assert_eq!((dml.seconds_min, dml.seconds, dml.seconds_max), (1e-3, 1040e-6, 2e-3));
         assert_eq!((*ratio_min, *ratio_max, *pairs), (0.5, 2.0, 3));
+    }
+
+    /// No difference has no sign.
+    #[test]
+    fn a_difference_has_its_sign() {
+        assert_eq!([0.0, 2e-3, -2e-3].map(more), ["0 ns", "2.00 ms", "-2.00 ms"]);
+    }
+
+    #[test]
+    fn a_small_run_takes_a_tenth_of_its_length() {
+        let of = |size| Length::ALL.map(|length| duration(size, length));
+        let us = |us: [u64; 3]| us.map(|us| Some(Duration::from_micros(us)));
+        assert_eq!(of(TableSize::Small), us([100, 5_000, 100_000]));
+        assert_eq!(of(TableSize::Paper), us([1_000, 50_000, 1_000_000]));
+        assert_eq!(of(TableSize::Tiny), [None; 3], "its edges are given");
+    }
+
+    /// Of three rounds 30 pairs of the shortest length count, 6 of the next one and 3 of the longest.
+    #[test]
+    fn one_pair_of_each_length_does_not_count() {
+        let of = |runs: &str, devices| {
+            let arguments = ["dml", "reproduce", "single", "--runs", runs];
+            let Command::Reproduce(options) = Arguments::parse_from(arguments).command else {
+                unreachable!()
+            };
+            steps(&options, devices)
+        };
+        assert_eq!((of("3", 1), of("3", 4), of("1", 2)), (42, 168, 32));
+        assert_eq!(of("4294967295", 1), 3 << 32, "no length has more pairs than 32 bits can count");
+    }
+
+    #[test]
+    fn the_storage_is_where_the_options_say() {
+        let of = |arguments: &[&str]| {
+            let arguments = ["dml", "reproduce", "single", "--devices", "cpu"].iter().chain(arguments);
+            let Command::Reproduce(options) = Arguments::parse_from(arguments).command else {
+                unreachable!()
+            };
+            memory(&options, &options.devices).map_err(|failure| failure.to_string())
+        };
+        assert_eq!(of(&[]), Ok(Memory::Found));
+        assert_eq!(of(&["--memory", "copy"]), Ok(Memory::Found));
+        assert_eq!(of(&["--memory", "bound"]), Ok(Memory::Bound));
+        assert_eq!(of(&["--pinned", "3K"]), Ok(Memory::PageLocked { limit_bytes: 3072 }));
+        let both = of(&["--memory", "bound", "--pinned", "3K"]);
+        assert!(both.is_err_and(|told| told.contains("--pinned with --memory bound")));
     }
 
     #[test]

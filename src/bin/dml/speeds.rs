@@ -30,6 +30,12 @@ impl Cache {
         cache
     }
 
+    /// Nothing but notes.
+    #[cfg(test)]
+    pub(crate) fn with_notes<const N: usize>(notes: [&str; N]) -> Self {
+        Self { file: None, calibration: None, notes: notes.map(str::to_owned).to_vec() }
+    }
+
     /// The file, for people; `None` if there is no cache folder.
     pub(crate) fn file(&self) -> Option<String> {
         self.file.as_ref().map(|file| file.display().to_string())
@@ -117,6 +123,19 @@ mod tests {
         cache.calibration = Some(Calibration::of(&platform, &measured[..1]));
         assert_eq!((cache.known(&platform).0, cache.known(&platform).1), (1, all - 1));
         assert!(cache.of_all(&platform).is_none(), "of one nothing is known");
+    }
+
+    #[test]
+    fn the_file_and_the_figures_are_those_that_were_opened() {
+        let builder = PlatformBuilder::default();
+        let figures = Calibration::of(&builder.build().expect("an empty platform"), &[]);
+        let file = PathBuf::from("/a/folder/links-0.json");
+        let opened = Cache { file: Some(file), calibration: Some(figures), notes: Vec::new() };
+        assert_eq!(opened.file().as_deref(), Some("/a/folder/links-0.json"));
+        assert!(matches!(opened.source(), CalibrationSource::Figures(_)));
+        let nothing = Cache { file: None, calibration: None, notes: Vec::new() };
+        assert_eq!(nothing.file(), None);
+        assert!(matches!(nothing.source(), CalibrationSource::Guesses));
     }
 
     #[test]

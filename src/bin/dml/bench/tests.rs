@@ -1,19 +1,32 @@
 use super::*;
 use crate::cli::{Arguments, Command};
 use clap::Parser;
-use dml::core::{AcquireError, RawBuffer};
-use dml::scheduler::Kernel;
+use dml::arenas::Null;
+use dml::core::{AcquireError, ArenaDesc, ArenaKind, DeviceDesc, DeviceSet, Fence, RawBuffer};
+use dml::scheduler::{Kernel, KernelError};
 use dml_workloads::check::Mismatch;
 use dml_workloads::prepare::{Language, Plain, VerifyError};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A workload whose checks are counted, one of which fails.
 #[derive(Debug)]
-struct Counted {
+pub(crate) struct Counted {
     inner: Box<dyn Prepared>,
     resets: AtomicU32,
     checks: AtomicU32,
     wrong_check: u32,
+}
+
+impl Counted {
+    pub(crate) fn new(inner: Box<dyn Prepared>, wrong_check: u32) -> Self {
+        Self { inner, resets: AtomicU32::new(0), checks: AtomicU32::new(0), wrong_check }
+    }
+
+    /// How often a run began.
+    pub(crate) fn resets(&self) -> u32 {
+        self.resets.load(Ordering::Relaxed)
+    }
 }
 
 impl Prepared for Counted {
@@ -69,8 +82,7 @@ fn with_bench<R>(wrong_check: u32, more: &[&str], act: impl FnOnce(&Bench<'_>, &
     let link_prices = json::LinkPrices { measured: 0, guessed: 0, measured_unix_s: None, notes: Vec::new() };
     let workload = Workload::Vecadd;
     let inner = prepare(&options, &platform, &devices, workload).expect("a small problem");
-    let (resets, checks) = (AtomicU32::new(0), AtomicU32::new(0));
-    let prepared = Counted { inner, resets, checks, wrong_check };
+    let prepared = Counted::new(inner, wrong_check);
     let bench = Bench {
         options: &options,
         platform: &platform,
@@ -88,8 +100,7 @@ fn with_bench<R>(wrong_check: u32, more: &[&str], act: impl FnOnce(&Bench<'_>, &
 fn measured(wrong_check: u32) -> (Result<json::Bench, String>, u32, u32) {
     with_bench(wrong_check, &[], |bench, prepared| {
         let result = bench.measure().map_err(|failure| failure.to_string());
-        let count = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
-        (result, count(&prepared.resets), count(&prepared.checks))
+        (result, prepared.resets(), prepared.checks.load(Ordering::Relaxed))
     })
 }
 
@@ -133,10 +144,214 @@ fn the_row_of_a_device_and_the_traffic_are_those_of_the_median_run() {
 /// The hand-written program has as many units as the device, whose last limit counts.
 #[test]
 fn the_last_limit_of_a_device_is_that_of_the_hand_written_program() {
-    let limits = ["--limit", "cpu=4", "--limit", "opencl:0=3", "--limit", "cpu=1"];
+    let limits = ["--limit", "cpu=4", "--limit", "opencl:0=3", "--limit", "cpu=7", "--limit", "opencl:1=5"];
     with_bench(0, &limits, |bench, _| {
-        assert_eq!(bench.unit_limit("cpu").expect("a device"), Some(1));
+        assert_eq!(bench.unit_limit("cpu").expect("a device"), Some(7));
     });
+    with_bench(0, &[], |bench, _| {
+        assert_eq!(bench.unit_limit("cpu").expect("a device"), Some(1), "its share of the cores");
+    });
+    with_two(&[], |bench, _| {
+        assert_eq!(bench.unit_limit("cpu").expect("a device"), Some(1));
+        assert_eq!(bench.unit_limit("other").expect("a device"), Some(3));
+        assert_eq!(bench.unit_limit("card").expect("a device"), None, "it has units of its own");
+    });
+}
+
+#[test]
+fn the_hand_written_program_is_made_where_it_is_asked_for() {
+    let made = |bench: &Bench<'_>, device: &str| {
+        let made = bench.native(device).map(|native| native.is_some());
+        made.map_err(|failure| failure.to_string())
+    };
+    with_bench(0, &[], |bench, _| assert_eq!(made(bench, "cuda:99"), Ok(false)));
+    with_bench(0, &["--native"], |bench, _| {
+        assert_eq!(made(bench, "cpu"), Ok(false), "it has none");
+        assert!(made(bench, "cuda:99").is_err_and(|told| told.contains("cuda:99")));
+        // Its runs are no steps of their own, and so many steps as runs are announced.
+        assert!(bench.measure().is_ok_and(|result| result.native_s.is_empty()));
+    });
+}
+
+#[test]
+fn the_last_power_of_a_device_replaces_the_measured_one() {
+    let powers = |more: &[&str]| {
+        with_two(more, |bench, _| {
+            let energy = Vec::new();
+            bench.powers(&Alone { seconds: vec![4.0, 2.0], native_s: BTreeMap::new(), energy })
+        })
+    };
+    assert_eq!(powers(&[]), [0.5, 1.0]);
+    assert_eq!(powers(&["--powers", "cpu=3", "--powers", "cpu=7"]), [7.0, 1.0]);
+    assert_eq!(powers(&["--powers", "card=3", "--powers", "other=7"]), [0.5, 7.0]);
+}
+
+/// Powers are for those policies that split by them, and for the calibrated one where people give them.
+#[test]
+fn the_calibrated_policy_finds_out_powers_that_nobody_gave() {
+    let is_given = |more: &[&str], policy| {
+        with_bench(0, more, |bench, _| {
+            let coexecutor = bench.coexecutor(bench.devices, &[7.25], policy);
+            format!("{coexecutor:?}").contains("[7.25]")
+        })
+    };
+    assert!(!is_given(&[], PolicySpec::Calibrated));
+    assert!(is_given(&["--powers", "cpu=2"], PolicySpec::Calibrated));
+    assert!(is_given(&[], PolicySpec::Static) && is_given(&["--powers", "cpu=2"], PolicySpec::Static));
+}
+
+/// What a device taught alone is known when all run together.
+#[test]
+fn the_calibrated_policy_learns_from_each_device_alone_and_no_other_does() {
+    let learned = |policy: &str| {
+        with_bench(0, &["--policy", policy], |bench, _| {
+            bench.time_alone(&mut bench.progress()).map(drop).expect("nothing is wrong");
+            bench.knowledge.pages()
+        })
+    };
+    assert_eq!((learned("calibrated"), learned("static"), learned("dynamic:7")), (1, 0, 0));
+}
+
+/// A workload of which nothing is computed, on two processors, the second of which may fail.
+#[derive(Debug)]
+struct Empty {
+    kernel: Kernel,
+    resets: AtomicU32,
+}
+
+impl Prepared for Empty {
+    fn workload(&self) -> Workload {
+        Workload::Vecadd
+    }
+
+    fn items(&self) -> u64 {
+        100
+    }
+
+    fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    fn inputs(&self) -> Vec<&RawBuffer> {
+        Vec::new()
+    }
+
+    fn outputs(&self) -> Vec<&RawBuffer> {
+        Vec::new()
+    }
+
+    fn reset(&self) -> Result<(), AcquireError> {
+        self.resets.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn verify(&self) -> Result<(), VerifyError> {
+        Ok(())
+    }
+
+    fn plain(&self, _: Language) -> Option<Plain> {
+        None
+    }
+
+    fn verify_plain(&self, _: &[&[u8]]) -> Result<(), Mismatch> {
+        Ok(())
+    }
+}
+
+/// Calls `act` with a benchmark of an empty workload on two processors, beside which there is a card without a memory.
+fn with_two<R>(more: &[&str], act: impl FnOnce(&Bench<'_>, &Empty) -> R) -> R {
+    with_two_of_which(false, more, act)
+}
+
+fn with_two_of_which<R>(second_fails: bool, more: &[&str], act: impl FnOnce(&Bench<'_>, &Empty) -> R) -> R {
+    let arguments = ["dml", "bench", "vecadd", "--runs", "3"];
+    let arguments = Arguments::parse_from(arguments.iter().chain(more));
+    let Command::Bench(options) = arguments.command else { unreachable!() };
+    let mut builder = Platform::builder();
+    let cpu = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    let other = builder.add_device(DeviceDesc::new("other", DeviceKind::Cpu).with_units(3));
+    builder.add_device(DeviceDesc::new("card", DeviceKind::Gpu).with_units(5));
+    for (name, device) in [("main", cpu), ("far", other)] {
+        let memory = ArenaDesc::new(name, ArenaKind("test"), device).with_remotes(DeviceSet::of(cpu));
+        builder.add_arena(Arc::new(Null::backed(memory)));
+    }
+    let platform = builder.build().expect("sound");
+    let nothing = move |_: &Package, _: &mut Grants| -> Result<Fence, KernelError> { Ok(Fence::done(0)) };
+    let fails = move |_: &Package, _: &mut Grants| -> Result<Fence, KernelError> {
+        if second_fails { Err("it is tired".into()) } else { Ok(Fence::done(0)) }
+    };
+    let kernel = Kernel::new("nothing", 1).variant(cpu, nothing).variant(other, fails);
+    let prepared = Empty { kernel, resets: AtomicU32::new(0) };
+    let link_prices = json::LinkPrices { measured: 0, guessed: 0, measured_unix_s: None, notes: Vec::new() };
+    let bench = Bench {
+        options: &options,
+        platform: &platform,
+        devices: &[cpu, other],
+        link_prices: &link_prices,
+        knowledge: &Knowledge::new(),
+        sources: EnergySources::default().powercap("/no/such/folder"),
+        workload: Workload::Vecadd,
+        prepared: &prepared,
+    };
+    act(&bench, &prepared)
+}
+
+/// Each device alone and both together begin four times, and one run more is recorded.
+#[test]
+fn several_devices_learn_together_under_the_calibrated_policy_alone() {
+    let began = |policy: &str| {
+        with_two(&["--policy", policy], |bench, prepared| {
+            bench.measure().map(drop).expect("nothing is wrong");
+            prepared.resets.load(Ordering::Relaxed)
+        })
+    };
+    assert_eq!((began("static"), began("hguided")), (3 * 4 + 1, 3 * 4 + 1));
+    assert_eq!(began("calibrated"), 3 * 4 + 1 + LEARNING_RUNS);
+    let (alone, resets, _) = measured(0);
+    assert!(alone.is_ok_and(|result| result.policy == "calibrated"));
+    assert_eq!(resets, 2 * 4 + 1, "one device has nobody to learn to share with");
+}
+
+/// Whoever gives up in a run that counts is named with its reason, once for each run.
+#[test]
+fn a_device_that_gives_up_is_told_of_every_run() {
+    with_two_of_which(true, &["--policy", "static"], |bench, _| {
+        let together =
+            bench.time_together(&[1.0, 1.0], &mut bench.progress()).expect("the first one goes on");
+        let told = bench.failures(&together.timed);
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(told.iter().all(|one| one.starts_with("other: ") && one.contains("it is tired")), "{told:?}");
+    });
+    with_two(&["--policy", "static"], |bench, _| {
+        let together = bench.time_together(&[1.0, 1.0], &mut bench.progress()).expect("nothing is wrong");
+        assert_eq!(bench.failures(&together.timed), [""; 0]);
+    });
+}
+
+/// A device without a memory has no kernel. Who names it is to be told so when the kernel is made.
+#[test]
+fn devices_without_a_kernel_are_left_out_unless_they_are_named() {
+    let able = |more: &[&str]| {
+        with_two(more, |bench, _| {
+            let all = [0, 1, 2].map(DeviceId);
+            able(bench.options, bench.platform, &all, Workload::Vecadd)
+        })
+    };
+    assert_eq!(able(&[]), [0, 1].map(DeviceId));
+    assert_eq!(able(&["--devices", "cpu,card"]), [0, 1, 2].map(DeviceId));
+}
+
+#[test]
+fn what_links_are_priced_by_is_said_where_there_are_links() {
+    let told = |measured, guessed, measured_unix_s| {
+        let notes = vec!["a note".to_owned()];
+        link_prices(&json::LinkPrices { measured, guessed, measured_unix_s, notes })
+    };
+    assert_eq!(told(0, 0, None), ["link prices: a note"]);
+    let guesses = "link prices: guesses; dml devices measures the links";
+    assert_eq!(told(0, 2, None), ["link prices: a note", guesses]);
+    let measured = "link prices: 2 of 7 measured, 1970-01-02 00:00 UTC";
+    assert_eq!(told(2, 5, Some(86_400)), ["link prices: a note", measured]);
 }
 
 #[test]

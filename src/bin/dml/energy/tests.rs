@@ -155,6 +155,56 @@ fn short_runs_are_repeated_until_the_counters_can_tell() {
     std::fs::remove_dir_all(folder).expect("it was there");
 }
 
+/// All of the time was spent in runs, so each of them has its part of all joules: the package's, and the GPU's, which spends one at
+/// each reading but the first.
+#[test]
+fn a_repeated_run_has_its_part_of_the_energy() {
+    let (folder, steady) = (package("part"), Arc::new(Steady::default()));
+    steady.step_s.store(360, Ordering::SeqCst);
+    let (meter, mut total_uj) = (meter(&folder, &steady), 5);
+    let meter = meter.meter.as_ref().expect("both have counters");
+    let mut runs = 0;
+    let run = || {
+        std::thread::sleep(Duration::from_millis(1));
+        spend(&folder, &mut total_uj);
+        runs += 1;
+        if runs == 5 {
+            steady.step_s.store(0, Ordering::SeqCst);
+        }
+        Ok(1e6)
+    };
+    let begun = steady.readings.load(Ordering::SeqCst);
+    let told = repeated(meter, || Ok(()), run).expect("nothing failed").expect("it was measured");
+    let readings = steady.readings.load(Ordering::SeqCst) - begun;
+    let expected = (f64::from(runs) + (readings - 1) as f64) / f64::from(runs);
+    assert!(runs >= 5 && (told.joules - expected).abs() < 1e-9, "{told:?} in {runs} runs, not {expected}");
+    std::fs::remove_dir_all(folder).expect("it was there");
+}
+
+/// A counter that stood still for less than a second was not given the time to move; after that it never will.
+#[test]
+fn counters_that_stood_still_are_given_a_second() {
+    let (folder, steady) = (package("still"), Arc::new(Steady::default()));
+    let (meter, mut total_uj) = (meter(&folder, &steady), 5);
+    let mut repeats = |elapsed: Duration| {
+        let still = EnergyError::Still { counter: "package-0".to_owned(), elapsed };
+        let mut runs = 0;
+        let run = || {
+            std::thread::sleep(Duration::from_millis(11));
+            spend(&folder, &mut total_uj);
+            runs += 1;
+            Ok(0.011)
+        };
+        let told = meter.per_run(vec![Err(still)], || Ok(()), run).expect("nothing failed");
+        (told.is_ok(), runs > 0)
+    };
+    assert_eq!(repeats(Duration::ZERO), (true, true));
+    assert_eq!(repeats(Duration::from_millis(999)), (true, true));
+    assert_eq!(repeats(Duration::from_secs(1)), (false, false));
+    assert_eq!(repeats(Duration::from_secs(2)), (false, false));
+    std::fs::remove_dir_all(folder).expect("it was there");
+}
+
 #[test]
 fn the_part_of_the_runs_is_that_of_their_time() {
     assert_eq!((part(1.0, 4.0), part(5.0, 4.0), part(0.0, 0.0)), (0.25, 1.0, 1.0));

@@ -4,7 +4,7 @@
 //! machine in the same condition; ratios are taken within a round, and their medians count.
 
 use super::{give, published};
-use crate::bench::{self, Bench, LEARNING_RUNS, Run, able};
+use crate::bench::{self, Bench, LEARNING_RUNS, Run, able, is_able};
 use crate::cli::{BenchOptions, Memory, ReproduceOptions, TableSize};
 use crate::failure::Failure;
 use crate::figures::median;
@@ -38,12 +38,9 @@ pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     let (configurations, bound_missing) = configurations(options)?;
     let [.., auto] = &configurations[..] else { unreachable!("two can always be had") };
     let runs = auto.options.runs;
-    let alone = match auto.options.policy {
-        PolicySpec::Calibrated => 0,
-        _ => auto.machine.devices.len(),
-    };
-    let steps = (configurations.len() + alone) * (runs as usize + 1) * Workload::ALL.len();
-    let mut progress = Progress::new(steps as u64);
+    let of_workload = |workload| configurations.len() + auto.timed_alone(workload);
+    let steps = Workload::ALL.into_iter().map(of_workload).sum::<usize>() as u64 * (u64::from(runs) + 1);
+    let mut progress = Progress::new(steps);
     let mut rows = Vec::new();
     for workload in Workload::ALL {
         rows.push(measure(&configurations, workload, &mut progress)?);
@@ -92,6 +89,16 @@ impl Configuration {
         let machine = Machine::of(&options)?;
         // What is known of copies says nothing of shared storage.
         Ok(Self { memory, options, machine, knowledge: Knowledge::new() })
+    }
+
+    /// How many devices a workload is timed on alone: those that take part, where their powers are asked for.
+    fn timed_alone(&self, workload: Workload) -> usize {
+        let Self { options, machine, .. } = self;
+        let takes_part = |device: &&DeviceId| is_able(options, &machine.platform, **device, workload);
+        match options.policy {
+            PolicySpec::Calibrated => 0,
+            _ => machine.devices.iter().filter(takes_part).count(),
+        }
     }
 
     fn names(&self, devices: &[DeviceId]) -> Vec<String> {

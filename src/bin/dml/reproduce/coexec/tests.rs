@@ -2,6 +2,7 @@ use super::*;
 use crate::cli::{Arguments, Command};
 use crate::suite::tests::result;
 use clap::Parser;
+use dml::core::{DeviceDesc, DeviceId, DeviceKind, Platform};
 
 /// Speedups 2 and 8 of regular workloads, 3 and 27 of irregular ones, and 1 of nbody, which is neither.
 pub(crate) fn sample() -> json::Coexec {
@@ -64,6 +65,21 @@ fn rows_stand_by_kind_with_every_figure_under_its_name() {
     ];
     assert_eq!(lines[..expected.len()], expected);
     assert_eq!(lines.iter().filter(|line| line.starts_with("source: ")).count(), 2, "each paper once");
+}
+
+#[test]
+fn a_device_is_told_with_what_it_is_and_its_units() {
+    let mut builder = Platform::builder();
+    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu).with_description("a processor"));
+    builder.add_device(DeviceDesc::new("cuda:0", DeviceKind::Gpu).with_description("a card").with_units(5));
+    let machine = Machine {
+        platform: builder.build().expect("devices alone are a platform"),
+        devices: vec![DeviceId(0), DeviceId(1)],
+        note: None,
+        link_prices: json::LinkPrices { measured: 0, guessed: 0, measured_unix_s: None, notes: Vec::new() },
+        unavailable: Vec::new(),
+    };
+    assert_eq!(devices(&machine), ["cpu (a processor, 1 unit)", "cuda:0 (a card, 5 units)"]);
 }
 
 #[test]

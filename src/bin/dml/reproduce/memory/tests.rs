@@ -1,4 +1,66 @@
 use super::*;
+use crate::bench::tests::Counted;
+use crate::cli::{Arguments, Command};
+use clap::Parser;
+
+/// Vecadd on the processor with copies and with the planner's choice, in two rounds that count: the runs of both, and how often
+/// each began.
+fn paired_under(policy: &str) -> (Vec<Vec<Run>>, Vec<u32>) {
+    let arguments = ["dml", "reproduce", "memory", "--size", "tiny", "--runs", "2", "--devices", "cpu"];
+    let more = ["--limit", "cpu=1", "--policy", policy];
+    let Command::Reproduce(options) = Arguments::parse_from(arguments.iter().chain(&more)).command else {
+        unreachable!()
+    };
+    let open = |memory| Configuration::open(&options, memory).unwrap_or_else(|error| panic!("{error}"));
+    let (workload, configurations) = (Workload::Vecadd, [Memory::Copy, Memory::Auto].map(open));
+    let devices: Vec<Vec<DeviceId>> = configurations.iter().map(|one| one.machine.devices.clone()).collect();
+    let each = || configurations.iter().zip(&devices);
+    let prepared: Vec<Counted> = each()
+        .map(|(one, devices)| bench::prepare(&one.options, &one.machine.platform, devices, workload))
+        .map(|prepared| Counted::new(prepared.expect("a small problem"), 0))
+        .collect();
+    let benches: Vec<Bench<'_>> = each()
+        .zip(&prepared)
+        .map(|((one, devices), prepared)| {
+            let found = (&one.machine.platform, &devices[..], &one.machine.link_prices, &one.knowledge);
+            Bench::new(&one.options, found, prepared)
+        })
+        .collect();
+    let alone = configurations[1].timed_alone(workload) as u64;
+    let mut progress = Progress::new((2 + alone) * 3);
+    let runs = paired(&configurations, &benches, &devices, &mut progress).expect("nothing is wrong");
+    progress.done();
+    (runs, prepared.iter().map(Counted::resets).collect())
+}
+
+/// What is learned by the calibrated policy in its first runs, others know by a device's time alone.
+#[test]
+fn before_its_rounds_a_policy_learns_or_is_given_powers() {
+    for (policy, expected) in [("calibrated", [LEARNING_RUNS + 3; 2]), ("static", [3, 3 + 3])] {
+        let (runs, began) = paired_under(policy);
+        assert_eq!(began, expected, "{policy}");
+        assert_eq!(runs.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2], "one round does not count");
+    }
+}
+
+/// The run in the middle, whose device was given nothing or something to compute.
+#[test]
+fn a_device_is_used_that_computes() {
+    let (runs, _) = paired_under("static");
+    let mut runs: Vec<Run> = runs.into_iter().flatten().take(3).collect();
+    for (run, (seconds, items)) in runs.iter_mut().zip([(4.0, 1), (1.0, 1), (2.0, 0)]) {
+        run.seconds = seconds;
+        run.report.devices[0].items = items;
+    }
+    let used = |runs: &[Run]| {
+        let json::MemoryCost { seconds, seconds_min, seconds_max, used, .. } =
+            cost(runs, 1.5, &["cpu".to_owned()]);
+        (seconds, seconds_min, seconds_max, used)
+    };
+    assert_eq!(used(&runs), (2.0, 1.0, 4.0, Vec::new()));
+    runs[2].report.devices[0].items = 1;
+    assert_eq!(used(&runs), (2.0, 1.0, 4.0, vec!["cpu".to_owned()]));
+}
 
 /// The order says nothing of who is fast: each configuration has each place as often, and follows each other as often.
 #[test]
