@@ -4,11 +4,14 @@ use super::PrepareError;
 use super::recipe::Recipe;
 #[cfg(feature = "cuda")]
 use dml_arenas::launch::CudaLauncher;
+use dml_arenas::launch::HostLauncher;
 #[cfg(feature = "opencl")]
 use dml_arenas::launch::OpenClLauncher;
-use dml_arenas::launch::{HostLauncher, Team};
 #[cfg(all(feature = "offload", target_os = "linux"))]
-use dml_arenas::{launch::OffloadLauncher, offload};
+use dml_arenas::{
+    launch::{OffloadLauncher, Team},
+    offload,
+};
 use dml_core::{DeviceId, Platform};
 use dml_scheduler::Kernel;
 
