@@ -2,8 +2,6 @@
 
 #![cfg(not(dml_loom))]
 
-#[path = "command/messages.rs"]
-mod messages;
 mod program;
 
 use dml_workloads::prepare::Workload;

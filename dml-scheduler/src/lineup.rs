@@ -327,8 +327,8 @@ impl Lineup {
         })
     }
 
-    /// Whether one package of the one who begins would keep an unknown device out of this run and all later ones: it cannot be tried out, and the run is too
-    /// long for trying it alone.
+    /// Returns whether an unknown device would stay out of this run and of all later ones, because the first device computes all
+    /// of it in one package. Such a device cannot be tried out beside that package, and the run is too long to be given to it alone.
     fn would_keep_others_out(&self, items: u64) -> bool {
         let is_unknown = |&index: &usize| self.reasons[index].is_none() && self.priors[index].is_none();
         let is_other = |index: &usize| self.opens != Some(*index) && self.rival != Some(*index);

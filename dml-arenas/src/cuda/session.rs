@@ -37,6 +37,8 @@ const WAIT: &str = "cuStreamWaitEvent";
 const RECORD_BEFORE: &str = "cuEventRecord before a launch";
 /// The part of the device's memory that is kept although no block needs it, by its pool and as idle memory: one of so many.
 const KEPT: u64 = 16;
+/// The number of streams that commands run on, one for each [`Way`].
+const LANES: usize = 6;
 /// The most events that are kept for later commands.
 const MOST_EVENTS: usize = 256;
 
@@ -88,7 +90,7 @@ const KERNELS: [Way; 3] = [Way::Kernels, Way::Beside, Way::FurtherBeside];
 pub(super) struct Session {
     pub(super) found: Found,
     context: Raw<CUcontext>,
-    lanes: [Arc<Lane>; 6],
+    lanes: [Arc<Lane>; LANES],
     /// Whose turn it is among the streams of kernels.
     turn: AtomicUsize,
     /// How many kernels were launched that may run beside others, and how many of them the kernels' stream waits for.
@@ -159,19 +161,22 @@ pub(super) fn stream() -> Result<Raw<CUstream>, Failure> {
     Ok(Raw(stream))
 }
 
-/// Makes the streams of a session: those of its lanes, and the one aside. Where one fails, those before it go.
-fn streams() -> Result<([Raw<CUstream>; 6], Raw<CUstream>), Failure> {
-    let mut made: Vec<Raw<CUstream>> = Vec::new();
-    while made.len() < 7 {
-        made.push(stream().inspect_err(|_| {
-            for stream in &made {
-                // SAFETY: streams of this context that nobody uses. Others may hold the context, so they do not go with it.
+/// Makes the streams of a session: one for each lane, and the one aside. Where one cannot be made, those before it are destroyed.
+fn streams() -> Result<([Raw<CUstream>; LANES], Raw<CUstream>), Failure> {
+    let mut lanes: Vec<Raw<CUstream>> = Vec::new();
+    let next = |made: &[Raw<CUstream>]| {
+        stream().inspect_err(|_| {
+            for stream in made {
+                // SAFETY: a stream of this context that nobody uses. Others may hold the context, so it would not go with that.
                 let _ = unsafe { cuStreamDestroy_v2(stream.0) };
             }
-        })?);
+        })
+    };
+    while lanes.len() < LANES {
+        lanes.push(next(&lanes)?);
     }
-    let [a, b, c, d, e, f, aside] = made[..] else { unreachable!("so many were made") };
-    Ok(([a, b, c, d, e, f], aside))
+    let aside = next(&lanes)?;
+    Ok((std::array::from_fn(|lane| lanes[lane]), aside))
 }
 
 /// Makes a pool of the device's memory, or returns `None` where the driver has none.

@@ -266,15 +266,4 @@ mod tests {
         }
         assert_eq!(of(&["--json"], &["cpu"]), all[0], "how it is printed changes no time");
     }
-
-    /// Times of another device, of another number of its units or of another driver are no times to compare with.
-    #[test]
-    fn devices_are_kept_with_all_that_their_times_depend_on() {
-        let arguments = ["dml", "bench", "all", "--devices", "cpu", "--limit", "cpu=1"];
-        let Command::Bench(options) = Arguments::parse_from(arguments).command else { unreachable!() };
-        let machine = Machine::of(&options).unwrap();
-        let desc = &machine.platform.devices()[usize::from(machine.devices[0].0)];
-        let expected = format!("cpu ({}, driver {:?}, 1 units)", desc.description, desc.driver);
-        assert_eq!(devices(&machine), [expected]);
-    }
 }

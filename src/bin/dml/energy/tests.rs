@@ -155,8 +155,8 @@ fn short_runs_are_repeated_until_the_counters_can_tell() {
     std::fs::remove_dir_all(folder).expect("it was there");
 }
 
-/// All of the time was spent in runs, so each of them has its part of all joules: the package's, and the GPU's, which spends one at
-/// each reading but the first.
+/// Here all of the time is spent in runs, so each run has an equal part of all joules. The joules are those of the package, and
+/// one of the GPU for each reading after the first.
 #[test]
 fn a_repeated_run_has_its_part_of_the_energy() {
     let (folder, steady) = (package("part"), Arc::new(Steady::default()));

@@ -103,19 +103,3 @@ fn the_markdown_has_whole_tables_and_the_chart_only_where_it_is_in_a_file() {
         assert!(table.iter().all(|line| bars(line) == bars(&table[0])), "{table:?}");
     }
 }
-
-#[test]
-fn one_unit_is_no_units() {
-    let shown = |units: &str| {
-        let arguments = ["dml", "bench", "all", "--devices", "cpu", "--limit", units];
-        let Command::Bench(options) = Arguments::parse_from(arguments).command else { unreachable!() };
-        let machine = Machine::of(&options).unwrap();
-        let desc = &machine.platform.devices()[usize::from(machine.devices[0].0)];
-        (devices(&machine), format!("cpu ({}, ", desc.description))
-    };
-    let (one, begins) = shown("cpu=1");
-    assert_eq!(one, [begins.clone() + "1 unit)"]);
-    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) {
-        assert_eq!(shown("cpu=2").0, [begins + "2 units)"]);
-    }
-}
