@@ -2,7 +2,7 @@
 
 use super::{MIB, Says, alloc, arena, fill, nothing_is_left, platform};
 use crate::common::{pattern, put, take};
-use crate::stand_in::{code, stand_in};
+use crate::driver::{code, stand_in};
 use dml_core::{HostMemory, Span, TransferError};
 use std::sync::mpsc;
 use std::task::{Poll, Waker};

@@ -1,7 +1,7 @@
 //! The suite that every arena passes.
 
 use super::{MEMORY_BYTES, arena, cuda, home, platform, platform_with};
-use crate::stand_in::stand_in;
+use crate::driver::stand_in;
 use dml_arenas::DiscoverOptions;
 use dml_core::Platform;
 use dml_verify::conformance::{self, External, Subject};

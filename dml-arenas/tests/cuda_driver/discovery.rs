@@ -1,8 +1,8 @@
 //! What discovery adds, and what it says of devices that it cannot.
 
 use super::{Discover, DiscoverOptions, Platform, arena, cuda, home, nothing_is_left, platform};
+use crate::driver::stand_in;
 use crate::forks;
-use crate::stand_in::stand_in;
 use dml_core::TransferError;
 use std::process::Command;
 

@@ -36,29 +36,6 @@ long stand_in_count(const char *what) {
 /* The program that was loaded last. */
 const char *stand_in_program(void) { return modules ? modules->text : ""; }
 
-long stand_in_made(const char *call) {
-    pthread_mutex_lock(&lock);
-    long made = calls[entry(call)].made;
-    pthread_mutex_unlock(&lock);
-    return made;
-}
-
-void stand_in_fail(const char *call, int after, int code) {
-    pthread_mutex_lock(&lock);
-    int index = entry(call);
-    calls[index].after = after;
-    calls[index].code = code;
-    pthread_mutex_unlock(&lock);
-}
-
-/* Lets no command run: for a while, so that a test that fails ends. */
-void stand_in_hold(int hold) {
-    pthread_mutex_lock(&lock);
-    held_until = hold ? time(NULL) + 20 : 0;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-}
-
 /* Forgets what a test has left that is nobody's: pages that it locked itself, memory in pieces, and what was to fail. */
 void stand_in_forget(void) {
     pthread_mutex_lock(&lock);

@@ -3,7 +3,7 @@
 use super::{Says, alloc, arena, cuda, fill, nothing_is_left, platform};
 use crate::common::{put, take};
 use crate::discovery::{again, is_child};
-use crate::stand_in::{code, compiler, stand_in};
+use crate::driver::{code, compiler, stand_in};
 use dml_arenas::cuda::{BuildError, CudaKernel, KernelArg, Launch, may_have_begun};
 use dml_core::{Fence, LaunchArg, Misfit, OwnBlock, Scalar, Span, TransferError};
 use std::sync::mpsc;

@@ -2,7 +2,7 @@
 
 use super::{arena, cuda, fill, home, nothing_is_left, platform};
 use crate::common::pattern;
-use crate::stand_in::stand_in;
+use crate::driver::stand_in;
 use dml_arenas::cuda::ExternalError;
 use dml_core::{Block, NativeHandle};
 use std::sync::atomic::{AtomicUsize, Ordering};

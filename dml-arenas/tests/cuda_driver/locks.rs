@@ -2,7 +2,7 @@
 
 use super::{MIB, alloc, arena, cuda, home, nothing_is_left, platform, platform_with};
 use crate::common::{pattern, put, take};
-use crate::stand_in::{StandIn, code, stand_in};
+use crate::driver::{StandIn, code, stand_in};
 use dml_arenas::{CudaPinnedArena, DiscoverOptions};
 use dml_core::sync::Arc;
 use dml_core::{AllocError, Arena, Block, Buffer, OwnBlock, Platform, Span};

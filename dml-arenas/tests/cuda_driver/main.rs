@@ -10,6 +10,7 @@ mod commands;
 mod common;
 mod conformance;
 mod discovery;
+mod driver;
 #[allow(dead_code, reason = "each test binary uses its own part")]
 #[path = "../common/forks.rs"]
 mod forks;
@@ -18,12 +19,13 @@ mod lent;
 mod locks;
 mod memory;
 mod peers;
+#[path = "../stand_in/mod.rs"]
 mod stand_in;
 
 use dml_arenas::{CudaArena, Discover, DiscoverOptions};
 use dml_core::sync::Arc;
 use dml_core::{Arena, ArenaId, Fence, OwnBlock, Platform, Span};
-use stand_in::{StandIn, stand_in};
+use driver::{StandIn, stand_in};
 use std::sync::mpsc;
 use std::task::Wake;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Memory of the device: what is kept, what makes room, and what is said when there is none.
 
 use super::{MEMORY_BYTES, MIB, alloc, arena, cuda, fill, nothing_is_left, platform};
-use crate::stand_in::{code, stand_in};
+use crate::driver::{code, stand_in};
 use dml_core::{AllocError, Block, OwnBlock};
 
 fn address(block: &OwnBlock) -> usize {

@@ -2,7 +2,7 @@
 
 use super::{MIB, alloc, arena, home, nothing_is_left, platform};
 use crate::common::pattern;
-use crate::stand_in::stand_in;
+use crate::driver::stand_in;
 use dml_core::sync::Arc;
 use dml_core::{CopyQuery, CrossArena, LinkId, NativeHandle, Platform};
 

@@ -1,23 +1,15 @@
 /* What is there of the GPUs that are not: memory, streams and their threads, commands as they run. `driver.c` has the calls. */
 
 #pragma once
-#define _GNU_SOURCE
-#include <errno.h>
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
+#define REFUSED 100
+#include "../stand_in/stand_in.h"
 
 enum {
-    SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NO_ACCESS = 217,
+    INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NO_ACCESS = 217,
     INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ACCESS_THERE = 704, LOCKED = 712,
     NOT_LOCKED = 713, LAUNCH_FAILED = 719
 };
-enum { DEVICES = 3, MEMORY = 256 << 20, DEPTH = 16, CALLS = 128, KERNELS = 4 };
+enum { DEVICES = 3, MEMORY = 256 << 20, DEPTH = 16, KERNELS = 4 };
 typedef uint64_t address;
 
 struct device { int number, retained, lost, opened_to; size_t used; };
@@ -45,8 +37,6 @@ struct command {
 };
 struct stream { int device, closing, busy; pthread_t thread; struct command *first, **last; struct stream *next; };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct device devices[DEVICES] = {{.number = 0}, {.number = 1}, {.number = 2}};
 static struct pool *pools;
 static struct block *blocks;
@@ -57,67 +47,18 @@ static struct event *events;
 static struct stream *streams;
 static struct module *modules;
 static struct function *functions;
-static time_t held_until;
 static int pushed, asleep, has_nvlink = 1;
 static __thread struct device *stack[DEPTH];
 static __thread int depth;
-static struct { char name[40]; long made; int after, code; } calls[CALLS];
-
-__attribute__((format(printf, 1, 2))) static void found(const char *format, ...) {
-    va_list arguments;
-    fputs("the driver's stand-in: ", stderr);
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    fputs("\n", stderr);
-    abort();
-}
-
-/* The entry of a call. */
-static int entry(const char *name) {
-    int index = 0;
-    while (calls[index].name[0] && strcmp(calls[index].name, name)) index++;
-    if (index == CALLS - 1) abort();
-    strncpy(calls[index].name, name, sizeof calls[index].name - 1);
-    return index;
-}
-
-/* Counts a call, and returns the code that it is to fail with. */
-static int enter(const char *name) {
-    int index = entry(name);
-    calls[index].made++;
-    if (getenv("STAND_IN_FAILS") && !strcmp(getenv("STAND_IN_FAILS"), name)) return 100;
-    if (calls[index].code && calls[index].after-- == 0) {
-        int code = calls[index].code;
-        calls[index].code = 0;
-        return code;
-    }
-    return SUCCESS;
-}
 
 static struct device *current(void) { return depth ? stack[depth - 1] : NULL; }
 
-#define BEGIN                                                                                                          \
-    pthread_mutex_lock(&lock);                                                                                         \
-    int code = enter(__func__);                                                                                        \
-    if (code) goto end
 #define IN_CONTEXT                                                                                                     \
     BEGIN;                                                                                                             \
     struct device *device = current();                                                                                 \
     if (!device) { found("%s without a context", __func__); code = INVALID_CONTEXT; goto end; }                        \
     if (device->lost) { code = device->lost; goto end; }                                                               \
     (void)device
-#define END                                                                                                            \
-    end:                                                                                                               \
-    pthread_cond_broadcast(&changed);                                                                                  \
-    pthread_mutex_unlock(&lock);                                                                                       \
-    return code
-#define FAIL(value) do { code = (value); goto end; } while (0)
-
-#define IS_THERE(list, thing) ({ typeof(list) at_ = (list); while (at_ && at_ != (thing)) at_ = at_->next; at_ != NULL; })
-#define TAKE_OUT(list, thing) ({ typeof(&(list)) at_ = &(list); while (*at_ != (thing)) at_ = &(*at_)->next; *at_ = (thing)->next; })
-#define COUNT(list, condition) ({ long n_ = 0; for (typeof(list) it = (list); it; it = it->next) n_ += (condition); n_; })
-
 static struct block *block_of(address start, size_t bytes) {
     struct block *block = blocks;
     while (block && !(block->start <= start && start < block->start + block->size)) block = block->next;
@@ -235,21 +176,12 @@ static void run(struct stream *stream, struct command *command) {
     }
 }
 
-/* Sleeps until something has changed, or for a second at most: nobody says when a hold is over. */
-static void sleep_for_a_while(void) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec++;
-    pthread_cond_timedwait(&changed, &lock, &until);
-}
-
 static void *work(void *given) {
     struct stream *stream = given;
     pthread_mutex_lock(&lock);
     for (;;) {
         struct command *command = stream->first;
-        int held = held_until > time(NULL);
-        int waits = !command || held || (command->kind == AWAIT && !command->record->is_reached);
+        int waits = !command || are_held() || (command->kind == AWAIT && !command->record->is_reached);
         if (!command && stream->closing) break;
         if (waits) { sleep_for_a_while(); continue; }
         stream->busy = 1;

@@ -1,0 +1,104 @@
+/* What the libraries have in common that stand in for drivers: calls are counted and refused on demand, commands are held back. Whoever
+ * includes this says what a call is refused with (REFUSED) that STAND_IN_FAILS names. */
+
+#pragma once
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SUCCESS = 0, CALLS = 128 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static time_t held_until;
+static struct { char name[48]; long made; int after, code; } calls[CALLS];
+
+/* Ends the process: a program has done what it must not. */
+__attribute__((format(printf, 1, 2))) static void found(const char *format, ...) {
+    va_list arguments;
+    fputs("the driver's stand-in: ", stderr);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputs("\n", stderr);
+    abort();
+}
+
+/* The entry of a call. */
+static int entry(const char *name) {
+    int index = 0;
+    while (calls[index].name[0] && strcmp(calls[index].name, name)) index++;
+    if (index == CALLS - 1) abort();
+    strncpy(calls[index].name, name, sizeof calls[index].name - 1);
+    return index;
+}
+
+/* Counts a call, and returns the code that it is to fail with. */
+static int enter(const char *name) {
+    int index = entry(name);
+    calls[index].made++;
+    if (getenv("STAND_IN_FAILS") && !strcmp(getenv("STAND_IN_FAILS"), name)) return REFUSED;
+    if (calls[index].code && calls[index].after-- == 0) {
+        int code = calls[index].code;
+        calls[index].code = 0;
+        return code;
+    }
+    return SUCCESS;
+}
+
+#define BEGIN                                                                                                          \
+    pthread_mutex_lock(&lock);                                                                                         \
+    int code = enter(__func__);                                                                                        \
+    if (code) goto end
+#define DONE                                                                                                           \
+    end:                                                                                                               \
+    pthread_cond_broadcast(&changed);                                                                                  \
+    pthread_mutex_unlock(&lock)
+#define END DONE; return code
+#define FAIL(value) do { code = (value); goto end; } while (0)
+
+#define IS_THERE(list, thing) ({ typeof(list) at_ = (list); while (at_ && at_ != (thing)) at_ = at_->next; at_ != NULL; })
+#define TAKE_OUT(list, thing) ({ typeof(&(list)) at_ = &(list); while (*at_ != (thing)) at_ = &(*at_)->next; *at_ = (thing)->next; })
+#define COUNT(list, condition) ({ long n_ = 0; for (typeof(list) it = (list); it; it = it->next) n_ += (condition); n_; })
+
+/* Sleeps until something has changed, or for a second at most: nobody says when a hold is over. */
+static void sleep_for_a_while(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    pthread_cond_timedwait(&changed, &lock, &until);
+}
+
+static int are_held(void) { return held_until > time(NULL); }
+
+/* What a test asks and says. */
+
+long stand_in_made(const char *call) {
+    pthread_mutex_lock(&lock);
+    long made = calls[entry(call)].made;
+    pthread_mutex_unlock(&lock);
+    return made;
+}
+
+void stand_in_fail(const char *call, int after, int code) {
+    pthread_mutex_lock(&lock);
+    int index = entry(call);
+    calls[index].after = after;
+    calls[index].code = code;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Lets no command run: for a while, so that a test that fails ends. */
+void stand_in_hold(int hold) {
+    pthread_mutex_lock(&lock);
+    held_until = hold ? time(NULL) + 20 : 0;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
