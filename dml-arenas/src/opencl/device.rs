@@ -221,9 +221,10 @@ impl Found {
         let ids = create_sub_devices(self.device.id(), &by_counts)
             .or_else(|_| create_sub_devices(self.device.id(), &equally))
             .map_err(|code| format!("its driver cannot split it: {}", words(code)))?;
+        // All are ours to release, though one is used.
         // SAFETY: sub-devices just made by a call that hands over one reference to each.
-        let mut parts = ids.into_iter().map(|id| unsafe { SubDevice::own(id) });
-        parts.next().ok_or_else(|| "its driver split it into nothing".to_owned())
+        let parts: Vec<_> = ids.into_iter().map(|id| unsafe { SubDevice::own(id) }).collect();
+        parts.into_iter().next().ok_or_else(|| "its driver split it into nothing".to_owned())
     }
 }
 

@@ -1,0 +1,122 @@
+//! OpenCL arenas on a machine without an OpenCL device: a library stands in for the loader and its drivers, and is stricter than they are
+//! (`driver.c`).
+//!
+//! What kernels compute, how fast anything is, and what a driver really does is for a real device to show (`tests/opencl.rs`). Here is what
+//! DML asks of drivers, in every order, and what it does when a driver refuses.
+
+#![cfg(all(feature = "opencl", target_os = "linux", not(dml_loom)))]
+
+mod awaited;
+mod blocks;
+mod commands;
+#[path = "../common/mod.rs"]
+mod common;
+mod conformance;
+mod discovery;
+mod driver;
+mod kernels;
+mod locks;
+#[path = "../stand_in/mod.rs"]
+mod stand_in;
+
+use dml_arenas::{Discover, DiscoverOptions, OpenClArena};
+use dml_core::sync::Arc;
+use dml_core::{Arena, ArenaId, Fence, OwnBlock, Platform, PlatformBuilder, Span};
+use driver::{StandIn, stand_in};
+use std::sync::mpsc;
+use std::task::Wake;
+
+const MIB: u64 = 1 << 20;
+/// What each device of the stand-in has, and the most that one block has of it.
+const MEMORY_BYTES: u64 = 256 * MIB;
+const LARGEST_BYTES: u64 = 64 * MIB;
+
+/// The devices that are of use.
+const DEVICES: [&str; 4] = ["opencl:0", "opencl:1", "opencl:2", "opencl:3"];
+
+/// What is discovered of main memory and these devices, with the options.
+fn discovered(
+    options: DiscoverOptions,
+    devices: &[&str],
+) -> Result<PlatformBuilder, dml_arenas::DiscoverError> {
+    let devices = ["cpu"].iter().chain(devices).copied();
+    Platform::builder().discover_with(&options.only(devices))
+}
+
+fn platform_with(options: DiscoverOptions, devices: &[&str]) -> Platform {
+    let builder = discovered(options, devices).expect("the stand-in has them");
+    builder.build().expect("what discovery adds fits together")
+}
+
+fn platform(devices: &[&str]) -> Platform {
+    platform_with(DiscoverOptions::default(), devices)
+}
+
+fn home(platform: &Platform, device: &str) -> ArenaId {
+    platform.home(platform.device(device).unwrap()).expect("a device has an arena")
+}
+
+fn arena(platform: &Platform, device: &str) -> Arc<dyn Arena> {
+    platform.arena(home(platform, device)).clone()
+}
+
+fn opencl(arena: &Arc<dyn Arena>) -> &OpenClArena {
+    (**arena).downcast_ref().expect("an OpenCL device has an OpenCL arena")
+}
+
+fn alloc(arena: &Arc<dyn Arena>, len: u64) -> OwnBlock {
+    OwnBlock::alloc(arena, len).unwrap()
+}
+
+/// A command that moves all bytes of a block, and is as long under way as the stand-in is held.
+fn fill(block: &OwnBlock, byte: u8) -> Fence {
+    block.fill(Span::new(0, block.block().len()), byte).unwrap()
+}
+
+/// Checks that all that was taken of the driver was given back.
+#[track_caller]
+fn nothing_is_left(driver: StandIn) {
+    // Scratch memory is kept for a second, and threads need a moment to end.
+    driver.until("contexts", 0);
+    for what in ["devices", "queues", "blocks", "programs", "kernels", "events", "shared"] {
+        driver.until(what, 0);
+    }
+    let begun = std::time::Instant::now();
+    while threads().iter().any(|name| name == "opencl wakers") {
+        assert!(begun.elapsed() < stand_in::LIMIT, "threads that wake are left");
+        std::thread::yield_now();
+    }
+}
+
+/// The names of this process's threads.
+fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.map(|name| name.trim().to_owned()).collect()
+}
+
+/// Says on a channel that it was woken.
+struct Says(mpsc::Sender<()>);
+
+impl Wake for Says {
+    fn wake(self: std::sync::Arc<Self>) {
+        let _ = self.0.send(());
+    }
+}
+
+#[test]
+fn what_was_taken_is_given_back() {
+    let driver = stand_in();
+    let platform = platform(&DEVICES);
+    assert_eq!((driver.count("contexts"), driver.count("devices")), (4, 0));
+    // Three each way, and one for what is new; a device of OpenCL 1 has one each way less.
+    assert_eq!(driver.count("queues"), 4 + 4 + 2 + 4);
+    let sizes = [0, 1, 511, 513, 3 * MIB];
+    let blocks = DEVICES.map(|device| sizes.map(|len| alloc(&arena(&platform, device), len)));
+    for block in blocks.iter().flatten() {
+        assert_eq!(fill(block, 7).wait(), Ok(block.block().len()));
+    }
+    assert_eq!(driver.count("blocks"), 20);
+    drop((blocks, platform));
+    nothing_is_left(driver);
+}
