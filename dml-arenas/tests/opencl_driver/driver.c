@@ -343,7 +343,7 @@ void *clEnqueueMapBuffer(void *given, void *which, unsigned blocking, uint64_t f
     unsigned char *at = NULL;
     ON_QUEUE;
     struct memory *memory = OF_MEMORY(which);
-    if (!blocking || start || bytes != memory->size || !(flags & 3)) found("a map of bytes %zu and %zu more of %zu, of flags %#lx", start, bytes, memory->size, (long)flags);
+    if (start || bytes != memory->size || !(flags & 3)) found("a map of bytes %zu and %zu more of %zu, of flags %#lx", start, bytes, memory->size, (long)flags);
     struct command *command = enqueue(queue, MAP, __func__, memory, count, after);
     at = memory->host ? memory->host : queue->device->unified ? bytes_of(memory, 0, bytes, "map") : malloc(bytes);
     if (getenv("STAND_IN_MAPS_ELSEWHERE")) at = malloc(bytes);
@@ -351,7 +351,7 @@ void *clEnqueueMapBuffer(void *given, void *which, unsigned blocking, uint64_t f
     struct event *end = command->event;
     end->is.references++;
     HAND_OUT(command);
-    await(end);
+    if (blocking) await(end);
     let_go(end);
     if (!enter("address of clEnqueueMapBuffer")) goto end;
     at = NULL;

@@ -8,6 +8,7 @@
 
 mod awaited;
 mod blocks;
+mod by_hand;
 mod commands;
 #[path = "../common/mod.rs"]
 mod common;
