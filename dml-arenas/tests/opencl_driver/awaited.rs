@@ -105,6 +105,23 @@ fn a_driver_that_calls_nobody_keeps_nobody_waiting() {
 }
 
 #[test]
+fn whoever_is_called_needs_not_look() {
+    let driver = stand_in();
+    let platform = platform(&["opencl:0"]);
+    let block = alloc(&arena(&platform, "opencl:0"), 1000);
+    let held = driver.hold();
+    let mut fence = fill(&block, 7);
+    let (waker, told) = waker();
+    assert!(fence.poll(&waker).is_pending());
+    // Whoever asks the driver hears that the command runs.
+    driver.set(c"stand_in_stale", 1);
+    drop(held);
+    told.recv_timeout(AT_ONCE).expect("the driver has called");
+    driver.set(c"stand_in_stale", 0);
+    assert!(matches!(fence.poll(&waker), Poll::Ready(Ok(1000))));
+}
+
+#[test]
 fn whoever_the_driver_will_not_call_waits() {
     let driver = stand_in();
     let platform = platform(&["opencl:0"]);

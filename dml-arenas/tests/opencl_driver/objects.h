@@ -59,7 +59,7 @@ struct shared { unsigned char *bytes; size_t size; struct device *device; struct
 static struct shared *shared;
 /* Calls back that are kept, while the driver does not call. */
 static struct called *kept;
-static int is_silent, asleep;
+static int is_silent, is_stale, asleep;
 static char launched[1024];
 
 /* An object that the program has, or the end of it. */
