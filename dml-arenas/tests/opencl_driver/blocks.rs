@@ -361,3 +361,27 @@ fn shared_virtual_memory_is_the_devices_and_the_hosts() {
     drop((data, svm, own, platform));
     nothing_is_left(driver);
 }
+
+#[test]
+fn a_fork_has_lost_the_devices_memory_and_says_why() {
+    stand_in();
+    let platform =
+        platform_with(DiscoverOptions::default().fine_grained("opencl:1"), &["opencl:1", "opencl:0"]);
+    for name in ["svm", "opencl:0"] {
+        let arena = platform.arena(platform.arena_named(name).unwrap()).clone();
+        let block = alloc(&arena, 100);
+        assert!(!arena.is_lost() && arena.loss().is_none());
+        let child = crate::forks::child(|| {
+            assert!(arena.is_lost());
+            let loss = arena.loss().expect("it is known why");
+            assert_eq!(
+                &*loss,
+                "this process is a fork of one that uses OpenCL, which drivers do not survive"
+            );
+            assert_eq!(block.fill(Span::new(0, 100), 1).map(drop), Err(TransferError::DeviceLost));
+            assert!(refused(&arena, 5).is_device_lost());
+            drop(block);
+        });
+        child.ends_well();
+    }
+}

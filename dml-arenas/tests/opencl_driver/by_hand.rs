@@ -75,6 +75,16 @@ fn data_moves_by_copies_or_by_maps_where_the_host_shares_the_memory() {
 }
 
 #[test]
+fn only_outputs_in_memory_of_the_device_are_written_beforehand() {
+    let driver = stand_in();
+    for (make, expected) in [(Baseline::new as fn(BaselineSpec<'_>) -> _, 1), (Baseline::suited, 0)] {
+        let (writes, made) = driver.made_by("clEnqueueWriteBuffer", || make(pass(1, 100)));
+        assert_eq!((writes, driver.count("queued")), (expected, 0));
+        drop(made.unwrap());
+    }
+}
+
+#[test]
 fn work_items_are_padded_along_both_axes() {
     let driver = stand_in();
     for (items, local, expected) in [
@@ -110,7 +120,9 @@ fn buffers_without_bytes_move_nothing() {
     for call in ["clEnqueueWriteBuffer", "clEnqueueReadBuffer", "clEnqueueMapBuffer"] {
         let (made, ()) = driver.made_by(call, || {
             for make in [Baseline::new, Baseline::suited] {
-                make(pass(1, 0)).unwrap().run().unwrap();
+                let mut baseline = make(pass(1, 0)).unwrap();
+                assert_eq!((driver.count("blocks"), driver.count("over host memory")), (2, 0));
+                baseline.run().unwrap();
             }
         });
         assert_eq!(made, 0, "{call}");

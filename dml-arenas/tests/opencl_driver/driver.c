@@ -56,6 +56,10 @@ long stand_in_count(const char *what) {
         count = 0;
         for (struct object *at = objects[MEMORY]; at; at = at->next) count += ((struct memory *)at)->mapped != NULL;
     }
+    if (!strcmp(what, "over host memory")) {
+        count = 0;
+        for (struct object *at = objects[MEMORY]; at; at = at->next) count += ((struct memory *)at)->host != NULL;
+    }
     if (!strcmp(what, "asleep")) count = asleep;
     if (!strcmp(what, "kept")) count = COUNT(kept, 1);
     if (!strcmp(what, "queued") || !strcmp(what, "held back")) {

@@ -136,7 +136,10 @@ fn grids_have_their_groups_along_each_dimension() {
         let (made, done) = driver.made_by("clEnqueueNDRangeKernel", || grid!([0; 3], items, [1; 3]).unwrap());
         assert_eq!((made, done), (0, Ok(0)));
     }
-    assert!(grid!([1; 4], [1; 4], [1; 4]).is_err() && grid!([0; 0], [0; 0], [0; 0]).is_err());
+    for uncountable in [grid!([1; 4], [1; 4], [1; 4]), grid!([0; 0], [0; 0], [0; 0])] {
+        let said = uncountable.map(drop).unwrap_err().to_string();
+        assert!(said.contains("exceeds what can be counted"), "{said}");
+    }
     let said = grid!([0, 0], [1, u64::MAX], [1, 2]).map(drop).unwrap_err().to_string();
     assert!(
         said.contains("Grid { offset: [0, 0], items: [1, 18446744073709551615], local: [1, 2] } exceeds")
@@ -475,11 +478,52 @@ fn a_launcher_gives_its_kernel_the_items_of_their_shape() {
         assert_eq!(launcher.launch(&launch, &mut grants).unwrap().wait(), Ok(0));
         assert_eq!(driver.launched(), expected);
     }
+    // One that the driver refuses did not begin; one that it did not hand over may have.
+    let (items, shape) = (10..22, ItemShape::line(8));
+    let launch = dml_core::Launch::new(&items, &shape, &arguments);
+    driver.fail("clEnqueueNDRangeKernel", 0, code::INVALID_OPERATION);
+    assert!(matches!(launcher.launch(&launch, &mut grants), Err(LaunchError::NotStarted(_))));
     grants.release().unwrap();
     let grants = platform.acquire(DeviceId(0)).read(&buffer).wait().unwrap();
     let words = grants.read_bytes(&buffer).unwrap();
     for (index, word) in words.chunks_exact(4).enumerate() {
         let added = if (10..20).contains(&index) { 10 } else { 0 };
         assert_eq!(word, [added, 0, 0, 0], "word {index}");
+    }
+}
+
+#[test]
+fn a_launcher_hands_over_what_it_is_given_in_as_many_dimensions() {
+    let driver = stand_in();
+    let platform = platform(&["opencl:0", "opencl:1"]);
+    let source = "kernel void some(float4 a, __local uint *b, uint c)";
+    // SAFETY: it does nothing.
+    let launchers = unsafe { dml_arenas::launch::opencl(&platform, source, "some", "-DX") }.unwrap();
+    let devices: Vec<_> = launchers.iter().map(|(device, _)| *device).collect();
+    assert_eq!(devices, ["opencl:0", "opencl:1"].map(|device| platform.device(device).unwrap()));
+    assert_eq!(driver.options(), "-cl-kernel-arg-info -DX");
+    // SAFETY: it is not made.
+    let refused = unsafe { dml_arenas::launch::opencl(&platform, source, "other", "") };
+    assert!(matches!(refused, Err(BuildError::NoKernel { .. })));
+    let bytes: std::sync::Arc<[u8]> = (0..16).collect::<Vec<u8>>().into();
+    let arguments =
+        [LaunchArg::Bytes(bytes), LaunchArg::Local(24), LaunchArg::Scalar(Scalar::U32(0x0403_0201))];
+    let buffer = filled(&platform, 0);
+    for (device, launcher) in &launchers {
+        launcher.check(&arguments).unwrap();
+        assert!(matches!(launcher.check(&arguments[..2]), Err(Misfit::Count { takes: 3, given: 2, .. })));
+        let mut grants = platform.acquire(*device).read_write(&buffer).wait().unwrap();
+        for (shape, sizes) in [
+            (ItemShape::line(4), "3+4/4"),
+            (ItemShape::rows(10, [4, 2]), "0+12/4 3+4/2"),
+            (ItemShape::planes([10, 5], [4, 2, 1]), "0+12/4 0+6/2 3+4/1"),
+        ] {
+            let items = 3..7;
+            let launch = dml_core::Launch::new(&items, &shape, &arguments);
+            assert_eq!(launcher.launch(&launch, &mut grants).unwrap().wait(), Ok(0));
+            let expected = format!("some {sizes} 000102030405060708090a0b0c0d0e0f local 24 01020304");
+            assert_eq!(driver.launched(), expected);
+        }
+        grants.release().unwrap();
     }
 }

@@ -4,7 +4,7 @@ use super::{Platform, home, nothing_is_left, platform_with};
 use crate::common::pattern;
 use crate::driver::{StandIn, code, stand_in};
 use dml_arenas::{DiscoverOptions, Mechanisms};
-use dml_core::{Buffer, LinkId};
+use dml_core::{Allocation, Buffer, LinkId};
 
 const MIB: usize = 1 << 20;
 
@@ -122,4 +122,30 @@ fn devices_that_do_not_reach_each_other_pass_bytes_through_locked_memory() {
         drop((data, platform));
         nothing_is_left(driver);
     }
+}
+
+#[test]
+fn each_device_locks_pages_for_itself() {
+    let driver = stand_in();
+    let devices = ["opencl:0", "opencl:2", "opencl:3"];
+    let platform = platform_with(DiscoverOptions::default(), &devices);
+    let data = platform.buffer_from(pattern(32 * MIB, 3)).unwrap();
+    for (count, device) in (1..).zip(devices) {
+        let device = platform.device(device).unwrap();
+        platform.acquire(device).read(&data).wait().unwrap().release().unwrap();
+        // The devices' own blocks, and as many that lock the one in main memory.
+        assert_eq!((driver.count("blocks"), driver.count("over host memory")), (2 * count, count));
+    }
+    drop((data, platform));
+    nothing_is_left(driver);
+}
+
+#[test]
+fn a_binding_is_known_by_its_name() {
+    stand_in();
+    let platform = platform_with(DiscoverOptions::default().bind("opencl:0"), &["opencl:0"]);
+    let bound = (0..).zip(platform.links()).find(|(_, link)| matches!(link.allocation, Allocation::Bound(_)));
+    let (id, link) = bound.expect("it is bound");
+    assert_eq!((link.from, link.to), (home(&platform, "cpu"), home(&platform, "opencl:0")));
+    assert_eq!(platform.cross_arena(LinkId(id)).name(), "bound");
 }

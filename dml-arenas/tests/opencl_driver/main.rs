@@ -15,6 +15,9 @@ mod common;
 mod conformance;
 mod discovery;
 mod driver;
+#[allow(dead_code, reason = "each test binary uses its own part")]
+#[path = "../common/forks.rs"]
+mod forks;
 mod kernels;
 mod locks;
 #[path = "../stand_in/mod.rs"]
