@@ -9,8 +9,9 @@ use dml_arenas::faulty::{CallKind, Fault};
 use dml_arenas::{Faulty, FaultyCross, MainMem, Null, Script};
 use dml_core::state::MapState;
 use dml_core::{
-    Arena, ArenaDesc, ArenaKind, Concurrency, CopyQuery, CrossArena, DeviceId, DeviceSet, HostMemory,
-    HostStaged, MapRequest, OwnBlock, Span, TransferError, UnmapRequest,
+    AllocError, Allocation, Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, CopyOut, CopyQuery, CrossArena,
+    DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, Fill, HostMemory, HostStaged, Link, MapReport,
+    MapRequest, NewBlock, OwnBlock, Platform, Span, TransferError, UnmapRequest,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -147,4 +148,104 @@ fn a_mechanism_keeps_its_price() {
     let query = CopyQuery { bytes: 100, remap_source: false, remap_target: false, allocates: false };
     assert_eq!(cross.can_copy(&query), cross.inner().can_copy(&query));
     assert_eq!((cross.name(), cross.calls_made()), ("staged", 0));
+}
+
+#[test]
+fn storage_fails_as_the_script_says() {
+    let script = Script::new()
+        .at_kind(CallKind::Alloc, 1, Fault::Fail(TransferError::DeviceLost))
+        .at_kind(CallKind::Alloc, 2, Fault::FailInFence(TransferError::DeviceLost))
+        .at_kind(CallKind::Alloc, 3, Fault::FailInFence(TransferError::StillLent))
+        .at_kind(CallKind::Alloc, 4, Fault::Short(3))
+        .at_kind(CallKind::Alloc, 5, Fault::Short(9))
+        .at_kind(CallKind::Alloc, 6, Fault::Slow(Duration::from_millis(30)));
+    let arena = faulty(script);
+    let name = arena.desc().name.clone();
+    let lost = || AllocError::DeviceLost { arena: name.clone() };
+    assert_eq!([(); 2].map(|()| arena.alloc(8).map(drop)), [Err(lost()), Err(lost())]);
+    let full = AllocError::OutOfMemory { arena: name.clone(), bytes: 8 };
+    assert_eq!(arena.alloc(8).map(drop), Err(full));
+    assert_eq!([3, 8].map(|_| arena.alloc(8).unwrap().into_block().len()), [3, 8]);
+    let begun = Instant::now();
+    assert_eq!(arena.alloc(8).unwrap().into_block().len(), 8);
+    assert!(begun.elapsed() >= Duration::from_millis(30));
+    assert_eq!(
+        (arena.calls_made(), arena.calls_of(CallKind::Alloc), arena.calls_of(CallKind::Free)),
+        (6, 6, 0)
+    );
+    let Fault::Fail(error) = Fault::fail() else { panic!("it fails") };
+    assert_eq!(error.to_string(), "scripted failed: the script says so (code -1)");
+}
+
+#[test]
+fn copies_of_a_mechanism_are_counted() {
+    let script = Script::new().at(2, Fault::fail());
+    let cross = Arc::new(FaultyCross::new(HostStaged::default(), script));
+    let mut builder = Platform::builder();
+    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    let gpu = builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu));
+    let main = builder.add_arena(Arc::new(MainMem::new(CPU)));
+    let own = builder.add_arena(Arc::new(Null::backed(ArenaDesc::new("gpu", ArenaKind("test"), gpu))));
+    for (from, to, [source_via, target_via]) in [(main, own, [CPU, gpu]), (own, main, [gpu, CPU])] {
+        let allocation = Allocation::Internal;
+        builder.add_link(Link { from, to, source_via, target_via, allocation }, cross.clone());
+    }
+    let platform = builder.build().unwrap();
+    let buffer = platform.buffer_from(pattern(100, 3)).unwrap();
+    platform.acquire(gpu).read_write(&buffer).wait().unwrap().release().unwrap();
+    assert_eq!(cross.calls_made(), 1);
+    assert!(buffer.read().is_err());
+    assert_eq!(cross.calls_made(), 2);
+    assert_eq!(*buffer.read().unwrap(), pattern(100, 3));
+    assert_eq!(cross.calls_made(), 3);
+}
+
+/// Main memory that is gone, and says why.
+#[derive(Debug)]
+struct Gone(MainMem);
+
+impl Arena for Gone {
+    fn desc(&self) -> &ArenaDesc {
+        self.0.desc()
+    }
+
+    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
+        self.0.alloc(len)
+    }
+
+    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.0.map(request)
+    }
+
+    fn unmap(&self, request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
+        self.0.unmap(request)
+    }
+
+    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
+        self.0.copy_in(copy)
+    }
+
+    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
+        self.0.copy_out(copy)
+    }
+
+    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
+        self.0.fill(fill)
+    }
+
+    fn is_lost(&self) -> bool {
+        true
+    }
+
+    fn loss(&self) -> Option<Arc<str>> {
+        Some("it was pulled out".into())
+    }
+}
+
+#[test]
+fn a_loss_is_told_as_the_arena_inside_tells_it() {
+    let gone = Faulty::new(Gone(MainMem::new(CPU)), Script::new());
+    assert_eq!((gone.is_lost(), gone.loss().as_deref()), (true, Some("it was pulled out")));
+    let there = faulty(Script::new());
+    assert_eq!((there.is_lost(), there.loss()), (false, None));
 }

@@ -10,7 +10,7 @@ use dml_arenas::null::Call;
 use dml_core::state::MapState;
 use dml_core::{
     Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Concurrency, CopyIn, DeviceDesc, DeviceId, DeviceKind,
-    DeviceSet, HostMemory, OwnBlock, Platform, Span,
+    DeviceSet, HostMemory, MapRequest, OwnBlock, Platform, Span, UnmapRequest, ViewError,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -209,4 +209,95 @@ fn i24_external_storage_comes_back_and_the_arenas_own_does_not() {
     let copy = own.into_vec().unwrap();
     assert_ne!(copy.as_ptr(), seen);
     assert_eq!((copy, main.live_blocks()), (vec![7, 8, 9], 0));
+}
+
+/// A platform of main memory and one device with a memory of its own, both recorded, and the device's memory.
+fn recorded(gpu: Null) -> (Platform, Arc<Null>, DeviceId) {
+    let (main, gpu) = (Arc::new(Null::backed(main_desc())), Arc::new(gpu));
+    let mut builder = Platform::builder();
+    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    let device = builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu));
+    builder.add_arena(main);
+    builder.add_arena(gpu.clone());
+    (builder.build().unwrap(), gpu, device)
+}
+
+#[test]
+fn a_kernel_of_the_test_reads_and_writes_what_was_granted() {
+    let (platform, gpu, device) = recorded(Null::backed(desc(Concurrency::Exclusive)));
+    let buffer = platform.buffer_from(pattern(10, 1)).unwrap();
+    let part = buffer.range(2..6);
+    let mut grants = platform.acquire(device).read_write(&part).wait().unwrap();
+    assert_eq!(gpu.read(&grants, &part).unwrap(), pattern(10, 1)[2..6]);
+    for wrong in [3, 5] {
+        let refused = gpu.write(&mut grants, &part, &vec![7; wrong]).unwrap_err();
+        assert!(matches!(refused, ViewError::Size { element_bytes, .. } if element_bytes == wrong as u64));
+    }
+    gpu.write(&mut grants, &part, &[7, 8, 9, 10]).unwrap();
+    assert_eq!(gpu.read(&grants, &part).unwrap(), [7, 8, 9, 10]);
+    assert!(gpu.read(&grants, &buffer.range(6..7)).is_err(), "it is not granted");
+    let block = grants.block(&part).unwrap().unwrap().clone();
+    assert!(gpu.calls().contains(&Call::Touch { block: gpu.number_of(&block), device }));
+    grants.release().unwrap();
+    let mut expected = pattern(10, 1);
+    expected[2..6].copy_from_slice(&[7, 8, 9, 10]);
+    assert_eq!(*buffer.read().unwrap(), expected);
+}
+
+#[test]
+fn blocks_are_told_apart_by_their_numbers() {
+    let gpu = Arc::new(Null::new(desc(Concurrency::Exclusive)));
+    let blocks = [4, 4, 4].map(|len| alloc(&gpu, len));
+    assert_eq!(blocks.each_ref().map(|block| gpu.number_of(block.block())), [0, 1, 2]);
+    // No handle is zero.
+    assert_eq!(blocks.each_ref().map(|block| block.block().native().0), [1, 2, 3]);
+}
+
+#[test]
+fn a_map_state_must_serve_whoever_asks_and_be_one_of_the_arenas() {
+    let gpu = Arc::new(Null::new(desc(Concurrency::Exclusive)));
+    let block = alloc(&gpu, 4);
+    // It serves the host, and the arena has no such state.
+    let bimapped = MapState::Bimapped(DeviceSet::of(CPU));
+    assert!(bug(|| drop(block.map(CPU, bimapped))).contains("does not serve device d0"));
+    // It is one of the arena's, and serves somebody else.
+    block.map(CPU, mapped()).unwrap();
+    assert!(bug(|| drop(block.map(CPU, MapState::Unmapped))).contains("does not serve device d0"));
+    assert_eq!(gpu.map_state(block.block()), Some(mapped()));
+}
+
+#[test]
+fn memory_is_shown_with_the_mapping_that_lets_the_host_in() {
+    let gpu = Arc::new(Null::backed(desc(Concurrency::BimapFull)));
+    let block = alloc(&gpu, 4);
+    let both = MapState::Bimapped(DeviceSet::of(CPU));
+    let mut host = None;
+    // SAFETY: this test alone uses the block.
+    let report = gpu.map(unsafe { MapRequest::new(block.block(), CPU, both, &mut host) }).unwrap();
+    let shown = report.host.expect("the host is let in");
+    assert_eq!(shown.len(), 4);
+    host = Some(shown);
+    // SAFETY: as above.
+    let report = gpu.map(unsafe { MapRequest::new(block.block(), CPU, mapped(), &mut host) }).unwrap();
+    assert!(report.host.is_none() && host.is_some(), "it has been shown");
+    // SAFETY: as above.
+    let unmap = unsafe { UnmapRequest::new(block.block(), MapState::Unmapped, &mut host) };
+    assert!(gpu.unmap(unmap).unwrap().host.is_none(), "the host is let out");
+    assert!(host.is_none());
+}
+
+#[test]
+fn a_bound_block_that_is_dropped_lets_its_root_go() {
+    let (main, gpu) = (Null::backed(main_desc()), Null::backed(desc(Concurrency::Exclusive)));
+    let root = main.alloc(16).unwrap();
+    let seen = root.host().expect("the host's own").clone();
+    // SAFETY: this test alone uses the root and what is bound to it.
+    let over = unsafe { Backing::new(Some(root.block().clone()), 16, Some(seen)) };
+    for _ in 0..2 {
+        let bound = gpu.bind(&over).unwrap().into_block();
+        assert!(bug(|| main.free(root.block().clone())).contains("1 blocks are bound to it"));
+        drop(bound);
+    }
+    main.free(root.block().clone());
+    assert_eq!((main.live_blocks(), gpu.live_blocks()), (0, 0));
 }

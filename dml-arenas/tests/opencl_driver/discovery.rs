@@ -173,12 +173,15 @@ fn a_driver_that_does_not_tell_how_large_groups_are_or_how_memory_is_aligned_ser
 fn a_loader_without_platforms_is_told() {
     if is_child() {
         stand_in();
-        assert_eq!(said(&all(DiscoverOptions::default())), [std::env::var("DML_TEST_SAYS").unwrap()]);
+        let expected = std::env::var("DML_TEST_SAYS").ok();
+        assert_eq!(said(&all(DiscoverOptions::default())), expected.into_iter().collect::<Vec<_>>());
         return;
     }
     let test = "discovery::a_loader_without_platforms_is_told";
     let none = "the OpenCL loader lists no platforms";
     again(test, &[("STAND_IN_PLATFORMS", "0"), ("DML_TEST_SAYS", none)]);
+    // The first platform has nothing but devices.
+    again(test, &[("STAND_IN_PLATFORMS", "1")]);
     again(test, &[("STAND_IN_FAILS", "clGetPlatformIDs"), ("DML_TEST_SAYS", "CL_OUT_OF_HOST_MEMORY")]);
 }
 
