@@ -25,13 +25,13 @@ static struct device devices[] = {
     {.name = "Mute", DRIVER_TYPE(4), .version = "OpenCL 3.0 stand-in", .units = 1, .extensions = "", .broken = 1},
 };
 enum { DEVICES = sizeof devices / sizeof *devices };
-/* In the order in which the loader lists them. The first and the last have the same devices. */
+/* In the order in which the loader lists them. Two of them have the same devices. */
 static struct platform { const char *name, *vendor, *version; int first, count, code; } platforms[] = {
-    {"B stand-in ", "DML", "OpenCL 3.0", 0, 4, 0},
+    {"D again", "DML", "OpenCL 3.0", 0, 4, 0},
     {"C defects", "DML", "OpenCL 3.0", 4, 4, 0},
+    {"B stand-in ", "DML", "OpenCL 3.0", 0, 4, 0},
     {"A empty", "DML", "OpenCL 3.0", 0, 0, NO_DEVICE},
     {"A fails", "DML", "OpenCL 3.0", 0, 0, -5},
-    {"D again", "DML", "OpenCL 3.0", 0, 4, 0},
 };
 enum { PLATFORMS = sizeof platforms / sizeof *platforms };
 
