@@ -194,7 +194,8 @@ impl Workload {
         self.facts().makes_picture
     }
 
-    /// Returns whether there is a kernel for a device: some workloads have none in CUDA C.
+    /// Returns whether there is a kernel for a device. A device without a memory has none, and nor has a GPU of CUDA where a workload is
+    /// not written in CUDA C.
     #[must_use]
     pub fn has_kernel_for(self, platform: &Platform, device: DeviceId) -> bool {
         let arena = platform.home(device).map(|home| platform.arena(home));

@@ -78,7 +78,12 @@ pub(crate) fn plan(platform: &Platform, (from, to): (&str, &str), bytes: u64) ->
     let (first, state) = match question.first(&all) {
         Ok((plan, state)) => (Some(plan), Some(state)),
         Err(_) if question.ways().is_empty() => {
-            return Err(Failure::Work(format!("no links lead from {} to {}", name(source), name(target))));
+            let (from, to) = (name(source), name(target));
+            return Err(Failure::Work(if question.is_linked() {
+                format!("no way from {from} to {to} can be taken, and all have more than {MOST_HOPS} hops")
+            } else {
+                format!("no links lead from {from} to {to}")
+            }));
         }
         Err(_) => (None, None),
     };
@@ -210,6 +215,21 @@ impl Question<'_> {
             }
         }
         found
+    }
+
+    /// Returns whether links lead from the source to the destination, over however many hops.
+    fn is_linked(&self) -> bool {
+        let mut reached = vec![self.from];
+        let mut next = 0;
+        while let Some(&here) = reached.get(next) {
+            next += 1;
+            for link in self.platform.links().iter().filter(|link| link.from == here) {
+                if !reached.contains(&link.to) {
+                    reached.push(link.to);
+                }
+            }
+        }
+        reached.contains(&self.to)
     }
 
     fn hop(&self, link: LinkId) -> json::Hop {
@@ -410,6 +430,26 @@ mod tests {
         };
         assert_eq!((way.len(), &*way[0].mechanism), (1, "closed"));
         assert_eq!(reason, "video 1 cannot be reached so");
+    }
+
+    /// Each card is joined with the one before by what copies nothing.
+    #[test]
+    fn a_way_too_long_to_be_compared_that_is_closed_is_no_lack_of_links() {
+        for (cards, expected) in [
+            (5, "no way from main to video 5 can be taken, and all have more than 4 hops"),
+            (6, "no links lead"),
+        ] {
+            let mut builder = machine(cards);
+            for card in 1..=5 {
+                let (from, to) = (ArenaId(card - 1), ArenaId(card));
+                let (source_via, target_via) = (builder.native(from), builder.native(to));
+                let link = Link { from, to, source_via, target_via, allocation: Allocation::Internal };
+                builder.add_link(link, Arc::new(Closed));
+            }
+            let told = plan(&built(builder), ("cpu", &format!("card:{cards}")), 64);
+            let Err(Failure::Work(told)) = told else { panic!("{told:?}") };
+            assert!(told.starts_with(expected), "{told}");
+        }
     }
 
     #[test]
