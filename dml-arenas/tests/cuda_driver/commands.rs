@@ -1,8 +1,9 @@
 //! Commands: how their ends are waited for and awaited, and what they hold meanwhile.
 
-use super::{MIB, Says, alloc, arena, fill, nothing_is_left, platform};
+use super::{MIB, alloc, arena, fill, nothing_is_left, platform};
 use crate::common::{pattern, put, take};
 use crate::driver::{code, stand_in};
+use crate::stand_in::Says;
 use dml_core::{HostMemory, Span, TransferError};
 use std::sync::mpsc;
 use std::task::{Poll, Waker};

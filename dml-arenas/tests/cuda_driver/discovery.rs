@@ -3,21 +3,8 @@
 use super::{Discover, DiscoverOptions, Platform, arena, cuda, home, nothing_is_left, platform};
 use crate::driver::stand_in;
 use crate::forks;
+use crate::stand_in::{again, is_child};
 use dml_core::TransferError;
-use std::process::Command;
-
-/// Runs one of these tests again, in a process of its own with this environment.
-pub(crate) fn again(test: &str, environment: &[(&str, &str)]) {
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", test, "--nocapture"]).env("DML_TEST_CHILD", "1").envs(environment.iter().copied());
-    let told = child.output().unwrap();
-    let text = String::from_utf8_lossy(&told.stdout);
-    assert!(told.status.success() && text.contains("1 passed"), "{environment:?}: {text}");
-}
-
-pub(crate) fn is_child() -> bool {
-    std::env::var_os("DML_TEST_CHILD").is_some()
-}
 
 /// What is said of CUDA where it has no device.
 fn said() -> String {

@@ -1,19 +1,11 @@
 //! The libraries that stand in for NVIDIA's driver and its compiler (`driver.c`, `compiler.c`).
 
-use crate::stand_in::{COMMON, Driver, LIMIT, Source};
+use crate::stand_in::{COMMON, Driver, LIMIT, Source, alone};
 use libloading::Library;
-use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
 use std::ops::Deref;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-
-/// Held by each test: what is counted is of the whole process.
-static ALONE: Mutex<()> = Mutex::new(());
-
-thread_local! {
-    static IS_ALONE: Cell<Option<MutexGuard<'static, ()>>> = const { Cell::new(None) };
-}
 
 /// What fails, as the driver numbers it.
 pub(crate) mod code {
@@ -37,8 +29,7 @@ impl Deref for StandIn {
 /// Opens the stand-in. From then on whoever opens the driver has it.
 pub(crate) fn stand_in() -> StandIn {
     static OPENED: OnceLock<Library> = OnceLock::new();
-    IS_ALONE.set(None);
-    IS_ALONE.set(Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner)));
+    alone();
     let driver = StandIn(Driver(OPENED.get_or_init(|| {
         let text = [include_str!("driver.c"), include_str!("streams.h"), COMMON].concat();
         Source { soname: "libcuda.so", file: "cuda_driver/driver.c", text: &text }.open()

@@ -1,9 +1,9 @@
 //! Kernels as the driver is asked for them. What they compute is the stand-in's, by their names.
 
-use super::{Says, alloc, arena, cuda, fill, nothing_is_left, platform};
+use super::{alloc, arena, cuda, fill, nothing_is_left, platform};
 use crate::common::{put, take};
-use crate::discovery::{again, is_child};
 use crate::driver::{code, compiler, stand_in};
+use crate::stand_in::{Says, again, is_child};
 use dml_arenas::cuda::{BuildError, CudaKernel, KernelArg, Launch, may_have_begun};
 use dml_core::{Fence, LaunchArg, Misfit, OwnBlock, Scalar, Span, TransferError};
 use std::sync::mpsc;

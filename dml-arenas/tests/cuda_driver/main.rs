@@ -26,9 +26,6 @@ use dml_arenas::{CudaArena, Discover, DiscoverOptions};
 use dml_core::sync::Arc;
 use dml_core::{Arena, ArenaId, Fence, OwnBlock, Platform, Span};
 use driver::{StandIn, stand_in};
-use std::sync::mpsc;
-use std::task::Wake;
-use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 /// What each device of the stand-in has.
@@ -74,27 +71,7 @@ fn nothing_is_left(driver: StandIn) {
     for what in ["streams", "events", "pools", "blocks", "locked", "modules", "pushed"] {
         assert_eq!(driver.count(what), 0, "{what}");
     }
-    let begun = std::time::Instant::now();
-    while threads().iter().any(|name| name == "cuda events") {
-        assert!(begun.elapsed() < Duration::from_secs(20), "threads that tell of events are left");
-        std::thread::yield_now();
-    }
-}
-
-/// The names of this process's threads.
-fn threads() -> Vec<String> {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.map(|name| name.trim().to_owned()).collect()
-}
-
-/// Says on a channel that it was woken.
-struct Says(mpsc::Sender<()>);
-
-impl Wake for Says {
-    fn wake(self: std::sync::Arc<Self>) {
-        let _ = self.0.send(());
-    }
+    stand_in::no_thread_is_left("cuda events");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Ends of commands that are awaited: who is told, by whom and when.
 
-use super::{Says, alloc, arena, fill, nothing_is_left, platform, threads};
+use super::{alloc, arena, fill, nothing_is_left, platform};
 use crate::driver::{code, stand_in};
+use crate::stand_in::{Says, threads};
 use dml_core::{Span, TransferError};
 use std::sync::mpsc;
 use std::task::{Poll, Waker};

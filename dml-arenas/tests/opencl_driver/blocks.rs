@@ -5,7 +5,8 @@ use super::{
     nothing_is_left, opencl, platform, platform_with,
 };
 use crate::common::{pattern, put, take};
-use crate::driver::{again, code, is_child, stand_in};
+use crate::driver::{code, stand_in};
+use crate::stand_in::{again, is_child};
 use dml_arenas::DiscoverOptions;
 use dml_core::state::MapState;
 use dml_core::{AllocError, Concurrency, DeviceId, DeviceSet, TransferError};

@@ -2,7 +2,8 @@
 
 use super::nothing_is_left;
 use crate::common::pattern;
-use crate::driver::{again, code, is_child, stand_in};
+use crate::driver::{code, stand_in};
+use crate::stand_in::{again, is_child};
 use dml_arenas::native::HandWritten;
 use dml_arenas::opencl::native::hand::{Arg, Commands, Device, Kernel, MapFor};
 use dml_arenas::opencl::native::{Baseline, BaselineArg, BaselineError, BaselineSpec};

@@ -1,8 +1,9 @@
 //! Commands: the order in which they run, what they hold meanwhile, and how they fail.
 
-use super::{Arc, Arena, Fence, OwnBlock, Says, Span, alloc, arena, fill, nothing_is_left, opencl, platform};
+use super::{Arc, Arena, Fence, OwnBlock, Span, alloc, arena, fill, nothing_is_left, opencl, platform};
 use crate::common::{pattern, put, take};
 use crate::driver::{code, stand_in};
+use crate::stand_in::Says;
 use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
 use dml_core::state::MapState;
 use dml_core::{DeviceId, DeviceSet, HostMemory, TransferError};

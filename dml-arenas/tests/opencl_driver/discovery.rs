@@ -3,7 +3,8 @@
 use super::{
     DEVICES, DiscoverOptions, Platform, arena, discovered, nothing_is_left, platform, platform_with,
 };
-use crate::driver::{again, code, is_child, stand_in};
+use crate::driver::{code, stand_in};
+use crate::stand_in::{again, is_child};
 use dml_arenas::{Discover, DiscoverError, OpenClArena, SvmArena};
 use dml_core::{DeviceDesc, DeviceKind};
 

@@ -1,18 +1,9 @@
 //! The library that stands in for an OpenCL loader and its drivers (`driver.c`).
 
-use crate::stand_in::{COMMON, Driver, Source};
+use crate::stand_in::{COMMON, Driver, Source, alone};
 use libloading::Library;
-use std::cell::Cell;
 use std::ops::Deref;
-use std::process::Command;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// Held by each test: what is counted is of the whole process.
-static ALONE: Mutex<()> = Mutex::new(());
-
-thread_local! {
-    static IS_ALONE: Cell<Option<MutexGuard<'static, ()>>> = const { Cell::new(None) };
-}
+use std::sync::OnceLock;
 
 /// What fails, as OpenCL numbers it.
 pub(crate) mod code {
@@ -38,8 +29,7 @@ impl Deref for StandIn {
 /// Opens the stand-in. From then on whoever opens the loader has it.
 pub(crate) fn stand_in() -> StandIn {
     static OPENED: OnceLock<Library> = OnceLock::new();
-    IS_ALONE.set(None);
-    IS_ALONE.set(Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner)));
+    alone();
     let driver = StandIn(Driver(OPENED.get_or_init(|| {
         assert!(std::env::var_os("OPENCL_DYLIB_PATH").is_none(), "OPENCL_DYLIB_PATH names another loader");
         let text = [include_str!("driver.c"), include_str!("objects.h"), COMMON].concat();
@@ -78,17 +68,4 @@ impl Drop for Silence {
     fn drop(&mut self) {
         self.0.set(c"stand_in_silence", 0);
     }
-}
-
-/// Runs one of these tests again, in a process of its own with this environment.
-pub(crate) fn again(test: &str, environment: &[(&str, &str)]) {
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", test, "--nocapture"]).env("DML_TEST_CHILD", "1").envs(environment.iter().copied());
-    let told = child.output().unwrap();
-    let text = String::from_utf8_lossy(&told.stdout) + String::from_utf8_lossy(&told.stderr);
-    assert!(told.status.success() && text.contains("1 passed"), "{environment:?}: {text}");
-}
-
-pub(crate) fn is_child() -> bool {
-    std::env::var_os("DML_TEST_CHILD").is_some()
 }

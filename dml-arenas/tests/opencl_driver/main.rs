@@ -27,8 +27,6 @@ use dml_arenas::{Discover, DiscoverOptions, OpenClArena};
 use dml_core::sync::Arc;
 use dml_core::{Arena, ArenaId, Fence, OwnBlock, Platform, PlatformBuilder, Span};
 use driver::{StandIn, stand_in};
-use std::sync::mpsc;
-use std::task::Wake;
 
 const MIB: u64 = 1 << 20;
 /// What each device of the stand-in has, and the most that one block has of it.
@@ -85,27 +83,7 @@ fn nothing_is_left(driver: StandIn) {
     for what in ["devices", "queues", "blocks", "programs", "kernels", "events", "shared"] {
         driver.until(what, 0);
     }
-    let begun = std::time::Instant::now();
-    while threads().iter().any(|name| name == "opencl wakers") {
-        assert!(begun.elapsed() < stand_in::LIMIT, "threads that wake are left");
-        std::thread::yield_now();
-    }
-}
-
-/// The names of this process's threads.
-fn threads() -> Vec<String> {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.map(|name| name.trim().to_owned()).collect()
-}
-
-/// Says on a channel that it was woken.
-struct Says(mpsc::Sender<()>);
-
-impl Wake for Says {
-    fn wake(self: std::sync::Arc<Self>) {
-        let _ = self.0.send(());
-    }
+    stand_in::no_thread_is_left("opencl wakers");
 }
 
 #[test]

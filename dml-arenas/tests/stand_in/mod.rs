@@ -1,9 +1,12 @@
 //! Libraries that stand in for drivers, in C: built, opened, asked.
 
 use libloading::{Library, Symbol};
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_long};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::task::Wake;
 use std::time::{Duration, Instant};
 
 /// How long something may take that happens at once.
@@ -137,5 +140,54 @@ pub(crate) struct Held(Driver);
 impl Drop for Held {
     fn drop(&mut self) {
         self.0.set(c"stand_in_hold", 0);
+    }
+}
+
+/// Lets the calling thread live of this process alone, until it ends or asks again: what is counted is of all of it.
+pub(crate) fn alone() {
+    static ALONE: Mutex<()> = Mutex::new(());
+    thread_local! {
+        static IS_ALONE: Cell<Option<MutexGuard<'static, ()>>> = const { Cell::new(None) };
+    }
+    IS_ALONE.set(None);
+    IS_ALONE.set(Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner)));
+}
+
+/// Runs one of these tests again, in a process of its own with this environment.
+pub(crate) fn again(test: &str, environment: &[(&str, &str)]) {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", test, "--nocapture"]).env("DML_TEST_CHILD", "1").envs(environment.iter().copied());
+    let told = child.output().unwrap();
+    let text = String::from_utf8_lossy(&told.stdout) + String::from_utf8_lossy(&told.stderr);
+    assert!(told.status.success() && text.contains("1 passed"), "{environment:?}: {text}");
+}
+
+pub(crate) fn is_child() -> bool {
+    std::env::var_os("DML_TEST_CHILD").is_some()
+}
+
+/// Waits until no thread of this process has the name.
+#[track_caller]
+pub(crate) fn no_thread_is_left(name: &str) {
+    let begun = Instant::now();
+    while threads().iter().any(|thread| thread == name) {
+        assert!(begun.elapsed() < LIMIT, "threads named {name} are left");
+        std::thread::yield_now();
+    }
+}
+
+/// The names of this process's threads.
+pub(crate) fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.map(|name| name.trim().to_owned()).collect()
+}
+
+/// Says on a channel that it was woken.
+pub(crate) struct Says(pub(crate) mpsc::Sender<()>);
+
+impl Wake for Says {
+    fn wake(self: std::sync::Arc<Self>) {
+        let _ = self.0.send(());
     }
 }
