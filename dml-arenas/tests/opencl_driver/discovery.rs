@@ -132,7 +132,7 @@ fn a_device_that_cannot_be_split_says_so() {
 #[test]
 fn a_device_that_does_not_open_says_which_call_failed_and_leaves_nothing() {
     let driver = stand_in();
-    // The facts are asked twice each when discovery describes a device, in its own process once.
+    // Discovery describes devices once in a process, so that what fails from now on is their opening.
     drop(platform(&["opencl:0"]));
     let calls = [
         ("clCreateContext", 0, "clCreateContext failed: CL_OUT_OF_RESOURCES"),

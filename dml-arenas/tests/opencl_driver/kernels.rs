@@ -40,7 +40,7 @@ fn arguments_of_every_kind_arrive_as_they_are() {
     let block = alloc(&arena, 4);
     let source = "kernel void all(__global float *a, __constant int *b, __local uchar *c, char d, uchar e, short f, \
         ushort g, int h, uint i, long j, ulong k, half l, float m, double n, float4 o, mine p)";
-    let kernel = kernel(&arena, source, "all");
+    let all = kernel(&arena, source, "all");
     let (block, scalar) = (KernelArg::Block(block.block()), KernelArg::Scalar);
     let bytes: [u8; 16] = std::array::from_fn(|byte| byte as u8);
     let args = [
@@ -61,14 +61,14 @@ fn arguments_of_every_kind_arrive_as_they_are() {
         KernelArg::Bytes(&bytes),
         KernelArg::Bytes(&bytes[..3]),
     ];
-    launched(&kernel, &args, ONE);
+    launched(&all, &args, ONE);
     let expected = "all 0+1/1 memory memory local 8589934592 fe 03 fcff 0500 faffffff 07000000 f8ffffffffffffff \
         0900000000000000 0a00 0000c03f 00000000000004c0 000102030405060708090a0b0c0d0e0f 000102";
     assert_eq!(driver.launched(), expected);
     let source = "kernel void four(uint a, ulong b, int c, float d)";
-    let kernel = super::kernels::kernel(&arena, source, "four");
+    let four = kernel(&arena, source, "four");
     let args = [KernelArg::U32(1), KernelArg::U64(2), KernelArg::I32(-3), KernelArg::F32(-1.5)];
-    launched(&kernel, &args, ONE);
+    launched(&four, &args, ONE);
     assert_eq!(driver.launched(), "four 0+1/1 01000000 0200000000000000 fdffffff 0000c0bf");
 }
 
