@@ -1,10 +1,11 @@
 //! What discovery adds, and what it says of devices that it cannot.
 
-use super::{Discover, DiscoverOptions, Platform, arena, cuda, home, nothing_is_left, platform};
+use super::{arena, cuda, home, nothing_is_left, platform};
 use crate::driver::stand_in;
 use crate::forks;
 use crate::stand_in::{again, is_child};
-use dml_core::TransferError;
+use dml_arenas::{Discover, DiscoverOptions};
+use dml_core::{Platform, TransferError};
 
 /// What is said of CUDA where it has no device.
 fn said() -> String {

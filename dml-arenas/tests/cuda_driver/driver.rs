@@ -1,11 +1,10 @@
 //! The libraries that stand in for NVIDIA's driver and its compiler (`driver.c`, `compiler.c`).
 
-use crate::stand_in::{COMMON, Driver, LIMIT, Source, alone};
+use crate::stand_in::{COMMON, Driver, Source, alone};
 use libloading::Library;
 use std::ffi::{c_int, c_long, c_void};
 use std::ops::Deref;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
 /// What fails, as the driver numbers it.
 pub(crate) mod code {
@@ -14,7 +13,7 @@ pub(crate) mod code {
     pub(crate) const LAUNCH_FAILED: i32 = 719;
 }
 
-/// The stand-in, while the calling thread lives of this thread alone.
+/// The stand-in, which the calling thread has for itself.
 #[derive(Clone, Copy)]
 pub(crate) struct StandIn(Driver);
 
@@ -35,10 +34,7 @@ pub(crate) fn stand_in() -> StandIn {
         Source { soname: "libcuda.so", file: "cuda_driver/driver.c", text: &text }.open()
     })));
     // What a test before has used: scratch memory is kept for a second.
-    let begun = Instant::now();
-    while driver.count("contexts") > 0 && begun.elapsed() < LIMIT {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    driver.until("contexts", 0);
     // SAFETY: a function without arguments; no command runs any more.
     unsafe { driver.call::<unsafe extern "C" fn()>(c"stand_in_forget")() };
     driver

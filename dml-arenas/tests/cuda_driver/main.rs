@@ -22,45 +22,18 @@ mod peers;
 #[path = "../stand_in/mod.rs"]
 mod stand_in;
 
-use dml_arenas::{CudaArena, Discover, DiscoverOptions};
+use dml_arenas::CudaArena;
+use dml_core::Arena;
 use dml_core::sync::Arc;
-use dml_core::{Arena, ArenaId, Fence, OwnBlock, Platform, Span};
 use driver::{StandIn, stand_in};
+use stand_in::{alloc, arena, fill, home, platform, platform_with};
 
 const MIB: u64 = 1 << 20;
 /// What each device of the stand-in has.
 const MEMORY_BYTES: u64 = 256 * MIB;
 
-/// A platform of main memory and these GPUs, with the options.
-fn platform_with(options: DiscoverOptions, gpus: &[&str]) -> Platform {
-    let devices = ["cpu"].iter().chain(gpus).copied();
-    let builder = Platform::builder().discover_with(&options.only(devices)).expect("the stand-in has them");
-    builder.build().expect("what discovery adds fits together")
-}
-
-fn platform(gpus: &[&str]) -> Platform {
-    platform_with(DiscoverOptions::default(), gpus)
-}
-
-fn home(platform: &Platform, device: &str) -> ArenaId {
-    platform.home(platform.device(device).unwrap()).expect("a device has an arena")
-}
-
-fn arena(platform: &Platform, device: &str) -> Arc<dyn Arena> {
-    platform.arena(home(platform, device)).clone()
-}
-
 fn cuda(arena: &Arc<dyn Arena>) -> &CudaArena {
     (**arena).downcast_ref().expect("a CUDA device has a CUDA arena")
-}
-
-fn alloc(arena: &Arc<dyn Arena>, len: u64) -> OwnBlock {
-    OwnBlock::alloc(arena, len).unwrap()
-}
-
-/// A command that moves all bytes of a block, and is as long under way as the stand-in is held.
-fn fill(block: &OwnBlock, byte: u8) -> Fence {
-    block.fill(Span::new(0, block.block().len()), byte).unwrap()
 }
 
 /// Checks that all that was taken of the driver was given back.

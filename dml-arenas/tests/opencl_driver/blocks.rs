@@ -1,15 +1,15 @@
 //! Blocks: how they are had and given back, what the host sees of them, and memory that others have.
 
 use super::{
-    Arc, Arena, LARGEST_BYTES, MEMORY_BYTES, OwnBlock, Platform, Span, alloc, arena, fill, nothing_is_left,
-    opencl, platform, platform_with,
+    Arc, Arena, LARGEST_BYTES, MEMORY_BYTES, alloc, arena, fill, nothing_is_left, opencl, platform,
+    platform_with,
 };
 use crate::common::{pattern, put, take};
 use crate::driver::{code, stand_in};
 use crate::stand_in::{again, is_child};
 use dml_arenas::DiscoverOptions;
 use dml_core::state::MapState;
-use dml_core::{AllocError, Concurrency, DeviceId, DeviceSet, TransferError};
+use dml_core::{AllocError, Concurrency, DeviceId, DeviceSet, OwnBlock, Platform, Span, TransferError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const CPU: DeviceId = DeviceId(0);
@@ -351,13 +351,14 @@ fn shared_virtual_memory_is_the_devices_and_the_hosts() {
     let mut view = data.write().unwrap();
     view.fill(1);
     view.release().unwrap();
-    let (maps, ()) = driver.made_by("clEnqueueMapBuffer", || {
-        for round in 2..4 {
+    for call in ["clEnqueueMapBuffer", "clEnqueueReadBuffer", "clEnqueueWriteBuffer"] {
+        let (made, ()) = driver.made_by(call, || {
+            let before = data.read().unwrap()[0];
             add(&platform, "opencl:1", &data);
-            assert!(data.read().unwrap().iter().all(|word| *word == round));
-        }
-    });
-    assert_eq!((maps, driver.made("clEnqueueReadBuffer")), (0, 0));
+            assert!(data.read().unwrap().iter().all(|word| *word == before + 1));
+        });
+        assert_eq!(made, 0, "{call}");
+    }
     drop((data, svm, own, platform));
     nothing_is_left(driver);
 }

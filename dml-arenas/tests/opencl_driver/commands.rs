@@ -1,11 +1,11 @@
 //! Commands: the order in which they run, what they hold meanwhile, and how they fail.
 
-use super::{Arc, Arena, Fence, OwnBlock, Span, alloc, arena, fill, nothing_is_left, opencl, platform};
+use super::{Arc, Arena, alloc, arena, fill, nothing_is_left, opencl, platform};
 use crate::common::{pattern, put, take};
 use crate::driver::{code, stand_in};
 use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
 use dml_core::state::MapState;
-use dml_core::{DeviceId, DeviceSet, HostMemory, TransferError};
+use dml_core::{DeviceId, DeviceSet, Fence, HostMemory, OwnBlock, Span, TransferError};
 use std::task::{Poll, Waker};
 
 const CPU: DeviceId = DeviceId(0);

@@ -1,12 +1,10 @@
 //! What discovery adds, and what it says of devices that it cannot.
 
-use super::{
-    DEVICES, DiscoverOptions, Platform, arena, discovered, nothing_is_left, platform, platform_with,
-};
+use super::{DEVICES, arena, discovered, nothing_is_left, platform, platform_with};
 use crate::driver::{code, stand_in};
 use crate::stand_in::{again, is_child};
-use dml_arenas::{Discover, DiscoverError, OpenClArena, SvmArena};
-use dml_core::{DeviceDesc, DeviceKind};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena, SvmArena};
+use dml_core::{DeviceDesc, DeviceKind, Platform};
 
 fn desc<'a>(platform: &'a Platform, device: &str) -> &'a DeviceDesc {
     &platform.devices()[usize::from(platform.device(device).unwrap().0)]

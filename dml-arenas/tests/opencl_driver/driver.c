@@ -303,27 +303,27 @@ void clSVMFree(void *context, unsigned char *bytes) {
 #define OF_MEMORY(given_) ({ struct memory *it_ = IS(MEMORY, given_); if (it_->device != queue->device) found("%s of memory of another device", __func__); it_; })
 #define HAND_OUT(command) if (event) *event = (command)->event; else let_go((command)->event)
 
-int clEnqueueReadBuffer(void *given, void *memory, unsigned blocking, size_t start, size_t bytes, void *host, unsigned count, struct event *const *after, struct event **event) {
-    ON_QUEUE;
-    struct command *command = enqueue(queue, READ, __func__, OF_MEMORY(memory), count, after);
+/* A read or a write, and the end of it where the call blocks. */
+static int transfer(struct queue *queue, enum what what, const char *call, struct memory *memory, unsigned blocking, size_t start, size_t bytes, void *host, unsigned count, struct event *const *after, struct event **event) {
+    struct command *command = enqueue(queue, what, call, memory, count, after);
     command->start = start, command->bytes = bytes, command->host = host;
     struct event *end = command->event;
     end->is.references++;
     HAND_OUT(command);
-    if (blocking) code = await(end);
+    int code = blocking ? await(end) : SUCCESS;
     let_go(end);
+    return code;
+}
+
+int clEnqueueReadBuffer(void *given, void *memory, unsigned blocking, size_t start, size_t bytes, void *host, unsigned count, struct event *const *after, struct event **event) {
+    ON_QUEUE;
+    code = transfer(queue, READ, __func__, OF_MEMORY(memory), blocking, start, bytes, host, count, after, event);
     END;
 }
 
 int clEnqueueWriteBuffer(void *given, void *memory, unsigned blocking, size_t start, size_t bytes, void *host, unsigned count, struct event *const *after, struct event **event) {
     ON_QUEUE;
-    struct command *command = enqueue(queue, WRITE, __func__, OF_MEMORY(memory), count, after);
-    command->start = start, command->bytes = bytes, command->host = host;
-    struct event *end = command->event;
-    end->is.references++;
-    HAND_OUT(command);
-    if (blocking) code = await(end);
-    let_go(end);
+    code = transfer(queue, WRITE, __func__, OF_MEMORY(memory), blocking, start, bytes, host, count, after, event);
     END;
 }
 

@@ -14,7 +14,7 @@ pub(crate) mod code {
     pub(crate) const INVALID_OPERATION: i32 = -59;
 }
 
-/// The stand-in, while the calling thread lives of this thread alone.
+/// The stand-in, which the calling thread has for itself.
 #[derive(Clone, Copy)]
 pub(crate) struct StandIn(Driver);
 

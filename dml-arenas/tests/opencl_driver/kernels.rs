@@ -1,6 +1,6 @@
 //! Kernels as the driver is asked for them. What they compute is the stand-in's, by their names.
 
-use super::{Arc, Arena, Span, alloc, arena, nothing_is_left, opencl, platform};
+use super::{Arc, Arena, alloc, arena, nothing_is_left, opencl, platform};
 use crate::common::{put, take};
 use crate::driver::{code, stand_in};
 use dml_arenas::launch::OpenClLauncher;
@@ -8,7 +8,7 @@ use dml_arenas::opencl::{BuildError, Grid, KernelArg, Launch, OpenClKernel, may_
 use dml_core::state::MapState;
 use dml_core::{
     Access, BufferCopy, DeviceId, DeviceSet, ItemShape, LaunchArg, LaunchError, Launcher, Misfit, Platform,
-    RawBuffer, Scalar, TransferError,
+    RawBuffer, Scalar, Span, TransferError,
 };
 
 const ADD: &str = "kernel void add(__global uint *data, uint what, ulong end)

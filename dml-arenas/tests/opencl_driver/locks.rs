@@ -1,10 +1,10 @@
 //! Links: what moves by which calls, pages that are locked for it, and devices that others lie between.
 
-use super::{Platform, home, nothing_is_left, platform_with};
+use super::{home, nothing_is_left, platform_with};
 use crate::common::pattern;
 use crate::driver::{StandIn, code, stand_in};
 use dml_arenas::{DiscoverOptions, Mechanisms};
-use dml_core::{Allocation, Buffer, LinkId};
+use dml_core::{Allocation, Buffer, LinkId, Platform};
 
 const MIB: usize = 1 << 20;
 

@@ -23,10 +23,11 @@ mod locks;
 #[path = "../stand_in/mod.rs"]
 mod stand_in;
 
-use dml_arenas::{Discover, DiscoverOptions, OpenClArena};
+use dml_arenas::OpenClArena;
+use dml_core::Arena;
 use dml_core::sync::Arc;
-use dml_core::{Arena, ArenaId, Fence, OwnBlock, Platform, PlatformBuilder, Span};
 use driver::{StandIn, stand_in};
+use stand_in::{alloc, arena, discovered, fill, home, platform, platform_with};
 
 const MIB: u64 = 1 << 20;
 /// What each device of the stand-in has, and the most that one block has of it.
@@ -36,43 +37,8 @@ const LARGEST_BYTES: u64 = 64 * MIB;
 /// The devices that are of use.
 const DEVICES: [&str; 4] = ["opencl:0", "opencl:1", "opencl:2", "opencl:3"];
 
-/// What is discovered of main memory and these devices, with the options.
-fn discovered(
-    options: DiscoverOptions,
-    devices: &[&str],
-) -> Result<PlatformBuilder, dml_arenas::DiscoverError> {
-    let devices = ["cpu"].iter().chain(devices).copied();
-    Platform::builder().discover_with(&options.only(devices))
-}
-
-fn platform_with(options: DiscoverOptions, devices: &[&str]) -> Platform {
-    let builder = discovered(options, devices).expect("the stand-in has them");
-    builder.build().expect("what discovery adds fits together")
-}
-
-fn platform(devices: &[&str]) -> Platform {
-    platform_with(DiscoverOptions::default(), devices)
-}
-
-fn home(platform: &Platform, device: &str) -> ArenaId {
-    platform.home(platform.device(device).unwrap()).expect("a device has an arena")
-}
-
-fn arena(platform: &Platform, device: &str) -> Arc<dyn Arena> {
-    platform.arena(home(platform, device)).clone()
-}
-
 fn opencl(arena: &Arc<dyn Arena>) -> &OpenClArena {
     (**arena).downcast_ref().expect("an OpenCL device has an OpenCL arena")
-}
-
-fn alloc(arena: &Arc<dyn Arena>, len: u64) -> OwnBlock {
-    OwnBlock::alloc(arena, len).unwrap()
-}
-
-/// A command that moves all bytes of a block, and is as long under way as the stand-in is held.
-fn fill(block: &OwnBlock, byte: u8) -> Fence {
-    block.fill(Span::new(0, block.block().len()), byte).unwrap()
 }
 
 /// Checks that all that was taken of the driver was given back.
@@ -91,7 +57,7 @@ fn what_was_taken_is_given_back() {
     let driver = stand_in();
     let platform = platform(&DEVICES);
     assert_eq!((driver.count("contexts"), driver.count("devices")), (4, 0));
-    // Three each way, and one for what is new; a device of OpenCL 1 has one each way less.
+    // One for kernels, one each way, and one for what is new. A device of OpenCL 1 has none for the ways.
     assert_eq!(driver.count("queues"), 4 + 4 + 2 + 4);
     let sizes = [0, 1, 511, 513, 3 * MIB];
     let blocks = DEVICES.map(|device| sizes.map(|len| alloc(&arena(&platform, device), len)));

@@ -1,5 +1,8 @@
 //! Libraries that stand in for drivers, in C: built, opened, asked.
 
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions};
+use dml_core::sync::Arc;
+use dml_core::{Arena, ArenaId, Fence, OwnBlock, Platform, PlatformBuilder, Span};
 use libloading::{Library, Symbol};
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_long};
@@ -47,7 +50,7 @@ impl Source<'_> {
 
     /// Opens the library, for as long as the process lives.
     pub(crate) fn open(&self) -> Library {
-        // SAFETY: the libraries made of these sources have no initialisers.
+        // SAFETY: what the libraries made of these sources do when they are opened is to fill tables of their own.
         unsafe { Library::new(self.built()) }.expect("the library opens")
     }
 }
@@ -143,7 +146,7 @@ impl Drop for Held {
     }
 }
 
-/// Lets the calling thread live of this process alone, until it ends or asks again: what is counted is of all of it.
+/// Lets no other test of this process run until the calling thread ends or asks again: what is counted is of the whole process.
 pub(crate) fn alone() {
     static ALONE: Mutex<()> = Mutex::new(());
     thread_local! {
@@ -190,4 +193,40 @@ impl Wake for Says {
     fn wake(self: std::sync::Arc<Self>) {
         let _ = self.0.send(());
     }
+}
+
+/// What is discovered of main memory and these devices, with the options.
+pub(crate) fn discovered(
+    options: DiscoverOptions,
+    devices: &[&str],
+) -> Result<PlatformBuilder, DiscoverError> {
+    let devices = ["cpu"].iter().chain(devices).copied();
+    Platform::builder().discover_with(&options.only(devices))
+}
+
+/// A platform of main memory and these devices, with the options.
+pub(crate) fn platform_with(options: DiscoverOptions, devices: &[&str]) -> Platform {
+    let builder = discovered(options, devices).expect("the stand-in has them");
+    builder.build().expect("what discovery adds fits together")
+}
+
+pub(crate) fn platform(devices: &[&str]) -> Platform {
+    platform_with(DiscoverOptions::default(), devices)
+}
+
+pub(crate) fn home(platform: &Platform, device: &str) -> ArenaId {
+    platform.home(platform.device(device).unwrap()).expect("a device has an arena")
+}
+
+pub(crate) fn arena(platform: &Platform, device: &str) -> Arc<dyn Arena> {
+    platform.arena(home(platform, device)).clone()
+}
+
+pub(crate) fn alloc(arena: &Arc<dyn Arena>, len: u64) -> OwnBlock {
+    OwnBlock::alloc(arena, len).unwrap()
+}
+
+/// A command that moves all bytes of a block, and is as long under way as the stand-in is held.
+pub(crate) fn fill(block: &OwnBlock, byte: u8) -> Fence {
+    block.fill(Span::new(0, block.block().len()), byte).unwrap()
 }
