@@ -2,11 +2,13 @@
 //!
 //! ```text
 //!   command ──▶ its event joins the lane, in the order of the stream ──▶ ended: it leaves the lane
-//!   wait ──▶ the caller looks at the event for a moment, then sleeps in cuEventSynchronize
-//!   poll ──▶ ended? ──no──▶ watched: the lane's thread sleeps until the first event, then the next, and wakes
+//!   wait ──▶ the caller looks at the event for a moment, then now and then, and sleeps between two looks
+//!   poll ──▶ ended? ──no──▶ watched: the lane's thread waits for the first event, then the next, and wakes
 //! ```
 //! 1. A stream runs in order, so a thread that waits for the first event of its lane never waits for one that ends after
-//!    another. It sleeps in the driver, which takes no processor time, but for a moment ([`MOMENT`]) at the beginning.
+//!    another. It sleeps for a small part of the time that it has waited, so it takes next to no processor time, but for a moment
+//!    ([`MOMENT`]) at the beginning. An event for which a thread can sleep in the driver (`CU_EVENT_BLOCKING_SYNC`) comes with an
+//!    interrupt: beside some GPUs its end is seen 30 us late, also by who looks all the time.
 //! 2. The event says how the command has ended. The thread only tells that it has.
 //! 3. A command that is only waited for wakes no thread, and a lane without futures has none.
 
@@ -22,11 +24,15 @@ use std::fmt;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// How long whoever waits looks at an event before it sleeps. To be woken takes 30 to 240 us beside an H200, as long as a
-/// short kernel or the transfer of some megabytes. Meanwhile threads that have work get the core.
+/// How long whoever waits looks at an event all the time. Short kernels end meanwhile, and transfers of some megabytes. Between two looks
+/// threads that have work get the core.
 const MOMENT: Duration = Duration::from_millis(3);
 /// The same of the thread that tells others.
 const TELLERS_MOMENT: Duration = Duration::from_micros(60);
+/// Whoever has waited for longer sleeps for this part of the wait so far, and for so long at the least and at the most.
+const SLEEPS: u32 = 128;
+const LEAST_SLEEP: Duration = Duration::from_micros(20);
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// An event of a session, which takes it back.
 #[derive(Debug)]
@@ -44,18 +50,22 @@ impl Event {
         self.raw.0
     }
 
-    /// Waits for the event: looks at it for a moment, then sleeps.
+    /// Waits for the event: looks at it for a moment, then now and then.
     fn wait(&self, call: &'static str, moment: Duration) -> Result<(), TransferError> {
         let _entered = self.session.enter_lost()?;
         let begun = Instant::now();
         let ended = loop {
             // SAFETY: a live event of the context.
             match unsafe { cuEventQuery(self.raw.0) } {
+                CUresult::CUDA_ERROR_NOT_READY => {}
                 CUresult::CUDA_SUCCESS => break CUresult::CUDA_SUCCESS,
-                CUresult::CUDA_ERROR_NOT_READY if begun.elapsed() < moment => std::thread::yield_now(),
                 // Another error than that of the command may only mean that the event cannot be asked now.
                 // SAFETY: as above.
                 _ => break unsafe { cuEventSynchronize(self.raw.0) },
+            }
+            match begun.elapsed() {
+                waited if waited < moment => std::thread::yield_now(),
+                waited => std::thread::sleep((waited / SLEEPS).clamp(LEAST_SLEEP, LONGEST_SLEEP)),
             }
         };
         check(call, ended).map_err(|failure| self.session.failed(failure))

@@ -13,7 +13,7 @@
 use super::error::{Failure, check};
 use super::session::Session;
 use crate::fork::Origin;
-use crate::locked::{PageLocker, copiers, next_holder, time_ns};
+use crate::locked::{PageLocker, next_holder, time_ns};
 use cudarc::driver::sys::{CUresult, cuMemHostRegister_v2, cuMemHostUnregister};
 use dml_core::HostSpan;
 use dml_core::sync::Arc;
@@ -50,13 +50,8 @@ pub(super) fn staging_pays(bytes: u64, copiers: usize) -> bool {
         && u128::from(STAGED_ONCE_NS) + time_ns(bytes, rate) < time_ns(bytes, ORDINARY_BYTES_PER_S)
 }
 
-/// Returns how much longer a transfer of so many bytes takes if they are not registered, in nanoseconds.
-pub(super) fn lost_ns(bytes: u64) -> u64 {
-    lost_beside(copiers(MAX_COPIERS), bytes)
-}
-
-/// As [`lost_ns`], where so many threads stage.
-fn lost_beside(copiers: usize, bytes: u64) -> u64 {
+/// Returns how much longer a transfer of so many bytes takes if they are not registered and so many threads stage, in nanoseconds.
+pub(super) fn lost_ns(bytes: u64, copiers: usize) -> u64 {
     let time = match staging_pays(bytes, copiers) {
         true => u128::from(STAGED_ONCE_NS) + time_ns(bytes, staged_bytes_per_s(copiers)),
         false => time_ns(bytes, ORDINARY_BYTES_PER_S),
@@ -143,7 +138,7 @@ mod tests {
     fn pages_are_registered_when_the_copies_so_far_would_have_paid_for_it() {
         // The first of several transfers, of so many bytes each, at which a block is registered.
         let first = |copiers, block_bytes, bytes| {
-            let lost = lost_beside(copiers, bytes);
+            let lost = lost_ns(bytes, copiers);
             (1..10_000).find(|times| pays(block_bytes, times * lost)).unwrap()
         };
         let gib = 1024 * MIB;
@@ -152,7 +147,7 @@ mod tests {
         assert!(first(0, gib, 64 * MIB) > 4, "a range of it");
         assert!((4..20).contains(&first(8, 40 * MIB, 2 * MIB)), "packages are too small to be staged");
         assert_eq!(first(8, MIB, MIB), 2);
-        assert!(!pays(0, 0) && !pays(u64::MAX, 1_000_000) && lost_beside(4, 0) == 0);
+        assert!(!pays(0, 0) && !pays(u64::MAX, 1_000_000) && lost_ns(0, 4) == 0);
     }
 
     #[test]

@@ -428,8 +428,7 @@ impl Session {
             Some(raw) => raw,
             None => {
                 let mut event = std::ptr::null_mut();
-                let flags = CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32
-                    | CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+                let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
                 // SAFETY: the context is current, and the call writes a handle.
                 check("cuEventCreate", unsafe { cuEventCreate(&raw mut event, flags) })?;
                 Raw(event)

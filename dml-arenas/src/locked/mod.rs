@@ -50,6 +50,7 @@ pub(crate) fn next_holder() -> u64 {
 }
 
 /// Returns how many threads copy for one transfer: at most `most`, and at most half of the cores, because the others compute.
+/// Not to be asked for each transfer: the answer is read from several files, which takes as long as the transfer of 64 KiB.
 pub(crate) fn copiers(most: usize) -> usize {
     std::thread::available_parallelism().map_or(0, |cores| (cores.get() / 2).min(most))
 }
@@ -67,8 +68,8 @@ pub(crate) struct PageLocking<M> {
     pub(crate) locker: Arc<dyn PageLocker>,
     pub(crate) budget: Arc<PageLockBudget>,
     pub(crate) staging: Staging,
-    /// Tells what a transfer of so many bytes costs if they are not locked, in a unit that `pays` knows.
-    pub(crate) lost: fn(u64) -> u64,
+    /// Tells what a transfer of so many bytes costs if they are not locked and so many threads stage, in a unit that `pays` knows.
+    pub(crate) lost: fn(u64, usize) -> u64,
     /// Decides from the size of a block, and from what its transfers so far would have lost, this one included, whether its
     /// pages are locked now.
     pub(crate) pays: fn(u64, u64) -> bool,
@@ -87,7 +88,8 @@ impl<M: CrossArena> CrossArena for PageLocking<M> {
         let mut is_locked = false;
         for end in [job.from(), job.to()] {
             if let Some((locks, memory)) = main_mem::page_locks(end.block) {
-                let (locker, sizes) = (&self.locker, ((self.lost)(job.len()), memory.len()));
+                let (locker, sizes) =
+                    (&self.locker, ((self.lost)(job.len(), self.staging.copiers), memory.len()));
                 let holder = (locker.holder(), &self.budget);
                 is_locked |= locks.transfer(
                     holder,

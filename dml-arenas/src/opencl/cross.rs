@@ -78,7 +78,8 @@ pub(super) fn join(builder: &mut PlatformBuilder, main: ArenaId, side: &Side<'_>
             Some((budget, pool)) => {
                 let (locker, budget) = (side.session.clone(), budget.clone());
                 let staging = Staging::new(pool, copiers(MAX_COPIERS), staging_pays);
-                let locking = PageLocking { mechanism, locker, budget, staging, lost: |bytes| bytes, pays };
+                let locking =
+                    PageLocking { mechanism, locker, budget, staging, lost: |bytes, _| bytes, pays };
                 join_both_ways(builder, main, device, Here::new(locking));
             }
             None => join_both_ways(builder, main, device, Here::new(mechanism)),

@@ -44,7 +44,7 @@ impl Rig {
             locker: session.clone(),
             budget: budget.clone(),
             staging: Staging::new(&pool, COPIERS, |_, copiers| copiers > 0),
-            lost: |bytes| bytes,
+            lost: |bytes, _| bytes,
             pays,
         };
         join_both_ways(&mut builder, main, arena, Here::new(mechanism));

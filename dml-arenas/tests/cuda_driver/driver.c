@@ -220,7 +220,7 @@ int cuStreamWaitEvent(void *given, struct event *event, unsigned flags) {
 
 int cuEventCreate(struct event **made, unsigned flags) {
     IN_CONTEXT;
-    if (flags != 3) found("an event that takes the time, or whose wait takes a core");
+    if (flags != 2) found("an event that takes the time, or comes with an interrupt");
     struct event *event = calloc(1, sizeof *event);
     *event = (struct event){.device = device->number, .next = events};
     *made = events = event;

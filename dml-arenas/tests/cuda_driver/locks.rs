@@ -3,6 +3,7 @@
 use super::{MIB, alloc, arena, cuda, home, nothing_is_left, platform, platform_with};
 use crate::common::{pattern, put, take};
 use crate::driver::{StandIn, code, stand_in};
+use crate::stand_in::reads_by;
 use dml_arenas::{CudaPinnedArena, DiscoverOptions};
 use dml_core::sync::Arc;
 use dml_core::{AllocError, Arena, Block, Buffer, OwnBlock, Platform, Span};
@@ -14,6 +15,24 @@ fn send(platform: &Platform, gpu: &str, buffer: &Buffer<u8>) {
     view.release().unwrap();
     let gpu = platform.device(gpu).unwrap();
     platform.acquire(gpu).read(buffer).wait().unwrap().release().unwrap();
+}
+
+/// How many cores there are, for one, is read from files.
+#[test]
+fn a_transfer_reads_no_file() {
+    let _driver = stand_in();
+    for options in [DiscoverOptions::default(), DiscoverOptions::default().page_locks(0)] {
+        let platform = platform_with(options, &["cuda:0"]);
+        for bytes in [5000, MIB as usize] {
+            let buffer = platform.buffer_from(pattern(bytes, 1)).unwrap();
+            send(&platform, "cuda:0", &buffer);
+            let reads = reads_by(|| (0..100).for_each(|_| send(&platform, "cuda:0", &buffer)));
+            assert!(
+                reads.is_none_or(|reads| reads < 50),
+                "{reads:?} reads in 100 transfers of {bytes} bytes"
+            );
+        }
+    }
 }
 
 /// How often a buffer is sent until its pages are locked.

@@ -3,6 +3,7 @@
 use super::{home, nothing_is_left, platform_with};
 use crate::common::pattern;
 use crate::driver::{StandIn, code, stand_in};
+use crate::stand_in::reads_by;
 use dml_arenas::{DiscoverOptions, Mechanisms};
 use dml_core::{Allocation, Buffer, LinkId, Platform};
 
@@ -20,6 +21,21 @@ fn moves(driver: StandIn, does: impl FnOnce()) -> [i64; 3] {
     does();
     let after = calls.map(|call| driver.made(call));
     [0, 1, 2].map(|index| after[index] - before[index])
+}
+
+#[test]
+fn a_transfer_reads_no_file() {
+    let _driver = stand_in();
+    let platform = platform_with(DiscoverOptions::default(), &["opencl:0"]);
+    let data = platform.buffer_from(pattern(MIB, 1)).unwrap();
+    let transfers = || {
+        (0..100).for_each(|_| {
+            use_on(&platform, "opencl:0", &data);
+            data.write().unwrap().release().unwrap();
+        });
+    };
+    let reads = reads_by(transfers);
+    assert!(reads.is_none_or(|reads| reads < 50), "{reads:?} reads in 200 transfers");
 }
 
 #[test]
