@@ -12,6 +12,9 @@ pub(crate) const PACKAGE_SECONDS: f64 = 25e-6;
 /// What it takes at least to begin on the host, and on another device: a thread, a launch and a wait.
 const HOST_SETUP_SECONDS: f64 = 10e-6;
 pub(crate) const DEVICE_SETUP_SECONDS: f64 = 150e-6;
+/// What a short run takes at least that a device other than the host computes alone, besides its transfers: a launch and a wait, by the thread
+/// that the run has anyway, while nobody else computes.
+const ALONE_SECONDS: f64 = 40e-6;
 
 /// Results of a trial travel when it has ended, and nothing computes meanwhile. Where those of all items take longer than the first, the trial is
 /// of fewer, whose results take the second: the device computes the others while they travel. But it begins with them later, and in
@@ -53,6 +56,12 @@ impl Haul {
     pub(crate) fn freight(self, items: u64) -> Freight {
         let launch = if self.is_host { HOST_SETUP_SECONDS } else { DEVICE_SETUP_SECONDS };
         Freight { setup: launch + self.whole, per_item: self.inward.max(self.outward) / items.max(1) as f64 }
+    }
+
+    /// The least that a run takes which the device computes alone. Its data travels there and back, and nothing hides that.
+    pub(crate) fn alone(self, items: u64) -> Freight {
+        let per_item = (self.inward + self.outward) / items.max(1) as f64;
+        Freight { setup: ALONE_SECONDS + self.whole, per_item }
     }
 
     /// As [`freight`](Self::freight), of a device on the host's cores that is compared with the host. The memory for its trial is made on these cores, so

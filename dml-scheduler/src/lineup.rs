@@ -100,6 +100,7 @@ impl Lineup {
             candidates.push(Candidate {
                 name,
                 freight: if is_comparable { haul.compared(items) } else { haul.freight(items) },
+                alone: haul.alone(items),
                 is_host: haul.is_host,
                 is_near,
                 part_of_cores: if is_on_cores(device) { part } else { 0.0 },
@@ -463,6 +464,10 @@ mod tests {
         let freight = Haul { outward: 5e-3, is_host: true, ..DEVICE }.freight(1000);
         near(freight.setup, 10e-6 + 2e-3);
         near(freight.per_item, 5e-6);
+        // Alone, it hides neither way.
+        let alone = DEVICE.alone(1000);
+        near(alone.setup, 40e-6 + 2e-3);
+        near(alone.per_item, 7e-6);
     }
 
     /// Alone, a device has as many packages as the root of the time that they hide, over what one costs.
@@ -526,6 +531,7 @@ mod tests {
                 .map(|&part_of_cores| Candidate {
                     name: "",
                     freight: DEVICE.freight(1000),
+                    alone: DEVICE.alone(1000),
                     is_host: false,
                     part_of_cores,
                     is_near: false,

@@ -1,7 +1,8 @@
 //! Devices alone: when they are tried, and before whom.
 
-use super::Knowledge;
-use super::tests::{Truth, World};
+use super::tests::{Truth, World, candidate};
+use super::{Candidate, Knowledge};
+use crate::policy::Freight;
 
 /// A host's memory is full of what is copied for the other device, so that no package shows what it does alone.
 #[test]
@@ -69,4 +70,45 @@ fn a_device_alone_that_was_slow_waits_for_its_time() {
     );
     // Nobody minds a hundredth of a second.
     assert_eq!(members(7, "3.2e-9 3.2e-9", "2e-9 2e-9"), alone);
+}
+
+/// What it takes to call a device up in a run is more than such a run takes, so nobody ever is. Alone the device takes less.
+#[test]
+fn a_device_that_short_runs_never_call_up_is_tried_alone_if_it_could_be_faster() {
+    let known = |seconds: &str| {
+        let text = format!(
+            "dml knowledge 2\npage 3 kernel\ndevice cpu rate 4e4 peak 4e4 setup 1e-6\nset cpu seconds {seconds}\nruns 9\n"
+        );
+        Knowledge::parse(&text).expect("it is well formed")
+    };
+    let far = Freight { setup: 150e-6, per_item: 0.0 };
+    let host = candidate("cpu", Freight { setup: 1e-5, per_item: 0.0 }, true);
+    let gpu =
+        |setup, per_item| Candidate { alone: Freight { setup, per_item }, ..candidate("gpu", far, false) };
+    let members = |knowledge: &Knowledge, other: Candidate<'static>| {
+        let selection = knowledge.decide("kernel", 8, &[host, other]);
+        assert_eq!(selection.opens, None);
+        selection.members
+    };
+    // Eight items take the host 200 us.
+    let knowledge = known("2.5e-5 2.5e-5 2.5e-5");
+    assert_eq!(members(&knowledge, gpu(64e-6, 0.0)), [false, true]);
+    assert_eq!(members(&knowledge, gpu(64e-6, 6.9e-6)), [false, true]);
+    assert_eq!(members(&knowledge, gpu(64e-6, 7.1e-6)), [true, false], "moving the data takes too long");
+    assert_eq!(members(&knowledge, gpu(119e-6, 0.0)), [false, true]);
+    assert_eq!(members(&knowledge, gpu(121e-6, 0.0)), [true, false], "it takes too long to begin");
+    assert_eq!(
+        members(&known("2.5e-5 2.5e-5"), gpu(64e-6, 0.0)),
+        [true, false],
+        "the host may be faster yet"
+    );
+    assert_eq!(members(&known("1e-5 1e-5 1e-5"), gpu(64e-6, 0.0)), [true, false], "the host takes 80 us");
+    // Once it was tried, it is as known as any.
+    let tried = "dml knowledge 2\npage 3 kernel\ndevice cpu rate 4e4 peak 4e4 setup 1e-6\ndevice gpu rate 3e4 peak 3e4 setup 2e-4\n\
+                 set cpu seconds 2.5e-5 2.5e-5 2.5e-5\nset gpu seconds 6e-5\nruns 9\n";
+    let tried = Knowledge::parse(tried).expect("it is well formed");
+    assert_eq!(members(&tried, gpu(64e-6, 0.0)), [true, false]);
+    // What computes on the cores of the host has what the host has.
+    let worker = Candidate { part_of_cores: 1.0, ..gpu(64e-6, 0.0) };
+    assert_eq!(members(&knowledge, worker), [true, false]);
 }

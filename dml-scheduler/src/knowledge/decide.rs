@@ -3,7 +3,8 @@
 //! 1. What a set of devices took is known once it has been tried ([`TRIES`] times). Of those the fastest is taken.
 //! 2. Before that, two kinds of sets are tried where they promise to be faster. One is a device alone: among others it may look
 //!    far slower than it is. The other is the set that shortens the run most by the sum of its rates.
-//! 3. A device of which nothing is known is tried where it could help if it computed as fast as its data moves. If the host is
+//! 3. A device of which nothing is known is tried where it could help if it computed as fast as its data moves. Where runs are too short to call one up, one is
+//!    tried alone after a few of them, if a run of it alone could be shorter. If the host is
 //!    among the devices, it begins, and calls the others up when it has seen how long the run takes. In its place a device begins that
 //!    computes on the processor's cores, in the memory where the data lies: a worker, which is set going as soon.
 //! 4. Nothing is known, and there is neither: a device with units of its own begins as if it were alone, and calls the others up if the run is
@@ -45,6 +46,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) name: &'a str,
     /// The least that it takes, of whatever is not known.
     pub(crate) freight: Freight,
+    /// The least that a run takes which it computes alone, if nothing else is known of it.
+    pub(crate) alone: Freight,
     /// Whether it works in the memory where data begins and ends.
     pub(crate) is_host: bool,
     /// Whether it can begin where there is no host: it computes on the processor's cores, and none of its data moves.
@@ -308,7 +311,9 @@ impl Choice<'_> {
         let expected = best.map_or(joined_seconds, |best| best.seconds.min(joined_seconds));
         let is_stranger = |index| self.could_help(index, expected, &joined, host);
         let strangers: Members = (0..all).map(is_stranger).collect();
-        if let Some(members) = self.stranger_to_try(&strangers, expected, best) {
+        let is_to_try = |index: usize| strangers[index] || self.could_be_faster_alone(index, expected);
+        let to_try: Members = (0..all).map(is_to_try).collect();
+        if let Some(members) = self.stranger_to_try(&to_try, expected, best) {
             let reasons = members.iter().map(|&member| (!member).then_some(Reason::Trial)).collect();
             return (members, reasons, None);
         }
@@ -338,6 +343,13 @@ impl Choice<'_> {
             Place::None => false,
         };
         self.known[index].is_none() && could
+    }
+
+    /// Returns whether nothing is known of a device with units of its own, and a run would be shorter if it computed all of it as fast as its data moves.
+    fn could_be_faster_alone(&self, index: usize, seconds: f64) -> bool {
+        let Candidate { alone, is_host, part_of_cores, .. } = self.candidates[index];
+        let is_strange = self.known[index].is_none() && !is_host && part_of_cores == 0.0;
+        is_strange && alone.could_replace(self.items, self.items / seconds)
     }
 
     /// Where a device of which nothing is known could compute. A host can always: it begins, and others on its cores are compared with it.

@@ -19,6 +19,7 @@ pub(super) fn candidate(name: &str, freight: Freight, is_host: bool) -> Candidat
     Candidate {
         name,
         freight,
+        alone: freight,
         is_host,
         is_near: false,
         part_of_cores: 0.0,
@@ -54,6 +55,7 @@ impl World {
         let candidate = |(index, (truth, name)): (usize, (&Truth, &'static str))| Candidate {
             name,
             freight: Freight { setup: truth.setup / 2.0, per_item: 0.0 },
+            alone: Freight { setup: truth.setup / 2.0, per_item: 0.0 },
             is_host: index == 0,
             part_of_cores: 0.0,
             is_near: false,
