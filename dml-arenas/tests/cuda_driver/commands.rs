@@ -35,27 +35,24 @@ fn whoever_waits_longer_looks_now_and_then() {
     let driver = stand_in();
     let platform = platform(&["cuda:0"]);
     let block = alloc(&arena(&platform, "cuda:0"), 100);
+    // After an eighth of a second each sleep takes a millisecond at the least, and not much more. A busy machine may take longer to get there.
+    let is_now_and_then = |_| {
+        let begun = Instant::now();
+        let (looks, ()) = driver.made_by("cuEventQuery", || std::thread::sleep(Duration::from_millis(50)));
+        (10..=begun.elapsed().as_millis() as i64 + 2).contains(&looks)
+    };
     // By whoever blocks, and by the thread that tells others.
     for is_told in [false, true] {
         let held = driver.hold();
         let mut awaited = Some(fill(&block, 7));
-        let (looks, waiting) = driver.made_by("cuEventQuery", || {
-            let waiting = match &mut awaited {
-                Some(fence) if is_told => {
-                    assert!(fence.poll(Waker::noop()).is_pending());
-                    None
-                }
-                fence => fence.take().map(|fence| std::thread::spawn(move || fence.wait())),
-            };
-            // From then on each sleep takes a millisecond at the least.
-            std::thread::sleep(Duration::from_millis(150));
-            waiting
-        });
-        assert!(looks > 1, "told {is_told}: it looked {looks} times");
-        let begun = Instant::now();
-        let (looks, ()) = driver.made_by("cuEventQuery", || std::thread::sleep(Duration::from_millis(50)));
-        let most = begun.elapsed().as_millis() as i64 + 2;
-        assert!((1..=most).contains(&looks), "told {is_told}: it looked {looks} times in {most} ms");
+        let waiting = match &mut awaited {
+            Some(fence) if is_told => {
+                assert!(fence.poll(Waker::noop()).is_pending());
+                None
+            }
+            fence => fence.take().map(|fence| std::thread::spawn(move || fence.wait())),
+        };
+        assert!((0..100).any(is_now_and_then), "told {is_told}");
         drop(held);
         let ended = match (waiting, awaited) {
             (Some(waiting), _) => waiting.join().unwrap(),
