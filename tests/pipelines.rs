@@ -192,6 +192,25 @@ fn results_are_brought_while_the_next_package_is_computed() {
     run_in_ten(work, done).assert_computed();
 }
 
+/// Each waits for the other one's launch: with fewer threads than devices neither would end.
+#[test]
+fn devices_launch_at_once() {
+    let launched = Arc::new(Turns::default());
+    let work = Work::new(Arc::new(move |_, _| {
+        launched.add();
+        launched.wait_for(2);
+        Ok(Fence::done(0))
+    }));
+    let run = watched("a run on two devices", move || {
+        let coexecutor =
+            Coexecutor::new(&work.platform).devices([CPU, GPU]).policy("static".parse().unwrap());
+        let report = coexecutor.run(&work.kernel, ITEMS).expect("nothing is wrong");
+        assert_eq!(report.packages.len(), 2);
+        work
+    });
+    run.join().assert_computed();
+}
+
 /// Brings results for as long as the unit does not go on to its next packages.
 struct Brings(Arc<Turns>);
 

@@ -81,13 +81,16 @@ fn resident() -> u64 {
     pages.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number") * 4096
 }
 
-/// The threads of the process, as if there were one for trials: it is kept, whenever the first trial is.
+/// How many threads a process keeps for whoever needs one next ([`Helpers`](dml::core::helpers::Helpers)).
+const MOST_KEPT: usize = 16;
+
+/// The threads of the process, without those that are kept.
 fn threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux tells");
     let names = tasks.map(|task| std::fs::read_to_string(task.expect("Linux tells").path().join("comm")));
-    let (of_trials, others): (Vec<String>, Vec<String>) =
-        names.flatten().partition(|name| name.starts_with("dml tries"));
-    others.len() + of_trials.len().max(1)
+    let (kept, others): (Vec<String>, Vec<String>) =
+        names.flatten().partition(|name| name.starts_with("dml helper"));
+    others.len() + kept.len().saturating_sub(MOST_KEPT)
 }
 
 /// Waits until there are no more threads than before: one that has told its end is about to be gone.

@@ -72,6 +72,13 @@ pub mod foreign {
     pub use crate::base::guard::{Quiet, guard, panic_text, quietly};
 }
 
+pub mod helpers {
+    //! Threads that help another one, and what that lends them.
+
+    pub use crate::base::gate::Gate;
+    pub use crate::base::helpers::Helpers;
+}
+
 pub mod spans {
     //! Spans of the crate `tracing`, with the feature of that name: `acquire` and `transfer` of this crate, and what stands on it.
 

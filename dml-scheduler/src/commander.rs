@@ -14,8 +14,10 @@ use crate::policy::{Assignment, Computed, NotYet, Splitter};
 use crate::running::{Cancel, Within};
 use crate::trial::{Results, TrialEnd, Tried};
 use dml_core::sync::{Arc, Condvar, Mutex, MutexGuard};
-use dml_core::{Acquire, DeviceId, Grants, Withdrawal};
+use dml_core::{DeviceId, Grants, Withdrawal};
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
 /// How long a thread does not sleep that waits for a trial to begin, and one that waits for its end; and how often each looks then, and later.
@@ -25,12 +27,16 @@ const MOMENT: Duration = Duration::from_micros(5);
 const LATER: Duration = Duration::from_micros(30);
 /// It looks later the longer it has waited: by this part.
 const LATER_PARTS: u32 = 16;
+/// How long a unit waits for something to do without sleeping. The others are at their last packages, and it would be woken late.
+const AWAKE_AT_END: Duration = Duration::from_micros(300);
 
 /// Hands out the packages of a run.
 #[derive(Debug)]
 pub(crate) struct Commander {
     state: Mutex<State>,
     changed: Condvar,
+    /// How often it was told that there may be something else to do.
+    told: AtomicU64,
     /// Wakes the thread that waits for a trial to begin.
     to_try: Condvar,
     /// How the run is cancelled, if it can be.
@@ -124,6 +130,7 @@ impl Commander {
         Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
+            told: AtomicU64::new(0),
             to_try: Condvar::new(),
             cancel,
             made: Instant::now(),
@@ -139,7 +146,7 @@ impl Commander {
     ///
     /// # Errors
     /// [`Interrupted`](crate::running::Interrupted) after a cancellation, or what the request ends with.
-    pub(crate) fn wait_for(&self, acquire: Acquire) -> Result<Grants, KernelError> {
+    pub(crate) fn wait_for(&self, acquire: dml_core::Acquire) -> Result<Grants, KernelError> {
         match &self.cancel {
             Some(cancel) => cancel.wait(acquire),
             None => Ok(acquire.wait()?),
@@ -154,6 +161,7 @@ impl Commander {
     /// Returns what a unit with nothing in flight does next. Sleeps while other units hold the rest of the work, which may
     /// come back, and while the unit is not called back.
     pub(crate) fn next(&self, unit: UnitId, begun: Instant, is_called_back: impl Fn() -> bool) -> Next {
+        let since = Instant::now();
         let mut state = self.state.lock();
         loop {
             if is_called_back() {
@@ -173,11 +181,29 @@ impl Commander {
                 Assignment::NoMore => return Next::NoMore,
                 Assignment::Wait => {
                     state.waiting += 1;
-                    state = self.wait(state);
+                    let is_calm = matches!(state.trial, TrialState::None) && !state.is_rival;
+                    let stays_awake = is_calm && since.elapsed() < AWAKE_AT_END;
+                    state = if stays_awake { self.watch(state, since) } else { self.wait(state) };
                     state.waiting -= 1;
                 }
             }
         }
+    }
+
+    /// Wakes whoever waits, and tells whoever watches, that there may be something else to do.
+    fn tell(&self) {
+        self.told.fetch_add(1, Release);
+        self.changed.notify_all();
+    }
+
+    /// Waits until there may be something else to do, or for long enough, without sleeping. Others have the lock and the core meanwhile.
+    fn watch<'a>(&'a self, state: MutexGuard<'a, State>, since: Instant) -> MutexGuard<'a, State> {
+        let told = self.told.load(Acquire);
+        drop(state);
+        while self.told.load(Acquire) == told && since.elapsed() < AWAKE_AT_END {
+            std::thread::yield_now();
+        }
+        self.state.lock()
     }
 
     /// Waits until there may be something else to do.
@@ -230,7 +256,7 @@ impl Commander {
     pub(crate) fn call_back(&self) {
         // Whoever has looked, and does not sleep yet, holds the lock.
         drop(self.state.lock());
-        self.changed.notify_all();
+        self.tell();
     }
 
     /// Tells the policy that a package is computed, and that its results still travel. Returns the units that were left out so far, and are
@@ -245,7 +271,7 @@ impl Commander {
         state.splitter.ended(package, computed).expect("the unit has it");
         let called = self.called_up(&mut state);
         drop(state);
-        self.changed.notify_all();
+        self.tell();
         called
     }
 
@@ -262,7 +288,7 @@ impl Commander {
         state.end_claims();
         let called = self.called_up(&mut state);
         drop(state);
-        self.changed.notify_all();
+        self.tell();
         called
     }
 
@@ -275,7 +301,7 @@ impl Commander {
         drop(state);
         if is_awaited {
             // Whoever waits for it looks when it is late.
-            self.changed.notify_all();
+            self.tell();
         }
         withdrawal
     }
@@ -305,7 +331,7 @@ impl Commander {
         state.overtaking.forget(package);
         state.end_claims();
         drop(state);
-        self.changed.notify_all();
+        self.tell();
         given_up
     }
 
@@ -345,7 +371,7 @@ impl Commander {
         state.end_claims();
         let called = self.called_up(&mut state);
         drop(state);
-        self.changed.notify_all();
+        self.tell();
         called
     }
 
@@ -369,7 +395,7 @@ impl Commander {
     /// When the package is not completed. The director reopens each recorded package only once.
     pub(crate) fn reopen(&self, package: &Package) {
         self.state.lock().splitter.reopen(package).expect("the unit has computed it");
-        self.changed.notify_all();
+        self.tell();
     }
 
     /// Records that a package claimed from a trial is computed, or takes it back. Returns the units that were left out so far, and are to begin
@@ -386,7 +412,7 @@ impl Commander {
         }
         let called = taken.ok().map(|()| self.called_up(&mut state));
         drop(state);
-        self.changed.notify_all();
+        self.tell();
         called
     }
 
@@ -482,7 +508,7 @@ impl Commander {
             state.trial = TrialState::Claimed(Instant::now());
         }
         drop(state);
-        self.changed.notify_all();
+        self.tell();
         claimed
     }
 
@@ -505,7 +531,7 @@ impl Commander {
         end.packages.push(tried);
         state.end_claims();
         drop(state);
-        self.changed.notify_all();
+        self.tell();
     }
 
     /// Ends a trial that nobody conducts any more. What was claimed from it is given back.
@@ -521,7 +547,7 @@ impl Commander {
         }
         state.forget_trial();
         drop(state);
-        self.changed.notify_all();
+        self.tell();
         // That frees memory.
         drop(unused);
     }
@@ -531,7 +557,7 @@ impl Commander {
         let mut state = self.state.lock();
         // Nobody computes any more.
         state.overtaking.await_only(|_| false);
-        self.changed.notify_all();
+        self.tell();
         while !state.claims.is_empty() {
             state = self.changed.wait(state);
         }

@@ -18,13 +18,13 @@ use crate::lineup::Lineup;
 use crate::package::{Package, UnitId};
 use crate::policy::{Blueprint, Log, PolicySpec, Recording};
 use crate::report::{CalledUp, DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
+use crate::round::{Round, Rounds, recorded};
 use crate::running::Cancel;
 use crate::trial::{self, Lent, Trial};
 use crate::unit::{DEPTH, PUBLISHED_DEPTH, Start, Unit, UnitRun};
 use dml_core::spans::Span;
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{DeviceId, DeviceSet, Platform, PlatformId, span};
-use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 /// The parameters of a co-execution.
@@ -143,7 +143,14 @@ impl Prepared {
         } else {
             offer();
         }
-        let rounds = Rounds { units: &units, runs: &runs, commander, offer: has_rival.then_some(&offer) };
+        let threadless = Mutex::default();
+        let rounds = Rounds {
+            units: &units,
+            runs: &runs,
+            commander,
+            offer: has_rival.then_some(&offer),
+            threadless: &threadless,
+        };
         let given_up = run_rounds(&rounds, &setup.platform);
         if let Some(lent) = lent.into_inner() {
             // Whoever conducts the trial still has this, and nothing else of the kernel.
@@ -155,7 +162,8 @@ impl Prepared {
         let is_waiting = |index| commander.is_left_out(UnitId(index));
         let overtaken = commander.lost();
         let is_overtaken = |index| overtaken.iter().any(|lost| lost.unit == UnitId(index));
-        let mut report = gather(lineup, opening, runs, is_waiting, is_overtaken);
+        let threadless = threadless.into_inner();
+        let mut report = gather(lineup, opening, runs, &threadless, is_waiting, is_overtaken);
         report.decisions = decided.as_ref().map(|(blueprint, log)| Recording::new(blueprint.clone(), log));
         let name = || kernel.name().to_owned();
         match commander.missing() + given_up {
@@ -166,7 +174,8 @@ impl Prepared {
                     }
                     error => error,
                 })?;
-                if setup.policy == PolicySpec::Calibrated {
+                // A set of which some had no thread says nothing of what they can do.
+                if setup.policy == PolicySpec::Calibrated && threadless.is_empty() {
                     let of = (kernel.name(), *items);
                     setup.knowledge.learn(
                         &setup.platform,
@@ -234,7 +243,7 @@ fn run_rounds(rounds: &Rounds<'_>, platform: &Platform) -> u64 {
     let mut known = platform.lost_devices();
     let mut given_up = 0;
     loop {
-        run_round(rounds);
+        Round::run(rounds);
         let is_called_up = settle_trial(units, runs, commander);
         // An idle device may have been lost after its last package.
         platform.notice_losses();
@@ -282,81 +291,20 @@ impl Start for Called<'_> {
         self.units.lock().extend(units);
     }
 
+    fn collect(&self, _: UnitId) -> bool {
+        // No unit computes between two rounds.
+        false
+    }
+
     fn record(&self, unit: UnitId, record: PackageRecord) {
         recorded(self.runs, unit, record);
     }
-}
-
-/// Records a package of a unit.
-fn recorded(runs: &[Mutex<UnitRun>], unit: UnitId, record: PackageRecord) {
-    let mut run = runs[unit.0].lock();
-    run.joined.get_or_insert(record.start);
-    run.extend(vec![record]);
 }
 
 /// Returns whether a unit that gave up has spoiled results of its earlier packages: a partial of a reduction that was in no
 /// other memory.
 fn has_spoiled(unit: &Unit<'_>, run: &UnitRun) -> bool {
     run.failure.is_some() && run.packages.iter().any(|record| !unit.kernel.has_results(&record.package))
-}
-
-/// Lets every remaining unit work until it gets no more work, each on its own thread. A single unit, or the last of
-/// several, works on the caller's thread. Units that are called up meanwhile join.
-fn run_round(&Rounds { units, runs, commander, offer }: &Rounds<'_>) {
-    let mut left: Vec<UnitId> =
-        units.iter().map(|unit| unit.id).filter(|unit| commander.is_active(*unit)).collect();
-    let last = left.pop();
-    std::thread::scope(|scope| {
-        let starter = Starter { scope, units, runs, offer };
-        starter.start(&left);
-        if let Some(UnitId(index)) = last {
-            units[index].run(&runs[index], &starter);
-        }
-        // A unit catches the panics of its kernel. A panic of the unit itself is a bug, which goes on from here.
-    });
-}
-
-/// Lets a trial be conducted.
-type Offer<'a> = dyn Fn() + Sync + 'a;
-
-/// What the rounds of a run need.
-#[derive(Clone, Copy)]
-struct Rounds<'a> {
-    units: &'a [Unit<'a>],
-    runs: &'a [Mutex<UnitRun>],
-    commander: &'a Commander,
-    /// Offers the trial of a unit on the cores of those who begin, once it is wanted.
-    offer: Option<&'a Offer<'a>>,
-}
-
-/// Starts units on threads of a round.
-#[derive(Clone, Copy)]
-struct Starter<'scope, 'env> {
-    scope: &'scope Scope<'scope, 'env>,
-    units: &'env [Unit<'env>],
-    runs: &'env [Mutex<UnitRun>],
-    offer: Option<&'env Offer<'env>>,
-}
-
-impl Start for Starter<'_, '_> {
-    fn start(&self, units: &[UnitId]) {
-        let this = *self;
-        if let Some(offer) = self.offer.filter(|_| self.units.iter().any(|unit| unit.commander.takes_rival()))
-        {
-            offer();
-        }
-        for &UnitId(index) in units {
-            self.scope.spawn(move || {
-                let unit = this.units[index];
-                let _within = unit.commander.enter();
-                unit.span.within(|| unit.run(&this.runs[index], &this));
-            });
-        }
-    }
-
-    fn record(&self, unit: UnitId, record: PackageRecord) {
-        recorded(self.runs, unit, record);
-    }
 }
 
 /// Takes back a unit's packages whose results can no longer be read, to be computed again. Returns the number of items
@@ -484,11 +432,12 @@ struct RunStart {
     waited: Vec<bool>,
 }
 
-/// The report of what all units did. `is_waiting` says of each whether it was left out to the end, and `is_overtaken` whether it gave a package up.
+/// The report of what all units did, but those for which there was no thread. `is_waiting` says of each whether it was left out to the end, and `is_overtaken` whether it gave a package up.
 fn gather(
     lineup: &Lineup,
     opening: RunStart,
     runs: Vec<UnitRun>,
+    threadless: &[UnitId],
     is_waiting: impl Fn(usize) -> bool,
     is_overtaken: impl Fn(usize) -> bool,
 ) -> Report {
@@ -512,7 +461,8 @@ fn gather(
             called_up.extend(joined.map(|at| CalledUp { device, at }));
             continue;
         }
-        let reason = lineup.reasons[index].clone();
+        let reason = threadless.contains(&UnitId(index)).then_some(Reason::NoThread);
+        let reason = reason.or_else(|| lineup.reasons[index].clone());
         let reason = reason.or_else(|| is_waiting(index).then_some(Reason::NotCalledUp { others_seconds }));
         let reason = reason.or_else(|| is_overtaken(index).then_some(Reason::Overtaken { others_seconds }));
         let too_late =

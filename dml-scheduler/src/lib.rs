@@ -46,6 +46,7 @@ mod overtaking;
 mod package;
 pub mod policy;
 mod report;
+mod round;
 mod running;
 #[cfg(feature = "timeline")]
 pub mod timeline;

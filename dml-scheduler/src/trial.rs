@@ -11,7 +11,7 @@
 //! 1. A trial that is not to be had now ends: it waits for nobody's buffers.
 //! 2. When the run is over, nobody claims anything, and no copy of the kernel is left, except with a launcher that takes long to launch. What the
 //!    device still reads is held for reading until it has ended.
-//! 3. Trials run on threads of their own, one of which is kept. Where none is to be had there is no trial. In a fork there is none.
+//! 3. Each trial runs on a thread of its own. Where none is to be had there is no trial. In a fork there is none.
 //! 4. Where results take long to travel, a trial has several parts, which are launched at once. The last items come first: the others compute from the
 //!    other end. While the results of one part travel, the next one computes. The run takes each part over when it is home, and waits for no other.
 //!    While those who compute do not come to an end of what they had when the trial began, it goes on with further parts.
@@ -27,6 +27,7 @@ use crate::knowledge::{Knowledge, Weight};
 use crate::package::{Package, UnitId};
 use crate::running::Interrupted;
 use crate::unit::{bring, caught};
+use dml_core::helpers::Helpers;
 use dml_core::sync::{Arc, Condvar, Mutex};
 use dml_core::{
     Access, Acquire, AcquireError, BufferCopy, DeviceId, Fence, Grants, InFlight, Launch, LaunchError,
@@ -34,11 +35,11 @@ use dml_core::{
 };
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The most threads that conduct trials at once.
-const MOST_THREADS: usize = 8;
+/// The most trials at once.
+const MOST_TRIALS: usize = 8;
 
 /// How long a run that is over waits for a launcher that still has its kernel. A driver may compile in a launch, or hang.
 const LAUNCH_PATIENCE: Duration = Duration::from_millis(1);
@@ -505,75 +506,53 @@ impl Trial {
     }
 }
 
-/// The threads of this process that conduct trials.
-struct Threads {
-    process: u32,
-    state: Mutex<State>,
-    changed: Condvar,
+/// How many trials this process conducts.
+static CONDUCTED: AtomicUsize = AtomicUsize::new(0);
+
+/// One of the trials that this process conducts.
+struct Conducted;
+
+impl Conducted {
+    /// `None` if there are enough.
+    fn new() -> Option<Self> {
+        let counted = CONDUCTED.fetch_add(1, Relaxed) < MOST_TRIALS;
+        let conducted = Self;
+        counted.then_some(conducted)
+    }
 }
 
-#[derive(Default)]
-struct State {
-    offered: VecDeque<Trial>,
-    threads: usize,
-    idle: usize,
+impl Drop for Conducted {
+    fn drop(&mut self) {
+        CONDUCTED.fetch_sub(1, Relaxed);
+    }
 }
 
-static THREADS: OnceLock<Threads> = OnceLock::new();
-
-/// Lets a thread conduct a trial. Returns whether there is one.
+/// Lets another thread conduct a trial. Returns whether there is one.
 pub(crate) fn offer(trial: Trial) -> bool {
-    let threads = THREADS.get_or_init(|| Threads {
-        process: std::process::id(),
-        state: Mutex::new(State::default()),
-        changed: Condvar::new(),
-    });
-    if threads.process != std::process::id() {
-        return false;
-    }
-    let mut state = threads.state.lock();
-    if state.idle > state.offered.len() {
-        state.offered.push_back(trial);
-        drop(state);
-        threads.changed.notify_all();
-        return true;
-    }
-    if state.threads == MOST_THREADS {
-        return false;
-    }
-    state.threads += 1;
-    drop(state);
-    let thread = std::thread::Builder::new().name("dml tries a device out".to_owned());
-    let spawned = thread.spawn(move || threads.work(trial)).is_ok();
-    if !spawned {
-        threads.state.lock().threads -= 1;
-    }
-    spawned
+    let helpers = Helpers::shared();
+    let Some(conducted) = Conducted::new().filter(|_| helpers.are_here()) else { return false };
+    let conduct = move || {
+        // A bug here must not leave the run without its end.
+        if guarded(|| trial.conduct()).is_err() {
+            trial.commander.give_trial_up();
+        }
+        quietly(trial);
+        drop(conducted);
+    };
+    helpers.call(conduct).is_ok()
 }
 
-impl Threads {
-    /// Conducts trials, as long as no other thread waits for one.
-    fn work(&self, first: Trial) {
-        let mut next = Some(first);
-        loop {
-            if let Some(trial) = next.take() {
-                // A bug here must not leave the run without its end.
-                if guarded(|| trial.conduct()).is_err() {
-                    trial.commander.give_trial_up();
-                }
-                quietly(trial);
-            }
-            let mut state = self.state.lock();
-            if state.idle > 0 && state.offered.is_empty() {
-                state.threads -= 1;
-                return;
-            }
-            state.idle += 1;
-            while state.offered.is_empty() {
-                state = self.changed.wait(state);
-            }
-            state.idle -= 1;
-            next = state.offered.pop_front();
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_so_many_trials_at_once_and_more_after_them() {
+        for _ in 0..3 {
+            let all: Vec<_> =
+                (0..MOST_TRIALS).map(|_| Conducted::new().expect("there may be so many")).collect();
+            assert!(Conducted::new().is_none() && Conducted::new().is_none());
+            drop(all);
         }
     }
 }

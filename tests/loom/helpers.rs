@@ -1,11 +1,8 @@
-//! The gate through which helpers of a kernel on the host come in.
-
-// It is private, for no one else's threads are to come in.
-#[path = "../../dml-arenas/src/launch/gate.rs"]
-mod gate;
+//! Threads that help: the gate through which they come in, and those that are kept.
 
 use crate::rig::{explore, explore_all};
-use gate::Gate;
+use dml::core::helpers::{Gate, Helpers};
+use dml::core::sync::{Arc, Condvar, Mutex};
 use loom::cell::UnsafeCell;
 use loom::thread::spawn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -114,5 +111,28 @@ fn the_panic_of_a_helper_is_heard() {
         assert_eq!(opened.is_err(), reads == 1);
         helper.expect("spawned").join().expect("the panic is the leading thread's");
         assert_eq!(lent.reads(), reads, "nobody came in later");
+    });
+}
+
+/// A thread that is about to be idle is called, or sent home, or a new one begins meanwhile. One whose task never comes would keep the model from its end.
+#[test]
+fn every_task_is_done_and_no_thread_is_left() {
+    explore(|| {
+        let helpers = Helpers::new(1);
+        let done = Arc::new((Mutex::new(0), Condvar::new()));
+        for _ in 0..2 {
+            let done = done.clone();
+            let task = move || {
+                *done.0.lock() += 1;
+                done.1.notify_all();
+            };
+            helpers.call(task).expect("a model has threads");
+        }
+        let mut count = done.0.lock();
+        while *count < 2 {
+            count = done.1.wait(count);
+        }
+        drop(count);
+        drop(helpers);
     });
 }

@@ -18,7 +18,6 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
-mod gate;
 mod host;
 #[cfg(all(feature = "offload", target_os = "linux"))]
 mod offload;

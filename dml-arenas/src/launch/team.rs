@@ -17,10 +17,10 @@
 //! 5. When the launch of a function that is made for it is withdrawn, nobody begins a further job. Nothing unwinds: destructors, locks and scopes of the
 //!    function would meet what they are not made for.
 
-use super::gate::Gate;
 use super::host::HostError;
 use crate::fork::Origin;
 use dml_core::Withdrawal;
+use dml_core::helpers::Gate;
 use dml_core::sync::atomic::Ordering::Relaxed;
 use dml_core::sync::atomic::{AtomicBool, AtomicU64};
 use dml_core::sync::{Arc, Mutex};

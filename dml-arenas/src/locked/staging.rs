@@ -16,9 +16,11 @@ use super::PageLocker;
 use super::scratch::{Scratch, ScratchPool};
 use crate::kit::Worker;
 use crate::main_mem;
+use dml_core::helpers::{Gate, Helpers};
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{CopyJob, Fence, HostSpan, Span, TransferError, panic_text};
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
 /// The least size of a part, in bytes. A smaller one takes longer to begin than to move.
@@ -188,24 +190,32 @@ fn copy_all(
     let count = pieces.len() as u64;
     let part_bytes = job.len().div_ceil(count.max(1)).clamp(LEAST_PART_BYTES.min(piece_bytes), piece_bytes);
     let parts = Parts::new(job, part_bytes);
-    let run = |pieces: &mut [Scratch]| way.run(&parts, pieces).inspect_err(|_| parts.stop());
-    let run = &run;
-    let mut lanes = pieces.chunks_mut(way.pieces());
-    let first = lanes.next().unwrap_or_default();
-    std::thread::scope(|scope| {
-        // A thread that does not start leaves its parts to the others.
-        let start = |pieces| std::thread::Builder::new().spawn_scoped(scope, move || run(pieces)).ok();
-        let others: Vec<_> = lanes.filter_map(start).collect();
-        let first = run(first);
-        let panicked = |panic: Box<dyn Any + Send>| {
-            let message = panic_text(&*panic).into();
-            // The panic's payload may panic when it is dropped.
-            std::mem::forget(panic);
-            Err(TransferError::Panicked { message })
-        };
-        let others = others.into_iter().map(|other| other.join().unwrap_or_else(panicked));
-        std::iter::once(first).chain(others).collect::<Vec<_>>().into_iter().sum()
-    })
+    let lanes = Mutex::new(pieces.chunks_mut(way.pieces()));
+    let done = Mutex::new(Vec::new());
+    let copy = |pieces: &mut [Scratch]| way.run(&parts, pieces).inspect_err(|_| parts.stop());
+    let take = || lanes.lock().next();
+    let share = || {
+        while let Some(pieces) = take() {
+            let copied = catch_unwind(AssertUnwindSafe(|| copy(pieces)));
+            done.lock().push(copied.unwrap_or_else(panicked));
+        }
+    };
+    Gate::open(&share, |gate| {
+        // A thread that does not begin leaves its parts to the others.
+        for _ in 1..lanes.lock().len() {
+            let gate = gate.clone();
+            _ = Helpers::shared().call(move || gate.help(|| ()));
+        }
+        share();
+    });
+    done.into_inner().into_iter().sum()
+}
+
+fn panicked(panic: Box<dyn Any + Send>) -> Result<u64, TransferError> {
+    let message = panic_text(&*panic).into();
+    // The panic's payload may panic when it is dropped.
+    std::mem::forget(panic);
+    Err(TransferError::Panicked { message })
 }
 
 /// What a staged copy needs.

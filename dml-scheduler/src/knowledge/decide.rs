@@ -138,6 +138,8 @@ pub enum Reason {
         /// What the run took without it, in seconds.
         others_seconds: f64,
     },
+    /// The system had no thread for it.
+    NoThread,
     /// Another device had computed its items as well, and was done first.
     Overtaken {
         /// What the run took without it, in seconds.
@@ -172,6 +174,7 @@ impl fmt::Display for Reason {
                 write!(f, "nothing is known of it, and the others are done in {:.0} us", us(others_seconds))
             }
             Self::Trial => f.write_str("another device is tried alone"),
+            Self::NoThread => f.write_str("there was no thread for it"),
             Self::SameCores => f.write_str("computes on the same cores as those that take part"),
             Self::NotCalledUp { others_seconds } => {
                 write!(f, "was not called up: the others were done in {:.0} us", us(others_seconds))

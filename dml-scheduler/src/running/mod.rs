@@ -21,6 +21,7 @@ use crate::hooks::{Hooks, Patient};
 use crate::kernel::Kernel;
 use crate::report::{Report, RunError};
 use dml_core::foreign::guard;
+use dml_core::helpers::Helpers;
 use dml_core::sync::{Arc, Condvar, Mutex};
 use dml_core::{DeviceId, RawBuffer};
 use std::any::Any;
@@ -124,7 +125,7 @@ impl State {
     }
 }
 
-/// Starts a run on a thread of its own. The checks, and what they find, are in this call.
+/// Starts a run on another thread. The checks, and what they find, are in this call.
 pub(crate) fn start(
     setup: Setup,
     kernel: &Kernel,
@@ -147,11 +148,8 @@ pub(crate) fn start(
         changed: Condvar::new(),
     });
     let own = shared.clone();
-    // A thread's name may not have a zero in it.
-    let name = format!("dml runs {}", kernel.name().replace('\0', " "));
-    let thread = std::thread::Builder::new().name(name);
-    match thread.spawn(move || own.work(setup, prepared, hooks)) {
-        Ok(_) => Ok(Running(shared)),
+    match Helpers::shared().call(move || own.work(setup, prepared, hooks)) {
+        Ok(()) => Ok(Running(shared)),
         Err(error) => {
             // Nothing runs that the handle could wait for.
             shared.end(Err(shared.cancelled(items)), None);

@@ -1,14 +1,15 @@
 //! Computed packages whose results are on their way to the collecting device, and the thread that brings them there.
+//!
+//! Once nothing more is to be computed, the unit's own thread collects as well. It does not wait for a thread that has not begun.
 
 use super::{Journey, Start, Trouble, Unit, UnitRun};
 use crate::guard::Quiet;
 use dml_core::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
-use std::thread::Scope;
 
 /// What the thread that computes and the thread that collects share.
 #[derive(Default)]
-pub(super) struct Desk {
+pub(crate) struct Desk {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -21,40 +22,31 @@ struct State {
     run: UnitRun,
     /// What could not be collected.
     troubles: Vec<Trouble>,
-    has_thread: bool,
-    /// Whether the thread is bringing a package.
-    is_collecting: bool,
+    /// Whether a thread was asked for that collects.
+    has_called: bool,
+    /// How many threads are bringing a package.
+    collecting: usize,
     /// Whether no further package will be computed.
     is_closed: bool,
 }
 
 impl Desk {
-    /// Hands over a computed package. A thread of its own collects it and those after it, and completes them.
-    pub(super) fn hand_in<'scope>(
-        &'scope self,
-        unit: Unit<'scope>,
-        journey: Journey,
-        scope: &'scope Scope<'scope, '_>,
-        starter: &'scope dyn Start,
-    ) {
+    /// Hands over a computed package. Another thread collects it and those after it, and completes them.
+    pub(super) fn hand_in(&self, unit: Unit<'_>, journey: Journey, starter: &dyn Start) {
         let mut state = self.state.lock();
         state.computed.push_back(journey);
-        let begins = !std::mem::replace(&mut state.has_thread, true);
+        let begins = !std::mem::replace(&mut state.has_called, true);
         drop(state);
         self.changed.notify_all();
-        if begins {
-            let name = format!("dml collects from {}", unit.name());
-            let thread = std::thread::Builder::new().name(name);
-            if thread.spawn_scoped(scope, move || self.collect_all(unit, starter)).is_err() {
-                // Without a thread, the unit's own does it before it goes on.
-                self.state.lock().has_thread = false;
-                self.collect_while(unit, starter, |state| state.computed.is_empty());
-            }
+        if begins && !starter.collect(unit.id) {
+            // Without a thread, the unit's own does it before it goes on.
+            self.state.lock().has_called = false;
+            self.collect_while(unit, starter, |_| true);
         }
     }
 
-    /// The thread: collects until the desk is closed and empty.
-    fn collect_all(&self, unit: Unit<'_>, starter: &dyn Start) {
+    /// The thread that collects: until the desk is closed and empty.
+    pub(crate) fn collect_all(&self, unit: Unit<'_>, starter: &dyn Start) {
         let _within = unit.commander.enter();
         unit.span.within(|| self.collect_while(unit, starter, |state| state.is_closed));
     }
@@ -70,7 +62,7 @@ impl Desk {
                 state = self.changed.wait(state);
                 continue;
             };
-            state.is_collecting = true;
+            state.collecting += 1;
             drop(state);
             let mut done = UnitRun::default();
             let trouble = match journey.span.within(|| unit.collect(&journey.package)) {
@@ -82,7 +74,7 @@ impl Desk {
             };
             state = self.state.lock();
             state.run.packages.append(&mut done.packages);
-            state.is_collecting = false;
+            state.collecting -= 1;
             if let Some(trouble) = trouble {
                 state.troubles.push(trouble);
                 // The unit may be waiting for work, of which there is none before this is dealt with.
@@ -99,10 +91,11 @@ impl Desk {
         !self.state.lock().troubles.is_empty()
     }
 
-    /// Waits until nothing is on its way, and returns what could not be collected.
-    pub(super) fn drain(&self) -> Vec<Trouble> {
+    /// Collects what nobody has begun to bring, and waits for the rest. Returns what could not be collected.
+    pub(super) fn drain(&self, unit: Unit<'_>, starter: &dyn Start) -> Vec<Trouble> {
+        self.collect_while(unit, starter, |_| true);
         let mut state = self.state.lock();
-        while state.is_collecting || !state.computed.is_empty() {
+        while state.collecting > 0 {
             state = self.changed.wait(state);
         }
         std::mem::take(&mut state.troubles)
@@ -114,8 +107,8 @@ impl Desk {
         self.changed.notify_all();
     }
 
-    /// What was collected by the thread.
-    pub(super) fn into_run(self) -> UnitRun {
-        self.state.into_inner().run
+    /// What was collected.
+    pub(super) fn take_run(&self) -> UnitRun {
+        std::mem::take(&mut self.state.lock().run)
     }
 }

@@ -23,6 +23,7 @@ mod pipeline;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use desk::Desk;
 pub(crate) use pipeline::{DEPTH, PUBLISHED_DEPTH};
 
 use crate::commander::Commander;
@@ -75,10 +76,13 @@ pub(crate) struct UnitRun {
     pub(crate) joined: Option<Duration>,
 }
 
-/// Starts units that join a round later.
+/// Gets threads for what a unit does not do on its own.
 pub(crate) trait Start: Sync {
-    /// Starts these units, each on a thread of its own.
+    /// Starts units that join a round later, each on a thread of its own.
     fn start(&self, units: &[UnitId]);
+
+    /// Lets another thread collect what a unit has computed. Returns whether there is one.
+    fn collect(&self, unit: UnitId) -> bool;
 
     /// Records a package of a unit whose thread may not have begun.
     fn record(&self, unit: UnitId, record: PackageRecord);

@@ -23,7 +23,6 @@ use dml_core::spans::Span;
 use dml_core::sync::Mutex;
 use dml_core::{AcquireError, Grants, Withdrawn};
 use std::collections::VecDeque;
-use std::thread::Scope;
 use std::time::Duration;
 
 /// The most packages that a unit has launched and not waited for. The second one hides the time from the end of a kernel to the
@@ -35,33 +34,26 @@ pub(crate) const PUBLISHED_DEPTH: usize = 2;
 
 impl Unit<'_> {
     /// Works until the commander has no more packages for the unit, or until the unit fails. Appends to `run`.
-    pub(crate) fn run(self, run: &Mutex<UnitRun>, starter: &dyn Start) {
+    pub(crate) fn run(self, run: &Mutex<UnitRun>, desk: &Desk, starter: &dyn Start) {
         self.hooks.unit_start(self.id, self.device);
-        let desk = Desk::default();
         let is_there = |goal| are_results_there(self.platform, self.kernel, self.device, goal);
         let is_in_place = self.collects_on().is_some_and(is_there);
         run.lock().joined.get_or_insert_with(|| self.now());
         let mut own = UnitRun::default();
-        std::thread::scope(|scope| {
-            let (flights, troubles) = (VecDeque::new(), Vec::new());
-            let ended = Duration::ZERO;
-            let run = &mut own;
-            Pipeline {
-                unit: self,
-                is_in_place,
-                desk: &desk,
-                scope,
-                starter,
-                flights,
-                prepared: None,
-                troubles,
-                ended,
-                run,
-            }
-            .work();
-            desk.close();
-        });
-        own.packages.append(&mut desk.into_run().packages);
+        Pipeline {
+            unit: self,
+            is_in_place,
+            desk,
+            starter,
+            flights: VecDeque::new(),
+            prepared: None,
+            troubles: Vec::new(),
+            ended: Duration::ZERO,
+            run: &mut own,
+        }
+        .work();
+        desk.close();
+        own.packages.append(&mut desk.take_run().packages);
         let mut run = run.lock();
         run.extend(own.packages);
         run.failure = run.failure.take().or(own.failure);
@@ -71,13 +63,12 @@ impl Unit<'_> {
 }
 
 /// A unit at work.
-struct Pipeline<'scope, 'env, 'run> {
-    unit: Unit<'scope>,
+struct Pipeline<'a> {
+    unit: Unit<'a>,
     /// Whether what it computes already lies in the memory of the device that collects.
     is_in_place: bool,
-    desk: &'scope Desk,
-    scope: &'scope Scope<'scope, 'env>,
-    starter: &'scope dyn Start,
+    desk: &'a Desk,
+    starter: &'a dyn Start,
     /// The packages that are launched and not waited for, in the order of their launches.
     flights: VecDeque<(Journey, Launched)>,
     /// A package that the unit was handed and has not begun.
@@ -86,10 +77,10 @@ struct Pipeline<'scope, 'env, 'run> {
     troubles: Vec<Trouble>,
     /// When the last package was computed.
     ended: Duration,
-    run: &'run mut UnitRun,
+    run: &'a mut UnitRun,
 }
 
-impl Pipeline<'_, '_, '_> {
+impl Pipeline<'_> {
     fn work(&mut self) {
         loop {
             match self.next() {
@@ -104,7 +95,7 @@ impl Pipeline<'_, '_, '_> {
                 }
                 Next::NoMore => {
                     self.finish_all();
-                    self.troubles.extend(self.desk.drain());
+                    self.troubles.extend(self.desk.drain(self.unit, self.starter));
                     if self.troubles.is_empty() {
                         return;
                     }
@@ -224,7 +215,7 @@ impl Pipeline<'_, '_, '_> {
                 _ => return self.collect(journey),
             }
         }
-        self.desk.hand_in(self.unit, journey, self.scope, self.starter);
+        self.desk.hand_in(self.unit, journey, self.starter);
     }
 
     /// Brings a package's results to where they belong, on this thread.
@@ -244,7 +235,7 @@ impl Pipeline<'_, '_, '_> {
     /// Deals with the packages that failed, after all others have ended. Retires the unit if it cannot go on.
     fn recover(&mut self) -> Result<(), ()> {
         self.finish_all();
-        self.troubles.extend(self.desk.drain());
+        self.troubles.extend(self.desk.drain(self.unit, self.starter));
         let mut failure = None;
         for trouble in std::mem::take(&mut self.troubles) {
             let (journey, ending) = self.unit.recover(trouble);

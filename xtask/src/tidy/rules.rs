@@ -19,10 +19,11 @@ use super::Violation;
 use super::paths::{NamedPath, named_paths};
 use super::source::{Line, SourceFile, identifiers};
 
-/// Where `unsafe` may stand: the arenas; host memory and the requests that only core makes; and where kernels are launched on
+/// Where `unsafe` may stand: the arenas; what is lent to threads; host memory and the requests that only core makes; and where kernels are launched on
 /// devices.
 const UNSAFE_PLACES: &[&str] = &[
     "dml-arenas/",
+    "dml-core/src/base/gate.rs",
     "dml-core/src/memory/foreign.rs",
     "dml-core/src/memory/host.rs",
     "dml-core/src/memory/request.rs",

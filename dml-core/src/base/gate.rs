@@ -7,10 +7,13 @@
 //! ```
 //! A scope waits until every helper has begun and ended, also those that wake when there is nothing left to do.
 
-use dml_core::sync::atomic::AtomicUsize;
-use dml_core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use dml_core::sync::{Arc, Condvar, Mutex};
+#![allow(unsafe_code)]
+
+use crate::base::sync::atomic::AtomicUsize;
+use crate::base::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::base::sync::{Arc, Condvar, Mutex};
 use std::any::Any;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
@@ -19,8 +22,28 @@ const SPINNING: Duration = Duration::from_micros(20);
 /// How long it does so without sleeping. They are at their last jobs, and a sleeping thread would take longer to wake up than these take.
 const AWAKE: Duration = Duration::from_micros(300);
 
-/// Where helpers come in. Once it is closed nobody does.
-pub(super) struct Gate {
+/// Where helpers come in, to do what the thread that has opened it lends them. Once it is closed nobody does.
+///
+/// ```
+/// use dml_core::helpers::{Gate, Helpers};
+/// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+///
+/// let left = AtomicU32::new(1000);
+/// let done = AtomicU32::new(0);
+/// let share = || {
+///     while left.try_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+///         done.fetch_add(1, Relaxed);
+///     }
+/// };
+/// Gate::open(&share, |gate| {
+///     let gate = gate.clone();
+///     // Without a thread this one does all of it.
+///     _ = Helpers::shared().call(move || gate.help(|| ()));
+///     share();
+/// });
+/// assert_eq!(done.into_inner(), 1000);
+/// ```
+pub struct Gate {
     state: Mutex<State>,
     /// Nobody is inside any more.
     is_left: Condvar,
@@ -43,7 +66,7 @@ impl Gate {
     ///
     /// # Panics
     /// With the panic of `lead`, or else the first one of a helper.
-    pub(super) fn open(share: &(dyn Fn() + Sync), lead: impl FnOnce(&Arc<Self>)) {
+    pub fn open(share: &(dyn Fn() + Sync), lead: impl FnOnce(&Arc<Self>)) {
         // SAFETY: only who is inside uses it. `close` lets nobody in any more and waits until nobody is inside, before this call ends, which has
         // borrowed it: nothing in between unwinds.
         let share = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(share) };
@@ -63,7 +86,7 @@ impl Gate {
     }
 
     /// Comes in and shares, after `first`; unless the gate is closed. Panics of both are the leading thread's.
-    pub(super) fn help(&self, first: impl FnOnce()) {
+    pub fn help(&self, first: impl FnOnce()) {
         let share = {
             let state = self.state.lock();
             let Some(share) = state.share else { return };
@@ -112,5 +135,11 @@ impl Gate {
             state = self.is_left.wait(state);
         }
         state.panic.take()
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gate({} inside)", self.inside.load(Relaxed))
     }
 }

@@ -1,0 +1,111 @@
+//! Runs where the system has no thread to give. One test, since it is about the whole process.
+
+#![cfg(all(not(dml_loom), target_os = "linux"))]
+
+use dml::arenas::{Null, kit};
+use dml::core::sync::{Arc, Mutex};
+use dml::core::{ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet};
+use dml::core::{Fence, Grants, LinkSpeed, Platform};
+use dml::prelude::*;
+use dml::scheduler::{Hooks, KernelError, Reason, RunError, UnitId};
+use dml_verify::watched;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::thread::{Builder, ThreadId, current};
+
+const CPU: DeviceId = DeviceId(0);
+const GPU: DeviceId = DeviceId(1);
+const ITEMS: u64 = 400;
+
+/// Main memory, and a device with a memory of its own.
+fn platform() -> Platform {
+    let mut builder = Platform::builder();
+    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    builder.add_device(DeviceDesc::new("gpu:0", DeviceKind::Gpu));
+    let cpu = DeviceSet::of(CPU);
+    let main = ArenaDesc::new("main", ArenaKind("test"), CPU).with_remotes(cpu);
+    builder.add_arena(Arc::new(Null::backed(main.with_concurrency(Concurrency::BimapFull))));
+    let video = ArenaDesc::new("video", ArenaKind("test"), GPU).with_remotes(cpu);
+    let video = builder.add_arena(Arc::new(Null::backed(video)));
+    kit::join_staged(&mut builder, ArenaId(0), video, LinkSpeed::default());
+    builder.build().expect("a sound platform")
+}
+
+/// A kernel that writes to each item of the target three times its number.
+fn kernel(platform: &Platform, target: &Buffer<u32>) -> Kernel {
+    let kernel = Kernel::new("triple", 10).argument(Argument::part(
+        target,
+        Access::WriteInvalidate,
+        Footprint::PerItem { bytes: 4 },
+    ));
+    [CPU, GPU].into_iter().fold(kernel, |kernel, device| {
+        let (platform, target) = (platform.clone(), target.clone());
+        kernel.variant(device, move |package: &Package, grants: &mut Grants| -> Result<Fence, KernelError> {
+            let home = platform.home(device).expect("it has one");
+            let arena = platform.arena(home).downcast_ref::<Null>().expect("all are");
+            let triples: Vec<u32> = package.range().map(|item| item as u32 * 3).collect();
+            let part = target.raw().range(package.start() * 4..package.end() * 4);
+            arena.write(grants, &part, bytemuck::cast_slice(&triples)).expect("granted for writing");
+            Ok(Fence::done(0))
+        })
+    })
+}
+
+/// The threads of units, and those that bring results.
+#[derive(Default)]
+struct Threads(Mutex<Vec<ThreadId>>);
+
+impl Hooks for Threads {
+    fn unit_start(&self, _: UnitId, _: DeviceId) {
+        self.0.lock().push(current().id());
+    }
+
+    fn package_done(&self, _: &Package, _: DeviceId) {
+        self.0.lock().push(current().id());
+    }
+}
+
+/// Does something while the process may have no more memory than now, and a little: too little for a thread's stack.
+fn without_threads<R>(act: impl FnOnce() -> R) -> R {
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux tells");
+    let pages: u64 = pages.split_whitespace().next().and_then(|pages| pages.parse().ok()).expect("a number");
+    let before = getrlimit(Resource::As);
+    let little = Rlimit { current: Some(pages * 4096 + (1 << 20)), maximum: before.maximum };
+    setrlimit(Resource::As, little).expect("less is granted to anybody");
+    let thread = Builder::new().spawn(|| ());
+    let done = act();
+    setrlimit(Resource::As, before).expect("as it was");
+    assert!(thread.is_err(), "there was a thread to be had");
+    done
+}
+
+#[test]
+fn a_run_is_done_by_its_caller_and_none_is_started() {
+    // Made before, so that there is one.
+    watched("runs without a thread", all).join();
+}
+
+fn all() {
+    let platform = platform();
+    let target = platform.buffer::<u32>(ITEMS).build().expect("a small buffer");
+    let kernel = kernel(&platform, &target);
+    let coexecutor = |policy: &str| {
+        Coexecutor::new(&platform).devices([CPU, GPU]).policy(policy.parse().expect("a policy"))
+    };
+    let threads = Threads::default();
+    for policy in ["static", "dynamic:10", "hguided"] {
+        let report = without_threads(|| coexecutor(policy).run_with(&kernel, ITEMS, &threads));
+        let report = report.unwrap_or_else(|error| panic!("{policy}: {error}"));
+        assert_eq!(report.devices.iter().map(|device| device.items).sum::<u64>(), ITEMS, "{policy}");
+        assert!(report.left_out.iter().any(|left| left.reason == Reason::NoThread), "{policy}: {report:?}");
+        assert!(
+            target.read().expect("computed").iter().eq(&(0..ITEMS as u32).map(|i| i * 3).collect::<Vec<_>>())
+        );
+    }
+    assert!(threads.0.into_inner().iter().all(|thread| *thread == current().id()));
+    let started = without_threads(|| coexecutor("static").start(&kernel, ITEMS));
+    assert!(matches!(&started, Err(RunError::NoThread { kernel, .. }) if kernel == "triple"), "{started:?}");
+    // Nothing is held by what has not begun, and later there are threads again.
+    let report =
+        coexecutor("static").start(&kernel, ITEMS).expect("a thread").wait().expect("nothing is wrong");
+    assert_eq!(report.devices.iter().filter(|device| device.items > 0).count(), 2);
+}
