@@ -50,13 +50,14 @@ fn kernel(platform: &Platform, target: &Buffer<u32>) -> Kernel {
     })
 }
 
-/// The threads of units, and those that bring results.
+/// The threads of units, and those that bring results; and which units began.
 #[derive(Default)]
-struct Threads(Mutex<Vec<ThreadId>>);
+struct Threads(Mutex<Vec<ThreadId>>, Mutex<Vec<UnitId>>);
 
 impl Hooks for Threads {
-    fn unit_start(&self, _: UnitId, _: DeviceId) {
+    fn unit_start(&self, unit: UnitId, _: DeviceId) {
         self.0.lock().push(current().id());
+        self.1.lock().push(unit);
     }
 
     fn package_done(&self, _: &Package, _: DeviceId) {
@@ -101,6 +102,7 @@ fn all() {
             target.read().expect("computed").iter().eq(&(0..ITEMS as u32).map(|i| i * 3).collect::<Vec<_>>())
         );
     }
+    assert_eq!(threads.1.into_inner(), [UnitId(1); 3], "nothing begins of a unit without a thread");
     assert!(threads.0.into_inner().iter().all(|thread| *thread == current().id()));
     let started = without_threads(|| coexecutor("static").start(&kernel, ITEMS));
     assert!(matches!(&started, Err(RunError::NoThread { kernel, .. }) if kernel == "triple"), "{started:?}");
