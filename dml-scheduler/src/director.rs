@@ -291,9 +291,8 @@ impl Start for Called<'_> {
         self.units.lock().extend(units);
     }
 
-    fn collect(&self, _: UnitId) -> bool {
+    fn collect(&self, _: UnitId) {
         // No unit computes between two rounds.
-        false
     }
 
     fn record(&self, unit: UnitId, record: PackageRecord) {

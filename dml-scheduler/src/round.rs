@@ -7,9 +7,10 @@
 //!   helper 3                                                 └─▶ wakes too late, and is not waited for
 //! ```
 //! 1. Whoever has something for another thread to do puts it on the list, and calls one. Whichever thread comes first does it.
-//! 2. The caller's thread does last what nobody has begun by then, so that a round does not wait for who wakes late.
-//! 3. A unit for which no thread is to be had is left out, and the others get its part. Where there is none to bring a unit's results, its own does.
-//! 4. What is on the list is lent through a [`Gate`], which is closed when all of it is done.
+//! 2. A thread does first what it was called for, if nobody has begun it. So what was put on the list is done, also if no thread is to be had for something else.
+//! 3. The caller's thread does last what nobody has begun by then, so that a round does not wait for who wakes late.
+//! 4. A unit for which no thread is to be had is left out, and the others get its part. Only if nobody is left its work stays on the list.
+//! 5. What is on the list is lent through a [`Gate`], which is closed when all of it is done.
 
 use crate::commander::Commander;
 use crate::package::UnitId;
@@ -17,6 +18,7 @@ use crate::report::PackageRecord;
 use crate::unit::{Desk, Start, Unit, UnitRun};
 use dml_core::helpers::{Gate, Helpers};
 use dml_core::sync::{Arc, Condvar, Mutex};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -72,6 +74,11 @@ enum Task {
     Collect(UnitId),
 }
 
+thread_local! {
+    /// What the thread was called for, until it looks at the list.
+    static CALLED_FOR: Cell<Option<Task>> = const { Cell::new(None) };
+}
+
 impl<'a> Round<'a> {
     /// Lets every remaining unit work until it gets no more work. A single unit, or the last of several, works on the caller's thread. Units
     /// that are called up meanwhile join.
@@ -82,13 +89,7 @@ impl<'a> Round<'a> {
         let active = of.units.iter().map(|unit| unit.id).filter(|unit| of.commander.is_active(*unit));
         let mut left: Vec<UnitId> = active.collect();
         let last = left.pop();
-        let round = Self {
-            of: *of,
-            desks: of.units.iter().map(|_| Desk::default()).collect(),
-            list: Mutex::default(),
-            changed: Condvar::new(),
-            gate: OnceLock::new(),
-        };
+        let round = Self::new(of);
         let share = || round.share();
         Gate::open(&share, |gate| {
             round.gate.get_or_init(|| gate.clone());
@@ -100,12 +101,19 @@ impl<'a> Round<'a> {
         });
     }
 
+    fn new(of: &Rounds<'a>) -> Self {
+        let desks = of.units.iter().map(|_| Desk::default()).collect();
+        Self { of: *of, desks, list: Mutex::default(), changed: Condvar::new(), gate: OnceLock::new() }
+    }
+
     /// Has a thread do something. Returns whether there is one, or somebody does it already.
     fn call(&self, task: Task) -> bool {
         self.list.lock().tasks.push_back(task);
         self.changed.notify_all();
-        let Some(gate) = self.gate.get().cloned() else { return false };
-        let is_called = Helpers::shared().call(move || gate.help(|| ())).is_ok();
+        let is_called = self.gate.get().cloned().is_some_and(|gate| {
+            let help = move || gate.help(|| CALLED_FOR.set(Some(task)));
+            Helpers::shared().call(help).is_ok()
+        });
         is_called || !self.take_back(task)
     }
 
@@ -116,17 +124,20 @@ impl<'a> Round<'a> {
         place.is_some_and(|place| list.tasks.remove(place).is_some())
     }
 
-    /// Does what nobody has begun.
+    /// Does what nobody has begun, and first what the thread was called for.
     fn share(&self) {
-        while let Some(task) = self.take() {
+        let mut first = CALLED_FOR.take();
+        while let Some(task) = self.take(first.take()) {
             let _busy = Busy(self);
             self.carry_out(task);
         }
     }
 
-    fn take(&self) -> Option<Task> {
+    /// Takes this off the list, or else what has been there for longest.
+    fn take(&self, first: Option<Task>) -> Option<Task> {
         let mut list = self.list.lock();
-        let task = list.tasks.pop_front()?;
+        let place = list.tasks.iter().position(|task| Some(*task) == first);
+        let task = list.tasks.remove(place.unwrap_or(0))?;
         list.busy += 1;
         Some(task)
     }
@@ -175,16 +186,24 @@ impl Start for Round<'_> {
             offer();
         }
         for &unit in units {
-            if !self.call(Task::Work(unit)) {
+            if self.call(Task::Work(unit)) {
+                continue;
+            }
+            let mut others = self.of.units.iter().map(|other| other.id).filter(|other| *other != unit);
+            if others.any(|other| self.of.commander.is_active(other)) {
                 self.of.threadless.lock().push(unit);
                 let called = self.of.commander.retire(unit);
                 self.start(&called);
+            } else {
+                // The caller's thread has nothing else to do.
+                self.list.lock().tasks.push_back(Task::Work(unit));
+                self.changed.notify_all();
             }
         }
     }
 
-    fn collect(&self, unit: UnitId) -> bool {
-        self.call(Task::Collect(unit))
+    fn collect(&self, unit: UnitId) {
+        self.call(Task::Collect(unit));
     }
 
     fn record(&self, unit: UnitId, record: PackageRecord) {
@@ -199,5 +218,27 @@ impl Drop for Busy<'_> {
     fn drop(&mut self) {
         self.0.list.lock().busy -= 1;
         self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Dynamic, Splitter};
+
+    /// Otherwise a thread does what none is to be had for, and nobody what it was called for.
+    #[test]
+    fn a_thread_does_first_what_it_was_called_for() {
+        let splitter = Splitter::new(Box::new(Dynamic::new(10, 1, 1).unwrap()), 1, 10, 1).unwrap();
+        let (commander, threadless) = (Commander::new(splitter, None), Mutex::default());
+        let of =
+            Rounds { units: &[], runs: &[], commander: &commander, offer: None, threadless: &threadless };
+        let round = Round::new(&of);
+        let [work, collect, other] = [Task::Work(UnitId(0)), Task::Collect(UnitId(1)), Task::Work(UnitId(2))];
+        round.list.lock().tasks.extend([work, collect, other]);
+        assert_eq!(round.take(Some(collect)), Some(collect));
+        // Somebody else has done it.
+        assert_eq!(round.take(Some(collect)), Some(work));
+        assert_eq!((round.take(None), round.take(None)), (Some(other), None));
     }
 }

@@ -197,12 +197,17 @@ fn copy_all(
     let share = || {
         while let Some(pieces) = take() {
             let copied = catch_unwind(AssertUnwindSafe(|| copy(pieces)));
-            done.lock().push(copied.unwrap_or_else(panicked));
+            let copied = copied.unwrap_or_else(|panic| {
+                parts.stop();
+                panicked(panic)
+            });
+            done.lock().push(copied);
         }
     };
+    let count = lanes.lock().len();
     Gate::open(&share, |gate| {
         // A thread that does not begin leaves its parts to the others.
-        for _ in 1..lanes.lock().len() {
+        for _ in 1..count {
             let gate = gate.clone();
             _ = Helpers::shared().call(move || gate.help(|| ()));
         }

@@ -64,6 +64,9 @@ impl Gate {
     /// Opens a gate for those who help with `share`, while the caller does `lead`. Waits for those who came in. A helper that keeps the gate can ask later
     /// on, and does nothing then.
     ///
+    /// `share` may run on several threads at once, and again and again. It must not wait for the thread that leads, which waits for it. Who leads calls `share`
+    /// as well, if all of it is to be done whoever comes.
+    ///
     /// # Panics
     /// With the panic of `lead`, or else the first one of a helper.
     pub fn open(share: &(dyn Fn() + Sync), lead: impl FnOnce(&Arc<Self>)) {

@@ -22,6 +22,9 @@ const MOST_KEPT: usize = 16;
 /// To make a thread takes about 0.1 ms until it runs, to wake one up less than half of that. Idle ones cost memory for what they have touched of their
 /// stacks.
 ///
+/// A thread has the cores, the priority and the signal mask of whoever made its first call. What a task leaves in thread-locals the next task finds there, which
+/// may be anybody's; their destructors run when the thread ends.
+///
 /// ```
 /// use dml_core::helpers::Helpers;
 /// use std::sync::mpsc;
@@ -138,6 +141,10 @@ impl Shared {
         let mut task = first;
         loop {
             let _ = guard(task);
+            if !self.is_here() {
+                // The task has become another process, in which nobody calls this thread.
+                return;
+            }
             {
                 let mut state = self.state.lock();
                 if state.is_closed || state.idle.len() >= self.most_kept {

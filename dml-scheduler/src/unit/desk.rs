@@ -1,6 +1,6 @@
 //! Computed packages whose results are on their way to the collecting device, and the thread that brings them there.
 //!
-//! Once nothing more is to be computed, the unit's own thread collects as well. It does not wait for a thread that has not begun.
+//! While there is nothing to compute, the unit's own thread collects as well, if it holds nothing. It waits for no thread that has not begun.
 
 use super::{Journey, Start, Trouble, Unit, UnitRun};
 use crate::guard::Quiet;
@@ -38,10 +38,9 @@ impl Desk {
         let begins = !std::mem::replace(&mut state.has_called, true);
         drop(state);
         self.changed.notify_all();
-        if begins && !starter.collect(unit.id) {
-            // Without a thread, the unit's own does it before it goes on.
-            self.state.lock().has_called = false;
-            self.collect_while(unit, starter, |_| true);
+        if begins {
+            // Without a thread, the unit's own does it when it holds nothing.
+            starter.collect(unit.id);
         }
     }
 
@@ -91,9 +90,14 @@ impl Desk {
         !self.state.lock().troubles.is_empty()
     }
 
+    /// Collects what nobody has begun to bring. The thread of the unit holds nothing meanwhile.
+    pub(super) fn collect_rest(&self, unit: Unit<'_>, starter: &dyn Start) {
+        self.collect_while(unit, starter, |_| true);
+    }
+
     /// Collects what nobody has begun to bring, and waits for the rest. Returns what could not be collected.
     pub(super) fn drain(&self, unit: Unit<'_>, starter: &dyn Start) -> Vec<Trouble> {
-        self.collect_while(unit, starter, |_| true);
+        self.collect_rest(unit, starter);
         let mut state = self.state.lock();
         while state.collecting > 0 {
             state = self.changed.wait(state);
