@@ -291,8 +291,9 @@ impl Start for Called<'_> {
         self.units.lock().extend(units);
     }
 
-    fn collect(&self, _: UnitId) {
+    fn collect(&self, _: UnitId) -> bool {
         // No unit computes between two rounds.
+        false
     }
 
     fn record(&self, unit: UnitId, record: PackageRecord) {

@@ -9,7 +9,8 @@
 //! 1. Whoever has something for another thread to do puts it on the list, and calls one. Whichever thread comes first does it.
 //! 2. A thread does first what it was called for, if nobody has begun it. So what was put on the list is done, also if no thread is to be had for something else.
 //! 3. The caller's thread does last what nobody has begun by then, so that a round does not wait for who wakes late.
-//! 4. A unit for which no thread is to be had is left out, and the others get its part. Only if nobody is left its work stays on the list.
+//! 4. A unit for which no thread is to be had is left out, and the others get its part. Only if nobody is left its work stays on the list. Where there is none to
+//!    bring a unit's results, its own does.
 //! 5. What is on the list is lent through a [`Gate`], which is closed when all of it is done.
 
 use crate::commander::Commander;
@@ -202,8 +203,8 @@ impl Start for Round<'_> {
         }
     }
 
-    fn collect(&self, unit: UnitId) {
-        self.call(Task::Collect(unit));
+    fn collect(&self, unit: UnitId) -> bool {
+        self.call(Task::Collect(unit))
     }
 
     fn record(&self, unit: UnitId, record: PackageRecord) {

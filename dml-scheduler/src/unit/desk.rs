@@ -1,6 +1,6 @@
 //! Computed packages whose results are on their way to the collecting device, and the thread that brings them there.
 //!
-//! While there is nothing to compute, the unit's own thread collects as well, if it holds nothing. It waits for no thread that has not begun.
+//! Where there is no such thread, the unit's own collects while it has nothing to compute, and holds nothing. Otherwise it is free for the next package.
 
 use super::{Journey, Start, Trouble, Unit, UnitRun};
 use crate::guard::Quiet;
@@ -24,6 +24,8 @@ struct State {
     troubles: Vec<Trouble>,
     /// Whether a thread was asked for that collects.
     has_called: bool,
+    /// Whether there is none.
+    lacks_thread: bool,
     /// How many threads are bringing a package.
     collecting: usize,
     /// Whether no further package will be computed.
@@ -38,9 +40,8 @@ impl Desk {
         let begins = !std::mem::replace(&mut state.has_called, true);
         drop(state);
         self.changed.notify_all();
-        if begins {
-            // Without a thread, the unit's own does it when it holds nothing.
-            starter.collect(unit.id);
+        if begins && !starter.collect(unit.id) {
+            self.state.lock().lacks_thread = true;
         }
     }
 
@@ -88,6 +89,11 @@ impl Desk {
     /// Returns whether some package could not be collected.
     pub(super) fn has_trouble(&self) -> bool {
         !self.state.lock().troubles.is_empty()
+    }
+
+    /// Whether the unit's own thread is to collect.
+    pub(super) fn lacks_thread(&self) -> bool {
+        self.state.lock().lacks_thread
     }
 
     /// Collects what nobody has begun to bring. The thread of the unit holds nothing meanwhile.

@@ -81,8 +81,8 @@ pub(crate) trait Start: Sync {
     /// Starts units that join a round later, each on a thread of its own.
     fn start(&self, units: &[UnitId]);
 
-    /// Lets another thread collect what a unit has computed, if there is one.
-    fn collect(&self, unit: UnitId);
+    /// Lets another thread collect what a unit has computed. Returns whether there is one.
+    fn collect(&self, unit: UnitId) -> bool;
 
     /// Records a package of a unit whose thread may not have begun.
     fn record(&self, unit: UnitId, record: PackageRecord);

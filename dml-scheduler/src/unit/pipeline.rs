@@ -114,13 +114,14 @@ impl Pipeline<'_> {
             return Next::Package(package);
         }
         match self.flights.len() {
-            0 => match commander.next_now(self.unit.id, self.unit.begun) {
+            0 if self.desk.lacks_thread() => match commander.next_now(self.unit.id, self.unit.begun) {
                 Next::Later => {
                     self.desk.collect_rest(self.unit, self.starter);
                     commander.next(self.unit.id, self.unit.begun, || self.desk.has_trouble())
                 }
                 next => next,
             },
+            0 => commander.next(self.unit.id, self.unit.begun, || self.desk.has_trouble()),
             flights if flights >= self.unit.depth => Next::Later,
             _ => commander.next_now(self.unit.id, self.unit.begun),
         }
