@@ -2,34 +2,16 @@
 
 #![cfg(all(not(dml_loom), target_os = "linux"))]
 
-use dml::arenas::{Null, kit};
 use dml::core::sync::{Arc, Condvar, Mutex};
-use dml::core::{ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet};
-use dml::core::{Fence, Grants, LinkSpeed, Platform};
+use dml::core::{DeviceId, Fence, Grants};
 use dml::prelude::*;
 use dml::scheduler::{Hooks, KernelError, Reason, RunError, UnitId};
+use dml_verify::platforms::{CPU, GPU, null, pair};
 use dml_verify::watched;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::thread::{Builder, ThreadId, current};
-use std::time::Duration;
 
-const CPU: DeviceId = DeviceId(0);
-const GPU: DeviceId = DeviceId(1);
 const ITEMS: u64 = 400;
-
-/// Main memory, and a device with a memory of its own.
-fn platform() -> Platform {
-    let mut builder = Platform::builder();
-    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
-    builder.add_device(DeviceDesc::new("gpu:0", DeviceKind::Gpu));
-    let cpu = DeviceSet::of(CPU);
-    let main = ArenaDesc::new("main", ArenaKind("test"), CPU).with_remotes(cpu);
-    builder.add_arena(Arc::new(Null::backed(main.with_concurrency(Concurrency::BimapFull))));
-    let video = ArenaDesc::new("video", ArenaKind("test"), GPU).with_remotes(cpu);
-    let video = builder.add_arena(Arc::new(Null::backed(video)));
-    kit::join_staged(&mut builder, ArenaId(0), video, LinkSpeed::default());
-    builder.build().expect("a sound platform")
-}
 
 /// A kernel that writes to each item of the target three times its number. `ends` makes the fence of each package.
 fn kernel(
@@ -45,8 +27,7 @@ fn kernel(
     [CPU, GPU].into_iter().fold(kernel, |kernel, device| {
         let (platform, target, ends) = (platform.clone(), target.clone(), ends.clone());
         kernel.variant(device, move |package: &Package, grants: &mut Grants| -> Result<Fence, KernelError> {
-            let home = platform.home(device).expect("it has one");
-            let arena = platform.arena(home).downcast_ref::<Null>().expect("all are");
+            let arena = null(&platform, platform.home(device).expect("it has one"));
             let triples: Vec<u32> = package.range().map(|item| item as u32 * 3).collect();
             let part = target.raw().range(package.start() * 4..package.end() * 4);
             arena.write(grants, &part, bytemuck::cast_slice(&triples)).expect("granted for writing");
@@ -55,12 +36,9 @@ fn kernel(
     })
 }
 
-/// The fence of a package that its device computes for a while.
+/// The fence of a package that its device computes until somebody waits for it.
 fn under_way(_: DeviceId) -> Result<Fence, KernelError> {
-    Ok(Fence::running(|| {
-        std::thread::sleep(Duration::from_micros(300));
-        Ok(0)
-    }))
+    Ok(Fence::running(|| Ok(0)))
 }
 
 /// Reads the target, which nobody can who holds a part of it.
@@ -121,7 +99,7 @@ fn sevens(platform: &Platform) -> Buffer<u32> {
 
 /// One device has several packages under way, and the results of those before are to be brought.
 fn results_are_brought_by_who_holds_nothing() {
-    let platform = platform();
+    let platform = pair();
     let target = sevens(&platform);
     let kernel = kernel(&platform, &target, under_way);
     let coexecutor =
@@ -133,7 +111,7 @@ fn results_are_brought_by_who_holds_nothing() {
 
 /// The device that begins fails, and nobody but the one that it calls up is left.
 fn who_is_called_up_last_computes_on_the_callers_thread() {
-    let platform = platform();
+    let platform = pair();
     let target = sevens(&platform);
     let fails = |device| if device == CPU { Err("it fails".into()) } else { Ok(Fence::done(0)) };
     let kernel = kernel(&platform, &target, fails);
@@ -145,10 +123,10 @@ fn who_is_called_up_last_computes_on_the_callers_thread() {
 
 /// Somebody else waits for all of the target meanwhile.
 fn nobody_is_waited_for_by_who_holds_something() {
-    let platform = platform();
+    let platform = pair();
     let target = sevens(&platform);
     let launched = Arc::new((Mutex::new(0), Condvar::new()));
-    let (writes, begins) = ((platform.clone(), target.clone()), launched.clone());
+    let (writes, begins) = ((Platform::clone(&platform), target.clone()), launched.clone());
     let writer = std::thread::spawn(move || {
         let mut count = begins.0.lock();
         while *count < 3 {
@@ -159,12 +137,15 @@ fn nobody_is_waited_for_by_who_holds_something() {
         let grants = platform.acquire(CPU).read_write(&target).wait().expect("its turn comes");
         grants.release().expect("nothing is wrong");
     });
+    let asked = target.raw().clone();
     let ends = move |device| {
-        *launched.0.lock() += 1;
+        let mut count = launched.0.lock();
+        *count += 1;
         launched.1.notify_all();
-        if *launched.0.lock() == 3 {
-            // For the writer to be in the queue.
-            std::thread::sleep(Duration::from_millis(20));
+        let is_third = *count == 3;
+        drop(count);
+        while is_third && asked.snapshot().queue().len() == 0 {
+            std::thread::yield_now();
         }
         under_way(device)
     };
@@ -181,7 +162,7 @@ fn nobody_is_waited_for_by_who_holds_something() {
 }
 
 fn others_compute_what_there_is_no_thread_for() {
-    let platform = platform();
+    let platform = pair();
     let target = platform.buffer::<u32>(ITEMS).build().expect("a small buffer");
     let kernel = kernel(&platform, &target, |_| Ok(Fence::done(0)));
     let coexecutor = |policy: &str| {

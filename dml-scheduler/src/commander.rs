@@ -14,10 +14,9 @@ use crate::policy::{Assignment, Computed, NotYet, Splitter};
 use crate::running::{Cancel, Within};
 use crate::trial::{Results, TrialEnd, Tried};
 use dml_core::sync::{Arc, Condvar, Mutex, MutexGuard};
-use dml_core::{DeviceId, Grants, Withdrawal};
+use dml_core::{Acquire, DeviceId, Grants, Withdrawal};
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a thread does not sleep that waits for a trial to begin, and one that waits for its end; and how often each looks then, and later.
@@ -146,7 +145,7 @@ impl Commander {
     ///
     /// # Errors
     /// [`Interrupted`](crate::running::Interrupted) after a cancellation, or what the request ends with.
-    pub(crate) fn wait_for(&self, acquire: dml_core::Acquire) -> Result<Grants, KernelError> {
+    pub(crate) fn wait_for(&self, acquire: Acquire) -> Result<Grants, KernelError> {
         match &self.cancel {
             Some(cancel) => cancel.wait(acquire),
             None => Ok(acquire.wait()?),
@@ -192,15 +191,15 @@ impl Commander {
 
     /// Wakes whoever waits, and tells whoever watches, that there may be something else to do.
     fn tell(&self) {
-        self.told.fetch_add(1, Release);
+        self.told.fetch_add(1, Ordering::Release);
         self.changed.notify_all();
     }
 
     /// Waits until there may be something else to do, or for long enough, without sleeping. Others have the lock and the core meanwhile.
     fn watch<'a>(&'a self, state: MutexGuard<'a, State>, since: Instant) -> MutexGuard<'a, State> {
-        let told = self.told.load(Acquire);
+        let told = self.told.load(Ordering::Acquire);
         drop(state);
-        while self.told.load(Acquire) == told && since.elapsed() < AWAKE_AT_END {
+        while self.told.load(Ordering::Acquire) == told && since.elapsed() < AWAKE_AT_END {
             std::thread::yield_now();
         }
         self.state.lock()

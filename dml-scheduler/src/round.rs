@@ -6,12 +6,13 @@
 //!   helper 2                                  └─▶ wakes ▏collects ........▏
 //!   helper 3                                                 └─▶ wakes too late, and is not waited for
 //! ```
-//! 1. Whoever has something for another thread to do puts it on the list, and calls one. Whichever thread comes first does it.
-//! 2. A thread does first what it was called for, if nobody has begun it. So what was put on the list is done, also if no thread is to be had for something else.
-//! 3. The caller's thread does last what nobody has begun by then, so that a round does not wait for who wakes late.
-//! 4. A unit for which no thread is to be had is left out, and the others get its part. Only if nobody is left its work stays on the list. Where there is none to
-//!    bring a unit's results, its own does.
-//! 5. What is on the list is lent through a [`Gate`], which is closed when all of it is done.
+//! 1. A thread that has a task for another one puts it on the list, and calls a helper.
+//! 2. A helper does first the task that it was called for, if no thread has begun it, and then others. So each task for which a helper was called is done, also
+//!    if there is no helper for another one.
+//! 3. At its end the caller's thread does the tasks that no thread has begun. The round does not wait for a helper that wakes late.
+//! 4. A unit for which there is no thread is left out, and the others get its part. If no other unit is left, its task stays on the list for the caller's
+//!    thread. A unit whose results no helper brings brings them itself.
+//! 5. The round lends its list through a [`Gate`], which it closes when all tasks are done.
 
 use crate::commander::Commander;
 use crate::package::UnitId;
@@ -60,7 +61,7 @@ pub(crate) struct Round<'a> {
 
 #[derive(Default)]
 struct List {
-    /// What nobody has begun.
+    /// The tasks that no thread has begun.
     tasks: VecDeque<Task>,
     /// How many threads are at a task.
     busy: usize,
@@ -76,7 +77,7 @@ enum Task {
 }
 
 thread_local! {
-    /// What the thread was called for, until it looks at the list.
+    /// The task that the thread was called for, until it looks at the list.
     static CALLED_FOR: Cell<Option<Task>> = const { Cell::new(None) };
 }
 
@@ -107,7 +108,7 @@ impl<'a> Round<'a> {
         Self { of: *of, desks, list: Mutex::default(), changed: Condvar::new(), gate: OnceLock::new() }
     }
 
-    /// Has a thread do something. Returns whether there is one, or somebody does it already.
+    /// Calls a helper for a task. Returns whether there is one, or another thread has begun the task.
     fn call(&self, task: Task) -> bool {
         self.list.lock().tasks.push_back(task);
         self.changed.notify_all();
@@ -118,14 +119,14 @@ impl<'a> Round<'a> {
         is_called || !self.take_back(task)
     }
 
-    /// Takes something off the list. Returns whether it was there.
+    /// Takes a task off the list. Returns whether it was there.
     fn take_back(&self, task: Task) -> bool {
         let mut list = self.list.lock();
         let place = list.tasks.iter().position(|other| *other == task);
         place.is_some_and(|place| list.tasks.remove(place).is_some())
     }
 
-    /// Does what nobody has begun, and first what the thread was called for.
+    /// Does the tasks that no thread has begun, and first the one that this thread was called for.
     fn share(&self) {
         let mut first = CALLED_FOR.take();
         while let Some(task) = self.take(first.take()) {
@@ -134,7 +135,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Takes this off the list, or else what has been there for longest.
+    /// Takes this task off the list, or else the one that has been there for longest.
     fn take(&self, first: Option<Task>) -> Option<Task> {
         let mut list = self.list.lock();
         let place = list.tasks.iter().position(|task| Some(*task) == first);
@@ -159,7 +160,7 @@ impl<'a> Round<'a> {
         self.of.units[index].run(&self.of.runs[index], &self.desks[index], self);
     }
 
-    /// Returns when there is nothing more to do, and nobody at anything.
+    /// Does the tasks that are left, and returns when no thread is at one.
     fn finish(&self) {
         let begun = Instant::now();
         loop {

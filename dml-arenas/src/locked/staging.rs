@@ -16,11 +16,10 @@ use super::PageLocker;
 use super::scratch::{Scratch, ScratchPool};
 use crate::kit::Worker;
 use crate::main_mem;
+use dml_core::foreign::guard;
 use dml_core::helpers::{Gate, Helpers};
 use dml_core::sync::{Arc, Mutex};
-use dml_core::{CopyJob, Fence, HostSpan, Span, TransferError, panic_text};
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use dml_core::{CopyJob, Fence, HostSpan, Span, TransferError};
 use std::sync::OnceLock;
 
 /// The least size of a part, in bytes. A smaller one takes longer to begin than to move.
@@ -196,10 +195,9 @@ fn copy_all(
     let take = || lanes.lock().next();
     let share = || {
         while let Some(pieces) = take() {
-            let copied = catch_unwind(AssertUnwindSafe(|| copy(pieces)));
-            let copied = copied.unwrap_or_else(|panic| {
+            let copied = guard(|| copy(pieces)).unwrap_or_else(|message| {
                 parts.stop();
-                panicked(panic)
+                Err(TransferError::Panicked { message })
             });
             done.lock().push(copied);
         }
@@ -214,13 +212,6 @@ fn copy_all(
         share();
     });
     done.into_inner().into_iter().sum()
-}
-
-fn panicked(panic: Box<dyn Any + Send>) -> Result<u64, TransferError> {
-    let message = panic_text(&*panic).into();
-    // The panic's payload may panic when it is dropped.
-    std::mem::forget(panic);
-    Err(TransferError::Panicked { message })
 }
 
 /// What a staged copy needs.

@@ -273,6 +273,24 @@ mod tests {
         end();
     }
 
+    /// It calls for another one, and drops the last handle on the threads that it is one of.
+    #[test]
+    fn a_task_may_use_the_threads_that_do_it() {
+        let (says, said) = channel();
+        let helpers = Arc::new(Helpers::new(1));
+        let (shared, own) = (helpers.0.clone(), helpers.clone());
+        let task = move || {
+            let other = says.clone();
+            own.call(move || other.send(current().id()).unwrap()).unwrap();
+            drop(own);
+            says.send(current().id()).unwrap();
+        };
+        helpers.call(task).unwrap();
+        drop(helpers);
+        assert_ne!(said.recv().unwrap(), said.recv().unwrap());
+        wait_until(|| Arc::strong_count(&shared) == 1);
+    }
+
     #[test]
     fn idle_threads_end_with_their_owner_and_others_after_their_task() {
         let helpers = Helpers::new(2);

@@ -1,6 +1,6 @@
 //! Computed packages whose results are on their way to the collecting device, and the thread that brings them there.
 //!
-//! Where there is no such thread, the unit's own collects while it has nothing to compute, and holds nothing. Otherwise it is free for the next package.
+//! If there is no such thread, the unit's own thread collects while it has nothing to compute and holds nothing. Otherwise it stays free for the next package.
 
 use super::{Journey, Start, Trouble, Unit, UnitRun};
 use crate::guard::Quiet;
@@ -24,7 +24,7 @@ struct State {
     troubles: Vec<Trouble>,
     /// Whether a thread was asked for that collects.
     has_called: bool,
-    /// Whether there is none.
+    /// Whether no thread was to be had for that.
     lacks_thread: bool,
     /// How many threads are bringing a package.
     collecting: usize,
