@@ -347,3 +347,25 @@ fn a_twin_that_is_slower_than_it_should_be_holds_nobody_up_for_long() {
         assert!(ratio < most, "{seconds} s, {slow} as fast, {pieces} packages: {ratio:.2}");
     }
 }
+
+/// Who computes sooner than its results travel gets no more than its link brings home.
+#[test]
+fn a_twin_whose_link_is_slower_leaves_packages_to_the_other() {
+    for (slower, pieces, most) in [(1.0, 32, 0.62), (2.0, 32, 0.82), (4.0, 32, 1.06), (4.0, 16, 1.05)] {
+        let per_item = 10e-3 / f64::from(1 << 20);
+        let cost = move |_: f64| per_item / 10.0;
+        let link = |slower: f64| Truth {
+            speed: 1.0,
+            latency: 20e-6,
+            travel: [40e-6, per_item * slower],
+            depth: 40,
+            ..LARGE_GPU
+        };
+        let units = [link(1.0), link(slower)];
+        let begins = Begins::Twins(pieces);
+        let (took, alone) = Simulation { items: 1 << 20, local_size: 64, cost: &cost, units, begins }.run();
+        let ratio = took / alone[0];
+        println!("a link {slower} times as slow, {pieces} packages: {ratio:.3}");
+        assert!(ratio < most, "a link {slower} times as slow, {pieces} packages: {ratio:.3}");
+    }
+}

@@ -9,6 +9,9 @@
 //! shows how fast it is, and with that how fast its twins are. So a run that is too short for two is that of one, and costs no more. The
 //! packages stay as long as they are: nobody knows yet whether shorter ones would take less time. A unit that was called up has a short
 //! package first: if somebody else uses its device, it is slower than its twins.
+//!
+//! Devices of one model may hang on unequal links, and where results take longer than computing, that shows at the end. So a unit whose results queue up leaves
+//! the rest to twins that would have it home sooner.
 
 use super::travelling::Travelling;
 use super::{Computed, Freight, Policy};
@@ -18,6 +21,14 @@ use std::time::Duration;
 /// How many packages a unit has at most that it has not computed: nobody else can help with those. The second one hides the time from the end of
 /// the first to its launch.
 const AHEAD: u64 = 2;
+
+/// How many packages whose results travel a unit has at least when it leaves further ones to others: its link has something to bring meanwhile.
+const TRAVELLING: u64 = 2;
+/// How many times as long as all links together need for what is not home a unit's link may take for what it has and another package.
+const LATE_HOME: f64 = 1.1;
+/// The part of a unit's packages whose results may travel until some are home, and so many in any case. Before, nobody knows how slow its link is.
+const UNKNOWN_LINK: u64 = 4;
+const LEAST_UNKNOWN: u64 = 3;
 
 /// How many times as long as all others need for what is left a unit may take for its next package: rates are those of other items.
 const LATE: f64 = 1.2;
@@ -35,6 +46,8 @@ pub(crate) struct Twins {
     /// The items of a package, and of the first one of a unit that was called up.
     piece: u64,
     short: u64,
+    /// How many packages the run has.
+    pieces: u64,
     /// The units that could join, until it is decided that they do.
     others: Vec<(UnitId, Freight)>,
     /// The unassigned items, as of the last package handed out.
@@ -72,6 +85,7 @@ impl Twins {
             proven: vec![first],
             piece: work.div_ceil(pieces.max(1)),
             short: work.div_ceil(pieces.max(FIRST)),
+            pieces,
             others,
             remaining: work,
             units: Vec::new(),
@@ -131,6 +145,27 @@ impl Twins {
         remaining <= self.piece.saturating_mul(self.members.iter().filter(waits).count() as u64)
     }
 
+    /// Returns whether the others would bring all that is not home sooner than a unit its own results and those of another package, as fast as results have
+    /// travelled so far. A link of which nothing is known is as fast as the others.
+    fn queues_up(&self, unit: UnitId, remaining: u64) -> bool {
+        let travelling = self.travelling.of(unit);
+        if self.members.len() < 2 || travelling < TRAVELLING {
+            return false;
+        }
+        let part = self.pieces / (self.members.len() as u64 * UNKNOWN_LINK);
+        if self.travelling.per_item(unit).is_none() && travelling >= part.max(LEAST_UNKNOWN) {
+            return true;
+        }
+        let links = || self.members.iter().filter_map(|member| self.travelling.per_item(*member));
+        let mean = if links().next().is_none() { 1.0 } else { links().sum::<f64>() / links().count() as f64 };
+        let per_item = |unit: UnitId| self.travelling.per_item(unit).unwrap_or(mean);
+        let not_home = |unit: UnitId| (self.unit(unit).in_flight + self.travelling.of(unit)) as f64;
+        let packages: f64 = self.members.iter().map(|member| not_home(*member)).sum();
+        let rate: f64 = self.members.iter().map(|member| 1.0 / per_item(*member)).sum();
+        let all = (remaining as f64 + packages * self.piece as f64) / rate;
+        (not_home(unit) + 1.0) * self.piece as f64 * per_item(unit) > all * LATE_HOME
+    }
+
     /// Returns whether all would be done before a unit that is not the fastest is done with another package.
     fn comes_too_late(&self, unit: UnitId, remaining: u64) -> bool {
         let rates = || self.members.iter().filter_map(|member| self.unit(*member).rate());
@@ -167,7 +202,8 @@ impl Policy for Twins {
             return (ahead == 0).then_some(self.short);
         }
         let gets = ahead == 0 || ahead < AHEAD && !self.is_short(remaining);
-        (gets && !self.comes_too_late(unit, remaining)).then_some(self.piece)
+        (gets && !self.queues_up(unit, remaining) && !self.comes_too_late(unit, remaining))
+            .then_some(self.piece)
     }
 
     fn handed(&mut self, package: &Package, _: Duration) {

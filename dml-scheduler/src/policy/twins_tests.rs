@@ -153,6 +153,133 @@ fn a_unit_that_would_be_late_leaves_the_rest_to_the_others() {
     assert_eq!(policy.next(SECOND, 100), Some(100));
 }
 
+/// Two units that are known, and the items that nobody was handed yet. There are 40 packages of 25 items.
+struct Both {
+    policy: Twins,
+    left: u64,
+}
+
+impl Both {
+    fn new() -> Self {
+        Self { policy: Twins::new((WORK, 40), FIRST, vec![(SECOND, NEAR)]).at_once(), left: WORK }
+    }
+
+    /// Hands a unit its next package, if it gets one.
+    fn hands(&mut self, unit: UnitId) -> Option<Package> {
+        let package = handed(&mut self.policy, unit, self.left)?;
+        self.left -= package.items();
+        Some(package)
+    }
+
+    /// A unit gets a package and has computed it, and its results travel.
+    fn departs(&mut self, unit: UnitId, times: Range<u64>) -> Package {
+        let package = self.hands(unit).expect("it gets one");
+        self.policy.ended(&computed(&package, times));
+        package
+    }
+
+    fn departs_twice(&mut self, unit: UnitId, times: Range<u64>) {
+        self.departs(unit, times.clone());
+        self.departs(unit, times);
+    }
+
+    /// The results of a package that was computed at these microseconds are home at this one.
+    fn arrives(&mut self, package: &Package, times: Range<u64>, home: u64) {
+        let computed = computed(package, times);
+        self.policy.computed(&Computed { done: micros(home), ..computed });
+    }
+
+    /// Each unit has computed a package in so many microseconds, and its results have travelled for that many.
+    fn known(computing: u64, [first, second]: [u64; 2]) -> Self {
+        let mut both = Self::new();
+        for (unit, travelling) in [(FIRST, first), (SECOND, second)] {
+            let package = both.departs(unit, 0..computing);
+            both.arrives(&package, 0..computing, computing + travelling);
+        }
+        both
+    }
+
+    /// Whether a unit gets a package while so many are left.
+    fn gets(&mut self, unit: UnitId, left: u64) -> bool {
+        self.policy.next(unit, left * 25).is_some()
+    }
+}
+
+#[test]
+fn whose_results_queue_up_leaves_the_last_packages_to_the_others() {
+    let mut both = Both::new();
+    both.departs(FIRST, 0..10);
+    assert!(both.gets(FIRST, 2), "its results travel while the next package computes");
+    let second = both.departs(FIRST, 10..20);
+    // With a third one it would have three to bring, of five and of six that are not home.
+    assert!(!both.gets(FIRST, 3) && both.gets(SECOND, 3));
+    assert!(both.gets(FIRST, 4), "the other one can have as many");
+    let other = both.departs(SECOND, 0..10);
+    assert!(both.gets(FIRST, 3));
+    // What came back is not on its way.
+    both.policy.given_back(&other);
+    assert!(!both.gets(FIRST, 3));
+    both.policy.given_back(&second);
+    assert!(both.gets(FIRST, 3));
+}
+
+/// What is under way is to be brought as well.
+#[test]
+fn packages_that_are_not_computed_count_as_not_home() {
+    let mut both = Both::new();
+    both.departs_twice(FIRST, 0..10);
+    both.hands(FIRST).unwrap();
+    assert!(!both.gets(FIRST, 4) && both.gets(FIRST, 5), "four of seven, and of eight");
+    both.hands(SECOND).unwrap();
+    assert!(both.gets(FIRST, 4));
+}
+
+#[test]
+fn a_unit_on_a_slower_link_leaves_more_packages_to_the_others() {
+    let mut both = Both::known(10, [100, 400]);
+    for unit in [FIRST, SECOND] {
+        both.departs_twice(unit, 10..20);
+    }
+    // Both links bring a package in 80 us: fourteen in 1120 us, and thirteen in 1040. A tenth more does not count.
+    assert!(both.gets(SECOND, 10), "1200 us for three");
+    assert!(!both.gets(SECOND, 9));
+    assert!(both.gets(FIRST, 1), "300 us for three");
+    // Somebody has to be there who takes it.
+    both.policy.retire(FIRST);
+    assert!(both.gets(SECOND, 9));
+}
+
+/// Nobody knows how slow a link is before results are home.
+#[test]
+fn until_results_are_home_few_of_a_units_packages_may_travel() {
+    let mut both = Both::new();
+    let packages: Vec<_> =
+        [FIRST, SECOND].repeat(5).into_iter().map(|unit| both.departs(unit, 0..1)).collect();
+    assert!(!both.gets(FIRST, 30) && !both.gets(SECOND, 30), "five of twenty");
+    both.arrives(&packages[0], 0..1, 100);
+    assert!(both.gets(FIRST, 30) && !both.gets(SECOND, 30));
+    // Where each has few, three.
+    both.policy = Twins::new((WORK, 8), FIRST, vec![(SECOND, NEAR)]).at_once();
+    both.left = WORK;
+    both.departs_twice(FIRST, 0..1);
+    both.departs(SECOND, 0..1);
+    assert!(both.gets(FIRST, 25));
+    both.departs(FIRST, 0..1);
+    assert!(!both.gets(FIRST, 20));
+}
+
+/// The time in which several travel beside each other counts once.
+#[test]
+fn a_link_is_as_fast_as_all_its_packages_together() {
+    let mut both = Both::new();
+    let packages = [0..10, 10..20].map(|times| both.departs(FIRST, times));
+    both.arrives(&packages[0], 0..10, 110);
+    both.arrives(&packages[1], 10..20, 120);
+    let per_item = both.policy.travelling.per_item(FIRST).unwrap();
+    assert!((per_item - 110e-6 / 50.0).abs() < 1e-12, "{per_item}");
+    assert_eq!(both.policy.travelling.per_item(SECOND), None);
+}
+
 #[test]
 fn nothing_is_kept_for_who_is_lost() {
     let mut policy = twins();
