@@ -5,12 +5,13 @@
 use dml::arenas::{Null, kit};
 use dml::core::sync::{Arc, Condvar, Mutex};
 use dml::core::{
-    Allocation, ArenaDesc, ArenaId, ArenaKind, Binding, Concurrency, DeviceDesc, DeviceId, DeviceKind,
-    DeviceSet, Fence, Grants, Link, LinkSpeed, Platform, PlatformBuilder, TransferError,
+    Allocation, ArenaDesc, ArenaId, ArenaKind, Binding, Completion, Concurrency, DeviceDesc, DeviceId,
+    DeviceKind, DeviceSet, Fence, Grants, Link, LinkSpeed, Platform, PlatformBuilder, TransferError,
 };
 use dml::prelude::*;
 use dml::scheduler::{Hooks, KernelError, Knowledge, Report, RunError, UnitId};
 use dml_verify::{Audited, watched};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 const CPU: DeviceId = DeviceId(0);
@@ -188,6 +189,35 @@ fn results_are_brought_while_the_next_package_is_computed() {
             turns.wait_for(number);
             Ok(0)
         }))
+    }));
+    run_in_ten(work, done).assert_computed();
+}
+
+/// Work that has ended, which its fence says when it is asked.
+struct Ended;
+
+impl Completion for Ended {
+    fn wait(self: Box<Self>) -> Result<u64, TransferError> {
+        Ok(0)
+    }
+
+    fn poll(&mut self, _: &Waker) -> Poll<Result<u64, TransferError>> {
+        Poll::Ready(Ok(0))
+    }
+
+    fn has_ended(&self) -> bool {
+        true
+    }
+}
+
+/// Preparing a package takes as long as its inputs travel.
+#[test]
+fn results_of_a_package_that_has_ended_are_brought_while_the_next_one_is_prepared() {
+    let done = Arc::new(Turns::default());
+    let turns = done.clone();
+    let work = Work::new(Arc::new(move |_, number| {
+        turns.wait_for(number);
+        Ok(Fence::awaited(Ended))
     }));
     run_in_ten(work, done).assert_computed();
 }

@@ -154,6 +154,7 @@ fn broken() -> Vec<(String, Subject, &'static str, &'static str)> {
         (PoolDefect::DropLeaks, "freed_memory_can_be_had_again", "cannot be had"),
         (PoolDefect::NeverWakes, "fences_wake_whoever_polls_last", "hangs"),
         (PoolDefect::WakesTheFirst, "fences_wake_whoever_polls_last", "hangs"),
+        (PoolDefect::SaysTooSoon, "fences_wake_whoever_polls_last", "has ended, and is pending"),
         (PoolDefect::LossHidden, LOSS, "does not say that it is lost"),
         (PoolDefect::LossIgnored, LOSS, "a copy out after a loss: Ok"),
         (PoolDefect::LossHangs, LOSS, "hangs"),

@@ -10,7 +10,7 @@
 //! | `Arena::tail` | grants dropped or failed after their block was handed out |
 //! | `Block::{len, backing}` | after an allocation |
 //! | `Block::native` | `Grants::native` |
-//! | `Fence`, `Completion::{wait, poll}`, their destructors | plans; kernels in flight |
+//! | `Fence`, `Completion::{wait, poll, has_ended}`, their destructors | plans; kernels in flight |
 //! | `CrossArena::can_copy` | when a buffer is made: prices are asked for once |
 //! | `CrossArena::copy` | plans |
 //! | destructors of arenas and mechanisms | when the last of a platform goes, or a builder (`ends.rs`) |
@@ -24,7 +24,7 @@
 //! | a subscriber of `tracing` (with that feature) | spans of acquires, transfers, runs and packages (`spans.rs`) |
 //! | destructors of variants, launchers and footprints | when a kernel goes (`kernels.rs`) |
 
-use crate::vault::{CPU, Call, Deed, GPU, Join, Later, Lie, Plan, failing, platform, sharing};
+use crate::vault::{CPU, Call, Deed, GPU, Join, Later, Lie, Plan, failing, kernel, platform, sharing};
 use dml::core::sync::Arc;
 use dml::core::{Access, AcquireError, Buffer, Grants, Platform, RawBuffer, Region};
 use dml_verify::{block_on, poll_once, watched};
@@ -56,6 +56,7 @@ const CALLS: &[Call] = &[
     Call::ArenaDrop,
     Call::FenceWait,
     Call::FencePoll,
+    Call::FenceHasEnded,
     Call::FenceDrop,
     Call::CanCopy,
     Call::LinkCopy,
@@ -110,6 +111,14 @@ pub(crate) fn use_it_all(platform: &Platform, buffer: &RawBuffer) {
         to.release()
     };
     let _ = straight_home();
+    let in_flight = || -> Result<(), AcquireError> {
+        let grants = platform.acquire(GPU).read(buffer).wait()?;
+        let Some(kernel) = kernel(platform) else { return grants.release() };
+        let flight = grants.in_flight(kernel);
+        let _ = flight.has_ended();
+        flight.wait().map_or(Ok(()), Grants::release)
+    };
+    let _ = in_flight();
     let _ = platform.acquire(CPU).read(buffer).wait().map(drop);
     // As a future, there and back.
     let _ = host(3);
@@ -121,7 +130,7 @@ pub(crate) fn use_it_all(platform: &Platform, buffer: &RawBuffer) {
     let mut future = platform.acquire(GPU).read(buffer).into_future();
     drop(poll_once(&mut future));
     drop(future);
-    // One that is dropped with its block handed out, and one in flight.
+    // One that is dropped with its block handed out.
     if let Ok(grants) = platform.acquire(GPU).read_write(buffer).try_now() {
         let _ = grants.block(buffer);
     }

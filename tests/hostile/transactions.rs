@@ -1,7 +1,7 @@
 //! Grants and kernels in flight are transactions: what is not released commits nothing, and nobody is let in before what was
 //! launched has ended.
 
-use crate::vault::{CPU, Call, Deed, GPU, Join, Lie, Plan, failing, platform};
+use crate::vault::{self, CPU, Call, Deed, GPU, Join, Lie, Plan, failing, platform};
 use dml::core::sync::Arc;
 use dml::core::{AcquireError, Buffer, Completion, Fence, Grants, Platform, TransferError};
 use dml_verify::{block_on, poll_once};
@@ -91,6 +91,30 @@ fn a_cancelled_wait_beside_a_failing_kernel_commits_nothing() {
     assert!(poisoned(&buffer));
 }
 
+/// Who hears that a kernel has ended waits for it at once. Of some frameworks nobody hears it before.
+#[test]
+fn a_flight_that_has_ended_says_so() {
+    let (platform, buffer) = sevens();
+    let flight = |kernel: Fence| platform.acquire(GPU).read(&buffer).wait().unwrap().in_flight(kernel);
+    let work = Arc::new(Work::default());
+    let running = flight(Fence::awaited(End(work.clone())));
+    assert!(!running.has_ended());
+    work.ended.store(true, Ordering::SeqCst);
+    assert!(running.has_ended());
+    assert_eq!(work.waited.load(Ordering::SeqCst), 0, "to ask is not to wait");
+    drop(running);
+    let can_only_be_waited_for = flight(Fence::running(|| Ok(0)));
+    assert!(!can_only_be_waited_for.has_ended());
+    can_only_be_waited_for.wait().unwrap().release().unwrap();
+    let done = flight(Fence::done(0));
+    assert!(done.has_ended());
+    done.wait().unwrap().release().unwrap();
+    let unwell = vault::platform(Join::Staged, &Plan::always_at(Call::FenceHasEnded, Deed::Panic), Lie::None);
+    let panics = flight(vault::kernel(&unwell).unwrap());
+    assert!(!panics.has_ended());
+    panics.wait().unwrap().release().unwrap();
+}
+
 /// Work that ends when it is told to.
 #[derive(Default)]
 struct Work {
@@ -113,6 +137,10 @@ impl Completion for End {
         }
         waker.wake_by_ref();
         Poll::Pending
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.ended.load(Ordering::SeqCst)
     }
 }
 

@@ -42,6 +42,7 @@ pub(crate) enum Call {
     ArenaDrop,
     FenceWait,
     FencePoll,
+    FenceHasEnded,
     FenceDrop,
     CanCopy,
     LinkCopy,
@@ -193,7 +194,7 @@ impl Drop for Cell {
     }
 }
 
-/// A fence that meets its plan when it is waited for, polled and dropped.
+/// A fence that meets its plan when it is waited for, polled, asked and dropped.
 struct Ended {
     plan: Arc<Plan>,
     result: Result<u64, TransferError>,
@@ -210,12 +211,22 @@ impl Completion for Ended {
         waker.wake_by_ref();
         Poll::Ready(self.result.clone())
     }
+
+    fn has_ended(&self) -> bool {
+        self.plan.meet(Call::FenceHasEnded);
+        true
+    }
 }
 
 impl Drop for Ended {
     fn drop(&mut self) {
         self.plan.meet(Call::FenceDrop);
     }
+}
+
+/// The fence of a kernel of the vault's device.
+pub(crate) fn kernel(platform: &Platform) -> Option<Fence> {
+    platform.arena(VAULT).downcast_ref::<Vault>()?.ended(0).ok()
 }
 
 impl Vault {

@@ -136,14 +136,20 @@ impl Completion for Command {
     }
 
     fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
-        if self.told.is_none() && self.event.is_to_come() {
-            self.told = self.lane.watch(self.number);
+        if self.event.is_to_come() {
+            if self.told.is_none() {
+                self.told = self.lane.watch(self.number);
+            }
+            if self.told.as_mut().is_some_and(|told| told.poll_end(waker).is_pending()) {
+                return Poll::Pending;
+            }
         }
-        if self.told.as_mut().is_some_and(|told| told.poll_end(waker).is_pending()) {
-            return Poll::Pending;
-        }
-        // It has ended, or there is no thread to tell it.
+        // It has ended, whether or not that was told yet, or there is no thread to tell it.
         Poll::Ready(self.result())
+    }
+
+    fn has_ended(&self) -> bool {
+        !self.event.is_to_come()
     }
 }
 

@@ -271,6 +271,10 @@ impl<E: Clone + From<NoResult> + Into<TransferError> + Send + Sync> Completion f
     fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
         self.poll_end(waker).map_err(Into::into)
     }
+
+    fn has_ended(&self) -> bool {
+        self.signal.is_ended()
+    }
 }
 
 #[cfg(test)]
@@ -373,11 +377,13 @@ mod tests {
         let (signal, signaller) = signal();
         let [old, new, other] = [0; 3].map(|_| Arc::new(Count::default()));
         let (mut one, mut two) = (signal.clone().fence(), signal.fence());
+        assert!(!one.has_ended() && !two.has_ended());
         assert!(one.poll(&old.clone().into()).is_pending());
         assert!(one.poll(&new.clone().into()).is_pending());
         assert!(two.poll(&other.clone().into()).is_pending());
         signaller.end(Ok(3));
         assert_eq!((old.woken(), new.woken(), other.woken()), (0, 1, 1));
+        assert!(one.has_ended() && two.has_ended());
         assert_eq!(one.poll(&new.into()), Poll::Ready(Ok(3)));
         assert_eq!(two.wait(), Ok(3));
     }

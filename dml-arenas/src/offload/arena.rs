@@ -160,6 +160,15 @@ impl Completion for Long {
             Self::Asked(_) | Self::Over => Poll::Ready(Err(TransferError::Finished)),
         }
     }
+
+    fn has_ended(&self) -> bool {
+        match self {
+            // Whoever waits makes the transfer.
+            Self::Asked(_) => false,
+            Self::Begun(completion) => completion.has_ended(),
+            Self::Over => true,
+        }
+    }
 }
 
 impl Drop for OffloadArena {

@@ -89,6 +89,10 @@ impl Completion for Command {
         // The command has ended, or the driver can only be waited for.
         Poll::Ready(self.result())
     }
+
+    fn has_ended(&self) -> bool {
+        !self.session.is_here() || !is_running(&self.event)
+    }
 }
 
 /// A command whose end is to be told. The driver shares it until it calls back, the queue until the command has ended.

@@ -30,6 +30,8 @@ pub(crate) enum Defect {
     NeverWakes,
     /// Fences wake whoever polled first, right after the second poll.
     WakesTheFirst,
+    /// Fences say that they have ended when they begin.
+    SaysTooSoon,
     /// Without power it does not say that it is lost.
     LossHidden,
     /// Without power it goes on.
@@ -242,6 +244,10 @@ impl Completion for Awaited {
                 self.first.take().expect("polled before").wake();
                 return Poll::Pending;
             }
+            (Defect::SaysTooSoon, 1) => {
+                waker.wake_by_ref();
+                return Poll::Pending;
+            }
             _ => {}
         }
         let mut state = self.end.state.lock();
@@ -251,6 +257,13 @@ impl Completion for Awaited {
                 state.waker = Some(waker.clone());
                 Poll::Pending
             }
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        match self.defect {
+            Defect::None => self.end.state.lock().ended.is_some(),
+            defect => defect == Defect::SaysTooSoon,
         }
     }
 }

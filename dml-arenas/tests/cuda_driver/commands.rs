@@ -60,9 +60,15 @@ fn whoever_waits_longer_looks_now_and_then() {
         };
         assert_eq!(ended, Ok(100));
     }
-    // What has ended is looked at once.
+    // To ask is one look.
+    let held = driver.hold();
     let fence = fill(&block, 8);
+    let ask = || driver.made_by("cuEventQuery", || fence.has_ended());
+    assert_eq!(ask(), (1, false));
+    // What has ended is looked at once.
+    drop(held);
     driver.until("queued", 0);
+    assert_eq!(ask(), (1, true));
     let (sleeps, (looks, moved)) =
         driver.made_by("cuEventSynchronize", || driver.made_by("cuEventQuery", || fence.wait()));
     assert_eq!((sleeps, looks, moved), (0, 1, Ok(100)));

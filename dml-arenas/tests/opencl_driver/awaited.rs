@@ -55,10 +55,14 @@ fn a_command_that_has_ended_tells_so_at_once() {
     let driver = stand_in();
     let platform = platform(&["opencl:0"]);
     let block = alloc(&arena(&platform, "opencl:0"), 1000);
+    let held = driver.hold();
     let mut fence = fill(&block, 7);
+    assert!(!fence.has_ended());
+    drop(held);
     driver.until("queued", 0);
-    let (set, end) = driver.made_by("clSetEventCallback", || fence.poll(Waker::noop()));
-    assert_eq!(set, 0);
+    let ask = || (fence.has_ended(), fence.poll(Waker::noop()));
+    let (set, (has_ended, end)) = driver.made_by("clSetEventCallback", ask);
+    assert_eq!((set, has_ended), (0, true));
     assert!(matches!(end, Poll::Ready(Ok(1000))));
     // An error is told as an error.
     driver.fail("end of clEnqueueFillBuffer", 0, code::OUT_OF_RESOURCES);

@@ -12,8 +12,11 @@ use std::task::{Poll, Waker};
 ///   `i15_an_awaited_copy_that_fails_or_is_short_is_an_error_as_any`)
 /// - **F-3** It calls the waker of the last poll, once the work has ended. (`awaiting`
 ///   `the_last_waker_is_the_one_that_is_called`)
-/// - **F-4** Calls and the destructor may panic and call back into core, as an arena's may. A panic counts as failed work.
+/// - **F-4** Calls and the destructor may panic and call back into core, as an arena's may. A panic counts as failed work,
+///   but where it is only asked whether it has ended: that is not known then.
 ///   (`awaiting` `i15_a_completion_that_panics_is_a_failed_copy`; `hostile` `any_call_may_call_back_into_core`)
+/// - **F-5** It says that it has ended only when it can be waited for without blocking. Whoever hears it waits. (`hostile`
+///   `a_flight_that_has_ended_says_so`; `fences_wake_whoever_polls_last` of `dml-verify`)
 pub trait Completion: Send {
     /// Blocks until the work ends and returns how many bytes it moved.
     ///
@@ -25,6 +28,13 @@ pub trait Completion: Send {
     /// the work ends. The waker is foreign code, and one that blocks delays those that the same framework wakes after it.
     /// Core does not poll again after the end. It may call [`wait`](Completion::wait) before the end.
     fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>>;
+
+    /// Returns whether the work is known to have ended, with or without an error. It takes next to no time and arranges
+    /// nothing: a look at an event, or at a flag. By default nobody knows before [`wait`](Completion::wait) returns or
+    /// [`poll`](Completion::poll) says so.
+    fn has_ended(&self) -> bool {
+        false
+    }
 }
 
 type Blocking = Box<dyn FnOnce() -> Result<u64, TransferError> + Send>;
@@ -73,6 +83,17 @@ impl Fence {
     #[must_use]
     pub const fn is_done(&self) -> bool {
         matches!(self.0, Some(Pending::Done(_)) | None)
+    }
+
+    /// Returns whether the work is known to have ended, without arranging anything. `false` also of work whose framework
+    /// cannot be asked.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        match &self.0 {
+            Some(Pending::Done(_)) | None => true,
+            Some(Pending::Running(_)) => false,
+            Some(Pending::Awaited(completion)) => completion.has_ended(),
+        }
     }
 
     /// Returns whether the only way to learn the end of the work is to block.

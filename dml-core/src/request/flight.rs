@@ -34,6 +34,14 @@ impl InFlight {
         self.ended(ended)
     }
 
+    /// Returns whether the kernel is known to have ended, so that [`wait`](Self::wait) returns at once. It takes next to no
+    /// time. `false` also where the framework cannot be asked ([`Fence::has_ended`]), or panics.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let ended = |kernel: &Fence| guard(|| kernel.has_ended()).unwrap_or(false);
+        self.kernel.as_ref().is_none_or(ended)
+    }
+
     fn ended(&mut self, ended: Result<u64, TransferError>) -> Result<Grants, TransferError> {
         let grants = self.grants.take().ok_or(TransferError::Finished)?;
         match ended {

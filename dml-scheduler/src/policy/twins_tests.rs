@@ -266,6 +266,9 @@ fn until_results_are_home_few_of_a_units_packages_may_travel() {
     assert!(both.gets(FIRST, 25));
     both.departs(FIRST, 0..1);
     assert!(!both.gets(FIRST, 20));
+    // Nor does it wait for others that are gone.
+    both.policy.retire(SECOND);
+    assert!(both.gets(FIRST, 20));
 }
 
 /// The time in which several travel beside each other counts once.

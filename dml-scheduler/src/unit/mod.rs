@@ -98,6 +98,16 @@ enum Launched {
     Left(Grants),
 }
 
+impl Launched {
+    /// Whether it is known that waiting takes no time.
+    fn has_ended(&self) -> bool {
+        match self {
+            Self::Done(_) | Self::Left(_) => true,
+            Self::Running(flight) => flight.has_ended(),
+        }
+    }
+}
+
 /// A package that is on its way through a unit, with the times of its turns from the start of the run.
 #[derive(Debug)]
 struct Journey {

@@ -122,9 +122,14 @@ impl Pipeline<'_> {
                 next => next,
             },
             0 => commander.next(self.unit.id, self.unit.begun, || self.desk.has_trouble()),
-            flights if flights >= self.unit.depth => Next::Later,
+            flights if flights >= self.unit.depth || self.has_oldest_ended() => Next::Later,
             _ => commander.next_now(self.unit.id, self.unit.begun),
         }
+    }
+
+    /// Whether the package in front is computed. Its results are to travel while the next one is prepared, which takes as long as its inputs.
+    fn has_oldest_ended(&self) -> bool {
+        self.flights.front().is_some_and(|(_, launched)| launched.has_ended())
     }
 
     /// Acquires and launches a package.

@@ -15,14 +15,20 @@ const LENS: [usize; 4] = [0, 1, 4097, (3 << 20) + 1];
 
 /// Polls first with a waker that does nothing, then with one that records its wake, until the work has ended.
 fn polled(mut fence: Fence) -> u64 {
-    if let Poll::Ready(ended) = fence.poll(Waker::noop()) {
+    let mut poll = |waker: &Waker| {
+        let said = fence.has_ended();
+        let polled = fence.poll(waker);
+        assert!(!said || polled.is_ready(), "a fence says that it has ended, and is pending");
+        polled
+    };
+    if let Poll::Ready(ended) = poll(Waker::noop()) {
         return ended.expect("the transfer works");
     }
-    let ended = block_on(poll_fn(|context| fence.poll(context.waker())));
+    let ended = block_on(poll_fn(|context| poll(context.waker())));
     ended.expect("the transfer works")
 }
 
-/// A polled fence ends. If it is not ready, it wakes the waker of the last poll.
+/// A polled fence ends. If it is not ready, it wakes the waker of the last poll. One that says that it has ended is ready.
 ///
 /// # Panics
 /// When the arena breaks this rule, or moves another number of bytes.
