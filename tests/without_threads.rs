@@ -127,7 +127,11 @@ fn nobody_is_waited_for_by_who_holds_something() {
     let target = sevens(&platform);
     let launched = Arc::new((Mutex::new(0), Condvar::new()));
     let (writes, begins) = ((Platform::clone(&platform), target.clone()), launched.clone());
+    // A thread has memory of its own to get before it begins.
+    let has_begun = Arc::new(std::sync::Barrier::new(2));
+    let begun = has_begun.clone();
     let writer = std::thread::spawn(move || {
+        begun.wait();
         let mut count = begins.0.lock();
         while *count < 3 {
             count = begins.1.wait(count);
@@ -137,6 +141,7 @@ fn nobody_is_waited_for_by_who_holds_something() {
         let grants = platform.acquire(CPU).read_write(&target).wait().expect("its turn comes");
         grants.release().expect("nothing is wrong");
     });
+    has_begun.wait();
     let asked = target.raw().clone();
     let ends = move |device| {
         let mut count = launched.0.lock();
