@@ -193,8 +193,8 @@ fn results_are_brought_while_the_next_package_is_computed() {
     run_in_ten(work, done).assert_computed();
 }
 
-/// Work that has ended, which its fence says when it is asked.
-struct Ended;
+/// Work that has ended when so many packages are launched, which its fence says when it is asked.
+struct Ended(Arc<Turns>, u64);
 
 impl Completion for Ended {
     fn wait(self: Box<Self>) -> Result<u64, TransferError> {
@@ -206,7 +206,7 @@ impl Completion for Ended {
     }
 
     fn has_ended(&self) -> bool {
-        true
+        *self.0.count.lock() >= self.1
     }
 }
 
@@ -217,9 +217,36 @@ fn results_of_a_package_that_has_ended_are_brought_while_the_next_one_is_prepare
     let turns = done.clone();
     let work = Work::new(Arc::new(move |_, number| {
         turns.wait_for(number);
-        Ok(Fence::awaited(Ended))
+        Ok(Fence::awaited(Ended(turns.clone(), 0)))
     }));
     run_in_ten(work, done).assert_computed();
+}
+
+/// The device may have computed it long before.
+#[test]
+fn what_has_ended_while_another_package_was_prepared_was_noticed_late() {
+    let noticed_late = |behind: u64| {
+        let launched = Arc::new(Turns::default());
+        let work = Work::new(Arc::new(move |_, number| {
+            launched.add();
+            Ok(Fence::awaited(Ended(launched.clone(), number + behind)))
+        }));
+        let run = watched("a run in ten packages", move || {
+            let policy = "dynamic:10".parse().unwrap();
+            let report =
+                Coexecutor::new(&work.platform).devices([GPU]).policy(policy).run(&work.kernel, ITEMS);
+            report.expect("nothing is wrong").packages.iter().map(|record| record.noticed_late).collect()
+        });
+        let told: Vec<bool> = run.join();
+        told
+    };
+    assert_eq!(noticed_late(1), [false; 10], "each ends when it is launched");
+    assert_eq!(
+        noticed_late(2),
+        [[true; 9].as_slice(), &[false]].concat(),
+        "each ends when the next one is launched"
+    );
+    assert_eq!(noticed_late(100), [false; 10], "each is waited for");
 }
 
 /// Each waits for the other one's launch: with fewer threads than devices neither would end.
@@ -484,10 +511,16 @@ fn assert_taught(knowledge: &Knowledge, report: &Report) {
         in_order.sort_by_key(|record| record.computed);
         let (mut groups, mut before): (Vec<(u64, f64)>, _) = (vec![(0, 0.0)], Duration::ZERO);
         let mut times: Vec<(u64, f64)> = Vec::new();
+        // Of ends that were waited for, less a launch and a wait that nothing hides.
+        let mut waited_for = (0, 0.0);
         for record in in_order {
             let own = record.computed.saturating_sub(record.begun.max(before)).as_secs_f64();
             before = record.computed;
             times.push((record.package.items(), own));
+            if !record.noticed_late {
+                waited_for.0 += record.package.items();
+                waited_for.1 += (own - 25e-6).max(own * 0.02);
+            }
             if groups.last().is_some_and(|(_, seconds)| *seconds > cost) && own > cost / 2.0 {
                 groups.push((0, 0.0));
             }
@@ -501,6 +534,7 @@ fn assert_taught(knowledge: &Knowledge, report: &Report) {
         let setup = (begun + (end - computed)).as_secs_f64();
         let mut expected = vec![rate, peaks.fold(0.0, f64::max), setup];
         expected.extend(latency(&times));
+        expected.extend((device == GPU && waited_for.0 > 0).then(|| waited_for.0 as f64 / waited_for.1));
         are(&line(&format!("device {name} ")), &expected);
         set.push_str(&format!(" {name}"));
     }

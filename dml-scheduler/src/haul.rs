@@ -9,6 +9,8 @@ use dml_core::{Allocation, ArenaId, ArenaSet, Concurrency, CopyQuery, DeviceId, 
 /// What a package costs a device besides its computing and its transfers, in seconds: a launch, a wait, and the device's
 /// idle units at both ends.
 pub(crate) const PACKAGE_SECONDS: f64 = 25e-6;
+/// What it costs, once, that a device alone has more than one: another thread brings its results, and it may take so long to run.
+pub(crate) const COLLECTOR_SECONDS: f64 = 100e-6;
 /// What it takes at least to begin on the host, and on another device: a thread, a launch and a wait.
 const HOST_SETUP_SECONDS: f64 = 10e-6;
 pub(crate) const DEVICE_SETUP_SECONDS: f64 = 150e-6;

@@ -1,7 +1,9 @@
 //! Who takes part in a run, and the splitter that hands out its work.
 
 use crate::director::Setup;
-use crate::haul::{DEVICE_SETUP_SECONDS, Haul, OWN_BYTES_PER_SECOND, PACKAGE_SECONDS, bytes, haul};
+use crate::haul::{
+    COLLECTOR_SECONDS, DEVICE_SETUP_SECONDS, Haul, OWN_BYTES_PER_SECOND, PACKAGE_SECONDS, bytes, haul,
+};
 use crate::kernel::Kernel;
 use crate::knowledge::{self, Candidate, Reason, SHORT_SECONDS, Selection};
 use crate::package::UnitId;
@@ -30,6 +32,8 @@ pub(crate) struct Lineup {
     pub(crate) reasons: Vec<Option<Reason>>,
     /// What is known of each device.
     priors: Vec<Option<Prior>>,
+    /// The items per second of each device's kernels alone, as far as earlier runs say.
+    kernels: Vec<Option<f64>>,
     /// The unit that begins, and calls the others up.
     opens: Option<usize>,
     hauls: Vec<Haul>,
@@ -68,6 +72,7 @@ impl Lineup {
             return Ok(Self {
                 names: Vec::new(),
                 reasons,
+                kernels: vec![None; given.len()],
                 priors: given,
                 opens: None,
                 hauls: Vec::new(),
@@ -109,7 +114,7 @@ impl Lineup {
             });
         }
         let selection = setup.knowledge.decide(kernel.name(), items, &candidates);
-        let Selection { members, estimates, by_twins, latencies, mut reasons, opens } = selection;
+        let Selection { members, estimates, kernels, by_twins, latencies, mut reasons, opens } = selection;
         debug_assert!(members.iter().zip(&reasons).all(|(member, reason)| *member == reason.is_none()));
         let rivals = rivals(&candidates, &members, &estimates, opens);
         let others = members.iter().filter(|member| **member).count() - rivals.len();
@@ -191,6 +196,7 @@ impl Lineup {
             names,
             reasons,
             priors,
+            kernels,
             opens,
             hauls,
             is_large,
@@ -370,12 +376,15 @@ impl Lineup {
         }
         let longest = inward.max(outward);
         let computing = match self.priors[index] {
-            Some(prior) if prior.trusted => items as f64 / prior.rate,
+            // The rate may be that of inputs that travel.
+            Some(prior) if prior.trusted => items as f64 / self.kernels[index].unwrap_or(prior.rate),
             _ => longest,
         };
         let hidden =
             (inward + outward + computing - longest.max(computing)) * (part as f64 / items.max(1) as f64);
-        (hidden / PACKAGE_SECONDS).sqrt().clamp(1.0, MOST_PIECES) as u64
+        let pieces = (hidden / PACKAGE_SECONDS).sqrt().clamp(1.0, MOST_PIECES);
+        let saved = hidden * (1.0 - 1.0 / pieces) - PACKAGE_SECONDS * (pieces - 1.0);
+        if saved > COLLECTOR_SECONDS { pieces as u64 } else { 1 }
     }
 }
 
@@ -442,6 +451,7 @@ mod tests {
             names: vec!["gpu".to_owned()],
             reasons: vec![None],
             priors: vec![prior],
+            kernels: vec![None; 3],
             opens: None,
             hauls: vec![haul],
             is_large: false,
@@ -482,6 +492,12 @@ mod tests {
         assert_eq!(alone(DEVICE, None), (7e-3_f64 / PACKAGE_SECONDS).sqrt() as u64);
         // 1 ms of computing is hidden, and so is the shorter way.
         assert_eq!(alone(DEVICE, rate(1e6)), (4e-3_f64 / PACKAGE_SECONDS).sqrt() as u64);
+        // The rate was that of inputs, and the kernels took less.
+        let fast = Lineup { kernels: vec![Some(1e6)], ..lineup(DEVICE, rate(2.5e5)) };
+        assert_eq!(fast.pieces(0, 1000), (4e-3_f64 / PACKAGE_SECONDS).sqrt() as u64);
+        // Another thread is worth its while from 225 us on, of which three packages hide two thirds at a cost of 50.
+        let short = |outward| alone(Haul { inward: 0.0, outward, ..DEVICE }, rate(1e6));
+        assert_eq!([150e-6, 220e-6, 230e-6].map(short), [1, 1, 3]);
         let guessed = Some(Prior::of_power(1e6));
         assert_eq!(alone(DEVICE, guessed), alone(DEVICE, None), "a power is no rate");
         assert_eq!(alone(Haul { inward: 4.0, outward: 3.0, ..DEVICE }, None), 16);

@@ -77,6 +77,8 @@ pub(crate) struct Selection {
     pub(crate) members: Members,
     /// What is known of each device.
     pub(crate) estimates: Vec<Option<Estimate>>,
+    /// The items per second of each device's kernels alone, without inputs that travel meanwhile, as far as that is known.
+    pub(crate) kernels: Vec<Option<f64>>,
     /// Whether what is known of a device is what a twin has shown.
     pub(crate) by_twins: Vec<bool>,
     /// The seconds that each device takes for any package, as far as that is known; else 0.
@@ -220,6 +222,7 @@ impl Knowledge {
         let runs = page.map_or(0, |page| page.runs);
         let choice = Choice { items: items as f64, candidates, known: &known, tried: &tried, runs };
         let (members, reasons, opens) = choice.make();
+        let kernels = candidates.iter().map(|candidate| notes(candidate)?.kernel.median()).collect();
         let estimates = known.into_iter().map(|known| Some(known?.estimate)).collect();
         let latency = |candidate: &Candidate<'_>| {
             notes(candidate).and_then(|notes| notes.latency.least()).unwrap_or_default()
@@ -229,7 +232,7 @@ impl Knowledge {
             book.notes(kernel, items, candidate.name).is_none() && notes(candidate).is_some()
         };
         let by_twins = candidates.iter().map(is_by_twin).collect();
-        Selection { members, estimates, by_twins, latencies, reasons, opens }
+        Selection { members, estimates, kernels, by_twins, latencies, reasons, opens }
     }
 }
 

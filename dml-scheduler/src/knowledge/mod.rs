@@ -27,6 +27,7 @@ pub use decide::Reason;
 pub(crate) use decide::{Candidate, SHORT_SECONDS, Selection, fits};
 pub use text::KnowledgeError;
 
+use crate::haul::PACKAGE_SECONDS;
 use crate::package::Package;
 use crate::policy;
 use crate::report::{PackageRecord, Report};
@@ -55,8 +56,8 @@ const MOST_PAGES: usize = 4096;
 /// take different times need different names. Of each device it has the last rates and set-up times, and of each set of devices that
 /// took part the last times of whole runs. [`PolicySpec::Calibrated`](crate::PolicySpec) adds to it, and decides by it who takes part.
 ///
-/// As text it has one line for each thing that is known, below a line `page CLASS KERNEL`: `device NAME rate R.. peak R.. setup S.. latency S..`
-/// in items per second and seconds (the last one where there is such a time; `device NAME tried rate` where trials alone say so), `set NAME.. seconds S..` in seconds per item.
+/// As text it has one line for each thing that is known, below a line `page CLASS KERNEL`: `device NAME rate R.. peak R.. setup S.. latency S.. kernel R..`
+/// in items per second and seconds (the last two where there is such a time or rate; `device NAME tried rate` where trials alone say so), `set NAME.. seconds S..` in seconds per item.
 ///
 /// ```
 /// use dml_scheduler::Knowledge;
@@ -102,6 +103,8 @@ struct Notes {
     setup: Samples,
     /// Seconds of any package, however small, of runs that showed such a time.
     latency: Samples,
+    /// Items per second of packages whose ends were waited for, without what a package costs besides its items.
+    kernel: Samples,
     /// Whether the rates are those of trials from which nothing was claimed. They may be of launches and little else, so they count for runs
     /// of this size alone, and until the device has computed in one.
     is_only_tried: bool,
@@ -237,6 +240,24 @@ fn peak<'a>(packages: impl Iterator<Item = &'a PackageRecord>, cost: f64) -> f64
     if seconds > cost || best == 0.0 { best.max(net(items, seconds)) } else { best }
 }
 
+/// The items per second of a device's kernels, without the seconds that a package costs besides its items; 0 where no end was waited for. What was
+/// noticed late may have been computed while the inputs of another package travelled.
+fn kernel_rate<'a>(packages: impl Iterator<Item = &'a PackageRecord>, cost: f64) -> f64 {
+    let mut records: Vec<&PackageRecord> = packages.collect();
+    records.sort_by_key(|record| record.computed);
+    let (mut items, mut seconds) = (0.0, 0.0);
+    let mut before = Duration::ZERO;
+    for record in records {
+        let own = record.computed.saturating_sub(record.begun.max(before)).as_secs_f64();
+        before = record.computed;
+        if !record.noticed_late {
+            items += record.package.items() as f64;
+            seconds += (own - cost).max(own * LEAST_NET);
+        }
+    }
+    if seconds > 0.0 { items / seconds } else { 0.0 }
+}
+
 /// What a device takes for any package, by those that it computed in a run, one after the other; 0 where these do not say so.
 fn latency<'a>(packages: impl Iterator<Item = &'a PackageRecord>) -> f64 {
     let mut records: Vec<&PackageRecord> = packages.collect();
@@ -369,6 +390,9 @@ impl Knowledge {
             let cost = if is_host { HOST_PACKAGE_SECONDS } else { DEVICE_PACKAGE_SECONDS };
             notes.peak.add(peak(turns(), cost));
             notes.setup.add((begun + end.saturating_sub(computed)).as_secs_f64());
+            if !is_host {
+                notes.kernel.add(kernel_rate(turns(), PACKAGE_SECONDS));
+            }
             // Of cores it would be a chance: they compute one item after the other.
             if platform.devices()[usize::from(device.0)].kind == DeviceKind::Gpu {
                 notes.latency.add(latency(turns()));
@@ -406,7 +430,8 @@ impl Page {
         self.devices.retain(|device, _| set.contains(device));
         for notes in self.devices.values_mut() {
             // The run's own samples are still to come.
-            for samples in [&mut notes.rate, &mut notes.peak, &mut notes.setup, &mut notes.latency] {
+            let Notes { rate, peak, setup, latency, kernel, is_only_tried: _, is_warm: _ } = notes;
+            for samples in [rate, peak, setup, latency, kernel] {
                 samples.forget_all_but(LAST - 1);
             }
         }

@@ -522,13 +522,18 @@ fn the_number_of_runs_is_kept() {
 /// The time that a device takes for any package is kept, read again, and what the next run begins with.
 #[test]
 fn what_any_package_takes_is_kept() {
-    let line = "device gpu rate 4e6 peak 5e6 setup 1e-4 latency 8e-3 1e-2 9e-3";
+    let line = "device gpu rate 4e6 peak 5e6 setup 1e-4 latency 8e-3 1e-2 9e-3 kernel 5e6 7e6 6e6";
     let text = format!("dml knowledge 2\npage 12 kernel\ndevice cpu rate 1e6 peak 1e6 setup 1e-5\n{line}\n");
     let knowledge = Knowledge::parse(&text).unwrap();
     assert_eq!(knowledge.to_string(), text);
     let candidate = |name, is_host| candidate(name, Freight { setup: 1e-4, per_item: 0.0 }, is_host);
     let selection = knowledge.decide("kernel", 5000, &[candidate("cpu", true), candidate("gpu", false)]);
     assert_eq!(selection.latencies, [0.0, 8e-3]);
+    assert_eq!(selection.kernels, [None, Some(6e6)]);
+    for wrong in ["kernel 0", "kernel x"] {
+        let told = Knowledge::parse(&text.replace("kernel 5e6 7e6 6e6", wrong)).unwrap_err();
+        assert_eq!((told.line, told.what), (4, "a kernel's rate that is not positive numbers"));
+    }
     for wrong in ["latency 0", "latency x"] {
         let told = Knowledge::parse(&text.replace("latency 8e-3 1e-2 9e-3", wrong)).unwrap_err();
         assert_eq!((told.line, told.what), (4, "a latency that is not positive numbers"));
@@ -544,7 +549,30 @@ pub(super) fn record(
 ) -> PackageRecord {
     let [begun, computed] = [begun, computed].map(Duration::from_millis);
     let package = crate::Package::new(items, crate::UnitId(0), 0);
-    PackageRecord { package, device, start: Duration::ZERO, begun, computed, end: computed }
+    let (start, noticed_late, end) = (Duration::ZERO, false, computed);
+    PackageRecord { package, device, start, begun, computed, noticed_late, end }
+}
+
+/// While inputs travel nobody looks whether a package is computed, and these may take much longer than that.
+#[test]
+fn what_kernels_take_is_seen_in_packages_whose_ends_were_waited_for() {
+    let [mut first, mut second, third] = [
+        record(DeviceId(0), 0..100, 0, 9),
+        record(DeviceId(0), 100..500, 1, 18),
+        record(DeviceId(0), 500..600, 18, 20),
+    ];
+    let cost = PACKAGE_SECONDS;
+    let near = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-9, "{found}");
+    near(kernel_rate([&second, &third, &first].into_iter(), 0.0), 600.0 / 20e-3);
+    (first.noticed_late, second.noticed_late) = (true, true);
+    near(kernel_rate([&second, &third, &first].into_iter(), 0.0), 100.0 / 2e-3);
+    near(kernel_rate([&second, &third, &first].into_iter(), cost), 100.0 / (2e-3 - cost));
+    assert_eq!(
+        kernel_rate([&second, &third].into_iter(), 1.0),
+        100.0 / (2e-3 * LEAST_NET),
+        "it takes some time"
+    );
+    assert_eq!(kernel_rate([&second, &first].into_iter(), cost), 0.0, "nobody knows");
 }
 
 /// Of packages that were computed one after the other: what one waited for the other is no time of its own.
@@ -657,10 +685,16 @@ fn what_any_package_takes_is_learned_of_gpus_alone() {
     let notes = page.devices.get_mut("gpu").unwrap();
     for latency in [3e-3, 2e-3] {
         notes.latency.add(latency);
+        notes.kernel.add(1.0 / latency);
     }
     page.keep_the_last_of(&["cpu".to_owned(), "gpu".to_owned()]);
     assert_eq!(page.devices["gpu"].latency.least(), Some(2e-3));
     assert_eq!(page.devices["gpu"].latency.len(), 1);
+    assert_eq!(
+        page.devices["gpu"].kernel.median(),
+        Some(1.0 / 2e-3),
+        "nor is the rate of its kernels that of others"
+    );
     assert_eq!(page.sets.keys().collect::<Vec<_>>(), [&["cpu".to_owned(), "gpu".to_owned()]]);
 }
 

@@ -4,7 +4,7 @@
 //! dml knowledge 2
 //! page 23 mandelbrot
 //! device cpu rate 1.2e7 1.3e7 peak 1.4e7 1.3e7 setup 1e-5 2e-5
-//! device cuda:0 rate 4.1e6 peak 4.2e6 setup 2e-4 latency 8.8e-3
+//! device cuda:0 rate 4.1e6 peak 4.2e6 setup 2e-4 latency 8.8e-3 kernel 4.1e6
 //! set cpu opencl:0 seconds 1.1e-7 1.0e-7
 //! runs 5
 //! ```
@@ -37,11 +37,14 @@ impl fmt::Display for Knowledge {
         for (topic, page) in &book.0 {
             writeln!(f, "page {} {}", topic.class, escaped(&topic.kernel))?;
             for (device, notes) in &page.devices {
-                let Notes { rate, peak, setup, latency, is_only_tried, is_warm: _ } = notes;
+                let Notes { rate, peak, setup, latency, kernel, is_only_tried, is_warm: _ } = notes;
                 let tried = if *is_only_tried { " tried" } else { "" };
                 write!(f, "device {}{tried} rate{rate} peak{peak} setup{setup}", escaped(device))?;
                 if latency.len() > 0 {
                     write!(f, " latency{latency}")?;
+                }
+                if kernel.len() > 0 {
+                    write!(f, " kernel{kernel}")?;
                 }
                 writeln!(f)?;
             }
@@ -143,10 +146,12 @@ fn add(page: &mut Page, words: &[&str]) -> Result<(), &'static str> {
     let (kind, rest) = words.split_first().ok_or("empty")?;
     match *kind {
         "device" => {
-            let (rest, latency) = match rest.contains(&"latency") {
-                true => around(rest, "latency").ok_or("a latency that is not positive numbers")?,
-                false => (rest, Samples::default()),
+            let at_the_end = |rest, word: &str, told| match <[&str]>::contains(rest, &word) {
+                true => around(rest, word).ok_or(told),
+                false => Ok((rest, Samples::default())),
             };
+            let (rest, kernel) = at_the_end(rest, "kernel", "a kernel's rate that is not positive numbers")?;
+            let (rest, latency) = at_the_end(rest, "latency", "a latency that is not positive numbers")?;
             let (front, setup) = around(rest, "setup").ok_or("no setup, or not positive numbers")?;
             let (front, peak) = around(front, "peak").ok_or("no peak, or not positive numbers")?;
             let (front, rate) = around(front, "rate").ok_or("no rate, or not positive numbers")?;
@@ -155,7 +160,7 @@ fn add(page: &mut Page, words: &[&str]) -> Result<(), &'static str> {
                 [name, "tried"] => (name, true),
                 _ => return Err("not one name"),
             };
-            let notes = Notes { rate, peak, setup, latency, is_only_tried, is_warm: false };
+            let notes = Notes { rate, peak, setup, latency, kernel, is_only_tried, is_warm: false };
             page.devices.insert(unescaped(name).ok_or("not a name")?, notes);
         }
         "set" => {

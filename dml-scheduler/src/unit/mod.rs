@@ -117,6 +117,8 @@ struct Journey {
     begun: Duration,
     /// When the device had computed it.
     computed: Duration,
+    /// Whether it may have been before, while the unit prepared another package.
+    noticed_late: bool,
     /// Ends when the package is done.
     span: Span,
 }
@@ -315,7 +317,10 @@ impl Unit<'_> {
             if is_computed {
                 self.hooks.package_done(&package, device);
                 let unit = package.unit();
-                starter.record(unit, PackageRecord { package, device, start: handed, begun, computed, end });
+                let noticed_late = false;
+                let record =
+                    PackageRecord { package, device, start: handed, begun, computed, noticed_late, end };
+                starter.record(unit, record);
             }
         }
         starter.start(&called);
@@ -330,7 +335,7 @@ impl Unit<'_> {
 
     /// Reports a computed package to the application and the commander, and records it in `run`.
     fn complete(&self, journey: Journey, run: &mut UnitRun, starter: &dyn Start) {
-        let Journey { package, handed, begun, computed, span } = journey;
+        let Journey { package, handed, begun, computed, noticed_late, span } = journey;
         let end = self.now();
         drop(span);
         self.hooks.package_done(&package, self.device);
@@ -342,6 +347,7 @@ impl Unit<'_> {
             start: handed,
             begun,
             computed,
+            noticed_late,
             end,
         });
     }

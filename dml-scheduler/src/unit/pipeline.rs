@@ -136,7 +136,14 @@ impl Pipeline<'_> {
     fn begin(&mut self, package: Package) {
         let handed = self.unit.now();
         let span = self.unit.package_span(&package);
-        let mut journey = Journey { package, handed, begun: handed, computed: handed, span: Span::none() };
+        let mut journey = Journey {
+            package,
+            handed,
+            begun: handed,
+            computed: handed,
+            noticed_late: false,
+            span: Span::none(),
+        };
         let launched = span.within(|| {
             let mut grants = self.acquire(&journey.package)?;
             journey.begun = self.unit.now();
@@ -196,6 +203,7 @@ impl Pipeline<'_> {
 
     /// Waits for a package, and has its results brought to where they belong.
     fn finish(&mut self, mut journey: Journey, launched: Launched) {
+        journey.noticed_late = !self.flights.is_empty() && launched.has_ended();
         let finished = journey.span.within(|| Unit::finish(launched));
         journey.computed = self.unit.now();
         journey.begun = journey.begun.max(self.ended);

@@ -15,6 +15,7 @@ fn record(index: u64, start: u64, end: u64) -> PackageRecord {
         start: at(start),
         begun: at(start),
         computed: at(end),
+        noticed_late: false,
         end: at(end),
     }
 }
