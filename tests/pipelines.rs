@@ -30,6 +30,15 @@ fn platform_with(more: impl FnOnce(&mut PlatformBuilder, ArenaId)) -> Audited {
 
 /// The same, of a processor with so many cores.
 fn platform_of(cores: u32, more: impl FnOnce(&mut PlatformBuilder, ArenaId)) -> Audited {
+    platform_priced(cores, LinkSpeed::default(), more)
+}
+
+/// The same, where transfers have a price.
+fn platform_priced(
+    cores: u32,
+    speed: LinkSpeed,
+    more: impl FnOnce(&mut PlatformBuilder, ArenaId),
+) -> Audited {
     let mut builder = Platform::builder();
     builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu).with_units(cores));
     builder.add_device(DeviceDesc::new("gpu:0", DeviceKind::Gpu));
@@ -38,7 +47,7 @@ fn platform_of(cores: u32, more: impl FnOnce(&mut PlatformBuilder, ArenaId)) -> 
     builder.add_arena(Arc::new(Null::backed(main.with_concurrency(Concurrency::BimapFull))));
     let video = ArenaDesc::new("video", ArenaKind("test"), GPU).with_remotes(cpu);
     let video = builder.add_arena(Arc::new(Null::backed(video)));
-    kit::join_staged(&mut builder, ArenaId(0), video, LinkSpeed::default());
+    kit::join_staged(&mut builder, ArenaId(0), video, speed);
     more(&mut builder, video);
     Audited::new(builder.build().expect("a sound platform"))
 }
@@ -198,6 +207,9 @@ struct Ended(Arc<Turns>, u64);
 
 impl Completion for Ended {
     fn wait(self: Box<Self>) -> Result<u64, TransferError> {
+        if !self.has_ended() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(0)
     }
 
@@ -217,36 +229,71 @@ fn results_of_a_package_that_has_ended_are_brought_while_the_next_one_is_prepare
     let turns = done.clone();
     let work = Work::new(Arc::new(move |_, number| {
         turns.wait_for(number);
-        Ok(Fence::awaited(Ended(turns.clone(), 0)))
+        Ok(ended(&turns, 0))
     }));
     run_in_ten(work, done).assert_computed();
+}
+
+fn ended(launched: &Arc<Turns>, count: u64) -> Fence {
+    Fence::awaited(Ended(launched.clone(), count))
+}
+
+/// Which packages of a run were noticed late. `ends` makes the fence of each by its number, from how many are launched.
+fn noticed_late(
+    coexecutor: fn(&Platform) -> Coexecutor,
+    ends: impl Fn(&Arc<Turns>, u64) -> Fence + Send + Sync + 'static,
+) -> Vec<bool> {
+    let launched = Arc::new(Turns::default());
+    let slow = LinkSpeed { bytes_per_s: 40_000, ..LinkSpeed::default() };
+    let ends = Arc::new(move |_, number| {
+        launched.add();
+        Ok(ends(&launched, number))
+    });
+    let work = Work::on(platform_priced(1, slow, |_, _| ()), ends);
+    let run = watched("a run in several packages", move || {
+        let report = coexecutor(&work.platform).devices([GPU]).run(&work.kernel, ITEMS);
+        work.assert_computed();
+        report.expect("nothing is wrong").packages.iter().map(|record| record.noticed_late).collect()
+    });
+    run.join()
 }
 
 /// The device may have computed it long before.
 #[test]
 fn what_has_ended_while_another_package_was_prepared_was_noticed_late() {
-    let noticed_late = |behind: u64| {
-        let launched = Arc::new(Turns::default());
-        let work = Work::new(Arc::new(move |_, number| {
-            launched.add();
-            Ok(Fence::awaited(Ended(launched.clone(), number + behind)))
-        }));
-        let run = watched("a run in ten packages", move || {
-            let policy = "dynamic:10".parse().unwrap();
-            let report =
-                Coexecutor::new(&work.platform).devices([GPU]).policy(policy).run(&work.kernel, ITEMS);
-            report.expect("nothing is wrong").packages.iter().map(|record| record.noticed_late).collect()
-        });
-        let told: Vec<bool> = run.join();
-        told
+    let of_two = |ends: fn(&Arc<Turns>, u64) -> Fence| {
+        noticed_late(|platform| Coexecutor::new(platform).policy("dynamic:10".parse().unwrap()), ends)
     };
-    assert_eq!(noticed_late(1), [false; 10], "each ends when it is launched");
-    assert_eq!(
-        noticed_late(2),
-        [[true; 9].as_slice(), &[false]].concat(),
-        "each ends when the next one is launched"
-    );
-    assert_eq!(noticed_late(100), [false; 10], "each is waited for");
+    let but_the_last = [[true; 9].as_slice(), &[false]].concat();
+    assert_eq!(of_two(|launched, number| ended(launched, number + 1)), [false; 10], "when it is launched");
+    assert_eq!(of_two(|launched, number| ended(launched, number + 2)), but_the_last, "when the next one is");
+    assert_eq!(of_two(|launched, number| ended(launched, number + 100)), [false; 10], "each is waited for");
+    // The next one is computed in its launch, before anybody looks.
+    let in_turns = of_two(|launched, number| match number % 2 {
+        0 => ended(launched, number + 2),
+        _ => Fence::done(0),
+    });
+    assert_eq!(in_turns, [[true, false]; 5].concat());
+    // Nobody can be asked. Each wait ends at once, if this thread is not interrupted just then.
+    let waits = of_two(|_, _| Fence::running(|| Ok(0)));
+    assert!(waits.contains(&true) && !waits[9], "{waits:?}");
+}
+
+/// Of three packages under way the second one has begun as soon as the first one had ended, while the third one was prepared.
+#[test]
+fn what_begins_while_another_package_is_prepared_was_noticed_late() {
+    let of_three = |platform: &Platform| {
+        let known = "dml knowledge 2\npage 8 triple\ndevice gpu:0*1 rate 2e4 peak 2e4 setup 1e-5\n";
+        Coexecutor::new(platform).knowledge(&Knowledge::parse(known).expect("a device and its rate"))
+    };
+    let told = noticed_late(of_three, |launched, number| match number {
+        // It has ended when all three are under way, and nobody else ends.
+        0 => ended(launched, 3),
+        _ => ended(launched, 100),
+    });
+    assert!(told.len() > 3, "{told:?}");
+    assert_eq!(told[..2], [true; 2]);
+    assert!(told[2..].iter().all(|late| !late), "{told:?}");
 }
 
 /// Each waits for the other one's launch: with fewer threads than devices neither would end.

@@ -76,11 +76,11 @@ impl Event {
         Fence::running(move || self.wait(call, MOMENT).map(|()| 0))
     }
 
-    /// Returns whether the event is still to come, as far as the driver tells.
-    fn is_to_come(&self) -> bool {
-        let Ok(_entered) = self.session.enter_lost() else { return false };
+    /// Returns whether the event has come, as far as the driver tells. Another error than that it has not may only mean that it cannot be asked now.
+    fn has_come(&self) -> bool {
+        let Ok(_entered) = self.session.enter_lost() else { return true };
         // SAFETY: a live event of the context.
-        unsafe { cuEventQuery(self.raw.0) == CUresult::CUDA_ERROR_NOT_READY }
+        unsafe { cuEventQuery(self.raw.0) == CUresult::CUDA_SUCCESS }
     }
 }
 
@@ -136,7 +136,7 @@ impl Completion for Command {
     }
 
     fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
-        if self.event.is_to_come() {
+        if !self.event.has_come() {
             if self.told.is_none() {
                 self.told = self.lane.watch(self.number);
             }
@@ -149,7 +149,7 @@ impl Completion for Command {
     }
 
     fn has_ended(&self) -> bool {
-        !self.event.is_to_come()
+        self.event.has_come()
     }
 }
 

@@ -82,8 +82,8 @@ impl Completion for Command {
 
     fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
         let (session, event) = (self.session.clone(), self.event.clone());
-        let is_running = || session.is_here() && is_running(&event);
-        if is_running() && self.set_waker(waker) && is_running() {
+        let is_to_come = || session.is_here() && !has_ended(&event);
+        if is_to_come() && self.set_waker(waker) && is_to_come() {
             return Poll::Pending;
         }
         // The command has ended, or the driver can only be waited for.
@@ -91,7 +91,7 @@ impl Completion for Command {
     }
 
     fn has_ended(&self) -> bool {
-        !self.session.is_here() || !is_running(&self.event)
+        !self.session.is_here() || has_ended(&self.event)
     }
 }
 
@@ -101,6 +101,12 @@ struct Watch {
     /// What tells the end, until it has.
     signaller: Mutex<Option<Signaller>>,
     queue: Arc<Wakers>,
+}
+
+/// Returns whether a command has ended, as far as the driver tells. An error of the question may only mean that it cannot be asked now.
+fn has_ended(event: &Event) -> bool {
+    let status = get_event_info(event.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).map(i32::from);
+    status.is_ok_and(|status| status <= CL_COMPLETE)
 }
 
 /// Returns whether a command has not ended yet, as far as the driver tells.

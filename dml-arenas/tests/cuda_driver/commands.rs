@@ -212,3 +212,21 @@ fn a_device_that_fails_is_lost_with_its_reason_and_gives_everything_back() {
     driver.lose(0, 0);
     nothing_is_left(driver);
 }
+
+/// Whoever hears that it has ended waits for it at once.
+#[test]
+fn a_command_that_cannot_be_asked_has_not_ended() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0"]);
+    let block = alloc(&arena(&platform, "cuda:0"), 100);
+    let held = driver.hold();
+    let mut fence = fill(&block, 8);
+    driver.fail("cuEventQuery", 0, 900);
+    assert!(!fence.has_ended());
+    driver.fail("cuEventQuery", 0, 900);
+    assert!(fence.poll(Waker::noop()).is_pending(), "nor does a poll wait");
+    drop(held);
+    assert_eq!(fence.wait(), Ok(100));
+    drop((block, platform));
+    nothing_is_left(driver);
+}

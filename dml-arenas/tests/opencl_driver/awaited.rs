@@ -169,3 +169,21 @@ fn what_was_polled_can_be_waited_for_or_dropped() {
     drop((told, block, arena, platform));
     nothing_is_left(driver);
 }
+
+/// Whoever hears that it has ended waits for it at once.
+#[test]
+fn a_command_that_cannot_be_asked_has_not_ended() {
+    let driver = stand_in();
+    let platform = platform(&["opencl:0"]);
+    let block = alloc(&arena(&platform, "opencl:0"), 1000);
+    let held = driver.hold();
+    let mut fence = fill(&block, 7);
+    driver.fail("clGetEventInfo", 0, code::OUT_OF_RESOURCES);
+    assert!(!fence.has_ended());
+    driver.fail("clGetEventInfo", 0, code::OUT_OF_RESOURCES);
+    assert!(fence.poll(Waker::noop()).is_pending(), "nor does a poll wait");
+    drop(held);
+    assert_eq!(fence.wait(), Ok(1000));
+    drop((block, platform));
+    nothing_is_left(driver);
+}

@@ -78,8 +78,8 @@ impl Fence {
         Self(Some(Pending::Awaited(Box::new(completion))))
     }
 
-    /// Returns whether the work had ended when the fence was made. Of other work the fence knows the end only by
-    /// [`wait`](Self::wait) or [`poll`](Self::poll).
+    /// Returns whether the work had ended when the fence was made. Of other work the fence knows the end by
+    /// [`wait`](Self::wait) or [`poll`](Self::poll), or where it can be asked ([`has_ended`](Self::has_ended)).
     #[must_use]
     pub const fn is_done(&self) -> bool {
         matches!(self.0, Some(Pending::Done(_)) | None)

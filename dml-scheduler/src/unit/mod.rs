@@ -117,8 +117,10 @@ struct Journey {
     begun: Duration,
     /// When the device had computed it.
     computed: Duration,
-    /// Whether it may have been before, while the unit prepared another package.
+    /// Whether it may have been before, while the unit prepared another package, or may have begun before.
     noticed_late: bool,
+    /// How many packages the unit had begun with this one.
+    number: u64,
     /// Ends when the package is done.
     span: Span,
 }
@@ -335,7 +337,7 @@ impl Unit<'_> {
 
     /// Reports a computed package to the application and the commander, and records it in `run`.
     fn complete(&self, journey: Journey, run: &mut UnitRun, starter: &dyn Start) {
-        let Journey { package, handed, begun, computed, noticed_late, span } = journey;
+        let Journey { package, handed, begun, computed, noticed_late, number: _, span } = journey;
         let end = self.now();
         drop(span);
         self.hooks.package_done(&package, self.device);

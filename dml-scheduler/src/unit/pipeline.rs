@@ -49,6 +49,7 @@ impl Unit<'_> {
             prepared: None,
             troubles: Vec::new(),
             ended: Duration::ZERO,
+            begins: 0,
             run: &mut own,
         }
         .work();
@@ -61,6 +62,9 @@ impl Unit<'_> {
         self.hooks.unit_end(self.id, self.device);
     }
 }
+
+/// A wait that takes less had nothing to wait for.
+const AT_ONCE: Duration = Duration::from_micros(20);
 
 /// A unit at work.
 struct Pipeline<'a> {
@@ -77,6 +81,8 @@ struct Pipeline<'a> {
     troubles: Vec<Trouble>,
     /// When the last package was computed.
     ended: Duration,
+    /// How many packages were begun.
+    begins: u64,
     run: &'a mut UnitRun,
 }
 
@@ -134,6 +140,7 @@ impl Pipeline<'_> {
 
     /// Acquires and launches a package.
     fn begin(&mut self, package: Package) {
+        self.begins += 1;
         let handed = self.unit.now();
         let span = self.unit.package_span(&package);
         let mut journey = Journey {
@@ -142,6 +149,7 @@ impl Pipeline<'_> {
             begun: handed,
             computed: handed,
             noticed_late: false,
+            number: self.begins,
             span: Span::none(),
         };
         let launched = span.within(|| {
@@ -203,9 +211,21 @@ impl Pipeline<'_> {
 
     /// Waits for a package, and has its results brought to where they belong.
     fn finish(&mut self, mut journey: Journey, launched: Launched) {
-        journey.noticed_late = !self.flights.is_empty() && launched.has_ended();
+        let begins = self.begins;
+        let is_last = |number: u64| number == begins;
+        let had_ended = launched.has_ended();
+        let asked = self.unit.now();
         let finished = journey.span.within(|| Unit::finish(launched));
         journey.computed = self.unit.now();
+        // Of what cannot be asked, a wait that takes no time says as much.
+        let had_ended = had_ended || journey.computed.saturating_sub(asked) < AT_ONCE;
+        if had_ended && !is_last(journey.number) {
+            journey.noticed_late = true;
+            // The next one may have begun while the last one was prepared.
+            if let Some((next, _)) = self.flights.front_mut().filter(|(next, _)| !is_last(next.number)) {
+                next.noticed_late = true;
+            }
+        }
         journey.begun = journey.begun.max(self.ended);
         self.ended = journey.computed;
         if let Err(error) = finished {
