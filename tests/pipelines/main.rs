@@ -2,6 +2,8 @@
 
 #![cfg(not(dml_loom))]
 
+mod late;
+
 use dml::arenas::{Null, kit};
 use dml::core::sync::{Arc, Condvar, Mutex};
 use dml::core::{
@@ -236,64 +238,6 @@ fn results_of_a_package_that_has_ended_are_brought_while_the_next_one_is_prepare
 
 fn ended(launched: &Arc<Turns>, count: u64) -> Fence {
     Fence::awaited(Ended(launched.clone(), count))
-}
-
-/// Which packages of a run were noticed late. `ends` makes the fence of each by its number, from how many are launched.
-fn noticed_late(
-    coexecutor: fn(&Platform) -> Coexecutor,
-    ends: impl Fn(&Arc<Turns>, u64) -> Fence + Send + Sync + 'static,
-) -> Vec<bool> {
-    let launched = Arc::new(Turns::default());
-    let slow = LinkSpeed { bytes_per_s: 40_000, ..LinkSpeed::default() };
-    let ends = Arc::new(move |_, number| {
-        launched.add();
-        Ok(ends(&launched, number))
-    });
-    let work = Work::on(platform_priced(1, slow, |_, _| ()), ends);
-    let run = watched("a run in several packages", move || {
-        let report = coexecutor(&work.platform).devices([GPU]).run(&work.kernel, ITEMS);
-        work.assert_computed();
-        report.expect("nothing is wrong").packages.iter().map(|record| record.noticed_late).collect()
-    });
-    run.join()
-}
-
-/// The device may have computed it long before.
-#[test]
-fn what_has_ended_while_another_package_was_prepared_was_noticed_late() {
-    let of_two = |ends: fn(&Arc<Turns>, u64) -> Fence| {
-        noticed_late(|platform| Coexecutor::new(platform).policy("dynamic:10".parse().unwrap()), ends)
-    };
-    let but_the_last = [[true; 9].as_slice(), &[false]].concat();
-    assert_eq!(of_two(|launched, number| ended(launched, number + 1)), [false; 10], "when it is launched");
-    assert_eq!(of_two(|launched, number| ended(launched, number + 2)), but_the_last, "when the next one is");
-    assert_eq!(of_two(|launched, number| ended(launched, number + 100)), [false; 10], "each is waited for");
-    // The next one is computed in its launch, before anybody looks.
-    let in_turns = of_two(|launched, number| match number % 2 {
-        0 => ended(launched, number + 2),
-        _ => Fence::done(0),
-    });
-    assert_eq!(in_turns, [[true, false]; 5].concat());
-    // Nobody can be asked. Each wait ends at once, if this thread is not interrupted just then.
-    let waits = of_two(|_, _| Fence::running(|| Ok(0)));
-    assert!(waits.contains(&true) && !waits[9], "{waits:?}");
-}
-
-/// Of three packages under way the second one has begun as soon as the first one had ended, while the third one was prepared.
-#[test]
-fn what_begins_while_another_package_is_prepared_was_noticed_late() {
-    let of_three = |platform: &Platform| {
-        let known = "dml knowledge 2\npage 8 triple\ndevice gpu:0*1 rate 2e4 peak 2e4 setup 1e-5\n";
-        Coexecutor::new(platform).knowledge(&Knowledge::parse(known).expect("a device and its rate"))
-    };
-    let told = noticed_late(of_three, |launched, number| match number {
-        // It has ended when all three are under way, and nobody else ends.
-        0 => ended(launched, 3),
-        _ => ended(launched, 100),
-    });
-    assert!(told.len() > 3, "{told:?}");
-    assert_eq!(told[..2], [true; 2]);
-    assert!(told[2..].iter().all(|late| !late), "{told:?}");
 }
 
 /// Each waits for the other one's launch: with fewer threads than devices neither would end.
