@@ -25,8 +25,8 @@ pub struct PackageRecord {
     pub begun: Duration,
     /// The time from the start of the run until the device had computed it.
     pub computed: Duration,
-    /// Whether that was noticed only after another package had been prepared, so that the device may have computed it sooner; or
-    /// the end of the one before it was, so that it may have begun sooner.
+    /// Whether its unit prepared another package when the device ended this one, or the one before it. The device may have
+    /// computed it sooner then, or begun it sooner: nobody looked.
     pub noticed_late: bool,
     /// The time from the start of the run until its results were where they belong.
     pub end: Duration,

@@ -204,7 +204,7 @@ fn results_are_brought_while_the_next_package_is_computed() {
     run_in_ten(work, done).assert_computed();
 }
 
-/// Work that has ended when so many packages are launched, which its fence says when it is asked.
+/// Work that has ended when so many packages are launched, which its fence says when it is asked. A wait for other work takes a millisecond.
 struct Ended(Arc<Turns>, u64);
 
 impl Completion for Ended {

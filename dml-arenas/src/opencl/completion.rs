@@ -103,16 +103,19 @@ struct Watch {
     queue: Arc<Wakers>,
 }
 
-/// Returns whether a command has ended, as far as the driver tells. An error of the question may only mean that it cannot be asked now.
-fn has_ended(event: &Event) -> bool {
-    let status = get_event_info(event.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).map(i32::from);
-    status.is_ok_and(|status| status <= CL_COMPLETE)
+/// Returns how far a command is. An error may only mean that the driver cannot be asked now.
+fn status(event: &Event) -> Result<i32, cl_int> {
+    get_event_info(event.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).map(i32::from)
 }
 
-/// Returns whether a command has not ended yet, as far as the driver tells.
+/// Returns whether the driver says that a command has ended.
+fn has_ended(event: &Event) -> bool {
+    status(event).is_ok_and(|status| status <= CL_COMPLETE)
+}
+
+/// Returns whether the driver says that a command has not ended yet.
 fn is_running(event: &Event) -> bool {
-    let status = get_event_info(event.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).map(i32::from);
-    status.is_ok_and(|status| status > CL_COMPLETE)
+    status(event).is_ok_and(|status| status > CL_COMPLETE)
 }
 
 /// The part of a command's time so far after which it is looked at again, and the least and the most of it.

@@ -13,7 +13,7 @@ use std::task::{Poll, Waker};
 /// - **F-3** It calls the waker of the last poll, once the work has ended. (`awaiting`
 ///   `the_last_waker_is_the_one_that_is_called`)
 /// - **F-4** Calls and the destructor may panic and call back into core, as an arena's may. A panic counts as failed work,
-///   but where it is only asked whether it has ended: that is not known then.
+///   one of [`has_ended`](Completion::has_ended) as an end that is not known.
 ///   (`awaiting` `i15_a_completion_that_panics_is_a_failed_copy`; `hostile` `any_call_may_call_back_into_core`)
 /// - **F-5** It says that it has ended only when it can be waited for without blocking. Whoever hears it waits. (`hostile`
 ///   `a_flight_that_has_ended_says_so`; `fences_wake_whoever_polls_last` of `dml-verify`)

@@ -218,17 +218,25 @@ pub(crate) fn name_of(platform: &Platform, device: DeviceId, is_in_place: bool) 
     format!("{}*{}{place}", desc.name, desc.units)
 }
 
+/// The packages of a device in the order of their ends, each with the seconds in which the device computed it and no other one.
+fn in_turn<'a>(packages: impl Iterator<Item = &'a PackageRecord>) -> Vec<(&'a PackageRecord, f64)> {
+    let mut records: Vec<&PackageRecord> = packages.collect();
+    records.sort_by_key(|record| record.computed);
+    let mut before = Duration::ZERO;
+    let own = |record: &'a PackageRecord| {
+        let own = record.computed.saturating_sub(record.begun.max(before)).as_secs_f64();
+        before = record.computed;
+        (record, own)
+    };
+    records.into_iter().map(own).collect()
+}
+
 /// The items per second of the best package, without the seconds that a package costs besides its items. Those that end soon after
 /// another were computed beside it, so they count as one with it.
 fn peak<'a>(packages: impl Iterator<Item = &'a PackageRecord>, cost: f64) -> f64 {
-    let mut records: Vec<&PackageRecord> = packages.collect();
-    records.sort_by_key(|record| record.computed);
     let net = |items: f64, seconds: f64| items / (seconds - cost).max(seconds * LEAST_NET);
     let (mut items, mut seconds, mut best) = (0.0, 0.0, 0.0_f64);
-    let mut before = Duration::ZERO;
-    for record in records {
-        let own = record.computed.saturating_sub(record.begun.max(before)).as_secs_f64();
-        before = record.computed;
+    for (record, own) in in_turn(packages) {
         if seconds > cost && own > cost / 2.0 {
             best = best.max(net(items, seconds));
             (items, seconds) = (0.0, 0.0);
@@ -240,16 +248,11 @@ fn peak<'a>(packages: impl Iterator<Item = &'a PackageRecord>, cost: f64) -> f64
     if seconds > cost || best == 0.0 { best.max(net(items, seconds)) } else { best }
 }
 
-/// The items per second of a device's kernels, without the seconds that a package costs besides its items; 0 where no end was waited for. What was
-/// noticed late may have been computed while the inputs of another package travelled.
+/// The items per second of a device's kernels, without the seconds that a package costs besides its items; 0 where no end was waited for.
+/// A package that was noticed late may have been computed while the inputs of another one travelled.
 fn kernel_rate<'a>(packages: impl Iterator<Item = &'a PackageRecord>, cost: f64) -> f64 {
-    let mut records: Vec<&PackageRecord> = packages.collect();
-    records.sort_by_key(|record| record.computed);
     let (mut items, mut seconds) = (0.0, 0.0);
-    let mut before = Duration::ZERO;
-    for record in records {
-        let own = record.computed.saturating_sub(record.begun.max(before)).as_secs_f64();
-        before = record.computed;
+    for (record, own) in in_turn(packages) {
         if !record.noticed_late {
             items += record.package.items() as f64;
             seconds += (own - cost).max(own * LEAST_NET);
@@ -260,16 +263,8 @@ fn kernel_rate<'a>(packages: impl Iterator<Item = &'a PackageRecord>, cost: f64)
 
 /// What a device takes for any package, by those that it computed in a run, one after the other; 0 where these do not say so.
 fn latency<'a>(packages: impl Iterator<Item = &'a PackageRecord>) -> f64 {
-    let mut records: Vec<&PackageRecord> = packages.collect();
-    records.sort_by_key(|record| record.computed);
-    let mut before = Duration::ZERO;
-    let mut computed = Vec::with_capacity(records.len());
-    for record in records {
-        let seconds = record.computed.saturating_sub(record.begun.max(before)).as_secs_f64();
-        before = record.computed;
-        computed.push((record.package.items() as f64, seconds));
-    }
-    policy::latency(computed.iter().copied())
+    let computed = in_turn(packages);
+    policy::latency(computed.iter().map(|(record, seconds)| (record.package.items() as f64, *seconds)))
 }
 
 /// The size class of a number of items: the exponent of the power of two at or below it.

@@ -99,7 +99,7 @@ enum Launched {
 }
 
 impl Launched {
-    /// Whether it is known that waiting takes no time.
+    /// Whether it is known that the device has computed it, so that waiting takes no time.
     fn has_ended(&self) -> bool {
         match self {
             Self::Done(_) | Self::Left(_) => true,
@@ -117,7 +117,7 @@ struct Journey {
     begun: Duration,
     /// When the device had computed it.
     computed: Duration,
-    /// Whether it may have been before, while the unit prepared another package, or may have begun before.
+    /// Whether the unit prepared another package when the device had, or when it could begin.
     noticed_late: bool,
     /// How many packages the unit had begun with this one.
     number: u64,

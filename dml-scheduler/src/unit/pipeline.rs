@@ -213,7 +213,7 @@ impl Pipeline<'_> {
     fn finish(&mut self, mut journey: Journey, launched: Launched) {
         let begins = self.begins;
         let is_last = |number: u64| number == begins;
-        let had_ended = launched.has_ended();
+        let had_ended = !is_last(journey.number) && launched.has_ended();
         let asked = self.unit.now();
         let finished = journey.span.within(|| Unit::finish(launched));
         journey.computed = self.unit.now();
