@@ -14,19 +14,26 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 fn platform() -> Platform {
-    let options = DiscoverOptions::default().offload(0);
-    Platform::builder().discover_with(&options).expect("sound options").build().expect("a sound platform")
+    platform_of(&DiscoverOptions::default().offload(0)).expect("nothing is named")
 }
 
-/// The first OpenCL device. A machine without one is told so, unless the run was told that it has one.
-fn opencl(platform: &Platform) -> Option<DeviceId> {
+fn platform_of(options: &DiscoverOptions) -> Option<Platform> {
+    let builder = Platform::builder().discover_with(options).ok()?;
+    Some(builder.build().expect("a sound platform"))
+}
+
+/// A platform with the first OpenCL device, and that. A machine without one is told so, unless the run was told that it has one.
+fn opencl() -> Option<(Platform, DeviceId)> {
     let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
-    let device = platform.device("opencl:0").ok();
-    assert!(device.is_some() || !expected, "DML_EXPECT names opencl, and there is no device of it");
-    if device.is_none() {
+    // One that CUDA has as well is used only where it is named.
+    let platform = platform_of(&DiscoverOptions::default().only(["opencl:0"]));
+    assert!(platform.is_some() || !expected, "DML_EXPECT names opencl, and there is no device of it");
+    if platform.is_none() {
         eprintln!("skipped: no OpenCL device");
     }
-    device
+    let platform = platform?;
+    let device = platform.device("opencl:0").expect("it was named");
+    Some((platform, device))
 }
 
 /// The first device of CUDA, as `opencl`.
@@ -480,8 +487,7 @@ fn every_argument_arrives(
 
 #[test]
 fn arguments_of_every_kind_reach_an_opencl_kernel() {
-    let platform = platform();
-    let Some(device) = opencl(&platform) else { return };
+    let Some((platform, device)) = opencl() else { return };
     let built = built(&platform, EVERY, "every");
     every_argument_arrives(&platform, device, |kernel| kernel.launchers(built));
 }
@@ -540,10 +546,7 @@ fn what_cuda_computes_in_a_trial_is_right() {
 
 #[test]
 fn arguments_that_do_not_fit_an_opencl_kernel_are_refused_when_it_is_made() {
-    let platform = platform();
-    if opencl(&platform).is_none() {
-        return;
-    }
+    let Some((platform, _)) = opencl() else { return };
     let out = platform.buffer::<f64>(12).build().unwrap();
     let told = |exchanged| {
         let made = every(&out, Some(exchanged)).launchers(built(&platform, EVERY, "every"));
@@ -570,8 +573,7 @@ fn items_may_be_rows_and_planes_of_work_items() {
         if (get_work_dim() == 2) { if (x < width && y < end) out[y * width + x] = x + 1000 * y; }
         else if (x < width && y < height && z < end) out[(z * height + y) * width + x] = x + 1000 * y + 1000000 * z;
     }";
-    let platform = platform();
-    let Some(device) = opencl(&platform) else { return };
+    let Some((platform, device)) = opencl() else { return };
     let (width, height, depth) = (7_u64, 5_u64, 9_u64);
     let out = platform.buffer::<u32>(width * height * depth).build().unwrap();
     let kernel = |items_bytes| {
@@ -604,8 +606,7 @@ fn a_wrong_footprint_of_an_opencl_kernel_is_found_on_its_device() {
         if (stray == 1) in[i] = 5;
         if (stray == 2 && i + 1 == end) out[min(end, (ulong)199)] = 5;
     }";
-    let platform = platform();
-    let Some(device) = opencl(&platform) else { return };
+    let Some((platform, device)) = opencl() else { return };
     let input = platform.buffer_from((0..ITEMS).map(|i| i as f32 + 0.5).collect::<Vec<_>>()).unwrap();
     let out = platform.buffer::<f32>(ITEMS).build().unwrap();
     let told = |footprint, stray: u32| {

@@ -34,8 +34,8 @@ impl Bound {
     }
 
     fn with(test: &str, bind: impl FnOnce(DiscoverOptions) -> DiscoverOptions) -> Option<Self> {
-        let options = DiscoverOptions::default().offload(0);
-        with_opencl_options(test, &options)?;
+        with_opencl(test)?;
+        let options = DiscoverOptions::default().only(["opencl:0"]);
         let (platform, device) = with_opencl_options(test, &bind(options))?;
         let arena: &Arc<dyn Arena> = platform.arena(platform.home(device)?);
         let kernel = (**arena).downcast_ref::<OpenClArena>()?.kernel(ADD, "add", "").unwrap();

@@ -35,6 +35,17 @@ check() {
     step table1 ./test-table1 on_cuda
     step launching ./test-launching cuda
     unset DML_EXPECT
+    # The same GPU through OpenCL, where that is installed.
+    if ./dml devices | grep -q '^unavailable: opencl: opencl:0, .*: it is cuda:'; then
+        export DML_EXPECT=opencl
+        step opencl ./test-opencl
+        step opencl-awaited ./test-opencl_awaited
+        step opencl-bound ./test-opencl_bound
+        step opencl-overlap ./test-opencl_overlap
+        step opencl-conformance ./test-conformance opencl::
+        step opencl-launching ./test-launching opencl
+        unset DML_EXPECT
+    fi
     step speed ./cuda_speed
     for workload in $workloads; do
         step "$workload" ./dml bench "$workload" --devices cuda:0 --runs 5

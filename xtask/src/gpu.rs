@@ -16,6 +16,7 @@ use std::process::{Command, Stdio};
 /// The test programs that use GPUs, by package.
 const TESTS: &[(&str, &[&str])] = &[
     ("dml-arenas", &["conformance", "cuda", "cuda_interop", "cuda_loss", "cuda_native"]),
+    ("dml-arenas", &["opencl", "opencl_awaited", "opencl_bound", "opencl_overlap"]),
     ("dml-workloads", &["single", "table1"]),
     ("dml", &["launching"]),
 ];

@@ -13,7 +13,10 @@ use dml_core::{DeviceId, Fence, HostMemory, OwnBlock, Platform, Span, TransferEr
 /// Without one the test is skipped, out loud, unless the environment variable `DML_EXPECT` names `opencl`: then the run
 /// was told that there is a device, and the test fails.
 pub(crate) fn with_opencl(test: &str) -> Option<(Platform, DeviceId)> {
-    with_opencl_options(test, &DiscoverOptions::default())
+    // A device that CUDA has as well is used only where it is named.
+    let named = DiscoverOptions::default().only(["opencl:0"]);
+    let is_there = Platform::builder().discover_with(&named).is_ok();
+    with_opencl_options(test, &if is_there { named } else { DiscoverOptions::default() })
 }
 
 /// As [`with_opencl`], of what the options leave; they ask for nothing that the machine lacks.
