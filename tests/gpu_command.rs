@@ -64,7 +64,7 @@ fn bad_values_of_pinned_are_named_and_exit_with_2() {
         ("1.5G", "expected a number of bytes"),
         ("99999999999G", "more bytes than 64 bits can count"),
     ] {
-        for command in [&["bench", "saxpy"][..], &["reproduce", "single"]] {
+        for command in [&["bench", "saxpy"][..], &["reproduce", "single"], &["devices"]] {
             let said = refused(&folder, 2, &[command, &["--pinned", value]].concat());
             assert!(said.contains(told), "{command:?} {value}: {said}");
         }
@@ -94,6 +94,16 @@ fn without_a_gpu_pinned_is_a_note_and_changes_nothing() {
         assert!(missing.iter().all(|reason| said.contains(reason)), "{arguments:?}: {said}");
         let (_, said) = json(&folder, &arguments[..]);
         assert!(!said.contains("--pinned"), "it was not asked for: {said}");
+    }
+    let (found, said) = json(&folder, &["devices", "--pinned", "1M"]);
+    let names: Vec<_> =
+        found["arenas"].as_array().expect("a list").iter().map(|arena| &arena["name"]).collect();
+    match &missing {
+        Some(reason) => {
+            assert!(said.contains("--pinned changes nothing") && said.contains(reason), "{said}");
+            assert!(!names.contains(&&Value::from("cuda_pinned")), "{found}");
+        }
+        None => assert!(said.is_empty() && names.contains(&&Value::from("cuda_pinned")), "{said}{found}"),
     }
     // Devices that share memory by default still do.
     if cfg!(all(feature = "offload", target_os = "linux")) && missing.is_some() {
@@ -159,6 +169,30 @@ fn the_hand_written_program_runs_beside_in_either_memory() {
             assert_eq!(result["pinned_bytes"], bytes, "{result}");
         }
     }
+}
+
+/// The links of page-locked memory are measured where it is asked for, and priced by that from then on.
+#[test]
+fn page_locked_memory_is_measured_and_its_figures_are_kept() {
+    let Some(folder) = has_gpu("measured") else { return };
+    let measured = |arguments: &[&str]| {
+        let (found, _) = json(&folder, &[&["devices"], arguments].concat());
+        let links = found["links"].as_array().expect("a list").iter();
+        let ends = ["cuda_pinned", "cuda:0"];
+        let between = |link: &&Value| {
+            let is_end = |end: &str| ends.iter().any(|name| link[end] == *name);
+            is_end("from") && is_end("to")
+        };
+        links.filter(between).map(|link| link["figures"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(measured(&[]), [] as [&str; 0]);
+    assert_eq!(measured(&["--pinned", "256M"]), ["measured"; 2]);
+    assert_eq!(measured(&["--pinned", "512M"]), ["cached"; 2]);
+    let bench = ["bench", "saxpy", "--size", "tiny", "--runs", "1", "--devices", "cuda:0", "--pinned", "1M"];
+    let (result, _) = json(&folder, &bench);
+    assert_eq!(result["link_prices"]["guessed"], 0, "{result}");
+    let text = String::from_utf8(dml(&folder, &bench).stdout).expect("text");
+    assert!(text.contains("link prices: ") && !text.contains("measures the others"), "{text}");
 }
 
 #[test]

@@ -780,3 +780,18 @@ fn page_locked_memory_has_a_limit_and_is_kept_for_later_buffers() {
     assert_eq!(back.as_ptr(), address);
     assert!(back.into_iter().eq((0..WORDS as u32 / 4).map(|index| index.wrapping_mul(77))));
 }
+
+#[cfg(feature = "calibration")]
+#[test]
+fn links_of_page_locked_memory_are_measured() {
+    let Some(_) = with_gpu("links_of_page_locked_memory_are_measured") else { return };
+    let options = DiscoverOptions::default().only(["cuda:0"]).cuda_pinned(64 << 20);
+    let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
+    let names = |end| &*platform.arena(end).desc().name;
+    let measured = dml_arenas::calibrate::measure(&platform);
+    let mut ends: Vec<_> = measured.iter().map(|link| [names(link.from), names(link.to)]).collect();
+    assert!(measured.iter().all(|link| link.table.is_ok()), "{measured:?}");
+    ends.sort_unstable();
+    let (gpu, main, pinned) = ("cuda:0", "main_mem", "cuda_pinned");
+    assert_eq!(ends, [[gpu, pinned], [gpu, main], [pinned, gpu], [main, gpu]]);
+}

@@ -6,8 +6,10 @@ use dml_core::{ArenaDesc, ArenaKind, DeviceDesc};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The kinds of memory that the caller's thread copies, however many threads the device may use.
-const COPIED_BY_THE_CALLER: [ArenaKind; 2] = [ArenaKind("main_mem"), ArenaKind("offload")];
+/// The kinds of memory that the caller's thread or the device at the other end copies, however many threads their own device may
+/// use.
+const COPIED_BY_OTHERS: [ArenaKind; 4] =
+    [ArenaKind("main_mem"), ArenaKind("offload"), ArenaKind("cuda_pinned"), ArenaKind("shared")];
 
 /// What all measured figures of a machine depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -61,7 +63,7 @@ pub struct DeviceFingerprint {
     /// The version of the driver, or nothing where there is none or it is not known.
     pub driver: String,
     /// The number of compute units in use, such as those of a sub-device. `None` for a store, and where the calling thread
-    /// makes the copies, whatever the device's limit.
+    /// or the other device makes the copies, whatever this device's limit.
     pub units: Option<u32>,
 }
 
@@ -73,7 +75,7 @@ impl DeviceFingerprint {
             name: device.name.to_string(),
             description: device.description.clone(),
             driver: device.driver.clone(),
-            units: (!COPIED_BY_THE_CALLER.contains(&arena.kind)).then_some(device.units),
+            units: (!COPIED_BY_OTHERS.contains(&arena.kind)).then_some(device.units),
         }
     }
 
@@ -183,6 +185,8 @@ mod tests {
         };
         assert_eq!(of("main_mem", 2), of("main_mem", 8));
         assert_eq!(of("offload", 2), of("offload", 8));
+        assert_eq!(of("cuda_pinned", 2), of("cuda_pinned", 8));
+        assert_eq!(of("shared", 2), of("shared", 8));
         assert_ne!(of("opencl", 2), of("opencl", 8));
     }
 }

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! # What is measured
-//! Each link between devices' home arenas and [stores](dml_core::ArenaDesc::store) is measured through DML itself, on a platform of the same arenas.
+//! Each link between devices' home arenas and [stores](dml_core::ArenaDesc::store) is measured through DML itself, on a platform of the same arenas. So is each
+//! between one of them and the storage that another uses, such as page-locked memory of which main memory's buffers are made.
 //! One figure is the time from the request of a read at the destination until it is granted. That is how long a kernel there
 //! waits, or who brings bytes to a store.
 //!
@@ -44,7 +45,7 @@ pub use fingerprint::{CalibratedLink, DeviceFingerprint, LinkEnd, MachineFingerp
 pub use priced::{MapChanges, Priced};
 pub use table::{LinkTable, SizeClass, TableError};
 
-use dml_core::{AcquireError, ArenaId, ConfigError, Link, LinkId, LinkSpeed, Platform};
+use dml_core::{AcquireError, Allocation, ArenaId, ConfigError, Link, LinkId, LinkSpeed, Platform};
 use ruler::Ruler;
 use thiserror::Error;
 
@@ -99,7 +100,7 @@ pub enum CalibrateError {
     Table(#[from] TableError),
 }
 
-/// Measures every link of a platform whose ends are their devices' home arenas or stores, in the order of the links.
+/// Measures every link of a platform that moves what devices and stores have, see [`links`], in the order of the links.
 ///
 /// # Shape and units
 /// See the [module](self) for what the figures contain.
@@ -113,14 +114,23 @@ pub fn measure(platform: &Platform) -> Vec<Measured> {
     Ruler::of_this_machine(&|| begun.elapsed()).measure(platform)
 }
 
-/// Returns the links that [`measure`] measures: those whose ends are the home arenas of two devices, or stores, in their order.
+/// Returns the links that [`measure`] measures, in their order: those whose ends are the home arenas of two devices, or stores. The storage
+/// that a home arena uses where it is bound to another arena, such as page-locked memory, counts as its own; copies between the
+/// two are left out, as they share their bytes.
 #[must_use]
 pub fn links(platform: &Platform) -> Vec<LinkId> {
-    let is_measured = |arena: ArenaId| {
+    let is_own = |arena: ArenaId| {
         let desc = platform.desc(arena);
         desc.is_store() || platform.home(desc.native) == Some(arena)
     };
-    let links = platform.links().iter().enumerate();
-    let links = links.filter(|(_, link)| is_measured(link.from) && is_measured(link.to));
+    let bindings = || platform.links().iter().filter(|link| matches!(link.allocation, Allocation::Bound(_)));
+    let is_end = |arena| is_own(arena) || bindings().any(|link| link.from == arena && is_own(link.to));
+    let share =
+        |ends: [ArenaId; 2]| bindings().any(|link| ends.contains(&link.from) && ends.contains(&link.to));
+    let is_measured = |link: &Link| {
+        let ends = [link.from, link.to];
+        ends.into_iter().all(is_own) || (ends.into_iter().all(is_end) && !share(ends))
+    };
+    let links = platform.links().iter().enumerate().filter(|(_, link)| is_measured(link));
     links.map(|(index, _)| LinkId(index as u16)).collect()
 }

@@ -77,7 +77,7 @@ impl<'a> Ruler<'a> {
         Self { clock, machine: Machine::here() }
     }
 
-    /// Measures every link between the home arenas of devices, and stores.
+    /// Measures the [links] of a platform.
     pub(super) fn measure(&self, platform: &Platform) -> Vec<Measured> {
         let links = links(platform);
         let end = (self.clock)() + TOTAL_TIME;
@@ -237,11 +237,10 @@ impl Track {
 
 /// Returns how bytes come to the source of a link.
 fn source(platform: &Platform, link: Link) -> Source {
-    let Some(host) = platform.host() else { return Source::Declared };
-    if platform.desc(link.from).native == host {
+    let Some(home) = platform.host().and_then(|host| platform.home(host)) else { return Source::Declared };
+    if link.from == home {
         return Source::Host;
     }
-    let Some(home) = platform.home(host) else { return Source::Declared };
     let mut reached: Vec<ArenaId> = vec![home];
     let mut next = 0;
     while let Some(&at) = reached.get(next) {

@@ -567,7 +567,7 @@ fn text(result: &json::Bench, note: Option<&str>, unavailable: &[Unavailable]) -
     let mut lines = vec![heading(result)];
     lines.extend(note.map(str::to_owned));
     lines.extend(unavailable.iter().map(|missing| format!("unavailable: {missing}")));
-    lines.extend(link_prices(&result.link_prices));
+    lines.extend(link_prices(&result.link_prices, result.pinned_bytes));
     lines.push(String::new());
     lines.extend(device_table(result));
     lines.push(String::new());
@@ -589,13 +589,23 @@ fn heading(result: &json::Bench) -> String {
     format!("{workload}: {size}; policy {policy}; memory {memory}{pinned}; median of {runs} runs")
 }
 
-/// What the links were priced by.
-fn link_prices(prices: &json::LinkPrices) -> Vec<String> {
+/// What the links were priced by. Those of page-locked memory are measured where it is asked for.
+fn link_prices(prices: &json::LinkPrices, pinned_bytes: Option<u64>) -> Vec<String> {
+    let command = match pinned_bytes {
+        Some(_) => "dml devices --pinned BYTES",
+        None => "dml devices",
+    };
     let mut lines: Vec<_> = prices.notes.iter().map(|note| format!("link prices: {note}")).collect();
     let links = prices.measured + prices.guessed;
     match prices.measured_unix_s.map(speeds::date) {
-        Some(date) => lines.push(format!("link prices: {} of {links} measured, {date}", prices.measured)),
-        None if links > 0 => lines.push("link prices: guesses; dml devices measures the links".to_owned()),
+        Some(date) => {
+            let others = match (pinned_bytes, prices.guessed) {
+                (Some(_), 1..) => format!("; {command} measures the others"),
+                _ => String::new(),
+            };
+            lines.push(format!("link prices: {} of {links} measured, {date}{others}", prices.measured));
+        }
+        None if links > 0 => lines.push(format!("link prices: guesses; {command} measures the links")),
         None => {}
     }
     lines

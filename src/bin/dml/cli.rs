@@ -44,6 +44,9 @@ pub(crate) struct DevicesOptions {
     #[arg(long, value_name = "DEVICE=N", value_parser = PerDevice::<u32>::from_str)]
     pub(crate) limit: Vec<PerDevice<u32>>,
 
+    #[command(flatten)]
+    pub(crate) pinned: PinnedOptions,
+
     /// Prints how so many bytes would come from one memory to another, and which ways were rejected; nothing is moved. Memories are
     /// named by arena or by device.
     #[arg(long, num_args = 2, value_names = ["FROM", "TO"], requires = "bytes", conflicts_with = "measure")]

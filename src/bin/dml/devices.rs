@@ -3,7 +3,7 @@
 use crate::cli::DevicesOptions;
 use crate::failure::{self, Failure};
 use crate::speeds::{self, Cache};
-use crate::{json, plan, table};
+use crate::{json, machine, plan, table};
 use dml::arenas::calibrate::{self, Measured};
 use dml::core::DeviceId;
 use dml::prelude::*;
@@ -19,8 +19,7 @@ pub(crate) fn run(options: &DevicesOptions) -> Result<(), Failure> {
         wanted = options.bind.iter().fold(wanted, |wanted, device| wanted.bind(device));
         return show_plan(options, wanted, cache, ((from, to), bytes));
     }
-    let builder = Platform::builder().discover_with(&wanted).map_err(Failure::usage)?;
-    let platform = builder.build().map_err(Failure::work)?;
+    let platform = found(wanted, options)?;
     let links = match cache.of_all(&platform).filter(|_| !options.measure) {
         Some(known) => known.iter().map(|(link, when)| described(&platform, link, Some(*when))).collect(),
         None => {
@@ -30,8 +29,18 @@ pub(crate) fn run(options: &DevicesOptions) -> Result<(), Failure> {
         }
     };
     let speeds = json::Speeds { file: cache.file(), notes: cache.notes };
-    let found = describe(&platform, links, speeds);
-    if options.json { json::print(&found) } else { failure::print(&text(&found)) }
+    let described = describe(&platform, links, speeds);
+    if options.json { json::print(&described) } else { failure::print(&text(&described)) }
+}
+
+/// The platform of this machine, with page-locked memory if the options ask for it.
+fn found(wanted: DiscoverOptions, options: &DevicesOptions) -> Result<Platform, Failure> {
+    let builder = Platform::builder().discover_with(&wanted).map_err(Failure::usage)?;
+    let platform = builder.build().map_err(Failure::work)?;
+    match options.pinned.pinned {
+        Some(limit_bytes) => Ok(machine::page_locked(wanted, platform, limit_bytes)?.1),
+        None => Ok(platform),
+    }
 }
 
 /// Plans with the figures that `dml bench` takes, and prints.
@@ -41,9 +50,7 @@ fn show_plan(
     cache: Cache,
     (ends, bytes): ((&str, &str), u64),
 ) -> Result<(), Failure> {
-    let wanted = wanted.calibration(cache.source());
-    let builder = Platform::builder().discover_with(&wanted).map_err(Failure::usage)?;
-    let platform = builder.build().map_err(Failure::work)?;
+    let platform = found(wanted.calibration(cache.source()), options)?;
     let (measured, guessed, _) = cache.known(&platform);
     let plan = plan::plan(&platform, ends, bytes)?;
     if options.json {

@@ -43,15 +43,7 @@ impl Machine {
                 let why = "buffers lie in one memory that all devices use, and no GPU of CUDA does";
                 return Err(Failure::Usage(format!("--pinned with --memory bound: {why}")));
             }
-            match has_gpu(&platform) {
-                true => {
-                    wanted = wanted.cuda_pinned(limit_bytes);
-                    // Before the next ones are started, the workers go.
-                    drop(platform);
-                    platform = discover(&wanted)?;
-                }
-                false => eprintln!("dml: {}", no_gpu(&platform)),
-            }
+            (wanted, platform) = page_locked(wanted, platform, limit_bytes)?;
         }
         let mut unavailable = platform.unavailable().to_vec();
         unavailable.retain(|missing| missing.backend != CALIBRATION);
@@ -124,6 +116,24 @@ pub(crate) fn not_found(error: DiscoverError) -> Failure {
         Some(missing) => Failure::Usage(format!("{error}; {missing}")),
         None => Failure::usage(error),
     }
+}
+
+/// Makes the buffers of a platform's main memory of page-locked memory, where it has a GPU; otherwise people are told why not.
+/// Returns the options and the platform.
+pub(crate) fn page_locked(
+    wanted: DiscoverOptions,
+    platform: Platform,
+    limit_bytes: u64,
+) -> Result<(DiscoverOptions, Platform), Failure> {
+    if !has_gpu(&platform) {
+        eprintln!("dml: {}", no_gpu(&platform));
+        return Ok((wanted, platform));
+    }
+    let wanted = wanted.cuda_pinned(limit_bytes);
+    // Before the next ones are started, the workers go.
+    drop(platform);
+    let platform = discover(&wanted)?;
+    Ok((wanted, platform))
 }
 
 /// Whether a GPU of CUDA is among the devices that were opened.

@@ -5,8 +5,8 @@ use crate::faulty::{Around, Piece, Wrapped};
 use crate::kit::join_staged;
 use crate::null::Null;
 use dml_core::{
-    Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, CopyJob, CopyQuery, Cost, CrossArena, DeviceDesc,
-    DeviceId, DeviceKind, DeviceSet, Fence, HostStaged, LinkSpeed, TransferError,
+    Arena, ArenaDesc, ArenaKind, Binding, Concurrency, CopyIn, CopyJob, CopyQuery, Cost, CrossArena,
+    DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, HostStaged, LinkSpeed, TransferError,
 };
 use std::any::Any;
 use std::collections::HashMap;
@@ -65,7 +65,11 @@ impl CrossArena for Scripted {
 }
 
 fn main_desc() -> ArenaDesc {
-    ArenaDesc::new("main", ArenaKind("test"), CPU)
+    host_desc("main")
+}
+
+fn host_desc(name: &str) -> ArenaDesc {
+    ArenaDesc::new(name, ArenaKind("test"), CPU)
         .with_remotes(DeviceSet::of(CPU))
         .with_concurrency(Concurrency::BimapFull)
 }
@@ -283,6 +287,65 @@ fn links_from_and_to_stores_are_measured_as_those_of_devices() {
         let found = classes(one);
         assert!(found.len() >= 3, "{found:?}");
         assert!(found.iter().all(|&(bytes, took_ns)| took_ns == ns(bytes)), "{one:?}");
+    }
+}
+
+/// Main memory's buffers are made of pinned memory, which has links of its own with the device. A second one is bound to nobody, and a
+/// third to it.
+#[test]
+fn links_of_the_storage_that_main_memory_uses_are_measured() {
+    let clock = Arc::new(Clock::default());
+    let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
+    for name in ["pinned", "window", "far"] {
+        builder.add_arena(Arc::new(Null::backed(host_desc(name))));
+    }
+    for (root, member) in [(2, 0), (4, 2)] {
+        let (source_via, target_via) = (CPU, CPU);
+        let allocation = Allocation::Bound(Concurrency::BimapFull);
+        let binding = Link { from: ArenaId(root), to: ArenaId(member), source_via, target_via, allocation };
+        builder.add_link(binding, Arc::new(Binding::new(LinkSpeed::default())));
+    }
+    builder.prefer_binding(ArenaId(2), ArenaId(0));
+    let times: [(u8, u8, Ns); 8] = [
+        (0, 2, |bytes| 9 * bytes + 30),
+        (2, 0, |bytes| 9 * bytes + 20),
+        (0, 1, |bytes| 3 * bytes + 10),
+        (1, 0, |bytes| 3 * bytes + 60),
+        (2, 1, |bytes| bytes + 5),
+        (1, 2, |bytes| bytes + 6),
+        (3, 1, |bytes| bytes + 7),
+        (4, 1, |bytes| bytes + 8),
+    ];
+    for (from, to, ns) in times {
+        let [source_via, target_via] = [from, to].map(|arena| builder.native(ArenaId(arena)));
+        let link = Link { source_via, target_via, ..link(from, to) };
+        builder.add_link(link, Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX }));
+    }
+    let platform = builder.build().unwrap();
+    let measured = measure(&clock, FULL, &platform);
+    let found: Vec<_> = measured.iter().map(|one| (one.from.0, one.to.0, classes(one)[0].1)).collect();
+    assert_eq!(found, [(0, 1, 22), (1, 0, 72), (2, 1, 9), (1, 2, 10)]);
+}
+
+/// What such a link carries was written by the host, and brought to the storage.
+#[test]
+fn pinned_memory_is_measured_with_bytes_that_were_written() {
+    let carried = Arc::new(Carried::default());
+    let mut builder = builder(Arc::new(Wrapped::around(Null::backed(gpu_desc()), carried.clone())));
+    builder.add_arena(Arc::new(Null::backed(host_desc("pinned"))));
+    join_staged(&mut builder, ArenaId(0), ArenaId(2), LinkSpeed::default());
+    let allocation = Allocation::Bound(Concurrency::BimapFull);
+    let binding = Link { from: ArenaId(2), to: ArenaId(0), source_via: CPU, target_via: CPU, allocation };
+    builder.add_link(binding, Arc::new(Binding::new(LinkSpeed::default())));
+    let link = Link { source_via: CPU, ..link(2, 1) };
+    builder.add_link(link, Arc::new(HostStaged::default()));
+    let clock = Clock::default();
+    let platform = builder.build().unwrap();
+    assert_eq!(source(&platform, link), Source::Brought);
+    assert_eq!(measure(&clock, SMALL, &platform).len(), 1);
+    let carried = carried.0.lock().unwrap();
+    for Class { bytes, .. } in CLASSES {
+        assert!(carried[&bytes].iter().all(|words| bytes == 4 || words.0 != words.1), "{bytes}");
     }
 }
 

@@ -343,15 +343,25 @@ fn devices_without_a_kernel_are_left_out_unless_they_are_named() {
 
 #[test]
 fn what_links_are_priced_by_is_said_where_there_are_links() {
-    let told = |measured, guessed, measured_unix_s| {
+    let with = |pinned_bytes, measured, guessed, measured_unix_s| {
         let notes = vec!["a note".to_owned()];
-        link_prices(&json::LinkPrices { measured, guessed, measured_unix_s, notes })
+        link_prices(&json::LinkPrices { measured, guessed, measured_unix_s, notes }, pinned_bytes)
     };
+    let told = |measured, guessed, measured_unix_s| with(None, measured, guessed, measured_unix_s);
     assert_eq!(told(0, 0, None), ["link prices: a note"]);
     let guesses = "link prices: guesses; dml devices measures the links";
     assert_eq!(told(0, 2, None), ["link prices: a note", guesses]);
     let measured = "link prices: 2 of 7 measured, 1970-01-02 00:00 UTC";
     assert_eq!(told(2, 5, Some(86_400)), ["link prices: a note", measured]);
+    let pinned = |measured, guessed, unix_s| with(Some(9), measured, guessed, unix_s).pop();
+    let guesses = "link prices: guesses; dml devices --pinned BYTES measures the links";
+    assert_eq!(pinned(0, 2, None).as_deref(), Some(guesses));
+    let others = format!("{measured}; dml devices --pinned BYTES measures the others");
+    assert_eq!(pinned(2, 5, Some(86_400)), Some(others));
+    assert_eq!(
+        pinned(7, 0, Some(86_400)).as_deref(),
+        Some("link prices: 7 of 7 measured, 1970-01-02 00:00 UTC")
+    );
 }
 
 #[test]
