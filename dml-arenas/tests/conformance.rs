@@ -106,7 +106,7 @@ conformance::checks!(of_pool, pool);
 
 #[cfg(feature = "opencl")]
 mod opencl {
-    use crate::common::{with_opencl, with_opencl_options};
+    use crate::common::{with_opencl, with_opencl_offer};
     use dml_arenas::{DiscoverOptions, OpenClArena, SvmArena};
     use dml_core::{ArenaId, DeviceId, Platform};
     use dml_verify::conformance::{self, External, Sharing, Subject};
@@ -131,7 +131,7 @@ mod opencl {
             return None;
         }
         let options = DiscoverOptions::default().only(["opencl:0"]).limit("opencl:0", 1);
-        with_opencl_options(test, &options).map(subject)
+        with_opencl_offer(test, &options).map(subject)
     }
 
     conformance::checks!(of_a_device, whole);
@@ -140,9 +140,8 @@ mod opencl {
     /// A platform on which main memory and a device use shared virtual memory, with the ids of main memory, the device's
     /// memory and that.
     fn fine_grained(test: &str) -> Option<(Platform, [ArenaId; 3])> {
-        with_opencl(test)?;
         let options = DiscoverOptions::default().only(["opencl:0"]).offload(0).fine_grained("opencl:0");
-        let (platform, device) = with_opencl_options(test, &options)?;
+        let (platform, device) = with_opencl_offer(test, &options)?;
         let (main, own) = (platform.home(DeviceId(0))?, platform.home(device)?);
         let ids = (0..platform.arenas().len()).map(|id| ArenaId(id as u8));
         let svm = { ids }.find(|&id| platform.arena(id).downcast_ref::<SvmArena>().is_some());

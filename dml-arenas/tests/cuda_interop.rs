@@ -518,6 +518,46 @@ fn a_fence_of_a_stream_of_others_keeps_the_grants() {
     assert_eq!(unsafe { rig.cuda().fence_of(NativeHandle(0)) }.unwrap().wait(), Ok(0));
 }
 
+/// Each stream is awaited by itself: what ends on one is told while the other computes.
+#[test]
+fn streams_of_others_are_asked_and_awaited() {
+    let Some(rig) = Rig::find("streams_of_others_are_asked_and_awaited") else { return };
+    let memory = [(); 2].map(|()| rig.allocated(&vec![0; 64 << 20]));
+    let streams = [(); 2].map(|()| rig.theirs.new_stream().unwrap());
+    let enqueue = |index: usize, rounds: u32| {
+        for round in 0..rounds {
+            let (address, stream) = (memory[index].address, streams[index].cu_stream());
+            // SAFETY: memory that lives longer than the fence below.
+            ok(unsafe { sys::cuMemsetD8Async(address, round as u8, 64 << 20, stream) });
+        }
+        // SAFETY: a live stream of the primary context.
+        unsafe { rig.cuda().fence_of(NativeHandle(streams[index].cu_stream().addr())) }.unwrap()
+    };
+    // The long one takes some hundred milliseconds.
+    let mut long = enqueue(0, 20_000);
+    let (says, told) = std::sync::mpsc::channel();
+    let waker = std::task::Waker::from(Arc::new(Says(says)));
+    assert!(!long.has_ended() && long.poll(&waker).is_pending());
+    let mut short = enqueue(1, 20);
+    if short.poll(&waker).is_pending() {
+        told.recv().unwrap();
+        assert!(short.has_ended() && short.poll(&waker).is_ready());
+    }
+    assert!(!long.has_ended(), "it takes longer than the short one");
+    told.recv().unwrap();
+    assert!(long.has_ended());
+    assert_eq!(long.wait(), Ok(0));
+}
+
+/// Says that it was called.
+struct Says(std::sync::mpsc::Sender<()>);
+
+impl std::task::Wake for Says {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.send(());
+    }
+}
+
 /// A tensor of a framework in the GPU's memory, which `memory` keeps.
 fn tensor(memory: Allocated, device: i32, flags: u64) -> *mut DLManagedTensorVersioned {
     let shape = Box::leak(Box::new([LEN as i64 / 4]));

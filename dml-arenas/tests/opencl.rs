@@ -18,6 +18,7 @@ use dml_core::{
     LaunchError, Launcher, OwnBlock, Platform, Scalar, Span,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// The arena of `opencl:0`, or nothing and a word about it.
 fn arena(test: &str) -> Option<Arc<dyn Arena>> {
@@ -557,9 +558,14 @@ fn whoever_frees_a_buffer_does_not_wait_for_kernels() {
         fence.wait().unwrap();
         there.store(true, Ordering::SeqCst);
     });
-    drop(alloc(&arena, 4096));
+    let begun = Instant::now();
+    let made = alloc(&arena, 4096);
+    let made_s = begun.elapsed();
+    drop(made);
+    let freed_s = begun.elapsed();
     drop(mapped);
-    assert!(!ended.load(Ordering::SeqCst), "the kernel takes most of a second");
+    let told = format!("made {made_s:?}, freed {freed_s:?}, unmapped and freed {:?}", begun.elapsed());
+    assert!(!ended.load(Ordering::SeqCst), "the kernel takes most of a second: {told}");
     waiting.join().unwrap();
     grants.release().unwrap();
 }

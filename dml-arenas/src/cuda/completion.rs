@@ -11,13 +11,14 @@
 //!    interrupt: beside some GPUs its end is seen 30 us late, also by who looks all the time.
 //! 2. The event says how the command has ended. The thread only tells that it has.
 //! 3. A command that is only waited for wakes no thread, and a lane without futures has none.
+//! 4. A stream of the application has a lane while fences of it are to come.
 
 use super::error::check;
 use super::session::{Raw, Session};
 use crate::kit::{Awaited, Signal, Signaller};
 use cudarc::driver::sys::{CUevent, CUresult, CUstream, cuEventQuery, cuEventSynchronize};
 use dml_core::sync::{Arc, Condvar, Mutex};
-use dml_core::{Completion, Fence, TransferError};
+use dml_core::{Completion, TransferError};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -69,11 +70,6 @@ impl Event {
             }
         };
         check(call, ended).map_err(|failure| self.session.failed(failure))
-    }
-
-    /// Returns a fence for the event, which can only be waited for.
-    pub(super) fn into_fence(self, call: &'static str) -> Fence {
-        Fence::running(move || self.wait(call, MOMENT).map(|()| 0))
     }
 
     /// Returns whether the event has come, as far as the driver tells. Another error than that it has not may only mean that it cannot be asked now.
@@ -209,7 +205,12 @@ impl Lane {
         Some(signal.awaited())
     }
 
-    /// Ends the thread.
+    /// Returns whether all of its commands have ended, as far as anybody has seen.
+    pub(super) fn is_idle(&self) -> bool {
+        self.state.lock().events.is_empty()
+    }
+
+    /// Ends the thread, once it has told whom it is to tell.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
@@ -231,11 +232,13 @@ impl Lane {
     fn next(&self) -> Option<(u64, Arc<Event>)> {
         let mut state = self.state.lock();
         loop {
-            if state.is_closed {
-                return None;
-            }
             if state.events.values().any(|(_, signaller)| signaller.is_some()) {
                 return state.events.first_key_value().map(|(number, (event, _))| (*number, event.clone()));
+            }
+            if state.is_closed {
+                // Whoever has a command of it still may ask later.
+                state.has_thread = false;
+                return None;
             }
             state = self.changed.wait(state);
         }

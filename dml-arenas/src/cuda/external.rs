@@ -198,8 +198,8 @@ impl CudaArena {
 
     /// Returns a fence for the end of what a stream of the application has been told to do so far. With it
     /// [`Grants::in_flight`](dml_core::Grants::in_flight) keeps grants until kernels have ended that a framework launched on its own
-    /// stream, and [`Fence::wait`] has memory settled before it is handed over. A future that polls it blocks its
-    /// thread.
+    /// stream, and [`Fence::wait`] has memory settled before it is handed over. It can be awaited and asked as one of the arena's own
+    /// commands.
     ///
     /// # Errors
     /// [`TransferError`] of the driver, as of a lost device.

@@ -91,6 +91,8 @@ pub(super) struct Session {
     pub(super) found: Found,
     context: Raw<CUcontext>,
     lanes: [Arc<Lane>; LANES],
+    /// The lanes of streams of the application.
+    lanes_of_others: Mutex<Vec<Arc<Lane>>>,
     /// Whose turn it is among the streams of kernels.
     turn: AtomicUsize,
     /// How many kernels were launched that may run beside others, and how many of them the kernels' stream waits for.
@@ -235,6 +237,7 @@ impl Session {
             found: found.clone(),
             context: Raw(context),
             lanes: lanes.map(Lane::new),
+            lanes_of_others: Mutex::default(),
             turn: AtomicUsize::new(0),
             beside: AtomicUsize::new(0),
             awaited: AtomicUsize::new(0),
@@ -492,7 +495,24 @@ impl Session {
         // SAFETY: an event that nobody uses, and a stream of its context, by the caller's word.
         let recorded = check(RECORD, unsafe { cuEventRecord(event.raw(), stream) });
         recorded.map_err(|failure| self.failed(failure))?;
-        Ok(event.into_fence(RECORD))
+        Ok(Fence::awaited(Command::new(RECORD, &self.lane_of(Raw(stream)), event, 0, None)))
+    }
+
+    /// Returns the lane of a stream of the application. Lanes of others that have nothing to come go.
+    fn lane_of(&self, stream: Raw<CUstream>) -> Arc<Lane> {
+        let mut lanes = self.lanes_of_others.lock();
+        let is_needed = |lane: &mut Arc<Lane>| lane.stream() == stream.0 || !lane.is_idle();
+        let gone: Vec<_> = lanes.extract_if(.., |lane| !is_needed(lane)).collect();
+        let lane = match lanes.iter().find(|lane| lane.stream() == stream.0) {
+            Some(lane) => lane.clone(),
+            None => {
+                lanes.push(Lane::new(stream));
+                lanes[lanes.len() - 1].clone()
+            }
+        };
+        drop(lanes);
+        gone.iter().for_each(|lane| lane.close());
+        lane
     }
 
     /// Waits for all that anybody told the context to do so far.
@@ -542,7 +562,8 @@ impl Drop for Session {
         if !self.is_here() {
             return;
         }
-        self.lanes.iter().for_each(|lane| lane.close());
+        let lanes_of_others = std::mem::take(self.lanes_of_others.get_mut());
+        self.lanes.iter().chain(&lanes_of_others).for_each(|lane| lane.close());
         self.give_idle_back();
         if push(self.context.0).is_ok() {
             let events = std::mem::take(self.events.get_mut());

@@ -5,8 +5,8 @@
 #[cfg(feature = "opencl")]
 pub(crate) mod gate;
 
-use dml_arenas::{Discover, DiscoverOptions};
-use dml_core::{DeviceId, Fence, HostMemory, OwnBlock, Platform, Span, TransferError};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions};
+use dml_core::{DeviceId, DeviceKind, Fence, HostMemory, OwnBlock, Platform, Span, TransferError};
 
 /// The platform of this machine if it has an OpenCL device, with that device.
 ///
@@ -33,6 +33,22 @@ pub(crate) fn with_opencl_options(test: &str, options: &DiscoverOptions) -> Opti
             eprintln!("SKIPPED {test}: no OpenCL device: {}", reasons.join("; "));
             None
         }
+    }
+}
+
+/// As [`with_opencl_options`], of something that drivers of GPUs need not offer, such as parts of a device: a GPU without it is told so.
+pub(crate) fn with_opencl_offer(test: &str, options: &DiscoverOptions) -> Option<(Platform, DeviceId)> {
+    let (platform, device) = with_opencl(test)?;
+    let kind = platform.devices()[usize::from(device.0)].kind;
+    drop(platform);
+    match Platform::builder().discover_with(options) {
+        Err(error @ (DiscoverError::BadLimit { .. } | DiscoverError::BadSharing { .. }))
+            if kind == DeviceKind::Gpu =>
+        {
+            eprintln!("SKIPPED {test}: {error}");
+            None
+        }
+        _ => with_opencl_options(test, options),
     }
 }
 

@@ -82,16 +82,37 @@ impl StandIn {
 
     /// Registers pages as a program does by itself, by way of a device that is open.
     pub(crate) fn register(self, device_context: usize, memory: &[u8]) {
-        let push = self.call::<unsafe extern "C" fn(*mut c_void) -> c_int>(c"cuCtxPushCurrent_v2");
-        let pop = self.call::<unsafe extern "C" fn(*mut *mut c_void) -> c_int>(c"cuCtxPopCurrent_v2");
         let register =
             self.call::<unsafe extern "C" fn(*mut c_void, usize, u32) -> c_int>(c"cuMemHostRegister_v2");
+        // SAFETY: memory that lives. It is never given back, and the process ends.
+        let register = || unsafe { register(memory.as_ptr().cast_mut().cast(), memory.len(), 1) };
+        self.within(device_context, register);
+    }
+
+    /// Makes a stream as a program does by itself, on a device that is open.
+    pub(crate) fn stream(self, device_context: usize) -> usize {
+        let create = self.call::<unsafe extern "C" fn(*mut *mut c_void, u32) -> c_int>(c"cuStreamCreate");
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: the call writes a stream.
+        self.within(device_context, || unsafe { create(&raw mut stream, 1) });
+        stream.expose_provenance()
+    }
+
+    /// Destroys such a stream.
+    pub(crate) fn destroy(self, device_context: usize, stream: usize) {
+        let destroy = self.call::<unsafe extern "C" fn(*mut c_void) -> c_int>(c"cuStreamDestroy_v2");
+        let stream = std::ptr::with_exposed_provenance_mut(stream);
+        // SAFETY: a stream that was made by `stream`.
+        self.within(device_context, || unsafe { destroy(stream) });
+    }
+
+    /// Makes a call in a context that is open.
+    fn within(self, device_context: usize, call: impl FnOnce() -> c_int) {
+        let push = self.call::<unsafe extern "C" fn(*mut c_void) -> c_int>(c"cuCtxPushCurrent_v2");
+        let pop = self.call::<unsafe extern "C" fn(*mut *mut c_void) -> c_int>(c"cuCtxPopCurrent_v2");
         let mut context = std::ptr::with_exposed_provenance_mut(device_context);
-        // SAFETY: a context that is open, and memory that lives. It is never given back, and the process ends.
-        let codes = unsafe {
-            let pushed = push(context);
-            [pushed, register(memory.as_ptr().cast_mut().cast(), memory.len(), 1), pop(&raw mut context)]
-        };
+        // SAFETY: a context that is open.
+        let codes = unsafe { [push(context), call(), pop(&raw mut context)] };
         assert_eq!(codes, [0; 3]);
     }
 }

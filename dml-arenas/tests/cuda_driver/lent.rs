@@ -3,9 +3,13 @@
 use super::{arena, cuda, fill, home, nothing_is_left, platform};
 use crate::common::pattern;
 use crate::driver::stand_in;
+use crate::stand_in::{Says, threads};
 use dml_arenas::cuda::ExternalError;
 use dml_core::{Block, NativeHandle};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
 
 #[test]
 fn memory_that_was_mapped_piece_by_piece_is_one() {
@@ -129,4 +133,73 @@ fn a_fork_keeps_what_its_parent_was_lent() {
     .ends_well();
     drop(buffer);
     assert_eq!(GONE.load(Ordering::Relaxed), 1);
+}
+
+/// What streams of the application have been told is asked about and awaited as the arena's own commands are.
+#[test]
+fn streams_of_the_application_are_asked_and_awaited() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0"]);
+    let gpu = arena(&platform, "cuda:0");
+    let context = cuda(&gpu).context().0;
+    let [one, other] = [(); 2].map(|()| driver.stream(context));
+    // SAFETY: a stream that lives.
+    let fence_of = |stream: usize| unsafe { cuda(&gpu).fence_of(NativeHandle(stream)) }.unwrap();
+    let held = driver.hold();
+    let mut fences = [one, other, one, other].map(fence_of);
+    let told: [_; 4] = std::array::from_fn(|_| mpsc::channel());
+    for (fence, (says, told)) in fences.iter_mut().zip(&told) {
+        assert!(!fence.has_ended());
+        assert!(fence.poll(&Waker::from(std::sync::Arc::new(Says(says.clone())))).is_pending());
+        assert!(told.recv_timeout(Duration::from_millis(20)).is_err(), "it was woken too soon");
+    }
+    drop(held);
+    for (fence, (_, told)) in fences.iter_mut().zip(&told) {
+        told.recv_timeout(Duration::from_secs(20)).expect("it is woken");
+        assert!(fence.has_ended());
+        assert_eq!(fence.poll(Waker::noop()), Poll::Ready(Ok(0)));
+    }
+    // One that is dropped is waited for.
+    let held = driver.hold();
+    let fence = fence_of(one);
+    let dropped = std::thread::spawn(move || drop(fence));
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!dropped.is_finished());
+    drop(held);
+    dropped.join().unwrap();
+    for stream in [one, other] {
+        driver.destroy(context, stream);
+    }
+    drop((gpu, platform));
+    nothing_is_left(driver);
+}
+
+/// Streams come and go, and the threads that tell of them go as well.
+#[test]
+fn of_streams_that_are_gone_nothing_is_left() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0"]);
+    let gpu = arena(&platform, "cuda:0");
+    let context = cuda(&gpu).context().0;
+    for _ in 0..60 {
+        let stream = driver.stream(context);
+        let held = driver.hold();
+        // SAFETY: the stream lives.
+        let fences = [(); 3].map(|()| unsafe { cuda(&gpu).fence_of(NativeHandle(stream)) }.unwrap());
+        let [mut awaited, waited, dropped] = fences;
+        assert!(awaited.poll(Waker::noop()).is_pending());
+        drop(held);
+        assert_eq!(waited.wait(), Ok(0));
+        drop((awaited, dropped));
+        driver.destroy(context, stream);
+    }
+    // Threads need a moment to end. One may wait for the stream that was the last.
+    let begun = Instant::now();
+    let tellers = || threads().iter().filter(|thread| *thread == "cuda events").count();
+    while tellers() > 1 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{} threads are left", tellers());
+        std::thread::yield_now();
+    }
+    drop((gpu, platform));
+    nothing_is_left(driver);
 }
