@@ -34,58 +34,101 @@ fn every_event_for_perfetto_is_what_the_trace_says() {
         names,
         [
             "1 device cpu",
-            "1.1 decisions",
-            "1.1001 computing",
+            "1.2000 computing",
             "2 device gpu",
-            "2.1 decisions",
-            "2.1001 computing",
-            "2.2001 handed out",
-            "2.3001 results on their way",
-            "2.4001 waits for other users",
+            "2.1000 decisions",
+            "2.2000 computing",
+            "2.3000 waiting to compute",
+            "2.4000 results on their way",
+            "2.5000 waits for other users",
             "3 device tpu (left out)",
-            "3.1 decisions",
-            "3.4001 waits for other users",
+            "3.1000 decisions",
+            "3.5000 waits for other users",
             "1001 link main -> video (staged)",
             "1001.1 copies",
             "1001.2 copies (2)",
             "1002 link video -> main (staged)",
             "1002.1 copies",
+            "1000 findings",
+            "1000.1 findings",
+            "1000.2 findings (2)",
+            "1000.3 findings (3)",
+            "1000.4 findings (4)",
+            "1000.5 findings (5)",
+            "1000.6 findings (6)",
         ]
     );
     let [one, two, three] = [66666666.666666664, 1e8, 3e8];
     let package = |first: u64, items: u64, rate: f64, index: u64| json!({ "first_item": first, "items": items, "items_per_s": rate, "package": index });
     let copy = |arrived: bool, buffer: u64, bytes: u64, rate: f64, first: u64| json!({ "arrived": arrived, "buffer": buffer, "bytes": bytes, "bytes_per_s": rate, "first_byte": first });
     let (zero, first, second) = (package(0, 60, one, 0), package(10, 10, two, 1), package(20, 30, three, 2));
-    let value = |value: f64| json!({ "value": value });
+    let value = |value: f64| json!({ "per second": value });
     let expected = [
-        format!(r#"X 1 1001 0.0 0.9 "package 0: 60 items" {zero}"#),
-        format!(r#"C 1 - 0.0 - "items per second" {}"#, value(one)),
-        format!(r#"C 1 - 0.9 - "items per second" {}"#, value(0.0)),
-        r#"i 2 1 0.09 - "called up" {"reason":""}"#.to_owned(),
-        format!(r#"X 2 1001 0.5 0.1 "package 1: 10 items" {first}"#),
-        format!(r#"X 2 1001 0.7 0.1 "package 2: 30 items" {second}"#),
-        format!(r#"X 2 2001 0.1 0.4 "package 1 handed out" {first}"#),
-        format!(r#"X 2 2001 0.55 0.15 "package 2 handed out" {second}"#),
-        format!(r#"X 2 3001 0.6 0.05 "results of package 1" {first}"#),
-        format!(r#"X 2 3001 0.8 0.08 "results of package 2" {second}"#),
-        r#"X 2 4001 0.1 0.04 "waits for buffer b7" {"buffer":7}"#.to_owned(),
-        format!(r#"C 2 - 0.5 - "items per second" {}"#, value(two)),
-        format!(r#"C 2 - 0.6 - "items per second" {}"#, value(0.0)),
-        format!(r#"C 2 - 0.7 - "items per second" {}"#, value(three)),
-        format!(r#"C 2 - 0.8 - "items per second" {}"#, value(0.0)),
-        r#"i 3 1 0.0 - "left out: it is no use" {"reason":"it is no use"}"#.to_owned(),
-        r#"X 3 4001 0.1 0.04 "waits for buffer b7" {"buffer":7}"#.to_owned(),
+        format!(r#"X 1 2000 0.0 0.9 "package 0: 60 items" {zero}"#),
+        format!(r#"C 1 - 0.0 - "items" {}"#, value(one)),
+        format!(r#"C 1 - 0.9 - "items" {}"#, value(0.0)),
+        r#"X 2 1000 0.09 0.91 "called up" {"reason":""}"#.to_owned(),
+        format!(r#"X 2 2000 0.5 0.1 "package 1: 10 items" {first}"#),
+        format!(r#"X 2 2000 0.7 0.1 "package 2: 30 items" {second}"#),
+        format!(r#"X 2 3000 0.1 0.4 "package 1 waits to compute" {first}"#),
+        format!(r#"X 2 3000 0.55 0.15 "package 2 waits to compute" {second}"#),
+        format!(r#"X 2 4000 0.6 0.05 "results of package 1" {first}"#),
+        format!(r#"X 2 4000 0.8 0.08 "results of package 2" {second}"#),
+        r#"X 2 5000 0.1 0.04 "waits for buffer b7" {"buffer":7}"#.to_owned(),
+        format!(r#"C 2 - 0.5 - "items" {}"#, value(two)),
+        format!(r#"C 2 - 0.6 - "items" {}"#, value(0.0)),
+        format!(r#"C 2 - 0.7 - "items" {}"#, value(three)),
+        format!(r#"C 2 - 0.8 - "items" {}"#, value(0.0)),
+        r#"X 3 1000 0.0 1.0 "left out: it is no use" {"reason":"it is no use"}"#.to_owned(),
+        r#"X 3 5000 0.1 0.04 "waits for buffer b7" {"buffer":7}"#.to_owned(),
         format!(r#"X 1001 1 0.1 0.4 "800 bytes of b7" {}"#, copy(true, 7, 800, 2e9, 0)),
         format!(r#"X 1001 2 0.4 0.2 "100 bytes of b7" {}"#, copy(true, 7, 100, 5e8, 800)),
-        format!(r#"C 1001 - 0.1 - "bytes per second" {}"#, value(2e9)),
-        format!(r#"C 1001 - 0.4 - "bytes per second" {}"#, value(2.5e9)),
-        format!(r#"C 1001 - 0.5 - "bytes per second" {}"#, value(5e8)),
-        format!(r#"C 1001 - 0.6 - "bytes per second" {}"#, value(0.0)),
+        format!(r#"C 1001 - 0.1 - "bytes" {}"#, value(2e9)),
+        format!(r#"C 1001 - 0.4 - "bytes" {}"#, value(2.5e9)),
+        format!(r#"C 1001 - 0.5 - "bytes" {}"#, value(5e8)),
+        format!(r#"C 1001 - 0.6 - "bytes" {}"#, value(0.0)),
         format!(r#"X 1002 1 0.8 0.08 "50 bytes of b8" {}"#, copy(false, 8, 50, 6.25e8, 0)),
-        format!(r#"C 1002 - 0.8 - "bytes per second" {}"#, value(6.25e8)),
-        format!(r#"C 1002 - 0.88 - "bytes per second" {}"#, value(0.0)),
+        format!(r#"C 1002 - 0.8 - "bytes" {}"#, value(6.25e8)),
+        format!(r#"C 1002 - 0.88 - "bytes" {}"#, value(0.0)),
     ];
+    let (findings, events): (Vec<_>, Vec<_>) =
+        events.into_iter().partition(|event| event.starts_with("X 1000 "));
     assert_eq!(events, expected);
+    let told = read(&by_hand()).expect("it is sound").findings();
+    assert_eq!(told.len(), 6);
+    for (number, (finding, event)) in told.iter().zip(&findings).enumerate() {
+        let of = finding.device.map(|device| ["cpu", "gpu", "tpu"][device]);
+        let expected =
+            format!("X 1000 {} 0.0 1.0 {} {}", number + 1, json!(finding.text), json!({ "device": of }));
+        assert_eq!(*event, expected);
+    }
+    assert_eq!(told[5].text, "gpu was called up after 90 ns.");
+}
+
+/// A decision holds until the next one of the same device, whatever their order in the file.
+#[test]
+fn a_decision_holds_until_the_next_one() {
+    let mut value = by_hand();
+    let decision = |at: u64, device: u64, kind: &str, reason: &str| json!({ "at_ns": at, "device": device, "kind": kind, "reason": reason });
+    value["decisions"] = json!([
+        decision(700, 0, "gave_up", "it fell over"),
+        decision(20, 0, "began", ""),
+        decision(300, 1, "promoted", "who knows"),
+        decision(300, 1, "called_up", "there is much to do"),
+    ]);
+    let (names, events) = names_and_others(&read(&value).expect("it is sound"));
+    let decisions: Vec<_> = events
+        .iter()
+        .filter_map(|event| event.split_once(" {\"reason\"").map(|(decision, _)| decision))
+        .collect();
+    let expected = [
+        r#"X 1 1000 0.02 0.68 "took part""#,
+        r#"X 1 1000 0.7 0.3 "gave up: it fell over""#,
+        r#"X 2 1000 0.3 0.0 "decision: who knows""#,
+        r#"X 2 1001 0.3 0.7 "called up: there is much to do""#,
+    ];
+    assert_eq!(decisions, expected);
+    assert!(names.contains(&"2.1001 decisions (2)".to_owned()), "they would overlap: {names:?}");
 }
 
 /// Turns that take no time are none, but for computing; what begins where another ends follows it on its track, and rates that change at one
@@ -103,18 +146,20 @@ fn turns_of_no_time_and_those_that_meet() {
     value["packages"] =
         json!([package(0, [5, 5, 10, 10]), package(1, [10, 10, 20, 20]), package(2, [30, 30, 30, 30])]);
     let (names, events) = names_and_others(&read(&value).expect("it is sound"));
-    let of_cpu: Vec<_> = names.iter().filter(|name| name.starts_with('1')).collect();
-    assert_eq!(of_cpu, ["1 device cpu", "1.1 decisions", "1.1001 computing"]);
+    let of_cpu: Vec<_> =
+        names.iter().filter(|name| name.starts_with("1 ") || name.starts_with("1.")).collect();
+    assert_eq!(of_cpu, ["1 device cpu", "1.2000 computing"]);
     let brief: Vec<String> = events
         .iter()
+        .filter(|event| !event.starts_with("X 1000 "))
         .map(|event| event.split_once(" \"").map_or("", |(brief, _)| brief).to_owned())
         .collect();
     assert_eq!(
         brief,
         [
-            "X 1 1001 0.005 0.005",
-            "X 1 1001 0.01 0.01",
-            "X 1 1001 0.03 0.0",
+            "X 1 2000 0.005 0.005",
+            "X 1 2000 0.01 0.01",
+            "X 1 2000 0.03 0.0",
             "C 1 - 0.005 -",
             "C 1 - 0.01 -",
             "C 1 - 0.02 -",
@@ -122,8 +167,11 @@ fn turns_of_no_time_and_those_that_meet() {
             "C 1 - 0.031 -",
         ]
     );
-    let values: Vec<_> =
-        events.iter().filter_map(|event| event.split_once("\"value\":")).map(|(_, value)| value).collect();
+    let values: Vec<_> = events
+        .iter()
+        .filter_map(|event| event.split_once("\"per second\":"))
+        .map(|(_, value)| value)
+        .collect();
     assert_eq!(values, ["200000000.0}", "100000000.0}", "0.0}", "0.0}", "0.0}"]);
 }
 
@@ -139,7 +187,7 @@ fn where_nothing_is_under_way_nothing_is_left_of_a_rate() {
     let (_, file) = perfetto(&read(&value).expect("it is sound"));
     let events = file["traceEvents"].as_array().expect("a list").iter();
     let steps = events.filter(|event| event["ph"] == "C" && event["pid"] == 1);
-    let steps: Vec<_> = steps.map(|event| event["args"]["value"].as_f64().expect("a number")).collect();
+    let steps: Vec<_> = steps.map(|event| event["args"]["per second"].as_f64().expect("a number")).collect();
     assert_eq!(steps.len(), 8);
     assert_ne!(0.1e9 + 1e9 / 3.0 + 1e9 / 6.0 - 1e9 / 3.0 - 1e9 / 6.0 - 0.1e9, 0.0, "there is some rest");
     assert_eq!([steps[5], steps[7]], [0.0, 0.0], "{steps:?}");

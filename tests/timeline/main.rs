@@ -575,7 +575,7 @@ fn the_events_for_perfetto_are_those_of_the_report() {
         }
     }
     let mut slices: Vec<(u64, String, f64, f64)> = Vec::new();
-    let (mut bytes, mut last_count) = (0, BTreeMap::new());
+    let (mut bytes, mut last_count, mut found) = (0, BTreeMap::new(), Vec::new());
     let mut tracks: BTreeMap<(u64, u64), Vec<(f64, f64)>> = BTreeMap::new();
     let mut named = BTreeMap::new();
     for event in events {
@@ -593,18 +593,18 @@ fn the_events_for_perfetto_are_those_of_the_report() {
                 assert!(ts >= 0.0 && dur >= 0.0);
                 tracks.entry((pid, tid)).or_default().push((ts, ts + dur));
                 let cat = event["cat"].as_str().expect("a category");
-                if cat == "transfer" {
-                    bytes += event["args"]["bytes"].as_u64().expect("bytes");
-                } else {
-                    slices.push((pid, cat.to_owned(), ts, dur));
+                match cat {
+                    "transfer" => bytes += event["args"]["bytes"].as_u64().expect("bytes"),
+                    "finding" => found.push(name.to_owned()),
+                    "decision" => {}
+                    cat => slices.push((pid, cat.to_owned(), ts, dur)),
                 }
             }
             "C" => {
-                let value = event["args"]["value"].as_f64().expect("a number");
+                let value = event["args"]["per second"].as_f64().expect("a number");
                 assert!(value >= 0.0 && event["ts"].is_number(), "{event}");
                 last_count.insert((pid, name.to_owned()), value);
             }
-            "i" => assert!(event["ts"].is_number() && event["s"] == "t", "{event}"),
             other => panic!("phase {other}: {event}"),
         }
     }
@@ -635,6 +635,9 @@ fn the_events_for_perfetto_are_those_of_the_report() {
     assert_eq!(bytes, platform.counters().transfers().iter().map(|transfer| transfer.bytes).sum::<u64>());
     let process = |pid: u64| named[&(pid, None, "process_name".to_owned())].as_str().map(str::to_owned);
     assert_eq!(process(1).as_deref(), Some("device cpu"));
+    assert_eq!(found, trace.findings().into_iter().map(|finding| finding.text).collect::<Vec<_>>());
+    let is_main = |(pid, tid, _): &(u64, Option<u64>, String)| *tid == Some(*pid);
+    assert!(!named.keys().any(is_main), "Perfetto would call it the main thread");
 }
 
 #[test]

@@ -4,10 +4,10 @@ use super::handle::{Event, Mem};
 use super::session::{Reservation, Session};
 use dml_core::sync::{Arc, Mutex, MutexGuard};
 use dml_core::{Backing, Block, BlockRef, HostMemory, HostSpan, NativeHandle, TransferError, UnmapRequest};
-use opencl3::command_queue::{enqueue_fill_buffer, enqueue_map_buffer, enqueue_unmap_mem_object};
+use opencl3::command_queue::{enqueue_map_buffer, enqueue_unmap_mem_object, enqueue_write_buffer};
 use opencl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, CL_MAP_FAILURE, CL_MEM_OBJECT_ALLOCATION_FAILURE};
 use opencl3::memory::{CL_MAP_READ, CL_MAP_WRITE, CL_MEM_READ_WRITE, CL_MEM_USE_HOST_PTR, create_buffer};
-use opencl3::types::{CL_BLOCKING, cl_event, cl_mem};
+use opencl3::types::{CL_BLOCKING, CL_NON_BLOCKING, cl_event, cl_mem};
 use std::ptr::NonNull;
 
 /// The call that ends a mapping.
@@ -114,15 +114,16 @@ impl OpenClBlock {
     }
 
     /// Writes one byte, because a driver allocates a buffer only when it is first used. The wait is for this command alone,
-    /// not for kernels that run.
+    /// not for kernels that run: NVIDIA's driver fills by a kernel, which waits for those of other queues.
     fn touch(&self) -> Result<(), (&'static str, i32)> {
-        let call = "clEnqueueFillBuffer";
-        let zero = 0_u8;
-        let pattern = (&raw const zero).cast();
+        static ZERO: u8 = 0;
+        let call = "clEnqueueWriteBuffer";
+        let source = (&raw const ZERO).cast();
         let queue = self.session.aside().map_err(|_| (call, CL_DEVICE_NOT_AVAILABLE))?;
-        // SAFETY: a live queue and a buffer of its context of at least one byte; the pattern is copied by the call.
-        let enqueued =
-            unsafe { enqueue_fill_buffer(queue, self.mem.raw(), pattern, 1, 0, 1, 0, std::ptr::null()) };
+        // SAFETY: a live queue and a buffer of its context of at least one byte; the source lives as long as the process.
+        let enqueued = unsafe {
+            enqueue_write_buffer(queue, self.mem.raw(), CL_NON_BLOCKING, 0, 1, source, 0, std::ptr::null())
+        };
         self.session.complete(call, enqueued).map_err(|error| match error {
             TransferError::Framework { call, code, .. } => (call, i32::try_from(code).unwrap_or(i32::MIN)),
             _ => (call, CL_DEVICE_NOT_AVAILABLE),

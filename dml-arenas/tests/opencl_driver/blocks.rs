@@ -69,14 +69,14 @@ fn what_the_driver_says_of_an_allocation_is_told_and_nothing_stays_reserved() {
         ("clCreateBuffer", code::INVALID_VALUE, framework("clCreateBuffer", "CL_INVALID_VALUE")),
         ("clCreateBuffer", code::NO_MEMORY, no_memory.clone()),
         ("clCreateBuffer", -61, too_large),
-        ("clEnqueueFillBuffer", code::INVALID_VALUE, framework("clEnqueueFillBuffer", "CL_INVALID_VALUE")),
-        ("clEnqueueFillBuffer", code::OUT_OF_RESOURCES, no_memory.clone()),
+        ("clEnqueueWriteBuffer", code::INVALID_VALUE, framework("clEnqueueWriteBuffer", "CL_INVALID_VALUE")),
+        ("clEnqueueWriteBuffer", code::OUT_OF_RESOURCES, no_memory.clone()),
         // Memory is had at its first use, so that is made at once.
-        ("end of clEnqueueFillBuffer", code::NO_MEMORY, no_memory.clone()),
+        ("end of clEnqueueWriteBuffer", code::NO_MEMORY, no_memory.clone()),
         (
-            "end of clEnqueueFillBuffer",
+            "end of clEnqueueWriteBuffer",
             code::INVALID_VALUE,
-            framework("clEnqueueFillBuffer", "CL_INVALID_VALUE"),
+            framework("clEnqueueWriteBuffer", "CL_INVALID_VALUE"),
         ),
         ("clWaitForEvents", code::INVALID_VALUE, framework("clWaitForEvents", "CL_INVALID_VALUE")),
     ] {
@@ -88,12 +88,25 @@ fn what_the_driver_says_of_an_allocation_is_told_and_nothing_stays_reserved() {
     }
     let all: Vec<_> = (0..MEMORY_BYTES / LARGEST_BYTES).map(|_| alloc(&arena, LARGEST_BYTES)).collect();
     drop(all);
-    for call in ["clCreateBuffer", "end of clEnqueueFillBuffer"] {
+    for call in ["clCreateBuffer", "end of clEnqueueWriteBuffer"] {
         driver.fail(call, 0, code::DEVICE_NOT_AVAILABLE);
         assert_eq!(refused(&arena, 5), AllocError::DeviceLost { arena: name.clone() });
         assert!(arena.is_lost());
     }
     drop((arena, platform));
+    nothing_is_left(driver);
+}
+
+/// NVIDIA's driver fills by a kernel, which begins when those of other queues have ended.
+#[test]
+fn memory_is_had_without_a_kernel() {
+    let driver = stand_in();
+    let platform = platform(&["opencl:0"]);
+    let arena = arena(&platform, "opencl:0");
+    let (fills, (writes, block)) = driver
+        .made_by("clEnqueueFillBuffer", || driver.made_by("clEnqueueWriteBuffer", || alloc(&arena, 1000)));
+    assert_eq!((fills, writes), (0, 1));
+    drop((block, arena, platform));
     nothing_is_left(driver);
 }
 

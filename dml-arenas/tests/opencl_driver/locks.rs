@@ -41,14 +41,15 @@ fn a_transfer_reads_no_file() {
 #[test]
 fn bytes_move_by_the_mechanisms_that_are_asked_for() {
     let driver = stand_in();
+    // By one write the memory is had.
     let cases = [
-        ("opencl:0", Mechanisms::All, [1, 1, 0]),
-        ("opencl:0", Mechanisms::Staged, [1, 1, 0]),
-        ("opencl:0", Mechanisms::Mapped, [0, 0, 2]),
+        ("opencl:0", Mechanisms::All, [2, 1, 0]),
+        ("opencl:0", Mechanisms::Staged, [2, 1, 0]),
+        ("opencl:0", Mechanisms::Mapped, [1, 0, 2]),
         // The host reaches the memory, so a map is cheapest.
-        ("opencl:1", Mechanisms::All, [0, 0, 2]),
-        ("opencl:1", Mechanisms::Staged, [1, 1, 0]),
-        ("opencl:1", Mechanisms::Mapped, [0, 0, 2]),
+        ("opencl:1", Mechanisms::All, [1, 0, 2]),
+        ("opencl:1", Mechanisms::Staged, [2, 1, 0]),
+        ("opencl:1", Mechanisms::Mapped, [1, 0, 2]),
     ];
     for (device, mechanisms, expected) in cases {
         let platform = platform_with(DiscoverOptions::default().mechanisms(mechanisms), &[device]);

@@ -53,16 +53,16 @@ impl Trace {
         let summary = self.summary();
         let mut findings = vec![self.outcome(&summary)];
         findings.extend(self.of_kind(DecisionKind::GaveUp, FindingKind::Failure, |name, reason, at| {
-            format!("{name} gave up after {}, and others did its work: {reason}.", time(at))
+            format!("{name} gave up after {}, and others did its work{reason}.", time(at))
         }));
         findings.extend(slow(self, &summary));
         findings.extend(summary.devices.iter().enumerate().filter_map(|(device, of)| self.data(device, of)));
         findings.extend(summary.devices.iter().enumerate().filter_map(|(device, of)| self.idle(device, of)));
         findings.extend(self.of_kind(DecisionKind::LeftOut, FindingKind::LeftOut, |name, reason, _| {
-            format!("{name} was left out: {reason}.")
+            format!("{name} was left out{reason}.")
         }));
         findings.extend(self.of_kind(DecisionKind::CalledUp, FindingKind::CalledUp, |name, reason, at| {
-            format!("{name} was called up after {}: {reason}.", time(at))
+            format!("{name} was called up after {}{reason}.", time(at))
         }));
         findings
     }
@@ -86,7 +86,7 @@ impl Trace {
         Finding { kind: FindingKind::Outcome, device: None, text: text + &against }
     }
 
-    /// One finding for each decision of a kind.
+    /// One finding for each decision of a kind. Its reason follows a colon, where it has one.
     fn of_kind(
         &self,
         kind: DecisionKind,
@@ -95,8 +95,11 @@ impl Trace {
     ) -> Vec<Finding> {
         let of_kind = self.decisions.iter().filter(|decision| decision.kind == kind);
         let say = |decision: &super::TraceDecision| {
-            let reason = decision.reason.trim_end_matches('.');
-            let text = say(self.device_name(decision.device), reason, decision.at_ns);
+            let reason = match decision.reason.trim_end_matches('.') {
+                "" => String::new(),
+                reason => format!(": {reason}"),
+            };
+            let text = say(self.device_name(decision.device), &reason, decision.at_ns);
             Finding { kind: finding, device: Some(decision.device), text }
         };
         of_kind.map(say).collect()

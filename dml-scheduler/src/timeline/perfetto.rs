@@ -2,24 +2,29 @@
 //!
 //! ```text
 //!  process  device cpu                     process  link main_mem -> opencl:0 (staged)
-//!    track    decisions     instants         track    copies     slices, one track for each that overlaps
+//!    track    decisions     slices           track    copies     slices, one track for each that overlaps
 //!    track    computing     slices           counter  bytes per second
-//!    track    handed out    slices
-//!    track    results       slices
+//!    track    waiting       slices
+//!    track    results       slices           process  findings, each as long as the run
 //!    track    waits         slices
 //!    counter  items per second
 //! ```
 //! The trace itself stands beside the events, as `dml`, for [`Trace::read`].
+//!
+//! What Perfetto makes of it: a track whose number is that of its process is called its main thread, so none has it. A counter is
+//! called by its name and the name of its value. An instant is an arrow of a few pixels, so a decision is a slice: it holds until
+//! the next one.
 
-use super::{DecisionKind, Trace};
+use super::{DecisionKind, Finding, Trace};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// The first process number of links; those of devices are their index and 1.
+/// The process number of the findings, and the first one of links; those of devices are their index and 1.
+const FINDINGS: usize = 1000;
 const FIRST_LINK: usize = 1001;
-/// Between the first tracks of two sorts there is room for so many that overlap.
+/// Between the first tracks of two sorts there is room for so many that overlap. The first sort begins with this number.
 const TRACKS_OF_A_SORT: usize = 1000;
 
 /// The tracks of a device, in their order from the top.
@@ -37,14 +42,14 @@ impl Sort {
         match self {
             Self::Decisions => "decisions",
             Self::Computing => "computing",
-            Self::Data => "handed out",
+            Self::Data => "waiting to compute",
             Self::Results => "results on their way",
             Self::Waits => "waits for other users",
         }
     }
 
     const fn first_track(self) -> usize {
-        self as usize * TRACKS_OF_A_SORT + 1
+        (self as usize + 1) * TRACKS_OF_A_SORT
     }
 }
 
@@ -78,6 +83,7 @@ impl Trace {
             self.device_events(device, &mut events);
         }
         self.link_events(&mut events);
+        self.finding_events(&mut events);
         events
     }
 
@@ -86,25 +92,7 @@ impl Trace {
         let left_out = if self.is_left_out(device) { " (left out)" } else { "" };
         let name = format!("device {}{left_out}", self.device_name(device));
         events.extend(process(pid, &name));
-        for decision in self.decisions.iter().filter(|decision| decision.device == device) {
-            let name = match decision.kind {
-                DecisionKind::Began => "took part",
-                DecisionKind::CalledUp => "called up",
-                DecisionKind::LeftOut => "left out",
-                DecisionKind::GaveUp => "gave up",
-                DecisionKind::Other => "decision",
-            };
-            let name = if decision.reason.is_empty() {
-                name.to_owned()
-            } else {
-                format!("{name}: {}", decision.reason)
-            };
-            events.push(json!({
-                "ph": "i", "s": "t", "pid": pid, "tid": Sort::Decisions.first_track(), "ts": us(decision.at_ns),
-                "cat": "decision", "name": name, "args": { "reason": decision.reason },
-            }));
-        }
-        events.extend(track(pid, Sort::Decisions.first_track(), Sort::Decisions.name()));
+        tracks(pid, Sort::Decisions.first_track(), Sort::Decisions.name(), self.decisions_of(device), events);
         let packages = || self.packages.iter().filter(|package| package.device == device);
         let turn = |sort: Sort, spans: Vec<Slice>, events: &mut Vec<Value>| {
             tracks(pid, sort.first_track(), sort.name(), spans, events);
@@ -125,7 +113,7 @@ impl Trace {
         });
         turn(Sort::Computing, computing.collect(), events);
         let data = packages().filter(|package| package.begun_ns > package.start_ns).map(|package| {
-            let name = format!("package {} handed out", package.index);
+            let name = format!("package {} waits to compute", package.index);
             slice(name, package, (package.start_ns, package.begun_ns), "data")
         });
         turn(Sort::Data, data.collect(), events);
@@ -147,7 +135,42 @@ impl Trace {
             let rate = rate(package.items, package.computed_ns - package.begun_ns);
             (package.begun_ns, package.computed_ns, rate)
         });
-        counter(pid, "items per second", rates.collect(), events);
+        counter(pid, "items", rates.collect(), events);
+    }
+
+    /// The decisions of a device. Each holds until the next one, the last one to the end.
+    fn decisions_of(&self, device: usize) -> Vec<Slice> {
+        let of_device = self.decisions.iter().filter(|decision| decision.device == device);
+        let mut of_device: Vec<_> = of_device.collect();
+        of_device.sort_by_key(|decision| decision.at_ns);
+        let ends = of_device.iter().skip(1).map(|next| next.at_ns).chain([self.end_ns()]);
+        let slice = |(decision, to): (&&super::TraceDecision, u64)| {
+            let name = match decision.kind {
+                DecisionKind::Began => "took part",
+                DecisionKind::CalledUp => "called up",
+                DecisionKind::LeftOut => "left out",
+                DecisionKind::GaveUp => "gave up",
+                DecisionKind::Other => "decision",
+            };
+            let reason = &decision.reason;
+            let name = if reason.is_empty() { name.to_owned() } else { format!("{name}: {reason}") };
+            let args = json!({ "reason": reason });
+            Slice { from: decision.at_ns, to: to.max(decision.at_ns), name, cat: "decision", args }
+        };
+        of_device.iter().zip(ends).map(slice).collect()
+    }
+
+    /// What the run shows, in sentences.
+    fn finding_events(&self, events: &mut Vec<Value>) {
+        let slice = |Finding { device, text, .. }: Finding| Slice {
+            from: 0,
+            to: self.end_ns(),
+            cat: "finding",
+            args: json!({ "device": device.map(|device| self.device_name(device)) }),
+            name: text,
+        };
+        events.extend(process(FINDINGS, "findings"));
+        tracks(FINDINGS, 1, "findings", self.findings().into_iter().map(slice).collect(), events);
     }
 
     fn link_events(&self, events: &mut Vec<Value>) {
@@ -175,7 +198,7 @@ impl Trace {
             tracks(pid, 1, "copies", copies.collect(), events);
             let rates =
                 transfers().map(|transfer| (transfer.begin_ns, transfer.end_ns, bytes_per_s(transfer)));
-            counter(pid, "bytes per second", rates.collect(), events);
+            counter(pid, "bytes", rates.collect(), events);
         }
     }
 }
@@ -211,7 +234,7 @@ fn tracks(pid: usize, first: usize, name: &str, mut slices: Vec<Slice>, events: 
     }
 }
 
-/// The sum of rates over time, as steps.
+/// The sum of rates per second over time, as steps.
 fn counter(pid: usize, name: &str, rates: Vec<(u64, u64, f64)>, events: &mut Vec<Value>) {
     let steps = rates
         .into_iter()
@@ -224,8 +247,9 @@ fn counter(pid: usize, name: &str, rates: Vec<(u64, u64, f64)>, events: &mut Vec
         // Sums of rates leave some rest behind; where nothing is under way, the rate is none.
         sum = if within <= 0 { 0.0 } else { sum + change };
         if steps.get(index + 1).is_none_or(|next| next.0 != at) {
-            events
-                .push(json!({ "ph": "C", "pid": pid, "ts": us(at), "name": name, "args": { "value": sum } }));
+            events.push(
+                json!({ "ph": "C", "pid": pid, "ts": us(at), "name": name, "args": { "per second": sum } }),
+            );
         }
     }
 }
