@@ -514,8 +514,18 @@ fn a_fence_of_a_stream_of_others_keeps_the_grants() {
         grants.in_flight(fence.unwrap()).wait().unwrap().release().unwrap();
         assert!(buffer.read().unwrap().iter().all(|&found| found == byte));
     }
-    // SAFETY: zero names the default stream.
-    assert_eq!(unsafe { rig.cuda().fence_of(NativeHandle(0)) }.unwrap().wait(), Ok(0));
+    // The default stream, its other name, and the one that the calling thread has of its own.
+    for stream in [0, 1, 2] {
+        // SAFETY: a default stream.
+        let fence_of = || unsafe { rig.cuda().fence_of(NativeHandle(stream)) }.unwrap();
+        assert_eq!(fence_of().wait(), Ok(0));
+        let (says, told) = std::sync::mpsc::channel();
+        let (mut fence, waker) = (fence_of(), std::task::Waker::from(Arc::new(Says(says))));
+        if fence.poll(&waker).is_pending() {
+            told.recv().unwrap();
+            assert!(fence.poll(&waker).is_ready());
+        }
+    }
 }
 
 /// Each stream is awaited by itself: what ends on one is told while the other computes.

@@ -105,6 +105,34 @@ fn every_event_for_perfetto_is_what_the_trace_says() {
     assert_eq!(told[5].text, "gpu was called up after 90 ns.");
 }
 
+/// However many overlap, and however many devices there are, a number is that of one process, or of one track in it.
+#[test]
+fn every_process_and_every_track_has_a_number_of_its_own() {
+    let mut value = by_hand();
+    let package = |index: u64| {
+        json!({ "index": index, "device": 0, "first_item": 0, "items": 1, "start_ns": 0, "begun_ns": 10,
+            "computed_ns": 500 + index, "end_ns": 9000 })
+    };
+    value["packages"] = (0..2300).map(package).collect();
+    let decision = |_| json!({ "at_ns": 0, "device": 0, "kind": "gave_up", "reason": "x" });
+    value["decisions"] = (0..1100).map(decision).collect();
+    let copy = value["transfers"][0].clone();
+    value["transfers"] = (0..1200).map(|_| copy.clone()).collect();
+    let device = value["devices"][0].clone();
+    for few in [3, 1400] {
+        value["devices"] = (0..few).map(|_| device.clone()).collect();
+        let (names, events) = names_and_others(&read(&value).expect("it is sound"));
+        let number = |name: &String| name.split_once(' ').expect("a number and a name").0.to_owned();
+        let numbers: std::collections::BTreeSet<_> = names.iter().map(number).collect();
+        assert_eq!(numbers.len(), names.len(), "{few}");
+        let is_main = |number: &&String| number.split_once('.').is_some_and(|(pid, tid)| pid == tid);
+        assert_eq!(numbers.iter().find(is_main), None, "{few}");
+        let tracks = events.iter().filter(|event| event.starts_with("X "));
+        let track = |event: &String| event.split(' ').skip(1).take(2).collect::<Vec<_>>().join(".");
+        assert!(tracks.map(track).all(|track| numbers.contains(&track)), "{few}");
+    }
+}
+
 /// A decision holds until the next one of the same device, whatever their order in the file.
 #[test]
 fn a_decision_holds_until_the_next_one() {

@@ -116,7 +116,7 @@ pub fn measure(platform: &Platform) -> Vec<Measured> {
 
 /// Returns the links that [`measure`] measures, in their order: those whose ends are the home arenas of two devices, or stores. The storage
 /// that a home arena uses where it is bound to another arena, such as page-locked memory, counts as its own; copies between the
-/// two are left out, as they share their bytes.
+/// two are left out, as they share their bytes. So are [`Allocation::Shared`] links, which bring nothing by themselves.
 #[must_use]
 pub fn links(platform: &Platform) -> Vec<LinkId> {
     let is_own = |arena: ArenaId| {
@@ -129,7 +129,8 @@ pub fn links(platform: &Platform) -> Vec<LinkId> {
         |ends: [ArenaId; 2]| bindings().any(|link| ends.contains(&link.from) && ends.contains(&link.to));
     let is_measured = |link: &Link| {
         let ends = [link.from, link.to];
-        ends.into_iter().all(is_own) || (ends.into_iter().all(is_end) && !share(ends))
+        let is_way = ends.into_iter().all(is_own) || (ends.into_iter().all(is_end) && !share(ends));
+        is_way && link.allocation != Allocation::Shared
     };
     let links = platform.links().iter().enumerate().filter(|(_, link)| is_measured(link));
     links.map(|(index, _)| LinkId(index as u16)).collect()

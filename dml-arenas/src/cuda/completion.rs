@@ -145,7 +145,8 @@ impl Completion for Command {
     }
 
     fn has_ended(&self) -> bool {
-        self.event.has_come()
+        // A device that is lost tells of no event, but the lane has waited for it.
+        self.event.has_come() || self.told.as_ref().is_some_and(Completion::has_ended)
     }
 }
 

@@ -206,7 +206,7 @@ impl CudaArena {
     ///
     /// # Safety
     /// 1. `stream` is a `CUstream` of the device's primary context ([`context`](Self::context)), which lives during the call. Zero
-    ///    names its default stream.
+    ///    names its default stream, two the one that the calling thread has of its own (`CU_STREAM_PER_THREAD`).
     pub unsafe fn fence_of(&self, stream: NativeHandle) -> Result<Fence, TransferError> {
         let stream = std::ptr::with_exposed_provenance_mut::<std::ffi::c_void>(stream.0) as CUstream;
         // SAFETY: the caller's word.

@@ -37,6 +37,8 @@ const WAIT: &str = "cuStreamWaitEvent";
 const RECORD_BEFORE: &str = "cuEventRecord before a launch";
 /// The part of the device's memory that is kept although no block needs it, by its pool and as idle memory: one of so many.
 const KEPT: u64 = 16;
+/// What the driver calls the default stream of the calling thread (`CU_STREAM_PER_THREAD`).
+const STREAM_PER_THREAD: usize = 2;
 /// The number of streams that commands run on, one for each [`Way`].
 const LANES: usize = 6;
 /// The most events that are kept for later commands.
@@ -498,8 +500,14 @@ impl Session {
         Ok(Fence::awaited(Command::new(RECORD, &self.lane_of(Raw(stream)), event, 0, None)))
     }
 
-    /// Returns the lane of a stream of the application. Lanes of others that have nothing to come go.
+    /// Returns the lane of a stream of the application. Lanes of others that have nothing to come go. The stream that each thread
+    /// has of its own has one name for all of them, so every fence of it has a lane, which goes with it.
     fn lane_of(&self, stream: Raw<CUstream>) -> Arc<Lane> {
+        if stream.0.addr() == STREAM_PER_THREAD {
+            let alone = Lane::new(stream);
+            alone.close();
+            return alone;
+        }
         let mut lanes = self.lanes_of_others.lock();
         let is_needed = |lane: &mut Arc<Lane>| lane.stream() == stream.0 || !lane.is_idle();
         let gone: Vec<_> = lanes.extract_if(.., |lane| !is_needed(lane)).collect();

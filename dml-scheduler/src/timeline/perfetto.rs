@@ -21,10 +21,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// The process number of the findings, and the first one of links; those of devices are their index and 1.
+/// The least process number of the findings, which links follow; those of devices are their index and 1.
 const FINDINGS: usize = 1000;
-const FIRST_LINK: usize = 1001;
-/// Between the first tracks of two sorts there is room for so many that overlap. The first sort begins with this number.
+/// The first track of each sort is a multiple of this number, at least its own.
 const TRACKS_OF_A_SORT: usize = 1000;
 
 /// The tracks of a device, in their order from the top.
@@ -48,8 +47,9 @@ impl Sort {
         }
     }
 
-    const fn first_track(self) -> usize {
-        (self as usize + 1) * TRACKS_OF_A_SORT
+    /// The first track, where those of the sorts before are all below `free`.
+    fn first_track(self, free: usize) -> usize {
+        ((self as usize + 1) * TRACKS_OF_A_SORT).max(free.next_multiple_of(TRACKS_OF_A_SORT))
     }
 }
 
@@ -92,11 +92,12 @@ impl Trace {
         let left_out = if self.is_left_out(device) { " (left out)" } else { "" };
         let name = format!("device {}{left_out}", self.device_name(device));
         events.extend(process(pid, &name));
-        tracks(pid, Sort::Decisions.first_track(), Sort::Decisions.name(), self.decisions_of(device), events);
         let packages = || self.packages.iter().filter(|package| package.device == device);
-        let turn = |sort: Sort, spans: Vec<Slice>, events: &mut Vec<Value>| {
-            tracks(pid, sort.first_track(), sort.name(), spans, events);
+        let mut free = 0;
+        let mut turn = |sort: Sort, spans: Vec<Slice>, events: &mut Vec<Value>| {
+            free = tracks(pid, sort.first_track(free), sort.name(), spans, events);
         };
+        turn(Sort::Decisions, self.decisions_of(device), events);
         let slice = |name: String, package: &super::TracePackage, (from, to): (u64, u64), cat| Slice {
             from,
             to,
@@ -169,8 +170,13 @@ impl Trace {
             args: json!({ "device": device.map(|device| self.device_name(device)) }),
             name: text,
         };
-        events.extend(process(FINDINGS, "findings"));
-        tracks(FINDINGS, 1, "findings", self.findings().into_iter().map(slice).collect(), events);
+        let pid = self.process_of_findings();
+        events.extend(process(pid, "findings"));
+        tracks(pid, 1, "findings", self.findings().into_iter().map(slice).collect(), events);
+    }
+
+    fn process_of_findings(&self) -> usize {
+        FINDINGS.max(self.devices.len() + 1)
     }
 
     fn link_events(&self, events: &mut Vec<Value>) {
@@ -179,7 +185,7 @@ impl Trace {
             links.entry((transfer.from, transfer.to, &transfer.mechanism)).or_default().push(place);
         }
         for (index, ((from, to, mechanism), places)) in links.into_iter().enumerate() {
-            let pid = FIRST_LINK + index;
+            let pid = self.process_of_findings() + 1 + index;
             let (from, to) = (self.arena_name(from), self.arena_name(Some(to)));
             events.extend(process(pid, &format!("link {from} -> {to} ({mechanism})")));
             let transfers = || places.iter().map(|&place| &self.transfers[place]);
@@ -212,8 +218,10 @@ struct Slice {
     args: Value,
 }
 
-/// Slices on one track, and on further ones where they overlap: slices of a track must not.
-fn tracks(pid: usize, first: usize, name: &str, mut slices: Vec<Slice>, events: &mut Vec<Value>) {
+/// Slices on one track, and on further ones where they overlap: slices of a track must not. Returns a number above all of theirs.
+fn tracks(pid: usize, first: usize, name: &str, mut slices: Vec<Slice>, events: &mut Vec<Value>) -> usize {
+    // The number of the process is left out.
+    let number = |place: usize| first + place + usize::from((first..=first + place).contains(&pid));
     slices.sort_by_key(|slice| (slice.from, slice.to));
     // When each track is free.
     let mut free: Vec<u64> = Vec::new();
@@ -222,16 +230,17 @@ fn tracks(pid: usize, first: usize, name: &str, mut slices: Vec<Slice>, events: 
         let place = place.unwrap_or_else(|| {
             let place = free.len();
             let name = if place == 0 { name.to_owned() } else { format!("{name} ({})", place + 1) };
-            events.extend(track(pid, first + place, &name));
+            events.extend(track(pid, number(place), &name));
             free.push(0);
             place
         });
         free[place] = to.max(from.saturating_add(1));
         events.push(json!({
-            "ph": "X", "pid": pid, "tid": first + place, "ts": us(from), "dur": us(to - from),
+            "ph": "X", "pid": pid, "tid": number(place), "ts": us(from), "dur": us(to - from),
             "cat": cat, "name": slice, "args": args,
         }));
     }
+    number(free.len())
 }
 
 /// The sum of rates per second over time, as steps.

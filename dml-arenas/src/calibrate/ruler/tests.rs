@@ -327,6 +327,21 @@ fn links_of_the_storage_that_main_memory_uses_are_measured() {
     assert_eq!(found, [(0, 1, 22), (1, 0, 72), (2, 1, 9), (1, 2, 10)]);
 }
 
+/// The way back from a device that is bound works only while it is.
+#[test]
+fn the_way_back_over_shared_storage_is_not_measured() {
+    let gpu = gpu_desc().with_remotes(DeviceSet::of(CPU));
+    let mut builder = builder(Arc::new(Null::backed(gpu)));
+    let allocation = Allocation::Bound(Concurrency::Exclusive);
+    builder.add_link(Link { allocation, ..link(0, 1) }, Arc::new(Binding::new(LinkSpeed::default())));
+    let platform = builder.build().unwrap();
+    let kinds: Vec<_> = platform.links().iter().map(|link| link.allocation).collect();
+    assert_eq!(kinds, [allocation, Allocation::Shared]);
+    let measured = measure(&Clock::default(), FULL, &platform);
+    assert_eq!(measured.iter().map(|one| (one.from.0, one.to.0)).collect::<Vec<_>>(), [(0, 1)]);
+    assert!(measured[0].table.is_ok(), "{measured:?}");
+}
+
 /// What such a link carries was written by the host, and brought to the storage.
 #[test]
 fn pinned_memory_is_measured_with_bytes_that_were_written() {
