@@ -9,7 +9,7 @@
 //!
 //! # What is measured
 //! Each link between devices' home arenas and [stores](dml_core::ArenaDesc::store) is measured through DML itself, on a platform of the same arenas. So is each
-//! between one of them and the storage that another uses, such as page-locked memory of which main memory's buffers are made.
+//! link of an arena that one of them is bound to, such as page-locked memory of which main memory's buffers are made.
 //! One figure is the time from the request of a read at the destination until it is granted. That is how long a kernel there
 //! waits, or who brings bytes to a store.
 //!
@@ -114,9 +114,9 @@ pub fn measure(platform: &Platform) -> Vec<Measured> {
     Ruler::of_this_machine(&|| begun.elapsed()).measure(platform)
 }
 
-/// Returns the links that [`measure`] measures, in their order: those whose ends are the home arenas of two devices, or stores. The storage
-/// that a home arena uses where it is bound to another arena, such as page-locked memory, counts as its own; copies between the
-/// two are left out, as they share their bytes. So are [`Allocation::Shared`] links, which bring nothing by themselves.
+/// Returns the links that [`measure`] measures, in their order: those between home arenas of devices, stores and *roots*. A root is an
+/// arena that a home arena or a store is bound to, such as page-locked memory. Left out are copies between a root and what is bound to it,
+/// because both share their bytes, and [`Allocation::Shared`] links, which bring nothing by themselves.
 #[must_use]
 pub fn links(platform: &Platform) -> Vec<LinkId> {
     let is_own = |arena: ArenaId| {

@@ -5,10 +5,10 @@ use crate::common::pattern;
 use crate::driver::stand_in;
 use crate::stand_in::{Says, threads};
 use dml_arenas::cuda::ExternalError;
-use dml_core::{Block, NativeHandle};
+use dml_core::{Arena, Block, NativeHandle};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::task::{Poll, Waker};
+use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -171,6 +171,40 @@ fn streams_of_the_application_are_asked_and_awaited() {
         driver.destroy(context, stream);
     }
     drop((gpu, platform));
+    nothing_is_left(driver);
+}
+
+/// A waker that panics, or calls back, runs on the thread that tells of its stream. It keeps nobody else waiting.
+#[test]
+fn a_waker_that_panics_or_calls_back_holds_up_no_stream() {
+    struct Hostile(std::sync::Arc<dyn Arena>, usize, AtomicUsize);
+    impl Wake for Hostile {
+        fn wake(self: std::sync::Arc<Self>) {
+            // SAFETY: the stream lives.
+            let fence = unsafe { cuda(&self.0).fence_of(NativeHandle(self.1)) }.unwrap();
+            assert_eq!(fence.wait(), Ok(0));
+            self.2.fetch_add(1, Ordering::Relaxed);
+            panic!("so it is told");
+        }
+    }
+    let driver = stand_in();
+    let platform = platform(&["cuda:0"]);
+    let gpu = arena(&platform, "cuda:0");
+    let context = cuda(&gpu).context().0;
+    let stream = driver.stream(context);
+    // SAFETY: the stream lives.
+    let fence_of = || unsafe { cuda(&gpu).fence_of(NativeHandle(stream)) }.unwrap();
+    let hostile = std::sync::Arc::new(Hostile(gpu.clone(), stream, AtomicUsize::new(0)));
+    let (says, told) = mpsc::channel();
+    let held = driver.hold();
+    let [mut first, mut second] = [fence_of(), fence_of()];
+    assert!(first.poll(&Waker::from(hostile.clone())).is_pending());
+    assert!(second.poll(&Waker::from(std::sync::Arc::new(Says(says)))).is_pending());
+    drop(held);
+    told.recv_timeout(Duration::from_secs(20)).expect("it is woken");
+    assert_eq!((first.wait(), second.wait(), hostile.2.load(Ordering::Relaxed)), (Ok(0), Ok(0), 1));
+    driver.destroy(context, stream);
+    drop((hostile, gpu, platform));
     nothing_is_left(driver);
 }
 

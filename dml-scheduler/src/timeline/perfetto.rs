@@ -4,7 +4,7 @@
 //!  process  device cpu                     process  link main_mem -> opencl:0 (staged)
 //!    track    decisions     slices           track    copies     slices, one track for each that overlaps
 //!    track    computing     slices           counter  bytes per second
-//!    track    waiting       slices
+//!    track    handed out    slices
 //!    track    results       slices           process  findings, each as long as the run
 //!    track    waits         slices
 //!    counter  items per second
@@ -23,7 +23,7 @@ use std::io::{self, Write};
 
 /// The least process number of the findings, which links follow; those of devices are their index and 1.
 const FINDINGS: usize = 1000;
-/// The first track of each sort is a multiple of this number, at least its own.
+/// The first track of each sort has a multiple of this number. Where more slices overlap, nobody looks for a free track: each has its own.
 const TRACKS_OF_A_SORT: usize = 1000;
 
 /// The tracks of a device, in their order from the top.
@@ -41,7 +41,7 @@ impl Sort {
         match self {
             Self::Decisions => "decisions",
             Self::Computing => "computing",
-            Self::Data => "waiting to compute",
+            Self::Data => "handed out, not begun",
             Self::Results => "results on their way",
             Self::Waits => "waits for other users",
         }
@@ -114,7 +114,7 @@ impl Trace {
         });
         turn(Sort::Computing, computing.collect(), events);
         let data = packages().filter(|package| package.begun_ns > package.start_ns).map(|package| {
-            let name = format!("package {} waits to compute", package.index);
+            let name = format!("package {} handed out, not begun", package.index);
             slice(name, package, (package.start_ns, package.begun_ns), "data")
         });
         turn(Sort::Data, data.collect(), events);

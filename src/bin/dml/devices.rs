@@ -35,8 +35,7 @@ pub(crate) fn run(options: &DevicesOptions) -> Result<(), Failure> {
 
 /// The platform of this machine, with page-locked memory if the options ask for it.
 fn found(wanted: DiscoverOptions, options: &DevicesOptions) -> Result<Platform, Failure> {
-    let builder = Platform::builder().discover_with(&wanted).map_err(Failure::usage)?;
-    let platform = builder.build().map_err(Failure::work)?;
+    let platform = machine::discover(&wanted)?;
     match options.pinned.pinned {
         Some(limit_bytes) => Ok(machine::page_locked(wanted, platform, limit_bytes)?.1),
         None => Ok(platform),
