@@ -87,6 +87,7 @@ fn a_run_is_done_by_its_caller_and_none_is_started() {
         results_are_brought_by_who_holds_nothing();
         others_compute_what_there_is_no_thread_for();
         who_is_called_up_last_computes_on_the_callers_thread();
+        who_had_no_thread_is_called_up_when_the_others_fail();
         nobody_is_waited_for_by_who_holds_something();
     })
     .join();
@@ -119,6 +120,34 @@ fn who_is_called_up_last_computes_on_the_callers_thread() {
     let report = without_threads(|| coexecutor.run(&kernel, ITEMS)).expect("the other one computes");
     assert_eq!((report.failures.len(), report.devices[1].items), (1, ITEMS));
     assert!(target.read().expect("computed").iter().zip(0..).all(|(value, item)| *value == item * 3));
+}
+
+/// There is no thread for one of the two, and the other one fails, before it has computed anything or later.
+fn who_had_no_thread_is_called_up_when_the_others_fail() {
+    let platform = pair();
+    let coexecutor = |policy: &str| {
+        Coexecutor::new(&platform).devices([CPU, GPU]).policy(policy.parse().expect("a policy"))
+    };
+    for policy in ["static", "dynamic:10", "hguided"] {
+        for good in [0, 1] {
+            let target = sevens(&platform);
+            let left = Arc::new(Mutex::new(good));
+            let fails = move |device| {
+                let mut left = left.lock();
+                let is_good = device == CPU || *left > 0;
+                *left -= i32::from(device == GPU && is_good);
+                if is_good { Ok(Fence::done(0)) } else { Err("it fails".into()) }
+            };
+            let kernel = kernel(&platform, &target, fails);
+            let report = without_threads(|| coexecutor(policy).run(&kernel, ITEMS));
+            let report = report.unwrap_or_else(|error| panic!("{policy}: {error}"));
+            assert_eq!(report.devices.iter().map(|device| device.items).sum::<u64>(), ITEMS, "{policy}");
+            assert!(report.devices[0].items > 0 && report.failures.len() == 1, "{policy}: {report:?}");
+            assert!(report.left_out.is_empty(), "{policy}: {report:?}");
+            assert_eq!(report.called_up.iter().map(|called| called.device).collect::<Vec<_>>(), [CPU]);
+            assert!(target.read().expect("computed").iter().zip(0..).all(|(value, item)| *value == item * 3));
+        }
+    }
 }
 
 /// Somebody else waits for all of the target meanwhile.

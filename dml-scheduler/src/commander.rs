@@ -362,9 +362,18 @@ impl Commander {
     /// Retires a unit: the other units get its packages and its share. Returns the units that were left out so far, and are
     /// to begin now.
     pub(crate) fn retire(&self, unit: UnitId) -> Vec<UnitId> {
+        self.take_out(|splitter| splitter.retire(unit))
+    }
+
+    /// Leaves a unit out, as [`retire`](Self::retire) does, unless the others cannot finish the work.
+    pub(crate) fn spare(&self, unit: UnitId) -> Vec<UnitId> {
+        self.take_out(|splitter| splitter.spare(unit))
+    }
+
+    fn take_out(&self, take: impl FnOnce(&mut Splitter)) -> Vec<UnitId> {
         let mut state = self.state.lock();
         state.has_computed = true;
-        state.splitter.retire(unit);
+        take(&mut state.splitter);
         let State { splitter, overtaking, .. } = &mut *state;
         overtaking.await_only(|package| splitter.in_flight().any(|other| other == package));
         state.end_claims();

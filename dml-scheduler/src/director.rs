@@ -456,12 +456,13 @@ fn gather(
     let others_seconds = duration.as_secs_f64();
     let (mut left_out, mut called_up) = (Vec::new(), Vec::new());
     for (index, ((&device, run), waited)) in of_devices.zip(&waited).enumerate() {
-        let joined = run.joined.filter(|_| *waited);
+        let had_no_thread = threadless.contains(&UnitId(index));
+        let joined = run.joined.filter(|_| *waited || had_no_thread);
         if !run.end.is_zero() || run.failure.is_some() {
             called_up.extend(joined.map(|at| CalledUp { device, at }));
             continue;
         }
-        let reason = threadless.contains(&UnitId(index)).then_some(Reason::NoThread);
+        let reason = had_no_thread.then_some(Reason::NoThread);
         let reason = reason.or_else(|| lineup.reasons[index].clone());
         let reason = reason.or_else(|| is_waiting(index).then_some(Reason::NotCalledUp { others_seconds }));
         let reason = reason.or_else(|| is_overtaken(index).then_some(Reason::Overtaken { others_seconds }));

@@ -107,7 +107,7 @@ pub struct Report {
     /// The devices that were left out to the end, with the reasons. They are among [`devices`](Report::devices) too. A device
     /// that was called up because the others could not finish the run is not among them.
     pub left_out: Vec<LeftOut>,
-    /// The devices that began later, because those that had begun called them up.
+    /// The devices that began later, because those that had begun called them up, or failed while there was no thread for these.
     pub called_up: Vec<CalledUp>,
     /// What the policy decided, if the co-executor [records it](crate::Coexecutor::record_decisions).
     pub decisions: Option<Recording>,

@@ -10,8 +10,8 @@
 //! 2. A helper does first the task that it was called for, if no thread has begun it, and then others. So each task for which a helper was called is done, also
 //!    if there is no helper for another one.
 //! 3. At its end the caller's thread does the tasks that no thread has begun. The round does not wait for a helper that wakes late.
-//! 4. A unit for which there is no thread is left out, and the others get its part. If no other unit is left, its task stays on the list for the caller's
-//!    thread. A unit whose results no helper brings brings them itself.
+//! 4. A unit for which there is no thread is left out, and the others get its part. If they cannot compute it, another round has the unit. If no other unit is
+//!    left, its task stays on the list for the caller's thread. A unit whose results no helper brings brings them itself.
 //! 5. The round lends its list through a [`Gate`], which it closes when all tasks are done.
 
 use crate::commander::Commander;
@@ -194,7 +194,7 @@ impl Start for Round<'_> {
             let mut others = self.of.units.iter().map(|other| other.id).filter(|other| *other != unit);
             if others.any(|other| self.of.commander.is_active(other)) {
                 self.of.threadless.lock().push(unit);
-                let called = self.of.commander.retire(unit);
+                let called = self.of.commander.spare(unit);
                 self.start(&called);
             } else {
                 // The caller's thread has nothing else to do.

@@ -197,7 +197,7 @@ pub trait Policy: Send + Debug {
     }
 
     /// Learns that a unit is retired for good, with all packages that it has. From now on the policy is asked only about
-    /// the other units.
+    /// the other units. If these fail, a unit that was left out for lack of a thread computes the rest all the same.
     fn retire(&mut self, unit: UnitId) {
         let _ = unit;
     }

@@ -112,6 +112,8 @@ struct Unit {
     completed: (u64, u64),
     /// Until when it waits for the end of a trial.
     waits_until: Duration,
+    /// Whether the policy takes it for retired.
+    is_spare: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -175,7 +177,8 @@ impl Splitter {
             return Assignment::Wait;
         }
         let available = self.units[unit.0].set_aside.items() + self.common.items();
-        let length = if available == 0 { None } else { self.policy.next(unit, available) };
+        let is_asked = available > 0 && !self.units[unit.0].is_spare;
+        let length = if is_asked { self.policy.next(unit, available) } else { None };
         match length.and_then(|length| self.cut(unit, length)) {
             Some(package) => Assignment::Package(package),
             None => self.turn_away(unit),
@@ -278,11 +281,23 @@ impl Splitter {
     /// The unit's packages can no longer be completed, so complete first what it finished. Retiring a unit again
     /// changes nothing. Waiting units should ask again.
     pub fn retire(&mut self, unit: UnitId) {
+        self.take_out(unit, Standing::Retired);
+    }
+
+    /// Takes a unit out of the run as [`retire`](Self::retire) does, but keeps it for when the others cannot finish the work: it can be
+    /// [called up](Self::call_up_all).
+    pub(crate) fn spare(&mut self, unit: UnitId) {
+        self.take_out(unit, Standing::Benched);
+    }
+
+    fn take_out(&mut self, unit: UnitId, standing: Standing) {
         if !self.is_active(unit) {
             return;
         }
-        self.units[unit.0].standing = Standing::Retired;
-        self.policy.retire(unit);
+        self.units[unit.0].standing = standing;
+        if !std::mem::replace(&mut self.units[unit.0].is_spare, true) {
+            self.policy.retire(unit);
+        }
         for piece in self.take_work_of(unit) {
             self.share_out(piece, Origin::Returned);
         }

@@ -33,6 +33,8 @@ enum Event {
     GiveBack(Index),
     Reopen(Index),
     Retire(usize),
+    Spare(usize),
+    CallUp,
 }
 
 const UNITS: usize = 5;
@@ -44,6 +46,8 @@ fn event() -> impl Strategy<Value = Event> {
         3 => any::<Index>().prop_map(Event::GiveBack),
         2 => any::<Index>().prop_map(Event::Reopen),
         1 => (0..UNITS).prop_map(Event::Retire),
+        1 => (0..UNITS).prop_map(Event::Spare),
+        1 => Just(Event::CallUp),
     ]
 }
 
@@ -178,11 +182,11 @@ impl Witness {
         self.check_books();
     }
 
-    fn retire(&mut self, unit: usize) {
+    fn take_out(&mut self, unit: usize, take: fn(&mut Splitter, UnitId)) {
         let unit = UnitId(unit);
         let (lost, kept) = self.in_flight.drain(..).partition(|package| package.unit() == unit);
         self.in_flight = kept;
-        self.splitter.retire(unit);
+        take(&mut self.splitter, unit);
         for package in lost {
             self.taken.remove(&package.start());
             assert!(
@@ -212,9 +216,11 @@ impl Witness {
                 Event::Retire(unit) => {
                     let unit = unit % self.units;
                     if (0..self.units).any(|other| other != unit && self.splitter.is_active(UnitId(other))) {
-                        self.retire(unit);
+                        self.take_out(unit, Splitter::retire);
                     }
                 }
+                Event::Spare(unit) => self.take_out(unit % self.units, Splitter::spare),
+                Event::CallUp => _ = self.splitter.call_up_all(),
                 Event::Reopen(which) if !self.done.is_empty() => {
                     self.reopen(which.index(self.done.len()));
                 }
@@ -233,6 +239,7 @@ impl Witness {
             for unit in 0..self.units {
                 moved |= self.ask(unit);
             }
+            moved |= self.splitter.call_up_all();
             assert!(moved, "P-3: nothing in flight, unfinished, and every unit was turned away");
         }
         let mut end = 0;
@@ -245,6 +252,44 @@ impl Witness {
             assert_eq!(self.splitter.assign(UnitId(unit)), Assignment::NoMore);
         }
     }
+}
+
+/// A policy that notes what it is asked and told.
+#[derive(Debug, Default)]
+struct Noting(std::sync::Arc<dml_core::sync::Mutex<Vec<String>>>);
+
+impl Policy for Noting {
+    fn next(&mut self, unit: UnitId, _: u64) -> Option<u64> {
+        self.0.lock().push(format!("next {unit}"));
+        Some(10)
+    }
+
+    fn retire(&mut self, unit: UnitId) {
+        self.0.lock().push(format!("retire {unit}"));
+    }
+}
+
+#[test]
+fn a_spare_unit_is_retired_to_the_policy_and_computes_what_others_leave() {
+    let policy = Noting::default();
+    let noted = policy.0.clone();
+    let mut splitter = Splitter::new(Box::new(policy), 2, 100, 1).unwrap();
+    splitter.spare(UnitId(0));
+    assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait);
+    let done = package(&mut splitter, 1);
+    splitter.complete(&done).unwrap();
+    let lost = package(&mut splitter, 1);
+    splitter.retire(UnitId(1));
+    assert_eq!((lost.range(), splitter.stranded()), (10..20, 0), "somebody is left");
+    assert!(splitter.call_up_all() && !splitter.call_up_all());
+    for expected in [10..20, 20..100] {
+        let package = package(&mut splitter, 0);
+        assert_eq!(package.range(), expected);
+        splitter.complete(&package).unwrap();
+    }
+    splitter.retire(UnitId(0));
+    assert!(splitter.is_finished());
+    assert_eq!(*noted.lock(), ["retire u0", "next u1", "next u1", "retire u1"]);
 }
 
 fn package(splitter: &mut Splitter, unit: usize) -> Package {
