@@ -36,6 +36,8 @@
 //! 4. `unsafe` is confined to calls into the operating system and the frameworks; each block names the reason why it is
 //!    sound.
 
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+mod beside;
 pub mod calibrate;
 #[cfg(feature = "cuda")]
 pub mod cuda;

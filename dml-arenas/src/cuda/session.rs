@@ -12,6 +12,7 @@ use super::completion::{Command, Event, Lane};
 use super::device::Found;
 use super::error::{FORKED, Failure, check, is_lost, transfer_error, words};
 use super::idle::Idle;
+use crate::beside::Beside;
 use crate::fork::Origin;
 use cudarc::driver::sys::{
     CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUfunction, CUmemAccess_flags, CUmemAccessDesc,
@@ -28,7 +29,7 @@ use dml_core::{Fence, NativeHandle, TransferError};
 use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The call that marks the end of a command.
 pub(super) const RECORD: &str = "cuEventRecord";
@@ -95,11 +96,8 @@ pub(super) struct Session {
     lanes: [Arc<Lane>; LANES],
     /// The lanes of streams of the application.
     lanes_of_others: Mutex<Vec<Arc<Lane>>>,
-    /// Whose turn it is among the streams of kernels.
-    turn: AtomicUsize,
-    /// How many kernels were launched that may run beside others, and how many of them the kernels' stream waits for.
-    beside: AtomicUsize,
-    awaited: AtomicUsize,
+    /// The kernels that may run beside others.
+    beside: Beside,
     aside: Raw<CUstream>,
     pool: Option<Raw<CUmemoryPool>>,
     idle: Mutex<Idle>,
@@ -240,9 +238,7 @@ impl Session {
             context: Raw(context),
             lanes: lanes.map(Lane::new),
             lanes_of_others: Mutex::default(),
-            turn: AtomicUsize::new(0),
-            beside: AtomicUsize::new(0),
-            awaited: AtomicUsize::new(0),
+            beside: Beside::default(),
             aside,
             pool,
             // Without a pool, whoever else needs memory has it from the driver alone.
@@ -260,11 +256,7 @@ impl Session {
 
     /// Launches a kernel that may run beside others, on each stream of kernels in turn.
     pub(super) fn beside<T>(&self, launch: impl FnOnce(Way) -> T) -> T {
-        // The counts order no other access.
-        let launched = launch(KERNELS[self.turn.fetch_add(1, Ordering::Relaxed) % KERNELS.len()]);
-        // Not before: whoever waits for so many is to find them in their streams.
-        self.beside.fetch_add(1, Ordering::Release);
-        launched
+        self.beside.launch(KERNELS.len(), |turn| launch(KERNELS[turn]))
     }
 
     /// Makes the context current on this thread.
@@ -532,21 +524,16 @@ impl Session {
 
     /// Has the kernels' stream wait for those that were launched beside it so far.
     pub(super) fn await_beside(self: &Arc<Self>) -> Result<(), TransferError> {
-        // Whoever launched under the same grants did so before. What others launch meanwhile is awaited once more.
-        let launched = self.beside.load(Ordering::Acquire);
-        if self.awaited.load(Ordering::Relaxed) == launched {
-            return Ok(());
-        }
-        let _entered = self.enter()?;
-        let [kernels, beside @ ..] = KERNELS;
-        let waits = beside.into_iter().try_for_each(|way| {
-            let event = self.recorded_on(way)?;
-            // SAFETY: a recorded event, and a live stream of its context. What waits for it has been told when it is recorded again.
-            check(WAIT, unsafe { cuStreamWaitEvent(self.lane(kernels).stream(), event.raw(), 0) })
-        });
-        waits.map_err(|failure| self.failed(failure))?;
-        self.awaited.store(launched, Ordering::Relaxed);
-        Ok(())
+        self.beside.settle(|| {
+            let _entered = self.enter()?;
+            let [kernels, beside @ ..] = KERNELS;
+            let waits = beside.into_iter().try_for_each(|way| {
+                let event = self.recorded_on(way)?;
+                // SAFETY: a recorded event, and a live stream of its context. What waits for it has been told when it is recorded again.
+                check(WAIT, unsafe { cuStreamWaitEvent(self.lane(kernels).stream(), event.raw(), 0) })
+            });
+            waits.map_err(|failure| self.failed(failure))
+        })
     }
 
     /// Returns a fence for the end of all kernels so far.

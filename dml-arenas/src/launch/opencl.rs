@@ -4,6 +4,7 @@ use crate::OpenClArena;
 use crate::opencl::{BuildError, Grid, KernelArg, OpenClKernel, may_have_begun};
 use dml_core::{
     BufferCopy, DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform,
+    TransferError,
 };
 
 /// Launches a kernel of OpenCL C with the whole storage of each buffer. The numbers of its work-items are those of the items.
@@ -49,12 +50,32 @@ pub unsafe fn opencl(
     Ok(launchers)
 }
 
+impl OpenClLauncher {
+    /// # Safety
+    /// As [`OpenClKernel::launch`].
+    unsafe fn grid<const D: usize>(
+        &self,
+        args: &[KernelArg<'_>],
+        grid: Grid<D>,
+        is_beside: bool,
+    ) -> Result<Fence, TransferError> {
+        // SAFETY: as the caller answers for.
+        unsafe {
+            match is_beside {
+                true => self.kernel.launch_grid_beside(args, grid),
+                false => self.kernel.launch_grid(args, grid),
+            }
+        }
+    }
+}
+
 impl Launcher for OpenClLauncher {
     fn check(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
         self.kernel.fits(arguments)
     }
 
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
+        let is_beside = grants.launches_first() && launch.is_independent;
         let mut args = Vec::with_capacity(launch.arguments.len());
         for (index, argument) in launch.arguments.iter().enumerate() {
             args.push(match argument {
@@ -78,13 +99,16 @@ impl Launcher for OpenClLauncher {
             match launch.shape.dimensions() {
                 1 => {
                     let launch = crate::opencl::Launch { offset: offset[0], items: x, local: local[0] };
-                    self.kernel.launch(&args, launch)
+                    match is_beside {
+                        true => self.kernel.launch_beside(&args, launch),
+                        false => self.kernel.launch(&args, launch),
+                    }
                 }
                 2 => {
                     let [offset, items, local] = [offset, [x, y, 1], local].map(|[x, y, _]| [x, y]);
-                    self.kernel.launch_grid(&args, Grid { offset, items, local })
+                    self.grid(&args, Grid { offset, items, local }, is_beside)
                 }
-                _ => self.kernel.launch_grid(&args, Grid { offset, items, local }),
+                _ => self.grid(&args, Grid { offset, items, local }, is_beside),
             }
         };
         launched.map_err(|error| match may_have_begun(&error) {

@@ -57,7 +57,7 @@ impl OpenClArena {
     }
 
     /// The in-order `cl_command_queue` of the kernels, valid while the arena lives. A command enqueued here on granted
-    /// bytes runs after the transfers that brought them. A command must have ended before its grant is released: transfers
+    /// bytes runs after the transfers that brought them, and after the kernels that wrote them. A command must have ended before its grant is released: transfers
     /// use other queues, and do not wait for it.
     #[must_use]
     pub fn queue(&self) -> NativeHandle {

@@ -196,6 +196,7 @@ impl Found {
                 units,
                 overlaps: self.overlaps,
                 is_discrete: self.is_discrete,
+                sort: self.sort,
                 sub_device: None,
             });
         }
@@ -210,6 +211,7 @@ impl Found {
             units,
             overlaps: self.overlaps,
             is_discrete: self.is_discrete,
+            sort: self.sort,
             sub_device: Some(sub_device),
         })
     }
@@ -237,6 +239,8 @@ pub(super) struct Part {
     pub(super) overlaps: bool,
     /// As of [`Found`].
     pub(super) is_discrete: bool,
+    /// As of [`Found`].
+    pub(super) sort: Sort,
     /// Keeps the sub-device alive; `None` for the whole device.
     sub_device: Option<SubDevice>,
 }

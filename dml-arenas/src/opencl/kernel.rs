@@ -21,7 +21,7 @@ use opencl3::kernel::{
 use opencl3::program::{
     CL_PROGRAM_BUILD_LOG, build_program, create_program_with_source, get_program_build_info,
 };
-use opencl3::types::cl_mem;
+use opencl3::types::{cl_command_queue, cl_mem};
 use std::ffi::{CString, c_void};
 use std::fmt;
 
@@ -378,13 +378,45 @@ impl OpenClKernel {
     /// # Panics
     /// When a block is mapped for the host. Core prevents this for a block that a device's grant names.
     pub unsafe fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
+        // SAFETY: as the caller answers for.
+        unsafe { self.launch_in(Order::AfterOthers, args, launch) }
+    }
+
+    /// As [`launch`](Self::launch), but the kernel may run beside those that were launched before it: on one of a few queues, in turn, if the
+    /// device is no processor and its OpenCL leaves the use of one buffer by several commands defined. Of a device whose units one kernel does not
+    /// fill, at its end above all, others have the rest. Of those that have not ended none writes what it reads or writes, and none reads what it
+    /// writes. Kernels and copies that are launched after it without this run after it.
+    ///
+    /// # Safety
+    /// As [`launch`](Self::launch).
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    ///
+    /// # Panics
+    /// As [`launch`](Self::launch).
+    pub unsafe fn launch_beside(
+        &self,
+        args: &[KernelArg<'_>],
+        launch: Launch,
+    ) -> Result<Fence, TransferError> {
+        // SAFETY: as the caller answers for.
+        unsafe { self.launch_in(Order::BesideOthers, args, launch) }
+    }
+
+    unsafe fn launch_in(
+        &self,
+        order: Order,
+        args: &[KernelArg<'_>],
+        launch: Launch,
+    ) -> Result<Fence, TransferError> {
         let blocks = self.check(args)?;
         if launch.items == 0 {
             return Ok(Fence::done(0));
         }
         let size = self.size(launch)?;
         // SAFETY: the caller answers for what the kernel touches (1).
-        unsafe { self.enqueue(args, blocks, &size) }
+        unsafe { self.enqueue(args, blocks, &size, order) }
     }
 
     /// Starts the kernel on a grid of work-items. The fence waits for its end and reports zero bytes.
@@ -402,13 +434,42 @@ impl OpenClKernel {
         args: &[KernelArg<'_>],
         grid: Grid<D>,
     ) -> Result<Fence, TransferError> {
+        // SAFETY: as the caller answers for.
+        unsafe { self.launch_grid_in(Order::AfterOthers, args, grid) }
+    }
+
+    /// As [`launch_grid`](Self::launch_grid), beside others as by [`launch_beside`](Self::launch_beside).
+    ///
+    /// # Safety
+    /// As [`launch`](Self::launch).
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    ///
+    /// # Panics
+    /// As [`launch`](Self::launch).
+    pub unsafe fn launch_grid_beside<const D: usize>(
+        &self,
+        args: &[KernelArg<'_>],
+        grid: Grid<D>,
+    ) -> Result<Fence, TransferError> {
+        // SAFETY: as the caller answers for.
+        unsafe { self.launch_grid_in(Order::BesideOthers, args, grid) }
+    }
+
+    unsafe fn launch_grid_in<const D: usize>(
+        &self,
+        order: Order,
+        args: &[KernelArg<'_>],
+        grid: Grid<D>,
+    ) -> Result<Fence, TransferError> {
         let blocks = self.check(args)?;
         if grid.items.contains(&0) {
             return Ok(Fence::done(0));
         }
         let size = self.grid_size(grid)?;
         // SAFETY: the caller answers for what the kernel touches (1).
-        unsafe { self.enqueue(args, blocks, &size) }
+        unsafe { self.enqueue(args, blocks, &size, order) }
     }
 
     /// Sets the arguments and enqueues the kernel.
@@ -420,8 +481,29 @@ impl OpenClKernel {
         args: &[KernelArg<'_>],
         blocks: Vec<BlockRef>,
         size: &Size,
+        order: Order,
     ) -> Result<Fence, TransferError> {
-        let queue = self.session.kernels()?;
+        match order {
+            Order::AfterOthers => self.session.await_beside()?,
+            // Its unmap is in the kernels' queue, and nobody has waited for it.
+            Order::BesideOthers if blocks.iter().any(was_mapped) => {}
+            Order::BesideOthers => {
+                // SAFETY: as the caller answers for.
+                return self.session.beside(|queue| unsafe { self.enqueue_on(queue, args, blocks, size) });
+            }
+        }
+        // SAFETY: as the caller answers for.
+        unsafe { self.enqueue_on(self.session.kernels()?, args, blocks, size) }
+    }
+
+    /// As [`enqueue`](Self::enqueue), on one queue.
+    unsafe fn enqueue_on(
+        &self,
+        queue: cl_command_queue,
+        args: &[KernelArg<'_>],
+        blocks: Vec<BlockRef>,
+        size: &Size,
+    ) -> Result<Fence, TransferError> {
         let kernel = self.kernel.lock();
         for (index, arg) in (0..).zip(args) {
             set(&kernel, index, arg).map_err(|code| self.misfit(index, args.len(), code, &words(code)))?;
@@ -514,6 +596,20 @@ impl OpenClKernel {
             format!("argument {index} of {count} of kernel {}: {reason}", self.name),
         )
     }
+}
+
+/// Where a kernel is in the order of the others.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    /// After all that were launched before.
+    AfterOthers,
+    /// It may run at the same time as those that have not ended.
+    BesideOthers,
+}
+
+/// Whether a block was mapped for the host, which makes its commands in other queues than the kernels' wait.
+fn was_mapped(block: &BlockRef) -> bool {
+    block.downcast_ref::<OpenClBlock>().is_some_and(|block| block.mapping().after().parts().0 > 0)
 }
 
 /// The sizes of a launch, as the driver takes them.

@@ -1,7 +1,7 @@
 //! One device ready for use: its context, its queues, and the objects that both need.
 //!
 //! ```text
-//!   kernels   launches, unmaps, and what frameworks enqueue
+//!   kernels   launches, unmaps, and what frameworks enqueue; two more for launches that may run beside those
 //!   inward    host memory ──▶ device, fills        ┐ each in order, all three at once:
 //!   outward   device ──▶ host memory, maps         ┘ core keeps commands on the same bytes apart
 //!   aside     the first use of new storage
@@ -9,17 +9,21 @@
 //! 1. A command on a block waits for the block's last unmap ([`Mapping::after`](super::block::Mapping::after)), which no caller waits for. Every other
 //!    command that was enqueued earlier on the same bytes has ended: core waits for its fence.
 //! 2. The queues need a device on which commands may use one buffer at once, in different bytes: see
-//!    [`Found::overlaps`](super::device::Found::overlaps). Other devices have one queue for all three.
+//!    [`Found::overlaps`](super::device::Found::overlaps). Other devices have one queue for all of them.
+//! 3. Kernels run beside each other where one may not fill the device. One on a processor has all of its cores.
 
 use super::completion::{Command, Wakers};
-use super::device::Part;
+use super::device::{Part, Sort};
 use super::error::{FORKED, is_lost, transfer_error, words};
 use super::handle::{Context, Event, Queue};
+use crate::beside::Beside;
 use crate::fork::Origin;
 use crate::locked::next_holder;
 use dml_core::sync::Arc;
 use dml_core::{Fence, NativeHandle, TransferError};
-use opencl3::command_queue::{create_command_queue, finish, flush};
+use opencl3::command_queue::{
+    create_command_queue, enqueue_barrier_with_wait_list, enqueue_marker_with_wait_list, finish, flush,
+};
 use opencl3::context::context::create_context;
 use opencl3::error_codes::CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST;
 use opencl3::event::{CL_EVENT_COMMAND_EXECUTION_STATUS, get_event_info, wait_for_events};
@@ -29,6 +33,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The call that hands commands to the device.
 pub(super) const FLUSH: &str = "clFlush";
+/// [`FLUSH`], of what was launched before: what is to be launched now has not begun.
+const FLUSH_BEFORE: &str = "clFlush before a launch";
+const MARKER: &str = "clEnqueueMarkerWithWaitList";
+const BARRIER: &str = "clEnqueueBarrierWithWaitList";
+/// How many queues of kernels a device has on which they run beside each other.
+const KERNEL_QUEUES: usize = 3;
 
 /// A device's context and queue. Blocks and kernels hold the session, so it is dropped last. The fields are released in
 /// this order.
@@ -39,6 +49,9 @@ pub(super) struct Session {
     /// A number that no other session of the process has.
     id: u64,
     kernels: Queue,
+    /// The queues for kernels that may run beside those; none where they do not.
+    further: Vec<Queue>,
+    beside: Beside,
     /// The queues for transfers to the device and from it; `None` where the kernels' queue takes them too.
     transfers: Option<(Queue, Queue)>,
     /// A queue for commands on blocks that no other command uses yet. They need not wait for any others.
@@ -122,9 +135,15 @@ impl Session {
             queue.map(|queue| unsafe { Queue::own(queue) }).map_err(failed("clCreateCommandQueue"))
         };
         let transfers = if part.overlaps { Some((open_queue()?, open_queue()?)) } else { None };
+        let has_further = part.overlaps && part.sort != Sort::Cpu;
+        let further = (1..if has_further { KERNEL_QUEUES } else { 1 })
+            .map(|_| open_queue())
+            .collect::<Result<_, _>>()?;
         Ok(Self {
             id: next_holder(),
             kernels: open_queue()?,
+            further,
+            beside: Beside::default(),
             transfers,
             aside: open_queue()?,
             context,
@@ -147,6 +166,43 @@ impl Session {
     /// [`TransferError::DeviceLost`] in a fork.
     pub(super) fn kernels(&self) -> Result<cl_command_queue, TransferError> {
         self.expect_here().map(|()| self.kernels.raw())
+    }
+
+    /// Launches a kernel that may run beside others, on each queue of kernels in turn.
+    pub(super) fn beside(
+        &self,
+        launch: impl FnOnce(cl_command_queue) -> Result<Fence, TransferError>,
+    ) -> Result<Fence, TransferError> {
+        self.expect_here()?;
+        let queues = 1 + self.further.len();
+        self.beside.launch(queues, |turn| {
+            launch(turn.checked_sub(1).map_or(&self.kernels, |further| &self.further[further]).raw())
+        })
+    }
+
+    /// Has the kernels' queue wait for those that were launched beside it so far.
+    pub(super) fn await_beside(&self) -> Result<(), TransferError> {
+        self.beside.settle(|| {
+            self.expect_here()?;
+            let ends = self.further.iter().map(|queue| {
+                // SAFETY: a live queue; without events the marker waits for all that was enqueued before.
+                let marker = unsafe { enqueue_marker_with_wait_list(queue.raw(), 0, std::ptr::null()) };
+                let end = self.event(MARKER, marker)?;
+                // What waits in another queue does not hand it over.
+                flush(queue.raw()).map_err(|code| self.failed(FLUSH_BEFORE, code))?;
+                Ok(end)
+            });
+            let ends: Vec<Event> = ends.collect::<Result<_, TransferError>>()?;
+            let events: Vec<cl_event> = ends.iter().map(Event::raw).collect();
+            if events.is_empty() {
+                return Ok(());
+            }
+            // SAFETY: a live queue and events of its context.
+            let barrier = unsafe {
+                enqueue_barrier_with_wait_list(self.kernels.raw(), events.len() as u32, events.as_ptr())
+            };
+            self.event(BARRIER, barrier).map(drop)
+        })
     }
 
     /// Returns the queue of transfers to the device, for one call.
@@ -232,7 +288,9 @@ impl Session {
 
     /// Waits until all kernels launched so far are done.
     pub(super) fn finish(&self) -> Result<(), TransferError> {
-        finish(self.kernels()?).map_err(|code| self.failed("clFinish", code))
+        self.expect_here()?;
+        let mut queues = self.further.iter().chain([&self.kernels]);
+        queues.try_for_each(|queue| finish(queue.raw()).map_err(|code| self.failed("clFinish", code)))
     }
 
     /// Hands the commands enqueued so far on a queue to the device.

@@ -21,6 +21,7 @@ impl OpenClKernel {
         }
         let Some((last, before)) = commands.split_last() else { return Ok(Fence::done(0)) };
         let session = self.session();
+        session.await_beside()?;
         let queue = session.kernels()?;
         let mut previous: Option<Event> = None;
         let enqueue = |(from, to, span): &(cl_mem, cl_mem, Span), previous: Option<&Event>| {

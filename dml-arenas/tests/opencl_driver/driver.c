@@ -373,6 +373,13 @@ int clEnqueueUnmapMemObject(void *given, void *memory, void *at, unsigned count,
     END;
 }
 
+int clEnqueueMarkerWithWaitList(void *given, unsigned count, struct event *const *after, struct event **event) {
+    ON_QUEUE;
+    struct command *command = enqueue(queue, BARRIER, __func__, NULL, count, after);
+    HAND_OUT(command);
+    END;
+}
+
 int clEnqueueBarrierWithWaitList(void *given, unsigned count, struct event *const *after, struct event **event) {
     ON_QUEUE;
     struct command *command = enqueue(queue, BARRIER, __func__, NULL, count, after);
