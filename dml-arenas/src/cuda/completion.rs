@@ -11,13 +11,15 @@
 //!    interrupt: beside some GPUs its end is seen 30 us late, also by who looks all the time.
 //! 2. The event says how the command has ended. The thread only tells that it has.
 //! 3. A command that is only waited for wakes no thread, and a lane without futures has none.
-//! 4. A stream of the application has a lane while fences of it are to come.
+//! 4. Between a command and its event nobody else enqueues anything, nor between that and its place in the lane ([`Lane::in_order`]). Otherwise its
+//!    end would be told with that of another one.
+//! 5. A stream of the application has a lane while fences of it are to come.
 
 use super::error::check;
 use super::session::{Raw, Session};
 use crate::kit::{Awaited, Signal, Signaller};
 use cudarc::driver::sys::{CUevent, CUresult, CUstream, cuEventQuery, cuEventSynchronize};
-use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::sync::{Arc, Condvar, Mutex, MutexGuard};
 use dml_core::{Completion, TransferError};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -153,6 +155,8 @@ impl Completion for Command {
 /// A stream, and the events of its commands that have not ended.
 pub(super) struct Lane {
     stream: Raw<CUstream>,
+    /// Held by whoever enqueues a command.
+    order: Mutex<()>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -168,11 +172,16 @@ struct State {
 
 impl Lane {
     pub(super) fn new(stream: Raw<CUstream>) -> Arc<Self> {
-        Arc::new(Self { stream, state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self { stream, order: Mutex::new(()), state: Mutex::default(), changed: Condvar::new() })
     }
 
     pub(super) fn stream(&self) -> CUstream {
         self.stream.0
+    }
+
+    /// Lets nobody else enqueue a command, until the result is dropped.
+    pub(super) fn in_order(&self) -> MutexGuard<'_, ()> {
+        self.order.lock()
     }
 
     fn join(&self, event: &Arc<Event>) -> u64 {

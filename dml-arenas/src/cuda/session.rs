@@ -465,10 +465,12 @@ impl Session {
         let _entered = self.enter()?;
         let lane = self.lane(way);
         let event = self.event().map_err(|failure| self.failed(failure))?;
+        let in_order = lane.in_order();
         check(call, enqueue(lane.stream())).map_err(|failure| self.failed(failure))?;
         // SAFETY: an event that nobody uses, and a stream of its context.
         let recorded = check(RECORD, unsafe { cuEventRecord(event.raw(), lane.stream()) });
         if let Err(failure) = recorded {
+            drop(in_order);
             // The command may still run, so wait for it while `keep` is alive.
             // SAFETY: a live stream.
             let _ = unsafe { cuStreamSynchronize(lane.stream()) };
@@ -486,10 +488,12 @@ impl Session {
     pub(super) unsafe fn recorded(self: &Arc<Self>, stream: CUstream) -> Result<Fence, TransferError> {
         let _entered = self.enter()?;
         let event = self.event().map_err(|failure| self.failed(failure))?;
+        let lane = self.lane_of(Raw(stream));
+        let _in_order = lane.in_order();
         // SAFETY: an event that nobody uses, and a stream of its context, by the caller's word.
         let recorded = check(RECORD, unsafe { cuEventRecord(event.raw(), stream) });
         recorded.map_err(|failure| self.failed(failure))?;
-        Ok(Fence::awaited(Command::new(RECORD, &self.lane_of(Raw(stream)), event, 0, None)))
+        Ok(Fence::awaited(Command::new(RECORD, &lane, event, 0, None)))
     }
 
     /// Returns the lane of a stream of the application. Lanes of others that have nothing to come go. The stream that each thread

@@ -173,6 +173,30 @@ fn kernels_run_in_order_and_those_beside_others_before_the_next_in_order() {
     nothing_is_left(driver);
 }
 
+/// The first one's event is recorded late, and the second is launched meanwhile.
+#[test]
+fn the_end_of_a_kernel_is_not_that_of_another_one_that_is_launched_at_once() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0"]);
+    let gpu = arena(&platform, "cuda:0");
+    let kernel = cuda(&gpu).kernel(PROGRAM, "late", "").unwrap();
+    let blocks = [0; 2].map(|_| alloc(&gpu, 4));
+    let records = driver.made("cuEventRecord");
+    driver.pause("cuEventRecord", 200);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| late(&kernel, &blocks[0], 1, 0, false));
+        while driver.made("cuEventRecord") == records {
+            std::thread::yield_now();
+        }
+        let mut second = late(&kernel, &blocks[1], 2, 1_500_000, false);
+        assert_eq!(first.join().unwrap().wait(), Ok(0));
+        assert!(second.poll(Waker::noop()).is_pending(), "its end was waited for");
+        assert_eq!(second.wait(), Ok(0));
+    });
+    drop((blocks, kernel, gpu, platform));
+    nothing_is_left(driver);
+}
+
 #[test]
 fn a_launch_covers_its_items_in_as_many_parts_as_the_driver_needs() {
     let driver = stand_in();

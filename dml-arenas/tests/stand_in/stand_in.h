@@ -18,7 +18,7 @@ enum { SUCCESS = 0, CALLS = 128 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static time_t held_until;
-static struct { char name[48]; long made; int after, code; } calls[CALLS];
+static struct { char name[48]; long made; int after, code, pause; } calls[CALLS];
 
 /* Ends the process: a program has done what it must not. */
 __attribute__((format(printf, 1, 2))) static void found(const char *format, ...) {
@@ -44,6 +44,13 @@ static int entry(const char *name) {
 static int enter(const char *name) {
     int index = entry(name);
     calls[index].made++;
+    if (calls[index].pause) {
+        int millis = calls[index].pause;
+        calls[index].pause = 0;
+        pthread_mutex_unlock(&lock);
+        usleep(millis * 1000);
+        pthread_mutex_lock(&lock);
+    }
     if (getenv("STAND_IN_FAILS") && !strcmp(getenv("STAND_IN_FAILS"), name)) return REFUSED;
     if (calls[index].code && calls[index].after-- == 0) {
         int code = calls[index].code;
@@ -92,6 +99,13 @@ void stand_in_fail(const char *call, int after, int code) {
     int index = entry(call);
     calls[index].after = after;
     calls[index].code = code;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Lets the next such call sleep before it does anything. */
+void stand_in_pause(const char *call, int millis) {
+    pthread_mutex_lock(&lock);
+    calls[entry(call)].pause = millis;
     pthread_mutex_unlock(&lock);
 }
 
