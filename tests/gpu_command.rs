@@ -158,6 +158,30 @@ fn table1_is_reproduced_on_a_gpu() {
     assert!(text.contains("over hand_pinned") && !text.contains("hand_bound"), "{text}");
 }
 
+/// The GPU and the processor use the same buffers.
+#[test]
+fn a_gpu_uses_page_locked_memory_in_place() {
+    let Some(folder) = has_gpu("in_place") else { return };
+    for workload in Workload::ALL.map(Workload::name) {
+        let arguments = [
+            "bench",
+            workload,
+            "--devices",
+            "cpu,cuda:0",
+            "--size",
+            "tiny",
+            "--runs",
+            "3",
+            "--memory",
+            "bound",
+        ];
+        let (result, _) = json(&folder, &[&arguments[..], &["--pinned", "64M"]].concat());
+        assert_eq!((&result["verified"], &result["memory"]), (&true.into(), &"bound".into()), "{result}");
+        let said = refused(&folder, 2, &arguments);
+        assert!(said.contains("cuda:0 can be bound to page-locked memory alone"), "{said}");
+    }
+}
+
 #[test]
 fn the_hand_written_program_runs_beside_in_either_memory() {
     let Some(folder) = has_gpu("native") else { return };

@@ -117,6 +117,12 @@ impl DiscoverOptions {
     /// devices that work on their own. A kernel that such a device shares with the host is computed correctly, by one of
     /// the two at a time. A device that [`only`](Self::only) leaves out is not opened and not bound.
     ///
+    /// A GPU of CUDA is bound to page-locked memory, of which main memory's buffers then have to be made
+    /// ([`cuda_pinned`](Self::cuda_pinned)); a vector that the application moves in is copied. Its kernels read and write the host's memory
+    /// across the link, each time that they touch it, and nothing else is moved. That is the best way for bytes that a kernel touches once: they
+    /// move while it computes. What it reads again and again takes many times as long: bind such a device by
+    /// [`allow_binding`](Self::allow_binding). The processor may use other ranges of the buffer at the same time.
+    ///
     /// # Source
     /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2 (bind-allocation).
     pub fn bind(mut self, device: impl Into<String>) -> Self {
@@ -195,7 +201,7 @@ impl DiscoverOptions {
         self
     }
 
-    /// Lets an OpenCL device be bound to main memory for those buffers alone whose hints ask for it
+    /// Lets a device be [bound](Self::bind) for those buffers alone whose hints ask for it
     /// ([`Pattern::ToAndFro`](dml_core::Pattern::ToAndFro)). All others are copied, as without this option. For a device
     /// that [`bind`](Self::bind) names too, it changes nothing.
     pub fn allow_binding(mut self, device: impl Into<String>) -> Self {
@@ -248,7 +254,8 @@ impl DiscoverOptions {
 
     /// Makes main memory's buffers of page-locked memory, of at most so many bytes, which GPUs of CUDA transfer at the speed of
     /// the link from the first time on. A vector that the application moves in stays where it is. A buffer for which there is no
-    /// room is an error that names `cuda_pinned`. Without a GPU of CUDA nothing changes.
+    /// room is an error that names `cuda_pinned`. Without a GPU of CUDA nothing changes. GPUs have copies, but those that are
+    /// [bound](Self::bind) use it in place.
     ///
     /// Page-locked memory cannot be swapped out, and takes longer to make than ordinary memory. What is freed is kept for later
     /// buffers.
@@ -313,14 +320,14 @@ impl DiscoverOptions {
         self.limits.get(device).copied()
     }
 
-    /// Returns whether the device is to be bound to main memory.
-    #[cfg(feature = "opencl")]
+    /// Returns whether the device is to be bound to main memory, or to what main memory's buffers are made of.
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
     pub(crate) fn is_bound(&self, device: &str) -> bool {
         self.bound.contains(device)
     }
 
-    /// Returns whether the device may be bound to main memory for some buffers.
-    #[cfg(feature = "opencl")]
+    /// Returns whether the device may be bound in this way for some buffers.
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
     pub(crate) fn is_bindable(&self, device: &str) -> bool {
         self.bindable.contains(device)
     }
@@ -403,15 +410,20 @@ impl DiscoverOptions {
         }
     }
 
-    /// Checks that only OpenCL devices are bound: no other arena can use main memory in place.
+    /// Checks that only those devices are bound that can be: those of OpenCL to main memory, and those of CUDA to page-locked memory.
     pub(crate) fn check_bindings(&self) -> Result<(), DiscoverError> {
-        match self.bound.union(&self.bindable).find(|device| !device.starts_with("opencl:")) {
-            Some(device) => Err(DiscoverError::BadBinding {
-                device: device.clone(),
-                reason: "only opencl devices can be".to_owned(),
-            }),
-            None => Ok(()),
+        for device in self.bound.union(&self.bindable) {
+            let reason = match device {
+                device if device.starts_with("opencl:") => continue,
+                device if device.starts_with("cuda:") && self.cuda_pinned_bytes.is_some() => continue,
+                device if device.starts_with("cuda:") => {
+                    "main memory's buffers have to be made of page-locked memory for that (`cuda_pinned`)"
+                }
+                _ => "only opencl and cuda devices can be",
+            };
+            return Err(DiscoverError::BadBinding { device: device.clone(), reason: reason.to_owned() });
         }
+        Ok(())
     }
 
     /// Checks that one OpenCL device at most uses fine-grained shared virtual memory, and that neither it nor main memory
@@ -449,6 +461,8 @@ impl DiscoverOptions {
             return Ok(());
         }
         let others = [&self.bound, &self.bindable, &self.fine_grained].into_iter().flatten();
+        // They use the same memory in place.
+        let others = others.filter(|device| !device.starts_with("cuda:"));
         let shares = self.shared.iter().filter(|device| *device == "cpu");
         match others.chain(shares).next() {
             Some(device) => Err(DiscoverError::BadSharing {
@@ -666,9 +680,16 @@ mod tests {
     }
 
     #[test]
-    fn only_opencl_devices_are_bound() {
+    fn devices_of_opencl_are_bound_and_those_of_cuda_to_page_locked_memory() {
         let of = DiscoverOptions::default;
         assert_eq!(of().bind("opencl:0").allow_binding("opencl:1").check_bindings(), Ok(()));
+        for bound in [of().bind("cuda:1"), of().allow_binding("cuda:1")] {
+            let told = bound.check_bindings();
+            let Err(DiscoverError::BadBinding { device, reason }) = &told else { panic!("{told:?}") };
+            assert!(device == "cuda:1" && reason.contains("cuda_pinned"), "{told:?}");
+            let pinned = bound.cuda_pinned(1 << 20);
+            assert_eq!((pinned.check_bindings(), pinned.check_pinned()), (Ok(()), Ok(())));
+        }
         for wrong in [of().bind("cpu"), of().allow_binding("cpu"), of().bind("opencl:0").bind("cpu")] {
             let told = wrong.check_bindings();
             assert!(

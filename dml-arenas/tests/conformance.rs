@@ -217,6 +217,20 @@ mod cuda {
         Some(Subject::new(platform, main).with_external(External::Offered).with_root(pinned))
     }
 
+    /// It uses page-locked memory in place.
+    fn gpu_in_place(test: &str) -> Option<Subject> {
+        let (platform, _) = with_cuda(test)?;
+        drop(platform);
+        let options = DiscoverOptions::default().only(["cuda:0"]).cuda_pinned(PINNED_BYTES).bind("cuda:0");
+        let builder = Platform::builder().discover_with(&options).expect("there is a GPU");
+        let platform = builder.build().expect("what discovery adds fits together");
+        let gpu = platform.home(platform.device("cuda:0").ok()?)?;
+        let pinned = platform.arena_named("cuda_pinned").expect("it was asked for");
+        let capacity = platform.arena(gpu).downcast_ref::<CudaArena>()?.capacity_bytes();
+        Some(Subject::new(platform, gpu).with_max_alloc(capacity).with_root(pinned))
+    }
+
+    conformance::checks!(of_a_gpu_in_place, gpu_in_place);
     conformance::checks!(of_pinned_memory, pinned);
     conformance::checks!(of_main_memory_that_is_pinned, main_memory_that_is_pinned);
 }

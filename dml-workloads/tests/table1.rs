@@ -136,6 +136,14 @@ fn on_cuda_each_row_makes_these_calls() {
             );
             assert_eq!(made.copy, 0, "{row} {mode}");
         }
+        // What a launch touches once is used in place.
+        let opt = measured.mode(Mode::Opt).unwrap().operations;
+        let expected = match row {
+            Row::Vecadd => [0, 0, 3],
+            Row::Matmul => [0, 2, 1],
+            _ => [1, 6, 1],
+        };
+        assert_eq!([opt.read, opt.write, opt.bind], expected, "{row}");
     }
 }
 

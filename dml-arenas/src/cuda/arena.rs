@@ -4,11 +4,11 @@ use super::block::CudaBlock;
 use super::error::alloc_error;
 use super::kernel::Programs;
 use super::session::{Session, Way};
-use cudarc::driver::sys::{cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync_v2, cuMemsetD8Async};
+use cudarc::driver::sys::{CUresult, cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync_v2, cuMemsetD8Async};
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{
-    AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, CopyIn, CopyOut, Cost, DeviceId, Fence, Fill,
-    MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError, UnmapRequest,
+    AllocError, Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Concurrency, CopyIn, CopyOut, Cost, DeviceId,
+    Fence, Fill, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError, UnmapRequest,
 };
 
 const KIND: ArenaKind = ArenaKind("cuda");
@@ -34,6 +34,12 @@ impl CudaArena {
             .with_alloc_align(ALIGN_BYTES)
             .with_alloc_cost(Cost::from_ns(5_000));
         Self { desc, session, programs: Mutex::default() }
+    }
+
+    /// Makes it an arena that can be bound to page-locked memory, which others use at the same time.
+    pub(super) fn in_place(mut self) -> Self {
+        self.desc = self.desc.with_concurrency(Concurrency::BimapFull);
+        self
     }
 
     /// The `CUcontext`, the device's primary one, valid while the arena lives.
@@ -111,6 +117,25 @@ impl Arena for CudaArena {
     fn admit(&self, block: &BlockRef) -> Result<(), AllocError> {
         let own = block.downcast_ref::<CudaBlock>().filter(|block| block.is_of(&self.session));
         own.map(|_| ()).ok_or_else(|| AllocError::unsupported(&self.desc, "a block of another arena"))
+    }
+
+    fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
+        let arena = &self.desc.name;
+        if self.is_lost() {
+            return Err(AllocError::DeviceLost { arena: arena.clone() });
+        }
+        let Some(host) = root.host() else {
+            return Err(AllocError::unsupported(&self.desc, "sharing storage that is no host memory"));
+        };
+        let bound = CudaBlock::bind(&self.session, root, host).map_err(|failure| {
+            let unlocked =
+                [CUresult::CUDA_ERROR_INVALID_VALUE, CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED];
+            if unlocked.contains(&failure.code) {
+                return AllocError::unsupported(&self.desc, "sharing host memory that is not page-locked");
+            }
+            alloc_error(arena, failure, root.len())
+        })?;
+        Ok(NewBlock::new(Arc::new(bound)))
     }
 
     fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {

@@ -1,16 +1,19 @@
-//! Device memory as a block.
+//! Device memory as a block, or page-locked memory of the host that the device reaches.
 
-use super::error::Failure;
+use super::error::{Failure, check};
 use super::idle;
 use super::session::{Reservation, Session};
-use cudarc::driver::sys::{CUdeviceptr, CUresult};
+use cudarc::driver::sys::{CUdeviceptr, CUresult, cuMemHostGetDevicePointer_v2};
 use dml_core::sync::Arc;
-use dml_core::{Block, NativeHandle};
+use dml_core::{Backing, Block, HostSpan, NativeHandle};
 use std::any::Any;
 use std::fmt;
 use std::mem::ManuallyDrop;
 
-/// Memory of one GPU. Its native handle is the `CUdeviceptr`.
+/// The call that tells where a device has memory of the host.
+const HOST_ADDRESS: &str = "cuMemHostGetDevicePointer";
+
+/// Memory that one GPU uses. Its native handle is the `CUdeviceptr`.
 #[derive(Debug)]
 pub(super) struct CudaBlock {
     address: CUdeviceptr,
@@ -25,6 +28,8 @@ enum Kept {
     Own { size: usize, _reservation: Reservation },
     /// The application's, whose container keeps it.
     Lent(ManuallyDrop<Arc<dyn Any + Send + Sync>>),
+    /// That of another arena's block, in the host's memory.
+    Bound(Backing),
 }
 
 impl fmt::Debug for Kept {
@@ -32,6 +37,7 @@ impl fmt::Debug for Kept {
         f.write_str(match self {
             Self::Own { .. } => "Own",
             Self::Lent(_) => "Lent",
+            Self::Bound(_) => "Bound",
         })
     }
 }
@@ -72,9 +78,31 @@ impl CudaBlock {
         Self { address, len, session: session.clone(), kept: Kept::Lent(ManuallyDrop::new(container)) }
     }
 
-    /// Returns whether the memory is of the arena's own pool, and not the application's.
+    /// Makes a block over the host memory of another arena's block, whose pages are locked: kernels reach it across the link.
+    ///
+    /// # Errors
+    /// The call that failed, and its code.
+    pub(super) fn bind(session: &Arc<Session>, root: &Backing, host: &HostSpan) -> Result<Self, Failure> {
+        let lost = Failure { call: HOST_ADDRESS, code: CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED };
+        let mut address = 0;
+        if !root.is_empty() {
+            let _entered = session.enter().map_err(|_| lost)?;
+            // SAFETY: the context is current; the call writes an address.
+            let found = unsafe { cuMemHostGetDevicePointer_v2(&raw mut address, host.as_ptr().cast(), 0) };
+            check(HOST_ADDRESS, found).inspect_err(|failure| session.note(*failure))?;
+        }
+        let kept = Kept::Bound(root.clone());
+        Ok(Self { address, len: root.len(), session: session.clone(), kept })
+    }
+
+    /// Returns whether the memory is of the arena's own pool, and neither the application's nor the host's.
     pub(super) fn is_of_pool(&self) -> bool {
         matches!(self.kept, Kept::Own { .. })
+    }
+
+    /// Returns whether the memory is the host's.
+    pub(super) fn is_of_host(&self) -> bool {
+        matches!(self.kept, Kept::Bound(_))
     }
 
     /// Returns the address of a byte of the block.
@@ -101,6 +129,7 @@ impl Drop for CudaBlock {
             Kept::Lent(container) if self.session.is_here() => unsafe { ManuallyDrop::drop(container) },
             // In a fork its destructor would call the driver.
             Kept::Lent(_) => {}
+            Kept::Bound(_) => {}
         }
     }
 }
@@ -112,5 +141,12 @@ impl Block for CudaBlock {
 
     fn native(&self) -> NativeHandle {
         NativeHandle(self.address as usize)
+    }
+
+    fn backing(&self) -> Option<&Backing> {
+        match &self.kept {
+            Kept::Bound(root) => Some(root),
+            Kept::Own { .. } | Kept::Lent(_) => None,
+        }
     }
 }

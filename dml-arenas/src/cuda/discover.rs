@@ -3,7 +3,7 @@
 use super::arena::CudaArena;
 use super::cross::{self, Side};
 use super::device::{Found, list};
-use super::pinned;
+use super::pinned::{self, InPlace};
 use super::session::Session;
 use crate::kit::Backend;
 use crate::locked::ScratchPool;
@@ -60,7 +60,7 @@ impl Backend for Candidates {
         self.note.iter().for_each(|reason| builder.add_unavailable(note(reason.clone())));
         let budget = PageLockBudget::new(options.page_lock_limit());
         let scratch = ScratchPool::new(options.locked_scratch_limit(), &budget);
-        let mut opened: Vec<(ArenaId, Arc<Session>)> = Vec::new();
+        let mut opened: Vec<(ArenaId, Arc<Session>, InPlace)> = Vec::new();
         for (index, found) in self.found.iter().enumerate() {
             let name = name_of(index);
             if !options.wants(&name) {
@@ -73,14 +73,19 @@ impl Backend for Candidates {
             }
             match Session::open(found) {
                 Ok(session) => {
-                    let arena = add_device(builder, found, &session, &name);
+                    let in_place = match (options.is_bound(&name), options.is_bindable(&name)) {
+                        (true, _) => InPlace::Preferred,
+                        (false, true) => InPlace::OnRequest,
+                        (false, false) => InPlace::Never,
+                    };
+                    let arena = add_device(builder, found, (&session, &name), in_place);
                     let side = Side { arena, session: &session };
                     cross::join(builder, main, &side, (&budget, &scratch));
-                    for (other, of_other) in &opened {
+                    for (other, of_other, _) in &opened {
                         let other = Side { arena: *other, session: of_other };
                         cross::join_devices(builder, [&other, &side], &scratch);
                     }
-                    opened.push((arena, session));
+                    opened.push((arena, session, in_place));
                 }
                 Err(reason) if options.names(&name) => {
                     return Err(DiscoverError::Unusable { device: name, reason });
@@ -99,7 +104,12 @@ fn name_of(index: usize) -> String {
     format!("{BACKEND}:{index}")
 }
 
-fn add_device(builder: &mut PlatformBuilder, found: &Found, session: &Arc<Session>, name: &str) -> ArenaId {
+fn add_device(
+    builder: &mut PlatformBuilder,
+    found: &Found,
+    (session, name): (&Arc<Session>, &str),
+    in_place: InPlace,
+) -> ArenaId {
     let desc = DeviceDesc::new(name, DeviceKind::Gpu)
         .with_description(format!("{} ({}, {})", found.name, found.uuid, found.pci))
         .with_driver(found.driver())
@@ -107,5 +117,6 @@ fn add_device(builder: &mut PlatformBuilder, found: &Found, session: &Arc<Sessio
         .with_model(found.name.clone())
         .with_hardware(hardware(&found.pci));
     let native = builder.add_device(desc);
-    builder.add_arena(Arc::new(CudaArena::new(session.clone(), name, native)))
+    let arena = CudaArena::new(session.clone(), name, native);
+    builder.add_arena(Arc::new(if in_place == InPlace::Never { arena } else { arena.in_place() }))
 }

@@ -35,8 +35,8 @@ const STAGED_BYTES_PER_S: u64 = 5_600_000_000;
 const STAGED_ONCE_NS: u64 = 500_000;
 /// The most threads that copy for one transfer. More would not be faster than the link.
 pub(super) const MAX_COPIERS: usize = 8;
-/// The flag of memory that is locked for all contexts (`CU_MEMHOSTREGISTER_PORTABLE`).
-const FOR_ALL: u32 = 1;
+/// The flags of memory that is locked for all contexts, and that kernels may use in place (`CU_MEMHOSTREGISTER_PORTABLE`, `CU_MEMHOSTREGISTER_DEVICEMAP`).
+const FOR_ALL: u32 = 1 | 2;
 
 /// Returns the rate at which so many threads stage, in bytes per second.
 fn staged_bytes_per_s(copiers: usize) -> u64 {

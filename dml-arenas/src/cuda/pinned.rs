@@ -10,7 +10,9 @@
 //! 1. All memory together, idle or used, has at most `limit_bytes`. Idle memory makes room before an allocation fails.
 //! 2. Memory is made, registered and freed without the lock of the pool, because the driver is called.
 //! 3. Where the driver refuses to register memory (its device is lost), it is ordinary memory, and works as that.
-//! 4. In a fork the memory counts as lost: the lock of the pool may be held by a thread that is missing.
+//! 4. A GPU that is bound to it uses it in place: kernels read and write it across the link, and what they have written is there when they have ended.
+//!    The processor may use other bytes of a buffer meanwhile.
+//! 5. In a fork the memory counts as lost: the lock of the pool may be held by a thread that is missing.
 
 use super::page_lock::Registrar;
 use super::session::Session;
@@ -35,6 +37,8 @@ const UNIT_BYTES: u64 = 64 << 10;
 const COPY: LinkSpeed = LinkSpeed { latency_ns: 500, bytes_per_s: 8_000_000_000, remap_ns: 0 };
 /// Making a block over the storage is a few instructions.
 const BIND: LinkSpeed = LinkSpeed { latency_ns: 500, bytes_per_s: u64::MAX, remap_ns: 0 };
+/// The driver is asked for the address.
+const BIND_GPU: LinkSpeed = LinkSpeed { latency_ns: 2_000, bytes_per_s: u64::MAX, remap_ns: 0 };
 /// Transfers between this memory and a GPU. They need no staging, so they are cheaper than those of main memory.
 const LINK: LinkSpeed = LinkSpeed { latency_ns: 10_000, bytes_per_s: 50_000_000_000, remap_ns: 0 };
 
@@ -169,19 +173,41 @@ impl CudaPinnedArena {
     }
 }
 
-/// Adds the arena, has main memory bound to it, and links it with main memory and the GPUs.
+/// Which GPUs use the memory in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InPlace {
+    /// No buffer of it: each has storage of the GPU's own.
+    Never,
+    /// Those whose hints ask for it.
+    OnRequest,
+    /// All, wherever they can.
+    Preferred,
+}
+
+/// Adds the arena, has main memory bound to it, and GPUs as is said of them, and links it with main memory and the GPUs.
 pub(super) fn add(
     builder: &mut PlatformBuilder,
     main: ArenaId,
-    gpus: &[(ArenaId, Arc<Session>)],
+    gpus: &[(ArenaId, Arc<Session>, InPlace)],
     limit_bytes: u64,
 ) {
-    let Some((_, session)) = gpus.first() else { return };
+    let Some((_, session, _)) = gpus.first() else { return };
     let cpu = builder.native(main);
     let pinned = builder.add_arena(Arc::new(CudaPinnedArena::new(session, limit_bytes, cpu)));
     join_staged(builder, main, pinned, COPY);
-    for (gpu, _) in gpus {
-        join_both_ways(builder, pinned, *gpu, Here::new(HostStaged::new(LINK)));
+    for &(gpu, _, in_place) in gpus {
+        join_both_ways(builder, pinned, gpu, Here::new(HostStaged::new(LINK)));
+        if in_place != InPlace::Never {
+            let (source_via, target_via) = (cpu, builder.native(gpu));
+            let allocation = Allocation::Bound(Concurrency::BimapFull);
+            let link = Link { from: pinned, to: gpu, source_via, target_via, allocation };
+            builder.add_link(link, Arc::new(Binding::new(BIND_GPU)));
+        }
+        match in_place {
+            InPlace::Never => {}
+            InPlace::OnRequest => builder.allow_binding(pinned, gpu),
+            InPlace::Preferred => builder.prefer_binding(pinned, gpu),
+        }
     }
     let allocation = Allocation::Bound(Concurrency::BimapFull);
     let link = Link { from: pinned, to: main, source_via: cpu, target_via: cpu, allocation };

@@ -1,11 +1,12 @@
 //! Tensors of DLPack in a GPU's memory and in page-locked memory: in as storage, out as grants.
 
 use super::arena::CudaArena;
+use super::block::CudaBlock;
 use super::external::{ExternalError, Refused, is_page_locked};
 use super::pinned::CudaPinnedArena;
 use crate::dlpack::abi::{CUDA, CUDA_HOST, DLDevice};
 use crate::dlpack::{self, Element, Export, ExportError, ImportError, Place, Tensor, Unexported};
-use dml_core::{Access, Arena, ArenaId, ExternalBlock, Grants, NativeHandle, Region, ViewError};
+use dml_core::{Access, ArenaId, BlockRef, ExternalBlock, Grants, NativeHandle, Region, ViewError};
 
 impl CudaArena {
     /// Makes a block over a tensor in this GPU's memory. It is deleted with the buffer of which
@@ -47,7 +48,7 @@ impl CudaArena {
     ///
     /// # Errors
     /// [`Unexported`] with the grants: [`ExportError::View`], [`ExportError::Shape`], [`ExportError::Alignment`], and
-    /// [`ExportError::Elsewhere`] for grants of another arena.
+    /// [`ExportError::Elsewhere`] for grants of another arena, or of memory of the host to which this GPU is bound.
     pub fn export<T: Element>(
         &self,
         grants: Grants,
@@ -67,7 +68,11 @@ impl CudaArena {
             Err(error) => return Err(error.into()),
         };
         let (block, span) = granted;
-        if block.is_some_and(|block| self.admit(block).is_err()) {
+        let is_elsewhere = |block: &BlockRef| {
+            let own = block.downcast_ref::<CudaBlock>().filter(|block| block.is_of(&self.session));
+            own.is_none_or(CudaBlock::is_of_host)
+        };
+        if block.is_some_and(is_elsewhere) {
             let buffer = region.buffer().name();
             return Err(ExportError::Elsewhere { buffer, expected: "this GPU's memory" });
         }

@@ -63,6 +63,9 @@ fn whoever_waits_longer_looks_now_and_then() {
         };
         assert_eq!(ended, Ok(100));
     }
+    // The thread that tells others may have one look to come.
+    let looks_on = || driver.made_by("cuEventQuery", || std::thread::sleep(Duration::from_millis(20))).0 > 0;
+    assert!((0..500).any(|_| !looks_on()), "it looks at what has ended");
     // To ask is one look.
     let held = driver.hold();
     let fence = fill(&block, 8);

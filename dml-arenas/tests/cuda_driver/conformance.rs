@@ -45,5 +45,15 @@ fn main_memory_that_is_pinned(_: &str) -> Option<Subject> {
     Some(Subject::new(platform, main).with_external(External::Offered).with_root(pinned))
 }
 
+/// A GPU that uses page-locked memory in place.
+fn gpu_in_place(_: &str) -> Option<Subject> {
+    stand_in();
+    let options = DiscoverOptions::default().cuda_pinned(PINNED_BYTES).bind("cuda:0");
+    let platform = platform_with(options, &["cuda:0", "cuda:2"]);
+    let [gpu, pinned] = [home(&platform, "cuda:0"), platform.arena_named("cuda_pinned").unwrap()];
+    Some(Subject::new(platform, gpu).with_capacity(MEMORY_BYTES).with_root(pinned))
+}
+
+conformance::checks!(of_a_gpu_in_place, gpu_in_place);
 conformance::checks!(of_pinned_memory, pinned);
 conformance::checks!(of_main_memory_that_is_pinned, main_memory_that_is_pinned);

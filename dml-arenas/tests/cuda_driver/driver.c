@@ -366,13 +366,21 @@ int cuMemFree_v2(address start) {
 
 int cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags) {
     IN_CONTEXT;
-    if (flags != 1) found("pages are locked for one device alone");
+    if (!(flags & 1)) found("pages are locked for one device alone");
     uintptr_t start = (uintptr_t)memory;
     if (!bytes) FAIL(INVALID_VALUE);
     if (COUNT(regions, it->start < start + bytes && start < it->start + it->size)) FAIL(LOCKED);
     struct region *region = calloc(1, sizeof *region);
-    *region = (struct region){start, bytes, regions};
+    *region = (struct region){start, bytes, flags & 2, regions};
     regions = region;
+    END;
+}
+
+int cuMemHostGetDevicePointer_v2(address *at, void *memory, unsigned flags) {
+    IN_CONTEXT;
+    uintptr_t start = (uintptr_t)memory;
+    if (flags || !COUNT(regions, it->is_mapped && it->start <= start && start < it->start + it->size)) FAIL(INVALID_VALUE);
+    *at = start;
     END;
 }
 

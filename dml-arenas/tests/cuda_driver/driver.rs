@@ -2,7 +2,7 @@
 
 use crate::stand_in::{COMMON, Driver, Source, alone};
 use libloading::Library;
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::{CString, c_char, c_int, c_long, c_void};
 use std::ops::Deref;
 use std::sync::OnceLock;
 
@@ -65,6 +65,14 @@ impl StandIn {
     /// Whether GPUs that reach each other do so by NVLink.
     pub(crate) fn nvlink(self, is_there: bool) {
         self.set(c"stand_in_nvlink", is_there.into());
+    }
+
+    /// Has the next call of a function sleep for a while before it does anything.
+    pub(crate) fn pause(self, call: &str, millis: i32) {
+        let call = CString::new(call).unwrap();
+        let pause = self.call::<unsafe extern "C" fn(*const c_char, c_int)>(c"stand_in_pause");
+        // SAFETY: a function that notes a number for a name.
+        unsafe { pause(call.as_ptr(), millis) };
     }
 
     /// Memory of a device that lies in so many pieces of so many bytes, which the driver tells apart: mapped piece by piece, or

@@ -14,6 +14,7 @@ mod driver;
 #[allow(dead_code, reason = "each test binary uses its own part")]
 #[path = "../common/forks.rs"]
 mod forks;
+mod in_place;
 mod kernels;
 mod lent;
 mod locks;

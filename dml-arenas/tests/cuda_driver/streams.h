@@ -16,7 +16,7 @@ struct device { int number, retained, lost, opened_to; size_t used; };
 struct pool { int device, opened_to; size_t kept; struct pool *next; };
 enum state { FRESH, LIVE, CACHED };
 struct block { address start; size_t size; int device; enum state state; struct pool *pool; struct stream *of; struct block *next; };
-struct region { uintptr_t start; size_t size; struct region *next; };
+struct region { uintptr_t start; size_t size; int is_mapped; struct region *next; };
 /* What an event was recorded for last. Streams wait for that, whatever the event is recorded for later; it is never freed. */
 struct record { int is_reached, code; };
 struct event { int device; struct record *record; struct event *next; };
@@ -74,6 +74,9 @@ static int is_locked(uintptr_t start, size_t bytes) {
 
 /* The block of bytes that a command of a stream uses now. */
 static struct block *used(struct stream *stream, address start, size_t bytes, const char *what) {
+    /* Pages of the host that are locked. */
+    static struct block of_host = {.state = LIVE};
+    if (is_locked(start, bytes)) return &of_host;
     struct block *block = block_of(start, bytes);
     if (!block || block->state == CACHED) found("%s: %zu bytes at %#lx are no memory", what, bytes, (long)start);
     else if (block->state == FRESH && block->of != stream) found("%s: the memory is not there yet for this stream", what);

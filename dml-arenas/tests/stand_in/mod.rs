@@ -99,14 +99,6 @@ impl Driver {
         unsafe { fail(call.as_ptr(), after, code) };
     }
 
-    /// Has the next call of a function sleep for a while before it does anything.
-    pub(crate) fn pause(self, call: &str, millis: i32) {
-        let call = CString::new(call).unwrap();
-        let pause = self.call::<unsafe extern "C" fn(*const c_char, c_int)>(c"stand_in_pause");
-        // SAFETY: as above.
-        unsafe { pause(call.as_ptr(), millis) };
-    }
-
     /// Lets no command run until the result is dropped.
     pub(crate) fn hold(self) -> Held {
         self.set(c"stand_in_hold", 1);

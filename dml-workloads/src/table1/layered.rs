@@ -8,12 +8,12 @@ use dml_arenas::CudaArena;
 #[cfg(feature = "cuda")]
 use dml_arenas::cuda;
 use dml_arenas::{Discover, DiscoverOptions, OpenClArena, opencl};
-#[cfg(feature = "cuda")]
-use dml_core::Scalar;
 use dml_core::{
     BlockRef, Buffer, ConfigError, DeviceId, Fence, Grants, Operation, Platform, Region, TransferError,
     ViewError,
 };
+#[cfg(feature = "cuda")]
+use dml_core::{Pattern, Scalar};
 use std::time::{Duration, Instant};
 
 /// A kernel of the device's framework.
@@ -38,6 +38,13 @@ enum Given<T: Element> {
     Vector(Vec<T>),
     #[cfg(feature = "cuda")]
     Buffer(Buffer<T>),
+}
+
+/// How often a launch touches each element of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Touched {
+    Once,
+    Often,
 }
 
 /// A platform, and the kernels of one row on its device.
@@ -108,8 +115,8 @@ impl Layered {
     }
 
     fn vecadd(&self, problem: &vecadd::Problem, checking: Checking) -> Result<Run, Table1Error> {
-        let (a, b) = (self.given(problem.a())?, self.given(problem.b())?);
-        let out = self.given(&vec![f32::NAN; problem.a().len()])?;
+        let (a, b) = (self.given(problem.a(), Touched::Once)?, self.given(problem.b(), Touched::Once)?);
+        let out = self.given(&vec![f32::NAN; problem.a().len()], Touched::Once)?;
         let begun = self.begin();
         let (a, b, out) = (self.over(a)?, self.over(b)?, self.over(out)?);
         let grants = self.platform.acquire(self.device).read(&a).read(&b).write(&out).wait()?;
@@ -126,8 +133,9 @@ impl Layered {
     }
 
     fn matmul(&self, problem: &matmul::Problem, checking: Checking) -> Result<Run, Table1Error> {
-        let (a, b) = (self.given(problem.a())?, self.given(problem.b())?);
-        let (edge, out) = (problem.items(), self.given(&vec![f32::NAN; problem.a().len()])?);
+        let (a, b) = (self.given(problem.a(), Touched::Often)?, self.given(problem.b(), Touched::Often)?);
+        let edge = problem.items();
+        let out = self.given(&vec![f32::NAN; problem.a().len()], Touched::Once)?;
         let begun = self.begin();
         let (a, b, out) = (self.over(a)?, self.over(b)?, self.over(out)?);
         let grants = self.platform.acquire(self.device).read(&a).read(&b).write(&out).wait()?;
@@ -149,11 +157,12 @@ impl Layered {
     }
 
     fn bfs(&self, problem: &bfs::Problem, checking: Checking) -> Result<Run, Table1Error> {
-        let (nodes, edges) = (self.given(problem.nodes())?, self.given(problem.edges())?);
+        let (nodes, edges) = (problem.nodes(), problem.edges());
+        let (nodes, edges) = (self.given(nodes, Touched::Often)?, self.given(edges, Touched::Often)?);
         let bfs::State { level, next, visited, cost } = problem.state();
-        let (level, next) = (self.given(&level)?, self.given(&next)?);
-        let (visited, cost) = (self.given(&visited)?, self.given(&cost)?);
-        let found = self.given(&[u32::MAX])?;
+        let (level, next) = (self.given(&level, Touched::Often)?, self.given(&next, Touched::Often)?);
+        let (visited, cost) = (self.given(&visited, Touched::Often)?, self.given(&cost, Touched::Often)?);
+        let found = self.given(&[u32::MAX], Touched::Once)?;
         let end = Arg::U64(problem.items());
         let (items, local) = ([problem.items(), 1], [bfs::LOCAL_SIZE, 1]);
         let [visit, advance] = &self.kernels[..] else { unreachable!("the search has two kernels") };
@@ -161,20 +170,21 @@ impl Layered {
         let (nodes, edges, cost) = (self.over(nodes)?, self.over(edges)?, self.over(cost)?);
         let (level, next, visited) = (self.over(level)?, self.over(next)?, self.over(visited)?);
         let found = self.over(found)?;
+        // Nobody else uses these meanwhile. The flag goes to and fro.
+        let held = self.platform.acquire(self.device).read(&nodes).read(&edges).read_write(&level);
+        let held = held.read_write(&next).read_write(&visited).read_write(&cost).wait()?;
+        let state = |buffer| block(&held, buffer);
+        let (nodes_arg, edges_arg) = (state(nodes.raw())?, state(edges.raw())?);
+        let (level_arg, next_arg) = (state(level.raw())?, state(next.raw())?);
+        let (visited_arg, cost_arg) = (state(visited.raw())?, state(cost.raw())?);
+        let visit_args = [nodes_arg, edges_arg, level_arg, next_arg, visited_arg, cost_arg, end];
         loop {
             let mut flag = found.write()?;
             flag[0] = 0;
             flag.release()?;
-            // Both kernels of a level run back to back on one queue, so they share the grants and the wait.
-            let grants = self.platform.acquire(self.device).read(&nodes).read(&edges).read_write(&level);
-            let grants = grants.read_write(&next).read_write(&visited).read_write(&cost).read_write(&found);
-            let grants = grants.wait()?;
-            let block = |buffer| block(&grants, buffer);
-            let (level_arg, next_arg) = (block(level.raw())?, block(next.raw())?);
-            let visited_arg = block(visited.raw())?;
-            let (nodes, edges) = (block(nodes.raw())?, block(edges.raw())?);
-            let visit_args = [nodes, edges, level_arg, next_arg, visited_arg, block(cost.raw())?, end];
-            let advance_args = [level_arg, next_arg, visited_arg, block(found.raw())?, end];
+            // Both kernels of a level run back to back on one queue, so they share the wait.
+            let grants = self.platform.acquire(self.device).read_write(&found).wait()?;
+            let advance_args = [level_arg, next_arg, visited_arg, block(&grants, &found)?, end];
             // SAFETY: all buffers have an element per node, but for the edges, which name nodes of the graph, and the flag. The kernel
             // touches the elements of these, and writes neither nodes nor edges; the grants last until its end.
             let visiting = self.launched(unsafe { visit.launch(&visit_args, items, local) })?;
@@ -187,6 +197,7 @@ impl Layered {
                 break;
             }
         }
+        held.release()?;
         let seen = cost.read()?;
         let run = self.ended(begun);
         checking.of((Row::Bfs, self.mode), || problem.check(&seen))?;
@@ -194,15 +205,22 @@ impl Layered {
     }
 
     /// Writes elements where the program has them before it begins: into a vector, or into a buffer of page-locked memory.
-    fn given<T: Element>(&self, elements: &[T]) -> Result<Given<T>, Table1Error> {
+    /// Of that the device uses in place what a launch touches once.
+    fn given<T: Element>(&self, elements: &[T], touched: Touched) -> Result<Given<T>, Table1Error> {
         #[cfg(feature = "cuda")]
         if self.is_pinned {
-            let buffer = self.platform.buffer::<T>(elements.len() as u64).build()?;
+            let builder = self.platform.buffer::<T>(elements.len() as u64);
+            let builder = match touched {
+                Touched::Once => builder.pattern(Pattern::ToAndFro),
+                Touched::Often => builder,
+            };
+            let buffer = builder.build()?;
             let mut view = buffer.write()?;
             view.copy_from_slice(elements);
             view.release()?;
             return Ok(Given::Buffer(buffer));
         }
+        let _ = touched;
         Ok(Given::Vector(elements.to_vec()))
     }
 

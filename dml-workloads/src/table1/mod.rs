@@ -194,7 +194,8 @@ pub enum Mode {
     HandPinned,
     /// On the layer, with copies of mapped memory alone; on CUDA over the application's vectors.
     Noopt,
-    /// On the layer, with the device bound to main memory; on CUDA with buffers of page-locked memory.
+    /// On the layer, with the device bound to main memory; on CUDA with buffers of page-locked memory, of which the device uses in place what it
+    /// touches once.
     Opt,
 }
 
@@ -498,7 +499,7 @@ impl Bench {
             Framework::Cuda => {
                 let opened = dml_arenas::cuda::native::hand::Device::open(number).map_err(missing)?;
                 let hand = Hand::Cuda(hand_cuda::Hand::new(opened, row)?);
-                (hand, options.clone(), options.cuda_pinned(PINNED_BYTES))
+                (hand, options.clone(), options.cuda_pinned(PINNED_BYTES).allow_binding(device))
             }
             #[cfg(not(feature = "cuda"))]
             Framework::Cuda => {

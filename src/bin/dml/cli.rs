@@ -343,7 +343,8 @@ pub(crate) enum Memory {
     Auto,
     /// Each memory has storage of its own, and bytes are copied (the papers' buffers).
     Copy,
-    /// All memories share one storage, and no byte is copied (the papers' unified shared memory).
+    /// All memories share one storage, and no byte is copied (the papers' unified shared memory). GPUs of CUDA share page-locked memory with the
+    /// processor: with --pinned, and no other devices.
     Bound,
 }
 

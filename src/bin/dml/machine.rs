@@ -39,10 +39,6 @@ impl Machine {
         }
         let mut platform = discover(&wanted)?;
         if let Some(limit_bytes) = options.pinned.pinned {
-            if options.memory == Memory::Bound {
-                let why = "buffers lie in one memory that all devices use, and no GPU of CUDA does";
-                return Err(Failure::Usage(format!("--pinned with --memory bound: {why}")));
-            }
             (wanted, platform) = page_locked(wanted, platform, limit_bytes)?;
         }
         let mut unavailable = platform.unavailable().to_vec();
@@ -70,11 +66,13 @@ impl Machine {
             }
         }
         if options.memory == Memory::Bound {
-            if let Some(name) = names.iter().find(|name| name.starts_with("cuda:")) {
-                let why = "has a memory of its own that nothing can be bound to";
-                return Err(Failure::Usage(format!("--memory bound: {name} {why}: name other devices")));
-            }
-            wanted = bound(wanted, &names);
+            wanted = match options.pinned.pinned {
+                Some(_) => bound_to_locked(wanted, &names)?,
+                None => {
+                    check_unbound(&names)?;
+                    bound(wanted, &names)
+                }
+            };
         }
         if shares.is_some() || options.memory == Memory::Bound {
             // Before the next ones are started, the workers go.
@@ -172,6 +170,25 @@ fn bound(options: DiscoverOptions, names: &[String]) -> DiscoverOptions {
         return of("opencl:").fold(options, DiscoverOptions::bind);
     }
     options.share(["cpu".to_owned()].into_iter().chain(of("offload:")).chain(of("opencl:")))
+}
+
+/// Checks that no device needs page-locked memory to be bound.
+fn check_unbound(names: &[String]) -> Result<(), Failure> {
+    if let Some(name) = names.iter().find(|name| name.starts_with("cuda:")) {
+        let why = "can be bound to page-locked memory alone: say how much there may be (--pinned), or name other devices";
+        return Err(Failure::Usage(format!("--memory bound: {name} {why}")));
+    }
+    Ok(())
+}
+
+/// The same, where all buffers are page-locked: GPUs of CUDA use these in place.
+fn bound_to_locked(options: DiscoverOptions, names: &[String]) -> Result<DiscoverOptions, Failure> {
+    let can = |name: &&String| *name == "cpu" || name.starts_with("cuda:");
+    if let Some(name) = names.iter().find(|name| !can(name)) {
+        let why = "does not use page-locked memory of CUDA in place: name cpu and GPUs of CUDA alone";
+        return Err(Failure::Usage(format!("--pinned with --memory bound: {name} {why}")));
+    }
+    Ok(names.iter().filter(|name| *name != "cpu").cloned().fold(options, DiscoverOptions::bind))
 }
 
 /// The name under which discovery notes which measured speeds it has ignored.
@@ -338,7 +355,7 @@ mod tests {
         assert_eq!((measured, guessed > 0, measured_unix_s), (0, true, None));
     }
 
-    /// Page-locked memory cannot be the one memory that all share; otherwise it is a wish, and so are workers beside
+    /// Page-locked memory cannot be the one memory that workers share; otherwise it is a wish, and so are workers beside
     /// devices that are named.
     #[test]
     fn wishes_that_nobody_uses_are_no_failures() {
@@ -346,12 +363,14 @@ mod tests {
             let cpu = ["--devices", "cpu", "--limit", "cpu=1"];
             Machine::of(&options(&[&cpu, arguments].concat())).map(|machine| machine.devices.len())
         };
-        for allowed in [&["--pinned", "1M"][..], &["--memory", "bound"], &["--offload", "2"]] {
+        let pinned = ["--pinned", "1M"];
+        let both = ["--pinned", "1M", "--memory", "bound"];
+        for allowed in [&pinned[..], &both, &["--memory", "bound"], &["--offload", "2"]] {
             assert!(matches!(told(allowed), Ok(1)), "{allowed:?}");
         }
-        let refused = told(&["--pinned", "1M", "--memory", "bound"]);
+        let refused = told(&[&both[..], &["--devices", "offload:0"]].concat());
         let Err(Failure::Usage(told)) = refused else { panic!("{refused:?}") };
-        assert!(told.starts_with("--pinned with --memory bound: "), "{told}");
+        assert!(told.starts_with("--pinned with --memory bound: offload:0 does not"), "{told}");
     }
 
     #[test]
