@@ -70,8 +70,7 @@ fn bad_values_of_pinned_are_named_and_exit_with_2() {
         }
     }
     for (arguments, told) in [
-        (&["bench", "saxpy", "--memory", "bound"][..], "--pinned with --memory bound"),
-        (&["reproduce", "single", "--memory", "bound"], "--pinned with --memory bound"),
+        (&["reproduce", "single", "--memory", "bound"][..], "--pinned with --memory bound"),
         (&["reproduce", "memory"], "--pinned means nothing to memory"),
         (&["bench", "offload"], "--pinned means nothing to offload"),
     ] {
@@ -87,12 +86,13 @@ fn without_a_gpu_pinned_is_a_note_and_changes_nothing() {
     let bench = ["bench", "saxpy", "--size", "tiny", "--runs", "1", "--devices", "cpu"];
     let single = ["reproduce", "single", "--size", "tiny", "--runs", "1", "--devices", "cpu"];
     let coexec = ["reproduce", "coexec", "--size", "tiny", "--runs", "1", "--devices", "cpu"];
-    for arguments in [&bench, &single, &coexec] {
-        let (result, said) = json(&folder, &[&arguments[..], &["--pinned", "1M"]].concat());
+    let bound = [&bench[..], &["--memory", "bound"]].concat();
+    for arguments in [&bench[..], &single, &coexec, &bound] {
+        let (result, said) = json(&folder, &[arguments, &["--pinned", "1M"]].concat());
         assert!(result["pinned_bytes"].is_null(), "{result}");
         assert!(said.contains("--pinned changes nothing without a GPU of CUDA"), "{arguments:?}: {said}");
         assert!(missing.iter().all(|reason| said.contains(reason)), "{arguments:?}: {said}");
-        let (_, said) = json(&folder, &arguments[..]);
+        let (_, said) = json(&folder, arguments);
         assert!(!said.contains("--pinned"), "it was not asked for: {said}");
     }
     let (found, said) = json(&folder, &["devices", "--pinned", "1M"]);

@@ -118,7 +118,7 @@ impl DiscoverOptions {
     /// the two at a time. A device that [`only`](Self::only) leaves out is not opened and not bound.
     ///
     /// A GPU of CUDA is bound to page-locked memory, of which main memory's buffers then have to be made
-    /// ([`cuda_pinned`](Self::cuda_pinned)); a vector that the application moves in is copied. Its kernels read and write the host's memory
+    /// ([`cuda_pinned`](Self::cuda_pinned)); a vector that the application moves in is copied into such memory, which counts as any other. Its kernels read and write the host's memory
     /// across the link, each time that they touch it, and nothing else is moved. That is the best way for bytes that a kernel touches once: they
     /// move while it computes. What it reads again and again takes many times as long: bind such a device by
     /// [`allow_binding`](Self::allow_binding). The processor may use other ranges of the buffer at the same time.
@@ -254,7 +254,8 @@ impl DiscoverOptions {
 
     /// Makes main memory's buffers of page-locked memory, of at most so many bytes, which GPUs of CUDA transfer at the speed of
     /// the link from the first time on. A vector that the application moves in stays where it is. A buffer for which there is no
-    /// room is an error that names `cuda_pinned`. Without a GPU of CUDA nothing changes. GPUs have copies, but those that are
+    /// room is an error that names `cuda_pinned`. Without a GPU of CUDA nothing changes. A buffer whose hints ask for copies
+    /// ([`Pattern::StreamedOnce`](dml_core::Pattern::StreamedOnce), [`Pattern::ReadMostly`](dml_core::Pattern::ReadMostly)) is of ordinary memory. GPUs have copies, but those that are
     /// [bound](Self::bind) use it in place.
     ///
     /// Page-locked memory cannot be swapped out, and takes longer to make than ordinary memory. What is freed is kept for later
@@ -410,6 +411,11 @@ impl DiscoverOptions {
         }
     }
 
+    /// The devices that are to be bound to main memory, or may be. GPUs of CUDA are bound to what its buffers are made of.
+    fn bound_to_main(&self) -> impl Iterator<Item = &String> {
+        self.bound.iter().chain(&self.bindable).filter(|device| !device.starts_with("cuda:"))
+    }
+
     /// Checks that only those devices are bound that can be: those of OpenCL to main memory, and those of CUDA to page-locked memory.
     pub(crate) fn check_bindings(&self) -> Result<(), DiscoverError> {
         for device in self.bound.union(&self.bindable) {
@@ -443,7 +449,7 @@ impl DiscoverOptions {
         if [&self.bound, &self.bindable, &self.shared].iter().any(|others| others.contains(first)) {
             return bad(first, "it is to be bound or to share in another way as well".to_owned());
         }
-        if let Some(other) = self.bound.first().or(self.bindable.first()) {
+        if let Some(other) = self.bound_to_main().next() {
             return bad(
                 first,
                 format!("main memory is to use its memory, and {other} to be bound to main memory"),
@@ -460,9 +466,7 @@ impl DiscoverOptions {
         if self.cuda_pinned_bytes.is_none() {
             return Ok(());
         }
-        let others = [&self.bound, &self.bindable, &self.fine_grained].into_iter().flatten();
-        // They use the same memory in place.
-        let others = others.filter(|device| !device.starts_with("cuda:"));
+        let others = self.bound_to_main().chain(&self.fine_grained);
         let shares = self.shared.iter().filter(|device| *device == "cpu");
         match others.chain(shares).next() {
             Some(device) => Err(DiscoverError::BadSharing {
@@ -500,7 +504,7 @@ impl DiscoverOptions {
         {
             return bad(device, "it is to be bound to main memory as well");
         }
-        match self.bound.first().or(self.bindable.first()) {
+        match self.bound_to_main().next() {
             Some(device) if self.shared.contains("cpu") => bad(
                 device,
                 "it is to be bound to main memory, which is itself to share: name it in `share` instead",
@@ -688,6 +692,16 @@ mod tests {
             let Err(DiscoverError::BadBinding { device, reason }) = &told else { panic!("{told:?}") };
             assert!(device == "cuda:1" && reason.contains("cuda_pinned"), "{told:?}");
             let pinned = bound.cuda_pinned(1 << 20);
+            #[cfg(all(feature = "offload", target_os = "linux"))]
+            {
+                let sharing = pinned.clone().share(["cpu", "offload:0"]);
+                assert_eq!((sharing.check_sharing(), sharing.check_fine_grained()), (Ok(()), Ok(())));
+                let told = sharing.check_pinned();
+                assert!(
+                    matches!(&told, Err(DiscoverError::BadSharing { device, .. }) if device == "cpu"),
+                    "{told:?}"
+                );
+            }
             assert_eq!((pinned.check_bindings(), pinned.check_pinned()), (Ok(()), Ok(())));
         }
         for wrong in [of().bind("cpu"), of().allow_binding("cpu"), of().bind("opencl:0").bind("cpu")] {

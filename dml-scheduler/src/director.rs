@@ -18,7 +18,7 @@ use crate::lineup::Lineup;
 use crate::package::{Package, UnitId};
 use crate::policy::{Blueprint, Log, PolicySpec, Recording};
 use crate::report::{CalledUp, DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
-use crate::round::{Round, Rounds, recorded};
+use crate::round::{Round, Rounds, Threadless, recorded};
 use crate::running::Cancel;
 use crate::trial::{self, Lent, Trial};
 use crate::unit::{DEPTH, PUBLISHED_DEPTH, Start, Unit, UnitRun};
@@ -432,12 +432,17 @@ struct RunStart {
     waited: Vec<bool>,
 }
 
+/// Whether a unit that began did so later than those that began at the start.
+fn joins_later(waited: bool, had_no_thread: Option<&Threadless>) -> bool {
+    waited || had_no_thread.is_some_and(|unit| !unit.had_begun)
+}
+
 /// The report of what all units did, but those for which there was no thread. `is_waiting` says of each whether it was left out to the end, and `is_overtaken` whether it gave a package up.
 fn gather(
     lineup: &Lineup,
     opening: RunStart,
     runs: Vec<UnitRun>,
-    threadless: &[UnitId],
+    threadless: &[Threadless],
     is_waiting: impl Fn(usize) -> bool,
     is_overtaken: impl Fn(usize) -> bool,
 ) -> Report {
@@ -456,13 +461,13 @@ fn gather(
     let others_seconds = duration.as_secs_f64();
     let (mut left_out, mut called_up) = (Vec::new(), Vec::new());
     for (index, ((&device, run), waited)) in of_devices.zip(&waited).enumerate() {
-        let had_no_thread = threadless.contains(&UnitId(index));
-        let joined = run.joined.filter(|_| *waited || had_no_thread);
+        let had_no_thread = threadless.iter().find(|threadless| threadless.unit == UnitId(index));
+        let joined = run.joined.filter(|_| joins_later(*waited, had_no_thread));
         if !run.end.is_zero() || run.failure.is_some() {
             called_up.extend(joined.map(|at| CalledUp { device, at }));
             continue;
         }
-        let reason = had_no_thread.then_some(Reason::NoThread);
+        let reason = had_no_thread.map(|_| Reason::NoThread);
         let reason = reason.or_else(|| lineup.reasons[index].clone());
         let reason = reason.or_else(|| is_waiting(index).then_some(Reason::NotCalledUp { others_seconds }));
         let reason = reason.or_else(|| is_overtaken(index).then_some(Reason::Overtaken { others_seconds }));
@@ -482,5 +487,21 @@ fn gather(
         called_up,
         packages: runs.into_iter().flat_map(|run| run.packages).collect(),
         decisions: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There may be no thread in a later round for a unit that began at the start.
+    #[test]
+    fn who_began_at_the_start_is_not_called_up() {
+        let of = |had_begun| Threadless { unit: UnitId(0), had_begun };
+        let later = [(false, None), (false, Some(of(true))), (false, Some(of(false))), (true, None)];
+        assert_eq!(
+            later.map(|(waited, unit)| joins_later(waited, unit.as_ref())),
+            [false, false, true, true]
+        );
     }
 }

@@ -40,7 +40,15 @@ pub(crate) struct Rounds<'a> {
     /// Offers the trial of a unit on the cores of those who begin, once it is wanted.
     pub(crate) offer: Option<&'a Offer<'a>>,
     /// The units for which there was no thread.
-    pub(crate) threadless: &'a Mutex<Vec<UnitId>>,
+    pub(crate) threadless: &'a Mutex<Vec<Threadless>>,
+}
+
+/// A unit for which there was no thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Threadless {
+    pub(crate) unit: UnitId,
+    /// Whether it had begun in an earlier round.
+    pub(crate) had_begun: bool,
 }
 
 /// Records a package of a unit.
@@ -193,7 +201,8 @@ impl Start for Round<'_> {
             }
             let mut others = self.of.units.iter().map(|other| other.id).filter(|other| *other != unit);
             if others.any(|other| self.of.commander.is_active(other)) {
-                self.of.threadless.lock().push(unit);
+                let had_begun = self.of.runs[unit.0].lock().joined.is_some();
+                self.of.threadless.lock().push(Threadless { unit, had_begun });
                 let called = self.of.commander.spare(unit);
                 self.start(&called);
             } else {

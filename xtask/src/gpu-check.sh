@@ -25,7 +25,7 @@ check() {
     export DML_EXPECT=cuda
     # One after the other: while one test loads a kernel, the driver may keep what another launches from running beside its own.
     step cuda ./test-cuda --test-threads 1
-    step interop ./test-cuda_interop
+    step interop ./test-cuda_interop --test-threads 1
     step loss ./test-cuda_loss --nocapture
     step conformance ./test-conformance cuda::
     step native ./test-cuda_native
@@ -56,9 +56,16 @@ check() {
         step "$workload-by-hand" ./dml bench "$workload" --devices cuda:0 --native --runs 9
         step "$workload-by-hand-pinned" ./dml bench "$workload" --devices cuda:0 --native --runs 9 --pinned 16G
     done
+    # Page-locked memory in place.
+    for workload in $workloads; do
+        step "$workload-in-place" ./dml bench "$workload" --devices cuda:0 --size tiny --runs 5 --memory bound --pinned 16G
+    done
     step table ./dml reproduce table1 --devices cuda:0 --runs 20 --markdown
+    # Kernels of up to a second, many times.
+    limit=$((limit * 4))
     step one-device ./dml reproduce single --devices cuda:0 --runs 5 --markdown
     step one-device-pinned ./dml reproduce single --devices cuda:0 --runs 5 --pinned 16G --markdown
+    limit=$((limit / 4))
     if ./dml devices | grep -q '^cuda:1 '; then
         for workload in $workloads; do
             step "$workload-on-two" ./dml bench "$workload" --devices cuda:0,cuda:1 --runs 5

@@ -9,7 +9,7 @@
 //!
 //! 1. All memory together, idle or used, has at most `limit_bytes`. Idle memory makes room before an allocation fails.
 //! 2. Memory is made, registered and freed without the lock of the pool, because the driver is called.
-//! 3. Where the driver refuses to register memory (its device is lost), it is ordinary memory, and works as that.
+//! 3. Where the driver refuses to register memory by way of any GPU, it is ordinary memory, works as that, and is not kept. No GPU is bound to it.
 //! 4. A GPU that is bound to it uses it in place: kernels read and write it across the link, and what they have written is there when they have ended.
 //!    The processor may use other bytes of a buffer meanwhile.
 //! 5. In a fork the memory counts as lost: the lock of the pool may be held by a thread that is missing.
@@ -55,7 +55,8 @@ pub struct CudaPinnedArena {
 
 /// The memory, and what is idle of it.
 struct Pool {
-    registrar: Arc<Registrar>,
+    /// By way of each GPU. What one registers serves all, and any of them may be lost.
+    registrars: Vec<Arc<Registrar>>,
     limit_bytes: u64,
     state: Mutex<State>,
     origin: Origin,
@@ -70,7 +71,7 @@ struct State {
 
 /// Memory and what keeps its pages locked, which goes first.
 struct Pinned {
-    _lock: Option<Box<dyn Any + Send>>,
+    lock: Option<Box<dyn Any + Send>>,
     memory: Memory,
     bytes: u64,
 }
@@ -118,8 +119,8 @@ impl Pool {
             self.state.lock().bytes -= bytes;
             return None;
         };
-        let lock = self.registrar.lock(&memory.span());
-        Some(Lent::of(Pinned { _lock: lock, memory, bytes }, self))
+        let lock = self.registrars.iter().find_map(|registrar| registrar.lock(&memory.span()));
+        Some(Lent::of(Pinned { lock, memory, bytes }, self))
     }
 }
 
@@ -132,10 +133,16 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         // In a fork another thread may have held the lock.
-        if self.pool.origin.is_here() {
-            let pinned = self.pinned.get_mut().take();
-            self.pool.state.lock().idle.extend(pinned);
+        let Some(pinned) = self.pinned.get_mut().take_if(|_| self.pool.origin.is_here()) else { return };
+        let mut state = self.pool.state.lock();
+        if pinned.lock.is_some() {
+            state.idle.push(pinned);
+            return;
         }
+        // The next one may be locked.
+        state.bytes -= pinned.bytes;
+        drop(state);
+        drop(pinned);
     }
 }
 
@@ -146,15 +153,20 @@ impl fmt::Debug for Pool {
 }
 
 impl CudaPinnedArena {
-    /// Makes the arena of the processor `cpu`, whose memory is registered through a GPU.
-    pub(super) fn new(session: &Arc<Session>, limit_bytes: u64, cpu: DeviceId) -> Self {
+    /// Makes the arena of the processor `cpu`, whose memory is registered by way of one of these GPUs. There is one at least.
+    pub(super) fn new<'a>(
+        sessions: impl Iterator<Item = &'a Arc<Session>>,
+        limit_bytes: u64,
+        cpu: DeviceId,
+    ) -> Self {
         let desc = ArenaDesc::new(NAME, KIND, cpu)
             .with_remotes(DeviceSet::of(cpu))
             .with_concurrency(Concurrency::BimapFull)
             .with_alloc_align(64)
             .with_alloc_cost(Cost::from_ns(100_000));
-        let (registrar, state, origin) = (Registrar::new(session), Mutex::default(), Origin::here());
-        Self { desc, pool: Arc::new(Pool { registrar, limit_bytes, state, origin }) }
+        let registrars = sessions.map(Registrar::new).collect();
+        let (state, origin) = (Mutex::default(), Origin::here());
+        Self { desc, pool: Arc::new(Pool { registrars, limit_bytes, state, origin }) }
     }
 
     /// The most bytes that it may have, idle memory included.
@@ -163,9 +175,9 @@ impl CudaPinnedArena {
         self.pool.limit_bytes
     }
 
-    /// The session of the GPU through which memory is registered.
+    /// The session of the first GPU.
     pub(super) fn session(&self) -> &Arc<Session> {
-        self.pool.registrar.session()
+        self.pool.registrars[0].session()
     }
 
     fn expect_here(&self) -> Result<(), TransferError> {
@@ -191,9 +203,12 @@ pub(super) fn add(
     gpus: &[(ArenaId, Arc<Session>, InPlace)],
     limit_bytes: u64,
 ) {
-    let Some((_, session, _)) = gpus.first() else { return };
+    if gpus.is_empty() {
+        return;
+    }
     let cpu = builder.native(main);
-    let pinned = builder.add_arena(Arc::new(CudaPinnedArena::new(session, limit_bytes, cpu)));
+    let sessions = gpus.iter().map(|(_, session, _)| session);
+    let pinned = builder.add_arena(Arc::new(CudaPinnedArena::new(sessions, limit_bytes, cpu)));
     join_staged(builder, main, pinned, COPY);
     for &(gpu, _, in_place) in gpus {
         join_both_ways(builder, pinned, gpu, Here::new(HostStaged::new(LINK)));

@@ -531,6 +531,7 @@ impl Session {
         self.beside.settle(|| {
             let _entered = self.enter()?;
             let [kernels, beside @ ..] = KERNELS;
+            let _in_order = self.lane(kernels).in_order();
             let waits = beside.into_iter().try_for_each(|way| {
                 let event = self.recorded_on(way)?;
                 // SAFETY: a recorded event, and a live stream of its context. What waits for it has been told when it is recorded again.

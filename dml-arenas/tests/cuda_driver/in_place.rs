@@ -156,7 +156,39 @@ fn memory_that_is_not_locked_is_not_bound() {
     assert!(refused.to_string().contains("not page-locked"), "{refused}");
     // The host has it all the same.
     assert_eq!(*buffer.read().unwrap(), [1; 3]);
-    setup.end(buffer);
+    // It is not kept for the next one, which is locked.
+    drop(buffer);
+    let [from, to] = [setup.buffer(&[1; 3], None), setup.buffer(&[0; 3], None)];
+    setup.follow(&from, &to);
+    assert_eq!(*to.read().unwrap(), [2; 3]);
+    setup.end((from, to));
+}
+
+/// What one GPU locks is for all of them.
+#[test]
+fn a_gpu_is_bound_also_when_another_one_is_lost() {
+    let driver = stand_in();
+    let platform = platform_with(options().bind("cuda:1"), &["cuda:0", "cuda:1"]);
+    cuda(&arena(&platform, "cuda:0")).declare_lost("the test said so");
+    let buffer = platform.buffer::<u32>(3).build().unwrap();
+    let gpu = platform.device("cuda:1").unwrap();
+    let grants = platform.acquire(gpu).write(&buffer).wait().unwrap();
+    assert!(grants.block(&buffer).unwrap().unwrap().backing().is_some());
+    grants.release().unwrap();
+    drop((buffer, platform));
+    nothing_is_left(driver);
+}
+
+/// All of it may be in use.
+#[test]
+fn memory_that_was_not_locked_counts_no_more_when_it_is_gone() {
+    let setup = Setup::new(options());
+    for _ in 0..3 {
+        setup.driver.fail("cuMemHostRegister_v2", 0, 2);
+        let buffer = setup.platform.buffer::<u8>(LIMIT_BYTES).build().unwrap();
+        buffer.write().unwrap().release().unwrap();
+    }
+    setup.end(());
 }
 
 #[test]

@@ -197,6 +197,34 @@ fn the_end_of_a_kernel_is_not_that_of_another_one_that_is_launched_at_once() {
     nothing_is_left(driver);
 }
 
+/// A kernel in order waits for those beside others, and not between another one and its event.
+#[test]
+fn the_end_of_a_kernel_is_not_that_of_what_is_beside() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0"]);
+    let gpu = arena(&platform, "cuda:0");
+    let kernel = cuda(&gpu).kernel(PROGRAM, "late", "").unwrap();
+    let blocks = [0; 4].map(|_| alloc(&gpu, 4));
+    // The next one beside others has another stream.
+    assert_eq!(late(&kernel, &blocks[0], 1, 0, true).wait(), Ok(0));
+    assert_eq!(late(&kernel, &blocks[0], 1, 0, false).wait(), Ok(0));
+    let records = driver.made("cuEventRecord");
+    driver.pause("cuEventRecord", 200);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| late(&kernel, &blocks[1], 1, 0, false));
+        while driver.made("cuEventRecord") == records {
+            std::thread::yield_now();
+        }
+        let mut slow = late(&kernel, &blocks[2], 2, 1_500_000, true);
+        let next = late(&kernel, &blocks[3], 3, 0, false);
+        assert_eq!(first.join().unwrap().wait(), Ok(0));
+        assert!(slow.poll(Waker::noop()).is_pending(), "its end was waited for");
+        assert_eq!((slow.wait(), next.wait()), (Ok(0), Ok(0)));
+    });
+    drop((blocks, kernel, gpu, platform));
+    nothing_is_left(driver);
+}
+
 #[test]
 fn a_launch_covers_its_items_in_as_many_parts_as_the_driver_needs() {
     let driver = stand_in();

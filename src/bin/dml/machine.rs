@@ -41,10 +41,16 @@ impl Machine {
         if let Some(limit_bytes) = options.pinned.pinned {
             (wanted, platform) = page_locked(wanted, platform, limit_bytes)?;
         }
+        let is_locked = options.pinned.pinned.is_some() && has_gpu(&platform);
         let mut unavailable = platform.unavailable().to_vec();
         unavailable.retain(|missing| missing.backend != CALIBRATION);
         let mut names = match options.devices.is_empty() {
-            true => platform.devices().iter().map(|device| device.name.to_string()).collect(),
+            true => {
+                let all = platform.devices().iter().map(|device| device.name.to_string());
+                // The others cannot use page-locked memory in place.
+                all.filter(|name| !is_locked || options.memory != Memory::Bound || uses_locked(name))
+                    .collect()
+            }
             false => options.devices.clone(),
         };
         if let Some(index) = (1..names.len()).find(|&index| names[..index].contains(&names[index])) {
@@ -66,12 +72,11 @@ impl Machine {
             }
         }
         if options.memory == Memory::Bound {
-            wanted = match options.pinned.pinned {
-                Some(_) => bound_to_locked(wanted, &names)?,
-                None => {
-                    check_unbound(&names)?;
-                    bound(wanted, &names)
-                }
+            wanted = if is_locked {
+                bound_to_locked(wanted, &names)?
+            } else {
+                check_unbound(&names)?;
+                bound(wanted, &names)
             };
         }
         if shares.is_some() || options.memory == Memory::Bound {
@@ -181,10 +186,14 @@ fn check_unbound(names: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether a device can use page-locked memory of CUDA in place.
+fn uses_locked(name: &str) -> bool {
+    name == "cpu" || name.starts_with("cuda:")
+}
+
 /// The same, where all buffers are page-locked: GPUs of CUDA use these in place.
 fn bound_to_locked(options: DiscoverOptions, names: &[String]) -> Result<DiscoverOptions, Failure> {
-    let can = |name: &&String| *name == "cpu" || name.starts_with("cuda:");
-    if let Some(name) = names.iter().find(|name| !can(name)) {
+    if let Some(name) = names.iter().find(|name| !uses_locked(name)) {
         let why = "does not use page-locked memory of CUDA in place: name cpu and GPUs of CUDA alone";
         return Err(Failure::Usage(format!("--pinned with --memory bound: {name} {why}")));
     }
@@ -368,9 +377,16 @@ mod tests {
         for allowed in [&pinned[..], &both, &["--memory", "bound"], &["--offload", "2"]] {
             assert!(matches!(told(allowed), Ok(1)), "{allowed:?}");
         }
-        let refused = told(&[&both[..], &["--devices", "offload:0"]].concat());
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let refused = bound_to_locked(DiscoverOptions::default(), &names(&["cpu", "cuda:0", "offload:0"]));
         let Err(Failure::Usage(told)) = refused else { panic!("{refused:?}") };
         assert!(told.starts_with("--pinned with --memory bound: offload:0 does not"), "{told}");
+        let bound =
+            bound_to_locked(DiscoverOptions::default(), &names(&["cpu", "cuda:0", "cuda:1"])).unwrap();
+        assert_eq!(
+            format!("{bound:?}"),
+            format!("{:?}", DiscoverOptions::default().bind("cuda:0").bind("cuda:1"))
+        );
     }
 
     #[test]
