@@ -117,6 +117,18 @@ mod hints {}
 /// ```no_run
 /// # use dml::prelude::*;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let n = 1000;
+/// let options = DiscoverOptions::default().cuda_pinned(8 << 30).allow_binding("cuda:0");
+/// let platform = Platform::builder().discover_with(&options)?.build()?;
+/// let result = platform.buffer::<f32>(n).pattern(Pattern::ToAndFro).build()?;
+/// # Ok(())
+/// # }
+/// ```
+mod in_place {}
+
+/// ```no_run
+/// # use dml::prelude::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let options = DiscoverOptions::default().offload(2).share(["cpu", "offload:0", "offload:1"]);
 /// let platform = Platform::builder().discover_with(&options)?.build()?;
 /// # Ok(())
