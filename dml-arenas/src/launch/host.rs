@@ -1,7 +1,9 @@
 //! Kernels on threads of this process.
 
+use super::pools::Pools;
 use super::{ComputeError, HostView, Team, Values};
 use bytemuck::Pod;
+use dml_core::foreign::guard;
 use dml_core::sync::Arc;
 use dml_core::{
     DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, Span, View,
@@ -74,18 +76,16 @@ type ComputeByTeam =
     dyn Fn(Range<u64>, &mut [Part<'_>], &Values, &Team) -> Result<(), ComputeError> + Send + Sync;
 
 /// How a function runs.
-#[derive(Clone)]
 enum Runs {
-    /// On a thread of the pool.
-    InPool(Arc<Compute>),
+    /// On a thread of a pool that no other launch uses meanwhile.
+    InPool(Arc<Compute>, Pools),
     /// On the thread that launches.
-    ByTeam(Arc<ComputeByTeam>),
+    ByTeam(Arc<ComputeByTeam>, Team),
 }
 
-/// Runs a function on a [`Team`] of threads.
+/// Runs a function on threads of this process.
 pub struct HostLauncher {
     runs: Runs,
-    team: Team,
     /// Whether jobs are left out when the launch is withdrawn.
     leaves: bool,
 }
@@ -100,7 +100,7 @@ impl HostLauncher {
         threads: u32,
         compute: impl Fn(Range<u64>, &mut [Part<'_>], &Values) -> Result<(), ComputeError> + Send + Sync + 'static,
     ) -> Result<Self, HostError> {
-        Self::of(threads, Runs::InPool(Arc::new(compute)))
+        Self::in_pool(threads, Arc::new(compute))
     }
 
     /// Makes a launcher with so many threads, for a function that divides its package by the [`Team`] that it is given. It runs on the
@@ -115,11 +115,15 @@ impl HostLauncher {
         + Sync
         + 'static,
     ) -> Result<Self, HostError> {
-        Self::of(threads, Runs::ByTeam(Arc::new(compute)))
+        Self::with_team(threads, Arc::new(compute))
     }
 
-    fn of(threads: u32, runs: Runs) -> Result<Self, HostError> {
-        Ok(Self { runs, team: Team::new(threads)?, leaves: false })
+    fn in_pool(threads: u32, compute: Arc<Compute>) -> Result<Self, HostError> {
+        Ok(Self { runs: Runs::InPool(compute, Pools::new(threads)?), leaves: false })
+    }
+
+    fn with_team(threads: u32, compute: Arc<ComputeByTeam>) -> Result<Self, HostError> {
+        Ok(Self { runs: Runs::ByTeam(compute, Team::new(threads)?), leaves: false })
     }
 
     /// Lets [`Team::for_each`] leave jobs out once the launch is [withdrawn](dml_core::Withdrawal), because another device has computed the same.
@@ -143,7 +147,8 @@ pub fn host(
     platform: &Platform,
     compute: impl Fn(Range<u64>, &mut [Part<'_>], &Values) -> Result<(), ComputeError> + Send + Sync + 'static,
 ) -> Result<Vec<(DeviceId, HostLauncher)>, HostError> {
-    on_host(platform, Runs::InPool(Arc::new(compute)))
+    let compute: Arc<Compute> = Arc::new(compute);
+    on_host(platform, |threads| HostLauncher::in_pool(threads, compute.clone()))
 }
 
 /// As [`host`], for a function that divides its package by a [`Team`]: see [`HostLauncher::by_team`].
@@ -157,12 +162,16 @@ pub fn host_by_team(
     + Sync
     + 'static,
 ) -> Result<Vec<(DeviceId, HostLauncher)>, HostError> {
-    on_host(platform, Runs::ByTeam(Arc::new(compute)))
+    let compute: Arc<ComputeByTeam> = Arc::new(compute);
+    on_host(platform, |threads| HostLauncher::with_team(threads, compute.clone()))
 }
 
-fn on_host(platform: &Platform, runs: Runs) -> Result<Vec<(DeviceId, HostLauncher)>, HostError> {
+fn on_host(
+    platform: &Platform,
+    launcher: impl Fn(u32) -> Result<HostLauncher, HostError>,
+) -> Result<Vec<(DeviceId, HostLauncher)>, HostError> {
     let threads = |device: DeviceId| platform.devices()[usize::from(device.0)].units;
-    let made = |device| HostLauncher::of(threads(device), runs.clone()).map(|launcher| (device, launcher));
+    let made = |device| launcher(threads(device)).map(|launcher| (device, launcher));
     platform.host().into_iter().map(made).collect()
 }
 
@@ -173,7 +182,11 @@ impl Launcher for HostLauncher {
     }
 
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
-        if !self.team.is_here() {
+        let is_here = match &self.runs {
+            Runs::InPool(_, pools) => pools.is_here(),
+            Runs::ByTeam(_, team) => team.is_here(),
+        };
+        if !is_here {
             let cause = "this process is a fork of the one that has the kernel's threads";
             return Err(LaunchError::not_started(cause));
         }
@@ -192,17 +205,22 @@ impl Launcher for HostLauncher {
         }
         let values = Values::of(launch.arguments);
         let items = launch.items.clone();
-        let computed = match &self.runs {
-            Runs::InPool(compute) => self.team.on_pool(|| compute(items, &mut parts, &values)),
-            Runs::ByTeam(compute) => {
-                let team = self.team.withdrawn_by(launch.withdrawal.filter(|_| self.leaves));
-                let computed = compute(items, &mut parts, &values, &team);
-                if team.is_cut() {
-                    return Err(LaunchError::failed(Withdrawn));
-                }
-                computed
+        let (computed, is_cut) = match &self.runs {
+            Runs::InPool(compute, pools) => {
+                let computed = pools.run(|| guard(|| compute(items, &mut parts, &values)));
+                (computed.map_err(LaunchError::not_started)?, false)
+            }
+            Runs::ByTeam(compute, team) => {
+                let team = team.withdrawn_by(launch.withdrawal.filter(|_| self.leaves));
+                let computed = guard(|| compute(items, &mut parts, &values, &team));
+                (computed, team.is_cut())
             }
         };
+        let computed =
+            computed.map_err(|panic| LaunchError::failed(format!("the kernel panicked: {panic}")))?;
+        if is_cut {
+            return Err(LaunchError::failed(Withdrawn));
+        }
         computed.map_err(LaunchError::Failed)?;
         Ok(Fence::done(0))
     }
@@ -210,7 +228,11 @@ impl Launcher for HostLauncher {
 
 impl fmt::Debug for HostLauncher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HostLauncher({} threads)", self.team.threads())
+        let threads = match &self.runs {
+            Runs::InPool(_, pools) => pools.threads(),
+            Runs::ByTeam(_, team) => team.threads(),
+        };
+        write!(f, "HostLauncher({threads} threads)")
     }
 }
 
@@ -220,7 +242,6 @@ mod tests {
     use crate::Discover;
     use crate::fork::testing::{child_says, fork};
     use dml_core::{ItemShape, Withdrawal};
-    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     /// Launches on two threads, with a withdrawal if there is one.
@@ -296,13 +317,39 @@ mod tests {
     #[test]
     fn a_failure_beside_a_withdrawal_is_heard() {
         let (launcher, withdrawal, _) = that_withdraws(|| panic!("a kernel that fails"));
-        let launcher = launcher.leaving_when_withdrawn();
-        assert!(catch_unwind(AssertUnwindSafe(|| launch(&launcher, Some(&withdrawal)))).is_err());
+        let told = launch(&launcher.leaving_when_withdrawn(), Some(&withdrawal)).unwrap_err();
+        assert!(matches!(&told, LaunchError::Failed(error) if !error.is::<Withdrawn>()), "{told}");
+        assert_eq!(told.to_string(), "the kernel panicked: a kernel that fails");
         let launcher = HostLauncher::by_team(2, |_, _, _, _| Err("no room".into())).unwrap();
         withdrawal.withdraw();
         assert!(!is_withdrawn(launch(&launcher.leaving_when_withdrawn(), Some(&withdrawal))));
         let launcher = HostLauncher::new(2, |_, _, _| Ok(())).unwrap().leaving_when_withdrawn();
         launch(&launcher, Some(&withdrawal)).unwrap();
+    }
+
+    #[test]
+    fn a_panic_of_a_function_is_an_error() {
+        struct Payload;
+        impl Drop for Payload {
+            fn drop(&mut self) {
+                panic!("a destructor");
+            }
+        }
+        let told = |launcher: Result<HostLauncher, HostError>| {
+            let told = launch(&launcher.unwrap(), None).unwrap_err();
+            assert!(matches!(told, LaunchError::Failed(_)), "something may have been written: {told:?}");
+            told.to_string()
+        };
+        let expected = "the kernel panicked: division by zero";
+        assert_eq!(told(HostLauncher::new(2, |_, _, _| panic!("division by zero"))), expected);
+        assert_eq!(told(HostLauncher::by_team(2, |_, _, _, _| panic!("division by zero"))), expected);
+        let in_a_job = |_, _: &mut [Part<'_>], _: &Values, team: &Team| {
+            team.for_each(0..10, |job| assert_ne!(job, 7, "division by zero"));
+            Ok(())
+        };
+        assert!(told(HostLauncher::by_team(2, in_a_job)).contains("division by zero"));
+        let payload = HostLauncher::new(1, |_, _, _| std::panic::panic_any(Payload));
+        assert_eq!(told(payload), "the kernel panicked: a panic without a message");
     }
 
     /// Destructors, locks and threads of a function meet a team whose launch is withdrawn.

@@ -23,6 +23,7 @@ mod host;
 mod offload;
 #[cfg(feature = "opencl")]
 mod opencl;
+mod pools;
 mod team;
 
 #[cfg(feature = "cuda")]

@@ -40,9 +40,8 @@ const ROOM: usize = 8;
 
 /// The threads of a kernel on the host: the one that launches a package, and helpers from a pool.
 ///
-/// Jobs run side by side in any order, and must not wait for each other. Several threads may use a team at once. The first one
-/// computes with the helpers; others meanwhile have their jobs done on the pool, so that all of them together
-/// take one thread more than the team has. In a fork of the process that made the team, whose helpers it lacks, each thread computes alone.
+/// Jobs run side by side in any order, and must not wait for each other. Several threads may use a team at once, each with the helpers
+/// that come in time. In a fork of the process that made the team, whose helpers it lacks, each thread computes alone.
 ///
 /// ```
 /// use dml_arenas::launch::Team;
@@ -169,21 +168,13 @@ impl Team {
                 let left = if self.is_cut() { 0 } else { desk.left() };
                 self.crew.share_out(threads, left, &share);
             }
-            None => self.on_pool(|| self.crew.share_out(threads, count, &share)),
+            None => self.crew.share_out(threads, count, &share),
         }
         if self.is_cut() {
             // Those that are done say little of what jobs take.
             return;
         }
         self.crew.job_nanos.store(desk.busy.into_inner() / count as u64, Relaxed);
-    }
-
-    /// Runs something on a thread of the pool.
-    pub(super) fn on_pool<R: Send>(&self, run: impl FnOnce() -> R + Send) -> R {
-        match &*self.crew.pool {
-            Some(pool) => pool.install(run),
-            None => run(),
-        }
     }
 
     /// Returns whether the process has the helpers: a fork has none of them.
@@ -550,7 +541,8 @@ mod tests {
             let _ends = OnDrop(|| may_end.store(true, Relaxed));
             for _ in 0..2 {
                 scope.spawn(|| {
-                    team.on_pool(|| {
+                    let pool = team.crew.pool.as_ref().expect("a pool of its own");
+                    pool.install(|| {
                         is_busy.wait();
                         let begun = Instant::now();
                         while !may_end.load(Relaxed) {
