@@ -193,7 +193,7 @@ fn a_footprint_that_panics_at_a_launch_is_told_with_its_place() {
         .collect();
     assert!(!messages.is_empty());
     for message in &messages {
-        let place = "kernel twice, argument 1, items 0..64: the footprint panicked: asked too often";
+        let place = "kernel twice, argument 2, items 0..64: the footprint panicked: asked too often";
         assert!(message.contains(place), "{message}");
     }
 }

@@ -47,6 +47,8 @@ pub mod dlpack;
 pub mod energy;
 pub mod faulty;
 mod fork;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+mod groups;
 pub mod kit;
 pub mod launch;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
@@ -60,6 +62,8 @@ pub mod offload;
 #[cfg(feature = "opencl")]
 pub mod opencl;
 mod options;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+mod programs;
 #[cfg(all(feature = "offload", target_os = "linux"))]
 pub mod shared;
 #[cfg(any(feature = "calibration", feature = "cuda"))]

@@ -82,7 +82,7 @@ impl Prepared {
         kernel.check_items(items)?;
         kernel.check_writes(items)?;
         let lineup = Lineup::of(setup, kernel, items, devices)?;
-        let kernel = kernel.for_run(lineup.devices.len())?;
+        let kernel = kernel.for_run(lineup.devices.len(), items)?;
         let (splitter, decided) = lineup.splitter(setup, &kernel, items)?;
         let commander = Arc::new(Commander::new(splitter, cancel));
         Ok(Self { kernel, items, lineup, commander, decided })
@@ -223,7 +223,7 @@ impl Prepared {
             name: self.kernel.name().to_owned(),
             items: self.items,
             parts: self.lineup.trial_parts(self.items),
-            local_size: self.kernel.local_size(),
+            local_size: self.kernel.grain(),
             is_rival: self.lineup.has_rival(),
             collect_on: setup.collect_on,
             begun,

@@ -53,7 +53,7 @@ pub mod timeline;
 mod trial;
 mod unit;
 
-pub use check::{CheckError, Departure, check_footprints};
+pub use check::{CheckError, Checked, Departure, Wrong, check_footprints};
 pub use coexecutor::Coexecutor;
 pub use hooks::{Hooks, NoHooks};
 pub use kernel::{

@@ -255,7 +255,7 @@ impl Lineup {
         kernel: &Kernel,
         items: u64,
     ) -> Result<(Splitter, Option<(Blueprint, Log)>), RunError> {
-        let (units, local_size) = (self.devices.len(), kernel.local_size());
+        let (units, local_size) = (self.devices.len(), kernel.grain());
         let powers = setup.powers.clone().unwrap_or_else(|| vec![1.0; units]);
         // This checks the powers, whatever the policy makes of them.
         setup.policy.build(&powers, items, local_size)?;
@@ -288,7 +288,7 @@ impl Lineup {
             return Plan::Packages(self.pieces(alone, items));
         }
         // By the time that a sample is done, so is the run.
-        let is_few = self.opens.is_some() && items <= kernel.local_size().saturating_mul(FEW_GROUPS);
+        let is_few = self.opens.is_some() && items <= kernel.grain().saturating_mul(FEW_GROUPS);
         let undivided = is_few && !self.would_keep_others_out(items);
         if undivided && !self.could_be_replaced(items) {
             return Plan::Packages(1);

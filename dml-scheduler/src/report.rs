@@ -171,8 +171,8 @@ pub enum RunError {
         /// What was made for the other platform.
         what: String,
     },
-    /// Arguments were added to the kernel after its launchers had checked them, and do not fit.
-    #[error("kernel {kernel}, arguments added after the launcher of {device}: {cause}")]
+    /// The kernel was changed after its launchers had checked it, and does not fit.
+    #[error("kernel {kernel}, changed after the launcher of {device} was added: {cause}")]
     Misfit {
         /// The kernel's name.
         kernel: String,
@@ -232,7 +232,7 @@ pub enum RunError {
     WholeWrite {
         /// The kernel's name.
         kernel: String,
-        /// The index of the argument.
+        /// The position of the argument among all, from 0.
         index: usize,
     },
     /// A buffer does not have bytes for all items.
@@ -240,7 +240,7 @@ pub enum RunError {
     TooManyItems {
         /// The kernel's name.
         kernel: String,
-        /// The index of the argument.
+        /// The position of the argument among all, from 0.
         index: usize,
         /// The number of items that the buffer has bytes for.
         holds: u64,
@@ -254,7 +254,7 @@ pub enum RunError {
     PartOfBuffer {
         /// The kernel's name.
         kernel: String,
-        /// The index of the argument.
+        /// The position of the argument among all, from 0.
         index: usize,
         /// The bytes of the part.
         bytes: Range<u64>,
@@ -278,7 +278,7 @@ pub enum RunError {
     HeldByCaller {
         /// The kernel's name.
         kernel: String,
-        /// The index of the argument.
+        /// The position of the argument among all, from 0.
         index: usize,
     },
     /// Two packages would write the same bytes. Packages that follow each other are compared.
@@ -288,7 +288,7 @@ pub enum RunError {
     SharedWrites {
         /// The kernel's name.
         kernel: String,
-        /// The index of the argument.
+        /// The position of the argument among all, from 0.
         index: usize,
         /// The items of one package.
         first: Range<u64>,
@@ -302,7 +302,7 @@ pub enum RunError {
     Reduction {
         /// The kernel's name.
         kernel: String,
-        /// The index of the argument.
+        /// The position of the argument among all, from 0.
         index: usize,
         /// What went wrong.
         cause: String,

@@ -30,8 +30,8 @@ use crate::unit::{bring, caught};
 use dml_core::helpers::Helpers;
 use dml_core::sync::{Arc, Condvar, Mutex};
 use dml_core::{
-    Access, Acquire, AcquireError, BufferCopy, DeviceId, Fence, Grants, InFlight, Launch, LaunchError,
-    Launcher, Operation, Platform, RawBuffer, ViewError,
+    Access, Acquire, AcquireError, BufferCopy, DeviceId, Fence, Grants, InFlight, LaunchError, Launcher,
+    Operation, Platform, RawBuffer, ViewError,
 };
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -346,7 +346,7 @@ impl Trial {
         own: &Own,
     ) -> Result<Vec<Part>, KernelError> {
         let place = |(index, argument): (usize, &Argument)| match own.iter().find(|own| own.0 == index) {
-            Some((_, buffer)) => Argument::part(buffer, argument.access(), argument.footprint().clone()),
+            Some((_, buffer)) => argument.of_buffer(buffer),
             None => argument.clone(),
         };
         let mut parts = Vec::new();
@@ -370,7 +370,7 @@ impl Trial {
                     let replaced: Vec<Argument> = kernel.arguments().iter().enumerate().map(place).collect();
                     let arguments =
                         kernel.launch_args(&package, &replaced).map_err(LaunchError::not_started)?;
-                    let launch = Launch::new(&items, kernel.shape(), &arguments).independent();
+                    let launch = kernel.launch(&items, &arguments).independent();
                     launcher.launch(&launch, grants)
                 },
                 device,

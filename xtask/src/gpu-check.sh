@@ -34,6 +34,7 @@ check() {
     step single ./test-single
     step table1 ./test-table1 on_cuda
     step launching ./test-launching cuda
+    step kernels ./test-kernels cuda
     unset DML_EXPECT
     # The same GPU through OpenCL, where that is installed.
     if ./dml devices | grep -q '^unavailable: opencl: opencl:0, .*: it is cuda:'; then
@@ -44,6 +45,7 @@ check() {
         step opencl-overlap ./test-opencl_overlap
         step opencl-conformance ./test-conformance opencl::
         step opencl-launching ./test-launching opencl
+        step opencl-kernels ./test-kernels
         unset DML_EXPECT
     fi
     step speed ./cuda_speed

@@ -18,7 +18,7 @@ const TESTS: &[(&str, &[&str])] = &[
     ("dml-arenas", &["conformance", "cuda", "cuda_interop", "cuda_loss", "cuda_native"]),
     ("dml-arenas", &["opencl", "opencl_awaited", "opencl_bound", "opencl_overlap"]),
     ("dml-workloads", &["single", "table1"]),
-    ("dml", &["launching"]),
+    ("dml", &["kernels", "launching"]),
 ];
 
 /// The test program that is linked against the driver, because the crate `cust` is.

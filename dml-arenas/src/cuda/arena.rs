@@ -1,11 +1,12 @@
 //! The arena: implements for a GPU's memory what core asks of one.
 
 use super::block::CudaBlock;
-use super::error::alloc_error;
-use super::kernel::Programs;
+use super::error::{BuildError, alloc_error};
+use super::kernel::Program;
 use super::session::{Session, Way};
+use crate::programs::Programs;
 use cudarc::driver::sys::{CUresult, cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync_v2, cuMemsetD8Async};
-use dml_core::sync::{Arc, Mutex};
+use dml_core::sync::Arc;
 use dml_core::{
     AllocError, Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Concurrency, CopyIn, CopyOut, Cost, DeviceId,
     Fence, Fill, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError, UnmapRequest,
@@ -24,7 +25,7 @@ const ALIGN_BYTES: u64 = 256;
 pub struct CudaArena {
     pub(super) desc: ArenaDesc,
     pub(super) session: Arc<Session>,
-    pub(super) programs: Mutex<Programs>,
+    pub(super) programs: Programs<Program, BuildError>,
 }
 
 impl CudaArena {
@@ -33,7 +34,7 @@ impl CudaArena {
         let desc = ArenaDesc::new(name, KIND, native)
             .with_alloc_align(ALIGN_BYTES)
             .with_alloc_cost(Cost::from_ns(5_000));
-        Self { desc, session, programs: Mutex::default() }
+        Self { desc, session, programs: Programs::new() }
     }
 
     /// Makes it an arena that can be bound to page-locked memory, which others use at the same time.

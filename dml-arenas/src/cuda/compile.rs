@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   source ──▶ PTX already? ──▶ as it is
-//!          ──▶ in the cache of kernels? ──▶ from there
+//!          ──▶ in the cache of kernels, and includes no files? ──▶ from there
 //!          ──▶ NVRTC ──▶ machine code of the device, or PTX if the compiler does not know the device ──▶ the cache
 //! ```
 
 use super::kernel_cache::{self, Key};
+use crate::programs::includes;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::nvrtc::sys::{
     self, nvrtcCompileProgram, nvrtcCreateProgram, nvrtcDestroyProgram, nvrtcGetCUBIN, nvrtcGetCUBINSize,
@@ -115,11 +116,15 @@ pub(super) fn compile(
         &format!("driver {driver}"),
         &format!("nvrtc {}.{}", compiler.version.0, compiler.version.1),
     ]);
-    if let Some(code) = kernel_cache::load(&key) {
+    // What is included may have changed by then.
+    let is_kept = !includes(source, options);
+    if let Some(code) = kernel_cache::load(&key).filter(|_| is_kept) {
         return Ok(code);
     }
     let code = run(&text, options, &target, is_machine_code)?;
-    kernel_cache::store(&key, &code);
+    if is_kept {
+        kernel_cache::store(&key, &code);
+    }
     Ok(code)
 }
 

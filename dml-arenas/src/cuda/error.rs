@@ -54,6 +54,19 @@ pub enum BuildError {
         /// The name of the kernel asked for.
         kernel: String,
     },
+    /// The kernel cannot be launched in parts: it asks for its block, and cannot be told which one that is in the whole run.
+    #[error(
+        "kernel {kernel} for {arena} cannot be launched in parts: {reason}; it can take its items by a `DmlItems`, or define \
+         DML_PACKAGE_GROUPS if it needs no numbers of the whole run"
+    )]
+    NotDivisible {
+        /// The arena's name.
+        arena: Arc<str>,
+        /// The name of the kernel asked for.
+        kernel: String,
+        /// What is in the way.
+        reason: String,
+    },
     /// A name, an option or the source contains a zero character, which CUDA cannot express.
     #[error("{what} of kernel {kernel:?} for {arena} contains a zero character")]
     ZeroCharacter {
@@ -78,6 +91,21 @@ pub enum BuildError {
         /// The code in words.
         message: Arc<str>,
     },
+}
+
+impl BuildError {
+    /// Returns the error as it is for another kernel of the same source.
+    pub(super) fn of(mut self, name: &str) -> Self {
+        match &mut self {
+            Self::Compile { kernel, .. }
+            | Self::NoCompiler { kernel, .. }
+            | Self::NoKernel { kernel, .. }
+            | Self::NotDivisible { kernel, .. }
+            | Self::ZeroCharacter { kernel, .. }
+            | Self::Framework { kernel, .. } => name.clone_into(kernel),
+        }
+        self
+    }
 }
 
 /// Describes an error code: its name, and what the driver says of it.

@@ -4,14 +4,17 @@ use super::arena::CudaArena;
 use super::block::CudaBlock;
 use super::compile::{NotCompiled, compile, is_ptx};
 use super::error::{BuildError, Failure, check, refused, words};
+use super::grid::{Launch, limits, parts};
+use super::numbering::{self, Numbering, PART_BYTES};
 use super::session::{RECORD, Raw, Session, Way};
+use crate::groups::Limits;
 use cudarc::driver::sys::{
     CUfunction, CUfunction_attribute as Attribute, CUjit_option, CUmodule, CUresult, cuFuncGetAttribute,
     cuFuncGetParamInfo, cuFuncSetAttribute, cuLaunchKernel, cuModuleGetFunction, cuModuleLoadDataEx,
     cuModuleUnload, cuStreamSynchronize,
 };
 use dml_core::sync::{Arc, Mutex};
-use dml_core::{Arena, BlockRef, Fence, LaunchArg, Misfit, Scalar, TransferError};
+use dml_core::{Arena, BlockRef, Fence, ItemShape, LaunchArg, Misfit, Scalar, TransferError};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -21,18 +24,9 @@ use std::fmt;
 pub(super) const ITEMS_BYTES: usize = 48;
 /// How much local memory a kernel has without being asked, in bytes.
 const LOCAL_BYTES: u64 = 48 << 10;
-/// The size of a block of threads where the launch leaves it open.
-const USUAL_LOCAL: u64 = 256;
-/// The most blocks of a launch of the driver along each axis.
-const MOST_BLOCKS: [u64; 3] = [(1 << 31) - 1, 65_535, 65_535];
-/// The most parts of a launch.
-const MOST_PARTS: usize = 1 << 16;
 const LAUNCH: &str = "cuLaunchKernel";
 /// The call that fails where parts of the launch before it may run.
 const LAUNCH_A_FURTHER_PART: &str = "cuLaunchKernel of a further part";
-
-/// Programs made so far, by source and options.
-pub(super) type Programs = HashMap<(String, String), Arc<Program>>;
 
 /// A module of the driver.
 #[derive(Debug)]
@@ -59,6 +53,8 @@ impl Drop for Program {
 pub enum KernelArg<'a> {
     /// A pointer: a whole block of the kernel's arena.
     Block(&'a BlockRef),
+    /// A pointer to no bytes: a null pointer.
+    Nothing,
     /// A scalar.
     Scalar(Scalar),
     /// A value of any type, as its bytes.
@@ -72,7 +68,7 @@ impl KernelArg<'_> {
     /// Returns what a parameter takes it as, if it is one.
     fn given(&self) -> Option<Given> {
         Some(match self {
-            Self::Block(_) => Given::Block,
+            Self::Block(_) | Self::Nothing => Given::Block,
             Self::Scalar(scalar) => Given::Scalar(ScalarBytes::of(*scalar).len),
             Self::Bytes(bytes) => Given::Value(bytes.len()),
             Self::Local(_) => return None,
@@ -151,79 +147,6 @@ pub fn may_have_begun(error: &TransferError) -> bool {
         || error.is_device_lost()
 }
 
-/// The threads of a launch along three axes; in two dimensions the first is that of columns, the second that of rows.
-///
-/// # Shape and units
-/// All fields count threads, one for each item. The number of threads is padded to whole blocks of threads. A kernel whose last
-/// parameter is a `DmlItems` is told the first item and the end along each axis; one without takes launches from zero alone.
-///
-/// The driver takes 2^31 - 1 blocks along the first axis, and 65,535 along the others. A launch of more is several ones, each of which is
-/// told its own items. A kernel without a `DmlItems` takes none of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Launch {
-    /// The first item along each axis.
-    pub offset: [u64; 3],
-    /// The number of items along each axis; zero along one launches nothing.
-    pub items: [u64; 3],
-    /// The size of a block of threads along each axis. With zero along the first, 256 threads or what the kernel allows.
-    pub local: [u64; 3],
-}
-
-impl Launch {
-    /// A launch along one axis.
-    #[must_use]
-    pub const fn line(offset: u64, items: u64, local: u64) -> Self {
-        Self { offset: [offset, 0, 0], items: [items, 1, 1], local: [local, 1, 1] }
-    }
-}
-
-/// A launch of the driver: all of one of ours, or a part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
-    /// The first item along each axis, and the end.
-    pub(super) items: [[u64; 3]; 2],
-    /// The number of blocks of threads along each axis.
-    pub(super) grid: [u32; 3],
-}
-
-/// Returns the number of threads in a block along each axis, for a kernel that allows so many in a block, and the driver's launches.
-/// There are several of these, one after the other, where there are more blocks along an axis than it takes. `None` for more than can
-/// be counted.
-pub(super) fn parts(launch: &Launch, max_local: u64) -> Option<([u32; 3], Vec<Part>)> {
-    let is_line = launch.items[1..] == [1, 1] && launch.local[1..].iter().all(|&local| local <= 1);
-    let (mut parts, mut threads) = (vec![Part { items: [launch.offset; 2], grid: [1; 3] }], [1; 3]);
-    for axis in 0..3 {
-        let size = match launch.local[axis] {
-            0 if axis == 0 => USUAL_LOCAL,
-            size => size.max(1),
-        };
-        // Groups of several axes have their shape for a reason. Those of one may be smaller.
-        let size = if is_line { size.min(max_local) } else { size };
-        let (first, blocks) = (launch.offset[axis], launch.items[axis].div_ceil(size));
-        // No part's end, padded, is more than this.
-        blocks.checked_mul(size)?.checked_add(first)?;
-        let end = first + launch.items[axis];
-        let count = usize::try_from(blocks.div_ceil(MOST_BLOCKS[axis])).ok()?;
-        if count.checked_mul(parts.len())? > MOST_PARTS {
-            return None;
-        }
-        let starts = (0..count as u64).map(|part| part * MOST_BLOCKS[axis]);
-        threads[axis] = u32::try_from(size).ok()?;
-        let along = |part: Part| {
-            starts.clone().map(move |start| {
-                let mut part = part;
-                let most = (blocks - start).min(MOST_BLOCKS[axis]);
-                part.items[0][axis] = first + start * size;
-                part.items[1][axis] = end.min(first + (start + most) * size);
-                part.grid[axis] = most as u32; // At most 2^31 - 1.
-                part
-            })
-        };
-        parts = parts.into_iter().flat_map(along).collect();
-    }
-    Some((threads, parts))
-}
-
 /// Loads machine code or PTX into the current context. With a failure comes what the driver says of the code, if anything.
 pub(super) fn load_module(mut code: Vec<u8>) -> Result<CUmodule, (Failure, String)> {
     // The text ends with a zero, which machine code ignores.
@@ -268,17 +191,55 @@ struct Parameter {
 
 impl CudaArena {
     /// Makes a kernel from CUDA C or PTX. A program is compiled once for each source and options, and kept in the user's
-    /// cache folder (`dml/cuda` in `$XDG_CACHE_HOME`, or in `.cache` of the home folder). In CUDA C the kernel is
-    /// `extern "C" __global__`, and `DmlItems` is known. `options` are NVRTC's, with spaces between them.
+    /// cache folder (`dml/cuda` in `$XDG_CACHE_HOME`, or in `.cache` of the home folder), unless it includes files. In CUDA C the
+    /// kernel is `extern "C" __global__`, and `DmlItems` is known. `options` are NVRTC's, with spaces between them.
     ///
-    /// DML does not check what memory a kernel touches: the caller of [`launch`](CudaKernel::launch) is responsible for
-    /// that.
+    /// DML does not check what memory a kernel touches: the caller of [`launch`](CudaKernel::launch) is responsible
+    /// for that. Of arguments the number and the sizes are checked, which is all that the driver tells.
     ///
     /// # Errors
     /// [`BuildError`]: [`Compile`](BuildError::Compile) with the compiler's log if it refuses the source,
     /// [`NoKernel`](BuildError::NoKernel) if the source has no kernel of this name,
     /// [`NoCompiler`](BuildError::NoCompiler) without NVRTC.
     pub fn kernel(&self, source: &str, name: &str, options: &str) -> Result<CudaKernel, BuildError> {
+        self.kernel_of(source, name, options, numbering::of_launch(source, options))
+    }
+
+    /// As [`kernel`](Self::kernel), for launches that are parts of a run ([`CudaKernel::launch_part`]). A kernel without a `DmlItems`,
+    /// and one that uses `blockIdx` or `gridDim`, has its blocks numbered within the whole run: its text is changed, and 24 bytes of
+    /// its shared memory are used.
+    ///
+    /// A kernel that needs the numbers of its own launch defines `DML_PACKAGE_GROUPS`, in its source or in `options`.
+    ///
+    /// # Errors
+    /// As [`kernel`](Self::kernel), and [`NotDivisible`](BuildError::NotDivisible) for one that is not told its part: its blocks cannot
+    /// be numbered, or it is PTX without a `DmlItems`.
+    pub fn package_kernel(&self, source: &str, name: &str, options: &str) -> Result<CudaKernel, BuildError> {
+        let refused = |reason: String| BuildError::NotDivisible {
+            arena: self.desc().name.clone(),
+            kernel: name.to_owned(),
+            reason,
+        };
+        let (text, numbering) = numbering::of_run(source, name, options).map_err(refused)?;
+        let mut kernel = self.kernel_of(&text, name, options, numbering)?;
+        if numbering == Numbering::Unaware {
+            if kernel.parameters.last().is_none_or(|last| last.bytes != ITEMS_BYTES) {
+                return Err(refused(
+                    "it has no DmlItems, and its source does not define it in CUDA C".to_owned(),
+                ));
+            }
+            kernel.numbering = Numbering::Launch;
+        }
+        Ok(kernel)
+    }
+
+    fn kernel_of(
+        &self,
+        source: &str,
+        name: &str,
+        options: &str,
+        numbering: Numbering,
+    ) -> Result<CudaKernel, BuildError> {
         let arena = &self.desc().name;
         let framework = |failure: Failure| self.not_built(name, failure);
         let zero = |what| BuildError::ZeroCharacter { arena: arena.clone(), kernel: name.to_owned(), what };
@@ -305,11 +266,15 @@ impl CudaArena {
             }
             parameters.push(Parameter { offset, bytes });
         }
+        let part = if numbering == Numbering::Run { parameters.pop() } else { None };
+        assert!(part.is_none_or(|part| part.bytes == PART_BYTES), "the parameter that was added is the last");
         Ok(CudaKernel {
             name: name.into(),
             arena: arena.clone(),
             parameters,
-            max_local,
+            part,
+            numbering,
+            limits: limits(max_local),
             function: Raw(function),
             program,
             session: session.clone(),
@@ -335,35 +300,35 @@ impl CudaArena {
         if source.contains('\0') {
             return Err(zero("the source"));
         }
-        let key = (source.to_owned(), options.to_owned());
-        let made = self.programs.lock().get(&key).cloned();
-        if let Some(program) = made {
-            return Ok(program);
-        }
         let found = &self.session.found;
-        let code = match is_ptx(source) {
-            true => source.as_bytes().to_vec(),
-            false => compile(source, options, found.capability, found.version).map_err(|why| match why {
-                NotCompiled::Zero(what) => zero(what),
-                NotCompiled::Refused(log) => {
-                    BuildError::Compile { arena: arena.clone(), kernel: kernel_name.clone(), log }
-                }
-                NotCompiled::NoCompiler(reason) => {
-                    BuildError::NoCompiler { arena: arena.clone(), kernel: kernel_name.clone(), reason }
-                }
-                NotCompiled::Call(call, code, message) => BuildError::Framework {
-                    arena: arena.clone(),
-                    kernel: kernel_name.clone(),
-                    call,
-                    code,
-                    message: message.into(),
-                },
-            })?,
+        let compile = || match is_ptx(source) {
+            true => self.load(kernel, source.as_bytes().to_vec()),
+            false => {
+                let code = compile(source, options, found.capability, found.version);
+                self.load(
+                    kernel,
+                    code.map_err(|why| match why {
+                        NotCompiled::Zero(what) => zero(what),
+                        NotCompiled::Refused(log) => {
+                            BuildError::Compile { arena: arena.clone(), kernel: kernel_name.clone(), log }
+                        }
+                        NotCompiled::NoCompiler(reason) => BuildError::NoCompiler {
+                            arena: arena.clone(),
+                            kernel: kernel_name.clone(),
+                            reason,
+                        },
+                        NotCompiled::Call(call, code, message) => BuildError::Framework {
+                            arena: arena.clone(),
+                            kernel: kernel_name.clone(),
+                            call,
+                            code,
+                            message: message.into(),
+                        },
+                    })?,
+                )
+            }
         };
-        let program = Arc::new(self.load(kernel, code)?);
-        // Another thread may have been first: then its program counts, and ours goes without the lock.
-        let first = self.programs.lock().entry(key).or_insert_with(|| program.clone()).clone();
-        Ok(first)
+        self.programs.get(source, options, compile).map_err(|error| error.of(kernel))
     }
 
     /// Loads machine code or PTX.
@@ -383,8 +348,12 @@ pub struct CudaKernel {
     name: Box<str>,
     /// The name of its arena.
     arena: Arc<str>,
+    /// Those that arguments are for, and the kernel's items.
     parameters: Vec<Parameter>,
-    max_local: u64,
+    /// The parameter that was added to number the blocks by.
+    part: Option<Parameter>,
+    numbering: Numbering,
+    limits: Limits,
     function: Raw<CUfunction>,
     program: Arc<Program>,
     session: Arc<Session>,
@@ -400,7 +369,7 @@ impl CudaKernel {
     /// The most threads of a block, in all axes together.
     #[must_use]
     pub fn max_local(&self) -> u64 {
-        self.max_local
+        self.limits.total
     }
 
     pub(super) fn session(&self) -> &Arc<Session> {
@@ -452,6 +421,25 @@ impl CudaKernel {
         Ok(())
     }
 
+    /// Checks the size of a block of threads against what the kernel allows.
+    ///
+    /// # Errors
+    /// [`Misfit::Groups`] with the limit; also for a kernel whose blocks are numbered and that is given no size, or that asks for its
+    /// block and was made by [`CudaArena::kernel`], which numbers blocks within each launch.
+    pub fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
+        let local = shape.local();
+        let open = || local[..shape.dimensions()].contains(&0);
+        let checked = match self.numbering {
+            Numbering::Run if open() => Err("its blocks are numbered, so they need a size".to_owned()),
+            Numbering::Unaware => {
+                Err("its source asks for its block, and it was not made by `package_kernel`".to_owned())
+            }
+            _ => self.limits.check(local),
+        };
+        let kernel = || format!("{} on {}", self.name, self.arena);
+        checked.map_err(|reason| Misfit::Groups { kernel: kernel(), local, reason })
+    }
+
     /// Starts the kernel. The fence waits for its end and reports zero bytes.
     ///
     /// # Safety
@@ -467,7 +455,34 @@ impl CudaKernel {
     pub unsafe fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
         self.session.await_beside()?;
         // SAFETY: as the caller answers for.
-        unsafe { self.launch_on(Way::Kernels, args, launch) }
+        unsafe { self.launch_on(Way::Kernels, args, launch, launch.ends()) }
+    }
+
+    /// Starts the kernel on a part of a run. It may run beside those that were launched before it if `is_beside` says so: see
+    /// [`launch_beside`](Self::launch_beside).
+    ///
+    /// # Safety
+    /// As [`launch`](Self::launch).
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    pub unsafe fn launch_part(
+        &self,
+        args: &[KernelArg<'_>],
+        part: &dml_core::Launch<'_>,
+        is_beside: bool,
+    ) -> Result<Fence, TransferError> {
+        let (shape, items) = (part.shape, part.items);
+        let launch = Launch { offset: shape.offset(items), items: shape.global(items), local: shape.local() };
+        let mut total = launch.items;
+        total[shape.dimensions() - 1] = part.total;
+        if !is_beside {
+            self.session.await_beside()?;
+            // SAFETY: as the caller answers for.
+            return unsafe { self.launch_on(Way::Kernels, args, launch, total) };
+        }
+        // SAFETY: as the caller answers for.
+        self.session.beside(|way| unsafe { self.launch_on(way, args, launch, total) })
     }
 
     /// As [`launch`](Self::launch), but the kernel may run beside those that were launched before it: on one of a few streams, in turn. Of a
@@ -485,7 +500,7 @@ impl CudaKernel {
         launch: Launch,
     ) -> Result<Fence, TransferError> {
         // SAFETY: as the caller answers for.
-        self.session.beside(|way| unsafe { self.launch_on(way, args, launch) })
+        self.session.beside(|way| unsafe { self.launch_on(way, args, launch, launch.ends()) })
     }
 
     unsafe fn launch_on(
@@ -493,6 +508,7 @@ impl CudaKernel {
         way: Way,
         args: &[KernelArg<'_>],
         launch: Launch,
+        total: [u64; 3],
     ) -> Result<Fence, TransferError> {
         let invalid = |reason| refused(LAUNCH, CUresult::CUDA_ERROR_INVALID_VALUE, reason);
         let given: Vec<_> = args.iter().filter_map(KernelArg::given).collect();
@@ -501,12 +517,17 @@ impl CudaKernel {
         if launch.items.contains(&0) {
             return Ok(Fence::done(0));
         }
+        if let Err(reason) = self.limits.check(launch.local) {
+            let reason = format!("kernel {} cannot run in the blocks of {launch:?}: {reason}", self.name);
+            return Err(invalid(reason));
+        }
+        let is_told = is_told || self.part.is_some();
         if !is_told && launch.offset != [0; 3] {
             let reason = format!("kernel {} has no DmlItems, so its items begin at zero", self.name);
             return Err(invalid(reason));
         }
         let uncountable = || format!("kernel {}: {launch:?} exceeds what can be counted", self.name);
-        let (local, parts) = parts(&launch, self.max_local).ok_or_else(|| invalid(uncountable()))?;
+        let (local, parts) = parts(&launch, &self.limits).ok_or_else(|| invalid(uncountable()))?;
         if !is_told && parts.len() > 1 {
             let name = &self.name;
             let reason = format!(
@@ -514,7 +535,8 @@ impl CudaKernel {
             );
             return Err(invalid(reason));
         }
-        let (mut packed, mut blocks, mut local_bytes) = (Packed::new(&self.parameters), Vec::new(), 0_u64);
+        let parameters: Vec<_> = self.parameters.iter().chain(&self.part).copied().collect();
+        let (mut packed, mut blocks, mut local_bytes) = (Packed::new(&parameters), Vec::new(), 0_u64);
         let mut places = self.parameters.iter();
         for (index, arg) in args.iter().enumerate() {
             if let KernelArg::Local(bytes) = arg {
@@ -533,12 +555,13 @@ impl CudaKernel {
                     packed.put(place, &own.at(0).to_ne_bytes());
                     blocks.push((*block).clone());
                 }
+                KernelArg::Nothing => packed.put(place, &[0; 8]),
                 KernelArg::Scalar(scalar) => packed.put(place, ScalarBytes::of(*scalar).as_slice()),
                 KernelArg::Bytes(bytes) => packed.put(place, bytes),
                 KernelArg::Local(_) => {}
             }
         }
-        let items = is_told.then(|| *places.next().expect("the kernel takes its items"));
+        let items = places.next().copied();
         self.allow_local(local_bytes)?;
         let (keep, further) = ((blocks, self.program.clone()), Cell::new(false));
         let enqueue = |stream| {
@@ -546,7 +569,11 @@ impl CudaKernel {
                 if let Some(place) = items {
                     packed.put(place, bytemuck::cast_slice(part.items.as_flattened()));
                 }
-                let mut addresses = packed.addresses(&self.parameters);
+                if let Some(place) = self.part {
+                    let [offset, end] = part.items;
+                    packed.put(place, bytemuck::cast_slice([offset, end, total].as_flattened()));
+                }
+                let mut addresses = packed.addresses(&parameters);
                 let ([gx, gy, gz], [x, y, z], shared) = (part.grid, local, local_bytes as u32);
                 let (params, extra) = (addresses.as_mut_ptr(), std::ptr::null_mut());
                 // SAFETY: a live function with as many parameters as there are addresses, each of a value of its size, which the
@@ -637,77 +664,6 @@ impl Packed {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn launch(offset: [u64; 3], items: [u64; 3], local: [u64; 3]) -> Launch {
-        Launch { offset, items, local }
-    }
-
-    #[test]
-    fn a_launch_that_the_driver_takes_is_one_part() {
-        let (threads, found) = parts(&Launch::line(7, 1000, 0), 1024).unwrap();
-        assert_eq!(threads, [256, 1, 1], "the usual size");
-        assert_eq!(found, [Part { items: [[7, 0, 0], [1007, 1, 1]], grid: [4, 1, 1] }]);
-        let (threads, _) = parts(&Launch::line(0, 1000, 512), 128).unwrap();
-        assert_eq!(threads, [128, 1, 1], "along one axis, what the kernel allows");
-        let (threads, found) = parts(&launch([0, 5, 0], [100, 30, 1], [64, 4, 1]), 128).unwrap();
-        assert_eq!(threads, [64, 4, 1], "along several, what was asked for");
-        assert_eq!(found, [Part { items: [[0, 5, 0], [100, 35, 1]], grid: [2, 8, 1] }]);
-        let (threads, _) = parts(&launch([0; 3], [100, 30, 2], [64, 0, 0]), 1024).unwrap();
-        assert_eq!(threads, [64, 1, 1], "one along the axes that are left open, but for the first");
-        let (_, found) = parts(&launch([0; 3], [255, 65_535, 1], [255, 1, 1]), 255).unwrap();
-        assert_eq!(found, [Part { items: [[0; 3], [255, 65_535, 1]], grid: [1, 65_535, 1] }]);
-        let (_, found) = parts(&launch([0; 3], [1, 1, 2 * 65_535], [1, 1, 2]), 1024).unwrap();
-        assert_eq!(found.len(), 1, "as many planes of blocks");
-    }
-
-    /// binomial has a row of threads for each item: its packages of more than 65,535 items failed, and so did the GPU.
-    #[test]
-    fn more_rows_of_blocks_than_the_driver_takes_are_several_parts() {
-        let (threads, found) = parts(&launch([0, 9, 0], [255, 2 * 65_535 + 1, 1], [255, 1, 1]), 255).unwrap();
-        assert_eq!(threads, [255, 1, 1]);
-        let part = |first: u64, end: u64| Part {
-            items: [[0, first, 0], [255, end, 1]],
-            grid: [1, (end - first) as u32, 1],
-        };
-        assert_eq!(found, [part(9, 65_544), part(65_544, 131_079), part(131_079, 131_080)]);
-        // The last block of the last part alone is not full.
-        let (_, found) = parts(&launch([0, 9, 0], [10, 8 * 65_535 + 3, 1], [16, 8, 1]), 128).unwrap();
-        let ends: Vec<_> = found.iter().map(|part| (part.items[0][1], part.items[1][1], part.grid)).collect();
-        assert_eq!(ends, [(9, 524_289, [1, 65_535, 1]), (524_289, 524_292, [1, 1, 1])]);
-    }
-
-    #[test]
-    fn the_parts_along_several_axes_cover_every_item_once() {
-        let whole = launch([3, 50, 7], [5, 65_536 * 2, 65_535 * 3 - 1], [2, 2, 1]);
-        let (_, found) = parts(&whole, 1024).unwrap();
-        assert_eq!(found.len(), 2 * 3);
-        let count =
-            |part: &Part| (0..3).map(|axis| part.items[1][axis] - part.items[0][axis]).product::<u64>();
-        assert_eq!(found.iter().map(count).sum::<u64>(), whole.items.iter().product::<u64>());
-        for (index, one) in found.iter().enumerate() {
-            assert!(one.grid[1..].iter().all(|blocks| (1..=65_535).contains(blocks)), "{one:?}");
-            let is_apart = |other: &Part| {
-                (0..3).any(|axis| {
-                    one.items[1][axis] <= other.items[0][axis] || other.items[1][axis] <= one.items[0][axis]
-                })
-            };
-            assert!(found[..index].iter().all(is_apart), "{one:?}");
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_counted_has_no_parts() {
-        assert_eq!(parts(&Launch::line(0, u64::MAX, 2), 1024), None, "its padded end");
-        assert_eq!(parts(&Launch::line(u64::MAX - 10, 11, 1), 1024), None, "its end");
-        assert_eq!(parts(&launch([0; 3], [1, 1 << 40, 1], [1, 1, 1]), 1024), None, "too many parts");
-        let most = launch([0; 3], [1, 65_535 << 16, 1], [1, 1, 1]);
-        assert_eq!(parts(&most, 1024).expect("as many parts as there may be").1.len(), 1 << 16);
-        assert_eq!(
-            parts(&launch([0; 3], [1, 1, 1], [1, 1 << 33, 1]), 1024),
-            None,
-            "a block of too many threads"
-        );
-    }
 
     #[test]
     fn a_part_that_failed_after_another_may_have_begun() {

@@ -15,6 +15,11 @@
 //! | scalar | [`Values`], counted apart from buffers | by value, of the same type | by value, of the same size | counted apart from buffers |
 //! | value as bytes | [`Values::value`] | by value, of the same size | by value, of the same size | refused |
 //! | local memory | nothing | `local` pointer | `extern __shared__` memory; no parameter | nothing |
+//! | buffer of which the package has no byte | an empty view | a null pointer | a null pointer | an empty view |
+//!
+//! A package is a part of a run. Kernels in OpenCL C and CUDA C have their work-groups numbered within the whole run, so one that was
+//! written for a single launch is right in parts. A kernel that needs the framework's own numbers, such as one whose scratch memory is
+//! indexed by the group within its package, defines `DML_PACKAGE_GROUPS`.
 
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -89,17 +89,17 @@ impl Launcher for OffloadLauncher {
 
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
         let mut arguments = Vec::with_capacity(launch.arguments.len());
-        for (index, argument) in launch.arguments.iter().enumerate() {
+        for argument in launch.arguments {
             match argument {
                 LaunchArg::Buffer { buffer, access, ranges } => {
                     for bytes in ranges {
                         let granted = grants.granted(&Bytes(buffer, bytes), *access);
                         let (block, span) = granted.map_err(LaunchError::not_started)?;
-                        let none = || format!("argument {index} has no storage: no byte of it was asked for");
-                        let block = block.ok_or_else(none).map_err(LaunchError::not_started)?;
-                        arguments.push(match access.writes() {
-                            true => Argument::Write(block, span),
-                            false => Argument::Read(block, span),
+                        // Without a byte that was asked for there is no storage.
+                        arguments.push(match (block, access.writes()) {
+                            (Some(block), true) => Argument::Write(block, span),
+                            (Some(block), false) => Argument::Read(block, span),
+                            (None, writes) => Argument::Nothing { start: bytes.start, writes },
                         });
                     }
                 }

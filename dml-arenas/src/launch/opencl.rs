@@ -1,13 +1,14 @@
 //! Kernels of OpenCL devices.
 
 use crate::OpenClArena;
-use crate::opencl::{BuildError, Grid, KernelArg, OpenClKernel, may_have_begun};
+use crate::opencl::{BuildError, KernelArg, OpenClKernel, may_have_begun};
 use dml_core::{
-    BufferCopy, DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform,
-    TransferError,
+    BufferCopy, DeviceId, Fence, Grants, ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit,
+    Platform,
 };
 
-/// Launches a kernel of OpenCL C with the whole storage of each buffer. The numbers of its work-items are those of the items.
+/// Launches a kernel of OpenCL C with the whole storage of each buffer. The numbers of its work-items and groups are those of the
+/// whole run: see [`OpenClArena::package_kernel`].
 #[derive(Debug)]
 pub struct OpenClLauncher {
     kernel: OpenClKernel,
@@ -18,8 +19,12 @@ impl OpenClLauncher {
     ///
     /// # Safety
     /// 1. With the arguments and items that it will be launched with, the kernel touches only the bytes of its buffers, whatever
-    ///    these contain. A launch is padded to whole groups, so work-items past the last item touch nothing. The scheduler asks
-    ///    for no more items than the named footprints have bytes for.
+    ///    contents these have by then. Bytes that it reads hold what the program, other kernels or its own packages wrote there. Bytes
+    ///    that it only overwrites hold anything. So an index that is read from a buffer needs no check in the kernel if the program
+    ///    writes only indices that are in bounds. A launch is padded to whole groups, so work-items past the last item touch nothing.
+    ///    The scheduler asks for no more items than the named footprints have bytes for.
+    /// 2. `check_footprints` of dml-scheduler launches it also with the values of each buffer at other places of that
+    ///    buffer. A kernel that is checked stays within its buffers then too.
     #[must_use]
     pub const unsafe fn new(kernel: OpenClKernel) -> Self {
         Self { kernel }
@@ -32,7 +37,7 @@ impl OpenClLauncher {
 /// As [`OpenClLauncher::new`]: source is trusted like the program itself.
 ///
 /// # Errors
-/// As [`OpenClArena::kernel`].
+/// As [`OpenClArena::package_kernel`].
 pub unsafe fn opencl(
     platform: &Platform,
     source: &str,
@@ -44,29 +49,11 @@ pub unsafe fn opencl(
         let arena = platform.home(device).map(|home| platform.arena(home));
         if let Some(arena) = arena.and_then(|arena| arena.downcast_ref::<OpenClArena>()) {
             // SAFETY: the caller answers for the source (1).
-            launchers.push((device, unsafe { OpenClLauncher::new(arena.kernel(source, name, options)?) }));
+            launchers
+                .push((device, unsafe { OpenClLauncher::new(arena.package_kernel(source, name, options)?) }));
         }
     }
     Ok(launchers)
-}
-
-impl OpenClLauncher {
-    /// # Safety
-    /// As [`OpenClKernel::launch`].
-    unsafe fn grid<const D: usize>(
-        &self,
-        args: &[KernelArg<'_>],
-        grid: Grid<D>,
-        is_beside: bool,
-    ) -> Result<Fence, TransferError> {
-        // SAFETY: as the caller answers for.
-        unsafe {
-            match is_beside {
-                true => self.kernel.launch_grid_beside(args, grid),
-                false => self.kernel.launch_grid(args, grid),
-            }
-        }
-    }
 }
 
 impl Launcher for OpenClLauncher {
@@ -74,15 +61,19 @@ impl Launcher for OpenClLauncher {
         self.kernel.fits(arguments)
     }
 
+    fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
+        self.kernel.check_groups(shape)
+    }
+
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
         let is_beside = grants.launches_first() && launch.is_independent;
         let mut args = Vec::with_capacity(launch.arguments.len());
-        for (index, argument) in launch.arguments.iter().enumerate() {
+        for argument in launch.arguments {
             args.push(match argument {
                 LaunchArg::Buffer { buffer, .. } => {
+                    // Without a byte that was asked for there is no storage.
                     let block = grants.block(buffer).map_err(LaunchError::not_started)?;
-                    let none = || format!("argument {index} has no storage: no byte of it was asked for");
-                    KernelArg::Block(block.ok_or_else(none).map_err(LaunchError::not_started)?)
+                    block.map_or(KernelArg::Nothing, KernelArg::Block)
                 }
                 LaunchArg::Scalar(scalar) => KernelArg::Scalar(*scalar),
                 LaunchArg::Bytes(bytes) => KernelArg::Bytes(bytes),
@@ -92,25 +83,8 @@ impl Launcher for OpenClLauncher {
                 }
             });
         }
-        let (offset, items) = (launch.shape.offset(launch.items), launch.shape.global(launch.items));
-        let ([x, y, _], local) = (items, launch.shape.local());
         // SAFETY: whoever made the launcher answers for what the kernel touches (1 of `new`).
-        let launched = unsafe {
-            match launch.shape.dimensions() {
-                1 => {
-                    let launch = crate::opencl::Launch { offset: offset[0], items: x, local: local[0] };
-                    match is_beside {
-                        true => self.kernel.launch_beside(&args, launch),
-                        false => self.kernel.launch(&args, launch),
-                    }
-                }
-                2 => {
-                    let [offset, items, local] = [offset, [x, y, 1], local].map(|[x, y, _]| [x, y]);
-                    self.grid(&args, Grid { offset, items, local }, is_beside)
-                }
-                _ => self.grid(&args, Grid { offset, items, local }, is_beside),
-            }
-        };
+        let launched = unsafe { self.kernel.launch_part(&args, launch, is_beside) };
         launched.map_err(|error| match may_have_begun(&error) {
             true => LaunchError::failed(error),
             false => LaunchError::not_started(error),

@@ -3,7 +3,7 @@
 use super::block::OffloadBlock;
 use super::device::OffloadDevice;
 use super::error::OffloadError;
-use super::message::{Call, Command, Part, Reply, WireScalar};
+use super::message::{Call, Command, Memory, Part, Reply, WireScalar};
 use super::transfer::Place;
 use super::unix::CONTROL_LIMIT;
 use dml_core::sync::Arc;
@@ -28,6 +28,13 @@ pub enum Argument<'a> {
     Read(&'a BlockRef, Span),
     /// Part of a block, to be read and written.
     Write(&'a BlockRef, Span),
+    /// A part without bytes, which needs no block: where it lies in its buffer, and whether it is written.
+    Nothing {
+        /// The offset of the part in its buffer.
+        start: u64,
+        /// Whether the function may write it.
+        writes: bool,
+    },
     /// A scalar value.
     Scalar(Scalar),
 }
@@ -87,6 +94,10 @@ impl Function {
             let (block, span, writes) = match *argument {
                 Argument::Read(block, span) => (block, span, false),
                 Argument::Write(block, span) => (block, span, true),
+                Argument::Nothing { start, writes } => {
+                    parts.push(Part { memory: Memory::Own, offset: 0, bytes: 0, start, writes });
+                    continue;
+                }
                 Argument::Scalar(scalar) => {
                     let unknown = || self.misfit(index, &format!("workers do not know {scalar:?}"));
                     scalars.push(WireScalar::of(scalar).ok_or_else(unknown)?);
@@ -133,7 +144,6 @@ impl fmt::Debug for Function {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::Memory;
     use super::*;
 
     /// Parts that touch share nothing.

@@ -1,23 +1,20 @@
 //! The arena: implements for an OpenCL device's memory what core asks of one.
 
 use super::block::{Mapping, OpenClBlock};
-use super::error::alloc_error;
+use super::error::{BuildError, alloc_error};
 use super::handle::Program;
 use super::session::Session;
+use crate::programs::Programs;
 use dml_core::state::MapState;
-use dml_core::sync::{Arc, Mutex, MutexGuard};
+use dml_core::sync::{Arc, MutexGuard};
 use dml_core::{
     AllocError, Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Concurrency, CopyIn, CopyOut, Cost, DeviceId,
     DeviceSet, Fence, Fill, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError, UnmapRequest,
 };
 use opencl3::command_queue::{enqueue_fill_buffer, enqueue_read_buffer, enqueue_write_buffer};
 use opencl3::types::CL_NON_BLOCKING;
-use std::collections::HashMap;
 
 const KIND: ArenaKind = ArenaKind("opencl");
-
-/// Programs built so far, by source and options.
-pub(super) type Programs = HashMap<(String, String), Arc<Program>>;
 
 /// The memory of one OpenCL device, or of a part of one.
 ///
@@ -29,7 +26,7 @@ pub struct OpenClArena {
     desc: ArenaDesc,
     host: DeviceId,
     pub(super) session: Arc<Session>,
-    pub(super) programs: Mutex<Programs>,
+    pub(super) programs: Programs<Program, BuildError>,
 }
 
 impl OpenClArena {
@@ -40,7 +37,7 @@ impl OpenClArena {
             .with_concurrency(Concurrency::Exclusive)
             .with_alloc_align(session.facts.align_bytes)
             .with_alloc_cost(Cost::from_ns(20_000));
-        Self { desc, host, session, programs: Mutex::new(Programs::new()) }
+        Self { desc, host, session, programs: Programs::new() }
     }
 
     /// Makes it an arena that is bound to shared virtual memory. There the host needs no mapping, and blocks of the arena's own are

@@ -64,6 +64,19 @@ pub enum BuildError {
     },
 }
 
+impl BuildError {
+    /// Returns the error as it is for another kernel of the same source.
+    pub(super) fn of(mut self, name: &str) -> Self {
+        match &mut self {
+            Self::Compile { kernel, .. }
+            | Self::NoKernel { kernel, .. }
+            | Self::ZeroCharacter { kernel, .. }
+            | Self::Framework { kernel, .. } => name.clone_into(kernel),
+        }
+        self
+    }
+}
+
 /// Describes an OpenCL error code in words that help a person to act.
 pub(super) fn words(code: i32) -> String {
     match code {

@@ -4,19 +4,21 @@ use super::arena::OpenClArena;
 use super::block::OpenClBlock;
 use super::error::{BuildError, refused, words};
 use super::handle::{Kernel, Program};
+use super::numbering::{self, Numbering};
+use super::parameters::{self, Given, Parameter, type_name};
 use super::session::{FLUSH, Session};
+use crate::groups::Limits;
 use dml_core::sync::{Arc, Mutex};
-use dml_core::{Arena, BlockRef, Fence, LaunchArg, Misfit, Scalar, TransferError};
+use dml_core::{Arena, BlockRef, Fence, ItemShape, LaunchArg, Misfit, Scalar, TransferError};
 use opencl3::command_queue::enqueue_nd_range_kernel;
 use opencl3::error_codes::{
     CL_BUILD_PROGRAM_FAILURE, CL_DEVICE_NOT_AVAILABLE, CL_INVALID_ARG_INDEX, CL_INVALID_ARG_SIZE,
-    CL_INVALID_ARG_VALUE, CL_INVALID_GLOBAL_WORK_SIZE, CL_INVALID_KERNEL_NAME, CL_INVALID_MEM_OBJECT,
+    CL_INVALID_ARG_VALUE, CL_INVALID_GLOBAL_OFFSET, CL_INVALID_GLOBAL_WORK_SIZE, CL_INVALID_KERNEL_NAME,
+    CL_INVALID_MEM_OBJECT, CL_INVALID_WORK_GROUP_SIZE,
 };
 use opencl3::kernel::{
-    CL_KERNEL_ARG_ADDRESS_CONSTANT, CL_KERNEL_ARG_ADDRESS_GLOBAL, CL_KERNEL_ARG_ADDRESS_LOCAL,
-    CL_KERNEL_ARG_ADDRESS_PRIVATE, CL_KERNEL_ARG_ADDRESS_QUALIFIER, CL_KERNEL_ARG_TYPE_NAME,
-    CL_KERNEL_NUM_ARGS, CL_KERNEL_WORK_GROUP_SIZE, create_kernel, get_kernel_arg_info, get_kernel_info,
-    get_kernel_work_group_info, set_kernel_arg,
+    CL_KERNEL_COMPILE_WORK_GROUP_SIZE, CL_KERNEL_NUM_ARGS, CL_KERNEL_WORK_GROUP_SIZE, create_kernel,
+    get_kernel_info, get_kernel_work_group_info, set_kernel_arg,
 };
 use opencl3::program::{
     CL_PROGRAM_BUILD_LOG, build_program, create_program_with_source, get_program_build_info,
@@ -31,6 +33,8 @@ use std::fmt;
 pub enum KernelArg<'a> {
     /// A `__global` or `__constant` pointer: a whole block of the kernel's arena.
     Block(&'a BlockRef),
+    /// A `__global` or `__constant` pointer to no bytes: a null pointer.
+    Nothing,
     /// A `uint`.
     U32(u32),
     /// A `ulong`.
@@ -51,7 +55,7 @@ impl KernelArg<'_> {
     /// Returns what a parameter is compared with.
     fn given(&self) -> Given {
         match *self {
-            Self::Block(_) => Given::Block,
+            Self::Block(_) | Self::Nothing => Given::Block,
             Self::U32(_) => Given::Scalar("uint"),
             Self::U64(_) => Given::Scalar("ulong"),
             Self::I32(_) => Given::Scalar("int"),
@@ -60,78 +64,6 @@ impl KernelArg<'_> {
             Self::Bytes(bytes) => Given::Bytes(bytes.len()),
             Self::Local(_) => Given::Local,
         }
-    }
-}
-
-/// What an argument is, without its value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Given {
-    Block,
-    /// A scalar of this type of OpenCL C.
-    Scalar(&'static str),
-    /// A value of so many bytes.
-    Bytes(usize),
-    Local,
-}
-
-impl Given {
-    fn of(argument: &LaunchArg) -> Option<Self> {
-        Some(match argument {
-            LaunchArg::Buffer { .. } => Self::Block,
-            LaunchArg::Scalar(scalar) => Self::Scalar(type_name(*scalar)),
-            LaunchArg::Bytes(bytes) => Self::Bytes(bytes.len()),
-            LaunchArg::Local(_) => Self::Local,
-            _ => return None,
-        })
-    }
-}
-
-impl fmt::Display for Given {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Block => f.write_str("a block"),
-            Self::Scalar(name) => f.write_str(name),
-            Self::Bytes(bytes) => write!(f, "a value of {bytes} bytes"),
-            Self::Local => f.write_str("local memory"),
-        }
-    }
-}
-
-/// Returns the OpenCL C name of a scalar's type.
-fn type_name(scalar: Scalar) -> &'static str {
-    match scalar {
-        Scalar::I8(_) => "char",
-        Scalar::U8(_) => "uchar",
-        Scalar::I16(_) => "short",
-        Scalar::U16(_) => "ushort",
-        Scalar::I32(_) => "int",
-        Scalar::U32(_) => "uint",
-        Scalar::I64(_) => "long",
-        Scalar::U64(_) => "ulong",
-        Scalar::F16(_) => "half",
-        Scalar::F32(_) => "float",
-        Scalar::F64(_) => "double",
-        _ => "a scalar unknown to OpenCL",
-    }
-}
-
-/// Returns the size of a type of OpenCL C in bytes, for scalars and vectors of them.
-fn type_bytes(name: &str) -> Option<usize> {
-    let digits = name.len() - name.trim_end_matches(|digit: char| digit.is_ascii_digit()).len();
-    let (base, lanes) = name.split_at(name.len() - digits);
-    let bytes = match base {
-        "char" | "uchar" => 1,
-        "short" | "ushort" | "half" => 2,
-        "int" | "uint" | "float" => 4,
-        "long" | "ulong" | "double" => 8,
-        _ => return None,
-    };
-    match lanes {
-        "" => Some(bytes),
-        // A vector of three is as large as one of four.
-        "3" => Some(bytes * 4),
-        "2" | "4" | "8" | "16" => Some(bytes * lanes.parse::<usize>().ok()?),
-        _ => None,
     }
 }
 
@@ -148,14 +80,16 @@ pub fn may_have_begun(error: &TransferError) -> bool {
 /// All three fields count work-items. `get_global_id(0)` runs from `offset`. The number of work-items is padded to a
 /// multiple of the group size. So a kernel takes its end as an argument, and returns where `get_global_id(0)` reaches
 /// it.
+///
+/// A group size of zero leaves the choice to the driver, which then launches exactly `items`. One that the kernel or the device
+/// does not allow is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// The first work-item.
     pub offset: u64,
     /// The number of work-items; zero launches nothing.
     pub items: u64,
-    /// The size of a work-group, cut to the most that the kernel allows on this device. Zero leaves the choice to the
-    /// driver, which then launches exactly `items`.
+    /// The size of a work-group, or zero.
     pub local: u64,
 }
 
@@ -163,34 +97,57 @@ pub struct Launch {
 /// that of rows.
 ///
 /// # Shape and units
-/// As [`Launch`], for each dimension. Groups are as large as `local` says, since a kernel of several dimensions usually
-/// relies on their shape. A driver that cannot run such groups refuses the launch.
+/// As [`Launch`], for each dimension. A size of zero along some of the dimensions is chosen here, and padded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid<const D: usize = 2> {
     /// The first work-item.
     pub offset: [u64; D],
     /// The number of work-items; zero in one dimension launches nothing.
     pub items: [u64; D],
-    /// The size of a work-group, at least one.
+    /// The size of a work-group along each dimension, or zero.
     pub local: [u64; D],
 }
 
 impl OpenClArena {
-    /// Builds a kernel from OpenCL C source. A program is compiled once for each source and options. Each call makes a
-    /// separate kernel, so that callers on different threads do not wait for each other.
+    /// Builds a kernel from OpenCL C source. A program is compiled once for each source and options, unless it includes files. Each
+    /// call makes a separate kernel, so that callers on different threads do not wait for each other.
     ///
     /// DML does not check what memory a kernel touches: the caller of [`launch`](OpenClKernel::launch) is responsible
-    /// for that.
+    /// for that. Arguments are checked against the kernel's signature, as far as the driver describes it, and types that the source
+    /// names by their sizes. Not checked: what pointers point to, and the fields of structures.
     ///
     /// # Errors
     /// [`BuildError`]: [`Compile`](BuildError::Compile) with the compiler's log if it refuses the source,
     /// [`NoKernel`](BuildError::NoKernel) if the source has no kernel of this name.
     pub fn kernel(&self, source: &str, name: &str, options: &str) -> Result<OpenClKernel, BuildError> {
-        let zero = |what| BuildError::ZeroCharacter {
-            arena: self.desc().name.clone(),
-            kernel: name.to_owned(),
-            what,
-        };
+        self.kernel_of(source, name, options, numbering::of_launch(source, options))
+    }
+
+    /// As [`kernel`](Self::kernel), for launches that are parts of a run ([`OpenClKernel::launch_part`]). `get_group_id`,
+    /// `get_num_groups`, `get_global_size`, `get_global_offset`, `get_global_linear_id` and `get_work_dim` answer for the whole run.
+    ///
+    /// A kernel that uses memory indexed by the group within its own launch defines `DML_PACKAGE_GROUPS`, in its source or in `options`,
+    /// and has the numbers of OpenCL itself.
+    ///
+    /// # Errors
+    /// As [`kernel`](Self::kernel).
+    pub fn package_kernel(
+        &self,
+        source: &str,
+        name: &str,
+        options: &str,
+    ) -> Result<OpenClKernel, BuildError> {
+        let (text, numbering) = numbering::of_run(source, options);
+        self.kernel_of(&text, name, options, numbering)
+    }
+
+    fn kernel_of(
+        &self,
+        source: &str,
+        name: &str,
+        options: &str,
+        numbering: Numbering,
+    ) -> Result<OpenClKernel, BuildError> {
         let framework = |call| {
             move |code: i32| BuildError::Framework {
                 arena: self.desc().name.clone(),
@@ -200,30 +157,65 @@ impl OpenClArena {
                 message: words(code).into(),
             }
         };
-        let kernel_name = CString::new(name).map_err(|_| zero("the name"))?;
         let program = self.program(source, name, options)?;
-        let kernel = create_kernel(program.raw(), &kernel_name).map_err(|code| match code {
-            CL_INVALID_KERNEL_NAME => {
-                BuildError::NoKernel { arena: self.desc().name.clone(), kernel: name.to_owned() }
-            }
-            code => framework("clCreateKernel")(code),
-        })?;
-        // SAFETY: the kernel just made, whose one reference is ours.
-        let kernel = unsafe { Kernel::own(kernel) };
+        let kernel = self.kernel_in(&program, name)?;
         let count: u32 =
             get_kernel_info(kernel.raw(), CL_KERNEL_NUM_ARGS).map_err(framework("clGetKernelInfo"))?.into();
-        let max_local: usize =
-            get_kernel_work_group_info(kernel.raw(), self.session.part.id(), CL_KERNEL_WORK_GROUP_SIZE)
-                .map_err(framework("clGetKernelWorkGroupInfo"))?
-                .into();
+        let device = self.session.part.id();
+        let max_local: usize = get_kernel_work_group_info(kernel.raw(), device, CL_KERNEL_WORK_GROUP_SIZE)
+            .map_err(framework("clGetKernelWorkGroupInfo"))?
+            .into();
+        let mut parameters: Vec<_> = (0..count).map(|index| Parameter::of(&kernel, index)).collect();
+        if let Some(probe) = parameters::probe(&parameters)
+            // A compiler that does not understand it leaves these types unchecked.
+            && let Ok(probe) = self.program(&format!("{source}{probe}"), name, options)
+        {
+            let group_of = |name: &str| self.fixed_group(&self.kernel_in(&probe, name).ok()?);
+            parameters::answer(&mut parameters, group_of);
+        }
+        let axes = self.session.facts.max_sizes;
+        let limits = Limits {
+            total: (max_local as u64).min(axes.iter().fold(1, |all, size| all.saturating_mul(*size))).max(1),
+            axes,
+            required: self.fixed_group(&kernel).map(|group| group.map(|size| size as u64)),
+        };
         Ok(OpenClKernel {
             name: name.into(),
             arena: self.desc().name.clone(),
-            parameters: (0..count).map(|index| Parameter::of(&kernel, index)).collect(),
-            max_local: max_local.min(self.session.facts.max_local).max(1),
+            parameters,
+            limits,
+            numbering,
             kernel: Mutex::new(kernel),
             session: self.session.clone(),
         })
+    }
+
+    /// Makes a kernel of a built program.
+    fn kernel_in(&self, program: &Program, name: &str) -> Result<Kernel, BuildError> {
+        let (arena, kernel) = (self.desc().name.clone(), name.to_owned());
+        let Ok(name) = CString::new(name) else {
+            return Err(BuildError::ZeroCharacter { arena, kernel, what: "the name" });
+        };
+        let made = create_kernel(program.raw(), &name).map_err(|code| match code {
+            CL_INVALID_KERNEL_NAME => BuildError::NoKernel { arena, kernel },
+            code => BuildError::Framework {
+                arena,
+                kernel,
+                call: "clCreateKernel",
+                code: code.into(),
+                message: words(code).into(),
+            },
+        })?;
+        // SAFETY: the kernel just made, whose one reference is ours.
+        Ok(unsafe { Kernel::own(made) })
+    }
+
+    /// Returns the size of the work-groups that the source of a kernel fixes, if it does.
+    fn fixed_group(&self, kernel: &Kernel) -> Option<[usize; 3]> {
+        let what = CL_KERNEL_COMPILE_WORK_GROUP_SIZE;
+        let told = get_kernel_work_group_info(kernel.raw(), self.session.part.id(), what).ok()?;
+        let sizes: [usize; 3] = Vec::<usize>::from(told).try_into().ok()?;
+        (sizes != [0; 3]).then_some(sizes)
     }
 
     /// Returns the built program of this source, from the cache or the compiler.
@@ -245,71 +237,27 @@ impl OpenClArena {
             CString::new(format!("-cl-kernel-arg-info {options}")).map_err(|_| zero("the options"))?;
         let gone = |_| framework("clCreateProgramWithSource", CL_DEVICE_NOT_AVAILABLE);
         let context = self.session.context().map_err(gone)?;
-        let key = (source.to_owned(), options.to_owned());
-        let made = self.programs.lock().get(&key).cloned();
-        if let Some(program) = made {
-            return Ok(program);
-        }
-        let program = create_program_with_source(context, &[source])
-            .map_err(|code| framework("clCreateProgramWithSource", code))?;
-        // SAFETY: the program just made, whose one reference is ours.
-        let program = unsafe { Program::own(program) };
-        let device = self.session.part.id();
-        build_program(program.raw(), &[device], &all_options, None, std::ptr::null_mut()).map_err(
-            |code| {
-                let log = get_program_build_info(program.raw(), device, CL_PROGRAM_BUILD_LOG);
-                let log =
-                    log.map(String::from).unwrap_or_default().trim_matches(['\0', '\n', ' ']).to_owned();
-                if code == CL_BUILD_PROGRAM_FAILURE || !log.is_empty() {
-                    BuildError::Compile { arena: arena.clone(), kernel: kernel.to_owned(), log }
-                } else {
-                    framework("clBuildProgram", code)
-                }
-            },
-        )?;
-        let program = Arc::new(program);
-        // Another thread may have been first: then its program counts, and ours goes without the lock.
-        let first = self.programs.lock().entry(key).or_insert_with(|| program.clone()).clone();
-        Ok(first)
-    }
-}
-
-/// The known facts of one parameter of a kernel; empty where the driver does not report them.
-#[derive(Clone, Debug, Default)]
-struct Parameter {
-    address: Option<u32>,
-    type_name: Option<String>,
-}
-
-impl Parameter {
-    fn of(kernel: &Kernel, index: u32) -> Self {
-        let info = |what| get_kernel_arg_info(kernel.raw(), index, what).ok();
-        Self {
-            address: info(CL_KERNEL_ARG_ADDRESS_QUALIFIER).map(u32::from),
-            type_name: info(CL_KERNEL_ARG_TYPE_NAME)
-                .map(|name| String::from(name).trim_end_matches('\0').to_owned())
-                .filter(|name| !name.is_empty()),
-        }
-    }
-
-    /// Returns what the kernel takes, if `given` does not fit. The driver judges parameters that it does not describe.
-    fn mismatch(&self, given: Given) -> Option<String> {
-        let address = self.address?;
-        let type_name = self.type_name.as_deref().unwrap_or("a type");
-        let is_memory = matches!(address, CL_KERNEL_ARG_ADDRESS_GLOBAL | CL_KERNEL_ARG_ADDRESS_CONSTANT);
-        let fits = match given {
-            Given::Block => is_memory,
-            Given::Local => address == CL_KERNEL_ARG_ADDRESS_LOCAL,
-            Given::Scalar(_) | Given::Bytes(_) if address != CL_KERNEL_ARG_ADDRESS_PRIVATE => false,
-            // The program's own names for types say nothing of their sizes.
-            Given::Scalar(given) => type_bytes(type_name).is_none() || type_name == given,
-            Given::Bytes(given) => type_bytes(type_name).is_none_or(|bytes| bytes == given),
+        let compile = || {
+            let program = create_program_with_source(context, &[source])
+                .map_err(|code| framework("clCreateProgramWithSource", code))?;
+            // SAFETY: the program just made, whose one reference is ours.
+            let program = unsafe { Program::own(program) };
+            let device = self.session.part.id();
+            build_program(program.raw(), &[device], &all_options, None, std::ptr::null_mut()).map_err(
+                |code| {
+                    let log = get_program_build_info(program.raw(), device, CL_PROGRAM_BUILD_LOG);
+                    let log =
+                        log.map(String::from).unwrap_or_default().trim_matches(['\0', '\n', ' ']).to_owned();
+                    if code == CL_BUILD_PROGRAM_FAILURE || !log.is_empty() {
+                        BuildError::Compile { arena: arena.clone(), kernel: kernel.to_owned(), log }
+                    } else {
+                        framework("clBuildProgram", code)
+                    }
+                },
+            )?;
+            Ok(program)
         };
-        (!fits).then(|| match address {
-            CL_KERNEL_ARG_ADDRESS_PRIVATE => type_name.to_owned(),
-            CL_KERNEL_ARG_ADDRESS_LOCAL => "a pointer to local memory".to_owned(),
-            _ => "a pointer".to_owned(),
-        })
+        self.programs.get(source, options, compile).map_err(|error| error.of(kernel))
     }
 }
 
@@ -320,7 +268,8 @@ pub struct OpenClKernel {
     /// The name of its arena.
     arena: Arc<str>,
     parameters: Vec<Parameter>,
-    max_local: usize,
+    limits: Limits,
+    numbering: Numbering,
     /// Held while the arguments are set and the kernel is enqueued, which must be one step.
     kernel: Mutex<Kernel>,
     session: Arc<Session>,
@@ -336,7 +285,7 @@ impl OpenClKernel {
     /// The largest work-group of the kernel on its device, in work-items.
     #[must_use]
     pub fn max_local(&self) -> u64 {
-        self.max_local as u64
+        self.limits.total
     }
 
     pub(super) fn session(&self) -> &Arc<Session> {
@@ -360,6 +309,25 @@ impl OpenClKernel {
             }
         }
         Ok(())
+    }
+
+    /// Checks the sizes of work-groups against what the kernel allows on its device.
+    ///
+    /// # Errors
+    /// [`Misfit::Groups`] with the limit; also for a kernel that asks for its group and is given no size, or that was built by
+    /// [`OpenClArena::kernel`], which numbers groups within each launch.
+    pub fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
+        let local = shape.local();
+        let open = || local[..shape.dimensions()].contains(&0);
+        let checked = match self.numbering {
+            Numbering::Run { needs_local: true } if open() => {
+                Err("it asks for its group, so its groups need a size".to_owned())
+            }
+            Numbering::Unaware => Err(UNAWARES.to_owned()),
+            _ => self.limits.check(local),
+        };
+        let kernel = || format!("{} on {}", self.name, self.arena);
+        checked.map_err(|reason| Misfit::Groups { kernel: kernel(), local, reason })
     }
 
     /// Starts the kernel. The fence waits for its end and reports zero bytes.
@@ -410,11 +378,62 @@ impl OpenClKernel {
         args: &[KernelArg<'_>],
         launch: Launch,
     ) -> Result<Fence, TransferError> {
+        let Launch { offset, items, local } = launch;
+        let asked = Asked {
+            dimensions: 1,
+            offset: [offset, 0, 0],
+            items: [items, 1, 1],
+            local: [local, 1, 1],
+            total: None,
+        };
+        // SAFETY: the caller answers for what the kernel touches (1).
+        unsafe { self.launch_asked(order, args, &asked, &launch) }
+    }
+
+    /// Starts the kernel on a part of a run. It may run beside those that were launched before it if `is_beside` says so: see
+    /// [`launch_beside`](Self::launch_beside).
+    ///
+    /// # Safety
+    /// As [`launch`](Self::launch).
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    ///
+    /// # Panics
+    /// As [`launch`](Self::launch).
+    pub unsafe fn launch_part(
+        &self,
+        args: &[KernelArg<'_>],
+        part: &dml_core::Launch<'_>,
+        is_beside: bool,
+    ) -> Result<Fence, TransferError> {
+        let (shape, items) = (part.shape, part.items);
+        let asked = Asked {
+            dimensions: shape.dimensions(),
+            offset: shape.offset(items),
+            items: shape.global(items),
+            local: shape.local(),
+            total: Some(part.total),
+        };
+        let order = if is_beside { Order::BesideOthers } else { Order::AfterOthers };
+        // SAFETY: the caller answers for what the kernel touches (1).
+        unsafe { self.launch_asked(order, args, &asked, &(items, shape)) }
+    }
+
+    /// # Safety
+    /// As [`launch`](Self::launch).
+    unsafe fn launch_asked(
+        &self,
+        order: Order,
+        args: &[KernelArg<'_>],
+        asked: &Asked,
+        shown: &dyn fmt::Debug,
+    ) -> Result<Fence, TransferError> {
         let blocks = self.check(args)?;
-        if launch.items == 0 {
+        if asked.items.contains(&0) {
             return Ok(Fence::done(0));
         }
-        let size = self.size(launch)?;
+        let size = self.size(asked, shown)?;
         // SAFETY: the caller answers for what the kernel touches (1).
         unsafe { self.enqueue(args, blocks, &size, order) }
     }
@@ -463,13 +482,17 @@ impl OpenClKernel {
         args: &[KernelArg<'_>],
         grid: Grid<D>,
     ) -> Result<Fence, TransferError> {
-        let blocks = self.check(args)?;
-        if grid.items.contains(&0) {
-            return Ok(Fence::done(0));
-        }
-        let size = self.grid_size(grid)?;
+        let three =
+            |of: [u64; D], rest: u64| std::array::from_fn(|axis| of.get(axis).copied().unwrap_or(rest));
+        let asked = Asked {
+            dimensions: D,
+            offset: three(grid.offset, 0),
+            items: three(grid.items, 1),
+            local: three(grid.local, 1),
+            total: None,
+        };
         // SAFETY: the caller answers for what the kernel touches (1).
-        unsafe { self.enqueue(args, blocks, &size, order) }
+        unsafe { self.launch_asked(order, args, &asked, &grid) }
     }
 
     /// Sets the arguments and enqueues the kernel.
@@ -552,37 +575,46 @@ impl OpenClKernel {
         Ok(blocks)
     }
 
-    fn size(&self, launch: Launch) -> Result<Size, TransferError> {
-        let word = |value: u64| usize::try_from(value).ok();
-        let size = || {
-            let local =
-                (launch.local > 0).then(|| word(launch.local).unwrap_or(usize::MAX).min(self.max_local));
-            let (offset, global) = along(launch.offset, launch.items, local.unwrap_or(1))?;
-            let local = local.map(|local| [local, 1, 1]);
-            Some(Size { dimensions: 1, offset: [offset, 0, 0], global: [global, 1, 1], local })
-        };
-        size().ok_or_else(|| self.uncountable(&launch))
+    fn size(&self, asked: &Asked, shown: &dyn fmt::Debug) -> Result<Size, TransferError> {
+        let kernel = &self.name;
+        if let Err(reason) = self.limits.check(asked.local) {
+            let reason = format!("kernel {kernel} cannot run in the groups of {shown:?}: {reason}");
+            return Err(refused("clEnqueueNDRangeKernel", CL_INVALID_WORK_GROUP_SIZE, reason));
+        }
+        if matches!(self.numbering, Numbering::Run { .. })
+            && (0..asked.dimensions - 1).any(|axis| asked.offset[axis] != 0)
+        {
+            let reason = format!("kernel {kernel} is for parts along the last dimension, not for {shown:?}");
+            return Err(refused("clEnqueueNDRangeKernel", CL_INVALID_GLOBAL_OFFSET, reason));
+        }
+        self.sizes(asked).ok_or_else(|| {
+            let reason = format!("kernel {kernel}: {shown:?} exceeds what can be counted");
+            refused("clEnqueueNDRangeKernel", CL_INVALID_GLOBAL_WORK_SIZE, reason)
+        })
     }
 
-    fn grid_size<const D: usize>(&self, grid: Grid<D>) -> Result<Size, TransferError> {
-        let size = || {
-            let mut size = Size { dimensions: D as u32, offset: [0; 3], global: [1; 3], local: None };
-            let mut groups = [1; 3];
-            for axis in 0..D {
-                let local = usize::try_from(grid.local[axis]).ok()?.max(1);
-                // There are no more than three dimensions.
-                *groups.get_mut(axis)? = local;
-                (size.offset[axis], size.global[axis]) = along(grid.offset[axis], grid.items[axis], local)?;
-            }
-            size.local = Some(groups);
-            Some(size).filter(|_| D > 0)
-        };
-        size().ok_or_else(|| self.uncountable(&grid))
-    }
-
-    fn uncountable(&self, launch: &dyn fmt::Debug) -> TransferError {
-        let reason = format!("kernel {}: {launch:?} exceeds what can be counted", self.name);
-        refused("clEnqueueNDRangeKernel", CL_INVALID_GLOBAL_WORK_SIZE, reason)
+    /// Returns the sizes of a launch, padded to whole groups, if they can be counted.
+    fn sizes(&self, asked: &Asked) -> Option<Size> {
+        let split = asked.dimensions.checked_sub(1).filter(|split| *split < 3)?;
+        let is_open = asked.local[..=split].iter().all(|&local| local == 0) && self.limits.required.is_none();
+        let local = self.limits.choose(asked.local);
+        let mut size =
+            Size { dimensions: asked.dimensions as u32, offset: [0; 3], global: [1; 3], local: None };
+        let mut group = [1; 3];
+        for axis in 0..=split {
+            group[axis] = if is_open { 1 } else { usize::try_from(local[axis]).ok()? };
+            (size.offset[axis], size.global[axis]) =
+                along(asked.offset[axis], asked.items[axis], group[axis])?;
+        }
+        size.local = (!is_open).then_some(group);
+        if let Numbering::Run { .. } = self.numbering {
+            // As the prelude says. The other dimensions have one work-item.
+            let end = asked.offset[split].checked_add(asked.items[split])?;
+            let (_, whole) = along(0, asked.total.unwrap_or(end).max(end), group[split])?;
+            (size.dimensions, size.offset[(split + 1) % 3]) = (3, whole);
+            size.offset[(split + 1) % 3].checked_add(size.global[(split + 1) % 3])?;
+        }
+        Some(size)
     }
 
     fn misfit(&self, index: u32, count: usize, code: i32, reason: &str) -> TransferError {
@@ -610,6 +642,21 @@ enum Order {
 /// Whether a block was mapped for the host, which makes its commands in other queues than the kernels' wait.
 fn was_mapped(block: &BlockRef) -> bool {
     block.downcast_ref::<OpenClBlock>().is_some_and(|block| block.mapping().after().parts().0 > 0)
+}
+
+/// The refusal of a launcher for a kernel that was built for launches of their own.
+const UNAWARES: &str = "its source asks for its group or for the size of the launch, and it was not built by `package_kernel`, \
+    which numbers groups within the whole run";
+
+/// The work-items of a launch, as they are asked for.
+struct Asked {
+    dimensions: usize,
+    offset: [u64; 3],
+    items: [u64; 3],
+    /// Zero where the size is left open.
+    local: [u64; 3],
+    /// The number of items of the whole run along the last dimension, if the launch is a part of one.
+    total: Option<u64>,
 }
 
 /// The sizes of a launch, as the driver takes them.
@@ -642,6 +689,7 @@ fn set(kernel: &Kernel, index: u32, arg: &KernelArg<'_>) -> Result<(), i32> {
             let block = block.downcast_ref::<OpenClBlock>().expect("checked before: a block of this arena");
             set_value::<cl_mem>(kernel, index, block.mem())
         }
+        KernelArg::Nothing => set_value::<cl_mem>(kernel, index, std::ptr::null_mut()),
         KernelArg::U32(value) => set_value(kernel, index, value),
         KernelArg::U64(value) => set_value(kernel, index, value),
         KernelArg::I32(value) => set_value(kernel, index, value),
@@ -668,41 +716,5 @@ fn set(kernel: &Kernel, index: u32, arg: &KernelArg<'_>) -> Result<(), i32> {
             // SAFETY: as above; without an address, the size is that of local memory to be made.
             unsafe { set_kernel_arg(kernel.raw(), index, bytes, std::ptr::null()) }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_argument_must_fit_its_parameter() {
-        let scalar = |name: &str| Parameter {
-            address: Some(CL_KERNEL_ARG_ADDRESS_PRIVATE),
-            type_name: Some(name.to_owned()),
-        };
-        let pointer =
-            Parameter { address: Some(CL_KERNEL_ARG_ADDRESS_GLOBAL), type_name: Some("float*".to_owned()) };
-        let u32 = Given::Scalar("uint");
-        assert_eq!(scalar("uint").mismatch(u32), None);
-        assert_eq!(scalar("float").mismatch(u32).unwrap(), "float");
-        assert_eq!(scalar("my_type").mismatch(u32), None);
-        assert_eq!(pointer.mismatch(Given::Scalar("ulong")).unwrap(), "a pointer");
-        assert_eq!((pointer.mismatch(Given::Block), Parameter::default().mismatch(u32)), (None, None));
-        assert_eq!(scalar("uint").mismatch(Given::Block).unwrap(), "uint");
-        assert_eq!(scalar("float4").mismatch(Given::Bytes(16)), None);
-        assert_eq!(scalar("float3").mismatch(Given::Bytes(12)).unwrap(), "float3");
-        assert_eq!(pointer.mismatch(Given::Local).unwrap(), "a pointer");
-        let local = Parameter { address: Some(CL_KERNEL_ARG_ADDRESS_LOCAL), type_name: None };
-        assert_eq!(local.mismatch(Given::Local), None);
-        assert_eq!(local.mismatch(Given::Block).unwrap(), "a pointer to local memory");
-    }
-
-    #[test]
-    fn the_types_of_opencl_have_their_sizes() {
-        let sizes =
-            ["char", "ushort2", "half", "float3", "uint4", "double16", "long", "uint5", "size_t", "2"];
-        let expected = [1, 4, 2, 16, 16, 128, 8].map(Some).into_iter().chain([None; 3]);
-        assert!(sizes.map(type_bytes).into_iter().eq(expected));
     }
 }

@@ -40,7 +40,9 @@ mod error;
 mod handle;
 mod kernel;
 pub mod native;
+mod numbering;
 mod page_lock;
+mod parameters;
 mod session;
 #[cfg(test)]
 mod staging_tests;

@@ -12,7 +12,7 @@ pub use crate::native::{BaselineArg, BaselineError, BaselineSpec};
 use opencl3::command_queue::CommandQueue;
 use opencl3::context::Context;
 use opencl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, CL_MAP_FAILURE, ClError};
-use opencl3::kernel::{CL_KERNEL_WORK_GROUP_SIZE, Kernel, get_kernel_work_group_info};
+use opencl3::kernel::Kernel;
 use opencl3::memory::{
     Buffer, CL_MAP_READ, CL_MAP_WRITE, CL_MEM_READ_ONLY, CL_MEM_READ_WRITE, CL_MEM_USE_HOST_PTR, ClMem,
 };
@@ -125,12 +125,8 @@ impl Baseline {
             unsafe { kernel.set_arg(index, &slot.buffer.get()) }?;
             slots.push(slot);
         }
-        let most: usize = get_kernel_work_group_info(kernel.get(), part.id(), CL_KERNEL_WORK_GROUP_SIZE)
-            .map_err(ClError)?
-            .into();
         let local = match spec.local {
             [0, _] | [_, 0] => None,
-            [local, 1] => Some([local.min(most.max(1)), 1]),
             local => Some(local),
         };
         let global = [0, 1].map(|axis| spec.items[axis].next_multiple_of(local.unwrap_or([1, 1])[axis]));

@@ -95,8 +95,8 @@ pub(super) struct Facts {
     pub(super) max_alloc_bytes: u64,
     /// The size of the device's memory, in bytes.
     pub(super) memory_bytes: u64,
-    /// The largest size of a work-group along its first dimension, in work-items.
-    pub(super) max_local: usize,
+    /// The largest size of a work-group along each dimension, in work-items.
+    pub(super) max_sizes: [u64; 3],
     /// The alignment of every buffer, in bytes.
     pub(super) align_bytes: u64,
 }
@@ -114,12 +114,10 @@ impl Session {
                 .max_mem_alloc_size()
                 .map_err(|error| failed("clGetDeviceInfo")(error.0))?,
             memory_bytes: device.global_mem_size().map_err(|error| failed("clGetDeviceInfo")(error.0))?,
-            max_local: device
-                .max_work_item_sizes()
-                .ok()
-                .and_then(|sizes| sizes.first().copied())
-                .unwrap_or(1)
-                .max(1),
+            max_sizes: {
+                let told = device.max_work_item_sizes().unwrap_or_default();
+                std::array::from_fn(|axis| told.get(axis).map_or(1, |&size| (size as u64).max(1)))
+            },
             align_bytes: device
                 .mem_base_addr_align()
                 .map_or(64, |bits| u64::from(bits / 8).max(1).next_power_of_two()),

@@ -79,7 +79,7 @@ fn work_items_are_those_asked_for_in_whole_groups() {
     let arena = arena(&platform, "opencl:0");
     let source = "kernel void one() kernel void narrow() kernel void wide()";
     let [one, narrow, wide] = ["one", "narrow", "wide"].map(|name| kernel(&arena, source, name));
-    assert_eq!([&one, &narrow, &wide].map(OpenClKernel::max_local), [256, 48, 256]);
+    assert_eq!([&one, &narrow, &wide].map(OpenClKernel::max_local), [256, 48, 1024]);
     assert_eq!((one.name(), narrow.name()), ("one", "narrow"));
     for (kernel, [offset, items, local], expected) in [
         (&one, [0, 1, 1], "one 0+1/1"),
@@ -87,12 +87,30 @@ fn work_items_are_those_asked_for_in_whole_groups() {
         (&one, [7, 100, 64], "one 7+128/64"),
         (&one, [7, 128, 64], "one 7+128/64"),
         (&one, [0, 1000, 256], "one 0+1024/256"),
-        (&one, [0, 1000, 257], "one 0+1024/256"),
-        (&narrow, [0, 100, 64], "narrow 0+144/48"),
-        (&wide, [0, 10, u64::MAX], "wide 0+256/256"),
+        (&narrow, [0, 100, 48], "narrow 0+144/48"),
+        (&wide, [0, 10, 256], "wide 0+256/256"),
     ] {
         launched(kernel, &[], Launch { offset, items, local });
         assert_eq!(driver.launched(), expected);
+    }
+    // A size is never cut.
+    for (kernel, local, reason) in [
+        (&one, 257, "the device allows 256 along dimension 0"),
+        (&narrow, 64, "it allows 48 in a group on this device, not 64"),
+        (&wide, u64::MAX, "the device allows 256 along dimension 0"),
+    ] {
+        let said = refused(kernel, &[], Launch { offset: 0, items: 100, local });
+        let TransferError::Framework { call: "clEnqueueNDRangeKernel", code: -54, message } = said else {
+            panic!("{said}")
+        };
+        assert!(message.ends_with(reason), "{message}");
+        let name = kernel.name();
+        let told = kernel.check_groups(&ItemShape::line(local)).unwrap_err();
+        assert_eq!(
+            told.to_string(),
+            format!("kernel {name} on opencl:0 cannot run in groups of {local} work-items: {reason}")
+        );
+        assert_eq!(kernel.check_groups(&ItemShape::line(48)), Ok(()));
     }
     for nothing in [0, 1, u64::MAX] {
         let (made, ()) = driver.made_by("clEnqueueNDRangeKernel", || {
@@ -131,7 +149,9 @@ fn grids_have_their_groups_along_each_dimension() {
     assert_eq!(grid!([1, 2], [10, 20], [4, 8]).unwrap(), Ok(0));
     assert_eq!(driver.launched(), "one 1+12/4 2+24/8");
     assert_eq!(grid!([1, 2, 3], [10, 20, 30], [4, 8, 0]).unwrap(), Ok(0));
-    assert_eq!(driver.launched(), "one 1+12/4 2+24/8 3+30/1");
+    assert_eq!(driver.launched(), "one 1+12/4 2+24/8 3+32/8", "the framework chooses the last one");
+    assert_eq!(grid!([1, 2], [10, 20], [0, 0]).unwrap(), Ok(0));
+    assert_eq!(driver.launched(), "one 1+10 2+20", "the driver chooses");
     for items in [[0, 1, 1], [1, 0, 1], [1, 1, 0]] {
         let (made, done) = driver.made_by("clEnqueueNDRangeKernel", || grid!([0; 3], items, [1; 3]).unwrap());
         assert_eq!((made, done), (0, Ok(0)));
@@ -144,7 +164,7 @@ fn grids_have_their_groups_along_each_dimension() {
     assert!(
         said.contains("Grid { offset: [0, 0], items: [1, 18446744073709551615], local: [1, 2] } exceeds")
     );
-    // Groups that the device does not run are refused by its driver.
+    // Groups that the device does not run are refused.
     let refused = grid!([0, 0], [512, 2], [256, 2]).map(drop).unwrap_err();
     assert!(matches!(refused, TransferError::Framework { call: "clEnqueueNDRangeKernel", code: -54, .. }));
     let grid = kernel(&arena, "kernel void grid(__global uint *data, ulong columns, ulong rows)", "grid");

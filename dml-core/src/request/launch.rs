@@ -139,6 +139,9 @@ impl LaunchArg {
 /// # Shape and units
 /// All numbers count work-items. The last dimension is that of the items: an item is one work-item, a row of them, or a
 /// plane. `get_global_id` of that dimension is the item's number.
+///
+/// A group size of zero along a dimension leaves that size to the framework. A kernel must then accept any size, and
+/// work-items past the last item, as with a size of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemShape {
     dimensions: usize,
@@ -147,7 +150,7 @@ pub struct ItemShape {
 }
 
 impl ItemShape {
-    /// One work-item per item, in groups of `local`. Zero leaves the groups to the framework.
+    /// One work-item per item, in groups of `local`.
     #[must_use]
     pub const fn line(local: u64) -> Self {
         Self { dimensions: 1, inner: [1, 1], local: [local, 1, 1] }
@@ -171,7 +174,7 @@ impl ItemShape {
         self.dimensions
     }
 
-    /// The sizes of a work-group, one along the dimensions that there are not.
+    /// The sizes of a work-group: zero where the framework chooses, one along the dimensions that there are not.
     #[must_use]
     pub const fn local(&self) -> [u64; 3] {
         self.local
@@ -200,6 +203,9 @@ impl ItemShape {
 pub struct Launch<'a> {
     /// The items to compute.
     pub items: &'a Range<u64>,
+    /// The number of items of the whole run, at least `items.end`. Launchers number work-groups within the whole, so that
+    /// a kernel cannot tell a part from the whole.
+    pub total: u64,
     /// The layout of their work-items.
     pub shape: &'a ItemShape,
     /// The arguments, in the order of the kernel's signature.
@@ -212,10 +218,17 @@ pub struct Launch<'a> {
 }
 
 impl<'a> Launch<'a> {
-    /// Makes a launch.
+    /// Makes a launch of the last items of a run.
     #[must_use]
     pub const fn new(items: &'a Range<u64>, shape: &'a ItemShape, arguments: &'a [LaunchArg]) -> Self {
-        Self { items, shape, arguments, is_independent: false, withdrawal: None }
+        Self { items, total: items.end, shape, arguments, is_independent: false, withdrawal: None }
+    }
+
+    /// Sets the number of items of the whole run. A number below `items.end` counts as `items.end`.
+    #[must_use]
+    pub const fn of(mut self, total: u64) -> Self {
+        self.total = if total > self.items.end { total } else { self.items.end };
+        self
     }
 
     /// Says that the launch may run beside those before it, see [`is_independent`](Self::is_independent). A device whose units one launch does
@@ -324,6 +337,25 @@ pub enum Misfit {
         /// What was given.
         given: String,
     },
+    /// The framework cannot run the kernel in such work-groups.
+    #[error("kernel {kernel} cannot run in groups of {}: {reason}", sizes(*local))]
+    Groups {
+        /// The kernel, and where it runs.
+        kernel: String,
+        /// The size of a work-group along each dimension, in work-items.
+        local: [u64; 3],
+        /// The limit, with its value.
+        reason: String,
+    },
+}
+
+/// Writes the size of a work-group without the dimensions that there are not.
+fn sizes([x, y, z]: [u64; 3]) -> String {
+    match (y, z) {
+        (1, 1) => format!("{x} work-items"),
+        (_, 1) => format!("{x} x {y} work-items"),
+        _ => format!("{x} x {y} x {z} work-items"),
+    }
 }
 
 /// Runs one kernel in one framework.
@@ -336,6 +368,15 @@ pub trait Launcher: Send + Sync {
     /// # Errors
     /// [`Misfit`], with both sides.
     fn check(&self, arguments: &[LaunchArg]) -> Result<(), Misfit>;
+
+    /// Checks that the kernel can run in the work-groups of a shape. A launcher never changes a size that was asked for.
+    ///
+    /// # Errors
+    /// [`Misfit::Groups`], with the limit. By default every shape fits, as for a framework without work-groups.
+    fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
+        let _ = shape;
+        Ok(())
+    }
 
     /// Starts the kernel on granted buffers. The grants have the arguments' ranges as items, in the order of the arguments.
     /// Further items may follow.

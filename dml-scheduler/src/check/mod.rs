@@ -1,26 +1,34 @@
 //! Finds wrong footprints, by running packages on guarded copies.
 //!
 //! ```text
-//!   copy of each buffer    noise noise |latest contents, where the package reads| noise noise
+//!   copy of each buffer    moved moved |latest contents, where the package reads| moved moved      bits, where it overwrites
 //!                                              │ launch, on the device
 //!                                              ▼
 //!   outside what it writes  as before?   no ─▶ written outside
-//!   what it writes          the same as with other noise?   no ─▶ read outside, or not all overwritten
+//!   what it writes          the same as with other values there?   no ─▶ read outside, or not all overwritten
+//!                           the same as in a longer package?   no ─▶ a footprint names too little
 //! ```
-//! Packages of several sizes and at several places are run, each three times: twice with the same noise, and once with all bits
-//! of the noise changed. A package that reads outside its footprint is then run with less and less other noise, until the first
-//! byte that it reads is found.
+//! 1. Packages of several sizes and at several places are run, twice with the buffers as they are, and then with other values where
+//!    the package does not read.
+//! 2. These values are whole elements of the same buffer, from other places: what is an index stays one, and numbers keep their
+//!    magnitude. Arbitrary bits stand where a package overwrites, and in buffers that it only writes.
+//! 3. A package that reads outside its footprint is run with fewer and fewer moved values, until the first element that it reads is
+//!    found.
+//! 4. A kernel on views of its footprints cannot read outside them, and makes do with less. Its results differ from those of a longer
+//!    package then.
 
-use crate::guard::guarded;
+mod runs;
+mod values;
+
 use crate::kernel::{Argument, FootprintError, Kernel, KernelError};
 use crate::package::{Package, UnitId};
 use crate::report::RunError;
-use dml_core::{
-    Access, AcquireError, BufferId, ConfigError, DeviceId, Launch, Launcher, Platform, RawBuffer,
-};
+use dml_core::{AcquireError, BufferName, ConfigError, DeviceId, Platform};
+use runs::Check;
+use std::fmt;
 use std::ops::Range;
-use std::time::Duration;
 use thiserror::Error;
+use values::Copied;
 
 /// How a kernel departs from its footprints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,46 +38,81 @@ pub enum Departure {
     WritesOutside,
     /// It reads a byte that the package does not read by its footprints.
     ReadsOutside,
+    /// Its results are others if the footprint ends before this byte, which it does: the kernel makes do without what it is not given.
+    Lacks,
     /// It leaves a byte as it was that it was to overwrite.
     LeavesOut,
     /// It writes other contents when it is run again with the same ones, so that nothing can be said of it.
     Differs,
+    /// It writes other contents when its items are a part of a longer package, and no single footprint is the reason.
+    DependsOnCut,
+    /// A package writes it by its footprint, and neither of its two parts does.
+    InNoPart,
 }
 
-impl std::fmt::Display for Departure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Departure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::WritesOutside => "is written, and no footprint says so",
             Self::ReadsOutside => "is read, and no footprint says so",
+            Self::Lacks => "is needed, and no footprint says so",
             Self::LeavesOut => "is not overwritten, although the footprint says so",
             Self::Differs => "differs from run to run with the same contents",
+            Self::DependsOnCut => "differs when the items are a part of a longer package",
+            Self::InNoPart => "is written by all items by the footprint, and by none of their parts",
         })
     }
 }
 
-/// How long the check waits for a buffer that somebody else uses.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// How a kernel departs from a footprint, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Wrong {
+    /// The kernel's name.
+    pub kernel: String,
+    /// The device's name.
+    pub device: String,
+    /// The position among all arguments of the kernel, from 0. Of several for one buffer, the one whose access fits.
+    pub argument: usize,
+    /// The argument's buffer, with its label.
+    pub buffer: BufferName,
+    /// The items of the shortest package in which it was seen.
+    pub items: Range<u64>,
+    /// The item whose result shows it, where a result does.
+    pub item: Option<u64>,
+    /// The first wrong byte of the argument's buffer; for a read outside, the first byte of the element.
+    pub byte: u64,
+    /// What is wrong.
+    pub how: Departure,
+}
+
+impl Wrong {
+    /// The index of the element that the byte belongs to.
+    #[must_use]
+    pub fn element(&self) -> u64 {
+        self.byte / self.buffer.element_bytes()
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kernel, device, argument, buffer, items, item, byte, how } = self;
+        write!(f, "kernel {kernel} on {device}, argument {argument} ({buffer}), items {items:?}: ")?;
+        match buffer.element_bytes() {
+            1 => write!(f, "byte {byte} {how}")?,
+            _ => write!(f, "element {} (byte {byte}) {how}", self.element())?,
+        }
+        item.map_or(Ok(()), |item| write!(f, "; seen in the result of item {item}"))
+    }
+}
 
 /// Why the footprints of a kernel are not confirmed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CheckError {
     /// The kernel departs from a footprint.
-    #[error("kernel {kernel} on {device}, argument {argument}, items {items:?}: byte {byte} {how}")]
-    Wrong {
-        /// The kernel's name.
-        kernel: String,
-        /// The device's name.
-        device: String,
-        /// The index among the kernel's buffers, from 0. Of several for one buffer, the one whose access fits.
-        argument: usize,
-        /// The items of the package.
-        items: Range<u64>,
-        /// The first wrong byte of the argument's buffer.
-        byte: u64,
-        /// What is wrong.
-        how: Departure,
-    },
+    #[error("{0}")]
+    Wrong(Box<Wrong>),
     /// The device does not run the kernel by a launcher. Other variants cannot be given copies of their buffers.
     #[error("kernel {kernel} has no launcher for device {device}")]
     NoLauncher {
@@ -103,11 +146,27 @@ pub enum CheckError {
     Acquire(#[from] AcquireError),
 }
 
-/// Runs packages of a kernel on guarded copies of its buffers, and checks that they touch what the footprints say. Returns
-/// how many packages were run.
+/// What was checked of a kernel whose footprints are confirmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Checked {
+    /// How many packages were run.
+    pub packages: u64,
+    /// The arguments, by their position among all, of which a wrong read could not have been seen: packages read a part of the
+    /// buffer, and its elements are all equal, so that moved ones are the same.
+    pub unseen_reads: Vec<usize>,
+}
+
+/// Runs packages of a kernel on guarded copies of its buffers, and checks that they touch what the footprints say.
 ///
-/// The kernel's own buffers are read, and not changed. Contents that cannot be read count as any others. A byte that a kernel
-/// reads without any effect on its results is not found. A buffer that somebody else uses is waited for, at most five seconds.
+/// The kernel's own buffers are read, and not changed. They should hold what they hold in a run: values at other places of the same
+/// buffer are what a wrong read is seen by. Contents that cannot be read count as any others. A buffer that another thread uses is
+/// waited for, at most five seconds. Not found are a byte that a kernel reads without any effect on its results, and a part that a
+/// kernel on views makes do without in every package.
+///
+/// The kernel runs on this process's device, and a kernel in C may do what it likes: one that leaves its buffers when an index that
+/// it reads is one of another element can end the process. Results of the same items are compared bit by bit between packages, so
+/// they must not depend on how items are cut.
 ///
 /// # Errors
 /// [`CheckError::Wrong`] for the first departure; the other variants if the check cannot be made.
@@ -116,34 +175,42 @@ pub fn check_footprints(
     kernel: &Kernel,
     items: u64,
     device: DeviceId,
-) -> Result<u64, CheckError> {
+) -> Result<Checked, CheckError> {
     let launcher = kernel
         .launcher_for(device)
         .ok_or_else(|| CheckError::NoLauncher { kernel: kernel.name().to_owned(), device })?;
     let checked = kernel.check_platform(platform).and_then(|()| kernel.check_launchers(platform));
     checked.and_then(|()| kernel.check_items(items)).map_err(CheckError::Refused)?;
     let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
+    let kernel = kernel.of_total(items);
+    let packages = packages(kernel.grain(), items);
     let mut copies: Vec<Copied> = Vec::new();
     for (index, argument) in kernel.arguments().iter().enumerate() {
         let of = argument.buffer();
-        if !copies.iter().any(|copy| copy.of == of.id()) {
-            copies.push(Copied::new(platform, host, of, || {
+        if !copies.iter().any(|copy| &copy.of == of) {
+            let is_read =
+                kernel.arguments().iter().any(|other| other.buffer() == of && other.access().reads());
+            copies.push(Copied::new(platform, host, of, is_read, || {
+                let index = kernel.position(index);
                 CheckError::Refused(RunError::HeldByCaller { kernel: kernel.name().to_owned(), index })
             })?);
         }
     }
     let own = |argument: &Argument| {
-        let found = copies.iter().find(|copy| copy.of == argument.buffer().id());
-        let copy = &found.expect("each buffer has been copied").copy;
-        Argument::part(copy, argument.access(), argument.footprint().clone())
+        let found = copies.iter().find(|copy| &copy.of == argument.buffer());
+        argument.of_buffer(&found.expect("each buffer has been copied").copy)
     };
     let arguments = kernel.arguments().iter().map(own).collect();
-    let check = Check { platform, kernel, launcher: &**launcher, device, host, copies, arguments };
-    let packages = packages(kernel.local_size().max(1), items);
+    let check = Check { platform, kernel: &kernel, launcher: &**launcher, device, host, copies, arguments };
+    check.parts_cover(&packages)?;
+    let mut shorter = Vec::new();
     for (index, items) in (0..).zip(&packages) {
-        check.package(&Package::new(items.clone(), UnitId(0), index))?;
+        let package = Package::new(items.clone(), UnitId(0), index);
+        let seen = check.package(&package)?;
+        check.compare(&shorter, &seen)?;
+        shorter.push(seen);
     }
-    Ok(packages.len() as u64)
+    Ok(Checked { packages: packages.len() as u64, unseen_reads: check.unseen_reads(&packages)? })
 }
 
 /// The packages to be run: of one group, of several, and of all items; at the start, within, and at the end.
@@ -165,260 +232,6 @@ fn packages(local: u64, items: u64) -> Vec<Range<u64>> {
     packages
 }
 
-/// The copy of a buffer that packages are run on.
-struct Copied {
-    of: BufferId,
-    copy: RawBuffer,
-    latest: Vec<u8>,
-}
-
-impl Copied {
-    /// Copies a buffer. `held` is the error where the calling thread is in the way.
-    fn new(
-        platform: &Platform,
-        host: DeviceId,
-        of: &RawBuffer,
-        held: impl Fn() -> CheckError,
-    ) -> Result<Self, CheckError> {
-        let latest = match of.is_readable(0..of.len())? {
-            true => {
-                let grants = match platform.acquire(host).read(of).try_now() {
-                    Err(AcquireError::Busy { .. }) if of.is_held_here() => return Err(held()),
-                    Err(AcquireError::Busy { .. }) => {
-                        platform.acquire(host).read(of).wait_timeout(LONGEST_WAIT)?
-                    }
-                    granted => granted?,
-                };
-                let bytes = grants.read_bytes(of)?;
-                grants.release()?;
-                bytes
-            }
-            false => (0..of.len()).map(|byte| noise(of.len(), byte)).collect(),
-        };
-        let copy = platform.raw_buffer(of.len()).label(format!("copy of {}", of.name())).build()?;
-        Ok(Self { of: of.id(), copy, latest })
-    }
-}
-
-/// Returns bytes without a pattern that a kernel could know.
-fn noise(seed: u64, byte: u64) -> u8 {
-    let mixed = (byte ^ seed.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    ((mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 56) as u8
-}
-
-/// Which noise is changed in a run: that of one copy, or of all, below a byte.
-#[derive(Clone, Copy)]
-struct Changed {
-    copy: Option<usize>,
-    below: u64,
-}
-
-const NONE: Changed = Changed { copy: None, below: 0 };
-const ALL: Changed = Changed { copy: None, below: u64::MAX };
-
-/// What a run found and left, copy by copy.
-struct Run {
-    before: Vec<Vec<u8>>,
-    after: Vec<Vec<u8>>,
-}
-
-struct Check<'a> {
-    platform: &'a Platform,
-    kernel: &'a Kernel,
-    launcher: &'a dyn Launcher,
-    device: DeviceId,
-    host: DeviceId,
-    copies: Vec<Copied>,
-    /// The kernel's buffers, with the copies in their place.
-    arguments: Vec<Argument>,
-}
-
-impl Check<'_> {
-    fn package(&self, package: &Package) -> Result<(), CheckError> {
-        let ranges: Vec<_> =
-            self.kernel.ranges(package.range())?.into_iter().map(|(_, ranges)| ranges).collect();
-        let run = |changed| self.run(package, &ranges, changed);
-        let wrong = |argument, byte, how| CheckError::Wrong {
-            kernel: self.kernel.name().to_owned(),
-            device: self.platform.devices()[usize::from(self.device.0)].name.to_string(),
-            argument,
-            items: package.range(),
-            byte,
-            how,
-        };
-        let (first, again, other) = (run(NONE)?, run(NONE)?, run(ALL)?);
-        for (index, Copied { copy, .. }) in self.copies.iter().enumerate() {
-            let written = self.covered(copy, &ranges, Access::writes);
-            for one in [&first, &other] {
-                let outside = differences(&one.before[index], &one.after[index]);
-                if let Some(byte) = outside.into_iter().find(|byte| !is_in(&written, *byte)) {
-                    return Err(wrong(self.named(copy, Access::writes), byte, Departure::WritesOutside));
-                }
-            }
-            let writer = self.named(copy, Access::writes);
-            if let Some(&byte) = differences(&first.after[index], &again.after[index]).first() {
-                return Err(wrong(writer, byte, Departure::Differs));
-            }
-            let changed = differences(&first.after[index], &other.after[index]);
-            if let Some(byte) = changed.into_iter().find(|byte| is_in(&written, *byte)) {
-                let at = byte as usize;
-                if [&first, &other].iter().all(|run| run.before[index][at] == run.after[index][at]) {
-                    return Err(wrong(writer, byte, Departure::LeavesOut));
-                }
-                let (argument, byte) = self.first_read(package, &ranges, &first)?.unwrap_or((writer, byte));
-                return Err(wrong(argument, byte, Departure::ReadsOutside));
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the first byte outside the footprints that has an effect on what a package writes, and its argument.
-    fn first_read(
-        &self,
-        package: &Package,
-        ranges: &[Vec<Range<u64>>],
-        first: &Run,
-    ) -> Result<Option<(usize, u64)>, CheckError> {
-        for (index, Copied { copy, .. }) in self.copies.iter().enumerate() {
-            let has_effect = |below: u64| -> Result<bool, CheckError> {
-                let run = self.run(package, ranges, Changed { copy: Some(index), below })?;
-                Ok(self.copies.iter().enumerate().any(|(index, Copied { copy, .. })| {
-                    let written = self.covered(copy, ranges, Access::writes);
-                    let changed = differences(&first.after[index], &run.after[index]);
-                    // A byte of noise that is left as it was is no result.
-                    let is_result = |byte: u64| {
-                        let at = byte as usize;
-                        is_in(&written, byte)
-                            && (first.before[index][at] != first.after[index][at]
-                                || run.before[index][at] != run.after[index][at])
-                    };
-                    changed.into_iter().any(is_result)
-                }))
-            };
-            if !has_effect(copy.len())? {
-                continue;
-            }
-            // The noise below `low` has no effect, that below `high` has.
-            let (mut low, mut high) = (0, copy.len());
-            while high - low > 1 {
-                let middle = low + (high - low) / 2;
-                if has_effect(middle)? { high = middle } else { low = middle }
-            }
-            return Ok(Some((self.named(copy, Access::reads), low)));
-        }
-        Ok(None)
-    }
-
-    /// The index of an argument for a copy, if possible one with the access.
-    fn named(&self, copy: &RawBuffer, access: impl Fn(Access) -> bool) -> usize {
-        let of = |argument: &Argument| argument.buffer() == copy;
-        let fitting = self.arguments.iter().position(|argument| of(argument) && access(argument.access()));
-        fitting.or_else(|| self.arguments.iter().position(of)).unwrap_or_default()
-    }
-
-    /// The ranges of a copy that some arguments have.
-    fn covered(
-        &self,
-        copy: &RawBuffer,
-        ranges: &[Vec<Range<u64>>],
-        access: impl Fn(Access) -> bool,
-    ) -> Vec<Range<u64>> {
-        let of = self.arguments.iter().zip(ranges);
-        let of = of.filter(|(argument, _)| argument.buffer() == copy && access(argument.access()));
-        of.flat_map(|(_, ranges)| ranges.iter().cloned()).collect()
-    }
-
-    /// Runs a package on the copies.
-    fn run(
-        &self,
-        package: &Package,
-        ranges: &[Vec<Range<u64>>],
-        changed: Changed,
-    ) -> Result<Run, CheckError> {
-        let mut acquire = self.platform.acquire(self.device);
-        for (argument, ranges) in self.arguments.iter().zip(ranges) {
-            // Noise is brought also to where it is to be overwritten.
-            let access = if argument.access().writes() { Access::ReadWrite } else { Access::ReadOnly };
-            for bytes in ranges {
-                acquire = acquire.access(&argument.buffer().range(bytes.clone()), access);
-            }
-        }
-        let mut before = Vec::with_capacity(self.copies.len());
-        for (index, Copied { copy, latest, .. }) in self.copies.iter().enumerate() {
-            let read = self.covered(copy, ranges, Access::reads);
-            let contents = self.contents(latest, &read, changed, index);
-            let mut grants = self.platform.acquire(self.host).write(copy).wait()?;
-            grants.write_bytes(copy, &contents)?;
-            grants.release()?;
-            before.push(contents);
-            // What no footprint names is granted too, so that it can be looked at where the kernel has run.
-            for bytes in gaps(self.covered(copy, ranges, |_| true), copy.len()) {
-                acquire = acquire.read_write(&copy.range(bytes));
-            }
-        }
-        let failed = |cause| CheckError::Launch {
-            kernel: self.kernel.name().to_owned(),
-            items: package.range(),
-            cause,
-        };
-        let items = package.range();
-        let mut grants = acquire.wait()?;
-        let launched = guarded(|| -> Result<(), KernelError> {
-            let arguments = self.kernel.launch_args(package, &self.arguments)?;
-            let launch = Launch::new(&items, self.kernel.shape(), &arguments);
-            self.launcher.launch(&launch, &mut grants)?.wait()?;
-            Ok(())
-        });
-        launched
-            .unwrap_or_else(|message| Err(format!("the kernel panicked: {message}").into()))
-            .map_err(failed)?;
-        let after = self.copies.iter().map(|Copied { copy, .. }| grants.read_bytes(copy));
-        let after = after.collect::<Result<_, _>>()?;
-        grants.release()?;
-        Ok(Run { before, after })
-    }
-
-    /// The contents of a copy before a run.
-    fn contents(&self, latest: &[u8], read: &[Range<u64>], changed: Changed, index: usize) -> Vec<u8> {
-        let is_changed = changed.copy.is_none_or(|copy| copy == index);
-        let byte = |byte: u64| {
-            let noise = noise(index as u64 + 1, byte);
-            if is_changed && byte < changed.below { !noise } else { noise }
-        };
-        let mut contents: Vec<u8> = (0..latest.len() as u64).map(byte).collect();
-        for bytes in read {
-            let bytes = bytes.start as usize..bytes.end as usize;
-            contents[bytes.clone()].copy_from_slice(&latest[bytes]);
-        }
-        contents
-    }
-}
-
-fn differences(one: &[u8], other: &[u8]) -> Vec<u64> {
-    (0..).zip(one.iter().zip(other)).filter(|(_, (one, other))| one != other).map(|(byte, _)| byte).collect()
-}
-
-fn is_in(ranges: &[Range<u64>], byte: u64) -> bool {
-    ranges.iter().any(|range| range.contains(&byte))
-}
-
-/// Returns what is between some ranges of a buffer.
-fn gaps(mut ranges: Vec<Range<u64>>, len: u64) -> Vec<Range<u64>> {
-    ranges.sort_by_key(|range| range.start);
-    let mut gaps = Vec::new();
-    let mut next = 0;
-    for range in ranges {
-        if range.start > next {
-            gaps.push(next..range.start);
-        }
-        next = next.max(range.end);
-    }
-    if next < len {
-        gaps.push(next..len);
-    }
-    gaps
-}
-
 #[cfg(test)]
 #[allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what is tested")]
 mod tests {
@@ -436,19 +249,5 @@ mod tests {
         );
         assert!(several.contains(&(0..4)) && several.contains(&(40..41)) && several.contains(&(0..41)));
         assert!(several.contains(&(4..41)) && several.contains(&(12..24)) && several.contains(&(20..24)));
-    }
-
-    #[test]
-    fn gaps_are_what_ranges_leave() {
-        assert_eq!(gaps(vec![5..7, 1..3, 2..4, 9..9], 10), [0..1, 4..5, 7..9, 9..10]);
-        assert_eq!(gaps(vec![0..10], 10), [0..0; 0]);
-        assert_eq!(gaps(Vec::new(), 3), [0..3]);
-    }
-
-    #[test]
-    fn noise_depends_on_its_place_and_its_seed() {
-        let some = |seed| (0..64).map(|byte| noise(seed, byte)).collect::<Vec<_>>();
-        assert_ne!(some(1), some(2));
-        assert!(some(1).windows(8).all(|part| part.iter().any(|byte| *byte != part[0])));
     }
 }

@@ -1,10 +1,10 @@
 //! The arguments of a kernel: buffers with footprints, and values.
 
 use super::KernelError;
-use super::footprint::{Footprint, FootprintFault};
+use super::footprint::{self, Footprint, FootprintFault};
 use super::reduction::{Elementwise, Reduce};
 use crate::commander::Commander;
-use crate::package::Package;
+use crate::package::{Package, UnitId};
 use bytemuck::Pod;
 use dml_core::{Access, Buffer, LaunchArg, RawBuffer, Region, Scalar};
 use std::error::Error;
@@ -21,6 +21,8 @@ pub struct Argument {
     reduction: Option<Reduction>,
     /// The bytes of the region that the argument was made of, if it is not the whole buffer: a mistake that a run refuses.
     part: Option<Range<u64>>,
+    /// The kernel's parameters, for a footprint that asks for its scalars.
+    parameters: Arc<[Parameter]>,
 }
 
 /// How packages add to an argument.
@@ -44,7 +46,24 @@ impl Argument {
     pub fn part(region: &impl Region, access: Access, footprint: Footprint) -> Self {
         let (buffer, bytes) = (region.buffer().clone(), region.bytes());
         let part = (bytes != (0..buffer.len())).then_some(bytes);
-        Self { buffer, access, footprint, reduction: None, part }
+        Self { buffer, access, footprint, reduction: None, part, parameters: Arc::default() }
+    }
+
+    /// Makes the same argument of another buffer, without its reduction.
+    pub(crate) fn of_buffer(&self, buffer: &RawBuffer) -> Self {
+        Self { buffer: buffer.clone(), reduction: None, part: None, ..self.clone() }
+    }
+
+    /// Tells the footprint the kernel's parameters, if it asks for them.
+    pub(super) fn tell(&mut self, parameters: &[Parameter]) {
+        if matches!(self.footprint, Footprint::OfLaunch(_)) {
+            self.parameters = parameters.into();
+        }
+    }
+
+    /// Makes the same argument with another footprint.
+    pub(crate) fn with_footprint(&self, footprint: Footprint) -> Self {
+        Self { footprint, ..self.clone() }
     }
 
     /// Makes an argument to which every package adds. Each unit has a partial of its own, as large as the buffer, which begins
@@ -87,8 +106,8 @@ impl Argument {
         how.combine(&added.map(|(partial, _)| partial.clone()).collect::<Vec<_>>(), commander)
     }
 
-    /// Returns whether each unit has a partial of the argument.
-    pub(super) fn is_reduced(&self) -> bool {
+    /// Returns whether packages add to the argument.
+    pub(crate) fn is_reduced(&self) -> bool {
         self.reduction.is_some()
     }
 
@@ -121,7 +140,13 @@ impl Argument {
     /// # Errors
     /// As [`Footprint::ranges`].
     pub fn ranges(&self, items: Range<u64>) -> Result<Vec<Range<u64>>, FootprintFault> {
-        self.footprint.ranges(items, self.buffer.len())
+        let mut scalars = Vec::new();
+        if !self.parameters.is_empty() {
+            let package = Package::new(items.clone(), UnitId(0), 0);
+            let of = || self.parameters.iter().filter_map(|parameter| parameter.scalar(&package)).collect();
+            scalars = footprint::asked(of)?;
+        }
+        self.footprint.ranges_of(items, &scalars, self.buffer.len())
     }
 
     /// Returns whether the bytes of a package can be read, in any arena. An argument whose footprint is at fault counts as
@@ -157,6 +182,15 @@ impl Parameter {
     {
         let value = Arc::new(move |package: &Package| value(package).into());
         Self::OfPackage(OfPackage { sample: S::default().into(), value })
+    }
+
+    /// Returns the scalar of a package, if the place is one's.
+    fn scalar(&self, package: &Package) -> Option<Scalar> {
+        match self {
+            Self::Value(LaunchArg::Scalar(scalar)) => Some(*scalar),
+            Self::OfPackage(scalar) => Some((scalar.value)(package)),
+            Self::Buffer(_) | Self::Value(_) => None,
+        }
     }
 
     /// Returns the argument of a package, or one of the right kind where there is no package.

@@ -14,6 +14,7 @@
 //! The named kinds are the range mappers of Celerity ("Celerity: High-Level C++ for Accelerator Clusters", section 2).
 
 use crate::guard::guarded;
+use dml_core::Scalar;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,6 +24,9 @@ use thiserror::Error;
 pub(super) type RangeOf = dyn Fn(Range<u64>) -> Range<u64> + Send + Sync;
 /// A function from items to several ranges of bytes.
 pub(super) type RangesOf = dyn Fn(Range<u64>) -> Vec<Range<u64>> + Send + Sync;
+
+/// A function from items, and the scalars of the kernel, to several ranges of bytes.
+pub(super) type LaunchOf = dyn Fn(Range<u64>, &[Scalar]) -> Vec<Range<u64>> + Send + Sync;
 
 /// Which bytes of a buffer a package touches.
 #[derive(Clone)]
@@ -74,6 +78,8 @@ pub enum Footprint {
     Of(Arc<RangeOf>),
     /// The ranges that a function names, in any order. As [`Of`](Self::Of) otherwise.
     OfRanges(Arc<RangesOf>),
+    /// The ranges that a function names which is told the kernel's scalars too. As [`OfRanges`](Self::OfRanges) otherwise.
+    OfLaunch(Arc<LaunchOf>),
 }
 
 impl Footprint {
@@ -126,12 +132,54 @@ impl Footprint {
         Self::OfRanges(Arc::new(map))
     }
 
-    /// Returns the bytes that the items touch, within a buffer of `len` bytes: ascending, disjoint, at least one range.
+    /// The bytes that `map` names for a range of items and the kernel's scalars, as [`of`](Self::of). A scalar that is set between two
+    /// runs ([`Kernel::set_scalar`](crate::Kernel::set_scalar)) is seen by the next one.
+    ///
+    /// The scalars are those of the launch, in the order of the arguments, without buffers and other values. One that is computed for
+    /// each package is computed for these items, as if unit 0 had them: a footprint must not depend on the unit.
+    ///
+    /// ```
+    /// use dml_scheduler::Footprint;
+    /// // A window of as many floats on each side as the kernel's first scalar says.
+    /// let window = Footprint::of_launch(|items, scalars| {
+    ///     let radius = u64::from(u32::try_from(scalars[0]).expect("the radius"));
+    ///     items.start.saturating_sub(radius) * 4..(items.end + radius).min(1000) * 4
+    /// });
+    /// assert_eq!(window.ranges_of(8..16, &[3_u32.into()], 4000)?, [20..76]);
+    /// # Ok::<(), dml_scheduler::FootprintFault>(())
+    /// ```
+    pub fn of_launch(map: impl Fn(Range<u64>, &[Scalar]) -> Range<u64> + Send + Sync + 'static) -> Self {
+        Self::of_launch_ranges(move |items, scalars| Vec::from([map(items, scalars)]))
+    }
+
+    /// The ranges of bytes that `map` names for a range of items and the kernel's scalars, as [`of_launch`](Self::of_launch) and
+    /// [`of_ranges`](Self::of_ranges).
+    pub fn of_launch_ranges(
+        map: impl Fn(Range<u64>, &[Scalar]) -> Vec<Range<u64>> + Send + Sync + 'static,
+    ) -> Self {
+        Self::OfLaunch(Arc::new(map))
+    }
+
+    /// Returns the bytes that the items touch, as [`ranges_of`](Self::ranges_of) does for a kernel without scalars.
+    ///
+    /// # Errors
+    /// As [`ranges_of`](Self::ranges_of).
+    pub fn ranges(&self, items: Range<u64>, len: u64) -> Result<Vec<Range<u64>>, FootprintFault> {
+        self.ranges_of(items, &[], len)
+    }
+
+    /// Returns the bytes that the items touch when the kernel has these scalars, within a buffer of `len` bytes: ascending, disjoint,
+    /// at least one range.
     ///
     /// # Errors
     /// [`FootprintFault`]: a function that panics, or names bytes that are not within the buffer; numbers that describe no
     /// picture.
-    pub fn ranges(&self, items: Range<u64>, len: u64) -> Result<Vec<Range<u64>>, FootprintFault> {
+    pub fn ranges_of(
+        &self,
+        items: Range<u64>,
+        scalars: &[Scalar],
+        len: u64,
+    ) -> Result<Vec<Range<u64>>, FootprintFault> {
         let scaled = |range: Range<u64>, bytes: u64| {
             range.start.saturating_mul(bytes).min(len)..range.end.saturating_mul(bytes).min(len)
         };
@@ -178,6 +226,7 @@ impl Footprint {
             }
             Self::Of(ref map) => within(vec![asked(|| map(items))?], len),
             Self::OfRanges(ref map) => within(asked(|| map(items))?, len),
+            Self::OfLaunch(ref map) => within(asked(|| map(items, scalars))?, len),
         }
     }
 }
@@ -196,7 +245,12 @@ impl Footprint {
             Self::Tiles { across, tile_rows, row_bytes, .. } if across > 0 => {
                 Some(pieces(pieces(len, row_bytes)?, tile_rows)?.saturating_mul(across))
             }
-            Self::Whole | Self::Of(_) | Self::OfRanges(_) | Self::Rows { .. } | Self::Tiles { .. } => None,
+            Self::Whole
+            | Self::Of(_)
+            | Self::OfRanges(_)
+            | Self::OfLaunch(_)
+            | Self::Rows { .. }
+            | Self::Tiles { .. } => None,
         }
     }
 }
@@ -205,7 +259,7 @@ impl Footprint {
 const MOST_RANGES: u64 = 1 << 16;
 
 /// Runs a foreign function, and turns its panic into an error.
-fn asked<R>(map: impl FnOnce() -> R) -> Result<R, FootprintFault> {
+pub(super) fn asked<R>(map: impl FnOnce() -> R) -> Result<R, FootprintFault> {
     guarded(map).map_err(|message| FootprintFault::Panicked { message })
 }
 
@@ -267,7 +321,7 @@ fn in_order(mut ranges: Vec<Range<u64>>, len: u64) -> Vec<Range<u64>> {
 }
 
 /// Returns the first bytes that two lists of ranges share. Both ascend.
-pub(super) fn shared(one: &[Range<u64>], other: &[Range<u64>]) -> Option<Range<u64>> {
+pub(crate) fn shared(one: &[Range<u64>], other: &[Range<u64>]) -> Option<Range<u64>> {
     let (mut one, mut other) = (one.iter().peekable(), other.iter().peekable());
     loop {
         let (&a, &b) = (one.peek()?, other.peek()?);
@@ -300,6 +354,7 @@ impl fmt::Debug for Footprint {
             }
             Self::Of(_) => f.write_str("Of(function)"),
             Self::OfRanges(_) => f.write_str("OfRanges(function)"),
+            Self::OfLaunch(_) => f.write_str("OfLaunch(function)"),
         }
     }
 }
@@ -336,7 +391,7 @@ pub enum FootprintFault {
 pub struct FootprintError {
     /// The kernel's name.
     pub kernel: String,
-    /// The index among the kernel's buffers, from 0.
+    /// The position among all arguments of the kernel, from 0.
     pub argument: usize,
     /// The items of the package.
     pub items: Range<u64>,

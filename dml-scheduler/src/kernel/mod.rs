@@ -14,6 +14,7 @@ mod footprint;
 mod reduction;
 
 pub use argument::Argument;
+pub(crate) use footprint::shared;
 pub use footprint::{Footprint, FootprintError, FootprintFault};
 
 use crate::commander::Commander;
@@ -105,8 +106,8 @@ where
 enum How {
     /// Code that has its buffers and scalars itself.
     Variant(Arc<dyn Variant>),
-    /// A launcher, which is given the kernel's arguments, and how many of these it has checked.
-    Launcher(Arc<dyn Launcher>, usize),
+    /// A launcher, which is given the kernel's arguments; how many of these it has checked, and in which shape.
+    Launcher(Arc<dyn Launcher>, (usize, ItemShape)),
 }
 
 /// An argument, and the ranges of it that a package touches.
@@ -142,11 +143,16 @@ pub struct Kernel {
     devices: Vec<(DeviceId, How)>,
     /// The platforms for whose devices variants were made.
     platforms: Vec<Platform>,
+    /// The number of items of the run that this copy is for; 0 elsewhere.
+    total: u64,
 }
 
 impl Kernel {
     /// Makes a kernel without arguments or variants. All packages but the last are multiples of `local_size` items. An item
-    /// is one work-item, and `local_size` of them are a work-group.
+    /// is one work-item, and `local_size` of them are a work-group. A size that a device does not allow is refused
+    /// ([`Misfit::Groups`]). With 0 each framework chooses, and packages may have any length.
+    ///
+    /// Kernels in OpenCL C and CUDA C see their group, and the size of the launch, as if all items were launched at once.
     #[must_use]
     pub fn new(name: impl Into<String>, local_size: u64) -> Self {
         Self {
@@ -157,10 +163,12 @@ impl Kernel {
             parameters: Vec::new(),
             devices: Vec::new(),
             platforms: Vec::new(),
+            total: 0,
         }
     }
 
-    /// Makes each item a row of so many work-items. A work-group has `local` columns, and the kernel's local size of rows.
+    /// Makes each item a row of so many work-items. A work-group has `local` columns, and the kernel's local size of rows. Each framework
+    /// chooses a size that is 0.
     #[must_use]
     pub fn rows(mut self, columns: u64, local: u64) -> Self {
         self.shape = ItemShape::rows(columns, [local, self.local_size]);
@@ -180,7 +188,7 @@ impl Kernel {
     pub fn argument(mut self, argument: Argument) -> Self {
         self.parameters.push(Parameter::Buffer(self.arguments.len()));
         self.arguments.push(argument);
-        self
+        self.told()
     }
 
     /// Adds a buffer that is read, one element per item.
@@ -226,7 +234,7 @@ impl Kernel {
     #[must_use]
     pub fn scalar(mut self, value: impl Into<Scalar>) -> Self {
         self.parameters.push(Parameter::Value(LaunchArg::Scalar(value.into())));
-        self
+        self.told()
     }
 
     /// Adds a scalar that is computed for each package.
@@ -236,7 +244,7 @@ impl Kernel {
         value: impl Fn(&Package) -> S + Send + Sync + 'static,
     ) -> Self {
         self.parameters.push(Parameter::of_package(value));
-        self
+        self.told()
     }
 
     /// Adds the item after the package's last one, as a `u64`: frameworks that pad a launch to whole groups need it.
@@ -249,14 +257,24 @@ impl Kernel {
     #[must_use]
     pub fn value<T: Pod>(mut self, value: &T) -> Self {
         self.parameters.push(Parameter::Value(LaunchArg::Bytes(bytemuck::bytes_of(value).into())));
-        self
+        self.told()
     }
 
     /// Adds memory of each work-group, in bytes. Frameworks without work-groups pass nothing in its place.
     #[must_use]
     pub fn local_memory(mut self, bytes: u64) -> Self {
         self.parameters.push(Parameter::Value(LaunchArg::Local(bytes)));
+        self.told()
+    }
+
+    /// Tells the footprints of a change of the parameters.
+    fn told(mut self) -> Self {
+        self.tell();
         self
+    }
+
+    fn tell(&mut self) {
+        self.arguments.iter_mut().for_each(|argument| argument.tell(&self.parameters));
     }
 
     /// Changes a scalar for the runs that follow. `index` counts all arguments, in the order in which they were added.
@@ -269,6 +287,7 @@ impl Kernel {
             None => Err(Misfit::Count { kernel, takes, given: index.saturating_add(1) }),
             Some(Parameter::Value(LaunchArg::Scalar(old))) if old.is_like(value) => {
                 *old = value;
+                self.tell();
                 Ok(())
             }
             Some(other) => {
@@ -328,10 +347,10 @@ impl Kernel {
     }
 
     /// Lets devices run the kernel by launchers, which are given its arguments; the last call for a device counts. The
-    /// arguments should be there already: those that are added later are checked when a run begins ([`RunError::Misfit`]).
+    /// arguments should be there already: what is added or changed later is checked when a run begins ([`RunError::Misfit`]).
     ///
     /// # Errors
-    /// [`Misfit`] if a launcher knows that the arguments do not fit.
+    /// [`Misfit`] if a launcher knows that the arguments or the work-groups do not fit.
     pub fn launchers<L: Launcher + 'static>(
         mut self,
         launchers: impl IntoIterator<Item = (DeviceId, L)>,
@@ -339,7 +358,9 @@ impl Kernel {
         let samples = self.samples();
         for (device, launcher) in launchers {
             launcher.check(&samples)?;
-            self = self.on(device, How::Launcher(Arc::new(launcher), samples.len()));
+            launcher.check_groups(&self.shape)?;
+            let checked = (samples.len(), self.shape);
+            self = self.on(device, How::Launcher(Arc::new(launcher), checked));
         }
         Ok(self)
     }
@@ -365,10 +386,15 @@ impl Kernel {
         &self.name
     }
 
-    /// The local work size in items.
+    /// The local work size in items; 0 where each framework chooses.
     #[must_use]
     pub fn local_size(&self) -> u64 {
         self.local_size
+    }
+
+    /// What the lengths of packages are multiples of, in items.
+    pub(crate) fn grain(&self) -> u64 {
+        self.local_size.max(1)
     }
 
     /// The buffers, in their order.
@@ -422,7 +448,7 @@ impl Kernel {
     }
 
     fn at_fault(&self, argument: usize, items: Range<u64>, cause: FootprintFault) -> FootprintError {
-        FootprintError { kernel: self.name.clone(), argument, items, cause }
+        FootprintError { kernel: self.name.clone(), argument: self.position(argument), items, cause }
     }
 
     /// Asks for the package's part of every argument, range by range.
@@ -473,7 +499,7 @@ impl Kernel {
     pub(crate) fn check_platform(&self, platform: &Platform) -> Result<(), RunError> {
         let foreign = |what: String| Err(RunError::OtherPlatform { kernel: self.name.clone(), what });
         if let Some(index) = self.arguments.iter().position(|argument| !platform.owns(argument.buffer())) {
-            return foreign(format!("the buffer of argument {index}"));
+            return foreign(format!("the buffer of argument {}", self.position(index)));
         }
         // Every platform has a list of its own.
         if self.platforms.iter().any(|other| !std::ptr::eq(other.devices(), platform.devices())) {
@@ -482,14 +508,17 @@ impl Kernel {
         Ok(())
     }
 
-    /// Lets those launchers check the arguments that have not seen all of them.
+    /// Lets those launchers check the kernel again that it was changed behind.
     pub(crate) fn check_launchers(&self, platform: &Platform) -> Result<(), RunError> {
         for (device, how) in &self.devices {
             let How::Launcher(launcher, checked) = how else { continue };
-            if *checked == self.parameters.len() {
+            if *checked == (self.parameters.len(), self.shape) {
                 continue;
             }
-            let told = guarded(|| launcher.check(&self.samples()).map_err(|misfit| misfit.to_string()));
+            let told = guarded(|| {
+                let told = launcher.check(&self.samples()).and_then(|()| launcher.check_groups(&self.shape));
+                told.map_err(|misfit| misfit.to_string())
+            });
             let told = told.unwrap_or_else(|message| Err(format!("the launcher panicked: {message}")));
             told.map_err(|cause| {
                 let desc = platform.devices().get(usize::from(device.0));
@@ -509,7 +538,8 @@ impl Kernel {
         for (index, argument) in self.arguments.iter().enumerate() {
             match argument.footprint().holds(argument.buffer().len()) {
                 Some(holds) if holds < items => {
-                    return Err(RunError::TooManyItems { kernel: self.name.clone(), index, holds, items });
+                    let (kernel, index) = (self.name.clone(), self.position(index));
+                    return Err(RunError::TooManyItems { kernel, index, holds, items });
                 }
                 _ => {}
             }
@@ -521,26 +551,29 @@ impl Kernel {
     /// follow each other are compared, at some places between the items. For the named footprints that is exact.
     pub(crate) fn check_writes(&self, items: u64) -> Result<(), RunError> {
         for (index, argument) in self.arguments.iter().enumerate() {
+            let place = self.position(index);
             if let Some(bytes) = argument.part_of_buffer() {
-                return Err(RunError::PartOfBuffer { kernel: self.name.clone(), index, bytes });
+                return Err(RunError::PartOfBuffer { kernel: self.name.clone(), index: place, bytes });
             }
             if argument.access().writes() && argument.buffer().is_held_here() {
-                return Err(RunError::HeldByCaller { kernel: self.name.clone(), index });
+                return Err(RunError::HeldByCaller { kernel: self.name.clone(), index: place });
             }
             let before = self.arguments[..index].iter().position(|other| other.buffer() == argument.buffer());
             if let Some(first) = before
                 && (argument.access().writes() || self.arguments[first].access().writes())
             {
-                return Err(RunError::OneBufferTwice { kernel: self.name.clone(), first, second: index });
+                let (kernel, first) = (self.name.clone(), self.position(first));
+                return Err(RunError::OneBufferTwice { kernel, first, second: place });
             }
         }
         let is_shared = |argument: &Argument| argument.access().writes() && !argument.is_reduced();
         let written = self.arguments.iter().enumerate().filter(|(_, argument)| is_shared(argument));
         for (index, argument) in written {
+            let index = self.position(index);
             if matches!(argument.footprint(), Footprint::Whole) {
                 return Err(RunError::WholeWrite { kernel: self.name.clone(), index });
             }
-            for (first, second) in neighbours(self.local_size, items) {
+            for (first, second) in neighbours(self.grain(), items) {
                 // A footprint that is at fault fails its packages.
                 let ranges = |items: &Range<u64>| argument.ranges(items.clone()).unwrap_or_default();
                 if let Some(bytes) = footprint::shared(&ranges(&first), &ranges(&second)) {
@@ -552,9 +585,10 @@ impl Kernel {
         Ok(())
     }
 
-    /// Makes a copy of the kernel for a run, in which each unit has its partials of the reductions.
-    pub(crate) fn for_run(&self, units: usize) -> Result<Self, RunError> {
+    /// Makes a copy of the kernel for a run of so many items, in which each unit has its partials of the reductions.
+    pub(crate) fn for_run(&self, units: usize, items: u64) -> Result<Self, RunError> {
         let mut own = self.clone();
+        own.total = items;
         for (index, argument) in self.arguments.iter().enumerate() {
             own.arguments[index] =
                 argument.for_run(units).map_err(|cause| self.not_reduced(index, &*cause))?;
@@ -579,7 +613,11 @@ impl Kernel {
     }
 
     fn not_reduced(&self, index: usize, cause: &dyn Error) -> RunError {
-        RunError::Reduction { kernel: self.name.clone(), index, cause: cause.to_string() }
+        RunError::Reduction {
+            kernel: self.name.clone(),
+            index: self.position(index),
+            cause: cause.to_string(),
+        }
     }
 
     /// Returns how a device runs the kernel.
@@ -620,16 +658,29 @@ impl Kernel {
         self.parameters.iter().map(argument).collect()
     }
 
-    /// The layout of an item's work-items.
-    pub(crate) fn shape(&self) -> &ItemShape {
-        &self.shape
+    /// Makes a copy of the kernel for launches that are parts of a run of so many items.
+    pub(crate) fn of_total(&self, items: u64) -> Self {
+        let mut own = self.clone();
+        own.total = items;
+        own
+    }
+
+    /// Returns the position of a buffer among all arguments, by its index among the buffers.
+    pub(crate) fn position(&self, buffer: usize) -> usize {
+        let is_its =
+            |parameter: &Parameter| matches!(parameter, Parameter::Buffer(index) if *index == buffer);
+        self.parameters.iter().position(is_its).unwrap_or(buffer)
+    }
+
+    /// Returns the launch of some items of a run.
+    pub(crate) fn launch<'a>(&'a self, items: &'a Range<u64>, arguments: &'a [LaunchArg]) -> Launch<'a> {
+        Launch::new(items, &self.shape, arguments).of(self.total)
     }
 }
 
 /// Returns pairs of neighbouring work-groups, at some places between `items` items: the first few, the last, and some between.
-fn neighbours(local_size: u64, items: u64) -> impl Iterator<Item = (Range<u64>, Range<u64>)> {
+fn neighbours(local: u64, items: u64) -> impl Iterator<Item = (Range<u64>, Range<u64>)> {
     const PLACES: u64 = 16;
-    let local = local_size.max(1);
     let places = items.saturating_sub(1) / local;
     let some =
         (1..=places.min(PLACES)).chain((1..=PLACES).map(move |part| places / PLACES * part)).chain([places]);
@@ -661,7 +712,7 @@ impl DeviceVariant<'_> {
                     self.kernel.launch_args(package, &self.kernel.arguments).map_err(NotStarted::new)?;
                 let items = package.range();
                 // Each package has grants of its own.
-                let mut launch = Launch::new(&items, &self.kernel.shape, &arguments).independent();
+                let mut launch = self.kernel.launch(&items, &arguments).independent();
                 launch.withdrawal = withdrawal;
                 launcher.launch(&launch, grants).map_err(|error| match error {
                     LaunchError::NotStarted(cause) => NotStarted(cause).into(),

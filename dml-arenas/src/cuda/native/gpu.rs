@@ -12,7 +12,8 @@
 use crate::cuda::compile::{NotCompiled, compile};
 use crate::cuda::device::{Found, list};
 use crate::cuda::error::{FORKED, Failure, check, words};
-use crate::cuda::kernel::{Launch, Part, find_function, load_module, parts};
+use crate::cuda::grid::{Launch, Part, limits, parts};
+use crate::cuda::kernel::{find_function, load_module};
 use crate::cuda::session::{self, Entered, Raw};
 use crate::fork::Origin;
 use crate::native::BaselineError;
@@ -239,7 +240,7 @@ impl Gpu {
             return Ok(());
         }
         let (call, code) = ("cuLaunchKernel", CUresult::CUDA_ERROR_INVALID_VALUE);
-        let ([x, y, z], parts) = parts(&launch, kernel.max_local).ok_or(Failure { call, code })?;
+        let ([x, y, z], parts) = parts(&launch, &limits(kernel.max_local)).ok_or(Failure { call, code })?;
         for Part { items: [offset, end], grid: [gx, gy, gz] } in parts {
             let mut told = Items { offset, end };
             let mut values = arguments.0.clone();

@@ -1,0 +1,31 @@
+// What DML puts before a kernel that asks for its work-groups or for the size of its launch. A package is a part of a
+// run, launched with an offset. These functions answer for the whole run, as if the kernel had been launched at once.
+//
+// The offset of a dimension that is not split carries the size of the whole run along the split one:
+//   items are work-items   x: first item   y: whole size   z: 0
+//   items are rows         x: 0            y: first item   z: whole size
+//   items are planes       x: whole size   y: 0            z: first item
+uint dml_dimensions(void) {
+    size_t x = get_global_offset(0), y = get_global_offset(1), z = get_global_offset(2);
+    return y && !z ? 1 : z && !x ? 2 : 3;
+}
+uint dml_carrier(void) { return dml_dimensions() % 3; }
+size_t dml_global_size(uint d) {
+    return d + 1 == dml_dimensions() ? get_global_offset(dml_carrier()) : get_global_size(d);
+}
+size_t dml_global_id(uint d) {
+    return d == dml_carrier() ? get_global_id(d) - get_global_offset(d) : get_global_id(d);
+}
+size_t dml_group_id(uint d) { return (dml_global_id(d) - get_local_id(d)) / get_local_size(d); }
+size_t dml_num_groups(uint d) { return (dml_global_size(d) + get_local_size(d) - 1) / get_local_size(d); }
+size_t dml_global_linear_id(void) {
+    return (dml_global_id(2) * dml_global_size(1) + dml_global_id(1)) * dml_global_size(0) + dml_global_id(0);
+}
+#define get_work_dim() dml_dimensions()
+#define get_global_size(d) dml_global_size(d)
+#define get_global_id(d) dml_global_id(d)
+#define get_global_offset(d) ((size_t)0 * (d))
+#define get_num_groups(d) dml_num_groups(d)
+#define get_group_id(d) dml_group_id(d)
+#define get_global_linear_id() dml_global_linear_id()
+#line 1

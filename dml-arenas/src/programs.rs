@@ -1,0 +1,258 @@
+//! Compiled programs of an arena: each source is compiled once, however many threads ask for it at once.
+//!
+//! ```text
+//!   first caller  ──▶ compiling ──▶ program, for everybody
+//!   other callers ──▶ wait ─────────▶ the same program, or the same error
+//! ```
+//! 1. At most [`KEPT`] programs stay without being asked for: the least recently used one goes first. A kernel keeps its
+//!    program alive beyond that.
+//! 2. A source that includes files is compiled for each caller, because nothing tells whether the files have changed.
+//! 3. Errors are not kept: the next caller compiles again.
+
+use dml_core::sync::{Arc, Condvar, Mutex};
+use std::collections::HashMap;
+use std::fmt;
+
+/// How many programs stay. More than a framework has kernels in use; a program of PoCL takes about 66 KiB.
+const KEPT: usize = 128;
+
+/// Source and options.
+type Key = (String, String);
+
+/// Returns whether compiling a source may read files, by a directive or an option. The word alone counts, also in a comment.
+pub(crate) fn includes(source: &str, options: &str) -> bool {
+    // A directive may be continued on the next line.
+    let source = source.replace("\\\r\n", "").replace("\\\n", "");
+    let directive =
+        |line: &str| line.split_once(['#', '%', '?']).is_some_and(|(_, rest)| rest.contains("embed"));
+    let option = |option: &str| {
+        ["include", "pre-include"].iter().any(|word| option.trim_start_matches('-').starts_with(word))
+    };
+    ["include", ".incbin"].iter().any(|word| source.contains(word))
+        || source.lines().any(directive)
+        || options.split_whitespace().any(option)
+}
+
+/// The programs of one arena.
+pub(crate) struct Programs<P, E> {
+    entries: Mutex<Entries<P, E>>,
+    /// A compilation has ended.
+    ended: Condvar,
+}
+
+struct Entries<P, E> {
+    by_key: HashMap<Key, Entry<P, E>>,
+    /// Counts the uses, which orders them.
+    uses: u64,
+}
+
+/// What a compilation leaves.
+type Made<P, E> = Result<Arc<P>, E>;
+
+enum Entry<P, E> {
+    /// A thread compiles it, and others wait for what it leaves here.
+    Compiling(Arc<Mutex<Option<Made<P, E>>>>),
+    Ready {
+        program: Arc<P>,
+        last_use: u64,
+    },
+}
+
+impl<P, E: Clone> Programs<P, E> {
+    pub(crate) fn new() -> Self {
+        let entries = Entries { by_key: HashMap::new(), uses: 0 };
+        Self { entries: Mutex::new(entries), ended: Condvar::new() }
+    }
+
+    /// Returns the program of a source, which `compile` makes unless it is there or another thread is at it.
+    pub(crate) fn get(
+        &self,
+        source: &str,
+        options: &str,
+        compile: impl FnOnce() -> Result<P, E>,
+    ) -> Made<P, E> {
+        if includes(source, options) {
+            return compile().map(Arc::new);
+        }
+        let key = (source.to_owned(), options.to_owned());
+        let mut entries = self.entries.lock();
+        while let Some(entry) = entries.find(&key) {
+            match entry {
+                Entry::Ready { program, .. } => return Ok(program.clone()),
+                Entry::Compiling(result) => {
+                    let result = result.clone();
+                    entries = self.ended.wait(entries);
+                    // Taken without a copy of the lock's guard, which would be held while the error is cloned.
+                    let told = result.lock().clone();
+                    if let Some(told) = told {
+                        return told;
+                    }
+                }
+            }
+        }
+        let result = Arc::new(Mutex::new(None));
+        entries.by_key.insert(key.clone(), Entry::Compiling(result.clone()));
+        drop(entries);
+        // A compilation that unwinds leaves no result: one of those that wait takes it up.
+        let compiling = Compiling { programs: self, key: Some(key) };
+        let made = compile().map(Arc::new);
+        *result.lock() = Some(made.clone());
+        compiling.end(made.as_ref().ok());
+        made
+    }
+
+    /// Replaces the entry of a compilation by its program, if there is one, and wakes those that wait.
+    fn end(&self, key: &Key, program: Option<&Arc<P>>) {
+        let mut entries = self.entries.lock();
+        entries.by_key.remove(key);
+        let evicted = program.and_then(|program| {
+            entries.uses += 1;
+            let last_use = entries.uses;
+            entries.by_key.insert(key.clone(), Entry::Ready { program: program.clone(), last_use });
+            entries.evict()
+        });
+        self.ended.notify_all();
+        drop(entries);
+        // A program calls its driver when it goes.
+        drop(evicted);
+    }
+}
+
+impl<P, E> Entries<P, E> {
+    fn find(&mut self, key: &Key) -> Option<&Entry<P, E>> {
+        self.uses += 1;
+        let now = self.uses;
+        let entry = self.by_key.get_mut(key)?;
+        if let Entry::Ready { last_use, .. } = entry {
+            *last_use = now;
+        }
+        Some(entry)
+    }
+
+    /// Takes out the program that was not used for longest, if there are more than are kept.
+    fn evict(&mut self) -> Option<Entry<P, E>> {
+        let ready = self.by_key.iter().filter_map(|(key, entry)| match entry {
+            Entry::Ready { last_use, .. } => Some((*last_use, key)),
+            Entry::Compiling(_) => None,
+        });
+        let ready: Vec<_> = ready.collect();
+        let oldest = ready.iter().min().filter(|_| ready.len() > KEPT).map(|(_, key)| (*key).clone())?;
+        self.by_key.remove(&oldest)
+    }
+}
+
+/// A compilation, until it ends.
+struct Compiling<'a, P, E: Clone> {
+    programs: &'a Programs<P, E>,
+    /// `None` once it has ended.
+    key: Option<Key>,
+}
+
+impl<P, E: Clone> Compiling<'_, P, E> {
+    fn end(mut self, program: Option<&Arc<P>>) {
+        if let Some(key) = self.key.take() {
+            self.programs.end(&key, program);
+        }
+    }
+}
+
+impl<P, E: Clone> Drop for Compiling<'_, P, E> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.programs.end(&key, None);
+        }
+    }
+}
+
+impl<P, E> fmt::Debug for Programs<P, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Programs({})", self.entries.lock().by_key.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+    use std::time::Duration;
+
+    /// Asks for one source on so many threads at once, of which the first waits until all others do.
+    fn at_once(
+        threads: u32,
+        compile: impl Fn(u32) -> Result<u32, String> + Sync,
+    ) -> Vec<Result<u32, String>> {
+        let (programs, count) = (Programs::new(), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            let ask = || {
+                let compile = || {
+                    let number = count.fetch_add(1, SeqCst);
+                    std::thread::sleep(Duration::from_millis(50));
+                    compile(number)
+                };
+                catch_unwind(AssertUnwindSafe(|| programs.get("source", "", compile)))
+                    .unwrap_or_else(|_| Err("a panic".to_owned()))
+                    .map(|program| *program)
+            };
+            let asked: Vec<_> = (0..threads).map(|_| scope.spawn(ask)).collect();
+            asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn threads_that_ask_at_once_share_one_compilation() {
+        assert_eq!(at_once(16, Ok), [const { Ok(0) }; 16]);
+        let refused = at_once(16, |number| Err(format!("refused {number}")));
+        assert!(
+            refused.iter().filter(|told| *told == &Err("refused 0".to_owned())).count() > 1,
+            "{refused:?}"
+        );
+        // One compilation unwinds, and another caller takes it up.
+        let told = at_once(16, |number| if number == 0 { panic!("a compiler") } else { Ok(number) });
+        assert_eq!(told.iter().filter(|told| **told == Ok(1)).count(), 15, "{told:?}");
+        assert_eq!(told.iter().filter(|told| told.is_err()).count(), 1, "{told:?}");
+    }
+
+    #[test]
+    fn errors_are_not_kept() {
+        let programs = Programs::<u32, &str>::new();
+        assert_eq!(programs.get("a", "", || Err("no memory")), Err("no memory"));
+        assert_eq!(programs.get("a", "", || Ok(7)).as_deref(), Ok(&7));
+        assert_eq!(programs.get("a", "", || panic!("it is there")).as_deref(), Ok(&7));
+        assert_eq!(programs.get("a", "-D", || Ok(8)).as_deref(), Ok(&8));
+    }
+
+    #[test]
+    fn programs_that_are_not_used_go() {
+        let programs = Programs::<usize, ()>::new();
+        let name = |index: usize| format!("source {index}");
+        let made: Vec<_> = (0..3 * KEPT)
+            .map(|index| {
+                // The first one is used all the time.
+                programs.get(&name(0), "", || Ok(0)).unwrap();
+                Arc::downgrade(&programs.get(&name(index), "", || Ok(index)).unwrap())
+            })
+            .collect();
+        assert_eq!(made.iter().filter(|program| program.strong_count() > 0).count(), KEPT);
+        assert!(made[0].strong_count() > 0 && made[2 * KEPT + 1].strong_count() > 0);
+        assert!(made[1].strong_count() == 0);
+    }
+
+    #[test]
+    fn sources_that_include_files_are_compiled_each_time() {
+        let programs = Programs::<u32, ()>::new();
+        let count = AtomicU32::new(0);
+        for (source, options) in [
+            ("#include \"a.h\"", ""),
+            ("  #  include <a.h>", ""),
+            ("#inc\\\nlude MACRO", ""),
+            ("kernel void k()", "-include a.h"),
+            ("kernel void k()", "--pre-include=a.h"),
+        ] {
+            let compile = || Ok(count.fetch_add(1, SeqCst));
+            let [first, again] = [(); 2].map(|()| *programs.get(source, options, compile).unwrap());
+            assert_ne!(first, again, "{source} {options}");
+        }
+        assert!(!includes("kernel void embedding() {}", "-I /usr/include -DX"));
+    }
+}

@@ -1,0 +1,411 @@
+//! Packages that are run on copies, and what is made of their results.
+
+use super::values::{Copied, Outside, WAYS, noise};
+use super::{CheckError, Departure, Wrong};
+use crate::guard::guarded;
+use crate::kernel::{Argument, Footprint, FootprintError, Kernel, KernelError};
+use crate::package::{Package, UnitId};
+use dml_core::{Access, DeviceId, Launcher, Platform, RawBuffer};
+use std::ops::Range;
+
+/// What a run found and left, copy by copy.
+struct Run {
+    before: Vec<Vec<u8>>,
+    after: Vec<Vec<u8>>,
+}
+
+/// A package that was run as it is, and what it left.
+pub(super) struct Seen {
+    package: Package,
+    ranges: Vec<Vec<Range<u64>>>,
+    after: Vec<Vec<u8>>,
+}
+
+pub(super) struct Check<'a> {
+    pub(super) platform: &'a Platform,
+    pub(super) kernel: &'a Kernel,
+    pub(super) launcher: &'a dyn Launcher,
+    pub(super) device: DeviceId,
+    pub(super) host: DeviceId,
+    pub(super) copies: Vec<Copied>,
+    /// The kernel's buffers, with the copies in their place.
+    pub(super) arguments: Vec<Argument>,
+}
+
+impl Check<'_> {
+    /// Returns the arguments whose moved values are the same, though a package leaves a part of the buffer out.
+    pub(super) fn unseen_reads(&self, packages: &[Range<u64>]) -> Result<Vec<usize>, CheckError> {
+        let mut unseen = Vec::new();
+        for Copied { copy, latest, moved, .. } in &self.copies {
+            if moved.as_ref().is_none_or(|moved| moved.iter().any(|moved| moved != latest)) {
+                continue;
+            }
+            for items in packages {
+                if !gaps(self.covered(copy, &self.ranges(items)?, |_| true), copy.len()).is_empty() {
+                    unseen.push(self.kernel.position(self.named(copy, Access::reads)));
+                    break;
+                }
+            }
+        }
+        Ok(unseen)
+    }
+
+    /// Checks that the first group and the rest of the items write what all of them write.
+    pub(super) fn parts_cover(&self, packages: &[Range<u64>]) -> Result<(), CheckError> {
+        let Some(all) = packages.last() else { return Ok(()) };
+        let cut = self.kernel.grain();
+        if cut >= all.end {
+            return Ok(());
+        }
+        let [parts, rest, whole] = [0..cut, cut..all.end, all.clone()].map(|items| self.ranges(&items));
+        let (parts, rest, whole) = (parts?, rest?, whole?);
+        for (index, argument) in self.arguments.iter().enumerate().filter(|(_, one)| one.access().writes()) {
+            let covered = parts[index].iter().chain(&rest[index]).cloned().collect();
+            let mut missing = gaps(covered, argument.buffer().len()).into_iter();
+            if let Some(byte) = missing.find_map(|gap| crate::kernel::shared(&[gap], &whole[index])) {
+                return Err(self.wrong(index, all.clone(), None, byte.start, Departure::InNoPart));
+            }
+        }
+        Ok(())
+    }
+
+    fn ranges(&self, items: &Range<u64>) -> Result<Vec<Vec<Range<u64>>>, FootprintError> {
+        Ok(self.kernel.ranges(items.clone())?.into_iter().map(|(_, ranges)| ranges).collect())
+    }
+
+    /// Runs a package with several values outside its footprints. Returns what it left with the latest ones.
+    pub(super) fn package(&self, package: &Package) -> Result<Seen, CheckError> {
+        let ranges = self.ranges(&package.range())?;
+        let run = |outside| self.run(package, &self.arguments, &ranges, outside);
+        let (first, again) = (run(Outside::Latest)?, run(Outside::Latest)?);
+        for way in 0..WAYS {
+            let other = run(Outside::Moved(way))?;
+            for (index, Copied { copy, .. }) in self.copies.iter().enumerate() {
+                let written = self.covered(copy, &ranges, Access::writes);
+                let writer = self.named(copy, Access::writes);
+                for one in [&first, &other] {
+                    let outside = differences(&one.before[index], &one.after[index]);
+                    if let Some(byte) = outside.into_iter().find(|byte| !is_in(&written, *byte)) {
+                        let items = self.writes_outside(package.range(), index, byte);
+                        return Err(self.wrong(writer, items, None, byte, Departure::WritesOutside));
+                    }
+                }
+                let wrong =
+                    |argument, item, byte, how| self.wrong(argument, package.range(), item, byte, how);
+                if let Some(&byte) = differences(&first.after[index], &again.after[index]).first() {
+                    return Err(wrong(writer, None, byte, Departure::Differs));
+                }
+                let changed = differences(&first.after[index], &other.after[index]);
+                if let Some(byte) = changed.into_iter().find(|byte| is_in(&written, *byte)) {
+                    let at = byte as usize;
+                    let item = self.item_of(copy, package.range(), byte);
+                    if [&first, &other].iter().all(|run| run.before[index][at] == run.after[index][at]) {
+                        return Err(wrong(writer, item, byte, Departure::LeavesOut));
+                    }
+                    let found = self.first_read(package, &ranges, &first, way)?;
+                    let (argument, byte) = found.unwrap_or((writer, byte));
+                    return Err(wrong(argument, item, byte, Departure::ReadsOutside));
+                }
+            }
+        }
+        Ok(Seen { package: package.clone(), ranges, after: first.after })
+    }
+
+    /// Compares what a package left with what shorter ones left of the same items.
+    pub(super) fn compare(&self, shorter: &[Seen], longer: &Seen) -> Result<(), CheckError> {
+        let all = longer.package.range();
+        let within = |seen: &&Seen| all.start <= seen.package.start() && seen.package.end() <= all.end;
+        for part in shorter.iter().filter(within) {
+            if let Some((index, byte)) = self.disagreement(part, &part.after, &longer.after) {
+                let copy = &self.copies[index].copy;
+                let item = self.item_of(copy, part.package.range(), byte);
+                let writer = (self.named(copy, Access::writes), byte, Departure::DependsOnCut);
+                let (argument, byte, how) = self.lacking(part, longer)?.unwrap_or(writer);
+                return Err(self.wrong(argument, part.package.range(), item, byte, how));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the first byte of a package's results that two runs left different, with its copy. What packages add to depends on how
+    /// many items they have.
+    fn disagreement(&self, part: &Seen, one: &[Vec<u8>], other: &[Vec<u8>]) -> Option<(usize, u64)> {
+        self.copies.iter().enumerate().find_map(|(index, Copied { copy, .. })| {
+            let mut results = Vec::new();
+            for (index, (argument, ranges)) in self.arguments.iter().zip(&part.ranges).enumerate() {
+                let is_reduced = self.kernel.arguments()[index].is_reduced();
+                if argument.buffer() == copy && argument.access().writes() && !is_reduced {
+                    results.extend(ranges.iter().cloned());
+                }
+            }
+            let differing = differences(&one[index], &other[index]);
+            differing.into_iter().find(|byte| is_in(&results, *byte)).map(|byte| (index, byte))
+        })
+    }
+
+    /// Returns the argument of which a package is given too little: with what the longer package is given of it below its own bytes,
+    /// or above them, its results are the longer one's.
+    fn lacking(&self, part: &Seen, longer: &Seen) -> Result<Option<(usize, u64, Departure)>, CheckError> {
+        for (index, argument) in
+            self.arguments.iter().enumerate().filter(|(_, argument)| argument.access().reads())
+        {
+            let (own, all) = (&part.ranges[index], &longer.ranges[index]);
+            let (Some(first), Some(last)) = (own.first(), own.last()) else { continue };
+            let (start, end) = (all[0].start.min(first.start), all[all.len() - 1].end.max(last.end));
+            for (more, byte) in [
+                (start..last.end, first.start.saturating_sub(1)),
+                (first.start..end, last.end),
+                (start..end, last.end),
+            ] {
+                let mut arguments = self.arguments.clone();
+                arguments[index] = argument.with_footprint(Footprint::of({
+                    let more = more.clone();
+                    move |_| more.clone()
+                }));
+                let mut ranges = part.ranges.clone();
+                ranges[index] = vec![more];
+                // A kernel may rely on the size of its view, and fail with more.
+                let Ok(run) = self.run(&part.package, &arguments, &ranges, Outside::Latest) else { continue };
+                if self.disagreement(part, &run.after, &longer.after).is_none() {
+                    let unit = self.copy_of(argument).unit;
+                    return Ok(Some((index, byte / unit * unit, Departure::Lacks)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the first byte outside the footprints that has an effect on what a package writes, and its argument.
+    fn first_read(
+        &self,
+        package: &Package,
+        ranges: &[Vec<Range<u64>>],
+        first: &Run,
+        way: usize,
+    ) -> Result<Option<(usize, u64)>, CheckError> {
+        for (copy, Copied { copy: buffer, unit, .. }) in self.copies.iter().enumerate() {
+            let has_effect = |element: u64| -> Result<bool, CheckError> {
+                let outside = Outside::Below { way, copy, byte: element * unit };
+                let run = self.run(package, &self.arguments, ranges, outside)?;
+                Ok(self.copies.iter().enumerate().any(|(index, Copied { copy, .. })| {
+                    let written = self.covered(copy, ranges, Access::writes);
+                    let changed = differences(&first.after[index], &run.after[index]);
+                    // A byte that is left as it was is no result.
+                    let is_result = |byte: u64| {
+                        let at = byte as usize;
+                        is_in(&written, byte)
+                            && (first.before[index][at] != first.after[index][at]
+                                || run.before[index][at] != run.after[index][at])
+                    };
+                    changed.into_iter().any(is_result)
+                }))
+            };
+            let (mut low, mut high) = (0, buffer.len().div_ceil(*unit));
+            if !has_effect(high)? {
+                continue;
+            }
+            // Moved elements below `low` have no effect, those below `high` have.
+            while high - low > 1 {
+                let middle = low + (high - low) / 2;
+                if has_effect(middle)? { high = middle } else { low = middle }
+            }
+            return Ok(Some((self.named(buffer, Access::reads), low * unit)));
+        }
+        Ok(None)
+    }
+
+    /// Returns the items of the shortest package found that writes a byte outside its footprints.
+    fn writes_outside(&self, items: Range<u64>, copy: usize, byte: u64) -> Range<u64> {
+        let grain = self.kernel.grain();
+        let is_so = |items: &Range<u64>| {
+            let Ok(ranges) = self.ranges(items) else { return false };
+            let package = Package::new(items.clone(), UnitId(0), 0);
+            [Outside::Latest, Outside::Moved(0)].into_iter().any(|outside| {
+                let run = self.run(&package, &self.arguments, &ranges, outside);
+                run.is_ok_and(|run| run.before[copy][byte as usize] != run.after[copy][byte as usize])
+                    && !is_in(&self.covered(&self.copies[copy].copy, &ranges, Access::writes), byte)
+            })
+        };
+        let mut found = items;
+        while found.end - found.start > grain {
+            let middle = found.start + (found.end - found.start).div_ceil(grain) / 2 * grain;
+            let halves = [found.start..middle, middle..found.end];
+            match halves.into_iter().find(|half| !half.is_empty() && is_so(half)) {
+                Some(half) => found = half,
+                None => break,
+            }
+        }
+        found
+    }
+
+    /// Returns the first item of a package that a byte is a result of.
+    fn item_of(&self, copy: &RawBuffer, items: Range<u64>, byte: u64) -> Option<u64> {
+        items.into_iter().find(|item| {
+            let ranges = self.ranges(&(*item..item + 1));
+            ranges.is_ok_and(|ranges| is_in(&self.covered(copy, &ranges, Access::writes), byte))
+        })
+    }
+
+    /// Makes the error for an argument, by its index among the buffers.
+    fn wrong(
+        &self,
+        argument: usize,
+        items: Range<u64>,
+        item: Option<u64>,
+        byte: u64,
+        how: Departure,
+    ) -> CheckError {
+        CheckError::Wrong(Box::new(Wrong {
+            kernel: self.kernel.name().to_owned(),
+            device: self.platform.devices()[usize::from(self.device.0)].name.to_string(),
+            argument: self.kernel.position(argument),
+            buffer: self.kernel.arguments()[argument].buffer().name(),
+            items,
+            item,
+            byte,
+            how,
+        }))
+    }
+
+    fn copy_of(&self, argument: &Argument) -> &Copied {
+        let found = self.copies.iter().find(|copied| &copied.copy == argument.buffer());
+        found.expect("each argument has a copy")
+    }
+
+    /// The index of an argument for a copy, if possible one with the access.
+    fn named(&self, copy: &RawBuffer, access: impl Fn(Access) -> bool) -> usize {
+        let of = |argument: &Argument| argument.buffer() == copy;
+        let fitting = self.arguments.iter().position(|argument| of(argument) && access(argument.access()));
+        fitting.or_else(|| self.arguments.iter().position(of)).unwrap_or_default()
+    }
+
+    /// The ranges of a copy that some arguments have.
+    fn covered(
+        &self,
+        copy: &RawBuffer,
+        ranges: &[Vec<Range<u64>>],
+        access: impl Fn(Access) -> bool,
+    ) -> Vec<Range<u64>> {
+        let of = self.arguments.iter().zip(ranges);
+        let of = of.filter(|(argument, _)| argument.buffer() == copy && access(argument.access()));
+        of.flat_map(|(_, ranges)| ranges.iter().cloned()).collect()
+    }
+
+    /// Runs a package on the copies.
+    fn run(
+        &self,
+        package: &Package,
+        arguments: &[Argument],
+        ranges: &[Vec<Range<u64>>],
+        outside: Outside,
+    ) -> Result<Run, CheckError> {
+        let mut acquire = self.platform.acquire(self.device);
+        for (argument, ranges) in arguments.iter().zip(ranges) {
+            // Values are brought also to where they are to be overwritten.
+            let access = if argument.access().writes() { Access::ReadWrite } else { Access::ReadOnly };
+            for bytes in ranges {
+                acquire = acquire.access(&argument.buffer().range(bytes.clone()), access);
+            }
+        }
+        let mut before = Vec::with_capacity(self.copies.len());
+        for (index, Copied { copy, .. }) in self.copies.iter().enumerate() {
+            let contents = self.contents(index, ranges, outside);
+            let mut grants = self.platform.acquire(self.host).write(copy).wait()?;
+            grants.write_bytes(copy, &contents)?;
+            grants.release()?;
+            before.push(contents);
+            // What no footprint names is granted too, so that it can be looked at where the kernel has run.
+            for bytes in gaps(self.covered(copy, ranges, |_| true), copy.len()) {
+                acquire = acquire.read_write(&copy.range(bytes));
+            }
+        }
+        let failed = |cause| CheckError::Launch {
+            kernel: self.kernel.name().to_owned(),
+            items: package.range(),
+            cause,
+        };
+        let items = package.range();
+        let mut grants = acquire.wait()?;
+        let launched = guarded(|| -> Result<(), KernelError> {
+            let arguments = self.kernel.launch_args(package, arguments)?;
+            self.launcher.launch(&self.kernel.launch(&items, &arguments), &mut grants)?.wait()?;
+            Ok(())
+        });
+        launched
+            .unwrap_or_else(|message| Err(format!("the kernel panicked: {message}").into()))
+            .map_err(failed)?;
+        let after = self.copies.iter().map(|Copied { copy, .. }| grants.read_bytes(copy));
+        let after = after.collect::<Result<_, _>>()?;
+        grants.release()?;
+        Ok(Run { before, after })
+    }
+
+    /// The contents of a copy before a run.
+    fn contents(&self, index: usize, ranges: &[Vec<Range<u64>>], outside: Outside) -> Vec<u8> {
+        let Copied { copy, latest, moved, .. } = &self.copies[index];
+        let bits = |byte: u64| {
+            let noise = noise(index as u64 + 1, byte);
+            // All bits are others where they are to differ.
+            if outside.way(index, byte).is_some() { !noise } else { noise }
+        };
+        let mut contents: Vec<u8> = match moved {
+            None => (0..latest.len() as u64).map(bits).collect(),
+            Some(moved) => {
+                let byte = |byte: u64| match outside.way(index, byte) {
+                    None => latest[byte as usize],
+                    Some(way) => moved[way][byte as usize],
+                };
+                (0..latest.len() as u64).map(byte).collect()
+            }
+        };
+        for bytes in self.covered(copy, ranges, |access| access == Access::WriteInvalidate) {
+            contents[bytes.start as usize..bytes.end as usize]
+                .iter_mut()
+                .zip(bytes)
+                .for_each(|(to, byte)| *to = bits(byte));
+        }
+        for bytes in self.covered(copy, ranges, Access::reads) {
+            let bytes = bytes.start as usize..bytes.end as usize;
+            contents[bytes.clone()].copy_from_slice(&latest[bytes]);
+        }
+        contents
+    }
+}
+
+fn differences(one: &[u8], other: &[u8]) -> Vec<u64> {
+    (0..).zip(one.iter().zip(other)).filter(|(_, (one, other))| one != other).map(|(byte, _)| byte).collect()
+}
+
+fn is_in(ranges: &[Range<u64>], byte: u64) -> bool {
+    ranges.iter().any(|range| range.contains(&byte))
+}
+
+/// Returns what is between some ranges of a buffer.
+fn gaps(mut ranges: Vec<Range<u64>>, len: u64) -> Vec<Range<u64>> {
+    ranges.sort_by_key(|range| range.start);
+    let mut gaps = Vec::new();
+    let mut next = 0;
+    for range in ranges {
+        if range.start > next {
+            gaps.push(next..range.start);
+        }
+        next = next.max(range.end);
+    }
+    if next < len {
+        gaps.push(next..len);
+    }
+    gaps
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what is tested")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_what_ranges_leave() {
+        assert_eq!(gaps(vec![5..7, 1..3, 2..4, 9..9], 10), [0..1, 4..5, 7..9, 9..10]);
+        assert_eq!(gaps(vec![0..10], 10), [0..0; 0]);
+        assert_eq!(gaps(Vec::new(), 3), [0..3]);
+    }
+}

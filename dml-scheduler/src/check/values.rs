@@ -1,0 +1,157 @@
+//! The values that a check puts into copies of buffers.
+
+use super::CheckError;
+use dml_core::{AcquireError, DeviceId, Platform, RawBuffer};
+use std::time::Duration;
+
+/// How long the check waits for a buffer that another thread uses.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// The copy of a buffer that packages are run on.
+pub(super) struct Copied {
+    pub(super) of: RawBuffer,
+    pub(super) copy: RawBuffer,
+    pub(super) latest: Vec<u8>,
+    /// The latest contents at other places; none where any bits will do.
+    pub(super) moved: Option<[Vec<u8>; WAYS]>,
+    /// The size of an element in bytes; 1 for bytes without a type.
+    pub(super) unit: u64,
+}
+
+impl Copied {
+    /// Copies a buffer. `held` is the error where the calling thread is in the way.
+    pub(super) fn new(
+        platform: &Platform,
+        host: DeviceId,
+        of: &RawBuffer,
+        is_read: bool,
+        held: impl Fn() -> CheckError,
+    ) -> Result<Self, CheckError> {
+        let is_known = of.is_readable(0..of.len())?;
+        let latest = match is_known {
+            true => {
+                let grants = match platform.acquire(host).read(of).try_now() {
+                    Err(AcquireError::Busy { .. }) if of.is_held_here() => return Err(held()),
+                    Err(AcquireError::Busy { .. }) => {
+                        platform.acquire(host).read(of).wait_timeout(LONGEST_WAIT)?
+                    }
+                    granted => granted?,
+                };
+                let bytes = grants.read_bytes(of)?;
+                grants.release()?;
+                bytes
+            }
+            false => (0..of.len()).map(|byte| noise(of.len(), byte)).collect(),
+        };
+        let unit = of.name().element_bytes();
+        let moved = (is_known && is_read).then(|| moved(&latest, unit as usize));
+        let copy = platform.raw_buffer(of.len()).label(format!("copy of {}", of.name())).build()?;
+        Ok(Self { of: of.clone(), copy, latest, moved, unit })
+    }
+}
+
+/// Returns bytes without a pattern that a kernel could know.
+pub(super) fn noise(seed: u64, byte: u64) -> u8 {
+    let mixed = (byte ^ seed.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    ((mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 56) as u8
+}
+
+/// Returns the contents with other elements of the same buffer in each place, in several ways: moved to where the most of them
+/// differ, all of them the smallest, and all of them the largest.
+fn moved(contents: &[u8], element_bytes: usize) -> [Vec<u8>; WAYS] {
+    // Bytes without a type may be larger values, and are moved by a multiple of what most of these are aligned to.
+    let unit = match element_bytes {
+        1 => [48, 16, 4].into_iter().find(|unit| 3 * unit <= contents.len()).unwrap_or(1),
+        bytes => bytes,
+    };
+    let by = |units: usize| {
+        let mut moved = contents.to_vec();
+        moved.rotate_left(units * unit % contents.len().max(1));
+        moved
+    };
+    let count = contents.len() / unit;
+    let differing = |moved: &Vec<u8>| moved.iter().zip(contents).filter(|(one, other)| one != other).count();
+    let best = [count / 2, count / 3, 1, 2, 3].map(by).into_iter().max_by_key(differing);
+    let filled = |element: Option<&[u8]>| {
+        let element = element.filter(|_| !contents.is_empty()).unwrap_or(&[0]);
+        element.iter().copied().cycle().take(contents.len()).collect()
+    };
+    let elements = || contents.chunks_exact(unit);
+    let [smallest, largest] = [
+        elements().min_by_key(|element| as_number(element)),
+        elements().max_by_key(|element| as_number(element)),
+    ];
+    [best.unwrap_or_default(), filled(smallest), filled(largest)]
+}
+
+/// Returns a number by which elements are ordered, near zero and far from it: integers as they are, floats by their bits, anything else
+/// by its first bytes.
+fn as_number(element: &[u8]) -> i64 {
+    match *element {
+        [a] => a.into(),
+        [a, b] => i16::from_le_bytes([a, b]).into(),
+        [a, b, c, d, e, f, g, h] => i64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        [a, b, c, d, ..] => i32::from_le_bytes([a, b, c, d]).into(),
+        [a, ..] => a.into(),
+        [] => 0,
+    }
+}
+
+/// In how many ways values are moved.
+pub(super) const WAYS: usize = 3;
+
+/// The values that a run finds outside what its package reads.
+#[derive(Clone, Copy)]
+pub(super) enum Outside {
+    /// Those of a run.
+    Latest,
+    /// Moved ones of all copies, in one of the ways.
+    Moved(usize),
+    /// Moved ones of one copy below a byte.
+    Below { way: usize, copy: usize, byte: u64 },
+}
+
+impl Outside {
+    /// Returns in which way a byte of a copy is moved, if it is.
+    pub(super) fn way(self, copy: usize, byte: u64) -> Option<usize> {
+        match self {
+            Self::Latest => None,
+            Self::Moved(way) => Some(way),
+            Self::Below { way, copy: of, byte: below } => (of == copy && byte < below).then_some(way),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_moved_as_a_whole_to_where_they_differ() {
+        let contents: Vec<u8> =
+            [1_i32, 2, 1, 2, 1, 2, -9].iter().flat_map(|value| value.to_ne_bytes()).collect();
+        let elements = |way: &[u8]| -> Vec<i32> {
+            way.chunks(4).map(|element| i32::from_ne_bytes(element.try_into().unwrap())).collect()
+        };
+        let [best, smallest, largest] = moved(&contents, 4);
+        // A move by two would leave most of them as they are.
+        assert_eq!(elements(&best), [2, 1, 2, 1, 2, -9, 1]);
+        assert_eq!((elements(&smallest), elements(&largest)), (vec![-9; 7], vec![2; 7]));
+        assert!(moved(&[], 4).iter().all(Vec::is_empty));
+        // Bytes without a type keep the alignment of what they may be.
+        let bytes: Vec<u8> = (0..200).collect();
+        let [best, smallest, largest] = moved(&bytes, 1);
+        assert!(best[0] % 8 == 0 && best.iter().zip(&bytes).all(|(one, other)| one != other));
+        for filled in [smallest, largest] {
+            assert_eq!((filled[0] % 48, filled[47] - filled[0], filled[48]), (0, 47, filled[0]));
+        }
+        assert_eq!(moved(&[5; 40], 4), [[5; 40]; WAYS]);
+    }
+
+    #[test]
+    fn noise_depends_on_its_place_and_its_seed() {
+        let some = |seed| (0..64).map(|byte| noise(seed, byte)).collect::<Vec<_>>();
+        assert_ne!(some(1), some(2));
+        assert!(some(1).windows(8).all(|part| part.iter().any(|byte| *byte != part[0])));
+    }
+}
