@@ -58,29 +58,28 @@ fn a_gather_is_checked_without_harm() {
     assert_eq!((found.argument, found.how), (1, Departure::ReadsOutside), "{told}");
 }
 
-/// Any bits squared are infinite, whichever they are.
+/// Of some numbers of any bits one is too large when it is squared, whichever bits they are.
 #[test]
 fn numbers_keep_their_magnitude_outside_a_footprint() {
     const SOURCE: &str = "kernel void squares(global const float *in, global float *out, ulong end) {
         size_t i = get_global_id(0);
-        if (i < end) out[i] = in[i] * in[i] + (i > 0 ? in[i - 1] * in[i - 1] : 0);
+        float sum = 0;
+        for (int j = 0; j < 16; ++j) sum += in[j] * in[j];
+        if (i < end) out[i] = in[i] + (sum < 1e9f ? sum : 1e9f);
     }";
     let Some((platform, device)) = opencl() else { return };
     let (input, out) =
-        (floats(&platform, |i| 1e15 * (i as f32 + 1.0)), platform.buffer::<f32>(ITEMS).build().unwrap());
+        (floats(&platform, |i| (i * 37 % 101) as f32), platform.buffer::<f32>(ITEMS).build().unwrap());
     let squares = |footprint| {
         // SAFETY: it reads and writes elements that there are.
         let built = unsafe { launch::opencl(&platform, SOURCE, "squares", "") }.expect("it compiles");
         let input = Argument::part(&input, Access::ReadOnly, footprint);
         Kernel::new("squares", 16).argument(input).write(&out).end().launchers(built).unwrap()
     };
-    check_footprints(&platform, &squares(Footprint::neighbourhood(4, 1)), ITEMS, device).unwrap();
+    check_footprints(&platform, &squares(Footprint::all()), ITEMS, device).unwrap();
     let (found, told) = wrong(&platform, device, &squares(Footprint::one_to_one(4)));
-    assert_eq!(
-        (found.argument, found.how, found.element() + 1),
-        (0, Departure::ReadsOutside, found.items.start),
-        "{told}"
-    );
+    assert_eq!((found.argument, found.how), (0, Departure::ReadsOutside), "{told}");
+    assert!(found.element() < 16 && found.items.start >= 16, "{told}");
 }
 
 /// One flag among many that are not set, which hardly any move brings to the end of a package.
