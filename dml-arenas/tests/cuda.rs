@@ -450,8 +450,10 @@ fn the_tail_is_the_end_of_kernels_beside_each_other_too() {
     let nanos = KernelArg::Scalar(Scalar::U64(100_000_000));
     let args = [KernelArg::Block(block.block()), KernelArg::Scalar(Scalar::U32(1)), nanos];
     for count in 1..6 {
+        let (items, line) = (0..1, ItemShape::line(1));
+        let one = dml_core::Launch::new(&items, &line, &[]).independent();
         // SAFETY: one thread writes the first word, of all kernels the same one.
-        let beside = || unsafe { kernel.launch_beside(&args, Launch::line(0, 1, 1)) }.unwrap();
+        let beside = || unsafe { kernel.launch_part(&args, &one) }.unwrap();
         let mut fences: Vec<_> = std::iter::repeat_with(beside).take(count).collect();
         arena.tail().unwrap().wait().unwrap();
         let polled = fences.iter_mut().map(|fence| fence.poll(Waker::noop()));
@@ -507,8 +509,10 @@ fn independent_launches_run_at_once_and_others_in_their_order() {
                     KernelArg::Scalar(Scalar::U32(1)),
                     KernelArg::Scalar(Scalar::U64(nanos)),
                 ];
+                let (items, line) = (0..1, ItemShape::line(1));
+                let one = dml_core::Launch::new(&items, &line, &[]).independent();
                 // SAFETY: as above.
-                return unsafe { kernel.launch_beside(&args, Launch::line(0, 1, 1)) }.unwrap();
+                return unsafe { kernel.launch_part(&args, &one) }.unwrap();
             }
             launcher.launch(&launch, &mut grants).unwrap()
         });

@@ -458,8 +458,11 @@ impl CudaKernel {
         unsafe { self.launch_on(Way::Kernels, args, launch, launch.ends()) }
     }
 
-    /// Starts the kernel on a part of a run. It may run beside those that were launched before it if `is_beside` says so: see
-    /// [`launch_beside`](Self::launch_beside).
+    /// Starts the kernel on a part of a run.
+    ///
+    /// If the part is [independent](dml_core::Launch::is_independent), it may run beside the kernels that were launched before: on one of a
+    /// few streams, in turn. A device that one kernel does not fill, at its end above all, runs others meanwhile. None of those in
+    /// flight may write what it reads or writes, or read what it writes. Launches without it, and copies, run after it.
     ///
     /// # Safety
     /// As [`launch`](Self::launch).
@@ -470,37 +473,18 @@ impl CudaKernel {
         &self,
         args: &[KernelArg<'_>],
         part: &dml_core::Launch<'_>,
-        is_beside: bool,
     ) -> Result<Fence, TransferError> {
         let (shape, items) = (part.shape, part.items);
         let launch = Launch { offset: shape.offset(items), items: shape.global(items), local: shape.local() };
         let mut total = launch.items;
         total[shape.dimensions() - 1] = part.total;
-        if !is_beside {
+        if !part.is_independent {
             self.session.await_beside()?;
             // SAFETY: as the caller answers for.
             return unsafe { self.launch_on(Way::Kernels, args, launch, total) };
         }
         // SAFETY: as the caller answers for.
         self.session.beside(|way| unsafe { self.launch_on(way, args, launch, total) })
-    }
-
-    /// As [`launch`](Self::launch), but the kernel may run beside those that were launched before it: on one of a few streams, in turn. Of a
-    /// device whose units one kernel does not fill, at its end above all, others have the rest. Of those that have not ended none writes
-    /// what it reads or writes, and none reads what it writes. Kernels and copies that are launched after it without this run after it.
-    ///
-    /// # Safety
-    /// As [`launch`](Self::launch).
-    ///
-    /// # Errors
-    /// As [`launch`](Self::launch).
-    pub unsafe fn launch_beside(
-        &self,
-        args: &[KernelArg<'_>],
-        launch: Launch,
-    ) -> Result<Fence, TransferError> {
-        // SAFETY: as the caller answers for.
-        self.session.beside(|way| unsafe { self.launch_on(way, args, launch, launch.ends()) })
     }
 
     unsafe fn launch_on(

@@ -66,7 +66,8 @@ impl Launcher for CudaLauncher {
     }
 
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
-        let is_beside = grants.launches_first() && launch.is_independent;
+        let mut part = *launch;
+        part.is_independent &= grants.launches_first();
         let mut args = Vec::with_capacity(launch.arguments.len());
         for argument in launch.arguments {
             args.push(match argument {
@@ -84,7 +85,7 @@ impl Launcher for CudaLauncher {
             });
         }
         // SAFETY: whoever made the launcher answers for what the kernel touches (1 of `new`).
-        let launched = unsafe { self.kernel.launch_part(&args, launch, is_beside) };
+        let launched = unsafe { self.kernel.launch_part(&args, &part) };
         launched.map_err(|error| match may_have_begun(&error) {
             true => LaunchError::failed(error),
             false => LaunchError::not_started(error),

@@ -346,52 +346,19 @@ impl OpenClKernel {
     /// # Panics
     /// When a block is mapped for the host. Core prevents this for a block that a device's grant names.
     pub unsafe fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
-        // SAFETY: as the caller answers for.
-        unsafe { self.launch_in(Order::AfterOthers, args, launch) }
-    }
-
-    /// As [`launch`](Self::launch), but the kernel may run beside those that were launched before it: on one of a few queues, in turn, if the
-    /// device is no processor and its OpenCL leaves the use of one buffer by several commands defined. Of a device whose units one kernel does not
-    /// fill, at its end above all, others have the rest. Of those that have not ended none writes what it reads or writes, and none reads what it
-    /// writes. Kernels and copies that are launched after it without this run after it.
-    ///
-    /// # Safety
-    /// As [`launch`](Self::launch).
-    ///
-    /// # Errors
-    /// As [`launch`](Self::launch).
-    ///
-    /// # Panics
-    /// As [`launch`](Self::launch).
-    pub unsafe fn launch_beside(
-        &self,
-        args: &[KernelArg<'_>],
-        launch: Launch,
-    ) -> Result<Fence, TransferError> {
-        // SAFETY: as the caller answers for.
-        unsafe { self.launch_in(Order::BesideOthers, args, launch) }
-    }
-
-    unsafe fn launch_in(
-        &self,
-        order: Order,
-        args: &[KernelArg<'_>],
-        launch: Launch,
-    ) -> Result<Fence, TransferError> {
         let Launch { offset, items, local } = launch;
-        let asked = Asked {
-            dimensions: 1,
-            offset: [offset, 0, 0],
-            items: [items, 1, 1],
-            local: [local, 1, 1],
-            total: None,
-        };
+        let (offset, items, local) = ([offset, 0, 0], [items, 1, 1], [local, 1, 1]);
+        let asked = Asked { dimensions: 1, offset, items, local, total: None };
         // SAFETY: the caller answers for what the kernel touches (1).
-        unsafe { self.launch_asked(order, args, &asked, &launch) }
+        unsafe { self.launch_asked(Order::AfterOthers, args, &asked, &launch) }
     }
 
-    /// Starts the kernel on a part of a run. It may run beside those that were launched before it if `is_beside` says so: see
-    /// [`launch_beside`](Self::launch_beside).
+    /// Starts the kernel on a part of a run.
+    ///
+    /// If the part is [independent](dml_core::Launch::is_independent), it may run beside the kernels that were launched before: on one of a
+    /// few queues, in turn, if the device is no processor and its OpenCL defines the use of one buffer by several commands. A device
+    /// that one kernel does not fill, at its end above all, runs others meanwhile. None of those in flight may write what it
+    /// reads or writes, or read what it writes. Launches without it, and copies, run after it.
     ///
     /// # Safety
     /// As [`launch`](Self::launch).
@@ -405,7 +372,6 @@ impl OpenClKernel {
         &self,
         args: &[KernelArg<'_>],
         part: &dml_core::Launch<'_>,
-        is_beside: bool,
     ) -> Result<Fence, TransferError> {
         let (shape, items) = (part.shape, part.items);
         let asked = Asked {
@@ -415,7 +381,7 @@ impl OpenClKernel {
             local: shape.local(),
             total: Some(part.total),
         };
-        let order = if is_beside { Order::BesideOthers } else { Order::AfterOthers };
+        let order = if part.is_independent { Order::BesideOthers } else { Order::AfterOthers };
         // SAFETY: the caller answers for what the kernel touches (1).
         unsafe { self.launch_asked(order, args, &asked, &(items, shape)) }
     }
@@ -453,35 +419,6 @@ impl OpenClKernel {
         args: &[KernelArg<'_>],
         grid: Grid<D>,
     ) -> Result<Fence, TransferError> {
-        // SAFETY: as the caller answers for.
-        unsafe { self.launch_grid_in(Order::AfterOthers, args, grid) }
-    }
-
-    /// As [`launch_grid`](Self::launch_grid), beside others as by [`launch_beside`](Self::launch_beside).
-    ///
-    /// # Safety
-    /// As [`launch`](Self::launch).
-    ///
-    /// # Errors
-    /// As [`launch`](Self::launch).
-    ///
-    /// # Panics
-    /// As [`launch`](Self::launch).
-    pub unsafe fn launch_grid_beside<const D: usize>(
-        &self,
-        args: &[KernelArg<'_>],
-        grid: Grid<D>,
-    ) -> Result<Fence, TransferError> {
-        // SAFETY: as the caller answers for.
-        unsafe { self.launch_grid_in(Order::BesideOthers, args, grid) }
-    }
-
-    unsafe fn launch_grid_in<const D: usize>(
-        &self,
-        order: Order,
-        args: &[KernelArg<'_>],
-        grid: Grid<D>,
-    ) -> Result<Fence, TransferError> {
         let three =
             |of: [u64; D], rest: u64| std::array::from_fn(|axis| of.get(axis).copied().unwrap_or(rest));
         let asked = Asked {
@@ -492,7 +429,7 @@ impl OpenClKernel {
             total: None,
         };
         // SAFETY: the caller answers for what the kernel touches (1).
-        unsafe { self.launch_asked(order, args, &asked, &grid) }
+        unsafe { self.launch_asked(Order::AfterOthers, args, &asked, &grid) }
     }
 
     /// Sets the arguments and enqueues the kernel.

@@ -28,7 +28,10 @@ fn late(kernel: &CudaKernel, to: &OwnBlock, word: u32, micros: u64, is_beside: b
     // SAFETY: it writes the first word of the block.
     unsafe {
         match is_beside {
-            true => kernel.launch_beside(&args, Launch::line(0, 1, 1)),
+            true => kernel.launch_part(
+                &args,
+                &dml_core::Launch::new(&(0..1), &dml_core::ItemShape::line(1), &[]).independent(),
+            ),
             false => kernel.launch(&args, Launch::line(0, 1, 1)),
         }
     }

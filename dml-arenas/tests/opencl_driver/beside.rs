@@ -41,7 +41,11 @@ impl Setup {
     fn late(&self, to: &OwnBlock, word: u32, millis: u64) -> Fence {
         let args = [KernelArg::Block(to.block()), KernelArg::U32(word), KernelArg::U64(millis * 1000)];
         // SAFETY: it writes the first word of the block.
-        unsafe { self.slow.launch_beside(&args, ONE) }.unwrap()
+        unsafe {
+            self.slow
+                .launch_part(&args, &dml_core::Launch::new(&(0..1), &ItemShape::line(1), &[]).independent())
+        }
+        .unwrap()
     }
 
     /// Adds one, in order.
@@ -162,7 +166,13 @@ fn copies_within_the_device_run_after_kernels_beside_others() {
             let block = grants.block(&buffers[index]).unwrap().unwrap();
             let args = [KernelArg::Block(block), KernelArg::U32(index as u32 + 1), KernelArg::U64(20_000)];
             // SAFETY: it writes the word that the buffer has.
-            unsafe { setup.slow.launch_beside(&args, ONE) }.unwrap()
+            unsafe {
+                setup.slow.launch_part(
+                    &args,
+                    &dml_core::Launch::new(&(0..1), &ItemShape::line(1), &[]).independent(),
+                )
+            }
+            .unwrap()
         });
         let copied = launcher.copy(&[BufferCopy::new(&buffers[of], &to, 0..4)], &mut grants).unwrap();
         assert_eq!(copied.wait(), Ok(4));
