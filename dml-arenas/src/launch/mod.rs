@@ -120,7 +120,8 @@ fn blocks_of<'a>(
         let none = "a buffer has no storage: no byte of it was asked for";
         Ok((source.ok_or(none)?, target.ok_or(none)?, span))
     };
-    copies.iter().map(of).collect()
+    // What has no bytes may have no storage.
+    copies.iter().filter(|copy| !copy.bytes.is_empty()).map(of).collect()
 }
 
 /// Bytes of a buffer as a kernel on the host sees them, in this process or in a worker. Code that is written for any of these

@@ -447,6 +447,12 @@ fn copies_within_a_device_are_all_done_or_told() {
     let nothing = [BufferCopy::new(&from, &to, 5..5)];
     let (made, copied) = driver.made_by("clEnqueueCopyBuffer", || launcher.copy(&nothing, &mut grants));
     assert_eq!((made, copied.unwrap().wait()), (0, Ok(0)));
+    // Buffers of which no byte was asked for have no storage.
+    let [empty, other] = [(); 2].map(|()| platform.raw_buffer(0).build().unwrap());
+    let mut of_nothing = platform.acquire(device).read(&empty).read_write(&other).wait().unwrap();
+    let copied = launcher.copy(&[BufferCopy::new(&empty, &other, 0..0)], &mut of_nothing);
+    assert_eq!(copied.unwrap().wait(), Ok(0));
+    of_nothing.release().unwrap();
     // Whichever is refused, those before it have ended when that is told.
     for refused in 0..3 {
         let held = driver.hold();
@@ -472,7 +478,7 @@ fn copies_within_a_device_are_all_done_or_told() {
     let end = launcher.copy(&copies, &mut grants).unwrap().wait();
     assert!(matches!(end, Err(TransferError::Framework { call: "clEnqueueCopyBuffer", .. })), "{end:?}");
     grants.release().unwrap();
-    drop((copies, nothing, from, to, launcher, arena, platform));
+    drop((copies, nothing, from, to, empty, other, launcher, arena, platform));
     nothing_is_left(driver);
 }
 
