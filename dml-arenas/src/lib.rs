@@ -66,6 +66,8 @@ mod options;
 mod programs;
 #[cfg(all(feature = "offload", target_os = "linux"))]
 pub mod shared;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+mod source;
 #[cfg(any(feature = "calibration", feature = "cuda"))]
 mod user_cache;
 

@@ -9,6 +9,7 @@
 //! 2. A source that includes files is compiled for each caller, because nothing tells whether the files have changed.
 //! 3. Errors are not kept: the next caller compiles again.
 
+use crate::source::includes;
 use dml_core::sync::{Arc, Condvar, Mutex};
 use std::collections::HashMap;
 use std::fmt;
@@ -18,20 +19,6 @@ const KEPT: usize = 128;
 
 /// Source and options.
 type Key = (String, String);
-
-/// Returns whether compiling a source may read files, by a directive or an option. The word alone counts, also in a comment.
-pub(crate) fn includes(source: &str, options: &str) -> bool {
-    // A directive may be continued on the next line.
-    let source = source.replace("\\\r\n", "").replace("\\\n", "");
-    let directive =
-        |line: &str| line.split_once(['#', '%', '?']).is_some_and(|(_, rest)| rest.contains("embed"));
-    let option = |option: &str| {
-        ["include", "pre-include"].iter().any(|word| option.trim_start_matches('-').starts_with(word))
-    };
-    ["include", ".incbin"].iter().any(|word| source.contains(word))
-        || source.lines().any(directive)
-        || options.split_whitespace().any(option)
-}
 
 /// The programs of one arena.
 pub(crate) struct Programs<P, E> {
@@ -246,6 +233,7 @@ mod tests {
             ("#include \"a.h\"", ""),
             ("  #  include <a.h>", ""),
             ("#inc\\\nlude MACRO", ""),
+            ("#import \"a.h\"", ""),
             ("kernel void k()", "-include a.h"),
             ("kernel void k()", "--pre-include=a.h"),
         ] {

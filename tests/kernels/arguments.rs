@@ -130,30 +130,54 @@ fn misfit(platform: &Platform, source: &str, name: &str, kernel: Kernel) -> Resu
     kernel.launchers(built).map_err(|misfit| misfit.to_string())
 }
 
+/// The driver died of a sampler that is a number, and looked at a buffer as at an image.
 #[test]
 fn images_and_samplers_are_no_arguments() {
-    const SOURCE: &str =
-        "kernel void look(global float *out, read_only image2d_t picture, sampler_t sampler) {
-        out[get_global_id(0)] = read_imagef(picture, sampler, (float2)(0, 0)).x;
-    }";
     let Some((platform, _)) = opencl() else { return };
     let out = platform.buffer::<f32>(64).build().unwrap();
-    let told =
-        misfit(&platform, SOURCE, "look", Kernel::new("look", 8).write(&out).read_all(&out).scalar(0_u64));
-    let said =
-        "argument 1 of kernel look on opencl:0 is image2d_t, which no launch can pass, and was given a block";
-    assert_eq!(told.map(drop).unwrap_err(), said);
-    const SAMPLES: &str =
-        "kernel void look(global float *out, sampler_t sampler) { out[get_global_id(0)] = 1; }";
-    for kernel in [
-        Kernel::new("look", 8).write(&out).scalar(0_u64),
-        Kernel::new("look", 8).write(&out).value(&[0_u8; 8]),
+    for (types, image, sampler) in [
+        ("", "image2d_t", "sampler_t"),
+        ("typedef image2d_t picture; typedef sampler_t how;", "picture", "how"),
     ] {
-        let told = misfit(&platform, SAMPLES, "look", kernel).map(drop).unwrap_err();
-        assert!(
-            told.contains("argument 1 of kernel look on opencl:0 is sampler_t, which no launch can pass"),
-            "{told}"
+        let look = format!(
+            "{types} kernel void look(global float *out, read_only {image} in, {sampler} how) {{
+                out[get_global_id(0)] = read_imagef(in, how, (float2)(0, 0)).x;
+            }}"
         );
+        let kernel = Kernel::new("look", 8).write(&out).read_all(&out).scalar(0_u64);
+        let said = format!(
+            "argument 1 of kernel look on opencl:0 is {image} (an image, a sampler or another object), which no launch can pass, \
+             and was given a block"
+        );
+        assert_eq!(misfit(&platform, &look, "look", kernel).map(drop).unwrap_err(), said);
+        let sample = format!(
+            "{types} kernel void look(global float *out, {sampler} how) {{ out[get_global_id(0)] = 1; }}"
+        );
+        let kernel = || Kernel::new("look", 8).write(&out);
+        for kernel in [kernel().scalar(0_u64), kernel().scalar(0_u32), kernel().value(&[0_u8; 8])] {
+            let told = misfit(&platform, &sample, "look", kernel).map(drop).unwrap_err();
+            let said = format!("argument 1 of kernel look on opencl:0 is {sampler} (an image");
+            assert!(told.starts_with(&said), "{told}");
+        }
+    }
+}
+
+/// The driver died of more than there is.
+#[test]
+fn local_memory_is_as_large_as_the_device_has_it() {
+    const SOURCE: &str = "kernel void keep(global uint *out, local uint *one, local uint *two, ulong end) {
+        if (get_global_id(0) < end) out[get_global_id(0)] = 7;
+    }";
+    let Some((platform, device)) = opencl() else { return };
+    let out = platform.buffer::<u32>(64).build().unwrap();
+    let kernel = |one, two| Kernel::new("keep", 8).write(&out).local_memory(one).local_memory(two).end();
+    run_on(&platform, device, &misfit(&platform, SOURCE, "keep", kernel(64, 128)).unwrap(), 64, 3);
+    for (one, two, index) in
+        [(64, 1 << 40, 2), (1 << 40, 64, 1), (u64::MAX, u64::MAX, 1), (0, 64, 1), (64, 0, 2)]
+    {
+        let told = misfit(&platform, SOURCE, "keep", kernel(one, two)).map(drop).unwrap_err();
+        let said = format!("argument {index} of kernel keep on opencl:0 is local memory, of 1 to ");
+        assert!(told.starts_with(&said), "{told}");
     }
 }
 

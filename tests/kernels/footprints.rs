@@ -109,6 +109,29 @@ fn rare_flags_outside_a_footprint_are_seen() {
     assert_eq!((found.argument, found.how), (0, Departure::ReadsOutside), "{told}");
 }
 
+/// Bytes of a type are moved one by one, or a pattern of sixteen would come to where it was.
+#[test]
+fn a_pattern_of_bytes_hides_no_wrong_read() {
+    let platform = Platform::builder().discover_with(&DiscoverOptions::default().only(["cpu"])).unwrap();
+    let platform = platform.build().unwrap();
+    let cpu = platform.host().unwrap();
+    for period in [2, 4, 16] {
+        let input = platform.buffer_from((0..ITEMS).map(|i| (i % period) as u8).collect::<Vec<_>>()).unwrap();
+        let out = platform.buffer::<u8>(ITEMS).build().unwrap();
+        let launcher = super::Loose(|launch, grants| {
+            let [input, out] = super::buffers(launch);
+            for item in launch.items.clone() {
+                let of = |at: u64| grants.slice::<u8>(&input.range(at..at + 1)).unwrap()[0];
+                let sum = of(item) + 10 * of((item + 1) % ITEMS);
+                grants.slice_mut::<u8>(&out.range(item..item + 1)).unwrap()[0] = sum;
+            }
+        });
+        let kernel = Kernel::new("next", 1).read(&input).write(&out).launchers([(cpu, launcher)]).unwrap();
+        let (found, told) = wrong(&platform, cpu, &kernel);
+        assert_eq!((found.argument, found.how), (0, Departure::ReadsOutside), "{told}");
+    }
+}
+
 /// Sums three neighbours on the host, of which those outside the view count as the nearest within.
 fn clamped(platform: &Platform, input: &Buffer<f32>, out: &Buffer<f32>, footprint: Footprint) -> Kernel {
     let launchers = launch::host(platform, |items, parts, values| {

@@ -141,11 +141,16 @@ fn groups_are_those_of_the_whole_run() {
     for shape in SHAPES {
         let out = platform.buffer::<u64>(shape.work_items() * 18).build().unwrap();
         // SAFETY: each work-item of an item before the end writes 18 numbers of its own.
-        let built = unsafe { launch::opencl(&platform, &source(true), "tell", "") }.expect("it compiles");
+        let built = |linear, options| unsafe { launch::opencl(&platform, &source(linear), "tell", options) };
+        // A compiler of OpenCL C 1 has no linear numbers.
+        let (built, but) = match built(true, "-cl-std=CL3.0").or_else(|_| built(true, "-cl-std=CL2.0")) {
+            Ok(built) => (built, &[][..]),
+            Err(_) => (built(false, "").expect("it compiles"), &[15][..]),
+        };
         let kernel = shape.kernel(&out).launchers(built).unwrap();
         for packages in [1, 2, 5, 1000] {
             run_on(&platform, device, &kernel, shape.items, packages);
-            compare(shape, &out, &[]);
+            compare(shape, &out, but);
         }
     }
 }
@@ -167,6 +172,51 @@ fn a_kernel_that_computes_its_item_from_its_group_is_right() {
     let out = out.read().unwrap();
     let wrong = out.iter().zip(0..).filter(|(value, item)| **value != item * 3).count();
     assert_eq!(wrong, 0, "of {ITEMS}");
+}
+
+/// A name may stand in the options, be pasted together, or be the source's own where OpenCL C 1 lacks it.
+#[test]
+fn groups_are_found_wherever_their_names_stand() {
+    let Some((platform, device)) = opencl() else { return };
+    let out = platform.buffer::<u32>(64).build().unwrap();
+    for (group, options) in [
+        ("GROUP", "-DGROUP=get_group_id(0)"),
+        ("PASTE(get_, group_id)(0)", ""),
+        ("get_global_linear_id() / 8", "-cl-std=CL1.2"),
+        ("(get_group_id(0) + get_group_id(3) + get_num_groups(7) - 1)", ""),
+    ] {
+        let source = format!(
+            "#define PASTE(a, b) a##b
+            #if __OPENCL_C_VERSION__ < 200
+            size_t get_global_linear_id(void) {{ return get_global_id(0) + get_global_offset(1); }}
+            #endif
+            kernel void group(global uint *out, ulong end) {{
+                if (get_global_id(0) < end) out[get_global_id(0)] = {group};
+            }}"
+        );
+        // SAFETY: it writes the number of its group.
+        let built = unsafe { launch::opencl(&platform, &source, "group", options) }.expect("it compiles");
+        let kernel = Kernel::new("group", 8).write(&out).end().launchers(built).unwrap();
+        run_on(&platform, device, &kernel, 64, 4);
+        assert!(out.read().unwrap().iter().zip(0..).all(|(told, item)| *told == item / 8), "{group}");
+    }
+}
+
+/// Its macro stands for OpenCL's function, which counts from the package.
+#[test]
+fn a_source_that_defines_the_functions_of_groups_is_refused() {
+    let Some((platform, _)) = opencl() else { return };
+    let out = platform.buffer::<u32>(64).build().unwrap();
+    let source = "#define get_group_id(d) ((uint)get_group_id(d))
+        kernel void group(global uint *out, ulong end) { if (get_global_id(0) < end) out[get_global_id(0)] = get_group_id(0); }";
+    // SAFETY: it is not launched.
+    let built = unsafe { launch::opencl(&platform, source, "group", "") }.expect("it compiles");
+    let refused =
+        Kernel::new("group", 8).write(&out).end().launchers(built).map(drop).unwrap_err().to_string();
+    assert!(
+        refused.contains("its groups would be numbered within each package: its source defines"),
+        "{refused}"
+    );
 }
 
 /// A kernel whose scratch memory is indexed by the group within its package.
@@ -211,7 +261,7 @@ fn a_kernel_that_asks_for_its_group_needs_a_size() {
     let built = unsafe { launch::opencl(&platform, &source(false), "tell", "") }.expect("it compiles");
     let shape = Shape { local: [0, 1, 1], ..SHAPES[0] };
     let refused = shape.kernel(&out).launchers(built).map(drop).unwrap_err();
-    let expected = "kernel tell on opencl:0 cannot run in groups of 0 work-items: it asks for its group, so its groups need a size";
+    let expected = "kernel tell on opencl:0 cannot run in groups of 0 work-items: its source may ask for a group, so groups need a size";
     assert_eq!(refused.to_string(), expected);
 }
 

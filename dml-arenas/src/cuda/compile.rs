@@ -7,7 +7,7 @@
 //! ```
 
 use super::kernel_cache::{self, Key};
-use crate::programs::includes;
+use crate::source::includes;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::nvrtc::sys::{
     self, nvrtcCompileProgram, nvrtcCreateProgram, nvrtcDestroyProgram, nvrtcGetCUBIN, nvrtcGetCUBINSize,

@@ -5,13 +5,12 @@
 //! then stand for that. The definition is found in the text: `__global__`, the kernel's name, parentheses, a brace.
 
 use super::compile::is_ptx;
+use crate::source::{defines, includes, opts_out};
 use std::borrow::Cow;
 use std::ops::Range;
 
 /// What is put before a source whose blocks are numbered within the run.
 const PRELUDE: &str = include_str!("numbering.cuh");
-/// The macro by which a source, or its options, ask for the numbers of CUDA itself.
-const OPT_OUT: &str = "DML_PACKAGE_GROUPS";
 /// The size of `DmlPart`, the further parameter, in bytes.
 pub(super) const PART_BYTES: usize = 72;
 
@@ -46,14 +45,20 @@ pub(super) fn of_run<'a>(
             "it reads its block from a register, which counts from each part's first block".to_owned()
         );
     }
+    if BUILTINS.iter().any(|name| defines(source, name)) {
+        return Err("it defines blockIdx or gridDim as a macro".to_owned());
+    }
     let code = blanked(source);
     let definitions = definitions(&code, name);
     let is_told = definitions.iter().any(|found| word(&code[found.parameters.clone()], "DmlItems").is_some());
-    match (asks(&code), is_told) {
+    // What is included may ask for anything, also for a kernel that is told its items.
+    let is_defined = definitions.iter().any(|found| found.body.is_some());
+    let may_ask = asks(&code) || asks(options) || asks_in_a_macro(source);
+    match (may_ask || (is_defined && includes(source, options)), is_told) {
         (false, true) => return Ok((source.into(), Numbering::Launch)),
         // A macro or a header has it: its last parameter tells whether it knows of parts.
         (false, false) if definitions.is_empty() => return Ok((source.into(), Numbering::Unaware)),
-        _ if !definitions.iter().any(|found| found.body.is_some()) => {
+        _ if !is_defined => {
             return Err(format!("no definition of {name} is found in the source, to number its blocks by"));
         }
         _ => {}
@@ -73,19 +78,23 @@ pub(super) fn of_run<'a>(
 
 /// Returns how the blocks of a source are numbered that is compiled as it is.
 pub(super) fn of_launch(source: &str, options: &str) -> Numbering {
-    match asks(&blanked(source)) && !opts_out(source, options) {
+    match (asks(&blanked(source)) || asks(options) || asks_in_a_macro(source)) && !opts_out(source, options) {
         true => Numbering::Unaware,
         false => Numbering::Launch,
     }
 }
 
-fn opts_out(source: &str, options: &str) -> bool {
-    source.contains(OPT_OUT) || options.contains(OPT_OUT)
+/// Returns whether a directive asks, which is no code.
+fn asks_in_a_macro(source: &str) -> bool {
+    source.contains("##") || source.lines().any(|line| line.trim_start().starts_with('#') && asks(line))
 }
+
+/// What tells a block of threads its place.
+const BUILTINS: [&str; 2] = ["blockIdx", "gridDim"];
 
 /// Returns whether code asks for its block or for the size of the grid.
 fn asks(code: &str) -> bool {
-    ["blockIdx", "gridDim"].iter().any(|name| word(code, name).is_some())
+    BUILTINS.iter().any(|name| word(code, name).is_some())
 }
 
 /// A definition of the kernel, or a declaration.
@@ -255,12 +264,26 @@ mod tests {
         );
     }
 
+    /// Where the name stands in a macro or in the options.
+    #[test]
+    fn a_macro_may_ask_for_the_block() {
+        for (source, options) in [
+            ("#define B blockIdx.x\n__global__ void k(int* a, DmlItems i) { a[B] = 1; }", ""),
+            ("#define P(a, b) a##b\n__global__ void k(int* a, DmlItems i) { a[P(block, Idx).x] = 1; }", ""),
+            ("__global__ void k(int* a, DmlItems i) { a[B] = 1; }", "-DB=blockIdx.x"),
+            ("#include <b.cuh>\n__global__ void k(int* a, DmlItems i) { a[b()] = 1; }", ""),
+        ] {
+            assert_eq!(of_run(source, "k", options).unwrap().1, Numbering::Run, "{source}");
+        }
+    }
+
     #[test]
     fn a_kernel_that_cannot_be_numbered_is_refused_or_asked_for_its_items() {
         for refused in [
             "#define KERNEL __global__ void k\nKERNEL(int* a) { a[blockIdx.x] = 1; }",
             "__global__ void k(int* a) { asm(\"mov.u32 %0, %ctaid.x;\" : \"=r\"(a[0])); }",
             "__global__ void k(int* a);",
+            "#define blockIdx mine()\n__global__ void k(int* a) { a[0] = 1; }",
         ] {
             assert!(of_run(refused, "k", "").is_err(), "{refused}");
         }

@@ -151,7 +151,10 @@ pub fn host(
     on_host(platform, |threads| HostLauncher::in_pool(threads, compute.clone()))
 }
 
-/// As [`host`], for a function that divides its package by a [`Team`]: see [`HostLauncher::by_team`].
+/// As [`host`], for a function that divides its package by a [`Team`], its last parameter: see [`HostLauncher::by_team`].
+///
+/// The function and some of its jobs run on the thread that launches, which holds the package's buffers. What it acquires there follows
+/// that thread's order: a run within a job fails where it has to wait for a buffer that was made before those of the package.
 ///
 /// # Errors
 /// [`HostError`] if the threads cannot be started.

@@ -126,8 +126,12 @@ impl OpenClArena {
     /// As [`kernel`](Self::kernel), for launches that are parts of a run ([`OpenClKernel::launch_part`]). `get_group_id`,
     /// `get_num_groups`, `get_global_size`, `get_global_offset`, `get_global_linear_id` and `get_work_dim` answer for the whole run.
     ///
-    /// A kernel that uses memory indexed by the group within its own launch defines `DML_PACKAGE_GROUPS`, in its source or in `options`,
-    /// and has the numbers of OpenCL itself.
+    /// A kernel that uses memory indexed by the group within its own launch defines `DML_PACKAGE_GROUPS`, in its source (not in a header)
+    /// or in `options`, and has the numbers of OpenCL itself.
+    ///
+    /// The functions become macros where the text of the source or of the options names one of them, includes files or pastes names.
+    /// Names that begin with `_dml_` are taken. A source that defines one of the functions as a macro is refused by
+    /// [`check_groups`](OpenClKernel::check_groups).
     ///
     /// # Errors
     /// As [`kernel`](Self::kernel).
@@ -302,10 +306,24 @@ impl OpenClKernel {
             let (takes, given) = (self.parameters.len(), arguments.len());
             return Err(Misfit::Count { kernel: kernel(), takes, given });
         }
+        let mut local_bytes = 0_u64;
         for (index, (argument, parameter)) in arguments.iter().zip(&self.parameters).enumerate() {
             let Some(given) = Given::of(argument) else { continue };
             if let Some(takes) = parameter.mismatch(given) {
                 return Err(Misfit::Argument { kernel: kernel(), index, takes, given: given.to_string() });
+            }
+            if let LaunchArg::Local(bytes) = argument {
+                local_bytes = local_bytes.saturating_add(*bytes);
+                let most = self.session.facts.local_bytes;
+                if *bytes == 0 || local_bytes > most {
+                    let takes = format!("local memory, of 1 to {most} bytes with all others");
+                    return Err(Misfit::Argument {
+                        kernel: kernel(),
+                        index,
+                        takes,
+                        given: argument.describe(),
+                    });
+                }
             }
         }
         Ok(())
@@ -321,9 +339,11 @@ impl OpenClKernel {
         let open = || local[..shape.dimensions()].contains(&0);
         let checked = match self.numbering {
             Numbering::Run { needs_local: true } if open() => {
-                Err("it asks for its group, so its groups need a size".to_owned())
+                Err("its source may ask for a group, so groups need a size".to_owned())
             }
-            Numbering::Unaware => Err(UNAWARES.to_owned()),
+            Numbering::Unaware(why) => {
+                Err(format!("its groups would be numbered within each package: {why}"))
+            }
             _ => self.limits.check(local),
         };
         let kernel = || format!("{} on {}", self.name, self.arena);
@@ -580,10 +600,6 @@ enum Order {
 fn was_mapped(block: &BlockRef) -> bool {
     block.downcast_ref::<OpenClBlock>().is_some_and(|block| block.mapping().after().parts().0 > 0)
 }
-
-/// The refusal of a launcher for a kernel that was built for launches of their own.
-const UNAWARES: &str = "its source asks for its group or for the size of the launch, and it was not built by `package_kernel`, \
-    which numbers groups within the whole run";
 
 /// The work-items of a launch, as they are asked for.
 struct Asked {

@@ -3,12 +3,11 @@
 //! A kernel that asks for its group, for the number of groups or for the size of the launch would otherwise see each part
 //! as a run of its own. `prelude.cl` says how the size of the run reaches the kernel.
 
+use crate::source::{defines, includes, opts_out};
 use std::borrow::Cow;
 
 /// What is put before the source.
 const PRELUDE: &str = include_str!("prelude.cl");
-/// The macro by which a source, or its options, ask for the numbers of OpenCL itself.
-const OPT_OUT: &str = "DML_PACKAGE_GROUPS";
 /// The functions whose answers depend on the size of the groups.
 const OF_GROUPS: [&str; 2] = ["get_group_id", "get_num_groups"];
 /// The others whose answers depend on the launch.
@@ -19,36 +18,46 @@ const OF_LAUNCH: [&str; 4] = ["get_global_size", "get_global_offset", "get_work_
 pub(super) enum Numbering {
     /// Within each launch, as OpenCL says. The kernel does not ask, or asked for that.
     Launch,
-    /// Within each launch, though the kernel's source asks for its groups.
-    Unaware,
-    /// Within the whole run. The size of a group must be given if the kernel asks for its group.
+    /// Within each launch, though the kernel's source may ask for its groups: why it cannot be otherwise.
+    Unaware(&'static str),
+    /// Within the whole run. The size of a group must be given if the kernel may ask for its group.
     Run { needs_local: bool },
 }
 
 /// Returns what is compiled for packages in place of a source, and how its work-groups are numbered.
 pub(super) fn of_run<'a>(source: &'a str, options: &str) -> (Cow<'a, str>, Numbering) {
-    let needs_local = OF_GROUPS.iter().any(|name| source.contains(name));
-    // What is included may ask for anything.
-    let asks = needs_local
-        || OF_LAUNCH.iter().any(|name| source.contains(name))
-        || crate::programs::includes(source, options);
-    match asks && !opts_out(source, options) {
-        true => (format!("{PRELUDE}{source}").into(), Numbering::Run { needs_local }),
-        false => (source.into(), Numbering::Launch),
+    if !asks(source, options) || opts_out(source, options) {
+        return (source.into(), Numbering::Launch);
     }
+    if names().chain(["get_global_id"]).any(|name| defines(source, name)) {
+        let why = "its source defines one of the functions that tell its group or its launch as a macro";
+        return (source.into(), Numbering::Unaware(why));
+    }
+    let needs_local = includes(source, options)
+        || source.contains("##")
+        || OF_GROUPS.iter().any(|name| source.contains(name) || options.contains(name));
+    (format!("{PRELUDE}{source}").into(), Numbering::Run { needs_local })
 }
 
 /// Returns how the work-groups of a source are numbered that is compiled as it is.
 pub(super) fn of_launch(source: &str, options: &str) -> Numbering {
-    let mut asked = OF_GROUPS.iter().chain(&OF_LAUNCH);
-    match asked.any(|name| source.contains(name)) && !opts_out(source, options) {
-        true => Numbering::Unaware,
+    let is_named = names().any(|name| source.contains(name) || options.contains(name));
+    match is_named && !opts_out(source, options) {
+        true => Numbering::Unaware(
+            "it was not built by `package_kernel`, which numbers groups within the whole run",
+        ),
         false => Numbering::Launch,
     }
 }
 
-fn opts_out(source: &str, options: &str) -> bool {
-    source.contains(OPT_OUT) || options.contains(OPT_OUT)
+fn names() -> impl Iterator<Item = &'static str> {
+    OF_GROUPS.into_iter().chain(OF_LAUNCH)
+}
+
+/// Returns whether a source may ask for its group or its launch. What is included, or pasted together, may ask for anything.
+fn asks(source: &str, options: &str) -> bool {
+    let is_named = names().any(|name| source.contains(name) || options.contains(name));
+    is_named || source.contains("##") || includes(source, options)
 }
 
 #[cfg(test)]
@@ -57,25 +66,47 @@ mod tests {
 
     #[test]
     fn a_source_that_asks_for_its_groups_is_told_those_of_the_run() {
-        for (asks, needs_local) in [
-            ("size_t g = get_group_id(0);", true),
-            ("get_num_groups (1)", true),
-            ("for (;; i += get_global_size(0))", false),
-            ("get_global_linear_id()", false),
-            ("#include \"groups.h\"", false),
+        for (asks, options, needs_local) in [
+            ("size_t g = get_group_id(0);", "", true),
+            ("get_num_groups (1)", "-O2", true),
+            ("for (;; i += get_global_size(0))", "", false),
+            ("get_global_linear_id()", "", false),
+            ("#include \"groups.h\"", "", true),
+            ("PASTE(get_, group##_id)(0)", "", true),
+            ("o[i] = GROUP;", "-DGROUP=get_group_id(0)", true),
+            ("get_group_id(0) // needs no DML_PACKAGE_GROUPS", "-DX=DML_PACKAGE_GROUPS", true),
         ] {
-            let (text, numbering) = of_run(asks, "");
+            let (text, numbering) = of_run(asks, options);
             assert_eq!(numbering, Numbering::Run { needs_local }, "{asks}");
             assert!(
                 text.starts_with("// What DML") && text.ends_with(&format!("\n#line 1\n{asks}")),
                 "{text}"
             );
-            assert_eq!(of_run(asks, "-DDML_PACKAGE_GROUPS"), (asks.into(), Numbering::Launch));
-            let is_aware = asks.contains("include");
-            assert_eq!(of_launch(asks, "") == Numbering::Launch, is_aware);
-            assert_eq!(of_launch(asks, "-D DML_PACKAGE_GROUPS=1"), Numbering::Launch);
         }
         let plain = "get_global_id(0) + get_local_id(0) * get_local_size(0)";
         assert_eq!(of_run(plain, ""), (plain.into(), Numbering::Launch));
+    }
+
+    #[test]
+    fn a_source_that_opts_out_stays_as_it_is() {
+        let asks = "size_t g = get_group_id(0);";
+        for options in ["-DDML_PACKAGE_GROUPS", "-D DML_PACKAGE_GROUPS=1 -O2"] {
+            assert_eq!(of_run(asks, options), (asks.into(), Numbering::Launch));
+            assert_eq!(of_launch(asks, options), Numbering::Launch);
+        }
+        let defined = format!("  # define DML_PACKAGE_GROUPS\n{asks}");
+        assert_eq!(of_run(&defined, "").1, Numbering::Launch);
+        assert!(matches!(of_launch(asks, "-DDML_PACKAGE_GROUPS_2"), Numbering::Unaware(_)));
+    }
+
+    /// A macro of that name, within its own definition, stands for OpenCL's function.
+    #[test]
+    fn a_source_that_defines_these_functions_is_refused() {
+        for name in ["get_group_id", "get_global_size", "get_global_id"] {
+            let wraps = format!("#define {name}(d) ((uint){name}(d))\n{name}(0) + get_num_groups(0)");
+            assert!(matches!(of_run(&wraps, "").1, Numbering::Unaware(_)), "{wraps}");
+        }
+        let like = "#define get_group_id_of(d) d\nget_num_groups(0)";
+        assert!(matches!(of_run(like, "").1, Numbering::Run { .. }));
     }
 }

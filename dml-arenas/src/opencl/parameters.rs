@@ -12,9 +12,9 @@
 use super::handle::Kernel;
 use dml_core::{LaunchArg, Scalar};
 use opencl3::kernel::{
-    CL_KERNEL_ARG_ADDRESS_CONSTANT, CL_KERNEL_ARG_ADDRESS_GLOBAL, CL_KERNEL_ARG_ADDRESS_LOCAL,
-    CL_KERNEL_ARG_ADDRESS_PRIVATE, CL_KERNEL_ARG_ADDRESS_QUALIFIER, CL_KERNEL_ARG_TYPE_NAME,
-    CL_KERNEL_ARG_TYPE_PIPE, CL_KERNEL_ARG_TYPE_QUALIFIER, get_kernel_arg_info,
+    CL_KERNEL_ARG_ACCESS_NONE, CL_KERNEL_ARG_ACCESS_QUALIFIER, CL_KERNEL_ARG_ADDRESS_CONSTANT,
+    CL_KERNEL_ARG_ADDRESS_GLOBAL, CL_KERNEL_ARG_ADDRESS_LOCAL, CL_KERNEL_ARG_ADDRESS_PRIVATE,
+    CL_KERNEL_ARG_ADDRESS_QUALIFIER, CL_KERNEL_ARG_TYPE_NAME, get_kernel_arg_info,
 };
 use std::fmt;
 
@@ -114,25 +114,31 @@ pub(super) struct Sized {
     scalar: Option<&'static str>,
 }
 
+impl Sized {
+    /// What a sampler is, which has no size that matters.
+    const SAMPLER: Self = Self { bytes: 0, scalar: Some("sampler_t") };
+}
+
 /// The known facts of one parameter of a kernel; empty where the driver does not report them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parameter {
     address: Option<u32>,
     type_name: Option<String>,
-    is_pipe: bool,
+    /// Whether it is an image or a pipe, whatever the source calls it: nothing else has a qualifier of access.
+    has_access: bool,
     sized: Option<Sized>,
 }
 
 impl Parameter {
     pub(super) fn of(kernel: &Kernel, index: u32) -> Self {
         let info = |what| get_kernel_arg_info(kernel.raw(), index, what).ok();
-        let qualifier = info(CL_KERNEL_ARG_TYPE_QUALIFIER).map_or(0, u64::from);
+        let access = info(CL_KERNEL_ARG_ACCESS_QUALIFIER).map(u32::from);
         Self {
             address: info(CL_KERNEL_ARG_ADDRESS_QUALIFIER).map(u32::from),
             type_name: info(CL_KERNEL_ARG_TYPE_NAME)
                 .map(|name| String::from(name).trim_end_matches('\0').to_owned())
                 .filter(|name| !name.is_empty()),
-            is_pipe: qualifier & u64::from(CL_KERNEL_ARG_TYPE_PIPE) != 0,
+            has_access: access.is_some_and(|access| access != CL_KERNEL_ARG_ACCESS_NONE),
             sized: None,
         }
     }
@@ -142,16 +148,17 @@ impl Parameter {
         let name =
             self.type_name.as_deref().filter(|_| self.address == Some(CL_KERNEL_ARG_ADDRESS_PRIVATE))?;
         let is_name = name.chars().all(|char| char.is_ascii_alphanumeric() || "_ ".contains(char));
-        (is_name && type_bytes(name).is_none() && !is_object(name) && !self.is_pipe).then_some(name)
+        (is_name && type_bytes(name).is_none() && !is_object(name) && !self.has_access).then_some(name)
     }
 
     /// Returns what the kernel takes, if `given` does not fit. The driver judges parameters that it does not describe.
     pub(super) fn mismatch(&self, given: Given) -> Option<String> {
         let address = self.address?;
         let type_name = self.type_name.as_deref().unwrap_or("a type");
-        if self.is_pipe || is_object(type_name) {
-            let name = if self.is_pipe { "a pipe" } else { type_name };
-            return Some(format!("{name}, which no launch can pass"));
+        if self.has_access || is_object(type_name) || self.sized == Some(Sized::SAMPLER) {
+            return Some(format!(
+                "{type_name} (an image, a sampler or another object), which no launch can pass"
+            ));
         }
         let is_memory = matches!(address, CL_KERNEL_ARG_ADDRESS_GLOBAL | CL_KERNEL_ARG_ADDRESS_CONSTANT);
         let sized = self.sized.or_else(|| {
@@ -164,10 +171,7 @@ impl Parameter {
             _ if address != CL_KERNEL_ARG_ADDRESS_PRIVATE => false,
             (_, None) => true,
             (Given::Scalar(given), Some(Sized { scalar: Some(scalar), .. })) => scalar == given,
-            // An enumeration takes a scalar of its size, a vector none.
-            (Given::Scalar(given), Some(sized)) => {
-                self.sized.is_some() && type_bytes(given) == Some(sized.bytes)
-            }
+            (Given::Scalar(_), Some(_)) => false,
             (Given::Bytes(given), Some(sized)) => given == sized.bytes,
         };
         (!fits).then(|| match (address, self.sized) {
@@ -202,6 +206,7 @@ pub(super) fn probe(parameters: &[Parameter]) -> Option<String> {
                 _ => term,
             };
         }
+        kind += &format!(" + {} * __builtin_types_compatible_p({name}, sampler_t)", SCALARS.len() + 1);
         let [low, high] = ['%', '/'].map(|part| format!("1 + sizeof({name}) {part} {SIDE}"));
         for (kernel, group) in [(SIZE, format!("{low}, {high}")), (KIND, format!("{kind}, 1"))] {
             // NVIDIA's compiler makes an alias of a kernel with the body of another, which its assembler refuses.
@@ -224,6 +229,9 @@ pub(super) fn answer(parameters: &mut [Parameter], group_of: impl Fn(&str) -> Op
         let answers = group_of(&format!("{SIZE}{index}")).zip(group_of(&format!("{KIND}{index}")));
         parameter.sized = answers.and_then(|([low, high, _], [kind, ..])| {
             let bytes = low.checked_sub(1)? + high.checked_sub(1)? * SIDE;
+            if kind == SCALARS.len() + 2 {
+                return Some(Sized::SAMPLER);
+            }
             let scalar = kind.checked_sub(2).and_then(|kind| SCALARS.get(kind)).map(|(scalar, _)| *scalar);
             Some(Sized { bytes, scalar })
         });
@@ -279,16 +287,21 @@ mod tests {
                 ..Parameter::default()
             };
             for given in [Given::Block, Given::Scalar("ulong"), Given::Bytes(8), Given::Local] {
-                assert_eq!(object.mismatch(given), Some(format!("{name}, which no launch can pass")));
+                assert_eq!(
+                    object.mismatch(given),
+                    Some(format!("{name} (an image, a sampler or another object), which no launch can pass"))
+                );
             }
         }
         let pipe = Parameter {
             address: Some(CL_KERNEL_ARG_ADDRESS_GLOBAL),
             type_name: Some("int".to_owned()),
-            is_pipe: true,
+            has_access: true,
             sized: None,
         };
-        assert_eq!(pipe.mismatch(Given::Block).as_deref(), Some("a pipe, which no launch can pass"));
+        assert!(pipe.mismatch(Given::Block).is_some_and(|takes| takes.starts_with("int (an image")));
+        let sampler = Parameter { has_access: false, sized: Some(Sized::SAMPLER), ..pipe };
+        assert!(sampler.mismatch(Given::Block).is_some());
         assert!(!is_object("image_t_of_mine") && !is_object("imagery"));
     }
 

@@ -5,27 +5,34 @@
 //   items are work-items   x: first item   y: whole size   z: 0
 //   items are rows         x: 0            y: first item   z: whole size
 //   items are planes       x: whole size   y: 0            z: first item
-uint dml_dimensions(void) {
+uint _dml_dimensions(void) {
     size_t x = get_global_offset(0), y = get_global_offset(1), z = get_global_offset(2);
     return y && !z ? 1 : z && !x ? 2 : 3;
 }
-uint dml_carrier(void) { return dml_dimensions() % 3; }
-size_t dml_global_size(uint d) {
-    return d + 1 == dml_dimensions() ? get_global_offset(dml_carrier()) : get_global_size(d);
+uint _dml_carrier(void) { return _dml_dimensions() % 3; }
+size_t _dml_global_size(uint d) {
+    return d + 1 == _dml_dimensions() ? get_global_offset(_dml_carrier()) : get_global_size(d);
 }
-size_t dml_global_id(uint d) {
-    return d == dml_carrier() ? get_global_id(d) - get_global_offset(d) : get_global_id(d);
+size_t _dml_global_id(uint d) {
+    return d == _dml_carrier() ? get_global_id(d) - get_global_offset(d) : get_global_id(d);
 }
-size_t dml_group_id(uint d) { return (dml_global_id(d) - get_local_id(d)) / get_local_size(d); }
-size_t dml_num_groups(uint d) { return (dml_global_size(d) + get_local_size(d) - 1) / get_local_size(d); }
-size_t dml_global_linear_id(void) {
-    return (dml_global_id(2) * dml_global_size(1) + dml_global_id(1)) * dml_global_size(0) + dml_global_id(0);
+size_t _dml_global_offset(uint d) { return 0; }
+size_t _dml_group_id(uint d) {
+    return d > 2 ? 0 : (_dml_global_id(d) - get_local_id(d)) / get_local_size(d);
 }
-#define get_work_dim() dml_dimensions()
-#define get_global_size(d) dml_global_size(d)
-#define get_global_id(d) dml_global_id(d)
-#define get_global_offset(d) ((size_t)0 * (d))
-#define get_num_groups(d) dml_num_groups(d)
-#define get_group_id(d) dml_group_id(d)
-#define get_global_linear_id() dml_global_linear_id()
+size_t _dml_num_groups(uint d) {
+    return d > 2 ? 1 : (_dml_global_size(d) + get_local_size(d) - 1) / get_local_size(d);
+}
+#define get_work_dim _dml_dimensions
+#define get_global_size _dml_global_size
+#define get_global_id _dml_global_id
+#define get_global_offset _dml_global_offset
+#define get_num_groups _dml_num_groups
+#define get_group_id _dml_group_id
+#if __OPENCL_C_VERSION__ >= 200
+size_t _dml_global_linear_id(void) {
+    return (_dml_global_id(2) * _dml_global_size(1) + _dml_global_id(1)) * _dml_global_size(0) + _dml_global_id(0);
+}
+#define get_global_linear_id _dml_global_linear_id
+#endif
 #line 1

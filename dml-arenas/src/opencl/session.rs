@@ -97,6 +97,8 @@ pub(super) struct Facts {
     pub(super) memory_bytes: u64,
     /// The largest size of a work-group along each dimension, in work-items.
     pub(super) max_sizes: [u64; 3],
+    /// The local memory of a work-group, in bytes.
+    pub(super) local_bytes: u64,
     /// The alignment of every buffer, in bytes.
     pub(super) align_bytes: u64,
 }
@@ -118,6 +120,7 @@ impl Session {
                 let told = device.max_work_item_sizes().unwrap_or_default();
                 std::array::from_fn(|axis| told.get(axis).map_or(1, |&size| (size as u64).max(1)))
             },
+            local_bytes: device.local_mem_size().unwrap_or(u64::MAX),
             align_bytes: device
                 .mem_base_addr_align()
                 .map_or(64, |bits| u64::from(bits / 8).max(1).next_power_of_two()),

@@ -27,6 +27,7 @@ pub struct BufferName(Arc<About>);
 struct About {
     id: BufferId,
     label: Option<Arc<str>>,
+    /// 0 for bytes without a type.
     element_bytes: u64,
 }
 
@@ -51,6 +52,12 @@ impl BufferName {
     #[must_use]
     pub fn element_bytes(&self) -> u64 {
         self.0.element_bytes.max(1)
+    }
+
+    /// Returns whether the buffer was made of elements of a type, which may be bytes.
+    #[must_use]
+    pub fn is_typed(&self) -> bool {
+        self.0.element_bytes > 0
     }
 
     /// Returns a range of bytes as text for people. The text includes the elements, if they are larger than one byte.

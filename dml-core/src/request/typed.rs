@@ -186,7 +186,7 @@ impl RawBufferBuilder {
     /// [`ConfigError::TooLarge`] if the size exceeds the address space; [`ConfigError::NoSuchDevice`] for a hint that
     /// names a device which the platform does not have.
     pub fn build(self) -> Result<RawBuffer, ConfigError> {
-        let made = Made { len: self.len, label: self.label, element_bytes: 1, hints: self.hints };
+        let made = Made { len: self.len, label: self.label, element_bytes: 0, hints: self.hints };
         RawBuffer::create(&self.platform, made, self.contents.into())
     }
 }

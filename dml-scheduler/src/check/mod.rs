@@ -44,7 +44,8 @@ pub enum Departure {
     LeavesOut,
     /// It writes other contents when it is run again with the same ones, so that nothing can be said of it.
     Differs,
-    /// It writes other contents when its items are a part of a longer package, and no single footprint is the reason.
+    /// It writes other contents when its items are a part of a longer package, and no single footprint is the reason. A kernel that takes
+    /// the end of its package for the size of a buffer does so.
     DependsOnCut,
     /// A package writes it by its footprint, and neither of its two parts does.
     InNoPart,
@@ -161,8 +162,10 @@ pub struct Checked {
 ///
 /// The kernel's own buffers are read, and not changed. They should hold what they hold in a run: values at other places of the same
 /// buffer are what a wrong read is seen by. Contents that cannot be read count as any others. A buffer that another thread uses is
-/// waited for, at most five seconds. Not found are a byte that a kernel reads without any effect on its results, and a part that a
-/// kernel on views makes do without in every package.
+/// waited for, at most five seconds. Not found are:
+/// - a byte that a kernel reads without any effect on its results, also because that byte is the same in all elements of the buffer;
+/// - a byte that it writes as it was;
+/// - a part that a kernel on views makes do without in every package.
 ///
 /// The kernel runs on this process's device, and a kernel in C may do what it likes: one that leaves its buffers when an index that
 /// it reads is one of another element can end the process. Results of the same items are compared bit by bit between packages, so

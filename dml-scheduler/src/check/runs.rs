@@ -138,7 +138,7 @@ impl Check<'_> {
                     results.extend(ranges.iter().cloned());
                 }
             }
-            let differing = differences(&one[index], &other[index]);
+            let (differing, results) = (differences(&one[index], &other[index]), joined(results));
             differing.into_iter().find(|byte| is_in(&results, *byte)).map(|byte| (index, byte))
         })
     }
@@ -288,7 +288,7 @@ impl Check<'_> {
     ) -> Vec<Range<u64>> {
         let of = self.arguments.iter().zip(ranges);
         let of = of.filter(|(argument, _)| argument.buffer() == copy && access(argument.access()));
-        of.flat_map(|(_, ranges)| ranges.iter().cloned()).collect()
+        joined(of.flat_map(|(_, ranges)| ranges.iter().cloned()).collect())
     }
 
     /// Runs a package on the copies.
@@ -376,20 +376,35 @@ fn differences(one: &[u8], other: &[u8]) -> Vec<u64> {
     (0..).zip(one.iter().zip(other)).filter(|(_, (one, other))| one != other).map(|(byte, _)| byte).collect()
 }
 
+/// Sorts ranges, and joins those that overlap.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let is_joined = next.start <= last.end;
+        if is_joined {
+            last.end = last.end.max(next.end);
+        }
+        is_joined
+    });
+    ranges
+}
+
+/// Returns whether a byte is in one of some joined ranges.
 fn is_in(ranges: &[Range<u64>], byte: u64) -> bool {
-    ranges.iter().any(|range| range.contains(&byte))
+    let behind = ranges.partition_point(|range| range.start <= byte);
+    behind > 0 && byte < ranges[behind - 1].end
 }
 
 /// Returns what is between some ranges of a buffer.
-fn gaps(mut ranges: Vec<Range<u64>>, len: u64) -> Vec<Range<u64>> {
-    ranges.sort_by_key(|range| range.start);
+fn gaps(ranges: Vec<Range<u64>>, len: u64) -> Vec<Range<u64>> {
     let mut gaps = Vec::new();
     let mut next = 0;
-    for range in ranges {
+    for range in joined(ranges) {
         if range.start > next {
             gaps.push(next..range.start);
         }
-        next = next.max(range.end);
+        next = range.end;
     }
     if next < len {
         gaps.push(next..len);
@@ -404,8 +419,11 @@ mod tests {
 
     #[test]
     fn gaps_are_what_ranges_leave() {
-        assert_eq!(gaps(vec![5..7, 1..3, 2..4, 9..9], 10), [0..1, 4..5, 7..9, 9..10]);
+        assert_eq!(gaps(vec![5..7, 1..3, 2..4, 9..9], 10), [0..1, 4..5, 7..10]);
         assert_eq!(gaps(vec![0..10], 10), [0..0; 0]);
         assert_eq!(gaps(Vec::new(), 3), [0..3]);
+        let some = joined(vec![5..7, 1..3, 2..4, 9..9, 7..8]);
+        assert_eq!(some, [1..4, 5..8]);
+        assert!((0..10).all(|byte| is_in(&some, byte) == ((1..4).contains(&byte) || (5..8).contains(&byte))));
     }
 }

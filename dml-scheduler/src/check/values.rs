@@ -43,8 +43,9 @@ impl Copied {
             }
             false => (0..of.len()).map(|byte| noise(of.len(), byte)).collect(),
         };
-        let unit = of.name().element_bytes();
-        let moved = (is_known && is_read).then(|| moved(&latest, unit as usize));
+        let name = of.name();
+        let unit = name.element_bytes();
+        let moved = (is_known && is_read).then(|| moved(&latest, name.is_typed().then_some(unit as usize)));
         let copy = platform.raw_buffer(of.len()).label(format!("copy of {}", of.name())).build()?;
         Ok(Self { of: of.clone(), copy, latest, moved, unit })
     }
@@ -58,12 +59,10 @@ pub(super) fn noise(seed: u64, byte: u64) -> u8 {
 
 /// Returns the contents with other elements of the same buffer in each place, in several ways: moved to where the most of them
 /// differ, all of them the smallest, and all of them the largest.
-fn moved(contents: &[u8], element_bytes: usize) -> [Vec<u8>; WAYS] {
+fn moved(contents: &[u8], element_bytes: Option<usize>) -> [Vec<u8>; WAYS] {
     // Bytes without a type may be larger values, and are moved by a multiple of what most of these are aligned to.
-    let unit = match element_bytes {
-        1 => [48, 16, 4].into_iter().find(|unit| 3 * unit <= contents.len()).unwrap_or(1),
-        bytes => bytes,
-    };
+    let unit = element_bytes
+        .unwrap_or_else(|| [48, 16, 4].into_iter().find(|unit| 3 * unit <= contents.len()).unwrap_or(1));
     let by = |units: usize| {
         let mut moved = contents.to_vec();
         moved.rotate_left(units * unit % contents.len().max(1));
@@ -133,19 +132,19 @@ mod tests {
         let elements = |way: &[u8]| -> Vec<i32> {
             way.chunks(4).map(|element| i32::from_ne_bytes(element.try_into().unwrap())).collect()
         };
-        let [best, smallest, largest] = moved(&contents, 4);
+        let [best, smallest, largest] = moved(&contents, Some(4));
         // A move by two would leave most of them as they are.
         assert_eq!(elements(&best), [2, 1, 2, 1, 2, -9, 1]);
         assert_eq!((elements(&smallest), elements(&largest)), (vec![-9; 7], vec![2; 7]));
-        assert!(moved(&[], 4).iter().all(Vec::is_empty));
+        assert!(moved(&[], Some(4)).iter().all(Vec::is_empty));
         // Bytes without a type keep the alignment of what they may be.
         let bytes: Vec<u8> = (0..200).collect();
-        let [best, smallest, largest] = moved(&bytes, 1);
+        let [best, smallest, largest] = moved(&bytes, None);
         assert!(best[0] % 8 == 0 && best.iter().zip(&bytes).all(|(one, other)| one != other));
         for filled in [smallest, largest] {
             assert_eq!((filled[0] % 48, filled[47] - filled[0], filled[48]), (0, 47, filled[0]));
         }
-        assert_eq!(moved(&[5; 40], 4), [[5; 40]; WAYS]);
+        assert_eq!(moved(&[5; 40], Some(4)), [[5; 40]; WAYS]);
     }
 
     #[test]

@@ -260,7 +260,8 @@ impl Kernel {
         self.told()
     }
 
-    /// Adds memory of each work-group, in bytes. Frameworks without work-groups pass nothing in its place.
+    /// Adds memory of each work-group, in bytes, at least one and as many as the device has. Frameworks without work-groups pass nothing
+    /// in its place.
     #[must_use]
     pub fn local_memory(mut self, bytes: u64) -> Self {
         self.parameters.push(Parameter::Value(LaunchArg::Local(bytes)));

@@ -1,0 +1,37 @@
+//! What launchers have to know of a source before it is compiled.
+
+/// The macro by which a source, or its options, ask for the framework's own numbers of groups.
+const OPT_OUT: &str = "DML_PACKAGE_GROUPS";
+
+/// Returns whether compiling a source may read files, by a directive or an option. The word alone counts, also in a comment.
+pub(crate) fn includes(source: &str, options: &str) -> bool {
+    // A directive may be continued on the next line.
+    let source = source.replace("\\\r\n", "").replace("\\\n", "");
+    let directive = |line: &str| {
+        line.split_once(['#', '%', '?'])
+            .is_some_and(|(_, rest)| ["embed", "import"].iter().any(|word| rest.contains(word)))
+    };
+    let option = |option: &str| {
+        ["include", "pre-include"].iter().any(|word| option.trim_start_matches('-').starts_with(word))
+    };
+    ["include", ".incbin"].iter().any(|word| source.contains(word))
+        || source.lines().any(directive)
+        || options.split_whitespace().any(option)
+}
+
+/// Returns whether a source, or its options, define the macro that asks for the framework's own numbers of groups.
+pub(crate) fn opts_out(source: &str, options: &str) -> bool {
+    let option =
+        |option: &str| option.strip_prefix("-D").is_some_and(|name| name.split('=').next() == Some(OPT_OUT));
+    defines(source, OPT_OUT) || options.replace("-D ", "-D").split_whitespace().any(option)
+}
+
+/// Returns whether a source defines a macro of this name.
+pub(crate) fn defines(source: &str, name: &str) -> bool {
+    source.lines().any(|line| {
+        let defined =
+            line.trim_start().strip_prefix('#').and_then(|line| line.trim_start().strip_prefix("define"));
+        let rest = defined.and_then(|defined| defined.trim_start().strip_prefix(name));
+        rest.is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_alphanumeric() || next == '_'))
+    })
+}
