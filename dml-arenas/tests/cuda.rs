@@ -441,8 +441,7 @@ fn the_tail_is_the_end_of_kernels_beside_each_other_too() {
     let nanos = KernelArg::Scalar(Scalar::U64(100_000_000));
     let args = [KernelArg::Block(block.block()), KernelArg::Scalar(Scalar::U32(1)), nanos];
     for count in 1..6 {
-        let (items, line) = (0..1, ItemShape::line(1));
-        let one = dml_core::Launch::new(&items, &line, &[]).independent();
+        let one = dml_core::Launch::new(&(0..1), const { &ItemShape::line(1) }, &[]).independent();
         // SAFETY: one thread writes the first word, of all kernels the same one.
         let beside = || unsafe { kernel.launch_part(&args, &one) }.unwrap();
         let mut fences: Vec<_> = std::iter::repeat_with(beside).take(count).collect();
