@@ -23,12 +23,20 @@ impl std::fmt::Display for ArenaName {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct BufferName(Arc<About>);
 
-#[derive(Debug, PartialEq, Eq, Default)]
+#[derive(Debug, Eq, Default)]
 struct About {
     id: BufferId,
     label: Option<Arc<str>>,
     /// 0 for bytes without a type.
     element_bytes: u64,
+}
+
+/// Where nothing but the id is known of a buffer, its bytes have no type.
+impl PartialEq for About {
+    fn eq(&self, other: &Self) -> bool {
+        let of = |about: &Self| (about.id, about.label.clone(), about.element_bytes.max(1));
+        of(self) == of(other)
+    }
 }
 
 impl BufferName {
@@ -90,7 +98,7 @@ impl PartialEq<BufferName> for BufferId {
 impl From<BufferId> for BufferName {
     /// Returns the name of a buffer of bytes without a label.
     fn from(id: BufferId) -> Self {
-        Self::new(id, None, 1)
+        Self::new(id, None, 0)
     }
 }
 

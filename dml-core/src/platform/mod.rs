@@ -233,7 +233,7 @@ impl Platform {
     /// Returns the name of a buffer. A buffer that the platform does not know gets a name without a label.
     pub(crate) fn name_of(&self, id: BufferId) -> BufferName {
         let found = self.0.registry.live().into_iter().find(|buffer| buffer.id() == id);
-        found.map_or_else(|| BufferName::new(id, None, 1), |buffer| buffer.name())
+        found.map_or_else(|| BufferName::from(id), |buffer| buffer.name())
     }
 
     /// Returns the host processor: the first device of kind [`DeviceKind::Cpu`].
