@@ -205,9 +205,10 @@ impl CudaArena {
         self.kernel_of(source, name, options, numbering::of_launch(source, options))
     }
 
-    /// As [`kernel`](Self::kernel), for launches that are parts of a run ([`CudaKernel::launch_part`]). A kernel without a `DmlItems`,
-    /// and one that uses `blockIdx` or `gridDim`, has its blocks numbered within the whole run: its text is changed, and 24 bytes of
-    /// its shared memory are used.
+    /// As [`kernel`](Self::kernel), for launches that are parts of a run ([`CudaKernel::launch_part`]).
+    ///
+    /// Blocks are numbered within the whole run if the kernel has no `DmlItems`, or may use `blockIdx` or `gridDim`. Its
+    /// definition then gets one parameter more, and 24 bytes of its shared memory are used.
     ///
     /// A kernel that needs the numbers of its own launch defines `DML_PACKAGE_GROUPS`, in its source or in `options`.
     ///
@@ -266,8 +267,19 @@ impl CudaArena {
             }
             parameters.push(Parameter { offset, bytes });
         }
-        let part = if numbering == Numbering::Run { parameters.pop() } else { None };
-        assert!(part.is_none_or(|part| part.bytes == PART_BYTES), "the parameter that was added is the last");
+        let mut part = None;
+        if numbering == Numbering::Run {
+            // Conditions and macros may choose a definition that was not found in the text.
+            part = parameters.pop().filter(|part| part.bytes == PART_BYTES);
+            if part.is_none() {
+                let reason = "the definition that is compiled is not the one found in its source".to_owned();
+                return Err(BuildError::NotDivisible {
+                    arena: arena.clone(),
+                    kernel: name.to_owned(),
+                    reason,
+                });
+            }
+        }
         Ok(CudaKernel {
             name: name.into(),
             arena: arena.clone(),
@@ -424,8 +436,10 @@ impl CudaKernel {
     /// Checks the size of a block of threads against what the kernel allows.
     ///
     /// # Errors
-    /// [`Misfit::Groups`] with the limit; also for a kernel whose blocks are numbered and that is given no size, or that asks for its
-    /// block and was made by [`CudaArena::kernel`], which numbers blocks within each launch.
+    /// [`Misfit::Groups`], with the reason:
+    /// - the kernel or the device does not allow the size;
+    /// - blocks are numbered within the run, and their size is left open;
+    /// - the kernel asks for its block, and was made by [`CudaArena::kernel`].
     pub fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
         let local = shape.local();
         let open = || local[..shape.dimensions()].contains(&0);

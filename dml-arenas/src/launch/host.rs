@@ -210,7 +210,7 @@ impl Launcher for HostLauncher {
         let items = launch.items.clone();
         let (computed, is_cut) = match &self.runs {
             Runs::InPool(compute, pools) => {
-                let computed = pools.run(|| guard(|| compute(items, &mut parts, &values)));
+                let computed = pools.run(|| compute(items, &mut parts, &values));
                 (computed.map_err(LaunchError::not_started)?, false)
             }
             Runs::ByTeam(compute, team) => {

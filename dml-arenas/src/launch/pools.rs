@@ -6,6 +6,7 @@
 
 use super::host::HostError;
 use crate::fork::Origin;
+use dml_core::foreign::guard;
 use dml_core::helpers::Gate;
 use dml_core::sync::{Arc, Condvar, Mutex};
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -34,17 +35,20 @@ impl Pools {
         self.origin.is_here()
     }
 
-    /// Runs something on a thread of a pool, and sleeps until it has ended. It must not unwind.
+    /// Runs something on a thread of a pool, and sleeps until it has ended. Returns what it returned, or the message of its panic.
     ///
     /// # Errors
     /// [`HostError`] if a further pool cannot be made.
-    pub(super) fn run<R: Send>(&self, run: impl FnOnce() -> R + Send) -> Result<R, HostError> {
+    pub(super) fn run<R: Send>(
+        &self,
+        run: impl FnOnce() -> R + Send,
+    ) -> Result<Result<R, Arc<str>>, HostError> {
         let kept = self.idle.lock().take();
         let pool = kept.map_or_else(|| pool(self.threads), Ok)?;
         let (task, told, has_ended) = (Mutex::new(Some(run)), Mutex::new(None), Condvar::new());
         let share = || {
             let task = task.lock().take();
-            let result = task.map(|run| run());
+            let result = task.map(guard);
             *told.lock() = result;
             has_ended.notify_all();
         };
@@ -100,7 +104,7 @@ mod tests {
                 std::thread::yield_now();
                 2 * index
             });
-            assert_eq!(twice, Ok(2 * index));
+            assert_eq!(twice, Ok(Ok(2 * index)));
             IS_BUSY.set(false);
         });
     }
@@ -109,14 +113,25 @@ mod tests {
     #[test]
     fn launches_in_launches_have_pools_of_their_own() {
         let pools = Pools::new(1).unwrap();
-        assert_eq!(pools.run(|| pools.run(|| pools.run(|| 7))), Ok(Ok(Ok(7))));
+        assert_eq!(pools.run(|| pools.run(|| pools.run(|| 7))), Ok(Ok(Ok(Ok(Ok(Ok(7)))))));
         let together = Barrier::new(3);
         std::thread::scope(|scope| {
             for _ in 0..3 {
-                scope.spawn(|| pools.run(|| _ = together.wait()).unwrap());
+                scope.spawn(|| pools.run(|| _ = together.wait()).unwrap().unwrap());
             }
         });
-        assert_eq!(pools.run(rayon::current_num_threads), Ok(1));
+        assert_eq!(pools.run(rayon::current_num_threads), Ok(Ok(1)));
+    }
+
+    /// The thread that launches would sleep for ever if nothing told it of the end.
+    #[test]
+    fn a_panic_ends_the_wait_and_leaves_the_pool() {
+        let pools = Pools::new(1).unwrap();
+        for _ in 0..3 {
+            let panic = pools.run(|| panic!("a kernel")).map(|ended: Result<(), _>| ended.unwrap_err());
+            assert_eq!(panic.as_deref(), Ok("a kernel"));
+            assert_eq!(pools.run(|| 5), Ok(Ok(5)));
+        }
     }
 
     /// One job of a launch waits for its others, and must not take up another launch meanwhile.
@@ -132,7 +147,7 @@ mod tests {
                             (0..8).into_par_iter().for_each(|_: u32| std::thread::yield_now());
                             IS_BUSY.set(false);
                         };
-                        pools.run(launch).unwrap();
+                        pools.run(launch).unwrap().unwrap();
                     }
                 });
             }

@@ -126,8 +126,8 @@ impl OpenClArena {
     /// As [`kernel`](Self::kernel), for launches that are parts of a run ([`OpenClKernel::launch_part`]). `get_group_id`,
     /// `get_num_groups`, `get_global_size`, `get_global_offset`, `get_global_linear_id` and `get_work_dim` answer for the whole run.
     ///
-    /// A kernel that uses memory indexed by the group within its own launch defines `DML_PACKAGE_GROUPS`, in its source (not in a header)
-    /// or in `options`, and has the numbers of OpenCL itself.
+    /// A kernel that needs the numbers of its own launch defines `DML_PACKAGE_GROUPS`, in its source or in `options`. A
+    /// definition in a header does not count. Scratch memory indexed by the group within a package is such a case.
     ///
     /// The functions become macros where the text of the source or of the options names one of them, includes files or pastes names.
     /// Names that begin with `_dml_` are taken. A source that defines one of the functions as a macro is refused by
@@ -332,8 +332,10 @@ impl OpenClKernel {
     /// Checks the sizes of work-groups against what the kernel allows on its device.
     ///
     /// # Errors
-    /// [`Misfit::Groups`] with the limit; also for a kernel that asks for its group and is given no size, or that was built by
-    /// [`OpenClArena::kernel`], which numbers groups within each launch.
+    /// [`Misfit::Groups`], with the reason:
+    /// - the kernel or the device does not allow the size;
+    /// - the source may ask for a group, and the size is left open;
+    /// - the source asks for its group or launch, and was built by [`OpenClArena::kernel`].
     pub fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
         let local = shape.local();
         let open = || local[..shape.dimensions()].contains(&0);
