@@ -187,7 +187,7 @@ mod tests {
                 .map(|program| *program)
         };
         std::thread::scope(|scope| {
-            let asked: Vec<_> = (0..threads).map(|_| scope.spawn(&ask)).collect();
+            let asked: Vec<_> = (0..threads).map(|_| scope.spawn(ask)).collect();
             asked.into_iter().map(|asked| asked.join().unwrap()).collect()
         })
     }

@@ -153,8 +153,8 @@ pub enum CheckError {
 pub struct Checked {
     /// How many packages were run.
     pub packages: u64,
-    /// The arguments, by their position among all, of which a wrong read could not have been seen: packages read a part of the
-    /// buffer, and its elements are all equal, so that moved ones are the same.
+    /// The arguments whose wrong reads could not have been seen, by their position among all. Packages read a part of such a
+    /// buffer, and all its elements are equal.
     pub unseen_reads: Vec<usize>,
 }
 
@@ -167,9 +167,9 @@ pub struct Checked {
 /// - a byte that it writes as it was;
 /// - a part that a kernel on views makes do without in every package.
 ///
-/// The kernel runs on this process's device, and a kernel in C may do what it likes: one that leaves its buffers when an index that
-/// it reads is one of another element can end the process. Results of the same items are compared bit by bit between packages, so
-/// they must not depend on how items are cut.
+/// The kernel runs in this process, unless it is a worker's. It must stay within its buffers when their elements change places:
+/// a kernel in C that does not can end the process. Results of the same items are compared bit by bit between packages, so they
+/// must not depend on how items are divided.
 ///
 /// # Errors
 /// [`CheckError::Wrong`] for the first departure; the other variants if the check cannot be made.

@@ -143,8 +143,8 @@ impl Check<'_> {
         })
     }
 
-    /// Returns the argument of which a package is given too little: with what the longer package is given of it below its own bytes,
-    /// or above them, its results are the longer one's.
+    /// Returns the argument whose footprint is too small for a package, if there is one. With the longer package's bytes of that
+    /// argument, below its own or above them, the package has the longer one's results.
     fn lacking(&self, part: &Seen, longer: &Seen) -> Result<Option<(usize, u64, Departure)>, CheckError> {
         for (index, argument) in
             self.arguments.iter().enumerate().filter(|(_, argument)| argument.access().reads())

@@ -57,8 +57,8 @@ pub(super) fn noise(seed: u64, byte: u64) -> u8 {
     ((mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 56) as u8
 }
 
-/// Returns the contents with other elements of the same buffer in each place, in several ways: moved to where the most of them
-/// differ, all of them the smallest, and all of them the largest.
+/// Returns the contents with other elements of the same buffer in each place. There are three ways: moved to where the most of them
+/// differ, the smallest one everywhere, and the largest one everywhere.
 fn moved(contents: &[u8], element_bytes: Option<usize>) -> [Vec<u8>; WAYS] {
     // Bytes without a type may be larger values, and are moved by a multiple of what most of these are aligned to.
     let unit = element_bytes
