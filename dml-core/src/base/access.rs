@@ -138,6 +138,15 @@ impl Claims {
         })
     }
 
+    /// Returns whether one of these claims conflicts with one of `others`.
+    ///
+    /// # Complexity
+    /// As [`meeting`](Self::meeting).
+    #[must_use]
+    pub fn conflict(&self, others: &Self) -> bool {
+        self.meeting(others).any(|(one, other)| one.conflicts(other))
+    }
+
     /// Returns the same bytes, to be read alone.
     #[must_use]
     pub fn reading(&self) -> Self {

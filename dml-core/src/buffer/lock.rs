@@ -60,6 +60,11 @@ pub(crate) struct Locked {
     /// Whether the buffer is closed and all of its storage free.
     pub(super) is_ended: bool,
     waiters: Waiters,
+    /// The number of changes since the last check of the invariants.
+    #[cfg(debug_assertions)]
+    unchecked: usize,
+    /// Whether the present change has changed nothing that a waiting request waits for.
+    admits_nobody: bool,
     next_ticket: u64,
     next_grant: u64,
     /// The application's storages, with their arenas. The call that closes the buffer takes one after the end.
@@ -79,6 +84,10 @@ pub(crate) type External = Arc<dyn Any + Send + Sync>;
 
 type Origins = BTreeMap<OwnerId, (&'static Location<'static>, ThreadId)>;
 
+/// How much of a state debug builds check for each change: segments, claims, copies, waiting requests, and pairs of kernels.
+#[cfg(debug_assertions)]
+const CHECKED_PER_CHANGE: usize = 64;
+
 impl Locked {
     /// Creates the data of a buffer. The application's storage, if any, is present from the start.
     pub(crate) fn new(state: BufferState, external: Option<(ArenaId, External, ArenaStorage)>) -> Self {
@@ -86,6 +95,9 @@ impl Locked {
             state,
             storages: SmallVec::new(),
             waiters: Waiters::default(),
+            #[cfg(debug_assertions)]
+            unchecked: 0,
+            admits_nobody: false,
             next_ticket: 0,
             next_grant: 0,
             external: SmallVec::new(),
@@ -199,7 +211,8 @@ impl BufferInner {
         for arena in locked.drop_unused().iter() {
             self.record(|| EventKind::Freed { arena });
         }
-        let admitted = locked.state.pump(routes);
+        let unchanged = std::mem::take(&mut locked.admits_nobody);
+        let admitted = if unchanged { Vec::new() } else { locked.state.pump(routes) };
         for admission in &admitted {
             self.record_begin(&admission.request, &admission.begin);
         }
@@ -210,10 +223,22 @@ impl BufferInner {
             aftermath.frees = true;
         }
         #[cfg(debug_assertions)]
+        self.check(locked, routes);
+        aftermath
+    }
+
+    /// Checks the invariants after each change of a small state. A large one is checked after every few changes, so that checks
+    /// take a bounded time for each: a request of n ranges makes more than n changes.
+    #[cfg(debug_assertions)]
+    fn check(&self, locked: &mut Locked, routes: &dyn Routes) {
+        locked.unchecked += 1;
+        if locked.unchecked * CHECKED_PER_CHANGE < locked.state.size() {
+            return;
+        }
+        locked.unchecked = 0;
         if let (Err(violation), false) = (locked.state.check_invariants(routes), std::thread::panicking()) {
             panic!("{}: {violation}\n{:#?}", self.id, locked.state);
         }
-        aftermath
     }
 
     fn act(&self, aftermath: Aftermath) {
@@ -262,6 +287,7 @@ impl BufferInner {
                     let ticket = Ticket(locked.next_ticket);
                     self.record(|| EventKind::Queued { ticket, kernel });
                     locked.state.enqueue(ticket, request);
+                    locked.admits_nobody = true;
                     let (waiter, ahead) = (locked.waiters.add(ticket), locked.prefetches());
                     Asked::Queued(Place { ticket, grant, waiter, ahead })
                 }

@@ -13,6 +13,7 @@ use crate::base::rank::{Rank, Ranked};
 use crate::base::sync::{Arc, Condvar};
 use crate::buffer::shared_run::{Listener, Pace, SharedRun};
 use crate::state::{Admission, Begin};
+use std::collections::VecDeque;
 use std::fmt;
 use std::task::{Poll, Waker};
 use std::time::Instant;
@@ -178,20 +179,20 @@ impl fmt::Debug for Waiter {
     }
 }
 
-/// Waiters by ticket.
+/// Waiters in the order of their tickets.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Vec<(Ticket, Arc<Waiter>)>);
+pub(crate) struct Waiters(VecDeque<(Ticket, Arc<Waiter>)>);
 
 impl Waiters {
     pub(crate) fn add(&mut self, ticket: Ticket) -> Arc<Waiter> {
         let waiter = Arc::new(Waiter::new());
-        self.0.push((ticket, waiter.clone()));
+        self.0.push_back((ticket, waiter.clone()));
         waiter
     }
 
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Arc<Waiter>> {
-        let index = self.0.iter().position(|(waiting, _)| *waiting == ticket)?;
-        Some(self.0.remove(index).1)
+        let index = self.0.binary_search_by_key(&ticket, |(waiting, _)| *waiting).ok()?;
+        Some(self.0.remove(index)?.1)
     }
 
     /// Pairs admitted requests with their waiters. [`Wakes::deliver`] wakes the waiters later.

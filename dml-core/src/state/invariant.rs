@@ -48,6 +48,14 @@ impl BufferState {
         self.check_queue()
     }
 
+    /// Returns about how many steps [`check_invariants`](Self::check_invariants) takes.
+    #[cfg(debug_assertions)]
+    pub(crate) fn size(&self) -> usize {
+        let claims: usize = self.requestors.iter().map(|entry| entry.claims.len()).sum();
+        let kernels = self.requestors.len();
+        self.segments.count() + self.copies.len() + claims + kernels * kernels + self.queue.iter().len()
+    }
+
     fn check_requestors(&self) -> Result<(), Violation> {
         for (index, entry) in self.requestors.iter().enumerate() {
             for other in &self.requestors[index + 1..] {
@@ -236,6 +244,7 @@ impl BufferState {
         for (first, second) in self.queue.iter().zip(self.queue.iter().skip(1)) {
             hold!(21, first.ticket < second.ticket, "{} before {}", first.ticket, second.ticket);
         }
+        hold!(21, self.queue.knows_its_claims(), "the queue does not know which bytes its requests claim");
         if self.lifecycle == Lifecycle::Closed {
             hold!(25, self.is_idle() && self.queue.is_empty(), "closed with users");
             hold!(25, self.arenas.iter().all(|arena| !arena.alloc.is_allocated()), "closed with storage");

@@ -36,6 +36,7 @@ pub use event::EventKind;
 pub use execution::{Execution, Finished, Next, Report};
 pub use invariant::Violation;
 pub use plan::{Path, PathKey, Purpose, Step, SyncPlan};
+use queue::Queue;
 pub use queue::{Admission, Waiting};
 pub use refusal::{AttachRefusal, BindRefusal, BusyReason, ContractBreach, FreeRefusal, Refusal};
 pub use release::{Outcome, Release};
@@ -45,13 +46,12 @@ pub use storage::Brings;
 pub use transition::{Begin, Request};
 
 use crate::base::cost::Cost;
-use crate::base::id::{ArenaId, ArenaSet, LinkId, Seq, Ticket};
+use crate::base::id::{ArenaId, ArenaSet, LinkId, Seq};
 use crate::base::range::Span;
 use crate::memory::desc::ArenaDesc;
 use crate::memory::link::{Allocation, CopyQuery, Link};
 use crowd::Requestors;
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 
 /// The facts about the platform that the machine needs. Every answer must be deterministic.
 pub trait Routes {
@@ -164,7 +164,7 @@ pub struct BufferState {
     arenas: SmallVec<[ArenaState; 2]>,
     requestors: Requestors,
     copies: Copies,
-    queue: VecDeque<Waiting>,
+    queue: Queue,
     commit_seq: Seq,
     lifecycle: Lifecycle,
 }
@@ -187,7 +187,7 @@ impl BufferState {
             arenas,
             requestors: Requestors::default(),
             copies: Copies::default(),
-            queue: VecDeque::new(),
+            queue: Queue::default(),
             commit_seq: Seq(0),
             lifecycle: Lifecycle::Open,
         }
@@ -264,9 +264,7 @@ impl BufferState {
     pub fn canonical(mut self) -> Self {
         self.commit_seq = Seq(0);
         self.requestors.make_canonical();
-        for (waiting, ticket) in self.queue.iter_mut().zip(1..) {
-            waiting.ticket = Ticket(ticket);
-        }
+        self.queue.make_canonical();
         self
     }
 

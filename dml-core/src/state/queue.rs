@@ -8,7 +8,8 @@ use super::BusyReason;
 use super::{Begin, BufferState, Refusal, Request, Routes, Step};
 use crate::base::id::{ArenaSet, Ticket};
 use crate::base::range::Span;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{Hash, Hasher};
 
 /// A request that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +31,60 @@ pub struct Admission {
     pub begin: Begin,
 }
 
+/// The waiting requests in order of arrival.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queue {
+    waiting: VecDeque<Waiting>,
+    /// All bytes that they claim, and perhaps bytes of requests that have left. States are compared without it.
+    claimed: Spans,
+}
+
+impl Queue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(super) fn front(&self) -> Option<&Waiting> {
+        self.waiting.front()
+    }
+
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &Waiting> {
+        self.waiting.iter()
+    }
+
+    pub(super) fn push(&mut self, waiting: Waiting) {
+        waiting.request.claims.iter().for_each(|claim| self.claimed.add(claim.span));
+        self.waiting.push_back(waiting);
+    }
+
+    /// Returns whether all claimed bytes are among those noted.
+    pub(super) fn knows_its_claims(&self) -> bool {
+        let mut claims = self.iter().flat_map(|waiting| &waiting.request.claims);
+        claims.all(|claim| self.claimed.contain(claim.span))
+    }
+
+    /// Counts the tickets from 1.
+    pub(super) fn make_canonical(&mut self) {
+        for (waiting, ticket) in self.waiting.iter_mut().zip(1..) {
+            waiting.ticket = Ticket(ticket);
+        }
+    }
+}
+
+impl PartialEq for Queue {
+    fn eq(&self, other: &Self) -> bool {
+        self.waiting == other.waiting
+    }
+}
+
+impl Eq for Queue {}
+
+impl Hash for Queue {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.waiting.hash(hasher);
+    }
+}
+
 /// What the requests that are still waiting claim, and the arenas that they need idle.
 #[derive(Debug, Default)]
 struct Earlier {
@@ -38,24 +93,35 @@ struct Earlier {
     needs_idle: ArenaSet,
 }
 
-/// A set of bytes, as the end of each span by its start. The spans are disjoint.
-#[derive(Debug, Default)]
-struct Spans(BTreeMap<u64, u64>);
+/// A set of bytes.
+#[derive(Clone, Debug, Default)]
+struct Spans {
+    /// The end of each span by its start. The spans are disjoint.
+    ends: BTreeMap<u64, u64>,
+    /// The number of bytes.
+    len: u64,
+}
 
 impl Spans {
     fn add(&mut self, span: Span) {
         let (mut start, mut end) = (span.start(), span.end());
-        while let Some((&other, &other_end)) = self.0.range(..=end).next_back()
+        while let Some((&other, &other_end)) = self.ends.range(..=end).next_back()
             && other_end >= start
         {
             (start, end) = (start.min(other), end.max(other_end));
-            self.0.remove(&other);
+            self.ends.remove(&other);
+            self.len -= other_end - other;
         }
-        self.0.insert(start, end);
+        self.ends.insert(start, end);
+        self.len += end - start;
+    }
+
+    fn contain(&self, span: Span) -> bool {
+        self.ends.range(..=span.start()).next_back().is_some_and(|(_, end)| *end >= span.end())
     }
 
     fn overlap(&self, span: Span) -> bool {
-        self.0.range(..span.end()).next_back().is_some_and(|(_, end)| *end > span.start())
+        self.ends.range(..span.end()).next_back().is_some_and(|(_, end)| *end > span.start())
     }
 }
 
@@ -76,19 +142,17 @@ impl Earlier {
         let conflicts = request.claims.iter().any(|claim| {
             self.written.overlap(claim.span) || (claim.access.writes() && self.read.overlap(claim.span))
         });
-        if conflicts || self.needs_idle.is_empty() {
-            return conflicts;
-        }
-        let mut uses = state.group(request.arena);
-        if let Ok(Some(plan)) = state.examine(routes, request) {
-            for step in &plan.steps {
-                if let Step::Copy(copy) = step {
-                    uses =
-                        copy.from().into_iter().chain([copy.to]).fold(uses, |uses, arena| uses.with(arena));
-                }
-            }
-        }
-        !uses.intersection(self.needs_idle).is_empty()
+        conflicts || (!self.needs_idle.is_empty() && self.needs_one_of(state.would_use(routes, request)))
+    }
+
+    /// Returns whether the earlier requests bar every request that claims some of these bytes and no others.
+    fn bars_all(&self, claimed: &Spans) -> bool {
+        // Their own bytes are among these.
+        self.written.len == claimed.len
+    }
+
+    fn needs_one_of(&self, arenas: ArenaSet) -> bool {
+        !self.needs_idle.intersection(arenas).is_empty()
     }
 }
 
@@ -98,20 +162,52 @@ impl BufferState {
         if let Err(refused) = self.refuses(request) {
             return refused;
         }
-        if !self.queue.is_empty() {
-            let queue = std::mem::take(&mut self.queue);
-            let mut earlier = Earlier::default();
-            for waiting in &queue {
-                let met = self.examine(routes, &waiting.request);
-                earlier.add(&waiting.request, met.err().as_ref());
+        if !self.queue.is_empty() && !request.claims.is_empty() {
+            let conflicts = |waiting: &Waiting| waiting.request.claims.conflict(&request.claims);
+            let barred = self.queue.iter().any(conflicts);
+            // A request that conflicts with a grant waits anyway.
+            if !barred && let Err(busy) = self.conflicts(&request.claims) {
+                return busy;
             }
-            let barred = earlier.bars(self, routes, request);
-            self.queue = queue;
-            if barred {
+            if barred || self.takes_a_needed_arena(routes, request) {
                 return Begin::Busy { reason: BusyReason::Queue, needs_idle: ArenaSet::EMPTY };
             }
         }
         self.begin_now(routes, request)
+    }
+
+    /// Returns whether a request, which conflicts with none that wait, would use an arena that one of them needs idle.
+    fn takes_a_needed_arena(&self, routes: &dyn Routes, request: &Request) -> bool {
+        let uses = self.would_use(routes, request);
+        let mut earlier = Earlier::default();
+        for Waiting { request, .. } in self.queue.iter() {
+            #[cfg(test)]
+            tests::count_look();
+            if earlier.needs_one_of(uses) || earlier.bars_all(&self.queue.claimed) {
+                break;
+            }
+            let barred = earlier.bars(self, routes, request);
+            let met = if barred { None } else { self.examine(routes, request).err() };
+            earlier.add(request, met.as_ref());
+        }
+        earlier.needs_one_of(uses)
+    }
+
+    /// Returns the arenas whose storage a request would use, with those of its copies.
+    fn would_use(&self, routes: &dyn Routes, request: &Request) -> ArenaSet {
+        if request.claims.is_empty() {
+            return ArenaSet::EMPTY;
+        }
+        let mut uses = self.group(request.arena);
+        if let Ok(Some(plan)) = self.examine(routes, request) {
+            for step in &plan.steps {
+                if let Step::Copy(copy) = step {
+                    uses =
+                        copy.from().into_iter().chain([copy.to]).fold(uses, |uses, arena| uses.with(arena));
+                }
+            }
+        }
+        uses
     }
 
     /// Puts a request at the end of the queue.
@@ -120,23 +216,24 @@ impl BufferState {
     /// When `ticket` is not larger than every ticket in the queue. The caller assigns the tickets.
     pub fn enqueue(&mut self, ticket: Ticket, request: Request) {
         assert!(
-            self.queue.back().is_none_or(|last| last.ticket < ticket),
+            self.queue.waiting.back().is_none_or(|last| last.ticket < ticket),
             "tickets grow along the queue (I-21)"
         );
-        self.queue.push_back(Waiting { ticket, request });
+        self.queue.push(Waiting { ticket, request });
     }
 
     /// Removes a request from the queue, and returns whether it was still there.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
-        let found = self.queue.iter().position(|waiting| waiting.ticket == ticket);
-        found.is_some_and(|index| self.queue.remove(index).is_some())
+        let found = self.queue.waiting.binary_search_by_key(&ticket, |waiting| waiting.ticket);
+        found.is_ok_and(|index| self.queue.waiting.remove(index).is_some())
     }
 
     /// Re-evaluates the queue from its head after a change, and admits the requests that can be granted now. A second
     /// call without a change in between admits nothing.
     ///
     /// # Complexity
-    /// O(1) for an empty queue, and O(n log n) for n waiting claims if none is admitted.
+    /// O(1) for an empty queue. O(n log n) for n waiting claims if none is admitted; those behind requests that write all
+    /// bytes claimed in the queue do not count.
     #[must_use = "those admitted wait to be told"]
     pub fn pump(&mut self, routes: &dyn Routes) -> Vec<Admission> {
         let mut admitted = Vec::new();
@@ -156,38 +253,47 @@ impl BufferState {
         admitted
     }
 
-    /// Examines every waiting request once, in order. Returns the arenas that those who still wait need idle.
+    /// Examines each waiting request once, in order, as far as one can be admitted. Returns the arenas that those who still
+    /// wait need idle.
     fn pump_once(&mut self, routes: &dyn Routes, admitted: &mut Vec<Admission>) -> ArenaSet {
-        let queue = std::mem::take(&mut self.queue);
-        let mut stays = vec![false; queue.len()];
-        let mut earlier = Earlier::default();
-        for (waiting, stays) in queue.iter().zip(&mut stays) {
-            if earlier.bars(self, routes, &waiting.request) {
-                earlier.add(&waiting.request, None);
-                *stays = true;
+        let Queue { mut waiting, mut claimed } = std::mem::take(&mut self.queue);
+        let (mut earlier, mut stay) = (Earlier::default(), Vec::new());
+        while !earlier.bars_all(&claimed)
+            && let Some(next) = waiting.pop_front()
+        {
+            #[cfg(test)]
+            tests::count_look();
+            if earlier.bars(self, routes, &next.request) {
+                earlier.add(&next.request, None);
+                stay.push(next);
                 continue;
             }
-            match self.begin_now(routes, &waiting.request) {
+            match self.begin_now(routes, &next.request) {
                 busy @ Begin::Busy { .. } => {
-                    earlier.add(&waiting.request, Some(&busy));
-                    *stays = true;
+                    earlier.add(&next.request, Some(&busy));
+                    stay.push(next);
                 }
-                begin => admitted.push(Admission {
-                    ticket: waiting.ticket,
-                    request: waiting.request.clone(),
-                    begin,
-                }),
+                begin => {
+                    let Waiting { ticket, request } = next;
+                    admitted.push(Admission { ticket, request, begin });
+                }
             }
         }
-        let mut stays = stays.into_iter();
-        self.queue = queue.into_iter().filter(|_| stays.next() == Some(true)).collect();
-        earlier.needs_idle
+        let Earlier { read, written, needs_idle } = earlier;
+        if waiting.is_empty() {
+            claimed = written;
+            read.ends.iter().for_each(|(start, end)| claimed.add(Span::new(*start, *end)));
+        }
+        stay.into_iter().rev().for_each(|next| waiting.push_front(next));
+        self.queue = Queue { waiting, claimed };
+        needs_idle
     }
 
     /// Refuses every waiting request.
     pub(super) fn refuse_all(&mut self, refusal: Refusal) -> Vec<Admission> {
         let queue = std::mem::take(&mut self.queue);
         queue
+            .waiting
             .into_iter()
             .map(|Waiting { ticket, request }| Admission { ticket, request, begin: Begin::Refused(refusal) })
             .collect()

@@ -58,7 +58,7 @@ impl Requestor {
     /// Returns whether any claim of this entry conflicts with any of `claims`.
     #[must_use]
     pub fn conflicts(&self, claims: &Claims) -> bool {
-        self.claims.meeting(claims).any(|(held, claim)| held.conflicts(claim))
+        self.claims.conflict(claims)
     }
 
     /// Returns whether any claim of this entry writes.

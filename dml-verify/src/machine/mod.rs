@@ -169,7 +169,8 @@ impl Machine {
         let asked = match (self.state.begin(routes, &request), waits) {
             (Begin::Busy { .. }, Some(ticket)) => {
                 self.state.enqueue(ticket, request);
-                Asked::Queued
+                // As a buffer does: nothing has changed for those that wait.
+                return Asked::Queued;
             }
             (begin, _) => self.begun(&request, begin),
         };

@@ -122,7 +122,7 @@ impl Broken {
         let claims = Claims::new([claim(0, 1, ReadOnly)]);
         let (kernel, grant) = (KernelId(100 + ticket), OwnerId(100 + ticket));
         let request = Request { kernel, grant, arena: GPU_ARENA, claims };
-        self.state.queue.push_back(Waiting { ticket: Ticket(ticket), request });
+        self.state.queue.push(Waiting { ticket: Ticket(ticket), request });
         self
     }
 

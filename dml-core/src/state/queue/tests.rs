@@ -8,6 +8,16 @@ use crate::base::id::{OwnerId, Seq};
 use crate::base::range::Span;
 use crate::memory::desc::Concurrency::Exclusive;
 use crate::memory::link::Allocation;
+use std::cell::Cell;
+
+thread_local! {
+    static LOOKS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts a waiting request that is looked at.
+pub(super) fn count_look() {
+    LOOKS.set(LOOKS.get() + 1);
+}
 
 /// Everything is valid in main memory and in the first gpu.
 fn written() -> Driver {
@@ -179,5 +189,40 @@ fn bytes_of_many_claims_are_one_set() {
             }
         }
     }
-    assert_eq!(spans.0.into_iter().collect::<Vec<_>>(), [(0, 2), (5, 40)]);
+    assert_eq!(spans.ends.clone().into_iter().collect::<Vec<_>>(), [(0, 2), (5, 40)]);
+    assert_eq!(spans.len, 37);
+}
+
+/// Serving a long queue takes a bounded time for each request.
+#[test]
+fn those_behind_a_writer_of_all_bytes_are_not_looked_at() {
+    const REQUESTS: usize = 500;
+    for access in [ReadWrite, WriteInvalidate] {
+        let mut driver = written();
+        let mut grant = driver.acquire(MAIN_ARENA, (0, LEN), ReadWrite);
+        LOOKS.set(0);
+        (0..REQUESTS).for_each(|_| _ = driver.wait(MAIN_ARENA, (0, LEN), access));
+        for served in 1..=REQUESTS {
+            assert_eq!(leave(&mut driver, grant).len(), 1);
+            assert_eq!(tickets(&driver).len(), REQUESTS - served);
+            grant = driver.state.requestors()[0].grant;
+        }
+        // The one that is admitted, and the next one, which has to wait.
+        assert!(LOOKS.get() <= 4 * REQUESTS, "{} looks", LOOKS.get());
+    }
+}
+
+/// Bytes of requests that have left do not keep the queue from knowing that its first request bars the others.
+#[test]
+fn the_queue_forgets_bytes_that_no_request_claims() {
+    let mut driver = written();
+    let grant = driver.acquire(MAIN_ARENA, (0, LEN), ReadWrite);
+    let first = driver.wait(GPU_ARENA, (0, LEN), ReadOnly);
+    driver.act(|state, _| assert!(state.cancel(first)));
+    (0..3).for_each(|_| _ = driver.wait(MAIN_ARENA, (0, 10), ReadWrite));
+    assert_eq!(driver.act(|state, bench| state.pump(bench)), []);
+    LOOKS.set(0);
+    assert_eq!(driver.act(|state, bench| state.pump(bench)), []);
+    assert_eq!(LOOKS.get(), 1);
+    assert_eq!(leave(&mut driver, grant).len(), 1);
 }
