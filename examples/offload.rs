@@ -4,31 +4,26 @@
 //! cargo run --release --example offload
 //! ```
 
-use dml::arenas::offload::{self, Argument as Part, Call, CallError, OffloadArena, Registry};
+use dml::arenas::offload::{self, Argument, OffloadArena, Registry};
 use dml::core::{Arena, Span};
-use dml::launch;
+use dml::launch::{self, Call, ComputeError};
 use dml::prelude::*;
 use std::error::Error;
 use std::sync::Arc;
 
-/// The computation, wherever it runs: smooths `inner` into `out`.
-fn smooth(factor: f32, inner: &[f32], out: &mut [f32]) {
-    for (out, value) in out.iter_mut().zip(inner) {
+/// The computation, on the host and in a worker: smooths `inner` into `out`.
+fn smooth(call: &mut Call<'_>) -> Result<(), ComputeError> {
+    let factor: f32 = call.scalar(0)?;
+    let [inner, out] = call.parts([1, 2])?;
+    for (out, value) in out.slice_mut::<f32>()?.iter_mut().zip(inner.slice::<f32>()?) {
         *out = value * factor + (1.0 - factor);
     }
-}
-
-/// As the worker calls it.
-fn smooth_there(call: &mut Call<'_>) -> Result<(), CallError> {
-    let factor = call.f32(0)?;
-    let [inner, out] = call.views() else { return Err("smooth takes two buffers".into()) };
-    smooth(factor, inner.slice()?, out.slice_mut()?);
     Ok(())
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     // First of all: in the process that DML starts from this program, it does not return.
-    offload::hook(Registry::new().with("smooth", smooth_there));
+    offload::hook(Registry::new().with("smooth", smooth));
 
     let platform = Platform::builder().discover()?.build()?;
     let worker = platform.device("offload:0")?;
@@ -48,18 +43,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (from, to) =
         (grants.block(&inner)?.ok_or("it has bytes")?, grants.block(&out)?.ok_or("it has bytes")?);
     let bytes = Span::new(0, items / 2 * 4);
-    let scalar = Part::Scalar(offload::Scalar::F32(factor));
-    let parts = [Part::Read(from, bytes), Part::Write(to, bytes), scalar];
+    let scalar = Argument::Scalar(offload::Scalar::F32(factor));
+    let arguments = [scalar, Argument::Read(from, bytes), Argument::Write(to, bytes)];
     // SAFETY: both parts are granted, and the grants last until the run has ended.
-    let run = unsafe { offload.launch(&function, 0..items / 2, &parts) }?;
+    let run = unsafe { offload.launch(&function, 0..items / 2, &arguments) }?;
     grants.in_flight(run).wait()?.release()?;
 
     // Over both devices at once.
-    let here = launch::host(&platform, |_, parts, values| {
-        let [inner, out] = parts else { return Err("smooth takes two buffers".into()) };
-        smooth(values.scalar(0)?, inner.slice()?, out.slice_mut()?);
-        Ok(())
-    })?;
+    let here = launch::host(&platform, smooth)?;
     // SAFETY: the scheduler keeps the grants until a run has ended, and the function is safe Rust.
     let there = unsafe { launch::offload(&platform, "smooth") }?;
     let kernel = Kernel::new("smooth", 64).scalar(factor).read(&inner).write(&out);

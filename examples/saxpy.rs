@@ -17,8 +17,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let x = platform.buffer_from((0..4_000_000).map(|i| (i % 1000) as f32).collect::<Vec<_>>())?;
     let y = platform.buffer_from(vec![0.5_f32; 4_000_000])?;
     let out = platform.buffer::<f32>(4_000_000).build()?;
-    let host = launch::host(&platform, |_, parts, values| {
-        let ([x, y, out], a) = (parts, values.scalar::<f32>(0)?) else { return Err("three buffers".into()) };
+    let host = launch::host(&platform, |call| {
+        let a: f32 = call.scalar(0)?;
+        let [x, y, out] = call.parts([1, 2, 3])?;
         let inputs = x.slice::<f32>()?.par_iter().zip(y.slice::<f32>()?);
         out.slice_mut::<f32>()?.par_iter_mut().zip(inputs).for_each(|(out, (x, y))| *out = a * x + y);
         Ok(())

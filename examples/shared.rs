@@ -5,8 +5,9 @@
 //! ```
 //! In each turn the host and the workers each change a third of a buffer at the same time, and the thirds go round.
 
-use dml::arenas::offload::{self, Argument, Call, CallError, Function, OffloadArena, Registry, Scalar};
+use dml::arenas::offload::{self, Argument, Function, OffloadArena, Registry, Scalar};
 use dml::core::{InFlight, Span};
+use dml::launch::{Call, ComputeError};
 use dml::prelude::*;
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -19,9 +20,9 @@ fn change(words: &mut [u32], add: u32) {
 }
 
 /// As a worker calls it.
-fn change_there(call: &mut Call<'_>) -> Result<(), CallError> {
-    let add = call.u32(0)?;
-    change(call.view(0)?.slice_mut()?, add);
+fn change_there(call: &mut Call<'_>) -> Result<(), ComputeError> {
+    let add = call.scalar(1)?;
+    change(call.part(0)?.slice_mut()?, add);
     Ok(())
 }
 

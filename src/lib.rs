@@ -48,7 +48,7 @@ pub use dml_core::{
 
 /// What most programs need.
 pub mod prelude {
-    pub use dml_arenas::launch::{self, HostView};
+    pub use dml_arenas::launch;
     #[cfg(all(feature = "offload", target_os = "linux"))]
     pub use dml_arenas::offload::{self, Registry};
     pub use dml_arenas::{Discover, DiscoverOptions};

@@ -29,7 +29,7 @@ mod acquire {}
 /// # let platform = Platform::builder().discover()?.build()?;
 /// # let a = platform.buffer_from(vec![1.0f32; 1000])?;
 /// # let c = platform.buffer::<f32>(1000).build()?;
-/// let host = launch::host(&platform, |items, parts, values| { /* slices of the package's parts of a and c */ Ok(()) })?;
+/// let host = launch::host(&platform, |call| { /* slices of the package's parts of a and c */ Ok(()) })?;
 /// let opencl = unsafe { launch::opencl(&platform, SOURCE, "scale", "") }?;              // you answer for what SOURCE touches
 /// let kernel = Kernel::new("scale", 64).scalar(2.5_f32).read(&a).write(&c).end();       // as in SOURCE's signature, and checked against it
 /// let report = Coexecutor::new(&platform).run(&kernel.launchers(host)?.launchers(opencl)?, c.len())?;
@@ -81,10 +81,10 @@ mod start {}
 mod timeline {}
 
 /// ```no_run
-/// # use dml::arenas::offload::{Call, CallError};
+/// # use dml::launch::{Call, ComputeError};
 /// # use dml::prelude::*;
 /// # use std::error::Error;
-/// # fn smooth(_: &mut Call<'_>) -> Result<(), CallError> { Ok(()) }
+/// # fn smooth(_: &mut Call<'_>) -> Result<(), ComputeError> { Ok(()) }
 /// fn main() -> Result<(), Box<dyn Error>> {
 ///     offload::hook(Registry::new().with("smooth", smooth));    // in the worker, this does not return
 ///     let platform = Platform::builder().discover()?.build()?;  // offload:0 is there, and can run "smooth"

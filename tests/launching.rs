@@ -2,7 +2,7 @@
 
 #![cfg(all(not(dml_loom), feature = "opencl"))]
 
-use dml::arenas::launch::{self, HostView, OpenClLauncher};
+use dml::arenas::launch::{self, OpenClLauncher};
 use dml::core::{
     AcquireError, ArenaKind, DeviceKind, Fence, Launch, LaunchArg, LaunchError, Launcher, Misfit, Scalar,
 };
@@ -60,8 +60,8 @@ fn a_host_kernel_has_one_view_for_each_range() {
     let matrix = platform.buffer_from((0..ROWS as u32 * COLUMNS as u32).collect::<Vec<_>>()).unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let views = seen.clone();
-    let host = launch::host(&platform, move |items, parts, _| {
-        let [matrix] = parts else { return Err("one buffer".into()) };
+    let host = launch::host(&platform, move |call| {
+        let (items, matrix) = (call.items(), call.part(0)?);
         views.lock().unwrap().push((items, matrix.views().len(), matrix.slice::<u32>().is_ok()));
         for view in matrix.views() {
             let first = view.span().start() as u32 / 4;
@@ -108,7 +108,7 @@ fn packages_are_launched_as_independent_of_each_other() {
     let platform = platform();
     let out = platform.buffer::<u64>(100).build().unwrap();
     let noted = Arc::new(Mutex::new(Vec::new()));
-    let launchers = launch::host(&platform, |_, _, _| Ok(())).unwrap();
+    let launchers = launch::host(&platform, |_| Ok(())).unwrap();
     let launchers = launchers.into_iter().map(|(device, launcher)| (device, Notes(launcher, noted.clone())));
     let kernel = Kernel::new("noted", 1).write(&out).launchers(launchers.collect::<Vec<_>>()).unwrap();
     Coexecutor::new(&platform).policy("dynamic:3".parse().unwrap()).run(&kernel, 100).unwrap();
@@ -128,14 +128,13 @@ fn packages_are_launched_as_independent_of_each_other() {
 fn scalars_change_from_run_to_run_and_from_package_to_package() {
     let platform = platform();
     let out = platform.buffer::<u64>(100).build().unwrap();
-    let host = launch::host(&platform, |items, parts, values| {
-        let [out] = parts else { return Err("one buffer".into()) };
-        let (factor, start, end) =
-            (values.scalar::<u64>(0)?, values.scalar::<u64>(1)?, values.scalar::<u64>(2)?);
+    let host = launch::host(&platform, |call| {
+        let items = call.items();
+        let (factor, start, end) = (call.scalar::<u64>(0)?, call.scalar::<u64>(4)?, call.scalar::<u64>(5)?);
         assert_eq!((items.start, items.end), (start, end));
-        assert_eq!(values.value::<[u16; 3]>(0)?, [7, 8, 9]);
-        assert!(values.value::<[u16; 2]>(0).is_err() && values.scalar::<f32>(0).is_err());
-        for (out, item) in out.slice_mut::<u64>()?.iter_mut().zip(items) {
+        assert_eq!(call.value::<[u16; 3]>(3)?, [7, 8, 9]);
+        assert!(call.value::<[u16; 2]>(3).is_err() && call.scalar::<f32>(0).is_err());
+        for (out, item) in call.part(2)?.slice_mut::<u64>()?.iter_mut().zip(items) {
             *out = factor * item;
         }
         Ok(())
@@ -515,9 +514,10 @@ fn what_cuda_computes_in_a_trial_is_right() {
     let Some(device) = cuda(&platform) else { return };
     let mixed = |item: u64| (item as u32).wrapping_mul(2_654_435_761) ^ 0x55;
     let out = platform.buffer::<u32>(ITEMS).build().unwrap();
-    let on_host = launch::host(&platform, move |items, parts, _| {
+    let on_host = launch::host(&platform, move |call| {
+        let items = call.items();
         std::thread::sleep(Duration::from_micros(4) * (items.end - items.start) as u32);
-        for (value, item) in parts[0].slice_mut::<u32>()?.iter_mut().zip(items) {
+        for (value, item) in call.part(0)?.slice_mut::<u32>()?.iter_mut().zip(items) {
             *value = mixed(item);
         }
         Ok(())
@@ -669,10 +669,10 @@ fn a_footprint_that_changes_its_mind_fails_its_package() {
     };
     let kernel = Kernel::new("moody", 64)
         .argument(Argument::part(&input, Access::ReadOnly, Footprint::of_ranges(moody)))
-        .launchers(launch::host(&platform, |_, _, _| Ok(())).unwrap())
+        .launchers(launch::host(&platform, |_| Ok(())).unwrap())
         .unwrap();
     let error = Coexecutor::new(&platform).run(&kernel, 64).unwrap_err().to_string();
-    assert!(error.contains("40..64] of an argument are not those that were granted"), "{error}");
+    assert!(error.contains("40..64] of argument 0 are not those that were granted"), "{error}");
 }
 
 #[test]
@@ -688,42 +688,4 @@ fn items_that_a_buffer_has_no_bytes_for_are_refused() {
     let expected = "kernel long: argument 1 has bytes for 100 items, not for 101";
     assert_eq!(Coexecutor::new(&platform).run(&kernel, 101).unwrap_err().to_string(), expected);
     assert_eq!(check_footprints(&platform, &kernel, 101, cpu).unwrap_err().to_string(), expected);
-}
-
-#[test]
-#[cfg(all(feature = "command", feature = "offload", target_os = "linux"))]
-fn a_worker_gets_one_view_for_each_range_and_no_values_as_bytes() {
-    let options = DiscoverOptions::default()
-        .only(["cpu", "offload:0"].map(str::to_owned))
-        .offload(1)
-        .offload_program(env!("CARGO_BIN_EXE_dml"))
-        .offload_memory(64 << 20);
-    let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
-    let terms = platform.buffer_from((0..64_u16).map(f32::from).collect::<Vec<_>>()).unwrap();
-    let sum = platform.buffer::<f32>(64).build().unwrap();
-    // SAFETY: the scheduler keeps the grants until a run has ended, and the command's functions are safe Rust.
-    let launchers = || unsafe { launch::offload(&platform, "vecadd") }.unwrap();
-    let kernel = || Kernel::new("vecadd", 8).local_memory(32);
-    // Both terms are ranges of one buffer, which are one argument.
-    let halves = |items: Range<u64>| {
-        let half = |first: u64| (first + items.start) * 4..(first + items.end) * 4;
-        vec![half(32), half(0)]
-    };
-    let halves = Argument::part(&terms, Access::ReadOnly, Footprint::of_ranges(halves));
-    let whole = kernel().argument(halves).write(&sum).launchers(launchers()).unwrap();
-    Coexecutor::new(&platform).policy("dynamic:4".parse().unwrap()).run(&whole, 30).unwrap();
-    let sum = sum.range(0..30);
-    let grants = platform.acquire(host(&platform)).read(&sum).wait().unwrap();
-    assert!(
-        grants
-            .slice::<f32>(&sum)
-            .unwrap()
-            .iter()
-            .zip(0_u16..)
-            .all(|(sum, item)| *sum == f32::from(2 * item + 32))
-    );
-    let refused = kernel().read(&terms).value(&[1_u8; 3]).launchers(launchers()).map(drop).unwrap_err();
-    let expected =
-        "argument 2 of kernel vecadd on offload:0 is a buffer or a scalar: a worker takes nothing else";
-    assert_eq!(refused.to_string(), format!("{expected}, and was given a value of 3 bytes"));
 }

@@ -130,8 +130,8 @@ fn a_program_has_the_decisions_of_the_runs_that_it_asks_for() {
     let platform =
         Platform::builder().discover_with(&options).expect("main memory").build().expect("is sound");
     let target = platform.buffer::<u32>(10_000).build().expect("a small buffer");
-    let host = launch::host(&platform, |items, parts, _| {
-        let [target] = parts else { return Err("one buffer".into()) };
+    let host = launch::host(&platform, |call| {
+        let (items, target) = (call.items(), call.part(0)?);
         target.slice_mut::<u32>()?.iter_mut().zip(items).for_each(|(value, item)| *value = item as u32);
         Ok(())
     });

@@ -168,10 +168,9 @@ fn at_once(platform: &Platform, null: DeviceId) {
             let (x, y, barrier) = (&x, &y, &barrier);
             scope.spawn(move || {
                 let out = platform.buffer::<f32>(ITEMS).build().expect("a small buffer");
-                let host = launch::host(platform, |_, parts, values| {
-                    let ([x, y, out], a) = (parts, values.scalar::<f32>(0)?) else {
-                        return Err("three buffers".into());
-                    };
+                let host = launch::host(platform, |call| {
+                    let a: f32 = call.scalar(0)?;
+                    let [x, y, out] = call.parts([1, 2, 3])?;
                     let inputs = x.slice::<f32>()?.iter().zip(y.slice::<f32>()?);
                     out.slice_mut::<f32>()?.iter_mut().zip(inputs).for_each(|(out, (x, y))| *out = a * x + y);
                     Ok(())

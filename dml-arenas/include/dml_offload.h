@@ -31,7 +31,7 @@ typedef struct dml_view {
     uint64_t bytes;    /* how many there are */
     uint64_t start;    /* where the first byte is in its buffer */
     uint32_t writable; /* 1 where the function may write, 0 where it may only read */
-    uint32_t reserved; /* 0 */
+    uint32_t argument; /* the position of its argument; a buffer may have several parts */
 } dml_view;
 
 enum {
@@ -50,7 +50,7 @@ enum {
 
 typedef struct dml_scalar {
     uint32_t kind;     /* which member of `value` was given */
-    uint32_t reserved; /* 0 */
+    uint32_t argument; /* the position of its argument */
     union {
         uint32_t u32;
         int32_t i32;
@@ -65,6 +65,14 @@ typedef struct dml_scalar {
     } value;
 } dml_scalar;
 
+/* A value of another type, such as a structure. */
+typedef struct dml_value {
+    const void *data;  /* the first byte, which may not be aligned */
+    uint64_t bytes;    /* how many there are */
+    uint32_t argument; /* the position of its argument */
+    uint32_t reserved; /* 0 */
+} dml_value;
+
 /* One call. */
 typedef struct dml_call {
     uint32_t size;    /* of this structure in bytes; later versions add members at its end */
@@ -77,6 +85,8 @@ typedef struct dml_call {
     uint64_t scalar_count;
     char *message; /* room for what the function has to say where it fails */
     uint64_t message_bytes;
+    const dml_value *values;
+    uint64_t value_count;
 } dml_call;
 
 typedef int32_t (*dml_function)(const dml_call *call);

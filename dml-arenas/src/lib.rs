@@ -47,6 +47,7 @@ pub mod dlpack;
 pub mod energy;
 pub mod faulty;
 mod fork;
+mod function;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 mod groups;
 pub mod kit;

@@ -30,12 +30,9 @@
 //! published.
 
 use crate::check::{Mismatch, Value};
-use crate::prepare::{
-    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
-};
+use crate::prepare::{Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for};
 use crate::random;
-use dml_arenas::launch::{ComputeError, HostView, Team};
-use dml_core::Scalar;
+use dml_arenas::launch::{Call, ComputeError, Team};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -257,14 +254,9 @@ impl Recipe for Problem {
         Arguments::default().read(&self.options).write::<[f32; LANES]>(self.items())
     }
 
-    fn compute<V: HostView>(
-        team: &Team,
-        items: Range<u64>,
-        views: &mut [V],
-        _scalars: &[Scalar],
-    ) -> Result<(), ComputeError> {
-        let count = views.len();
-        let [options, values] = views else { return Err(wrong_buffers::<Self>(count)) };
+    fn compute(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        let (team, items) = (call.team(), call.items());
+        let [options, values] = call.parts([0, 1])?;
         host(team, items, options.slice()?, values.slice_mut()?);
         Ok(())
     }

@@ -21,12 +21,9 @@
 use crate::check::{Mismatch, Value};
 use crate::jobs;
 use crate::picture::Picture;
-use crate::prepare::{
-    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
-};
+use crate::prepare::{Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for};
 use crate::scene;
-use dml_arenas::launch::{self, ComputeError, HostView, Team};
-use dml_core::Scalar;
+use dml_arenas::launch::{Call, ComputeError, Team};
 use dml_scheduler::Footprint;
 use std::ops::Range;
 use thiserror::Error;
@@ -464,16 +461,10 @@ impl Recipe for Problem {
             .scalar(radius)
     }
 
-    fn compute<V: HostView>(
-        team: &Team,
-        items: Range<u64>,
-        views: &mut [V],
-        scalars: &[Scalar],
-    ) -> Result<(), ComputeError> {
-        let count = views.len();
-        let [image, weights, out] = views else { return Err(wrong_buffers::<Self>(count)) };
-        let scalar = |index| launch::scalar::<u32>(scalars, index);
-        let (width, height, radius) = (scalar(0)?, scalar(1)?, scalar(2)?);
+    fn compute(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        let (team, items) = (call.team(), call.items());
+        let (width, height, radius) = (call.scalar(3)?, call.scalar(4)?, call.scalar(5)?);
+        let [image, weights, out] = call.parts([0, 1, 2])?;
         let first_pixel = image.span().start() / PIXEL_BYTES;
         let (weights, image) = (weights.slice()?, image.slice()?);
         host(team, items, width, height, radius, weights, image, first_pixel, out.slice_mut()?);

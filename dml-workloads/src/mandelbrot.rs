@@ -17,11 +17,8 @@
 use crate::check::{Mismatch, Value};
 use crate::jobs;
 use crate::picture::Picture;
-use crate::prepare::{
-    Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
-};
-use dml_arenas::launch::{self, ComputeError, HostView, Team};
-use dml_core::Scalar;
+use crate::prepare::{Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for};
+use dml_arenas::launch::{Call, ComputeError, Team};
 use dml_scheduler::Footprint;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -482,18 +479,11 @@ impl Recipe for Problem {
             .scalar(self.step())
     }
 
-    fn compute<V: HostView>(
-        team: &Team,
-        items: Range<u64>,
-        views: &mut [V],
-        scalars: &[Scalar],
-    ) -> Result<(), ComputeError> {
-        let count = views.len();
-        let [out] = views else { return Err(wrong_buffers::<Self>(count)) };
-        let size = |index| launch::scalar::<u32>(scalars, index);
-        let place = |index| launch::scalar::<f32>(scalars, index);
-        let view = ((size(0)?, size(1)?), size(2)?, (place(3)?, place(4)?), place(5)?);
-        host(team, items, &Self::of_view(view.0, view.1, view.2, view.3)?, out.slice_mut()?);
+    fn compute(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        let (team, items) = (call.team(), call.items());
+        let (size, corner) = ((call.scalar(1)?, call.scalar(2)?), (call.scalar(4)?, call.scalar(5)?));
+        let view = Self::of_view(size, call.scalar(3)?, corner, call.scalar(6)?)?;
+        host(team, items, &view, call.part(0)?.slice_mut()?);
         Ok(())
     }
 

@@ -18,12 +18,9 @@
 
 use crate::check::{Mismatch, Value};
 use crate::jobs;
-use crate::prepare::{
-    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
-};
+use crate::prepare::{Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for};
 use crate::random;
-use dml_arenas::launch::{self, ComputeError, HostView, Team};
-use dml_core::Scalar;
+use dml_arenas::launch::{Call, ComputeError, Team};
 use dml_scheduler::Footprint;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -303,15 +300,10 @@ impl Recipe for Problem {
             .scalar(self.edge as u32)
     }
 
-    fn compute<V: HostView>(
-        team: &Team,
-        items: Range<u64>,
-        views: &mut [V],
-        scalars: &[Scalar],
-    ) -> Result<(), ComputeError> {
-        let count = views.len();
-        let [a, b, out] = views else { return Err(wrong_buffers::<Self>(count)) };
-        let edge = launch::scalar::<u32>(scalars, 0)?;
+    fn compute(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        let (team, items) = (call.team(), call.items());
+        let edge: u32 = call.scalar(3)?;
+        let [a, b, out] = call.parts([0, 1, 2])?;
         host(team, items, edge.into(), a.slice()?, b.slice()?, out.slice_mut()?);
         Ok(())
     }

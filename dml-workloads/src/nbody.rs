@@ -35,12 +35,9 @@
 
 use crate::check::{Mismatch, Value};
 use crate::jobs;
-use crate::prepare::{
-    Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
-};
+use crate::prepare::{Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for};
 use crate::random;
-use dml_arenas::launch::{self, ComputeError, HostView, Team};
-use dml_core::Scalar;
+use dml_arenas::launch::{Call, ComputeError, Team};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -365,18 +362,10 @@ impl Recipe for Problem {
             .scalar(STEP)
     }
 
-    fn compute<V: HostView>(
-        team: &Team,
-        items: Range<u64>,
-        views: &mut [V],
-        scalars: &[Scalar],
-    ) -> Result<(), ComputeError> {
-        let count = views.len();
-        let [positions, velocities, new_positions, new_velocities] = views else {
-            return Err(wrong_buffers::<Self>(count));
-        };
-        let scalar = |index| launch::scalar::<f32>(scalars, index);
-        let (softening, step) = (scalar(1)?, scalar(2)?);
+    fn compute(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        let (team, items) = (call.team(), call.items());
+        let (softening, step) = (call.scalar(5)?, call.scalar(6)?);
+        let [positions, velocities, new_positions, new_velocities] = call.parts([0, 1, 2, 3])?;
         let (positions, velocities) = (positions.slice()?, velocities.slice()?);
         let (moved, faster) = (new_positions.slice_mut()?, new_velocities.slice_mut()?);
         host(team, items, softening, step, positions, velocities, moved, faster);

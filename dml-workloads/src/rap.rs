@@ -21,12 +21,9 @@
 
 use crate::check::{Mismatch, Value};
 use crate::jobs;
-use crate::prepare::{
-    Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
-};
+use crate::prepare::{Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for};
 use crate::random;
-use dml_arenas::launch::{ComputeError, HostView, Team};
-use dml_core::Scalar;
+use dml_arenas::launch::{Call, ComputeError, Team};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -250,14 +247,9 @@ impl Recipe for Problem {
         Arguments::default().read(&self.requests).read_all(&self.benefits).write::<u32>(self.items())
     }
 
-    fn compute<V: HostView>(
-        team: &Team,
-        items: Range<u64>,
-        views: &mut [V],
-        _scalars: &[Scalar],
-    ) -> Result<(), ComputeError> {
-        let count = views.len();
-        let [requests, benefits, best] = views else { return Err(wrong_buffers::<Self>(count)) };
+    fn compute(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        let (team, items) = (call.team(), call.items());
+        let [requests, benefits, best] = call.parts([0, 1, 2])?;
         host(team, items, requests.slice()?, benefits.slice()?, best.slice_mut()?);
         Ok(())
     }

@@ -22,12 +22,9 @@
 use crate::check::{Mismatch, Value};
 use crate::jobs;
 use crate::picture::Picture;
-use crate::prepare::{
-    Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
-};
+use crate::prepare::{Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for};
 use crate::random;
-use dml_arenas::launch::{self, ComputeError, HostView, Team};
-use dml_core::Scalar;
+use dml_arenas::launch::{Call, ComputeError, Team};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -442,18 +439,11 @@ impl Recipe for Problem {
             .scalar(self.view.step)
     }
 
-    fn compute<V: HostView>(
-        team: &Team,
-        items: Range<u64>,
-        views: &mut [V],
-        scalars: &[Scalar],
-    ) -> Result<(), ComputeError> {
-        let count = views.len();
-        let [scene, pixels] = views else { return Err(wrong_buffers::<Self>(count)) };
-        let number = |index| launch::scalar::<u32>(scalars, index);
-        let place = |index| launch::scalar::<f32>(scalars, index);
-        let middle = [place(3)?, place(4)?];
-        let view = View { width: number(1)?, depth: number(2)?, middle, step: place(5)? };
+    fn compute(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        let (team, items) = (call.team(), call.items());
+        let middle = [call.scalar(5)?, call.scalar(6)?];
+        let view = View { width: call.scalar(3)?, depth: call.scalar(4)?, middle, step: call.scalar(7)? };
+        let [scene, pixels] = call.parts([0, 1])?;
         host(team, items, scene.slice()?, &view, pixels.slice_mut()?);
         Ok(())
     }

@@ -9,12 +9,9 @@
 //! Level 1 of the Basic Linear Algebra Subprograms; the published sizes are 1e7 and 1e8 elements.
 
 use crate::check::{Mismatch, Value};
-use crate::prepare::{
-    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
-};
+use crate::prepare::{Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for};
 use crate::random;
-use dml_arenas::launch::{self, ComputeError, HostView, Team};
-use dml_core::Scalar;
+use dml_arenas::launch::{Call, ComputeError, Team};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -195,15 +192,11 @@ impl Recipe for Problem {
         Arguments::default().scalar(self.alpha).read(&self.x).read(&self.y).write::<f32>(self.items())
     }
 
-    fn compute<V: HostView>(
-        team: &Team,
-        items: Range<u64>,
-        views: &mut [V],
-        scalars: &[Scalar],
-    ) -> Result<(), ComputeError> {
-        let count = views.len();
-        let [x, y, out] = views else { return Err(wrong_buffers::<Self>(count)) };
-        host(team, items, launch::scalar::<f32>(scalars, 0)?, x.slice()?, y.slice()?, out.slice_mut()?);
+    fn compute(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        let (team, items) = (call.team(), call.items());
+        let alpha = call.scalar(0)?;
+        let [x, y, out] = call.parts([1, 2, 3])?;
+        host(team, items, alpha, x.slice()?, y.slice()?, out.slice_mut()?);
         Ok(())
     }
 

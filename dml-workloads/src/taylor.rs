@@ -34,12 +34,9 @@
 
 use crate::check::{Mismatch, Value};
 use crate::jobs;
-use crate::prepare::{
-    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
-};
+use crate::prepare::{Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for};
 use crate::random;
-use dml_arenas::launch::{self, ComputeError, HostView, Team};
-use dml_core::Scalar;
+use dml_arenas::launch::{Call, ComputeError, Team};
 use rayon::prelude::*;
 use std::f64::consts::PI;
 use std::ops::Range;
@@ -325,17 +322,10 @@ impl Recipe for Problem {
             .scalar(self.terms())
     }
 
-    fn compute<V: HostView>(
-        team: &Team,
-        items: Range<u64>,
-        views: &mut [V],
-        scalars: &[Scalar],
-    ) -> Result<(), ComputeError> {
-        let count = views.len();
-        let [x, of_circle, of_tangent, circle, tangents] = views else {
-            return Err(wrong_buffers::<Self>(count));
-        };
-        let factors = launch::scalar::<u32>(scalars, 0)?.saturating_sub(1) as usize;
+    fn compute(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        let (team, items) = (call.team(), call.items());
+        let factors = call.scalar::<u32>(5)?.saturating_sub(1) as usize;
+        let [x, of_circle, of_tangent, circle, tangents] = call.parts([0, 1, 2, 3, 4])?;
         let (of_circle, of_tangent) = (of_circle.slice::<[f32; 2]>()?, of_tangent.slice::<f32>()?);
         let few = || format!("{} terms need {factors} factors", factors + 1);
         let of_circle = of_circle.get(..factors).ok_or_else(few)?;

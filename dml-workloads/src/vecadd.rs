@@ -12,12 +12,9 @@
 //! "Abstract Representation of Shared Data for Heterogeneous Computing", table 1: two vectors of a million elements.
 
 use crate::check::{Mismatch, Value};
-use crate::prepare::{
-    Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for, wrong_buffers,
-};
+use crate::prepare::{Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for};
 use crate::random;
-use dml_arenas::launch::{ComputeError, HostView, Team};
-use dml_core::Scalar;
+use dml_arenas::launch::{Call, ComputeError, Team};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -177,14 +174,9 @@ impl Recipe for Problem {
         Arguments::default().read(&self.a).read(&self.b).write::<f32>(self.items())
     }
 
-    fn compute<V: HostView>(
-        team: &Team,
-        items: Range<u64>,
-        views: &mut [V],
-        _scalars: &[Scalar],
-    ) -> Result<(), ComputeError> {
-        let count = views.len();
-        let [a, b, out] = views else { return Err(wrong_buffers::<Self>(count)) };
+    fn compute(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        let (team, items) = (call.team(), call.items());
+        let [a, b, out] = call.parts([0, 1, 2])?;
         host(team, items, a.slice()?, b.slice()?, out.slice_mut()?);
         Ok(())
     }

@@ -1,5 +1,5 @@
 use super::{opencl, run_on};
-use dml::arenas::launch::{self, HostView};
+use dml::arenas::launch;
 use dml::prelude::*;
 use dml::scheduler::{CheckError, Departure, Wrong, check_footprints};
 
@@ -134,9 +134,9 @@ fn a_pattern_of_bytes_hides_no_wrong_read() {
 
 /// Sums three neighbours on the host, of which those outside the view count as the nearest within.
 fn clamped(platform: &Platform, input: &Buffer<f32>, out: &Buffer<f32>, footprint: Footprint) -> Kernel {
-    let launchers = launch::host(platform, |items, parts, values| {
-        let [input, out] = parts else { return Err("two buffers".into()) };
-        let radius = values.scalar::<u64>(0)?;
+    let launchers = launch::host(platform, |call| {
+        let (items, radius) = (call.items(), call.scalar::<u64>(0)?);
+        let [input, out] = call.parts([1, 2])?;
         let first = input.span().start() / 4;
         let input = input.slice::<f32>()?;
         for (out, item) in out.slice_mut::<f32>()?.iter_mut().zip(items) {
@@ -181,9 +181,10 @@ fn results_that_depend_on_the_cut_are_told() {
     let platform = Platform::builder().discover_with(&DiscoverOptions::default().only(["cpu"])).unwrap();
     let platform = platform.build().unwrap();
     let (input, out) = (floats(&platform, |i| i as f32), platform.buffer::<f32>(ITEMS).build().unwrap());
-    let launchers = launch::host(&platform, |items, parts, _| {
-        let input: f32 = parts[0].slice::<f32>()?.iter().sum();
-        parts[1].slice_mut::<f32>()?.fill(input + (items.end - items.start) as f32);
+    let launchers = launch::host(&platform, |call| {
+        let items = call.items();
+        let input: f32 = call.part(0)?.slice::<f32>()?.iter().sum();
+        call.part(1)?.slice_mut::<f32>()?.fill(input + (items.end - items.start) as f32);
         Ok(())
     });
     let kernel = Kernel::new("whole", 16).read_all(&input).write(&out).launchers(launchers.unwrap()).unwrap();
@@ -213,8 +214,9 @@ fn results_that_no_part_of_the_items_has_are_found() {
     let platform = Platform::builder().discover_with(&DiscoverOptions::default().only(["cpu"])).unwrap();
     let platform = platform.build().unwrap();
     let out = platform.buffer::<f32>(ITEMS).build().unwrap();
-    let launchers = launch::host(&platform, |items, parts, _| {
-        parts[0].slice_mut::<f32>()?.iter_mut().zip(items).for_each(|(out, item)| *out = item as f32);
+    let launchers = launch::host(&platform, |call| {
+        let items = call.items();
+        call.part(0)?.slice_mut::<f32>()?.iter_mut().zip(items).for_each(|(out, item)| *out = item as f32);
         Ok(())
     });
     let short = Footprint::of(|items| items.start * 4..(items.end.max(1) - 1) * 4);
@@ -230,8 +232,8 @@ fn a_reduction_may_depend_on_the_cut() {
     let platform = Platform::builder().discover_with(&DiscoverOptions::default().only(["cpu"])).unwrap();
     let platform = platform.build().unwrap();
     let (input, sum) = (floats(&platform, |i| i as f32), platform.buffer_from(vec![0.0_f32; 2]).unwrap());
-    let launchers = launch::host(&platform, |_, parts, _| {
-        let [input, sum] = parts else { return Err("two buffers".into()) };
+    let launchers = launch::host(&platform, |call| {
+        let [input, sum] = call.parts([0, 1])?;
         sum.slice_mut::<f32>()?[0] += input.slice::<f32>()?.iter().sum::<f32>();
         Ok(())
     });

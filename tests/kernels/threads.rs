@@ -1,4 +1,4 @@
-use dml::arenas::launch::{self, HostView};
+use dml::arenas::launch;
 use dml::prelude::*;
 use rayon::prelude::*;
 
@@ -11,17 +11,17 @@ fn platform() -> Platform {
 fn adds(platform: &Platform, data: &Buffer<u32>, by_team: bool) -> Kernel {
     let kernel = Kernel::new("add", 16).read_write(data).scalar(3_u32);
     if by_team {
-        let launchers = launch::host_by_team(platform, |_, parts, values, team| {
-            let number = values.scalar::<u32>(0)?;
-            let data = parts[0].slice_mut::<u32>()?;
+        let launchers = launch::host_by_team(platform, |call| {
+            let (number, team) = (call.scalar::<u32>(1)?, call.team());
+            let data = call.part(0)?.slice_mut::<u32>()?;
             team.for_each(data.chunks_mut(16), |data| data.iter_mut().for_each(|value| *value += number));
             Ok(())
         });
         return kernel.launchers(launchers.unwrap()).unwrap();
     }
-    let launchers = launch::host(platform, |_, parts, values| {
-        let number = values.scalar::<u32>(0)?;
-        parts[0].slice_mut::<u32>()?.par_iter_mut().for_each(|value| *value += number);
+    let launchers = launch::host(platform, |call| {
+        let number = call.scalar::<u32>(1)?;
+        call.part(0)?.slice_mut::<u32>()?.par_iter_mut().for_each(|value| *value += number);
         Ok(())
     });
     kernel.launchers(launchers.unwrap()).unwrap()
@@ -76,8 +76,9 @@ fn runs_start_in_kernels() {
     for by_team in [false, true] {
         let kernels: Vec<_> = inner.iter().map(|data| adds(&platform, data, by_team)).collect();
         let runs = platform.clone();
-        let launchers = launch::host(&platform, move |items, parts, _| {
-            let values = parts[0].slice_mut::<u32>()?;
+        let launchers = launch::host(&platform, move |call| {
+            let items = call.items();
+            let values = call.part(0)?.slice_mut::<u32>()?;
             values.par_iter_mut().zip(items.start as usize..items.end as usize).try_for_each(
                 |(value, item)| {
                     *value += 1;
@@ -92,5 +93,20 @@ fn runs_start_in_kernels() {
     assert!(outer.read().unwrap().iter().all(|value| *value == 3));
     for data in inner {
         assert!(data.read().unwrap().iter().zip(0..).all(|(value, i)| *value == i + 6));
+    }
+}
+
+/// A hundred had two hundred and four threads.
+#[test]
+fn kernels_share_the_threads_of_the_host() {
+    let threads = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    let platform = platform();
+    let data = data(&platform);
+    let units = platform.devices()[0].units as usize;
+    let before = threads();
+    let kernels: Vec<_> = (0..100).map(|number| adds(&platform, &data, number % 2 == 0)).collect();
+    assert!(threads() <= before + 2 * units, "{} threads for 100 kernels", threads() - before);
+    for kernel in &kernels[..10] {
+        Coexecutor::new(&platform).run(kernel, 200).unwrap();
     }
 }

@@ -343,9 +343,9 @@ fn the_handles_of_a_run_that_has_ended_keep_nothing_of_it() {
             let target = platform.buffer::<u32>(ITEMS).build().unwrap();
             let gate = Arc::<Slot<u64>>::default();
             let opens = gate.clone();
-            let host = launch::host(&platform, move |_, parts, _| {
+            let host = launch::host(&platform, move |call| {
                 opens.wait();
-                parts[0].slice_mut::<u32>()?.fill(7);
+                call.part(0)?.slice_mut::<u32>()?.fill(7);
                 Ok(())
             });
             let kernel = Kernel::new("fill", 1).write(&target).launchers(host.unwrap()).unwrap();

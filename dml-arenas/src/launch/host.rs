@@ -1,86 +1,23 @@
 //! Kernels on threads of this process.
 
-use super::pools::Pools;
-use super::{ComputeError, HostView, Team, Values};
-use bytemuck::Pod;
+use crate::function::{Call, ComputeError, Given, HostError, Part, Pools, Team, View};
 use dml_core::foreign::guard;
 use dml_core::sync::Arc;
 use dml_core::{
-    DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, Span, View,
-    Withdrawn,
+    DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, Withdrawn,
 };
+use std::borrow::Cow;
 use std::fmt;
-use std::ops::Range;
-use thiserror::Error;
-
-/// The part of one buffer that a package uses, as a kernel on the host sees it.
-#[derive(Debug)]
-pub struct Part<'a> {
-    views: Vec<View<'a>>,
-}
-
-impl<'a> Part<'a> {
-    /// The views of the part: one for each range of the argument's footprint, ascending. A package without bytes has one
-    /// empty view.
-    pub fn views(&mut self) -> &mut [View<'a>] {
-        &mut self.views
-    }
-
-    fn only(&self) -> Result<&View<'a>, ComputeError> {
-        match &self.views[..] {
-            [view] => Ok(view),
-            views => Err(several(views.len())),
-        }
-    }
-}
-
-fn several(ranges: usize) -> ComputeError {
-    format!("the argument has {ranges} ranges; each has a view of its own").into()
-}
-
-/// The only view of a part. A part with several has no slice.
-impl HostView for Part<'_> {
-    /// The bytes from the first view to the last.
-    fn span(&self) -> Span {
-        let [start, end] =
-            [self.views.first(), self.views.last()].map(|view| view.map_or(Span::default(), View::span));
-        Span::new(start.start(), end.end())
-    }
-
-    fn slice<T: Pod>(&self) -> Result<&[T], ComputeError> {
-        HostView::slice(self.only()?)
-    }
-
-    fn slice_mut<T: Pod>(&mut self) -> Result<&mut [T], ComputeError> {
-        match &mut self.views[..] {
-            [view] => HostView::slice_mut(view),
-            views => Err(several(views.len())),
-        }
-    }
-}
-
-/// The threads for a kernel could not be started.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("cannot start {threads} threads for kernels: {cause}")]
-pub struct HostError {
-    /// The number of threads.
-    pub threads: u32,
-    /// What the operating system said.
-    pub cause: String,
-}
 
 /// What a kernel on the host does with a package.
-type Compute = dyn Fn(Range<u64>, &mut [Part<'_>], &Values) -> Result<(), ComputeError> + Send + Sync;
-/// The same, with the team that may help.
-type ComputeByTeam =
-    dyn Fn(Range<u64>, &mut [Part<'_>], &Values, &Team) -> Result<(), ComputeError> + Send + Sync;
+type Compute = dyn Fn(&mut Call<'_>) -> Result<(), ComputeError> + Send + Sync;
 
 /// How a function runs.
 enum Runs {
     /// On a thread of a pool that no other launch uses meanwhile.
-    InPool(Arc<Compute>, Pools),
+    InPool(Arc<Compute>, Arc<Pools>),
     /// On the thread that launches.
-    ByTeam(Arc<ComputeByTeam>, Team),
+    ByTeam(Arc<Compute>, Team),
 }
 
 /// Runs a function on threads of this process.
@@ -91,38 +28,35 @@ pub struct HostLauncher {
 }
 
 impl HostLauncher {
-    /// Makes a launcher with so many threads, for a function that uses rayon: it runs on a thread of the launcher's pool, where parallel
-    /// iterators use that pool.
+    /// Makes a launcher with so many threads, for a function that uses rayon: it runs on a thread of a pool of that width, where
+    /// parallel iterators use that pool.
     ///
     /// # Errors
     /// [`HostError`] if the threads cannot be started.
     pub fn new(
         threads: u32,
-        compute: impl Fn(Range<u64>, &mut [Part<'_>], &Values) -> Result<(), ComputeError> + Send + Sync + 'static,
+        compute: impl Fn(&mut Call<'_>) -> Result<(), ComputeError> + Send + Sync + 'static,
     ) -> Result<Self, HostError> {
         Self::in_pool(threads, Arc::new(compute))
     }
 
-    /// Makes a launcher with so many threads, for a function that divides its package by the [`Team`] that it is given. It runs on the
+    /// Makes a launcher with so many threads, for a function that divides its package by its [team](Call::team). It runs on the
     /// thread that launches, and nobody has to wake up before it begins: packages of some microseconds take no longer than that.
     ///
     /// # Errors
     /// [`HostError`] if the threads cannot be started.
     pub fn by_team(
         threads: u32,
-        compute: impl Fn(Range<u64>, &mut [Part<'_>], &Values, &Team) -> Result<(), ComputeError>
-        + Send
-        + Sync
-        + 'static,
+        compute: impl Fn(&mut Call<'_>) -> Result<(), ComputeError> + Send + Sync + 'static,
     ) -> Result<Self, HostError> {
         Self::with_team(threads, Arc::new(compute))
     }
 
     fn in_pool(threads: u32, compute: Arc<Compute>) -> Result<Self, HostError> {
-        Ok(Self { runs: Runs::InPool(compute, Pools::new(threads)?), leaves: false })
+        Ok(Self { runs: Runs::InPool(compute, Pools::shared(threads.max(1)).for_launches()?), leaves: false })
     }
 
-    fn with_team(threads: u32, compute: Arc<ComputeByTeam>) -> Result<Self, HostError> {
+    fn with_team(threads: u32, compute: Arc<Compute>) -> Result<Self, HostError> {
         Ok(Self { runs: Runs::ByTeam(compute, Team::new(threads)?), leaves: false })
     }
 
@@ -137,21 +71,21 @@ impl HostLauncher {
     }
 }
 
-/// Makes a launcher for the host, with as many threads as its device has units. The function is given the items of a package,
-/// the parts of the buffers in the order of the arguments, and the other arguments. It may use rayon: see [`HostLauncher::new`].
+/// Makes a launcher for the host, with as many threads as its device has units. The function may use rayon: see
+/// [`HostLauncher::new`]. It runs in workers as well, see [`Call`].
 /// To wake a thread of rayon's pool takes some tens of microseconds for each package; [`host_by_team`] does without.
 ///
 /// # Errors
 /// [`HostError`] if the threads cannot be started.
 pub fn host(
     platform: &Platform,
-    compute: impl Fn(Range<u64>, &mut [Part<'_>], &Values) -> Result<(), ComputeError> + Send + Sync + 'static,
+    compute: impl Fn(&mut Call<'_>) -> Result<(), ComputeError> + Send + Sync + 'static,
 ) -> Result<Vec<(DeviceId, HostLauncher)>, HostError> {
     let compute: Arc<Compute> = Arc::new(compute);
     on_host(platform, |threads| HostLauncher::in_pool(threads, compute.clone()))
 }
 
-/// As [`host`], for a function that divides its package by a [`Team`], its last parameter: see [`HostLauncher::by_team`].
+/// As [`host`], for a function that divides its package by its [team](Call::team): see [`HostLauncher::by_team`].
 ///
 /// The function and some of its jobs run on the thread that launches, which holds the package's buffers. What it acquires there follows
 /// that thread's order: a run within a job fails where it has to wait for a buffer that was made before those of the package.
@@ -160,12 +94,9 @@ pub fn host(
 /// [`HostError`] if the threads cannot be started.
 pub fn host_by_team(
     platform: &Platform,
-    compute: impl Fn(Range<u64>, &mut [Part<'_>], &Values, &Team) -> Result<(), ComputeError>
-    + Send
-    + Sync
-    + 'static,
+    compute: impl Fn(&mut Call<'_>) -> Result<(), ComputeError> + Send + Sync + 'static,
 ) -> Result<Vec<(DeviceId, HostLauncher)>, HostError> {
-    let compute: Arc<ComputeByTeam> = Arc::new(compute);
+    let compute: Arc<Compute> = Arc::new(compute);
     on_host(platform, |threads| HostLauncher::with_team(threads, compute.clone()))
 }
 
@@ -193,29 +124,19 @@ impl Launcher for HostLauncher {
             let cause = "this process is a fork of the one that has the kernel's threads";
             return Err(LaunchError::not_started(cause));
         }
-        let mut views = grants.views().map_err(LaunchError::not_started)?.into_iter();
-        let mut parts = Vec::with_capacity(launch.arguments.len());
-        for argument in launch.arguments {
-            let LaunchArg::Buffer { ranges, .. } = argument else { continue };
-            let views: Vec<_> = views.by_ref().take(ranges.len()).collect();
-            let granted = views.iter().map(|view| view.span().start()..view.span().end());
-            if !granted.eq(ranges.iter().cloned()) {
-                // A footprint may answer differently when it is asked again.
-                let cause = format!("the ranges {ranges:?} of an argument are not those that were granted");
-                return Err(LaunchError::not_started(cause));
-            }
-            parts.push(Part { views });
-        }
-        let values = Values::of(launch.arguments);
+        let given = given(launch, grants)?;
         let items = launch.items.clone();
         let (computed, is_cut) = match &self.runs {
             Runs::InPool(compute, pools) => {
-                let computed = pools.run(|| compute(items, &mut parts, &values));
+                let computed = pools.run(|| {
+                    let team = Team::of_this_pool(pools.threads());
+                    compute(&mut Call::new(items, Some(&team), given))
+                });
                 (computed.map_err(LaunchError::not_started)?, false)
             }
             Runs::ByTeam(compute, team) => {
                 let team = team.withdrawn_by(launch.withdrawal.filter(|_| self.leaves));
-                let computed = guard(|| compute(items, &mut parts, &values, &team));
+                let computed = guard(|| compute(&mut Call::new(items, Some(&team), given)));
                 (computed, team.is_cut())
             }
         };
@@ -227,6 +148,34 @@ impl Launcher for HostLauncher {
         computed.map_err(LaunchError::Failed)?;
         Ok(Fence::done(0))
     }
+}
+
+/// The arguments of a launch, as a function takes them.
+fn given<'a>(launch: &'a Launch<'_>, grants: &'a mut Grants) -> Result<Vec<Given<'a>>, LaunchError> {
+    let mut views = grants.views().map_err(LaunchError::not_started)?.into_iter();
+    let given = |(argument, given): (usize, &'a LaunchArg)| {
+        Ok(match given {
+            LaunchArg::Buffer { ranges, .. } => {
+                let views: Vec<View<'_>> = views.by_ref().take(ranges.len()).map(View::from).collect();
+                let granted = views.iter().map(|view| view.span().start()..view.span().end());
+                if !granted.eq(ranges.iter().cloned()) {
+                    // A footprint may answer differently when it is asked again.
+                    let cause = format!(
+                        "the ranges {ranges:?} of argument {argument} are not those that were granted"
+                    );
+                    return Err(LaunchError::not_started(cause));
+                }
+                Given::Part(Part::new(argument, views))
+            }
+            LaunchArg::Scalar(scalar) => Given::Scalar(*scalar),
+            LaunchArg::Bytes(bytes) => Given::Bytes(Cow::Borrowed(bytes)),
+            LaunchArg::Local(_) => Given::Local,
+            other => {
+                return Err(LaunchError::not_started(format!("a function takes no {}", other.describe())));
+            }
+        })
+    };
+    launch.arguments.iter().enumerate().map(given).collect()
 }
 
 impl fmt::Debug for HostLauncher {
@@ -268,7 +217,8 @@ mod tests {
     ) -> (HostLauncher, Withdrawal, Arc<AtomicUsize>) {
         let (withdrawal, done) = (Withdrawal::new(), Arc::new(AtomicUsize::new(0)));
         let (withdraws, counts) = (withdrawal.clone(), done.clone());
-        let launcher = HostLauncher::by_team(2, move |_, _, _, team| {
+        let launcher = HostLauncher::by_team(2, move |call| {
+            let team = call.team();
             team.for_each(0..JOBS, |_| {
                 withdraws.withdraw();
                 counts.fetch_add(1, SeqCst);
@@ -285,8 +235,8 @@ mod tests {
     fn a_function_for_the_host_is_a_launcher_of_the_host() {
         let options = crate::DiscoverOptions::default().offload(0).limit("cpu", 1);
         let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
-        let pool = host(&platform, |_, _, _| Ok(())).unwrap();
-        let team = host_by_team(&platform, |_, _, _, _| Ok(())).unwrap();
+        let pool = host(&platform, |_| Ok(())).unwrap();
+        let team = host_by_team(&platform, |_| Ok(())).unwrap();
         for launchers in [pool, team] {
             let [(device, launcher)] = &launchers[..] else { panic!("{launchers:?}") };
             assert_eq!(Some(*device), platform.host());
@@ -323,10 +273,10 @@ mod tests {
         let told = launch(&launcher.leaving_when_withdrawn(), Some(&withdrawal)).unwrap_err();
         assert!(matches!(&told, LaunchError::Failed(error) if !error.is::<Withdrawn>()), "{told}");
         assert_eq!(told.to_string(), "the kernel panicked: a kernel that fails");
-        let launcher = HostLauncher::by_team(2, |_, _, _, _| Err("no room".into())).unwrap();
+        let launcher = HostLauncher::by_team(2, |_| Err("no room".into())).unwrap();
         withdrawal.withdraw();
         assert!(!is_withdrawn(launch(&launcher.leaving_when_withdrawn(), Some(&withdrawal))));
-        let launcher = HostLauncher::new(2, |_, _, _| Ok(())).unwrap().leaving_when_withdrawn();
+        let launcher = HostLauncher::new(2, |_| Ok(())).unwrap().leaving_when_withdrawn();
         launch(&launcher, Some(&withdrawal)).unwrap();
     }
 
@@ -344,14 +294,14 @@ mod tests {
             told.to_string()
         };
         let expected = "the kernel panicked: division by zero";
-        assert_eq!(told(HostLauncher::new(2, |_, _, _| panic!("division by zero"))), expected);
-        assert_eq!(told(HostLauncher::by_team(2, |_, _, _, _| panic!("division by zero"))), expected);
-        let in_a_job = |_, _: &mut [Part<'_>], _: &Values, team: &Team| {
-            team.for_each(0..10, |job| assert_ne!(job, 7, "division by zero"));
+        assert_eq!(told(HostLauncher::new(2, |_| panic!("division by zero"))), expected);
+        assert_eq!(told(HostLauncher::by_team(2, |_| panic!("division by zero"))), expected);
+        let in_a_job = |call: &mut Call<'_>| {
+            call.team().for_each(0..10, |job| assert_ne!(job, 7, "division by zero"));
             Ok(())
         };
         assert!(told(HostLauncher::by_team(2, in_a_job)).contains("division by zero"));
-        let payload = HostLauncher::new(1, |_, _, _| std::panic::panic_any(Payload));
+        let payload = HostLauncher::new(1, |_| std::panic::panic_any(Payload));
         assert_eq!(told(payload), "the kernel panicked: a panic without a message");
     }
 
@@ -368,7 +318,8 @@ mod tests {
         let (withdrawal, gone, lock) =
             (Withdrawal::new(), Arc::new(AtomicUsize::new(0)), Arc::new(std::sync::Mutex::new(())));
         let (withdraws, counts, locks) = (withdrawal.clone(), gone.clone(), lock.clone());
-        let launcher = HostLauncher::by_team(2, move |_, _, _, team| {
+        let launcher = HostLauncher::by_team(2, move |call| {
+            let team = call.team();
             let _goes = OnGo(team, &counts);
             let _locked = locks.lock().map_err(|poisoned| poisoned.to_string())?;
             std::thread::scope(|scope| {
@@ -388,7 +339,7 @@ mod tests {
     fn a_fork_neither_uses_nor_ends_the_threads_of_its_parent() {
         let options = crate::DiscoverOptions::default().offload(0);
         let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
-        let launcher = HostLauncher::new(2, |_, _, _| Ok(())).unwrap();
+        let launcher = HostLauncher::new(2, |_| Ok(())).unwrap();
         let mut grants = platform.acquire(platform.host().unwrap()).wait().unwrap();
         let (items, shape) = (0..1, ItemShape::line(1));
         let launch = Launch::new(&items, &shape, &[]);

@@ -9,7 +9,7 @@ use dml_core::{
 };
 use std::ops::Range;
 
-/// Launches a function of a worker with the ranges of all buffers, then all scalars.
+/// Launches a function of a worker, which is given a [`Call`](super::Call).
 #[derive(Debug)]
 pub struct OffloadLauncher {
     arena: Arc<dyn Arena>,
@@ -72,43 +72,33 @@ impl Region for Bytes<'_> {
 }
 
 impl Launcher for OffloadLauncher {
-    fn check(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
-        let is_strange = |argument: &LaunchArg| {
-            !matches!(argument, LaunchArg::Buffer { .. } | LaunchArg::Scalar(_) | LaunchArg::Local(_))
-        };
-        match arguments.iter().position(is_strange) {
-            None => Ok(()),
-            Some(index) => Err(Misfit::Argument {
-                kernel: format!("{} on {}", self.function.name(), self.worker().device().name()),
-                index,
-                takes: "a buffer or a scalar: a worker takes nothing else".to_owned(),
-                given: arguments[index].describe(),
-            }),
-        }
+    fn check(&self, _arguments: &[LaunchArg]) -> Result<(), Misfit> {
+        // A function takes what it is given, and says so itself if that does not fit.
+        Ok(())
     }
 
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
         let mut arguments = Vec::with_capacity(launch.arguments.len());
         for argument in launch.arguments {
-            match argument {
+            arguments.push(match argument {
                 LaunchArg::Buffer { buffer, access, ranges } => {
-                    for bytes in ranges {
+                    let part = |bytes| {
                         let granted = grants.granted(&Bytes(buffer, bytes), *access);
-                        let (block, span) = granted.map_err(LaunchError::not_started)?;
                         // Without a byte that was asked for there is no storage.
-                        arguments.push(match (block, access.writes()) {
-                            (Some(block), true) => Argument::Write(block, span),
-                            (Some(block), false) => Argument::Read(block, span),
-                            (None, writes) => Argument::Nothing { start: bytes.start, writes },
-                        });
-                    }
+                        granted.map_err(LaunchError::not_started)
+                    };
+                    Argument::Parts(ranges.iter().map(part).collect::<Result<_, _>>()?, *access)
                 }
-                LaunchArg::Scalar(scalar) => arguments.push(Argument::Scalar(*scalar)),
-                LaunchArg::Local(_) => {}
+                LaunchArg::Scalar(scalar) => Argument::Scalar(*scalar),
+                LaunchArg::Bytes(bytes) => Argument::Bytes(bytes),
+                LaunchArg::Local(_) => Argument::Nothing,
                 other => {
-                    return Err(LaunchError::not_started(format!("a worker takes no {}", other.describe())));
+                    return Err(LaunchError::not_started(format!(
+                        "a function takes no {}",
+                        other.describe()
+                    )));
                 }
-            }
+            });
         }
         // SAFETY: the parts are granted, for writing where they are written, until the fence has ended (1 of `new`); what
         // the function touches in shared memory is answered for where the launcher was made (2).

@@ -3,11 +3,11 @@
 use super::block::OffloadBlock;
 use super::device::OffloadDevice;
 use super::error::OffloadError;
-use super::message::{Call, Command, Memory, Part, Reply, WireScalar};
+use super::message::{self, Call, Command, Memory, Part, Reply, WireScalar};
 use super::transfer::Place;
 use super::unix::CONTROL_LIMIT;
 use dml_core::sync::Arc;
-use dml_core::{BlockRef, Scalar, Span};
+use dml_core::{Access, BlockRef, Scalar, Span};
 use std::fmt;
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub struct Function {
     number: u32,
 }
 
-/// One argument of a function. Buffers and scalars are numbered separately, each in their order.
+/// One argument of a function. The function finds it by its position.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Argument<'a> {
@@ -28,15 +28,14 @@ pub enum Argument<'a> {
     Read(&'a BlockRef, Span),
     /// Part of a block, to be read and written.
     Write(&'a BlockRef, Span),
-    /// A part without bytes, which needs no block: where it lies in its buffer, and whether it is written.
-    Nothing {
-        /// The offset of the part in its buffer.
-        start: u64,
-        /// Whether the function may write it.
-        writes: bool,
-    },
+    /// Several parts of one buffer, with the block of each. A part without bytes needs no block.
+    Parts(Vec<(Option<&'a BlockRef>, Span)>, Access),
     /// A scalar value.
     Scalar(Scalar),
+    /// A value of any other type, as its bytes.
+    Bytes(&'a [u8]),
+    /// What has a position in the signature and no value, such as local memory.
+    Nothing,
 }
 
 impl OffloadDevice {
@@ -89,38 +88,57 @@ impl Function {
                 end: items.end,
             });
         }
-        let (mut parts, mut scalars, mut blocks) = (Vec::<Part>::new(), Vec::new(), Vec::new());
+        let mut call =
+            Call { function: self.number, first: items.start, end: items.end, arguments: Vec::new() };
+        let (mut placed, mut blocks) = (Vec::<(usize, Part)>::new(), Vec::new());
         for (index, argument) in arguments.iter().enumerate() {
-            let (block, span, writes) = match *argument {
-                Argument::Read(block, span) => (block, span, false),
-                Argument::Write(block, span) => (block, span, true),
-                Argument::Nothing { start, writes } => {
-                    parts.push(Part { memory: Memory::Own, offset: 0, bytes: 0, start, writes });
-                    continue;
-                }
+            let (parts, writes) = match argument {
+                Argument::Read(block, span) => (&[(Some(*block), *span)][..], false),
+                Argument::Write(block, span) => (&[(Some(*block), *span)][..], true),
+                Argument::Parts(parts, access) => (&parts[..], access.writes()),
                 Argument::Scalar(scalar) => {
                     let unknown = || self.misfit(index, &format!("workers do not know {scalar:?}"));
-                    scalars.push(WireScalar::of(scalar).ok_or_else(unknown)?);
+                    let scalar = WireScalar::of(*scalar).ok_or_else(unknown)?;
+                    call.arguments.push(message::Argument::Scalar(scalar));
+                    continue;
+                }
+                Argument::Bytes(bytes) => {
+                    call.arguments.push(message::Argument::Bytes(bytes.to_vec()));
+                    continue;
+                }
+                Argument::Nothing => {
+                    call.arguments.push(message::Argument::Nothing);
                     continue;
                 }
             };
-            let part = self.part(block, span, writes).map_err(|reason| self.misfit(index, &reason))?;
-            if let Some(other) = parts.iter().position(|other| clash(other, &part)) {
-                let reason = format!("shares bytes with buffer {other}, and one of them is written");
-                return Err(self.misfit(index, &reason));
+            let mut travelling = Vec::with_capacity(parts.len());
+            for &(block, span) in parts {
+                let part = self.part(block, span, writes).map_err(|reason| self.misfit(index, &reason))?;
+                if let Some((other, _)) = placed.iter().find(|(_, other)| clash(other, &part)) {
+                    let reason = format!("shares bytes with argument {other}, and one of them is written");
+                    return Err(self.misfit(index, &reason));
+                }
+                placed.push((index, part));
+                travelling.push(part);
+                blocks.extend(block.cloned());
             }
-            parts.push(part);
-            blocks.push(block.clone());
+            call.arguments.push(message::Argument::Buffer(travelling));
         }
-        let call = Call { function: self.number, first: items.start, end: items.end, parts, scalars };
         let what = format!("a call of {}", self.name);
         Ok((self.device.message(&what, &Command::Run { ticket, call })?, blocks))
     }
 
     /// Returns the part of a block in a memory that the worker maps, or the reason why it has no place there.
-    fn part(&self, block: &BlockRef, span: Span, writes: bool) -> Result<Part, String> {
+    fn part(&self, block: Option<&BlockRef>, span: Span, writes: bool) -> Result<Part, String> {
+        let start = span.start();
+        let Some(block) = block else {
+            if span.is_empty() {
+                return Ok(Part { memory: Memory::Own, offset: 0, bytes: 0, start, writes });
+            }
+            return Err(format!("bytes {span} without a block"));
+        };
         let Place { memory, span: place } = OffloadBlock::find(block, &self.device, span)?;
-        Ok(Part { memory, offset: place.start(), bytes: place.len(), start: span.start(), writes })
+        Ok(Part { memory, offset: place.start(), bytes: place.len(), start, writes })
     }
 
     /// The error of an argument that does not fit.

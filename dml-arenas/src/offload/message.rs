@@ -11,7 +11,7 @@ use dml_core::Scalar;
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol. Owner and worker must have the same.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 /// The largest size of a message, in bytes.
 pub(super) const LIMIT_BYTES: usize = 64 << 10;
 /// The largest size of a text that a worker sends back, in bytes.
@@ -42,10 +42,20 @@ pub(super) struct Call {
     pub(super) first: u64,
     /// The item after the last one.
     pub(super) end: u64,
-    /// The parts of buffers that the function works on.
-    pub(super) parts: Vec<Part>,
-    /// The scalar arguments.
-    pub(super) scalars: Vec<WireScalar>,
+    /// The arguments, in their order.
+    pub(super) arguments: Vec<Argument>,
+}
+
+/// One argument of a call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Argument {
+    /// The parts of a buffer that the function works on.
+    Buffer(Vec<Part>),
+    Scalar(WireScalar),
+    /// A value of any other type.
+    Bytes(Vec<u8>),
+    /// What has a position, and nothing to be looked at.
+    Nothing,
 }
 
 /// One of the memories that a worker maps.
@@ -225,8 +235,10 @@ mod tests {
         ];
         let travelling: Vec<_> = scalars.iter().copied().filter_map(WireScalar::of).collect();
         assert!(travelling.iter().map(|scalar| Scalar::from(*scalar)).eq(scalars));
-        let scalars = travelling;
-        let call = Call { function: 3, first: 7, end: u64::MAX, parts, scalars };
+        let scalars = travelling.into_iter().map(Argument::Scalar);
+        let others = [Argument::Buffer(parts), Argument::Bytes(vec![1, 2, 3]), Argument::Nothing];
+        let arguments = scalars.chain(others).collect();
+        let call = Call { function: 3, first: 7, end: u64::MAX, arguments };
         for command in [
             Command::Hello {
                 version: VERSION,

@@ -50,7 +50,7 @@ pub use error::{Loss, OffloadError};
 pub use function::{Argument, Function};
 pub use pipeline::Pipeline;
 pub use transport::{Channel, ChannelError, Transport};
-pub use worker::{CCall, CScalar, CScalarValue, CView, Call, CallError, Registry, View, hook, serve};
+pub use worker::{CCall, CScalar, CScalarValue, CValue, CView, Registry, hook, serve};
 
 /// The end of a run or a transfer, which any number of threads can wait for.
 pub type Signal = crate::kit::Signal<OffloadError>;

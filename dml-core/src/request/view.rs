@@ -32,6 +32,12 @@ impl View<'_> {
         self.claim.span
     }
 
+    /// Returns whether the item was requested for writing.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.claim.access.writes()
+    }
+
     /// Returns the elements.
     ///
     /// # Errors
@@ -52,7 +58,7 @@ impl View<'_> {
     /// [`ViewError::Alignment`].
     pub fn slice_mut<T: Pod>(&mut self) -> Result<&mut [T], ViewError> {
         let (buffer, span) = (&self.buffer, self.claim.span);
-        if !self.claim.access.writes() {
+        if !self.is_writable() {
             return Err(ViewError::NotWritable { buffer: buffer.clone(), span });
         }
         match &mut self.lease {

@@ -10,7 +10,7 @@ mod ready;
 mod recipe;
 mod variants;
 
-pub(crate) use recipe::{Arguments, Groups, Outputs, Program, Recipe, wrong_buffers};
+pub(crate) use recipe::{Arguments, Groups, Outputs, Program, Recipe};
 
 use crate::check::Mismatch;
 use crate::gaussian::GaussianError;
@@ -70,7 +70,7 @@ macro_rules! suite {
         #[must_use]
         pub fn registry() -> dml_arenas::offload::Registry {
             dml_arenas::offload::Registry::new()
-                $(.with(<$recipe as Recipe>::NAME, variants::in_worker::<$recipe>()))*
+                $(.with(<$recipe as Recipe>::NAME, <$recipe as Recipe>::compute))*
         }
     };
 }

@@ -11,12 +11,11 @@ use super::{Input, Kind, PrepareError, Workload, filled};
 use crate::check::Mismatch;
 use crate::picture::Picture;
 use bytemuck::Pod;
-use dml_arenas::launch::{ComputeError, HostView, Team};
+use dml_arenas::launch::{Call, ComputeError};
 use dml_core::{Platform, RawBuffer, Scalar};
 use dml_scheduler::Footprint;
 use std::borrow::Cow;
 use std::fmt;
-use std::ops::Range;
 
 /// Which workload of the suite a recipe is; the registration says it.
 pub(crate) trait Listed {
@@ -59,14 +58,8 @@ pub(crate) trait Recipe: Listed + Sized + fmt::Debug + Send + Sync + 'static {
     /// The arguments of the kernel in their order. The end of the package is added as the last one.
     fn arguments(&self) -> Arguments<'_>;
 
-    /// The kernel on the host and in workers. `views` are the parts of the buffers, and `scalars` the scalars, each in the order
-    /// of the arguments.
-    fn compute<V: HostView>(
-        team: &Team,
-        items: Range<u64>,
-        views: &mut [V],
-        scalars: &[Scalar],
-    ) -> Result<(), ComputeError>;
+    /// The kernel on the host and in workers.
+    fn compute(call: &mut Call<'_>) -> Result<(), ComputeError>;
 
     /// Compares every item of the outputs with an independent computation.
     fn judge(&self, outputs: &Outputs<'_>) -> Result<(), Mismatch>;
@@ -197,11 +190,6 @@ impl Input<'_> {
             Self::Picture(_) => Err(PrepareError::NoPicture { workload }),
         }
     }
-}
-
-/// The error of a call with another number of buffers.
-pub(crate) fn wrong_buffers<R: Recipe>(count: usize) -> ComputeError {
-    format!("{} was called with {count} buffers", R::NAME).into()
 }
 
 #[cfg(test)]

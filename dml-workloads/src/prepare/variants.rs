@@ -5,13 +5,10 @@ use super::recipe::Recipe;
 #[cfg(feature = "cuda")]
 use dml_arenas::launch::CudaLauncher;
 use dml_arenas::launch::HostLauncher;
+#[cfg(all(feature = "offload", target_os = "linux"))]
+use dml_arenas::launch::OffloadLauncher;
 #[cfg(feature = "opencl")]
 use dml_arenas::launch::OpenClLauncher;
-#[cfg(all(feature = "offload", target_os = "linux"))]
-use dml_arenas::{
-    launch::{OffloadLauncher, Team},
-    offload,
-};
 use dml_core::{DeviceId, Platform};
 use dml_scheduler::Kernel;
 
@@ -31,9 +28,7 @@ fn add_one<R: Recipe>(kernel: Kernel, platform: &Platform, device: DeviceId) -> 
     let (desc, workload) = (&platform.devices()[usize::from(device.0)], R::WORKLOAD);
     let failed = |cause: String| PrepareError::Build { workload, device: desc.name.to_string(), cause };
     if platform.host() == Some(device) {
-        let launcher = HostLauncher::by_team(desc.units, |items, parts, values, team| {
-            R::compute(team, items, parts, values.scalars())
-        });
+        let launcher = HostLauncher::by_team(desc.units, R::compute);
         let launcher =
             launcher.map_err(|error| PrepareError::Threads { threads: error.threads, cause: error.cause })?;
         // None of the functions does anything but jobs that others do not need.
@@ -75,14 +70,4 @@ fn add_one<R: Recipe>(kernel: Kernel, platform: &Platform, device: DeviceId) -> 
         }
     }
     Err(PrepareError::NoKernel { workload, device: desc.name.to_string() })
-}
-
-/// What a worker runs for a workload: the host's kernel, on the worker's threads.
-#[cfg(all(feature = "offload", target_os = "linux"))]
-pub(super) fn in_worker<R: Recipe>()
--> impl Fn(&mut offload::Call<'_>) -> Result<(), offload::CallError> + Send + Sync + 'static {
-    |call| {
-        let scalars = call.scalars().to_vec();
-        R::compute(Team::global(), call.items(), call.views(), &scalars)
-    }
 }

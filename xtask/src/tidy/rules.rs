@@ -38,6 +38,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "examples/saxpy.rs",
     "examples/shared.rs",
     "examples/transfers.rs",
+    "tests/functions.rs",
     "tests/kernels/",
     "tests/launching.rs",
     "tests/loom/helpers.rs",

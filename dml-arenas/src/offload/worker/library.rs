@@ -1,6 +1,6 @@
 //! Functions of shared libraries, called through a C interface. `include/dml_offload.h` declares the same in C.
 
-use super::call::{Call, CallError, View};
+use crate::function::{Call, ComputeError, Given, Mapped};
 use dml_core::Scalar;
 use libloading::Library;
 use std::ffi::{OsStr, c_char, c_void};
@@ -21,8 +21,8 @@ pub struct CView {
     pub start: u64,
     /// 1 where the function may write, 0 where it may only read.
     pub writable: u32,
-    /// Reserved: always zero.
-    pub reserved: u32,
+    /// The position of its argument.
+    pub argument: u32,
 }
 
 /// A scalar: `dml_scalar`. The member to be read is the one that `kind` names.
@@ -32,8 +32,8 @@ pub struct CScalar {
     /// 0 `u32`, 1 `i32`, 2 `u64`, 3 `i64`, 4 `f32`, 5 `f64`, 6 `u8`, 7 `i8`, 8 `u16`, 9 `i16`, 10 half precision, as its bits in
     /// `u16`.
     pub kind: u32,
-    /// Reserved: always zero.
-    pub reserved: u32,
+    /// The position of its argument.
+    pub argument: u32,
     /// The value, in the union member that `kind` selects.
     pub value: CScalarValue,
 }
@@ -53,6 +53,20 @@ pub union CScalarValue {
     pub i8: i8,
     pub u16: u16,
     pub i16: i16,
+}
+
+/// A value of any other type: `dml_value`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CValue {
+    /// Its first byte, which may be aligned to one byte alone.
+    pub data: *const c_void,
+    /// The number of bytes.
+    pub bytes: u64,
+    /// The position of its argument.
+    pub argument: u32,
+    /// Reserved: always zero.
+    pub reserved: u32,
 }
 
 impl std::fmt::Debug for CScalar {
@@ -79,9 +93,9 @@ pub struct CCall {
     pub first: u64,
     /// The item after the last one.
     pub end: u64,
-    /// The buffers, in order.
+    /// The parts of the buffers, in order.
     pub views: *const CView,
-    /// The number of buffers.
+    /// The number of parts.
     pub view_count: u64,
     /// The scalars, in order.
     pub scalars: *const CScalar,
@@ -91,6 +105,10 @@ pub struct CCall {
     pub message: *mut c_char,
     /// The size of that room, in bytes.
     pub message_bytes: u64,
+    /// The values of other types, in order.
+    pub values: *const CValue,
+    /// The number of those values.
+    pub value_count: u64,
 }
 
 /// A function of a library. It returns zero for success, and a code of its own otherwise.
@@ -123,14 +141,31 @@ pub(super) fn find(library: &Library, name: &str) -> Option<CFunction> {
 ///
 /// # Errors
 /// The function's code and message.
-pub(super) fn call(function: CFunction, call: &mut Call<'_>) -> Result<(), (i32, CallError)> {
-    let views: Vec<CView> = call.views().iter().map(c_view).collect();
-    let scalars: Vec<CScalar> = call.scalars().iter().map(|scalar| c_scalar(*scalar)).collect();
+pub(super) fn call(
+    function: CFunction,
+    threads: u32,
+    call: &mut Call<'_>,
+) -> Result<(), (i32, ComputeError)> {
+    let (mut views, mut scalars, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for (argument, given) in (0..).zip(call.all_given()) {
+        match given {
+            Given::Part(part) => {
+                let mapped = part.as_views().iter().filter_map(|view| view.mapped());
+                views.extend(mapped.map(|view| c_view(argument, view)));
+            }
+            Given::Scalar(scalar) => scalars.push(c_scalar(argument, *scalar)),
+            Given::Bytes(bytes) => {
+                let (data, bytes) = (bytes.as_ptr().cast(), bytes.len() as u64);
+                values.push(CValue { data, bytes, argument, reserved: 0 });
+            }
+            Given::Local => {}
+        }
+    }
     let mut message = [0_u8; MESSAGE_BYTES];
     let items = call.items();
     let c_call = CCall {
         size: size_of::<CCall>() as u32,
-        threads: call.threads(),
+        threads,
         first: items.start,
         end: items.end,
         views: views.as_ptr(),
@@ -139,6 +174,8 @@ pub(super) fn call(function: CFunction, call: &mut Call<'_>) -> Result<(), (i32,
         scalar_count: scalars.len() as u64,
         message: message.as_mut_ptr().cast(),
         message_bytes: MESSAGE_BYTES as u64,
+        values: values.as_ptr(),
+        value_count: values.len() as u64,
     };
     // SAFETY: a function of the documented type, whose library is loaded; everything the call points to lives until it
     // returns, and `call`, borrowed for changing, keeps everybody else from the buffers meanwhile. What the function
@@ -155,17 +192,17 @@ pub(super) fn call(function: CFunction, call: &mut Call<'_>) -> Result<(), (i32,
     Err((code, text.into()))
 }
 
-fn c_view(view: &View<'_>) -> CView {
+fn c_view(argument: u32, view: &Mapped<'_>) -> CView {
     CView {
         data: view.data().as_ptr().cast(),
         bytes: view.span().len(),
         start: view.span().start(),
         writable: view.is_writable().into(),
-        reserved: 0,
+        argument,
     }
 }
 
-fn c_scalar(scalar: Scalar) -> CScalar {
+fn c_scalar(argument: u32, scalar: Scalar) -> CScalar {
     // All eight bytes are set first, so that a function that reads a wider member than it was given reads zeros.
     let mut value = CScalarValue { u64: 0 };
     let kind = match scalar {
@@ -216,5 +253,5 @@ fn c_scalar(scalar: Scalar) -> CScalar {
         // Every scalar comes from a message, which knows no other.
         _ => u32::MAX,
     };
-    CScalar { kind, reserved: 0, value }
+    CScalar { kind, argument, value }
 }

@@ -16,8 +16,7 @@ mod library;
 mod registry;
 mod serve;
 
-pub use call::{Call, CallError, View};
-pub use library::{CCall, CScalar, CScalarValue, CView};
+pub use library::{CCall, CScalar, CScalarValue, CValue, CView};
 pub use registry::Registry;
 
 use super::process::{DEVICE, WORKER};
@@ -32,11 +31,12 @@ static IS_HOOKED: AtomicBool = AtomicBool::new(false);
 ///
 /// # Examples
 /// ```no_run
-/// use dml_arenas::offload::{self, Call, CallError, Registry};
+/// use dml_arenas::launch::{Call, ComputeError};
+/// use dml_arenas::offload::{self, Registry};
 ///
-/// fn scale(call: &mut Call<'_>) -> Result<(), CallError> {
-///     let factor = call.f32(0)?;
-///     call.view(0)?.slice_mut::<f32>()?.iter_mut().for_each(|value| *value *= factor);
+/// fn scale(call: &mut Call<'_>) -> Result<(), ComputeError> {
+///     let factor: f32 = call.scalar(0)?;
+///     call.part(1)?.slice_mut::<f32>()?.iter_mut().for_each(|value| *value *= factor);
 ///     Ok(())
 /// }
 ///

@@ -1,11 +1,11 @@
 //! The functions built into a worker.
 
-use super::call::{Call, CallError};
+use crate::function::{Call, ComputeError};
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// A function of the registry.
-pub(super) type Native = Box<dyn Fn(&mut Call<'_>) -> Result<(), CallError> + Send + Sync>;
+pub(super) type Native = Box<dyn Fn(&mut Call<'_>) -> Result<(), ComputeError> + Send + Sync>;
 
 /// Maps names to functions.
 ///
@@ -25,7 +25,7 @@ impl Registry {
     pub fn with(
         mut self,
         name: impl Into<String>,
-        function: impl Fn(&mut Call<'_>) -> Result<(), CallError> + Send + Sync + 'static,
+        function: impl Fn(&mut Call<'_>) -> Result<(), ComputeError> + Send + Sync + 'static,
     ) -> Self {
         self.0.insert(name.into(), Box::new(function));
         self

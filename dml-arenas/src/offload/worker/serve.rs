@@ -1,15 +1,15 @@
 //! The work of a worker, from its greeting until its owner closes the control channel.
 
-use super::call::{Call, CallError, Windows};
+use super::call::{Windows, given};
 use super::library::{self, CFunction};
 use super::registry::{Native, Registry};
 use crate::fork::Origin;
+use crate::function::{Call, ComputeError};
 use crate::offload::error::NO_CODE;
 use crate::offload::message::{self, Command, Outcome, Reply, VERSION};
 use crate::offload::transport::Channel;
 use crate::offload::unix::SocketChannel;
 use crate::shared::window::Window;
-use dml_core::Scalar;
 use dml_core::panic_text;
 use dml_core::sync::{Arc, Mutex};
 use libloading::Library;
@@ -207,25 +207,24 @@ impl Worker {
 
     fn run(&self, call: message::Call) -> Outcome {
         let function = self.functions.lock().found.get(call.function as usize).cloned();
-        let failed = |(code, error): (i32, CallError)| Outcome::Failed {
+        let failed = |(code, error): (i32, ComputeError)| Outcome::Failed {
             code,
             message: message::text(error.to_string()),
         };
         let Some(function) = function else {
             return failed((NO_CODE, format!("there is no function number {}", call.function).into()));
         };
-        let scalars = call.scalars.into_iter().map(Scalar::from).collect();
+        let items = call.first..call.end;
         // SAFETY: whoever launched the run answers for it that it alone is granted the bytes (`OffloadArena::launch`,
         // `Pipeline::run`), for as long as it lasts.
-        let made =
-            unsafe { Call::new(&self.windows, call.first..call.end, self.threads, &call.parts, scalars) };
-        let mut made = match made {
-            Ok(made) => made,
+        let given = unsafe { given(&self.windows, call.arguments) };
+        let mut made = match given {
+            Ok(given) => Call::new(items, None, given),
             Err(error) => return failed((NO_CODE, error)),
         };
         let ended = catch_unwind(AssertUnwindSafe(|| match function {
             Found::Native(native) => (**native)(&mut made).map_err(|error| (NO_CODE, error)),
-            Found::Library(function) => library::call(function, &mut made),
+            Found::Library(function) => library::call(function, self.threads, &mut made),
         }));
         match ended {
             Ok(Ok(())) => Outcome::Done,

@@ -17,16 +17,14 @@
 //! 5. When the launch of a function that is made for it is withdrawn, nobody begins a further job. Nothing unwinds: destructors, locks and scopes of the
 //!    function would meet what they are not made for.
 
-use super::host::HostError;
+use super::pools::{HostError, Pools};
 use crate::fork::Origin;
 use dml_core::Withdrawal;
 use dml_core::helpers::Gate;
 use dml_core::sync::atomic::Ordering::Relaxed;
 use dml_core::sync::atomic::{AtomicBool, AtomicU64};
 use dml_core::sync::{Arc, Mutex};
-use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -67,8 +65,8 @@ pub struct Team {
 struct Crew {
     threads: usize,
     origin: Origin,
-    /// `None` for rayon's pool of the whole process.
-    pool: ManuallyDrop<Option<ThreadPool>>,
+    /// `None` for the pool of rayon in which the team is used, or that of the whole process.
+    pools: Option<Arc<Pools>>,
     is_led: AtomicBool,
     /// What a job took one thread when the team was last used, in nanoseconds; 0 before.
     job_nanos: AtomicU64,
@@ -80,11 +78,12 @@ impl Team {
     /// # Errors
     /// [`HostError`] if the threads cannot be started.
     pub fn new(threads: u32) -> Result<Self, HostError> {
-        let name = |index| format!("dml-cpu-{index}");
-        let width = threads.max(1) as usize;
-        let pool = ThreadPoolBuilder::new().num_threads(width).thread_name(name).build();
-        let pool = pool.map_err(|cause| HostError { threads, cause: cause.to_string() })?;
-        Ok(Self::of(width, Some(pool)))
+        Ok(Self::of(threads.max(1) as usize, Some(Pools::shared(threads.max(1)).for_teams()?)))
+    }
+
+    /// A team of so many threads of the pool of rayon in which it is used.
+    pub(crate) fn of_this_pool(threads: usize) -> Self {
+        Self::of(threads, None)
     }
 
     /// The team of the whole process, as wide as rayon's pool: that of a kernel in a worker, or in no device.
@@ -93,20 +92,20 @@ impl Team {
         GLOBAL.get_or_init(|| Self::of(rayon::current_num_threads(), None))
     }
 
-    fn of(threads: usize, pool: Option<ThreadPool>) -> Self {
-        let (origin, pool) = (Origin::here(), ManuallyDrop::new(pool));
+    fn of(threads: usize, pools: Option<Arc<Pools>>) -> Self {
+        let origin = Origin::here();
         let (is_led, job_nanos) = (AtomicBool::new(false), AtomicU64::new(0));
-        let crew = Crew { threads, origin, pool, is_led, job_nanos };
+        let crew = Crew { threads, origin, pools, is_led, job_nanos };
         Self { crew: Arc::new(crew), withdrawal: None, is_cut: AtomicBool::new(false) }
     }
 
     /// The same threads, for a launch that can be withdrawn.
-    pub(super) fn withdrawn_by(&self, withdrawal: Option<&Withdrawal>) -> Self {
+    pub(crate) fn withdrawn_by(&self, withdrawal: Option<&Withdrawal>) -> Self {
         Self { crew: self.crew.clone(), withdrawal: withdrawal.cloned(), is_cut: AtomicBool::new(false) }
     }
 
     /// Returns whether jobs were left out because the launch was withdrawn.
-    pub(super) fn is_cut(&self) -> bool {
+    pub(crate) fn is_cut(&self) -> bool {
         self.is_cut.load(Relaxed)
     }
 
@@ -127,7 +126,7 @@ impl Team {
         self.crew.threads
     }
 
-    /// Does every job, and returns when all are done. Of a launcher that [leaves when it is withdrawn](super::HostLauncher::leaving_when_withdrawn)
+    /// Does every job, and returns when all are done. Of a launcher that [leaves when it is withdrawn](crate::launch::HostLauncher::leaving_when_withdrawn)
     /// it returns sooner then, with jobs left out.
     ///
     /// # Panics
@@ -178,7 +177,7 @@ impl Team {
     }
 
     /// Returns whether the process has the helpers: a fork has none of them.
-    pub(super) fn is_here(&self) -> bool {
+    pub(crate) fn is_here(&self) -> bool {
         self.crew.origin.is_here()
     }
 }
@@ -195,8 +194,8 @@ impl Crew {
     fn share_out(&self, threads: usize, jobs: usize, share: &(dyn Fn() + Sync)) {
         let Some(helpers) = threads.min(jobs).checked_sub(1) else { return };
         Gate::open(share, |gate| {
-            wake(helpers, gate, &|help| match &*self.pool {
-                Some(pool) => pool.spawn(help),
+            wake(helpers, gate, &|help| match &self.pools {
+                Some(pools) => pools.help(help),
                 None => rayon::spawn(help),
             });
             share();
@@ -207,15 +206,6 @@ impl Crew {
     fn lead(&self) -> Option<Leads<'_>> {
         let was_led = self.is_led.swap(true, Relaxed);
         (!was_led).then(|| Leads(&self.is_led))
-    }
-}
-
-impl Drop for Crew {
-    fn drop(&mut self) {
-        if self.origin.is_here() {
-            // SAFETY: the pool is dropped here alone, and not used afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.pool) }
-        }
     }
 }
 
@@ -541,7 +531,8 @@ mod tests {
             let _ends = OnDrop(|| may_end.store(true, Relaxed));
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let pool = team.crew.pool.as_ref().expect("a pool of its own");
+                    let pools = team.crew.pools.as_ref().expect("pools of its own");
+                    let pool = pools.of_teams().expect("one for teams");
                     pool.install(|| {
                         is_busy.wait();
                         let begun = Instant::now();

@@ -4,34 +4,109 @@
 //! the other, with what the outer one holds. And a launch from a thread of some other pool must sleep while it waits, so that
 //! this thread takes up no job of that pool.
 
-use super::host::HostError;
 use crate::fork::Origin;
 use dml_core::foreign::guard;
 use dml_core::helpers::Gate;
 use dml_core::sync::{Arc, Condvar, Mutex};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::mem::ManuallyDrop;
+use std::sync::{OnceLock, Weak};
+use thiserror::Error;
 
-/// The pools of one kernel. More than one are made only for launches at the same time, and one is kept.
-pub(super) struct Pools {
+/// The threads for a kernel could not be started.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("cannot start {threads} threads for kernels: {cause}")]
+pub struct HostError {
+    /// The number of threads.
+    pub threads: u32,
+    /// What the operating system said.
+    pub cause: String,
+}
+
+/// The threads of all kernels of one width: a pool for each launch in flight, of which one is kept, and a pool for teams.
+#[derive(Debug)]
+pub(crate) struct Pools {
     threads: u32,
     origin: Origin,
     idle: ManuallyDrop<Mutex<Option<ThreadPool>>>,
+    team: ManuallyDrop<OnceLock<ThreadPool>>,
+}
+
+/// The pools that kernels of the process use, by width.
+struct Shared {
+    origin: Origin,
+    pools: Mutex<Vec<Weak<Pools>>>,
 }
 
 impl Pools {
-    /// Makes a pool of so many threads, and of one at least.
-    pub(super) fn new(threads: u32) -> Result<Self, HostError> {
-        let idle = ManuallyDrop::new(Mutex::new(Some(pool(threads)?)));
-        Ok(Self { threads, origin: Origin::here(), idle })
+    /// Returns the pools of so many threads, and of one at least. All kernels share them, and the last one that is dropped ends
+    /// their threads.
+    pub(crate) fn shared(threads: u32) -> Arc<Self> {
+        static SHARED: OnceLock<Shared> = OnceLock::new();
+        let shared = SHARED.get_or_init(|| Shared { origin: Origin::here(), pools: Mutex::default() });
+        if !shared.origin.is_here() {
+            // A fork may find the lock held for ever.
+            return Arc::new(Self::new(threads));
+        }
+        let mut pools = shared.pools.lock();
+        pools.retain(|pools| pools.strong_count() > 0);
+        let found = pools.iter().filter_map(Weak::upgrade).find(|pools| pools.threads == threads);
+        found.unwrap_or_else(|| {
+            let made = Arc::new(Self::new(threads));
+            pools.push(Arc::downgrade(&made));
+            made
+        })
     }
 
-    pub(super) fn threads(&self) -> usize {
+    fn new(threads: u32) -> Self {
+        let (idle, team) = (ManuallyDrop::new(Mutex::new(None)), ManuallyDrop::new(OnceLock::new()));
+        Self { threads, origin: Origin::here(), idle, team }
+    }
+
+    /// Has a pool for the next launch.
+    ///
+    /// # Errors
+    /// [`HostError`] if its threads cannot be started.
+    pub(crate) fn for_launches(self: Arc<Self>) -> Result<Arc<Self>, HostError> {
+        let mut idle = self.idle.lock();
+        if idle.is_none() {
+            *idle = Some(pool(self.threads)?);
+        }
+        drop(idle);
+        Ok(self)
+    }
+
+    /// Has the pool of teams.
+    ///
+    /// # Errors
+    /// [`HostError`] if its threads cannot be started.
+    pub(super) fn for_teams(self: Arc<Self>) -> Result<Arc<Self>, HostError> {
+        if self.team.get().is_none() {
+            let made = pool(self.threads)?;
+            // Another one may have come before.
+            _ = self.team.set(made);
+        }
+        Ok(self)
+    }
+
+    /// Runs something on a thread of the pool of teams, if there is one.
+    pub(super) fn help(&self, help: impl FnOnce() + Send + 'static) {
+        match self.of_teams() {
+            Some(pool) => pool.spawn(help),
+            None => rayon::spawn(help),
+        }
+    }
+
+    pub(super) fn of_teams(&self) -> Option<&ThreadPool> {
+        self.team.get()
+    }
+
+    pub(crate) fn threads(&self) -> usize {
         self.threads.max(1) as usize
     }
 
     /// Returns whether the process has the threads: a fork has none of them.
-    pub(super) fn is_here(&self) -> bool {
+    pub(crate) fn is_here(&self) -> bool {
         self.origin.is_here()
     }
 
@@ -39,7 +114,7 @@ impl Pools {
     ///
     /// # Errors
     /// [`HostError`] if a further pool cannot be made.
-    pub(super) fn run<R: Send>(
+    pub(crate) fn run<R: Send>(
         &self,
         run: impl FnOnce() -> R + Send,
     ) -> Result<Result<R, Arc<str>>, HostError> {
@@ -78,7 +153,10 @@ impl Drop for Pools {
     fn drop(&mut self) {
         if self.origin.is_here() {
             // SAFETY: the pools are dropped here alone, and not used afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.idle) }
+            unsafe {
+                ManuallyDrop::drop(&mut self.idle);
+                ManuallyDrop::drop(&mut self.team);
+            }
         }
     }
 }
@@ -94,10 +172,22 @@ mod tests {
         static IS_BUSY: Cell<bool> = const { Cell::new(false) };
     }
 
+    /// Kernels of the same width have the same threads, and the last one ends them.
+    #[test]
+    fn kernels_share_their_pools() {
+        let pools = || Pools::shared(3).for_launches().and_then(Pools::for_teams).unwrap();
+        let first = pools();
+        assert!(Arc::ptr_eq(&first, &pools()) && !Arc::ptr_eq(&first, &Pools::shared(2)));
+        let left = Arc::downgrade(&first);
+        drop(first);
+        assert!(left.upgrade().is_none());
+        assert_eq!(pools().run(rayon::current_num_threads), Ok(Ok(3)));
+    }
+
     /// The threads that launch are rayon's own, with more launches waiting in their queues.
     #[test]
     fn a_wait_for_a_pool_does_no_other_job() {
-        let pools = [1, 2].map(|threads| Pools::new(threads).unwrap());
+        let pools = [1, 2].map(|threads| Pools::new(threads));
         (0..200).into_par_iter().for_each(|index: usize| {
             assert!(!IS_BUSY.replace(true), "another launch runs inside this one's wait");
             let twice = pools[index % 2].run(|| {
@@ -112,7 +202,7 @@ mod tests {
     /// Inside one that waits for the other, with one thread each.
     #[test]
     fn launches_in_launches_have_pools_of_their_own() {
-        let pools = Pools::new(1).unwrap();
+        let pools = Pools::new(1);
         assert_eq!(pools.run(|| pools.run(|| pools.run(|| 7))), Ok(Ok(Ok(Ok(Ok(Ok(7)))))));
         let together = Barrier::new(3);
         std::thread::scope(|scope| {
@@ -126,7 +216,7 @@ mod tests {
     /// The thread that launches would sleep for ever if nothing told it of the end.
     #[test]
     fn a_panic_ends_the_wait_and_leaves_the_pool() {
-        let pools = Pools::new(1).unwrap();
+        let pools = Pools::new(1);
         for _ in 0..3 {
             let panic = pools.run(|| panic!("a kernel")).map(|ended: Result<(), _>| ended.unwrap_err());
             assert_eq!(panic.as_deref(), Ok("a kernel"));
@@ -137,7 +227,7 @@ mod tests {
     /// One job of a launch waits for its others, and must not take up another launch meanwhile.
     #[test]
     fn iterators_of_a_launch_do_no_job_of_another() {
-        let pools = Pools::new(2).unwrap();
+        let pools = Pools::new(2);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

@@ -1,0 +1,27 @@
+//! Kernels that are functions: what one is given, on the host or in a worker, and the threads that it may use.
+//!
+//! ```text
+//!   kernel:  read(x)  scalar(a)  write(out)        the signature
+//!               │         │          │
+//!   call:     part(0)  scalar(1)  part(2)          the same positions, whoever calls
+//! ```
+//! A function that takes a [`Call`] runs on the host by [`host`](crate::launch::host) and in workers by a `Registry`, unchanged.
+
+mod call;
+mod elements;
+mod pools;
+mod team;
+mod view;
+
+pub use call::Call;
+pub(crate) use call::Given;
+pub use elements::{Elements, ElementsMut};
+pub use pools::HostError;
+pub(crate) use pools::Pools;
+pub use team::Team;
+#[cfg(all(feature = "offload", target_os = "linux"))]
+pub(crate) use view::Mapped;
+pub use view::{Part, View};
+
+/// Why a function failed: any error, or a sentence.
+pub type ComputeError = Box<dyn std::error::Error + Send + Sync>;
