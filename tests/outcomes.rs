@@ -3,7 +3,9 @@
 #![cfg(not(dml_loom))]
 
 use dml::core::state::{Remains, Status};
-use dml::core::{AcquireError, ArenaSet, EventKind, Fence, RawBuffer, Seq, Span, TransferError};
+use dml::core::{
+    AcquireError, ArenaSet, EventKind, Fence, PoisonedEnd, RawBuffer, Region, Seq, Span, TransferError,
+};
 use dml_verify::history::assert_history;
 use dml_verify::{
     CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, arenas, bytes, change, check, get, pair, poll_once,
@@ -295,4 +297,79 @@ fn a_waiter_for_a_lost_device_is_told() {
     drop(writer);
     let Poll::Ready(Err(error)) = poll_once(&mut waits) else { panic!("nothing is left to wait for") };
     assert!(error.is_device_lost(), "{error}");
+}
+
+/// Returns what a reader of a byte is told of its poisoner, and the whole sentence.
+fn told(buffer: &RawBuffer, at: u64) -> (Option<PoisonedEnd>, u32, String) {
+    let error = buffer.platform().acquire(CPU).read(&buffer.range(at..at + 1)).try_now().unwrap_err();
+    let AcquireError::Poisoned { by, .. } = &error else { panic!("{error}") };
+    (by.map(|by| by.end), by.map_or(0, |by| by.acquired_at.line()), error.to_string())
+}
+
+/// A reader was told of "a failed writer" where its own program had forgotten a release.
+#[test]
+fn a_reader_is_told_which_grant_poisoned_its_bytes() {
+    let platform = star();
+    let buffer = platform.buffer::<u8>(100).label("image").build().unwrap();
+    buffer.store(&[7; 100]).unwrap();
+    let (mut dropped, line) = (buffer.write().unwrap(), line!());
+    dropped[3] = 8;
+    drop(dropped);
+    let (end, at, sentence) = told(buffer.raw(), 3);
+    assert_eq!((end, at), (Some(PoisonedEnd::Dropped), line));
+    let grant = format!("the grant acquired at tests/outcomes.rs:{line}:");
+    assert!(sentence.contains(&grant) && sentence.contains("was dropped without release"), "{sentence}");
+    assert!(sentence.contains("image"), "{sentence}");
+
+    // The last one counts, byte by byte.
+    let (failed, later) = (platform.acquire(CPU).write(&buffer.range(50..60)).wait().unwrap(), line!());
+    failed.failed().unwrap();
+    assert_eq!(told(buffer.raw(), 55).0, Some(PoisonedEnd::Failed));
+    assert_eq!(
+        (told(buffer.raw(), 55).1, told(buffer.raw(), 49).1, told(buffer.raw(), 60).1),
+        (later, line, line)
+    );
+    buffer.store(&[1; 100]).unwrap();
+    let (mut dropped, last) =
+        (buffer.range(0..10).buffer().platform().acquire(CPU).write(&buffer).wait().unwrap(), line!());
+    dropped.slice_mut(&buffer).unwrap()[0] = 1;
+    drop(dropped);
+    assert_eq!((told(buffer.raw(), 55).1, told(buffer.raw(), 0).1), (last, last));
+
+    // A reader's drop poisons nothing, nor that of a writer which did not look.
+    buffer.store(&[1; 100]).unwrap();
+    drop(buffer.read().unwrap());
+    drop(platform.acquire(CPU).write(&buffer).wait().unwrap());
+    assert_eq!(buffer.read().unwrap()[..], [1; 100]);
+}
+
+#[test]
+fn contents_are_stored_and_loaded_with_one_copy() {
+    let platform = star();
+    let buffer = platform.buffer::<u32>(100).build().unwrap();
+    let values: Vec<u32> = (0..100).map(|i| i * i).collect();
+    buffer.store(&values).unwrap();
+    let mut loaded = vec![0; 100];
+    buffer.load_into(&mut loaded).unwrap();
+    assert_eq!(loaded, values);
+    buffer.range(10..20).store(&values[20..30]).unwrap();
+    buffer.range(5..25).load_into(&mut loaded[..20]).unwrap();
+    assert_eq!(loaded[..20], [&values[5..10], &values[20..30], &values[20..25]].concat());
+    assert!(platform.counters().transfers().is_empty(), "the host's memory is enough");
+    write(buffer.raw(), GPU_ARENA, 0..400, 5);
+    let moved = || platform.counters().transfers().iter().map(|transfer| transfer.bytes).sum::<u64>();
+    let before = moved();
+    buffer.load_into(&mut loaded).unwrap();
+    assert_eq!((moved() - before, bytemuck::cast_slice(&loaded)), (400, &bytes(5, 0..400)[..]));
+
+    // Nothing is written of what does not fit.
+    let refused = buffer.store(&values[1..]).unwrap_err().to_string();
+    assert!(refused.contains("take 400 bytes, and 396 were given"), "{refused}");
+    assert!(
+        buffer.range(0..2).load_into(&mut loaded).unwrap_err().to_string().contains("take 8 bytes, and 400")
+    );
+    let outside = buffer.range(99..101).store(&values[..2]).unwrap_err();
+    assert!(matches!(outside, AcquireError::OutOfRange { .. }), "{outside}");
+    assert_eq!(buffer.read().unwrap()[..], loaded[..]);
+    platform.buffer::<u32>(0).build().unwrap().store(&[]).unwrap();
 }

@@ -108,7 +108,7 @@ pub use base::names::{ArenaName, BufferName};
 pub use base::range::Span;
 pub use base::sync;
 pub use buffer::RawBuffer;
-pub use buffer::error::{AcquireError, Unattached, ViewError};
+pub use buffer::error::{AcquireError, PoisonedEnd, Poisoner, Unattached, ViewError};
 pub use memory::arena::{Arena, MapReport};
 pub use memory::block::{Block, BlockRef, ExternalBlock, NativeHandle, NewBlock};
 pub use memory::cross_arena::{CopyEnd, CopyJob, CrossArena};

@@ -12,12 +12,47 @@ use crate::memory::error::{AllocError, Breach, TransferError};
 use crate::platform::outstanding::Outstanding;
 use crate::state::BusyReason;
 use crate::state::{AttachRefusal, BindRefusal, FreeRefusal};
+use std::fmt;
+use std::panic::Location;
 use std::time::Duration;
 use thiserror::Error;
 
 /// Returns where a copy goes, in words.
 fn between(from: &ArenaName, to: &ArenaName) -> String {
     if from == to { format!("in {to}") } else { format!("from {from} to {to}") }
+}
+
+/// A grant that ended without a commit, after its bytes may have been written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Poisoner {
+    /// How the grant ended.
+    pub end: PoisonedEnd,
+    /// Where the grant was acquired.
+    pub acquired_at: &'static Location<'static>,
+}
+
+/// How a grant ended that poisoned its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PoisonedEnd {
+    /// It was dropped without a release.
+    Dropped,
+    /// It was released as failed.
+    Failed,
+    /// Its device was lost before its release.
+    DeviceLost,
+}
+
+impl fmt::Display for Poisoner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = match self.end {
+            PoisonedEnd::Dropped => "was dropped without release",
+            PoisonedEnd::Failed => "was released as failed",
+            PoisonedEnd::DeviceLost => "lost its device",
+        };
+        write!(f, "the grant acquired at {} {end}", self.acquired_at)
+    }
 }
 
 /// Why access was not granted, or not released as asked.
@@ -94,8 +129,13 @@ pub enum AcquireError {
         /// The first bytes that were never written.
         span: Span,
     },
-    /// A kernel failed while it was writing the bytes.
-    #[error("{} are poisoned by a failed writer ({})", buffer.bytes(*span), if *restorable { "restore() brings the last committed contents back" } else { "overwrite them to go on" })]
+    /// A grant of the bytes for writing ended without a commit, or a device was lost with their only copy.
+    #[error(
+        "{} are poisoned: {} ({})",
+        buffer.bytes(*span),
+        by.map_or_else(|| "a device was lost with their only copy".to_owned(), |by| by.to_string()),
+        if *restorable { "restore() brings the last committed contents back" } else { "overwrite them to go on" }
+    )]
     Poisoned {
         /// The buffer that holds the poisoned bytes.
         buffer: BufferName,
@@ -103,6 +143,8 @@ pub enum AcquireError {
         span: Span,
         /// Whether the last committed contents can be restored.
         restorable: bool,
+        /// The grant that poisoned them; `None` if they were lost with a device.
+        by: Option<Poisoner>,
     },
     /// The buffer is closed or closing.
     #[error("{buffer} is closed")]

@@ -3,13 +3,14 @@
 //! No arena call and no user code runs under the lock (I-22). Work that follows a change of state, such as waking and
 //! freeing, is collected under the lock and done after it is released.
 
-use crate::base::access::Claims;
+use crate::base::access::{Claim, Claims};
 use crate::base::guard::{guard, quietly};
 use crate::base::id::{ArenaId, BufferId, DeviceId, KernelId, OwnerId, Ticket};
 use crate::base::names::{ArenaName, BufferName};
+use crate::base::range::Span;
 use crate::base::rank::{Rank, Ranked};
 use crate::base::sync::{Arc, Condvar};
-use crate::buffer::error::AcquireError;
+use crate::buffer::error::{AcquireError, PoisonedEnd, Poisoner};
 use crate::buffer::shared_run::{Listener, Pace, SharedRun};
 use crate::buffer::storage::{ArenaStorage, Handout};
 use crate::buffer::wait::{Place, Waiters, Wakes};
@@ -19,7 +20,7 @@ use crate::platform::outstanding::Outstanding;
 use crate::platform::registry::Resident;
 use crate::state::{
     Begin, BufferState, EventKind, Execution, Lifecycle, Outcome, Refusal, Release, Request, Requestor,
-    Routes,
+    Routes, Status,
 };
 use smallvec::SmallVec;
 use std::any::Any;
@@ -45,6 +46,7 @@ use std::time::Instant;
 /// | `is_leaked` | that copy |
 /// | `map_changes` | a `Run` that changes a mapping |
 /// | `prefetches` | the start of a prefetch |
+/// | `poisoners` | the end of a grant that poisons its bytes |
 /// | `origins` | the start and the end of a grant, while events are recorded |
 ///
 /// All these changes go through [`BufferInner::change`], which then examines the queue. [`BufferInner::read`] changes
@@ -77,6 +79,8 @@ pub(crate) struct Locked {
     prefetches: Vec<Weak<SharedRun>>,
     /// The places where grants were acquired.
     origins: Origins,
+    /// The grants whose bytes are poisoned, in the order in which they ended.
+    poisoners: Vec<(Claims, Poisoner)>,
 }
 
 /// An application's container, type-erased.
@@ -108,6 +112,7 @@ impl Locked {
             is_ended: false,
             prefetches: Vec::new(),
             origins: Origins::new(),
+            poisoners: Vec::new(),
         };
         if let Some((arena, container, storage)) = external {
             locked.put(arena, storage);
@@ -127,6 +132,25 @@ impl Locked {
             self.prefetches.retain(|run| run.strong_count() > 0);
         }
         self.prefetches.push(Arc::downgrade(run));
+    }
+
+    /// Notes who poisoned bytes. Of those before, it forgets the ones whose bytes are no longer poisoned.
+    fn add_poisoner(&mut self, claims: Claims, poisoner: Poisoner) {
+        let state = &self.state;
+        let is_poisoned = |claim: &Claim| {
+            state
+                .segments()
+                .in_span(claim.span)
+                .any(|(_, content)| matches!(content.status, Status::Poisoned(_)))
+        };
+        self.poisoners.retain(|(claims, _)| claims.iter().any(is_poisoned));
+        self.poisoners.push((claims, poisoner));
+    }
+
+    /// Returns who poisoned these bytes last, if a grant did.
+    fn poisoner(&self, span: Span) -> Option<Poisoner> {
+        let wrote = |claims: &Claims| claims.touching(span).iter().any(|claim| claim.access.writes());
+        self.poisoners.iter().rev().find(|(claims, _)| wrote(claims)).map(|(_, poisoner)| *poisoner)
     }
 
     fn prefetches(&self) -> Vec<Arc<SharedRun>> {
@@ -321,7 +345,7 @@ impl BufferInner {
         // The request was admitted. The admitting thread delivers the answer right after it releases the lock, before
         // it runs any foreign code.
         match waiter.answer() {
-            Begin::Granted(_) => drop(self.release(grant, Outcome::NotStarted)),
+            Begin::Granted(_) => drop(self.release(grant, Outcome::NotStarted, None)),
             Begin::Plan(plan) => self.change(|locked, routes| {
                 let aborted = Execution::new(plan).give_up(routes, &mut locked.state);
                 self.record(|| aborted);
@@ -330,12 +354,23 @@ impl BufferInner {
         }
     }
 
-    /// Ends a grant.
-    pub(crate) fn release(&self, grant: OwnerId, outcome: Outcome) -> Result<(), AcquireError> {
+    /// Ends a grant. `writer` has its claims and its origin, for those who find its bytes poisoned.
+    pub(crate) fn release(
+        &self,
+        grant: OwnerId,
+        outcome: Outcome,
+        writer: Option<(&Claims, Poisoner)>,
+    ) -> Result<(), AcquireError> {
         let released = self.change(|locked, routes| {
             let released = locked.state.release(routes, grant, outcome);
             locked.origins.remove(&grant);
             if let Ok(release) = released {
+                if let (Outcome::Failed, Some((claims, mut poisoner))) = (release.outcome, writer) {
+                    if release.lost.is_some() {
+                        poisoner.end = PoisonedEnd::DeviceLost;
+                    }
+                    locked.add_poisoner(claims.clone(), poisoner);
+                }
                 self.record(|| EventKind::Released {
                     grant,
                     outcome: release.outcome,
@@ -356,7 +391,10 @@ impl BufferInner {
             Refusal::Wedged => AcquireError::Wedged { buffer },
             Refusal::AlreadyHeld { kernel, span } => AcquireError::AlreadyHeld { buffer, kernel, span },
             Refusal::Uninitialized { span } => AcquireError::Uninitialized { buffer, span },
-            Refusal::Poisoned { span, restorable } => AcquireError::Poisoned { buffer, span, restorable },
+            Refusal::Poisoned { span, restorable } => {
+                let by = self.read(|locked| locked.poisoner(span));
+                AcquireError::Poisoned { buffer, span, restorable, by }
+            }
             Refusal::Unreachable { arena, span } => {
                 AcquireError::Unreachable { buffer, arena: self.arena_name(arena), span }
             }

@@ -258,7 +258,7 @@ impl Acquisition {
     }
 
     fn granted(&mut self, Part { buffer, claims }: Part, grant: OwnerId, handout: Option<Handout>) {
-        self.granted.push(Grant::new(buffer, grant, self.arena, claims, handout));
+        self.granted.push(Grant::new(buffer, grant, self.arena, claims, handout, self.origin));
     }
 
     /// Returns the grants in canonical order: some were made before others whose copies were under way.

@@ -13,8 +13,7 @@ use crate::base::id::{ArenaId, BufferId, OwnerId};
 use crate::base::names::BufferName;
 use crate::base::range::Span;
 use crate::buffer::RawBuffer;
-use crate::buffer::error::AcquireError;
-use crate::buffer::error::ViewError;
+use crate::buffer::error::{AcquireError, PoisonedEnd, Poisoner, ViewError};
 use crate::buffer::storage::Handout;
 use crate::memory::arena::Arena;
 use crate::memory::block::{BlockRef, NativeHandle};
@@ -30,6 +29,7 @@ use crate::request::view::View;
 use crate::state::{EventKind, Outcome};
 use bytemuck::Pod;
 use smallvec::SmallVec;
+use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The grant of one buffer.
@@ -49,6 +49,7 @@ pub(crate) struct Grant {
     /// Whether the arena kept a transfer of the granted bytes, which it could still carry out.
     is_broken: AtomicBool,
     held_by: held::Holding,
+    acquired_at: &'static Location<'static>,
     open: bool,
 }
 
@@ -59,6 +60,7 @@ impl Grant {
         arena: ArenaId,
         claims: Claims,
         handout: Option<Handout>,
+        acquired_at: &'static Location<'static>,
     ) -> Self {
         let held_by = match claims.is_empty() {
             // A grant without bytes makes no other request wait.
@@ -80,6 +82,7 @@ impl Grant {
             is_launched_on,
             is_broken,
             held_by,
+            acquired_at,
             open: true,
         }
     }
@@ -123,6 +126,11 @@ impl Grant {
     }
 
     fn release(&mut self, outcome: Outcome) -> Result<(), AcquireError> {
+        self.end(outcome, PoisonedEnd::Failed)
+    }
+
+    /// Ends the grant; `end` is how it does so if that poisons its bytes.
+    fn end(&mut self, outcome: Outcome, end: PoisonedEnd) -> Result<(), AcquireError> {
         if outcome == Outcome::Clean && self.overwrites() {
             return Err(AcquireError::NotClean { buffer: self.buffer.name() });
         }
@@ -132,7 +140,8 @@ impl Grant {
         quietly(self.block.take());
         // This comes before any request is woken, because a waker may acquire.
         self.held_by.ended(self.buffer.id(), self.id);
-        self.buffer.0.release(self.id, outcome)
+        let poisoner = Poisoner { end, acquired_at: self.acquired_at };
+        self.buffer.0.release(self.id, outcome, Some((&self.claims, poisoner)))
     }
 
     fn downgrade(&mut self) -> Result<(), AcquireError> {
@@ -194,7 +203,7 @@ impl Drop for Grant {
     fn drop(&mut self) {
         if self.open {
             // A drop cannot report a lost device; the poisoned bytes report it to the next reader.
-            let _ = self.release(self.roll_back());
+            let _ = self.end(self.roll_back(), PoisonedEnd::Dropped);
         }
     }
 }

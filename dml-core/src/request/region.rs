@@ -1,6 +1,7 @@
 //! Buffers and parts of them, as arguments of an acquire.
 
 use crate::buffer::RawBuffer;
+use crate::buffer::error::{AcquireError, ViewError};
 use crate::request::typed::Buffer;
 use bytemuck::Pod;
 use std::fmt;
@@ -78,6 +79,45 @@ impl<T: Pod> RangeOf<T> {
     #[must_use]
     pub fn elements(&self) -> Range<u64> {
         self.elements.clone()
+    }
+
+    /// Overwrites the range with these elements.
+    ///
+    /// # Errors
+    /// As [`Buffer::store`], and [`AcquireError::OutOfRange`] for a range outside the buffer.
+    #[track_caller]
+    pub fn store(&self, elements: &[T]) -> Result<(), AcquireError> {
+        self.expect_len(elements)?;
+        let mut grants = self.buffer.host_acquire()?.write(self).wait()?;
+        let viewed = grants.slice_mut(self).map(|granted| granted.copy_from_slice(elements));
+        viewed.map_err(|cause| self.viewed(cause))?;
+        grants.release()
+    }
+
+    /// Waits for the latest contents of the range and copies them into a slice.
+    ///
+    /// # Errors
+    /// As [`Buffer::load_into`], and [`AcquireError::OutOfRange`] for a range outside the buffer.
+    #[track_caller]
+    pub fn load_into(&self, elements: &mut [T]) -> Result<(), AcquireError> {
+        self.expect_len(elements)?;
+        let grants = self.buffer.host_acquire()?.read(self).wait()?;
+        let viewed = grants.slice(self).map(|granted| elements.copy_from_slice(granted));
+        viewed.map_err(|cause| self.viewed(cause))
+    }
+
+    fn viewed(&self, cause: ViewError) -> AcquireError {
+        AcquireError::View { buffer: self.buffer.raw().name(), cause }
+    }
+
+    /// Refuses a slice of another length than the range has.
+    fn expect_len(&self, elements: &[T]) -> Result<(), AcquireError> {
+        let span = self.buffer.raw().span(&self.bytes())?;
+        let given_bytes = size_of_val(elements) as u64;
+        if given_bytes == span.len() {
+            return Ok(());
+        }
+        Err(self.viewed(ViewError::Length { buffer: self.buffer.raw().name(), span, given_bytes }))
     }
 }
 

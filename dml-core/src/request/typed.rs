@@ -105,6 +105,37 @@ impl<T: Pod> Buffer<T> {
         WriteView::new(grants, self.clone())
     }
 
+    /// Overwrites the buffer with these elements.
+    ///
+    /// # Errors
+    /// As [`Acquire::wait`](crate::Acquire::wait), and [`ViewError::Length`](crate::ViewError::Length) for another number of elements
+    /// than the buffer has. Nothing is written then.
+    ///
+    /// # Examples
+    /// ```
+    /// # use dml_core::{AcquireError, Buffer};
+    /// # fn example(buffer: &Buffer<f32>) -> Result<(), AcquireError> {
+    /// let mut values = vec![1.0; buffer.len() as usize];
+    /// buffer.store(&values)?;
+    /// buffer.load_into(&mut values)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn store(&self, elements: &[T]) -> Result<(), AcquireError> {
+        self.range(0..self.elements).store(elements)
+    }
+
+    /// Waits for the latest contents and copies them into a slice.
+    ///
+    /// # Errors
+    /// As [`Acquire::wait`](crate::Acquire::wait), and [`ViewError::Length`](crate::ViewError::Length) for another number of elements
+    /// than the buffer has.
+    #[track_caller]
+    pub fn load_into(&self, elements: &mut [T]) -> Result<(), AcquireError> {
+        self.range(0..self.elements).load_into(elements)
+    }
+
     /// Says that no kernel will use the buffer in `arena` until it is acquired there again, so that its storage can go:
     /// see [`RawBuffer::will_not_use`].
     ///
@@ -115,7 +146,7 @@ impl<T: Pod> Buffer<T> {
         self.raw.will_not_use(arena)
     }
 
-    fn host_acquire(&self) -> Result<Acquire, AcquireError> {
+    pub(super) fn host_acquire(&self) -> Result<Acquire, AcquireError> {
         let platform = self.raw.platform();
         let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
         Ok(platform.acquire(host))
