@@ -14,7 +14,7 @@ use crate::commander::Commander;
 use crate::hooks::Hooks;
 use crate::kernel::Kernel;
 use crate::knowledge::{Knowledge, Odd, Reason};
-use crate::lineup::Lineup;
+use crate::lineup::{Lineup, decides};
 use crate::package::{Package, UnitId};
 use crate::policy::{Blueprint, Log, PolicySpec, Recording};
 use crate::report::{CalledUp, DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
@@ -175,7 +175,7 @@ impl Prepared {
                     error => error,
                 })?;
                 // A set of which some had no thread says nothing of what they can do.
-                if setup.policy == PolicySpec::Calibrated && threadless.is_empty() {
+                if decides(setup, kernel) && threadless.is_empty() {
                     let of = (kernel.name(), *items);
                     setup.knowledge.learn(
                         &setup.platform,

@@ -51,6 +51,7 @@ mod running;
 #[cfg(feature = "timeline")]
 pub mod timeline;
 mod trial;
+mod undivided;
 mod unit;
 
 pub use check::{CheckError, Checked, Departure, Wrong, check_footprints};

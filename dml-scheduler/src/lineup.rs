@@ -11,6 +11,7 @@ use crate::policy::{
     Blueprint, Estimate, Freight, Learned, Log, Opens, Plan, PolicySpec, Prior, Recorded, Splitter, Tries,
 };
 use crate::report::RunError;
+use crate::undivided;
 use dml_core::{DeviceId, DeviceKind, Platform};
 use std::time::Duration;
 
@@ -67,24 +68,9 @@ impl Lineup {
         }
         let given = setup.powers.iter().flatten().map(|&power| Some(Prior::of_power(power)));
         let given: Vec<Option<Prior>> = given.chain(std::iter::repeat(None)).take(devices.len()).collect();
-        if setup.policy != PolicySpec::Calibrated {
+        if !decides(setup, kernel) {
             let reasons = vec![None; devices.len()];
-            return Ok(Self {
-                names: Vec::new(),
-                reasons,
-                kernels: vec![None; given.len()],
-                priors: given,
-                opens: None,
-                hauls: Vec::new(),
-                is_large: false,
-                threads: 1,
-                tries: None,
-                twins: Vec::new(),
-                are_twins: false,
-                is_alone: false,
-                rival: None,
-                devices,
-            });
+            return Ok(Self::unlearned(devices, reasons, given));
         }
         let bytes: Vec<u64> = kernel.arguments().iter().map(|argument| bytes(argument, items)).collect();
         let written = kernel.arguments().iter().filter(|argument| argument.access().writes());
@@ -116,6 +102,13 @@ impl Lineup {
         let selection = setup.knowledge.decide(kernel.name(), items, &candidates);
         let Selection { members, estimates, kernels, by_twins, latencies, mut reasons, opens } = selection;
         debug_assert!(members.iter().zip(&reasons).all(|(member, reason)| *member == reason.is_none()));
+        if kernel.is_undivided() {
+            let chosen = undivided::choose(setup, kernel, items, &devices, &estimates);
+            let priors = vec![None; devices.len()];
+            let left_out = |index| Some(Reason::Undivided).filter(|_| index != chosen);
+            let reasons = (0..devices.len()).map(left_out).collect();
+            return Ok(Self { names, hauls, ..Self::unlearned(devices, reasons, priors) });
+        }
         let rivals = rivals(&candidates, &members, &estimates, opens);
         let others = members.iter().filter(|member| **member).count() - rivals.len();
         let rival = rivals.iter().copied().find(|&rival| candidates[rival].is_comparable);
@@ -209,6 +202,26 @@ impl Lineup {
         })
     }
 
+    /// A lineup in which nothing is decided but who is left out.
+    fn unlearned(devices: Vec<DeviceId>, reasons: Vec<Option<Reason>>, priors: Vec<Option<Prior>>) -> Self {
+        Self {
+            names: Vec::new(),
+            reasons,
+            kernels: vec![None; priors.len()],
+            priors,
+            opens: None,
+            hauls: Vec::new(),
+            is_large: false,
+            threads: 1,
+            tries: None,
+            twins: Vec::new(),
+            are_twins: false,
+            is_alone: false,
+            rival: None,
+            devices,
+        }
+    }
+
     /// The unit that can be tried out in the run, if there is one.
     pub(crate) fn tried(&self, kernel: &Kernel, items: u64) -> Option<UnitId> {
         self.tries.map(|tries| tries.unit.0).or(self.rival)?;
@@ -259,7 +272,7 @@ impl Lineup {
         let powers = setup.powers.clone().unwrap_or_else(|| vec![1.0; units]);
         // This checks the powers, whatever the policy makes of them.
         setup.policy.build(&powers, items, local_size)?;
-        let is_calibrated = setup.policy == PolicySpec::Calibrated;
+        let is_calibrated = decides(setup, kernel);
         let plan = if is_calibrated { self.plan(kernel, items) } else { Plan::Given(setup.policy, powers) };
         let name = |device: &DeviceId| setup.platform.devices()[usize::from(device.0)].name.to_string();
         let names = self.devices.iter().map(name).collect();
@@ -386,6 +399,11 @@ impl Lineup {
         let saved = hidden * (1.0 - 1.0 / pieces) - PACKAGE_SECONDS * (pieces - 1.0);
         if saved > COLLECTOR_SECONDS { pieces as u64 } else { 1 }
     }
+}
+
+/// Whether it is decided who takes part, and learned from the run: by the policy, or of a kernel that one device computes.
+pub(crate) fn decides(setup: &Setup, kernel: &Kernel) -> bool {
+    setup.policy == PolicySpec::Calibrated || kernel.is_undivided()
 }
 
 /// Whether a device that begins computes as if it were alone: its packages are long, since a short one takes it as long.

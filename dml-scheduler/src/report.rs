@@ -228,7 +228,9 @@ pub enum RunError {
         devices: usize,
     },
     /// A written argument is not split by packages.
-    #[error("kernel {kernel}: argument {index} is written whole by every package")]
+    #[error(
+        "kernel {kernel}: argument {index} is written whole by every package; packages run side by side, unless the kernel is undivided"
+    )]
     WholeWrite {
         /// The kernel's name.
         kernel: String,

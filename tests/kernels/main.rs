@@ -7,6 +7,7 @@
 //! | `footprints.rs` | footprints that see scalars, and the check on kernels that gather, square and make do |
 //! | `sources.rs` | files that a source includes, and sources that many threads compile |
 //! | `threads.rs` | runs that are started on threads of rayon |
+//! | `undivided.rs` | kernels that one device computes, and items along any dimension |
 
 #![cfg(all(not(dml_loom), feature = "opencl"))]
 
@@ -15,6 +16,7 @@ mod footprints;
 mod groups;
 mod sources;
 mod threads;
+mod undivided;
 
 use dml::core::{Fence, Launch, LaunchArg, LaunchError, Launcher, Misfit};
 use dml::prelude::*;

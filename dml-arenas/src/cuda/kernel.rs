@@ -491,7 +491,7 @@ impl CudaKernel {
         let (shape, items) = (part.shape, part.items);
         let launch = Launch { offset: shape.offset(items), items: shape.global(items), local: shape.local() };
         let mut total = launch.items;
-        total[shape.dimensions() - 1] = part.total;
+        total[shape.axis()] = part.total;
         if !part.is_independent {
             self.session.await_beside()?;
             // SAFETY: as the caller answers for.

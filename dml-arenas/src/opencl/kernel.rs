@@ -370,7 +370,7 @@ impl OpenClKernel {
     pub unsafe fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
         let Launch { offset, items, local } = launch;
         let (offset, items, local) = ([offset, 0, 0], [items, 1, 1], [local, 1, 1]);
-        let asked = Asked { dimensions: 1, offset, items, local, total: None };
+        let asked = Asked { dimensions: 1, split: 0, offset, items, local, total: None };
         // SAFETY: the caller answers for what the kernel touches (1).
         unsafe { self.launch_asked(Order::AfterOthers, args, &asked, &launch) }
     }
@@ -398,6 +398,7 @@ impl OpenClKernel {
         let (shape, items) = (part.shape, part.items);
         let asked = Asked {
             dimensions: shape.dimensions(),
+            split: shape.axis(),
             offset: shape.offset(items),
             items: shape.global(items),
             local: shape.local(),
@@ -445,6 +446,7 @@ impl OpenClKernel {
             |of: [u64; D], rest: u64| std::array::from_fn(|axis| of.get(axis).copied().unwrap_or(rest));
         let asked = Asked {
             dimensions: D,
+            split: D.saturating_sub(1),
             offset: three(grid.offset, 0),
             items: three(grid.items, 1),
             local: three(grid.local, 1),
@@ -541,9 +543,10 @@ impl OpenClKernel {
             return Err(refused("clEnqueueNDRangeKernel", CL_INVALID_WORK_GROUP_SIZE, reason));
         }
         if matches!(self.numbering, Numbering::Run { .. })
-            && (0..asked.dimensions - 1).any(|axis| asked.offset[axis] != 0)
+            && (0..asked.dimensions).any(|axis| axis != asked.split && asked.offset[axis] != 0)
         {
-            let reason = format!("kernel {kernel} is for parts along the last dimension, not for {shown:?}");
+            let split = asked.split;
+            let reason = format!("kernel {kernel} is for parts along dimension {split}, not for {shown:?}");
             return Err(refused("clEnqueueNDRangeKernel", CL_INVALID_GLOBAL_OFFSET, reason));
         }
         self.sizes(asked).ok_or_else(|| {
@@ -554,13 +557,13 @@ impl OpenClKernel {
 
     /// Returns the sizes of a launch, padded to whole groups, if they can be counted.
     fn sizes(&self, asked: &Asked) -> Option<Size> {
-        let split = asked.dimensions.checked_sub(1).filter(|split| *split < 3)?;
-        let is_open = asked.local[..=split].iter().all(|&local| local == 0) && self.limits.required.is_none();
+        let (split, dimensions) = (asked.split, asked.dimensions);
+        let is_open =
+            asked.local[..dimensions].iter().all(|&local| local == 0) && self.limits.required.is_none();
         let local = self.limits.choose(asked.local);
-        let mut size =
-            Size { dimensions: asked.dimensions as u32, offset: [0; 3], global: [1; 3], local: None };
+        let mut size = Size { dimensions: dimensions as u32, offset: [0; 3], global: [1; 3], local: None };
         let mut group = [1; 3];
-        for axis in 0..=split {
+        for axis in 0..dimensions {
             group[axis] = if is_open { 1 } else { usize::try_from(local[axis]).ok()? };
             (size.offset[axis], size.global[axis]) =
                 along(asked.offset[axis], asked.items[axis], group[axis])?;
@@ -570,8 +573,9 @@ impl OpenClKernel {
             // As the prelude says. The other dimensions have one work-item.
             let end = asked.offset[split].checked_add(asked.items[split])?;
             let (_, whole) = along(0, asked.total.unwrap_or(end).max(end), group[split])?;
-            (size.dimensions, size.offset[(split + 1) % 3]) = (3, whole);
-            size.offset[(split + 1) % 3].checked_add(size.global[(split + 1) % 3])?;
+            let (carrier, told) = ((split + 1) % 3, whole.checked_mul(4)? + dimensions);
+            (size.dimensions, size.offset[carrier]) = (3, told);
+            told.checked_add(size.global[carrier])?;
         }
         Some(size)
     }
@@ -606,11 +610,13 @@ fn was_mapped(block: &BlockRef) -> bool {
 /// The work-items of a launch, as they are asked for.
 struct Asked {
     dimensions: usize,
+    /// The dimension along which a run is divided.
+    split: usize,
     offset: [u64; 3],
     items: [u64; 3],
     /// Zero where the size is left open.
     local: [u64; 3],
-    /// The number of items of the whole run along the last dimension, if the launch is a part of one.
+    /// The number of items of the whole run along that dimension, if the launch is a part of one.
     total: Option<u64>,
 }
 

@@ -1,17 +1,18 @@
 // What DML puts before a kernel that asks for its work-groups or for the size of its launch. A package is a part of a
 // run, launched with an offset. These functions answer for the whole run, as if the kernel had been launched at once.
 //
-// The offset of a dimension that is not split carries the size of the whole run along the split one:
-//   items are work-items   x: first item   y: whole size   z: 0
-//   items are rows         x: 0            y: first item   z: whole size
-//   items are planes       x: whole size   y: 0            z: first item
-uint _dml_dimensions(void) {
+// The offset of a dimension that is not split carries four times the size of the whole run along the split one, plus the
+// number of dimensions:
+//   items along x   x: first item   y: carried      z: 0
+//   items along y   x: 0            y: first item   z: carried
+//   items along z   x: carried      y: 0            z: first item
+uint _dml_carrier(void) {
     size_t x = get_global_offset(0), y = get_global_offset(1), z = get_global_offset(2);
-    return y && !z ? 1 : z && !x ? 2 : 3;
+    return y && !z ? 1 : z && !x ? 2 : 0;
 }
-uint _dml_carrier(void) { return _dml_dimensions() % 3; }
+uint _dml_dimensions(void) { return get_global_offset(_dml_carrier()) % 4; }
 size_t _dml_global_size(uint d) {
-    return d + 1 == _dml_dimensions() ? get_global_offset(_dml_carrier()) : get_global_size(d);
+    return (d + 1) % 3 == _dml_carrier() && d < 3 ? get_global_offset(_dml_carrier()) / 4 : get_global_size(d);
 }
 size_t _dml_global_id(uint d) {
     return d == _dml_carrier() ? get_global_id(d) - get_global_offset(d) : get_global_id(d);

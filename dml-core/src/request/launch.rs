@@ -137,15 +137,18 @@ impl LaunchArg {
 /// How the work-items of one item are laid out, and in which groups they run.
 ///
 /// # Shape and units
-/// All numbers count work-items. The last dimension is that of the items: an item is one work-item, a row of them, or a
-/// plane. `get_global_id` of that dimension is the item's number.
+/// All numbers count work-items. One dimension is that of the items, the last one unless [`along`](Self::along) says otherwise: an
+/// item is one work-item, a row of them, or a plane. `get_global_id` of that dimension is the item's number.
 ///
 /// A group size of zero along a dimension leaves that size to the framework. A kernel must then accept any size, and
 /// work-items past the last item, as with a size of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemShape {
     dimensions: usize,
-    inner: [u64; 2],
+    /// The dimension of the items.
+    axis: usize,
+    /// The sizes of an item, one along its own dimension.
+    inner: [u64; 3],
     local: [u64; 3],
 }
 
@@ -153,19 +156,52 @@ impl ItemShape {
     /// One work-item per item, in groups of `local`.
     #[must_use]
     pub const fn line(local: u64) -> Self {
-        Self { dimensions: 1, inner: [1, 1], local: [local, 1, 1] }
+        Self { dimensions: 1, axis: 0, inner: [1; 3], local: [local, 1, 1] }
     }
 
     /// A row of `columns` work-items per item, in groups of so many columns and rows.
     #[must_use]
     pub const fn rows(columns: u64, local: [u64; 2]) -> Self {
-        Self { dimensions: 2, inner: [columns, 1], local: [local[0], local[1], 1] }
+        Self { dimensions: 2, axis: 1, inner: [columns, 1, 1], local: [local[0], local[1], 1] }
     }
 
     /// A plane of so many columns and rows per item, in groups of so many columns, rows and planes.
     #[must_use]
     pub const fn planes(plane: [u64; 2], local: [u64; 3]) -> Self {
-        Self { dimensions: 3, inner: plane, local }
+        Self { dimensions: 3, axis: 2, inner: [plane[0], plane[1], 1], local }
+    }
+
+    /// Makes another dimension that of the items. The others keep their order: rows along dimension 0 have their columns along
+    /// dimension 1. `None` if there is no such dimension.
+    ///
+    /// ```
+    /// use dml_core::ItemShape;
+    ///
+    /// let columns_first = ItemShape::rows(1000, [16, 4]);
+    /// let rows_first = columns_first.along(0).expect("it has two dimensions");
+    /// assert_eq!(columns_first.global(&(8..12)), [1000, 4, 1]);
+    /// assert_eq!((rows_first.global(&(8..12)), rows_first.local()), ([4, 1000, 1], [4, 16, 1]));
+    /// ```
+    #[must_use]
+    pub fn along(mut self, axis: usize) -> Option<Self> {
+        if axis >= self.dimensions {
+            return None;
+        }
+        for sizes in [&mut self.inner, &mut self.local] {
+            if axis < self.axis {
+                sizes[axis..=self.axis].rotate_right(1);
+            } else {
+                sizes[self.axis..=axis].rotate_left(1);
+            }
+        }
+        self.axis = axis;
+        Some(self)
+    }
+
+    /// The dimension of the items, from 0.
+    #[must_use]
+    pub const fn axis(&self) -> usize {
+        self.axis
     }
 
     /// The number of dimensions: 1, 2 or 3.
@@ -184,15 +220,15 @@ impl ItemShape {
     #[must_use]
     pub fn offset(&self, items: &Range<u64>) -> [u64; 3] {
         let mut offset = [0; 3];
-        offset[self.dimensions - 1] = items.start;
+        offset[self.axis] = items.start;
         offset
     }
 
     /// Returns the number of work-items of a range of items along each dimension.
     #[must_use]
     pub fn global(&self, items: &Range<u64>) -> [u64; 3] {
-        let mut global = [self.inner[0], self.inner[1], 1];
-        global[self.dimensions - 1] = items.end.saturating_sub(items.start);
+        let mut global = self.inner;
+        global[self.axis] = items.end.saturating_sub(items.start);
         global
     }
 }
@@ -336,6 +372,16 @@ pub enum Misfit {
         takes: String,
         /// What was given.
         given: String,
+    },
+    /// The kernel's items were to be along a dimension that it does not have.
+    #[error("kernel {kernel} has {dimensions} dimensions, and no dimension {axis}")]
+    Axis {
+        /// The kernel.
+        kernel: String,
+        /// The dimension, from 0.
+        axis: usize,
+        /// The number of dimensions.
+        dimensions: usize,
     },
     /// The framework cannot run the kernel in such work-groups.
     #[error("kernel {kernel} cannot run in groups of {}: {reason}", sizes(*local))]

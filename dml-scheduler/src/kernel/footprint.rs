@@ -1,7 +1,7 @@
 //! Footprints: which bytes of a buffer a package touches.
 //!
 //! ```text
-//!   items 8..16      PerItem        Neighbourhood     Rows, margin 1     Columns            Tiles
+//!   items 8..16      PerItem        Neighbourhood     Rows, margin 1     Layers             Tiles
 //!                    ....####....   ...######...      . . . . . .        . . # # . .        . . # # . .
 //!                                                     # # # # # #        . . # # . .        . . # # . .
 //!                                                     # # # # # #        . . # # . .        . . . . . .
@@ -55,12 +55,25 @@ pub enum Footprint {
         /// The number of further rows on each side.
         margin: u64,
     },
-    /// The columns of a matrix, which is stored by rows: an item is a column. One range per row.
-    Columns {
-        /// The number of bytes per element.
+    /// The buffer is a sequence of layers, and an item has bytes in each of them: a column of a matrix that is stored by rows, or a
+    /// row of a volume that is stored by planes. One range per layer.
+    Layers {
+        /// The number of bytes per item in a layer.
         bytes: u64,
-        /// The number of bytes per row.
-        row_bytes: u64,
+        /// The number of bytes per layer.
+        layer_bytes: u64,
+        /// The number of further items on each side, as far as the layer has them.
+        margin: u64,
+    },
+    /// Groups of items touch parts that overlap: group `g` touches bytes `g * stride - halo .. (g + 1) * stride + halo`, as far as
+    /// the buffer reaches.
+    Overlapping {
+        /// The number of items per group.
+        items: u64,
+        /// The number of bytes from one group's part to the next one's.
+        stride: u64,
+        /// The number of further bytes on each side.
+        halo: u64,
     },
     /// The tiles of a picture, which is stored by rows: an item is a tile, numbered row by row. One range per row of pixels.
     Tiles {
@@ -110,7 +123,28 @@ impl Footprint {
     /// An item is a column of a matrix with rows of `row_bytes` bytes and elements of `bytes` bytes.
     #[must_use]
     pub const fn columns(bytes: u64, row_bytes: u64) -> Self {
-        Self::Columns { bytes, row_bytes }
+        Self::layers(bytes, row_bytes, 0)
+    }
+
+    /// An item has `bytes` bytes in each layer of `layer_bytes` bytes, and touches those of `margin` items on each side too.
+    #[must_use]
+    pub const fn layers(bytes: u64, layer_bytes: u64, margin: u64) -> Self {
+        Self::Layers { bytes, layer_bytes, margin }
+    }
+
+    /// Each group of `items` items, such as a work-group, touches the `stride` bytes at its place, and `halo` bytes on each side:
+    /// kernels that recompute the border of their neighbours. It is for reading, where there is a halo.
+    ///
+    /// ```
+    /// use dml_scheduler::Footprint;
+    /// // Work-groups of 256 items whose results are 216 floats, with 20 floats of border on each side.
+    /// let wall = Footprint::overlapping(256, 216 * 4, 20 * 4);
+    /// assert_eq!(wall.ranges(256..768, 4000)?, [(216 - 20) * 4..(3 * 216 + 20) * 4]);
+    /// # Ok::<(), dml_scheduler::FootprintFault>(())
+    /// ```
+    #[must_use]
+    pub const fn overlapping(items: u64, stride: u64, halo: u64) -> Self {
+        Self::Overlapping { items, stride, halo }
     }
 
     /// An item is a tile of `tile_bytes` bytes times `tile_rows` rows, `across` of them side by side in rows of `row_bytes`.
@@ -195,9 +229,20 @@ impl Footprint {
                 let rows = items.start / items_per_row..items.end.div_ceil(items_per_row);
                 one(scaled(widened(rows, margin), row_bytes))
             }
-            Self::Columns { bytes, row_bytes } => {
-                let columns = items.start.saturating_mul(bytes)..items.end.saturating_mul(bytes);
-                blocks(0..u64::MAX, row_bytes, columns, len)
+            Self::Layers { bytes, layer_bytes, margin } => {
+                let items = widened(items, margin);
+                let part = items.start.saturating_mul(bytes)..items.end.saturating_mul(bytes);
+                blocks(0..u64::MAX, layer_bytes, part, len)
+            }
+            Self::Overlapping { items: 0, .. } => {
+                Err(FootprintFault::NoPicture { what: "a group has no items" })
+            }
+            Self::Overlapping { items: of_group, stride, halo } => {
+                let parts = items.start / of_group..items.end.div_ceil(of_group);
+                let part = parts.start.saturating_mul(stride)..parts.end.saturating_mul(stride);
+                // Of no items there is no border.
+                let part = if items.is_empty() { part } else { widened(part, halo) };
+                one(part.start.min(len)..part.end.min(len))
             }
             Self::Tiles { across, tile_bytes, tile_rows, row_bytes } => {
                 if across == 0 || tile_rows == 0 || across.saturating_mul(tile_bytes) > row_bytes {
@@ -241,7 +286,8 @@ impl Footprint {
             Self::Rows { items_per_row, row_bytes, .. } if items_per_row > 0 => {
                 Some(pieces(len, row_bytes)?.saturating_mul(items_per_row))
             }
-            Self::Columns { bytes, row_bytes } => pieces(row_bytes, bytes),
+            Self::Layers { bytes, layer_bytes, .. } => pieces(layer_bytes, bytes),
+            Self::Overlapping { items, stride, .. } => Some(pieces(len, stride)?.saturating_mul(items)),
             Self::Tiles { across, tile_rows, row_bytes, .. } if across > 0 => {
                 Some(pieces(pieces(len, row_bytes)?, tile_rows)?.saturating_mul(across))
             }
@@ -348,7 +394,12 @@ impl fmt::Debug for Footprint {
             Self::Rows { items_per_row, row_bytes, margin } => {
                 write!(f, "Rows({items_per_row} items in {row_bytes} bytes, {margin} rows on each side)")
             }
-            Self::Columns { bytes, row_bytes } => write!(f, "Columns({bytes} of {row_bytes} bytes)"),
+            Self::Layers { bytes, layer_bytes, margin } => {
+                write!(f, "Layers({bytes} of {layer_bytes} bytes, {margin} items on each side)")
+            }
+            Self::Overlapping { items, stride, halo } => {
+                write!(f, "Overlapping({items} items, {stride} bytes apart, {halo} bytes on each side)")
+            }
             Self::Tiles { across, tile_bytes, tile_rows, row_bytes } => {
                 write!(f, "Tiles({across} of {tile_bytes} x {tile_rows} in rows of {row_bytes} bytes)")
             }

@@ -145,6 +145,7 @@ pub struct Kernel {
     platforms: Vec<Platform>,
     /// The number of items of the run that this copy is for; 0 elsewhere.
     total: u64,
+    is_undivided: bool,
 }
 
 impl Kernel {
@@ -164,6 +165,7 @@ impl Kernel {
             devices: Vec::new(),
             platforms: Vec::new(),
             total: 0,
+            is_undivided: false,
         }
     }
 
@@ -180,6 +182,33 @@ impl Kernel {
     #[must_use]
     pub fn planes(mut self, plane: [u64; 2], local: [u64; 2]) -> Self {
         self.shape = ItemShape::planes(plane, [local[0], local[1], self.local_size]);
+        self
+    }
+
+    /// Makes another dimension that of the items: `get_global_id(axis)` is the item's number. The other dimensions keep their order,
+    /// so [`rows`](Self::rows) along dimension 0 have their columns along dimension 1.
+    ///
+    /// # Errors
+    /// [`Misfit::Axis`] if the kernel does not have so many dimensions.
+    pub fn along(mut self, axis: usize) -> Result<Self, Misfit> {
+        let dimensions = self.shape.dimensions();
+        self.shape = self.shape.along(axis).ok_or_else(|| Misfit::Axis {
+            kernel: self.name.clone(),
+            axis,
+            dimensions,
+        })?;
+        Ok(self)
+    }
+
+    /// Has one device compute all items in one package, where that is expected to take least time: by what earlier runs took there, and by what moving
+    /// the inputs takes from where they are valid. A device that has not run it yet is tried once, if moving alone takes it less time
+    /// than the best known one takes in all.
+    ///
+    /// It is for kernels whose work-groups write the same bytes, or wait for each other's results: any footprint may be
+    /// written. The other devices compute it if that one fails, as far as its inputs are left. Policies have nothing to divide.
+    #[must_use]
+    pub fn undivided(mut self) -> Self {
+        self.is_undivided = true;
         self
     }
 
@@ -213,6 +242,18 @@ impl Kernel {
     #[must_use]
     pub fn read_all(self, region: &impl Region) -> Self {
         self.argument(Argument::whole(region))
+    }
+
+    /// Adds a buffer all of which an [undivided](Self::undivided) kernel overwrites.
+    #[must_use]
+    pub fn write_all(self, region: &impl Region) -> Self {
+        self.argument(Argument::part(region, Access::WriteInvalidate, Footprint::Whole))
+    }
+
+    /// Adds a buffer of which an [undivided](Self::undivided) kernel reads and changes any bytes.
+    #[must_use]
+    pub fn read_write_all(self, region: &impl Region) -> Self {
+        self.argument(Argument::part(region, Access::ReadWrite, Footprint::Whole))
     }
 
     fn element<T: Pod>(self, buffer: &Buffer<T>, access: Access) -> Self {
@@ -395,7 +436,12 @@ impl Kernel {
 
     /// What the lengths of packages are multiples of, in items.
     pub(crate) fn grain(&self) -> u64 {
-        self.local_size.max(1)
+        if self.is_undivided { self.total.max(1) } else { self.local_size.max(1) }
+    }
+
+    /// Whether one device computes all items in one package.
+    pub(crate) fn is_undivided(&self) -> bool {
+        self.is_undivided
     }
 
     /// The buffers, in their order.
@@ -566,6 +612,9 @@ impl Kernel {
                 let (kernel, first) = (self.name.clone(), self.position(first));
                 return Err(RunError::OneBufferTwice { kernel, first, second: place });
             }
+        }
+        if self.is_undivided {
+            return Ok(());
         }
         let is_shared = |argument: &Argument| argument.access().writes() && !argument.is_reduced();
         let written = self.arguments.iter().enumerate().filter(|(_, argument)| is_shared(argument));

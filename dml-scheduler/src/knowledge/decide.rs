@@ -140,6 +140,8 @@ pub enum Reason {
         /// What the run took without it, in seconds.
         others_seconds: f64,
     },
+    /// The kernel is undivided, and another device computes it.
+    Undivided,
     /// The system had no thread for it.
     NoThread,
     /// Another device had computed its items as well, and was done first.
@@ -176,6 +178,7 @@ impl fmt::Display for Reason {
                 write!(f, "nothing is known of it, and the others are done in {:.0} us", us(others_seconds))
             }
             Self::Trial => f.write_str("another device is tried alone"),
+            Self::Undivided => f.write_str("another device computes the kernel, which is undivided"),
             Self::NoThread => f.write_str("there was no thread for it"),
             Self::SameCores => f.write_str("computes on the same cores as those that take part"),
             Self::NotCalledUp { others_seconds } => {
