@@ -3,6 +3,7 @@
 //!
 //! Run with `cargo run --release --example coexecute`.
 
+use dml::Kernel;
 use dml::arenas::OpenClArena;
 use dml::arenas::opencl::{KernelArg, Launch};
 use dml::core::Fence;

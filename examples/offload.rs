@@ -4,6 +4,7 @@
 //! cargo run --release --example offload
 //! ```
 
+use dml::Kernel;
 use dml::arenas::offload::{self, Argument, OffloadArena, Registry};
 use dml::core::{Arena, Span};
 use dml::launch::{self, Call, ComputeError};

@@ -2,6 +2,7 @@
 //!
 //! Run with `cargo run --release --example saxpy`.
 
+use dml::Kernel;
 use dml::launch;
 use dml::prelude::*;
 use rayon::prelude::*;

@@ -45,8 +45,9 @@ pub use dml_scheduler as scheduler;
 pub use dml_core::{
     Access, AcquireError, ArenaId, Buffer, DeviceId, Grants, Platform, PlatformBuilder, RawBuffer,
 };
+pub use dml_scheduler::Kernel;
 
-/// What most programs need.
+/// What most programs need. [`Kernel`] is no part of it, because frameworks have a type of that name.
 pub mod prelude {
     pub use dml_arenas::launch;
     #[cfg(all(feature = "offload", target_os = "linux"))]
@@ -57,6 +58,6 @@ pub mod prelude {
         RawBuffer, ReadView, Region, WriteView,
     };
     pub use dml_scheduler::{
-        Argument, Coexecutor, Footprint, Kernel, Package, PolicySpec, Running, Variant, check_footprints,
+        Argument, Coexecutor, Footprint, Package, PolicySpec, Running, Variant, check_footprints,
     };
 }

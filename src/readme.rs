@@ -5,7 +5,7 @@
 /// # fn use_them(_: Option<dml::core::NativeHandle>, _: Option<dml::core::NativeHandle>) {}
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (n, lo, hi) = (1000, 0, 500);
-/// use dml::prelude::*;
+/// use dml::{Kernel, prelude::*};
 ///
 /// let platform = Platform::builder().discover()?.build()?;      // every memory found on this machine
 /// let gpu = platform.device("opencl:0")?;
@@ -16,14 +16,14 @@
 /// use_them(grants.native(&a)?, grants.native(&c)?);             // the framework's own handles, for a launch of your own
 /// grants.release()?;                                            // commits what was written; a drop without it rolls back
 ///
-/// let view = c.read()?;                                         // the host sees the latest contents: &[f32]
+/// let view = c.read()?;                                         // the host sees the latest contents: &[f32]; or load_into(&mut slice)
 /// # Ok(())
 /// # }
 /// ```
 mod acquire {}
 
 /// ```no_run
-/// # use dml::prelude::*;
+/// # use dml::{Kernel, prelude::*};
 /// # const SOURCE: &str = "";
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let platform = Platform::builder().discover()?.build()?;
@@ -39,7 +39,7 @@ mod acquire {}
 mod coexecute {}
 
 /// ```no_run
-/// # use dml::prelude::*;
+/// # use dml::{Kernel, prelude::*};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let platform = Platform::builder().discover()?.build()?;
 /// # let picture = platform.buffer_from(vec![1.0f32; 640 * 480])?;
@@ -55,7 +55,7 @@ mod coexecute {}
 mod footprints {}
 
 /// ```no_run
-/// # use dml::prelude::*;
+/// # use dml::{Kernel, prelude::*};
 /// # async fn started(platform: &Platform, kernel: &Kernel, items: u64) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut running = Coexecutor::new(&platform).devices_where(|device| device.units > 1).start(&kernel, items)?;
 /// println!("{} of {items}", running.progress().computed);                                // and by device
@@ -66,7 +66,7 @@ mod footprints {}
 mod start {}
 
 /// ```no_run
-/// # use dml::prelude::*;
+/// # use dml::{Kernel, prelude::*};
 /// # use dml::scheduler::timeline::Trace;
 /// # use std::fs::File;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -28,6 +28,7 @@ fn main() {
 
 #[cfg(all(target_os = "linux", not(dml_loom)))]
 mod tests {
+    use dml::Kernel;
     use dml::arenas::launch::{self, Call, ComputeError};
     use dml::prelude::*;
     use dml::scheduler::RunError;

@@ -2,6 +2,7 @@
 
 #![cfg(all(not(dml_loom), feature = "opencl"))]
 
+use dml::Kernel;
 use dml::arenas::launch::{self, OpenClLauncher};
 use dml::core::{
     AcquireError, ArenaKind, DeviceKind, Fence, Launch, LaunchArg, LaunchError, Launcher, Misfit, Scalar,
@@ -179,7 +180,8 @@ fn packages_that_write_the_same_bytes_are_refused() {
         Coexecutor::new(&platform).run(&kernel, 512).map(drop)
     };
     let shared = |first: Range<u64>, second: Range<u64>, bytes: Range<u64>| {
-        Err(RunError::SharedWrites { kernel: "spread".into(), index: 1, first, second, bytes })
+        let buffer = buffer.raw().name();
+        Err(RunError::SharedWrites { kernel: "spread".into(), index: 1, buffer, first, second, bytes })
     };
     assert_eq!(told(Footprint::neighbourhood(4, 1)), shared(0..8, 8..16, 28..36));
     assert_eq!(told(Footprint::rows(12, 96, 0)), shared(0..8, 8..16, 0..96));
@@ -197,13 +199,13 @@ fn a_footprint_outside_its_buffer_is_named() {
     let platform = platform();
     let buffer = platform.buffer_from((0..64_u32).collect::<Vec<_>>()).unwrap();
     let kernel = Kernel::new("wide", 8)
-        .read(&buffer)
+        .scalar(7_u32)
         .argument(Argument::part(&buffer, Access::ReadOnly, Footprint::of(|items| 0..items.end * 5)))
         .variant(host(&platform), |_: &Package, _: &mut Grants| Ok(Fence::done(0)));
     let error = Coexecutor::new(&platform).policy("static".parse().unwrap()).run(&kernel, 64).unwrap_err();
-    let expected =
-        "kernel wide, argument 1, items 0..64: the footprint names bytes 0..320 of a buffer of 256 bytes";
-    assert!(error.to_string().ends_with(expected), "{error}");
+    let place = format!("kernel wide, argument 1, {}, items 0..64: ", buffer.raw().name());
+    let expected = place + "the footprint names bytes 0..320 of a buffer of 256 bytes";
+    assert!(error.to_string().ends_with(&expected), "{error}");
 }
 
 #[test]
@@ -685,7 +687,8 @@ fn items_that_a_buffer_has_no_bytes_for_are_refused() {
         .read(&buffer)
         .launchers([(cpu, Loose(|_, _| panic!("nothing is launched")))])
         .unwrap();
-    let expected = "kernel long: argument 1 has bytes for 100 items, not for 101";
+    let name = buffer.raw().name();
+    let expected = format!("kernel long: argument 1, {name}, has bytes for 100 items, not for 101");
     assert_eq!(Coexecutor::new(&platform).run(&kernel, 101).unwrap_err().to_string(), expected);
     assert_eq!(check_footprints(&platform, &kernel, 101, cpu).unwrap_err().to_string(), expected);
 }

@@ -4,6 +4,8 @@
 
 mod program;
 
+use dml::Kernel;
+
 use dml::prelude::*;
 use dml::scheduler::policy::{Decision, Recording};
 use program::{dml, folder};

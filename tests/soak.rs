@@ -4,6 +4,7 @@
 
 #![cfg(all(feature = "command", target_os = "linux", not(dml_loom)))]
 
+use dml::Kernel;
 use dml::arenas::{Null, kit};
 use dml::core::sync::Arc;
 use dml::core::{ArenaDesc, ArenaKind, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, LinkSpeed};

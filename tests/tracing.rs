@@ -2,6 +2,7 @@
 
 #![cfg(all(feature = "tracing", not(dml_loom)))]
 
+use dml::Kernel;
 use dml::arenas::{Null, kit};
 use dml::core::sync::{Arc, Mutex};
 use dml::core::{

@@ -2,6 +2,7 @@
 
 #![cfg(not(dml_loom))]
 
+use dml::Kernel;
 use dml::arenas::{Null, kit};
 use dml::core::sync::Arc;
 use dml::core::{

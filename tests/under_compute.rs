@@ -2,6 +2,7 @@
 
 #![cfg(not(dml_loom))]
 
+use dml::Kernel;
 use dml::arenas::{Null, kit};
 use dml::core::record::EventKind;
 use dml::core::sync::Arc;

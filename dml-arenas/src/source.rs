@@ -26,6 +26,15 @@ pub(crate) fn opts_out(source: &str, options: &str) -> bool {
     defines(source, OPT_OUT) || options.replace("-D ", "-D").split_whitespace().any(option)
 }
 
+/// Returns whether a source declares a function of this name that returns nothing, as kernels do.
+#[cfg(feature = "opencl")]
+pub(crate) fn has_procedure(source: &str, name: &str) -> bool {
+    let mut after_void = source.split("void").skip(1);
+    after_void.any(|rest| {
+        rest.trim_start().strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with('('))
+    })
+}
+
 /// Returns whether a source defines a macro of this name.
 pub(crate) fn defines(source: &str, name: &str) -> bool {
     source.lines().any(|line| {

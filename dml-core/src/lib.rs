@@ -22,7 +22,8 @@
 //! - It does not look inside kernels: one that writes outside its grant, or through a handle it has released, is on its
 //!   own.
 //! - It does not schedule: `dml-scheduler` does, through this crate's public interface.
-//! - It does not order kernels beyond mutual exclusion; who needs an order acquires in that order.
+//! - It does not order kernels beyond mutual exclusion. Of two requests that conflict on a buffer, the one that was made first is
+//!   granted first; requests on different buffers have no order, whoever makes them.
 //!
 //! # Source
 //! Tushar Kumar et al., "Abstract Representation of Shared Data for Heterogeneous Computing"; where the paper is

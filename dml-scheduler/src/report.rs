@@ -5,7 +5,7 @@ use crate::metrics::{self, Overlap};
 use crate::package::Package;
 use crate::policy::{PolicyError, PolicySpec, Recording};
 use dml_core::record::Event;
-use dml_core::{DeviceId, PlatformId};
+use dml_core::{BufferName, DeviceId, PlatformId, Span};
 use std::ops::Range;
 use std::time::Duration;
 use thiserror::Error;
@@ -229,21 +229,25 @@ pub enum RunError {
     },
     /// A written argument is not split by packages.
     #[error(
-        "kernel {kernel}: argument {index} is written whole by every package; packages run side by side, unless the kernel is undivided"
+        "kernel {kernel}: argument {index}, {buffer}, is written whole by every package; packages run side by side, unless the kernel is undivided"
     )]
     WholeWrite {
         /// The kernel's name.
         kernel: String,
         /// The position of the argument among all, from 0.
         index: usize,
+        /// The buffer of the argument.
+        buffer: BufferName,
     },
     /// A buffer does not have bytes for all items.
-    #[error("kernel {kernel}: argument {index} has bytes for {holds} items, not for {items}")]
+    #[error("kernel {kernel}: argument {index}, {buffer}, has bytes for {holds} items, not for {items}")]
     TooManyItems {
         /// The kernel's name.
         kernel: String,
         /// The position of the argument among all, from 0.
         index: usize,
+        /// The buffer of the argument.
+        buffer: BufferName,
         /// The number of items that the buffer has bytes for.
         holds: u64,
         /// The number of items of the run.
@@ -251,13 +255,16 @@ pub enum RunError {
     },
     /// An argument was made of a part of a buffer, in place of a footprint.
     #[error(
-        "kernel {kernel}: argument {index} is made of bytes {bytes:?} of its buffer, and footprints count from the buffer's start"
+        "kernel {kernel}: argument {index} is made of {}, and footprints count from the buffer's start",
+        buffer.bytes(Span::new(bytes.start, bytes.end))
     )]
     PartOfBuffer {
         /// The kernel's name.
         kernel: String,
         /// The position of the argument among all, from 0.
         index: usize,
+        /// The buffer of the argument.
+        buffer: BufferName,
         /// The bytes of the part.
         bytes: Range<u64>,
     },
@@ -275,23 +282,28 @@ pub enum RunError {
     },
     /// The calling thread holds a buffer that the run or the check has to wait for, so that it could not end.
     #[error(
-        "kernel {kernel}: the calling thread holds the buffer of argument {index}, which would be waited for"
+        "kernel {kernel}: the calling thread holds {buffer}, argument {index}, which would be waited for"
     )]
     HeldByCaller {
         /// The kernel's name.
         kernel: String,
         /// The position of the argument among all, from 0.
         index: usize,
+        /// The buffer of the argument.
+        buffer: BufferName,
     },
     /// Two packages would write the same bytes. Packages that follow each other are compared.
     #[error(
-        "kernel {kernel}: argument {index} is written at bytes {bytes:?} by items {first:?} and by items {second:?}"
+        "kernel {kernel}: argument {index} is written at {} by items {first:?} and by items {second:?}",
+        buffer.bytes(Span::new(bytes.start, bytes.end))
     )]
     SharedWrites {
         /// The kernel's name.
         kernel: String,
         /// The position of the argument among all, from 0.
         index: usize,
+        /// The buffer of the argument.
+        buffer: BufferName,
         /// The items of one package.
         first: Range<u64>,
         /// The items of another package.
@@ -300,12 +312,14 @@ pub enum RunError {
         bytes: Range<u64>,
     },
     /// A reduction could not be begun, or its partials not be combined.
-    #[error("kernel {kernel}: argument {index} cannot be reduced: {cause}")]
+    #[error("kernel {kernel}: argument {index}, {buffer}, cannot be reduced: {cause}")]
     Reduction {
         /// The kernel's name.
         kernel: String,
         /// The position of the argument among all, from 0.
         index: usize,
+        /// The buffer of the argument.
+        buffer: BufferName,
         /// What went wrong.
         cause: String,
     },

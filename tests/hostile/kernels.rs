@@ -1,6 +1,7 @@
 //! Variants, footprints and hooks of the scheduler.
 
 use crate::vault::{CPU, GPU, Join, Lie, Plan, platform};
+use dml::Kernel;
 use dml::arenas::MainMem;
 use dml::core::sync::{Arc, Mutex};
 use dml::core::{

@@ -2,6 +2,7 @@
 
 use crate::calls::{World, is_sound, use_it_all, world};
 use crate::vault::{CPU, Deed, Join, Lie, Plan, platform};
+use dml::Kernel;
 use dml::core::Fence;
 use dml::core::sync::Arc;
 use dml::prelude::*;

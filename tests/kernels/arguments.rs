@@ -1,4 +1,5 @@
 use super::{opencl, platform_of, run_on};
+use dml::Kernel;
 use dml::arenas::launch;
 use dml::core::Launcher;
 use dml::prelude::*;

@@ -1,4 +1,5 @@
 use super::{opencl, run_on};
+use dml::Kernel;
 use dml::arenas::launch;
 use dml::prelude::*;
 use dml::scheduler::{CheckError, Departure, Wrong, check_footprints};

@@ -1,4 +1,5 @@
 use super::{opencl, run_on};
+use dml::Kernel;
 use dml::arenas::launch::{self, OpenClLauncher};
 use dml::arenas::opencl::OpenClArena;
 use dml::core::{Launcher, Misfit};

@@ -18,6 +18,7 @@ mod sources;
 mod threads;
 mod undivided;
 
+use dml::Kernel;
 use dml::core::{Fence, Launch, LaunchArg, LaunchError, Launcher, Misfit};
 use dml::prelude::*;
 

@@ -1,6 +1,6 @@
 use super::{opencl, run_on};
+use dml::Kernel;
 use dml::arenas::launch;
-use dml::prelude::*;
 use std::fs;
 use std::path::Path;
 
@@ -88,4 +88,21 @@ fn many_threads_that_build_one_source_have_kernels_of_their_own() {
         run_on(&platform, device, &kernel, 64, 2);
         assert!(out.read().unwrap().iter().zip(0..).all(|(value, i)| *value == 5 * i));
     }
+}
+
+/// "The source has no kernel mad", of a source that begins with it.
+#[test]
+fn a_kernel_with_the_name_of_a_function_of_opencl_is_told_why_it_is_none() {
+    let Some((platform, _)) = opencl() else { return };
+    for name in ["mad", "step"] {
+        let source = format!("kernel void {name} (global float *out) {{ out[get_global_id(0)] = 1; }}");
+        // SAFETY: nothing is launched.
+        let told = unsafe { launch::opencl(&platform, &source, name, "") }.map(drop);
+        let Err(told) = told else { continue };
+        assert!(told.to_string().contains("functions of OpenCL C"), "{told}");
+    }
+    let source = "kernel void plain(global float *out) { out[get_global_id(0)] = 1; }";
+    // SAFETY: nothing is launched.
+    let told = unsafe { launch::opencl(&platform, source, "plane", "") }.map(drop).unwrap_err().to_string();
+    assert!(told.ends_with("has no kernel plane"), "{told}");
 }

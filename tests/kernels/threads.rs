@@ -1,3 +1,4 @@
+use dml::Kernel;
 use dml::arenas::launch;
 use dml::prelude::*;
 use rayon::prelude::*;

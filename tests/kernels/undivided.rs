@@ -1,6 +1,7 @@
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::{opencl, run_on};
+use dml::Kernel;
 use dml::arenas::launch::{self, Call, ComputeError};
 use dml::core::{ItemShape, Misfit};
 use dml::prelude::*;

@@ -4,6 +4,7 @@
 
 mod late;
 
+use dml::Kernel;
 use dml::arenas::{Null, kit};
 use dml::core::sync::{Arc, Condvar, Mutex};
 use dml::core::{
@@ -390,7 +391,8 @@ fn what_a_run_could_not_do_is_refused_before_it_begins() {
     let mut view = work.target.write().expect("nobody uses it");
     view.fill(7);
     let told = run(&work.kernel);
-    assert_eq!(told, RunError::HeldByCaller { kernel: "triple".to_owned(), index: 1 });
+    let buffer = work.target.raw().name();
+    assert_eq!(told, RunError::HeldByCaller { kernel: "triple".to_owned(), index: 1, buffer });
     view.release().expect("it was written");
     // A footprint counts from the start of the buffer, not from that of a part.
     let variant = |package: &Package, grants: &mut Grants| -> Result<Fence, KernelError> {
@@ -399,7 +401,8 @@ fn what_a_run_could_not_do_is_refused_before_it_begins() {
     };
     let part = || Kernel::new("part", 10).read_all(&work.target.range(100..200)).variant(CPU, variant);
     let told = run(&part());
-    assert_eq!(told, RunError::PartOfBuffer { kernel: "part".to_owned(), index: 0, bytes: 400..800 });
+    let buffer = work.target.raw().name();
+    assert_eq!(told, RunError::PartOfBuffer { kernel: "part".to_owned(), index: 0, buffer, bytes: 400..800 });
     // Packages would read what others write.
     let twice = Kernel::new("twice", 10).read_all(&work.target).write(&work.target).variant(CPU, variant);
     let told = run(&twice);

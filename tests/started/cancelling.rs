@@ -1,6 +1,7 @@
 //! Cancelling at every point of a run.
 
 use super::{CPU, GPU, ITEMS, Slot, Turn, Work, memory, until};
+use dml::Kernel;
 use dml::core::sync::Arc;
 use dml::core::{Fence, Launch, LaunchArg, LaunchError, Launcher, Misfit};
 use dml::prelude::*;
@@ -145,7 +146,8 @@ fn a_cancelled_run_gives_up_what_it_waits_for() {
             gate.set(());
             until(|| running.progress().computed >= others);
             // This thread is the one that is waited for.
-            let refused = RunError::HeldByCaller { kernel: "triple".to_owned(), index: 1 };
+            let buffer = work.target.raw().name();
+            let refused = RunError::HeldByCaller { kernel: "triple".to_owned(), index: 1, buffer };
             assert_eq!(running.wait(), Err(refused));
             let late = running.wait_timeout(Duration::from_millis(20));
             assert!(matches!(late, Err(RunError::Timeout { .. })), "{late:?}");

@@ -1,6 +1,7 @@
 //! What a handle tells, who may wait for it, and what becomes of a run whose handle is dropped.
 
 use super::{CPU, GPU, ITEMS, Slot, Turn, Work, until};
+use dml::Kernel;
 use dml::arenas::Null;
 use dml::core::sync::{Arc, Mutex};
 use dml::core::{
@@ -68,7 +69,8 @@ fn what_cannot_run_is_refused_where_it_is_started() {
     let mut view = work.target.write().unwrap();
     view.fill(9);
     let held = work.coexecutor().start(&work.kernel, ITEMS).unwrap_err();
-    assert_eq!(held, RunError::HeldByCaller { kernel: "triple".to_owned(), index: 1 });
+    let buffer = work.target.raw().name();
+    assert_eq!(held, RunError::HeldByCaller { kernel: "triple".to_owned(), index: 1, buffer });
     view.release().unwrap();
     // Of no items there is nothing to wait for.
     assert!(work.coexecutor().start(&work.kernel, 0).unwrap().wait().unwrap().packages.is_empty());

@@ -5,6 +5,7 @@
 mod cancelling;
 mod handle;
 
+use dml::Kernel;
 use dml::arenas::{Null, kit};
 use dml::core::sync::{Arc, Condvar, Mutex};
 use dml::core::{

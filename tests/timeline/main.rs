@@ -4,6 +4,7 @@
 
 mod by_hand;
 
+use dml::Kernel;
 use dml::arenas::{Null, kit};
 use dml::core::sync::Arc;
 use dml::core::{

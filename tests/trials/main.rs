@@ -6,6 +6,7 @@ mod homes;
 mod overtaking;
 mod parts;
 
+use dml::Kernel;
 use dml::arenas::{Null, kit};
 use dml::core::sync::{Arc, Condvar, Mutex};
 use dml::core::{

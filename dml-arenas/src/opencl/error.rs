@@ -31,12 +31,17 @@ pub enum BuildError {
         log: String,
     },
     /// The source has no kernel of this name.
-    #[error("the source built for {arena} has no kernel {kernel}")]
+    #[error(
+        "the source built for {arena} has no kernel {kernel}{}",
+        if *is_defined { ", though it defines one: functions of OpenCL C, such as mad and step, cannot be kernels' names" } else { "" }
+    )]
     NoKernel {
         /// The arena's name.
         arena: Arc<str>,
         /// The name of the kernel asked for.
         kernel: String,
+        /// Whether the text of the source has a function of that name: one of the language may have taken the name.
+        is_defined: bool,
     },
     /// A name, an option or the source contains a zero character, which OpenCL cannot express.
     #[error("{what} of kernel {kernel:?} for {arena} contains a zero character")]

@@ -8,6 +8,7 @@ use super::numbering::{self, Numbering};
 use super::parameters::{self, Given, Parameter, type_name};
 use super::session::{FLUSH, Session};
 use crate::groups::Limits;
+use crate::source::has_procedure;
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{Arena, BlockRef, Fence, ItemShape, LaunchArg, Misfit, Scalar, TransferError};
 use opencl3::command_queue::enqueue_nd_range_kernel;
@@ -162,7 +163,13 @@ impl OpenClArena {
             }
         };
         let program = self.program(source, name, options)?;
-        let kernel = self.kernel_in(&program, name)?;
+        let kernel = self.kernel_in(&program, name).map_err(|error| match error {
+            BuildError::NoKernel { arena, kernel, .. } => {
+                let is_defined = has_procedure(source, &kernel);
+                BuildError::NoKernel { arena, kernel, is_defined }
+            }
+            error => error,
+        })?;
         let count: u32 =
             get_kernel_info(kernel.raw(), CL_KERNEL_NUM_ARGS).map_err(framework("clGetKernelInfo"))?.into();
         let device = self.session.part.id();
@@ -201,7 +208,7 @@ impl OpenClArena {
             return Err(BuildError::ZeroCharacter { arena, kernel, what: "the name" });
         };
         let made = create_kernel(program.raw(), &name).map_err(|code| match code {
-            CL_INVALID_KERNEL_NAME => BuildError::NoKernel { arena, kernel },
+            CL_INVALID_KERNEL_NAME => BuildError::NoKernel { arena, kernel, is_defined: false },
             code => BuildError::Framework {
                 arena,
                 kernel,

@@ -343,7 +343,7 @@ fn a_program_that_cannot_be_built_says_why() {
     assert_eq!(refused(ADD, "add", "-refused"), framework("clBuildProgram", -43, "CL_INVALID_BUILD_OPTIONS"));
     assert_eq!(
         refused(ADD, "stretch", ""),
-        BuildError::NoKernel { arena: arena.clone(), kernel: "stretch".to_owned() }
+        BuildError::NoKernel { arena: arena.clone(), kernel: "stretch".to_owned(), is_defined: false }
     );
     for (source, name, options, what) in
         [("a\0b", "add", "", "the source"), (ADD, "a\0", "", "the name"), (ADD, "add", "-D\0", "the options")]

@@ -196,7 +196,7 @@ pub enum Breach {
     NoAddress,
     /// The arena returned the memory of another block.
     OtherMemory,
-    /// The host memory of a block is too short or misaligned.
+    /// The host memory of a block is too short, or else misaligned.
     HostMemory {
         /// The size of the host memory, in bytes.
         bytes: u64,
@@ -222,12 +222,10 @@ impl std::fmt::Display for Breach {
             }
             Self::NoAddress => f.write_str("it let the host in and did not say where the bytes are"),
             Self::OtherMemory => f.write_str("it gave the memory of another block"),
-            Self::HostMemory { bytes, needed_bytes } => {
-                write!(
-                    f,
-                    "its host memory of {bytes} bytes is too short or misaligned: {needed_bytes} are needed"
-                )
+            Self::HostMemory { bytes, needed_bytes } if bytes < needed_bytes => {
+                write!(f, "its host memory of {bytes} bytes is too short: {needed_bytes} are needed")
             }
+            Self::HostMemory { bytes, .. } => write!(f, "its host memory of {bytes} bytes is misaligned"),
             Self::StillLent => f.write_str("it keeps what it was lent for a transfer that it says has ended"),
             Self::MapChanged { known, found } => {
                 write!(f, "it changed a map state from {known:?} to {found:?} unasked")

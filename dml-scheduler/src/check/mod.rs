@@ -195,7 +195,8 @@ pub fn check_footprints(
                 kernel.arguments().iter().any(|other| other.buffer() == of && other.access().reads());
             copies.push(Copied::new(platform, host, of, is_read, || {
                 let index = kernel.position(index);
-                CheckError::Refused(RunError::HeldByCaller { kernel: kernel.name().to_owned(), index })
+                let (kernel, buffer) = (kernel.name().to_owned(), of.name());
+                CheckError::Refused(RunError::HeldByCaller { kernel, index, buffer })
             })?);
         }
     }

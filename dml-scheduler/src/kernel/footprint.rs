@@ -14,7 +14,7 @@
 //! The named kinds are the range mappers of Celerity ("Celerity: High-Level C++ for Accelerator Clusters", section 2).
 
 use crate::guard::guarded;
-use dml_core::Scalar;
+use dml_core::{BufferName, Scalar};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -438,12 +438,14 @@ pub enum FootprintFault {
 
 /// A footprint that cannot be used, and whose it is.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("kernel {kernel}, argument {argument}, items {items:?}: {cause}")]
+#[error("kernel {kernel}, argument {argument}, {buffer}, items {items:?}: {cause}")]
 pub struct FootprintError {
     /// The kernel's name.
     pub kernel: String,
     /// The position among all arguments of the kernel, from 0.
     pub argument: usize,
+    /// The buffer of the argument.
+    pub buffer: BufferName,
     /// The items of the package.
     pub items: Range<u64>,
     /// What is wrong.

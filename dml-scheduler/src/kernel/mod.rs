@@ -495,7 +495,8 @@ impl Kernel {
     }
 
     fn at_fault(&self, argument: usize, items: Range<u64>, cause: FootprintFault) -> FootprintError {
-        FootprintError { kernel: self.name.clone(), argument: self.position(argument), items, cause }
+        let (kernel, buffer) = (self.name.clone(), self.arguments[argument].buffer().name());
+        FootprintError { kernel, argument: self.position(argument), buffer, items, cause }
     }
 
     /// Asks for the package's part of every argument, range by range.
@@ -586,7 +587,8 @@ impl Kernel {
             match argument.footprint().holds(argument.buffer().len()) {
                 Some(holds) if holds < items => {
                     let (kernel, index) = (self.name.clone(), self.position(index));
-                    return Err(RunError::TooManyItems { kernel, index, holds, items });
+                    let buffer = argument.buffer().name();
+                    return Err(RunError::TooManyItems { kernel, index, buffer, holds, items });
                 }
                 _ => {}
             }
@@ -598,12 +600,14 @@ impl Kernel {
     /// follow each other are compared, at some places between the items. For the named footprints that is exact.
     pub(crate) fn check_writes(&self, items: u64) -> Result<(), RunError> {
         for (index, argument) in self.arguments.iter().enumerate() {
-            let place = self.position(index);
+            let (place, name) = (self.position(index), || (self.name.clone(), argument.buffer().name()));
             if let Some(bytes) = argument.part_of_buffer() {
-                return Err(RunError::PartOfBuffer { kernel: self.name.clone(), index: place, bytes });
+                let (kernel, buffer) = name();
+                return Err(RunError::PartOfBuffer { kernel, index: place, buffer, bytes });
             }
             if argument.access().writes() && argument.buffer().is_held_here() {
-                return Err(RunError::HeldByCaller { kernel: self.name.clone(), index: place });
+                let (kernel, buffer) = name();
+                return Err(RunError::HeldByCaller { kernel, index: place, buffer });
             }
             let before = self.arguments[..index].iter().position(|other| other.buffer() == argument.buffer());
             if let Some(first) = before
@@ -619,16 +623,16 @@ impl Kernel {
         let is_shared = |argument: &Argument| argument.access().writes() && !argument.is_reduced();
         let written = self.arguments.iter().enumerate().filter(|(_, argument)| is_shared(argument));
         for (index, argument) in written {
-            let index = self.position(index);
+            let (index, buffer) = (self.position(index), argument.buffer().name());
             if matches!(argument.footprint(), Footprint::Whole) {
-                return Err(RunError::WholeWrite { kernel: self.name.clone(), index });
+                return Err(RunError::WholeWrite { kernel: self.name.clone(), index, buffer });
             }
             for (first, second) in neighbours(self.grain(), items) {
                 // A footprint that is at fault fails its packages.
                 let ranges = |items: &Range<u64>| argument.ranges(items.clone()).unwrap_or_default();
                 if let Some(bytes) = footprint::shared(&ranges(&first), &ranges(&second)) {
                     let kernel = self.name.clone();
-                    return Err(RunError::SharedWrites { kernel, index, first, second, bytes });
+                    return Err(RunError::SharedWrites { kernel, index, buffer, first, second, bytes });
                 }
             }
         }
@@ -666,6 +670,7 @@ impl Kernel {
         RunError::Reduction {
             kernel: self.name.clone(),
             index: self.position(index),
+            buffer: self.arguments[index].buffer().name(),
             cause: cause.to_string(),
         }
     }

@@ -254,9 +254,9 @@ impl Running {
                 .lock()
                 .iter()
                 .find(|(_, buffer)| buffer.is_held_here())
-                .map(|(index, _)| *index);
-            if let Some(index) = held {
-                return Err(RunError::HeldByCaller { kernel: kernel(), index });
+                .map(|(index, buffer)| (*index, buffer.name()));
+            if let Some((index, buffer)) = held {
+                return Err(RunError::HeldByCaller { kernel: kernel(), index, buffer });
             }
         }
         shared.wait(None).map_or_else(|| Err(shared.forked()), Heard::tell)
