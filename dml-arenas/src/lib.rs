@@ -46,6 +46,7 @@ pub mod dlpack;
 #[cfg(feature = "energy")]
 pub mod energy;
 pub mod faulty;
+pub mod files;
 mod fork;
 mod function;
 #[cfg(any(feature = "cuda", feature = "opencl"))]

@@ -7,11 +7,12 @@
 //! Grey becomes three equal channels, a palette its colours, 16 bits their upper 8, fewer than 8 bits are scaled to the
 //! full range; without transparency the alpha channel is 255.
 
+use dml_arenas::files;
 use png::{
     BitDepth, ColorType, Compression, Decoder, DecodingError, Encoder, EncodingError, Transformations,
 };
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, ErrorKind, Seek, Write};
+use std::io::{self, BufReader, ErrorKind, Seek, Write};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -39,7 +40,7 @@ pub enum PictureError {
         /// The file.
         path: PathBuf,
     },
-    /// The file could not be opened, read or created.
+    /// The file could not be opened or read.
     #[error("cannot access the picture {path}", path = path.display())]
     Access {
         /// The file.
@@ -144,14 +145,14 @@ impl Picture {
         &self.pixels
     }
 
-    /// Reads a PNG of any colour type and depth, interlaced or not; of an animation, the first frame.
+    /// Reads a PNG of any colour type and depth, interlaced or not; of an animation, the first frame. It is a regular file.
     ///
     /// # Errors
     /// [`PictureError::NotFound`], [`PictureError::Access`], [`PictureError::NotPng`], [`PictureError::Truncated`],
     /// [`PictureError::Damaged`] and [`PictureError::TooLarge`], each naming the file.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, PictureError> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(|source| access(path, source))?;
+        let file = files::open(path).map_err(|source| access(path, source))?;
         let mut file = BufReader::new(file);
         expect_signature(path, &mut file)?;
         let mut decoder = Decoder::new(file);
@@ -191,11 +192,11 @@ impl Picture {
         Ok(Self { width, height, pixels })
     }
 
-    /// Writes the picture as an RGBA PNG, replacing what is there.
+    /// Writes the picture as an RGBA PNG, replacing what is there once all of it is written.
     ///
     /// # Errors
-    /// [`PictureError::Empty`] for a picture without pixels, [`PictureError::Access`] when the file cannot be created,
-    /// [`PictureError::Write`] when writing fails half-way.
+    /// [`PictureError::Empty`] for a picture without pixels, [`PictureError::Write`] when the file cannot be written; what was
+    /// there stays.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PictureError> {
         let path = path.as_ref();
         if self.pixels.is_empty() {
@@ -205,11 +206,7 @@ impl Picture {
                 height: self.height,
             });
         }
-        let file =
-            File::create(path).map_err(|source| PictureError::Access { path: path.to_owned(), source })?;
-        let mut file = BufWriter::new(file);
-        self.encode(&mut file)
-            .and_then(|()| file.flush().map_err(EncodingError::from))
+        files::write(path, |file| self.encode(file))
             .map_err(|source| PictureError::Write { path: path.to_owned(), source })
     }
 

@@ -15,13 +15,13 @@ use super::Measured;
 use super::fingerprint::{CalibratedLink, LinkEnd, MachineFingerprint};
 use super::priced::{MapChanges, Priced};
 use super::table::LinkTable;
+use crate::files::{self, Source};
 use dml_core::{ArenaDesc, ArenaId, DeviceDesc, Link, LinkId, Platform, PlatformBuilder};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
@@ -307,44 +307,22 @@ impl CalibrationSource {
 
 /// Reads a file of a reasonable size. `None` if there is no file.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, CacheError> {
-    let unreadable =
-        |error: io::Error| CacheError::Unreadable { path: path.to_owned(), reason: error.to_string() };
-    // Opening a pipe, or reading from one, waits for its other end.
-    match fs::metadata(path) {
-        Ok(facts) if facts.is_file() => {}
-        Ok(_) => return Err(unreadable(io::Error::other("it is no regular file"))),
+    let (of, reason) = match files::read(path, Source::File, LARGEST_FILE_BYTES) {
+        Ok(bytes) => return Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(unreadable(error)),
-    }
-    let file = fs::File::open(path).map_err(unreadable)?;
-    let mut bytes = Vec::new();
-    file.take(LARGEST_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > LARGEST_FILE_BYTES {
-        let reason = format!("it has more than {LARGEST_FILE_BYTES} bytes");
-        return Err(CacheError::Malformed { path: path.to_owned(), reason });
-    }
-    Ok(Some(bytes))
+        Err(error) => (error.kind(), error.to_string()),
+    };
+    let path = path.to_owned();
+    Err(match of {
+        io::ErrorKind::FileTooLarge => CacheError::Malformed { path, reason },
+        _ => CacheError::Unreadable { path, reason },
+    })
 }
 
 /// Replaces a file in one step: other processes see the old contents or the new ones.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    static WRITES: AtomicU64 = AtomicU64::new(0);
-    let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    // The number distinguishes the threads of this process, and the id distinguishes processes.
-    let number = WRITES.fetch_add(1, Ordering::Relaxed);
-    let temporary = folder.join(format!(".links-{}-{number}.tmp", std::process::id()));
-    let write = || {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    let written = write();
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written
+    fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+    files::write(path, |file| file.write_all(bytes))
 }
 
 #[cfg(test)]

@@ -8,14 +8,16 @@
 //! 2. A file is written beside and moved into place, so that nobody reads half of one. What is damaged is not used.
 //! 3. The cache saves time and nothing else: whatever fails here, the kernel is compiled.
 
+use crate::files::{self, Source};
 use crate::user_cache;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The first bytes of each file.
 const MAGIC: &[u8] = b"dml-cuda-kernel 1\n";
+
+/// The size above which a file is not used, in bytes.
+const LARGEST_FILE_BYTES: u64 = 256 << 20;
 
 /// What a compiled kernel depends on.
 #[derive(Debug)]
@@ -51,7 +53,7 @@ pub(super) fn store(key: &Key, code: &[u8]) {
 }
 
 fn load_from(folder: &Path, key: &Key) -> Option<Vec<u8>> {
-    let bytes = std::fs::read(key.file(folder)).ok()?;
+    let bytes = files::read(&key.file(folder), Source::File, LARGEST_FILE_BYTES).ok()?;
     let rest = bytes.strip_prefix(MAGIC)?;
     let (found, rest) = part(rest)?;
     let (code, rest) = part(rest)?;
@@ -65,21 +67,12 @@ fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 fn store_in(folder: &Path, key: &Key, code: &[u8]) -> std::io::Result<()> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
     std::fs::create_dir_all(folder)?;
-    let target = key.file(folder);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let beside = target.with_extension(format!("{}-{number}", std::process::id()));
-    let mut file = std::fs::File::create(&beside)?;
-    let written = [MAGIC, &(key.0.len() as u64).to_le_bytes(), key.0.as_bytes()]
-        .into_iter()
-        .chain([&(code.len() as u64).to_le_bytes()[..], code])
-        .try_for_each(|part| file.write_all(part));
-    let moved = written.and_then(|()| std::fs::rename(&beside, &target));
-    if moved.is_err() {
-        let _ = std::fs::remove_file(&beside);
-    }
-    moved
+    files::write(&key.file(folder), |file| {
+        let key = key.0.as_bytes();
+        let parts = [MAGIC, &(key.len() as u64).to_le_bytes(), key, &(code.len() as u64).to_le_bytes(), code];
+        parts.into_iter().try_for_each(|part| file.write_all(part))
+    })
 }
 
 #[cfg(test)]

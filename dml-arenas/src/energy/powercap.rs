@@ -10,6 +10,7 @@
 //! AMD's processors appear under the same names.
 
 use super::{EnergyCounter, EnergyError};
+use crate::files::{self, Source};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,8 @@ use std::time::Duration;
 
 /// How often a processor brings its counters up to date.
 const STEP: Duration = Duration::from_millis(1);
+/// The longest text of a counter that is read, in bytes.
+const LARGEST_FILE_BYTES: u64 = 4096;
 /// How the folders of zones begin.
 const PREFIX: &str = "intel-rapl:";
 
@@ -83,8 +86,9 @@ fn numbers(folder: &str) -> Option<Vec<u64>> {
 }
 
 fn text(file: &Path) -> Result<String, String> {
-    let text = fs::read_to_string(file).map_err(|error| format!("{}: {}", file.display(), why(&error)))?;
-    Ok(text.trim().to_owned())
+    let bytes = files::read(file, Source::File, LARGEST_FILE_BYTES);
+    let bytes = bytes.map_err(|error| format!("{}: {}", file.display(), why(&error)))?;
+    Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
 fn number(file: &Path) -> Result<u64, String> {

@@ -264,5 +264,5 @@ fn impossible_pictures_are_refused() {
     let empty = Picture::new(0, 4, Vec::new()).unwrap();
     assert!(matches!(empty.write(&file.0), Err(PictureError::Empty { height: 4, .. })));
     let nowhere = file.0.join("no-such-directory/picture.png");
-    assert!(matches!(sample_picture().write(nowhere), Err(PictureError::Access { .. })));
+    assert!(matches!(sample_picture().write(nowhere), Err(PictureError::Write { .. })));
 }
