@@ -148,14 +148,3 @@ fn what_cannot_be_reported_is_named() {
     }
     assert_eq!(std::fs::read(folder.join("page.html")).expect("untouched"), b"<html>");
 }
-
-#[test]
-fn what_cannot_be_written_is_failed_work() {
-    let folder = folder("unwritable");
-    let bench = ["bench", "saxpy", "--size", "100", "--runs", "1", "--devices", "cpu"];
-    let said = fails(&folder, 1, &[&bench[..], &["--trace", "no/such/folder/t.json"]].concat());
-    assert!(said.contains("no/such/folder/t.json"), "{said}");
-    ok(&folder, &[&bench[..], &["--trace", "t.json"]].concat());
-    let said = fails(&folder, 1, &["report", "t.json", "-o", "no/such/folder/t.html"]);
-    assert!(said.contains("no/such/folder/t.html"), "{said}");
-}

@@ -14,6 +14,7 @@ use crate::machine::{Machine, pinned_bytes};
 use crate::native::{HostMemory, Native};
 use crate::never_loses;
 use crate::offload;
+use crate::output::Unwritten;
 use crate::progress::Progress;
 use crate::replay;
 use crate::speeds;
@@ -29,7 +30,6 @@ use dml::scheduler::timeline::Trace;
 use dml::scheduler::{Knowledge, Report};
 use dml_workloads::prepare::{Input, PrepareError, Prepared, Workload};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Runs every workload asked for and prints its result.
@@ -50,20 +50,25 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     let machine = Machine::of(options)?;
     let last = is_suite.then(|| Last::of(options, &machine)).flatten();
     let Machine { platform, devices, note, link_prices, unavailable } = machine;
-    let mut kept = Kept::open();
-    let mut results = Vec::new();
+    let kept = Kept::open();
+    let (mut results, mut unwritten) = (Vec::new(), Unwritten::default());
     for workload in workloads {
         let able = able(options, &platform, &devices, workload);
+        let prepared = prepare(options, &platform, &able, workload)?;
         let found = (&platform, &able[..], &link_prices, &kept.knowledge);
-        let result = bench(options, found, workload)?;
-        kept.store();
-        if let Some(note) = kept.note.take() {
-            eprintln!("dml: {note}");
+        let bench = Bench::new(options, found, &*prepared);
+        let mut measured = bench.measure()?;
+        kept.store().iter().for_each(|note| eprintln!("dml: {note}"));
+        let is_text = !options.json && !is_suite;
+        // First, because no file is worth a result that took minutes.
+        if is_text {
+            failure::print(&text(&measured.result, note.as_deref(), &unavailable))?;
         }
-        if !options.json && !is_suite {
-            failure::print(&text(&result, note.as_deref(), &unavailable))?;
+        bench.write_files(&mut measured, &mut unwritten);
+        if is_text {
+            failure::print(&written(&measured.result))?;
         }
-        results.push(result);
+        results.push(measured.result);
     }
     if is_suite {
         let mut suite = suite::of(results);
@@ -71,13 +76,19 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         last.iter().for_each(|last| last.compare(&mut suite, &mut notes));
         notes.iter().for_each(|note| eprintln!("dml: {note}"));
         let text = || suite::text(&suite, note.as_deref(), &unavailable);
-        return if options.json { json::print(&suite) } else { failure::print(&text()) };
+        if options.json {
+            json::print(&suite)?
+        } else {
+            failure::print(&text())?
+        }
+        return unwritten.end();
     }
     match &results[..] {
-        _ if !options.json => Ok(()),
-        [one] => json::print(one),
-        many => json::print(&many),
+        _ if !options.json => {}
+        [one] => json::print(one)?,
+        many => json::print(&many)?,
     }
+    unwritten.end()
 }
 
 fn workloads(names: &[String]) -> Result<Vec<Workload>, Failure> {
@@ -110,7 +121,7 @@ fn check(options: &BenchOptions, workloads: &[Workload]) -> Result<(), Failure> 
             ));
         }
     }
-    timeline::check(options, workloads.len())?;
+    timeline::check(options, workloads)?;
     for power in &options.powers {
         if !(power.value.is_finite() && power.value > 0.0) {
             return usage(format!("power {} of {} is not a positive number", power.value, power.device));
@@ -122,15 +133,6 @@ fn check(options: &BenchOptions, workloads: &[Workload]) -> Result<(), Failure> 
 /// What a workload runs on: a platform, those of its devices that take part, what its links are priced by, what
 /// earlier runs taught.
 pub(crate) type Found<'a> = (&'a Platform, &'a [DeviceId], &'a json::LinkPrices, &'a Knowledge);
-
-/// Measures one workload, each device alone, then all together, and draws its picture.
-fn bench(options: &BenchOptions, found: Found<'_>, workload: Workload) -> Result<json::Bench, Failure> {
-    let prepared = prepare(options, found.0, found.1, workload)?;
-    let bench = Bench::new(options, found, &*prepared);
-    let result = bench.measure()?;
-    let picture = bench.write_picture()?.map(|path| path.display().to_string());
-    Ok(json::Bench { picture, ..result })
-}
 
 /// The devices that a workload has a kernel for, if the options name none: who names a device that has none is told so.
 pub(crate) fn able(
@@ -229,6 +231,12 @@ struct Together {
     overlap: Overlap,
 }
 
+/// What was measured, and the runs together that count.
+pub(crate) struct Measured {
+    pub(crate) result: json::Bench,
+    runs: Vec<Run>,
+}
+
 impl<'a> Bench<'a> {
     pub(crate) fn new(options: &'a BenchOptions, found: Found<'a>, prepared: &'a dyn Prepared) -> Self {
         let ((platform, devices, link_prices, knowledge), workload) = (found, prepared.workload());
@@ -244,14 +252,14 @@ impl<'a> Bench<'a> {
     }
 
     /// Measures each device alone, then all together.
-    pub(crate) fn measure(&self) -> Result<json::Bench, Failure> {
+    pub(crate) fn measure(&self) -> Result<Measured, Failure> {
         let mut progress = self.progress();
         let alone = self.time_alone(&mut progress)?;
         let powers = self.powers(&alone);
         let together = self.time_together(&powers, &mut progress)?;
         progress.done();
-        self.write_timeline(&alone, &together.timed)?;
-        Ok(self.result(alone, &powers, &together))
+        let result = self.result(alone, &powers, &together);
+        Ok(Measured { result, runs: together.timed.runs })
     }
 
     /// A progress bar with one step for each run that is timed, those that are discarded included. A hand-written program
@@ -423,31 +431,28 @@ impl<'a> Bench<'a> {
         }))
     }
 
-    fn write_picture(&self) -> Result<Option<PathBuf>, Failure> {
-        let workload = self.workload;
-        if !workload.makes_picture() || self.prepared.items() == 0 {
-            return Ok(None);
+    /// Writes the picture, and what happened in the median run together where the options ask for it. The result
+    /// names what was written.
+    fn write_files(&self, measured: &mut Measured, unwritten: &mut Unwritten) {
+        let Self { options, workload, prepared, .. } = *self;
+        let Measured { result, runs } = measured;
+        let alone_s: Vec<_> = result.devices.iter().map(|device| device.alone_s).collect();
+        let times: Vec<_> = runs.iter().map(Run::times).collect();
+        let Run { seconds, report, events, .. } = &runs[Figures::of(&alone_s, &times).median_run];
+        if workload.makes_picture() && prepared.items() > 0 {
+            let path = options.output.clone().unwrap_or_else(|| timeline::picture(workload));
+            result.picture = unwritten.name(&path, prepared.write_picture(&path).map_err(Failure::work));
         }
-        let path = self.options.output.clone().unwrap_or_else(|| PathBuf::from(format!("{workload}.png")));
-        self.prepared.write_picture(&path).map_err(Failure::work)?;
-        Ok(Some(path))
-    }
-
-    /// Writes what happened in the median run together, where the options ask for it.
-    fn write_timeline(&self, alone: &Alone, together: &Timed) -> Result<(), Failure> {
-        let times: Vec<_> = together.runs.iter().map(Run::times).collect();
-        let Run { seconds, report, events, .. } =
-            &together.runs[Figures::of(&alone.seconds, &times).median_run];
-        if let (Some(path), Some(decisions)) = (&self.options.decisions, &report.decisions) {
-            replay::write(path, decisions)?;
+        if let (Some(path), Some(decisions)) = (&options.decisions, &report.decisions) {
+            result.decisions = unwritten.name(path, replay::write(path, decisions));
         }
-        timeline::write(self.options, || {
+        [result.trace, result.html] = timeline::write(options, unwritten, || {
             let trace = Trace::of(self.platform, report, events).map_err(Failure::work)?;
             Ok(trace
-                .labelled(self.workload.to_string())
-                .alone(alone.seconds.iter().copied().map(Duration::from_secs_f64))
+                .labelled(workload.to_string())
+                .alone(alone_s.into_iter().map(Duration::from_secs_f64))
                 .total(Duration::from_secs_f64(*seconds)))
-        })
+        });
     }
 
     /// The result, as the schema has it.
@@ -493,9 +498,9 @@ impl<'a> Bench<'a> {
             energy_j: energy.energy_j,
             energy,
             picture: None,
-            trace: timeline::shown(&self.options.trace),
-            html: timeline::shown(&self.options.html),
-            decisions: timeline::shown(&self.options.decisions),
+            trace: None,
+            html: None,
+            decisions: None,
         }
     }
 
@@ -575,7 +580,6 @@ fn text(result: &json::Bench, note: Option<&str>, unavailable: &[Unavailable]) -
     lines.extend(energy::lines(result));
     lines.extend(traffic(result));
     lines.extend(outcome(result));
-    lines.push(String::new());
     lines.push(String::new());
     lines.join("\n")
 }
@@ -676,20 +680,27 @@ fn traffic(result: &json::Bench) -> Vec<String> {
     lines
 }
 
-/// Which units failed, what was checked, and where the picture is.
+/// Which units failed, and what was checked.
 fn outcome(result: &json::Bench) -> Vec<String> {
     let mut lines = Vec::new();
     for failure in &result.failures {
         lines.push(format!("failed      {failure}; others finished its work"));
     }
     lines.push("verified    every item, each device alone and all together".to_owned());
+    lines
+}
+
+/// The files that were written, below the result, and an empty line.
+fn written(result: &json::Bench) -> String {
+    let mut lines = Vec::new();
     lines.extend(result.picture.iter().map(|picture| format!("picture     {picture}")));
     lines.extend(
         result.trace.iter().map(|trace| format!("trace       {trace}, for ui.perfetto.dev and dml report")),
     );
     lines.extend(result.decisions.iter().map(|file| format!("decisions   {file}, for dml replay")));
     lines.extend(result.html.iter().map(|html| format!("timeline    {html}")));
-    lines
+    lines.extend([String::new(), String::new()]);
+    lines.join("\n")
 }
 
 #[cfg(test)]

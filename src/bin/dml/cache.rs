@@ -1,8 +1,9 @@
 //! Files in the user's cache folder, beside that of the link speeds, whose name tells machines apart.
 
 use dml::arenas::calibrate::Calibration;
+use dml::arenas::files::{self, Source};
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The longest file that is read, in bytes.
@@ -23,34 +24,19 @@ fn beside(links: &Path, name: &str, ending: &str) -> PathBuf {
 /// # Errors
 /// Why it cannot be read, for people.
 pub(crate) fn read(file: &Path) -> Result<Option<String>, String> {
-    match fs::metadata(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.to_string()),
-        // Reading from a pipe waits for its other end.
-        Ok(data) if !data.is_file() => return Err("it is no regular file".to_owned()),
-        Ok(data) if data.len() > LARGEST_FILE_BYTES => {
-            return Err(format!("{} bytes are too long", data.len()));
-        }
-        Ok(_) => {}
+    match files::read(file, Source::File, LARGEST_FILE_BYTES) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.to_string()),
+        Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(|error| error.to_string()),
     }
-    fs::read_to_string(file).map(Some).map_err(|error| error.to_string())
 }
 
-/// Writes under another name first, so that a reader sees a whole file or none.
+/// Writes a file, and makes its folder. A reader sees a whole file or none.
 pub(crate) fn write(file: &Path, text: &str) -> io::Result<()> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
     }
-    let other = file.with_extension(format!("{}.tmp", std::process::id()));
-    let written =
-        fs::File::create(&other).and_then(|mut new| new.write_all(text.as_bytes())).and_then(|()| {
-            // The last step, so that nobody sees half a file.
-            fs::rename(&other, file)
-        });
-    if written.is_err() {
-        let _ = fs::remove_file(&other);
-    }
-    written
+    files::write(file, |file| file.write_all(text.as_bytes()))
 }
 
 #[cfg(test)]

@@ -9,33 +9,26 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Kept {
     file: Option<PathBuf>,
     pub(crate) knowledge: Knowledge,
-    /// Why the file is not used, if it is not; a sentence for people.
-    pub(crate) note: Option<String>,
 }
 
 impl Kept {
-    /// Opens the file of this machine. One that cannot be used becomes a note, and is replaced later.
+    /// Opens the file of this machine. One that cannot be used is noted on standard error, and is replaced later.
     pub(crate) fn open() -> Self {
         let Some(file) = cache::file("knowledge", "txt") else {
-            return Self { file: None, knowledge: Knowledge::new(), note: None };
+            return Self { file: None, knowledge: Knowledge::new() };
         };
-        let (knowledge, note) = match read(&file) {
-            Ok(knowledge) => (knowledge, None),
-            Err(error) => {
-                let note = format!("what earlier runs taught is ignored: {}: {error}", file.display());
-                (Knowledge::new(), Some(note))
-            }
-        };
-        Self { file: Some(file), knowledge, note }
+        let knowledge = read(&file).unwrap_or_else(|error| {
+            eprintln!("dml: what earlier runs taught is ignored: {}: {error}", file.display());
+            Knowledge::new()
+        });
+        Self { file: Some(file), knowledge }
     }
 
-    /// Writes what is known now. A failure becomes a note: the results stand without it.
-    pub(crate) fn store(&mut self) {
-        if let Some(file) = &self.file
-            && let Err(error) = cache::write(file, &self.knowledge.to_string())
-        {
-            self.note = Some(format!("what the runs taught is not kept: {}: {error}", file.display()));
-        }
+    /// Writes what is known now. Returns why it could not, a sentence for people: the results stand without it.
+    pub(crate) fn store(&self) -> Option<String> {
+        let file = self.file.as_ref()?;
+        let error = cache::write(file, &self.knowledge.to_string()).err()?;
+        Some(format!("what the runs taught is not kept: {}: {error}", file.display()))
     }
 }
 
@@ -53,13 +46,11 @@ mod tests {
     fn what_is_known_is_in_the_file_afterwards_or_a_note_says_why_not() {
         let folder = std::env::temp_dir().join(format!("dml-kept-{}", std::process::id()));
         let file = folder.join("knowledge-0.txt");
-        let mut kept = Kept { file: Some(file.clone()), knowledge: Knowledge::new(), note: None };
-        kept.store();
-        assert_eq!(kept.note, None);
+        let mut kept = Kept { file: Some(file.clone()), knowledge: Knowledge::new() };
+        assert_eq!(kept.store(), None);
         assert_eq!(std::fs::read_to_string(&file).ok(), Some(kept.knowledge.to_string()));
         kept.file = Some(file.join("below"));
-        kept.store();
-        assert!(kept.note.is_some_and(|note| note.contains("not kept") && note.contains("below")));
+        assert!(kept.store().is_some_and(|note| note.contains("not kept") && note.contains("below")));
         std::fs::remove_dir_all(&folder).expect("it was made here");
     }
 

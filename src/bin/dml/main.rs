@@ -16,6 +16,7 @@ mod machine;
 mod native;
 mod never_loses;
 mod offload;
+mod output;
 mod plan;
 mod progress;
 mod replay;

@@ -7,6 +7,7 @@ use crate::bench::able;
 use crate::cli::BenchOptions;
 use crate::failure::{self, Failure};
 use crate::machine::Machine;
+use crate::output::Unwritten;
 use crate::progress::Progress;
 use crate::{json, replay, table};
 use dml::core::DeviceId;
@@ -47,7 +48,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     if machine.devices.len() < 2 {
         return Err(Failure::Usage(format!("{NAME} needs two devices; there is one")));
     }
-    let mut rows = Vec::new();
+    let (mut rows, mut unwritten) = (Vec::new(), Unwritten::default());
     for workload in workloads {
         let devices = &able(options, &machine.platform, &machine.devices, workload);
         for size in sizes(workload) {
@@ -58,7 +59,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
                 Err(error) => return Err(Failure::work(error)),
             };
             let bench = Bench { options, machine: &machine, devices, workload, prepared: &*prepared };
-            let Some(of_size) = bench.run()? else { break };
+            let Some(of_size) = bench.run(&mut unwritten)? else { break };
             rows.extend(of_size);
         }
     }
@@ -68,7 +69,12 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         missed: rows.iter().filter(|row| !row.kept).count() as u64,
         rows,
     };
-    if options.json { json::print(&result) } else { failure::print(&text(&result, machine.note.as_deref())) }
+    if options.json {
+        json::print(&result)?;
+    } else {
+        failure::print(&text(&result, machine.note.as_deref()))?;
+    }
+    unwritten.end()
 }
 
 /// The sizes of a workload, from one item in steps of eight, until it is as large as published.
@@ -100,7 +106,7 @@ struct Alone {
 
 impl Bench<'_> {
     /// Every set of devices; `None` if the best device takes longer than the options allow.
-    fn run(&self) -> Result<Option<Vec<json::NeverLosesRow>>, Failure> {
+    fn run(&self, unwritten: &mut Unwritten) -> Result<Option<Vec<json::NeverLosesRow>>, Failure> {
         let mut alone = Vec::new();
         for &device in self.devices {
             let coexecutor = Coexecutor::new(&self.machine.platform).devices([device]);
@@ -123,13 +129,13 @@ impl Bench<'_> {
                 .filter(|(index, _)| set & 1 << index != 0)
                 .map(|(_, it)| it)
                 .collect();
-            rows.push(self.set(&members)?);
+            rows.push(self.set(&members, unwritten)?);
         }
         progress.done();
         Ok(Some(rows))
     }
 
-    fn set(&self, members: &[&Alone]) -> Result<json::NeverLosesRow, Failure> {
+    fn set(&self, members: &[&Alone], unwritten: &mut Unwritten) -> Result<json::NeverLosesRow, Failure> {
         let best = members.iter().map(|alone| alone.seconds).fold(f64::INFINITY, f64::min);
         let rivals: Vec<&&Alone> = members.iter().filter(|alone| alone.seconds <= best * NO_RIVAL).collect();
         let devices: Vec<DeviceId> = members.iter().map(|alone| alone.device).collect();
@@ -155,7 +161,7 @@ impl Bench<'_> {
         }
         self.prepared.verify().map_err(|error| Failure::Work(format!("the result is wrong: {error}")))?;
         let devices: Vec<String> = devices.iter().map(|&device| self.name(device)).collect();
-        self.write_decisions(&devices, decided)?;
+        self.write_decisions(&devices, decided, unwritten);
         let Figures { fastest, alone_s, learned, unknown, kept } =
             Figures::of(&alone_s, &learned_s, &unknown_s);
         let report = trained.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
@@ -187,12 +193,14 @@ impl Bench<'_> {
         &self,
         devices: &[String],
         mut decided: Vec<(f64, Option<Recording>)>,
-    ) -> Result<(), Failure> {
-        let Some(folder) = &self.options.decisions else { return Ok(()) };
+        unwritten: &mut Unwritten,
+    ) {
+        let Some(folder) = &self.options.decisions else { return };
         decided.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let Some((_, Some(decisions))) = decided.get(decided.len() / 2) else { return Ok(()) };
+        let Some((_, Some(decisions))) = decided.get(decided.len() / 2) else { return };
         let name = format!("{}-{}-{}.txt", self.workload, self.prepared.items(), devices.join("-"));
-        replay::write(&folder.join(name.replace(':', "")), decisions)
+        let path = folder.join(name.replace(':', ""));
+        unwritten.name(&path, replay::write(&path, decisions));
     }
 
     /// One run, from the inputs on the host alone to the outputs on the host; its seconds.
@@ -356,7 +364,9 @@ mod tests {
             (seconds, report.decisions)
         };
         let decided = vec![run(3.0, 30), run(1.0, 10), run(5.0, 50), run(4.0, 40), run(2.0, 20)];
-        bench.write_decisions(&["cpu".to_owned(), "offload:0".to_owned()], decided).expect("it is writable");
+        let mut unwritten = Unwritten::default();
+        bench.write_decisions(&["cpu".to_owned(), "offload:0".to_owned()], decided, &mut unwritten);
+        unwritten.end().expect("it is writable");
         let text = std::fs::read_to_string(folder.join("saxpy-100-cpu-offload0.txt")).expect("it is written");
         let recording: Recording = text.parse().expect("what was written is read");
         assert_eq!(recording.blueprint().work(), 30);

@@ -2,11 +2,10 @@
 
 use crate::cli::ReplayOptions;
 use crate::failure::{self, Failure};
-use crate::{json, table};
+use crate::{json, output, table};
 use dml::scheduler::UnitId;
 use dml::scheduler::policy::{Decision, Recording, ReplayError};
 use serde::Serialize;
-use std::fs;
 use std::path::Path;
 
 /// What `dml replay --json` prints.
@@ -31,20 +30,14 @@ struct Part {
 
 /// Writes the decisions of a run.
 pub(crate) fn write(path: &Path, decisions: &Recording) -> Result<(), Failure> {
-    fs::write(path, decisions.to_string())
-        .map_err(|error| Failure::Work(format!("cannot write the decisions {}: {error}", path.display())))
+    output::write(path, "decisions", |file| write!(file, "{decisions}"))
 }
 
 /// Decides a run again.
 pub(crate) fn run(options: &ReplayOptions) -> Result<(), Failure> {
     let path = &options.file;
     let shown = path.display();
-    let bytes = fs::read(path)
-        .map_err(|error| Failure::Usage(format!("cannot read the decisions {shown}: {error}")))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        Failure::Usage(format!("{shown}: no recorded decisions: byte {at} is no text in UTF-8"))
-    })?;
+    let text = output::read(path, "decisions", "no recorded decisions")?;
     let recording: Recording = text.parse().map_err(|error| Failure::Usage(format!("{shown}: {error}")))?;
     let replayed = recording.replay();
     if let Err(error @ ReplayError::Policy(_)) = &replayed {

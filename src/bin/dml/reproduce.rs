@@ -8,7 +8,7 @@ mod published;
 use crate::cli::{ReproduceOptions, Table, TableSize};
 use crate::failure::{self, Failure};
 use crate::progress::Progress;
-use crate::{json, single, table};
+use crate::{json, output, single, table};
 use dml::scheduler::metrics::Summary;
 use dml_workloads::prepare::Input;
 use dml_workloads::table1::{
@@ -43,26 +43,25 @@ fn give(
     markdown: impl Fn(Option<&str>) -> String,
     chart: Option<&str>,
 ) -> Result<(), Failure> {
-    let mut written = String::new();
-    if let Some(folder) = &options.output {
-        let name = options.table.name();
-        let (page, picture) = (folder.join(format!("{name}.md")), format!("{name}.svg"));
-        if let Some(chart) = chart {
-            write(&folder.join(&picture), chart)?;
-        }
-        write(&page, &markdown(chart.map(|_| &*picture)))?;
-        written = format!("written     {}\n", page.display());
-    }
     match (options.json, options.markdown) {
-        (true, _) => json::print(json),
-        (false, true) => failure::print(&markdown(None)),
-        (false, false) => failure::print(&(text() + &written)),
+        (true, _) => json::print(json)?,
+        (false, true) => failure::print(&markdown(None))?,
+        (false, false) => failure::print(&text())?,
     }
-}
-
-fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(file, text)
-        .map_err(|error| Failure::Work(format!("cannot write the table {}: {error}", file.display())))
+    let Some(folder) = &options.output else { return Ok(()) };
+    let name = options.table.name();
+    let (page, picture) = (folder.join(format!("{name}.md")), format!("{name}.svg"));
+    let write =
+        |file: &Path, text: &str| output::write(file, "table", |file| file.write_all(text.as_bytes()));
+    if let Some(chart) = chart {
+        write(&folder.join(&picture), chart)?;
+    }
+    write(&page, &markdown(chart.map(|_| &*picture)))?;
+    if options.json || options.markdown {
+        Ok(())
+    } else {
+        failure::print(&format!("written     {}\n", page.display()))
+    }
 }
 
 /// Rounds of table 1, unless the options say how many: its order repeats after four.

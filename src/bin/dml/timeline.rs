@@ -3,17 +3,19 @@
 use crate::cli::{BenchOptions, ReportOptions};
 use crate::failure::{self, Failure};
 use crate::json;
+use crate::output::{self, Unwritten};
 use crate::progress::Progress;
+use dml::arenas::files;
 use dml::scheduler::timeline::{Finding, Summary, Trace};
+use dml_workloads::prepare::Workload;
 use serde::Serialize;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What `dml report --json` prints.
 #[derive(Debug, Serialize)]
 struct Reported {
     trace: String,
-    html: String,
+    html: Option<String>,
     summary: Summary,
     findings: Vec<Finding>,
 }
@@ -21,39 +23,32 @@ struct Reported {
 /// Draws a trace.
 pub(crate) fn run(options: &ReportOptions) -> Result<(), Failure> {
     let path = &options.trace;
-    let output = options.output.clone().unwrap_or_else(|| path.with_extension("html"));
-    let mut progress = Progress::new(3);
-    let bytes = fs::read(path)
-        .map_err(|error| Failure::Usage(format!("cannot read the trace {}: {error}", path.display())))?;
-    if output == *path {
-        return Err(Failure::Usage(format!(
-            "the page would replace the trace {}: name another file with -o",
-            path.display()
-        )));
+    let shown = path.display();
+    let page = options.output.clone().unwrap_or_else(|| path.with_extension("html"));
+    let mut progress = Progress::new(2);
+    let text = output::read(path, "trace", "not a trace")?;
+    if options.output.is_none() && !path.is_file() {
+        return Err(Failure::Usage(format!("{shown} is a pipe: name the file for the page with -o")));
     }
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        Failure::Usage(format!("{}: not a trace: byte {at} is no text in UTF-8", path.display()))
-    })?;
+    if files::are_same(path, &page) {
+        let why = "name another file with -o";
+        return Err(Failure::Usage(format!("the page would replace the trace {shown}: {why}")));
+    }
     progress.step("report: read");
-    let trace = Trace::read(&text).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
+    let trace = Trace::read(&text).map_err(|error| Failure::Usage(format!("{shown}: {error}")))?;
     progress.step("report: checked");
-    write_page(&trace, &output)?;
-    progress.step("report: written");
     progress.done();
-    let (trace_name, html) = (path.display().to_string(), output.display().to_string());
-    if options.json {
-        return json::print(&Reported {
-            trace: trace_name,
-            html,
-            summary: trace.summary(),
-            findings: trace.findings(),
-        });
-    }
     let findings = trace.findings();
-    let lines = findings.iter().map(|finding| finding.text.as_str()).map(printable);
-    let lines: Vec<String> = lines.chain([format!("timeline    {html}"), String::new()]).collect();
-    failure::print(&lines.join("\n"))
+    if !options.json {
+        let lines = findings.iter().map(|finding| printable(&finding.text) + "\n");
+        failure::print(&lines.collect::<String>())?;
+        write_page(&trace, &page)?;
+        return failure::print(&format!("timeline    {}\n", page.display()));
+    }
+    let mut unwritten = Unwritten::default();
+    let html = unwritten.name(&page, write_page(&trace, &page));
+    json::print(&Reported { trace: shown.to_string(), html, summary: trace.summary(), findings })?;
+    unwritten.end()
 }
 
 /// What a trace says, without anything that a terminal would obey.
@@ -66,25 +61,29 @@ pub(crate) fn is_wanted(options: &BenchOptions) -> bool {
     options.trace.is_some() || options.html.is_some()
 }
 
-/// Checks that each of the files is one thing.
-pub(crate) fn check(options: &BenchOptions, workloads: usize) -> Result<(), Failure> {
-    let files = [
+/// Checks that each of the files that a bench reads and writes is one thing.
+pub(crate) fn check(options: &BenchOptions, workloads: &[Workload]) -> Result<(), Failure> {
+    let named = [
         ("--trace", &options.trace),
         ("--html", &options.html),
         ("--decisions", &options.decisions),
         ("--output", &options.output),
     ];
-    let given: Vec<(&str, &PathBuf)> =
-        files.iter().filter_map(|(option, path)| Some((*option, path.as_ref()?))).collect();
-    for (index, (option, path)) in given.iter().enumerate() {
-        if workloads > 1 {
-            return Err(Failure::Usage(format!("{option} names one file: give one workload")));
-        }
-        if let Some((other, _)) = given[..index].iter().find(|(_, other)| other == path) {
-            return Err(Failure::Usage(format!("{other} and {option} are one file: {}", path.display())));
-        }
+    let named = named.iter().filter_map(|(option, path)| Some((*option, path.as_deref()?)));
+    let mut outputs: Vec<(&str, &Path)> = named.collect();
+    if let ([(option, _), ..], 2..) = (&outputs[..], workloads.len()) {
+        return Err(Failure::Usage(format!("{option} names one file: give one workload")));
     }
-    Ok(())
+    let drawing = workloads.iter().filter(|workload| options.output.is_none() && workload.makes_picture());
+    let pictures: Vec<PathBuf> = drawing.map(|workload| picture(*workload)).collect();
+    outputs.extend(pictures.iter().map(|path| ("the picture (see --output)", &**path)));
+    let inputs: Vec<(&str, &Path)> = options.input.iter().map(|path| ("--input", &**path)).collect();
+    output::check(&inputs, &outputs)
+}
+
+/// Where the picture of a workload goes, unless the options say.
+pub(crate) fn picture(workload: Workload) -> PathBuf {
+    PathBuf::from(format!("{workload}.png"))
 }
 
 /// Checks that no timeline is asked for, and no counters are named, of what has none.
@@ -100,29 +99,28 @@ pub(crate) fn check_none(options: &BenchOptions, name: &str) -> Result<(), Failu
     }
 }
 
-/// Writes the files that the options ask for.
+/// Writes the files that the options ask for. Returns the names of the trace and of the page, where they are written.
 pub(crate) fn write(
     options: &BenchOptions,
+    unwritten: &mut Unwritten,
     trace: impl FnOnce() -> Result<Trace, Failure>,
-) -> Result<(), Failure> {
+) -> [Option<String>; 2] {
     if !is_wanted(options) {
-        return Ok(());
+        return [None, None];
     }
-    let trace = trace()?;
-    if let Some(path) = &options.trace {
-        let written = fs::File::create(path).and_then(|file| trace.write_perfetto(file));
-        written
-            .map_err(|error| Failure::Work(format!("cannot write the trace {}: {error}", path.display())))?;
-    }
-    options.html.as_ref().map_or(Ok(()), |path| write_page(&trace, path))
+    let trace = match trace() {
+        Ok(trace) => trace,
+        Err(failure) => {
+            unwritten.add(&failure);
+            return [None, None];
+        }
+    };
+    let write_trace = |path: &Path| output::write(path, "trace", |file| trace.write_perfetto(file));
+    let perfetto = options.trace.as_deref().and_then(|path| unwritten.name(path, write_trace(path)));
+    let html = options.html.as_deref().and_then(|path| unwritten.name(path, write_page(&trace, path)));
+    [perfetto, html]
 }
 
 fn write_page(trace: &Trace, path: &Path) -> Result<(), Failure> {
-    let written = fs::File::create(path).and_then(|file| trace.write_page(file));
-    written.map_err(|error| Failure::Work(format!("cannot write the page {}: {error}", path.display())))
-}
-
-/// A path for people.
-pub(crate) fn shown(path: &Option<PathBuf>) -> Option<String> {
-    path.as_ref().map(|path| path.display().to_string())
+    output::write(path, "page", |file| trace.write_page(file))
 }

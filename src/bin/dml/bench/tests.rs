@@ -99,7 +99,7 @@ fn with_bench<R>(wrong_check: u32, more: &[&str], act: impl FnOnce(&Bench<'_>, &
 /// What a benchmark says, how often it began and how often it was checked.
 fn measured(wrong_check: u32) -> (Result<json::Bench, String>, u32, u32) {
     with_bench(wrong_check, &[], |bench, prepared| {
-        let result = bench.measure().map_err(|failure| failure.to_string());
+        let result = bench.measure().map(|measured| measured.result).map_err(|failure| failure.to_string());
         (result, prepared.resets(), prepared.checks.load(Ordering::Relaxed))
     })
 }
@@ -169,7 +169,7 @@ fn the_hand_written_program_is_made_where_it_is_asked_for() {
         assert_eq!(made(bench, "cpu"), Ok(false), "it has none");
         assert!(made(bench, "cuda:99").is_err_and(|told| told.contains("cuda:99")));
         // Its runs are no steps of their own, and so many steps as runs are announced.
-        assert!(bench.measure().is_ok_and(|result| result.native_s.is_empty()));
+        assert!(bench.measure().is_ok_and(|measured| measured.result.native_s.is_empty()));
     });
 }
 
@@ -449,7 +449,7 @@ fn the_text_shows_each_figure_under_its_name() {
         html: None,
         decisions: Some("a.decisions".to_owned()),
     };
-    let text = text(&result, Some("a note"), &[]);
+    let text = text(&result, Some("a note"), &[]) + &written(&result);
     let shown: Vec<String> =
         text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     let expected = [

@@ -18,15 +18,14 @@ const RUNS: u32 = 9;
 pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     let of_suite = options.of_suite(options.memory.unwrap_or(Memory::Auto), RUNS);
     let machine = Machine::of(&of_suite)?;
-    let mut kept = Kept::open();
+    let kept = Kept::open();
     let mut rows = Vec::new();
     for workload in Workload::ALL {
         let devices = able(&of_suite, &machine.platform, &machine.devices, workload);
         let found = (&machine.platform, &devices[..], &machine.link_prices, &kept.knowledge);
         let prepared = bench::prepare(&of_suite, &machine.platform, &devices, workload)?;
-        rows.push(row(workload.kind(), Bench::new(&of_suite, found, &*prepared).measure()?));
-        kept.store();
-        kept.note.take().iter().for_each(|note| eprintln!("dml: {note}"));
+        rows.push(row(workload.kind(), Bench::new(&of_suite, found, &*prepared).measure()?.result));
+        kept.store().iter().for_each(|note| eprintln!("dml: {note}"));
     }
     let result = table(options, of_suite.runs, rows);
     let about = About { devices: devices(&machine), note: machine.note.as_deref() };
