@@ -150,8 +150,7 @@ mod opencl {
 
     fn virtual_memory(test: &str) -> Option<Subject> {
         let (platform, [_, _, svm]) = fine_grained(test)?;
-        let max_alloc = platform.arena(svm).downcast_ref::<SvmArena>()?.max_alloc_bytes();
-        Some(Subject::new(platform, svm).with_max_alloc(max_alloc))
+        Some(Subject::new(platform, svm))
     }
 
     fn main_memory_that_shares(test: &str) -> Option<Subject> {

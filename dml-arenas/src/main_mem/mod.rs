@@ -28,6 +28,8 @@ pub use arena::MainMem;
 pub(crate) use block::page_locks;
 #[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
 pub(crate) use block::{HostBlock, Keeps};
+#[cfg(feature = "opencl")]
+pub(crate) use memory::MAX_BYTES;
 #[cfg(any(feature = "opencl", all(feature = "offload", target_os = "linux")))]
 pub(crate) use memory::host_span;
 #[cfg(all(test, feature = "offload", target_os = "linux"))]

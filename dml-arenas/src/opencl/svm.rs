@@ -13,13 +13,13 @@
 
 use super::error::alloc_error;
 use super::session::{Reservation, Session};
-use crate::main_mem::{HostBlock, Keeps, host_span, shown};
+use crate::main_mem::{HostBlock, Keeps, MAX_BYTES, Memory as Ordinary, host_span, shown};
 use dml_core::sync::Arc;
 use dml_core::{
     AllocError, Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, CopyOut, Cost, DeviceId, DeviceSet, Fence,
-    Fill, MapReport, MapRequest, NewBlock, TransferError, UnmapRequest,
+    Fill, HostSpan, MapReport, MapRequest, NewBlock, TransferError, UnmapRequest,
 };
-use opencl3::error_codes::CL_DEVICE_NOT_AVAILABLE;
+use opencl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, CL_MEM_OBJECT_ALLOCATION_FAILURE};
 use opencl3::memory::{CL_MEM_READ_WRITE, CL_MEM_SVM_FINE_GRAIN_BUFFER, svm_alloc, svm_free};
 use std::ptr::NonNull;
 
@@ -54,7 +54,7 @@ impl SvmArena {
         Self { desc, session }
     }
 
-    /// The largest size of one block, in bytes.
+    /// The largest size of one block that the device can use, in bytes. A larger one is ordinary memory of the host.
     #[must_use]
     pub fn max_alloc_bytes(&self) -> u64 {
         self.session.facts.max_alloc_bytes
@@ -64,6 +64,21 @@ impl SvmArena {
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.session.facts.memory_bytes
+    }
+
+    /// Allocates `size` zero bytes: shared virtual memory, or ordinary memory where the driver's limit excludes it. The
+    /// device refuses to be bound to as much, so the processor alone uses that.
+    ///
+    /// # Errors
+    /// The code of the call that failed.
+    fn storage(&self, size: usize) -> Result<(HostSpan, Keeps), i32> {
+        if size as u64 <= self.max_alloc_bytes() {
+            let memory = Memory::zeroed(&self.session, size)?;
+            return Ok((host_span(memory.ptr, size), Keeps::Own { _memory: Box::new(memory) }));
+        }
+        self.session.context().map_err(|_| CL_DEVICE_NOT_AVAILABLE)?;
+        let memory = Ordinary::zeroed(size).ok_or(CL_MEM_OBJECT_ALLOCATION_FAILURE)?;
+        Ok((memory.span(), Keeps::memory(memory)))
     }
 
     fn expect_there(&self) -> Result<(), TransferError> {
@@ -89,7 +104,6 @@ impl Memory {
     /// # Errors
     /// The code of the call that failed.
     fn zeroed(session: &Arc<Session>, len: usize) -> Result<Self, i32> {
-        use opencl3::error_codes::CL_MEM_OBJECT_ALLOCATION_FAILURE;
         let context = session.context().map_err(|_| CL_DEVICE_NOT_AVAILABLE)?;
         // OpenCL has no empty memory.
         let size = len.max(1);
@@ -122,15 +136,15 @@ impl Arena for SvmArena {
     }
 
     fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
-        let (name, limit_bytes) = (&self.desc.name, self.max_alloc_bytes());
+        let name = &self.desc.name;
+        let limit_bytes = if len > self.max_alloc_bytes() { MAX_BYTES } else { self.max_alloc_bytes() };
         let too_large = || AllocError::TooLarge { arena: name.clone(), bytes: len, limit_bytes };
         let size = usize::try_from(len).ok().filter(|_| len <= limit_bytes).ok_or_else(too_large)?;
-        let memory = Memory::zeroed(&self.session, size).map_err(|code| {
+        let (span, keeps) = self.storage(size).map_err(|code| {
             self.session.note(code);
             alloc_error(name, ALLOC, code, len, limit_bytes)
         })?;
-        let span = host_span(memory.ptr, size);
-        let block = HostBlock::of(&self.desc, &span, Keeps::Own { _memory: Box::new(memory) });
+        let block = HostBlock::of(&self.desc, &span, keeps);
         // SAFETY: the block keeps the memory, all of whose bytes are zero (1). This arena touches them for requests of core
         // alone, and so do the device's kernels under grants (2). The memory was just made, and only blocks bound to this
         // one are made of it (3).

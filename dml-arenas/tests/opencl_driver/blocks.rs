@@ -9,7 +9,9 @@ use crate::driver::{code, stand_in};
 use crate::stand_in::{again, is_child};
 use dml_arenas::DiscoverOptions;
 use dml_core::state::MapState;
-use dml_core::{AllocError, Concurrency, DeviceId, DeviceSet, OwnBlock, Platform, Span, TransferError};
+use dml_core::{
+    AcquireError, AllocError, Concurrency, DeviceId, DeviceSet, OwnBlock, Platform, Span, TransferError,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const CPU: DeviceId = DeviceId(0);
@@ -352,8 +354,6 @@ fn shared_virtual_memory_is_the_devices_and_the_hosts() {
     let name = desc.name.clone();
     let out_of = |bytes| AllocError::OutOfMemory { arena: name.clone(), bytes };
     assert_eq!(refused(&svm, LARGEST_BYTES), out_of(LARGEST_BYTES));
-    let (bytes, limit_bytes) = (LARGEST_BYTES + 1, LARGEST_BYTES);
-    assert_eq!(refused(&svm, bytes), AllocError::TooLarge { arena: name.clone(), bytes, limit_bytes });
     drop((block, empty, all));
     assert_eq!(driver.count("shared"), 0);
     drop(alloc(&svm, LARGEST_BYTES));
@@ -373,6 +373,31 @@ fn shared_virtual_memory_is_the_devices_and_the_hosts() {
         assert_eq!(made, 0, "{call}");
     }
     drop((data, svm, own, platform));
+    nothing_is_left(driver);
+}
+
+/// The driver limits what it allocates and what the device is given, not what the processor has.
+#[test]
+fn more_than_the_device_takes_is_the_hosts_alone() {
+    let driver = stand_in();
+    let platform = platform_with(DiscoverOptions::default().fine_grained("opencl:1"), &["opencl:1"]);
+    let svm = platform.arena(platform.arena_named("svm").unwrap()).clone();
+    let (bytes, limit_bytes) = (LARGEST_BYTES + 1, LARGEST_BYTES);
+    let block = alloc(&svm, bytes);
+    assert!(block.seen().unwrap().iter().all(|byte| *byte == 0));
+    assert_eq!(driver.count("shared"), 0);
+    let largest = u64::MAX;
+    assert!(matches!(refused(&svm, largest), AllocError::TooLarge { bytes, .. } if bytes == largest));
+    let data = platform.buffer::<u8>(bytes).build().unwrap();
+    let mut view = data.write().unwrap();
+    view.iter_mut().zip(0_u32..).for_each(|(byte, at)| *byte = (at * 31) as u8);
+    view.release().unwrap();
+    let device = platform.device("opencl:1").unwrap();
+    let refused = platform.acquire(device).read(&data).wait().map(drop).unwrap_err();
+    let AcquireError::Alloc { cause, .. } = refused else { panic!("{refused}") };
+    assert_eq!(cause, AllocError::TooLarge { arena: "opencl:1".into(), bytes, limit_bytes });
+    assert!(data.read().unwrap().iter().zip(0_u32..).all(|(byte, at)| *byte == (at * 31) as u8));
+    drop((block, data, svm, platform));
     nothing_is_left(driver);
 }
 
