@@ -169,6 +169,37 @@ fn any_size_works_together_with_opencl() {
     }
 }
 
+/// The driver is told to have a gigabyte, of which a buffer may take a quarter.
+#[test]
+fn a_device_that_cannot_hold_a_buffer_is_left_out() {
+    if !has_opencl("left_out") {
+        return;
+    }
+    let folder = folder("left_out");
+    let bench = |devices: &str, memory: &str| {
+        let line = format!(
+            "bench saxpy --size 67108865 --policy static --runs 1 --devices {devices} --memory {memory}"
+        );
+        let mut bench = command(&folder, &line.split(' ').collect::<Vec<_>>());
+        bench.env("POCL_MEMORY_LIMIT", "1").output().expect("the command was built")
+    };
+    for memory in ["auto", "copy"] {
+        let output = bench("cpu,opencl:0", memory);
+        let (said, printed) =
+            (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+        assert!(output.status.success(), "{memory}: {said}");
+        assert!(
+            said.contains("opencl:0 is left out") && said.contains("268435460 bytes"),
+            "{memory}: {said}"
+        );
+        assert!(printed.contains("  cpu ") && !printed.contains("  opencl:0 "), "{memory}: {printed}");
+    }
+    let output = bench("opencl:0", "copy");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("no device can hold") && said.contains("opencl:0"), "{said}");
+}
+
 #[test]
 fn the_hand_written_program_runs_beside() {
     if !has_opencl("native") {

@@ -55,7 +55,8 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     for workload in workloads {
         let able = able(options, &platform, &devices, workload);
         let prepared = prepare(options, &platform, &able, workload)?;
-        let found = (&platform, &able[..], &link_prices, &kept.knowledge);
+        let holding = holding(&*prepared, &platform, &able)?;
+        let found = (&platform, &holding[..], &link_prices, &kept.knowledge);
         let bench = Bench::new(options, found, &*prepared);
         let mut measured = bench.measure()?;
         kept.store().iter().for_each(|note| eprintln!("dml: {note}"));
@@ -179,6 +180,38 @@ pub(crate) fn prepare(
         PrepareError::Build { .. } | PrepareError::Threads { .. } => Failure::work(error),
         error => Failure::usage(error),
     })
+}
+
+/// The devices whose memory holds the buffers of a workload. The others are noted on standard error.
+///
+/// # Errors
+/// None of them is left.
+pub(crate) fn holding(
+    prepared: &dyn Prepared,
+    platform: &Platform,
+    devices: &[DeviceId],
+) -> Result<Vec<DeviceId>, Failure> {
+    prepared.reset().map_err(Failure::work)?;
+    let (mut holding, mut notes) = (Vec::new(), Vec::new());
+    for &device in devices {
+        match prepared.bring(device) {
+            Err(error) if error.is_out_of_memory() => {
+                notes.push((&*platform.devices()[usize::from(device.0)].name, error));
+            }
+            // What else is wrong is wrong in a run, too.
+            _ => holding.push(device),
+        }
+    }
+    if holding.is_empty() && !notes.is_empty() {
+        let why: Vec<_> = notes.iter().map(|(name, error)| format!("{name}: {error}")).collect();
+        let workload = prepared.workload();
+        return Err(Failure::Work(format!(
+            "no device can hold the buffers of {workload}: {}",
+            why.join("; ")
+        )));
+    }
+    notes.iter().for_each(|(name, error)| eprintln!("dml: {name} is left out: {error}"));
+    Ok(holding)
 }
 
 /// The runs in which the calibrated policy tries the sets of devices that promise most, and that do not count.

@@ -3,7 +3,7 @@
 //! In each round the devices that could be the best run alone, then the set runs with what it has learned, then with nothing
 //! known; so all of them find the machine in the same condition. The median of the rounds' ratios counts.
 
-use crate::bench::able;
+use crate::bench::{able, holding};
 use crate::cli::BenchOptions;
 use crate::failure::{self, Failure};
 use crate::machine::Machine;
@@ -58,6 +58,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
                 Err(PrepareError::Memory { .. }) => break,
                 Err(error) => return Err(Failure::work(error)),
             };
+            let devices = &holding(&*prepared, &machine.platform, devices)?;
             let bench = Bench { options, machine: &machine, devices, workload, prepared: &*prepared };
             let Some(of_size) = bench.run(&mut unwritten)? else { break };
             rows.extend(of_size);

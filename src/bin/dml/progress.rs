@@ -36,6 +36,11 @@ impl Progress {
         self.bar.inc(1);
     }
 
+    /// So many steps turned out not to be needed.
+    pub(crate) fn skip(&mut self, steps: u64) {
+        self.bar.inc(steps);
+    }
+
     /// All of it is done: as many steps were made as were announced.
     pub(crate) fn done(self) {
         let (made, announced) = (self.bar.position(), self.bar.length());

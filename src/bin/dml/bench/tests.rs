@@ -1,8 +1,11 @@
 use super::*;
 use crate::cli::{Arguments, Command};
 use clap::Parser;
-use dml::arenas::Null;
-use dml::core::{AcquireError, ArenaDesc, ArenaKind, DeviceDesc, DeviceSet, Fence, RawBuffer};
+use dml::arenas::faulty::{CallKind, Fault};
+use dml::arenas::kit::join_staged;
+use dml::arenas::{Faulty, MainMem, Null, Script};
+use dml::core::state::Alloc;
+use dml::core::{AcquireError, ArenaDesc, ArenaKind, DeviceDesc, DeviceSet, Fence, LinkSpeed, RawBuffer};
 use dml::scheduler::{Kernel, KernelError};
 use dml_workloads::check::Mismatch;
 use dml_workloads::prepare::{Language, Plain, VerifyError};
@@ -294,6 +297,36 @@ fn with_two_of_which<R>(second_fails: bool, more: &[&str], act: impl FnOnce(&Ben
         prepared: &prepared,
     };
     act(&bench, &prepared)
+}
+
+/// The second allocation of one device fails, and every one of another.
+#[test]
+fn devices_without_room_are_left_out_and_hold_nothing() {
+    let mut builder = Platform::builder();
+    let cpu = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+    let main = builder.add_arena(Arc::new(MainMem::new(cpu)));
+    let full = [("half", 2), ("full", 1), ("roomy", 1000)].map(|(name, first)| {
+        let device = builder.add_device(DeviceDesc::new(name, DeviceKind::Gpu));
+        let memory = Null::backed(ArenaDesc::new(name, ArenaKind("test"), device));
+        let script = Script::new().from_kind(CallKind::Alloc, first, Fault::fail());
+        let arena = builder.add_arena(Arc::new(Faulty::new(memory, script)));
+        join_staged(&mut builder, main, arena, LinkSpeed::default());
+        device
+    });
+    let platform = builder.build().expect("sound");
+    let prepared = Workload::Vecadd.prepare(&platform, &[cpu], &Input::Size(100)).expect("a small problem");
+    let [half, empty, roomy] = full;
+    let held = holding(&*prepared, &platform, &[half, cpu, empty, roomy]).expect("two can");
+    assert_eq!(held, [cpu, roomy]);
+    let holders = |device| {
+        let home = platform.home(device).expect("it has one");
+        let buffers = prepared.inputs().into_iter().chain(prepared.outputs());
+        buffers.filter(|buffer| buffer.snapshot().arena(home).alloc != Alloc::Unallocated).count()
+    };
+    assert_eq!([half, empty, roomy].map(holders), [0, 0, 3]);
+    let none = holding(&*prepared, &platform, &[half, empty]).expect_err("neither can");
+    let Failure::Work(told) = none else { panic!("{none}") };
+    assert!(told.contains("vecadd") && told.contains("half: ") && told.contains("full: "), "{told}");
 }
 
 /// Each device alone and both together begin four times, and one run more is recorded.

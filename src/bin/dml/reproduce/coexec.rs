@@ -22,8 +22,9 @@ pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for workload in Workload::ALL {
         let devices = able(&of_suite, &machine.platform, &machine.devices, workload);
-        let found = (&machine.platform, &devices[..], &machine.link_prices, &kept.knowledge);
         let prepared = bench::prepare(&of_suite, &machine.platform, &devices, workload)?;
+        let devices = bench::holding(&*prepared, &machine.platform, &devices)?;
+        let found = (&machine.platform, &devices[..], &machine.link_prices, &kept.knowledge);
         rows.push(row(workload.kind(), Bench::new(&of_suite, found, &*prepared).measure()?.result));
         kept.store().iter().for_each(|note| eprintln!("dml: {note}"));
     }

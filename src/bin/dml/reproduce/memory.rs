@@ -121,13 +121,25 @@ fn measure(
     progress: &mut Progress,
 ) -> Result<json::MemoryRow, Failure> {
     let auto = configurations.last().expect("two can always be had");
-    let names = auto.names(&able(&auto.options, &auto.machine.platform, &auto.machine.devices, workload));
+    let mut names = auto.names(&able(&auto.options, &auto.machine.platform, &auto.machine.devices, workload));
+    let mut prepared: Vec<Box<dyn Prepared>> = Vec::new();
+    for one in configurations {
+        let (platform, devices) = (&one.machine.platform, one.devices(&names)?);
+        let this = bench::prepare(&one.options, platform, &devices, workload)?;
+        // What one kind of memory cannot hold is not compared.
+        let held = one.names(&bench::holding(&*this, platform, &devices)?);
+        prepared.push(this);
+        names.retain(|name| held.contains(name));
+    }
+    if names.is_empty() {
+        return Err(Failure::Work(format!("no device can hold the buffers of {workload} in every memory")));
+    }
     let devices: Vec<Vec<DeviceId>> =
         configurations.iter().map(|one| one.devices(&names)).collect::<Result<_, _>>()?;
+    progress.skip(
+        (auto.timed_alone(workload).saturating_sub(names.len())) as u64 * (u64::from(auto.options.runs) + 1),
+    );
     let each = || configurations.iter().zip(&devices);
-    let prepared: Vec<Box<dyn Prepared>> = each()
-        .map(|(one, devices)| bench::prepare(&one.options, &one.machine.platform, devices, workload))
-        .collect::<Result<_, _>>()?;
     let benches: Vec<Bench<'_>> = each()
         .zip(&prepared)
         .map(|((one, devices), prepared)| {
