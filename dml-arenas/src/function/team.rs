@@ -24,6 +24,8 @@ use dml_core::helpers::Gate;
 use dml_core::sync::atomic::Ordering::Relaxed;
 use dml_core::sync::atomic::{AtomicBool, AtomicU64};
 use dml_core::sync::{Arc, Mutex};
+use rayon::ThreadPoolBuilder;
+use std::error::Error;
 use std::fmt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -86,10 +88,29 @@ impl Team {
         Self::of(threads, None)
     }
 
-    /// The team of the whole process, as wide as rayon's pool: that of a kernel in a worker, or in no device.
+    /// The team of the whole process, as wide as rayon's pool: that of a kernel in a worker, or in no device. Where the threads
+    /// of that pool cannot be started, the calling thread is all of it.
     pub fn global() -> &'static Self {
-        static GLOBAL: OnceLock<Team> = OnceLock::new();
-        GLOBAL.get_or_init(|| Self::of(rayon::current_num_threads(), None))
+        static ALONE: OnceLock<Team> = OnceLock::new();
+        Self::start_global().unwrap_or_else(|_| ALONE.get_or_init(|| Self::of(1, None)))
+    }
+
+    /// Starts rayon's pool of the whole process, unless it was started, and returns the team of it. Parallel iterators
+    /// outside of other pools start it as well, but panic where they cannot.
+    ///
+    /// # Errors
+    /// [`HostError`] if the threads cannot be started. Rayon does not try again.
+    pub fn start_global() -> Result<&'static Self, HostError> {
+        static GLOBAL: OnceLock<Result<Team, HostError>> = OnceLock::new();
+        let start = || match ThreadPoolBuilder::new().build_global() {
+            // Without a cause it says that the pool was started before.
+            Err(error) if error.source().is_some() => {
+                let threads = crate::main_mem::discover::threads();
+                Err(HostError { threads, cause: error.to_string() })
+            }
+            _ => Ok(Self::of(rayon::current_num_threads(), None)),
+        };
+        GLOBAL.get_or_init(start).as_ref().map_err(Clone::clone)
     }
 
     fn of(threads: usize, pools: Option<Arc<Pools>>) -> Self {

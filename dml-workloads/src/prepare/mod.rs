@@ -17,6 +17,7 @@ use crate::gaussian::GaussianError;
 use crate::mandelbrot::MandelbrotError;
 use crate::picture::PictureError;
 use bytemuck::Pod;
+use dml_arenas::launch::{HostError, Team};
 use dml_core::{Acquire, AcquireError, ArenaKind, Buffer, ConfigError, DeviceId, Platform, RawBuffer};
 use dml_scheduler::Kernel;
 use ready::Ready;
@@ -215,6 +216,8 @@ impl Workload {
         if let (Input::Picture(_), false) = (input, self.takes_picture()) {
             return Err(PrepareError::NoPicture { workload: self });
         }
+        // The problem is made by parallel iterators, and its result judged.
+        Team::start_global()?;
         self.ready(platform, devices, input)
     }
 }
@@ -304,7 +307,7 @@ pub enum PrepareError {
         /// What the compiler said.
         cause: String,
     },
-    /// No threads for the host's kernel.
+    /// No threads for the host's kernel, or to make the problem.
     #[error("cannot start {threads} threads: {cause}")]
     Threads {
         /// How many.
@@ -327,6 +330,12 @@ pub enum PrepareError {
     /// The inputs cannot be written.
     #[error(transparent)]
     Inputs(#[from] AcquireError),
+}
+
+impl From<HostError> for PrepareError {
+    fn from(HostError { threads, cause }: HostError) -> Self {
+        Self::Threads { threads, cause }
+    }
 }
 
 /// Why a result is not accepted.

@@ -24,6 +24,7 @@ mod hand;
 
 use crate::matmul;
 use crate::prepare::{Input, PrepareError, Prepared, VerifyError, Workload};
+use dml_arenas::launch::Team;
 use dml_arenas::native::BaselineError;
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena};
 use dml_core::{AcquireError, ArenaKind, ConfigError, DeviceId, Platform, ViewError};
@@ -348,6 +349,7 @@ impl Bench {
     /// [`SingleError::Discover`] for a device that is not there, [`SingleError::NoHandForm`] for one that has nothing to compare with,
     /// [`SingleError::Config`].
     pub fn open(device: &str, memory: Memory) -> Result<Self, SingleError> {
+        Team::start_global().map_err(PrepareError::from)?;
         let options = DiscoverOptions::default().only([device]);
         let options = match memory {
             Memory::Bound if device.starts_with("opencl:") => options.bind(device),

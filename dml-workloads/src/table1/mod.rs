@@ -37,6 +37,7 @@ mod layered;
 use crate::check::Mismatch;
 use crate::prepare::Input;
 use crate::{bfs, matmul, vecadd};
+use dml_arenas::launch::{HostError, Team};
 use dml_arenas::native::BaselineError;
 use dml_arenas::opencl::BuildError;
 use dml_arenas::opencl::native::hand::Device;
@@ -344,6 +345,9 @@ pub enum Table1Error {
     /// The platform or its buffers cannot be made.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The threads that make the problems cannot be started.
+    #[error(transparent)]
+    Threads(#[from] HostError),
     /// A kernel could not be built.
     #[error(transparent)]
     Build(#[from] BuildError),
@@ -488,6 +492,7 @@ impl Bench {
     pub fn open(row: Row, device: &str) -> Result<Self, Table1Error> {
         let no_program = || Table1Error::NoProgram { device: device.to_owned() };
         let (framework, number) = Framework::of(device).ok_or_else(no_program)?;
+        Team::start_global()?;
         let missing = |cause| Table1Error::Device { framework, cause };
         let options = DiscoverOptions::default().only([device]).offload(0);
         let (hand, noopt, opt) = match framework {
