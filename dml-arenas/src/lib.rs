@@ -55,6 +55,7 @@ pub mod kit;
 pub mod launch;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 mod locked;
+pub mod machine_memory;
 pub mod main_mem;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 pub mod native;

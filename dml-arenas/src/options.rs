@@ -3,6 +3,8 @@
 #[cfg(feature = "calibration")]
 use crate::calibrate::CalibrationSource;
 use crate::kit::Backend;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+use crate::machine_memory::total_bytes;
 use dml_core::sync::Arc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -373,7 +375,7 @@ impl DiscoverOptions {
     /// Returns how many bytes drivers may lock at a time.
     #[cfg(any(feature = "cuda", feature = "opencl"))]
     pub(crate) fn page_lock_limit(&self) -> u64 {
-        self.page_lock_bytes.unwrap_or_else(|| memory_bytes() / 2)
+        self.page_lock_bytes.unwrap_or_else(|| total_bytes() / 2)
     }
 
     /// Returns how many bytes of scratch memory drivers may lock at a time.
@@ -530,20 +532,6 @@ pub(crate) fn is_worker(device: &str) -> bool {
     device.starts_with("offload:")
 }
 
-/// Returns the size of the machine's memory in bytes, or a small one if the system does not tell it.
-#[cfg(any(feature = "cuda", feature = "opencl"))]
-fn memory_bytes() -> u64 {
-    const UNKNOWN_BYTES: u64 = 2 << 30;
-    #[cfg(target_os = "linux")]
-    // SAFETY: these calls read values of the system.
-    let (pages, page_bytes) =
-        unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
-    #[cfg(not(target_os = "linux"))]
-    let (pages, page_bytes) = (-1, -1);
-    let bytes = u64::try_from(pages).ok().zip(u64::try_from(page_bytes).ok());
-    bytes.and_then(|(pages, size)| pages.checked_mul(size)).unwrap_or(UNKNOWN_BYTES)
-}
-
 /// Why the requested devices cannot be used. A missing backend is no error: see
 /// [`Platform::unavailable`](dml_core::Platform::unavailable).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -641,10 +629,7 @@ mod tests {
             (64 << 20, 4096)
         );
         assert_eq!(of().page_locks(4096).page_lock_limit(), 4096);
-        let told = std::fs::read_to_string("/proc/meminfo").unwrap();
-        let total = told.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
-        let half = total.unwrap().parse::<u64>().unwrap() * 1024 / 2;
-        assert!(of().page_lock_limit().abs_diff(half) <= half / 8, "a half of the memory is {half} bytes");
+        assert_eq!(of().page_lock_limit(), total_bytes() / 2);
     }
 
     #[test]

@@ -50,13 +50,9 @@ fn model_name(cpuinfo: &str) -> Option<&str> {
 }
 
 #[cfg(all(feature = "offload", target_os = "linux"))]
-/// Returns half of the machine's memory in bytes, or half of the control group's limit where that is less.
+/// Returns half of the memory that this process may have, in bytes.
 pub(crate) fn default_memory() -> u64 {
-    let info = rustix::system::sysinfo();
-    let machine = u64::from(info.mem_unit).saturating_mul(info.totalram);
-    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-    let group = group.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
-    machine.min(group) / 2
+    crate::machine_memory::total_bytes() / 2
 }
 
 #[cfg(test)]
@@ -79,17 +75,5 @@ mod tests {
         let named = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
         let expected = named.map_or_else(|| format!("{} processor", std::env::consts::ARCH), str::to_owned);
         assert_eq!(description(), expected);
-    }
-
-    #[cfg(all(feature = "offload", target_os = "linux"))]
-    #[test]
-    fn half_of_the_memory_is_for_workers() {
-        let info = std::fs::read_to_string("/proc/meminfo").unwrap();
-        let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB"));
-        let machine = total.unwrap().trim().parse::<u64>().unwrap() << 10;
-        let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-        let limit = limit.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(machine);
-        // Both are told in units of their own.
-        assert!(default_memory().abs_diff(machine.min(limit) / 2) < 1 << 20, "{}", default_memory());
     }
 }

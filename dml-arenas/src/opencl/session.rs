@@ -19,6 +19,7 @@ use super::handle::{Context, Event, Queue};
 use crate::beside::Beside;
 use crate::fork::Origin;
 use crate::locked::next_holder;
+use crate::machine_memory;
 use dml_core::sync::Arc;
 use dml_core::{Fence, NativeHandle, TransferError};
 use opencl3::command_queue::{
@@ -93,7 +94,7 @@ impl Drop for Reservation {
 pub(super) struct Facts {
     /// The largest size of one buffer, in bytes.
     pub(super) max_alloc_bytes: u64,
-    /// The size of the device's memory, in bytes.
+    /// The size of the device's memory, in bytes; of the host's memory as much as this process may have.
     pub(super) memory_bytes: u64,
     /// The largest size of a work-group along each dimension, in work-items.
     pub(super) max_sizes: [u64; 3],
@@ -115,7 +116,10 @@ impl Session {
             max_alloc_bytes: device
                 .max_mem_alloc_size()
                 .map_err(|error| failed("clGetDeviceInfo")(error.0))?,
-            memory_bytes: device.global_mem_size().map_err(|error| failed("clGetDeviceInfo")(error.0))?,
+            memory_bytes: device
+                .global_mem_size()
+                .map_err(|error| failed("clGetDeviceInfo")(error.0))?
+                .min(if part.is_discrete { u64::MAX } else { machine_memory::total_bytes() }),
             max_sizes: {
                 let told = device.max_work_item_sizes().unwrap_or_default();
                 std::array::from_fn(|axis| told.get(axis).map_or(1, |&size| (size as u64).max(1)))

@@ -18,6 +18,7 @@ use crate::mandelbrot::MandelbrotError;
 use crate::picture::PictureError;
 use bytemuck::Pod;
 use dml_arenas::launch::{HostError, Team};
+use dml_arenas::machine_memory;
 use dml_core::{Acquire, AcquireError, ArenaKind, Buffer, ConfigError, DeviceId, Platform, RawBuffer};
 use dml_scheduler::Kernel;
 use ready::Ready;
@@ -485,11 +486,16 @@ pub trait Prepared: fmt::Debug + Send + Sync {
     fn verify_plain(&self, outputs: &[&[u8]]) -> Result<(), Mismatch>;
 }
 
-/// Refuses a problem that main memory cannot hold, before the operating system promises it and breaks the promise.
+/// Refuses a problem that main memory cannot hold, before the operating system promises it and breaks the promise by
+/// ending the process.
 pub(crate) fn memory_for<R: Recipe>(bytes: u64) -> Result<(), PrepareError> {
     let mut probe = Vec::<u8>::new();
-    let fits = usize::try_from(bytes).is_ok_and(|bytes| probe.try_reserve_exact(bytes).is_ok());
-    if fits { Ok(()) } else { Err(PrepareError::Memory { workload: R::WORKLOAD, bytes }) }
+    let is_promised = usize::try_from(bytes).is_ok_and(|bytes| probe.try_reserve_exact(bytes).is_ok());
+    if is_promised && bytes <= machine_memory::total_bytes() {
+        Ok(())
+    } else {
+        Err(PrepareError::Memory { workload: R::WORKLOAD, bytes })
+    }
 }
 
 /// Makes a buffer with these contents, in memory that the platform chooses.
