@@ -4,7 +4,7 @@
 
 mod program;
 
-use program::{command, folder};
+use program::{command, dml, folder};
 
 /// A stack larger than any address space: no thread of the standard library can be made.
 const NO_THREAD: (&str, &str) = ("RUST_MIN_STACK", "70368744177664");
@@ -30,6 +30,7 @@ fn no_thread_is_failed_work_and_no_panic() {
         assert!(said.contains("cannot start"), "{line}: {said}");
         assert!(!said.contains("panicked"), "{line}: {said}");
     }
+    assert!(dml(&folder, &["bench", "saxpy", "--size", "tiny", "--runs", "1"]).status.success());
     let mut devices = command(&folder, &["devices"]);
     assert!(devices.env(NO_THREAD.0, NO_THREAD.1).output().expect("it was built").status.success());
 }

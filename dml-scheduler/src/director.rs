@@ -340,7 +340,7 @@ fn reopen(unit: &Unit<'_>, lost: &[PackageRecord]) -> u64 {
 fn lost_with(unit: &Unit<'_>, package: &Package, packages: usize) -> UnitFailure {
     let why = unit.loss().map_or_else(String::new, |loss| format!(": {loss}"));
     let message = format!("device {} was lost with the results of {packages} packages{why}", unit.name());
-    UnitFailure { device: unit.device, package: package.clone(), message, at: unit.begun.elapsed() }
+    unit.failure(package.clone(), message, unit.begun.elapsed())
 }
 
 /// The devices that take part.

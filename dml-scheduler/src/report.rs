@@ -56,6 +56,8 @@ pub struct DeviceReport {
 pub struct UnitFailure {
     /// The device of the unit.
     pub device: DeviceId,
+    /// The device's name.
+    pub device_name: String,
     /// The package on which the unit failed, or the last package whose results were lost.
     pub package: Package,
     /// Why the unit failed. The message says so if the device is lost.
@@ -365,7 +367,7 @@ pub enum RunError {
         cause: String,
     },
     /// Every unit failed with items left, or results were lost together with their inputs.
-    #[error("kernel {kernel}: {missing} items were not computed, {}", failures.iter().map(|failure| format!("device {} at items {:?}: {}", failure.device, failure.package.range(), failure.message)).collect::<Vec<_>>().join("; "))]
+    #[error("kernel {kernel}: {missing} items were not computed, {}", failures.iter().map(|failure| format!("{} at items {:?}: {}", failure.device_name, failure.package.range(), failure.message)).collect::<Vec<_>>().join("; "))]
     Unfinished {
         /// The kernel's name.
         kernel: String,

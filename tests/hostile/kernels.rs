@@ -142,9 +142,13 @@ fn a_variant_that_exchanges_its_grants_fails() {
             let policy = "dynamic:8".parse().unwrap();
             Coexecutor::new(&asked).policy(policy).collect_on(collect).run(&ran, ITEMS)
         });
-        let Err(RunError::Unfinished { missing: ITEMS, failures, .. }) = run.join() else {
+        let Err(error @ RunError::Unfinished { missing: ITEMS, .. }) = run.join() else {
             panic!("{how}: it answered well")
         };
+        let told = error.to_string();
+        // People know devices by their names.
+        assert!(!told.contains("device d") && told.contains("cpu at items"), "{how}: {told}");
+        let RunError::Unfinished { failures, .. } = error else { unreachable!() };
         assert!(failures[0].message.contains("exchanged the grants"), "{how}: {}", failures[0].message);
         // Nothing of the spare is committed: what was written there is poisoned, and the rest is as it was.
         let told = spare.read().map(drop);

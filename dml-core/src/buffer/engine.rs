@@ -438,7 +438,9 @@ impl Run {
                 Report::Broken
             }
             (None, Err(cause)) => {
-                self.failed(AcquireError::MapFailed { buffer, arena: name, device, cause });
+                let known = self.buffer().platform.devices().get(usize::from(device.0));
+                let device_name = known.map_or_else(|| device.to_string().into(), |known| known.name.clone());
+                self.failed(AcquireError::MapFailed { buffer, arena: name, device, device_name, cause });
                 Report::Failed
             }
             (None, Ok(state)) => Report::Mapped(state),

@@ -100,7 +100,7 @@ pub enum AcquireError {
         cause: TransferError,
     },
     /// A change of map state failed. The buffer's contents did not change.
-    #[error("giving device {device} access to {buffer} in {arena} failed: {cause}")]
+    #[error("giving {device_name} access to {buffer} in {arena} failed: {cause}")]
     MapFailed {
         /// The buffer whose block was to be mapped.
         buffer: BufferName,
@@ -108,6 +108,8 @@ pub enum AcquireError {
         arena: ArenaName,
         /// The device that was to have access.
         device: DeviceId,
+        /// The name of that device.
+        device_name: Arc<str>,
         /// What the arena reported.
         cause: TransferError,
     },
@@ -491,6 +493,7 @@ mod tests {
             buffer: buffer.clone(),
             arena: left.clone(),
             device: DeviceId(1),
+            device_name: "gpu".into(),
             cause,
         };
         let waited = Duration::from_secs(1);

@@ -451,6 +451,11 @@ impl Unit<'_> {
     }
 
     /// The device's name.
+    /// The unit's failure on a package.
+    pub(crate) fn failure(&self, package: Package, message: String, at: Duration) -> UnitFailure {
+        UnitFailure { device: self.device, device_name: self.name().to_owned(), package, message, at }
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.platform.devices()[usize::from(self.device.0)].name
     }

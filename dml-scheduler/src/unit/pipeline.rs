@@ -18,7 +18,6 @@ use crate::guard::Quiet;
 use crate::haul::are_results_there;
 use crate::kernel::KernelError;
 use crate::package::Package;
-use crate::report::UnitFailure;
 use dml_core::spans::Span;
 use dml_core::sync::Mutex;
 use dml_core::{AcquireError, Grants, Withdrawn};
@@ -284,8 +283,8 @@ impl Pipeline<'_> {
                 self.unit.complete(journey, self.run, self.starter);
             }
             if let Some(message) = ending.failure {
-                let (device, at) = (self.unit.device, self.unit.now());
-                failure.get_or_insert(UnitFailure { device, package, message, at });
+                let at = self.unit.now();
+                failure.get_or_insert(self.unit.failure(package, message, at));
             }
         }
         if failure.is_none() {
