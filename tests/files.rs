@@ -271,6 +271,19 @@ fn a_pipe_with_a_writer_is_read_to_its_end() {
     }
 }
 
+/// A file beside the pipe would be one of a folder of the system.
+#[test]
+fn the_page_of_a_pipe_needs_a_name() {
+    let folder = folder("unnamed");
+    succeeds(&folder, &[&SAXPY[..], &["--trace", "t.json"]].concat());
+    let trace = fs::File::open(folder.join("t.json")).expect("written");
+    let mut cat = Command::new("cat").stdin(trace).stdout(Stdio::piped()).spawn().expect("it is there");
+    let mut report = command(&folder, &["report", "/dev/stdin"]);
+    let output = report.stdin(cat.stdout.take().expect("a pipe")).output().expect("it was built");
+    assert!(fails(2, &output).contains("-o"));
+    assert!(cat.wait().is_ok() && !Path::new("/dev/stdin.html").exists());
+}
+
 /// The measured speeds, what runs taught, and the suites.
 #[test]
 fn a_pipe_in_the_cache_is_ignored() {

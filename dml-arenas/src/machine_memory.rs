@@ -4,7 +4,8 @@
 //!   /proc/self/mountinfo ─┐
 //!   /proc/self/cgroup ────┴─▶ folders of the group and of those around it ─▶ the lowest limit of any of them
 //! ```
-//! Version 1 of control groups has `memory.limit_in_bytes`, version 2 `memory.max`. A machine may have both mounted.
+//! Version 1 of control groups has `memory.limit_in_bytes`, version 2 `memory.max`. A machine may have both
+//! mounted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -81,8 +82,8 @@ enum Version {
 }
 
 impl Version {
-    /// The names of the files with the limit and with what is in use, and what the file `memory.stat` calls pages of
-    /// files that can be taken back.
+    /// The names of the files with the limit and with what is in use, and what the file `memory.stat` calls
+    /// pages of files that can be taken back.
     const fn names(self) -> [&'static str; 3] {
         match self {
             Self::One => ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "],
@@ -98,7 +99,8 @@ struct Group {
     folder: PathBuf,
 }
 
-/// Returns the groups of a process as far as they are mounted, from what the system tells of mounts and of groups.
+/// Returns the groups of a process as far as they are mounted, from what the system tells of mounts and of
+/// groups.
 fn groups(mountinfo: &str, cgroup: &str) -> Vec<Group> {
     let mut groups = Vec::new();
     for line in mountinfo.lines() {

@@ -216,6 +216,9 @@ impl DiscoverOptions {
     /// neither of the two waits for the other unless their ranges conflict. A vector that the application moves in stays
     /// where it is, and is copied. A device that [`only`](Self::only) leaves out is not opened.
     ///
+    /// A buffer above the driver's largest allocation is ordinary memory, and the device cannot be given it
+    /// ([`AllocError::TooLarge`](dml_core::AllocError::TooLarge)).
+    ///
     /// The device must not be bound or share in another way, and nor must `cpu`. A device whose driver does not offer it is
     /// [`DiscoverError::BadSharing`].
     ///

@@ -145,7 +145,8 @@ impl Picture {
         &self.pixels
     }
 
-    /// Reads a PNG of any colour type and depth, interlaced or not; of an animation, the first frame. It is a regular file.
+    /// Reads a PNG of any colour type and depth, interlaced or not; of an animation, the first frame. It is
+    /// a regular file.
     ///
     /// # Errors
     /// [`PictureError::NotFound`], [`PictureError::Access`], [`PictureError::NotPng`], [`PictureError::Truncated`],
@@ -195,8 +196,8 @@ impl Picture {
     /// Writes the picture as an RGBA PNG, replacing what is there once all of it is written.
     ///
     /// # Errors
-    /// [`PictureError::Empty`] for a picture without pixels, [`PictureError::Write`] when the file cannot be written; what was
-    /// there stays.
+    /// [`PictureError::Empty`] for a picture without pixels, [`PictureError::Write`] when the file cannot
+    /// be written; what was there stays.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PictureError> {
         let path = path.as_ref();
         if self.pixels.is_empty() {

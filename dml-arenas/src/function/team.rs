@@ -88,15 +88,15 @@ impl Team {
         Self::of(threads, None)
     }
 
-    /// The team of the whole process, as wide as rayon's pool: that of a kernel in a worker, or in no device. Where the threads
-    /// of that pool cannot be started, the calling thread is all of it.
+    /// The team of the whole process, as wide as rayon's pool: that of a kernel in a worker, or in no
+    /// device. Where the threads of that pool cannot be started, the calling thread is all of it.
     pub fn global() -> &'static Self {
         static ALONE: OnceLock<Team> = OnceLock::new();
         Self::start_global().unwrap_or_else(|_| ALONE.get_or_init(|| Self::of(1, None)))
     }
 
-    /// Starts rayon's pool of the whole process, unless it was started, and returns the team of it. Parallel iterators
-    /// outside of other pools start it as well, but panic where they cannot.
+    /// Starts rayon's pool of the whole process, unless it was started, and returns the team of it.
+    /// Parallel iterators outside of other pools start it as well, but panic where they cannot.
     ///
     /// # Errors
     /// [`HostError`] if the threads cannot be started. Rayon does not try again.

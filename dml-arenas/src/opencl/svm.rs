@@ -54,7 +54,8 @@ impl SvmArena {
         Self { desc, session }
     }
 
-    /// The largest size of one block that the device can use, in bytes. A larger one is ordinary memory of the host.
+    /// The largest size of one block that the device can use, in bytes. A larger one is ordinary memory of
+    /// the host.
     #[must_use]
     pub fn max_alloc_bytes(&self) -> u64 {
         self.session.facts.max_alloc_bytes
@@ -66,8 +67,8 @@ impl SvmArena {
         self.session.facts.memory_bytes
     }
 
-    /// Allocates `size` zero bytes: shared virtual memory, or ordinary memory where the driver's limit excludes it. The
-    /// device refuses to be bound to as much, so the processor alone uses that.
+    /// Allocates `size` zero bytes: shared virtual memory, or ordinary memory where the driver's limit
+    /// excludes it. The device refuses to be bound to as much, so the processor alone uses that.
     ///
     /// # Errors
     /// The code of the call that failed.

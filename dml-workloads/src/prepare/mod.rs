@@ -486,8 +486,8 @@ pub trait Prepared: fmt::Debug + Send + Sync {
     fn verify_plain(&self, outputs: &[&[u8]]) -> Result<(), Mismatch>;
 }
 
-/// Refuses a problem that main memory cannot hold, before the operating system promises it and breaks the promise by
-/// ending the process.
+/// Refuses a problem that main memory cannot hold, before the operating system promises it and breaks the
+/// promise by ending the process.
 pub(crate) fn memory_for<R: Recipe>(bytes: u64) -> Result<(), PrepareError> {
     let mut probe = Vec::<u8>::new();
     let is_promised = usize::try_from(bytes).is_ok_and(|bytes| probe.try_reserve_exact(bytes).is_ok());

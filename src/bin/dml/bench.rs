@@ -464,8 +464,8 @@ impl<'a> Bench<'a> {
         }))
     }
 
-    /// Writes the picture, and what happened in the median run together where the options ask for it. The result
-    /// names what was written.
+    /// Writes the picture, and what happened in the median run together where the options ask for it. The
+    /// result names what was written.
     fn write_files(&self, measured: &mut Measured, unwritten: &mut Unwritten) {
         let Self { options, workload, prepared, .. } = *self;
         let Measured { result, runs } = measured;

@@ -221,11 +221,12 @@ pub(crate) struct BenchOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportOptions {
-    /// The trace, as dml bench --trace writes it.
+    /// The trace, as dml bench --trace writes it: a file or a pipe.
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
 
-    /// Where the page goes; beside the trace, with the ending .html, by default.
+    /// Where the page goes; beside the trace, with the ending .html, by default. The trace of a pipe needs
+    /// it.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
@@ -236,7 +237,7 @@ pub(crate) struct ReportOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplayOptions {
-    /// The decisions, as dml bench --decisions writes them.
+    /// The decisions, as dml bench --decisions writes them: a file or a pipe.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 

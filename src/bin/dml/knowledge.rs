@@ -12,7 +12,8 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Opens the file of this machine. One that cannot be used is noted on standard error, and is replaced later.
+    /// Opens the file of this machine. One that cannot be used is noted on standard error, and is replaced
+    /// later.
     pub(crate) fn open() -> Self {
         let Some(file) = cache::file("knowledge", "txt") else {
             return Self { file: None, knowledge: Knowledge::new() };
@@ -24,7 +25,8 @@ impl Kept {
         Self { file: Some(file), knowledge }
     }
 
-    /// Writes what is known now. Returns why it could not, a sentence for people: the results stand without it.
+    /// Writes what is known now. Returns why it could not, a sentence for people: the results stand without
+    /// it.
     pub(crate) fn store(&self) -> Option<String> {
         let file = self.file.as_ref()?;
         let error = cache::write(file, &self.knowledge.to_string()).err()?;

@@ -99,7 +99,8 @@ pub(crate) fn check_none(options: &BenchOptions, name: &str) -> Result<(), Failu
     }
 }
 
-/// Writes the files that the options ask for. Returns the names of the trace and of the page, where they are written.
+/// Writes the files that the options ask for. Returns the names of the trace and of the page, where they
+/// are written.
 pub(crate) fn write(
     options: &BenchOptions,
     unwritten: &mut Unwritten,
