@@ -442,23 +442,22 @@ pub trait Prepared: fmt::Debug + Send + Sync {
         self.outputs().into_iter().try_for_each(|output| on_host(output)?.read(output).wait()?.release())
     }
 
-    /// Has a device hold all buffers, as a run does. Where it cannot, it holds none of them.
+    /// Has a device hold all buffers, as a run does, and gives them up again, so that a first run is one.
     ///
     /// # Errors
     /// What keeps the device from that; [`AcquireError::is_out_of_memory`] where its memory is too small.
-    fn bring(&self, device: DeviceId) -> Result<(), AcquireError> {
+    fn try_holding(&self, device: DeviceId) -> Result<(), AcquireError> {
         let (inputs, outputs) = (self.inputs(), self.outputs());
         let Some(platform) = inputs.iter().chain(&outputs).map(|buffer| buffer.platform()).next() else {
             return Ok(());
         };
         let acquire = inputs.iter().fold(platform.acquire(device), |acquire, input| acquire.read(*input));
         let acquire = outputs.iter().fold(acquire, |acquire, output| acquire.write(*output));
-        let brought = acquire.wait().and_then(|grants| grants.release());
-        if let (Err(_), Some(home)) = (&brought, platform.home(device)) {
-            // What the others keep is no more than there was before.
+        let held = acquire.wait().and_then(|grants| grants.not_started());
+        if let Some(home) = platform.home(device).filter(|_| platform.host() != Some(device)) {
             inputs.iter().chain(&outputs).for_each(|buffer| _ = buffer.will_not_use(home));
         }
-        brought
+        held
     }
 
     /// Checks every item of the outputs against an independent computation.

@@ -194,7 +194,7 @@ pub(crate) fn holding(
     prepared.reset().map_err(Failure::work)?;
     let (mut holding, mut notes) = (Vec::new(), Vec::new());
     for &device in devices {
-        match prepared.bring(device) {
+        match prepared.try_holding(device) {
             Err(error) if error.is_out_of_memory() => {
                 notes.push((&*platform.devices()[usize::from(device.0)].name, error));
             }

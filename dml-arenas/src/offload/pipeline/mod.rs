@@ -81,7 +81,8 @@ impl Pipeline {
     /// Runs a function over the items, after all earlier actions, and after every signal in `after` has ended
     /// successfully.
     ///
-    /// The parts of blocks are numbered in order as the function's buffers, and the scalars in order as its scalars.
+    /// The function finds its arguments at their positions here. In C, the parts, the scalars and the values come in three lists, each with
+    /// the position of its argument.
     ///
     /// # Safety
     /// 1. Until the signal has ended, only the function writes the parts, and nothing else reads the parts that it may
