@@ -190,8 +190,8 @@ fn place(path: &Path) -> io::Result<Place> {
     let target = behind_links(path)?;
     // Who may not write to the file may not replace it.
     let old = OpenOptions::new().write(true).open(path)?;
-    // The link to an open file leads to what has no name any more.
-    if identity(&target) == Some(identity_of(&metadata, &target)) {
+    // The link to an open file leads to what may have no name any more. What has one may be replaced by another program meanwhile.
+    if target.exists() {
         return Ok(Place::Named { path: target, old: Some(old) });
     }
     old.set_len(0)?;

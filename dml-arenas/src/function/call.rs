@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(
             told.map(|error| error.to_string()),
             [
-                "argument 0: given i64, not u32",
+                "argument 0: the scalar is I64(-7), not u32",
                 "argument 1 is local memory, no scalar",
                 "there is no argument 4: the kernel has 4",
                 "argument 2 has 8 bytes, and a u32 has 4",

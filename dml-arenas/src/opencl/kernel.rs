@@ -550,7 +550,7 @@ impl OpenClKernel {
             return Err(refused("clEnqueueNDRangeKernel", CL_INVALID_WORK_GROUP_SIZE, reason));
         }
         if matches!(self.numbering, Numbering::Run { .. })
-            && (0..asked.dimensions).any(|axis| axis != asked.split && asked.offset[axis] != 0)
+            && (0..asked.dimensions.min(3)).any(|axis| axis != asked.split && asked.offset[axis] != 0)
         {
             let split = asked.split;
             let reason = format!("kernel {kernel} is for parts along dimension {split}, not for {shown:?}");
@@ -565,6 +565,9 @@ impl OpenClKernel {
     /// Returns the sizes of a launch, padded to whole groups, if they can be counted.
     fn sizes(&self, asked: &Asked) -> Option<Size> {
         let (split, dimensions) = (asked.split, asked.dimensions);
+        if !(1..=3).contains(&dimensions) {
+            return None;
+        }
         let is_open =
             asked.local[..dimensions].iter().all(|&local| local == 0) && self.limits.required.is_none();
         let local = self.limits.choose(asked.local);

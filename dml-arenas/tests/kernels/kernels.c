@@ -53,6 +53,28 @@ int32_t describe(const dml_call *call)
     return 0;
 }
 
+/* The positions of the arguments, and the bytes of the values, as text into views[0]. */
+int32_t positions(const dml_call *call)
+{
+    char text[512] = "";
+    int length = 0;
+    for (uint64_t i = 0; i < call->view_count; i++)
+        length += snprintf(text + length, sizeof text - (size_t)length, "view %u: %llu+%llu, ", call->views[i].argument,
+                           (unsigned long long)call->views[i].start, (unsigned long long)call->views[i].bytes);
+    for (uint64_t i = 0; i < call->scalar_count; i++)
+        length += snprintf(text + length, sizeof text - (size_t)length, "scalar %u, ", call->scalars[i].argument);
+    for (uint64_t i = 0; i < call->value_count; i++) {
+        length += snprintf(text + length, sizeof text - (size_t)length, "value %u:", call->values[i].argument);
+        for (uint64_t at = 0; at < call->values[i].bytes; at++)
+            length += snprintf(text + length, sizeof text - (size_t)length, " %u",
+                               ((const uint8_t *)call->values[i].data)[at]);
+    }
+    if ((uint64_t)length > call->views[0].bytes)
+        return 1;
+    memcpy(call->views[0].data, text, (size_t)length);
+    return 0;
+}
+
 /* The environment and the cores of the worker, as text into views[0]. */
 int32_t surroundings(const dml_call *call)
 {

@@ -3,7 +3,7 @@
 use crate::common::{host, pattern, whole as all_of};
 use crate::rig::{Rig, u32s, whole};
 use dml_arenas::offload::{Argument, OffloadArena, OffloadError, Scalar, Signal};
-use dml_core::{Arena, DeviceId, Span, TransferError};
+use dml_core::{Access, Arena, DeviceId, Span, TransferError};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -48,6 +48,31 @@ fn every_kind_of_scalar_arrives() {
     assert_eq!(said, format!("5..18446744073709551615 threads=1 start=100 bytes=500 {values}"));
 }
 
+/// In C, views, scalars and values come in lists of their own, and each says its position.
+#[test]
+fn arguments_say_their_positions() {
+    let rig = Rig::new();
+    let (text, data) = (rig.block(&[0; 200]), rig.block(&[1; 100]));
+    let span = Span::new;
+    let parts = vec![(Some(&data), span(0, 4)), (Some(&data), span(8, 16)), (None, span(20, 20))];
+    let arguments = [
+        Argument::Scalar(Scalar::U8(1)),
+        Argument::Nothing,
+        Argument::Write(&text, span(0, 200)),
+        Argument::Bytes(&[7, 0, 255]),
+        Argument::Parts(parts, Access::ReadOnly),
+        Argument::Scalar(Scalar::I64(-1)),
+    ];
+    rig.launch(&rig.function("positions"), 0..1, &arguments).unwrap().wait().unwrap();
+    let said = rig.take(&text, span(0, 200));
+    let said = String::from_utf8(said.into_iter().take_while(|byte| *byte > 0).collect()).unwrap();
+    let views = "view 2: 0+200, view 4: 0+4, view 4: 8+8, view 4: 20+0";
+    assert_eq!(said, format!("{views}, scalar 0, scalar 5, value 3: 7 0 255"));
+    let nowhere = [Argument::Parts(vec![(None, span(0, 1))], Access::ReadOnly)];
+    let refused = rig.launch(&rig.function("positions"), 0..1, &nowhere).unwrap_err().to_string();
+    assert!(refused.contains("argument 0") && refused.contains("0..1 without a block"), "{refused}");
+}
+
 /// A function counts from the start of the buffer, wherever its block lies in the memory of the worker.
 #[test]
 fn a_part_is_named_by_its_place_in_the_buffer() {
@@ -88,10 +113,10 @@ fn arguments_that_do_not_fit_are_refused_before_anything_runs() {
     assert!(refused(&[Argument::Read(&block, Span::new(1, 101))]).1.contains("1..101 of a block of 100"));
     let (left, right) = (Span::new(0, 51), Span::new(50, 60));
     let [reads, writes] = [Argument::Read(&block, left), Argument::Write(&block, right)];
-    assert!(refused(&[reads.clone(), writes.clone()]).1.contains("buffer 0"));
+    assert!(refused(&[reads.clone(), writes.clone()]).1.contains("argument 0"));
     // Whichever comes first.
     let (index, reason) = refused(&[writes, scalar.clone(), reads]);
-    assert!(index == 2 && reason.contains("shares bytes with buffer 0"), "{index}: {reason}");
+    assert!(index == 2 && reason.contains("shares bytes with argument 0"), "{index}: {reason}");
     #[allow(clippy::reversed_empty_ranges, reason = "that is what is refused")]
     let backwards = rig.launch(&scale, 9..3, &[]).unwrap_err();
     assert_eq!(backwards.to_string(), "scale on offload:0 was asked for items 9..3");
