@@ -40,6 +40,7 @@ mod readme;
 pub use dml_arenas as arenas;
 pub use dml_arenas::launch;
 pub use dml_core as core;
+pub use dml_core::bytemuck;
 pub use dml_scheduler as scheduler;
 
 pub use dml_core::{

@@ -31,7 +31,7 @@ mod acquire {}
 /// # let c = platform.buffer::<f32>(1000).build()?;
 /// let host = launch::host(&platform, |call| { /* slices of the package's parts of a and c */ Ok(()) })?;
 /// let opencl = unsafe { launch::opencl(&platform, SOURCE, "scale", "") }?;              // you answer for what SOURCE touches
-/// let kernel = Kernel::new("scale", 64).scalar(2.5_f32).read(&a).write(&c).end();       // as in SOURCE's signature, and checked against it
+/// let kernel = Kernel::new("scale", 64).scalar(2.5_f32).read(&a).write(&c).end();       // as in SOURCE's signature: kinds and scalars are checked
 /// let report = Coexecutor::new(&platform).run(&kernel.launchers(host)?.launchers(opencl)?, c.len())?;
 /// # Ok(())
 /// # }

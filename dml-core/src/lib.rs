@@ -110,6 +110,8 @@ pub use base::range::Span;
 pub use base::sync;
 pub use buffer::RawBuffer;
 pub use buffer::error::{AcquireError, PoisonedEnd, Poisoner, Unattached, ViewError};
+/// Elements of buffers are any of its `Pod` types.
+pub use bytemuck;
 pub use memory::arena::{Arena, MapReport};
 pub use memory::block::{Block, BlockRef, ExternalBlock, NativeHandle, NewBlock};
 pub use memory::cross_arena::{CopyEnd, CopyJob, CrossArena};

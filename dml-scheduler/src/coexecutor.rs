@@ -8,6 +8,7 @@ use crate::policy::PolicySpec;
 use crate::report::{Report, RunError};
 use crate::running::{self, Running};
 use dml_core::{DeviceDesc, DeviceId, Platform};
+use std::panic::Location;
 use std::sync::OnceLock;
 
 /// How many cores the thread could use that asked first. To ask takes some ten microseconds.
@@ -146,6 +147,7 @@ impl Coexecutor {
     /// # Errors
     /// [`RunError`]. A failed unit is no error while other units can finish its work; the report names it. A lost
     /// device is no error as long as the results lost with it can be computed again.
+    #[track_caller]
     pub fn run(&self, kernel: &Kernel, items: u64) -> Result<Report, RunError> {
         self.run_with(kernel, items, &NoHooks)
     }
@@ -154,8 +156,9 @@ impl Coexecutor {
     ///
     /// # Errors
     /// As [`Coexecutor::run`].
+    #[track_caller]
     pub fn run_with(&self, kernel: &Kernel, items: u64, hooks: &dyn Hooks) -> Result<Report, RunError> {
-        let prepared = Prepared::new(&self.0, kernel, items, None)?;
+        let prepared = Prepared::new(&self.0, kernel, items, None, Location::caller())?;
         let hooks = Patient::new(hooks);
         let report = prepared.direct(&self.0, &hooks);
         hooks.end();
@@ -180,6 +183,7 @@ impl Coexecutor {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn start(&self, kernel: &Kernel, items: u64) -> Result<Running, RunError> {
         self.start_with(kernel, items, NoHooks)
     }
@@ -188,12 +192,13 @@ impl Coexecutor {
     ///
     /// # Errors
     /// As [`Coexecutor::start`].
+    #[track_caller]
     pub fn start_with(
         &self,
         kernel: &Kernel,
         items: u64,
         hooks: impl Hooks + Send + 'static,
     ) -> Result<Running, RunError> {
-        running::start(self.0.clone(), kernel, items, Box::new(hooks))
+        running::start(self.0.clone(), kernel, items, Box::new(hooks), Location::caller())
     }
 }

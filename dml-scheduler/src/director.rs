@@ -25,6 +25,7 @@ use crate::unit::{DEPTH, PUBLISHED_DEPTH, Start, Unit, UnitRun};
 use dml_core::spans::Span;
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{DeviceId, DeviceSet, Platform, PlatformId, span};
+use std::panic::Location;
 use std::time::{Duration, Instant};
 
 /// The parameters of a co-execution.
@@ -75,6 +76,7 @@ impl Prepared {
         kernel: &Kernel,
         items: u64,
         cancel: Option<Arc<Cancel>>,
+        asked_at: &'static Location<'static>,
     ) -> Result<Self, RunError> {
         let devices = devices(setup, kernel)?;
         kernel.check_platform(&setup.platform)?;
@@ -82,7 +84,7 @@ impl Prepared {
         kernel.check_items(items)?;
         kernel.check_writes(items)?;
         let lineup = Lineup::of(setup, kernel, items, devices)?;
-        let kernel = kernel.for_run(lineup.devices.len(), items)?;
+        let kernel = kernel.for_run(lineup.devices.len(), items, asked_at)?;
         let (splitter, decided) = lineup.splitter(setup, &kernel, items)?;
         let commander = Arc::new(Commander::new(splitter, cancel));
         Ok(Self { kernel, items, lineup, commander, decided })
@@ -166,6 +168,18 @@ impl Prepared {
         let mut report = gather(lineup, opening, runs, &threadless, is_waiting, is_overtaken);
         report.decisions = decided.as_ref().map(|(blueprint, log)| Recording::new(blueprint.clone(), log));
         let name = || kernel.name().to_owned();
+        if kernel.is_undivided() {
+            let of = (kernel.name(), *items);
+            let computed = report
+                .devices
+                .iter()
+                .filter(|device| device.packages > 0)
+                .map(|device| (device.device, false));
+            let failed = report.failures.iter().map(|failure| (failure.device, true));
+            failed.chain(computed).for_each(|(device, has_failed)| {
+                setup.knowledge.note_failure(of, &lineup.name_of(device), has_failed);
+            });
+        }
         match commander.missing() + given_up {
             0 => {
                 kernel.combine(&has_added, commander).map_err(|error| match error {

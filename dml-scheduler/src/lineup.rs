@@ -103,7 +103,9 @@ impl Lineup {
         let Selection { members, estimates, kernels, by_twins, latencies, mut reasons, opens } = selection;
         debug_assert!(members.iter().zip(&reasons).all(|(member, reason)| *member == reason.is_none()));
         if kernel.is_undivided() {
-            let chosen = undivided::choose(setup, kernel, items, &devices, &estimates);
+            let has_failed = |name: &String| setup.knowledge.has_failed((kernel.name(), items), name);
+            let failed: Vec<bool> = names.iter().map(has_failed).collect();
+            let chosen = undivided::choose(setup, kernel, items, &devices, &estimates, &failed);
             let priors = vec![None; devices.len()];
             let left_out = |index| Some(Reason::Undivided).filter(|_| index != chosen);
             let reasons = (0..devices.len()).map(left_out).collect();

@@ -272,7 +272,7 @@ pub enum RunError {
     },
     /// Two arguments are one buffer, and one of them is written.
     #[error(
-        "kernel {kernel}: arguments {first} and {second} are one buffer, and one of them is written; one argument can be read and written"
+        "kernel {kernel}: arguments {first} and {second} are one buffer, and one of them is written; one argument can be read and written, and what all packages read of it can be copied before"
     )]
     OneBufferTwice {
         /// The kernel's name.

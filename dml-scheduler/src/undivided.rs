@@ -13,15 +13,21 @@ use crate::policy::Estimate;
 use dml_core::state::Routes;
 use dml_core::{ArenaId, ArenaSet, CopyQuery, DeviceId, Span};
 
-/// Returns the index of the device that is to compute all items. `estimates` has what earlier runs say of each device.
+/// Returns the index of the device that is to compute all items. `estimates` has what earlier runs say of each device, and `failed`
+/// whether the last one failed there: such a device comes last.
 pub(crate) fn choose(
     setup: &Setup,
     kernel: &Kernel,
     items: u64,
     devices: &[DeviceId],
     estimates: &[Option<Estimate>],
+    failed: &[bool],
 ) -> usize {
-    let moving: Vec<f64> = devices.iter().map(|&device| moving(setup, kernel, items, device)).collect();
+    let of = |(&device, &failed): (&DeviceId, &bool)| match failed {
+        true => f64::INFINITY,
+        false => moving(setup, kernel, items, device),
+    };
+    let moving: Vec<f64> = devices.iter().zip(failed).map(of).collect();
     let total = |index: usize| Some(moving[index] + items as f64 / estimates[index]?.rate);
     let least = |indices: &mut dyn Iterator<Item = (usize, f64)>| {
         indices.min_by(|(_, one), (_, other)| one.total_cmp(other))

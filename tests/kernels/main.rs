@@ -5,6 +5,7 @@
 //! | `groups.rs` | numbers of work-groups in packages, and their sizes |
 //! | `arguments.rs` | arguments without bytes, of types that no launch can pass, of types that the source names |
 //! | `footprints.rs` | footprints that see scalars, and the check on kernels that gather, square and make do |
+//! | `mistakes.rs` | what a program hears that uses the library wrongly |
 //! | `sources.rs` | files that a source includes, and sources that many threads compile |
 //! | `threads.rs` | runs that are started on threads of rayon |
 //! | `undivided.rs` | kernels that one device computes, and items along any dimension |
@@ -14,6 +15,7 @@
 mod arguments;
 mod footprints;
 mod groups;
+mod mistakes;
 mod sources;
 mod threads;
 mod undivided;

@@ -12,7 +12,7 @@ use std::ops::Range;
 /// to be looked at.
 ///
 /// # Examples
-/// The kernel is `Kernel::new("scale", items).scalar(factor).write(&data, footprint)`:
+/// The kernel is `Kernel::new("scale", 64).scalar(2.5_f32).read_write(&data)`:
 /// ```
 /// use dml_arenas::launch::{Call, ComputeError};
 ///

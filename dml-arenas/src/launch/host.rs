@@ -73,6 +73,9 @@ impl HostLauncher {
 
 /// Makes a launcher for the host, with as many threads as its device has units. The function may use rayon: see
 /// [`HostLauncher::new`]. It runs in workers as well, see [`Call`].
+///
+/// The thread that calls the function holds the package's buffers: what the function acquires follows that thread's order. It uses the
+/// package's buffers by its [parts](Call::part); to acquire one of them is an error there, and never ends on other threads.
 /// To wake a thread of rayon's pool takes some tens of microseconds for each package; [`host_by_team`] does without.
 ///
 /// # Errors
@@ -124,24 +127,25 @@ impl Launcher for HostLauncher {
             let cause = "this process is a fork of the one that has the kernel's threads";
             return Err(LaunchError::not_started(cause));
         }
-        let given = given(launch, grants)?;
         let items = launch.items.clone();
+        // The thread that computes takes the views, so it holds the buffers: a function that waits for one of them is refused.
+        let call = |compute: &Compute, team: &Team| -> Result<_, LaunchError> {
+            let given = given(launch, grants)?;
+            Ok(compute(&mut Call::new(items, Some(team), given)))
+        };
         let (computed, is_cut) = match &self.runs {
             Runs::InPool(compute, pools) => {
-                let computed = pools.run(|| {
-                    let team = Team::of_this_pool(pools.threads());
-                    compute(&mut Call::new(items, Some(&team), given))
-                });
+                let computed = pools.run(|| call(&**compute, &Team::of_this_pool(pools.threads())));
                 (computed.map_err(LaunchError::not_started)?, false)
             }
             Runs::ByTeam(compute, team) => {
                 let team = team.withdrawn_by(launch.withdrawal.filter(|_| self.leaves));
-                let computed = guard(|| compute(&mut Call::new(items, Some(&team), given)));
+                let computed = guard(|| call(&**compute, &team));
                 (computed, team.is_cut())
             }
         };
         let computed =
-            computed.map_err(|panic| LaunchError::failed(format!("the kernel panicked: {panic}")))?;
+            computed.map_err(|panic| LaunchError::failed(format!("the kernel panicked: {panic}")))??;
         if is_cut {
             return Err(LaunchError::failed(Withdrawn));
         }

@@ -44,7 +44,7 @@ impl Given {
 impl fmt::Display for Given {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Block => f.write_str("a block"),
+            Self::Block => f.write_str("a buffer"),
             Self::Scalar(name) => f.write_str(name),
             Self::Bytes(bytes) => write!(f, "a value of {bytes} bytes"),
             Self::Local => f.write_str("local memory"),

@@ -203,8 +203,12 @@ pub enum AcquireError {
     /// The request would have to wait while the thread holds the same buffer, or one later in the canonical order. The
     /// holder of the requested buffer may in turn be waiting for the held one.
     #[error(
-        "waiting for {buffer} while holding {held} could deadlock: acquire both at once, in the order of their ids, or try \
-         without waiting"
+        "waiting for {buffer} while {}",
+        if buffer == held {
+            "this thread holds it: release that grant or view before".to_owned()
+        } else {
+            format!("holding {held} could deadlock: acquire both at once, in the order of their ids, or try without waiting")
+        }
     )]
     OrderViolation {
         /// The buffer that would have to be waited for.

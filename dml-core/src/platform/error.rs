@@ -4,6 +4,7 @@ use crate::base::id::{ArenaId, DeviceId};
 use crate::base::sync::Arc;
 use crate::memory::desc::Concurrency;
 use crate::memory::error::AllocError;
+use crate::platform::desc::Unavailable;
 use thiserror::Error;
 
 /// A problem of the arenas and links of a platform.
@@ -137,12 +138,18 @@ pub enum ConfigError {
         arena_align: u64,
     },
     /// The platform has no device of this name.
-    #[error("unknown device {name}: there are {}", known.join(", "))]
+    #[error(
+        "unknown device {name}: there are {}{}",
+        known.join(", "),
+        missing.as_ref().map_or_else(String::new, |missing| format!("; {missing}"))
+    )]
     UnknownDevice {
         /// The name asked for.
         name: String,
         /// The names of the platform's devices.
         known: Vec<String>,
+        /// Why the backend of that name cannot be used, if it was looked for and is not there.
+        missing: Option<Unavailable>,
     },
     /// The platform has no arena of this name.
     #[error("unknown arena {name}: there are {}", known.join(", "))]

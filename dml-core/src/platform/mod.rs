@@ -71,12 +71,16 @@ impl Platform {
     /// Returns the device with this name.
     ///
     /// # Errors
-    /// [`ConfigError::UnknownDevice`] with the names of all devices.
+    /// [`ConfigError::UnknownDevice`] with the names of all devices, and why the backend of the name is missing if it is.
     pub fn device(&self, name: &str) -> Result<DeviceId, ConfigError> {
         let found = self.0.devices.iter().position(|device| &*device.name == name);
         found.map(|index| DeviceId(index as u16)).ok_or_else(|| ConfigError::UnknownDevice {
             name: name.to_owned(),
             known: self.0.devices.iter().map(|device| device.name.to_string()).collect(),
+            missing: {
+                let backend = name.split(':').next();
+                self.unavailable().iter().find(|missing| Some(missing.backend) == backend).cloned()
+            },
         })
     }
 

@@ -45,6 +45,7 @@ pub struct Acquire {
     arena: Result<ArenaId, AcquireError>,
     kernel: Option<KernelId>,
     items: SmallVec<[Wanted; 3]>,
+    origin: Option<&'static Location<'static>>,
 }
 
 #[derive(Debug)]
@@ -56,12 +57,18 @@ struct Wanted {
 
 impl Acquire {
     pub(crate) fn new(platform: Platform, arena: Result<ArenaId, AcquireError>) -> Self {
-        Self { platform, arena, kernel: None, items: SmallVec::new() }
+        Self { platform, arena, kernel: None, items: SmallVec::new(), origin: None }
     }
 
     /// Names the kernel that asks. By default every acquire is a new kernel.
     pub fn kernel(mut self, kernel: KernelId) -> Self {
         self.kernel = Some(kernel);
+        self
+    }
+
+    /// Sets the place that errors name, for code that asks on behalf of another. By default it is where the acquire is waited for.
+    pub fn located_at(mut self, origin: &'static Location<'static>) -> Self {
+        self.origin = Some(origin);
         self
     }
 
@@ -163,7 +170,11 @@ impl Acquire {
             let claims = Claims::new(std::iter::once(claim).chain(others.map(|(_, claim)| claim)));
             parts.push(Part { buffer, claims });
         }
-        Ok(Acquisition::new((kernel, arena, Location::caller()), parts, items, span))
+        let origin = match self.origin {
+            Some(origin) => origin,
+            None => Location::caller(),
+        };
+        Ok(Acquisition::new((kernel, arena, origin), parts, items, span))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::platform::outstanding::Outstanding;
 use crate::request::grant::Grants;
 use crate::request::held;
 use crate::request::region::RawRange;
-use crate::state::{Begin, BindRefusal, BusyReason, EventKind};
+use crate::state::{Begin, BindRefusal, BusyReason, EventKind, Requestor};
 use std::ops::Range;
 use std::panic::Location;
 use std::time::{Duration, Instant};
@@ -144,6 +144,15 @@ impl RawBuffer {
     #[must_use]
     pub fn is_held_here(&self) -> bool {
         held::holds(self.id())
+    }
+
+    /// Returns whether the current thread holds a grant or a view of the buffer for writing. A thread that does must not wait for
+    /// others that read the buffer.
+    #[must_use]
+    pub fn is_held_for_writing_here(&self) -> bool {
+        let held = held::grants(self.id());
+        let is_mine = |entry: &Requestor| entry.writes() && held.contains(&entry.grant);
+        !held.is_empty() && self.0.read(|locked| locked.state.requestors().iter().any(is_mine))
     }
 
     /// Returns the grants of the buffer that have not ended: their kernels and bytes, and the places of their acquires

@@ -4,7 +4,7 @@
 //!
 //! | what the holder took from the grant | what a drop does |
 //! |---|---|
-//! | nothing, or slices for reading only | nothing: the contents stay as they were |
+//! | nothing, views, or slices for reading only | nothing: the contents stay as they were |
 //! | storage for writing | it waits until launched work can no longer touch the storage, then poisons the bytes granted for writing. They can be [restored](crate::RawBuffer::restore) if the old contents survive |
 
 use crate::base::access::{Access, Claim, Claims};
@@ -373,11 +373,8 @@ impl Grants {
             if lease.is_none() && !item.claim.span.is_empty() {
                 return Err(ViewError::NotHost { buffer: name });
             }
-            views.push(View::new(name, item.claim, lease));
-        }
-        for item in &self.items {
-            let grant = self.of_item(item.buffer);
-            if item.claim.access.writes() { grant.written() } else { grant.used() }
+            views.push(View::new(name, item.claim, lease, &grant.is_written));
+            grant.used();
         }
         Ok(views)
     }
@@ -565,6 +562,15 @@ impl Grants {
             result = result.and(released);
         }
         result
+    }
+
+    /// Ends access as a drop does, because what was done with it failed: the contents stay as they were, or are poisoned where
+    /// storage was taken for writing.
+    pub fn roll_back(mut self) {
+        self.wait_for_tail();
+        while let Some(mut grant) = self.grants.pop() {
+            let _ = grant.end(grant.roll_back(), PoisonedEnd::Failed);
+        }
     }
 
     /// Waits until launched work can no longer touch the storage. If the arena fails to report the end, there is

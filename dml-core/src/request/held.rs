@@ -192,14 +192,22 @@ fn remove(entry: Entry, by: u64) {
 
 /// Returns whether this thread holds a buffer.
 pub(crate) fn holds(buffer: BufferId) -> bool {
-    let is_there =
-        |list: &List| list.entries.range((buffer, OwnerId(0))..=(buffer, OwnerId(u64::MAX))).next().is_some();
+    !grants(buffer).is_empty()
+}
+
+/// Returns the grants of a buffer that this thread holds.
+pub(crate) fn grants(buffer: BufferId) -> Vec<OwnerId> {
+    let of = |list: &List| {
+        let entries = list.entries.range((buffer, OwnerId(0))..=(buffer, OwnerId(u64::MAX)));
+        entries.map(|(&(_, grant), _)| grant).collect::<Vec<_>>()
+    };
     let found = HELD.try_with(|held| {
         let mut list = held.list.borrow_mut();
-        is_there(&list) && {
-            held.tidy(&mut list);
-            is_there(&list)
+        if of(&list).is_empty() {
+            return Vec::new();
         }
+        held.tidy(&mut list);
+        of(&list)
     });
     found.unwrap_or_default()
 }

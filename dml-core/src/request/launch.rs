@@ -373,6 +373,16 @@ pub enum Misfit {
         /// What was given.
         given: String,
     },
+    /// The kernel has no argument at a position.
+    #[error("kernel {kernel} has no argument {index}: it takes {takes}")]
+    Missing {
+        /// The kernel.
+        kernel: String,
+        /// The position, from 0.
+        index: usize,
+        /// The number of arguments that it takes.
+        takes: usize,
+    },
     /// The kernel's items were to be along a dimension that it does not have.
     #[error("kernel {kernel} has {dimensions} dimensions, and no dimension {axis}")]
     Axis {

@@ -11,6 +11,7 @@ use crate::request::typed::Buffer;
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One item of [`Grants`], viewed as slices.
 #[derive(Debug)]
@@ -18,12 +19,19 @@ pub struct View<'a> {
     buffer: BufferName,
     claim: Claim,
     lease: Option<Lease>,
+    /// Whether the grant's bytes may have been written.
+    is_written: &'a AtomicBool,
     _grants: PhantomData<&'a mut Grants>,
 }
 
-impl View<'_> {
-    pub(super) fn new(buffer: BufferName, claim: Claim, lease: Option<Lease>) -> Self {
-        Self { buffer, claim, lease, _grants: PhantomData }
+impl<'a> View<'a> {
+    pub(super) fn new(
+        buffer: BufferName,
+        claim: Claim,
+        lease: Option<Lease>,
+        is_written: &'a AtomicBool,
+    ) -> Self {
+        Self { buffer, claim, lease, is_written, _grants: PhantomData }
     }
 
     /// Returns the bytes of the buffer that the view shows.
@@ -63,6 +71,7 @@ impl View<'_> {
         }
         match &mut self.lease {
             Some(lease) if !span.is_empty() => {
+                self.is_written.store(true, Ordering::Relaxed);
                 lease.slice_mut(span).map_err(|error| cast_error(buffer.clone(), span, error))
             }
             _ => Ok(&mut []),

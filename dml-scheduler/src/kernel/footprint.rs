@@ -286,8 +286,10 @@ impl Footprint {
             Self::Rows { items_per_row, row_bytes, .. } if items_per_row > 0 => {
                 Some(pieces(len, row_bytes)?.saturating_mul(items_per_row))
             }
-            Self::Layers { bytes, layer_bytes, .. } => pieces(layer_bytes, bytes),
-            Self::Overlapping { items, stride, .. } => Some(pieces(len, stride)?.saturating_mul(items)),
+            Self::Layers { bytes, layer_bytes, .. } if layer_bytes > 0 => pieces(layer_bytes, bytes),
+            Self::Overlapping { items, stride, .. } if items > 0 => {
+                Some(pieces(len, stride)?.saturating_mul(items))
+            }
             Self::Tiles { across, tile_rows, row_bytes, .. } if across > 0 => {
                 Some(pieces(pieces(len, row_bytes)?, tile_rows)?.saturating_mul(across))
             }
@@ -296,6 +298,8 @@ impl Footprint {
             | Self::OfRanges(_)
             | Self::OfLaunch(_)
             | Self::Rows { .. }
+            | Self::Layers { .. }
+            | Self::Overlapping { .. }
             | Self::Tiles { .. } => None,
         }
     }

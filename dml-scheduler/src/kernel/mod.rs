@@ -32,6 +32,7 @@ use dml_core::{
 use std::error::Error;
 use std::fmt;
 use std::ops::Range;
+use std::panic::Location;
 use std::sync::Arc;
 
 /// Why a kernel could not be launched, or failed.
@@ -146,12 +147,17 @@ pub struct Kernel {
     /// The number of items of the run that this copy is for; 0 elsewhere.
     total: u64,
     is_undivided: bool,
+    /// Where the run was asked for that this copy is for.
+    asked_at: Option<&'static Location<'static>>,
+    /// The dimension of the items that was asked for.
+    axis: Option<usize>,
 }
 
 impl Kernel {
     /// Makes a kernel without arguments or variants. All packages but the last are multiples of `local_size` items. An item
     /// is one work-item, and `local_size` of them are a work-group. A size that a device does not allow is refused
-    /// ([`Misfit::Groups`]). With 0 each framework chooses, and packages may have any length.
+    /// ([`Misfit::Groups`]). With 0 each framework chooses, and packages may have any length; a source in which a kernel asks for its
+    /// group needs a size.
     ///
     /// Kernels in OpenCL C and CUDA C see their group, and the size of the launch, as if all items were launched at once.
     #[must_use]
@@ -166,27 +172,36 @@ impl Kernel {
             platforms: Vec::new(),
             total: 0,
             is_undivided: false,
+            asked_at: None,
+            axis: None,
         }
     }
 
     /// Makes each item a row of so many work-items. A work-group has `local` columns, and the kernel's local size of rows. Each framework
     /// chooses a size that is 0.
     #[must_use]
-    pub fn rows(mut self, columns: u64, local: u64) -> Self {
-        self.shape = ItemShape::rows(columns, [local, self.local_size]);
+    pub fn rows(self, columns: u64, local: u64) -> Self {
+        let local = [local, self.local_size];
+        self.shaped(ItemShape::rows(columns, local))
+    }
+
+    /// Sets the shape of the items, along the dimension that was asked for if there is one.
+    fn shaped(mut self, shape: ItemShape) -> Self {
+        self.shape = self.axis.and_then(|axis| shape.along(axis)).unwrap_or(shape);
         self
     }
 
     /// Makes each item a plane of so many columns and rows of work-items. A work-group has `local` columns and rows, and the
     /// kernel's local size of planes.
     #[must_use]
-    pub fn planes(mut self, plane: [u64; 2], local: [u64; 2]) -> Self {
-        self.shape = ItemShape::planes(plane, [local[0], local[1], self.local_size]);
-        self
+    pub fn planes(self, plane: [u64; 2], local: [u64; 2]) -> Self {
+        let local = [local[0], local[1], self.local_size];
+        self.shaped(ItemShape::planes(plane, local))
     }
 
     /// Makes another dimension that of the items: `get_global_id(axis)` is the item's number. The other dimensions keep their order,
-    /// so [`rows`](Self::rows) along dimension 0 have their columns along dimension 1.
+    /// so [`rows`](Self::rows) along dimension 0 have their columns along dimension 1. Rows and planes that are set later have their
+    /// items along this dimension too, as far as they have it.
     ///
     /// # Errors
     /// [`Misfit::Axis`] if the kernel does not have so many dimensions.
@@ -197,6 +212,7 @@ impl Kernel {
             axis,
             dimensions,
         })?;
+        self.axis = Some(axis);
         Ok(self)
     }
 
@@ -326,7 +342,7 @@ impl Kernel {
     pub fn set_scalar(&mut self, index: usize, value: impl Into<Scalar>) -> Result<(), Misfit> {
         let (kernel, value, takes) = (self.name.clone(), value.into(), self.parameters.len());
         match self.parameters.get_mut(index) {
-            None => Err(Misfit::Count { kernel, takes, given: index.saturating_add(1) }),
+            None => Err(Misfit::Missing { kernel, index, takes }),
             Some(Parameter::Value(LaunchArg::Scalar(old))) if old.is_like(value) => {
                 *old = value;
                 self.tell();
@@ -510,6 +526,9 @@ impl Kernel {
         package: &Package,
     ) -> Result<Acquire, FootprintError> {
         let mut acquire = platform.acquire(device);
+        if let Some(origin) = self.asked_at {
+            acquire = acquire.located_at(origin);
+        }
         for (argument, ranges) in self.ranges(package.range())? {
             for bytes in ranges {
                 acquire = acquire.access(&argument.buffer_of(package).range(bytes), argument.access());
@@ -640,9 +659,15 @@ impl Kernel {
     }
 
     /// Makes a copy of the kernel for a run of so many items, in which each unit has its partials of the reductions.
-    pub(crate) fn for_run(&self, units: usize, items: u64) -> Result<Self, RunError> {
+    pub(crate) fn for_run(
+        &self,
+        units: usize,
+        items: u64,
+        asked_at: &'static Location<'static>,
+    ) -> Result<Self, RunError> {
         let mut own = self.clone();
         own.total = items;
+        own.asked_at = Some(asked_at);
         for (index, argument) in self.arguments.iter().enumerate() {
             own.arguments[index] =
                 argument.for_run(units).map_err(|cause| self.not_reduced(index, &*cause))?;
@@ -791,7 +816,7 @@ impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kernel")
             .field("name", &self.name)
-            .field("local_size", &self.local_size)
+            .field("shape", &self.shape)
             .field("arguments", &self.arguments)
             .field("parameters", &self.parameters)
             .field("devices", &self.devices().collect::<Vec<_>>())

@@ -110,6 +110,8 @@ struct Notes {
     is_only_tried: bool,
     /// Whether a trial or a run in this process has launched the kernel there. Not of the text: drivers load kernels anew in each process.
     is_warm: bool,
+    /// Whether the last run there failed, of an undivided kernel. Not of the text: a later process may find the cause gone.
+    has_failed: bool,
 }
 
 /// What a trial says of its device, see [`Weight::of`].
@@ -300,6 +302,19 @@ impl Knowledge {
         !notes.is_some_and(|notes| notes.is_warm || is_rival && notes.setup.len() > 0)
     }
 
+    /// Notes that an undivided kernel failed on a device, or did not.
+    pub(crate) fn note_failure(&self, (kernel, items): (&str, u64), device: &str, has_failed: bool) {
+        self.0.lock().page(kernel, items).devices.entry(device.to_owned()).or_default().has_failed =
+            has_failed;
+    }
+
+    /// Returns whether an undivided kernel failed on a device the last time.
+    pub(crate) fn has_failed(&self, (kernel, items): (&str, u64), device: &str) -> bool {
+        let topic = Topic { kernel: kernel.to_owned(), class: class_of(items) };
+        let book = self.0.lock();
+        book.0.get(&topic).and_then(|page| page.devices.get(device)).is_some_and(|notes| notes.has_failed)
+    }
+
     /// Learns from a trial of a device: of so many items, and how long it took until they were launched, and from then on. What its set
     /// takes it does not show.
     pub(crate) fn learn_trial(
@@ -425,7 +440,8 @@ impl Page {
         self.devices.retain(|device, _| set.contains(device));
         for notes in self.devices.values_mut() {
             // The run's own samples are still to come.
-            let Notes { rate, peak, setup, latency, kernel, is_only_tried: _, is_warm: _ } = notes;
+            let Notes { rate, peak, setup, latency, kernel, is_only_tried: _, is_warm: _, has_failed: _ } =
+                notes;
             for samples in [rate, peak, setup, latency, kernel] {
                 samples.forget_all_but(LAST - 1);
             }

@@ -37,7 +37,8 @@ impl fmt::Display for Knowledge {
         for (topic, page) in &book.0 {
             writeln!(f, "page {} {}", topic.class, escaped(&topic.kernel))?;
             for (device, notes) in &page.devices {
-                let Notes { rate, peak, setup, latency, kernel, is_only_tried, is_warm: _ } = notes;
+                let Notes { rate, peak, setup, latency, kernel, is_only_tried, is_warm: _, has_failed: _ } =
+                    notes;
                 let tried = if *is_only_tried { " tried" } else { "" };
                 write!(f, "device {}{tried} rate{rate} peak{peak} setup{setup}", escaped(device))?;
                 if latency.len() > 0 {
@@ -160,7 +161,16 @@ fn add(page: &mut Page, words: &[&str]) -> Result<(), &'static str> {
                 [name, "tried"] => (name, true),
                 _ => return Err("not one name"),
             };
-            let notes = Notes { rate, peak, setup, latency, kernel, is_only_tried, is_warm: false };
+            let notes = Notes {
+                rate,
+                peak,
+                setup,
+                latency,
+                kernel,
+                is_only_tried,
+                is_warm: false,
+                has_failed: false,
+            };
             page.devices.insert(unescaped(name).ok_or("not a name")?, notes);
         }
         "set" => {

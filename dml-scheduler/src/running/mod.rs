@@ -18,16 +18,16 @@ use crate::commander::Commander;
 use crate::director::{Prepared, Setup};
 use crate::guard::{Quiet, quietly};
 use crate::hooks::{Hooks, Patient};
-use crate::kernel::Kernel;
+use crate::kernel::{Argument, Kernel};
 use crate::report::{Report, RunError};
 use dml_core::foreign::guard;
 use dml_core::helpers::Helpers;
 use dml_core::sync::{Arc, Condvar, Mutex};
-use dml_core::{DeviceId, RawBuffer};
+use dml_core::{Access, DeviceId, RawBuffer};
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ struct Shared {
     items: u64,
     devices: Vec<DeviceId>,
     /// The buffers that the run writes, with the indices of their arguments; none after its end.
-    written: Mutex<Vec<(usize, RawBuffer)>>,
+    buffers: Mutex<Vec<(usize, Access, RawBuffer)>>,
     commander: Arc<Commander>,
     cancel: Arc<Cancel>,
     state: Mutex<State>,
@@ -131,17 +131,20 @@ pub(crate) fn start(
     kernel: &Kernel,
     items: u64,
     hooks: Box<dyn Hooks + Send>,
+    asked_at: &'static Location<'static>,
 ) -> Result<Running, RunError> {
     let hooks = Quiet::new(hooks);
     let cancel = Arc::new(Cancel::default());
-    let prepared = Prepared::new(&setup, kernel, items, Some(cancel.clone()))?;
-    let written = kernel.arguments().iter().enumerate().filter(|(_, argument)| argument.access().writes());
+    let prepared = Prepared::new(&setup, kernel, items, Some(cancel.clone()), asked_at)?;
+    let buffer = |(index, argument): (usize, &Argument)| {
+        (kernel.position(index), argument.access(), argument.buffer().clone())
+    };
     let shared = Arc::new(Shared {
         process: std::process::id(),
         kernel: kernel.name().to_owned(),
         items,
         devices: prepared.devices().to_vec(),
-        written: Mutex::new(written.map(|(index, argument)| (index, argument.buffer().clone())).collect()),
+        buffers: Mutex::new(kernel.arguments().iter().enumerate().map(buffer).collect()),
         commander: prepared.commander().clone(),
         cancel,
         state: Mutex::new(State::Running(None)),
@@ -169,8 +172,8 @@ impl Shared {
         quietly(prepared);
         quietly(setup);
         // With a buffer's last handle goes its storage. That is an arena's code, which may ask the run.
-        let written = std::mem::take(&mut *self.written.lock());
-        quietly(written);
+        let buffers = std::mem::take(&mut *self.buffers.lock());
+        quietly(buffers);
         drop(within);
         let (result, panic) = match directed {
             Ok(result) => (result, panic),
@@ -250,11 +253,14 @@ impl Running {
                 return Err(RunError::WithinItself { kernel: kernel() });
             }
             let held = shared
-                .written
+                .buffers
                 .lock()
                 .iter()
-                .find(|(_, buffer)| buffer.is_held_here())
-                .map(|(index, buffer)| (*index, buffer.name()));
+                .find(|(_, access, buffer)| match access.writes() {
+                    true => buffer.is_held_here(),
+                    false => buffer.is_held_for_writing_here(),
+                })
+                .map(|(index, _, buffer)| (*index, buffer.name()));
             if let Some((index, buffer)) = held {
                 return Err(RunError::HeldByCaller { kernel: kernel(), index, buffer });
             }

@@ -277,7 +277,7 @@ impl Unit<'_> {
             drop(grants.not_started());
         } else {
             // Bytes that were handed out for writing are poisoned; all others stay as they were.
-            drop(grants);
+            grants.roll_back();
         }
     }
 
