@@ -35,6 +35,8 @@ mod tests {
 
     const ITEMS: u64 = 1000;
 
+    type Function = fn(&mut Call<'_>) -> Result<(), ComputeError>;
+
     pub(super) fn registry() -> Registry {
         Registry::new().with("mixed", mixed).with("halo", halo).with("columns", columns).with("wrong", wrong)
     }
@@ -48,7 +50,7 @@ mod tests {
     fn run(
         platform: &Platform,
         kernel: Kernel,
-        function: (&str, fn(&mut Call<'_>) -> Result<(), ComputeError>),
+        function: (&str, Function),
         items: u64,
     ) -> Result<(), RunError> {
         let kernel = kernel.launchers(launch::host(platform, function.1).unwrap()).unwrap();

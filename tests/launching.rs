@@ -164,7 +164,7 @@ fn scalars_change_from_run_to_run_and_from_package_to_package() {
     assert!(refused(&mut kernel, 2).contains("is a buffer"));
     assert!(refused(&mut kernel, 3).contains("is a value of 6 bytes"));
     assert!(refused(&mut kernel, 5).contains("computed for each package"));
-    assert_eq!(refused(&mut kernel, 6), "kernel times takes 6 arguments, not 7");
+    assert_eq!(refused(&mut kernel, 6), "kernel times has no argument 6: it takes 6");
 }
 
 #[test]
@@ -557,7 +557,7 @@ fn arguments_that_do_not_fit_an_opencl_kernel_are_refused_when_it_is_made() {
     let said = |index, takes, given| {
         format!("argument {index} of kernel every on opencl:0 is {takes}, and was given {given}")
     };
-    assert_eq!(told(0), said(0, "char", "a block"));
+    assert_eq!(told(0), said(0, "char", "a buffer"));
     let types = ["char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "float", "double"];
     for index in 1..types.len() {
         assert_eq!(told(index), said(index, types[index], types[index - 1]));

@@ -286,7 +286,7 @@ fn arguments_that_do_not_fit_are_refused_by_index() {
         refusal(&[b, b, KernelArg::F32(1.0), l])
             .contains("argument 2 of 4 of kernel scale: takes uint, not float")
     );
-    assert!(refusal(&[b, b, u, b]).contains("argument 3 of 4 of kernel scale: takes ulong, not a block"));
+    assert!(refusal(&[b, b, u, b]).contains("argument 3 of 4 of kernel scale: takes ulong, not a buffer"));
     assert!(refusal(&[KernelArg::Block(foreign.block()), b, u, l]).contains("argument 0 of 4"));
     let endless = Launch { offset: 1, items: u64::MAX, local: 8 };
     let past_the_end = Launch { offset: u64::MAX - 15, items: 17, local: 8 };

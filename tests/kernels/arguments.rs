@@ -148,7 +148,7 @@ fn images_and_samplers_are_no_arguments() {
         let kernel = Kernel::new("look", 8).write(&out).read_all(&out).scalar(0_u64);
         let said = format!(
             "argument 1 of kernel look on opencl:0 is {} (an image, a sampler or another object), which no launch can pass, \
-             and was given a block",
+             and was given a buffer",
             image.trim_start_matches("read_only ")
         );
         assert_eq!(misfit(&platform, &look, "look", kernel).map(drop).unwrap_err(), said);

@@ -187,7 +187,7 @@ mod tests {
     /// The threads that launch are rayon's own, with more launches waiting in their queues.
     #[test]
     fn a_wait_for_a_pool_does_no_other_job() {
-        let pools = [1, 2].map(|threads| Pools::new(threads));
+        let pools = [1, 2].map(Pools::new);
         (0..200).into_par_iter().for_each(|index: usize| {
             assert!(!IS_BUSY.replace(true), "another launch runs inside this one's wait");
             let twice = pools[index % 2].run(|| {

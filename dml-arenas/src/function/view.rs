@@ -1,10 +1,12 @@
 //! What a function sees of a buffer.
 
 use super::{ComputeError, Elements, ElementsMut};
-use bytemuck::{Pod, PodCastError};
+use bytemuck::Pod;
 use dml_core::Span;
 #[cfg(all(feature = "offload", target_os = "linux"))]
 pub(crate) use mapped::Mapped;
+#[cfg(all(feature = "offload", target_os = "linux"))]
+use mapped::misfit;
 
 /// The part of one buffer that a call may use: one view for each range of the argument's footprint.
 #[derive(Debug)]
@@ -30,6 +32,7 @@ impl<'a> Part<'a> {
         &mut self.views
     }
 
+    #[cfg(all(feature = "offload", target_os = "linux"))]
     pub(crate) fn as_views(&self) -> &[View<'a>] {
         &self.views
     }
@@ -202,19 +205,9 @@ impl View<'_> {
 }
 
 #[cfg(all(feature = "offload", target_os = "linux"))]
-fn misfit<T>(span: Span, error: PodCastError) -> ComputeError {
-    let (what, size) = (std::any::type_name::<T>(), size_of::<T>());
-    let why = match error {
-        PodCastError::TargetAlignmentGreaterAndInputNotAligned | PodCastError::AlignmentMismatch => {
-            format!("not aligned to {} bytes", align_of::<T>())
-        }
-        _ => format!("no multiple of {size} bytes"),
-    };
-    format!("bytes {span} are no {what}s: {why}").into()
-}
-
-#[cfg(all(feature = "offload", target_os = "linux"))]
 mod mapped {
+    use super::ComputeError;
+    use bytemuck::PodCastError;
     use dml_core::Span;
     use std::fmt;
     use std::marker::PhantomData;
@@ -273,5 +266,16 @@ mod mapped {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "Mapped({}, {})", self.span(), if self.writes { "written" } else { "read" })
         }
+    }
+
+    pub(super) fn misfit<T>(span: Span, error: PodCastError) -> ComputeError {
+        let (what, size) = (std::any::type_name::<T>(), size_of::<T>());
+        let why = match error {
+            PodCastError::TargetAlignmentGreaterAndInputNotAligned | PodCastError::AlignmentMismatch => {
+                format!("not aligned to {} bytes", align_of::<T>())
+            }
+            _ => format!("no multiple of {size} bytes"),
+        };
+        format!("bytes {span} are no {what}s: {why}").into()
     }
 }

@@ -195,7 +195,7 @@ fn arguments_that_do_not_fit_are_refused_before_anything_is_done() {
             (vec![data, word], -49, "kernel add takes 3 arguments, not 2"),
             (vec![data, word, long, long], -49, "kernel add takes 3 arguments, not 4"),
             (vec![word, word, long], -50, "argument 0 of 3 of kernel add: takes a pointer, not uint"),
-            (vec![data, data, long], -50, "argument 1 of 3 of kernel add: takes uint, not a block"),
+            (vec![data, data, long], -50, "argument 1 of 3 of kernel add: takes uint, not a buffer"),
             (vec![data, long, word], -50, "argument 1 of 3 of kernel add: takes uint, not ulong"),
             (vec![data, word, KernelArg::I32(1)], -50, "argument 2 of 3 of kernel add: takes ulong, not int"),
             (
@@ -403,7 +403,7 @@ fn the_signature_of_a_kernel_is_held_against_the_arguments_of_a_launch() {
     let scalar = |scalar| LaunchArg::Scalar(scalar);
     assert_eq!(misfit(0, bytes(8)), expected(0, "a pointer", "a value of 8 bytes"));
     assert_eq!(misfit(0, LaunchArg::Local(8)), expected(0, "a pointer", "local memory"));
-    assert_eq!(misfit(1, argument(&buffer)), expected(1, "uint", "a block"));
+    assert_eq!(misfit(1, argument(&buffer)), expected(1, "uint", "a buffer"));
     assert_eq!(misfit(2, bytes(15)), expected(2, "float4", "a value of 15 bytes"));
     assert_eq!(misfit(3, scalar(Scalar::U32(1))), expected(3, "a pointer to local memory", "uint"));
     for (given, said) in [

@@ -149,7 +149,7 @@ pub enum ConfigError {
         /// The names of the platform's devices.
         known: Vec<String>,
         /// Why the backend of that name cannot be used, if it was looked for and is not there.
-        missing: Option<Unavailable>,
+        missing: Option<Box<Unavailable>>,
     },
     /// The platform has no arena of this name.
     #[error("unknown arena {name}: there are {}", known.join(", "))]

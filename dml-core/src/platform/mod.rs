@@ -79,7 +79,8 @@ impl Platform {
             known: self.0.devices.iter().map(|device| device.name.to_string()).collect(),
             missing: {
                 let backend = name.split(':').next();
-                self.unavailable().iter().find(|missing| Some(missing.backend) == backend).cloned()
+                let missing = self.unavailable().iter().find(|missing| Some(missing.backend) == backend);
+                missing.cloned().map(Box::new)
             },
         })
     }
