@@ -336,6 +336,17 @@ fn a_reader_is_told_which_grant_poisoned_its_bytes() {
     drop(dropped);
     assert_eq!((told(buffer.raw(), 55).1, told(buffer.raw(), 0).1), (last, last));
 
+    // Only the bytes of each count, however often.
+    buffer.store(&[1; 100]).unwrap();
+    for _ in 0..1000 {
+        platform.acquire(CPU).write(&buffer.range(0..60)).wait().unwrap().failed().unwrap();
+        platform.acquire(CPU).write(&buffer.range(40..100)).wait().unwrap().failed().unwrap();
+    }
+    let (middle, line) = (platform.acquire(CPU).write(&buffer.range(30..50)).wait().unwrap(), line!());
+    middle.failed().unwrap();
+    let lines = [0, 29, 30, 49, 50, 99].map(|at| told(buffer.raw(), at).1);
+    assert_eq!(lines, [line - 3, line - 3, line, line, line - 2, line - 2]);
+
     // A reader's drop poisons nothing, nor that of a writer which did not look.
     buffer.store(&[1; 100]).unwrap();
     drop(buffer.read().unwrap());

@@ -79,8 +79,8 @@ pub(crate) struct Locked {
     prefetches: Vec<Weak<SharedRun>>,
     /// The places where grants were acquired.
     origins: Origins,
-    /// The grants whose bytes are poisoned, in the order in which they ended.
-    poisoners: Vec<(Claims, Poisoner)>,
+    /// The grants that poisoned bytes. The spans are disjoint.
+    poisoners: Vec<(Span, Poisoner)>,
 }
 
 /// An application's container, type-erased.
@@ -134,23 +134,30 @@ impl Locked {
         self.prefetches.push(Arc::downgrade(run));
     }
 
-    /// Notes who poisoned bytes. Of those before, it forgets the ones whose bytes are no longer poisoned.
-    fn add_poisoner(&mut self, claims: Claims, poisoner: Poisoner) {
-        let state = &self.state;
-        let is_poisoned = |claim: &Claim| {
-            state
-                .segments()
-                .in_span(claim.span)
-                .any(|(_, content)| matches!(content.status, Status::Poisoned(_)))
+    /// Notes who poisoned bytes, in place of those who did before, and forgets bytes that are no longer poisoned.
+    fn add_poisoner(&mut self, claims: &Claims, poisoner: Poisoner) {
+        let written = |claim: &&Claim| claim.access.writes();
+        for (span, before) in std::mem::take(&mut self.poisoners) {
+            let mut start = span.start();
+            for claim in claims.touching(span).iter().filter(written) {
+                let end = claim.span.start().max(start);
+                self.poisoners.push((Span::new(start, end), before));
+                start = claim.span.end().max(start);
+            }
+            self.poisoners.push((Span::new(start.min(span.end()), span.end()), before));
+        }
+        let parts = self.state.segments();
+        let is_poisoned = |span: Span| {
+            parts.in_span(span).any(|(_, content)| matches!(content.status, Status::Poisoned(_)))
         };
-        self.poisoners.retain(|(claims, _)| claims.iter().any(is_poisoned));
-        self.poisoners.push((claims, poisoner));
+        self.poisoners.retain(|(span, _)| is_poisoned(*span));
+        self.poisoners.extend(claims.iter().filter(written).map(|claim| (claim.span, poisoner)));
     }
 
-    /// Returns who poisoned these bytes last, if a grant did.
+    /// Returns who poisoned the first of these bytes that a grant poisoned.
     fn poisoner(&self, span: Span) -> Option<Poisoner> {
-        let wrote = |claims: &Claims| claims.touching(span).iter().any(|claim| claim.access.writes());
-        self.poisoners.iter().rev().find(|(claims, _)| wrote(claims)).map(|(_, poisoner)| *poisoner)
+        let poisoned = self.poisoners.iter().filter(|(poisoned, _)| poisoned.overlaps(span));
+        poisoned.min_by_key(|(poisoned, _)| poisoned.start()).map(|(_, poisoner)| *poisoner)
     }
 
     fn prefetches(&self) -> Vec<Arc<SharedRun>> {
@@ -369,7 +376,7 @@ impl BufferInner {
                     if release.lost.is_some() {
                         poisoner.end = PoisonedEnd::DeviceLost;
                     }
-                    locked.add_poisoner(claims.clone(), poisoner);
+                    locked.add_poisoner(claims, poisoner);
                 }
                 self.record(|| EventKind::Released {
                     grant,
