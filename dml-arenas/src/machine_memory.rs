@@ -149,6 +149,17 @@ fn plain(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The kernel keeps a part of what it reports as physical memory.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_machine_has_what_it_reports() {
+        let info = fs::read_to_string("/proc/meminfo").unwrap();
+        let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+        let total = total.unwrap().parse::<u64>().unwrap() << 10;
+        assert!(physical_bytes().unwrap().abs_diff(total) <= total / 8);
+        assert!(total_bytes() > 0 && total_bytes() <= physical_bytes().unwrap());
+    }
     use std::collections::BTreeMap;
 
     #[test]

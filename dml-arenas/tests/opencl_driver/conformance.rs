@@ -47,7 +47,7 @@ fn fine_grained() -> (Platform, [ArenaId; 3]) {
 
 fn virtual_memory(_: &str) -> Option<Subject> {
     let (platform, [_, _, svm]) = fine_grained();
-    Some(Subject::new(platform, svm))
+    Some(Subject::new(platform, svm).with_capacity(MEMORY_BYTES).with_larger_blocks())
 }
 
 fn main_memory_that_shares(_: &str) -> Option<Subject> {

@@ -31,7 +31,7 @@ fn refused(subject: &Subject, bytes: u64) {
 pub fn too_much_is_an_error(subject: &Subject) {
     let known = Known::new(subject, 4099, 11);
     let limit = subject.max_alloc_bytes().map(|limit| limit + 1);
-    let capacity = subject.capacity_bytes().map(|capacity| capacity + 1);
+    let capacity = subject.largest_bytes().map(|capacity| capacity + 1);
     for bytes in [u64::MAX, u64::MAX - 4095, 1 << 60].into_iter().chain(limit).chain(capacity) {
         refused(subject, bytes);
         known.check();

@@ -39,6 +39,7 @@ pub struct Subject {
     sharing: Sharing,
     root: Option<ArenaId>,
     capacity_bytes: Option<u64>,
+    exceeds_capacity: bool,
     max_alloc_bytes: Option<u64>,
     patience: Duration,
     loss: Option<Lose>,
@@ -70,6 +71,7 @@ impl Subject {
             sharing: Sharing::Declined,
             root: None,
             capacity_bytes: None,
+            exceeds_capacity: false,
             max_alloc_bytes: None,
             patience: Duration::from_secs(20),
             loss: None,
@@ -148,6 +150,18 @@ impl Subject {
     pub fn with_capacity(mut self, bytes: u64) -> Self {
         self.capacity_bytes = Some(bytes);
         self
+    }
+
+    /// Allows one block to be larger than the capacity: the arena takes it from another memory.
+    #[must_use]
+    pub fn with_larger_blocks(mut self) -> Self {
+        self.exceeds_capacity = true;
+        self
+    }
+
+    /// Returns the largest block, as far as the capacity bounds it.
+    pub(super) fn largest_bytes(&self) -> Option<u64> {
+        self.capacity_bytes.filter(|_| !self.exceeds_capacity)
     }
 
     /// Sets the largest size of one block, in bytes.
