@@ -3,12 +3,11 @@ use super::cuda;
 use super::{opencl, run_on};
 use dml::Kernel;
 use dml::arenas::launch::{self, Call, ComputeError};
-use dml::core::{ItemShape, Misfit};
+use dml::core::{ItemShape, Launcher, Misfit};
 use dml::prelude::*;
-use dml::scheduler::{Report, RunError};
+use dml::scheduler::{Knowledge, Report, RunError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 /// Each work-item writes its number, its group and the number of groups along each dimension, and the number of dimensions.
 const TELL: &str = "
@@ -106,37 +105,36 @@ impl Case {
     }
 }
 
+/// Runs every case whole and in packages.
+fn check_all<L: Launcher + 'static>(
+    (platform, device): (Platform, DeviceId),
+    launchers: impl Fn(&Platform, &str) -> Vec<(DeviceId, L)>,
+) {
+    for (case, packages) in CASES.into_iter().flat_map(|case| [(case, 1), (case, 5)]) {
+        let out = platform.buffer::<u64>(case.sizes.iter().product::<u64>() * 10).build().unwrap();
+        let kernel = case.kernel(&out).launchers(launchers(&platform, &case.options())).unwrap();
+        run_on(&platform, device, &kernel, case.sizes[case.axis], packages);
+        case.check(&out);
+    }
+}
+
 /// Kernels that have their rows along the first dimension could not be divided.
 #[test]
 fn items_are_along_any_dimension_in_opencl() {
-    let Some((platform, device)) = opencl() else { return };
-    for case in CASES {
-        for packages in [1, 5] {
-            let out = platform.buffer::<u64>(case.sizes.iter().product::<u64>() * 10).build().unwrap();
-            // SAFETY: the kernel writes what its items have, and nothing past the sizes.
-            let launchers = unsafe { launch::opencl(&platform, TELL, "tell", &case.options()) }.unwrap();
-            let kernel = case.kernel(&out).launchers(launchers).unwrap();
-            run_on(&platform, device, &kernel, case.sizes[case.axis], packages);
-            case.check(&out);
-        }
-    }
+    let Some(found) = opencl() else { return };
+    // SAFETY: the kernel writes what its items have, and nothing past the sizes.
+    check_all(found, |platform, options| unsafe { launch::opencl(platform, TELL, "tell", options) }.unwrap());
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 fn items_are_along_any_dimension_in_cuda() {
-    let Some((platform, device)) = cuda() else { return };
-    for case in CASES {
-        for packages in [1, 5] {
-            let out = platform.buffer::<u64>(case.sizes.iter().product::<u64>() * 10).build().unwrap();
-            // SAFETY: the kernel writes what its items have, and nothing past the sizes.
-            let launchers =
-                unsafe { launch::cuda(&platform, TELL_IN_CUDA, "tell", &case.options()) }.unwrap();
-            let kernel = case.kernel(&out).launchers(launchers).unwrap();
-            run_on(&platform, device, &kernel, case.sizes[case.axis], packages);
-            case.check(&out);
-        }
-    }
+    let Some(found) = cuda() else { return };
+    let launchers = |platform: &Platform, options: &str| {
+        // SAFETY: the kernel writes what its items have, and nothing past the sizes.
+        unsafe { launch::cuda(platform, TELL_IN_CUDA, "tell", options) }.unwrap()
+    };
+    check_all(found, launchers);
 }
 
 #[test]
@@ -158,9 +156,7 @@ const COUNT: &str = "
         if (i < end) atomic_inc(counts + values[i] % 16);
     }";
 
-/// Counts on the host, slower or faster.
-fn counts(call: &mut Call<'_>, pause: Duration) -> Result<(), ComputeError> {
-    std::thread::sleep(pause);
+fn counts(call: &mut Call<'_>) -> Result<(), ComputeError> {
     let [values, counts] = call.parts([0, 1])?;
     let counts = counts.slice_mut::<u32>()?;
     values.slice::<u32>()?.iter().for_each(|value| counts[*value as usize % 16] += 1);
@@ -170,13 +166,13 @@ fn counts(call: &mut Call<'_>, pause: Duration) -> Result<(), ComputeError> {
 const ITEMS: u64 = 1000;
 
 /// A kernel that counts into a buffer, whose packages would all write all of it.
-fn histogram(platform: &Platform, pause: Duration) -> (Kernel, Buffer<u32>) {
+fn histogram(platform: &Platform) -> (Kernel, Buffer<u32>) {
     let values = platform.buffer_from((0..ITEMS as u32).collect::<Vec<_>>()).unwrap();
     let result = platform.buffer_from(vec![0_u32; 16]).unwrap();
     let kernel = Kernel::new("count", 16).undivided().read(&values).read_write_all(&result).end();
     // SAFETY: the kernel reads its items' values, and counts into the sixteen elements.
     let opencl = unsafe { launch::opencl(platform, COUNT, "count", "") }.unwrap();
-    let host = launch::host(platform, move |call| counts(call, pause)).unwrap();
+    let host = launch::host(platform, counts).unwrap();
     (kernel.launchers(host).unwrap().launchers(opencl).unwrap(), result)
 }
 
@@ -200,7 +196,7 @@ fn by(report: &Report) -> DeviceId {
 #[test]
 fn an_undivided_kernel_may_write_anything() {
     let Some((platform, device)) = opencl() else { return };
-    let kernel = histogram(&platform, Duration::ZERO);
+    let kernel = histogram(&platform);
     for devices in [vec![device], vec![DeviceId(0)], vec![DeviceId(0), device]] {
         for policy in ["calibrated", "dynamic:10", "static"] {
             let policy = policy.parse().unwrap();
@@ -214,16 +210,45 @@ fn an_undivided_kernel_may_write_anything() {
     assert!(refused.to_string().contains("undivided"), "{refused}");
 }
 
-/// Each device is tried once, and then the faster one has all runs; whatever the order.
+/// Knowledge with another rate of each device, in items per second.
+fn with_rates(learned: &Knowledge, rates: &[(&str, f64)]) -> Knowledge {
+    let line =
+        |line: &str| match rates.iter().find(|(device, _)| line.starts_with(&format!("device {device}*"))) {
+            Some((_, rate)) => {
+                format!("{} rate {rate} peak {rate} setup 1e-6", line.split(" rate").next().unwrap())
+            }
+            None => line.to_owned(),
+        };
+    let known = |line: &&str| {
+        !line.starts_with("device ")
+            || rates.iter().any(|(device, _)| line.starts_with(&format!("device {device}*")))
+    };
+    let text: Vec<_> = learned.to_string().lines().filter(known).map(line).collect();
+    Knowledge::parse(&(text.join("\n") + "\n")).unwrap()
+}
+
+/// A known device is taken by its rate, an unknown one is tried if it could win.
 #[test]
 fn an_undivided_kernel_goes_where_it_takes_least() {
     let Some((platform, device)) = opencl() else { return };
-    let coexecutor = Coexecutor::new(&platform);
-    let kernel = histogram(&platform, Duration::from_millis(300));
-    let runs: Vec<_> = (0..5).map(|_| once(&coexecutor, &kernel)).collect();
-    assert!(runs[..2].contains(&DeviceId(0)) && runs[..2].contains(&device), "{runs:?}");
-    assert_eq!(runs[2..], [device; 3]);
-    let left_out = coexecutor.run(&kernel.0, ITEMS).unwrap().left_out;
+    let (kernel, learned) = (histogram(&platform), Knowledge::new());
+    let coexecutor = || Coexecutor::new(&platform).devices([DeviceId(0), device]);
+    for one in [DeviceId(0), device] {
+        once(&coexecutor().devices([one]).knowledge(&learned), &kernel);
+    }
+    for (rates, expected) in [
+        (&[("cpu", 1.0), ("opencl:0", 1e9)][..], device),
+        (&[("cpu", 1e9), ("opencl:0", 1.0)], DeviceId(0)),
+        // A thousand seconds on the processor.
+        (&[("cpu", 1.0)], device),
+        // Less than a copy takes.
+        (&[("cpu", 1e15)], DeviceId(0)),
+        (&[("opencl:0", 1.0)], DeviceId(0)),
+    ] {
+        let knowledge = with_rates(&learned, rates);
+        assert_eq!(once(&coexecutor().knowledge(&knowledge), &kernel), expected, "{rates:?}");
+    }
+    let left_out = coexecutor().run(&kernel.0, ITEMS).unwrap().left_out;
     assert_eq!(left_out.len(), 1);
     assert!(left_out[0].reason.to_string().contains("undivided"), "{left_out:?}");
 }
