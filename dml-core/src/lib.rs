@@ -23,7 +23,7 @@
 //!   own.
 //! - It does not schedule: `dml-scheduler` does, through this crate's public interface.
 //! - It does not order kernels beyond mutual exclusion. Of two requests that conflict on a buffer, the one that was made first is
-//!   granted first; requests on different buffers have no order, whoever makes them.
+//!   granted first. Requests on different buffers have no order.
 //!
 //! # Source
 //! Tushar Kumar et al., "Abstract Representation of Shared Data for Heterogeneous Computing"; where the paper is

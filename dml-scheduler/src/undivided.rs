@@ -1,11 +1,11 @@
 //! Which device computes a kernel that is not divided.
 //!
 //! ```text
-//!   moving  = inputs from where they are valid to the device, results to whoever collects them
+//!   moving  = copies of the inputs to the device, and of the results to the collecting device
 //!   best    = the known device with the least moving + items / rate
 //!   chosen  = an unknown device with less moving than that, the nearest one first; or else the best
 //! ```
-//! A device computes the kernel once before its rate is known. What that costs at most is one run on each.
+//! A rate is known after one run on a device. Finding all rates costs at most one run on each.
 
 use crate::director::Setup;
 use crate::kernel::Kernel;

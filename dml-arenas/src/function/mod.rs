@@ -3,7 +3,7 @@
 //! ```text
 //!   kernel:  read(x)  scalar(a)  write(out)        the signature
 //!               │         │          │
-//!   call:     part(0)  scalar(1)  part(2)          the same positions, whoever calls
+//!   call:     part(0)  scalar(1)  part(2)          the same positions on the host and in workers
 //! ```
 //! A function that takes a [`Call`] runs on the host by [`host`](crate::launch::host) and in workers by a `Registry`, unchanged.
 

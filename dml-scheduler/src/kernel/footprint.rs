@@ -55,8 +55,8 @@ pub enum Footprint {
         /// The number of further rows on each side.
         margin: u64,
     },
-    /// The buffer is a sequence of layers, and an item has bytes in each of them: a column of a matrix that is stored by rows, or a
-    /// row of a volume that is stored by planes. One range per layer.
+    /// The buffer is a sequence of layers, and an item has bytes in each layer. Examples are a column of a row-major matrix, and a row
+    /// of a volume that is stored by planes. One range per layer.
     Layers {
         /// The number of bytes per item in a layer.
         bytes: u64,

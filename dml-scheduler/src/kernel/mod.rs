@@ -151,12 +151,12 @@ impl Kernel {
         Ok(self)
     }
 
-    /// Has one device compute all items in one package, where that is expected to take least time: by what earlier runs took there, and by what moving
-    /// the inputs takes from where they are valid. A device that has not run it yet is tried once, if moving alone takes it less time
-    /// than the best known one takes in all.
+    /// Runs all items as one package on one device. It is for kernels whose work-groups write the same bytes, or wait for each
+    /// other: any footprint may be written, and policies have nothing to divide.
     ///
-    /// It is for kernels whose work-groups write the same bytes, or wait for each other's results: any footprint may be
-    /// written. The other devices compute it if that one fails, as far as its inputs are left. Policies have nothing to divide.
+    /// The device is the one with the least predicted time: the rate of earlier runs, plus copies of the inputs from where they
+    /// are valid. A device without a rate gets one run if its copies alone take less than that. If the device fails, the other
+    /// devices compute the package, as far as its inputs are left.
     #[must_use]
     pub fn undivided(mut self) -> Self {
         self.is_undivided = true;
